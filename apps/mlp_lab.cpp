@@ -40,7 +40,7 @@ constexpr const char* kExamples = R"(Examples:
 
 Argument device_option(std::string& device) {
   static constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
-  return option("--device", "auto|cpu|cuda", "auto is GPUs where there are any (auto)",
+  return option("--device", "auto|cpu|cuda", "auto takes GPUs if there are any (auto)",
                 [&](const RawValue& given) { device = kDevices[choice(given, kDevices)]; });
 }
 
@@ -72,23 +72,29 @@ Argument margin_option(double& margin) {
 /// The options of every command that measures.
 void add_study_options(Command& run, StudyOptions& study) {
   study.output = "lab-results";
-  run.add(option("--output", "DIR", "folder of results and report, made if new (lab-results)",
+  run.add(option("--output", "DIR",
+                 "folder for results and report, created if needed (lab-results)",
                  to_path(study.output)));
-  run.add(flag("--quick", "a minute or less each: a small model, few steps", study.quick));
-  run.add(option("--starts", "N", "of each case (9, 6 with --quick); fewer than 6 conclude nothing",
+  run.add(flag("--quick", "a small model and few steps: a minute or less for each experiment",
+               study.quick));
+  run.add(option("--starts", "N",
+                 "starts of each case (9, 6 with --quick); fewer than 6 allow no conclusion",
                  to_number(study.starts, 1000)));
   run.add(margin_option(study.margin));
-  run.add(option("--dim", "N", "width, where an experiment does not vary it (1024; 8192 on GPUs)",
+  run.add(option("--dim", "N",
+                 "width of every layer, unless an experiment varies it (1024; 8192 on GPUs)",
                  to_choice(study.setting.dim, 1 << 17)));
-  run.add(option("--depth", "N", "layers, likewise (6)", to_choice(study.setting.depth, 1000)));
+  run.add(option("--depth", "N", "number of Linear layers, likewise (6)",
+                 to_choice(study.setting.depth, 1000)));
   run.add(option("--batch-size", "N", "samples of all ranks, likewise (64)",
                  to_choice(study.setting.batch_size, 1 << 20)));
-  run.add(option("--steps", "N", "of a start, likewise (30, 20 with --quick)",
+  run.add(option("--steps", "N", "steps of a start, likewise (30, 20 with --quick)",
                  to_choice(study.setting.steps, 1 << 20)));
   run.add(option("--recompute", "S",
                  "segments of layers whose activations are recomputed, likewise (1)",
                  to_choice(study.setting.recompute, 1000)));
-  run.add(option("--ranks", "N,N,...", "of experiments that scale, 1 always among them (1,2,4,...)",
+  run.add(option("--ranks", "N,N,...",
+                 "numbers of ranks in scaling experiments, which always include 1 (1,2,4,...)",
                  [&study](const RawValue& given) {
                    std::vector<int>& ranks = study.setting.ranks;
                    to_rank_counts(ranks)(given);
@@ -98,25 +104,26 @@ void add_study_options(Command& run, StudyOptions& study) {
                  }));
   run.add(device_option(study.device));
   run.add(option("--card", "FILE",
-                 "the machine's rates, as mlp_lab card wrote them; else they are measured",
+                 "the machine's rates, as written by mlp_lab card; without it they are measured",
                  to_path(study.card)));
   run.add(option("--memory", "SIZE",
-                 "what runs may take: of the machine, or of a GPU; 16GiB; else what is free",
+                 "memory of the machine, or of a GPU, that runs may use, as 16GiB (what is free)",
                  [&study](const RawValue& given) { study.memory = byte_count(given); }));
 }
 
 void add_run(ArgumentParser& parser, StudyOptions& study) {
   Command& run =
-      parser.add_command("run", "Run experiments; one that was stopped goes on where it stopped.",
+      parser.add_command("run", "Run experiments; a stopped run continues where it stopped.",
                          [&] { run_study(study); });
   run.add(required(several(option("name", "", "experiments, or all", [&](const RawValue& given) {
     study.names.push_back(given.text);
   }))));
   add_study_options(run, study);
-  run.add(flag("--with-pytorch",
-               "also the experiment pytorch: the practicals' scripts, alternately with ours",
-               study.with_pytorch));
-  run.add(option("--python", "PROGRAM", "the interpreter that has PyTorch (python3)",
+  run.add(
+      flag("--with-pytorch",
+           "also run the experiment pytorch: the same training in PyTorch, alternating with ours",
+           study.with_pytorch));
+  run.add(option("--python", "PROGRAM", "a Python interpreter with PyTorch (python3)",
                  to_text(study.python)));
 }
 
@@ -129,7 +136,8 @@ struct AskedSheet {
 
 void add_sheet(ArgumentParser& parser, AskedSheet& asked) {
   Command& sheet = parser.add_command(
-      "sheet", "Fill in a sheet of the course from runs: practical3, practical5 or homework1.",
+      "sheet",
+      "Fill in an exercise sheet of a university course: practical3, practical5 or homework1.",
       [&] {
         if (asked.blank && asked.key) {
           fail(ExitCode::kUsage, {.what = "--blank",
@@ -142,8 +150,8 @@ void add_sheet(ArgumentParser& parser, AskedSheet& asked) {
                                 : SheetCopy::kFilled);
       });
   sheet.add(required(option("name", "", "of the sheet", to_text(asked.name))));
-  sheet.add(flag("--blank", "the students' cells and answers stay empty", asked.blank));
-  sheet.add(flag("--key", "the teacher's: also what a good answer has", asked.key));
+  sheet.add(flag("--blank", "leave the students' cells and answers empty", asked.blank));
+  sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", asked.key));
   add_study_options(sheet, asked.study);
 }
 
@@ -166,7 +174,7 @@ struct Prediction {
 void add_predict(ArgumentParser& parser, Prediction& asked) {
   PredictedModel& model = asked.model;
   Command& predicts =
-      parser.add_command("predict", "Simulate a step on a machine that is not here, by its card.",
+      parser.add_command("predict", "Simulate a step on another machine, described by its card.",
                          [&] { predict(asked.machine, asked.model, asked.ranks); });
   predicts.add(
       required(option("--machine", "CARD",
@@ -180,7 +188,7 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
                       to_number(model.batch_size, 1 << 20)));
   predicts.add(
       option("--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
-             "how a step is shared; data-parallel is mlp_dp's (ddp)",
+             "how devices share a step; data-parallel is what mlp_dp does (ddp)",
              [&](const RawValue& given) { choose_scheme(model, choice(given, scheme_names())); }));
   // int8, the last precision, is not for training.
   const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
@@ -252,14 +260,14 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   StudyOptions card{.version = kVersion};
   add_card(parser, card);
   std::filesystem::path checkpoint;
-  Command& checkpoints =
-      parser.add_command("checkpoint", "Tell what a checkpoint holds, and whether it is whole.",
-                         [&] { print_checkpoint(checkpoint); });
+  Command& checkpoints = parser.add_command(
+      "checkpoint", "Print what a checkpoint contains, and check that it is complete.",
+      [&] { print_checkpoint(checkpoint); });
   checkpoints.add(required(option("file", "", "that --checkpoint wrote", to_path(checkpoint))));
   std::filesystem::path merged;
   std::vector<std::filesystem::path> traces;
   Command& merges = parser.add_command(
-      "merge-traces", "Put the traces of several ranks or devices on one axis of time.",
+      "merge-traces", "Merge the traces of several ranks or devices, with one time axis.",
       [&] { merge_traces(merged, traces); });
   merges.add(required(option("out", "", "the file to write; may end in .gz", to_path(merged))));
   merges.add(

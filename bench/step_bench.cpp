@@ -81,8 +81,8 @@ class StepTimesOnly final : public TrainObserver {
   std::vector<double> wall_s;
 };
 
-TrainConfig practical(std::int64_t dim, std::int64_t depth, Update update = Update::kSeparate,
-                      std::int64_t log_every = 1) {
+TrainConfig baseline_config(std::int64_t dim, std::int64_t depth, Update update = Update::kSeparate,
+                            std::int64_t log_every = 1) {
   TrainConfig config;
   config.model.dim = dim;
   config.model.depth = depth;
@@ -120,7 +120,7 @@ double median_ops_s(const TrainConfig& config, Device& device, const std::string
 
 /// Median step time and, from a separate run, the times of its ops.
 void step(benchmark::State& state) {
-  const TrainConfig config = practical(state.range(0), state.range(1));
+  const TrainConfig config = baseline_config(state.range(0), state.range(1));
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   const auto device =
       make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
@@ -162,7 +162,7 @@ BENCHMARK(step)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTime(
 /// limits of choose_update().
 void updates(benchmark::State& state) {
   constexpr int kRounds = 9;
-  TrainConfig separate = practical(state.range(0), state.range(1));
+  TrainConfig separate = baseline_config(state.range(0), state.range(1));
   separate.data.batch_size = state.range(2);
   TrainConfig fused = separate;
   fused.training.update = Update::kFused;
@@ -257,7 +257,7 @@ class PlainLoop {
 void small_step(benchmark::State& state) {
   constexpr int kRounds = 9;
   const TrainConfig config =
-      practical(state.range(0), state.range(1), Update::kSeparate, state.range(2));
+      baseline_config(state.range(0), state.range(1), Update::kSeparate, state.range(2));
   const auto device = make_cpu_device({.threads = setting().threads, .gemm = setting().gemm});
   PlainLoop loop(config, *device);
   for ([[maybe_unused]] const auto iteration : state) {

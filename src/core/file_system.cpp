@@ -11,22 +11,23 @@
 namespace barestep {
 namespace {
 
-int or_negated_errno(int result) {
+int result_or_negated_errno(int result) {
   return result < 0 ? -errno : result;
 }
 
 class RealFiles final : public FileSystem {
  public:
   int create(const std::filesystem::path& path) override {
-    return or_negated_errno(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    return result_or_negated_errno(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   }
 
   int open(const std::filesystem::path& path) override {
-    return or_negated_errno(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    return result_or_negated_errno(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   }
 
   int resize(int descriptor, std::int64_t bytes) override {
-    return or_negated_errno(::ftruncate(descriptor, bytes));
+    return result_or_negated_errno(::ftruncate(descriptor, bytes));
   }
 
   int seek(int descriptor, std::int64_t offset) override {
@@ -38,7 +39,7 @@ class RealFiles final : public FileSystem {
     return written < 0 ? -errno : written;
   }
 
-  int sync(int descriptor) override { return or_negated_errno(::fsync(descriptor)); }
+  int sync(int descriptor) override { return result_or_negated_errno(::fsync(descriptor)); }
 
   int sync_folder(const std::filesystem::path& folder) override {
     const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -48,18 +49,18 @@ class RealFiles final : public FileSystem {
     return result;
   }
 
-  int close(int descriptor) override { return or_negated_errno(::close(descriptor)); }
+  int close(int descriptor) override { return result_or_negated_errno(::close(descriptor)); }
 
   int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
-    return or_negated_errno(::rename(from.c_str(), to.c_str()));
+    return result_or_negated_errno(::rename(from.c_str(), to.c_str()));
   }
 
   int unlink(const std::filesystem::path& path) override {
-    return or_negated_errno(::unlink(path.c_str()));
+    return result_or_negated_errno(::unlink(path.c_str()));
   }
 
   int make_folder(const std::filesystem::path& path) override {
-    return or_negated_errno(::mkdir(path.c_str(), 0777));
+    return result_or_negated_errno(::mkdir(path.c_str(), 0777));
   }
 
   int list(const std::filesystem::path& folder, std::vector<std::string>& names) override {

@@ -172,7 +172,7 @@ std::array<double, 8> core_times() {
   return times;
 }
 
-double ran_by_programs(const std::array<double, 8>& times) {
+double cpu_s_of_programs(const std::array<double, 8>& times) {
   return times[0] + times[1] + times[2] + times[5] + times[6];
 }
 
@@ -196,7 +196,7 @@ double CoreWatch::others_share(double own_s) const {
 LostTimeWatch::LostTimeWatch()
     : begin_(std::chrono::steady_clock::now()), threads_(times_of_threads()) {
   const std::array<double, 8> times = core_times();
-  ran_s_ = ran_by_programs(times);
+  ran_s_ = cpu_s_of_programs(times);
   stolen_s_ = times[7];
 }
 
@@ -219,7 +219,7 @@ LostTime LostTimeWatch::lost() const {
       .wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(),
       .stolen_s = std::max(0.0, times[7] - stolen_s_)};
   std::vector<RunTimes> since;
-  double most_s = 0, others_s = ran_by_programs(times) - ran_s_;
+  double most_s = 0, others_s = cpu_s_of_programs(times) - ran_s_;
   for (const auto& [id, now] : times_of_threads()) {
     const auto before = threads_.find(id);
     if (before == threads_.end()) continue;

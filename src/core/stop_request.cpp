@@ -52,15 +52,15 @@ void take_stop_signals(SecondSignal second) {
   sigaction(SIGCONT, &action, nullptr);
 }
 
-void ask_to_stop() {
+void request_stop() {
   stop_asked = true;
 }
 
-const std::atomic<bool>& stop_is_asked_for() {
+const std::atomic<bool>& stop_requested() {
   return stop_asked;
 }
 
-double asked_to_end_s() {
+double termination_requested_s() {
   return ended_at_s;
 }
 

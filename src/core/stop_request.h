@@ -17,13 +17,13 @@ enum class SecondSignal {
 void take_stop_signals(SecondSignal second);
 
 /// Requests a stop from within the program.
-void ask_to_stop();
+void request_stop();
 
 /// Whether a stop was requested.
-const std::atomic<bool>& stop_is_asked_for();
+const std::atomic<bool>& stop_requested();
 
 /// When SIGTERM first arrived, in seconds of core/clock.h; 0 if it has not.
-double asked_to_end_s();
+double termination_requested_s();
 
 /// When SIGCONT last arrived, on the same clock; 0 if it has not.
 double continued_s();

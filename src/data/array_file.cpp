@@ -190,7 +190,7 @@ class IdxBytes {
     int descriptor;
     ~OpenFile() { ::close(descriptor); }
   };
-  static constexpr const char* kRemedy = "it is damaged or no idx file";
+  static constexpr const char* kRemedy = "it is damaged or not an idx file";
   static constexpr std::size_t kInputBytes = std::size_t{1} << 17;
   static constexpr Bytef kMagic = 0x1F;
 
@@ -345,7 +345,7 @@ constexpr const char* kPlainTypes =
     "save it as uint8, int8, int16, int32, int64, float32 or float64";
 
 [[noreturn]] void refuse_npy(const std::filesystem::path& path, const std::string& why,
-                             const std::string& remedy = "it is damaged or no npy file") {
+                             const std::string& remedy = "it is damaged or not an npy file") {
   fail(ExitCode::kBadData,
        {.what = "npy file", .value = path.string(), .why = why, .remedy = remedy});
 }
@@ -435,7 +435,7 @@ class HeaderText {
 std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::path& path) {
   std::vector<std::int64_t> dims;
   const auto wrong = [&] {
-    refuse_npy(path, fmt::format("its shape '({})' is no tuple of whole numbers", shown(text)));
+    refuse_npy(path, fmt::format("its shape '({})' is not a tuple of whole numbers", shown(text)));
   };
   const char* at = text.data();
   const char* const end = at + text.size();

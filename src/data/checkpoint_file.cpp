@@ -47,7 +47,7 @@ void require_whole_head(const SafetensorsReader& file, const std::filesystem::pa
   const bool is_ours = format != file.metadata().end() && format->second == kFormat;
   if (!has_checksum(file.head())) {
     if (is_ours) refuse_checkpoint(path, "its header was changed", "use the original");
-    refuse_checkpoint(path, "is a safetensors file, but no checkpoint",
+    refuse_checkpoint(path, "is a safetensors file, but not a checkpoint",
                       "name a file that --checkpoint has written");
   }
   if (checksum_of_head(file.head()) != file.head().substr(kChecksumAt, kChecksumDigits)) {
@@ -117,7 +117,7 @@ CheckpointReader::CheckpointReader(const std::filesystem::path& path)
     return found->second;
   };
   step_ = step_of(text_of("step"));
-  if (step_ < 0) refuse_checkpoint(path, "its step is no number of steps");
+  if (step_ < 0) refuse_checkpoint(path, "its step is not a number of steps");
   state_ = text_of("state");
   const JsonDocument checksums(
       text_of("checksums"),
@@ -192,7 +192,7 @@ CheckpointImage read_checkpoint(const std::filesystem::path& path) {
     fail(ExitCode::kMemory, {.what = kCheckpoint,
                              .value = path.string(),
                              .why = "does not fit into this machine's memory",
-                             .remedy = "use a machine with more of it"});
+                             .remedy = "use a machine with more memory"});
   }
 }
 

@@ -284,7 +284,7 @@ SafetensorsEntry checked(const HeaderEntry& stated, std::uint64_t start) {
                                     fmt::join(stated.shape, " x "), stated.dtype)};
   }
   if (bits % 8 != 0) {
-    throw HeaderProblem{fmt::format("tensor '{}' has {} bits, which is no whole number of bytes",
+    throw HeaderProblem{fmt::format("tensor '{}' has {} bits, which is not a whole number of bytes",
                                     stated.name, bits)};
   }
   if (end - begin != bits / 8) {
@@ -331,7 +331,7 @@ Header parse_safetensors_header(std::string_view header) {
   fail(ExitCode::kBadData, {.what = what,
                             .value = path.string(),
                             .why = why,
-                            .remedy = "it is damaged or no safetensors file"});
+                            .remedy = "it is damaged or not a safetensors file"});
 }
 
 /// Everything before the tensors.

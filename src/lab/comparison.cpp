@@ -36,8 +36,7 @@ std::string chance_sentence(const Comparison& comparison, const std::string& b,
   const std::size_t rounds =
       faster ? comparison.faster_rounds : comparison.rounds - comparison.faster_rounds;
   return fmt::format(
-      "{} a {} was {} than {} in {} of {} rounds, which is not beyond the chance of {} "
-      "comparisons.",
+      "{} a {} was {} than {} in {} of {} rounds, which may be chance among {} comparisons.",
       capitalised(b), noun, faster ? "faster" : "slower", a, rounds, comparison.rounds,
       comparison.compared);
 }

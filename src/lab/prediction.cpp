@@ -64,7 +64,7 @@ std::int64_t pays_from(PredictedModel model, const MachineCard& card,
 std::string pays_sentence(const PredictedModel& model, const MachineCard& card) {
   const std::string two = "two " + noun_for(2, noun_of(model));
   if (card.most_ranks() < 2) {
-    return fmt::format("The machine has one device, so {} cannot pay.", two);
+    return fmt::format("The machine has one device, so {} cannot pay off.", two);
   }
   const auto from_text = [](std::int64_t from, std::int64_t largest, const char* what) {
     return from > 0 ? fmt::format("from a {} of {}", what, from)
@@ -75,7 +75,7 @@ std::string pays_sentence(const PredictedModel& model, const MachineCard& card) 
       fmt::format("at width {} {} are faster than one, by more than {:.0f} %, {}", model.dim, two,
                   100 * kTie, from_text(batch, kLargestBatch, "batch"));
   if (!model.batch_per_rank && model.batch_size < 2)
-    return text + "; a batch of 1 has no two parts.";
+    return text + "; a batch of 1 cannot be divided.";
   const std::int64_t width = pays_from(model, card, &PredictedModel::dim, 64, kLargestWidth);
   return text + fmt::format("; at a batch of {} {}.", model.batch_size,
                             from_text(width, kLargestWidth, "width"));
@@ -448,7 +448,7 @@ std::string cause_sentence(const std::vector<const Results*>& all) {
     ++causes[worst_part(each.measured(0), each.predicted()).name];
     ++misses;
   }
-  if (misses == 0) return "Every one of them is within a tenth of what was measured.";
+  if (misses == 0) return "Each prediction is within a tenth of the measured time.";
   const int most =
       std::ranges::max_element(causes, {}, [](const auto& cause) { return cause.second; })->second;
   std::vector<std::string> names;
@@ -456,8 +456,7 @@ std::string cause_sentence(const std::vector<const Results*>& all) {
     if (count == most) names.push_back(name);
   }
   return fmt::format(
-      "{} {} further off than a tenth; the part that is furthest off is {} in {} of "
-      "them{}.",
+      "{} {} off by more than a tenth; the part with the largest error is {} in {} of them{}.",
       counted(misses, "prediction"), misses == 1 ? "is" : "are", list_text(names), most,
       names.size() == 1 ? "" : " each");
 }
@@ -516,7 +515,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
   const std::optional<PredictionSummary> summary = prediction_summary(all);
   if (!summary) return {};
   FindingTable table{.title = "Every case, predicted (simulated) and measured",
-                     .columns = {"case", "predicted", "measured", "error", "furthest off", ""}};
+                     .columns = {"case", "predicted", "measured", "error", "largest error", ""}};
   double others_share = 0;
   for (const Results* results : all) {
     others_share = std::max(others_share, results->card ? results->card->others_share : 0);
@@ -543,10 +542,10 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
                                     counted(summary->beyond_cores, "prediction"),
                                     summary->beyond_cores == 1 ? "is" : "are"));
   }
-  sentences.push_back(fmt::format(
-      "Rates were measured here, op by op and apart from any run; other programs took at most {} "
-      "of the cores meanwhile.",
-      percent_text(others_share)));
+  sentences.push_back(
+      fmt::format("Rates were measured here, op by op and separately from any run; other programs "
+                  "used at most {} of the cores meanwhile.",
+                  percent_text(others_share)));
   return {.sentences = sentences, .tables = {table}, .plots = {prediction_plot(all)}};
 }
 

@@ -151,14 +151,14 @@ std::vector<std::string> method_sentences(double margin) {
                   "within {0}, where the interval lies within {0} of 1; else the two are "
                   "indistinguishable.",
                   chosen_percent(margin - 1)));
-  say("Warm-up is 5 steps (2 of fewer than 20), and 5 more as long as all starts, or all but one "
-      "of 9 and more, agree that the next 5 are slower; noise alone makes it longer in at most 2 % "
-      "of cases.");
-  say(fmt::format(
-      "A start that lost more than {} of its time to other programs (threads that waited for a "
-      "core, and cores that the host took) is made again, up to twice; where more than a quarter "
-      "of a case's starts stay so, nothing is concluded.",
-      chosen_percent(kDisturbingShare)));
+  say("Warm-up is 5 steps (2 in a run of fewer than 20). It gets 5 more for as long as the next 5 "
+      "are slower in all starts (with 9 or more starts: in all but one); noise alone makes it "
+      "longer in at most 2 % of cases.");
+  say(
+      fmt::format("A start that lost more than {} of its time to other programs (threads that "
+                  "waited for a core, and cores that the host took) is repeated, at most twice; if "
+                  "more than a quarter of a case's starts remain disturbed, nothing is concluded.",
+                  chosen_percent(kDisturbingShare)));
   say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval. The "
       "standard deviation of the steps, and in brackets their coefficient of variation, is the "
       "median of the starts'; the time of all steps is a start's, warm-up included.");
@@ -253,7 +253,7 @@ std::string quality_sentence(const Results& results) {
     text += fmt::format(" Step times drift during a run: {}.", list_text(drifts));
   }
   if (again > 0) {
-    text += fmt::format(" {} made again, because other programs disturbed {}.",
+    text += fmt::format(" {} repeated, because other programs disturbed {}.",
                         again == 1 ? "1 start was" : fmt::format("{} starts were", again),
                         again == 1 ? "it" : "them");
   }

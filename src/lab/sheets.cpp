@@ -162,7 +162,7 @@ Sheet practical3() {
            {{"Is a loss near 1 right?", "mean((0 - y)^2) = Var(y) = 1",
              reasons("Yes: x and y are unrelated noise of variance 1, so nothing can be learned, "
                      "and the best answer is 0."),
-             "That the data are noise; the time is what is studied here."}}},
+             "The data are noise; only the time is studied here."}}},
           {"2. Batch 32, 64, 128",
            "Change the batch size only.",
            batch_tables,
@@ -179,7 +179,7 @@ Sheet practical3() {
            "A slow disk, inside the step.",
            disk_tables,
            {{"What happens to throughput?", "batch size / (step + 10 ms)", disk_throughput,
-             "It falls by 10 ms a step, which weighs more the shorter the step is."},
+             "It falls: each step takes 10 ms longer, which matters more for shorter steps."},
             {"Is the device fully used?", "1 - 10 ms / step time", disk_utilisation,
              "It idles while it waits for the disk."},
             {"Which part is the bottleneck?", "the largest share of a step", says("io-delay", 0),
@@ -267,7 +267,7 @@ Sheet practical5() {
            [](const SheetRuns& runs) { return first_table_of(runs, "gpu0-bottleneck"); },
            {{"Is device 0 more loaded?", "loss + update + exchange through device 0",
              says("gpu0-bottleneck", 0),
-             "Gather, loss, reduction of gradients and the update are device 0's."}}},
+             "Device 0 gathers outputs, computes the loss, sums gradients and updates."}}},
           {"6. Discussion",
            "",
            nullptr,
@@ -363,16 +363,17 @@ std::vector<SheetTask> homework1_tasks() {
        {{"Which is faster?", "step times, round by round", says("dp-vs-ddp", 0), ""},
         {"How are the devices used?", "computing / step", says("dp-vs-ddp", 1),
          "Device 0 of DataParallel also gathers, computes the loss and updates."},
-        {"Whose steps vary less?", "95th percentile above the median", says("dp-vs-ddp", 2), ""},
-        {"What do they need of memory?", "the plan of each device", states("dp-vs-ddp", 0), ""},
+        {"Which has the steadier step times?", "95th percentile above the median",
+         says("dp-vs-ddp", 2), ""},
+        {"How much memory do they need?", "the plan of each device", states("dp-vs-ddp", 0), ""},
         {"Why does DDP scale better?",
          "2 (n - 1) P bytes through device 0, 2 (n - 1) / n P "
          "through each rank",
          states("dp-vs-ddp", 1),
          "All ranks have equal roles, and communication overlaps backward."},
         {"When is DataParallel acceptable?", "few devices, little to move",
-         reasons("For a quick try on two devices of one machine, where a step is long against "
-                 "moving the parameters."),
+         reasons("For a quick trial on two devices of one machine, if a step takes much longer "
+                 "than moving the parameters."),
          ""}}},
   };
 }
@@ -386,20 +387,20 @@ std::vector<SheetTask> homework1_task5() {
        {{"How does it change scaling?", "(T1 + d) / (Tn + d)", says("delay", 0),
          "The delay is serial: Amdahl's law."},
         {"Is the loss linear?", "(T1 + d) / (Tn + d)", says("delay", 1),
-         "Nearly while d is small against the step, then it flattens towards 1."}}},
+         "Nearly, while d is small compared with the step; then it flattens towards 1."}}},
       {"5B. The batch at a fixed number of ranks",
        "Batch 32, 64, 128, 256.",
        [](const SheetRuns& runs) { return first_table_of(runs, "batch-scaling"); },
        {{"Does a larger batch improve scaling?", "exposed communication / step",
          says("batch-scaling", 1), "The bytes to reduce stay the same; the work grows."},
-        {"Where do ranks pay?", "T1 / Tn > 1", says("batch-scaling", 0), ""}}},
+        {"When do ranks pay off?", "T1 / Tn > 1", says("batch-scaling", 0), ""}}},
       {"5C. Rank 0 sleeps 20 ms",
        "On two ranks.",
        [](const SheetRuns& runs) { return first_table_of(runs, "imbalance"); },
        {{"What does it cost?", "step of the slowest rank", says("imbalance", 1),
          "Every rank waits for the slowest."},
-        {"What does it say of synchronisation?", "who waits in communication", says("imbalance", 0),
-         "An all-reduce is a barrier."}}},
+        {"What does it show about synchronisation?", "who waits in communication",
+         says("imbalance", 0), "An all-reduce is a barrier."}}},
   };
 }
 

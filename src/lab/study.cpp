@@ -125,7 +125,7 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
        {.what = "--output", .value = folder.string(), .why = why, .remedy = "name another folder"});
 }
 
-void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
+void claim_study_folder(const std::filesystem::path& folder, const StudyIdentity& identity) {
   const std::filesystem::path path = folder / "study.json";
   if (std::filesystem::exists(path)) {
     // A study that was refused before it measured anything leaves nothing to clean up.
@@ -154,7 +154,7 @@ Study::Study(std::filesystem::path folder, StudyIdentity identity, int starts)
     : folder_(std::move(folder)), identity_(std::move(identity)), starts_(starts) {
   make_folder(folder_);
   lock_ = std::make_unique<FolderLock>(folder_, "--output");
-  adopt(folder_, identity_);
+  claim_study_folder(folder_, identity_);
 }
 
 Study Study::open(std::filesystem::path folder) {

@@ -298,7 +298,7 @@ class Drawing {
     if (!is_bars_ || !has_rows_ || !has_words_) return;
     double beside = 0;
     for (std::size_t i = 0; i < plot_.categories.size(); ++i) {
-      beside = std::max(beside, width_of(text_beside(i)));
+      beside = std::max(beside, width_of(bar_text(i)));
     }
     values_.to -= std::min(beside + 8, 0.4 * (right_ - left_));
   }
@@ -426,7 +426,7 @@ class Drawing {
 
   /// The value of a single bar. For a stack, the parts that are too thin to be seen, or their
   /// number and sum if they are many; if all parts are too thin, only the sum.
-  [[nodiscard]] std::string text_beside(std::size_t category) const {
+  [[nodiscard]] std::string bar_text(std::size_t category) const {
     constexpr double kThin = 0.006;  // share of the axis, about 3 pixels
     constexpr std::size_t kMostNamed = 2;
     std::vector<std::string> thin;
@@ -467,7 +467,7 @@ class Drawing {
     if (!has_words_) return;
     for (std::size_t i = 0; i < ends.size(); ++i) {
       const double place = places_.at(static_cast<double>(i)), at = values_.at(text_from[i]);
-      const std::string text = text_beside(i);
+      const std::string text = bar_text(i);
       if (text.empty()) continue;
       body_ += has_rows_ ? label(at + 6, place + 4, "start", text, "bs-small")
                          : label(place, at - 5, "middle", text, "bs-small");

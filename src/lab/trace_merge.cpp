@@ -104,13 +104,13 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   } else {
     pid = fmt::format("rank {} {}", trace.rank, pid.get<std::string>());
   }
-  const auto number_apart = [&](OrderedJson& object, const char* key) {
+  const auto make_unique_by_rank = [&](OrderedJson& object, const char* key) {
     if (object.contains(key))
       object[key] = trace.rank * kArrows + within(object[key], -kMostNumber, kMostNumber);
   };
-  number_apart(event, "id");
+  make_unique_by_rank(event, "id");
   if (event.contains("args")) {
-    for (const char* key : {"External id", "correlation"}) number_apart(event["args"], key);
+    for (const char* key : {"External id", "correlation"}) make_unique_by_rank(event["args"], key);
   }
   if (phase != "M") return;
   OrderedJson& args = event.at("args");

@@ -215,8 +215,8 @@ Table batch_options() {
        .replaces = {"global-batch-size"},
        .trainers = {kDdp}},
       {.name = "data-seeding",
-       .help = "random data: global cuts one draw for all ranks into rows; per-rank draws each "
-               "rank's own, seeded with --seed plus its rank",
+       .help = "random data: global draws one batch and divides its rows among the ranks; per-rank "
+               "draws a batch on each rank, seeded with --seed plus the rank",
        .value = either(&ParallelConfig::seed_per_rank, "global", "per-rank"),
        .trainers = {kDdp},
        .decides_numbers = true},
@@ -240,7 +240,7 @@ Table run_options() {
       {.name = "warmup",
        .help = "first steps, left out of the summary",
        .value = number(&TrainingConfig::warmup, limits::kWarmups),
-       .unset = fmt::format("{}, fewer in a run that short", kDefaultWarmup)},
+       .unset = fmt::format("{}, fewer in a short run", kDefaultWarmup)},
       {.name = "seed",
        .help = "seed of weights and data; gives PyTorch's numbers",
        .value = value_at(&TrainingConfig::seed, JsonKind::kNumber, "N", "any 64-bit integer",
@@ -387,7 +387,8 @@ Table device_options() {
       {.name = "precision",
        .help = "precision of matrix products; tf32 (GPU only) is faster and less exact; bf16 and "
                "fp16 as in torch.autocast: inputs and outputs of products have 16 bits, weights "
-               "and optimizer state stay fp32; int8 only with --evaluate-only, beside fp32",
+               "and optimizer state stay fp32; int8 only with --evaluate-only, which then "
+               "evaluates in fp32 too",
        .value = one_of(&DeviceConfig::precision),
        .decides_numbers = true},
       {.name = "loss-scale",
@@ -422,7 +423,7 @@ Table spread_options() {
        .help = "devices that share each step, cpu or cuda:N; a name given twice counts as two",
        .value = value_at(&DeviceConfig::devices, JsonKind::kString, "D0,D1,...", "", &device_names,
                          [](const std::vector<std::string>& names) { return joined(names, ","); }),
-       .unset = "the GPUs, else two CPU devices",
+       .unset = "all GPUs; without any, two CPU devices",
        .replaces = {"device"},
        .trainers = {kDp}},
       {.name = "transport",
@@ -535,7 +536,7 @@ Table profiling_options() {
            [](const StepRange& steps) { return fmt::format("{}:{}", steps.first, steps.end); }),
        .unset = "the last half of those after warm-up, at most 50"},
       {.name = "sort-by",
-       .help = "what rows are sorted by, largest first: " + joined(kNamesOf<SortBy>, ", "),
+       .help = "sort the rows by this, largest first: " + joined(kNamesOf<SortBy>, ", "),
        .value = one_of(&OutputConfig::sort_by, {}, "KEY"),
        .unset = std::string(name_of(SortBy::kDeviceTotal)),
        .agreement = kNotShared},
@@ -591,8 +592,9 @@ Table file_options() {
        .value = file(&OutputConfig::load),
        .agreement = kNotShared},
       {.name = "checkpoint",
-       .help = "write checkpoints into this folder: in intervals, at the end, and when a signal or "
-               "--time-limit ends the run; a resumed run is equal to the bit",
+       .help =
+           "write checkpoints into this folder: at intervals, at the end, and when a signal or "
+           "--time-limit ends the run; a resumed run gives the same bits as an uninterrupted one",
        .value = file(&CheckpointConfig::folder, "DIR"),
        .agreement = Agreement::kWhetherGiven},
       {.name = "checkpoint-every",

@@ -222,7 +222,7 @@ void check_samples(const TrainConfig& config) {
            "give the files and the --test-split of the training");
   }
   if (training.early_stop && !training.evaluate_only && data.test_split == 0) {
-    refuse("--early-stop", "there is no test set to tell when to stop", "give --test-split");
+    refuse("--early-stop", "there is no test set to decide when to stop", "give --test-split");
   }
 }
 
@@ -396,7 +396,8 @@ void check_checkpoints(const TrainConfig& config) {
            "give one of the two");
   }
   if (checkpoint.best && config.data.test_split == 0) {
-    refuse("--checkpoint-best", "there is no test set to tell which is best", "give --test-split");
+    refuse("--checkpoint-best", "there is no test set to decide which is best",
+           "give --test-split");
   }
 }
 
@@ -442,7 +443,7 @@ void check_recomputation(const TrainConfig& config) {
            fmt::format("give at most {}", layers));
   }
   if (is_auto && !config.output.plan) {
-    refuse("is a question that --plan answers", "give --plan too, or a number of segments");
+    refuse("works only with --plan", "give --plan too, or a number of segments");
   }
   if (is_auto && !config.output.memory) {
     refuse("there is no memory to fit into", "give --memory too, as 16GiB");
@@ -469,7 +470,8 @@ void check_update(const TrainConfig& config) {
                                     .remedy = std::move(remedy)});
   };
   if (training.clip_norm && !training.zero_grad) {
-    refuse("--no-zero-grad", "", "gradients add up unclipped, which --clip-norm does not go with",
+    refuse("--no-zero-grad", "",
+           "it adds up gradients that are not clipped, so --clip-norm cannot be used",
            "give one of the two");
   }
   if (training.clip_norm && training.update == Update::kPerBucket) {
@@ -483,13 +485,13 @@ void check_update(const TrainConfig& config) {
   }
   if (training.update != Update::kFused) return;
   if (!traits_of(config.optimizer.kind).has_fused_update) {
-    refuse("--update", "fused", "the step inside the weight gradient is Adam's",
+    refuse("--update", "fused", "only Adam and AdamW can run inside the weight gradient",
            fmt::format("use --optimizer {}, or --update separate",
                        optimizers_with(&OptimizerTraits::has_fused_update)));
   }
   if (config.optimizer.amsgrad) {
     refuse("--update", "fused",
-           "the step inside the weight gradient keeps no maximum for --amsgrad",
+           "the Adam step inside the weight gradient keeps no maximum for --amsgrad",
            "leave out --amsgrad, or use --update separate");
   }
   if (!training.zero_grad) {
@@ -681,21 +683,22 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
   const bool is_others_product =
       config.device.gemm == GemmProvider::kCblas || config.device.gemm == GemmProvider::kReference;
   const std::pair<bool, std::string_view> needs_separate[] = {
-      {kind == DeviceKind::kCuda, "on a GPU the fused update has to be asked for"},
+      {kind == DeviceKind::kCuda, "on a GPU the fused update is used only on request"},
       {exchanges_gradients, "gradients are exchanged"},
-      {config.output.profile, "--profile times gradients and update apart"},
-      {is_others_product, "--gemm asks for the bits of other products"},
+      {config.output.profile, "--profile times gradients and update separately"},
+      {is_others_product, "the fused update does not use the products that --gemm selects"},
       {config.device.precision != Precision::kFp32, "the fused update is faster in fp32 alone"},
-      {!traits_of(config.optimizer.kind).has_fused_update, "the fused update is Adam's"},
+      {!traits_of(config.optimizer.kind).has_fused_update,
+       "only Adam and AdamW have a fused update"},
       {config.optimizer.amsgrad, "--amsgrad keeps a maximum"},
       {!training.zero_grad, "--no-zero-grad adds up gradients"},
       {training.clip_norm.has_value(), "--clip-norm needs all gradients first"},
       {training.accumulate > 1, "--accumulate adds up gradients"},
-      {training.recompute != 1, "--recompute gives up activations"},
+      {training.recompute != 1, "--recompute discards activations"},
       {parameters_of(widths_of(config.model, kDefaultDimCpu)) < kLeastParameters,
        "a model of fewer than 2,097,152 parameters stays in the caches"},
       {config.data.batch_size > kMostRows,
-       "beyond 256 rows the products take longer than Adam's memory"}};
+       "beyond 256 rows the products take longer than Adam's memory accesses"}};
   for (const auto& [holds, why] : needs_separate) {
     if (holds) return {Update::kSeparate, why};
   }

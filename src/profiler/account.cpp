@@ -264,7 +264,7 @@ std::string_view cause_of(Part part) {
     case Part::kHost:
       return ": the host queues work more slowly than it is done";
     case Part::kIdle:
-      return ": no known cause; work starts or is noticed to end late, or the machine is busy";
+      return ": no known cause; work starts late, its end is noticed late, or the machine is busy";
     default:
       return "";
   }

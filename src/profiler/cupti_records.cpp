@@ -35,7 +35,7 @@ std::uint8_t* CuptiBuffers::take() noexcept {
   return nullptr;
 }
 
-void CuptiBuffers::hand_back(std::uint8_t* buffer, std::size_t valid_bytes) noexcept {
+void CuptiBuffers::return_full(std::uint8_t* buffer, std::size_t valid_bytes) noexcept {
   for (Buffer& mine : buffers_) {
     if (mine.memory != buffer) continue;
     mine.valid_bytes = std::min(valid_bytes, kBytes);
@@ -108,7 +108,7 @@ std::string CuptiRecords::subscribe() {
   if (done(library_->register_clock.name, library_->register_clock.function(&host_ns)) &&
       done(library_->register_buffers.name,
            library_->register_buffers.function(&CuptiRecords::take_buffer,
-                                               &CuptiRecords::get_buffer_back)) &&
+                                               &CuptiRecords::receive_full_buffer)) &&
       watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) && watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED)) {
     // Only now is it known whether CUPTI may be used.
     why = enable_all();
@@ -139,7 +139,7 @@ bool CuptiRecords::check(const char* call, CUptiResult status) {
 }
 
 std::string CuptiRecords::source() const {
-  return fmt::format("CUPTI {}{}{}", library_->version(), trouble_.empty() ? "" : ", of which ",
+  return fmt::format("CUPTI {}{}{}", library_->version(), trouble_.empty() ? "" : ", but ",
                      trouble_);
 }
 
@@ -193,16 +193,16 @@ void CUPTIAPI CuptiRecords::take_buffer(std::uint8_t** buffer, std::size_t* byte
   *records = 0;  // as many as fit
 }
 
-void CUPTIAPI CuptiRecords::get_buffer_back(CUcontext context, std::uint32_t stream,
-                                            std::uint8_t* buffer, std::size_t /*bytes*/,
-                                            std::size_t valid_bytes) {
+void CUPTIAPI CuptiRecords::receive_full_buffer(CUcontext context, std::uint32_t stream,
+                                                std::uint8_t* buffer, std::size_t /*bytes*/,
+                                                std::size_t valid_bytes) {
   CuptiRecords* const self = active;
   if (self == nullptr) return;
   std::size_t dropped = 0;
   if (self->library_->dropped_records.function(context, stream, &dropped) == CUPTI_SUCCESS) {
     self->dropped_by_cupti_ += static_cast<std::int64_t>(dropped);
   }
-  if (buffer != nullptr) self->buffers_.hand_back(buffer, valid_bytes);
+  if (buffer != nullptr) self->buffers_.return_full(buffer, valid_bytes);
 }
 
 void CUPTIAPI CuptiRecords::on_resource(void* self, CUpti_CallbackDomain domain,

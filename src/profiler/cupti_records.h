@@ -38,7 +38,7 @@ class CuptiBuffers {
 
   /// Null if all are in use; CUPTI then drops records and counts them.
   [[nodiscard]] std::uint8_t* take() noexcept;
-  void hand_back(std::uint8_t* buffer, std::size_t valid_bytes) noexcept;
+  void return_full(std::uint8_t* buffer, std::size_t valid_bytes) noexcept;
 
   /// Calls read(buffer, bytes) for each returned buffer, and then marks it empty.
   template <class F>
@@ -85,9 +85,9 @@ class CuptiRecords final : public GpuRecords {
 
  private:
   static void CUPTIAPI take_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t* records);
-  static void CUPTIAPI get_buffer_back(CUcontext context, std::uint32_t stream,
-                                       std::uint8_t* buffer, std::size_t bytes,
-                                       std::size_t valid_bytes);
+  static void CUPTIAPI receive_full_buffer(CUcontext context, std::uint32_t stream,
+                                           std::uint8_t* buffer, std::size_t bytes,
+                                           std::size_t valid_bytes);
   static void CUPTIAPI on_resource(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId id,
                                    const void* data);
   void note_graph_node(CUpti_CallbackId id, const CUpti_GraphData& graph);

@@ -175,8 +175,7 @@ std::string DataParallelAccount::text() const {
                                  1e3 * wall_s_ / static_cast<double>(steps_), devices_table());
   if (split_.size() == 1) return text;
   return text + "\n" + exchanges_table() +
-         "Times are each device's own; of an exchange, those of the device that it takes "
-         "longest.\n" +
+         "Times are each device's own; the time of an exchange is that of its slowest device.\n" +
          comparison();
 }
 

@@ -21,25 +21,25 @@ struct Lifetime {
   bool always = false;
 };
 
-std::vector<Lifetime> lives_of(const Program& program, int device,
-                               const std::vector<MemoryPoint>& points) {
-  std::vector<Lifetime> lives(static_cast<std::size_t>(program.buffers().size()));
+std::vector<Lifetime> lifetimes_of(const Program& program, int device,
+                                   const std::vector<MemoryPoint>& points) {
+  std::vector<Lifetime> lifetimes(static_cast<std::size_t>(program.buffers().size()));
   for (std::size_t i = 0; i < points.size(); ++i) {
     const Node& node = program.node(points[i].node);
     for (const Access& access : accesses_of(node.op)) {
-      Lifetime& life = at(lives, access.tensor.buffer);
+      Lifetime& life = at(lifetimes, access.tensor.buffer);
       if (!life.first) life.first = i;
       life.last = i;
       if (life.first == i && !access.writes) life.always = true;
     }
   }
   for (BufferId id = 0; id < program.buffers().size(); ++id) {
-    Lifetime& life = at(lives, id);
+    Lifetime& life = at(lifetimes, id);
     const Buffer& buffer = program.buffers()[id];
     if (buffer.slots > 1 || !life.first) life.always = true;
     if (buffer.device != device || buffer.pinned) life = {};
   }
-  return lives;
+  return lifetimes;
 }
 
 bool runs_on(const Program& program, const Node& node, int device) {
@@ -93,10 +93,10 @@ MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, i
     }
   }
   std::vector<MemoryPoint>& points = timeline.points;
-  const std::vector<Lifetime> lives = lives_of(program, device, points);
+  const std::vector<Lifetime> lifetimes = lifetimes_of(program, device, points);
   // First the changes from one point to the next, then their sums.
   for (BufferId id = 0; id < program.buffers().size(); ++id) {
-    const Lifetime& life = at(lives, id);
+    const Lifetime& life = at(lifetimes, id);
     if (points.empty() || (!life.always && !life.first)) continue;
     const std::size_t first = life.always ? 0 : *life.first;
     const std::size_t after = life.always ? points.size() : *life.last + 1;

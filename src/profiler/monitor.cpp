@@ -61,7 +61,7 @@ Monitor::Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double per
   std::vector<double> values;
   for (const auto& source : sources_) {
     values.assign(source->gauges().size(), 0);
-    source->look(values);  // so that values over the time since the last sample start here
+    source->sample(values);  // so that values over the time since the last sample start here
     SourceSummary& summary = summaries_.emplace_back();
     summary.name = source->name();
     summary.gauges = source->gauges();
@@ -87,17 +87,17 @@ void Monitor::run() {
       std::unique_lock lock(mutex_);
       if (stops_.wait_for(lock, period, [this] { return stopped_; })) return;
     }
-    const std::lock_guard lock(looking_);
-    look();
+    const std::lock_guard lock(sampling_);
+    take_sample();
   }
 }
 
-void Monitor::look() {
+void Monitor::take_sample() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     MonitorSample sample{.source = static_cast<int>(i), .at_s = 0, .values = {}};
     sample.values.assign(sources_[i]->gauges().size(), kNotMeasured);
     try {
-      sources_[i]->look(sample.values);
+      sources_[i]->sample(sample.values);
     } catch (const std::exception&) {
       // E.g. out of memory: a failed sample must not end a training run.
       std::ranges::fill(sample.values, kNotMeasured);
@@ -121,8 +121,8 @@ void Monitor::add(MonitorSample sample) {
 }
 
 void Monitor::begin_window() {
-  const std::lock_guard looking(looking_);
-  look();
+  const std::lock_guard sampling(sampling_);
+  take_sample();
   const std::lock_guard lock(mutex_);
   for (SourceSummary& summary : summaries_) {
     for (std::size_t i = 0; i < summary.values.size(); ++i) {
@@ -143,8 +143,8 @@ void Monitor::stop() {
   }
   stops_.notify_all();
   thread_.join();
-  const std::lock_guard lock(looking_);
-  look();
+  const std::lock_guard lock(sampling_);
+  take_sample();
 }
 
 std::vector<MonitorSample> Monitor::take_new() {
@@ -159,7 +159,7 @@ std::vector<MonitorSample> Monitor::kept() const {
 }
 
 std::vector<SourceSummary> Monitor::summaries() const {
-  const std::lock_guard looking(looking_);
+  const std::lock_guard sampling(sampling_);
   const std::lock_guard lock(mutex_);
   std::vector<SourceSummary> all = summaries_;
   for (std::size_t i = 0; i < all.size(); ++i) all[i].trouble = sources_[i]->trouble();
@@ -194,7 +194,7 @@ class HostSource final : public MonitorSource {
 
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::span<const Gauge> gauges() const override { return gauges_; }
-  void look(std::span<double> values) override;
+  void sample(std::span<double> values) override;
   [[nodiscard]] std::string trouble() const override { return trouble_; }
 
  private:
@@ -202,7 +202,7 @@ class HostSource final : public MonitorSource {
   [[nodiscard]] double own_ticks() const;
   [[nodiscard]] double resident_mib() const;
   [[nodiscard]] double clock_mhz() const;
-  void look_at_cores(std::span<double> values);
+  void sample_cores(std::span<double> values);
 
   std::filesystem::path root_;
   std::string name_ = "host";
@@ -278,7 +278,7 @@ double HostSource::clock_mhz() const {
   return most_mhz > 0 ? most_mhz : kNotMeasured;
 }
 
-void HostSource::look_at_cores(std::span<double> values) {
+void HostSource::sample_cores(std::span<double> values) {
   const std::vector<CoreTicks> now = read_cores();
   if (now.size() != cores_.size() || now.empty()) {
     trouble_ = now.empty() ? "/proc/stat names no cores" : "the set of cores changed";
@@ -302,9 +302,9 @@ void HostSource::look_at_cores(std::span<double> values) {
   values[kMostCore] = range.second;
 }
 
-void HostSource::look(std::span<double> values) {
+void HostSource::sample(std::span<double> values) {
   std::ranges::fill(values, kNotMeasured);
-  look_at_cores(values);
+  sample_cores(values);
   const double now = now_s();
   const double own = own_ticks();
   static const auto ticks_per_s = static_cast<double>(::sysconf(_SC_CLK_TCK));

@@ -54,7 +54,7 @@ class MonitorSource {
 
   /// Sets a value for each gauge: the current one, or one for the time since the last sample;
   /// kNotMeasured if there is none. Never called by two threads at once.
-  virtual void look(std::span<double> values) = 0;
+  virtual void sample(std::span<double> values) = 0;
 
   /// A description of the errors so far; empty if there were none.
   [[nodiscard]] virtual std::string trouble() const = 0;
@@ -117,16 +117,16 @@ class Monitor {
 
  private:
   void run();
-  /// Requires looking_ to be held.
-  void look();
+  /// Requires sampling_ to be held.
+  void take_sample();
   void add(MonitorSample sample);
 
   std::vector<std::unique_ptr<MonitorSource>> sources_;
   double period_s_;
   double start_s_;
 
-  mutable std::mutex looking_;  // held while sampling: guards the sources
-  mutable std::mutex mutex_;    // guards all below; taken after looking_
+  mutable std::mutex sampling_;  // held while sampling: guards the sources
+  mutable std::mutex mutex_;     // guards all below; taken after sampling_
   std::condition_variable stops_;
   bool stopped_ = false;
   std::deque<MonitorSample> kept_;

@@ -123,7 +123,7 @@ class GpuSource final : public MonitorSource {
 
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::span<const Gauge> gauges() const override { return gpu_gauges(); }
-  void look(std::span<double> values) override;
+  void sample(std::span<double> values) override;
   [[nodiscard]] std::string trouble() const override;
 
  private:
@@ -134,14 +134,14 @@ class GpuSource final : public MonitorSource {
   };
 
   /// Calls `call` of the library if it exists, and then `use` with the result.
-  template <class Told, class Function, class Use, class... Arguments>
-  void ask(const NvmlCall<Function>& call, const Use& use, Arguments... arguments) {
+  template <class Reply, class Function, class Use, class... Arguments>
+  void query(const NvmlCall<Function>& call, const Use& use, Arguments... arguments) {
     if (lost_ || call.function == nullptr) return;
     Failures& failures = failures_[call.name];
     if (failures.off) return;
-    Told told{};
-    const int status = call.function(device_, arguments..., &told);
-    if (status == kNvmlSuccess) return use(told);
+    Reply reply{};
+    const int status = call.function(device_, arguments..., &reply);
+    if (status == kNvmlSuccess) return use(reply);
     note_failure(failures, status);
   }
   void note_failure(Failures& failures, int status);
@@ -177,26 +177,26 @@ void GpuSource::count_others(std::span<double> values) {
   }
 }
 
-void GpuSource::look(std::span<double> values) {
+void GpuSource::sample(std::span<double> values) {
   std::ranges::fill(values, kNotMeasured);
   const auto set = [&](int gauge, double scale) {
-    return [&values, gauge, scale](auto told) {
-      at(values, gauge) = scale * static_cast<double>(told);
+    return [&values, gauge, scale](auto reply) {
+      at(values, gauge) = scale * static_cast<double>(reply);
     };
   };
-  ask<NvmlUtilisation>(library_->utilisation, [&](const NvmlUtilisation& told) {
-    values[kUsed] = told.gpu;
-    values[kMemoryUsed] = told.memory;
+  query<NvmlUtilisation>(library_->utilisation, [&](const NvmlUtilisation& reply) {
+    values[kUsed] = reply.gpu;
+    values[kMemoryUsed] = reply.memory;
   });
-  ask<NvmlMemory>(library_->memory, [&](const NvmlMemory& told) {
-    values[kMemory] = static_cast<double>(told.used) / (1 << 20);
+  query<NvmlMemory>(library_->memory, [&](const NvmlMemory& reply) {
+    values[kMemory] = static_cast<double>(reply.used) / (1 << 20);
   });
-  ask<unsigned>(library_->power, set(kPower, 1e-3));
-  ask<unsigned long long>(library_->energy, set(kEnergy, 1e-3));
-  ask<unsigned>(library_->temperature, set(kTemperature, 1), kNvmlOnGpu);
-  ask<unsigned>(library_->clock, set(kSmClock, 1), kNvmlSmClock);
-  ask<unsigned>(library_->clock, set(kMemoryClock, 1), kNvmlMemoryClock);
-  ask<unsigned long long>(library_->throttle_reasons, set(kThrottle, 1));
+  query<unsigned>(library_->power, set(kPower, 1e-3));
+  query<unsigned long long>(library_->energy, set(kEnergy, 1e-3));
+  query<unsigned>(library_->temperature, set(kTemperature, 1), kNvmlOnGpu);
+  query<unsigned>(library_->clock, set(kSmClock, 1), kNvmlSmClock);
+  query<unsigned>(library_->clock, set(kMemoryClock, 1), kNvmlMemoryClock);
+  query<unsigned long long>(library_->throttle_reasons, set(kThrottle, 1));
   count_others(values);
 }
 

@@ -300,7 +300,7 @@ std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) 
   return fmt::format(
       "A step does {:.2f} GFLOP/s, {:.1f} % of the {:.2f} that large products do here (MFU); "
       "memory moves {:.2f} GB/s at best.\n"
-      "At these rates its ops would take {} one after the other, the floor: {:.1f} % of its "
+      "At these rates its ops, one after the other, would take {}, the floor: {:.1f} % of its "
       "time.\n",
       flops / wall_s / 1e9, 100 * flops / wall_s / peaks.flops_per_s, peaks.flops_per_s / 1e9,
       peaks.bytes_per_s / 1e9, table_time(least_s / static_cast<double>(profile.steps.size())),

@@ -287,12 +287,13 @@ std::string confusion_table(const Evaluation& run) {
   constexpr std::int64_t kMostClasses = 30;
   if (run.classes == 0) return "";
   if (run.classes > kMostClasses) {
-    return fmt::format("\nThe table of {} classes is not shown; one of at most {} would be.\n",
-                       run.classes, kMostClasses);
+    return fmt::format(
+        "\nThe table of classes is not shown: there are {}, and it shows at most {}.\n",
+        run.classes, kMostClasses);
   }
   std::vector<TextTable::Column> columns = {{"Class", Align::kRight}};
   for (std::int64_t c = 0; c < run.classes; ++c) {
-    columns.push_back({fmt::format("taken for {}", c), Align::kRight});
+    columns.push_back({fmt::format("predicted {}", c), Align::kRight});
   }
   columns.push_back({"Right", Align::kRight});
   TextTable table(columns);

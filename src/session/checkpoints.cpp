@@ -361,7 +361,7 @@ void Checkpoints::wait() {
     if (!failure_) failure_ = error;
     // The next loss reports that training diverged.
     if (error.code() == ExitCode::kDiverged) return;
-    print_note(name_of(program_), std::string(error.what()) + "; the run goes on without it");
+    print_note(name_of(program_), std::string(error.what()) + "; the run continues without it");
   }
 }
 
@@ -374,9 +374,8 @@ std::string Checkpoints::text() const {
   if (count_ == 0) return "";
   const auto count = static_cast<double>(count_);
   return fmt::format(
-      "{} in '{}', the newest '{}': each paused the run for {}, and was written in {} while it "
-      "went "
-      "on\n",
+      "{} in '{}', the newest '{}': each paused the run for {} and took {} to write in the "
+      "background\n",
       counted(count_, "checkpoint"), config_.checkpoint.folder.string(),
       newest_.filename().string(), time_text(waited_s_ / count), time_text(written_s_ / count));
 }

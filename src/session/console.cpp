@@ -29,7 +29,7 @@ Console::Console(const TrainConfig& config, const StepPrograms& programs, const 
 void Console::print(const std::string& text) {
   if (bar_shown_) print_to_stderr(kEraseLine);
   bar_shown_ = false;
-  if (!show(text) && !config_.output.writes()) ask_to_stop();
+  if (!show(text) && !config_.output.writes()) request_stop();
 }
 
 void Console::draw_bar(const StepReport& report) {

@@ -80,7 +80,7 @@ class SeveralDevices final : public Place {
  public:
   [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kDataParallel; }
 
-  void settle(TrainConfig& config) override;
+  void resolve_config(TrainConfig& config) override;
   [[nodiscard]] DeviceKind kind() const override {
     return devices_[0] == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
   }
@@ -155,7 +155,7 @@ class AccountOfDevices final : public Observer {
   DataParallelAccount account_;
 };
 
-void SeveralDevices::settle(TrainConfig& config) {
+void SeveralDevices::resolve_config(TrainConfig& config) {
   takes_any_ = config.device.devices.empty() && config.device.device == "auto";
   devices_ = devices_asked(config.device);
   names_ = names_of(devices_);

@@ -40,7 +40,7 @@ class RunFile {
       write(file_);
     } catch (const Error& error) {
       failure_ = error;
-      print_note(program_, std::string(error.what()) + "; the run goes on without it");
+      print_note(program_, std::string(error.what()) + "; the run continues without it");
     }
   }
 

@@ -11,7 +11,7 @@ class OneDevice final : public Place {
  public:
   [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kSingle; }
 
-  void settle(TrainConfig& config) override {
+  void resolve_config(TrainConfig& config) override {
     device_.reset();
     takes_any_ = config.device.device == "auto";
     kind_ = device_kind(config.device.device);

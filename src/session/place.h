@@ -19,7 +19,7 @@
 
 namespace barestep {
 
-/// Methods are called in their order here, once per run; settle() starts another run.
+/// Methods are called in their order here, once per run; resolve_config() starts another run.
 class Place {
  public:
   virtual ~Place() = default;
@@ -28,7 +28,7 @@ class Place {
 
   /// Adapts a configuration to this process: its devices, its trace file. Opens nothing. Throws
   /// Error(kConfiguration) if these devices cannot do what it requests.
-  virtual void settle(TrainConfig& config) = 0;
+  virtual void resolve_config(TrainConfig& config) = 0;
   [[nodiscard]] virtual DeviceKind kind() const = 0;
   /// Whether the choice between CPU and GPUs was left to the program.
   [[nodiscard]] virtual bool takes_any_kind() const = 0;

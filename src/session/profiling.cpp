@@ -57,11 +57,11 @@ Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
       first_counted_(first_measured_step(config.training, steps_of_run(config, programs), done)),
       source_("the CPU"),
       steps_(kept_.size(), most_parts(programs), kMostRecords),
-      forgotten_(1, most_parts(programs), kMostRecords) {
+      overhead_steps_(1, most_parts(programs), kMostRecords) {
   if (scope.devices[0]->kind() != DeviceKind::kCpu) open_gpu();
   // So that nothing is allocated in a step.
   overhead_wall_s_.reserve(static_cast<std::size_t>(kMostOverheadSteps));
-  if (tells()) find_peaks();
+  if (prints_tables()) find_peaks();
 }
 
 void Profiling::open_gpu() {
@@ -72,7 +72,7 @@ void Profiling::open_gpu() {
   if (!config_.device.graph) return;
   fail(ExitCode::kConfiguration,
        {.what = config_.output.profile ? "--profile" : "--trace",
-        .why = fmt::format("the ops of a graph cannot be told apart by {}", source_),
+        .why = fmt::format("the ops of a graph cannot be identified by {}", source_),
         .remedy = "leave out --graph"});
 }
 
@@ -83,21 +83,21 @@ std::string Profiling::source() const {
 void Profiling::find_peaks() {
   const std::string key = peaks_key(*scope_.devices[0], config_.device.precision);
   const auto file = peaks_file();
-  bool is_spoiled = false;
+  bool was_unreadable = false;
   try {
     const auto known = file ? load_peaks(*file, key) : std::nullopt;
     if (known) {
       peaks_ = *known;
       return;
     }
-  } catch (const Error& spoiled) {
-    is_spoiled = true;
-    note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", spoiled.what());
+  } catch (const Error& unreadable) {
+    was_unreadable = true;
+    note_ += fmt::format("Note: the device's peaks are measured again: {}\n", unreadable.what());
   }
-  measure_peaks_anew(is_spoiled);
+  measure_peaks_again(was_unreadable);
 }
 
-void Profiling::measure_peaks_anew(bool is_spoiled) {
+void Profiling::measure_peaks_again(bool was_unreadable) {
   Device& device = *scope_.devices[0];
   const auto file = peaks_file();
   bool is_measured = false;
@@ -115,7 +115,8 @@ void Profiling::measure_peaks_anew(bool is_spoiled) {
   } catch (const Error& error) {
     // A failure here must not end a training run: columns stay empty, or the next run measures
     // again.
-    if (is_measured && is_spoiled) return;  // an unreadable file can mostly not be replaced either
+    // An unreadable file can usually not be replaced either.
+    if (is_measured && was_unreadable) return;
     note_ += fmt::format("Note: the device's peaks were not {}: {}\n",
                          is_measured ? "kept" : "measured", error.what());
   }
@@ -129,10 +130,11 @@ void Profiling::check_peaks() {
   };
   const std::string by_old = found();
   if (by_old.empty()) return;
-  note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", by_old);
-  measure_peaks_anew(false);
+  note_ += fmt::format("Note: the device's peaks are measured again: {}\n", by_old);
+  measure_peaks_again(false);
   if (const std::string by_new = found(); !by_new.empty()) {
-    note_ += fmt::format("Note: by the new peaks, {} too: this machine's speed varies\n", by_new);
+    note_ +=
+        fmt::format("Note: with the new peaks, too, {}: this machine's speed varies\n", by_new);
   }
 }
 
@@ -181,8 +183,8 @@ void Profiling::on_step(const StepFigures& step) {
   if (kept_.contains(report.step)) {
     steps_.add(report.step, *report.timeline, now_s(), report.checkpoint_s);
   } else if (is_profiled(report.step)) {
-    forgotten_.clear();
-    forgotten_.add(report.step, *report.timeline, now_s());
+    overhead_steps_.clear();
+    overhead_steps_.add(report.step, *report.timeline, now_s());
   }
   if (overhead_place(report.step)) overhead_wall_s_.push_back(report.wall_s);
   if (gpu_ != nullptr) gpu_->collect();
@@ -201,7 +203,7 @@ void Profiling::close() {
       note_ += fmt::format("Note: the records are missing: {}\n", error.what());
     }
   }
-  if (tells()) check_peaks();
+  if (prints_tables()) check_peaks();
 }
 
 void Profiling::gather(Communicator& ranks) {
@@ -322,7 +324,8 @@ std::string Profiling::title(const Profile& profile) const {
   }
   if (profile.dropped > 0) {
     text += fmt::format(
-        "There was no room for {} of the records: this is about the first {} of these steps.\n",
+        "There was no room for {} of the records, so this shows only the first {} of these "
+        "steps.\n",
         profile.dropped, profile.steps.size());
   }
   return text;
@@ -342,7 +345,7 @@ std::string Profiling::tables(const Profile& profile) const {
   const std::string roofline = roofline_table(operator_rows(profile, RowsBy::kOp, peaks_), peaks_,
                                               std::ssize(profile.steps));
   if (!roofline.empty()) text += "\nRoofline, by op\n" + roofline;
-  return text + "\nThe host, beside it\n" + host_table(profile) + "\n";
+  return text + "\nThe host, in parallel with the device\n" + host_table(profile) + "\n";
 }
 
 std::string Profiling::breakdowns(const Profile& profile) const {
@@ -355,7 +358,7 @@ std::string Profiling::breakdowns(const Profile& profile) const {
 }
 
 std::string Profiling::text() const {
-  if (!tells()) return "";
+  if (!prints_tables()) return "";
   const Profile profile = this->profile().of(numbers_);
   if (profile.steps.empty()) {
     return fmt::format(

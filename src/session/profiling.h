@@ -77,11 +77,11 @@ class Profiling final : public Observer, public StepProfiler {
   void turn_for(std::int64_t number);
   void find_peaks();
   /// Keeps what it measures, unless other programs had this one's cores meanwhile.
-  /// `is_spoiled`: the file cannot be read, which was said.
-  void measure_peaks_anew(bool is_spoiled);
+  /// `was_unreadable`: the file cannot be read, which a note reports.
+  void measure_peaks_again(bool was_unreadable);
   /// Measures the peaks anew if a profiled op was faster than they allow.
   void check_peaks();
-  [[nodiscard]] bool tells() const { return config_.output.profile && scope_.rank == 0; }
+  [[nodiscard]] bool prints_tables() const { return config_.output.profile && scope_.rank == 0; }
   [[nodiscard]] Profile profile() const;
   [[nodiscard]] bool exchanges() const;
   /// Opens CUPTI if possible.
@@ -112,7 +112,7 @@ class Profiling final : public Observer, public StepProfiler {
   std::unique_ptr<GpuRecords> gpu_;  // null: only marks measure
   std::string source_;               // of the times
   ProfiledSteps steps_;
-  ProfiledSteps forgotten_;  // steps that only measure the profiler's cost
+  ProfiledSteps overhead_steps_;  // steps that only measure the profiler's cost
   Peaks peaks_;
   std::string note_;
   std::vector<double> overhead_wall_s_;

@@ -69,7 +69,7 @@ WatchdogOptions RankJob::watchdog_options(const TrainConfig& config) {
           .record_file = flight_file(config.output.metrics),
           .end_all = &end_all_ranks,
           .poll_error = poll_error,
-          .asked_to_end_s = &asked_to_end_s,
+          .termination_requested_s = &termination_requested_s,
           .continued_s = &continued_s};
 }
 
@@ -80,13 +80,13 @@ MpiRank RankJob::join() {
     // Copies that cannot see each other may have no common board.
     std::optional<LoneCopy> copy;
     if (launched_ && error.code() == ExitCode::kConfiguration) copy.emplace(*launched_);
-    if (copy ? copy->is_first(1) : board_.claim_word()) print_error(program_, error);
+    if (copy ? copy->is_first(1) : board_.claim_report()) print_error(program_, error);
     // A launcher may end all processes when one has ended. This gives the reporting rank time to
     // finish.
     if (launched_) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw SilentExit{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
-    if (board_.claim_word()) throw unexpected(error);
+    if (board_.claim_report()) throw unexpected(error);
     throw SilentExit{static_cast<int>(ExitCode::kBug)};
   }
 }
@@ -119,7 +119,7 @@ void RankJob::together(const std::function<void()>& work) {
 void RankJob::end_all_on_error(const std::function<void()>& work) {
   Communicator& ranks = *place_.communicator;
   const auto end_all = [&](const Error& error) {
-    if (board_.claim_word()) print_error(program_, error);
+    if (board_.claim_report()) print_error(program_, error);
     ranks.abort(error.code());
   };
   try {

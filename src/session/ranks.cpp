@@ -52,7 +52,7 @@ class DeviceOfRank final : public Place {
 
   [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kDdp; }
 
-  void settle(TrainConfig& config) override;
+  void resolve_config(TrainConfig& config) override;
   [[nodiscard]] DeviceKind kind() const override { return kind_; }
   [[nodiscard]] bool takes_any_kind() const override { return takes_any_; }
   void require_outputs(const TrainConfig& config) const override;
@@ -123,7 +123,7 @@ class AccountOfRanks final : public Observer {
   std::string text_;
 };
 
-void DeviceOfRank::settle(TrainConfig& config) {
+void DeviceOfRank::resolve_config(TrainConfig& config) {
   takes_any_ = config.device.device == "auto";
   kind_ = device_kind(config.device.device);
   wanted_ = config.parallel.transport;

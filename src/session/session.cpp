@@ -45,7 +45,7 @@ class TimeLimit final : public Observer {
   void on_batch() override {
     if (is_reached_ || now_s() < end_s_) return;
     is_reached_ = true;
-    ask_to_stop();
+    request_stop();
   }
 
  private:
@@ -74,7 +74,7 @@ std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config) {
 Session::Session(Place& place, const TrainConfig& config, Job& job,
                  std::shared_ptr<const Dataset> data)
     : place_(place), job_(job), config_(config), data_(std::move(data)), begin_s_(now_s()) {
-  job_.together([&] { settle(); });
+  job_.together([&] { resolve_config(); });
   find_start();
   job_.together([&] { prepare(); });
   job_.together([&] { place_.require_agreement(config_, *programs_); });
@@ -87,9 +87,9 @@ Session::~Session() {
   if (checkpoints_ != nullptr) checkpoints_->finish();
 }
 
-void Session::settle() {
+void Session::resolve_config() {
   validate(config_, place_.trainer());
-  place_.settle(config_);
+  place_.resolve_config(config_);
   if (data_ == nullptr) {
     place_.require_outputs(config_);
     data_ = open_data(config_, place_.kind());
@@ -107,7 +107,7 @@ void Session::find_start() {
   if (job_.ranks() != nullptr) share_resume_point(*job_.ranks(), start_);
 }
 
-void Session::settle_update() {
+void Session::resolve_update() {
   if (config_.training.update != Update::kAuto || config_.training.evaluate_only) return;
   TrainConfig asked = config_;
   const std::string before = start_ ? update_before(*start_) : "";
@@ -121,7 +121,7 @@ void Session::settle_update() {
   update_line_ = fmt::format("--update auto takes {}: {}\n", name_of(choice.update), choice.why);
 }
 
-void Session::settle_updates_beside(StepSpec& spec) {
+void Session::choose_update_order(StepSpec& spec) {
   if (!spec.model.trains || spec.model.stores_gradients) return;
   const StepPrograms after(spec, scheme_.get());
   const UpdatesBeside choice = choose_updates_beside(config_, place_.kind(), after);
@@ -131,7 +131,7 @@ void Session::settle_updates_beside(StepSpec& spec) {
 }
 
 void Session::prepare() {
-  settle_update();
+  resolve_update();
   StepSpec spec = place_.spec_of(config_, data_.get());
   if (start_) spec.generator = start_->generator;
   if (config_.training.evaluate_only) {
@@ -143,7 +143,7 @@ void Session::prepare() {
                                              ? place_.stated_memory(*config_.output.memory)
                                              : std::vector<MemoryPool>{};
   if (config_.training.recompute == kAutoRecompute) answer_ = choose_segments(spec, stated);
-  settle_updates_beside(spec);
+  choose_update_order(spec);
   programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
   // Known only now, because the length of an epoch may depend on the files.
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
@@ -311,7 +311,7 @@ void Session::note_start(const RankSettings& rounding) const {
 void Session::train() {
   job_.enter(Activity::kStep, 0);
   job_.take_signals();
-  trainer_->stop_when(stop_is_asked_for());
+  trainer_->stop_when(stop_requested());
   try {
     trainer_->run(observers_);
     note_early_end();

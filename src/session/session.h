@@ -66,12 +66,12 @@ class Session {
   [[nodiscard]] const std::shared_ptr<const Dataset>& data() const { return data_; }
 
  private:
-  void settle();
+  void resolve_config();
   void find_start();
   void prepare();
   /// Chooses the update if the options leave it open.
-  void settle_update();
-  void settle_updates_beside(StepSpec& spec);
+  void resolve_update();
+  void choose_update_order(StepSpec& spec);
   /// For --recompute auto: sets `spec` to the segments that fit, and reports them.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   /// Prints a note if a fixed --loss-scale is too small for the batch size.

@@ -85,9 +85,9 @@ std::optional<CheckpointDraft> begin(const Writers& writers, CheckpointFolder* f
 /// Rank 0's place of the draft, on all ranks; nothing if it has none.
 std::optional<CheckpointPlace> place_of(const Writers& writers,
                                         const std::optional<CheckpointDraft>& draft) {
-  std::string told;
-  if (draft) told = draft->place().draft.string() + '\0' + packed(draft->place().offsets);
-  const std::string first = writers.gather(told).front();
+  std::string message;
+  if (draft) message = draft->place().draft.string() + '\0' + packed(draft->place().offsets);
+  const std::string first = writers.gather(message).front();
   if (first.empty()) return std::nullopt;
   const std::size_t end = first.find('\0');
   CheckpointPlace place{.file = {}, .draft = first.substr(0, end), .offsets = {}};

@@ -87,12 +87,12 @@ Draft::Ready Draft::share_loss(float scale) {
   const auto take = [&](const char* name, Category category, std::int64_t numbers, bool pinned) {
     return buffers_.tensor(name, category, 1, numbers, DType::kF32, 0, 2, pinned);
   };
-  const std::int64_t wishes = wishes_of(spec_);
-  const Tensor global = take("global_loss", Category::kCommunication, 1 + wishes, false);
-  const Tensor host = take("global_loss_host", Category::kData, 1 + wishes, true);
-  tensors().wishes_host = take("wishes_host", Category::kData, wishes, true);
-  add(data_node(Copy{.to = global.flat_slice(1, wishes), .from = *tensors().wishes_host}));
-  return [this, global, host, wishes, scale] {
+  const std::int64_t requests = requests_of(spec_);
+  const Tensor global = take("global_loss", Category::kCommunication, 1 + requests, false);
+  const Tensor host = take("global_loss_host", Category::kData, 1 + requests, true);
+  tensors().requests_host = take("requests_host", Category::kData, requests, true);
+  add(data_node(Copy{.to = global.flat_slice(1, requests), .from = *tensors().requests_host}));
+  return [this, global, host, requests, scale] {
     add({.op = DeviceOp{Copy{.to = global.flat_slice(0, 1), .from = tensors().loss}},
          .phase = Phase::kLoss});
     exchange(AllReduce{.tensors = {global}, .scale = scale});
@@ -100,7 +100,7 @@ Draft::Ready Draft::share_loss(float scale) {
          .lane = Lane::kComm,
          .phase = Phase::kReduce});
     tensors().loss_host = host.flat_slice(0, 1);
-    tensors().wishes_of_all_host = host.flat_slice(1, wishes);
+    tensors().requests_of_all_host = host.flat_slice(1, requests);
   };
 }
 

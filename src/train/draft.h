@@ -104,9 +104,9 @@ struct StepTensors {
   // evaluates, the class of each; i32. Others: means, 1 x 1.
   std::optional<Tensor> correct_host{}, classes_host{};
   std::optional<Tensor> squared_error_host{}, absolute_error_host{};
-  // For training steps of several ranks; pinned, 1 x wishes_of(spec). The host writes this rank's
-  // requests (1 or 0) and reads those of any rank in `wishes_of_all_host` (above 0).
-  std::optional<Tensor> wishes_host{}, wishes_of_all_host{};
+  // For training steps of several ranks; pinned, 1 x requests_of(spec). The host writes this rank's
+  // requests (1 or 0) and reads those of any rank in `requests_of_all_host` (above 0).
+  std::optional<Tensor> requests_host{}, requests_of_all_host{};
   // Pinned: the random stream's state before the step's data were drawn. Only for random data, in
   // runs that save their state.
   std::optional<Tensor> generator_host{};
@@ -116,7 +116,7 @@ struct StepTensors {
 enum class StepRequest { kStop, kPause };
 
 /// The number of requests that ranks exchange; a run that does not save its state never pauses.
-constexpr std::int64_t wishes_of(const StepSpec& spec) {
+constexpr std::int64_t requests_of(const StepSpec& spec) {
   return spec.saves_state ? 2 : 1;
 }
 
@@ -185,7 +185,7 @@ class Draft {
   /// the result to loss(): then the losses of all ranks, each times `scale`, are summed together
   /// with the requests, as the first work on the comm lane. They are read back on that lane too; on
   /// the compute lane, backward would wait for the other ranks. A rank's own loss is kept. Creates
-  /// the buffers "global_loss", "global_loss_host" and "wishes_host".
+  /// the buffers "global_loss", "global_loss_host" and "requests_host".
   [[nodiscard]] Ready share_loss(float scale);
 
   /// Copies this rank's rows to the device and, for training, the numbers that change with every

@@ -207,7 +207,7 @@ DeviceOp Mlp::activation_grad(int layer, const Tensor& grad) const {
 
 void Mlp::backward(Program& program, const Tensor& x, float beta,
                    const BackwardReady& ready) const {
-  const auto tell = [&](int layer, BackwardResult made) {
+  const auto notify = [&](int layer, BackwardResult made) {
     if (ready) ready(layer, made);
   };
   for (int layer = spec_->layout.layers() - 1; layer >= 0; --layer) {
@@ -218,17 +218,17 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     if (spec_->activation_after(layer) != Activation::kNone) {
       add_op(activation_grad(layer, of_layer.grad_y));
     }
-    tell(layer, BackwardResult::kGradOutput);
+    notify(layer, BackwardResult::kGradOutput);
     if (spec_->stores_gradients) add_gradient_of_bias(program, layer, of_layer, beta);
-    tell(layer, BackwardResult::kGradBias);
+    notify(layer, BackwardResult::kGradBias);
     if (spec_->stores_gradients) add_gradient_of_weight(program, layer, of_layer, beta);
-    tell(layer, BackwardResult::kGradWeight);
+    notify(layer, BackwardResult::kGradWeight);
     if (layer > 0) {
       add_op(Gemm{.c = grad_out_[static_cast<std::size_t>(layer) - 1],
                   .a = of_layer.grad_y,
                   .b = spec_->layout.weight(operands_, layer, spec_->numbers)});
     }
-    tell(layer, BackwardResult::kGradInput);
+    notify(layer, BackwardResult::kGradInput);
   }
 }
 

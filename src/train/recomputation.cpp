@@ -105,7 +105,7 @@ std::string recomputation_text(const Recomputation& r) {
   text += fmt::format("  costs {} flops more in a step ({})\n", grouped(more_flops),
                       share(more_flops, r.flops_without));
   text += fmt::format(
-      "  pays from a batch size of {} on, where the outputs of all layers take as much as\n"
+      "  pays off from a batch size of {} on, where the outputs of all layers take as much as\n"
       "  parameters, gradients and optimizer together; this one is {}\n",
       grouped(r.paying_batch_size), grouped(r.batch_size));
   return text;

@@ -48,13 +48,13 @@ Stream* Runner::stream_of(const LaneId& lane) {
   if (stream == nullptr) {
     Device& device = *at(devices_, lane.device);
     stream = device.new_stream(name_of(lane.lane));
-    if (lane.lane == Lane::kCompute) give_workspace(*stream, lane.device);
+    if (lane.lane == Lane::kCompute) assign_workspace(*stream, lane.device);
     joins_[lane] = device.new_event(EventUse::kOrder);
   }
   return stream.get();
 }
 
-void Runner::give_workspace(Stream& stream, int device) {
+void Runner::assign_workspace(Stream& stream, int device) {
   for (BufferId id = 0; id < buffers_.size(); ++id) {
     const Buffer& buffer = buffers_[id];
     if (buffer.category != Category::kWorkspace || buffer.device != device || buffer.pinned)

@@ -104,7 +104,7 @@ class Runner {
 
   Stream* stream_of(const LaneId& lane);
   /// Gives the stream its lane's workspace buffer, if the device has one.
-  void give_workspace(Stream& stream, int device);
+  void assign_workspace(Stream& stream, int device);
   PreparedProgram& prepared(const Program& program);
   void enter(PreparedProgram& program);
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);

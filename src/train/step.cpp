@@ -139,7 +139,7 @@ bool StepPrograms::is_shared_out(BufferId flat) const {
 
 BufferId StepPrograms::gradients() const {
   if (!spec_.model.stores_gradients) {
-    refuse_fused_update("stores no gradients that could be looked at");
+    refuse_fused_update("stores no gradients that could be read");
   }
   return gradients_;
 }

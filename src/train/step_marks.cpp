@@ -32,7 +32,7 @@ std::size_t StepMarks::set_for(const NodeRun& run, std::int64_t step) {
   return run.phase == Phase::kData ? set_of(step) : slot_of(step);
 }
 
-bool StepMarks::knows_by_itself(const NodeRun& run) const {
+bool StepMarks::records_own_times(const NodeRun& run) const {
   if (run.is_collective) return communicator_->sends_records();
   return at(devices_, run.lane.device)->kind() == DeviceKind::kCpu;
 }
@@ -66,7 +66,7 @@ std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program,
     const NodeRun& run = marked->plan->runs()[i];
     MarkedRun& made = marked->runs[i];
     lane_end_s_.try_emplace(run.lane, 0);
-    if (knows_by_itself(run)) continue;
+    if (records_own_times(run)) continue;
     made.by_events = true;
     clock_of(run.lane.device);  // created here, not during a step
     Device& device = *at(devices_, run.lane.device);

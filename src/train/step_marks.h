@@ -158,7 +158,7 @@ class StepMarks final : public RecordSink {
 
   [[nodiscard]] std::unique_ptr<Marked> make_marks(const Program& program, RunDetail detail);
   [[nodiscard]] static std::size_t set_for(const NodeRun& run, std::int64_t step);
-  [[nodiscard]] bool knows_by_itself(const NodeRun& run) const;
+  [[nodiscard]] bool records_own_times(const NodeRun& run) const;
   [[nodiscard]] Marked& marked(int program, RunDetail detail) const;
   /// The marks for a node's work in this step.
   [[nodiscard]] Marked& marked(const Tag& tag) const;

@@ -84,11 +84,11 @@ class Trainer::Input final : public StepInput {
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
   void set_scaling(const std::optional<ScalingPosition>& scaling) { scaling_ = scaling; }
 
-  void set_wish(StepRequest wish, const std::atomic<bool>& asked) {
-    wishes_[static_cast<std::size_t>(wish)] = &asked;
+  void set_request(StepRequest request, const std::atomic<bool>& asked) {
+    requests_[static_cast<std::size_t>(request)] = &asked;
   }
-  [[nodiscard]] bool is_wished(StepRequest wish) const {
-    const std::atomic<bool>* const asked = wishes_[static_cast<std::size_t>(wish)];
+  [[nodiscard]] bool is_requested(StepRequest request) const {
+    const std::atomic<bool>* const asked = requests_[static_cast<std::size_t>(request)];
     return asked != nullptr && *asked;
   }
 
@@ -117,10 +117,10 @@ class Trainer::Input final : public StepInput {
     if (const auto& number = tensors.number_host) {
       *addresses.at<std::int32_t>(*number) = static_cast<std::int32_t>(batch.number + 1);
     }
-    if (const auto& wishes = tensors.wishes_host) {
-      float* const told = addresses.at(*wishes);
-      for (std::int64_t i = 0; i < wishes->size(); ++i) {
-        told[i] = is_wished(static_cast<StepRequest>(i)) ? 1.0F : 0.0F;
+    if (const auto& requests = tensors.requests_host) {
+      float* const flags = addresses.at(*requests);
+      for (std::int64_t i = 0; i < requests->size(); ++i) {
+        flags[i] = is_requested(static_cast<StepRequest>(i)) ? 1.0F : 0.0F;
       }
     }
     if (loader_) {
@@ -137,7 +137,7 @@ class Trainer::Input final : public StepInput {
   const StepSpec& spec_;
   std::int64_t steps_;
   StepProfiler* profiler_;
-  std::array<const std::atomic<bool>*, 2> wishes_{};  // null: never requested
+  std::array<const std::atomic<bool>*, 2> requests_{};  // null: never requested
   std::array<Batch, 2> batches_{};
   std::optional<ScalingPosition> scaling_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
@@ -459,12 +459,12 @@ void Trainer::run(TrainObserver& observer) {
 }
 
 void Trainer::stop_when(const std::atomic<bool>& asked) {
-  input_->set_wish(StepRequest::kStop, asked);
+  input_->set_request(StepRequest::kStop, asked);
 }
 
 void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& asked) {
   pauses_every_ = every_steps;
-  input_->set_wish(StepRequest::kPause, asked);
+  input_->set_request(StepRequest::kPause, asked);
 }
 
 bool Trainer::pauses_after(const Batch& batch) const {
@@ -506,11 +506,12 @@ void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
 }
 
 /// Every rank reads the same sums, so either all stop or pause here, or none does.
-bool Trainer::is_wished(StepRequest wish, const Batch& batch, const Addresses& addresses) const {
-  const auto& wishes = batch.program->tensors.wishes_of_all_host;
-  if (!wishes) return input_->is_wished(wish);
-  const auto place = static_cast<std::int64_t>(wish);
-  return place < wishes->size() && addresses.at(*wishes)[place] > 0;
+bool Trainer::is_requested(StepRequest request, const Batch& batch,
+                           const Addresses& addresses) const {
+  const auto& requests = batch.program->tensors.requests_of_all_host;
+  if (!requests) return input_->is_requested(request);
+  const auto place = static_cast<std::int64_t>(request);
+  return place < requests->size() && addresses.at(*requests)[place] > 0;
 }
 
 /// Reads the state of loss scaling after a step.
@@ -531,8 +532,7 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
     fail(ExitCode::kDiverged,
          {.what = "training diverged",
           .value = "",
-          .why = fmt::format("gradients overflow whatever the loss scale is, which is {} after "
-                             "step {}",
+          .why = fmt::format("gradients overflow at any loss scale; it is {} after step {}",
                              position_.scaling->scale, batch.number),
           .remedy = fmt::format("{}, or --precision bf16", divergence_remedy(config_.optimizer))});
   }
@@ -559,10 +559,10 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   position_.steps = batch.number + 1;
   position_.evaluated = false;
   // A run that is complete was not stopped.
-  if (is_wished(StepRequest::kStop, batch, addresses))
+  if (is_requested(StepRequest::kStop, batch, addresses))
     was_stopped_ = position_.steps < schedule_.steps();
   // The requests for the step after a pause may have been fetched before that pause.
-  if (is_wished(StepRequest::kPause, batch, addresses) && batch.number > paused_at_) {
+  if (is_requested(StepRequest::kPause, batch, addresses) && batch.number > paused_at_) {
     pause_is_wished_ = true;
   }
   std::optional<float> own_loss;

@@ -188,8 +188,8 @@ class Trainer {
   /// Waits for the oldest queued batch, which is `batch`.
   void finish_batch(const Batch& batch, TrainObserver& observer);
   /// Whether any rank has requested it.
-  [[nodiscard]] bool is_wished(StepRequest wish, const Batch& batch,
-                               const Addresses& addresses) const;
+  [[nodiscard]] bool is_requested(StepRequest request, const Batch& batch,
+                                  const Addresses& addresses) const;
   [[nodiscard]] bool pauses_after(const Batch& batch) const;
   void pause(TrainObserver& observer);
   void report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer);

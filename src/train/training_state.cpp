@@ -103,7 +103,7 @@ std::vector<StatePart> state_parts(const StepPrograms& programs) {
   return parts;
 }
 
-bool is_beside_weights(std::string_view name) {
+bool is_non_weight_state(std::string_view name) {
   return name.starts_with(kOptimizer) || name.starts_with(kGradients) ||
          name.starts_with(kGenerator);
 }
@@ -194,7 +194,7 @@ std::string bad_weight_in(const std::vector<TensorForm>& tensors,
                           std::span<const CheckpointPiece> pieces) {
   for (const CheckpointPiece& piece : pieces) {
     const std::string& name = at(tensors, piece.tensor).name;
-    if (is_beside_weights(name)) continue;
+    if (is_non_weight_state(name)) continue;
     for (std::size_t i = 0; i < piece.bytes.size(); i += sizeof(float)) {
       float number = 0;
       std::memcpy(&number, &piece.bytes[i], sizeof(number));

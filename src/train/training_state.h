@@ -32,7 +32,7 @@ struct StatePart {
 std::vector<StatePart> state_parts(const StepPrograms& programs);
 
 /// Whether such a tensor is in a checkpoint in addition to the weights.
-bool is_beside_weights(std::string_view name);
+bool is_non_weight_state(std::string_view name);
 
 /// The names of the random streams' states: one for all ranks ("generator"), or one for each rank
 /// ("generator.rank0", ...). Their bytes are those of PyTorch's get_rng_state().

@@ -62,7 +62,7 @@ std::vector<std::string> differences(const std::vector<Entry>& model, const Safe
     }
   }
   for (const auto& stored : file.tensors()) {
-    if (is_beside_weights(stored.name)) continue;
+    if (is_non_weight_state(stored.name)) continue;
     const bool known = std::any_of(model.begin(), model.end(),
                                    [&](const Entry& entry) { return entry.name == stored.name; });
     if (!known) found.push_back(fmt::format("{} is not in the model", stored.name));

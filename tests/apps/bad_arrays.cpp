@@ -67,7 +67,7 @@ void write_bad_arrays(const std::filesystem::path& folder) {
 }
 
 std::vector<BadInput> bad_arrays() {
-  const std::string no_npy = "; it is damaged or no npy file";
+  const std::string no_npy = "; it is damaged or not an npy file";
   const std::string plain = "; save it as uint8, int8, int16, int32, int64, float32 or float64";
   return {
       {14, npy("magic.npy"), 65, "npy file 'magic.npy': does not start with \\x93NUMPY" + no_npy},
@@ -88,7 +88,7 @@ std::vector<BadInput> bad_arrays() {
       {16, npy("overflow.npy"), 65,
        "npy file 'overflow.npy': its size, 4294967296 x 4294967296 of f32, overflows" + no_npy},
       {16, npy("negative.npy"), 65,
-       "npy file 'negative.npy': its shape '(-2, 2)' is no tuple of whole numbers" + no_npy},
+       "npy file 'negative.npy': its shape '(-2, 2)' is not a tuple of whole numbers" + no_npy},
       {16, npy("cut.npy"), 65,
        "npy file 'cut.npy': its header says 2 x 3 of f32 = 24 bytes, it holds 16" + no_npy},
       {16, npy("longer.npy"), 65,
@@ -101,7 +101,7 @@ std::vector<BadInput> bad_arrays() {
        "data 'no_columns.npy': its samples have no targets; use a file that has some"},
       {18, safetensors_data("long.safetensors"), 65,
        "safetensors file 'long.safetensors': its tensors have 16 bytes, 20 follow the header; it "
-       "is damaged or no safetensors file"},
+       "is damaged or not a safetensors file"},
       {18, safetensors_data("no_y.safetensors"), 65,
        "safetensors file 'no_y.safetensors': has no tensor 'y', but x; name the samples 'x' and "
        "their labels or targets 'y'"},

@@ -58,7 +58,7 @@ std::string two_by_two(const std::vector<float>& weight, const std::vector<float
 }
 
 std::vector<BadInput> bad_data_files() {
-  const std::string no_idx = "; it is damaged or no idx file";
+  const std::string no_idx = "; it is damaged or not an idx file";
   const std::string belong = "; use files that belong together";
   const std::string correct =
       ", the last of --layers gives 3 classes, numbered from 0; correct the labels or widen the "
@@ -147,7 +147,7 @@ std::vector<BadInput> bad_data_files() {
 }
 
 std::vector<BadInput> bad_weights_and_outputs() {
-  const std::string no_weights = "; it is damaged or no safetensors file";
+  const std::string no_weights = "; it is damaged or not a safetensors file";
   const std::string choose = "; choose a path that can be written";
   const std::string lost = " this file, which would be lost; write to another one";
   const std::string full =

@@ -38,8 +38,7 @@ std::vector<BadInput> bad_updates() {
       {7,
        {"--recompute", "auto"},
        78,
-       "--recompute 'auto': is a question that --plan answers; give --plan too, or a number of "
-       "segments"},
+       "--recompute 'auto': works only with --plan; give --plan too, or a number of segments"},
       {7,
        {"--recompute", "auto", "--plan"},
        78,
@@ -47,9 +46,8 @@ std::vector<BadInput> bad_updates() {
       {7,
        {"--clip-norm", "1", "--no-zero-grad"},
        78,
-       "--no-zero-grad: gradients add up unclipped, which --clip-norm does not go with; give one "
-       "of "
-       "the two"},
+       "--no-zero-grad: it adds up gradients that are not clipped, so --clip-norm cannot be used; "
+       "give one of the two"},
       {7,
        {"--update", "fused", "--no-zero-grad"},
        78,
@@ -58,8 +56,8 @@ std::vector<BadInput> bad_updates() {
       {7,
        {"--update", "fused", "--optimizer", "sgd"},
        78,
-       "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-       "adamw, or --update separate"},
+       "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+       "adam or adamw, or --update separate"},
       {7,
        {"--update", "fused", "--precision", "tf32", "--clip-norm", "1"},
        78,

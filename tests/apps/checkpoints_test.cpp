@@ -361,7 +361,7 @@ TEST_F(CheckpointedRuns, RefuseOptionsThatDoNotFit) {
                  "two");
   expect_refused(
       {"--checkpoint", "c", "--checkpoint-best"},
-      "--checkpoint-best: there is no test set to tell which is best; give --test-split");
+      "--checkpoint-best: there is no test set to decide which is best; give --test-split");
   for (const char* option : {"--checkpoint", "--resume-from"}) {
     expect_error({"--batch-size", "4,8", option, "c"}, 78,
                  std::string(option) +
@@ -388,7 +388,7 @@ TEST_F(CheckpointedRuns, OutliveADiskThatIsFull) {
   EXPECT_EQ(result.exit_code, 74) << result.err;
   EXPECT_THAT(result.out, HasSubstr("Step 05 | ")) << "training goes on";
   EXPECT_THAT(result.err, AllOf(StartsWith("mlp_single: note: "), HasSubstr("File too large"),
-                                HasSubstr("; the run goes on without it\n"),
+                                HasSubstr("; the run continues without it\n"),
                                 HasSubstr("\nmlp_single: error: ")));
 }
 
@@ -513,7 +513,7 @@ TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
                                      "another one\n"));
   const auto weights = run({MLP_LAB}, {"checkpoint", "weights"});
   EXPECT_EQ(weights.exit_code, 65);
-  EXPECT_THAT(weights.err, HasSubstr("'weights': is a safetensors file, but no checkpoint; "));
+  EXPECT_THAT(weights.err, HasSubstr("'weights': is a safetensors file, but not a checkpoint; "));
 }
 
 class KilledRuns : public CheckpointedRuns {

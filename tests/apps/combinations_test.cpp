@@ -102,20 +102,20 @@ constexpr Refusal kRefusals[] = {
      "--update 'fused': stores no gradients, which several ranks or devices exchange; use --update "
      "separate"},
     {"--update fused", "--optimizer sgd",
-     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-     "adamw, or --update separate"},
+     "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+     "adam or adamw, or --update separate"},
     {"--update fused", "--amsgrad",
-     "--update 'fused': the step inside the weight gradient keeps no maximum for --amsgrad; leave "
-     "out --amsgrad, or use --update separate"},
+     "--update 'fused': the Adam step inside the weight gradient keeps no maximum for --amsgrad; "
+     "leave out --amsgrad, or use --update separate"},
     {"--update fused", "--optimizer rmsprop",
-     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-     "adamw, or --update separate"},
+     "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+     "adam or adamw, or --update separate"},
     {"--update fused", "--optimizer adagrad",
-     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-     "adamw, or --update separate"},
+     "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+     "adam or adamw, or --update separate"},
     {"--update fused", "--optimizer lion",
-     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-     "adamw, or --update separate"},
+     "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+     "adam or adamw, or --update separate"},
     {"--update fused", "--no-zero-grad",
      "--no-zero-grad: --update fused stores no gradients that could add up; use --update "
      "separate"},
@@ -144,8 +144,8 @@ constexpr Refusal kRefusals[] = {
     {"--precision fp16", "--no-zero-grad",
      "--no-zero-grad: gradients of different loss scales would add up; use --precision bf16"},
     {"--no-zero-grad", "--clip-norm 0.05",
-     "--no-zero-grad: gradients add up unclipped, which --clip-norm does not go with; give one of "
-     "the two"},
+     "--no-zero-grad: it adds up gradients that are not clipped, so --clip-norm cannot be used; "
+     "give one of the two"},
     {"--data randn", "--no-shuffle",
      "--no-shuffle: --data randn has no order to keep; use --data with files"},
     {"--data randn", "--standardize",
@@ -358,7 +358,7 @@ TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
     if (way == 0) {
       cutting.pause_every = cut;
     } else {
-      cutting.asks_behind = cut - 1;
+      cutting.asks_after_step = cut - 1;
       cutting.asks_for = way == 1 ? StepRequest::kPause : StepRequest::kStop;
     }
     const auto paused = train_threads_by(*scheme, run.ranks, run.config, cutting);
@@ -398,7 +398,7 @@ TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
         const auto scheme = scheme_of(run.config, TrainerKind::kDdp);
         Interruption cutting{.start = start.tensors.empty() ? nullptr : &start, .kept = &state};
         if (&part != &world.back()) cutting.asks_for = StepRequest::kStop;
-        cutting.asks_behind = start.position.steps + 1;
+        cutting.asks_after_step = start.position.steps + 1;
         const Trained rank = train_threads_by(*scheme, run.ranks, run.config, cutting)[0];
         joined.losses.insert(joined.losses.end(), rank.losses.begin(), rank.losses.end());
         joined.evaluations.insert(joined.evaluations.end(), rank.evaluations.begin(),

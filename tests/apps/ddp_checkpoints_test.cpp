@@ -162,7 +162,7 @@ TEST_F(CheckpointedJobs, OutliveADiskThatIsFullForOneRank) {
       "checkpoint 'c/step-000000003.safetensors': rank 2: writing failed: File too large; free "
       "space or choose another disk";
   EXPECT_THAT(result.err,
-              AllOf(StartsWith("mlp_ddp: note: " + line + "; the run goes on without it\n"),
+              AllOf(StartsWith("mlp_ddp: note: " + line + "; the run continues without it\n"),
                     HasSubstr("\nmlp_ddp: error: " + line + "\n")));
   EXPECT_TRUE(std::filesystem::is_empty(folder() / "c"));
 }

@@ -103,7 +103,7 @@ TEST_F(RanksOutputs, AFullDiskUnderTheMetricsCostsARunNothingElse) {
   const std::string why =
       "output file 'full': writing failed: No space left on device; free space or choose another "
       "disk";
-  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: note: " + why + "; the run goes on without it\n"));
+  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: note: " + why + "; the run continues without it\n"));
   EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: " + why + "\n"));
   EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
   expect_weights();

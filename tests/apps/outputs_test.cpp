@@ -53,8 +53,9 @@ TEST_P(OutputsOf, AFullDiskUnderItsMetricsCostsARunNothingElse) {
   const std::string why =
       "output file 'full': writing failed: No space left on device; free space or choose another "
       "disk";
-  EXPECT_EQ(result.err, fmt::format("{0}: note: {1}; the run goes on without it\n{0}: error: {1}\n",
-                                    GetParam(), why));
+  EXPECT_EQ(result.err,
+            fmt::format("{0}: note: {1}; the run continues without it\n{0}: error: {1}\n",
+                        GetParam(), why));
   EXPECT_THAT(result.out, HasSubstr("\nStep 299 | "));
   EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
   expect_weights();
@@ -156,10 +157,10 @@ TEST_F(Outputs, AFullDiskUnderTensorBoardsFilesCostsARunNothingElse) {
       bash("ulimit -f 4; exec ./mlp_single" + kRun + "--steps 300 --tensorboard runs --metrics m");
   EXPECT_EQ(result.exit_code, 74);
   EXPECT_THAT(result.err,
-              ContainsRegex("mlp_single: note: output file 'runs/events[^']*': writing "
-                            "failed: File too large; .*; the run goes on without it\n"));
+              ContainsRegex("mlp_single: note: output file 'runs/events[^']*': writing failed: "
+                            "File too large; .*; the run continues without it\n"));
   EXPECT_THAT(result.err, ContainsRegex("mlp_single: note: output file 'm': writing failed: File "
-                                        "too large; .*; the run goes on without it\n"));
+                                        "too large; .*; the run continues without it\n"));
   EXPECT_THAT(result.err, ContainsRegex("\nmlp_single: error: output file 'm': writing failed: "));
   EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
   expect_weights();

@@ -379,8 +379,8 @@ std::optional<Typed> unless_refused(const std::string& command) {
     Typed typed(command);
     validate(typed.config, typed.program);
     if (!typed.config.device.devices.empty()) {
-      TrainConfig settled = typed.config;
-      several_devices()->settle(settled);
+      TrainConfig resolved = typed.config;
+      several_devices()->resolve_config(resolved);
     }
     const auto scheme = typed.scheme();
     const StepPrograms programs(typed.spec(nullptr, 0), scheme.get());

@@ -322,7 +322,7 @@ TEST_F(Npy, RefusesWhatIsNoNpyFile) {
   expect_refused("too short: 0 bytes, its header needs 6", "");
   expect_refused("too short: 7 bytes, its header needs 8", good.substr(0, 7));
   expect_refused("too short: 9 bytes, its header needs 10", good.substr(0, 9));
-  expect_refused("does not start with \\x93NUMPY; it is damaged or no npy file", "PK\3\4....");
+  expect_refused("does not start with \\x93NUMPY; it is damaged or not an npy file", "PK\3\4....");
   std::string version = good;
   version[6] = 4;
   expect_refused("its version 4.0 is unknown, 1.0 to 3.0 are known; save it with numpy.save",
@@ -354,10 +354,10 @@ TEST_F(Npy, RefusesShapesThatAreNone) {
   const auto refused = [this](const std::string& text, const std::string& shape) {
     expect_refused(text, npy_with_header(npy_header("<f4", shape), ""));
   };
-  refused("its shape '(3)' is no tuple of whole numbers", "3");
-  refused("its shape '(-1,)' is no tuple of whole numbers", "-1,");
-  refused("its shape '(1.5,)' is no tuple of whole numbers", "1.5,");
-  refused("its shape '(1,,2)' is no tuple of whole numbers", "1,,2");
+  refused("its shape '(3)' is not a tuple of whole numbers", "3");
+  refused("its shape '(-1,)' is not a tuple of whole numbers", "-1,");
+  refused("its shape '(1.5,)' is not a tuple of whole numbers", "1.5,");
+  refused("its shape '(1,,2)' is not a tuple of whole numbers", "1,,2");
   refused("its shape (99999999999999999999,) overflows", "99999999999999999999,");
   refused("its size, 4294967296 x 4294967296 of f32, overflows", "4294967296, 4294967296");
   refused("has 9 dimensions, 8 are allowed", "1,1,1,1,1,1,1,1,1");

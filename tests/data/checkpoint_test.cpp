@@ -203,9 +203,9 @@ TEST_F(Checkpoints, OfOtherProgramsAreSkippedInOneLine) {
   expect_skipped(std::string(ours.size(), '\0'), "': its header: is not JSON at byte 1; it is");
   const std::vector<float> values = {1};
   save_safetensors(folder() / "a", std::vector<NamedTensor>{{"net.0.bias", {1}, values}});
-  expect_skipped(read_file(folder() / "a"),
-                 "': is a safetensors file, but no checkpoint; name a file that --checkpoint has "
-                 "written");
+  expect_skipped(
+      read_file(folder() / "a"),
+      "': is a safetensors file, but not a checkpoint; name a file that --checkpoint has written");
   // As written by a program that reads our metadata and writes it in a different order.
   const auto parts = safetensors_parts({}, {{"format", "barestep checkpoint 1"}});
   expect_skipped(parts.head, "': its header was changed; use the original");
@@ -224,7 +224,7 @@ TEST_F(Checkpoints, OfAnotherVersionAreSkippedInOneLine) {
   const std::pair<std::string, std::string> format = {"format", "barestep checkpoint 1"};
   expect_skipped(forged({{"checksum", blank}, format}), "': has no step; it is damaged");
   expect_skipped(forged({{"checksum", blank}, format, {"step", "4x"}, {"state", ""}}),
-                 "': its step is no number of steps; it is damaged");
+                 "': its step is not a number of steps; it is damaged");
   expect_skipped(forged({{"checksum", blank}, format, {"step", "400"}}), "': has no state; it is");
   expect_skipped(
       forged({{"checksum", blank}, format, {"step", "400"}, {"state", ""}, {"checksums", "["}}),

@@ -231,7 +231,7 @@ TEST_F(Safetensors, RefusesRangesThatDoNotFit) {
            "its header: the size of tensor 'a', 4294967296 x 4294967296 of F32, overflows"},
           {one("F32", "[1152921504606846976]", "[0,4]", 4), "its header: the size of tensor 'a'"},
           {one("F4", "[3]", "[0,1]", 1),
-           "its header: tensor 'a' has 12 bits, which is no whole number of bytes"},
+           "its header: tensor 'a' has 12 bits, which is not a whole number of bytes"},
           {one("F32", "[2]", "[0,4]", 4),
            "its header: tensor 'a' has 4 bytes, its shape and dtype need 8"},
           {one("F32", "[2]", "[0,8]", 7), "its tensors have 8 bytes, 7 follow the header"},

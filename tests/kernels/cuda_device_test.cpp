@@ -48,7 +48,7 @@ TEST_F(OnFake, TellsItsPlaceOnThePciBus) {
 TEST_F(OnFake, SaysThatAnotherProgramHasTheGpu) {
   close();
   fake_cuda::fail("cudaSetDevice", 1, cudaErrorDevicesUnavailable);
-  expect_error(ExitCode::kNoDevice, "busy with another program that has it for itself",
+  expect_error(ExitCode::kNoDevice, "in exclusive use by another program",
                [] { make_cuda_device({.device = "cuda"}, 0); });
 }
 

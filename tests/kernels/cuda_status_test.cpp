@@ -37,7 +37,7 @@ void expect(const CudaFailure& failure, ExitCode code, const std::string& line) 
 
 TEST(CudaStatus, OutOfMemorySaysWhatWasAskedForAndWhatThereIs) {
   const std::string remedy =
-      "; use a smaller --batch-size, --dim or --depth, or end what else runs there";
+      "; use a smaller --batch-size, --dim or --depth, or end other programs on it";
   expect(explain_status(cudaErrorMemoryAllocation, kFacts), ExitCode::kMemory,
          "memory of device 'cuda:0': 8.00 GiB asked for, 6.00 GiB of 16.00 GiB free" + remedy);
   const auto unasked = with([](CudaFacts& facts) {
@@ -99,8 +99,8 @@ TEST(CudaStatus, AnotherArchitectureNamesItsOwnAndThoseOfTheBuild) {
 TEST(CudaStatus, ABusyDeviceIsNoDeviceAtTheStartAndLostInARun) {
   const auto closed = with([](CudaFacts& facts) { facts.is_open = false; });
   expect(explain_status(cudaErrorDevicesUnavailable, closed), ExitCode::kNoDevice,
-         "device 'cuda:0': busy with another program that has it for itself "
-         "(cudaErrorDevicesUnavailable); end that program, or use --device cpu");
+         "device 'cuda:0': in exclusive use by another program (cudaErrorDevicesUnavailable); end "
+         "that program, or use --device cpu");
   EXPECT_EQ(explain_status(cudaErrorDevicesUnavailable, kFacts).code, ExitCode::kTryAgain);
 }
 
@@ -112,8 +112,8 @@ TEST(CudaStatus, ALostDeviceNamesTheLastOp) {
     expect(explain_status(status, kFacts), ExitCode::kTryAgain,
            std::string("device 'cuda:0': lost: ") + cudaGetErrorString(status) + " (" +
                cudaGetErrorName(status) +
-               "), the last op queued was gemm of 64x8; run again; dmesg has the driver's reason "
-               "where it says Xid");
+               "), the last op queued was gemm of 64x8; run again; the driver's reason is in the "
+               "lines of dmesg with Xid");
     EXPECT_TRUE(is_final(status));
   }
 }

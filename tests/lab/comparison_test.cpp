@@ -77,8 +77,8 @@ TEST(Compare, CountsAllComparisonsOfAFamily) {
     EXPECT_EQ(each.p_holm, 0.0625);
     EXPECT_EQ(each.word, Word::kUndecided);
     EXPECT_EQ(sentence_of(each, "with b", "with a"),
-              "With b a step was faster than with a in 6 of 6 rounds, which is not beyond the "
-              "chance of 2 comparisons.");
+              "With b a step was faster than with a in 6 of 6 rounds, which may be chance among 2 "
+              "comparisons.");
   }
   std::vector<Comparison> apart = {compare({"a", two}, {"b", one}),
                                    compare({"a", one}, {"b", two})};

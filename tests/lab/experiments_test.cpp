@@ -50,7 +50,7 @@ std::vector<Opposites> opposites() {
                  by_batch([](double batch) { return 0.05 + 1e-5 * batch; }),
                  "growth is not proportional; 50.0 ms (49.9 ms to 50.1 ms) of each step",
                  by_batch([](double batch) { return 0.0022 + 1e-3 * batch; }, 0.2),
-                 "whether in proportion is unclear"});
+                 "whether growth is proportional is unclear"});
   all.push_back({"batch-sweep", by_batch([](double batch) { return 0.01 + 1e-3 * batch; }),
                  "saturates at batch 64:", by_batch([](double) { return 0.01; }),
                  "does not saturate up to batch 512",
@@ -90,7 +90,7 @@ std::vector<Opposites> opposites() {
                  }),
                  "the main cause of the loss is unclear"});
   all.push_back({"strong-scaling", by_ranks(divided), "Fastest: 4 ranks. 4 ranks train 4.00x",
-                 by_ranks(communicating), "Fastest: 1 rank. More ranks bring nothing",
+                 by_ranks(communicating), "Fastest: 1 rank. More ranks gain nothing",
                  by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
                  "which are indistinguishable"});
   all.push_back({"weak-scaling", by_ranks([](int) { return MadeUpStep{.step_s = 0.1}; }),
@@ -172,7 +172,7 @@ std::vector<Opposites> opposites_of_data() {
   };
   all.push_back({"optimisations", ladder(9), "Most of the gain is a captured graph: 61.", ladder(1),
                  "Most of the gain is a batch of 256: ", ladder(4, 0.1),
-                 "Which brings most is unclear"});
+                 "Which gains most is unclear"});
   all.push_back(
       {"optimisations", ladder(9), "Measurably faster than the row above: a batch of 256 (4.00x",
        [](const Case& what) {
@@ -295,12 +295,12 @@ std::vector<Opposites> opposites_of_ranks() {
     };
   };
   all.push_back({"batch-scaling", pays(100),
-                 "Two ranks pay from a batch of 128; at 64 they are "
-                 "slower",
-                 pays(1000), "Two ranks are slower than one up to a batch of 256", pays(256, 0.1),
+                 "Two ranks pay off from a batch of 128; at 64 they are slower", pays(1000),
+                 "Two ranks are slower than one up to a batch of 256", pays(256, 0.1),
                  "Two ranks are not measurably faster than one"});
-  all.push_back({"batch-scaling", pays(16), "Two ranks pay from a batch of 32, the smallest here",
-                 pays(100), "pay from a batch of 128", pays(64, 0.1),
+  all.push_back({"batch-scaling", pays(16),
+                 "Two ranks pay off from a batch of 32, the smallest here", pays(100),
+                 "pay off from a batch of 128", pays(64, 0.1),
                  "or below it: at 64 the two are indistinguishable"});
   all.push_back(
       {"batch-scaling", pays(100), "The share of exposed communication falls",
@@ -322,14 +322,12 @@ std::vector<Opposites> opposites_of_ranks() {
                         .phase_s = {{"reduce", two && gain < 1 ? 0.15 : 0.0}, {"forward", 0.04}}};
     };
   };
+  all.push_back({"comm-vs-compute", models(0.5, 1.8), "4 ranks gain more on the large model: 1.80x",
+                 models(1.8, 0.5), "4 ranks gain more on the small model: 1.80x", models(1, 1, 0.1),
+                 "The gain of 4 ranks on the two models is indistinguishable"});
   all.push_back({"comm-vs-compute", models(0.5, 1.8),
-                 "4 ranks bring more on the large model: "
-                 "1.80x",
-                 models(1.8, 0.5), "4 ranks bring more on the small model: 1.80x",
-                 models(1, 1, 0.1), "The gain of 4 ranks on the two models is indistinguishable"});
-  all.push_back({"comm-vs-compute", models(0.5, 1.8),
-                 "On 1024 x 2, the bottleneck is communication that nothing hides: 75.",
-                 models(1.8, 1.8), "On 1024 x 2, the bottleneck is computing: 72.",
+                 "On 1024 x 2, the bottleneck is exposed communication: 75.", models(1.8, 1.8),
+                 "On 1024 x 2, the bottleneck is computing: 72.",
                  [](const Case&) {
                    return MadeUpStep{.step_s = 0.1,
                                      .noise = 0.1,
@@ -488,13 +486,13 @@ TEST(Recompute, SaysWhetherItPaysAtTheBatchAndStandsBesidePyTorchsFigures) {
   const Findings small = conclude();
   EXPECT_THAT(
       sentences_of(small),
-      AllOf(HasSubstr("Activations need least in 2 segments: 1.75 MiB instead of 4.00 MiB "
-                      "(from the plan)."),
-            HasSubstr("At a batch of 64 recomputation hardly pays: outputs of layers are as "
-                      "large as parameters, gradients and optimizer from a batch of 4,101 "
-                      "on (calculated).")));
+      AllOf(HasSubstr("Activations need the least memory in 2 segments: 1.75 MiB instead of 4.00 "
+                      "MiB (from the plan)."),
+            HasSubstr(
+                "At a batch of 64 recomputation hardly pays off: outputs of layers are as large as "
+                "parameters, gradients and optimizer from a batch of 4,101 on (calculated).")));
   setting.batch_size = 8192;
-  EXPECT_THAT(sentences_of(conclude()), HasSubstr("At a batch of 8,192 recomputation pays: "));
+  EXPECT_THAT(sentences_of(conclude()), HasSubstr("At a batch of 8,192 recomputation pays off: "));
   // The measured number for 4 segments of 16 layers; 12 and 9 products out of 47.
   EXPECT_THAT(small.tables.at(1).rows.at(2),
               testing::ElementsAre("4", "9", "9", "25.5 %", "19.1 %"));
@@ -509,7 +507,7 @@ TEST(MemoryLadder, SaysWhatEachRungSavesOrCosts) {
         made_up(memory, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; }));
   };
   const std::string wide = sentences_of(conclude());
-  EXPECT_THAT(wide, HasSubstr("Numbers of 16 bits: "));
+  EXPECT_THAT(wide, HasSubstr("16-bit numbers: "));
   EXPECT_THAT(wide, HasSubstr("Recomputation: saves memory, "));
   EXPECT_THAT(wide, HasSubstr("A sharded optimizer: saves memory, "));
   EXPECT_THAT(wide, HasSubstr("ith a sharded optimizer a sample"));

@@ -92,10 +92,9 @@ std::vector<Opposites> opposites_of_int8() {
                    what + " is slower than in fp32: ", in_int8(1, 3, 0.2),
                    "are indistinguishable"});
   }
-  all.push_back(
-      {"int8", in_int8(1, 1),
-       "In int8 1 of 4,096 answers is another; the accuracy is 89.50 % instead of 90.00 %",
-       in_int8(1, 7), "In int8 7 of 4,096 answers are another"});
+  all.push_back({"int8", in_int8(1, 1),
+                 "In int8 1 of 4,096 answers changes; the accuracy is 89.50 % instead of 90.00 %",
+                 in_int8(1, 7), "In int8 7 of 4,096 answers change;"});
   all.push_back({"int8", in_int8(1, 1), "A batch reads 1.00 MiB of weights instead of 4.00 MiB.",
                  slow_key("none", 1), "The effect of int8 on the answers was not reported."});
   return all;
@@ -124,14 +123,13 @@ std::vector<Opposites> opposites_of_model_options() {
        slow_key("bf16-512", 0.5, 0.2),
        "Whether the claimed factor of 2 to 3 is reached here is unclear: bf16"},
       {"memory", slow_key("recompute", 1.5),
-       "Recomputation costs more than the 30 % that are claimed: 1.50x", slow_key("recompute", 1.1),
-       "Recomputation costs less than the 30 % that are claimed: 1.10x",
-       slow_key("recompute", 1.3, 0.2),
-       "Whether recomputation costs more or less than the 30 % that are claimed is unclear"},
+       "Recomputation costs more than the claimed 30 %: 1.50x", slow_key("recompute", 1.1),
+       "Recomputation costs less than the claimed 30 %: 1.10x", slow_key("recompute", 1.3, 0.2),
+       "Whether recomputation costs more or less than the claimed 30 % is unclear"},
       {"memory", slow_key("precision", 0.5),
-       "With numbers of 16 bits a sample is faster than without: 2.00x", slow_key("precision", 2),
-       "With numbers of 16 bits a sample is slower than without: ", slow_key("precision", 1, 0.2),
-       "A sample with numbers of 16 bits and one without are indistinguishable"},
+       "With 16-bit numbers a sample is faster than without: 2.00x", slow_key("precision", 2),
+       "With 16-bit numbers a sample is slower than without: ", slow_key("precision", 1, 0.2),
+       "A sample with 16-bit numbers and one without are indistinguishable"},
       {"recompute", slow_key("segments-2", 1.3),
        "In 2 segments a step is slower than without recomputation: ", slow_key("segments-2", 0.7),
        "In 2 segments a step is faster than without recomputation: ",

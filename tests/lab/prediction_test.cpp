@@ -220,14 +220,13 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
   EXPECT_NEAR(summary.value().median_error, (0.05 + 0.37) / 2, 1e-3);
   EXPECT_EQ(summary.value().within_tenth, 0.5);
   const Findings findings = prediction_findings({&results});
-  EXPECT_THAT(
-      sentences_of(findings),
-      testing::AllOf(
-          HasSubstr("The simulation's median error over 2 distinct predictions within the "
-                    "cores is 21.0 % (goal"),
-          HasSubstr("1 prediction is further off than a tenth; the part that is furthest off "
-                    "is backward in 1 of them."),
-          HasSubstr("1 prediction beyond the cores is shown")));
+  EXPECT_THAT(sentences_of(findings),
+              testing::AllOf(
+                  HasSubstr("The simulation's median error over 2 distinct predictions within the "
+                            "cores is 21.0 % (goal"),
+                  HasSubstr("1 prediction is off by more than a tenth; the part with the largest "
+                            "error is backward in 1 of them."),
+                  HasSubstr("1 prediction beyond the cores is shown")));
   EXPECT_EQ(findings.tables.front().rows.at(0).at(3), "+5.0 %");
   EXPECT_EQ(findings.tables.front().rows.at(1).at(4), "backward +37.0 ms");
 }
@@ -268,7 +267,7 @@ TEST(PredictionFindings, SayWhenEveryPredictionIsNear) {
     results.predictions.push_back(SimulatedStep{.step_s = 0.105});
   }
   EXPECT_THAT(sentences_of(prediction_findings({&results})),
-              HasSubstr("Every one of them is within a tenth of what was measured."));
+              HasSubstr("Each prediction is within a tenth of the measured time."));
 }
 
 TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {
@@ -427,9 +426,9 @@ TEST(Predictions, TurnRoundWithTheMachine) {
   EXPECT_THAT(predict_scaling({}, fast, {1}).sentences.back(),
               MatchesRegex(".*; at a batch of 64 from a width of [0-9]+\\."));
   EXPECT_THAT(predict_scaling({.batch_size = 1}, fast, {1}).sentences.back(),
-              HasSubstr("; a batch of 1 has no two parts."));
+              HasSubstr("; a batch of 1 cannot be divided."));
   EXPECT_THAT(predict_scaling({}, load_card("t4"), {1}).sentences.back(),
-              HasSubstr("The machine has one device, so two ranks cannot pay."));
+              HasSubstr("The machine has one device, so two ranks cannot pay off."));
   // With such slow links, two ranks pay off at no batch.
   MachineCard slow = h200;
   slow.node.latency_s = 100;

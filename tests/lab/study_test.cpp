@@ -351,7 +351,7 @@ class MadeUpSource final : public MonitorSource {
  public:
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::span<const Gauge> gauges() const override { return gauges_; }
-  void look(std::span<double> /*values*/) override {}
+  void sample(std::span<double> /*values*/) override {}
   [[nodiscard]] std::string trouble() const override { return ""; }
 
  private:

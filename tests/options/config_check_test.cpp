@@ -127,7 +127,7 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
       {[](auto& c) { c.data.test_split = 0.1; },
        "--test-split: --data randn is not a fixed set of samples; use --data with files"},
       {[](auto& c) { c.training.early_stop = 2; },
-       "--early-stop: there is no test set to tell when to stop; give --test-split"},
+       "--early-stop: there is no test set to decide when to stop; give --test-split"},
       {[](auto& c) {
          c.model.layers = {4, 4};
          c.model.dim = 4;
@@ -181,15 +181,14 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
          c.optimizer.amsgrad = true;
          c.training.update = Update::kFused;
        },
-       "--update 'fused': the step inside the weight gradient keeps no maximum for --amsgrad; "
-       "leave "
-       "out --amsgrad, or use --update separate"},
+       "--update 'fused': the Adam step inside the weight gradient keeps no maximum for --amsgrad; "
+       "leave out --amsgrad, or use --update separate"},
       {[](auto& c) {
          c.optimizer.kind = OptimizerKind::kLion;
          c.training.update = Update::kFused;
        },
-       "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-       "adamw, or --update separate"},
+       "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+       "adam or adamw, or --update separate"},
       {[](auto& c) { c.optimizer.lr_min = 0; },
        "--lr-min: only --lr-schedule linear or cosine has it; leave it out, or use --lr-schedule "
        "cosine"},
@@ -318,7 +317,7 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
       choice([](TrainConfig& c) { c.parallel.scheme = RankScheme::kFactor; }, TrainerKind::kDdp),
       fused);
   EXPECT_EQ(choice(nothing, TrainerKind::kSingle, DeviceKind::kCuda),
-            "separate: on a GPU the fused update has to be asked for");
+            "separate: on a GPU the fused update is used only on request");
   EXPECT_EQ(choice(nothing, TrainerKind::kDdp), "separate: gradients are exchanged");
   EXPECT_EQ(choice(nothing, TrainerKind::kDataParallel), "separate: gradients are exchanged");
   const std::pair<std::function<void(TrainConfig&)>, const char*> reasons[] = {
@@ -327,20 +326,20 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
        },
        "a model of fewer than 2,097,152 parameters stays in the caches"},
       {[](TrainConfig& c) { c.data.batch_size = 257; },
-       "beyond 256 rows the products take longer than Adam's memory"},
+       "beyond 256 rows the products take longer than Adam's memory accesses"},
       {[](TrainConfig& c) { c.output.profile = true; },
-       "--profile times gradients and update apart"},
+       "--profile times gradients and update separately"},
       {[](TrainConfig& c) { c.device.gemm = GemmProvider::kCblas; },
-       "--gemm asks for the bits of other products"},
+       "the fused update does not use the products that --gemm selects"},
       {[](TrainConfig& c) { c.device.precision = Precision::kBf16; },
        "the fused update is faster in fp32 alone"},
       {[](TrainConfig& c) { c.optimizer.kind = OptimizerKind::kSgd; },
-       "the fused update is Adam's"},
+       "only Adam and AdamW have a fused update"},
       {[](TrainConfig& c) { c.optimizer.amsgrad = true; }, "--amsgrad keeps a maximum"},
       {[](TrainConfig& c) { c.training.zero_grad = false; }, "--no-zero-grad adds up gradients"},
       {[](TrainConfig& c) { c.training.clip_norm = 1; }, "--clip-norm needs all gradients first"},
       {[](TrainConfig& c) { c.training.accumulate = 2; }, "--accumulate adds up gradients"},
-      {[](TrainConfig& c) { c.training.recompute = 2; }, "--recompute gives up activations"}};
+      {[](TrainConfig& c) { c.training.recompute = 2; }, "--recompute discards activations"}};
   for (const auto& [change, why] : reasons)
     EXPECT_EQ(choice(change), std::string("separate: ") + why);
 }

@@ -39,7 +39,7 @@ SpreadRun train_alone(const TrainConfig& config) {
 }
 
 /// 64 rows, which neither 3 nor 5 devices can share equally.
-TrainConfig practical(GemmProvider gemm) {
+TrainConfig baseline_config(GemmProvider gemm) {
   TrainConfig config;
   config.model.dim = 48;
   config.model.depth = 3;
@@ -70,7 +70,7 @@ TEST(DataParallel, SplitsAsPyTorchsTutorialShows) {
 TEST(DataParallel, ComputesTheLossesOfOneDeviceWithAnyNumberOfDevices) {
   // auto selects oneDNN if this build has it.
   for (const GemmProvider gemm : {GemmProvider::kReference, GemmProvider::kAuto}) {
-    const TrainConfig config = practical(gemm);
+    const TrainConfig config = baseline_config(gemm);
     const SpreadRun one = train_alone(config);
     for (const int devices : {2, 3, 5}) {
       SCOPED_TRACE(devices);
@@ -80,12 +80,12 @@ TEST(DataParallel, ComputesTheLossesOfOneDeviceWithAnyNumberOfDevices) {
 }
 
 TEST(DataParallel, OnOneDeviceComputesTheBitsOfNoScheme) {
-  const TrainConfig config = practical(GemmProvider::kReference);
+  const TrainConfig config = baseline_config(GemmProvider::kReference);
   EXPECT_EQ(train(config, {.devices = 1}), train_alone(config));
 }
 
 TEST(DataParallel, RepeatsToTheBit) {
-  const TrainConfig config = practical(GemmProvider::kReference);
+  const TrainConfig config = baseline_config(GemmProvider::kReference);
   EXPECT_EQ(train(config, {.devices = 3}), train(config, {.devices = 3}));
 }
 

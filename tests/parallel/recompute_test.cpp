@@ -314,7 +314,7 @@ TEST(Recomputation, SavesAndCostsWhatIsWorkedOutByHand) {
                               "  saves 6.94 GiB of activations (86.7 %): 1.06 GiB instead of 8.00 "
                               "GiB\n"));
   EXPECT_THAT(text, HasSubstr("flops more in a step (25.7 %)\n"));
-  EXPECT_THAT(text, HasSubstr("  pays from a batch size of 4,10"));
+  EXPECT_THAT(text, HasSubstr("  pays off from a batch size of 4,10"));
   EXPECT_THAT(text, HasSubstr("optimizer together; this one is 16,384\n"));
 }
 

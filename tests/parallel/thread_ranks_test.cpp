@@ -278,9 +278,9 @@ TEST(ThreadRanks, HostCallsCarryBytesInRankOrder) {
     communicator.all_gather(std::as_bytes(std::span(&mine, 1)),
                             std::as_writable_bytes(std::span(all)));
     EXPECT_THAT(all, testing::ElementsAre(10, 11, 12));
-    int told = communicator.rank();
-    communicator.broadcast(std::as_writable_bytes(std::span(&told, 1)), 2);
-    EXPECT_EQ(told, 2);
+    int message = communicator.rank();
+    communicator.broadcast(std::as_writable_bytes(std::span(&message, 1)), 2);
+    EXPECT_EQ(message, 2);
     communicator.barrier();
   });
 }

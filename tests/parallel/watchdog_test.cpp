@@ -199,7 +199,7 @@ TEST_F(WatchdogTest, TellsOfARankThatDiedBeforeItHadAPlace) {
   board_.mine().begin(Track::kPhase, Activity::kStart);
   EXPECT_EQ(said({}, 0.4), "") << "it may come yet";
   const double now = now_s();
-  const WatchdogOptions options{.asked_to_end_s = [now] { return now; }};
+  const WatchdogOptions options{.termination_requested_s = [now] { return now; }};
   EXPECT_THAT(said(options, 60),
               ContainsRegex("^test: error: rank 1 on .*: never reached the start of MPI, and the "
                             "launcher is ending the job; see its output and the system log, then "
@@ -215,7 +215,7 @@ TEST_F(WatchdogTest, MissesNobodyWhereRanksHaveNoCommonBoard) {
   {
     const Watchdog watchdog(board, {.ranks = 2,
                                     .end_all = [&](ExitCode) { ended = true; },
-                                    .asked_to_end_s = [] { return 1.0; }});
+                                    .termination_requested_s = [] { return 1.0; }});
     ::usleep(300'000);
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
@@ -231,19 +231,19 @@ TEST_F(WatchdogTest, AProcessThatIsNoRankIsNamedByItsId) {
 }
 
 TEST_F(WatchdogTest, LeavesTheWordToTheRankThatHasIt) {
-  const pid_t child = other_rank([](FlightBoard& board) { board.claim_word(); });
+  const pid_t child = other_rank([](FlightBoard& board) { board.claim_report(); });
   ::waitpid(child, nullptr, 0);
-  EXPECT_TRUE(board_.word_is_taken());
-  EXPECT_FALSE(board_.claim_word());
+  EXPECT_TRUE(board_.is_report_claimed());
+  EXPECT_FALSE(board_.claim_report());
   EXPECT_EQ(said({}, 0.3), "");
 }
 
 TEST_F(WatchdogTest, OneThreadOfARankHasTheWord) {
-  EXPECT_TRUE(board_.claim_word());
+  EXPECT_TRUE(board_.claim_report());
   bool other = true;
-  std::thread([&] { other = board_.claim_word(); }).join();
+  std::thread([&] { other = board_.claim_report(); }).join();
   EXPECT_FALSE(other);
-  EXPECT_TRUE(board_.claim_word());
+  EXPECT_TRUE(board_.claim_report());
 }
 
 TEST_F(WatchdogTest, TellsAFailureThatNobodyElseTells) {
@@ -255,7 +255,7 @@ TEST_F(WatchdogTest, TellsAFailureThatNobodyElseTells) {
 WatchdogOptions ended_by_launcher() {
   const double now = now_s();
   return {.one_host = false,
-          .asked_to_end_s = [now] { return now; },
+          .termination_requested_s = [now] { return now; },
           .continued_s = [now] { return now; }};
 }
 
@@ -352,7 +352,7 @@ TEST(FlightBoardTest, IsTheProcessesAloneWhereTheDiskIsFull) {
     const bool alone = !board.is_shared() && board.why_alone() == "No space left on device";
     for (int step = 0; step < 1000; ++step)
       board.mine().begin(Track::kPhase, Activity::kStep, step);
-    ::_exit(alone && board.mine().state() == "step 999" && board.claim_word() ? 0 : 1);
+    ::_exit(alone && board.mine().state() == "step 999" && board.claim_report() ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);

@@ -93,7 +93,7 @@ TEST_F(Cupti, ThatFailsLaterSaysSoAndLosesNoRun) {
   fake().status["cuptiActivityFlushAll"] = CUPTI_ERROR_UNKNOWN;
   source().finish();
   EXPECT_EQ(source().source(),
-            "CUPTI 13.0.1, of which cuptiActivityFlushAll failed: CUPTI_ERROR_UNKNOWN (999)");
+            "CUPTI 13.0.1, but cuptiActivityFlushAll failed: CUPTI_ERROR_UNKNOWN (999)");
   fake().status.clear();
   for (const char* function :
        {"cuptiActivityEnable", "cuptiActivityPushExternalCorrelationId",
@@ -106,7 +106,7 @@ TEST_F(Cupti, ThatFailsLaterSaysSoAndLosesNoRun) {
     queue(1);
     add_kernel(50, 10, 20);
     source().finish();
-    EXPECT_THAT(source().source(), HasSubstr(std::string(", of which ") + function + " failed: "));
+    EXPECT_THAT(source().source(), HasSubstr(std::string(", but ") + function + " failed: "));
     source().turn(false, false);
   }
 }

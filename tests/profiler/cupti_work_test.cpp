@@ -220,7 +220,7 @@ TEST_F(Cupti, MakesRoomBetweenSteps) {
 
 TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodes) {
   open();
-  const auto tell = [&](CUpti_CallbackId id, std::uintptr_t node, std::uintptr_t original) {
+  const auto notify = [&](CUpti_CallbackId id, std::uintptr_t node, std::uintptr_t original) {
     CUpti_GraphData graph{};
     graph.node = reinterpret_cast<CUgraphNode>(node);
     graph.originalNode = reinterpret_cast<CUgraphNode>(original);
@@ -231,14 +231,14 @@ TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodes) {
   source().capture(true);
   for (const NodeId node : {4, 5}) {
     source().begin({.program = 0, .step = 0, .node = node}, "op", 0);
-    tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, static_cast<std::uintptr_t>(100 + node), 0);
+    notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, static_cast<std::uintptr_t>(100 + node), 0);
     source().end();
   }
-  tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, 106, 0);  // belongs to no node
+  notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, 106, 0);  // belongs to no node
   source().capture(false);
   // The executed nodes are copies of the captured ones.
   for (const std::uintptr_t node : {104U, 105U, 106U}) {
-    tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, node + 100, node);
+    notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, node + 100, node);
   }
   turn_on();
   const std::uint64_t launch = queue(kGraphLaunch, 9);

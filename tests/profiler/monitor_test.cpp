@@ -40,7 +40,7 @@ class Scripted final : public MonitorSource {
 
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::span<const Gauge> gauges() const override { return kGauges; }
-  void look(std::span<double> values) override {
+  void sample(std::span<double> values) override {
     if (throws_) throw std::bad_alloc();
     values_[5] += 1;
     std::ranges::copy(values_, values.begin());
@@ -221,7 +221,7 @@ double value_of(const MonitorSource& source, const std::vector<double>& values,
 
 std::vector<double> values_of(MonitorSource& source) {
   std::vector<double> values(source.gauges().size());
-  source.look(values);
+  source.sample(values);
   return values;
 }
 

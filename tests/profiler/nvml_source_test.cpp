@@ -46,7 +46,7 @@ class Nvml : public testing::Test {
   }
   static std::vector<double> look(MonitorSource& source) {
     std::vector<double> values(source.gauges().size(), -1);
-    source.look(values);
+    source.sample(values);
     return values;
   }
   static double value(const MonitorSource& source, const std::vector<double>& values,

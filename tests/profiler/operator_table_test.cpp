@@ -181,7 +181,7 @@ TEST(StepRate, IsOfTheMeasuredPeak) {
   EXPECT_EQ(step_rate(sample.profile(), {}), "");
   // The given rate is twice the one at which the floor would be the whole step.
   EXPECT_THAT(step_rate(sample.profile(), {.flops_per_s = flops / 8e-3 * 2}),
-              HasSubstr("one after the other, the floor: 50.0 % of its time.\n"));
+              HasSubstr(", the floor: 50.0 % of its time.\n"));
 
   // Input and evaluation do not count as work of a training step.
   Profile profile = sample.profile();

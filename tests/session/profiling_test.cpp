@@ -97,7 +97,7 @@ TEST_F(ByEvents, HasTheTimesOfEachNodeAndSaysWhereTheyAreFrom) {
 TEST_F(ByEvents, RefusesAGraph) {
   config_.device.graph = true;
   expect_error(ExitCode::kConfiguration,
-               "--trace: the ops of a graph cannot be told apart by CUDA events, to about a "
+               "--trace: the ops of a graph cannot be identified by CUDA events, to about a "
                "microsecond: CUPTI cannot be used: ",
                [&] { with_profile(device_, config_, [](Profiling&) {}); });
 }

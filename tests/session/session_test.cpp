@@ -49,7 +49,7 @@ TEST(Observers, AreToldInTheirOrderAndClosedInTheReverse) {
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   const auto place = one_device();
   config.device.device = "cpu";
-  place->settle(config);
+  place->resolve_config(config);
   place->open(config, programs);
   Trainer(config, programs, place->devices(), nullptr, nullptr).run(observers);
   for (const auto& close : observers.closing()) close();
@@ -174,7 +174,7 @@ class PlaceWithChoices final : public Place {
  public:
   explicit PlaceWithChoices(std::string choices) : choices_(std::move(choices)) {}
   [[nodiscard]] TrainerKind trainer() const override { return inner_->trainer(); }
-  void settle(TrainConfig& config) override { inner_->settle(config); }
+  void resolve_config(TrainConfig& config) override { inner_->resolve_config(config); }
   [[nodiscard]] DeviceKind kind() const override {
     return device_ == nullptr ? inner_->kind() : DeviceKind::kCuda;
   }

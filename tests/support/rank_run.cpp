@@ -40,7 +40,7 @@ class Losses final : public TrainObserver {
   void on_step(const StepReport& report) override {
     trained_.losses.push_back(report.loss);
     if (report.own_loss) trained_.own_losses.push_back(*report.own_loss);
-    if (asks_ && report.step == interruption_.asks_behind) asked_ = true;
+    if (asks_ && report.step == interruption_.asks_after_step) asked_ = true;
   }
   void on_evaluation(const EvaluationReport& report) override {
     trained_.losses.push_back(static_cast<float>(report.loss));

@@ -43,7 +43,7 @@ struct Interruption {
   TrainingState* kept = nullptr;         // on all ranks: filled at the first pause, or at a stop
   std::int64_t pause_every = 0;
   // Rank 0 requests a pause or a stop after this step.
-  std::int64_t asks_behind = -1;
+  std::int64_t asks_after_step = -1;
   StepRequest asks_for = StepRequest::kPause;
 };
 

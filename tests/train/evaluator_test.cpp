@@ -70,10 +70,10 @@ TEST_F(EvaluatorTest, CountsWhatSamplesOfEachClassAreTakenFor) {
   // Labels of the last ten samples: (i * i + 1) % 4.
   EXPECT_EQ(samples, (std::vector<std::int64_t>{0, 5, 5, 0}));
   const std::string table = confusion_table(evaluation);
-  EXPECT_NE(table.find("taken for 3"), std::string::npos) << table;
+  EXPECT_NE(table.find("predicted 3"), std::string::npos) << table;
   EXPECT_EQ(confusion_table({}), "");
   EXPECT_EQ(confusion_table({.classes = 31}),
-            "\nThe table of 31 classes is not shown; one of at most 30 would be.\n");
+            "\nThe table of classes is not shown: there are 31, and it shows at most 30.\n");
 }
 
 TEST_F(EvaluatorTest, TellsEveryBatchAndWhatTheirLatenciesComeTo) {

@@ -101,13 +101,13 @@ TEST_P(Resumed, HasTheBitsOfTheRunThatWasNeverCut) {
   const Trained whole = train_single(config);
   const std::int64_t steps = std::ssize(whole.losses) - std::ssize(whole.evaluations);
   for (std::int64_t cut = 1; cut <= steps; ++cut) {
-    for (const StepRequest wish : {StepRequest::kStop, StepRequest::kPause}) {
+    for (const StepRequest request : {StepRequest::kStop, StepRequest::kPause}) {
       SCOPED_TRACE(fmt::format("{} steps", cut));
       TrainingState state;
-      Interruption cutting{.kept = &state, .asks_behind = cut - 1, .asks_for = wish};
-      if (wish == StepRequest::kPause) cutting = {.kept = &state, .pause_every = cut};
+      Interruption cutting{.kept = &state, .asks_after_step = cut - 1, .asks_for = request};
+      if (request == StepRequest::kPause) cutting = {.kept = &state, .pause_every = cut};
       train_single(config, cutting);
-      if (wish == StepRequest::kPause) {
+      if (request == StepRequest::kPause) {
         EXPECT_EQ(state.position.steps, cut);
       }
       const Trained rest = train_single(config, {.start = &state});
@@ -184,7 +184,7 @@ class FailingCopies final : public ForwardingDevice {
 };
 
 /// Eight steps; a copy begins after the third.
-void run_and_copy_behind_third_step(TrainerHarness& run) {
+void run_and_copy_after_third_step(TrainerHarness& run) {
   const std::atomic<bool> never{false};
   run.trainer->pause_when(3, never);
   run.at_pause = [&run] {
@@ -204,7 +204,7 @@ TEST(StateOfTraining, IsASnapshotThatIsCopiedWhileTheRunGoesOn) {
     auto held = std::make_unique<HeldCopies>(*cpu);
     HeldCopies& device = *held;
     TrainerHarness run(config, {}, std::move(held));
-    run_and_copy_behind_third_step(run);
+    run_and_copy_after_third_step(run);
     device.release_copies();
     TrainingState state{.position = {.steps = 3}, .tensors = {}};
     add_saved(state, *run.programs, run.trainer->finish_copy());
@@ -221,7 +221,7 @@ TEST(StateOfTraining, IsASnapshotThatIsCopiedWhileTheRunGoesOn) {
 TEST(StateOfTraining, OfADeviceThatFailedIsNotThere) {
   const auto cpu = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
   TrainerHarness run(small_run(), {}, std::make_unique<FailingCopies>(*cpu));
-  run_and_copy_behind_third_step(run);
+  run_and_copy_after_third_step(run);
   expect_error(ExitCode::kTryAgain,
                "copy of the state: the device failed; see the errors of the device",
                [&] { static_cast<void>(run.trainer->finish_copy()); });

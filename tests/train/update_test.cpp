@@ -182,8 +182,7 @@ TEST(FusedUpdate, MovesThirtyOneInsteadOfThirtyNineBytesAParameter) {
 TEST(FusedUpdate, HasNoGradientsToLookAt) {
   const StepPrograms programs(spec_with(true));
   expect_error(ExitCode::kConfiguration,
-               "--update 'fused': stores no gradients that could be looked at; use --update "
-               "separate",
+               "--update 'fused': stores no gradients that could be read; use --update separate",
                [&] { static_cast<void>(programs.gradients()); });
 }
 

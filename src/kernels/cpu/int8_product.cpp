@@ -44,15 +44,15 @@ Extremes extremes_of(const float* values, std::int64_t n) {
 /// The number of parts of an array that are scanned in parallel.
 constexpr std::int64_t kInt8Pieces = 16;
 
-/// Calls look(values, count) for each part.
-template <class Found, class Look>
-std::array<Found, kInt8Pieces> look_through(const float* values, std::int64_t n, ThreadPool& pool,
-                                            const Look& look) {
+/// Calls scan(values, count) for each part.
+template <class Found, class Scan>
+std::array<Found, kInt8Pieces> reduce_pieces(const float* values, std::int64_t n, ThreadPool& pool,
+                                             const Scan& scan) {
   std::array<Found, kInt8Pieces> found{};
   const std::int64_t length = (n + kInt8Pieces - 1) / kInt8Pieces;
   pool.run(kInt8Pieces, [&](std::int64_t piece, int) {
     const std::int64_t begin = std::min(n, piece * length);
-    found[static_cast<std::size_t>(piece)] = look(values + begin, std::min(n - begin, length));
+    found[static_cast<std::size_t>(piece)] = scan(values + begin, std::min(n - begin, length));
   });
   return found;
 }
@@ -88,7 +88,7 @@ void run_quantize_weight(const QuantizeWeight& op, const Addresses& addresses, T
   const std::int64_t cols = op.from.cols;
   const bool by_rows = op.scales.cols > 1;
   if (!by_rows) {
-    const auto found = look_through<std::int32_t>(from, op.from.size(), pool, largest_magnitude);
+    const auto found = reduce_pieces<std::int32_t>(from, op.from.size(), pool, largest_magnitude);
     scales[0] = Int8Range::of_weights(float_of_order(*std::ranges::max_element(found))).scale;
   }
   for_ranges(
@@ -119,7 +119,7 @@ void run_quantize(const Quantize& op, const Addresses& addresses, ThreadPool& po
   const int bits = op.bits;
   if (op.zero_point) {
     Extremes all;
-    for (const Extremes& each : look_through<Extremes>(from, op.from.size(), pool, extremes_of)) {
+    for (const Extremes& each : reduce_pieces<Extremes>(from, op.from.size(), pool, extremes_of)) {
       all = {std::min(all.least, each.least), std::max(all.largest, each.largest)};
     }
     const Int8Range range =

@@ -135,8 +135,8 @@ class OneDnnProduct final : public Product {
 
   void prepare(const Gemm& op, const ThreadPool& pool) override {
     take_one_thread();
-    while (desks_.size() < static_cast<std::size_t>(pool.threads())) {
-      desks_.push_back(std::make_unique<ThreadWorkspace>(engine_));
+    while (workspaces_.size() < static_cast<std::size_t>(pool.threads())) {
+      workspaces_.push_back(std::make_unique<ThreadWorkspace>(engine_));
     }
     if (op.c.size() == 0 || op.a.size() == 0 || op.b.size() == 0) return;
     if (!has_matmul(op)) return warm_up();
@@ -144,8 +144,8 @@ class OneDnnProduct final : public Product {
     for (const std::int64_t i : {std::int64_t{0}, tiles.count() - 1}) {
       const Tile tile = tiles[i];
       make_matmul(shape_of(op, tile));
-      for (const auto& desk : desks_) {
-        if (!is_in_place(op, tile)) desk->tile.grow(bytes_of_tile(tile));
+      for (const auto& workspace : workspaces_) {
+        if (!is_in_place(op, tile)) workspace->tile.grow(bytes_of_tile(tile));
       }
     }
   }
@@ -236,20 +236,20 @@ class OneDnnProduct final : public Product {
 
     const memory::desc scratchpad = description.scratchpad_desc();
     const auto unbound = [&](const memory::desc& of) { return memory(of, engine_, nullptr); };
-    for (const auto& desk : desks_) {
-      desk->scratchpad.grow(scratchpad.get_size());
-      desk->operands.try_emplace(shape,
-                                 Memories{unbound(a), unbound(b), unbound(c), unbound(scratchpad)});
+    for (const auto& workspace : workspaces_) {
+      workspace->scratchpad.grow(scratchpad.get_size());
+      workspace->operands.try_emplace(
+          shape, Memories{unbound(a), unbound(b), unbound(c), unbound(scratchpad)});
     }
   }
 
   /// A free workspace, preferably the thread's own. More threads than workspaces may ask: two
   /// callers of a pool both count as thread 0.
-  ThreadWorkspace& take_desk(int thread) {
+  ThreadWorkspace& take_workspace(int thread) {
     for (auto i = static_cast<std::size_t>(thread);; ++i) {
-      ThreadWorkspace& desk = *desks_[i % desks_.size()];
-      if (!desk.taken.exchange(true, std::memory_order_acquire)) return desk;
-      if (i >= desks_.size()) std::this_thread::yield();
+      ThreadWorkspace& workspace = *workspaces_[i % workspaces_.size()];
+      if (!workspace.taken.exchange(true, std::memory_order_acquire)) return workspace;
+      if (i >= workspaces_.size()) std::this_thread::yield();
     }
   }
 
@@ -264,12 +264,12 @@ class OneDnnProduct final : public Product {
     const auto* const b = address(op.b, op.transpose_b ? tile.col * op.b.cols : tile.col);
     auto* const c = address(op.c, tile.row * op.c.cols + tile.col);
     announce(shape, a, b);
-    ThreadWorkspace& desk = take_desk(thread);
+    ThreadWorkspace& workspace = take_workspace(thread);
     const bool in_place = is_in_place(op, tile);
-    void* const result = in_place ? static_cast<void*>(c) : desk.tile.data();
+    void* const result = in_place ? static_cast<void*>(c) : workspace.tile.data();
     const std::int64_t row_bytes = tile.cols * bytes_of(shape.to);
     if (in_place) announce_write(c, tile.rows, row_bytes, row_bytes);
-    const bool done = execute(shape, a, b, result, desk);
+    const bool done = execute(shape, a, b, result, workspace);
     if (in_place) {
       if (shape.from == DType::kF32) bias_activation_tile(bind(op, addresses), tile);
     } else if (shape.to == DType::kF32) {
@@ -281,7 +281,7 @@ class OneDnnProduct final : public Product {
                     static_cast<std::size_t>(row_bytes));
       }
     }
-    desk.taken.store(false, std::memory_order_release);
+    workspace.taken.store(false, std::memory_order_release);
     return done;
   }
 
@@ -297,10 +297,11 @@ class OneDnnProduct final : public Product {
     read(b, s.transpose_b, s.depth, s.cols, s.stride_b);
   }
 
-  bool execute(const Shape& shape, const void* a, const void* b, void* c, ThreadWorkspace& desk) {
+  bool execute(const Shape& shape, const void* a, const void* b, void* c,
+               ThreadWorkspace& workspace) {
     const auto matmul = matmuls_.find(shape);
-    const auto operands = desk.operands.find(shape);
-    if (matmul == matmuls_.end() || operands == desk.operands.end()) return false;
+    const auto operands = workspace.operands.find(shape);
+    if (matmul == matmuls_.end() || operands == workspace.operands.end()) return false;
     const auto bind_to = [](const dnnl::memory& memory, const void* address) {
       dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(address));
       return memory.get();
@@ -310,8 +311,8 @@ class OneDnnProduct final : public Product {
         {DNNL_ARG_SRC, bind_to(o.a, a)},
         {DNNL_ARG_WEIGHTS, bind_to(o.b, b)},
         {DNNL_ARG_DST, bind_to(o.c, c)},
-        {DNNL_ARG_SCRATCHPAD, bind_to(o.scratchpad, desk.scratchpad.data())}};
-    return dnnl_primitive_execute(matmul->second.get(), desk.stream.get(), 4, arguments) ==
+        {DNNL_ARG_SCRATCHPAD, bind_to(o.scratchpad, workspace.scratchpad.data())}};
+    return dnnl_primitive_execute(matmul->second.get(), workspace.stream.get(), 4, arguments) ==
            dnnl_success;
   }
 
@@ -326,7 +327,7 @@ class OneDnnProduct final : public Product {
   bool has_bf16_ = has_bf16();
   std::string name_;
   std::map<Shape, dnnl::matmul> matmuls_;
-  std::vector<std::unique_ptr<ThreadWorkspace>> desks_;
+  std::vector<std::unique_ptr<ThreadWorkspace>> workspaces_;
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace barestep {
 namespace {
 
 template <class Function>
-Function* theirs(Function* /*ours*/, const char* name) {
+Function* loaded_function(Function* /*ours*/, const char* name) {
   // First the version that matches these headers; last the file that the build found.
   static void* const library = load_cublas_lt(std::array{
       fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), std::string(BARESTEP_CUBLAS_LT)});
@@ -51,43 +51,43 @@ void* function_of_cublas_lt(void* library, const char* name) {
 
 }  // namespace barestep
 
-using barestep::theirs;
+using barestep::loaded_function;
 
 // NOLINTBEGIN(readability-identifier-naming): the library's names.
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* library) {
-  static auto* const call = theirs(cublasLtCreate, "cublasLtCreate");
+  static auto* const call = loaded_function(cublasLtCreate, "cublasLtCreate");
   return call(library);
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t library) {
-  static auto* const call = theirs(cublasLtDestroy, "cublasLtDestroy");
+  static auto* const call = loaded_function(cublasLtDestroy, "cublasLtDestroy");
   return call(library);
 }
 
 size_t cublasLtGetVersion() {
-  static auto* const call = theirs(cublasLtGetVersion, "cublasLtGetVersion");
+  static auto* const call = loaded_function(cublasLtGetVersion, "cublasLtGetVersion");
   return call();
 }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
-  static auto* const call = theirs(cublasLtGetStatusName, "cublasLtGetStatusName");
+  static auto* const call = loaded_function(cublasLtGetStatusName, "cublasLtGetStatusName");
   return call(status);
 }
 
 const char* cublasLtGetStatusString(cublasStatus_t status) {
-  static auto* const call = theirs(cublasLtGetStatusString, "cublasLtGetStatusString");
+  static auto* const call = loaded_function(cublasLtGetStatusString, "cublasLtGetStatusString");
   return call(status);
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* matmul, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-  static auto* const call = theirs(cublasLtMatmulDescCreate, "cublasLtMatmulDescCreate");
+  static auto* const call = loaded_function(cublasLtMatmulDescCreate, "cublasLtMatmulDescCreate");
   return call(matmul, compute, scale);
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t matmul) {
-  static auto* const call = theirs(cublasLtMatmulDescDestroy, "cublasLtMatmulDescDestroy");
+  static auto* const call = loaded_function(cublasLtMatmulDescDestroy, "cublasLtMatmulDescDestroy");
   return call(matmul);
 }
 
@@ -95,30 +95,32 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmul,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
   static auto* const call =
-      theirs(cublasLtMatmulDescSetAttribute, "cublasLtMatmulDescSetAttribute");
+      loaded_function(cublasLtMatmulDescSetAttribute, "cublasLtMatmulDescSetAttribute");
   return call(matmul, attribute, value, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
                                           uint64_t rows, uint64_t cols, int64_t stride) {
-  static auto* const call = theirs(cublasLtMatrixLayoutCreate, "cublasLtMatrixLayoutCreate");
+  static auto* const call =
+      loaded_function(cublasLtMatrixLayoutCreate, "cublasLtMatrixLayoutCreate");
   return call(layout, type, rows, cols, stride);
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  static auto* const call = theirs(cublasLtMatrixLayoutDestroy, "cublasLtMatrixLayoutDestroy");
+  static auto* const call =
+      loaded_function(cublasLtMatrixLayoutDestroy, "cublasLtMatrixLayoutDestroy");
   return call(layout);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
   static auto* const call =
-      theirs(cublasLtMatmulPreferenceCreate, "cublasLtMatmulPreferenceCreate");
+      loaded_function(cublasLtMatmulPreferenceCreate, "cublasLtMatmulPreferenceCreate");
   return call(preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
   static auto* const call =
-      theirs(cublasLtMatmulPreferenceDestroy, "cublasLtMatmulPreferenceDestroy");
+      loaded_function(cublasLtMatmulPreferenceDestroy, "cublasLtMatmulPreferenceDestroy");
   return call(preference);
 }
 
@@ -126,7 +128,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t bytes) {
   static auto* const call =
-      theirs(cublasLtMatmulPreferenceSetAttribute, "cublasLtMatmulPreferenceSetAttribute");
+      loaded_function(cublasLtMatmulPreferenceSetAttribute, "cublasLtMatmulPreferenceSetAttribute");
   return call(preference, attribute, value, bytes);
 }
 
@@ -136,7 +138,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t library, cublasLt
                                               cublasLtMatmulPreference_t preference, int asked,
                                               cublasLtMatmulHeuristicResult_t* found, int* count) {
   static auto* const call =
-      theirs(cublasLtMatmulAlgoGetHeuristic, "cublasLtMatmulAlgoGetHeuristic");
+      loaded_function(cublasLtMatmulAlgoGetHeuristic, "cublasLtMatmulAlgoGetHeuristic");
   return call(library, matmul, a, b, c, d, preference, asked, found, count);
 }
 
@@ -145,7 +147,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t library, cublasLtMatmulD
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
-  static auto* const call = theirs(cublasLtMatmulAlgoCheck, "cublasLtMatmulAlgoCheck");
+  static auto* const call = loaded_function(cublasLtMatmulAlgoCheck, "cublasLtMatmulAlgoCheck");
   return call(library, matmul, a, b, c, d, algorithm, result);
 }
 
@@ -156,7 +158,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t library, cublasLtMatmulDesc_t mat
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
-  static auto* const call = theirs(cublasLtMatmul, "cublasLtMatmul");
+  static auto* const call = loaded_function(cublasLtMatmul, "cublasLtMatmul");
   return call(library, matmul, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
               algorithm, workspace, workspace_bytes, stream);
 }

@@ -49,7 +49,7 @@ std::string device_or_cuda(const CudaFacts& facts) {
   return facts.device.empty() ? "cuda" : facts.device;
 }
 
-std::string behind_last_op(const CudaFacts& facts) {
+std::string last_op_text(const CudaFacts& facts) {
   return facts.last_op.empty() ? "" : fmt::format(", the last op queued was {}", facts.last_op);
 }
 
@@ -65,7 +65,7 @@ CudaFailure out_of_memory(const CudaFacts& facts) {
   if (facts.asked_bytes == 0) why += fmt::format(", {} needs more", facts.call);
   return {ExitCode::kMemory,
           {"memory of device", device_or_cuda(facts), std::move(why),
-           "use a smaller --batch-size, --dim or --depth, or end what else runs there"}};
+           "use a smaller --batch-size, --dim or --depth, or end other programs on it"}};
 }
 
 CudaFailure driver_missing_or_old(const CudaFacts& facts) {
@@ -119,21 +119,19 @@ CudaFailure explain_status(cudaError_t status, const CudaFacts& facts) {
                      fmt::format("see what nvidia-smi says, or {}", kUseCpu));
   }
   if (status == cudaErrorDevicesUnavailable && !facts.is_open) {
-    return no_device(facts,
-                     fmt::format("busy with another program that has it for itself ({})", name),
+    return no_device(facts, fmt::format("in exclusive use by another program ({})", name),
                      fmt::format("end that program, or {}", kUseCpu));
   }
   if (is_lost(status)) {
-    return {
-        ExitCode::kTryAgain,
-        {"device", device_or_cuda(facts),
-         fmt::format("lost: {} ({}){}", cudaGetErrorString(status), name, behind_last_op(facts)),
-         "run again; dmesg has the driver's reason where it says Xid"}};
+    return {ExitCode::kTryAgain,
+            {"device", device_or_cuda(facts),
+             fmt::format("lost: {} ({}){}", cudaGetErrorString(status), name, last_op_text(facts)),
+             "run again; the driver's reason is in the lines of dmesg with Xid"}};
   }
   return {ExitCode::kBug,
           {facts.call, name,
            fmt::format("{} on {}{}", cudaGetErrorString(status), device_or_cuda(facts),
-                       behind_last_op(facts)),
+                       last_op_text(facts)),
            "this is a bug, please report it"}};
 }
 
@@ -148,7 +146,7 @@ CudaFailure explain_status(cublasStatus_t status, cudaError_t pending, const Cud
   return {ExitCode::kBug,
           {facts.call, cublasLtGetStatusName(status),
            fmt::format("{} on {}{}", cublasLtGetStatusString(status), device_or_cuda(facts),
-                       behind_last_op(facts)),
+                       last_op_text(facts)),
            "this is a bug, please report it"}};
 }
 

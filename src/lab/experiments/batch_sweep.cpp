@@ -72,8 +72,8 @@ std::string growth_sentence(const Results& results, const FixedPart& fixed) {
     return growth + "the step time grows in proportion to the batch.";
   }
   return growth + fmt::format(
-                      "whether in proportion is unclear, since {} of the smallest step may "
-                      "not depend on the batch.",
+                      "whether growth is proportional is unclear, since {} of the smallest step "
+                      "may not depend on the batch.",
                       percent_text(fixed.share));
 }
 

@@ -74,9 +74,9 @@ FindingTable course_table() {
 /// The part that dominates a step of several ranks, with its share.
 std::string dominated_text(const Measurement& each) {
   const std::string_view reduce = "reduce";
-  const LargestPart largest = largest_of(std::array{
-      PartSeries{"communication that nothing hides", each.share_by_start(std::span(&reduce, 1))},
-      PartSeries{"computing", each.share_by_start(computing_phases())}});
+  const LargestPart largest = largest_of(
+      std::array{PartSeries{"exposed communication", each.share_by_start(std::span(&reduce, 1))},
+                 PartSeries{"computing", each.share_by_start(computing_phases())}});
   return fmt::format(
       "On {}, {}", model_text(each),
       largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
@@ -87,10 +87,10 @@ std::string models_sentence(const Comparison& small, const Comparison& large, in
                             const Estimate& larger_gain) {
   switch (side_of(larger_gain, 1)) {
     case Side::kAbove:
-      return fmt::format("{} ranks bring more on the large model: {} against {}.", ranks,
+      return fmt::format("{} ranks gain more on the large model: {} against {}.", ranks,
                          factor_text(large.speed()), factor_text(small.speed()));
     case Side::kBelow:
-      return fmt::format("{} ranks bring more on the small model: {} against {}.", ranks,
+      return fmt::format("{} ranks gain more on the small model: {} against {}.", ranks,
                          factor_text(small.speed()), factor_text(large.speed()));
     case Side::kOpen:
       break;
@@ -168,11 +168,12 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
   }
   if (first == gains.size()) {
     return fmt::format(
-        "From which batch on {} pay is unclear: at {} they are not "
-        "measurably faster, at a smaller one they are.",
+        "From which batch on {} pay off is unclear: they are faster at a smaller batch, but not "
+        "measurably at {}.",
         words, kScaledBatches.back());
   }
-  std::string text = fmt::format("{} pay from a batch of {}", first_words, kScaledBatches[first]);
+  std::string text =
+      fmt::format("{} pay off from a batch of {}", first_words, kScaledBatches[first]);
   if (first == 0) return text + ", the smallest here.";
   const bool is_open = !gains[first - 1].is_slower();
   return text + (is_open ? fmt::format(", or below it: at {} the two are indistinguishable.",
@@ -278,7 +279,7 @@ Experiment comm_vs_compute_experiment() {
 Experiment batch_scaling_experiment() {
   return {.name = "batch-scaling",
           .title = "The batch at a fixed number of ranks",
-          .question = "From which batch on do ranks pay, and where does throughput saturate?",
+          .question = "From which batch on do ranks pay off, and where does throughput saturate?",
           .cases = batch_scaling_cases,
           .conclude = conclude_batch_scaling,
           .needs_mpi = true};

@@ -232,7 +232,8 @@ std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
       estimate_of(by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>()));
   const Estimate of_dp = estimate_of(dp.spread_by_start());
   const Estimate of_ddp = estimate_of(ddp.spread_by_start());
-  const auto lies = [](const char* who, const char* other, const Estimate& a, const Estimate& b) {
+  const auto sentence = [](const char* who, const char* other, const Estimate& a,
+                           const Estimate& b) {
     return fmt::format(
         "{}'s steps vary less: their 95th percentile is {} above the median, {}'s "
         "{}.",
@@ -240,9 +241,9 @@ std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
   };
   switch (side_of(more, 0)) {
     case Side::kAbove:
-      return lies("DDP", "DataParallel", of_ddp, of_dp);
+      return sentence("DDP", "DataParallel", of_ddp, of_dp);
     case Side::kBelow:
-      return lies("DataParallel", "DDP", of_dp, of_ddp);
+      return sentence("DataParallel", "DDP", of_dp, of_ddp);
     case Side::kOpen:
       break;
   }

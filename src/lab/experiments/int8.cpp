@@ -96,10 +96,10 @@ std::string answers_fact(const Results& results) {
   const auto int8 = evaluated_in(results, batch, Precision::kInt8);
   if (!fp32 || !int8) return "The effect of int8 on the answers was not reported.";
   return fmt::format(
-      "In int8 {} of {} {} {} another; the accuracy is {:.2f} % instead of {:.2f} %, on samples "
-      "that it was trained with. A batch reads {} of weights instead of {}.",
+      "In int8 {} of {} {} {}; the accuracy is {:.2f} % instead of {:.2f} %, on samples that it "
+      "was trained with. A batch reads {} of weights instead of {}.",
       grouped(int8->changed), grouped(int8->samples), noun_for(int8->samples, "answer"),
-      int8->changed == 1 ? "is" : "are", 100 * int8->accuracy, 100 * fp32->accuracy,
+      int8->changed == 1 ? "changes" : "change", 100 * int8->accuracy, 100 * fp32->accuracy,
       human_bytes(int8->weight_bytes), human_bytes(fp32->weight_bytes));
 }
 
@@ -137,12 +137,13 @@ Findings conclude_int8(const Results& results) {
 }  // namespace
 
 Experiment int8_experiment() {
-  return {.name = "int8",
-          .title = "Evaluation in int8",
-          .question = "What does int8 bring an evaluation, and what does it cost its answers?",
-          .cases = int8_cases,
-          .conclude = conclude_int8,
-          .reads_data = true};
+  return {
+      .name = "int8",
+      .title = "Evaluation in int8",
+      .question = "How much faster is an evaluation in int8, and how many answers does it change?",
+      .cases = int8_cases,
+      .conclude = conclude_int8,
+      .reads_data = true};
 }
 
 }  // namespace barestep

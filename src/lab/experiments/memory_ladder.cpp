@@ -22,7 +22,7 @@ struct MemoryRung {
   std::string_view words;
 };
 constexpr std::array<MemoryRung, 5> kMemoryRungs = {{{"baseline", "nothing"},
-                                                     {"precision", "numbers of 16 bits"},
+                                                     {"precision", "16-bit numbers"},
                                                      {"accumulation", "4 micro-steps"},
                                                      {"recompute", "recomputation"},
                                                      {"sharding", "a sharded optimizer"}}};
@@ -112,9 +112,9 @@ FindingTable claims_table(const Results& results, const Comparison& recomputatio
   const auto activations = [](const DeviceMemory& of) {
     return of.by_category[Category::kActivations];
   };
-  return {.title = "What is claimed of them",
+  return {.title = "Claims about them",
           .columns = {"what", "claimed", "here"},
-          .rows = {{"memory with numbers of 16 bits", "0.5x",
+          .rows = {{"memory with 16-bit numbers", "0.5x",
                     factor_text(share_of_bytes(narrow.bytes, whole.bytes))},
                    {"their activations", "0.5x",
                     factor_text(share_of_bytes(activations(narrow), activations(whole)))},
@@ -127,7 +127,7 @@ FindingTable claims_table(const Results& results, const Comparison& recomputatio
 
 /// The memory of a device, by category.
 Plot memory_plot(const Results& results) {
-  Plot plot{.title = "Memory of a device, one way to save it on top of the other (plan)",
+  Plot plot{.title = "Memory of a device, with ways to save it added one by one (plan)",
             .y_label = "MiB"};
   constexpr std::array kShown = {Category::kParameters, Category::kGradients, Category::kOptimizer,
                                  Category::kActivations};
@@ -150,15 +150,14 @@ std::string recomputation_claim(const Estimate& longer) {
   const std::string figure = fmt::format("{} the time", factor_text(longer));
   switch (side_of(longer, kClaimed)) {
     case Side::kAbove:
-      return fmt::format("Recomputation costs more than the 30 % that are claimed: {}.", figure);
+      return fmt::format("Recomputation costs more than the claimed 30 %: {}.", figure);
     case Side::kBelow:
-      return fmt::format("Recomputation costs less than the 30 % that are claimed: {}.", figure);
+      return fmt::format("Recomputation costs less than the claimed 30 %: {}.", figure);
     case Side::kOpen:
       break;
   }
   return fmt::format(
-      "Whether recomputation costs more or less than the 30 % that are claimed is unclear: {}.",
-      figure);
+      "Whether recomputation costs more or less than the claimed 30 % is unclear: {}.", figure);
 }
 
 Findings conclude_memory(const Results& results) {
@@ -188,10 +187,9 @@ Findings conclude_memory(const Results& results) {
 
 Experiment memory_experiment() {
   return {.name = "memory",
-          .title = "One way to save memory on top of the other",
+          .title = "Ways to save memory, added one by one",
           .question =
-              "What does each of the lecture's ways to save memory save, and what does it "
-              "cost in time?",
+              "How much memory does each way to save memory save, and what does it cost in time?",
           .cases = memory_cases,
           .conclude = conclude_memory,
           .needs_mpi = true};

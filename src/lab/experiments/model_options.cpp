@@ -187,7 +187,7 @@ Findings conclude_checkpoint(const Results& results) {
 Experiment checkpoint_experiment() {
   return {.name = "checkpoint",
           .title = "Checkpoints",
-          .question = "What does a checkpoint cost that is written while training goes on?",
+          .question = "What does it cost to write a checkpoint during training?",
           .cases = checkpoint_cases,
           .conclude = conclude_checkpoint};
 }

@@ -267,8 +267,8 @@ Experiment monitor_experiment() {
   return {.name = "monitor",
           .title = "The machine during a run",
           .question =
-              "How busy is the device, how much memory does it use, do its clock and power hold, "
-              "and what does a larger batch change?",
+              "How busy is the device, how much memory does it use, are its clock and power "
+              "steady, and what does a larger batch change?",
           .cases = monitor_cases,
           .conclude = conclude_monitor};
 }

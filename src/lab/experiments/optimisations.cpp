@@ -28,7 +28,7 @@ std::vector<Rung> rungs_of(bool on_gpu) {
     // The fused update on a GPU supports only fp32.
     rungs.push_back({"bf16", "bf16 instead, gradients stored again"});
   } else {
-    rungs.push_back({"bf16", "numbers of 16 bits (bf16)"});
+    rungs.push_back({"bf16", "16-bit numbers (bf16)"});
   }
   return rungs;
 }
@@ -75,8 +75,7 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
   if (!whole.is_faster()) return "Together they are not measurably faster, so none has a share.";
   if (!largest.is_alone()) {
     return fmt::format(
-        "Which brings most is unclear: {} ({} of the gain in logarithms for the "
-        "first).",
+        "Which gains most is unclear: {} ({} of the gain in logarithms for the first).",
         list_text(largest.names), share);
   }
   return fmt::format("{} is {}: {} of it in logarithms.",

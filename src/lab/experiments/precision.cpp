@@ -201,7 +201,7 @@ Findings conclude_precision(const Results& results) {
 Experiment precision_experiment() {
   return {.name = "precision",
           .title = "Mixed precision",
-          .question = "What do numbers of 16 bits bring a training step in time and in memory?",
+          .question = "How much time and memory do 16-bit numbers save in a training step?",
           .cases = precision_cases,
           .conclude = conclude_precision};
 }

@@ -59,7 +59,7 @@ double loss_difference(const Measurement& a, const Measurement& b) {
 Findings conclude_pytorch(const Results& results) {
   const std::vector<Pair> pairs = pairs_of(results.setting);
   Findings findings;
-  FindingTable table{.title = "The practicals' scripts under PyTorch, and the same steps here",
+  FindingTable table{.title = "The course's scripts under PyTorch, and the same steps here",
                      .columns = {"", "barestep", "PyTorch", "times as fast", "losses differ by"}};
   PlotSeries ours{.name = "samples/s"};
   std::vector<std::string> labels;
@@ -106,7 +106,9 @@ Findings conclude_pytorch(const Results& results) {
 Experiment pytorch_experiment() {
   return {.name = "pytorch",
           .title = "Comparison with PyTorch",
-          .question = "How do the practicals' scripts under PyTorch compare, on the same device?",
+          .question =
+              "How fast are the PyTorch scripts of a university course on parallelism in deep "
+              "learning, on the same device?",
           .cases = pytorch_cases,
           .conclude = conclude_pytorch,
           .needs_mpi = true,

@@ -115,7 +115,7 @@ std::vector<Case> imbalance_cases(const Setting& setting) {
 }
 
 /// The additional time of a rank in communication if rank 0 is slow, round by round.
-std::vector<double> more_waiting(const Results& results, int rank) {
+std::vector<double> additional_wait_s(const Results& results, int rank) {
   return by_round(results.at("slow-rank-0").phase_s_by_start("reduce", rank),
                   results.at("balanced").phase_s_by_start("reduce", rank), std::minus<double>());
 }
@@ -123,7 +123,7 @@ std::vector<double> more_waiting(const Results& results, int rank) {
 /// A rank waits for the other if its additional communication is more than half of the increase of
 /// the step, and more than twice the other's.
 std::string waiting_sentence(const Results& results, const std::vector<double>& longer_s) {
-  const std::array more = {more_waiting(results, 0), more_waiting(results, 1)};
+  const std::array more = {additional_wait_s(results, 0), additional_wait_s(results, 1)};
   const auto waits = [&](std::size_t rank) {
     const Estimate of_longer = estimate_of(
         by_round(more.at(rank), longer_s, [](double a, double b) { return a - b / 2; }));

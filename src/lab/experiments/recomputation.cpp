@@ -93,11 +93,12 @@ constexpr std::int64_t kProductsOfPyTorch = 3 * kLayersOfPyTorch - 1;
 /// Calculated for L layers in s segments. Kept are x, y and the outputs: s - 1 + L / s of them, or
 /// all L. Repeated are the products of s - 1 segments; PyTorch repeats whole segments, ours all but
 /// the last product of each.
-FindingTable beside_pytorch() {
+FindingTable pytorch_segments_table() {
   FindingTable table{
-      .title = "16 x (Linear, ReLU): outputs kept until backward, products once more",
+      .title = "16 x (Linear, ReLU): outputs kept until backward, and additional products",
       .columns = {"segments", "kept by PyTorch (measured)", "kept (calculated)",
-                  "products more in PyTorch (calculated)", "products more here (calculated)"}};
+                  "additional products in PyTorch (calculated)",
+                  "additional products here (calculated)"}};
   for (const KeptByPyTorch& each : kKeptByPyTorch) {
     const std::int64_t size = kLayersOfPyTorch / each.segments;
     const auto share = [](std::int64_t products) {
@@ -123,20 +124,22 @@ Findings conclude_recompute(const Results& results) {
   for (const Measurement& each : results.cases) {
     labels.push_back(counted(segments_of(each), "segment"));
   }
-  const auto pays = planned.batch_size >= planned.paying_batch_size ? "pays" : "hardly pays";
+  const auto pays =
+      planned.batch_size >= planned.paying_batch_size ? "pays off" : "hardly pays off";
   return {
       .sentences = {sentence_of(cost, fmt::format("in {}", counted(segments, "segment")),
                                 "without recomputation"),
                     flops_sentence(cost.ratio, flops_factor(planned), segments)},
-      .facts = {fmt::format("Activations need least in {}: {} instead of {} (from the plan).",
-                            counted(segments, "segment"), human_bytes(planned.activation_bytes),
-                            human_bytes(planned.activation_bytes_without)),
+      .facts = {fmt::format(
+                    "Activations need the least memory in {}: {} instead of {} (from the plan).",
+                    counted(segments, "segment"), human_bytes(planned.activation_bytes),
+                    human_bytes(planned.activation_bytes_without)),
                 fmt::format("At a batch of {} recomputation {}: outputs of layers are as large as "
                             "parameters, gradients and optimizer from a batch of {} on "
                             "(calculated).",
                             grouped(planned.batch_size), pays, grouped(planned.paying_batch_size))},
       .comparisons = {cost},
-      .tables = {measured_segments(results), beside_pytorch()},
+      .tables = {measured_segments(results), pytorch_segments_table()},
       .plots = {account_plot(results.cases, labels)}};
 }
 

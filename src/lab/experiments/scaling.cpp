@@ -111,7 +111,7 @@ std::string fastest_ranks(const Results& results, const std::vector<std::string>
   keep(findings, fastest.others);
   std::string text = fastest_sentence(fastest, names);
   if (fastest.is_alone() && fastest.place == 0) {
-    return text + " More ranks bring nothing.";
+    return text + " More ranks gain nothing.";
   }
   const Comparison gain = compare(series.front(), series[fastest.place], results.setting.margin);
   return text + fmt::format(" {} {} {} the samples per second of one rank.", names[fastest.place],

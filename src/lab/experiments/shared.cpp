@@ -145,7 +145,7 @@ std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
   while (first > 0 && side(first - 1) == Side::kBelow) --first;
   if (first == gains.size()) {
     const std::string last =
-        fmt::format("the last doubling, to batch {}, brings {} the samples per second",
+        fmt::format("the last doubling, to batch {}, gives {} the samples per second",
                     batch(gains.size()), factor_text(gains.back()));
     return side(gains.size() - 1) == Side::kAbove
                ? fmt::format("Throughput{} does not saturate up to batch {}: {}.", whose,
@@ -159,8 +159,8 @@ std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
                                 ? fmt::format("at batch {}", batch(first))
                                 : fmt::format("between batch {} and {}", batch(open), batch(first));
   return fmt::format(
-      "Throughput{} saturates {}: doubling batch {} brings {} the samples per second.", whose,
-      where, batch(first), factor_text(gains[first]));
+      "Throughput{} saturates {}: doubling batch {} gives {} the samples per second.", whose, where,
+      batch(first), factor_text(gains[first]));
 }
 
 std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys) {

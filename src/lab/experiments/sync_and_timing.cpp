@@ -99,7 +99,7 @@ Findings conclude_sync(const Results& results) {
 Experiment timing_experiment() {
   return {.name = "timing",
           .title = "Timing without synchronisation",
-          .question = "What does a clock show that does not wait for the device, and why?",
+          .question = "What does a clock that does not wait for the device show, and why?",
           .cases = timing_cases,
           .conclude = conclude_timing};
 }

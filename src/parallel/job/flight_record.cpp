@@ -120,7 +120,7 @@ std::string FlightRecord::text() const {
 }
 
 struct FlightBoard::Shared {
-  std::atomic<std::int64_t> speaker{0};  // rank + 1; 0: none
+  std::atomic<std::int64_t> reporter{0};  // rank + 1; 0: none
   FlightRecord records[kPlaces];
 };
 
@@ -168,16 +168,16 @@ FlightRecord* FlightBoard::records() const {
   return shared_->records;
 }
 
-bool FlightBoard::claim_word() {
-  std::int64_t speaker = 0;
+bool FlightBoard::claim_report() {
+  std::int64_t reporter = 0;
   const std::int64_t me = mine_->rank + 1;
-  if (shared_->speaker.compare_exchange_strong(speaker, me)) holder_ = std::this_thread::get_id();
+  if (shared_->reporter.compare_exchange_strong(reporter, me)) holder_ = std::this_thread::get_id();
   return holder_.load() == std::this_thread::get_id();
 }
 
-bool FlightBoard::word_is_taken() const {
-  const std::int64_t speaker = shared_->speaker;
-  return speaker != 0 && speaker != mine_->rank + 1;
+bool FlightBoard::is_report_claimed() const {
+  const std::int64_t reporter = shared_->reporter;
+  return reporter != 0 && reporter != mine_->rank + 1;
 }
 
 void FlightBoard::close() noexcept {

@@ -129,11 +129,11 @@ class FlightBoard {
   [[nodiscard]] FlightRecord& mine() { return *mine_; }
   [[nodiscard]] std::span<const FlightRecord> all() const { return {records(), kPlaces}; }
 
-  /// Claims the right to report the failure ("the word"): true for one thread of one rank of the
-  /// host, every time it asks. Does not block; any thread.
-  bool claim_word();
-  /// Whether another rank of the host has claimed the word.
-  [[nodiscard]] bool word_is_taken() const;
+  /// Claims the right to report the failure: true for one thread of one rank of the host, every
+  /// time it asks. Does not block; any thread.
+  bool claim_report();
+  /// Whether another rank of the host has claimed that right.
+  [[nodiscard]] bool is_report_claimed() const;
 
   /// Removes the file, after which no other process can join. Any rank may call it, more than once.
   void close() noexcept;
@@ -148,7 +148,7 @@ class FlightBoard {
   bool is_shared_ = false;
   Shared* shared_ = nullptr;
   FlightRecord* mine_ = nullptr;
-  std::atomic<std::thread::id> holder_{};  // the thread of this process that has the word, if any
+  std::atomic<std::thread::id> holder_{};  // the thread of this process that may report, if any
 };
 
 }  // namespace barestep

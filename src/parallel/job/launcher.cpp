@@ -129,14 +129,14 @@ bool LoneCopy::is_first(double seconds) const {
   if (launched_.rank == 0) return true;
   for (const double start_s = now_s(); now_s() - start_s < seconds;) {
     for (int lower = 0; lower < launched_.rank; ++lower) {
-      if (sees(lower)) return false;
+      if (is_running(lower)) return false;
     }
     std::this_thread::sleep_for(kPause);
   }
   return true;
 }
 
-bool LoneCopy::sees(int rank) const {
+bool LoneCopy::is_running(int rank) const {
   const SocketName other(launched_.launcher, rank);
   return ::connect(socket_, other.get(), other.size) == 0;
 }

@@ -38,7 +38,7 @@ class LoneCopy {
   [[nodiscard]] bool is_first(double seconds) const;
 
  private:
-  [[nodiscard]] bool sees(int rank) const;
+  [[nodiscard]] bool is_running(int rank) const;
 
   LaunchedRank launched_;
   int socket_;  // bound to a name that disappears when the process ends

@@ -24,10 +24,10 @@ constexpr std::chrono::milliseconds kPause(20);
 constexpr double kHeldUpSeconds = 0.5;  // a rank that was held up waits this long for its signals
 constexpr double kAwakeSeconds = 3;     // a rank that was stopped waits this long to be ended
 constexpr double kSilentSeconds = 0.5;  // a watchdog without a beat for this long is stopped
-constexpr double kToGoOnSeconds = 0.3;  // how long a wait may last after the launcher asked to end
-constexpr double kToComeSeconds = 0.3;  // how much later than another a rank may start
-constexpr double kToSpeakSeconds = 2;   // time for a failed rank to print its own line
-constexpr double kBehindOthersSeconds = 0.5;  // time for another rank's end_all() to end this one
+constexpr double kLauncherGraceSeconds = 0.3;  // a wait may last this long after SIGTERM
+constexpr double kLateStartSeconds = 0.3;      // how much later than another a rank may start
+constexpr double kOwnReportSeconds = 2;        // time for a failed rank to print its own line
+constexpr double kOtherReportSeconds = 0.5;    // time for another rank's end_all() to end this one
 constexpr std::size_t kMostRanksNamed = 4;
 
 /// Whether the process is gone, as far as this process can find out.
@@ -73,8 +73,8 @@ std::string flight_file(const std::filesystem::path& metrics) {
 
 Watchdog::Watchdog(FlightBoard& board, WatchdogOptions options)
     : board_(board), options_(std::move(options)), thread_([this] {
-        while (!stopping_ && !told_) {
-          look_around();
+        while (!stopping_ && !reported_) {
+          check_all();
           std::this_thread::sleep_for(kPause);
         }
       }) {}
@@ -94,22 +94,22 @@ void Watchdog::leave() {
   while (std::ranges::any_of(board_.all(), stays)) std::this_thread::sleep_for(kPause / 4);
 }
 
-void Watchdog::look_around() {
+void Watchdog::check_all() {
   if (now_s() - board_.mine().beat_s > kSilentSeconds) woken_s_ = now_s();
   board_.mine().beat_s = now_s();
-  if (board_.word_is_taken()) return end_behind_others();
-  taken_since_s_ = 0;
-  look_for_the_dead();
-  if (!told_ && is_judge()) look_at_own_entries();
-  if (!told_) look_at_communicator();
-  if (!told_ && is_judge()) look_at_launcher();
-  if (!told_ && is_judge()) look_for_the_absent();
+  if (board_.is_report_claimed()) return end_after_other_report();
+  claimed_since_s_ = 0;
+  check_for_dead_ranks();
+  if (!reported_ && may_report()) check_own_entries();
+  if (!reported_) check_communicator();
+  if (!reported_ && may_report()) check_launcher();
+  if (!reported_ && may_report()) check_for_absent_ranks();
 }
 
 /// A rank that was stopped itself does not judge others: it may have been woken only to be ended,
 /// for which mpirun takes two seconds. A rank that a busy machine held up judges after a short
 /// wait.
-bool Watchdog::is_judge() const {
+bool Watchdog::may_report() const {
   return now_s() - woken_s_ > (was_stopped() ? kAwakeSeconds : kHeldUpSeconds);
 }
 
@@ -127,7 +127,7 @@ double Watchdog::begin_of(const FlightEntry& entry) const {
   return was_stopped() ? std::fmax(entry.begin_s, woken_s_) : entry.begin_s;
 }
 
-void Watchdog::look_for_the_dead() {
+void Watchdog::check_for_dead_ranks() {
   const FlightRecord& mine = board_.mine();
   for (const FlightRecord& record : board_.all()) {
     if (&record == &mine || record.process == 0 || record.has_left) continue;
@@ -139,7 +139,7 @@ void Watchdog::look_for_the_dead() {
   }
 }
 
-void Watchdog::look_at_own_entries() {
+void Watchdog::check_own_entries() {
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     const auto entry = board_.mine().open(track);
     if (!entry) continue;
@@ -184,11 +184,11 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
       .remedy = "find out what delays it, or give a larger --timeout"};
 }
 
-void Watchdog::look_at_communicator() {
+void Watchdog::check_communicator() {
   const std::string why = options_.poll_error ? options_.poll_error() : "";
   if (why.empty()) return;
   if (failed_since_s_ == 0) failed_since_s_ = now_s();
-  if (now_s() - failed_since_s_ < kToSpeakSeconds) return;
+  if (now_s() - failed_since_s_ < kOwnReportSeconds) return;
   report({.what = own_name(),
           .value = board_.mine().state(),
           .why = why + text_of_late(),
@@ -198,9 +198,9 @@ void Watchdog::look_at_communicator() {
 /// The only sign of a rank that died on another host is that the launcher ends the rest, to which
 /// mpirun gives a second. Ranks that do not wait for others end normally. So do all ranks when
 /// SIGTERM comes without SIGCONT: launchers wake the processes that they end.
-void Watchdog::look_at_launcher() {
-  const double asked_s = options_.asked_to_end_s ? options_.asked_to_end_s() : 0;
-  if (options_.one_host || asked_s == 0 || now_s() - asked_s < kToGoOnSeconds) return;
+void Watchdog::check_launcher() {
+  const double asked_s = options_.termination_requested_s ? options_.termination_requested_s() : 0;
+  if (options_.one_host || asked_s == 0 || now_s() - asked_s < kLauncherGraceSeconds) return;
   if (std::abs(asked_s - last_continued_s()) > kAwakeSeconds) return;
   const auto entry = waiting_in(board_.mine());
   if (!entry || entry->begin_s > asked_s) return;
@@ -212,11 +212,11 @@ void Watchdog::look_at_launcher() {
 
 /// The only sign of a rank that died before it had a place on the board is that mpirun ends the
 /// others, for which it takes two seconds.
-void Watchdog::look_for_the_absent() {
-  if (!options_.one_host || !board_.is_shared() || !options_.asked_to_end_s) return;
-  const double asked_s = options_.asked_to_end_s();
+void Watchdog::check_for_absent_ranks() {
+  if (!options_.one_host || !board_.is_shared() || !options_.termination_requested_s) return;
+  const double asked_s = options_.termination_requested_s();
   const auto phase = board_.mine().open(Track::kPhase);
-  if (asked_s == 0 || now_s() - asked_s < kToComeSeconds) return;
+  if (asked_s == 0 || now_s() - asked_s < kLateStartSeconds) return;
   if (!phase || phase->activity != Activity::kStart) return;
   const auto places = board_.all().first(
       static_cast<std::size_t>(std::clamp(options_.ranks, 0, FlightBoard::kPlaces)));
@@ -228,15 +228,15 @@ void Watchdog::look_for_the_absent() {
           .remedy = "see its output and the system log, then run again"});
 }
 
-void Watchdog::end_behind_others() {
-  if (taken_since_s_ == 0) taken_since_s_ = now_s();
-  if (now_s() - taken_since_s_ > kBehindOthersSeconds)
+void Watchdog::end_after_other_report() {
+  if (claimed_since_s_ == 0) claimed_since_s_ = now_s();
+  if (now_s() - claimed_since_s_ > kOtherReportSeconds)
     ::_exit(static_cast<int>(ExitCode::kTryAgain));
 }
 
 void Watchdog::report(const Problem& problem) {
-  if (!board_.claim_word()) return;
-  told_ = true;
+  if (!board_.claim_report()) return;
+  reported_ = true;
   write_line(
       fmt::format("{}: error: {}\n", options_.program, Error(ExitCode::kTryAgain, problem).what()));
   write_records();

@@ -30,7 +30,7 @@ struct WatchdogOptions {
   /// Why collectives can no longer succeed; empty if they can.
   std::function<std::string()> poll_error{};
   /// When the launcher asked this process to end (core/clock.h); 0: it did not.
-  std::function<double()> asked_to_end_s{};
+  std::function<double()> termination_requested_s{};
   /// When this process last received SIGCONT, as a stopped process does on waking; 0: never.
   std::function<double()> continued_s{};
 };
@@ -61,17 +61,17 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  void look_around();
-  [[nodiscard]] bool is_judge() const;
+  void check_all();
+  [[nodiscard]] bool may_report() const;
   [[nodiscard]] bool was_stopped() const;
   [[nodiscard]] double last_continued_s() const;
   [[nodiscard]] double begin_of(const FlightEntry& entry) const;
-  void look_for_the_dead();
-  void look_at_own_entries();
-  void look_at_communicator();
-  void look_at_launcher();
-  void look_for_the_absent();
-  void end_behind_others();
+  void check_for_dead_ranks();
+  void check_own_entries();
+  void check_communicator();
+  void check_launcher();
+  void check_for_absent_ranks();
+  void end_after_other_report();
   /// Writes one line and ends the job, unless another process has already done so.
   void report(const Problem& problem);
   void write_records() const;
@@ -84,8 +84,8 @@ class Watchdog {
   WatchdogOptions options_;
   double woken_s_ = 0;
   double failed_since_s_ = 0;
-  double taken_since_s_ = 0;
-  std::atomic<bool> told_{false};
+  double claimed_since_s_ = 0;
+  std::atomic<bool> reported_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
