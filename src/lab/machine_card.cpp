@@ -432,7 +432,7 @@ MachineCard load_card(const std::string& name_or_file) {
     const std::vector<std::string_view> views(names.begin(), names.end());
     const std::string_view near = nearest(name_or_file, views);
     fail(ExitCode::kUsage,
-         {.what = "--machine",
+         {.what = "machine card",
           .value = name_or_file,
           .why = "there is no such card",
           .remedy = near.empty()

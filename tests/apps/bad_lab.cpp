@@ -107,10 +107,10 @@ std::vector<BadInput> bad_prediction_options() {
       bad({"--depth", "1e99"},
           "--depth '1e99': not a whole number; give a whole number from 1 to 1000"),
       bad_usage({"predict", "--machine", "h100-nvlnik"},
-                "--machine 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a "
+                "machine card 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a "
                 "file's name ends in .json"),
       bad_usage({"predict", "--machine", "h100"},
-                "--machine 'h100': there is no such card; name one of a100-nvlink, "
+                "machine card 'h100': there is no such card; name one of a100-nvlink, "
                 "h100-infiniband, h100-nvlink, h200-nvlink, t4, "
                 "v100-pcie, or a file in .json"),
   };
