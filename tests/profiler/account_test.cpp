@@ -175,8 +175,10 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
               HasSubstr(": the messages are slow, or a rank is late"));
   EXPECT_THAT(with(Part::kOtherDevice), HasSubstr("another device has more to compute"));
   EXPECT_THAT(with(Part::kHost), HasSubstr("the host queues work more slowly"));
-  EXPECT_THAT(with(Part::kIdle),
-              HasSubstr(": no known cause; work starts or is noticed to end late"));
+  EXPECT_THAT(
+      with(Part::kIdle),
+      HasSubstr(
+          ": no known cause; work starts late, its end is noticed late, or the machine is busy"));
 }
 
 /// Measures nodes in every other step.

@@ -149,7 +149,7 @@ TEST(Contradiction, IsAnOpThatIsFasterThanItsRoofAllows) {
 /// Two calls of 10 us that move 30 kB each: 10 kB from the cache, and 10 kB that stay in it.
 TEST(Contradiction, IsNotWhatACacheExplains) {
   const Peaks peaks{.flops_per_s = 1e9, .bytes_per_s = 1e9};
-  OperatorRow row = row_of("adam", 1, 0, {10, 10}, 0);
+  OperatorRow row = row_of("adam", 2, 0, {10, 10}, 0);
   row.cost = {.bytes = 60'000};
   EXPECT_EQ(contradiction({row}, peaks, 10'000), "");
   EXPECT_EQ(contradiction({row}, peaks, 5'000), "adam reaches 200.0 % of its roof");
