@@ -29,7 +29,7 @@ from rounds import least_lost, lost_share, LostTime, summary, why_invalid
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MNIST = [ROOT / "tests/data/mnist" / name for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")]
 WAYS = ("0 workers", "1 worker", "2 workers", "whole batches")
-ROUNDS = 10
+ROUNDS = 8
 THREADS = len(os.sched_getaffinity(0))
 
 
