@@ -106,8 +106,9 @@ def run_barestep(program, x, y, epochs):
 
 def floor_of(program):
     """What mlp_single's summary says of the floor, once a profile has measured the machine's peaks."""
-    arguments = [program, "--device", "cpu", "--layers", "784,512,512,10", "--no-last-relu", "--loss",
-                 "cross-entropy", "--threads", str(THREADS), "--steps", "2000", "--log-every", "1000"]
+    arguments = [program, "--device", "cpu", "--data", f"idx:{MNIST[0]},{MNIST[1]}", "--layers",
+                 "784,512,512,10", "--no-last-relu", "--loss", "cross-entropy", "--epochs", "5",
+                 "--threads", str(THREADS), "--log-every", "1000"]
     subprocess.run([*arguments, "--profile"], check=True, stdout=subprocess.DEVNULL)
     text = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout
     return next(line.split(None, 1)[1] for line in text.splitlines() if line.startswith("  Floor "))
