@@ -6,6 +6,10 @@
 //     in fp32 and of 3xTF32 whose tensor cores sum 8, 16 or 64 rows.
 //   time: a layer's milliseconds by product and by blocks per multiprocessor, next to a copy that
 //     moves as many bytes.
+//   access: milliseconds to read and write its weights and moments, without arithmetic, in the
+//   order
+//     of the update (strips of columns) or row by row, in runs of 64 or 512 bytes of a row, with
+//     and without marking them as the first to leave the cache.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -147,6 +151,50 @@ void update(const Layer& layer, double beta1, int blocks) {
   must(cudaGetLastError(), "linear_adam");
 }
 
+/// Multiplies three dim x dim arrays by `factor`. A block takes tiles of 64 rows and kStripCols
+/// columns, a warp kRun neighbouring float4 of as many rows as it has runs.
+template <bool kStrips, int kRun, bool kFirstOut>
+__global__ void __launch_bounds__(kBlockThreads, 2)
+    scale_in_place(float* state, std::int64_t dim, float factor) {
+  constexpr int kRows = 64;
+  constexpr int kAcross = kStripCols / 4;
+  constexpr int kRuns = kWarpThreads / kRun;
+  const std::int64_t down = dim / kRows;
+  const std::int64_t strips = dim / kStripCols;
+  const std::int64_t tiles = down * strips;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+  const auto scaled = [factor](float4 v) -> float4 {
+    return {factor * v.x, factor * v.y, factor * v.z, factor * v.w};
+  };
+  for (std::int64_t tile = tiles * blockIdx.x / gridDim.x;
+       tile < tiles * (blockIdx.x + 1) / gridDim.x; ++tile) {
+    const std::int64_t strip = kStrips ? tile / down : tile % strips;
+    const std::int64_t first_row = kRows * (kStrips ? tile % down : tile / strips);
+#pragma unroll 2
+    for (int access = warp; access < kRows * kAcross / kWarpThreads; access += kBlockWarps) {
+      const int row = access / (kAcross / kRun) * kRuns + lane / kRun;
+      const int col = access % (kAcross / kRun) * kRun + lane % kRun;
+      const std::int64_t at = (first_row + row) * dim + strip * kStripCols + 4 * col;
+      float4 values[3];
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const auto* const from = reinterpret_cast<const float4*>(state + i * dim * dim + at);
+        values[i] = kFirstOut ? __ldcs(from) : *from;
+      }
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        auto* const to = reinterpret_cast<float4*>(state + i * dim * dim + at);
+        if constexpr (kFirstOut) {
+          __stcs(to, scaled(values[i]));
+        } else {
+          *to = scaled(values[i]);
+        }
+      }
+    }
+  }
+}
+
 template <class Work>
 double milliseconds(const Work& work) {
   constexpr int kWarmup = 3;
@@ -188,6 +236,24 @@ std::string times(const Layer& layer, int multiprocessors) {
   return text + "]";
 }
 
+template <bool kStrips, int kRun, bool kFirstOut>
+std::string access_time(const Layer& layer, int multiprocessors) {
+  const auto blocks = static_cast<unsigned>(2 * multiprocessors);
+  const double ms = milliseconds([&] {
+    scale_in_place<kStrips, kRun, kFirstOut>
+        <<<blocks, kBlockThreads>>>(layer.state, layer.arrays.in, 1);
+    must(cudaGetLastError(), "scale_in_place");
+  });
+  return std::string("\"") + (kStrips ? "strips" : "rows") + ", " + std::to_string(16 * kRun) +
+         " bytes" + (kFirstOut ? ", first to leave" : "") + "\": " + std::to_string(ms);
+}
+
+template <bool kStrips, int kRun>
+std::string access_times(const Layer& layer, int multiprocessors) {
+  return access_time<kStrips, kRun, false>(layer, multiprocessors) + ", " +
+         access_time<kStrips, kRun, true>(layer, multiprocessors);
+}
+
 std::string survey() {
   int multiprocessors = 0;
   must(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
@@ -214,6 +280,10 @@ std::string survey() {
   return json + "}, \"ms_by_blocks\": {\"fp32\": " + times<FmaProduct<64>>(layer, multiprocessors) +
          ", \"3xtf32_8\": " + times<TensorProduct<1>>(layer, multiprocessors) +
          ", \"3xtf32_16\": " + times<TensorProduct<2>>(layer, multiprocessors) +
+         "}, \"access_ms\": {" + access_times<true, 4>(layer, multiprocessors) + ", " +
+         access_times<true, 32>(layer, multiprocessors) + ", " +
+         access_times<false, 4>(layer, multiprocessors) + ", " +
+         access_times<false, 32>(layer, multiprocessors) +
          "}, \"copy_ms\": " + std::to_string(copy_ms) + "}\n";
 }
 

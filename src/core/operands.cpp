@@ -88,7 +88,9 @@ struct Lists {
   }
   Operands operator()(const ActivationGrad& o) const {
     const DType type = real_type(o.grad);
-    return {{"grad", &o.grad, kUpdates, 'r', 'n', type}, {"from", &o.from, kReads, 'r', 'n', type}};
+    return {{"grad", &o.grad, kUpdates, 'r', 'n', type},
+            {"from", &o.from, kReads, 'r', 'n', type},
+            {"sums", optional_tensor(o.sums), kAccumulates, '1', 'n'}};
   }
   /// A part would number its rows differently from the op, so the op is not cut.
   Operands operator()(const Dropout& o) const {

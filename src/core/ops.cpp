@@ -62,8 +62,10 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
             return flops_each(o.values, (o.bias ? 1 : 0) + traits_of(o.activation).flops);
           },
           [](const ActivationGrad& o) {
-            return flops_each(o.grad,
-                              traits_of(o.activation).grad_flops + (o.from_scale != 1 ? 1 : 0));
+            const std::int64_t each =
+                traits_of(o.activation).grad_flops + (o.from_scale != 1 ? 1 : 0) + (o.sums ? 1 : 0);
+            return flops_each(o.grad, each) +
+                   (o.sums ? flops_each(*o.sums, flops_of_beta(o.beta)) : 0);
           },
           // A comparison and a product; Philox uses integer arithmetic, which counts no flops.
           [](const Dropout& o) { return flops_each(o.values, 2); },
@@ -72,8 +74,9 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
           },
           // Once: the division by count.
           [](const PointwiseLoss& o) {
-            return checked_add(flops_each(o.output, traits_of(o.kind).flops + (o.scale ? 1 : 0)),
-                               1 + flops_of_beta(o.beta), kFlops);
+            const std::int64_t each =
+                traits_of(o.kind).flops + (o.scale ? 1 : 0) + traits_of(o.activation).grad_flops;
+            return checked_add(flops_each(o.output, each), 1 + flops_of_beta(o.beta), kFlops);
           },
           [](const CrossEntropy& o) { return flops_of(o); },
           [](const CountCorrect& o) { return flops_each(o.logits, 1); },
@@ -177,6 +180,8 @@ class Rules {
   void operator()(const ActivationGrad& o) {
     fit("grad and what it is found from must have the same shape", o.grad, o.from);
     demand(o.activation != Activation::kNone, "there must be an activation");
+    fit("sums must be 1 by the columns of grad", o.sums);
+    demand(!o.sums || o.grad.dtype == DType::kF32, "sums need a grad of fp32");
   }
   void operator()(const Dropout& o) {
     fit("step must be 1 by 1", o.values, o.step);
@@ -191,6 +196,8 @@ class Rules {
     demand(o.count >= 1 && o.count >= o.output.size(),
            "count must be at least 1 and at least the size of output");
     demand(is_pointwise(o.kind), "the loss must be a mean over single numbers");
+    demand(o.activation == Activation::kNone || o.activation == Activation::kRelu,
+           "the activation must be ReLU or none");
     fit("scale must be 1 by 1", o.scale);
   }
   void operator()(const CrossEntropy& o) {

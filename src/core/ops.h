@@ -113,10 +113,15 @@ struct BiasActivation {
 /// grad *= the activation's derivative; in place. `from_scale` times `from` is the activation's
 /// output, or its input if its traits say so. NaN passes through a ReLU, as in PyTorch. Same shapes
 /// and real types; computed in fp32, rounded once.
+///
+/// `sums` (1 x n), if given, receives the column sums of the new grad + beta * sums, with the bits
+/// of a SumRows after it; it needs a grad of f32.
 struct ActivationGrad {
   Tensor grad, from;
   Activation activation = Activation::kRelu;
   float from_scale = 1;
+  std::optional<Tensor> sums{};
+  float beta = 0;
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
 };
@@ -148,17 +153,19 @@ struct SumRows {
 
 /// A mean over `count` numbers: those of the whole step, which may be more than this op's.
 /// loss = sum of the terms of (output, target) / count + beta * loss,
-/// grad = derivative of the loss with respect to the output.
-/// Mean squared error has the terms (output - target)^2. loss 1 x 1, the others m x n; if the loss
-/// takes labels, target is i32, each 0 or 1. output and grad have one real type; the gradient is
-/// rounded to it last. `scale` (1 x 1, f32), if given, multiplies the gradient before that, but not
-/// the loss.
+/// grad = derivative of the loss with respect to the output, or, if `activation` is ReLU, which
+/// then produced the output, with respect to its input. That has the bits of an ActivationGrad
+/// after it. Mean squared error has the terms (output - target)^2. loss 1 x 1, the others m x n; if
+/// the loss takes labels, target is i32, each 0 or 1. output and grad have one real type; the
+/// gradient is rounded to it last. `scale` (1 x 1, f32), if given, multiplies the gradient before
+/// that, but not the loss.
 struct PointwiseLoss {
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
   float beta = 0;
   LossKind kind = LossKind::kMse;
   std::optional<Tensor> scale{};
+  Activation activation = Activation::kNone;
 
   [[nodiscard]] std::string_view label() const { return traits_of(kind).label; }
 };

@@ -43,7 +43,9 @@ class Words {
   std::string operator()(const ActivationGrad& o) const {
     const std::string from =
         o.from_scale == 1 ? t(o.from) : fmt::format("({} * {})", o.from_scale, t(o.from));
-    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), from);
+    const std::string sums =
+        o.sums ? fmt::format(", {} = its column sums{}", t(*o.sums), old(*o.sums, o.beta)) : "";
+    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), from) + sums;
   }
   std::string operator()(const Dropout& o) const {
     return fmt::format("{} *= {}, or 0 by chance {}; drawn by {} for rows {}, {}, ...", t(o.values),
@@ -56,8 +58,10 @@ class Words {
   std::string operator()(const PointwiseLoss& o) const {
     const std::string term =
         fmt::format(fmt::runtime(traits_of(o.kind).text), t(o.output), t(o.target));
-    return fmt::format("{} = sum of {} / {}{}, gradient in {}", t(o.loss), term, o.count,
-                       old(o.loss, o.beta), grad_of(o));
+    const bool has_relu = o.activation == Activation::kRelu;
+    return fmt::format("{} = sum of {} / {}{}, gradient in {}{}", t(o.loss), term, o.count,
+                       old(o.loss, o.beta), grad_of(o),
+                       has_relu ? fmt::format(", 0 where {} <= 0", t(o.output)) : "");
   }
   std::string operator()(const CrossEntropy& o) const {
     const std::string smoothing =
@@ -340,11 +344,6 @@ struct Launches {
   std::int64_t operator()(const QuantizedGemm& /*op*/) const { return 2; }
   std::int64_t operator()(const QuantizeWeight& op) const { return op.scales.cols == 1 ? 3 : 1; }
   std::int64_t operator()(const Quantize& op) const { return op.zero_point ? 3 : 1; }
-  std::int64_t operator()(const PointwiseLoss& /*op*/) const { return 2; }
-  std::int64_t operator()(const CrossEntropy& /*op*/) const { return 2; }
-  std::int64_t operator()(const CountCorrect& /*op*/) const { return 2; }
-  std::int64_t operator()(const SumSquares& /*op*/) const { return 2; }
-  std::int64_t operator()(const GramSquares& /*op*/) const { return 2; }
   std::int64_t operator()(const auto& /*op*/) const { return 1; }
 };
 

@@ -147,9 +147,12 @@ BARESTEP_HD inline float factor_at(const float* at) {
   return at == nullptr ? 1.0F : *at;
 }
 
-/// One number of a pointwise loss: operator() writes its gradient, value(i) returns its term.
-template <class Formula, class Number>
+/// One number of a pointwise loss: operator() writes its gradient, value(i) returns its term. The
+/// gradient is rounded before the activation's derivative multiplies it, as if two ops did so.
+template <class Formula, class Number, class OfActivation = ActivationFormula<Activation::kNone>>
 struct LossElement {
+  using Value = Number;
+
   Number* grad;
   const Number* output;
   const typename Formula::Target* target;
@@ -166,7 +169,8 @@ struct LossElement {
   BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = grad_of(output[i], target[i]); }
   [[nodiscard]] BARESTEP_HD Number grad_of(Number at, typename Formula::Target wanted) const {
     const float of_loss = Formula::grad(factor, float_of(at), wanted);
-    return rounded<Number>(of_loss * factor_at(scale));
+    const auto of_output = rounded<Number>(of_loss * factor_at(scale));
+    return rounded<Number>(OfActivation::grad(float_of(of_output), float_of(at)));
   }
   [[nodiscard]] BARESTEP_HD float value(std::int64_t i) const {
     return value_of(output[i], target[i]);
@@ -175,6 +179,20 @@ struct LossElement {
     return Formula::value(float_of(at), wanted);
   }
 };
+
+/// Calls use(element) for the op's loss, numbers and activation.
+template <class Use>
+auto with_loss_element(const PointwiseLoss& op, const Addresses& addresses, const Use& use) {
+  return with_loss(op.kind, [&]<class Formula>(Formula) {
+    return with_number(op.output.dtype, [&]<class Number>(Number) {
+      if (op.activation == Activation::kNone) {
+        return use(LossElement<Formula, Number>(op, addresses));
+      }
+      using Relu = ActivationFormula<Activation::kRelu>;
+      return use(LossElement<Formula, Number, Relu>(op, addresses));
+    });
+  });
+}
 
 /// One array for each number of an optimizer's state.
 template <class Rule>

@@ -9,10 +9,12 @@
 namespace barestep {
 namespace {
 
-/// A loss over `count_rows` rows, of which `output` may be a part; for beta see MicroStep.
+/// A loss over `count_rows` rows, of which `output` may be a part; for beta see MicroStep. The
+/// gradient includes that of `activation`.
 DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& output,
                  const Tensor& target, std::int64_t count_rows, float beta,
-                 const std::optional<Tensor>& scale = {}) {
+                 const std::optional<Tensor>& scale = {},
+                 Activation activation = Activation::kNone) {
   if (is_pointwise(model.loss)) {
     return PointwiseLoss{.loss = loss,
                          .grad = output.grad,
@@ -21,7 +23,8 @@ DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& ou
                          .count = count_rows * output.values.cols,
                          .beta = beta,
                          .kind = model.loss,
-                         .scale = scale};
+                         .scale = scale,
+                         .activation = activation};
   }
   return CrossEntropy{.loss = loss,
                       .grad = output.grad,
@@ -250,10 +253,12 @@ void Draft::loss(const MicroStep& part, const ModelOutput& output, const Ready& 
   const bool is_first = part.first_row == 0;
   std::optional<Tensor> scale;
   if (const auto& scaling = tensors().scaling) scale = scaling->numbers.scale;
-  DeviceOp op = is_zero(part)
-                    ? DeviceOp{Fill{.out = loss}}
-                    : loss_op(spec_.model, loss, output, part.y,
-                              loss_rows_ > 0 ? loss_rows_ : own_rows, is_first ? 0 : 1, scale);
+  const Activation activation =
+      spec_.model.loss_includes_activation() ? spec_.model.activation : Activation::kNone;
+  DeviceOp op = is_zero(part) ? DeviceOp{Fill{.out = loss}}
+                              : loss_op(spec_.model, loss, output, part.y,
+                                        loss_rows_ > 0 ? loss_rows_ : own_rows, is_first ? 0 : 1,
+                                        scale, activation);
   add({.op = std::move(op), .phase = Phase::kLoss});
   if (part.is_last) {
     if (ready) ready();

@@ -197,7 +197,7 @@ void Mlp::add_dropout(Program& program, const Tensor& values, Phase phase, int l
 /// If the gradient is computed from the output, that output may be after dropout. Kept numbers were
 /// scaled by it, which from_scale undoes; for dropped numbers the gradient is already 0. So the
 /// activation's own output need not be stored.
-DeviceOp Mlp::activation_grad(int layer, const Tensor& grad) const {
+ActivationGrad Mlp::activation_grad(int layer, const Tensor& grad) const {
   const bool scaled = step_rows_ && spec_->drops_after(layer) && !at(pre_activation_, layer);
   return ActivationGrad{.grad = grad,
                         .from = at(pre_activation_, layer).value_or(at(out_, layer)),
@@ -215,11 +215,22 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     const Factors of_layer = factors(layer, x);
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
     add_dropout(program, of_layer.grad_y, Phase::kBackward, layer);
-    if (spec_->activation_after(layer) != Activation::kNone) {
-      add_op(activation_grad(layer, of_layer.grad_y));
+    const bool is_last = layer + 1 == spec_->layout.layers();
+    const bool has_activation = spec_->activation_after(layer) != Activation::kNone &&
+                                !(is_last && spec_->loss_includes_activation());
+    // With rounded gradients, sums are rounded before they are added to others.
+    const bool sums =
+        spec_->fusion && has_activation && spec_->stores_gradients && spec_->numbers == DType::kF32;
+    if (has_activation) {
+      ActivationGrad op = activation_grad(layer, of_layer.grad_y);
+      if (sums) {
+        op.sums = spec_->layout.bias(gradients_, layer);
+        op.beta = beta;
+      }
+      add_op(op);
     }
     notify(layer, BackwardResult::kGradOutput);
-    if (spec_->stores_gradients) add_gradient_of_bias(program, layer, of_layer, beta);
+    if (spec_->stores_gradients && !sums) add_gradient_of_bias(program, layer, of_layer, beta);
     notify(layer, BackwardResult::kGradBias);
     if (spec_->stores_gradients) add_gradient_of_weight(program, layer, of_layer, beta);
     notify(layer, BackwardResult::kGradWeight);

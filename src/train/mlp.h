@@ -36,9 +36,11 @@ struct MlpSpec {
   double label_smoothing = 0;
   double dropout = 0;              // probability that a number becomes 0
   std::uint64_t dropout_seed = 0;  // the run's; the same on all ranks
-  bool fusion = true;              // bias and activation are in the forward product
-  bool stores_gradients = true;    // false: backward leaves their factors
-  bool trains = true;              // false: the only gradient is that of the loss
+  // Bias and activation are in the forward product; the loss includes the gradient of a ReLU before
+  // it, and the gradients of other activations include the bias's gradient.
+  bool fusion = true;
+  bool stores_gradients = true;  // false: backward leaves their factors
+  bool trains = true;            // false: the only gradient is that of the loss
   // For products: the type of their operands, of the layers' outputs and of these outputs'
   // gradients. Parameters are fp32; with 16 bits, products read a rounded copy, as under
   // torch.autocast.
@@ -57,6 +59,11 @@ struct MlpSpec {
   /// Dropout follows every activation except the last layer's.
   [[nodiscard]] bool drops_after(int layer) const {
     return dropout > 0 && layer + 1 < layout.layers();
+  }
+
+  /// Whether the op of the loss also computes the gradient of the last activation.
+  [[nodiscard]] bool loss_includes_activation() const {
+    return trains && fusion && is_pointwise(loss) && last_relu && activation == Activation::kRelu;
   }
 
   /// Segments of a single layer recompute nothing.
@@ -88,8 +95,8 @@ struct StepRows {
   }
 };
 
-/// The end of a model: its output, and the place for the gradient of the loss with respect to it.
-/// On device 0.
+/// The end of a model: its output, and the place for the gradient of the loss with respect to it
+/// (or to the last activation's input; see MlpSpec). On device 0.
 struct ModelOutput {
   Tensor values, grad;
 };
@@ -132,11 +139,12 @@ class Mlp {
   /// copied. Only for int8 models.
   void quantize(Program& program) const;
 
-  /// Computes, from the gradient of output(), the gradients of the layers' outputs and, if the
-  /// model stores them, of all parameters, last layer first. With `beta` 1, adds to the existing
-  /// gradients. Calls `ready` for each part of a layer right after its node, or where the node
-  /// would be. A recomputed segment is preceded by its forward nodes again, except those of its
-  /// last layer, whose output is kept. They are the same ops, so the bits are the same.
+  /// Computes, from the gradient of output(), or of the last activation's input if the loss
+  /// includes that activation (loss_includes_activation()), the gradients of the layers' outputs
+  /// and, if the model stores them, of all parameters, last layer first. With `beta` 1, adds to the
+  /// existing gradients. Calls `ready` for each part of a layer right after its node, or where the
+  /// node would be. A recomputed segment is preceded by its forward nodes again, except those of
+  /// its last layer, whose output is kept. They are the same ops, so the bits are the same.
   void backward(Program& program, const Tensor& x, float beta,
                 const BackwardReady& ready = {}) const;
 
@@ -175,7 +183,7 @@ class Mlp {
                     const Make& make) const;
   /// For a layer's output or its gradient, if the layer has dropout.
   void add_dropout(Program& program, const Tensor& values, Phase phase, int layer) const;
-  [[nodiscard]] DeviceOp activation_grad(int layer, const Tensor& grad) const;
+  [[nodiscard]] ActivationGrad activation_grad(int layer, const Tensor& grad) const;
 
   const MlpSpec* spec_;
   int device_;

@@ -44,7 +44,7 @@ TEST(Explain, PrintsTheWholeStepAsATable) {
   program.add({DeviceOp{Gemm{grad_weight, grad_out, x, true, false, 1}}, 0, Lane::kCompute,
                Phase::kBackward, 0});
   order(program);
-  EXPECT_EQ(explain(program), R"(Program 'train': one step of 6 nodes, kernels on a GPU: 5
+  EXPECT_EQ(explain(program), R"(Program 'train': one step of 6 nodes, kernels on a GPU: 4
 
 #  phase     layer  lane     op        what                                                                        flops  bytes  waits for
 0  data          -  copy     copy      x[4x2] = host_x[4x2]                                                            0     64  #5 of 2 steps before
@@ -149,11 +149,15 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{ActivationGrad{a, b}}, "a[4x3] = 0 where b[4x3] <= 0"},
       {DeviceOp{ActivationGrad{a, b, Activation::kSigmoid}}, "a[4x3] *= b[4x3] * (1 - b[4x3])"},
       {DeviceOp{ActivationGrad{a, b, Activation::kTanh, 0.75F}}, "a[4x3] *= 1 - (0.75 * b[4x3])^2"},
+      {DeviceOp{ActivationGrad{a, b, Activation::kRelu, 1, row, 1}},
+       "a[4x3] = 0 where b[4x3] <= 0, row[1x3] = its column sums + row[1x3]"},
       {DeviceOp{Dropout{.values = a, .step = count, .rate = 0.2, .first_row = 1, .row_stride = 3}},
        "a[4x3] *= 1.25, or 0 by chance 0.2; drawn by count[1x1] for rows 1, 4, ..."},
       {DeviceOp{SumRows{row, a, 1}}, "row[1x3] = column sums of a[4x3] + row[1x3]"},
       {DeviceOp{PointwiseLoss{one, a, b, c, 12}},
        "one[1x1] = sum of (b[4x3] - c[4x3])^2 / 12, gradient in a[4x3]"},
+      {DeviceOp{PointwiseLoss{one, a, b, c, 12, 0, LossKind::kMse, {}, Activation::kRelu}},
+       "one[1x1] = sum of (b[4x3] - c[4x3])^2 / 12, gradient in a[4x3], 0 where b[4x3] <= 0"},
       {DeviceOp{CrossEntropy{one, a, b, labels, 4}},
        "one[1x1] = cross entropy of b[4x3] with labels labels[4x1] / 4, gradient in a[4x3]"},
       {DeviceOp{CountCorrect{count, a, labels}},

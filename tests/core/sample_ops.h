@@ -59,8 +59,17 @@ inline QuantizedGemm quantized_gemm_of_batch() {
   op.activation = Activation::kRelu;
   return op;
 }
-inline PointwiseLoss mse(float beta = 0) {
-  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 20, beta};
+inline ActivationGrad relu_grad_with_sums(float beta = 0) {
+  return {.grad = f32(0, 4, 5), .from = f32(1, 4, 5), .sums = f32(2, 1, 5), .beta = beta};
+}
+inline PointwiseLoss mse(float beta = 0, Activation after = Activation::kNone) {
+  return {.loss = f32(0, 1, 1),
+          .grad = f32(1, 4, 5),
+          .output = f32(2, 4, 5),
+          .target = f32(3, 4, 5),
+          .count = 20,
+          .beta = beta,
+          .activation = after};
 }
 inline CrossEntropy cross_entropy(float beta = 0) {
   return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), i32(3, 4, 1), 4, beta};

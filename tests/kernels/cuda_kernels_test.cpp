@@ -35,10 +35,12 @@ constexpr std::int64_t kSizes[] = {0, 1, 3, 4, 31, 33, 257, 4099};
 constexpr CudaGeometry kSmall{.multiprocessors = 2, .threads_per_multiprocessor = 256};
 constexpr CudaGeometry kLarge{};
 
-/// Scratch as in a stream: aligned, and full of earlier results.
+/// Memory as of a stream: aligned, and full of earlier results.
 struct alignas(16) Workspace {
   std::byte bytes[kLaunchWorkspaceBytes];
+  unsigned finished_blocks = 0;
   Workspace() { std::memset(bytes, 0xFF, sizeof(bytes)); }
+  [[nodiscard]] LaunchMemory memory() { return {bytes, &finished_blocks}; }
 };
 
 /// Only memory that the op declares may be accessed: the sanitizer reports the rest.
@@ -62,7 +64,9 @@ class Fences {
 void run_as_cuda(const DeviceOp& op, Memory& memory, const CudaGeometry& geometry = kSmall) {
   const auto workspace = std::make_unique<Workspace>();
   const Fences fences(op, memory);
-  ASSERT_EQ(launch(op, memory.addresses(), workspace->bytes, {.geometry = geometry}, nullptr), 0);
+  ASSERT_EQ(launch(op, memory.addresses(), workspace->memory(), {.geometry = geometry}, nullptr),
+            0);
+  EXPECT_EQ(workspace->finished_blocks, 0U) << "the next launch would count wrong";
 }
 
 void run_on_cpu(const DeviceOp& op, Memory& memory) {
@@ -181,11 +185,12 @@ TEST(CudaKernels, TouchNothingBeforeTheKernelsAheadOfThemHaveEnded) {
     Memory ahead = op_case.memory;
     const auto workspace = std::make_unique<Workspace>();
     ASSERT_EQ(
-        launch(op_case.op, plain.addresses(), workspace->bytes, {.geometry = kSmall}, nullptr), 0);
+        launch(op_case.op, plain.addresses(), workspace->memory(), {.geometry = kSmall}, nullptr),
+        0);
     bool follows_kernel = true;
     Absence absence(ahead);
     const KernelTarget target{.geometry = kSmall, .follows_kernel = &follows_kernel};
-    ASSERT_EQ(launch(op_case.op, ahead.addresses(), workspace->bytes, target, nullptr), 0);
+    ASSERT_EQ(launch(op_case.op, ahead.addresses(), workspace->memory(), target, nullptr), 0);
     EXPECT_EQ(ahead.bytes(), plain.bytes());
     EXPECT_FALSE(absence.was_written);
     launched_ahead += absence.blocks > 0 ? 1 : 0;
@@ -208,7 +213,10 @@ struct Compare {
   }
   void operator()(const QuantizedGemm& op) const { expect_equal(op.c); }
   void operator()(const BiasActivation& op) const { expect_equal(op.values); }
-  void operator()(const ActivationGrad& op) const { expect_equal(op.grad); }
+  void operator()(const ActivationGrad& op) const {
+    expect_equal(op.grad);
+    if (op.sums) (*this)(SumRows{.out = *op.sums, .in = op.grad, .beta = op.beta});
+  }
   void operator()(const Dropout& op) const { expect_equal(op.values); }
   void operator()(const CountCorrect& op) const { expect_equal(op.correct); }
   void operator()(const Cast& op) const { expect_equal(op.to); }
@@ -422,7 +430,7 @@ TEST(CudaFlatOps, HaveTheCpusBitsForEverySizeAndAlignment) {
                      << label_of(op) << ", " << n << " numbers, moved by " << shift);
         CpuOps(pool, *product).run(op, cpu.addresses());
         const int before = host_cuda::launches();
-        ASSERT_EQ(launch(op, cuda.addresses(), nullptr, {.geometry = kSmall}, nullptr), 0);
+        ASSERT_EQ(launch(op, cuda.addresses(), {}, {.geometry = kSmall}, nullptr), 0);
         EXPECT_EQ(host_cuda::launches() - before, n == 0 ? 0 : 1);
         EXPECT_EQ(cuda.arrays(), cpu.arrays());
       }
@@ -638,7 +646,7 @@ TEST(CudaLaunch, RefusesWhatLibrariesDoAndStreamsOfTheCpu) {
        {DeviceOp{Gemm{square, square, square}}, DeviceOp{Copy{square, square}},
         DeviceOp{Randn{square, state}}, DeviceOp{Fill{memory.add(1, 1, DType::kI32), 1}}}) {
     try {
-      (void)launch(op, memory.addresses(), nullptr, {.geometry = kSmall}, nullptr);
+      (void)launch(op, memory.addresses(), {}, {.geometry = kSmall}, nullptr);
       ADD_FAILURE() << label_of(op);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kBug);

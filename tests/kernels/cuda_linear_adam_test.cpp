@@ -241,7 +241,7 @@ double worst_error(Layer& before, Layer& after, const ProductCase& product) {
 }
 
 void run(Layer& layer, const KernelTarget& target) {
-  ASSERT_EQ(launch(layer.op, layer.memory.addresses(), nullptr, target, nullptr), 0);
+  ASSERT_EQ(launch(layer.op, layer.memory.addresses(), {}, target, nullptr), 0);
 }
 
 /// Whether everything that the op does not write is unchanged.

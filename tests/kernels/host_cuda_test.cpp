@@ -61,6 +61,39 @@ TEST(HostCuda, ShowsAMissingBarrierAsNan) {
   host_cuda::set_order(Order::kFirstThread);
 }
 
+TEST(HostCuda, RunsTheLastBlockFirstIfItsLastThreadRunsFirst) {
+  std::vector<unsigned> order;
+  host_cuda::set_order(Order::kLastThread);
+  host_cuda::run({2, 2, 1}, {1, 1, 1}, 0, [&] { order.push_back(2 * blockIdx.y + blockIdx.x); });
+  host_cuda::set_order(Order::kFirstThread);
+  EXPECT_THAT(order, testing::ElementsAre(3, 2, 1, 0));
+}
+
+TEST(HostCuda, CountsUpAndStartsAgainAtZero) {
+  unsigned number = 0;
+  std::vector<unsigned> old;
+  const auto count = [&] {
+    __threadfence();
+    old.push_back(atomicInc(&number, 2));
+  };
+  run(4, 1, count);
+  EXPECT_THAT(old, testing::ElementsAre(0, 1, 2, 0));
+  EXPECT_EQ(number, 1U);
+}
+
+TEST(HostCuda, FindsACountWithoutAFence) {
+  unsigned number = 0;
+  EXPECT_THAT(
+      ([&] {
+        run(1, 1, [&] {
+          __threadfence();
+          atomicInc(&number, 2);
+          atomicInc(&number, 2);
+        });
+      }),
+      ThrowsMessage<std::runtime_error>(testing::HasSubstr("a thread counts without a fence")));
+}
+
 TEST(HostCuda, RunsNeighbouringBlocksInOppositeOrders) {
   std::vector<unsigned> last(3);
   const auto kernel = [&] { last[blockIdx.x] = threadIdx.x; };

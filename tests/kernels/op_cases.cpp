@@ -472,11 +472,23 @@ void add_reductions(CaseList& list, const Shape& s) {
     list.add("sum_rows" + suffix, [&](Memory& memory) {
       return SumRows{memory.add(1, s.cols), memory.add(s.rows, s.cols), beta};
     });
+    for (const Activation activation : kValuesOf<Activation>) {
+      if (activation == Activation::kNone) continue;
+      list.add(fmt::format("gradient of {} and sums{}", name_of(activation), suffix),
+               [&](Memory& memory) {
+                 return ActivationGrad{.grad = memory.add(s.rows, s.cols),
+                                       .from = memory.add(s.rows, s.cols),
+                                       .activation = activation,
+                                       .sums = memory.add(1, s.cols),
+                                       .beta = beta};
+               });
+    }
     for (const LossKind kind : kValuesOf<LossKind>) {
       if (!is_pointwise(kind)) continue;
       PointwiseLoss op;
+      const Activation activation = beta == 0 ? Activation::kNone : Activation::kRelu;
       list.add(
-          std::string(traits_of(kind).label) + suffix,
+          fmt::format("{} after {}{}", traits_of(kind).label, name_of(activation), suffix),
           [&](Memory& memory) {
             const DType targets = takes_labels(kind) ? DType::kI32 : DType::kF32;
             return op = PointwiseLoss{.loss = memory.add(1, 1),
@@ -485,7 +497,8 @@ void add_reductions(CaseList& list, const Shape& s) {
                                       .target = memory.add(s.rows, s.cols, targets),
                                       .count = numbers,
                                       .beta = beta,
-                                      .kind = kind};
+                                      .kind = kind,
+                                      .activation = activation};
           },
           [&](Memory& memory) {
             for (float& output : memory.values(op.output)) output *= 3;  // beyond Huber's corner
@@ -583,7 +596,10 @@ std::vector<std::string_view> narrow_operands(const DeviceOp& op) {
     if (std::get<BiasActivation>(op).bias) return {};
     return {"values", "pre_activation"};
   }
-  if (std::holds_alternative<ActivationGrad>(op)) return {"grad", "from"};
+  if (const auto* const grad = std::get_if<ActivationGrad>(&op)) {
+    return grad->sums ? std::vector<std::string_view>{}
+                      : std::vector<std::string_view>{"grad", "from"};
+  }
   if (std::holds_alternative<Dropout>(op)) return {"values"};
   if (const auto* const sum = std::get_if<SumRows>(&op)) {
     return sum->beta == 0 ? std::vector<std::string_view>{"out", "in"}

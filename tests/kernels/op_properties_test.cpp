@@ -294,6 +294,59 @@ TEST(Optimizers, LeavePaddingZero) {
                memory);
 }
 
+/// Runs the ops one after the other.
+template <class... Ops>
+std::vector<std::byte> bytes_after(Memory memory, const Ops&... ops) {
+  (run(ops, memory), ...);
+  return memory.bytes();
+}
+
+TEST(PointwiseLoss, WithAReluHasTheBitsOfItsGradientInASecondOp) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const LossKind kind : kValuesOf<LossKind>) {
+      if (!is_pointwise(kind)) continue;
+      SCOPED_TRACE(name_of(kind));
+      Memory memory;
+      const DType targets = takes_labels(kind) ? DType::kI32 : DType::kF32;
+      const PointwiseLoss loss{.loss = memory.add(1, 1),
+                               .grad = memory.add(40, 501, type),
+                               .output = memory.add(40, 501, type),
+                               .target = memory.add(40, 501, targets),
+                               .count = 40 * 501,
+                               .kind = kind};
+      std::vector<float> outputs(40 * 501);
+      TorchGenerator(1).randn(outputs);
+      outputs.front() = std::nanf("");
+      outputs.back() = 0;
+      set_numbers(memory, loss.output, outputs);
+      if (!takes_labels(kind)) TorchGenerator(2).randn(memory.values(loss.target));
+      PointwiseLoss with_relu = loss;
+      with_relu.activation = Activation::kRelu;
+      EXPECT_EQ(bytes_after(memory, with_relu),
+                bytes_after(memory, loss, ActivationGrad{loss.grad, loss.output}));
+      EXPECT_NE(bytes_after(memory, with_relu), bytes_after(memory, loss));
+    }
+  }
+}
+
+TEST(ActivationGrad, WithSumsHasTheBitsOfASecondOpThatSums) {
+  for (const Activation activation : kValuesOf<Activation>) {
+    if (activation == Activation::kNone) continue;
+    SCOPED_TRACE(name_of(activation));
+    Memory memory;
+    ActivationGrad grad{memory.add(300, 257), memory.add(300, 257), activation};
+    const SumRows sums{.out = memory.add(1, 257), .in = grad.grad, .beta = 1};
+    std::uint64_t seed = 0;
+    for (const Tensor& tensor : {grad.grad, grad.from, sums.out}) {
+      TorchGenerator(++seed).randn(memory.values(tensor));
+    }
+    const auto apart = bytes_after(memory, grad, sums);
+    grad.sums = sums.out;
+    grad.beta = sums.beta;
+    EXPECT_EQ(bytes_after(memory, grad), apart);
+  }
+}
+
 /// The loss of an op after one of its inputs is changed by `by`.
 double moved_loss(const DeviceOp& op, const Memory& start, const Tensor& input, std::size_t i,
                   const Tensor& loss, float by) {

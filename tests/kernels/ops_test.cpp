@@ -247,6 +247,17 @@ struct Oracle {
       ASSERT_NEAR(after.values(op.grad)[i], expected, 8 * kUlp * std::abs(grad) * (1 + from * from))
           << name_of(op.activation) << " from " << from;
     }
+    if (!op.sums) return;
+    for (std::int64_t j = 0; j < op.grad.cols; ++j) {
+      double sum = kept(op.beta, before, *op.sums, static_cast<std::size_t>(j));
+      double size = std::abs(sum);
+      for (std::int64_t i = 0; i < op.grad.rows; ++i) {
+        const auto at = static_cast<std::size_t>(i * op.grad.cols + j);
+        sum += static_cast<double>(after.values(op.grad)[at]);
+        size += std::abs(static_cast<double>(after.values(op.grad)[at]));
+      }
+      ASSERT_NEAR(after.values(*op.sums)[static_cast<std::size_t>(j)], sum, 20 * kUlp * size);
+    }
   }
 
   /// The generator's known answers have their own tests.
@@ -291,7 +302,9 @@ struct Oracle {
       const double target = takes_labels(op.kind)
                                 ? before.values<std::int32_t>(op.target)[at]
                                 : static_cast<double>(before.values(op.target)[at]);
-      const auto [term, slope] = term_of(op.kind, output.at(i), target);
+      const auto [term, of_output] = term_of(op.kind, output.at(i), target);
+      const bool is_cut = op.activation == Activation::kRelu && output.at(i) <= 0;
+      const double slope = is_cut ? 0 : of_output;
       sum += term;
       ASSERT_NEAR(after.values(op.grad)[at], slope / count,
                   3 * kUlp * (1 + std::abs(slope)) / count)

@@ -46,6 +46,7 @@ struct Fiber {
   std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
   State state = State::kNew;
   bool has_begun = false;
+  bool has_fenced = false;
   Index thread;
   Shuffle kind = Shuffle::kXor;
   unsigned lanes = 0;
@@ -157,6 +158,7 @@ void Grid::prepare(std::size_t i) {
   const Index size = place.block_size;
   fiber.state = State::kNew;
   fiber.has_begun = false;
+  fiber.has_fenced = false;
   fiber.copies.clear();
   fiber.committed = 0;
   fiber.accesses.clear();
@@ -350,14 +352,28 @@ void run(Index grid, Index block, std::size_t shared_bytes, const std::function<
          Begin begin) {
   Grid launch(grid, block, shared_bytes, kernel, begin);
   active = &launch;
-  bool backward = first_order == Order::kLastThread;
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x, backward = !backward) {
-        launch.run_block({x, y, z}, backward);
-      }
-    }
+  const bool reversed = first_order == Order::kLastThread;
+  const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
+  for (std::uint64_t i = 0; i < blocks; ++i) {
+    const std::uint64_t number = reversed ? blocks - 1 - i : i;
+    const Index index{static_cast<unsigned>(number % grid.x),
+                      static_cast<unsigned>(number / grid.x % grid.y),
+                      static_cast<unsigned>(number / grid.x / grid.y)};
+    launch.run_block(index, (number % 2 == 1) != reversed);
   }
+}
+
+void fence() {
+  active->fiber().has_fenced = true;
+}
+
+unsigned count_up(unsigned* number, unsigned most) {
+  bool& has_fenced = active->fiber().has_fenced;
+  require(has_fenced, "a thread counts without a fence");
+  has_fenced = false;
+  const unsigned old = *number;
+  *number = old >= most ? 0 : old + 1;
+  return old;
 }
 
 void set_queue(Queue queue) {

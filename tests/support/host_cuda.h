@@ -7,9 +7,10 @@
 // neighbouring blocks, which exposes results that depend on their order.
 //
 // Detected: barriers and shuffles that not all threads reach; reads of shared memory that lack a
-// barrier or precede the end of the copy they need; bank conflicts; misaligned vectors; and, under
-// AddressSanitizer, accesses out of bounds. Not detected: effects of the hardware (caches, races
-// between blocks, the bits of approximations, the number of registers).
+// barrier or precede the end of the copy they need; bank conflicts; misaligned vectors; blocks
+// counted as finished without a fence after their writes; and, under AddressSanitizer, accesses out
+// of bounds. Not detected: effects of the hardware (caches, races between blocks, the bits of
+// approximations, the number of registers).
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ struct Place {
 };
 extern Place place;
 
-/// The thread of the first block that runs first.
+/// Which thread of the first block runs first; with kLastThread, the last block also runs first.
 enum class Order { kFirstThread, kLastThread };
 
 /// Sets the order for all runs from now on.
@@ -101,6 +102,11 @@ using WarpAct = void (*)(const Lane (&lanes)[32]);
 void run_by_warp(Lane lane, WarpAct act);
 
 void synchronize_threads();
+
+/// CUDA's __threadfence() and atomicInc(). Throws if the thread has not called fence() since it
+/// last counted: what its block wrote may not be visible to a block that sees the count.
+void fence();
+unsigned count_up(unsigned* number, unsigned most);
 
 /// The value held by lane `source` of a warp, or by the partner `lane ^ mask`. Every thread named
 /// in `lanes` must call it.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/checker.h"
+#include "core/printer.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -201,7 +202,9 @@ class ListeningScheme final : public Scheme {
 };
 
 TEST(Draft, TellsOnceAStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
-  StepSpec spec{.model = {.layout = ParameterLayout({5, 4, 3})}, .batch_size = 4, .accumulate = 3};
+  StepSpec spec{.model = {.layout = ParameterLayout({5, 4, 3}), .fusion = false},
+                .batch_size = 4,
+                .accumulate = 3};
   const ListeningScheme scheme;
   const StepPrograms programs(spec, &scheme);
   EXPECT_THAT(scheme.heard,
@@ -216,6 +219,36 @@ TEST(Draft, TellsOnceAStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
     return all;
   };
   EXPECT_EQ(labels(programs.train().program), labels(StepPrograms(spec).train().program));
+}
+
+TEST(Draft, TellsOfBothGradientsThatOneNodeMakesAfterIt) {
+  const StepSpec spec{.model = {.layout = ParameterLayout({5, 4, 3}), .last_relu = false},
+                      .batch_size = 4};
+  const ListeningScheme scheme;
+  const StepPrograms programs(spec, &scheme);
+  EXPECT_THAT(scheme.heard,
+              testing::IsSupersetOf({"grad_output 0: grad_out0", "grad_bias 0: grad_out0"}));
+}
+
+/// By hand, for DEPTH linear layers, each with a ReLU. Products: DEPTH forward, DEPTH for weights
+/// if their gradients are stored, DEPTH - 1 for inputs.
+TEST(StepPrograms, LaunchAsFewKernelsAsTheirDataFlowAllows) {
+  const auto kernels = [](const MlpSpec& model) {
+    return launches_of(StepPrograms({.model = model, .batch_size = 4}).train().program);
+  };
+  for (const std::int64_t depth : {1, 2, 6}) {
+    const std::vector<std::int64_t> widths(static_cast<std::size_t>(depth) + 1, 8);
+    MlpSpec model{.layout = ParameterLayout(widths)};
+    // The products, a loss, a gradient of ReLU or a sum for each bias, and one update.
+    EXPECT_EQ(kernels(model), (3 * depth - 1) + 1 + depth + 1);
+    // Without products for weights and sums for biases; the last ReLU's gradient is in the loss.
+    model.stores_gradients = false;
+    EXPECT_EQ(kernels(model), (2 * depth - 1) + 1 + (depth - 1) + depth);
+    // Bias and ReLU after each product, and both gradients of them in kernels of their own.
+    model.stores_gradients = true;
+    model.fusion = false;
+    EXPECT_EQ(kernels(model), (3 * depth - 1) + depth + 1 + 2 * depth + 1);
+  }
 }
 
 }  // namespace

@@ -87,6 +87,15 @@ struct OpRunner {
 
   void operator()(const ActivationGrad& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {
+      if (op.sums) {
+        const ActivationGradElement<Formula, float> element(op, addresses);
+        return sum_rows(SumRows{.out = *op.sums, .in = op.grad, .beta = op.beta},
+                        [&, cols = op.grad.cols](std::int64_t first, std::int64_t last) {
+                          for (std::int64_t row = 0; row < op.grad.rows; ++row)
+                            for (std::int64_t col = first; col < last; ++col)
+                              element(row * cols + col);
+                        });
+      }
       with_number(op.grad.dtype, [&]<class Number>(Number) {
         for_elements(op.grad.size(), ActivationGradElement<Formula, Number>(op, addresses));
       });
@@ -105,12 +114,19 @@ struct OpRunner {
   }
 
   void operator()(const SumRows& op) const {
+    sum_rows(op, [](std::int64_t /*first*/, std::int64_t /*last*/) {});
+  }
+
+  /// Calls prepare(first, last) before columns first .. last - 1 are added.
+  template <class Prepare>
+  void sum_rows(const SumRows& op, const Prepare& prepare) const {
     with_number(op.in.dtype, [&]<class In>(In) {
       with_number(op.out.dtype, [&]<class Out>(Out) {
         Out* const out = addresses.at<Out>(op.out);
         const In* const in = addresses.at<In>(op.in);
         const std::int64_t grain = rows_per_task(op.in.rows * kSumColumns) * kSumColumns;
         for_ranges(pool, op.in.cols, grain, [&](std::int64_t first, std::int64_t last) {
+          prepare(first, last);
           sum_columns(in, op.in.rows, op.in.cols, first, last, [&](std::int64_t column, float sum) {
             const float old = op.beta == 0.0F ? 0.0F : float_of(out[column]);
             out[column] = rounded<Out>(accumulate(sum, op.beta, old));
@@ -124,19 +140,16 @@ struct OpRunner {
   void operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();
     float* loss = addresses.at(op.loss);
-    with_loss(op.kind, [&]<class Formula>(Formula) {
-      with_number(op.output.dtype, [&]<class Number>(Number) {
-        const LossElement<Formula, Number> shared(op, addresses);
-        pool.run(1 + (n + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
-          const LossElement<Formula, Number> element = shared;
-          if (task == 0) {
-            const float sum = contiguous_sum(n, [=](std::int64_t i) { return element.value(i); });
-            *loss = accumulate(sum / static_cast<float>(op.count), op.beta, *loss);
-          } else {
-            const std::int64_t end = std::min(n, task * kGrain);
-            for (std::int64_t i = (task - 1) * kGrain; i < end; ++i) element(i);
-          }
-        });
+    with_loss_element(op, addresses, [&](const auto& shared) {
+      pool.run(1 + (n + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
+        const auto element = shared;
+        if (task == 0) {
+          const float sum = contiguous_sum(n, [=](std::int64_t i) { return element.value(i); });
+          *loss = accumulate(sum / static_cast<float>(op.count), op.beta, *loss);
+        } else {
+          const std::int64_t end = std::min(n, task * kGrain);
+          for (std::int64_t i = (task - 1) * kGrain; i < end; ++i) element(i);
+        }
       });
     });
   }

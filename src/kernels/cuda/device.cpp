@@ -216,7 +216,7 @@ void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
     target.follows_kernel = &stream.follows_kernel;
   }
   const int status =
-      barestep::launch(op, addresses, stream.workspace().data(), target, stream.handle());
+      barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
   context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
 }
 

@@ -32,7 +32,7 @@ constexpr dim3 kTile(kTileCols, kTileRows);
 /// Launches one op; one overload for each op type.
 struct Launcher {
   const Addresses& addresses;
-  double* partials;
+  LaunchMemory memory;
   const KernelTarget& target;
   KernelQueue queue;
   const CudaGeometry& geometry = target.geometry;
@@ -113,6 +113,15 @@ struct Launcher {
 
   cudaError_t operator()(const ActivationGrad& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
+      if (op.sums) {
+        const ActivationGradElement<Formula, float> element(op, addresses);
+        constexpr int kCount = kPackOf<float>;
+        const bool aligned = op.grad.cols % kCount == 0 && are_aligned(element.grad, element.from);
+        return start(queue, column_tiles(op.grad.cols, kCount), dim3(kSumThreads, kSumRows),
+                     aligned ? activation_grad_sums<kCount, true, Formula>
+                             : activation_grad_sums<kCount, false, Formula>,
+                     addresses.at(*op.sums), element, op.grad.rows, op.grad.cols, op.beta);
+      }
       return with_number(op.grad.dtype, [&]<class Number>(Number) {
         const ActivationGradElement<Formula, Number> element(op, addresses);
         return each<kPackOf<Number>>(op.grad.size(), are_aligned(element.grad, element.from),
@@ -144,8 +153,7 @@ struct Launcher {
         constexpr int kCount = kPackOf<In>;
         const In* const in = addresses.at<In>(op.in);
         const bool aligned = op.in.cols % kCount == 0 && are_aligned(in);
-        return start(queue, dim3(static_cast<unsigned>(tiles(op.in.cols, kSumThreads * kCount))),
-                     dim3(kSumThreads, kSumRows),
+        return start(queue, column_tiles(op.in.cols, kCount), dim3(kSumThreads, kSumRows),
                      aligned ? sum_rows<kCount, true, Out, In> : sum_rows<kCount, false, Out, In>,
                      addresses.at<Out>(op.out), in, op.in.rows, op.in.cols, op.beta);
       };
@@ -157,23 +165,19 @@ struct Launcher {
     const std::int64_t n = op.output.size();
     const int blocks =
         partial_blocks(tiles(n, std::int64_t{kVectorBytes} / bytes_of(op.output.dtype)));
-    const cudaError_t error = with_loss(op.kind, [&]<class Formula>(Formula) {
-      return with_number(op.output.dtype, [&]<class Number>(Number) {
-        const LossElement<Formula, Number> element(op, addresses);
-        constexpr int kCount = kPackOf<Number>;
-        const bool aligned = are_aligned(element.output, element.target, element.grad);
-        return start(queue, blocks,
-                     aligned ? pointwise_loss<kCount, true, Formula, Number>
-                             : pointwise_loss<kCount, false, Formula, Number>,
-                     partials, n, element);
-      });
+    return with_loss_element(op, addresses, [&]<class Element>(const Element& element) {
+      constexpr int kCount = kPackOf<typename Element::Value>;
+      const bool aligned = are_aligned(element.output, element.target, element.grad);
+      return start(
+          queue, blocks,
+          aligned ? pointwise_loss<kCount, true, Element> : pointwise_loss<kCount, false, Element>,
+          partials(), n, element, total_of(op));
     });
-    return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
 
   cudaError_t operator()(const CrossEntropy& op) const {
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
-    const cudaError_t error = with_number(op.logits.dtype, [&]<class Number>(Number) {
+    return with_number(op.logits.dtype, [&]<class Number>(Number) {
       const CrossEntropyRow<Number> row(op, addresses);
       // With few classes, lanes take single logits, so that more lanes have work.
       constexpr int kCount = kPackOf<Number>;
@@ -182,19 +186,16 @@ struct Launcher {
       const auto kernel = aligned ? cross_entropy<kCount, true, Number>
                           : packs ? cross_entropy<kCount, false, Number>
                                   : cross_entropy<1, false, Number>;
-      return start(queue, blocks, kernel, partials, op.logits.rows, row);
+      return start(queue, blocks, kernel, partials(), op.logits.rows, row, total_of(op));
     });
-    return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
 
   cudaError_t operator()(const CountCorrect& op) const {
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
-    const cudaError_t error = with_number(op.logits.dtype, [&]<class Number>(Number) {
-      return start(queue, blocks, count_correct<Number>, partials, op.logits.rows,
-                   CorrectRow<Number>(op, addresses));
+    return with_number(op.logits.dtype, [&]<class Number>(Number) {
+      return start(queue, blocks, count_correct<Number>, partials(), op.logits.rows,
+                   CorrectRow<Number>(op, addresses), addresses.at<std::int32_t>(op.correct));
     });
-    if (error != cudaSuccess) return error;
-    return start(queue, 1, finish_count, addresses.at<std::int32_t>(op.correct), partials, blocks);
   }
 
   template <OptimizerOp Update>
@@ -333,7 +334,23 @@ struct Launcher {
                             constants);
   }
 
-  [[nodiscard]] OrderRange* ranges() const { return reinterpret_cast<OrderRange*>(partials); }
+  [[nodiscard]] OrderRange* ranges() const {
+    return reinterpret_cast<OrderRange*>(memory.workspace);
+  }
+
+  [[nodiscard]] Partials partials() const {
+    return {reinterpret_cast<double*>(memory.workspace), memory.finished_blocks};
+  }
+
+  template <class LossOp>
+  [[nodiscard]] LossTotal total_of(const LossOp& op) const {
+    return {addresses.at(op.loss), op.count, op.beta};
+  }
+
+  /// The grid of sum_rows.
+  static dim3 column_tiles(std::int64_t cols, int of_thread) {
+    return {static_cast<unsigned>(tiles(cols, std::int64_t{kSumThreads} * of_thread))};
+  }
 
   [[nodiscard]] cudaError_t find_ranges_of(const Tensor& tensor, int blocks) const {
     return start(queue, blocks, find_ranges, ranges(), addresses.at(tensor), tensor.size());
@@ -342,9 +359,8 @@ struct Launcher {
   /// out = the sum of term(i) over [0, n).
   template <class Term>
   cudaError_t sum_of(const Tensor& out, std::int64_t n, const Term& term) const {
-    const int blocks = partial_blocks(n);
-    const cudaError_t error = start(queue, blocks, sum_terms<Term>, partials, n, term);
-    return error != cudaSuccess ? error : finish(out, blocks, 1, 0);
+    return start(queue, partial_blocks(n), sum_terms<Term>, partials(), n, term,
+                 LossTotal{addresses.at(out)});
   }
 
   template <int kCount, class Element>
@@ -377,11 +393,6 @@ struct Launcher {
     return std::clamp(blocks_for(threads, geometry), 1, kMaxPartials);
   }
 
-  [[nodiscard]] cudaError_t finish(const Tensor& loss, int blocks, std::int64_t count,
-                                   float beta) const {
-    return start(queue, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
-  }
-
   /// Whether the array is aligned to 16 bytes; null counts as aligned. Four 16-bit numbers that
   /// accompany four floats need less.
   static bool is_aligned(const void* array) {
@@ -399,16 +410,15 @@ struct Launcher {
 
 }  // namespace
 
-int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
+int launch(const DeviceOp& op, const Addresses& addresses, const LaunchMemory& memory,
            const KernelTarget& target, CudaStream stream) {
-  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), target,
-                             KernelQueue{stream, target.follows_kernel}},
+  return std::visit(Launcher{addresses, memory, target, KernelQueue{stream, target.follows_kernel}},
                     op);
 }
 
 int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
                       const CudaGeometry& geometry, CudaStream stream) {
-  return Launcher{addresses, nullptr, {.geometry = geometry}, KernelQueue{stream}}.dequantize(op);
+  return Launcher{addresses, {}, {.geometry = geometry}, KernelQueue{stream}}.dequantize(op);
 }
 
 }  // namespace barestep

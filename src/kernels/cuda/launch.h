@@ -20,6 +20,16 @@ using CudaStream = CUstream_st*;
 /// The workspace that launch() needs; the same for every op.
 constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
 
+/// Device memory for kernels that sum over a whole grid. Only work on one stream may use it.
+struct LaunchMemory {
+  /// kLaunchWorkspaceBytes, aligned to 16 bytes. Its contents need not survive between ops, so a
+  /// product may share it.
+  std::byte* workspace = nullptr;
+  /// How many blocks of the running kernel have finished: 0 before the first launch, and again
+  /// after every launch.
+  unsigned* finished_blocks = nullptr;
+};
+
 /// A queue for kernels. With `follows_kernel`, a kernel is launched before the previous one ends if
 /// that is one of ours too. `*follows_kernel` is true if the stream's last work is such a kernel;
 /// launches set it. If null, each kernel starts after everything queued before it.
@@ -40,14 +50,11 @@ struct KernelTarget {
 /// Queues the op on `stream`. Never blocks, allocates nothing, can be captured. Not for Gemm and
 /// Copy (Error(kBug)). Tensors may be anywhere the device can reach.
 ///
-/// `workspace` is kLaunchWorkspaceBytes of device memory, aligned to 16 bytes. Only work on
-/// `stream` may use it. Its contents need not survive between ops, so a product may share it.
-///
 /// Returns the CUDA error (cudaError_t) of the first launch that failed, or 0 if none did.
 ///
 /// A label that is not a valid class makes the loss and its row of the gradient NaN, and counts as
 /// wrong in CountCorrect. A kernel cannot throw, but NaN ends the run (kDiverged).
-[[nodiscard]] int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
+[[nodiscard]] int launch(const DeviceOp& op, const Addresses& addresses, const LaunchMemory& memory,
                          const KernelTarget& target, CudaStream stream);
 
 /// Queues, as launch(), the rest of an op whose c holds the int32 sums of products of a and b.

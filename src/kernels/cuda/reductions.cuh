@@ -1,7 +1,7 @@
-// Kernels that sum: column sums, losses, counts. Orders are fixed; there are no atomics.
+// Kernels that sum: column sums, losses, counts. Orders are fixed, so a sum repeats to the bit.
 //
-// Full sums take two launches: every block writes a partial sum, then one block adds those. Losses
-// add float terms in double, so their order has almost no effect.
+// In a full sum every block writes a partial sum, and the block that finishes last adds those.
+// Losses add float terms in double, so their order has almost no effect.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
@@ -19,20 +19,40 @@ constexpr unsigned kAllLanes = 0xffffffffU;
 constexpr int kSumThreads = 8;
 constexpr int kSumRows = 8;
 
+/// The first of the kCount neighbouring columns of a thread of sum_rows.
+template <int kCount>
+__device__ std::int64_t first_column() {
+  return (std::int64_t{blockIdx.x} * kSumThreads + threadIdx.x) * kCount;
+}
+
+/// out = the sum of every thread's `sum` of its columns + beta * out, in the order of the threads'
+/// first rows.
+template <int kCount, class Out>
+__device__ void add_columns(Out* out, const float (&sum)[kCount], std::int64_t cols, float beta) {
+  constexpr int kCols = kSumThreads * kCount;
+  static_assert(kCols <= kSumThreads * kSumRows, "a thread for each column");
+  __shared__ float sums[kSumRows][kCols];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    sums[threadIdx.y][static_cast<int>(threadIdx.x) * kCount + i] = sum[i];
+  __syncthreads();
+  const auto thread = static_cast<int>(threadIdx.y * kSumThreads + threadIdx.x);
+  const std::int64_t col = std::int64_t{blockIdx.x} * kCols + thread;
+  if (thread >= kCols || col >= cols) return;
+  float all = sums[0][thread];
+  for (int row = 1; row < kSumRows; ++row) all += sums[row][thread];
+  const float old = beta == 0.0F ? 0.0F : float_of(out[col]);
+  out[col] = rounded<Out>(accumulate(all, beta, old));
+}
+
 /// out = column sums + beta * out. A thread adds every kSumRows-th row of kCount neighbouring
-/// columns; then the sums of a column are added in the order of their first rows. kAligned: all
-/// rows are aligned to 16 bytes and their length is a multiple of kCount. Grid: tiles of
-/// kSumThreads * kCount columns.
+/// columns. kAligned: all rows are aligned to 16 bytes and their length is a multiple of kCount.
+/// Grid: tiles of kSumThreads * kCount columns.
 template <int kCount, bool kAligned, class Out, class In>
 __global__ void __launch_bounds__(kSumThreads* kSumRows)
     sum_rows(Out* out, const In* in, std::int64_t rows, std::int64_t cols, float beta) {
   begin_kernel();
-  constexpr int kCols = kSumThreads * kCount;
-  static_assert(kCols <= kSumThreads * kSumRows, "a thread for each column");
-  __shared__ float sums[kSumRows][kCols];
-  const auto own = static_cast<int>(threadIdx.x) * kCount;
-  const std::int64_t tile = std::int64_t{blockIdx.x} * kCols;
-  const std::int64_t first = tile + own;
+  const std::int64_t first = first_column<kCount>();
   float sum[kCount] = {};
   if (first < cols) {
 #pragma unroll 8
@@ -42,16 +62,44 @@ __global__ void __launch_bounds__(kSumThreads* kSumRows)
       for (int i = 0; i < kCount; ++i) sum[i] += float_of(pack.of[i]);
     }
   }
+  add_columns(out, sum, cols, beta);
+}
+
+/// Computes the gradient of an activation in place, and out = its column sums + beta * out, in the
+/// order of sum_rows. A thread loads kAtOnce of its rows before it stores them.
+template <int kCount, bool kAligned, class Formula>
+__global__ void __launch_bounds__(kSumThreads* kSumRows)
+    activation_grad_sums(float* out, ActivationGradElement<Formula, float> element,
+                         std::int64_t rows, std::int64_t cols, float beta) {
+  begin_kernel();
+  constexpr int kAtOnce = 4;
+  constexpr std::int64_t kStep = kSumRows;
+  const std::int64_t first = first_column<kCount>();
+  const std::int64_t count = cols - first;
+  float sum[kCount] = {};
+  if (first < cols) {
+    for (std::int64_t row = threadIdx.y; row < rows; row += kAtOnce * kStep) {
+      Pack<float, kCount> grad[kAtOnce], from[kAtOnce];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) sums[threadIdx.y][own + i] = sum[i];
-  __syncthreads();
-  const auto thread = static_cast<int>(threadIdx.y * kSumThreads + threadIdx.x);
-  const std::int64_t col = tile + thread;
-  if (thread >= kCols || col >= cols) return;
-  float all = sums[0][thread];
-  for (int row = 1; row < kSumRows; ++row) all += sums[row][thread];
-  const float old = beta == 0.0F ? 0.0F : float_of(out[col]);
-  out[col] = rounded<Out>(accumulate(all, beta, old));
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (row + k * kStep >= rows) break;
+        const std::int64_t at = (row + k * kStep) * cols + first;
+        grad[k] = load_some<kCount, kAligned>(element.grad + at, count);
+        from[k] = load_some<kCount, kAligned>(element.from + at, count);
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (row + k * kStep >= rows) break;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          grad[k].of[i] = element.of(grad[k].of[i], from[k].of[i]);
+          sum[i] += grad[k].of[i];
+        }
+        store_some<kAligned>(element.grad + (row + k * kStep) * cols + first, grad[k], count);
+      }
+    }
+  }
+  add_columns(out, sum, cols, beta);
 }
 
 /// The sum over the lanes of a warp, in every lane.
@@ -62,7 +110,8 @@ __device__ T warp_sum(T value) {
   return value;
 }
 
-/// The sum over the threads of a block, in its first thread. Call once per kernel.
+/// The sum over the threads of a block, in its first thread. Between two calls, that thread must
+/// pass a barrier with the others.
 static __device__ double block_sum(double value) {
   __shared__ double warps[kBlockWarps];
   value = warp_sum(value);
@@ -73,38 +122,54 @@ static __device__ double block_sum(double value) {
   return value;
 }
 
-/// The sum of the partial sums, in the first thread of a single block.
-static __device__ double total(const double* partials, int count) {
-  double sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockThreads) sum += partials[i];
-  return block_sum(sum);
+/// Where the blocks of a launch leave their sums: kMaxPartials of them, and LaunchMemory's count.
+struct Partials {
+  double* sums;
+  unsigned* finished;
+};
+
+/// Adds the threads' sums over the whole grid. Returns true in one thread, the first of the block
+/// that finishes last, with the total in `sum`. The order of the additions does not depend on which
+/// block that is. Call once per kernel, in all threads.
+static __device__ bool grid_sum(double& sum, const Partials& partials) {
+  __shared__ bool is_last;
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) {
+    partials.sums[blockIdx.x] = sum;
+    __threadfence();  // before the count, so that whoever sees the count sees the sum
+    const unsigned last = gridDim.x - 1;
+    is_last = atomicInc(partials.finished, last) == last;  // which sets it to 0 again
+  }
+  __syncthreads();
+  if (!is_last) return false;
+  __threadfence();
+  sum = 0;
+  // From the second-level cache: the first-level one does not see what other blocks write.
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += kBlockThreads)
+    sum += __ldcg(partials.sums + i);
+  sum = block_sum(sum);
+  return threadIdx.x == 0;
 }
 
-/// loss = sum of partials / count + beta * loss.
-static __global__ void __launch_bounds__(kBlockThreads)
-    finish_loss(float* loss, const double* partials, int blocks, std::int64_t count, float beta) {
-  begin_kernel();
-  const double sum = total(partials, blocks);
-  if (threadIdx.x != 0) return;
-  *loss = accumulate(static_cast<float>(sum / static_cast<double>(count)), beta, *loss);
-}
+/// loss = sum / count + beta * loss.
+struct LossTotal {
+  float* loss;
+  std::int64_t count = 1;
+  float beta = 0;
 
-static __global__ void __launch_bounds__(kBlockThreads)
-    finish_count(std::int32_t* out, const double* partials, int blocks) {
-  begin_kernel();
-  const double sum = total(partials, blocks);
-  if (threadIdx.x == 0) *out = static_cast<std::int32_t>(sum);
-}
+  __device__ void operator()(double sum) const {
+    *loss = accumulate(static_cast<float>(sum / static_cast<double>(count)), beta, *loss);
+  }
+};
 
-/// Each block's part of the sum of term(i).
+/// total(the sum of term(i) over [0, n)).
 template <class Term>
 __global__ void __launch_bounds__(kBlockThreads)
-    sum_terms(double* partials, std::int64_t n, Term term) {
+    sum_terms(Partials partials, std::int64_t n, Term term, LossTotal total) {
   begin_kernel();
   double sum = 0;
   for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) sum += term(i);
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  if (grid_sum(sum, partials)) total(sum);
 }
 
 /// One thread is enough: there is one number per layer.
@@ -144,12 +209,11 @@ static __global__ void end_loss_scale(UpdateLossScale op, float* scale, const fl
 }
 
 /// Writes the gradient of `count` neighbouring numbers; returns the sum of their terms.
-template <int kCount, bool kAligned, class Formula, class Number>
-__device__ double pack_of_loss(const LossElement<Formula, Number>& element, std::int64_t first,
-                               std::int64_t count) {
+template <int kCount, bool kAligned, class Element>
+__device__ double pack_of_loss(const Element& element, std::int64_t first, std::int64_t count) {
   const auto output = load_some<kCount, kAligned>(element.output + first, count);
   const auto target = load_some<kCount, kAligned>(element.target + first, count);
-  Pack<Number, kCount> grad;
+  Pack<typename Element::Value, kCount> grad;
   double sum = 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -160,19 +224,18 @@ __device__ double pack_of_loss(const LossElement<Formula, Number>& element, std:
   return sum;
 }
 
-/// The gradient, and each block's part of the sum of the terms. A thread processes kCount
-/// neighbouring numbers at a time, whether or not all arrays are aligned to 16 bytes (kAligned).
-template <int kCount, bool kAligned, class Formula, class Number>
+/// The gradient, and the sum of the terms. A thread processes kCount neighbouring numbers at a
+/// time, whether or not all arrays are aligned to 16 bytes (kAligned).
+template <int kCount, bool kAligned, class Element>
 __global__ void __launch_bounds__(kBlockThreads)
-    pointwise_loss(double* partials, std::int64_t n, LossElement<Formula, Number> element) {
+    pointwise_loss(Partials partials, std::int64_t n, Element element, LossTotal total) {
   begin_kernel();
   double sum = 0;
   std::int64_t first = kCount * grid_thread();
   for (; first + kCount <= n; first += kCount * grid_threads())
     sum += pack_of_loss<kCount, kAligned>(element, first, kCount);
   if (first < n) sum += pack_of_loss<kCount, false>(element, first, n - first);
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  if (grid_sum(sum, partials)) total(sum);
 }
 
 /// The largest of a row's logits, or NaN if there is one, in every lane of the warp.
@@ -233,26 +296,29 @@ __device__ float cross_entropy_row(const CrossEntropyRow<Number>& op, std::int64
   return cross_entropy_loss(float_of(x[label]), largest, sum, op.weights, op.cols, shifted);
 }
 
-/// Calls row_value(row) for every row, with one warp per row, and adds the values up by block.
+/// Calls row_value(row) for every row, with one warp per row. Returns like grid_sum.
 template <class RowValue>
-__device__ void sum_over_rows(double* partials, std::int64_t rows, const RowValue& row_value) {
-  double sum = 0;
+__device__ bool sum_over_rows(double& sum, const Partials& partials, std::int64_t rows,
+                              const RowValue& row_value) {
+  sum = 0;
   const std::int64_t warps = grid_threads() / kWarpThreads;
   for (std::int64_t row = grid_thread() / kWarpThreads; row < rows; row += warps) {
     const double value = row_value(row);
     if (threadIdx.x % kWarpThreads == 0) sum += value;
   }
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  return grid_sum(sum, partials);
 }
 
 template <int kCount, bool kAligned, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
-    cross_entropy(double* partials, std::int64_t rows, CrossEntropyRow<Number> op) {
+    cross_entropy(Partials partials, std::int64_t rows, CrossEntropyRow<Number> op,
+                  LossTotal total) {
   begin_kernel();
-  sum_over_rows(partials, rows, [&](std::int64_t row) -> double {
+  double sum = 0;
+  const auto loss_of = [&](std::int64_t row) -> double {
     return cross_entropy_row<kCount, kAligned>(op, row);
-  });
+  };
+  if (sum_over_rows(sum, partials, rows, loss_of)) total(sum);
 }
 
 /// Whether a row's largest logit, the first of equals, is the label's; one warp, result in every
@@ -276,10 +342,13 @@ __device__ bool is_correct_row(const CorrectRow<Number>& op, std::int64_t row) {
 
 template <class Number>
 __global__ void __launch_bounds__(kBlockThreads)
-    count_correct(double* partials, std::int64_t rows, CorrectRow<Number> op) {
+    count_correct(Partials partials, std::int64_t rows, CorrectRow<Number> op, std::int32_t* out) {
   begin_kernel();
-  sum_over_rows(partials, rows,
-                [&](std::int64_t row) -> double { return is_correct_row(op, row) ? 1 : 0; });
+  double sum = 0;
+  const auto is_correct = [&](std::int64_t row) -> double {
+    return is_correct_row(op, row) ? 1 : 0;
+  };
+  if (sum_over_rows(sum, partials, rows, is_correct)) *out = static_cast<std::int32_t>(sum);
 }
 
 }  // namespace barestep

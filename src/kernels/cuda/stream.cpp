@@ -177,9 +177,11 @@ CudaDeviceStream::CudaDeviceStream(CudaContext& context, StreamRole role)
   context.require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
                   "cudaStreamCreateWithPriority");
   handle_.reset(stream);
+  constexpr std::size_t kBytes = kLaunchWorkspaceBytes + sizeof(unsigned);
   void* scratch = nullptr;
-  context.require(cudaMalloc(&scratch, kLaunchWorkspaceBytes), "cudaMalloc", kLaunchWorkspaceBytes);
+  context.require(cudaMalloc(&scratch, kBytes), "cudaMalloc", static_cast<std::int64_t>(kBytes));
   scratch_.reset(static_cast<std::byte*>(scratch));
+  context.require(cudaMemsetAsync(scratch, 0, kBytes, stream), "cudaMemsetAsync");
   workspace_ = {scratch_.get(), kLaunchWorkspaceBytes};
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "core/device.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 
 namespace barestep {
@@ -93,8 +94,8 @@ enum class StreamRole {
 
 class CudaDeviceStream final : public Stream {
  public:
-  /// `context` must outlive the stream. Allocates scratch memory for our kernels; set_workspace()
-  /// replaces it.
+  /// `context` must outlive the stream. Allocates memory for our kernels; set_workspace() replaces
+  /// its workspace.
   explicit CudaDeviceStream(CudaContext& context, StreamRole role = StreamRole::kEqual);
   /// Finishes all queued work.
   ~CudaDeviceStream() override;
@@ -110,6 +111,9 @@ class CudaDeviceStream final : public Stream {
 
   [[nodiscard]] cudaStream_t handle() const { return handle_.get(); }
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
+  [[nodiscard]] LaunchMemory launch_memory() const {
+    return {workspace_.data(), reinterpret_cast<unsigned*>(scratch_.get() + kLaunchWorkspaceBytes)};
+  }
   [[nodiscard]] StreamRole role() const { return role_; }
   /// Whether the last work of a capture is a kernel of ours, so that another may be launched before
   /// it ends. Code that queues anything else sets it to false.
@@ -119,7 +123,7 @@ class CudaDeviceStream final : public Stream {
   CudaContext& context_;
   StreamRole role_;
   OwnedStream handle_;
-  OwnedDeviceMemory scratch_;
+  OwnedDeviceMemory scratch_;  // a workspace, and LaunchMemory's count of blocks
   std::span<std::byte> workspace_;
 };
 

@@ -25,6 +25,8 @@ inline const host_cuda::Index& blockDim = host_cuda::place.block_size;
 inline const host_cuda::Index& gridDim = host_cuda::place.grid_size;
 
 #define __syncthreads() ::host_cuda::synchronize_threads()
+#define __threadfence() ::host_cuda::fence()
+#define atomicInc(number, most) ::host_cuda::count_up(number, most)
 #define __shfl_xor_sync(lanes, value, mask) \
   ::host_cuda::shuffle(::host_cuda::Shuffle::kXor, lanes, value, mask)
 #define __shfl_down_sync(lanes, value, delta) \
@@ -50,6 +52,10 @@ struct alignas(16) float4 {
 
 template <class T>
 T __ldcs(const T* from) {
+  return *from;
+}
+template <class T>
+T __ldcg(const T* from) {
   return *from;
 }
 template <class T>
