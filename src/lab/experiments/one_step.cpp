@@ -125,7 +125,7 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
         longest.names.front(), percent_text(longest.share), percent_text(equal));
   }
   return fmt::format(
-      "No layer stands out: the longest, {}, takes {} of all layers' time, an equal "
+      "No layer stands out: the longest, {}, takes {} of all layers' time; an equal "
       "share is {}.",
       longest.names.front(), percent_text(longest.share), percent_text(equal));
 }
