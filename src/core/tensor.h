@@ -1,6 +1,6 @@
 // A tensor: the place of numbers in memory, not the numbers themselves.
 //
-// Tensors are unbound: a buffer, an offset and a shape. Programs are built, costed, checked and
+// Tensors are unbound: a buffer, an offset and a shape. Programs are built, priced, checked and
 // printed with them before any memory exists. When a program runs, an address table
 // (core/addresses.h) binds them.
 #pragma once

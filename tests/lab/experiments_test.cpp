@@ -377,11 +377,11 @@ std::vector<Opposites> opposites_of_one_step() {
                         .first_phase_s = {{"forward", forward}, {"data", data}}};
     };
   };
-  all.push_back({"warmup", reasons(0.02, 0.002), "Most of that is forward", reasons(0.01, 0.018),
-                 "Most of that is waiting for data", reasons(0.004, 0.001),
-                 "Which part of it is longest is unclear"});
-  all.push_back({"warmup", reasons(0.02, 0.002), "Most of that is forward", reasons(0.0135, 0.009),
-                 "The largest part of that is forward"});
+  all.push_back({"warmup", reasons(0.02, 0.002), "Most of the extra time is forward",
+                 reasons(0.01, 0.018), "Most of the extra time is waiting for data",
+                 reasons(0.004, 0.001), "Which part of the extra time is largest is unclear"});
+  all.push_back({"warmup", reasons(0.02, 0.002), "Most of the extra time is forward",
+                 reasons(0.0135, 0.009), "The largest part of the extra time is forward"});
   const auto seeds = [](const char* again, const char* other) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = 0.01,
