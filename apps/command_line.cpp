@@ -264,7 +264,7 @@ CommandLine merge(std::span<const Option> options,
   }
   if (!overridden.empty()) {
     result.note =
-        fmt::format("the command line wins over the config file: {}", fmt::join(overridden, ", "));
+        fmt::format("the command line overrides the config file: {}", fmt::join(overridden, ", "));
   }
   return result;
 }
@@ -288,7 +288,7 @@ CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::strin
   std::filesystem::path config;
   parser.program().add({.name = "--config",
                         .type = "FILE",
-                        .help = "JSON object of these options; the command line wins over it",
+                        .help = "JSON object of these options; the command line overrides it",
                         .group = "Files",
                         .read = [&config](const RawValue& given) { config = file_path(given); }});
   if (std::string answer = parser.parse(arguments); !answer.empty()) {

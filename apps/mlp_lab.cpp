@@ -106,9 +106,10 @@ void add_study_options(Command& run, StudyOptions& study) {
   run.add(option("--card", "FILE",
                  "the machine's rates, as written by mlp_lab card; without it they are measured",
                  to_path(study.card)));
-  run.add(option("--memory", "SIZE",
-                 "memory of the machine, or of a GPU, that runs may use, as 16GiB (what is free)",
-                 [&study](const RawValue& given) { study.memory = byte_count(given); }));
+  run.add(
+      option("--memory", "SIZE",
+             "memory of the machine, or of a GPU, that runs may use, such as 16GiB (what is free)",
+             [&study](const RawValue& given) { study.memory = byte_count(given); }));
 }
 
 void add_run(ArgumentParser& parser, StudyOptions& study) {
@@ -216,10 +217,10 @@ void add_amdahl(ArgumentParser& parser, AmdahlsLaw& law) {
   Command& amdahl =
       parser.add_command("amdahl", "Calculate Amdahl's law for a serial share of a step.",
                          [&] { print_amdahl(law.serial, law.ranks); });
-  amdahl.add(
-      option("--serial", "S", "the share, from 0 to below 1 (0.3)", [&](const RawValue& given) {
-        law.serial = real_number(given, {.low = 0, .with_low = true, .end = 1});
-      }));
+  amdahl.add(option("--serial", "S", "the share, at least 0 and below 1 (0.3)",
+                    [&](const RawValue& given) {
+                      law.serial = real_number(given, {.low = 0, .with_low = true, .end = 1});
+                    }));
   amdahl.add(
       option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8,16)", to_rank_counts(law.ranks)));
 }

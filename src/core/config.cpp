@@ -16,9 +16,9 @@ std::string text_of(const Range& range) {
 }
 
 std::string text_of(const RealRange& range) {
-  const std::string low = fmt::format("{} {}", range.with_low ? "from" : "above", range.low);
+  const std::string low = fmt::format("{} {}", range.with_low ? "of at least" : "above", range.low);
   return std::isinf(range.end) ? fmt::format("a number {}", low)
-                               : fmt::format("a number {} to below {}", low, range.end);
+                               : fmt::format("a number {} and below {}", low, range.end);
 }
 
 OutOfRange out_of_range(const RealRange& range, double value) {

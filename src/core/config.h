@@ -93,8 +93,8 @@ constexpr Range kCheckpoints{1, 1'000'000};  // --checkpoint-keep
 
 }  // namespace limits
 
-/// "a whole number from 1 to 1024", "a number above 0", "a number from 0 to below 1", for messages
-/// and --help.
+/// "a whole number from 1 to 1024", "a number above 0", "a number of at least 0 and below 1", for
+/// messages and --help.
 std::string text_of(const Range& range);
 std::string text_of(const RealRange& range);
 
@@ -250,7 +250,7 @@ struct ModelConfig {
   std::optional<std::int64_t> depth{};  // default: 6
   std::vector<std::int64_t> layers{};   // widths W0,W1,...; instead of dim and depth
   Activation activation = Activation::kRelu;
-  bool last_relu = true;  // --no-last-relu; a ReLU after the last Linear too
+  bool last_relu = true;  // --no-last-relu; an activation after the last Linear too
   LossKind loss = LossKind::kMse;
   double label_smoothing = 0;
   double dropout = 0;  // probability that a number becomes 0
@@ -316,7 +316,7 @@ struct DeviceConfig {
   std::vector<std::string> devices{};  // mlp_dp: the devices that share a step; cpu or cuda:N
   std::optional<int> threads{};        // CPU device; default: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
-  bool fusion = true;  // bias and ReLU inside the forward product
+  bool fusion = true;  // bias and activation inside the forward product
   bool graph = false;  // captures the step once and launches it as a unit
   Precision precision = Precision::kFp32;
   std::optional<Quantization> quantization{};  // for int8; default: kRow

@@ -100,14 +100,14 @@ constexpr std::size_t kBufferBytes = 4096;
   fail(ExitCode::kCannotCreate, {.what = "output file",
                                  .value = path.string(),
                                  .why = fmt::format("cannot be created: {}", std::strerror(error)),
-                                 .remedy = "choose a path that can be written"});
+                                 .remedy = "choose a writable path"});
 }
 
 [[noreturn]] void fail_making(const fs::path& folder, int error) {
   fail(ExitCode::kCannotCreate, {.what = "folder",
                                  .value = folder.string(),
                                  .why = fmt::format("cannot be created: {}", std::strerror(error)),
-                                 .remedy = "choose one that can be written"});
+                                 .remedy = "choose a writable one"});
 }
 
 [[noreturn]] void fail_writing(const fs::path& path, int error) {

@@ -111,11 +111,12 @@ std::optional<FoundCheckpoint> newest_whole_checkpoint(
     }
   }
   if (steps.empty()) return std::nullopt;
-  fail(ExitCode::kBadData, {.what = "folder of checkpoints",
-                            .value = folder.string(),
-                            .why = fmt::format("has {} checkpoint{}, none of which is whole",
-                                               steps.size(), steps.size() == 1 ? "" : "s"),
-                            .remedy = "remove them to start anew, or name another folder"});
+  fail(ExitCode::kBadData,
+       {.what = "folder of checkpoints",
+        .value = folder.string(),
+        .why = fmt::format("has {} checkpoint{}, none of which is complete", steps.size(),
+                           steps.size() == 1 ? "" : "s"),
+        .remedy = "remove them to start from the beginning, or name another folder"});
 }
 
 CheckpointFolder::CheckpointFolder(std::filesystem::path folder, int keep, FileSystem& files)

@@ -169,7 +169,7 @@ std::filesystem::path scratch_folder() {
     fail(ExitCode::kCannotCreate, {.what = "temporary folder",
                                    .value = named == nullptr ? "/tmp" : named,
                                    .why = error.message(),
-                                   .remedy = "set TMPDIR to a folder that can be written"});
+                                   .remedy = "set TMPDIR to a writable folder"});
   }
   return temporary / fmt::format("mlp_lab-{}", ::getpid());
 }

@@ -242,7 +242,7 @@ const Experiment& experiment_of(std::string_view name) {
   const std::string near(nearest(name, names));
   fail(ExitCode::kUsage, {.what = "experiment",
                           .value = std::string(name),
-                          .why = "there is none of this name",
+                          .why = "no experiment has this name",
                           .remedy = (near.empty() ? "" : "did you mean '" + near + "'? ") +
                                     "mlp_lab list shows all"});
 }

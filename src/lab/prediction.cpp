@@ -123,14 +123,15 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
   const int most = *std::ranges::max_element(ranks);
   if (most > card.most_ranks()) {
     refuse_prediction("--ranks", std::to_string(most),
-                      fmt::format("{} has {}", card.name, card.most_ranks()),
+                      fmt::format("the card of {} has {} devices", card.name, card.most_ranks()),
                       "ask for fewer, or for a machine with a network");
   }
   if (model.data_parallel && most > card.node_ranks) {
-    refuse_prediction("--ranks", std::to_string(most),
-                      fmt::format("data-parallel stays in one process, and a node of {} has {}",
-                                  card.name, card.node_ranks),
-                      "ask for fewer, or use another --scheme");
+    refuse_prediction(
+        "--ranks", std::to_string(most),
+        fmt::format("data-parallel stays in one process, and the card of {} has {} devices a node",
+                    card.name, card.node_ranks),
+        "ask for fewer, or use another --scheme");
   }
   if (!model.batch_per_rank && !model.data_parallel && most > model.batch_size) {
     refuse_prediction("--batch-size", std::to_string(model.batch_size),

@@ -11,7 +11,7 @@ namespace barestep {
 
 /// Where our number in a row comes from.
 enum class PublishedKind {
-  kReproduced,  // computed by running the product's code
+  kReproduced,  // computed by running barestep's code
   kComputed,    // computed by a published rule
   kCited,       // shown for comparison only; neither passes nor fails
 };

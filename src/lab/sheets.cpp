@@ -432,7 +432,7 @@ const Sheet& sheet_of(std::string_view name) {
   const std::string near(nearest(name, names));
   fail(ExitCode::kUsage, {.what = "sheet",
                           .value = std::string(name),
-                          .why = "there is none of this name",
+                          .why = "no sheet has this name",
                           .remedy = (near.empty() ? "" : "did you mean '" + near + "'? ") +
                                     "there are practical3, practical5 and homework1"});
 }

@@ -100,7 +100,7 @@ OptionValue batch_of_each_rank() {
 }
 
 OptionValue betas() {
-  return {JsonKind::kNumbers, "B1,B2", "two numbers from 0 to below 1",
+  return {JsonKind::kNumbers, "B1,B2", "two numbers of at least 0 and below 1",
           [](const RawValue& given, TrainConfig& c) {
             std::tie(c.optimizer.beta1, c.optimizer.beta2) = two_shares(given);
           },
@@ -158,7 +158,7 @@ Table data_options() {
       {.name = "data",
        .help = "fresh random numbers in each step, or files of samples and their labels or "
                "targets: idx (plain or .gz), npy, or the tensors x and y of a safetensors file; "
-               "several files by a pattern, as npy:x-*.npy,y-*.npy",
+               "several files by a pattern, such as npy:x-*.npy,y-*.npy",
        .value = data_files(),
        .agreement = Agreement::kWhetherGiven},  // files are compared by content
       {.name = "workers",
@@ -569,7 +569,7 @@ Table observing_options() {
        .value = flag(&OutputConfig::plan),
        .agreement = kNotShared},
       {.name = "memory",
-       .help = "assume a device with this memory, as 16GiB",
+       .help = "assume a device with this memory, such as 16GiB",
        .value = value_at(&OutputConfig::memory, JsonKind::kNumberOrString, "SIZE", "", &byte_count,
                          [](std::int64_t bytes) { return text_of_number(bytes); }),
        .unset = "what it has",
@@ -610,8 +610,8 @@ Table file_options() {
        .help = "also keep the one with the smallest test loss, in DIR/best",
        .value = flag(&CheckpointConfig::best)},
       {.name = "resume",
-       .help =
-           "continue from the newest whole checkpoint in the folder; start anew if there is none",
+       .help = "continue from the newest complete checkpoint in the folder; start from the "
+               "beginning if there is none",
        .value = flag(&CheckpointConfig::resume)},
       {.name = "resume-from",
        .help = "continue from this checkpoint",

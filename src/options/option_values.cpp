@@ -88,9 +88,9 @@ std::uint64_t seed_number(const RawValue& given) {
 }
 
 std::vector<std::int64_t> widths(const RawValue& given) {
-  const std::string remedy =
-      fmt::format("give {} to {} widths from {} to {}, as 784,512,10", limits::kDepths.first + 1,
-                  limits::kDepths.last + 1, limits::kWidths.first, limits::kWidths.last);
+  const std::string remedy = fmt::format("give {} to {} widths from {} to {}, such as 784,512,10",
+                                         limits::kDepths.first + 1, limits::kDepths.last + 1,
+                                         limits::kWidths.first, limits::kWidths.last);
   std::vector<std::int64_t> numbers;
   for (const std::string_view part : split(given.text, ',')) {
     const std::string name = fmt::format("width {}", numbers.size() + 1);
@@ -121,7 +121,7 @@ void batch_sizes(const RawValue& given, DataConfig& data) {
 }
 
 std::pair<double, double> two_shares(const RawValue& given) {
-  const std::string remedy = "give two numbers from 0 to below 1, as 0.9,0.999";
+  const std::string remedy = "give two numbers of at least 0 and below 1, such as 0.9,0.999";
   const auto parts = split(given.text, ',');
   if (parts.size() != 2) refuse(given, "not two numbers", remedy);
   double numbers[2] = {};
@@ -180,7 +180,7 @@ std::string text_of_segments(std::int64_t segments) {
 }
 
 StepRange step_range(const RawValue& given) {
-  const std::string remedy = "give first:end, as 10:20 for the steps 10 to 19";
+  const std::string remedy = "give first:end, such as 10:20 for the steps 10 to 19";
   const auto parts = split(given.text, ':');
   if (parts.size() != 2) refuse(given, "not two numbers", remedy);
   StepRange range;
@@ -214,7 +214,7 @@ std::vector<std::string> device_names(const RawValue& given) {
   for (const std::string_view part : split(given.text, ',')) {
     if (part == "auto" || !is_device_name(part)) {
       refuse(given, fmt::format("'{}' is not a device", part),
-             "list cpu, cuda or cuda:N, as cuda:0,cuda:1");
+             "list cpu, cuda or cuda:N, such as cuda:0,cuda:1");
     }
     // Each device gets one name: "cuda" and "cuda:00" become "cuda:0".
     int ordinal = 0;
@@ -258,7 +258,7 @@ SlowRank slow_rank(const RawValue& given) {
   const bool whole = parts.size() == 2 && read(parts[0], slow.rank) == Reading::kWhole &&
                      read(parts[1], slow.delay_ms) == Reading::kWhole;
   if (!whole || !limits::kRanks.contains(slow.rank) || !limits::kDelays.contains(slow.delay_ms)) {
-    refuse(given, "not a rank and milliseconds", "give them as 1:20");
+    refuse(given, "not a rank and milliseconds", "give them like 1:20");
   }
   return slow;
 }

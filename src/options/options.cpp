@@ -100,10 +100,10 @@ namespace {
 
 /// The option's value for a comparison, or only whether it is given.
 std::pair<std::string, std::string> setting_of(const Option& option, const TrainConfig& config,
-                                               bool is_told) {
+                                               bool by_value) {
   const std::optional<std::string> text = option.value.text(config);
-  const bool is_given = text && (is_told || text != option.value.text({}));
-  return {fmt::format("--{}", option.name), !is_given ? "not given" : is_told ? *text : "given"};
+  const bool is_given = text && (by_value || text != option.value.text({}));
+  return {fmt::format("--{}", option.name), !is_given ? "not given" : by_value ? *text : "given"};
 }
 
 }  // namespace
@@ -112,8 +112,8 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConf
   std::vector<std::pair<std::string, std::string>> settings;
   for (const Option& option : options_of(TrainerKind::kDdp)) {
     if (option.agreement == Agreement::kNothing) continue;
-    const bool is_told = option.agreement == Agreement::kValue && !is_flag(option);
-    settings.push_back(setting_of(option, config, is_told));
+    const bool by_value = option.agreement == Agreement::kValue && !is_flag(option);
+    settings.push_back(setting_of(option, config, by_value));
   }
   return settings;
 }
@@ -162,7 +162,7 @@ void check_model(const ModelConfig& model) {
   if (model.layers.empty() || (!model.dim && !model.depth)) return;
   fail(ExitCode::kConfiguration,
        {.what = "--layers",
-        .why = fmt::format("does not go with {}", model.dim ? "--dim" : "--depth"),
+        .why = fmt::format("cannot be combined with {}", model.dim ? "--dim" : "--depth"),
         .remedy = "give --layers, or --dim and --depth"});
 }
 
@@ -303,7 +303,7 @@ void check_sweep(const TrainConfig& config) {
                                                                     : nullptr;
   if (file == nullptr) return;
   fail(ExitCode::kConfiguration, {.what = file,
-                                  .why = "does not go with several batch sizes",
+                                  .why = "cannot be combined with several batch sizes",
                                   .remedy = "give one --batch-size, or leave it out"});
 }
 
@@ -332,9 +332,10 @@ void check_evaluation(const TrainConfig& config) {
                             : config.checkpoint.time_limit_s         ? "--time-limit"
                                                                      : nullptr;
   if (other == nullptr) return;
-  fail(ExitCode::kConfiguration, {.what = other,
-                                  .why = "does not go with --evaluate-only, which trains nothing",
-                                  .remedy = "leave one of the two out"});
+  fail(ExitCode::kConfiguration,
+       {.what = other,
+        .why = "cannot be combined with --evaluate-only, which trains nothing",
+        .remedy = "leave one of the two out"});
 }
 
 void check_int8(const TrainConfig& config, TrainerKind trainer) {
@@ -389,10 +390,10 @@ void check_checkpoints(const TrainConfig& config) {
     refuse(lonely, "there is no folder of checkpoints", "give --checkpoint DIR too");
   }
   if (checkpoint.resume && !checkpoint.resume_from.empty()) {
-    refuse("--resume", "does not go with --resume-from", "give one of the two");
+    refuse("--resume", "cannot be combined with --resume-from", "give one of the two");
   }
   if (!checkpoint.resume_from.empty() && !config.output.load.empty()) {
-    refuse("--load", "does not go with --resume-from, whose file has weights",
+    refuse("--load", "cannot be combined with --resume-from, whose file has weights",
            "give one of the two");
   }
   if (checkpoint.best && config.data.test_split == 0) {
@@ -446,7 +447,7 @@ void check_recomputation(const TrainConfig& config) {
     refuse("works only with --plan", "give --plan too, or a number of segments");
   }
   if (is_auto && !config.output.memory) {
-    refuse("there is no memory to fit into", "give --memory too, as 16GiB");
+    refuse("there is no memory to fit into", "give --memory too, such as 16GiB");
   }
   if (config.training.update == Update::kFused) {
     refuse(
@@ -548,8 +549,9 @@ void check_training(const TrainConfig& config) {
   check_optimizer(config.optimizer);
   check_schedule(config.optimizer);
   if (training.steps && training.epochs) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--steps", .why = "does not go with --epochs", .remedy = "give one of the two"});
+    fail(ExitCode::kConfiguration, {.what = "--steps",
+                                    .why = "cannot be combined with --epochs",
+                                    .remedy = "give one of the two"});
   }
   if (!training.epochs && !training.evaluate_only)
     warmup_of(training, training.steps.value_or(kDefaultSteps));
@@ -559,7 +561,7 @@ void check_parallel(const TrainConfig& config) {
   const ParallelConfig& parallel = config.parallel;
   if (parallel.global_batch && parallel.batch_per_rank) {
     fail(ExitCode::kConfiguration, {.what = "--batch-size",
-                                    .why = "does not go with --global-batch-size",
+                                    .why = "cannot be combined with --global-batch-size",
                                     .remedy = "give one of the two"});
   }
   if (parallel.seed_per_rank && config.data.kind != DataKind::kRandn) {
@@ -589,7 +591,7 @@ void check_devices(const DeviceConfig& device) {
                                     .why = std::move(why),
                                     .remedy = std::move(remedy)});
   };
-  if (device.device != "auto") refuse("does not go with --device", "give one of the two");
+  if (device.device != "auto") refuse("cannot be combined with --device", "give one of the two");
   const auto on_cpu = std::ranges::count(device.devices, "cpu");
   if (on_cpu > 0 && on_cpu < std::ssize(device.devices)) {
     refuse("names the CPU and GPUs", "give devices of one kind");

@@ -110,12 +110,12 @@ std::string evaluation_line(const EvaluationReport& report) {
                             seconds_text(report.seconds));
 }
 
-StepFigures::StepFigures(const StepReport& told)
-    : report(told), account(account_of(*told.timeline, kMainLane)) {
-  const HostTimes& host = told.timeline->at(0)->host;
+StepFigures::StepFigures(const StepReport& step)
+    : report(step), account(account_of(*step.timeline, kMainLane)) {
+  const HostTimes& host = step.timeline->at(0)->host;
   queued_s = host.queued_s - host.start_s;
-  account.checkpoint_s = told.checkpoint_s;
-  account.between_s = std::max(0.0, account.between_s - told.checkpoint_s);
+  account.checkpoint_s = step.checkpoint_s;
+  account.between_s = std::max(0.0, account.between_s - step.checkpoint_s);
 }
 
 std::string metrics_record(const StepFigures& step, int rank) {

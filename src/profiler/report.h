@@ -42,7 +42,7 @@ struct StepFigures {
 
   StepFigures() = default;
   /// Computes the figures from the report's timeline.
-  explicit StepFigures(const StepReport& told);
+  explicit StepFigures(const StepReport& step);
 };
 
 /// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s,

@@ -433,13 +433,13 @@ std::optional<std::int64_t> answers_changed(const Evaluation& first, const Evalu
 
 }  // namespace
 
-Evaluation Session::evaluate(MetricsLog* metrics, bool tells_precision, const Evaluation* first) {
+Evaluation Session::evaluate(MetricsLog* metrics, bool with_precision, const Evaluation* first) {
   Evaluation evaluation;
   const Precision precision = config_.device.precision;
   const auto write = [&](const EvaluatedBatch& batch) {
     if (metrics == nullptr) return;
     metrics->write(evaluation_record(config_.data.batch_size, batch,
-                                     tells_precision ? std::optional(precision) : std::nullopt));
+                                     with_precision ? std::optional(precision) : std::nullopt));
   };
   job_.end_all_on_error([&] {
     const FlatWeights weights = weights_of_all();
@@ -452,7 +452,7 @@ Evaluation Session::evaluate(MetricsLog* metrics, bool tells_precision, const Ev
     evaluation = evaluator.run(*config_.training.warmup, on_batch);
     evaluation.precision = precision;
     if (first != nullptr) evaluation.changed = answers_changed(*first, evaluation, job_.ranks());
-    if (metrics != nullptr && tells_precision) {
+    if (metrics != nullptr && with_precision) {
       metrics->write(evaluation_summary_record(evaluation));
     }
     job_.enter(Activity::kEnd);

@@ -108,7 +108,7 @@ class Runner {
   PreparedProgram& prepared(const Program& program);
   void enter(PreparedProgram& program);
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
-  /// Fetches the input of the next step, if it is wished and its slot is free.
+  /// Fetches the input of the next step, if it is wanted and its slot is free.
   void fetch_next();
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
@@ -139,7 +139,7 @@ class Runner {
   std::int64_t entered_ = 0;  // the first step of the current program
   std::int64_t queued_ = 0;
   std::int64_t fetched_ = -1;        // the last step whose input was fetched
-  StepInput* next_input_ = nullptr;  // of the next step, which is of current_, while it is wished
+  StepInput* next_input_ = nullptr;  // of the next step, which is of current_, while it is wanted
   std::int64_t finished_ = 0;
 
   struct Unfinished {

@@ -470,11 +470,11 @@ void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& aske
 bool Trainer::pauses_after(const Batch& batch) const {
   const std::int64_t done = batch.number + 1;
   if (batch.evaluates || was_stopped_ || done == schedule_.steps()) return false;
-  return pause_is_wished_ || (pauses_every_ > 0 && done % pauses_every_ == 0);
+  return pause_is_requested_ || (pauses_every_ > 0 && done % pauses_every_ == 0);
 }
 
 void Trainer::pause(TrainObserver& observer) {
-  pause_is_wished_ = false;
+  pause_is_requested_ = false;
   paused_at_ = position_.steps;
   const double begin_s = now_s();
   observer.on_pause();
@@ -563,7 +563,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
     was_stopped_ = position_.steps < schedule_.steps();
   // The requests for the step after a pause may have been fetched before that pause.
   if (is_requested(StepRequest::kPause, batch, addresses) && batch.number > paused_at_) {
-    pause_is_wished_ = true;
+    pause_is_requested_ = true;
   }
   std::optional<float> own_loss;
   if (communicator_ != nullptr && devices_.size() == 1) {

@@ -96,7 +96,7 @@ std::vector<BadInput> bad_config_files() {
       {10, run, 78, "run.json:1:1: a number where an object should be" + one_object, "3"},
       {10, run, 78, "run.json:1:2: unknown key 'dimm': no option has that name; did you mean dim?",
        "\xEF\xBB\xBF{\"dimm\": 8}"},
-      {10, run, 78, "--steps: does not go with --epochs; give one of the two",
+      {10, run, 78, "--steps: cannot be combined with --epochs; give one of the two",
        "{\"steps\": 3, \"epochs\": 1}"},
   };
 }

@@ -5,7 +5,7 @@
 namespace barestep {
 namespace {
 
-const std::string kNotADevice = " is not a device; list cpu, cuda or cuda:N, as cuda:0,cuda:1";
+const std::string kNotADevice = " is not a device; list cpu, cuda or cuda:N, such as cuda:0,cuda:1";
 
 std::vector<BadInput> bad_device_options() {
   const std::string none = "mlp_dp has no such option; ";
@@ -31,7 +31,7 @@ std::vector<BadInput> bad_device_options() {
       {0,
        {"--devices", ""},
        2,
-       "--devices: the value is empty; list cpu, cuda or cuda:N, as cuda:0,cuda:1"},
+       "--devices: the value is empty; list cpu, cuda or cuda:N, such as cuda:0,cuda:1"},
       {0,
        {"--devices", "cpu", "--devices", "cpu"},
        2,
@@ -44,7 +44,7 @@ std::vector<BadInput> bad_device_options() {
       {0,
        {"--devices", "cpu", "--device", "cpu"},
        78,
-       "--devices 'cpu': does not go with --device; give one of the two"},
+       "--devices 'cpu': cannot be combined with --device; give one of the two"},
       {0, {"--devices", many}, 78, "--devices '" + many + "': names 65 devices; give at most 64"},
       {0,
        {"--batch-size", "4,8"},
@@ -61,7 +61,7 @@ std::vector<BadInput> bad_device_options() {
       {0,
        {"--timeout", "0"},
        2,
-       "--timeout '0': out of range; give a number above 0 to below 1000000000"},
+       "--timeout '0': out of range; give a number above 0 and below 1000000000"},
       {0, {"--show-split=1"}, 2, "--show-split '1': takes no value; leave the value out"},
   };
 }
@@ -108,11 +108,11 @@ std::vector<BadInput> bad_devices() {
       {0, two({"--load", "none"}), 66,
        "safetensors file 'none': No such file or directory; check the path"},
       {0, two({"--metrics", "none/m"}), 73,
-       "output file 'none/m': cannot be created: No such file or directory; choose a path that can "
-       "be written"},
+       "output file 'none/m': cannot be created: No such file or directory; choose a "
+       "writable path"},
       {0, two({"--trace", "none/t.json"}), 73,
        "output file 'none/t.device0.json': cannot be created: No such file or directory; choose a "
-       "path that can be written"},
+       "writable path"},
       {0, two({"--trace", "v.json", "--save", "v.device0.json"}), 78,
        "--trace 'v.device0.json': --save writes to the same file; give two files"},
       {0, two({"--trace", "v.json", "--metrics", "./v.device1.json"}), 78,

@@ -5,7 +5,7 @@ namespace barestep {
 
 std::vector<BadInput> bad_evaluations() {
   const std::string beside =
-      ": does not go with --evaluate-only, which trains nothing; leave one of the two out";
+      ": cannot be combined with --evaluate-only, which trains nothing; leave one of the two out";
   const auto evaluation = [](const Arguments& more) {
     return Arguments{"--data", "idx:images,labels", "--layers", "4,3", "--evaluate-only"} + more;
   };

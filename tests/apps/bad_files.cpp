@@ -148,7 +148,7 @@ std::vector<BadInput> bad_data_files() {
 
 std::vector<BadInput> bad_weights_and_outputs() {
   const std::string no_weights = "; it is damaged or not a safetensors file";
-  const std::string choose = "; choose a path that can be written";
+  const std::string choose = "; choose a writable path";
   const std::string lost = " this file, which would be lost; write to another one";
   const std::string full =
       "output file 'full': writing failed: No space left on device; free space or choose another "

@@ -3,7 +3,7 @@
 namespace barestep {
 namespace {
 
-const std::string kNeedsTwo = "; give two numbers from 0 to below 1, as 0.9,0.999";
+const std::string kNeedsTwo = "; give two numbers of at least 0 and below 1, such as 0.9,0.999";
 const std::string kNotASize =
     ": is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, 1.5 GiB or 1048576";
 const std::string kNeedsData =
@@ -52,7 +52,7 @@ std::vector<BadInput> bad_command_lines() {
       {3, {"--lr", "0"}, 2, "--lr '0': out of range; give a number above 0"},
       {3, {"--lr", "-1"}, 2, "--lr '-1': out of range; give a number above 0"},
       {3, {"--lr", "1e999"}, 2, "--lr '1e999': out of range; give a number above 0"},
-      {3, {"--eps", "-1"}, 2, "--eps '-1': out of range; give a number from 0"},
+      {3, {"--eps", "-1"}, 2, "--eps '-1': out of range; give a number of at least 0"},
       {3, {"--eps", "1e-60"}, 2, "--eps '1e-60': rounds to 0 in float32; give 0 or at least 1e-45"},
       {3,
        {"--eps", "1e-320"},
@@ -84,18 +84,24 @@ std::vector<BadInput> bad_command_lines() {
       {3,
        {"--test-split", "1"},
        2,
-       "--test-split '1': out of range; give a number from 0 to below 1"},
+       "--test-split '1': out of range; give a number of at least 0 and below 1"},
       {3,
        {"--test-split", "-0.2"},
        2,
-       "--test-split '-0.2': out of range; give a number from 0 to below 1"},
+       "--test-split '-0.2': out of range; give a number of at least 0 and below 1"},
 
-      {3, {"--momentum", "1"}, 2, "--momentum '1': out of range; give a number from 0 to below 1"},
-      {3, {"--weight-decay", "-1"}, 2, "--weight-decay '-1': out of range; give a number from 0"},
+      {3,
+       {"--momentum", "1"},
+       2,
+       "--momentum '1': out of range; give a number of at least 0 and below 1"},
+      {3,
+       {"--weight-decay", "-1"},
+       2,
+       "--weight-decay '-1': out of range; give a number of at least 0"},
       {3,
        {"--io-delay-ms", "x"},
        2,
-       "--io-delay-ms 'x': not a number; give a number from 0 to below 1000000"},
+       "--io-delay-ms 'x': not a number; give a number of at least 0 and below 1000000"},
 
       {4, {"--batch-size", "32,"}, 2, "--batch-size: the value is empty" + kNeedsBatch},
       {4, {"--batch-size", "32,x"}, 2, "--batch-size 'x': not a whole number" + kNeedsBatch},
@@ -241,15 +247,15 @@ std::vector<BadInput> bad_command_lines() {
       {7,
        {"--steps", "3", "--epochs", "2"},
        78,
-       "--steps: does not go with --epochs; give one of the two"},
+       "--steps: cannot be combined with --epochs; give one of the two"},
       {7,
        {"--dim", "8", "--layers", "8,8"},
        78,
-       "--layers: does not go with --dim; give --layers, or --dim and --depth"},
+       "--layers: cannot be combined with --dim; give --layers, or --dim and --depth"},
       {7,
        {"--depth", "1", "--layers", "8,8"},
        78,
-       "--layers: does not go with --depth; give --layers, or --dim and --depth"},
+       "--layers: cannot be combined with --depth; give --layers, or --dim and --depth"},
       {7,
        {"--epochs", "2"},
        78,
@@ -288,7 +294,8 @@ std::vector<BadInput> bad_command_lines() {
       {7,
        {"--batch-size", "4,8", "--save", "x"},
        78,
-       "--save: does not go with several batch sizes; give one --batch-size, or leave it out"},
+       "--save: cannot be combined with several batch sizes; give one --batch-size, or leave it "
+       "out"},
       {7,
        {"--accumulate", "10000"},
        78,

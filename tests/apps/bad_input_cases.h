@@ -21,7 +21,7 @@ struct BadInput {
 
 // The ends of the lines about widths, seeds and batch sizes.
 inline const std::string kNeedsWidths =
-    "; give 2 to 10001 widths from 1 to 16777216, as 784,512,10";
+    "; give 2 to 10001 widths from 1 to 16777216, such as 784,512,10";
 inline const std::string kNeedsSeed =
     "; give any 64-bit integer, from -9223372036854775808 to 18446744073709551615";
 inline const std::string kNeedsBatch = "; give a whole number from 1 to 2147483647";

@@ -55,18 +55,18 @@ std::vector<BadInput> bad_lab_usage() {
                 "--memory 'much': is not a number of bytes from 1 to 2^63 - 1; write it like "
                 "16GiB, 500MB, 1.5 GiB or 1048576"),
       bad_usage({"report", "nothing", "--margin", "-3"},
-                "--margin '-3': out of range; give a number above 0 to below 100"),
+                "--margin '-3': out of range; give a number above 0 and below 100"),
       bad_usage({"amdahl", "--serial", "1"},
-                "--serial '1': out of range; give a number from 0 to below 1"),
+                "--serial '1': out of range; give a number of at least 0 and below 1"),
       bad_usage({"amdahl", "--ranks", "2,x"},
                 "--ranks 'x': not a whole number; give a whole number from 1 to 1048576"),
       bad_usage({"run", "nosuch"},
-                "experiment 'nosuch': there is none of this name; mlp_lab list shows all"),
+                "experiment 'nosuch': no experiment has this name; mlp_lab list shows all"),
       bad_usage({"run", "strong-scalling"},
-                "experiment 'strong-scalling': there is none of this name; did you mean "
+                "experiment 'strong-scalling': no experiment has this name; did you mean "
                 "'strong-scaling'? mlp_lab list shows all"),
       bad_usage({"sheet", "practica3"},
-                "sheet 'practica3': there is none of this name; did you mean 'practical3'? there "
+                "sheet 'practica3': no sheet has this name; did you mean 'practical3'? there "
                 "are practical3, practical5 and "
                 "homework1"),
       bad_usage({"sheet", "practical3", "--blank", "--key"},
@@ -97,8 +97,9 @@ std::vector<BadInput> bad_prediction_options() {
       bad({"--precision", "fp8"},
           "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"),
       bad({"--delay-ms", "-1"},
-          "--delay-ms '-1': out of range; give a number from 0 to below 1000000"),
-      bad({"--slow-rank", "1"}, "--slow-rank '1': not a rank and milliseconds; give them as 1:20"),
+          "--delay-ms '-1': out of range; give a number of at least 0 and below 1000000"),
+      bad({"--slow-rank", "1"},
+          "--slow-rank '1': not a rank and milliseconds; give them like 1:20"),
       bad({"--ranks", "1,0"}, "--ranks '0': out of range; give a whole number from 1 to 1048576"),
       bad({"--dim", "wide"},
           "--dim 'wide': not a whole number; give a whole number from 1 to 131072"),
@@ -126,13 +127,15 @@ std::vector<BadInput> bad_predictions() {
       " has no rate of products for it; use --precision fp32, or a card that states device.";
   return {
       bad("h200-nvlink", {"--ranks", "1,16"},
-          "--ranks '16': 8 x H200, NVLink has 8; ask for fewer, or for a machine with a network"),
+          "--ranks '16': the card of 8 x H200, NVLink has 8 devices; ask for fewer, or for a "
+          "machine with a network"),
       bad("h100-infiniband", {"--ranks", "128"},
           "--batch-size '64': leaves some of 128 ranks without a sample; ask for fewer ranks, or "
           "give --batch-per-rank"),
       bad("h100-infiniband", {"--ranks", "1,16", "--scheme", "data-parallel"},
-          "--ranks '16': data-parallel stays in one process, and a node of nodes of 8 x H100, 400 "
-          "Gbit/s for each GPU has 8; "
+          "--ranks '16': data-parallel stays in one process, and the card of nodes of 8 x H100, "
+          "400 "
+          "Gbit/s for each GPU has 8 devices a node; "
           "ask for fewer, or use another --scheme"),
       bad("h200-nvlink", {"--ranks", "1,2", "--scheme", "data-parallel", "--slow-rank", "1:20"},
           "--slow-rank '1:20': data-parallel has devices, not ranks; leave it out, or use another "
@@ -189,7 +192,7 @@ std::vector<BadInput> bad_studies() {
       {0,
        {"run", "sync", "--device", "cpu", "--output", "/proc/lab"},
        73,
-       "folder '/proc/lab': " + cannot_create + "one that can be written"},
+       "folder '/proc/lab': " + cannot_create + "a writable one"},
       {0,
        {"run", "sync", "--device", "cpu", "--output", "."},
        78,
@@ -227,8 +230,8 @@ std::vector<BadInput> bad_studies() {
       {.case_number = 0,
        .arguments = {"card"},
        .exit_code = 73,
-       .line = "temporary folder '/nowhere': No such file or directory; set TMPDIR to a folder "
-               "that can be written",
+       .line = "temporary folder '/nowhere': No such file or directory; set TMPDIR to a writable "
+               "folder",
        .environment = {"TMPDIR=/nowhere"}},
       {0,
        {"card", "--output", "link"},
@@ -237,7 +240,7 @@ std::vector<BadInput> bad_studies() {
       {0,
        {"card", "--output", "no/card.json"},
        73,
-       "output file 'no/card.json': " + cannot_create + "a path that can be written"},
+       "output file 'no/card.json': " + cannot_create + "a writable path"},
   };
 }
 
@@ -285,8 +288,8 @@ std::vector<BadInput> bad_lab_files() {
       {0,
        {"merge-traces", "no/all.json", "run.json"},
        73,
-       "output file 'no/all.json': cannot be created: No such file or directory; choose a path "
-       "that can be written"},
+       "output file 'no/all.json': cannot be created: No such file or directory; choose a "
+       "writable path"},
   };
 }
 

@@ -3,7 +3,7 @@
 namespace barestep {
 namespace {
 
-const std::string kNeedsSteps = "; give first:end, as 10:20 for the steps 10 to 19";
+const std::string kNeedsSteps = "; give first:end, such as 10:20 for the steps 10 to 19";
 const std::string kNeedsKey =
     "; use cuda_time_total or self_cuda_time_total or cuda_time or cpu_time_total or "
     "self_cpu_time_total or cpu_time or count";
@@ -44,18 +44,20 @@ std::vector<BadInput> bad_profiling() {
           "--tensorboard 'd/runs': --save writes the file 'd', which would have to be a folder; "
           "give two names"),
       bad({"--trace", "t.json", "--batch-size", "1,2"}, 78,
-          "--trace: does not go with several batch sizes; give one --batch-size, or leave it out"),
+          "--trace: cannot be combined with several batch sizes; give one --batch-size, or leave "
+          "it out"),
       bad({"--tensorboard", "runs", "--batch-size", "1,2"}, 78,
-          "--tensorboard: does not go with several batch sizes; give one --batch-size, or leave it "
+          "--tensorboard: cannot be combined with several batch sizes; give one --batch-size, or "
+          "leave it "
           "out"),
       {3,
        {"--tensorboard", "run.json/runs"},
        73,
-       "folder 'run.json/runs': cannot be created: Not a directory; choose one that can be written",
+       "folder 'run.json/runs': cannot be created: Not a directory; choose a writable one",
        "a file where a folder should be"},
       bad({"--trace", "missing/t.json"}, 73,
           "output file 'missing/t.json': cannot be created: No such file or directory; choose a "
-          "path that can be written"),
+          "writable path"),
       bad({"--trace", "t.json", "--sort-by", "count"}, 78, "--sort-by" + kNothing),
       bad({"--profile-steps", "5:6"}, 78, "--profile-steps" + kNothing),
       bad({"--sort-by", "count"}, 78, "--sort-by" + kNothing),

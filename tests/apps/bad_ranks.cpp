@@ -24,7 +24,7 @@ BadInput launched_by(const Arguments& environment, const std::string& line) {
 }
 
 std::vector<BadInput> bad_rank_options() {
-  const std::string not_a_rank = ": not a rank and milliseconds; give them as 1:20";
+  const std::string not_a_rank = ": not a rank and milliseconds; give them like 1:20";
   const std::string of_ddp =
       ": is about the buckets of --scheme ddp; leave it out, or use --scheme ddp";
   return {
@@ -35,7 +35,7 @@ std::vector<BadInput> bad_rank_options() {
       {0,
        {"--batch-size", "4", "--global-batch-size", "8"},
        78,
-       "--batch-size: does not go with --global-batch-size; give one of the two"},
+       "--batch-size: cannot be combined with --global-batch-size; give one of the two"},
       {0,
        {"--batch-size", "4,8"},
        2,
@@ -43,22 +43,22 @@ std::vector<BadInput> bad_rank_options() {
       {0,
        {"--bucket-mib", "0"},
        2,
-       "--bucket-mib '0': out of range; give a number above 0 to below 1000000"},
+       "--bucket-mib '0': out of range; give a number above 0 and below 1000000"},
       {0, {"--slow-rank", "20"}, 2, "--slow-rank '20'" + not_a_rank},
       {0, {"--slow-rank", "-1:20"}, 2, "--slow-rank '-1:20'" + not_a_rank},
       {0, {"--slow-rank", "1:x"}, 2, "--slow-rank '1:x'" + not_a_rank},
       {0,
        {"--jitter-ms", "-1"},
        2,
-       "--jitter-ms '-1': out of range; give a number from 0 to below 1000000"},
+       "--jitter-ms '-1': out of range; give a number of at least 0 and below 1000000"},
       {0,
        {"--delay-ms", "-1"},
        2,
-       "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+       "--delay-ms '-1': out of range; give a number of at least 0 and below 1000000"},
       {0,
        {"--timeout", "0"},
        2,
-       "--timeout '0': out of range; give a number above 0 to below 1000000000"},
+       "--timeout '0': out of range; give a number above 0 and below 1000000000"},
       {0,
        {"--scheme", "zero2"},
        2,
@@ -152,7 +152,7 @@ std::vector<BadInput> bad_ranks() {
       {0,
        {"--evaluate-only", "--load", "w", "--data", "idx:x,y", "--save", "v"},
        78,
-       "--save: does not go with --evaluate-only, which trains nothing; leave one of the "
+       "--save: cannot be combined with --evaluate-only, which trains nothing; leave one of the "
        "two out"},
       launched_by({"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"},
                   "ranks: srun started 2" + alone + "use srun --mpi=pmix"),

@@ -42,7 +42,7 @@ std::vector<BadInput> bad_updates() {
       {7,
        {"--recompute", "auto", "--plan"},
        78,
-       "--recompute 'auto': there is no memory to fit into; give --memory too, as 16GiB"},
+       "--recompute 'auto': there is no memory to fit into; give --memory too, such as 16GiB"},
       {7,
        {"--clip-norm", "1", "--no-zero-grad"},
        78,

@@ -355,23 +355,25 @@ TEST_F(CheckpointedRuns, RefuseOptionsThatDoNotFit) {
         lonely, lonely.front() + ": there is no folder of checkpoints; give --checkpoint DIR too");
   }
   expect_refused({"--checkpoint", "c", "--resume", "--resume-from", "f"},
-                 "--resume: does not go with --resume-from; give one of the two");
-  expect_refused({"--load", "w", "--resume-from", "f"},
-                 "--load: does not go with --resume-from, whose file has weights; give one of the "
-                 "two");
+                 "--resume: cannot be combined with --resume-from; give one of the two");
+  expect_refused(
+      {"--load", "w", "--resume-from", "f"},
+      "--load: cannot be combined with --resume-from, whose file has weights; give one of the "
+      "two");
   expect_refused(
       {"--checkpoint", "c", "--checkpoint-best"},
       "--checkpoint-best: there is no test set to decide which is best; give --test-split");
   for (const char* option : {"--checkpoint", "--resume-from"}) {
-    expect_error({"--batch-size", "4,8", option, "c"}, 78,
-                 std::string(option) +
-                     ": does not go with several batch sizes; give one --batch-size, or leave it "
-                     "out");
+    expect_error(
+        {"--batch-size", "4,8", option, "c"}, 78,
+        std::string(option) +
+            ": cannot be combined with several batch sizes; give one --batch-size, or leave it "
+            "out");
   }
   for (const char* option : {"--checkpoint", "--resume-from", "--time-limit"}) {
     expect_error(kFiles + Arguments{"--evaluate-only", "--load", "w", option, "1h"}, 78,
                  std::string(option) +
-                     ": does not go with --evaluate-only, which trains nothing; "
+                     ": cannot be combined with --evaluate-only, which trains nothing; "
                      "leave one of the two out");
   }
   expect_error(kRandomRun + Arguments{"--checkpoint-every", "1x", "--checkpoint", "c"}, 2,
@@ -483,9 +485,11 @@ TEST_F(CheckpointedRuns, DoNotStartAnewWhereNoCheckpointIsWhole) {
   EXPECT_EQ(result.exit_code, 65);
   EXPECT_THAT(result.err,
               StartsWith("mlp_single: note: checkpoint 'c/step-000000004.safetensors': "));
-  EXPECT_THAT(result.err,
-              EndsWith("\nmlp_single: error: folder of checkpoints 'c': has 1 checkpoint, none of "
-                       "which is whole; remove them to start anew, or name another folder\n"));
+  EXPECT_THAT(
+      result.err,
+      EndsWith(
+          "\nmlp_single: error: folder of checkpoints 'c': has 1 checkpoint, none of "
+          "which is complete; remove them to start from the beginning, or name another folder\n"));
 }
 
 TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {

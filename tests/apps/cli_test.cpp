@@ -314,7 +314,7 @@ TEST_F(MlpSingle, TellsWhenTheCommandLineWinsOverTheConfigFile) {
       run_here({"--config", "run.json", "--dim", "4", "--steps", "1", "--depth", "1"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err,
-            "mlp_single: note: the command line wins over the config file: layers, steps\n");
+            "mlp_single: note: the command line overrides the config file: layers, steps\n");
 }
 
 TEST_F(MlpSingle, EndsQuietlyWhenTheReaderOfItsOutputIsGone) {

@@ -150,7 +150,7 @@ TEST_F(RanksOutputs, NoneIsOpenedBeforeAllAreChecked) {
       bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun + "--metrics m --tensorboard m/runs");
   EXPECT_EQ(result.exit_code, 73);
   EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: folder 'm/runs': cannot be created: Not a "
-                                    "directory; choose one that can be written\n"));
+                                    "directory; choose a writable one\n"));
   EXPECT_EQ(read_file(folder() / "m"), "the last good ones");
 }
 

@@ -75,7 +75,7 @@ class Output : public TempDirTest {
     const std::string value = target.path.empty() ? "" : " '" + target.path.string() + "'";
     expect_error(ExitCode::kCannotCreate,
                  "output file" + value + ": cannot be created: " + target.reason +
-                     "; choose a path that can be written",
+                     "; choose a writable path",
                  [&] { action(target.path); });
   }
 };
@@ -267,7 +267,7 @@ TEST_F(Output, RequireWritableRefusesAFolderThatMayNotBeWritten) {
 TEST_F(Output, AFolderIsRefusedWhereItCannotBeMadeAndElseMadeWithThoseAboveIt) {
   file("file", "");
   fs::create_symlink("nowhere", folder() / "link");
-  const std::string choose = "; choose one that can be written";
+  const std::string choose = "; choose a writable one";
   for (const auto& [name, why] :
        {std::pair("file", "Not a directory"), std::pair("file/a/b", "Not a directory"),
         std::pair("link/a", "No such file or directory")}) {

@@ -247,7 +247,8 @@ TEST_F(Checkpoints, OfWhichNoneIsWholeAreAnError) {
   for (const int step : {200, 400}) fs::resize_file(path_of(step), 100);
   expect_error(ExitCode::kBadData,
                "folder of checkpoints '" + folder().string() +
-                   "': has 2 checkpoints, none of which is whole; remove them to start anew, or "
+                   "': has 2 checkpoints, none of which is complete; remove them to start from the "
+                   "beginning, or "
                    "name another folder",
                [&] { newest(); });
   EXPECT_EQ(skipped_.size(), 2U);

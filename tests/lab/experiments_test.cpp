@@ -322,8 +322,8 @@ std::vector<Opposites> opposites_of_ranks() {
                         .phase_s = {{"reduce", two && gain < 1 ? 0.15 : 0.0}, {"forward", 0.04}}};
     };
   };
-  all.push_back({"comm-vs-compute", models(0.5, 1.8), "4 ranks gain more on the large model: 1.80x",
-                 models(1.8, 0.5), "4 ranks gain more on the small model: 1.80x", models(1, 1, 0.1),
+  all.push_back({"comm-vs-compute", models(0.5, 1.8), "4 ranks do better on the large model: 1.80x",
+                 models(1.8, 0.5), "4 ranks do better on the small model: 1.80x", models(1, 1, 0.1),
                  "The gain of 4 ranks on the two models is indistinguishable"});
   all.push_back({"comm-vs-compute", models(0.5, 1.8),
                  "On 1024 x 2, the bottleneck is exposed communication: 75.", models(1.8, 1.8),
@@ -377,11 +377,11 @@ std::vector<Opposites> opposites_of_one_step() {
                         .first_phase_s = {{"forward", forward}, {"data", data}}};
     };
   };
-  all.push_back({"warmup", reasons(0.02, 0.002), "Most of that is forward", reasons(0.01, 0.018),
-                 "Most of that is waiting for data", reasons(0.004, 0.001),
-                 "Which part of it is longest is unclear"});
-  all.push_back({"warmup", reasons(0.02, 0.002), "Most of that is forward", reasons(0.0135, 0.009),
-                 "The largest part of that is forward"});
+  all.push_back({"warmup", reasons(0.02, 0.002), "Most of the extra time is forward",
+                 reasons(0.01, 0.018), "Most of the extra time is waiting for data",
+                 reasons(0.004, 0.001), "Which part of the extra time is largest is unclear"});
+  all.push_back({"warmup", reasons(0.02, 0.002), "Most of the extra time is forward",
+                 reasons(0.0135, 0.009), "The largest part of the extra time is forward"});
   const auto seeds = [](const char* again, const char* other) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = 0.01,

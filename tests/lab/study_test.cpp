@@ -216,9 +216,9 @@ TEST_F(StudyTest, IsMadeByOneProgramAtATime) {
 
 TEST_F(StudyTest, RefusesFoldersThatCannotBeMadeOrRead) {
   file("plain", "");
-  expect_error(ExitCode::kCannotCreate, "choose one that can be written",
+  expect_error(ExitCode::kCannotCreate, "choose a writable one",
                [&] { Study(folder() / "plain" / "study", identity()); });
-  expect_error(ExitCode::kCannotCreate, "Not a directory; choose one that can be written",
+  expect_error(ExitCode::kCannotCreate, "Not a directory; choose a writable one",
                [&] { Study(folder() / "plain", identity()); });
   expect_error(ExitCode::kNoInput, "there is none in this folder", [&] { Study::open(folder()); });
   file("study.json", "{\"format\": 1}");

@@ -54,15 +54,15 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
       {[](auto& c) { c.data.batch_size = -1; },
        "--batch-size '-1': out of range; give a whole number from 1 to 2147483647"},
       {[](auto& c) { c.data.test_split = 1; },
-       "--test-split '1': out of range; give a number from 0 to below 1"},
+       "--test-split '1': out of range; give a number of at least 0 and below 1"},
       {[](auto& c) { c.model.dropout = 1; },
-       "--dropout '1': out of range; give a number from 0 to below 1"},
+       "--dropout '1': out of range; give a number of at least 0 and below 1"},
       {[](auto& c) { c.model.dropout = -0.1; },
-       "--dropout '-0.1': out of range; give a number from 0 to below 1"},
+       "--dropout '-0.1': out of range; give a number of at least 0 and below 1"},
       {[](auto& c) { c.optimizer.lr = std::numeric_limits<double>::quiet_NaN(); },
        "--lr 'nan': out of range; give a number above 0"},
       {[](auto& c) { c.optimizer.eps = std::numeric_limits<double>::infinity(); },
-       "--eps 'inf': out of range; give a number from 0"},
+       "--eps 'inf': out of range; give a number of at least 0"},
       {[](auto& c) { c.optimizer.eps = 1e-60; },
        "--eps '1e-60': rounds to 0 in float32; give 0 or at least 1e-45"},
       {[](auto& c) { c.optimizer.eps = 0x1p-150; },
@@ -70,11 +70,12 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
       {[](auto& c) { c.optimizer.weight_decay = 1e308; },
        "--weight-decay '1e+308': overflows float32; give at most 3.4028235e+38"},
       {[](auto& c) { c.optimizer.beta2 = 1; },
-       "--betas '0.9,1': out of range; give two numbers from 0 to below 1, as 0.9,0.999"},
+       "--betas '0.9,1': out of range; give two numbers of at least 0 and below 1, such as "
+       "0.9,0.999"},
       {[](auto& c) { c.optimizer.momentum = 1; },
-       "--momentum '1': out of range; give a number from 0 to below 1"},
+       "--momentum '1': out of range; give a number of at least 0 and below 1"},
       {[](auto& c) { c.optimizer.weight_decay = -0.1; },
-       "--weight-decay '-0.1': out of range; give a number from 0"},
+       "--weight-decay '-0.1': out of range; give a number of at least 0"},
       {[](auto& c) { c.optimizer.lr_warmup = -1; },
        "--lr-warmup '-1': out of range; give a whole number from 0 to 1000000000"},
       {[](auto& c) { c.training.accumulate = 0; },
@@ -84,7 +85,7 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
        },
        "--batch-size '0': out of range; give a whole number from 1 to 2147483647"},
       {[](auto& c) { c.data.io_delay_ms = -1; },
-       "--io-delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+       "--io-delay-ms '-1': out of range; give a number of at least 0 and below 1000000"},
       {[](auto& c) { c.device.threads = -1; },
        "--threads '-1': out of range; give a whole number from 1 to 1024"},
       {[](auto& c) { c.device.device = "gpu"; },
@@ -98,7 +99,8 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
          c.output.profile = true;
          c.output.profile_steps = StepRange{2, 2};
        },
-       "--profile-steps '2:2': holds no step; give first:end, as 10:20 for the steps 10 to 19"},
+       "--profile-steps '2:2': holds no step; give first:end, such as 10:20 for the steps 10 to "
+       "19"},
       {[](auto& c) { c.training.update = Update::kPerBucket; },
        "--update 'per-bucket': not one of the choices; use auto or separate or fused"},
       {[](auto& c) { c.output.memory = 0; },
@@ -121,7 +123,7 @@ TEST(Config, TakesEveryNumberThatIsOneInFloat32) {
 TEST(Config, RefusesOptionsThatDoNotFitTogether) {
   const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
       {[](auto& c) { c.training.steps = c.training.epochs = 1; },
-       "--steps: does not go with --epochs; give one of the two"},
+       "--steps: cannot be combined with --epochs; give one of the two"},
       {[](auto& c) { c.training.epochs = 1; },
        "--epochs: --data randn is not a fixed set of samples; use --data with files"},
       {[](auto& c) { c.data.test_split = 0.1; },
@@ -132,7 +134,7 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
          c.model.layers = {4, 4};
          c.model.dim = 4;
        },
-       "--layers: does not go with --dim; give --layers, or --dim and --depth"},
+       "--layers: cannot be combined with --dim; give --layers, or --dim and --depth"},
       {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
        "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
       {[](auto& c) { c.model.label_smoothing = 0.1; },
@@ -228,12 +230,14 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
          c.data.sweep = {64, 128};
          c.output.save = "f";
        },
-       "--save: does not go with several batch sizes; give one --batch-size, or leave it out"},
+       "--save: cannot be combined with several batch sizes; give one --batch-size, or leave it "
+       "out"},
       {[](auto& c) {
          c.data.sweep = {64, 128};
          c.output.metrics = "f";
        },
-       "--metrics: does not go with several batch sizes; give one --batch-size, or leave it out"},
+       "--metrics: cannot be combined with several batch sizes; give one --batch-size, or leave it "
+       "out"},
   };
   for (const auto& [change, line] : cases) {
     const Refusal refusal = refusal_of(change);

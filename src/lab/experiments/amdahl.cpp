@@ -43,7 +43,7 @@ std::string share_sentence(const Results& results, const Estimate& serial,
     case Side::kAbove:
       return fmt::format(
           "More ranks make the step slower: {} ranks reach {} of one rank's speed, so no serial "
-          "fraction below 1 fits; {} of their step are exposed communication.",
+          "fraction below 1 fits; {} of their step is exposed communication.",
           ranks, factor_text(most_ranks.speed()),
           percent_text(share_of(results.at(most_ranks.b), "reduce")));
     case Side::kOpen:

@@ -87,10 +87,10 @@ std::string models_sentence(const Comparison& small, const Comparison& large, in
                             const Estimate& larger_gain) {
   switch (side_of(larger_gain, 1)) {
     case Side::kAbove:
-      return fmt::format("{} ranks gain more on the large model: {} against {}.", ranks,
+      return fmt::format("{} ranks do better on the large model: {} against {}.", ranks,
                          factor_text(large.speed()), factor_text(small.speed()));
     case Side::kBelow:
-      return fmt::format("{} ranks gain more on the small model: {} against {}.", ranks,
+      return fmt::format("{} ranks do better on the small model: {} against {}.", ranks,
                          factor_text(small.speed()), factor_text(large.speed()));
     case Side::kOpen:
       break;

@@ -146,8 +146,8 @@ Findings conclude_splits(const Results& results) {
     if (pieces.front().count != pieces.back().count ||
         std::cmp_not_equal(pieces.size(), each.workload().ranks)) {
       uneven.push_back(
-          fmt::format("{} devices get {} rows, so the largest share is {} above an "
-                      "equal one",
+          fmt::format("{} devices get {} rows (the largest share is {} above an "
+                      "equal one)",
                       each.workload().ranks, rows, percent_text(largest / equal - 1)));
     }
   }
@@ -304,7 +304,7 @@ Findings conclude_dp_vs_ddp(const Results& results) {
 Experiment data_parallel_experiment() {
   return {.name = "data-parallel",
           .title = "One device against DataParallel",
-          .question = "What do two devices of one process bring, and what do they need?",
+          .question = "What do two devices of one process gain, and what do they need?",
           .cases = data_parallel_cases,
           .conclude = conclude_data_parallel};
 }

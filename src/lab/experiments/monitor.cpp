@@ -133,8 +133,9 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
       text = fmt::format("A larger batch keeps the {} busier: {}.", device, end);
       break;
     case Side::kBelow:
-      text = fmt::format("A larger batch does not keep the {} busier by {:.0f} points: {}.", device,
-                         kMorePercent, end);
+      text =
+          fmt::format("A larger batch does not keep the {} busier by {:.0f} percentage points: {}.",
+                      device, kMorePercent, end);
       break;
     case Side::kOpen:
       text = fmt::format("Whether a larger batch keeps the {} busier is unclear: {}.", device, end);

@@ -125,7 +125,7 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
         longest.names.front(), percent_text(longest.share), percent_text(equal));
   }
   return fmt::format(
-      "No layer stands out: the longest, {}, takes {} of all layers' time, an equal "
+      "No layer stands out: the longest, {}, takes {} of all layers' time; an equal "
       "share is {}.",
       longest.names.front(), percent_text(longest.share), percent_text(equal));
 }
@@ -211,10 +211,12 @@ std::string reason_sentence(const Measurement& steps) {
   if (parts.empty()) return "No phases were recorded, so the longer part is unknown.";
   const LargestPart most = largest_of(parts);
   if (!most.is_alone()) {
-    return fmt::format("Which part of it is longest is unclear: {}.", list_text(most.names));
+    return fmt::format("Which part of the extra time is largest is unclear: {}.",
+                       list_text(most.names));
   }
-  return fmt::format("{} of that is {} ({}).", most.is_most() ? "Most" : "The largest part",
-                     most.names.front(), percent_text(most.share));
+  return fmt::format("{} of the extra time is {} ({}).",
+                     most.is_most() ? "Most" : "The largest part", most.names.front(),
+                     percent_text(most.share));
 }
 
 Findings conclude_warmup(const Results& results) {

@@ -93,7 +93,7 @@ Findings conclude_delay(const Results& results) {
     line.points.push_back(plot_point(delay, fit.intercept + fit.slope * delay));
   }
   findings.sentences = {
-      fmt::format("{} are {} as fast as one without a pause, {} with 10 ms before backward, "
+      fmt::format("{} are {} as fast as one rank without a pause, {} with 10 ms before backward, "
                   "{} with 20.",
                   several_words(ranks, "rank", true), factor_text(findings.comparisons[0].speed()),
                   factor_text(findings.comparisons[2].speed()),

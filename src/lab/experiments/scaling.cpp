@@ -114,8 +114,9 @@ std::string fastest_ranks(const Results& results, const std::vector<std::string>
     return text + " More ranks gain nothing.";
   }
   const Comparison gain = compare(series.front(), series[fastest.place], results.setting.margin);
-  return text + fmt::format(" {} {} {} the samples per second of one rank.", names[fastest.place],
-                            fastest.place == 0 ? "trains" : "train", factor_text(gain.speed()));
+  return text + fmt::format(" {} {} {} as many samples per second as one rank.",
+                            names[fastest.place], fastest.place == 0 ? "trains" : "train",
+                            factor_text(gain.speed()));
 }
 
 Findings conclude_scaling(const Results& results, bool is_strong) {

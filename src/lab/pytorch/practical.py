@@ -62,7 +62,7 @@ def thread_times():
 
 
 def lost_time(begin, end):
-    """As mlp_single's LostTimeWatch tells it."""
+    """As mlp_single's LostTimeWatch measures it."""
     since = [(ran - begin[1][thread][0], waited - begin[1][thread][1])
              for thread, (ran, waited) in end[1].items() if thread in begin[1]]
     most = max(ran for ran, _ in since)
