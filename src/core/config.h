@@ -316,7 +316,7 @@ struct DeviceConfig {
   std::vector<std::string> devices{};  // mlp_dp: the devices that share a step; cpu or cuda:N
   std::optional<int> threads{};        // CPU device; default: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
-  bool fusion = true;  // bias and activation inside the forward product
+  bool fusion = true;  // bias and activation in products, their gradients in one op
   bool graph = false;  // captures the step once and launches it as a unit
   Precision precision = Precision::kFp32;
   std::optional<Quantization> quantization{};  // for int8; default: kRow

@@ -185,7 +185,7 @@ class Rules {
   }
   void operator()(const Dropout& o) {
     fit("step must be 1 by 1", o.values, o.step);
-    demand(o.rate >= 0 && o.rate < 1, "rate must be from 0 to below 1");
+    demand(o.rate >= 0 && o.rate < 1, "rate must be at least 0 and below 1");
     demand(o.layer >= 0 && o.first_row >= 0 && o.row_stride >= 1,
            "layer and rows must be numbered from 0 on");
   }
@@ -206,7 +206,7 @@ class Rules {
     fit("labels must be the rows of logits by 1", o.labels);
     demand(o.count >= 1 && o.count >= o.logits.rows,
            "count must be at least 1 and at least the rows of logits");
-    demand(o.smoothing >= 0 && o.smoothing < 1, "smoothing must be from 0 to below 1");
+    demand(o.smoothing >= 0 && o.smoothing < 1, "smoothing must be at least 0 and below 1");
     fit("scale must be 1 by 1", o.scale);
   }
   void operator()(const CountCorrect& o) {

@@ -382,7 +382,8 @@ Table device_options() {
        .value = one_of(&DeviceConfig::gemm),
        .agreement = kNotShared},  // ranks compare their libraries instead
       {.name = "fusion",
-       .help = "compute bias and activation inside the forward product",
+       .help = "compute bias and activation inside the forward product, and their gradients in one "
+               "op, or in the loss's",
        .value = either(&DeviceConfig::fusion, "on", "off")},
       {.name = "precision",
        .help = "precision of matrix products; tf32 (GPU only) is faster and less exact; bf16 and "

@@ -70,7 +70,7 @@ const std::vector<Factor>& options() {
 struct Refusal {
   const char* one;
   const char* other;
-  const char* told;
+  const char* text;
   const char* beside = "";
 };
 
@@ -262,11 +262,11 @@ std::optional<std::string> refused(const RankCase& run) {
     if (first && other) EXPECT_STREQ(other->what(), first->what());
   }
   if (!first) return std::nullopt;
-  const std::string told = first->what();
-  EXPECT_EQ(first->code(), ExitCode::kConfiguration) << told;
-  EXPECT_EQ(told.find('\n'), std::string::npos) << told;
-  EXPECT_NE(told.find("; "), std::string::npos) << "says what to do: " << told;
-  return told;
+  const std::string text = first->what();
+  EXPECT_EQ(first->code(), ExitCode::kConfiguration) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  EXPECT_NE(text.find("; "), std::string::npos) << "says what to do: " << text;
+  return text;
 }
 
 std::string command_of(const Case& levels) {
@@ -415,17 +415,17 @@ TEST_F(Combinations, AreRefusedInOneLineOrElseTrain) {
   for (const Case& levels : set.cases) {
     const std::string command = command_of(levels);
     SCOPED_TRACE(command);
-    std::vector<std::string> told;  // possible reasons for a refusal
+    std::vector<std::string> reasons;  // possible reasons for a refusal
     for (std::size_t a = 0; a < levels.size(); ++a) {
       for (std::size_t b = a + 1; b < levels.size(); ++b) {
         if (const Refusal* refusal = refusal_of(levels[a], levels[b])) {
-          told.emplace_back(refusal->told);
+          reasons.emplace_back(refusal->text);
         }
       }
     }
     const std::optional<std::string> line = refused(parsed(command));
-    EXPECT_EQ(line.has_value(), !told.empty()) << line.value_or("");
-    if (line) EXPECT_THAT(told, testing::Contains(*line));
+    EXPECT_EQ(line.has_value(), !reasons.empty()) << line.value_or("");
+    if (line) EXPECT_THAT(reasons, testing::Contains(*line));
   }
 }
 
@@ -434,7 +434,7 @@ TEST_F(Combinations, AreRefusedForTwoOptionsAlone) {
     const std::string command =
         fmt::format("-np 2 {} {} {}", refusal.beside, refusal.one, refusal.other);
     SCOPED_TRACE(command);
-    EXPECT_EQ(refused(parsed(command)), refusal.told);
+    EXPECT_EQ(refused(parsed(command)), refusal.text);
   }
 }
 

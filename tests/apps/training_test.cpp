@@ -221,7 +221,7 @@ TEST_F(Training, WithAFullDiskSaysSoOfTheTraceBehindItsSummaryAndItsWeights) {
 
 /// A step of this model has 40 nodes, and there is room for 2^18 records of each kind.
 TEST_F(Training, OfTenThousandProfiledStepsSaysForWhichThereWasNoRoom) {
-  const std::string out = output_of({"--dim", "4", "--depth", "5", "--batch-size", "4", "--threads",
+  const std::string out = output_of({"--dim", "4", "--depth", "7", "--batch-size", "4", "--threads",
                                      "1", "--gemm", "reference", "--steps", "10010", "--log-every",
                                      "20000", "--profile", "--profile-steps", "5:10005"});
   const auto said = first_match(out,

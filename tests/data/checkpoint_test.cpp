@@ -150,7 +150,7 @@ TEST_F(Checkpoints, AreOfOneProgramAtATime) {
 TEST_F(Checkpoints, NeedAFolder) {
   expect_error(ExitCode::kCannotCreate, "folder '" + file("a", "").string() + "': cannot be",
                [&] { CheckpointFolder(folder() / "a", 2); });
-  expect_error(ExitCode::kCannotCreate, "cannot be created: Not a directory; choose one that can",
+  expect_error(ExitCode::kCannotCreate, "cannot be created: Not a directory; choose a writable one",
                [&] { CheckpointFolder(folder() / "a/b", 2); });
   expect_error(ExitCode::kCannotCreate,
                "cannot be created: ", [&] { CheckpointFolder("/proc/checkpoints", 2); });

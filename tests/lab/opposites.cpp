@@ -37,7 +37,7 @@ std::vector<Opposites> opposites_of_monitor() {
        "Whether a larger batch keeps the cores busier is unclear"});
   all.push_back({"monitor", grows, "Memory grows with the batch", stays,
                  "Memory hardly depends on the batch"});
-  all.push_back({"monitor", grows, "The clock was steady: 2000 to 2000 MHz", stays,
+  all.push_back({"monitor", grows, "The clock was steady: 2000 MHz", stays,
                  "The clock changed between 2000 and 3000 MHz, so times measured at different "
                  "moments may differ by 50.0 %"});
   Watched thrifty = host(90, 100, 2000), wasteful = thrifty;

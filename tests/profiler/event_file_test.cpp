@@ -73,7 +73,7 @@ TEST_F(EventFileTest, IsAnotherOneForEachRun) {
 
 TEST_F(EventFileTest, SaysWhyItsFolderCannotBeMade) {
   file("taken", "a file");
-  expect_error(ExitCode::kCannotCreate, "cannot be created: Not a directory; choose one that can",
+  expect_error(ExitCode::kCannotCreate, "cannot be created: Not a directory; choose a writable one",
                [&] { EventFile(folder() / "taken" / "runs"); });
 }
 

@@ -6,7 +6,7 @@ namespace {
 
 barestep::FakeNvml state;
 
-int told(const std::string& function, const std::string& value, auto* out) {
+int answer(const std::string& function, const std::string& value, auto* out) {
   if (const int status = state.status[function]; status != 0) return status;
   *out = static_cast<std::remove_pointer_t<decltype(out)>>(state.value[value]);
   return 0;
@@ -68,41 +68,41 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
 }
 
 int nvmlDeviceGetUtilizationRates(void*, Utilisation* out) {
-  if (const int status = told("nvmlDeviceGetUtilizationRates", "gpu", &out->gpu); status != 0) {
+  if (const int status = answer("nvmlDeviceGetUtilizationRates", "gpu", &out->gpu); status != 0) {
     return status;
   }
-  return told("nvmlDeviceGetUtilizationRates", "memory", &out->memory);
+  return answer("nvmlDeviceGetUtilizationRates", "memory", &out->memory);
 }
 
 int nvmlDeviceGetMemoryInfo(void*, Memory* out) {
-  return told("nvmlDeviceGetMemoryInfo", "used", &out->used);
+  return answer("nvmlDeviceGetMemoryInfo", "used", &out->used);
 }
 
 int nvmlDeviceGetPowerUsage(void*, unsigned* out) {
-  return told("nvmlDeviceGetPowerUsage", "power", out);
+  return answer("nvmlDeviceGetPowerUsage", "power", out);
 }
 
 int nvmlDeviceGetTotalEnergyConsumption(void*, unsigned long long* out) {
   state.value["energy"] += 500;  // half a joule per reading
-  return told("nvmlDeviceGetTotalEnergyConsumption", "energy", out);
+  return answer("nvmlDeviceGetTotalEnergyConsumption", "energy", out);
 }
 
 int nvmlDeviceGetTemperature(void*, int sensor, unsigned* out) {
-  return sensor == 0 ? told("nvmlDeviceGetTemperature", "temperature", out) : 2;
+  return sensor == 0 ? answer("nvmlDeviceGetTemperature", "temperature", out) : 2;
 }
 
 int nvmlDeviceGetClockInfo(void*, int clock, unsigned* out) {
-  return told("nvmlDeviceGetClockInfo", "clock" + std::to_string(clock), out);
+  return answer("nvmlDeviceGetClockInfo", "clock" + std::to_string(clock), out);
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* out) {
-  return told("nvmlDeviceGetCurrentClocksThrottleReasons", "throttle", out);
+  return answer("nvmlDeviceGetCurrentClocksThrottleReasons", "throttle", out);
 }
 
 /// Like NVML: without enough room, it returns their number and an error.
 int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, void*) {
   const unsigned room = *count;
-  if (const int status = told("nvmlDeviceGetComputeRunningProcesses_v3", "processes", count);
+  if (const int status = answer("nvmlDeviceGetComputeRunningProcesses_v3", "processes", count);
       status != 0) {
     return status;
   }

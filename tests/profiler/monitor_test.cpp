@@ -44,11 +44,11 @@ class Scripted final : public MonitorSource {
     if (throws_) throw std::bad_alloc();
     values_[5] += 1;
     std::ranges::copy(values_, values.begin());
-    ++looks_;
+    ++readings_;
   }
   [[nodiscard]] std::string trouble() const override { return "it is hot"; }
 
-  std::atomic<int> looks_{0};
+  std::atomic<int> readings_{0};
   std::atomic<bool> throws_{false};
 
  private:
@@ -59,13 +59,13 @@ class Scripted final : public MonitorSource {
 const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kNotMeasured};
 
 /// The summary of a source with these values, one per reading, over two seconds.
-SourceSummary summary_of(const std::vector<std::vector<double>>& looks) {
+SourceSummary summary_of(const std::vector<std::vector<double>>& readings) {
   SourceSummary summary{.name = "gpu", .gauges = kGauges};
   summary.values.resize(kGauges.size());
-  summary.readings = static_cast<std::int64_t>(looks.size());
+  summary.readings = static_cast<std::int64_t>(readings.size());
   summary.begin_s = 10;
   summary.end_s = 12;
-  for (const auto& values : looks) {
+  for (const auto& values : readings) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       summary.values[i].add(kGauges[i].kind, values[i]);
     }
@@ -79,18 +79,18 @@ TEST(Monitor, LooksAgainAndAgainUntilItIsStopped) {
   std::vector<std::unique_ptr<MonitorSource>> sources;
   sources.push_back(std::move(owned));
   Monitor monitor(std::move(sources), 1e-3);
-  while (source.looks_ < 20) std::this_thread::yield();
+  while (source.readings_ < 20) std::this_thread::yield();
   monitor.stop();
-  const int looks = source.looks_;
+  const int readings = source.readings_;
   monitor.stop();
-  EXPECT_EQ(source.looks_, looks);
+  EXPECT_EQ(source.readings_, readings);
   // The first reading only starts the counters.
   const auto samples = monitor.take_new();
-  ASSERT_EQ(samples.size(), static_cast<std::size_t>(looks) - 1);
+  ASSERT_EQ(samples.size(), static_cast<std::size_t>(readings) - 1);
   EXPECT_THAT(monitor.take_new(), IsEmpty());
   EXPECT_EQ(monitor.kept().size(), samples.size());
   EXPECT_EQ(samples.front().values[0], 97.5);
-  EXPECT_EQ(monitor.summaries()[0].readings, looks - 1);
+  EXPECT_EQ(monitor.summaries()[0].readings, readings - 1);
   EXPECT_EQ(monitor.summaries()[0].trouble, "it is hot");
 }
 

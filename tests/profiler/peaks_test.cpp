@@ -119,8 +119,8 @@ TEST(PeaksKey, ChangesWithDriverAndLibrary) {
   class Changed final : public ForwardingDevice {
    public:
     using ForwardingDevice::ForwardingDevice;
-    [[nodiscard]] DeviceInfo info() const override { return told; }
-    DeviceInfo told{.model = "H200",
+    [[nodiscard]] DeviceInfo info() const override { return answer; }
+    DeviceInfo answer{.model = "H200",
                     .threads = 4,
                     .product_library = "cuBLASLt 13.0.1",
                     .driver = "driver for CUDA 13.0, 580.65.06"};
@@ -134,13 +134,13 @@ TEST(PeaksKey, ChangesWithDriverAndLibrary) {
       {&DeviceInfo::product_library, "cuBLASLt 13.1.0"},
       {&DeviceInfo::model, "H100"}};
   for (const auto& [member, value] : changes) {
-    const std::string before = device.told.*member;
-    device.told.*member = value;
+    const std::string before = device.answer.*member;
+    device.answer.*member = value;
     EXPECT_NE(key(), first) << value;
-    device.told.*member = before;
+    device.answer.*member = before;
     EXPECT_EQ(key(), first);
   }
-  device.told.threads = 8;
+  device.answer.threads = 8;
   EXPECT_NE(key(), first);
 }
 

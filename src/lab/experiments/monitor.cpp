@@ -173,7 +173,10 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
   }
   if (!all.is_known) return "The clock cannot be read here.";
   if (all.most <= kSteadyShare * all.least) {
-    return fmt::format("The clock was steady: {:.0f} to {:.0f} MHz.", all.least, all.most);
+    const std::string least = fmt::format("{:.0f}", all.least);
+    const std::string most = fmt::format("{:.0f}", all.most);
+    return fmt::format("The clock was steady: {} MHz.",
+                       least == most ? most : least + " to " + most);
   }
   return fmt::format(
       "The clock changed between {:.0f} and {:.0f} MHz, so times measured at different moments may "

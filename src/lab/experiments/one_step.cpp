@@ -243,7 +243,7 @@ Findings conclude_warmup(const Results& results) {
       sentences = {fmt::format("Whether the first step is slower is unclear: {}.", both)};
   }
   sentences.push_back(
-      fmt::format("{} are left out as warm-up, which is searched for in blocks of 5 steps.",
+      fmt::format("{} are left out as warm-up; its length is found in blocks of 5 steps.",
                   counted(static_cast<std::int64_t>(steps.warmup_steps()), "step")));
   const double steady = steps.step_s().median;
   PlotSeries series{.name = "median of the starts"};

@@ -113,10 +113,10 @@ std::string fastest_ranks(const Results& results, const std::vector<std::string>
   if (fastest.is_alone() && fastest.place == 0) {
     return text + " More ranks gain nothing.";
   }
+  if (fastest.place == 0) return text;
   const Comparison gain = compare(series.front(), series[fastest.place], results.setting.margin);
-  return text + fmt::format(" {} {} {} as many samples per second as one rank.",
-                            names[fastest.place], fastest.place == 0 ? "trains" : "train",
-                            factor_text(gain.speed()));
+  return text + fmt::format(" {} train {} as many samples per second as one rank.",
+                            names[fastest.place], factor_text(gain.speed()));
 }
 
 Findings conclude_scaling(const Results& results, bool is_strong) {
