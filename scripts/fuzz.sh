@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # scripts/fuzz.sh [RUNS [TARGET...]]: fuzzes the readers of users' files (idx, npy, safetensors,
 # config, card, study, peaks) with libFuzzer under the address and undefined-behaviour sanitizers,
-# RUNS executions each (default 10000000), one target per core. Inputs that reached new code are
-# added to tests/fuzz/corpus/TARGET.tar.gz, which every test run replays; findings are in
-# build/fuzz/findings. Prints a line per target and fails on a finding.
+# RUNS executions each (default 10000000), one target per core. They start from the named inputs in
+# tests/fuzz/seeds/TARGET and from the folder TARGET of tests/fuzz/corpus.tar.gz, to which inputs are
+# added that reached new code; every test run replays both. Findings are in build/fuzz/findings.
+# Prints a line per target and fails on a finding.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 runs=${1:-10000000}
@@ -34,16 +35,13 @@ pack() {  # <folder> <file>
 }
 
 fuzz() {  # <target>
-  local target=$1 packed=$root/tests/fuzz/corpus/$1.tar.gz log=$build/$1.log status=0
-  local corpus=$build/corpus/$1 grown=$build/grown/$1
-  rm -rf "$corpus"
+  local target=$1 log=$build/$1.log status=0
+  local corpus=$build/corpus/$1 grown=$build/grown/$1 seeds=$root/tests/fuzz/seeds/$1
   mkdir -p "$corpus" "$grown"
-  if [ -e "$packed" ]; then tar -xzf "$packed" -C "$corpus"; fi
   "$build/fuzz_$target" -runs="$runs" -max_len=4096 -timeout=10 -rss_limit_mb=4096 -verbosity=1 \
-    -print_final_stats=1 -artifact_prefix="$findings/$target-" "$grown" "$corpus" >"$log" 2>&1 || status=$?
+    -print_final_stats=1 -artifact_prefix="$findings/$target-" "$grown" "$corpus" "$seeds" >"$log" 2>&1 || status=$?
   # The smallest set of inputs with the same coverage.
   "$build/fuzz_$target" -merge=1 "$corpus" "$grown" >>"$log" 2>&1 || true
-  pack "$corpus" "$packed"
   awk -v target="$target" -v status=$status '
     /^stat::number_of_executed_units/ { runs = $2 }
     /cov: / { for (i = 1; i < NF; i++) if ($i == "cov:") covered = $(i + 1) }
@@ -52,6 +50,12 @@ fuzz() {  # <target>
           status == 0 ? "no finding" : "a FINDING" }' "$log"
   return $status
 }
-export -f fuzz pack
+export -f fuzz
 export root build runs findings
-printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}'
+packed=$root/tests/fuzz/corpus.tar.gz status=0
+rm -rf "$build/corpus"
+mkdir -p "$build/corpus"
+tar -xzf "$packed" -C "$build/corpus"
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}' || status=$?
+pack "$build/corpus" "$packed"
+exit $status
