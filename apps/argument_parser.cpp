@@ -225,6 +225,21 @@ struct ArgumentParser::State {
   }
 };
 
+namespace {
+
+/// The lines that show a command, after the title; nothing if there are none.
+std::string examples_of(const std::string& command, const std::string& all) {
+  std::istringstream lines(all);
+  std::string title, line, text;
+  std::getline(lines, title);
+  while (std::getline(lines, line)) {
+    if (line.starts_with("  " + command + " ") || line == "  " + command) text += "\n" + line;
+  }
+  return text.empty() ? "" : title + text;
+}
+
+}  // namespace
+
 ArgumentParser::ArgumentParser(std::string_view program, std::string_view version,
                                std::string_view description, std::string_view examples)
     : state_(std::make_unique<State>(program, description)) {
@@ -242,8 +257,9 @@ Command& ArgumentParser::add_command(std::string_view name, std::string_view des
                                      std::function<void()> run) {
   CLI::App* const app = state_->app.add_subcommand(std::string(name), std::string(description));
   if (description.empty()) app->group("");
-  state_->commands.push_back(
-      std::make_unique<Bound>(*app, fmt::format("{} {}", state_->program, name), std::move(run)));
+  const std::string command = fmt::format("{} {}", state_->program, name);
+  app->footer(examples_of(command, state_->app.get_footer()));
+  state_->commands.push_back(std::make_unique<Bound>(*app, command, std::move(run)));
   return *state_->commands.back();
 }
 

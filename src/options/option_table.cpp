@@ -388,8 +388,8 @@ Table device_options() {
       {.name = "precision",
        .help = "precision of matrix products; tf32 (GPU only) is faster and less exact; bf16 and "
                "fp16 as in torch.autocast: inputs and outputs of products have 16 bits, weights "
-               "and optimizer state stay fp32; int8 only with --evaluate-only, which then "
-               "evaluates in fp32 too",
+               "and optimizer state stay fp32; int8 only with --evaluate-only (not in "
+               "mlp_dp), which then evaluates in fp32 too",
        .value = one_of(&DeviceConfig::precision),
        .decides_numbers = true},
       {.name = "loss-scale",
