@@ -36,22 +36,23 @@ def summary(figures):
 
 
 class LostTime:
-    """What this process loses to others from start() on: the share of time that the busiest threads waited
-    for a core, and the time that the host took from the machine."""
+    """What this process loses to others from start() on, as the fields of LostTime (src/core/host.h)."""
 
     def start(self):
         self.begin = self.read()
 
     def record(self, wall_s):
-        threads, stolen_s = self.read()
+        threads, stolen_s, all_ran_s = self.read()
         spent = []
         for thread, (ran, waited) in threads.items():
             before = self.begin[0].get(thread, (0, 0))
             spent.append((ran - before[0], waited - before[1]))
         most = max((ran for ran, _ in spent), default=0)
         busy = [(ran, waited) for ran, waited in spent if 2 * ran >= most and ran > 0]
-        return {"wall_s": wall_s, "busy_threads": len(busy), "stolen_s": stolen_s - self.begin[1],
-                "waited_share": max((waited / (ran + waited) for ran, waited in busy), default=0)}
+        ran, waited = max(busy, key=lambda each: each[1] / sum(each), default=(0, 0))
+        return {"wall_s": wall_s, "waited_s": waited, "ready_s": ran + waited,
+                "own_ran_s": sum(each for each, _ in spent), "all_ran_s": all_ran_s - self.begin[2],
+                "stolen_s": stolen_s - self.begin[1], "busy_threads": len(busy)}
 
     @staticmethod
     def read():
@@ -59,18 +60,21 @@ class LostTime:
         for task in pathlib.Path("/proc/self/task").iterdir():
             try:
                 ran, waited, _ = (task / "schedstat").read_text().split()
-                threads[task.name] = (int(ran), int(waited))
+                threads[task.name] = (1e-9 * int(ran), 1e-9 * int(waited))
             except (OSError, ValueError):
                 pass  # the thread has ended, or the kernel does not report it
-        words = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()
-        stolen_s = int(words[8]) / os.sysconf("SC_CLK_TCK") if len(words) > 8 else 0
-        return threads, stolen_s
+        words = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        ticks = [int(word) / os.sysconf("SC_CLK_TCK") for word in words]
+        user, nice, system, _, _, irq, softirq, stolen = ticks
+        return threads, stolen, user + nice + system + irq + softirq
 
 
 def lost_share(record):
-    """The lost share in a record of LostTime or --metrics."""
+    """The lost share in a record of LostTime or --metrics; threads wait for each other too."""
     cores = max(1, min(record["busy_threads"], len(os.sched_getaffinity(0))))
-    return record["waited_share"] + record["stolen_s"] / (record["wall_s"] * cores)
+    others_s = max(0, record["all_ran_s"] - record["own_ran_s"])
+    waited = min(record["waited_s"], others_s) / record["ready_s"] if record["ready_s"] > 0 else 0
+    return waited + record["stolen_s"] / (record["wall_s"] * cores)
 
 
 def least_lost(run, tries=3):

@@ -193,6 +193,17 @@ double CoreWatch::others_share(double own_s) const {
   return std::clamp((end.busy_s - begin_.busy_s - own_s) / all_s, 0.0, 1.0);
 }
 
+double waited_share(std::span<const LostTime> job) {
+  double job_s = 0, share = 0;
+  for (const LostTime& process : job) job_s += process.own_ran_s;
+  for (const LostTime& process : job) {
+    if (process.ready_s <= 0) continue;
+    const double others_s = process.all_ran_s - job_s;  // less than 0 where ticks were missed
+    share = std::max(share, std::min(process.waited_s, others_s) / process.ready_s);
+  }
+  return share;
+}
+
 LostTimeWatch::LostTimeWatch()
     : begin_(std::chrono::steady_clock::now()), threads_(times_of_threads()) {
   const std::array<double, 8> times = core_times();
@@ -217,21 +228,24 @@ LostTime LostTimeWatch::lost() const {
   const std::array<double, 8> times = core_times();
   LostTime lost{
       .wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(),
+      .all_ran_s = std::max(0.0, cpu_s_of_programs(times) - ran_s_),
       .stolen_s = std::max(0.0, times[7] - stolen_s_)};
   std::vector<RunTimes> since;
-  double most_s = 0, others_s = cpu_s_of_programs(times) - ran_s_;
+  double most_s = 0;
   for (const auto& [id, now] : times_of_threads()) {
     const auto before = threads_.find(id);
     if (before == threads_.end()) continue;
     since.push_back({now.ran_s - before->second.ran_s, now.waited_s - before->second.waited_s});
     most_s = std::max(most_s, since.back().ran_s);
-    others_s -= since.back().ran_s;
+    lost.own_ran_s += since.back().ran_s;
   }
   for (const RunTimes& thread : since) {
     if (thread.ran_s <= 0 || thread.ran_s < most_s / 2) continue;
     lost.busy_threads += 1;
-    const double waited_s = std::clamp(others_s, 0.0, thread.waited_s);
-    lost.waited_share = std::max(lost.waited_share, waited_s / (thread.ran_s + thread.waited_s));
+    const double ready_s = thread.ran_s + thread.waited_s;
+    if (lost.ready_s > 0 && thread.waited_s / ready_s <= lost.waited_s / lost.ready_s) continue;
+    lost.waited_s = thread.waited_s;
+    lost.ready_s = ready_s;
   }
   return lost;
 }

@@ -71,24 +71,29 @@ class CoreWatch {
   Times begin_;
 };
 
-/// The time that this process's threads lost to other programs.
+/// How long the threads of a process waited for cores, and who ran meanwhile.
 struct LostTime {
   double wall_s = 0;
-  double waited_share = 0;  // of the time that a thread was ready to run but others had its core
+  double waited_s = 0;      // the busy thread that waited most was ready to run but had no core
+  double ready_s = 0;       // that thread ran or waited
+  double own_ran_s = 0;     // this process ran, summed over its threads
+  double all_ran_s = 0;     // all programs ran, summed over all cores
   double stolen_s = 0;      // taken by the host of a virtual machine, summed over all cores
   double busy_threads = 0;  // threads that ran at least half as long as the busiest one
 };
 
+/// The share of the time when a thread was ready to run that it lost to programs other than the
+/// processes of `job`, which run on one host; the largest of all processes. Threads of a job wait
+/// for each other too, so a wait counts only up to the time that other programs ran meanwhile.
+double waited_share(std::span<const LostTime> job);
+
 /// Watches the threads of this process from construction on (/proc/self/task/*/schedstat and
-/// /proc/stat, proc(5)). Threads of a process wait for each other too, so a wait counts only up to
-/// the time that other programs ran meanwhile. Threads that started or ended meanwhile are not
-/// counted.
+/// /proc/stat, proc(5)). Threads that started or ended meanwhile are not counted.
 class LostTimeWatch {
  public:
   LostTimeWatch();
 
-  /// The values of the busy thread that waited longest for a core. All 0 if the system does not
-  /// report them.
+  /// All 0 but the wall time if the system does not report them.
   [[nodiscard]] LostTime lost() const;
 
  private:

@@ -199,7 +199,10 @@ std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string&
     if (!record.has("lost_time")) return;
     const JsonValue from = record.at("lost_time");
     lost.push_back({.wall_s = seconds_of_record(from.at("wall_s")),
-                    .waited_share = from.at("waited_share").number(0, 1),
+                    .waited_s = seconds_of_record(from.at("waited_s")),
+                    .ready_s = seconds_of_record(from.at("ready_s")),
+                    .own_ran_s = seconds_of_record(from.at("own_ran_s")),
+                    .all_ran_s = seconds_of_record(from.at("all_ran_s")),
                     .stolen_s = seconds_of_record(from.at("stolen_s")),
                     .busy_threads = from.at("busy_threads").number(0, kMostRunRanks)});
   });
@@ -207,15 +210,14 @@ std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string&
 }
 
 double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores) {
-  double waited = 0, stolen = 0, threads = 0;
+  double stolen = 0, threads = 0;
   for (const LostTime& rank : ranks) {
-    waited = std::max(waited, rank.waited_share);
     threads += rank.busy_threads;
     if (rank.wall_s > 0) stolen = std::max(stolen, rank.stolen_s / rank.wall_s);
   }
   // Steal is counted over all cores, busy or idle.
   const double used = std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));
-  return std::min(1.0, (beyond_cores ? 0 : waited) + stolen / used);
+  return std::min(1.0, (beyond_cores ? 0 : waited_share(ranks)) + stolen / used);
 }
 
 std::string library_of_metrics(std::string_view lines, const std::string& name) {

@@ -83,10 +83,10 @@ std::string configuration_of_metrics(std::string_view lines, const std::string& 
 /// parse_metrics() does.
 std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string& name);
 
-/// The share of a start's time that its busiest threads waited for a core used by others, for the
-/// rank that waited most, plus the share taken by the host of a virtual machine. Ranks that share
-/// cores wait for each other, so with `beyond_cores` only the latter counts. Both run-queue delay
-/// and steal are needed: neither detects every slow start.
+/// The share of a start's time that its busiest threads waited for a core while programs other than
+/// its ranks ran (waited_share()), plus the share taken by the host of a virtual machine. Ranks
+/// beyond the cores wait mostly for each other, so with `beyond_cores` only the latter counts. Both
+/// run-queue delay and steal are needed: neither detects every slow start.
 double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores);
 
 /// The library named in such a file; empty for our trainers. Throws as parse_metrics() does.

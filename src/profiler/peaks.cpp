@@ -119,7 +119,8 @@ class PeakMeasurement {
 
   void add(const LostTime& lost) {
     wall_s_ += lost.wall_s;
-    waited_s_ += lost.waited_share * lost.wall_s;
+    // Other ranks count as other programs: peaks measured next to them are too low as well.
+    waited_s_ += waited_share({&lost, 1}) * lost.wall_s;
   }
 
   Device& device_;

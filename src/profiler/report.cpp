@@ -147,7 +147,10 @@ std::string metrics_record(const StepFigures& step, int rank) {
 std::string lost_time_record(const LostTime& lost, int rank) {
   const OrderedJson record = {{"lost_time",
                                {{"wall_s", lost.wall_s},
-                                {"waited_share", lost.waited_share},
+                                {"waited_s", lost.waited_s},
+                                {"ready_s", lost.ready_s},
+                                {"own_ran_s", lost.own_ran_s},
+                                {"all_ran_s", lost.all_ran_s},
                                 {"stolen_s", lost.stolen_s},
                                 {"busy_threads", lost.busy_threads}}},
                               {"rank", rank}};

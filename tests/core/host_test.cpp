@@ -1,14 +1,20 @@
 #include "core/host.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
+#include <csignal>
+#include <ctime>
 #include <initializer_list>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "support/busy_machine.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -143,34 +149,107 @@ TEST(HostMemory, IsNoMoreThanTheMachineHas) {
   EXPECT_LE(memory.free_bytes, memory.total_bytes);
 }
 
-void spin(std::chrono::milliseconds time) {
-  const auto end = std::chrono::steady_clock::now() + time;
-  while (std::chrono::steady_clock::now() < end) {
+double cpu_s(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// More than twice the tenth of a second that OpenBLAS's threads spin when a program starts.
+constexpr double kSpun_s = 0.5;
+
+/// Uses the processor for that long, however long it waits for it.
+void spin() {
+  const double end_s = cpu_s(CLOCK_THREAD_CPUTIME_ID) + kSpun_s;
+  while (cpu_s(CLOCK_THREAD_CPUTIME_ID) < end_s) {
   }
 }
 
-TEST(LostTimeWatch, CountsTheThreadsThatWorkAndWhatTheyWaitedFor) {
-  using std::chrono::milliseconds;
-  std::atomic<bool> ends = false;
-  std::thread busy([&] {
-    while (!ends) spin(milliseconds(1));
+/// The calling thread may then run on one core only.
+void stay_on_one_core() {
+  const CpuSet allowed = allowed_cpus();
+  std::size_t first = 0;
+  while (!allowed.test(first)) ++first;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(first, &set);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
+}
+
+class Count {
+ public:
+  void add() {
+    ++value_;
+    value_.notify_all();
+  }
+  void wait_for(int wanted) const {
+    for (int now = value_; now < wanted; now = value_) value_.wait(now);
+  }
+
+ private:
+  std::atomic<int> value_ = 0;
+};
+
+/// What threads lost that spin on the same core at the same time, next to one that sleeps.
+LostTime lost_by_threads(int count) {
+  Count ready, begins, spun, ends;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&] {
+      stay_on_one_core();
+      ready.add();
+      begins.wait_for(1);
+      spin();
+      spun.add();
+      ends.wait_for(1);  // a thread that has ended is not counted
+    });
+  }
+  threads.emplace_back([&] {
+    ready.add();
+    ends.wait_for(1);
   });
-  std::thread idle([&] {
-    while (!ends) std::this_thread::sleep_for(milliseconds(5));
-  });
-  std::this_thread::sleep_for(milliseconds(20));
+  ready.wait_for(count + 1);
   const LostTimeWatch watch;
-  spin(milliseconds(200));
+  begins.add();
+  spun.wait_for(count);
   const LostTime lost = watch.lost();
-  ends = true;
-  busy.join();
-  idle.join();
-  EXPECT_GE(lost.wall_s, 0.2);
-  EXPECT_GE(lost.busy_threads, 1) << "2, but a busy machine may keep one waiting";
-  EXPECT_LE(lost.busy_threads, 2);
-  EXPECT_GE(lost.waited_share, 0);
-  EXPECT_LE(lost.waited_share, 1);
+  ends.add();
+  for (std::thread& thread : threads) thread.join();
+  return lost;
+}
+
+TEST(LostTimeWatch, CountsTheThreadsThatWorkAndWhatTheyWaitedFor) {
+  const LostTime lost = lost_by_threads(2);
+  EXPECT_EQ(lost.busy_threads, 2);
+  EXPECT_GE(lost.wall_s, 2 * kSpun_s);
+  EXPECT_GE(lost.own_ran_s, 1.9 * kSpun_s);
+  EXPECT_LE(lost.own_ran_s, cpu_s(CLOCK_PROCESS_CPUTIME_ID));
+  EXPECT_GT(lost.all_ran_s, kSpun_s) << "the system counts roughly";
+  EXPECT_GT(lost.waited_s, kSpun_s / 2) << "for the other thread";
+  EXPECT_NEAR(lost.ready_s - lost.waited_s, kSpun_s, 0.1 * kSpun_s);
+  EXPECT_LE(lost.ready_s, lost.wall_s);
   EXPECT_GE(lost.stolen_s, 0);
+}
+
+TEST(LostTimeWatch, FindsNoTimeLostToThreadsOfTheSameProcess) {
+  repeat_while_busy([] {
+    const LostTime lost = lost_by_threads(2);
+    EXPECT_LT(waited_share({&lost, 1}), 0.2);
+  });
+}
+
+TEST(LostTimeWatch, FindsTheTimeThatAnotherProgramTook) {
+  const pid_t other = ::fork();
+  ASSERT_GE(other, 0);
+  if (other == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    stay_on_one_core();
+    while (true) spin();
+  }
+  const LostTime lost = lost_by_threads(1);
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+  EXPECT_GT(waited_share({&lost, 1}), 0.2);
 }
 
 }  // namespace

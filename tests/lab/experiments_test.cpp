@@ -584,13 +584,49 @@ TEST(Verdict, IsInvalidForFewerThanSixRounds) {
 }
 
 TEST(LostShare, IsTheWaitOfTheWorstRankAndWhatTheHostTook) {
-  const std::vector<LostTime> ranks = {
-      {.wall_s = 1, .waited_share = 0.1, .stolen_s = 0.4, .busy_threads = 1},
-      {.wall_s = 1, .waited_share = 0.3, .stolen_s = 0.4, .busy_threads = 1}};
+  const std::vector<LostTime> ranks = {{.wall_s = 1,
+                                        .waited_s = 0.05,
+                                        .ready_s = 0.5,
+                                        .all_ran_s = 9,
+                                        .stolen_s = 0.4,
+                                        .busy_threads = 1},
+                                       {.wall_s = 1,
+                                        .waited_s = 0.3,
+                                        .ready_s = 1,
+                                        .all_ran_s = 9,
+                                        .stolen_s = 0.4,
+                                        .busy_threads = 1}};
   EXPECT_DOUBLE_EQ(lost_share(ranks, 4, false), 0.5);
   EXPECT_DOUBLE_EQ(lost_share(ranks, 4, true), 0.2) << "ranks wait for each other";
   EXPECT_DOUBLE_EQ(lost_share(ranks, 1, true), 0.4);
   EXPECT_DOUBLE_EQ(lost_share({}, 4, false), 0);
+}
+
+/// Two ranks with two busy threads each on two cores, which they and other programs keep busy. Each
+/// thread ran for half of the time that the others left.
+std::vector<LostTime> crowded_ranks(double others_s) {
+  const double wall_s = 2, own_ran_s = wall_s - others_s / 2;
+  return std::vector<LostTime>(2, {.wall_s = wall_s,
+                                   .waited_s = wall_s - own_ran_s / 2,
+                                   .ready_s = wall_s,
+                                   .own_ran_s = own_ran_s,
+                                   .all_ran_s = 2 * wall_s,
+                                   .busy_threads = 2});
+}
+
+TEST(LostShare, IsNotTheWaitForOtherRanksOfTheJob) {
+  EXPECT_DOUBLE_EQ(lost_share(crowded_ranks(0), 2, false), 0);
+}
+
+TEST(LostShare, IsTheWaitForOtherProgramsNextToOtherRanks) {
+  EXPECT_DOUBLE_EQ(lost_share(crowded_ranks(0.8), 2, false), 0.4);
+  EXPECT_DOUBLE_EQ(lost_share(crowded_ranks(4), 2, false), 1) << "no longer than it waited";
+}
+
+TEST(LostShare, IsNeverNegative) {
+  std::vector<LostTime> ranks = crowded_ranks(0);
+  for (LostTime& rank : ranks) rank.all_ran_s -= 0.04;  // the system counts in ticks
+  EXPECT_DOUBLE_EQ(lost_share(ranks, 2, false), 0);
 }
 
 }  // namespace

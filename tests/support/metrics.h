@@ -31,8 +31,7 @@ inline std::vector<nlohmann::json> records_of(const std::string& metrics) {
   return records;
 }
 
-/// The time that each rank lost to others, by rank: {"wall_s", "waited_share", "stolen_s",
-/// "busy_threads"}.
+/// The time that each rank lost to others, by rank: the fields of LostTime.
 inline std::vector<nlohmann::json> lost_times_of(const std::string& metrics) {
   std::vector<nlohmann::json> ranks;
   std::istringstream lines(metrics);

@@ -62,16 +62,15 @@ def thread_times():
 
 
 def lost_time(begin, end):
-    """As mlp_single's LostTimeWatch measures it."""
+    """The fields of LostTime (src/core/host.h)."""
     since = [(ran - begin[1][thread][0], waited - begin[1][thread][1])
              for thread, (ran, waited) in end[1].items() if thread in begin[1]]
     most = max(ran for ran, _ in since)
-    others = max(0.0, end[3] - begin[3] - sum(ran for ran, _ in since))
     busy = [(ran, waited) for ran, waited in since if ran > 0 and ran >= most / 2]
-    return {"wall_s": end[0] - begin[0], "stolen_s": max(0.0, end[2] - begin[2]),
-            "waited_share": max((min(waited, others) / (ran + waited) for ran, waited in busy),
-                                default=0.0),
-            "busy_threads": len(busy)}
+    ran, waited = max(busy, key=lambda each: each[1] / sum(each), default=(0.0, 0.0))
+    return {"wall_s": end[0] - begin[0], "waited_s": waited, "ready_s": ran + waited,
+            "own_ran_s": sum(each for each, _ in since), "all_ran_s": max(0.0, end[3] - begin[3]),
+            "stolen_s": max(0.0, end[2] - begin[2]), "busy_threads": len(busy)}
 
 
 def train(options, rank, device, write):
