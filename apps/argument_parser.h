@@ -54,8 +54,8 @@ class Command {
 
 class ArgumentParser {
  public:
-  /// `examples`, a title and a line each, are printed at the end of --help; that of a command prints
-  /// only its own.
+  /// `examples`, a title and a line each, are printed at the end of --help; that of a command
+  /// prints only its own.
   ArgumentParser(std::string_view program, std::string_view version, std::string_view description,
                  std::string_view examples);
   ~ArgumentParser();

@@ -227,7 +227,7 @@ TEST(LostTimeWatch, CountsTheThreadsThatWorkAndWhatTheyWaitedFor) {
   EXPECT_GT(lost.all_ran_s, kSpun_s) << "the system counts roughly";
   EXPECT_GT(lost.waited_s, kSpun_s / 2) << "for the other thread";
   EXPECT_NEAR(lost.ready_s - lost.waited_s, kSpun_s, 0.1 * kSpun_s);
-  EXPECT_LE(lost.ready_s, lost.wall_s);
+  EXPECT_LE(lost.ready_s, 1.01 * lost.wall_s) << "by clocks that are read one after the other";
   EXPECT_GE(lost.stolen_s, 0);
 }
 

@@ -63,6 +63,14 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
   }
 }
 
+TEST_F(MlpLab, ShowsTheExamplesOfACommandInItsHelp) {
+  const std::string all = run({"--help"}).out;
+  EXPECT_THAT(all, HasSubstr("  mlp_lab list\n"));
+  EXPECT_THAT(all, HasSubstr("  mlp_lab report scaling\n"));
+  EXPECT_THAT(run({"report", "--help"}).out,
+              testing::EndsWith("\n\nExamples:\n  mlp_lab report scaling\n"));
+}
+
 TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   std::vector<std::string> command = {"run", "batch-sweep", "reproducibility", "--output",
                                       "lab", "--quick",     "--device",        "cpu"};

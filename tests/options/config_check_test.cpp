@@ -46,7 +46,8 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
       {[](auto& c) {
          c.model.layers = {4, 0};
        },
-       "--layers '4,0': width 2 is out of range; give 2 to 10001 widths from 1 to 16777216, such as "
+       "--layers '4,0': width 2 is out of range; give 2 to 10001 widths from 1 to 16777216, such "
+       "as "
        "784,512,10"},
       {[](auto& c) { c.model.layers = {4}; },
        "--layers '4': one width makes no layer; give 2 to 10001 widths from 1 to 16777216, such as "

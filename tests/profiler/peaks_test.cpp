@@ -121,9 +121,9 @@ TEST(PeaksKey, ChangesWithDriverAndLibrary) {
     using ForwardingDevice::ForwardingDevice;
     [[nodiscard]] DeviceInfo info() const override { return answer; }
     DeviceInfo answer{.model = "H200",
-                    .threads = 4,
-                    .product_library = "cuBLASLt 13.0.1",
-                    .driver = "driver for CUDA 13.0, 580.65.06"};
+                      .threads = 4,
+                      .product_library = "cuBLASLt 13.0.1",
+                      .driver = "driver for CUDA 13.0, 580.65.06"};
   };
   const auto cpu = make_cpu_device({.threads = 1});
   Changed device(*cpu);
