@@ -88,9 +88,11 @@ struct OpRunner {
   void operator()(const ActivationGrad& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {
       if (op.sums) {
-        const ActivationGradElement<Formula, float> element(op, addresses);
+        const ActivationGradElement<Formula, float> shared(op, addresses);
         return sum_rows(SumRows{.out = *op.sums, .in = op.grad, .beta = op.beta},
-                        [&, cols = op.grad.cols](std::int64_t first, std::int64_t last) {
+                        [&op, shared](std::int64_t first, std::int64_t last) {
+                          const ActivationGradElement<Formula, float> element = shared;
+                          const std::int64_t cols = op.grad.cols;
                           for (std::int64_t row = 0; row < op.grad.rows; ++row)
                             for (std::int64_t col = first; col < last; ++col)
                               element(row * cols + col);
