@@ -203,6 +203,16 @@ void cuda_sum_rows(benchmark::State& state) {
   time_memory_op(state, gpu, SumRows{.out = gpu.take(1, cols), .in = gpu.take(kBatch, cols)});
 }
 
+/// The gradient of a ReLU together with the column sums of that gradient.
+void cuda_relu_grad(benchmark::State& state) {
+  const std::int64_t cols = state.range(0) / kBatch;
+  Gpu gpu(Precision::kFp32, 2 * Gpu::padded(kBatch * cols) + Gpu::padded(cols));
+  time_memory_op(state, gpu,
+                 ActivationGrad{.grad = gpu.take(kBatch, cols),
+                                .from = gpu.take(kBatch, cols),
+                                .sums = gpu.take(1, cols)});
+}
+
 void cuda_adam(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   Gpu gpu(Precision::kFp32, 4 * Gpu::padded(n) + 64);
@@ -257,7 +267,8 @@ void cuda_mse(benchmark::State& state) {
                          .grad = gpu.take(kBatch, cols),
                          .output = gpu.take(kBatch, cols),
                          .target = gpu.take(kBatch, cols),
-                         .count = kBatch * cols};
+                         .count = kBatch * cols,
+                         .activation = Activation::kRelu};
   time_memory_op(state, gpu, op);
 }
 
@@ -394,6 +405,7 @@ void add_all() {
   add("cuda_copy", cuda_copy)->Arg(kSmall)->Arg(kLarge);
   add("cuda_fill", cuda_fill)->Arg(kLarge);
   add("cuda_sum_rows", cuda_sum_rows)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
+  add("cuda_relu_grad", cuda_relu_grad)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
   add("cuda_adam", cuda_adam)->Arg(kSmall)->Arg(kLarge);
   add("cuda_linear_adam", cuda_linear_adam)->ArgsProduct({{1024, 8192}, {0, 1, 2}});
   add("cuda_randn", cuda_randn)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);

@@ -128,7 +128,9 @@ struct Layer {
               .grad_y = take(n * dim, -1, 1, 4),
               .x = take(n * dim, -1, 1, 5),
               .scalars = take(3, 0.001F, 0.002F, 6),
-              .clip = nullptr};
+              .clip = nullptr,
+              .rounded_weight = nullptr,
+              .rounded_bias = nullptr};
     must(cudaGetLastError(), "fill_uniform");
   }
 };

@@ -10,7 +10,7 @@
 #             and as graphs, in fp32, tf32 and bf16
 #   pytorch   the same losses and random numbers as PyTorch, and the step times of both programs
 #   bench     copy bandwidth, ops compared with it, what cuBLASLt fuses, the speed and accuracy of the fused
-#             update's kernels, chosen algorithms compared with timed ones
+#             update's kernels and the cost of their order of accesses, chosen algorithms compared with timed ones
 #   profile   bytes per step and time per kernel by ncu, and nsys, if they are installed
 #
 # Each stage has its own time limit, all together have --seconds (540), and a failed or skipped
