@@ -6,10 +6,10 @@
 //     in fp32 and of 3xTF32 whose tensor cores sum 8, 16 or 64 rows.
 //   time: a layer's milliseconds by product and by blocks per multiprocessor, next to a copy that
 //     moves as many bytes.
-//   access: milliseconds to read and write its weights and moments, without arithmetic, in the
-//   order
-//     of the update (strips of columns) or row by row, in runs of 64 or 512 bytes of a row, with
-//     and without marking them as the first to leave the cache.
+//   access: milliseconds to read and write its weights and moments, without arithmetic, by strips
+//   of
+//     columns as in the update or row by row, in runs of 64 or 512 bytes of a row, with and without
+//     marking them as the first to leave the cache.
 #include <cuda_runtime.h>
 
 #include <cstdint>

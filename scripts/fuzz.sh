@@ -56,6 +56,6 @@ packed=$root/tests/fuzz/corpus.tar.gz status=0
 rm -rf "$build/corpus"
 mkdir -p "$build/corpus"
 tar -xzf "$packed" -C "$build/corpus"
-printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}' || status=$?
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}' || status=1
 pack "$build/corpus" "$packed"
 exit $status

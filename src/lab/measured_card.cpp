@@ -302,8 +302,12 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   memory = Tensors(0);
   ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
   memory = Tensors(0);
-  ops.push_back(PointwiseLoss{
-      .loss = row(1), .grad = matrix(), .output = matrix(), .target = matrix(), .count = count});
+  ops.push_back(PointwiseLoss{.loss = row(1),
+                              .grad = matrix(),
+                              .output = matrix(),
+                              .target = matrix(),
+                              .count = count,
+                              .activation = Activation::kRelu});
   return ops;
 }
 

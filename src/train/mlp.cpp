@@ -219,8 +219,8 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     const bool has_activation = spec_->activation_after(layer) != Activation::kNone &&
                                 !(is_last && spec_->loss_includes_activation());
     // With rounded gradients, sums are rounded before they are added to others.
-    const bool sums =
-        spec_->fusion && has_activation && spec_->stores_gradients && spec_->numbers == DType::kF32;
+    const bool sums = spec_->fusion && has_activation && spec_->stores_gradients &&
+                      spec_->numbers == DType::kF32 && of_layer.grad_y.rows <= kMostRowsOfSums;
     if (has_activation) {
       ActivationGrad op = activation_grad(layer, of_layer.grad_y);
       if (sums) {

@@ -27,6 +27,10 @@ struct Segment {
   bool is_recomputed = false;
 };
 
+/// An activation's gradient and its sum over more rows than that are separate ops: together they
+/// have work for too few threads.
+constexpr std::int64_t kMostRowsOfSums = 128;
+
 /// The computation of a model, without batch size or memory.
 struct MlpSpec {
   ParameterLayout layout;
@@ -36,8 +40,9 @@ struct MlpSpec {
   double label_smoothing = 0;
   double dropout = 0;              // probability that a number becomes 0
   std::uint64_t dropout_seed = 0;  // the run's; the same on all ranks
-  // Bias and activation are in the forward product; the loss includes the gradient of a ReLU before
-  // it, and the gradients of other activations include the bias's gradient.
+  // Bias and activation are in the forward product. A pointwise loss includes the gradient of a
+  // ReLU before it. The gradients of other activations include the bias's, if that is stored in
+  // fp32 and there are at most kMostRowsOfSums rows.
   bool fusion = true;
   bool stores_gradients = true;  // false: backward leaves their factors
   bool trains = true;            // false: the only gradient is that of the loss

@@ -320,6 +320,39 @@ TEST(CudaKernels, AgreeWithTheCpuDeviceWithTheSameBitsInWhateverOrderThreadsRun)
   }
 }
 
+/// Kernels that replace two ops.
+TEST(CudaKernels, FusedHaveTheBitsOfTheOpsThatTheyReplace) {
+  for (const std::int64_t cols : {36, 33}) {  // with 16-byte accesses, and without
+    for (const std::int64_t rows : {0, 1, 40}) {
+      Memory memory;
+      const Tensor grad = memory.add(rows, cols);
+      const Tensor output = memory.add(rows, cols);
+      const Tensor target = memory.add(rows, cols);
+      const Tensor sums = memory.add(1, cols);
+      const Tensor loss = memory.add(1, 1);
+      std::uint64_t seed = 0;
+      for (const Tensor& tensor : {grad, output, target, sums}) {
+        TorchGenerator(++seed).randn(memory.values(tensor));
+      }
+      const auto run_all = [&](const std::vector<DeviceOp>& ops) {
+        Memory after = memory;
+        for (const DeviceOp& op : ops) run_as_cuda(op, after);
+        return after.bytes();
+      };
+      const ActivationGrad relu{grad, output};
+      ActivationGrad with_sums = relu;
+      with_sums.sums = sums;
+      with_sums.beta = 1;
+      EXPECT_EQ(run_all({with_sums}), run_all({relu, SumRows{.out = sums, .in = grad, .beta = 1}}));
+      const PointwiseLoss plain{
+          .loss = loss, .grad = grad, .output = output, .target = target, .count = 40 * cols};
+      PointwiseLoss with_relu = plain;
+      with_relu.activation = Activation::kRelu;
+      EXPECT_EQ(run_all({with_relu}), run_all({plain, relu}));
+    }
+  }
+}
+
 /// The launches that --explain counts.
 TEST(CudaKernels, AreAsManyAsTheProgramSays) {
   if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";

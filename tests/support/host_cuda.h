@@ -8,7 +8,7 @@
 //
 // Detected: barriers and shuffles that not all threads reach; reads of shared memory that lack a
 // barrier or precede the end of the copy they need; bank conflicts; misaligned vectors; blocks
-// counted as finished without a fence after their writes; and, under AddressSanitizer, accesses out
+// counted as finished without any fence; and, under AddressSanitizer, accesses out
 // of bounds. Not detected: effects of the hardware (caches, races between blocks, the bits of
 // approximations, the number of registers).
 #pragma once
@@ -103,8 +103,9 @@ void run_by_warp(Lane lane, WarpAct act);
 
 void synchronize_threads();
 
-/// CUDA's __threadfence() and atomicInc(). Throws if the thread has not called fence() since it
-/// last counted: what its block wrote may not be visible to a block that sees the count.
+/// CUDA's __threadfence() and atomicInc(). count_up() throws if the thread has not called fence()
+/// since it last counted: what it wrote may not be visible to a block that sees the count. That the
+/// fence comes after the writes is not checked.
 void fence();
 unsigned count_up(unsigned* number, unsigned most);
 

@@ -230,6 +230,14 @@ TEST(Draft, TellsOfBothGradientsThatOneNodeMakesAfterIt) {
               testing::IsSupersetOf({"grad_output 0: grad_out0", "grad_bias 0: grad_out0"}));
 }
 
+TEST(StepPrograms, SumGradientsOfManyRowsInAnOpOfTheirOwn) {
+  const auto nodes = [](std::int64_t rows) {
+    const MlpSpec model{.layout = ParameterLayout({5, 4, 3})};
+    return StepPrograms({.model = model, .batch_size = rows}).train().program.size();
+  };
+  EXPECT_EQ(nodes(kMostRowsOfSums + 1), nodes(kMostRowsOfSums) + 1);
+}
+
 /// By hand, for DEPTH linear layers, each with a ReLU. Products: DEPTH forward, DEPTH for weights
 /// if their gradients are stored, DEPTH - 1 for inputs.
 TEST(StepPrograms, LaunchAsFewKernelsAsTheirDataFlowAllows) {

@@ -139,12 +139,12 @@ static __device__ bool grid_sum(double& sum, const Partials& partials) {
     __threadfence();  // before the count, so that whoever sees the count sees the sum
     const unsigned last = gridDim.x - 1;
     is_last = atomicInc(partials.finished, last) == last;  // which sets it to 0 again
+    __threadfence();  // after the count, so that the sums of the others are seen with it
   }
   __syncthreads();
   if (!is_last) return false;
-  __threadfence();
   sum = 0;
-  // From the second-level cache: the first-level one does not see what other blocks write.
+  // Past the first-level cache, which other blocks do not write through.
   for (unsigned i = threadIdx.x; i < gridDim.x; i += kBlockThreads)
     sum += __ldcg(partials.sums + i);
   sum = block_sum(sum);

@@ -182,6 +182,8 @@ CudaDeviceStream::CudaDeviceStream(CudaContext& context, StreamRole role)
   context.require(cudaMalloc(&scratch, kBytes), "cudaMalloc", static_cast<std::int64_t>(kBytes));
   scratch_.reset(static_cast<std::byte*>(scratch));
   context.require(cudaMemsetAsync(scratch, 0, kBytes, stream), "cudaMemsetAsync");
+  // A graph runs the work of this stream on another one.
+  context.require(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   workspace_ = {scratch_.get(), kLaunchWorkspaceBytes};
 }
 

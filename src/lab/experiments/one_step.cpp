@@ -36,14 +36,15 @@ std::vector<double> phase_op_seconds(const Measurement& each, std::string_view p
   return op_seconds(each, [&](const OpTime& op) { return op.phase == phase; });
 }
 
-/// The name in PyTorch's profiler of an op of a module's step; "-" if it has no such op.
+/// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
+/// if it has no such op.
 std::string_view pytorch_name(const OpTime& op) {
   static const std::map<std::string_view, std::string_view> names = {
       {"bias_relu", "aten::relu"},
-      {"relu_grad", "aten::threshold_backward"},
+      {"relu_grad", "aten::threshold_backward, aten::sum"},
       {"dropout", "aten::native_dropout, aten::native_dropout_backward"},
       {"sum_rows", "aten::sum"},
-      {"mse_loss", "aten::mse_loss, aten::mse_loss_backward"},
+      {"mse_loss", "aten::mse_loss, aten::mse_loss_backward, aten::threshold_backward"},
       {"cross_entropy", "aten::cross_entropy_loss"},
       {"adam", "aten::_fused_adam_"},
       {"sgd", "aten::_fused_sgd_"},

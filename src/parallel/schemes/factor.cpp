@@ -88,8 +88,9 @@ void Factor::build(Draft& draft) const {
   draft.leave_factors();
   Gathering gathering(draft);
   const int last = model.layout.layers() - 1;
-  // The gradient of an output without an activation is complete once the loss is computed.
-  const bool loss_makes_last = model.activation_after(last) == Activation::kNone;
+  // The last gradient is complete once the loss is computed, unless an activation's follows.
+  const bool loss_makes_last =
+      model.activation_after(last) == Activation::kNone || model.loss_includes_activation();
 
   draft.input([&] { gathering.gather_x(); });
   for (const MicroStep& part : draft.micro_steps()) {
