@@ -261,15 +261,16 @@ std::vector<Opposites> opposites_of_ranks() {
       const auto rank = [&](double reduce_s) {
         return MadeUpStep{.step_s = slow ? 0.03 : 0.01,
                           .noise = noise,
-                          .phase_s = {{"reduce", slow ? reduce_s : 0.0}}};
+                          .phase_s = {{"reduce", 1e-3 + (slow ? reduce_s : 0.0)}}};
       };
       MadeUpStep first = rank(first_s);
       first.other_ranks = {rank(second_s)};
       return first;
     };
   };
-  all.push_back({"imbalance", waits(0, 0.02), "Rank 1 waits for rank 0", waits(0.02, 0),
-                 "Rank 0 waits for rank 1", waits(0.02, 0.02),
+  all.push_back({"imbalance", waits(-5e-4, 0.02),
+                 "Rank 1 waits for rank 0: the pause changes exposed communication by -500 us",
+                 waits(0.02, 0), "Rank 0 waits for rank 1", waits(0.02, 0.02),
                  "Whether one rank waits for the other is unclear"});
   const auto bucket = [](const std::string& best, double gain, double noise = 0.003) {
     return [=](const Case& what) {

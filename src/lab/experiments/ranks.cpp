@@ -132,7 +132,7 @@ std::string waiting_sentence(const Results& results, const std::vector<double>& 
     return side_of(of_longer, 0) == Side::kAbove && side_of(ahead, 0) == Side::kAbove;
   };
   const std::string by =
-      fmt::format("rank 0 is {} longer in communication, rank 1 {}",
+      fmt::format("the pause changes exposed communication by {} on rank 0 and by {} on rank 1",
                   time_text(estimate_of(more[0])), time_text(estimate_of(more[1])));
   if (waits(1)) return fmt::format("Rank 1 waits for rank 0: {}.", by);
   if (waits(0)) return fmt::format("Rank 0 waits for rank 1: {}.", by);
@@ -157,7 +157,7 @@ Findings conclude_imbalance(const Results& results) {
   return {.sentences = {waiting_sentence(results, longer_s),
                         sentence_of(cost, fmt::format("with {} ms on one rank of two", kSlowMs),
                                     "without"),
-                        fmt::format("The step of both is longer by {}.",
+                        fmt::format("The step of both ranks is {} longer.",
                                     time_text(estimate_of(longer_s)))},
           .comparisons = {cost},
           .tables = {table},
