@@ -72,7 +72,8 @@ class LostTime:
 def lost_share(record):
     """The lost share in a record of LostTime or --metrics; threads wait for each other too."""
     cores = max(1, min(record["busy_threads"], len(os.sched_getaffinity(0))))
-    others_s = max(0, record["all_ran_s"] - record["own_ran_s"])
+    rounded_s = 0.02  # of user and system time in /proc/stat, as in waited_share() (src/core/host.cpp)
+    others_s = max(0, record["all_ran_s"] - record["own_ran_s"] - rounded_s)
     waited = min(record["waited_s"], others_s) / record["ready_s"] if record["ready_s"] > 0 else 0
     return waited + record["stolen_s"] / (record["wall_s"] * cores)
 

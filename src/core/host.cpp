@@ -194,11 +194,13 @@ double CoreWatch::others_share(double own_s) const {
 }
 
 double waited_share(std::span<const LostTime> job) {
+  // /proc/stat rounds user and system time down, each to 1/USER_HZ: 10 ms wherever Linux runs.
+  constexpr double kRoundedS = 2 * 0.01;
   double job_s = 0, share = 0;
   for (const LostTime& process : job) job_s += process.own_ran_s;
   for (const LostTime& process : job) {
     if (process.ready_s <= 0) continue;
-    const double others_s = process.all_ran_s - job_s;  // less than 0 where ticks were missed
+    const double others_s = std::max(0.0, process.all_ran_s - job_s - kRoundedS);
     share = std::max(share, std::min(process.waited_s, others_s) / process.ready_s);
   }
   return share;
@@ -233,9 +235,9 @@ LostTime LostTimeWatch::lost() const {
   std::vector<RunTimes> since;
   double most_s = 0;
   for (const auto& [id, now] : times_of_threads()) {
-    const auto before = threads_.find(id);
-    if (before == threads_.end()) continue;
-    since.push_back({now.ran_s - before->second.ran_s, now.waited_s - before->second.waited_s});
+    const auto at_begin = threads_.find(id);
+    const RunTimes before = at_begin == threads_.end() ? RunTimes{} : at_begin->second;
+    since.push_back({now.ran_s - before.ran_s, now.waited_s - before.waited_s});
     most_s = std::max(most_s, since.back().ran_s);
     lost.own_ran_s += since.back().ran_s;
   }

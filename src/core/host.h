@@ -84,11 +84,12 @@ struct LostTime {
 
 /// The share of the time when a thread was ready to run that it lost to programs other than the
 /// processes of `job`, which run on one host; the largest of all processes. Threads of a job wait
-/// for each other too, so a wait counts only up to the time that other programs ran meanwhile.
+/// for each other too, so a wait counts only up to the time that other programs certainly ran
+/// meanwhile: less than 20 ms could be rounding.
 double waited_share(std::span<const LostTime> job);
 
 /// Watches the threads of this process from construction on (/proc/self/task/*/schedstat and
-/// /proc/stat, proc(5)). Threads that started or ended meanwhile are not counted.
+/// /proc/stat, proc(5)). Threads that ended meanwhile are not counted.
 class LostTimeWatch {
  public:
   LostTimeWatch();

@@ -209,7 +209,10 @@ std::string verdict_of(const Results& results) {
   if (reasons.empty()) return "";
   const std::string rest =
       reasons.size() == 1 ? "" : fmt::format(" (and {} more)", reasons.size() - 1);
-  return fmt::format("INVALID: {}{}; run it again on a quiet machine", reasons.front(), rest);
+  // Short steps vary most, and --quick makes them short.
+  const std::string_view longer = results.setting.quick ? ", or without --quick" : "";
+  return fmt::format("INVALID: {}{}; run it again on a quiet machine{}", reasons.front(), rest,
+                     longer);
 }
 
 std::span<const Experiment> experiments() {

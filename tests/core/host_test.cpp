@@ -231,6 +231,22 @@ TEST(LostTimeWatch, CountsTheThreadsThatWorkAndWhatTheyWaitedFor) {
   EXPECT_GE(lost.stolen_s, 0);
 }
 
+TEST(LostTimeWatch, CountsThreadsThatStartedMeanwhile) {
+  const LostTimeWatch watch;
+  Count spun, ends;
+  std::thread thread([&] {
+    spin();
+    spun.add();
+    ends.wait_for(1);
+  });
+  spun.wait_for(1);
+  const LostTime lost = watch.lost();
+  ends.add();
+  thread.join();
+  EXPECT_GE(lost.own_ran_s, 0.9 * kSpun_s);
+  EXPECT_EQ(lost.busy_threads, 1);
+}
+
 TEST(LostTimeWatch, FindsNoTimeLostToThreadsOfTheSameProcess) {
   repeat_while_busy([] {
     const LostTime lost = lost_by_threads(2);

@@ -81,8 +81,10 @@ LargestPart largest_phase(const Measurement& each);
 std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
                                 std::string_view whose = "");
 
-/// "Fastest: A.", or all that are indistinguishable. `names` are indexed as in `fastest`.
-std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names);
+/// "Fastest: A.", or "Tied for fastest: A and B (indistinguishable)." `names` are indexed as in
+/// `fastest`; `of` is empty or " of the schemes".
+std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
+                             std::string_view of = "");
 
 /// The step times of cases by their keys, for fastest_of().
 std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys);

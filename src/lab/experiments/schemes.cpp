@@ -86,7 +86,7 @@ Findings conclude_schemes(const Results& results) {
                           human_bytes(most_memory(each))});
   }
   std::vector<std::string> sentences = {
-      fmt::format("Of the schemes on {} devices: {}", several, fastest_sentence(fastest, schemes))};
+      fastest_sentence(fastest, schemes, fmt::format(" of the schemes on {} devices", several))};
   for (const Comparison& each : gains) {
     sentences.push_back(
         sentence_of(each, fmt::format("with {} on {}", each.b, several), "on one rank"));

@@ -109,11 +109,13 @@ LargestPart largest_phase(const Measurement& each) {
   return largest_of(parts);
 }
 
-std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names) {
+std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
+                             std::string_view of) {
   std::vector<std::string> ties;
   for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
-  return fmt::format("Fastest: {}{}.", list_text(ties),
-                     fastest.is_alone() ? "" : ", which are indistinguishable");
+  return fastest.is_alone()
+             ? fmt::format("Fastest{}: {}.", of, list_text(ties))
+             : fmt::format("Tied for fastest{}: {} (indistinguishable).", of, list_text(ties));
 }
 
 namespace {
