@@ -3,7 +3,7 @@
 
 docs/account_of_a_step.svg was made by
 
-    D=bench/results/intel-r-xeon-r-processor-2-cores
+    D=bench/results/amd-epyc-2-cores
     scripts/account_picture.py docs/account_of_a_step.svg \\
       "mlp_single, 6 layers=$D/mlp_single.txt" "mlp_dp, 2 layers on 2 devices=$D/mlp_dp.txt" \\
       "mlp_ddp, 2 layers on 2 ranks, one of them 20 ms late=$D/mlp_ddp.txt"
