@@ -211,15 +211,16 @@ std::string CommunicationSummary::text() const {
                    milliseconds(each.parts.hidden_s), milliseconds(each.parts.waiting_s),
                    milliseconds(each.parts.moving_s)});
   }
-  text += table.text() + "\n";
+  text += table.text();
   if (ranks.size() == 1) return text;
+  text += "\n";
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     text += fmt::format("Waited for rank {}: longest in {} of {} step{}, {} ms a step\n", rank,
                         ranks[rank].steps_waited_for, steps, steps == 1 ? "" : "s",
                         milliseconds(ranks[rank].cost_s));
   }
   return text +
-         fmt::format("The ranks' clocks are aligned within {:.1f} us\n\n", 1e6 * clock_error_s);
+         fmt::format("The ranks' clocks are aligned within {:.1f} us\n", 1e6 * clock_error_s);
 }
 
 CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::int64_t steps)

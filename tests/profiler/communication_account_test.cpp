@@ -109,7 +109,7 @@ TEST(CommunicationSummary, TellsItsFiguresInWords) {
             "\n"
             "Waited for rank 0: longest in 0 of 1 step, 0.0000 ms a step\n"
             "Waited for rank 1: longest in 1 of 1 step, 1000.0000 ms a step\n"
-            "The ranks' clocks are aligned within 2.5 us\n\n");
+            "The ranks' clocks are aligned within 2.5 us\n");
 }
 
 /// The account of a run with ranks as threads.
