@@ -118,13 +118,13 @@ std::string sentence_of(const Comparison& comparison, const std::string& b, cons
       break;
   }
   if (!ratio.has_interval()) {
-    return fmt::format("A {} {} and one {} were not compared often enough: in {} of 6 rounds.",
-                       noun, b, a, comparison.rounds);
+    return fmt::format("A {} {} and a {} {} were not compared often enough: in {} of 6 rounds.",
+                       noun, b, noun, a, comparison.rounds);
   }
   if (ratio.high < 1 || ratio.low > 1) return chance_sentence(comparison, b, a, noun);
   return fmt::format(
-      "A {} {} and one {} are indistinguishable: the difference lies between {} and {} time.", noun,
-      b, a, more_text(ratio.low), more_text(ratio.high));
+      "A {} {} and a {} {} are indistinguishable: the difference lies between {} and {} time.",
+      noun, b, noun, a, more_text(ratio.low), more_text(ratio.high));
 }
 
 Fastest fastest_of(std::span<const Series> all, double margin) {

@@ -81,10 +81,11 @@ Case new_case(const Setting& setting, std::string key, Workload workload);
 
 struct Results {
   Setting setting;
-  std::string name{};                        // the experiment's
-  std::vector<Measurement> cases;            // in the order of the experiment's list
-  std::optional<MachineCard> card{};         // the machine's, if its rates were measured
-  std::vector<SimulatedStep> predictions{};  // of the cases, by that card; empty without one
+  std::string name{};                 // the experiment's
+  std::vector<Measurement> cases;     // in the order of the experiment's list
+  std::optional<MachineCard> card{};  // the machine's, if its rates were measured
+  /// Of the cases, by that card; empty without one. None for a case that the card has no rates for.
+  std::vector<std::optional<SimulatedStep>> predictions{};
 
   /// Throws Error(kBug) if there is none.
   [[nodiscard]] const Measurement& at(std::string_view key) const;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "core/units.h"
 
 namespace barestep {
@@ -22,7 +24,7 @@ std::string time_text(const Estimate& seconds) {
 }
 
 std::string factor_text(double factor) {
-  return fmt::format("{:.2f}x", factor);
+  return fmt::format("{:.2f}x", std::abs(factor) < 0.005 ? 0 : factor);  // not "-0.00x"
 }
 
 std::string factor_text(const Estimate& factor) {

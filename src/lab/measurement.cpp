@@ -24,6 +24,16 @@ const RankSteps& rank_of(const Start& start, int rank) {
 
 }  // namespace
 
+std::string command_line_of(const Case& what) {
+  std::string line = command_line_of(what.workload);
+  if (what.hash_weights) line += " --save FILE";
+  if (what.record_ops) line += " --trace FILE";
+  if (what.checkpoint_every > 0) {
+    line += fmt::format(" --checkpoint DIR --checkpoint-every {}", what.checkpoint_every);
+  }
+  return line;
+}
+
 Measurement::Measurement(Case what, std::vector<Start> starts)
     : what_(std::move(what)), starts_(std::move(starts)) {
   BARESTEP_REQUIRE(!starts_.empty(), "a measurement needs a start");

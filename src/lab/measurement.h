@@ -23,6 +23,9 @@ struct Case {
   std::int64_t checkpoint_every = 0;  // steps; 0: no checkpoints
 };
 
+/// The command of a start of this case: that of its workload, and what else changes its steps.
+std::string command_line_of(const Case& what);
+
 /// A start that lost more of its time than this to other programs is disturbed. On a shared host,
 /// the limit finds 91 % of the starts that are more than 10 % slow, and rejects 11 % of the good
 /// ones (measured on one host, with one thread and 160 starts).

@@ -108,10 +108,15 @@ void require_slow_rank(const PredictedModel& model, const std::vector<int>& rank
   }
 }
 
+bool has_rate(const MachineCard& card, Precision precision) {
+  if (precision == Precision::kFp32) return true;
+  if (precision == Precision::kInt8) return false;
+  return (type_of(precision) != DType::kF32 ? card.half_flops_per_s : card.tf32_flops_per_s) > 0;
+}
+
 void require_precision(const PredictedModel& model, const MachineCard& card) {
-  if (model.precision == Precision::kFp32) return;
+  if (has_rate(card, model.precision)) return;
   const bool is_half = type_of(model.precision) != DType::kF32;
-  if ((is_half ? card.half_flops_per_s : card.tf32_flops_per_s) > 0) return;
   refuse_prediction("--precision", std::string(name_of(model.precision)),
                     fmt::format("the card of {} has no rate of products for it", card.name),
                     fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",
@@ -416,7 +421,7 @@ struct DistinctPrediction {
     return cases[number].first->cases[cases[number].second];
   }
   [[nodiscard]] const SimulatedStep& predicted() const {
-    return cases.front().first->predictions[cases.front().second];
+    return *cases.front().first->predictions[cases.front().second];
   }
   [[nodiscard]] bool beyond_cores() const { return measured(0).what().beyond_cores; }
   /// (predicted - measured) / measured, with the median over the cases as the measurement.
@@ -431,6 +436,7 @@ std::vector<DistinctPrediction> distinct_predictions(const std::vector<const Res
   std::map<std::string, DistinctPrediction> by_command;
   for (const Results* results : all) {
     for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      if (!results->predictions[i]) continue;
       const std::string command = command_line_of(results->cases[i].workload());
       by_command[command].cases.emplace_back(results, i);
     }
@@ -469,8 +475,9 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
   std::set<double> ends;
   for (const Results* results : all) {
     for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      if (!results->predictions[i]) continue;
       const Measurement& each = results->cases[i];
-      const double predicted_ms = 1e3 * results->predictions[i].step_s;
+      const double predicted_ms = 1e3 * results->predictions[i]->step_s;
       (each.what().beyond_cores ? beyond : within)
           .points.push_back(plot_point(predicted_ms, each.step_s(), 1e3));
       ends.insert({predicted_ms, 1e3 * each.step_s().median});
@@ -490,8 +497,13 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
 
 }  // namespace
 
+bool can_predict(const Workload& workload, const MachineCard& card) {
+  return has_rate(card, workload.config.device.precision);
+}
+
 double prediction_error(const Results& results, std::size_t number) {
-  return results.predictions.at(number).step_s / results.cases.at(number).step_s().median - 1;
+  return results.predictions.at(number).value().step_s / results.cases.at(number).step_s().median -
+         1;
 }
 
 std::optional<PredictionSummary> prediction_summary(const std::vector<const Results*>& all) {
@@ -521,8 +533,9 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
   for (const Results* results : all) {
     others_share = std::max(others_share, results->card ? results->card->others_share : 0);
     for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      if (!results->predictions[i]) continue;
       const Measurement& each = results->cases[i];
-      const SimulatedStep& predicted = results->predictions[i];
+      const SimulatedStep& predicted = *results->predictions[i];
       const Deviation worst = worst_part(each, predicted);
       table.rows.push_back({fmt::format("{}: {}", results->name, each.what().key),
                             time_text(predicted.step_s), time_text(each.step_s()),

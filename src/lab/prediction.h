@@ -57,7 +57,10 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
 Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                          const std::vector<int>& ranks);
 
-/// (predicted - measured) / measured, for one case of results that have predictions.
+/// Whether the card has rates for the products of a run: int8 has none on any card.
+bool can_predict(const Workload& workload, const MachineCard& card);
+
+/// (predicted - measured) / measured, for one case that has a prediction.
 double prediction_error(const Results& results, std::size_t number);
 
 /// Covers all distinct predictions within the cores. Cases with the same command line, for example

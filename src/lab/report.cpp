@@ -51,7 +51,7 @@ json json_of_case(const Results& results, std::size_t number) {
   std::vector<int> attempts;
   for (const Start& start : each.starts()) attempts.push_back(start.attempts);
   json all = {{"key", each.what().key},
-              {"command", command_line_of(each.workload())},
+              {"command", command_line_of(each.what())},
               {"trainer", program_of(each.workload())},
               {"ranks", each.workload().ranks},
               {"dim", each.workload().dim()},
@@ -76,8 +76,8 @@ json json_of_case(const Results& results, std::size_t number) {
               {"phases_s", phases}};
   if (each.has_p99()) all["step_p99_s"] = each.p99_s();
   if (!each.configuration().empty()) all["configuration"] = json::parse(each.configuration());
-  if (!results.predictions.empty()) {
-    all["predicted_step_s"] = results.predictions[number].step_s;
+  if (!results.predictions.empty() && results.predictions[number]) {
+    all["predicted_step_s"] = results.predictions[number]->step_s;
     all["prediction_error"] = prediction_error(results, number);
   }
   return all;
@@ -163,6 +163,9 @@ std::vector<std::string> method_sentences(double margin) {
       "standard deviation of the steps, and in brackets their coefficient of variation, is the "
       "median of the starts'; the time of all steps is a start's, warm-up included.");
   say("Cases with more ranks than cores share cores; they are shown but left out of the answers.");
+  say("The rounds of an experiment are made one after the other, and so are the experiments: "
+      "compare times "
+      "within an experiment only.");
   say("Step times are rank 0's, as the trainers print them; they do not include the generation of "
       "random data.");
   return sentences;
@@ -219,8 +222,11 @@ FindingTable step_table(const Results& results) {
                           time_text(median(each.total_s_by_start())),
                           std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
                           std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
-    if (predicts) {
-      table.rows.back().push_back(time_text(results.predictions[i].step_s));
+    if (!predicts) continue;
+    if (!results.predictions[i]) {
+      table.rows.back().insert(table.rows.back().end(), {"-", "-"});
+    } else {
+      table.rows.back().push_back(time_text(results.predictions[i]->step_s));
       table.rows.back().push_back(fmt::format("{:+.1f} %", 100 * prediction_error(results, i)));
     }
   }
@@ -284,9 +290,9 @@ std::string csv_of(const Report& report) {
       const Workload& workload = each.workload();
       const Estimate& step = each.step_s();
       const std::string predicted =
-          section.results.predictions.empty()
+          section.results.predictions.empty() || !section.results.predictions[i]
               ? ","
-              : fmt::format("{},{}", section.results.predictions[i].step_s,
+              : fmt::format("{},{}", section.results.predictions[i]->step_s,
                             prediction_error(section.results, i));
       text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
                           section.experiment->name, each.what().key, program_of(workload),
@@ -295,7 +301,7 @@ std::string csv_of(const Report& report) {
                           step.has_interval() ? fmt::format("{}", step.high) : "", each.p95_s(),
                           each.slowest_s(), each.samples_per_s().median, predicted,
                           each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
-                          each.outliers(), section.verdict.empty(), command_line_of(workload));
+                          each.outliers(), section.verdict.empty(), command_line_of(each.what()));
     }
   }
   return text;
@@ -400,7 +406,7 @@ std::string markdown_section(const Report& report, const ReportSection& section)
   text += quality_sentence(section.results) + "\n\n";
   text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command_of(report, section));
   for (const Measurement& each : section.results.cases) {
-    text += command_line_of(each.workload()) + "\n";
+    text += command_line_of(each.what()) + "\n";
   }
   text += "```\n\nTheir configurations:\n\n```\n";
   text += configurations_of(section);
@@ -538,7 +544,7 @@ std::string html_section(const Report& report, const ReportSection& section) {
       fmt::format("<p>Reproduce: <code>{}</code></p>\n<details><summary>Its runs</summary><pre>",
                   xml_text(command_of(report, section)));
   for (const Measurement& each : section.results.cases) {
-    text += xml_text(command_line_of(each.workload())) + "\n";
+    text += xml_text(command_line_of(each.what())) + "\n";
   }
   text += "</pre></details>\n<details><summary>Configurations</summary><pre>";
   text += xml_text(configurations_of(section));

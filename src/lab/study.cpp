@@ -287,7 +287,10 @@ Results Study::results_of(const Experiment& experiment) const {
   results.card = card();
   if (results.card && !experiment.needs_pytorch) {
     for (const Measurement& each : results.cases) {
-      results.predictions.push_back(predicted_run(each.workload(), *results.card));
+      const Workload& workload = each.workload();
+      results.predictions.push_back(can_predict(workload, *results.card)
+                                        ? std::optional(predicted_run(workload, *results.card))
+                                        : std::nullopt);
     }
   }
   return results;

@@ -73,7 +73,6 @@ void MetricsLog::write(const std::string& record) {
 }
 
 void MetricsLog::close() {
-  // In training all ranks are here; in an evaluation only the first is.
   if (watch_) write_lost_time();
   if (file_) file_->close();
 }

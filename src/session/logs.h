@@ -66,10 +66,16 @@ class MetricsLog final : public Observer {
   MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
              std::int64_t done = 0);
 
+  /// Watches from here on the time that an evaluation loses; training is watched from its first
+  /// step after warm-up.
+  void watch() {
+    if (!watch_) watch_.emplace();
+  }
+
   void on_step(const StepFigures& step) override;
   /// Flushes, so that a run resumed from here finds the records of all earlier steps.
   void on_pause() override;
-  /// Every rank that has taken part in a step calls it. Blocks.
+  /// Every rank calls it. Blocks.
   void close() override;
 
   /// Writes a line of JSON; for rank 0.
@@ -81,7 +87,7 @@ class MetricsLog final : public Observer {
   Communicator* ranks_;
   std::optional<RunFile<OutputFile>> file_;  // only on rank 0
   std::vector<StepFigures> all_;             // for one step, by rank
-  std::optional<LostTimeWatch> watch_;       // this process, since its warm-up
+  std::optional<LostTimeWatch> watch_;       // this process, since its warm-up or watch()
 };
 
 /// --tensorboard: loss, step time, throughput and utilisation of every step, as event files.

@@ -509,18 +509,24 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
         if (job.is_first()) print_now(session.answer());
         continue;
       }
-      if (job.is_first() && !metrics && !config.output.metrics.empty()) {
+      if (!metrics && !config.output.metrics.empty()) {
         TrainConfig asked = session.config();
         asked.device.precision = precisions.back();
         asked.device.quantization = quantization;
         metrics.emplace(place.trainer(), asked, job.ranks());
       }
-      rows.push_back(session.evaluate(metrics ? &*metrics : nullptr, precisions.size() > 1,
+      if (metrics) metrics->watch();
+      MetricsLog* const records = metrics && job.is_first() ? &*metrics : nullptr;
+      rows.push_back(session.evaluate(records, precisions.size() > 1,
                                       rows.size() > first ? &rows[first] : nullptr));
       int8 = int8_text(config, session.spec());
     }
   }
-  if (rows.empty() || !job.is_first()) return;
+  if (rows.empty()) return;
+  if (!job.is_first()) {
+    if (metrics) metrics->close();
+    return;
+  }
   const std::int64_t samples = rows.front().total.samples;
   const std::string ranks =
       job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");

@@ -370,6 +370,7 @@ TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
     for (const json& record : records("m")) samples += record.at("samples").get<std::int64_t>();
     EXPECT_EQ(samples, 10);
     EXPECT_EQ(records("m").back().at("rank"), ranks - 1);
+    EXPECT_EQ(lost_times_of(read_file(folder() / "m")).size(), static_cast<std::size_t>(ranks));
   }
 }
 

@@ -144,6 +144,8 @@ TEST_F(SmallInt8, TellsThePrecisionOfEveryBatchInItsMetrics) {
     const auto record = nlohmann::json::parse(line);
     if (record.contains("evaluation")) {
       evaluations.push_back(record.at("evaluation"));
+    } else if (record.contains("lost_time")) {
+      EXPECT_GT(record.at("lost_time").at("wall_s"), 0);
     } else {
       precisions.push_back(record.at("precision"));
     }

@@ -65,7 +65,7 @@ TEST(Compare, SaysNothingOfFewerThanSixRounds) {
   const Comparison five = compare({"a", {2, 2, 2, 2, 2}}, {"b", {1, 1, 1, 1, 1}});
   EXPECT_EQ(five.word, Word::kUndecided);
   EXPECT_EQ(sentence_of(five, "with b", "with a"),
-            "A step with b and one with a were not compared often enough: in 5 of 6 rounds.");
+            "A step with b and a step with a were not compared often enough: in 5 of 6 rounds.");
 }
 
 TEST(Compare, CountsAllComparisonsOfAFamily) {
@@ -103,7 +103,7 @@ TEST(Sentence, SaysWhatTheWordSays) {
             "With two ranks a step takes as long as with one rank, within 5 %: 1.00x (1.00x to "
             "1.00x).");
   EXPECT_EQ(says(wild("b", 1)),
-            "A step with two ranks and one with one rank are indistinguishable: the difference "
+            "A step with two ranks and a step with one rank are indistinguishable: the difference "
             "lies between 20.3 % less and "
             "25.3 % more time.");
 }

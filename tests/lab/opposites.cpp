@@ -28,11 +28,11 @@ std::vector<Opposites> opposites_of_monitor() {
   all.push_back(
       {"monitor", grows,
        "A larger batch keeps the cores busier: 40 % (40 % to 40 %) at batch 16, 95 % (95 % "
-       "to 95 %) at batch 256. At batch 256 less than 10 % are idle.",
+       "to 95 %) at batch 256. At batch 256 less than 10 % of their time is idle.",
        stays,
-       "does not keep the cores busier by 10 percentage points: 60 % (60 % to 60 %) at batch 16, "
+       "keeps the cores busier by less than 10 percentage points: 60 % (60 % to 60 %) at batch 16, "
        "62 "
-       "% (62 % to 62 %) at batch 256. At batch 256 38 % are idle.",
+       "% (62 % to 62 %) at batch 256. At batch 256 38 % of their time is idle.",
        watched(host(50, 100, 2000), host(60, 100, 2000), 0.1),
        "Whether a larger batch keeps the cores busier is unclear"});
   all.push_back({"monitor", grows, "Memory grows with the batch", stays,
@@ -43,10 +43,11 @@ std::vector<Opposites> opposites_of_monitor() {
   Watched thrifty = host(90, 100, 2000), wasteful = thrifty;
   thrifty.energy_j_per_sample = 0.001;
   wasteful.energy_j_per_sample = 0.004;
-  all.push_back({"monitor", watched(thrifty, wasteful),
-                 "Least energy per sample: batch 16, 1.00 mJ.", watched(wasteful, thrifty),
-                 "Least energy per sample: batch 64, 1.00 mJ and batch 256, 1.00 mJ",
-                 watched(thrifty, thrifty, 0.1), "which are indistinguishable"});
+  all.push_back(
+      {"monitor", watched(thrifty, wasteful), "Least energy per sample: batch 16, 1.00 mJ.",
+       watched(wasteful, thrifty),
+       "Least energy per sample: undecided among batch 64, 1.00 mJ and batch 256, 1.00 mJ",
+       watched(thrifty, thrifty, 0.1), "Least energy per sample: undecided among "});
   Watched marked = host(90, 100, 2000);
   marked.marks = {"cuda:0 was held back: power"};
   all.push_back({"monitor", watched(marked, marked),
@@ -130,22 +131,22 @@ std::vector<Opposites> opposites_of_model_options() {
       {"memory", slow_key("precision", 0.5),
        "With 16-bit numbers a sample is faster than without: 2.00x", slow_key("precision", 2),
        "With 16-bit numbers a sample is slower than without: ", slow_key("precision", 1, 0.2),
-       "A sample with 16-bit numbers and one without are indistinguishable"},
+       "A sample with 16-bit numbers and a sample without are indistinguishable"},
       {"recompute", slow_key("segments-2", 1.3),
        "In 2 segments a step is slower than without recomputation: ", slow_key("segments-2", 0.7),
        "In 2 segments a step is faster than without recomputation: ",
        slow_key("segments-2", 1, 0.2), "are indistinguishable"},
       {"recompute", slow_key("segments-2", 1.5),
-       "Recomputation costs more time than flops: in 2 segments a step takes 1.50x",
+       "Recomputation adds a larger share of time than of flops: in 2 segments a step takes 1.50x",
        slow_key("segments-2", 1),
-       "Recomputation costs less time than flops: in 2 segments a step takes 1.00x",
+       "Recomputation adds a smaller share of time than of flops: in 2 segments a step takes 1.00x",
        slow_key("segments-2", 1.13, 0.2),
-       "Whether recomputation costs more time than flops, or less, is unclear: in 2 segments"},
+       "Whether recomputation adds a larger share of time than of flops is unclear: in 2 segments"},
       {"checkpoint", slow_key("with-one", 1.1),
-       "checkpoints take less than 3 % of a run (calculated): one makes a run ",
+       "checkpoints take less than 3 % of a run (calculated): one changes the time of a run by ",
        slow_key("with-one", 100),
-       "checkpoints take more than 3 % of a run (calculated): one makes a run ",
-       slow_key("with-one", 7, 3), "is unclear: one makes a run "}};
+       "checkpoints take more than 3 % of a run (calculated): one changes the time of a run by ",
+       slow_key("with-one", 7, 3), "is unclear: one changes the time of a run by "}};
 }
 
 namespace {

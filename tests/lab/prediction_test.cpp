@@ -260,6 +260,34 @@ TEST(PredictionFindings, CountOneCommandLineOnce) {
   EXPECT_EQ(findings.tables.front().rows.size(), 9U) << "each case has a row";
 }
 
+TEST(CanPredict, IsFalseForPrecisionsWithoutARate) {
+  MachineCard card = load_card("h200-nvlink");
+  Workload workload = made_up_workload(64, 1);
+  const auto can = [&](Precision precision) {
+    workload.config.device.precision = precision;
+    return can_predict(workload, card);
+  };
+  EXPECT_TRUE(can(Precision::kFp32));
+  EXPECT_TRUE(can(Precision::kBf16));
+  EXPECT_TRUE(can(Precision::kTf32));
+  EXPECT_FALSE(can(Precision::kInt8));
+  card.half_flops_per_s = card.tf32_flops_per_s = 0;
+  EXPECT_TRUE(can(Precision::kFp32));
+  EXPECT_FALSE(can(Precision::kBf16));
+  EXPECT_FALSE(can(Precision::kTf32));
+}
+
+TEST(PredictionFindings, SkipCasesWithoutAPrediction) {
+  Results results = made_up(experiment_of("amdahl"), made_up_setting(),
+                            [&](const Case&) { return MadeUpStep{.step_s = 0.1}; });
+  results.predictions.resize(results.cases.size());
+  EXPECT_TRUE(prediction_findings({&results}).sentences.empty());
+  results.predictions.front() = SimulatedStep{.step_s = 0.105};
+  const Findings findings = prediction_findings({&results});
+  EXPECT_THAT(sentences_of(findings), HasSubstr("error over 1 distinct prediction within"));
+  EXPECT_EQ(findings.tables.front().rows.size(), 1U);
+}
+
 TEST(PredictionFindings, SayWhenEveryPredictionIsNear) {
   Results results = made_up(experiment_of("amdahl"), made_up_setting(),
                             [&](const Case&) { return MadeUpStep{.step_s = 0.1}; });

@@ -44,7 +44,7 @@ Report whole_report() {
     results.card = load_card("h200-nvlink");
     for (const Measurement& each : results.cases) {
       results.predictions.push_back(predicted_run(each.workload(), *results.card));
-      results.predictions.back().step_s = 0.9 * each.step_s().median;
+      results.predictions.back()->step_s = 0.9 * each.step_s().median;
     }
     Findings findings = experiment.conclude(results);
     report.sections.push_back({&experiment, std::move(results), std::move(findings), ""});
@@ -93,8 +93,8 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
       EXPECT_THAT(markdown, HasSubstr(sentence));
     }
     for (const Measurement& each : section.results.cases) {
-      EXPECT_THAT(html, HasSubstr(xml_text(command_line_of(each.workload()))));
-      EXPECT_THAT(markdown, HasSubstr(command_line_of(each.workload())));
+      EXPECT_THAT(html, HasSubstr(xml_text(command_line_of(each.what()))));
+      EXPECT_THAT(markdown, HasSubstr(command_line_of(each.what())));
       const std::string configuration = each.what().key + ": " + each.configuration() + "\n";
       EXPECT_THAT(html, HasSubstr(xml_text(configuration)));
       EXPECT_THAT(markdown, HasSubstr(configuration));

@@ -81,7 +81,7 @@ LargestPart largest_phase(const Measurement& each);
 std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
                                 std::string_view whose = "");
 
-/// "Fastest: A.", or "Tied for fastest: A and B (indistinguishable)." `names` are indexed as in
+/// "Fastest: A.", or "Fastest: undecided among A and B." `names` are indexed as in
 /// `fastest`; `of` is empty or " of the schemes".
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
                              std::string_view of = "");

@@ -86,6 +86,7 @@ Findings conclude_amdahl(const Results& results) {
   }
   FindingTable table{.title = "Speed-up against Amdahl's law",
                      .columns = {"ranks", "step time", "speed-up", "fitted", "30 % serial", ""}};
+  const bool fits = serial.median < 1;
   PlotSeries measured{.name = "measured", .style = SeriesStyle::kMarks};
   PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   PlotSeries fit{.name = "Amdahl, fitted", .style = SeriesStyle::kLine};
@@ -95,12 +96,12 @@ Findings conclude_amdahl(const Results& results) {
     const Estimate speed_up =
         results.compare(results.cases.front().what().key, each.what().key).speed();
     table.rows.push_back({std::to_string(ranks), time_text(each.step_s()), factor_text(speed_up),
-                          factor_text(amdahl_speed_up(serial.median, ranks)),
+                          fits ? factor_text(amdahl_speed_up(serial.median, ranks)) : "-",
                           factor_text(amdahl_speed_up(kExercise, ranks)),
                           each.what().beyond_cores ? "beyond the cores, not fitted" : ""});
     measured.points.push_back(plot_point(ranks, speed_up));
     ideal.points.push_back(plot_point(ranks, ranks));
-    fit.points.push_back(plot_point(ranks, amdahl_speed_up(serial.median, ranks)));
+    if (fits) fit.points.push_back(plot_point(ranks, amdahl_speed_up(serial.median, ranks)));
     exercise.points.push_back(plot_point(ranks, amdahl_speed_up(kExercise, ranks)));
   }
   findings.tables = {table};
@@ -109,7 +110,8 @@ Findings conclude_amdahl(const Results& results) {
                      .y_label = "speed-up",
                      .log_x = true,
                      .log_y = true,
-                     .series = {ideal, fit, exercise, measured}}};
+                     .series = {ideal, exercise, measured}}};
+  if (fits) findings.plots.front().series.push_back(fit);
   return findings;
 }
 

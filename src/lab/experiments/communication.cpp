@@ -176,7 +176,7 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
       fmt::format("{} pay off from a batch of {}", first_words, kScaledBatches[first]);
   if (first == 0) return text + ", the smallest here.";
   const bool is_open = !gains[first - 1].is_slower();
-  return text + (is_open ? fmt::format(", or below it: at {} the two are indistinguishable.",
+  return text + (is_open ? fmt::format(" on; whether they already do at {} is unclear.",
                                        kScaledBatches[first - 1])
                          : fmt::format("; at {} they are slower.", kScaledBatches[first - 1]));
 }

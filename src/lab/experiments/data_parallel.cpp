@@ -152,15 +152,19 @@ Findings conclude_splits(const Results& results) {
     }
   }
   const std::vector<std::string> keys = keys_within_cores(results);
-  const Fastest fastest = fastest_of(steps_of(results, keys), results.setting.margin);
-  std::vector<std::string> names;
-  for (const std::string& key : keys) {
-    names.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
+  Fastest fastest;
+  std::string answer =
+      "Fewer than two of these numbers have enough cores here, so step times are not compared.";
+  if (keys.size() > 1) {
+    fastest = fastest_of(steps_of(results, keys), results.setting.margin);
+    std::vector<std::string> names;
+    for (const std::string& key : keys) {
+      names.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
+    }
+    answer = fastest_sentence(fastest, names);
   }
   return {
-      .sentences = {names.size() == 1
-                        ? "There are cores for 2 devices here, so nothing is compared."
-                        : fastest_sentence(fastest, names)},
+      .sentences = {answer},
       .facts = {uneven.empty() ? "Every number of devices divides the batch equally."
                                : "Not every number divides the batch: " + list_text(uneven) + "."},
       .comparisons = fastest.others,
@@ -276,7 +280,7 @@ Findings conclude_dp_vs_ddp(const Results& results) {
   const auto memory = memory_of({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
   FindingTable table{.title = fmt::format("DataParallel against DDP on {}",
                                           several_words(dp.workload().ranks, "device")),
-                     .columns = {"", "step time", "p95", "p95 above the median",
+                     .columns = {"", "step time", "p95", "p95 above the median, of a start",
                                  "device 0 computes", "exposed communication"}};
   for (const auto& [name, each] : {std::pair{"DataParallel", &dp}, std::pair{"DDP", &ddp}}) {
     table.rows.push_back({name, time_text(each->step_s()), time_text(each->p95_s()),

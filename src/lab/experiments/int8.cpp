@@ -53,8 +53,8 @@ std::optional<Evaluated> evaluated_in(const Results& results, std::int64_t batch
 FindingTable int8_table(const Results& results, const std::vector<Comparison>& against_fp32) {
   FindingTable table{
       .title = "Batches in fp32 and in int8",
-      .columns = {"batch", "precision", "latency", "p95", "samples/s", "against fp32", "accuracy",
-                  "answers changed", "bytes of weights"}};
+      .columns = {"batch", "precision", "latency", "p95", "samples/s", "speed against fp32",
+                  "accuracy", "answers changed", "bytes of weights"}};
   std::size_t place = 0;
   for (const std::int64_t batch : kEvaluatedBatches) {
     const Comparison& one = against_fp32[place++];

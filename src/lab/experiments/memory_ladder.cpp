@@ -21,11 +21,12 @@ struct MemoryRung {
   std::string_view key;
   std::string_view words;
 };
-constexpr std::array<MemoryRung, 5> kMemoryRungs = {{{"baseline", "nothing"},
-                                                     {"precision", "16-bit numbers"},
-                                                     {"accumulation", "4 micro-steps"},
-                                                     {"recompute", "recomputation"},
-                                                     {"sharding", "a sharded optimizer"}}};
+constexpr std::array<MemoryRung, 5> kMemoryRungs = {
+    {{"baseline", "nothing"},
+     {"precision", "16-bit numbers"},
+     {"accumulation", "4 micro-steps"},
+     {"recompute", "recomputation"},
+     {"sharding", "an optimizer sharded over two ranks"}}};
 constexpr std::int64_t kMicroSteps = 4;
 constexpr int kShards = 2;
 
@@ -71,19 +72,14 @@ double share_of_bytes(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// "saves memory", "costs memory" or "changes nothing".
-std::string bytes_words(const DeviceMemory& before, const DeviceMemory& after) {
-  if (after.bytes == before.bytes) return "changes nothing";
-  return fmt::format("{} memory", after.bytes < before.bytes ? "saves" : "costs");
-}
-
 std::string rung_fact(const MemoryRung& rung, const DeviceMemory& before,
                       const DeviceMemory& after) {
-  std::string name(rung.words);
-  name.front() = static_cast<char>(std::toupper(name.front()));
-  return fmt::format("{}: {}, {} instead of {} on a device (from the plan).", name,
-                     bytes_words(before, after), human_bytes(after.bytes),
-                     human_bytes(before.bytes));
+  if (after.bytes == before.bytes) {
+    return fmt::format("With {} a device needs {} as before (from the plan).", rung.words,
+                       human_bytes(after.bytes));
+  }
+  return fmt::format("With {} a device needs {} instead of {} (from the plan).", rung.words,
+                     human_bytes(after.bytes), human_bytes(before.bytes));
 }
 
 FindingTable ladder_table(const Results& results, const std::vector<Comparison>& steps) {

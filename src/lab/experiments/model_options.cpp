@@ -59,8 +59,9 @@ Findings conclude_activations(const Results& results) {
   }
   const std::vector<Comparison> all = results.compare(kReferenceActivation, others);
   const Measurement& relu = results.at(kReferenceActivation);
-  FindingTable table{.title = "A step with each activation",
-                     .columns = {"activation", "step time", "against ReLU", "activations' memory"}};
+  FindingTable table{
+      .title = "A step with each activation",
+      .columns = {"activation", "step time", "time against ReLU", "activations' memory"}};
   std::vector<std::string> larger;
   for (const Measurement& each : results.cases) {
     const std::string& key = each.what().key;
@@ -108,7 +109,7 @@ Findings conclude_accumulation(const Results& results) {
   const Comparison most = results.compare(parts_key(1), parts_key(kPartsOfAStep.back()));
   const Measurement &whole = results.cases.front(), &split = results.cases.back();
   FindingTable table{.title = "The same samples in a step, in parts",
-                     .columns = {"parts", "samples of a part", "step time", "against one part",
+                     .columns = {"parts", "samples of a part", "step time", "time against one part",
                                  "activations' memory"}};
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
@@ -142,7 +143,7 @@ std::vector<Case> checkpoint_cases(const Setting& setting) {
 
 std::string checkpoint_sentence(const Estimate& cost) {
   constexpr double kIntervalS = 600, kMuch = 0.03;
-  const std::string each = fmt::format("one makes a run {} longer", time_text(cost));
+  const std::string each = fmt::format("one changes the time of a run by {}", time_text(cost));
   switch (side_of(cost, kMuch * kIntervalS)) {
     case Side::kBelow:
       return fmt::format(

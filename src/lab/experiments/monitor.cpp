@@ -133,18 +133,19 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
       text = fmt::format("A larger batch keeps the {} busier: {}.", device, end);
       break;
     case Side::kBelow:
-      text =
-          fmt::format("A larger batch does not keep the {} busier by {:.0f} percentage points: {}.",
-                      device, kMorePercent, end);
+      text = fmt::format(
+          "A larger batch keeps the {} busier by less than {:.0f} percentage points: {}.", device,
+          kMorePercent, end);
       break;
     case Side::kOpen:
       text = fmt::format("Whether a larger batch keeps the {} busier is unclear: {}.", device, end);
   }
   if (side_of(busy, kFullPercent) == Side::kAbove) {
-    return text + fmt::format(" At {} less than {:.0f} % are idle.", batch_text(large),
+    return text + fmt::format(" At {} less than {:.0f} % of their time is idle.", batch_text(large),
                               100 - kFullPercent);
   }
-  return text + fmt::format(" At {} {:.0f} % are idle.", batch_text(large), 100 - busy.median);
+  return text + fmt::format(" At {} {:.0f} % of their time is idle.", batch_text(large),
+                            100 - busy.median);
 }
 
 std::string memory_sentence(const Results& results, const GaugeNames& names) {
@@ -155,7 +156,7 @@ std::string memory_sentence(const Results& results, const GaugeNames& names) {
       fmt::format("{:.0f} MiB at {}, {:.0f} MiB at {}", a.most, batch_text(results.cases.front()),
                   b.most, batch_text(results.cases.back()));
   return b.most > kSteadyShare * a.most
-             ? fmt::format("Memory grows with the batch, by the activations: {}.", end)
+             ? fmt::format("Memory grows with the batch: {}.", end)
              : fmt::format(
                    "Memory hardly depends on the batch, since parameters, gradients and "
                    "the optimizer's state do not: {}.",
@@ -199,8 +200,8 @@ std::string energy_sentence(const Results& results, Findings& findings) {
   keep(findings, least.others);
   std::vector<std::string> ties;
   for (const std::size_t place : least.ties) ties.push_back(names[place]);
-  return fmt::format("Least energy per sample: {}{}.", list_text(ties),
-                     least.is_alone() ? "" : ", which are indistinguishable");
+  return fmt::format("Least energy per sample: {}{}.", least.is_alone() ? "" : "undecided among ",
+                     list_text(ties));
 }
 
 std::string level_text(const Level& level, const char* unit) {

@@ -85,7 +85,7 @@ std::vector<PartSeries> shares_of(std::vector<PartSeries> parts, const std::vect
 
 std::string longest_sentence(const std::vector<PartSeries>& ops, const std::vector<double>& all) {
   const LargestPart longest = largest_of(shares_of(ops, all));
-  const std::string share = fmt::format("{} of {} that the device computes in a step",
+  const std::string share = fmt::format("{} of the {} that all ops of a profiled step take",
                                         percent_text(longest.share), time_text(estimate_of(all)));
   if (longest.is_alone()) {
     return fmt::format("The longest op is {}: {}.", longest.names.front(), share);
@@ -142,9 +142,11 @@ void add_roofline(const Results& results, Findings& findings) {
       longest.flops_per_byte * results.card->memory_bytes_per_s < results.card->flops_per_s;
   findings.sentences.push_back(fmt::format(
       "{} does {:.1f} flops a byte, so {} bounds it (calculated); it reaches {} of the machine's "
-      "roof.",
+      "roof{}.",
       longest.op, longest.flops_per_byte, by_memory ? "memory" : "arithmetic",
-      percent_text(longest.share_of_roof)));
+      percent_text(longest.share_of_roof),
+      longest.share_of_roof > 1 ? ", more than all of it because some data stay in the caches"
+                                : ""));
   findings.plots.push_back(roofline_plot(points, *results.card));
 }
 

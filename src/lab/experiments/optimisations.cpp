@@ -75,10 +75,10 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
   if (!whole.is_faster()) return "Together they are not measurably faster, so none has a share.";
   if (!largest.is_alone()) {
     return fmt::format(
-        "Which gains most is unclear: {} ({} of the gain in logarithms for the first).",
+        "Which gains most is unclear: {} ({} of the logarithm of the gain for the first).",
         list_text(largest.names), share);
   }
-  return fmt::format("{} is {}: {} of it in logarithms.",
+  return fmt::format("{} is {}: {} of its logarithm.",
                      largest.is_most() ? "Most of the gain" : "The largest part of the gain",
                      largest.names.front(), share);
 }
@@ -97,7 +97,7 @@ Findings conclude_optimisations(const Results& results) {
       compare(results.samples_of(key(0)), results.samples_of(key(results.cases.size() - 1)),
               results.setting.margin);
   FindingTable table{.title = "Each row adds to the rows above",
-                     .columns = {"with", "step time", "samples/s", "against the row above",
+                     .columns = {"with", "step time", "samples/s", "speed against the row above",
                                  "against the baseline"}};
   PlotSeries bars{.name = "samples/s"};
   std::vector<std::string> labels, useful;

@@ -138,16 +138,15 @@ FindingTable published_precision(const std::string& speed, const std::string& me
   return {
       .title = "Published figures (cited)",
       .columns = {"what", "published", "here", "address"},
-      .rows = {{"speed of AMP", "2x to 3x (claimed)", speed, kRecipe},
-               {"its recipe, 4096 x 3, batch 512, on a T4", "7.020 s, with AMP 2.524 s (cited)",
-                kAnother, "a README that repeats the recipe"},
-               {"peak of the same", "1.35 GB, with AMP 1.58 GB (cited)", memory,
-                "github.com/pytorch/tutorials/issues/1267"},
-               {"the recipe, batch 4096", "7.738 s, with AMP 3.325 s (cited)", kAnother, kNotebook},
-               {"the recipe on an RTX 3080", "1.803 s, with AMP 2.268 s: slower (cited)", kAnother,
-                kForum},
-               {"6144 wide, batch 512", "0.288 s, with a scaler 0.356 s and 208 MB (cited)",
-                kAnother, kSeminar}}};
+      .rows = {
+          {"speed of AMP", "2x to 3x (claimed)", speed, kRecipe},
+          {"peak of its recipe, 4096 x 3, batch 512, on a T4", "1.35 GB, with AMP 1.58 GB (cited)",
+           memory, "github.com/pytorch/tutorials/issues/1267"},
+          {"the recipe, batch 4096", "7.738 s, with AMP 3.325 s (cited)", kAnother, kNotebook},
+          {"the recipe on an RTX 3080", "1.803 s, with AMP 2.268 s: slower (cited)", kAnother,
+           kForum},
+          {"6144 wide, batch 512", "0.288 s, with a scaler 0.356 s and 208 MB (cited)", kAnother,
+           kSeminar}}};
 }
 
 Findings conclude_precision(const Results& results) {

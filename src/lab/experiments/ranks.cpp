@@ -47,10 +47,8 @@ std::string linear_sentence(const Results& results) {
   const Estimate first = estimate_of(first_s);
   if (side_of(estimate_of(without), 1) == Side::kBelow) return "There was no speed-up to lose.";
   if (side_of(first, 0) != Side::kAbove) {
-    return fmt::format(
-        "Whether a pause costs speed-up is unclear: the first 10 ms cost {:.2f} "
-        "({:.2f} to {:.2f}).",
-        first.median, first.low, first.high);
+    return fmt::format("Whether a pause costs speed-up is unclear: the first 10 ms cost {}.",
+                       factor_text(first));
   }
   const Estimate second = estimate_of(
       by_round(by_round(ten, twenty, std::minus<double>()), first_s, std::divides<double>()));
@@ -81,9 +79,11 @@ Findings conclude_delay(const Results& results) {
     const Comparison gain = results.compare(delay_key(1, delay_ms), delay_key(ranks, delay_ms));
     delays.push_back(delay_ms);
     medians.push_back(gain.speed().median);
-    table.rows.push_back({fmt::format("{} ms", delay_ms), time_text(results.at(gain.a).step_s()),
-                          time_text(results.at(gain.b).step_s()), factor_text(gain.speed()),
-                          factor_text(medians.front() - medians.back())});
+    table.rows.push_back(
+        {fmt::format("{} ms", delay_ms), time_text(results.at(gain.a).step_s()),
+         time_text(results.at(gain.b).step_s()), factor_text(gain.speed()),
+         factor_text(median(by_round(speed_ups(results, 0), speed_ups(results, delay_ms),
+                                     std::minus<double>())))});
     measured.points.push_back(plot_point(delay_ms, gain.speed()));
     findings.comparisons.push_back(gain);
   }
@@ -180,10 +180,10 @@ std::vector<Case> bucket_size_cases(const Setting& setting) {
 std::vector<Plot> bucket_timelines(const Results& results, const std::string& chosen) {
   std::vector<Plot> plots;
   for (std::size_t i = 0; i < results.predictions.size(); ++i) {
-    if (kBucketsMib[i] != "25" && kBucketsMib[i] != chosen) continue;
+    if (!results.predictions[i] || (kBucketsMib[i] != "25" && kBucketsMib[i] != chosen)) continue;
     const Measurement& each = results.cases[i];
     plots.push_back(timeline_plot(
-        each.workload(), results.predictions[i],
+        each.workload(), *results.predictions[i],
         fmt::format("Simulated: a rank's step with buckets of {} MiB; measured, it takes {}",
                     kBucketsMib[i], time_text(each.step_s().median))));
   }
@@ -207,8 +207,9 @@ std::string default_sentence(const Fastest& fastest, const std::vector<std::stri
 
 Findings conclude_bucket_size(const Results& results) {
   std::vector<std::string> keys, names;
-  FindingTable table{.title = "Bucket size",
-                     .columns = {"MiB", "step time", "exposed communication", "against 25 MiB"}};
+  FindingTable table{
+      .title = "Bucket size",
+      .columns = {"MiB", "step time", "exposed communication", "time against 25 MiB"}};
   PlotSeries times{.name = "step"}, exposed{.name = "exposed communication"};
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
     const Measurement& each = results.cases[i];

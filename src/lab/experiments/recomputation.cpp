@@ -53,20 +53,22 @@ std::string flops_sentence(const Estimate& longer, double flops, std::int64_t se
       fmt::format("{} against {} (calculated)", factor_text(longer), factor_text(flops));
   switch (side_of(longer, flops)) {
     case Side::kAbove:
-      return fmt::format("Recomputation costs more time than flops: {} {}.", step, figures);
+      return fmt::format("Recomputation adds a larger share of time than of flops: {} {}.", step,
+                         figures);
     case Side::kBelow:
-      return fmt::format("Recomputation costs less time than flops: {} {}.", step, figures);
+      return fmt::format("Recomputation adds a smaller share of time than of flops: {} {}.", step,
+                         figures);
     case Side::kOpen:
       break;
   }
   return fmt::format(
-      "Whether recomputation costs more time than flops, or less, is unclear: {} {}.", step,
+      "Whether recomputation adds a larger share of time than of flops is unclear: {} {}.", step,
       figures);
 }
 
 FindingTable measured_segments(const Results& results) {
   FindingTable table{.title = "A step by the number of segments",
-                     .columns = {"segments", "step time", "against one", "flops (calculated)",
+                     .columns = {"segments", "step time", "time against one", "flops (calculated)",
                                  "recomputation", "activations' memory"}};
   for (const Measurement& each : results.cases) {
     const Recomputation planned = recomputation_in(each);
@@ -124,6 +126,11 @@ Findings conclude_recompute(const Results& results) {
   for (const Measurement& each : results.cases) {
     labels.push_back(counted(segments_of(each), "segment"));
   }
+  std::vector<std::string> smallest;
+  for (const Measurement& each : results.cases) {
+    if (recomputation_in(each).activation_bytes != planned.activation_bytes) continue;
+    smallest.push_back(counted(segments_of(each), "segment"));
+  }
   const auto pays =
       planned.batch_size >= planned.paying_batch_size ? "pays off" : "hardly pays off";
   return {
@@ -132,7 +139,7 @@ Findings conclude_recompute(const Results& results) {
                     flops_sentence(cost.ratio, flops_factor(planned), segments)},
       .facts = {fmt::format(
                     "Activations need the least memory in {}: {} instead of {} (from the plan).",
-                    counted(segments, "segment"), human_bytes(planned.activation_bytes),
+                    list_text(smallest), human_bytes(planned.activation_bytes),
                     human_bytes(planned.activation_bytes_without)),
                 fmt::format("At a batch of {} recomputation {}: outputs of layers are as large as "
                             "parameters, gradients and optimizer from a batch of {} on "

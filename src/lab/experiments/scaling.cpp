@@ -142,8 +142,7 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
     labels.push_back(counted(ranks, "rank"));
   }
   const std::vector<std::string> keys = keys_within_cores(results);
-  Findings findings{.sentences = {efficiency_sentence(results, keys, is_strong)},
-                    .tables = {table},
+  Findings findings{.tables = {table},
                     .plots = {{.title = "Samples per second, as a multiple of one rank's",
                                .x_label = "ranks",
                                .y_label = "speed-up",
@@ -151,6 +150,12 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
                                .log_y = true,
                                .series = {ideal, measured}},
                               account_plot(results.cases, labels)}};
+  if (keys.size() < 2) {
+    findings.sentences = {
+        "There are cores for one rank here, so numbers of ranks are not compared."};
+    return findings;
+  }
+  findings.sentences = {efficiency_sentence(results, keys, is_strong)};
   findings.sentences.push_back(fastest_ranks(results, keys, findings));
   return findings;
 }

@@ -77,8 +77,8 @@ Findings conclude_schemes(const Results& results) {
   const Fastest fastest = fastest_of(steps_of(results, schemes), results.setting.margin);
   FindingTable table{
       .title = fmt::format("{} or ranks, by scheme", several_words(count, "device", true)),
-      .columns = {"scheme", "step time", "against one rank", "exposed communication", "optimizer",
-                  "memory, at most"}};
+      .columns = {"scheme", "step time", "speed against one rank", "exposed communication",
+                  "optimizer", "memory, at most"}};
   for (const Measurement& each : results.cases) {
     table.rows.push_back({each.what().key, time_text(each.step_s()),
                           factor_text(results.compare("one-rank", each.what().key).speed()),
@@ -88,8 +88,10 @@ Findings conclude_schemes(const Results& results) {
   std::vector<std::string> sentences = {
       fastest_sentence(fastest, schemes, fmt::format(" of the schemes on {} devices", several))};
   for (const Comparison& each : gains) {
-    sentences.push_back(
-        sentence_of(each, fmt::format("with {} on {}", each.b, several), "on one rank"));
+    sentences.push_back(sentence_of(each,
+                                    fmt::format("with {} on {} {}", each.b, several,
+                                                each.b == "data-parallel" ? "devices" : "ranks"),
+                                    "on one rank"));
   }
   Findings findings{.sentences = std::move(sentences),
                     .facts = {memory_sentence(results)},

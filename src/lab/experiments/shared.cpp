@@ -32,12 +32,11 @@ std::string several_words(int count, std::string_view noun, bool is_first) {
 }
 
 std::vector<std::string> keys_within_cores(const Results& results) {
-  std::vector<std::string> within, all;
+  std::vector<std::string> within;
   for (const Measurement& each : results.cases) {
-    all.push_back(each.what().key);
     if (!each.what().beyond_cores) within.push_back(each.what().key);
   }
-  return within.size() > 1 ? within : all;
+  return within;
 }
 
 std::span<const std::string_view> account_phases() {
@@ -113,9 +112,8 @@ std::string fastest_sentence(const Fastest& fastest, const std::vector<std::stri
                              std::string_view of) {
   std::vector<std::string> ties;
   for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
-  return fastest.is_alone()
-             ? fmt::format("Fastest{}: {}.", of, list_text(ties))
-             : fmt::format("Tied for fastest{}: {} (indistinguishable).", of, list_text(ties));
+  return fmt::format("Fastest{}: {}{}.", of, fastest.is_alone() ? "" : "undecided among ",
+                     list_text(ties));
 }
 
 namespace {
