@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import statistics
+import time
 
 LARGEST_LOST = 0.25  # share of its time that a run may lose to other programs
 LARGEST_WIDTH = 0.5  # of an interval, as a share of the figure
@@ -39,7 +40,7 @@ class LostTime:
     """What this process loses to others from start() on, as the fields of LostTime (src/core/host.h)."""
 
     def start(self):
-        self.begin = self.read()
+        self.begin, self.begin_s = self.read(), time.process_time()
 
     def record(self, wall_s):
         threads, stolen_s, all_ran_s = self.read()
@@ -51,7 +52,7 @@ class LostTime:
         busy = [(ran, waited) for ran, waited in spent if 2 * ran >= most and ran > 0]
         ran, waited = max(busy, key=lambda each: each[1] / sum(each), default=(0, 0))
         return {"wall_s": wall_s, "waited_s": waited, "ready_s": ran + waited,
-                "own_ran_s": sum(each for each, _ in spent), "all_ran_s": all_ran_s - self.begin[2],
+                "own_ran_s": time.process_time() - self.begin_s, "all_ran_s": all_ran_s - self.begin[2],
                 "stolen_s": stolen_s - self.begin[1], "busy_threads": len(busy)}
 
     @staticmethod

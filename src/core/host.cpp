@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -172,6 +173,13 @@ std::array<double, 8> core_times() {
   return times;
 }
 
+/// All threads of this process, those that have ended too.
+double process_cpu_s() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 double cpu_s_of_programs(const std::array<double, 8>& times) {
   return times[0] + times[1] + times[2] + times[5] + times[6];
 }
@@ -207,7 +215,9 @@ double waited_share(std::span<const LostTime> job) {
 }
 
 LostTimeWatch::LostTimeWatch()
-    : begin_(std::chrono::steady_clock::now()), threads_(times_of_threads()) {
+    : begin_(std::chrono::steady_clock::now()),
+      threads_(times_of_threads()),
+      own_ran_s_(process_cpu_s()) {
   const std::array<double, 8> times = core_times();
   ran_s_ = cpu_s_of_programs(times);
   stolen_s_ = times[7];
@@ -230,6 +240,7 @@ LostTime LostTimeWatch::lost() const {
   const std::array<double, 8> times = core_times();
   LostTime lost{
       .wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(),
+      .own_ran_s = process_cpu_s() - own_ran_s_,
       .all_ran_s = std::max(0.0, cpu_s_of_programs(times) - ran_s_),
       .stolen_s = std::max(0.0, times[7] - stolen_s_)};
   std::vector<RunTimes> since;
@@ -239,7 +250,6 @@ LostTime LostTimeWatch::lost() const {
     const RunTimes before = at_begin == threads_.end() ? RunTimes{} : at_begin->second;
     since.push_back({now.ran_s - before.ran_s, now.waited_s - before.waited_s});
     most_s = std::max(most_s, since.back().ran_s);
-    lost.own_ran_s += since.back().ran_s;
   }
   for (const RunTimes& thread : since) {
     if (thread.ran_s <= 0 || thread.ran_s < most_s / 2) continue;

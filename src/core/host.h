@@ -89,7 +89,7 @@ struct LostTime {
 double waited_share(std::span<const LostTime> job);
 
 /// Watches the threads of this process from construction on (/proc/self/task/*/schedstat and
-/// /proc/stat, proc(5)). Threads that ended meanwhile are not counted.
+/// /proc/stat, proc(5)). Threads that ended meanwhile count as having run, but not as waiting.
 class LostTimeWatch {
  public:
   LostTimeWatch();
@@ -106,6 +106,7 @@ class LostTimeWatch {
 
   std::chrono::steady_clock::time_point begin_;
   std::map<int, RunTimes> threads_;  // by thread id
+  double own_ran_s_ = 0;             // this process, all its threads
   double ran_s_ = 0;                 // all programs, all cores
   double stolen_s_ = 0;
 };
