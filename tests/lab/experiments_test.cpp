@@ -325,7 +325,7 @@ std::vector<Opposites> opposites_of_ranks() {
   };
   all.push_back({"comm-vs-compute", models(0.5, 1.8), "4 ranks do better on the large model: 1.80x",
                  models(1.8, 0.5), "4 ranks do better on the small model: 1.80x", models(1, 1, 0.1),
-                 "The gain of 4 ranks on the two models is indistinguishable"});
+                 "The gains of 4 ranks on the two models are indistinguishable"});
   all.push_back({"comm-vs-compute", models(0.5, 1.8),
                  "On 1024 x 2, the bottleneck is exposed communication: 75.", models(1.8, 1.8),
                  "On 1024 x 2, the bottleneck is computing: 72.",

@@ -96,7 +96,7 @@ std::string models_sentence(const Comparison& small, const Comparison& large, in
       break;
   }
   return fmt::format(
-      "The gain of {} ranks on the two models is indistinguishable: {} on the small, {} on the "
+      "The gains of {} ranks on the two models are indistinguishable: {} on the small, {} on the "
       "large one. Gradients and computing both grow with the square of the width.",
       ranks, factor_text(small.speed()), factor_text(large.speed()));
 }

@@ -262,7 +262,7 @@ std::string bytes_sentence(const Workload& workload) {
   const WorkloadPrograms programs(workload);
   const std::int64_t parameters = 4 * programs.steps().spec().model.layout.parameters();
   const auto through = [&](int devices) {
-    return fmt::format("{} against {} on {}", human_bytes(2 * (devices - 1) * parameters),
+    return fmt::format("{} against {} on {} devices", human_bytes(2 * (devices - 1) * parameters),
                        human_bytes(2 * (devices - 1) * parameters / devices), devices);
   };
   return fmt::format(

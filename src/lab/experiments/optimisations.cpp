@@ -98,7 +98,7 @@ Findings conclude_optimisations(const Results& results) {
               results.setting.margin);
   FindingTable table{.title = "Each row adds to the rows above",
                      .columns = {"with", "step time", "samples/s", "speed against the row above",
-                                 "against the baseline"}};
+                                 "speed against the baseline"}};
   PlotSeries bars{.name = "samples/s"};
   std::vector<std::string> labels, useful;
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
