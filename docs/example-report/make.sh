@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # docs/example-report/make.sh: runs all experiments of mlp_lab on this machine's CPU and puts the report
 # here: report.html, report.md and its plots, results.csv, results.json, the rates of the machine and
-# what the study is of. Takes about half an hour on two cores. Run it on a machine that does nothing
+# what the study is of. Takes about 20 minutes on two cores. Run it on a machine that does nothing
 # else. One that was stopped goes on where it stopped; the runs themselves stay in build/example-study.
 set -euo pipefail
 cd "$(dirname "$0")/../.."  # from here on paths are relative, and the report's command lines with them
