@@ -73,10 +73,10 @@ class LostTime:
 def lost_share(record):
     """The lost share in a record of LostTime or --metrics; threads wait for each other too."""
     cores = max(1, min(record["busy_threads"], len(os.sched_getaffinity(0))))
-    rounded_s = 0.02  # of user and system time in /proc/stat, as in waited_share() (src/core/host.cpp)
-    others_s = max(0, record["all_ran_s"] - record["own_ran_s"] - rounded_s)
+    tick_s = 0.01  # of /proc/stat, as in lost_share() (src/lab/start.cpp)
+    others_s = max(0, record["all_ran_s"] - record["own_ran_s"] - 2 * tick_s)
     waited = min(record["waited_s"], others_s) / record["ready_s"] if record["ready_s"] > 0 else 0
-    return waited + record["stolen_s"] / (record["wall_s"] * cores)
+    return waited + max(0, record["stolen_s"] - tick_s) / (record["wall_s"] * cores)
 
 
 def least_lost(run, tries=3):

@@ -202,13 +202,11 @@ double CoreWatch::others_share(double own_s) const {
 }
 
 double waited_share(std::span<const LostTime> job) {
-  // /proc/stat rounds user and system time down, each to 1/USER_HZ: 10 ms wherever Linux runs.
-  constexpr double kRoundedS = 2 * 0.01;
   double job_s = 0, share = 0;
   for (const LostTime& process : job) job_s += process.own_ran_s;
   for (const LostTime& process : job) {
     if (process.ready_s <= 0) continue;
-    const double others_s = std::max(0.0, process.all_ran_s - job_s - kRoundedS);
+    const double others_s = std::max(0.0, process.all_ran_s - job_s - 2 * kTickS);
     share = std::max(share, std::min(process.waited_s, others_s) / process.ready_s);
   }
   return share;

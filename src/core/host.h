@@ -82,19 +82,24 @@ struct LostTime {
   double busy_threads = 0;  // threads that ran at least half as long as the busiest one
 };
 
+/// The resolution of /proc/stat, which rounds the time of each state down (USER_HZ is 100 wherever
+/// Linux runs).
+constexpr double kTickS = 0.01;
+
 /// The share of the time when a thread was ready to run that it lost to programs other than the
 /// processes of `job`, which run on one host; the largest of all processes. Threads of a job wait
-/// for each other too, so a wait counts only up to the time that other programs certainly ran
-/// meanwhile: less than 20 ms could be rounding.
+/// for each other too, so a wait counts only up to the time that other programs ran
+/// meanwhile, less two ticks, since user and system time are both rounded.
 double waited_share(std::span<const LostTime> job);
 
-/// Watches the threads of this process from construction on (/proc/self/task/*/schedstat and
-/// /proc/stat, proc(5)). Threads that ended meanwhile count as having run, but not as waiting.
+/// Watches the threads of this process from construction on (/proc/self/task/*/schedstat,
+/// /proc/stat and the process's CPU clock, proc(5)). Threads that ended meanwhile count as having
+/// run, but not as waiting.
 class LostTimeWatch {
  public:
   LostTimeWatch();
 
-  /// All 0 but the wall time if the system does not report them.
+  /// 0 for what the system does not report.
   [[nodiscard]] LostTime lost() const;
 
  private:

@@ -162,7 +162,8 @@ std::vector<std::string> method_sentences(double margin) {
   say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval. The "
       "standard deviation of the steps, and in brackets their coefficient of variation, is the "
       "median of the starts'; the time of all steps is a start's, warm-up included.");
-  say("Cases with more ranks than cores share cores; they are shown but left out of the answers.");
+  say("Cases with more ranks than cores share cores; they are marked, and answers about scaling "
+      "leave them out.");
   say("The rounds of an experiment are made one after the other, and so are the experiments: "
       "compare times "
       "within an experiment only.");

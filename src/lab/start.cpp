@@ -213,7 +213,8 @@ double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores)
   double stolen = 0, threads = 0;
   for (const LostTime& rank : ranks) {
     threads += rank.busy_threads;
-    if (rank.wall_s > 0) stolen = std::max(stolen, rank.stolen_s / rank.wall_s);
+    if (rank.wall_s > 0)
+      stolen = std::max(stolen, std::max(0.0, rank.stolen_s - kTickS) / rank.wall_s);
   }
   // Steal is counted over all cores, busy or idle.
   const double used = std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));

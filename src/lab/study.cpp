@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <span>
 #include <system_error>
 
@@ -13,6 +14,7 @@
 #include "core/json_document.h"
 #include "core/output_file.h"
 #include "lab/experiment.h"
+#include "lab/prediction.h"
 #include "lab/run_workload.h"
 #include "lab/simulator.h"
 #include "lab/workload.h"

@@ -68,7 +68,7 @@ class PeakMeasurement {
 
   Peaks measure(DType type) {
     Peaks peaks{.flops_per_s = product_peak(type), .bytes_per_s = memory_peak()};
-    if (wall_s_ > 0) peaks.waited_share = waited_s_ / wall_s_;
+    peaks.waited_share = waited_share({&lost_, 1});
     return peaks;
   }
 
@@ -118,13 +118,15 @@ class PeakMeasurement {
   }
 
   void add(const LostTime& lost) {
-    wall_s_ += lost.wall_s;
     // Other ranks count as other programs: peaks measured next to them are too low as well.
-    waited_s_ += waited_share({&lost, 1}) * lost.wall_s;
+    lost_.waited_s += lost.waited_s;
+    lost_.ready_s += lost.ready_s;
+    lost_.own_ran_s += lost.own_ran_s;
+    lost_.all_ran_s += lost.all_ran_s;
   }
 
   Device& device_;
-  double wall_s_ = 0, waited_s_ = 0;
+  LostTime lost_;  // of all benches
 };
 
 constexpr std::int64_t kMostCacheBytes = 1 << 20;

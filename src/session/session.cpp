@@ -513,7 +513,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
         TrainConfig asked = session.config();
         asked.device.precision = precisions.back();
         asked.device.quantization = quantization;
-        metrics.emplace(place.trainer(), asked, job.ranks());
+        job.together([&] { metrics.emplace(place.trainer(), asked, job.ranks()); });
       }
       if (metrics) metrics->watch();
       MetricsLog* const records = metrics && job.is_first() ? &*metrics : nullptr;

@@ -18,7 +18,7 @@ runs = iter([{"lost": 0.9, "ms": 1}, {"lost": 0.3, "ms": 3}, {"lost": 0.5, "ms":
 assert rounds.least_lost(lambda: next(runs))["ms"] == 3
 assert rounds.least_lost(lambda: next(runs))["ms"] == 4
 
-record = {"wall_s": 2.0, "waited_s": 0.5, "ready_s": 2.0, "own_ran_s": 1.5, "all_ran_s": 1.72, "stolen_s": 0.2,
+record = {"wall_s": 2.0, "waited_s": 0.5, "ready_s": 2.0, "own_ran_s": 1.5, "all_ran_s": 1.72, "stolen_s": 0.21,
           "busy_threads": 1}
 assert abs(rounds.lost_share(record) - 0.2) < 1e-12, "it waited 0.3 s for its own threads"
 assert abs(rounds.lost_share({**record, "all_ran_s": 2.5}) - 0.35) < 1e-12

@@ -28,11 +28,12 @@ std::vector<Opposites> opposites_of_monitor() {
   all.push_back(
       {"monitor", grows,
        "A larger batch keeps the cores busier: 40 % (40 % to 40 %) at batch 16, 95 % (95 % "
-       "to 95 %) at batch 256. At batch 256 less than 10 % of their time is idle.",
+       "to 95 %) at batch 256. At batch 256 less than 10 % of the time is idle.",
        stays,
-       "keeps the cores busier by less than 10 percentage points: 60 % (60 % to 60 %) at batch 16, "
+       "does not keep the cores busier by 10 percentage points or more: 60 % (60 % to 60 %) at "
+       "batch 16, "
        "62 "
-       "% (62 % to 62 %) at batch 256. At batch 256 38 % of their time is idle.",
+       "% (62 % to 62 %) at batch 256. At batch 256 38 % of the time is idle.",
        watched(host(50, 100, 2000), host(60, 100, 2000), 0.1),
        "Whether a larger batch keeps the cores busier is unclear"});
   all.push_back({"monitor", grows, "Memory grows with the batch", stays,

@@ -54,8 +54,7 @@ int compared_with_one(const Setting& setting);
 /// "two ranks", "4 ranks"; at the beginning of a sentence "Two ranks".
 std::string several_words(int count, std::string_view noun, bool is_first = false);
 
-/// Keys of the cases that answers may use: those within the cores, or all if only the first is,
-/// since otherwise no answer would be possible.
+/// Keys of the cases that answers may use: those within the cores. May be empty.
 std::vector<std::string> keys_within_cores(const Results& results);
 
 /// The phases of the account, in the order of a step.

@@ -82,7 +82,9 @@ Findings conclude_amdahl(const Results& results) {
                     factor_text(amdahl_speed_up(kExercise, ranks)), ranks,
                     factor_text(1 / kExercise), factor_text(last.speed()))};
   } else {
-    findings.facts = {"There is room for one rank here, so no serial fraction can be fitted."};
+    findings.facts = {
+        "Fewer than two of these numbers of ranks have enough cores here, so no serial fraction "
+        "can be fitted."};
   }
   FindingTable table{.title = "Speed-up against Amdahl's law",
                      .columns = {"ranks", "step time", "speed-up", "fitted", "30 % serial", ""}};

@@ -39,14 +39,14 @@ std::vector<Case> comm_vs_compute_cases(const Setting& setting) {
   return cases;
 }
 
-/// The number of ranks that answers compare with one: the most within the cores, or 2 if only one
-/// rank is within them.
+/// The number of ranks that answers compare with one: the most within the cores, or the
+/// most that were run if only one rank is within them.
 int compared_ranks(const Results& results) {
   int most = 0;
   for (const Measurement& each : results.cases) {
     if (!each.what().beyond_cores) most = std::max(most, each.workload().ranks);
   }
-  return most > 1 ? most : rank_counts(results.setting).at(1);
+  return most > 1 ? most : rank_counts(results.setting).back();
 }
 
 std::string model_text(const Measurement& each) {

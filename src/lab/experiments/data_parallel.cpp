@@ -214,6 +214,10 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
   for (const std::string& key : keys_within_cores(results)) {
     findings.sentences.push_back(waiting_sentence(results.at(key)));
   }
+  if (findings.sentences.empty()) {
+    findings.sentences = {
+        "None of these numbers of devices has enough cores here, so waiting is not judged."};
+  }
   const auto memory = memory_of({{labels.front(), &results.cases.front()}});
   findings.facts.push_back(fmt::format(
       "Device 0 needs {:.2f} times the memory of device 1.",

@@ -134,18 +134,18 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
       break;
     case Side::kBelow:
       text = fmt::format(
-          "A larger batch keeps the {} busier by less than {:.0f} percentage points: {}.", device,
-          kMorePercent, end);
+          "A larger batch does not keep the {} busier by {:.0f} percentage points or more: {}.",
+          device, kMorePercent, end);
       break;
     case Side::kOpen:
       text = fmt::format("Whether a larger batch keeps the {} busier is unclear: {}.", device, end);
   }
   if (side_of(busy, kFullPercent) == Side::kAbove) {
-    return text + fmt::format(" At {} less than {:.0f} % of their time is idle.", batch_text(large),
+    return text + fmt::format(" At {} less than {:.0f} % of the time is idle.", batch_text(large),
                               100 - kFullPercent);
   }
-  return text + fmt::format(" At {} {:.0f} % of their time is idle.", batch_text(large),
-                            100 - busy.median);
+  return text +
+         fmt::format(" At {} {:.0f} % of the time is idle.", batch_text(large), 100 - busy.median);
 }
 
 std::string memory_sentence(const Results& results, const GaugeNames& names) {

@@ -140,13 +140,15 @@ void add_roofline(const Results& results, Findings& findings) {
   const RooflinePoint& longest = points.front();
   const bool by_memory =
       longest.flops_per_byte * results.card->memory_bytes_per_s < results.card->flops_per_s;
+  const std::string_view above =
+      longest.share_of_roof <= 1 ? ""
+      : by_memory                ? ", more than all of it, since some data may stay in the caches"
+                                 : ", more than the rate measured for products";
   findings.sentences.push_back(fmt::format(
       "{} does {:.1f} flops a byte, so {} bounds it (calculated); it reaches {} of the machine's "
       "roof{}.",
       longest.op, longest.flops_per_byte, by_memory ? "memory" : "arithmetic",
-      percent_text(longest.share_of_roof),
-      longest.share_of_roof > 1 ? ", more than all of it because some data stay in the caches"
-                                : ""));
+      percent_text(longest.share_of_roof), above));
   findings.plots.push_back(roofline_plot(points, *results.card));
 }
 

@@ -154,14 +154,15 @@ Findings conclude_imbalance(const Results& results) {
   const std::vector<double> longer_s =
       by_round(slow.step_s_by_start(), balanced.step_s_by_start(), std::minus<double>());
   const Comparison cost = results.compare("balanced", "slow-rank-0");
-  return {.sentences = {waiting_sentence(results, longer_s),
-                        sentence_of(cost, fmt::format("with {} ms on one rank of two", kSlowMs),
-                                    "without"),
-                        fmt::format("The step of both ranks is {} longer.",
-                                    time_text(estimate_of(longer_s)))},
-          .comparisons = {cost},
-          .tables = {table},
-          .plots = {account_plot(results.cases, {"balanced", "rank 0 slow"})}};
+  return {
+      .sentences = {waiting_sentence(results, longer_s),
+                    sentence_of(cost,
+                                fmt::format("with {} ms on one rank of {}", kSlowMs, slow.ranks()),
+                                "without"),
+                    fmt::format("Rank 0's step is {} longer.", time_text(estimate_of(longer_s)))},
+      .comparisons = {cost},
+      .tables = {table},
+      .plots = {account_plot(results.cases, {"balanced", "rank 0 slow"})}};
 }
 
 const std::vector<std::string> kBucketsMib = {"0.25", "1", "4", "25", "100"};

@@ -129,7 +129,7 @@ Findings conclude_recompute(const Results& results) {
   std::vector<std::string> smallest;
   for (const Measurement& each : results.cases) {
     if (recomputation_in(each).activation_bytes != planned.activation_bytes) continue;
-    smallest.push_back(counted(segments_of(each), "segment"));
+    smallest.push_back(std::to_string(segments_of(each)));
   }
   const auto pays =
       planned.batch_size >= planned.paying_batch_size ? "pays off" : "hardly pays off";
@@ -137,10 +137,10 @@ Findings conclude_recompute(const Results& results) {
       .sentences = {sentence_of(cost, fmt::format("in {}", counted(segments, "segment")),
                                 "without recomputation"),
                     flops_sentence(cost.ratio, flops_factor(planned), segments)},
-      .facts = {fmt::format(
-                    "Activations need the least memory in {}: {} instead of {} (from the plan).",
-                    list_text(smallest), human_bytes(planned.activation_bytes),
-                    human_bytes(planned.activation_bytes_without)),
+      .facts = {fmt::format("Activations need the least memory in {} segments: {} instead of {} "
+                            "(from the plan).",
+                            fmt::join(smallest, " or "), human_bytes(planned.activation_bytes),
+                            human_bytes(planned.activation_bytes_without)),
                 fmt::format("At a batch of {} recomputation {}: outputs of layers are as large as "
                             "parameters, gradients and optimizer from a batch of {} on "
                             "(calculated).",

@@ -152,7 +152,8 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
                               account_plot(results.cases, labels)}};
   if (keys.size() < 2) {
     findings.sentences = {
-        "There are cores for one rank here, so numbers of ranks are not compared."};
+        "Fewer than two of these numbers of ranks have enough cores here, so they are not "
+        "compared."};
     return findings;
   }
   findings.sentences = {efficiency_sentence(results, keys, is_strong)};

@@ -58,18 +58,20 @@ def thread_times():
     with open("/proc/stat") as file:
         ticks = [int(each) / os.sysconf("SC_CLK_TCK") for each in file.readline().split()[1:9]]
     user, nice, system, _, _, irq, softirq, stolen = ticks
-    return time.perf_counter(), threads, stolen, user + nice + system + irq + softirq
+    return time.perf_counter(), threads, stolen, user + nice + system + irq + softirq, time.process_time()
 
 
 def lost_time(begin, end):
     """The fields of LostTime (src/core/host.h)."""
-    since = [(ran - begin[1][thread][0], waited - begin[1][thread][1])
-             for thread, (ran, waited) in end[1].items() if thread in begin[1]]
-    most = max(ran for ran, _ in since)
+    since = []
+    for thread, (ran, waited) in end[1].items():
+        before = begin[1].get(thread, (0.0, 0.0))
+        since.append((ran - before[0], waited - before[1]))
+    most = max((ran for ran, _ in since), default=0.0)
     busy = [(ran, waited) for ran, waited in since if ran > 0 and ran >= most / 2]
     ran, waited = max(busy, key=lambda each: each[1] / sum(each), default=(0.0, 0.0))
     return {"wall_s": end[0] - begin[0], "waited_s": waited, "ready_s": ran + waited,
-            "own_ran_s": sum(each for each, _ in since), "all_ran_s": max(0.0, end[3] - begin[3]),
+            "own_ran_s": end[4] - begin[4], "all_ran_s": max(0.0, end[3] - begin[3]),
             "stolen_s": max(0.0, end[2] - begin[2]), "busy_threads": len(busy)}
 
 
