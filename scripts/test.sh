@@ -17,8 +17,8 @@ case "$*" in
 esac
 # Some tests wait more than they compute; those that measure run alone.
 jobs=$(($(nproc) + 1))
-# Two GPU architectures are enough for testing; a user's build targets all of them.
-export CUDAARCHS=${CUDAARCHS-"80;90"}
+# One GPU architecture is enough for a first look, and two for --all; a user's build targets all.
+export CUDAARCHS=${CUDAARCHS-"${all:+80;}90"}
 passed=0
 failed=0
 skipped=0
