@@ -88,8 +88,8 @@ constexpr double kTickS = 0.01;
 
 /// The share of the time when a thread was ready to run that it lost to programs other than the
 /// processes of `job`, which run on one host; the largest of all processes. Threads of a job wait
-/// for each other too, so a wait counts only up to the time that other programs ran
-/// meanwhile, less two ticks, since user and system time are both rounded.
+/// for each other too, so a wait counts only up to the time that other programs ran meanwhile,
+/// less two ticks, since user and system time are both rounded.
 double waited_share(std::span<const LostTime> job);
 
 /// Watches the threads of this process from construction on (/proc/self/task/*/schedstat,

@@ -165,8 +165,7 @@ std::vector<std::string> method_sentences(double margin) {
   say("Cases with more ranks than cores share cores; they are marked, and answers about scaling "
       "leave them out.");
   say("The rounds of an experiment are made one after the other, and so are the experiments: "
-      "compare times "
-      "within an experiment only.");
+      "compare times within an experiment only.");
   say("Step times are rank 0's, as the trainers print them; they do not include the generation of "
       "random data.");
   return sentences;

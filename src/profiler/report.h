@@ -49,9 +49,8 @@ struct StepFigures {
 /// between_s, checkpoint_s if the run paused before the step, and the parts of the account.
 std::string metrics_record(const StepFigures& step, int rank);
 
-/// The time that a rank lost to others since its warm-up, or since the
-/// start of an evaluation, as a line of JSON: {"lost_time": {the
-/// fields of LostTime}, "rank"}.
+/// The time that a rank lost to others since its warm-up, or since the start of an evaluation, as a
+/// line of JSON: {"lost_time": {the fields of LostTime}, "rank"}.
 std::string lost_time_record(const LostTime& lost, int rank);
 
 /// Collects the steps after warm-up and summarises them. Allocates during construction, and then

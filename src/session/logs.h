@@ -57,8 +57,7 @@ class RunFile {
 };
 
 /// --metrics: JSON Lines. The configuration comes first, then a record of each step and rank, and
-/// last the time that each rank lost to other programs after its warm-up, or in an
-/// evaluation.
+/// last the time that each rank lost to other programs after its warm-up, or in an evaluation.
 class MetricsLog final : public Observer {
  public:
   /// Rank 0 creates the file; the others send it the figures of their steps. `ranks` may be null,
