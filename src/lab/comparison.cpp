@@ -63,22 +63,25 @@ Word word_of(const Estimate& ratio, double p_holm, double margin) {
   return is_within(ratio, margin) ? Word::kNoDifference : Word::kUndecided;
 }
 
+Estimate around(double value, const Estimate& interval) {
+  return {value, std::min(interval.low, value), std::max(interval.high, value)};
+}
+
 std::vector<Comparison> compare(const Series& reference, std::span<const Series> others,
                                 double margin) {
   std::vector<Comparison> all;
   for (const Series& other : others) {
-    const std::vector<double> ratios =
-        by_round(other.seconds, reference.seconds, std::divides<double>());
     const std::vector<double> differences =
         by_round(other.seconds, reference.seconds, std::minus<double>());
     const auto faster = std::ranges::count_if(differences, [](double each) { return each < 0; });
-    all.push_back({.a = reference.key,
-                   .b = other.key,
-                   .ratio = estimate_of(ratios),
-                   .p = sign_test_p(differences),
-                   .rounds = ratios.size(),
-                   .faster_rounds = static_cast<std::size_t>(faster),
-                   .margin = margin});
+    all.push_back(
+        {.a = reference.key,
+         .b = other.key,
+         .ratio = estimate_by_round(other.seconds, reference.seconds, std::divides<double>()),
+         .p = sign_test_p(differences),
+         .rounds = differences.size(),
+         .faster_rounds = static_cast<std::size_t>(faster),
+         .margin = margin});
   }
   adjust_together(all);
   return all;

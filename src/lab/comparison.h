@@ -33,6 +33,27 @@ std::string_view name_of(Word word);
 /// undecided.
 Word word_of(const Estimate& ratio, double p_holm, double margin);
 
+/// a op b, round by round, for as many rounds as both have.
+template <class Op>
+std::vector<double> by_round(std::span<const double> a, std::span<const double> b, const Op& op) {
+  std::vector<double> all;
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) all.push_back(op(a[i], b[i]));
+  return all;
+}
+
+/// The estimate with another value, and with the interval widened to contain it.
+Estimate around(double value, const Estimate& interval);
+
+/// op of two figures that are shown next to it: op of their estimates, so that all three agree,
+/// within the interval of by_round(), widened to contain it. At least one round.
+template <class Op>
+Estimate estimate_by_round(std::span<const double> a, std::span<const double> b, const Op& op) {
+  const std::vector<double> rounds = by_round(a, b, op);
+  const Estimate of_a = estimate_of(a.first(rounds.size()));
+  const Estimate of_b = estimate_of(b.first(rounds.size()));
+  return around(op(of_a.median, of_b.median), estimate_of(rounds));
+}
+
 /// Seconds by round, under the key of a case.
 struct Series {
   std::string key{};
@@ -43,7 +64,7 @@ struct Series {
 struct Comparison {
   std::string a{};
   std::string b{};
-  Estimate ratio{};  // b's time / a's time
+  Estimate ratio{};  // b's time / a's time, as estimate_by_round() has it
   double p = 1;      // of the sign test
   double p_holm = 1;
   std::size_t compared = 1;  // number of comparisons that p_holm adjusts for
@@ -110,13 +131,5 @@ LargestPart largest_of(std::span<const PartSeries> parts);
 /// ...", "the largest parts of a step are X (...) and Y, which are indistinguishable"; `whole` is
 /// "a step". A part is called the bottleneck only above half of the whole.
 std::string largest_text(const LargestPart& largest, const std::string& whole);
-
-/// a op b, round by round, for as many rounds as both have.
-template <class Op>
-std::vector<double> by_round(std::span<const double> a, std::span<const double> b, const Op& op) {
-  std::vector<double> all;
-  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) all.push_back(op(a[i], b[i]));
-  return all;
-}
 
 }  // namespace barestep

@@ -176,7 +176,7 @@ std::size_t Results::rounds() const {
 }
 
 Series Results::steps_of(std::string_view key) const {
-  return {std::string(key), at(key).step_s_by_start()};
+  return {std::string(key), at(key).mean_s_by_start()};
 }
 
 Series Results::samples_of(std::string_view key) const {

@@ -93,7 +93,7 @@ struct Results {
   /// The number of starts that every case has.
   [[nodiscard]] std::size_t rounds() const;
 
-  /// Step times of one case, or times per sample if the batch sizes differ.
+  /// Mean step times of one case, or times per sample if the batch sizes differ.
   [[nodiscard]] Series steps_of(std::string_view key) const;
   [[nodiscard]] Series samples_of(std::string_view key) const;
 

@@ -18,6 +18,10 @@ std::span<const double> steady_part(const std::vector<double>& steps, std::size_
   return std::span(steps).subspan(std::min(warmup, steps.size() - 1));
 }
 
+double mean_of(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 const RankSteps& rank_of(const Start& start, int rank) {
   return start.ranks.at(static_cast<std::size_t>(rank));
 }
@@ -43,38 +47,55 @@ Measurement::Measurement(Case what, std::vector<Start> starts)
   step_s_ = estimate_of(step_s_by_start());
 }
 
-template <class Take>
-std::vector<double> Measurement::medians_by_start(const Take& take) const {
-  std::vector<double> medians;
-  for (const Start& start : starts_) medians.push_back(median(steady_part(take(start), warmup_)));
-  return medians;
+template <class Take, class Figure>
+std::vector<double> Measurement::by_start(int rank, const Take& take, const Figure& figure) const {
+  std::vector<double> figures;
+  for (const Start& start : starts_) {
+    figures.push_back(figure(steady_part(take(rank_of(start, rank)), warmup_)));
+  }
+  return figures;
 }
 
 std::vector<double> Measurement::step_s_by_start(int rank) const {
-  return medians_by_start([rank](const Start& start) -> const auto& {
-    return rank_of(start, rank).step_s;
-  });
+  return by_start(rank, std::mem_fn(&RankSteps::step_s), median);
+}
+
+std::vector<double> Measurement::mean_s_by_start(int rank) const {
+  return by_start(rank, std::mem_fn(&RankSteps::step_s), mean_of);
 }
 
 std::vector<double> Measurement::sample_s_by_start() const {
-  std::vector<double> seconds = step_s_by_start();
-  for (double& each : seconds) each /= static_cast<double>(workload().step_samples());
+  const auto samples_of = [this](const RankSteps& steps) {
+    return steps.samples.empty()
+               ? std::vector<double>(steps.step_s.size(),
+                                     static_cast<double>(workload().step_samples()))
+               : steps.samples;
+  };
+  std::vector<double> seconds = mean_s_by_start();
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    seconds[i] /= mean_of(steady_part(samples_of(starts_[i].ranks.front()), warmup_));
+  }
   return seconds;
 }
 
-std::vector<double> Measurement::phase_s_by_start(std::string_view phase, int rank) const {
+template <class Figure>
+std::vector<double> Measurement::phase_by_start(std::string_view phase, int rank,
+                                                const Figure& figure) const {
   const std::string name(phase);
   for (const Start& start : starts_) {
     if (!rank_of(start, rank).phase_s.contains(name)) return std::vector<double>(starts_.size());
   }
-  return medians_by_start([&](const Start& start) -> const auto& {
-    return rank_of(start, rank).phase_s.at(name);
-  });
+  return by_start(
+      rank, [&](const RankSteps& steps) -> const auto& { return steps.phase_s.at(name); }, figure);
+}
+
+std::vector<double> Measurement::phase_s_by_start(std::string_view phase, int rank) const {
+  return phase_by_start(phase, rank, mean_of);
 }
 
 std::vector<double> Measurement::share_by_start(std::span<const std::string_view> phases,
                                                 int rank) const {
-  const std::vector<double> step_s = step_s_by_start(rank);
+  const std::vector<double> step_s = mean_s_by_start(rank);
   std::vector<double> shares(starts_.size());
   for (const std::string_view phase : phases) {
     const std::vector<double> phase_s = phase_s_by_start(phase, rank);
@@ -84,8 +105,7 @@ std::vector<double> Measurement::share_by_start(std::span<const std::string_view
 }
 
 std::vector<double> Measurement::queued_s_by_start() const {
-  return medians_by_start(
-      [](const Start& start) -> const auto& { return start.ranks.front().queued_s; });
+  return by_start(0, std::mem_fn(&RankSteps::queued_s), median);
 }
 
 std::vector<double> Measurement::spread_by_start() const {
@@ -142,16 +162,20 @@ std::vector<OpTime> Measurement::ops() const {
   return all;
 }
 
+Estimate Measurement::mean_s(int rank) const {
+  return estimate_of(mean_s_by_start(rank));
+}
+
+double Measurement::median_phase_s(std::string_view phase) const {
+  return estimate_of(phase_by_start(phase, 0, median)).median;
+}
+
 Estimate Measurement::samples_per_s() const {
-  return reciprocal(step_s_, static_cast<double>(workload().step_samples()));
+  return reciprocal(estimate_of(sample_s_by_start()));
 }
 
 double Measurement::phase_s(std::string_view phase, int rank) const {
   return estimate_of(phase_s_by_start(phase, rank)).median;
-}
-
-double Measurement::step_s_of(int rank) const {
-  return estimate_of(step_s_by_start(rank)).median;
 }
 
 std::vector<double> Measurement::pooled_s() const {
@@ -174,6 +198,13 @@ double Measurement::p99_s() const {
 
 double Measurement::slowest_s() const {
   return pooled_s().back();
+}
+
+double Measurement::longest_tenth() const {
+  const std::vector<double> sorted = pooled_s();
+  const auto longest = std::ssize(sorted) - (std::ssize(sorted) + 9) / 10;
+  return std::accumulate(sorted.begin() + longest, sorted.end(), 0.0) /
+         std::accumulate(sorted.begin(), sorted.end(), 0.0);
 }
 
 std::size_t Measurement::steady_steps() const {

@@ -32,6 +32,8 @@ std::string command_line_of(const Case& what);
 constexpr double kDisturbingShare = 0.25;
 
 /// Figures `by start` are computed once per start, in the order of rounds, over its steady steps.
+/// The time of a step is their median; whatever depends on all of them (throughput, speed-up, the
+/// parts of a step) comes from their sum, so that a few long steps count.
 class Measurement {
  public:
   /// At least one start. The constructor determines the warm-up from rank 0's step times.
@@ -46,13 +48,16 @@ class Measurement {
 
   /// Median step time by start; rank 0's is what the trainers print.
   [[nodiscard]] std::vector<double> step_s_by_start(int rank = 0) const;
+  [[nodiscard]] std::vector<double> mean_s_by_start(int rank = 0) const;
+  /// The time of all steps divided by their samples.
   [[nodiscard]] std::vector<double> sample_s_by_start() const;
-  /// 0 for a phase that the trainer does not have.
+  /// Mean over the steps; 0 for a phase that the trainer does not have. The phases add up to the
+  /// mean step.
   [[nodiscard]] std::vector<double> phase_s_by_start(std::string_view phase, int rank = 0) const;
-  /// The share of these phases together in the median step of the rank.
+  /// The share of these phases together in the time of all steps of the rank.
   [[nodiscard]] std::vector<double> share_by_start(std::span<const std::string_view> phases,
                                                    int rank = 0) const;
-  /// Host time until a step's work was queued.
+  /// Host time until a step's work was queued, in the median step.
   [[nodiscard]] std::vector<double> queued_s_by_start() const;
   /// How far the 95th percentile of the steps exceeds their median, relative to the median.
   [[nodiscard]] std::vector<double> spread_by_start() const;
@@ -67,16 +72,20 @@ class Measurement {
   [[nodiscard]] std::vector<OpTime> ops() const;
 
   [[nodiscard]] const Estimate& step_s() const { return step_s_; }
+  [[nodiscard]] Estimate mean_s(int rank = 0) const;
   [[nodiscard]] Estimate samples_per_s() const;
-  /// Medians over the starts' medians.
+  /// Median over the starts.
   [[nodiscard]] double phase_s(std::string_view phase, int rank = 0) const;
-  [[nodiscard]] double step_s_of(int rank) const;
+  /// Of the phase in a start's median step.
+  [[nodiscard]] double median_phase_s(std::string_view phase) const;
 
   /// Over the steady steps of all starts, without an interval. A 99th percentile is meaningful from
   /// 299 steps on.
   [[nodiscard]] double p95_s() const;
   [[nodiscard]] double p99_s() const;
   [[nodiscard]] double slowest_s() const;
+  /// The share of the longest tenth of the steps in the time of all.
+  [[nodiscard]] double longest_tenth() const;
   [[nodiscard]] bool has_p99() const { return steady_steps() >= 299; }
 
   [[nodiscard]] int ranks() const { return static_cast<int>(starts_.front().ranks.size()); }
@@ -95,9 +104,13 @@ class Measurement {
   [[nodiscard]] std::string trouble() const;
 
  private:
-  /// `take` receives a start and returns the values of its steps.
-  template <class Take>
-  [[nodiscard]] std::vector<double> medians_by_start(const Take& take) const;
+  /// `figure` receives a rank's values of its steady steps, which `take` finds in its steps.
+  template <class Take, class Figure>
+  [[nodiscard]] std::vector<double> by_start(int rank, const Take& take,
+                                             const Figure& figure) const;
+  template <class Figure>
+  [[nodiscard]] std::vector<double> phase_by_start(std::string_view phase, int rank,
+                                                   const Figure& figure) const;
   [[nodiscard]] std::vector<double> pooled_s() const;
 
   Case what_;

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
+#include "lab/experiments/all.h"
 #include "lab/findings.h"
 #include "lab/prediction.h"
 #include "lab/svg.h"
@@ -66,7 +67,9 @@ json json_of_case(const Results& results, std::size_t number) {
               {"lost_share", each.lost_share()},
               {"disturbed_starts", each.disturbed_starts()},
               {"start_medians_s", each.step_s_by_start()},
+              {"start_means_s", each.mean_s_by_start()},
               {"step_s", json_of_estimate(each.step_s())},
+              {"mean_step_s", json_of_estimate(each.mean_s())},
               {"step_deviation_s", json_of_estimate(estimate_of(each.deviation_s_by_start()))},
               {"step_variation", json_of_estimate(estimate_of(each.variation_by_start()))},
               {"total_s", json_of_estimate(estimate_of(each.total_s_by_start()))},
@@ -120,6 +123,10 @@ Report report_of(const Study& study, double margin) {
     Results results = study.results_of(*experiment);
     results.setting.margin = margin;
     Findings findings = experiment->conclude(results);
+    for (const Measurement& each : results.cases) {
+      std::string bursts = bursts_sentence(each);
+      if (!bursts.empty()) findings.sentences.push_back(std::move(bursts));
+    }
     std::string verdict = verdict_of(results);
     report.sections.push_back(
         {experiment, std::move(results), std::move(findings), std::move(verdict)});
@@ -136,13 +143,15 @@ Report report_of(const Study& study, double margin) {
 std::vector<std::string> method_sentences(double margin) {
   std::vector<std::string> sentences;
   const auto say = [&](std::string sentence) { sentences.push_back(std::move(sentence)); };
-  say("A figure is computed once for each start, as the median of its steady steps; what is shown "
-      "is the median over the starts, and the 95 % interval between the k-th smallest and the k-th "
+  say("A figure is computed once for each start, over its steady steps; what is shown is the "
+      "median over the starts, and the 95 % interval between the k-th smallest and the k-th "
       "largest of them (k = 1 for 6 to 8 starts, 2 for 9 to 11), which is exact for any "
       "distribution. Fewer than 6 starts have no interval.");
-  say("Starts are made in rounds, one of every case, in alternating order (A B B A). Two cases are "
-      "compared by the ratio of each round, so its median need not be the ratio of the two medians "
-      "shown.");
+  say("Throughput, speed-up, the parts of a step and the mean step are of all steady steps of a "
+      "start: the sum of their samples or times. The median step and the percentiles tell what a "
+      "typical step takes. If mean and median differ by more than 5 %, the report says why.");
+  say("Starts are made in rounds, one of every case, in alternating order (A B B A). The ratio of "
+      "two cases is that of their mean steps; its interval is that of the ratios of each round.");
   say(
       fmt::format("The report says faster or slower where the interval of that ratio excludes 1 "
                   "and a sign test has "
@@ -161,7 +170,9 @@ std::vector<std::string> method_sentences(double margin) {
                   chosen_percent(kDisturbingShare)));
   say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval. The "
       "standard deviation of the steps, and in brackets their coefficient of variation, is the "
-      "median of the starts'; the time of all steps is a start's, warm-up included.");
+      "median of the starts'; the time of all steps is a start's, warm-up included, since cases "
+      "may "
+      "differ in their warm-up.");
   say("Cases with more ranks than cores share cores; they are marked, and answers about scaling "
       "leave them out.");
   say("The rounds of an experiment are made one after the other, and so are the experiments: "
@@ -198,10 +209,10 @@ std::string command_of(const Report& report, const ReportSection& section) {
 }
 
 FindingTable step_table(const Results& results) {
-  FindingTable table{
-      .title = "Step times",
-      .columns = {"case", "median (95 % interval)", "deviation", "p95", "p99", "slowest",
-                  "samples/s", "all steps", "starts", "steady steps", "warm-up", "outliers"}};
+  FindingTable table{.title = "Step times",
+                     .columns = {"case", "median (95 % interval)", "mean (95 % interval)",
+                                 "deviation", "p95", "p99", "slowest", "samples/s", "all steps",
+                                 "starts", "steady steps", "warm-up", "outliers"}};
   const bool predicts = !results.predictions.empty();
   if (predicts) {
     table.columns.insert(table.columns.end(), {"predicted (simulated)", "error"});
@@ -214,7 +225,7 @@ FindingTable step_table(const Results& results) {
       name += fmt::format(" ({} disturbed)",
                           counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
     }
-    table.rows.push_back({name, time_text(each.step_s()),
+    table.rows.push_back({name, time_text(each.step_s()), time_text(each.mean_s()),
                           fmt::format("{} ({})", time_text(median(each.deviation_s_by_start())),
                                       percent_text(median(each.variation_by_start()))),
                           time_text(each.p95_s()), each.has_p99() ? time_text(each.p99_s()) : "-",
@@ -281,7 +292,9 @@ std::string plot_file(const std::string& section, std::size_t number) {
 
 std::string csv_of(const Report& report) {
   std::string text =
-      "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,step_p95_s,"
+      "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,mean_step_"
+      "s,"
+      "step_p95_s,"
       "step_max_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_steps,"
       "warmup_steps,outliers,valid,command\n";
   for (const ReportSection& section : report.sections) {
@@ -294,14 +307,15 @@ std::string csv_of(const Report& report) {
               ? ","
               : fmt::format("{},{}", section.results.predictions[i]->step_s,
                             prediction_error(section.results, i));
-      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
-                          section.experiment->name, each.what().key, program_of(workload),
-                          workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
-                          step.median, step.has_interval() ? fmt::format("{}", step.low) : "",
-                          step.has_interval() ? fmt::format("{}", step.high) : "", each.p95_s(),
-                          each.slowest_s(), each.samples_per_s().median, predicted,
-                          each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
-                          each.outliers(), section.verdict.empty(), command_line_of(each.what()));
+      text +=
+          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
+                      section.experiment->name, each.what().key, program_of(workload),
+                      workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
+                      step.median, step.has_interval() ? fmt::format("{}", step.low) : "",
+                      step.has_interval() ? fmt::format("{}", step.high) : "", each.mean_s().median,
+                      each.p95_s(), each.slowest_s(), each.samples_per_s().median, predicted,
+                      each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
+                      each.outliers(), section.verdict.empty(), command_line_of(each.what()));
     }
   }
   return text;

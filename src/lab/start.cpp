@@ -51,14 +51,20 @@ double seconds_of_record(const JsonValue& from) {
   return from.number(0, kMostRunSeconds);
 }
 
+double samples_of_record(const JsonValue& record) {
+  return record.at("samples").number(1, kMostFigure);
+}
+
 void append_record(const JsonValue& record, RankSteps& steps) {
   if (record.has("latency_s")) {  // a batch of an evaluation
     steps.step_s.push_back(seconds_of_record(record.at("latency_s")));
+    steps.samples.push_back(samples_of_record(record));
     steps.loss.push_back(0);
     steps.queued_s.push_back(0);
     return;
   }
   steps.step_s.push_back(seconds_of_record(record.at("step_time_s")));
+  if (record.has("samples")) steps.samples.push_back(samples_of_record(record));
   steps.loss.push_back(record.at("loss").number(-kMostFigure, kMostFigure));
   steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
   for (const auto& [phase, seconds] : record.at("phases_s").members()) {
@@ -74,6 +80,7 @@ std::string configuration_of(const JsonValue& from) {
 
 json json_of_rank(const RankSteps& rank) {
   return {{"step_s", rank.step_s},
+          {"samples", rank.samples},
           {"loss", rank.loss},
           {"queued_s", rank.queued_s},
           {"phase_s", rank.phase_s}};
@@ -107,6 +114,9 @@ RankSteps rank_of_json(const JsonValue& from) {
     }
     return numbers;
   };
+  if (from.has("samples") && !from.at("samples").items().empty()) {
+    rank.samples = of_each_step(from.at("samples"), 1, kMostFigure);
+  }
   rank.loss = of_each_step(from.at("loss"), -kMostFigure, kMostFigure);
   rank.queued_s = of_each_step(from.at("queued_s"), 0, kMostRunSeconds);
   for (const auto& [phase, values] : from.at("phase_s").members()) {

@@ -16,6 +16,7 @@ namespace barestep {
 /// The steps of one rank, warm-up included.
 struct RankSteps {
   std::vector<double> step_s{};
+  std::vector<double> samples{};  // of all ranks; empty: as many in each step as in the workload's
   std::vector<double> loss{};
   std::vector<double> queued_s{};  // until the host had queued the work of the step
   std::map<std::string, std::vector<double>> phase_s{};

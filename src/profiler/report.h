@@ -45,8 +45,9 @@ struct StepFigures {
   explicit StepFigures(const StepReport& step);
 };
 
-/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s,
-/// between_s, checkpoint_s if the run paused before the step, and the parts of the account.
+/// One line of JSON: step, rank, loss at full precision, samples, step_time_s, samples_per_s,
+/// queued_s, between_s, checkpoint_s if the run paused before the step, and the parts of the
+/// account.
 std::string metrics_record(const StepFigures& step, int rank);
 
 /// The time that a rank lost to others since its warm-up, or since the start of an evaluation, as a
@@ -69,8 +70,8 @@ class RunSummary {
 
   /// Needs at least one step after warm-up.
   [[nodiscard]] Statistics step_time_s() const { return statistics_of(wall_s_); }
-  /// The largest number of samples in any step.
-  [[nodiscard]] std::int64_t step_samples() const { return step_samples_; }
+  /// Of all steps together.
+  [[nodiscard]] double samples_per_s() const { return static_cast<double>(samples_) / total_s(); }
 
  private:
   [[nodiscard]] double total_s() const;
@@ -78,7 +79,6 @@ class RunSummary {
   std::vector<double> wall_s_;
   MeanAccount account_;
   std::int64_t samples_ = 0;
-  std::int64_t step_samples_ = 0;
   std::int64_t flops_ = 0;
   std::int64_t warmup_steps_ = 0;
 };
@@ -86,12 +86,12 @@ class RunSummary {
 /// One run of a sweep.
 struct SweepRow {
   std::int64_t batch_size = 0;
-  std::int64_t step_samples = 0;  // with micro-steps, more than a batch
   Statistics step_time_s;
+  double samples_per_s = 0;  // of all steps after warm-up
 };
 
-/// The table of a run with several batch sizes: batch size, step time and throughput of each. Both
-/// are those of the median step, so throughput is the step's samples divided by its time.
+/// The table of a run with several batch sizes: batch size, step time and throughput of each.
+/// Throughput is that of all steps, so it falls if a few steps are long; the median does not.
 std::string sweep_table(std::span<const SweepRow> rows);
 
 /// A line of JSON about a batch of an evaluation, without its newline; includes the precision if

@@ -404,8 +404,8 @@ void Session::end_if_stopped() {
 }
 
 SweepRow Session::row() const {
-  return {config_.data.batch_size, console_->summary().step_samples(),
-          console_->summary().step_time_s()};
+  return {config_.data.batch_size, console_->summary().step_time_s(),
+          console_->summary().samples_per_s()};
 }
 
 /// The weights of --load, read by rank 0.

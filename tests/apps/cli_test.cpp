@@ -290,9 +290,10 @@ TEST_F(MlpSingle, SweepsOverBatchSizesAndClosesWithATable) {
     EXPECT_THAT(result.out, HasSubstr("batch 4\n"));
     const std::string number = R"( +[0-9.]+)";
     const std::string table =
-        "\n\nBatch size  Step time, median \\(s\\) +p5 +p95  Throughput at the median "
+        "\n\nBatch size  Step time, median \\(s\\) +p5 +p95 +mean  Throughput "
         "\\(samples/sec\\)\n +16" +
-        number + number + number + number + "\n +4" + number + number + number + number + "\n$";
+        number + number + number + number + number + "\n +4" + number + number + number + number +
+        number + "\n$";
     EXPECT_FALSE(first_match(result.out, table).empty()) << result.out;
   }
 }

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+#include <limits>
+
 namespace barestep {
 namespace {
 
@@ -30,9 +34,9 @@ Series wild(const char* key, double seconds) {
   return series;
 }
 
-TEST(Compare, TakesTheRatioOfEachRound) {
+TEST(Compare, TakesTheIntervalOfTheRatiosOfTheRounds) {
   const Comparison faster = compare(kNine, kFaster);
-  EXPECT_NEAR(faster.ratio.median, 0.9247810, 1e-7);
+  EXPECT_NEAR(faster.ratio.median, 37.10 / 40.30, 1e-12);
   EXPECT_NEAR(faster.ratio.low, 0.9095415, 1e-7);
   EXPECT_NEAR(faster.ratio.high, 0.9425588, 1e-7);
   EXPECT_EQ(faster.p, 0.00390625);
@@ -44,7 +48,7 @@ TEST(Compare, TakesTheRatioOfEachRound) {
 TEST(Compare, FindsNoDifferenceBeyondTheMargin) {
   const Comparison same = compare({"a", {5.91, 6.02, 5.95, 5.88, 6.10, 5.97}},
                                   {"b", {5.95, 5.99, 6.01, 5.86, 6.08, 6.03}});
-  EXPECT_NEAR(same.ratio.median, 1.0017322, 1e-7);
+  EXPECT_NEAR(same.ratio.median, std::sqrt(5.99 * 6.01 / (5.95 * 5.97)), 1e-12);
   EXPECT_NEAR(same.ratio.low, 0.9950166, 1e-7);
   EXPECT_NEAR(same.ratio.high, 1.0100840, 1e-7);
   EXPECT_EQ(same.p, 1);
@@ -53,6 +57,30 @@ TEST(Compare, FindsNoDifferenceBeyondTheMargin) {
                     {"b", {5.95, 5.99, 6.01, 5.86, 6.08, 6.03}}, 1.005)
                 .word,
             Word::kUndecided);
+}
+
+TEST(EstimateByRound, IsThatOfTheFiguresShownAndLiesInItsInterval) {
+  // The middle values are 2 and 3; the ratios of the rounds are 2, but for one of 3 / 2.
+  const std::vector<double> a = {1, 1, 1, 2, 4, 4, 4, 4, 4}, b = {2, 2, 2, 3, 8, 8, 8, 8, 8};
+  EXPECT_EQ(estimate_by_round(b, a, std::divides<double>()), (Estimate{2, 2, 2}));
+  const std::vector<double> c = {1, 1, 1, 1, 4, 9, 9, 9, 9}, d = {9, 9, 9, 9, 2, 1, 1, 1, 1};
+  const Estimate apart = estimate_by_round(d, c, std::divides<double>());
+  EXPECT_DOUBLE_EQ(apart.median, 0.5);
+  const std::vector<double> e = {3, 1, 4, 1, 5, 9, 2, 6, 5};
+  const std::vector<double> f = {1, 5, 1, 4, 9, 2, 6, 5, 3};  // the same in another order
+  const Estimate same = estimate_by_round(f, e, std::minus<double>());
+  EXPECT_EQ(same.median, 0);
+  EXPECT_LE(same.low, 0);
+  EXPECT_GE(same.high, 0);
+}
+
+TEST(EstimateByRound, WidensAnIntervalThatDoesNotHoldIt) {
+  EXPECT_EQ(around(0.5, {1, 0.9, 1.1}), (Estimate{0.5, 0.5, 1.1}));
+  EXPECT_EQ(around(2, {1, 0.9, 1.1}), (Estimate{2, 0.9, 2}));
+  EXPECT_EQ(around(1.05, {1, 0.9, 1.1}), (Estimate{1.05, 0.9, 1.1}));
+  EXPECT_FALSE(around(1, {1, -std::numeric_limits<double>::infinity(),
+                          std::numeric_limits<double>::infinity()})
+                   .has_interval());
 }
 
 TEST(Compare, DoesNotFindACaseFasterThanItself) {

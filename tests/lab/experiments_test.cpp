@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "lab/experiments/all.h"
 #include "lab/made_up.h"
 #include "lab/opposites.h"
 
@@ -134,6 +135,20 @@ std::vector<Opposites> opposites_of_data() {
   all.push_back({"io-delay", disk(0), "1 worker hides the disk: a step takes 1.00x", disk(0.01),
                  "No number of workers here hides the disk", disk(0.0001, 0.2),
                  "Whether workers hide the disk is unclear"});
+  // A disk of 10 ms for each batch of 64 gives 4 workers 25,600 samples/s: they wait every fourth
+  // step.
+  const auto bursts = [](double burst_s) {
+    return [=](const Case& what) {
+      MadeUpStep step{.step_s = 1.85e-3, .phase_s = {{"forward", 1.85e-3}}};
+      if (what.key == "no-delay") return step;
+      step.burst_every = 4;
+      step.burst_s = burst_s;
+      step.burst_phase_s = {{"forward", 1.85e-3}, {"data", burst_s - 1.85e-3}};
+      return step;
+    };
+  };
+  all.push_back({"io-delay", bursts(4.45e-3), "No number of workers here hides the disk: with ",
+                 bursts(1.85e-3), "1 worker hides the disk: a step takes 1.00x"});
   const auto parts = [](double injected, double backward, double noise = 0.003) {
     return [=](const Case&) {
       return MadeUpStep{.step_s = 0.1,
@@ -197,6 +212,17 @@ std::vector<Opposites> opposites_of_devices() {
   all.push_back({"splits", by_ranks(divided), "Fastest: 3 devices.",
                  by_ranks([](int ranks) { return MadeUpStep{.step_s = 0.1 * ranks}; }),
                  "Fastest: 2 devices.", by_ranks(even), "Fastest: undecided among "});
+  // One of ten steps is longer: the medians agree, the means differ.
+  const auto stalls = [](const std::string& who) {
+    return by_key([=](const std::string& key) {
+      return MadeUpStep{.step_s = 0.02, .burst_s = key == who ? 0.03 : 0.02};
+    });
+  };
+  all.push_back({"data-parallel", stalls("devices-2"),
+                 "On two devices a step is slower than on one device: it takes 1.06x",
+                 stalls("devices-1"), "On two devices a step is faster than on one device: 1.06x",
+                 stalls("none"),
+                 "On two devices a step takes as long as on one device, within 5 %"});
   const auto device_0 = [](double loss, double noise = 0.003) {
     return [=](const Case&) {
       return MadeUpStep{
@@ -219,7 +245,7 @@ std::vector<Opposites> opposites_of_devices() {
   const auto varies = [](const std::string& who) {
     return by_key([=](const std::string& key) {
       MadeUpStep step{.step_s = 0.1};
-      if (key == who) step.slow_step_s = 0.2;
+      if (key == who) step.burst_s = 0.2;
       return step;
     });
   };
@@ -567,6 +593,64 @@ TEST(CasesBeyondTheCores, AreNotCompared) {
               "Fewer than two of these numbers of ranks have enough cores here, so they are not "
               "compared.\n");
   }
+}
+
+/// What a report says of the mean step, 6 of 25 steady steps taking `burst_s` instead of 1.85 ms.
+std::string bursts_of(double burst_s, const std::map<std::string, double>& phase_s,
+                      const std::map<std::string, double>& burst_phase_s) {
+  const Experiment& profile = experiment_of("profile");
+  const MadeUpStep step{.step_s = 1.85e-3,
+                        .noise = 0,
+                        .phase_s = phase_s,
+                        .burst_every = 4,
+                        .burst_s = burst_s,
+                        .burst_phase_s = burst_phase_s};
+  return bursts_sentence(
+      made_up(profile, made_up_setting(), [&](const Case&) { return step; }).cases.front());
+}
+
+TEST(Bursts, AreNamedByThePartOfAStepThatComesInThem) {
+  EXPECT_EQ(bursts_of(4.45e-3, {{"forward", 1.85e-3}}, {{"forward", 1.85e-3}, {"data", 2.6e-3}}),
+            "The mean step of profiled takes 2.47 ms, its median step 1.85 ms: most of the "
+            "difference is waiting for data, 25.2 % of all time, which comes in bursts.");
+  EXPECT_EQ(bursts_of(4.45e-3, {{"forward", 1.85e-3}}, {{"forward", 4.45e-3}}),
+            "The mean step of profiled takes 2.47 ms, its median step 1.85 ms: most of the "
+            "difference is forward, 100.0 % of all time, which comes in bursts.");
+}
+
+TEST(Bursts, AreNamedByTheirTimeWhereNoPartStandsOut) {
+  EXPECT_EQ(bursts_of(4.45e-3, {}, {}),
+            "The mean step of profiled takes 2.47 ms, its median step 1.85 ms: the longest tenth "
+            "of its steps takes 18.4 % of the time, in no single part of a step.");
+}
+
+TEST(Bursts, MayBeShortSteps) {
+  EXPECT_EQ(bursts_of(0.85e-3, {{"data", 1e-3}, {"forward", 0.85e-3}}, {{"forward", 0.85e-3}}),
+            "The mean step of profiled takes 1.61 ms, its median step 1.85 ms: most of the "
+            "difference is waiting for data, 47.2 % of all time, which some steps do without.");
+  EXPECT_EQ(bursts_of(0.85e-3, {}, {}),
+            "The mean step of profiled takes 1.61 ms, its median step 1.85 ms: some steps are much "
+            "shorter, in no single part of a step.");
+}
+
+TEST(Bursts, AreNotMentionedWithinFivePercent) {
+  EXPECT_EQ(bursts_of(2.2e-3, {}, {}), "");
+  EXPECT_EQ(bursts_of(1.6e-3, {}, {}), "");
+}
+
+TEST(Throughput, IsThatOfAllSteadySteps) {
+  Start start{};
+  RankSteps& rank = start.ranks.emplace_back();
+  rank.step_s = {9, 9, 0.01, 0.01, 0.01, 0.05};  // two of warm-up
+  rank.loss = rank.queued_s = rank.step_s;
+  const Case what{.key = "a", .workload = made_up_workload(8, 1)};
+  const Measurement whole(what, std::vector<Start>(9, start));
+  EXPECT_DOUBLE_EQ(whole.samples_per_s().median, 4 * 64 / 0.08);
+  EXPECT_DOUBLE_EQ(whole.mean_s().median, 0.02);
+  EXPECT_DOUBLE_EQ(whole.step_s().median, 0.01);
+  start.ranks.front().samples = {64, 64, 64, 64, 64, 32};
+  const Measurement smaller_last(what, std::vector<Start>(9, start));
+  EXPECT_DOUBLE_EQ(smaller_last.samples_per_s().median, (3 * 64 + 32) / 0.08);
 }
 
 TEST(CommandLine, NamesWhatACaseAddsToItsWorkload) {

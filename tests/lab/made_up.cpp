@@ -19,18 +19,19 @@ RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
   RankSteps rank;
   for (std::int64_t i = 0; i < steps; ++i) {
     const auto place = static_cast<std::size_t>(i);
-    constexpr std::array kJitter = {1.0, 1.004, 0.997, 1.001, 0.999};
+    constexpr std::array kJitter = {1.0, 1.004, 0.997, 1.001, 0.998};
     const double factor = kJitter[place % kJitter.size()];
-    const bool is_slow = step.slow_step_s > 0 && place % 10 == 9;
+    const bool is_burst = step.burst_s > 0 && (i + 1) % step.burst_every == 0;
     rank.step_s.push_back(place < step.first_s.size() ? step.first_s[place]
-                          : is_slow                   ? step.slow_step_s
+                          : is_burst                  ? step.burst_s
                                                       : factor * step.step_s);
     rank.loss.push_back(step.loss);
     rank.queued_s.push_back(step.queued_s);
     for (const std::string phase : {"data", "injected", "forward", "loss", "recompute", "backward",
                                     "reduce", "optimizer", "host", "idle"}) {
-      const auto& phases =
-          place == 0 && !step.first_phase_s.empty() ? step.first_phase_s : step.phase_s;
+      const auto& phases = place == 0 && !step.first_phase_s.empty() ? step.first_phase_s
+                           : is_burst && !step.burst_phase_s.empty() ? step.burst_phase_s
+                                                                     : step.phase_s;
       const auto found = phases.find(phase);
       rank.phase_s[phase].push_back(found == phases.end() ? 0 : found->second);
     }
@@ -54,9 +55,11 @@ MadeUpStep in_start(MadeUpStep step, const std::string& key, std::size_t start) 
     return wobble(step.noise, key + name, start);
   };
   step.step_s *= factor("");
+  step.burst_s *= factor("");
   step.queued_s *= factor("queued");
   for (double& each : step.first_s) each *= factor("of the first");
   for (auto& [phase, seconds] : step.phase_s) seconds *= factor(phase);
+  for (auto& [phase, seconds] : step.burst_phase_s) seconds *= factor(phase);
   for (auto& [phase, seconds] : step.first_phase_s) seconds *= factor("first" + phase);
   for (OpTime& op : step.ops) op.seconds *= factor(op.name + op.phase + std::to_string(op.layer));
   for (Watched& watched : step.watched) {

@@ -21,7 +21,9 @@ struct MadeUpStep {
   double queued_s = 0;
   std::vector<double> first_s{};
   std::map<std::string, double> first_phase_s{};  // of the first step
-  double slow_step_s = 0;                         // every tenth step, if it is not 0
+  int burst_every = 10;  // one of so many steps takes burst_s, if it is not 0
+  double burst_s = 0;
+  std::map<std::string, double> burst_phase_s{};
   std::vector<MadeUpStep> other_ranks{};
   std::vector<OpTime> ops{};
   std::vector<Watched> watched{};

@@ -109,6 +109,7 @@ TEST(MetricsRecord, IsOneLineOfJsonWithTheWholeLoss) {
   EXPECT_EQ(record.at("rank"), 2);
   EXPECT_EQ(record.at("loss").get<double>(), static_cast<double>(report.loss));
   EXPECT_EQ(record.at("step_time_s").get<double>(), report.wall_s);
+  EXPECT_EQ(record.at("samples"), 64);
   EXPECT_EQ(record.at("samples_per_s").get<double>(), 64 / report.wall_s);
   EXPECT_EQ(record.at("warmup"), true);
   EXPECT_EQ(record.at("between_s").get<double>(), 0.007);
@@ -183,7 +184,7 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
 }
 
 /// The median step takes 20 ms, the mean step 35 ms; the last one has half a batch.
-TEST(SweepTable, HasTheThroughputOfTheStepTimeBesideIt) {
+TEST(SweepTable, HasTheThroughputOfAllSteps) {
   RunSummary summary(3);
   StepFigures step;
   for (const double wall_s : {0.01, 0.02, 0.09}) {
@@ -193,12 +194,12 @@ TEST(SweepTable, HasTheThroughputOfTheStepTimeBesideIt) {
   step.report = report_of(2, 3, 0.02);
   step.report.samples = 32;
   summary.add(step);
-  EXPECT_EQ(summary.step_samples(), 64);
-  const SweepRow row{16, summary.step_samples(), summary.step_time_s()};
+  const SweepRow row{16, summary.step_time_s(), summary.samples_per_s()};
   const std::string table = sweep_table(std::vector{row});
   EXPECT_THAT(table, HasSubstr("Step time, median (s)"));
-  EXPECT_THAT(table, HasSubstr("Throughput at the median (samples/sec)\n"));
-  EXPECT_THAT(table, testing::ContainsRegex("\n +16 +0\\.02000 .* 3200\\.00\n"));
+  EXPECT_THAT(table, HasSubstr("mean  Throughput (samples/sec)\n"));
+  // 3 x 64 + 32 samples in 0.14 s
+  EXPECT_THAT(table, testing::ContainsRegex("\n +16 +0\\.02000 .* 0\\.03500 +1600\\.00\n"));
 }
 
 TEST(UpdateText, NamesTheLevelAndItsBytes) {

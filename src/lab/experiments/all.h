@@ -75,6 +75,10 @@ Estimate share_of(const Measurement& each, std::string_view phase, int rank = 0)
 /// The phase that takes the largest part of a step.
 LargestPart largest_phase(const Measurement& each);
 
+/// For a case whose mean and median step differ by more than 5 %: that they do, and which phase or
+/// which steps make the difference. Empty for other cases.
+std::string bursts_sentence(const Measurement& each);
+
 /// Where throughput saturates, for the same case with batches that double each time: the batch
 /// after which no doubling certainly gains a tenth. `whose` is empty or " of two ranks".
 std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,

@@ -87,7 +87,7 @@ Findings conclude_amdahl(const Results& results) {
         "can be fitted."};
   }
   FindingTable table{.title = "Speed-up against Amdahl's law",
-                     .columns = {"ranks", "step time", "speed-up", "fitted", "30 % serial", ""}};
+                     .columns = {"ranks", "mean step", "speed-up", "fitted", "30 % serial", ""}};
   const bool fits = serial.median < 1;
   PlotSeries measured{.name = "measured", .style = SeriesStyle::kMarks};
   PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
@@ -97,7 +97,7 @@ Findings conclude_amdahl(const Results& results) {
     const int ranks = each.workload().ranks;
     const Estimate speed_up =
         results.compare(results.cases.front().what().key, each.what().key).speed();
-    table.rows.push_back({std::to_string(ranks), time_text(each.step_s()), factor_text(speed_up),
+    table.rows.push_back({std::to_string(ranks), time_text(each.mean_s()), factor_text(speed_up),
                           fits ? factor_text(amdahl_speed_up(serial.median, ranks)) : "-",
                           factor_text(amdahl_speed_up(kExercise, ranks)),
                           each.what().beyond_cores ? "beyond the cores, not fitted" : ""});

@@ -41,7 +41,7 @@ FixedPart fixed_part(const Results& results) {
   std::vector<std::vector<double>> step_s;
   for (const Measurement& each : results.cases) {
     batches.push_back(batch_of(each));
-    step_s.push_back(each.step_s_by_start());
+    step_s.push_back(each.mean_s_by_start());
   }
   for (std::size_t round = 0; round < results.rounds(); ++round) {
     std::vector<double> of_round;
@@ -80,18 +80,18 @@ std::string growth_sentence(const Results& results, const FixedPart& fixed) {
 Findings conclude_batch_sweep(const Results& results) {
   std::vector<double> batches, seconds;
   FindingTable table{.title = "Batch size, step time and throughput",
-                     .columns = {"batch size", "step time", "samples/s", "time per sample"}};
+                     .columns = {"batch size", "mean step", "samples/s", "time per sample"}};
   PlotSeries throughput{.name = "measured"}, times{.name = "measured"};
   std::vector<std::string> larger;
   for (const Measurement& each : results.cases) {
     const double batch = batch_of(each);
     batches.push_back(batch);
-    seconds.push_back(each.step_s().median);
-    table.rows.push_back({std::to_string(each.workload().batch_size()), time_text(each.step_s()),
+    seconds.push_back(each.mean_s().median);
+    table.rows.push_back({std::to_string(each.workload().batch_size()), time_text(each.mean_s()),
                           number_text(each.samples_per_s().median),
-                          time_text(each.step_s().median / batch)});
+                          time_text(estimate_of(each.sample_s_by_start()).median)});
     throughput.points.push_back(plot_point(batch, each.samples_per_s()));
-    times.points.push_back(plot_point(batch, each.step_s(), 1e3));
+    times.points.push_back(plot_point(batch, each.mean_s(), 1e3));
     if (batches.size() > 1) larger.push_back(each.what().key);
   }
   std::vector<const Measurement*> sweep;

@@ -107,22 +107,22 @@ Findings conclude_comm_vs_compute(const Results& results) {
     return results.compare(model_key(is_large, 1), model_key(is_large, ranks));
   };
   const auto speed_ups = [&](bool is_large) {
-    return by_round(results.at(model_key(is_large, 1)).step_s_by_start(),
-                    results.at(model_key(is_large, ranks)).step_s_by_start(),
+    return by_round(results.at(model_key(is_large, 1)).mean_s_by_start(),
+                    results.at(model_key(is_large, ranks)).mean_s_by_start(),
                     std::divides<double>());
   };
   const Comparison small_gain = gain(false), large_gain = gain(true);
   const Estimate larger_gain =
       estimate_of(by_round(speed_ups(true), speed_ups(false), std::divides<double>()));
   FindingTable table{.title = "Ranks by the size of the model",
-                     .columns = {"width x layers", "ranks", "step time", "speed-up",
+                     .columns = {"width x layers", "ranks", "mean step", "speed-up",
                                  "exposed communication", "of a step", ""}};
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
     const bool is_large = each.what().key.starts_with("large");
     const Comparison of_ranks = results.compare(model_key(is_large, 1), each.what().key);
     table.rows.push_back({model_text(each), std::to_string(each.workload().ranks),
-                          time_text(each.step_s()), factor_text(of_ranks.speed()),
+                          time_text(each.mean_s()), factor_text(of_ranks.speed()),
                           time_text(each.phase_s("reduce")), percent_text(exposed_share(each)),
                           each.what().beyond_cores ? "beyond the cores" : ""});
     labels.push_back(fmt::format("{}, {}", model_text(each), each.workload().ranks));
@@ -235,7 +235,7 @@ Findings conclude_batch_scaling(const Results& results) {
   for (std::size_t i = 0; i < gains.size(); ++i) {
     const Measurement &one = results.at(gains[i].a), &two = results.at(gains[i].b);
     const int batch = kScaledBatches[i];
-    table.rows.push_back({std::to_string(batch), time_text(one.step_s()), time_text(two.step_s()),
+    table.rows.push_back({std::to_string(batch), time_text(one.mean_s()), time_text(two.mean_s()),
                           factor_text(gains[i].speed()), time_text(two.phase_s("reduce")),
                           percent_text(exposed_share(two)), number_text(one.samples_per_s().median),
                           number_text(two.samples_per_s().median)});

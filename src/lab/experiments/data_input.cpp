@@ -38,14 +38,14 @@ std::vector<Case> io_delay_cases(const Setting& setting) {
 constexpr double kHidden = 1.1;
 
 std::string hidden_sentence(const Results& results, const std::vector<Comparison>& against_fast) {
-  const Estimate& fast = results.at("no-delay").step_s();
+  const Estimate& fast = results.at("no-delay").mean_s();
   for (const Comparison& each : against_fast) {
     if (side_of(each.ratio, kHidden) != Side::kBelow) continue;
     const std::int64_t workers = results.at(each.b).workload().config.data.workers;
     return fmt::format(
         "{} {} the disk: a step takes {} as long as without the delay ({}, without it {}).",
         counted(workers, "worker"), workers == 1 ? "hides" : "hide", factor_text(each.ratio),
-        time_text(results.at(each.b).step_s()), time_text(fast));
+        time_text(results.at(each.b).mean_s()), time_text(fast));
   }
   const Comparison& best = *std::ranges::min_element(
       against_fast, {}, [](const Comparison& each) { return each.ratio.median; });
@@ -61,11 +61,11 @@ std::string hidden_sentence(const Results& results, const std::vector<Comparison
 
 FindingTable loading_table(const Results& results) {
   FindingTable table{.title = "Step time and the wait for data",
-                     .columns = {"case", "step time", "samples/s", "waiting for data", "of a step",
+                     .columns = {"case", "mean step", "samples/s", "waiting for data", "of a step",
                                  "injected delay", "of a step"}};
   for (const Measurement& each : results.cases) {
     table.rows.push_back(
-        {each.what().key, time_text(each.step_s()), number_text(each.samples_per_s().median),
+        {each.what().key, time_text(each.mean_s()), number_text(each.samples_per_s().median),
          time_text(each.phase_s("data")), percent_text(share_of(each, "data").median),
          time_text(each.phase_s("injected")), percent_text(share_of(each, "injected").median)});
   }
@@ -95,7 +95,7 @@ Findings conclude_io_delay(const Results& results) {
   const std::vector<Comparison> against_fast = results.compare("no-delay", with_workers);
   return {.sentences = {fmt::format("With no workers {}; a step takes {}.",
                                     largest_text(largest_phase(none), "a step"),
-                                    time_text(none.step_s())),
+                                    time_text(none.mean_s())),
                         hidden_sentence(results, against_fast), free_computing_sentence(none)},
           .comparisons = against_fast,
           .tables = {loading_table(results)},
@@ -127,7 +127,7 @@ std::string workers_sentence(const Results& results, const std::vector<Compariso
     faster.push_back(fmt::format("{} is {} as fast", each.b, factor_text(each.speed())));
   }
   const std::string inside = fmt::format("loading inside the step takes {} of {}",
-                                         time_text(none.phase_s("data")), time_text(none.step_s()));
+                                         time_text(none.phase_s("data")), time_text(none.mean_s()));
   if (faster.empty()) {
     return fmt::format("No number of workers is measurably faster than none: {}.", inside);
   }

@@ -16,6 +16,12 @@
 namespace barestep {
 namespace {
 
+/// The share of a step in which device 0 works alone, for loss, update and exchange.
+Estimate alone_share(const Measurement& each) {
+  static constexpr std::array<std::string_view, 3> kAlone = {"loss", "optimizer", "reduce"};
+  return estimate_of(each.share_by_start(kAlone));
+}
+
 /// The share of a step in which a device computes, rather than waits, copies or queues.
 Estimate utilisation(const Measurement& each) {
   return estimate_of(each.share_by_start(computing_phases()));
@@ -128,7 +134,7 @@ std::vector<Case> splits_cases(const Setting& setting) {
 Findings conclude_splits(const Results& results) {
   FindingTable table{
       .title = "Rows of each device, by torch.chunk's rule",
-      .columns = {"devices", "rows", "largest share", "an equal share", "step time", ""}};
+      .columns = {"devices", "rows", "largest share", "an equal share", "mean step", ""}};
   std::vector<std::string> uneven;
   for (const Measurement& each : results.cases) {
     const auto batch = static_cast<double>(each.workload().batch_size());
@@ -141,7 +147,7 @@ Findings conclude_splits(const Results& results) {
     const double equal = batch / each.workload().ranks;
     table.rows.push_back({std::to_string(each.workload().ranks), rows,
                           percent_text(largest / batch), percent_text(equal / batch),
-                          time_text(each.step_s()),
+                          time_text(each.mean_s()),
                           each.what().beyond_cores ? "beyond the cores" : ""});
     if (pieces.front().count != pieces.back().count ||
         std::cmp_not_equal(pieces.size(), each.workload().ranks)) {
@@ -182,8 +188,7 @@ std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
 }
 
 std::string waiting_sentence(const Measurement& each) {
-  static constexpr std::array<std::string_view, 3> kAlone = {"loss", "optimizer", "reduce"};
-  const Estimate alone = estimate_of(each.share_by_start(kAlone));
+  const Estimate alone = alone_share(each);
   const Side side = side_of(alone, 0.5);
   return fmt::format(
       "With {} devices the others wait for device 0 during {} of a step, {} for loss and "
@@ -200,14 +205,12 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
   Findings findings;
   FindingTable table{
       .title = "What device 0 does while the others wait",
-      .columns = {"devices", "step time", "loss", "optimizer", "exchange", "alone, of a step", ""}};
+      .columns = {"devices", "mean step", "loss", "optimizer", "exchange", "alone, of a step", ""}};
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
-    const double alone = each.phase_s("loss") + each.phase_s("optimizer") + each.phase_s("reduce");
-    table.rows.push_back({std::to_string(each.workload().ranks), time_text(each.step_s()),
+    table.rows.push_back({std::to_string(each.workload().ranks), time_text(each.mean_s()),
                           time_text(each.phase_s("loss")), time_text(each.phase_s("optimizer")),
-                          time_text(each.phase_s("reduce")),
-                          percent_text(alone / each.step_s().median),
+                          time_text(each.phase_s("reduce")), percent_text(alone_share(each)),
                           each.what().beyond_cores ? "beyond the cores" : ""});
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
   }
@@ -284,10 +287,10 @@ Findings conclude_dp_vs_ddp(const Results& results) {
   const auto memory = memory_of({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
   FindingTable table{.title = fmt::format("DataParallel against DDP on {}",
                                           several_words(dp.workload().ranks, "device")),
-                     .columns = {"", "step time", "p95", "p95 above the median, of a start",
+                     .columns = {"", "mean step", "p95", "p95 above the median, of a start",
                                  "device 0 computes", "exposed communication"}};
   for (const auto& [name, each] : {std::pair{"DataParallel", &dp}, std::pair{"DDP", &ddp}}) {
-    table.rows.push_back({name, time_text(each->step_s()), time_text(each->p95_s()),
+    table.rows.push_back({name, time_text(each->mean_s()), time_text(each->p95_s()),
                           percent_text(estimate_of(each->spread_by_start())),
                           percent_text(utilisation(*each)), time_text(each->phase_s("reduce"))});
   }

@@ -53,7 +53,7 @@ std::optional<Evaluated> evaluated_in(const Results& results, std::int64_t batch
 FindingTable int8_table(const Results& results, const std::vector<Comparison>& against_fp32) {
   FindingTable table{
       .title = "Batches in fp32 and in int8",
-      .columns = {"batch", "precision", "latency", "p95", "samples/s", "speed against fp32",
+      .columns = {"batch", "precision", "mean latency", "p95", "samples/s", "speed against fp32",
                   "accuracy", "answers changed", "bytes of weights"}};
   std::size_t place = 0;
   for (const std::int64_t batch : kEvaluatedBatches) {
@@ -63,7 +63,7 @@ FindingTable int8_table(const Results& results, const std::vector<Comparison>& a
       const Measurement& each = results.at(int8_key(precision, batch));
       const auto found = evaluated_in(results, batch, precision);
       table.rows.push_back({std::to_string(batch), std::string(name_of(precision)),
-                            time_text(each.step_s()), time_text(each.p95_s()),
+                            time_text(each.mean_s()), time_text(each.p95_s()),
                             number_text(each.samples_per_s().median),
                             is_int8 ? factor_text(one.speed()) : "",
                             found ? fmt::format("{:.2f} %", 100 * found->accuracy) : "not reported",

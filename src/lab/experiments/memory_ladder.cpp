@@ -85,7 +85,7 @@ std::string rung_fact(const MemoryRung& rung, const DeviceMemory& before,
 FindingTable ladder_table(const Results& results, const std::vector<Comparison>& steps) {
   FindingTable table{.title = "Each row adds to the rows above",
                      .columns = {"with", "memory of a device (plan)", "against the baseline",
-                                 "parameters", "gradients", "optimizer", "activations", "step time",
+                                 "parameters", "gradients", "optimizer", "activations", "mean step",
                                  "time of a sample against the row above"}};
   const DeviceMemory first = memory_of(results.cases.front());
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
@@ -95,7 +95,7 @@ FindingTable ladder_table(const Results& results, const std::vector<Comparison>&
         {std::string(kMemoryRungs.at(i).words), human_bytes(memory.bytes),
          factor_text(share_of_bytes(memory.bytes, first.bytes)), bytes(Category::kParameters),
          bytes(Category::kGradients), bytes(Category::kOptimizer), bytes(Category::kActivations),
-         time_text(results.cases[i].step_s()), i == 0 ? "" : factor_text(steps[i - 1].ratio)});
+         time_text(results.cases[i].mean_s()), i == 0 ? "" : factor_text(steps[i - 1].ratio)});
   }
   return table;
 }

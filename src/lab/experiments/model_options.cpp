@@ -61,12 +61,12 @@ Findings conclude_activations(const Results& results) {
   const Measurement& relu = results.at(kReferenceActivation);
   FindingTable table{
       .title = "A step with each activation",
-      .columns = {"activation", "step time", "time against ReLU", "activations' memory"}};
+      .columns = {"activation", "mean step", "time against ReLU", "activations' memory"}};
   std::vector<std::string> larger;
   for (const Measurement& each : results.cases) {
     const std::string& key = each.what().key;
     const Comparison one = results.compare(kReferenceActivation, key);
-    table.rows.push_back({key, time_text(each.step_s()), factor_text(one.ratio),
+    table.rows.push_back({key, time_text(each.mean_s()), factor_text(one.ratio),
                           human_bytes(activation_bytes(each))});
     if (activation_bytes(each) > activation_bytes(relu)) larger.push_back(key);
   }
@@ -109,7 +109,7 @@ Findings conclude_accumulation(const Results& results) {
   const Comparison most = results.compare(parts_key(1), parts_key(kPartsOfAStep.back()));
   const Measurement &whole = results.cases.front(), &split = results.cases.back();
   FindingTable table{.title = "The same samples in a step, in parts",
-                     .columns = {"parts", "samples of a part", "step time", "time against one part",
+                     .columns = {"parts", "samples of a part", "mean step", "time against one part",
                                  "activations' memory"}};
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
@@ -117,7 +117,7 @@ Findings conclude_accumulation(const Results& results) {
     labels.push_back(counted(parts, "part"));
     table.rows.push_back({std::to_string(parts),
                           std::to_string(each.workload().config.data.batch_size),
-                          time_text(each.step_s()),
+                          time_text(each.mean_s()),
                           factor_text(results.compare(parts_key(1), each.what().key).ratio),
                           human_bytes(activation_bytes(each))});
   }
@@ -166,8 +166,8 @@ std::string checkpoint_sentence(const Estimate& cost) {
 
 Findings conclude_checkpoint(const Results& results) {
   const Measurement &without = results.at("without"), &with = results.at("with-one");
-  const Estimate cost = estimate_of(
-      by_round(with.total_s_by_start(), without.total_s_by_start(), std::minus<double>()));
+  const Estimate cost =
+      estimate_by_round(with.total_s_by_start(), without.total_s_by_start(), std::minus<double>());
   FindingTable table{.title = "All steps of a run",
                      .columns = {"checkpoints", "time", "slowest step"}};
   for (const auto& [name, each] : {std::pair{"none", &without}, std::pair{"one", &with}}) {

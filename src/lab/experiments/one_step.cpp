@@ -97,7 +97,7 @@ std::string longest_sentence(const std::vector<PartSeries>& ops, const std::vect
 std::string backward_sentence(const Measurement& step) {
   const std::vector<double> forward = phase_op_seconds(step, "forward");
   const std::vector<double> backward = phase_op_seconds(step, "backward");
-  const Estimate times = estimate_of(by_round(backward, forward, std::divides<double>()));
+  const Estimate times = estimate_by_round(backward, forward, std::divides<double>());
   const std::string both =
       fmt::format("{} and {}", time_text(estimate_of(backward)), time_text(estimate_of(forward)));
   switch (side_of(times, 1)) {
@@ -205,7 +205,7 @@ std::vector<double> seconds_of_step(const Measurement& each, std::size_t step,
 /// The phase that contributes most to the extra time of the first step.
 std::string reason_sentence(const Measurement& steps) {
   const std::vector<double> longer_s =
-      by_round(seconds_of_step(steps, 0), steps.step_s_by_start(), std::minus<double>());
+      by_round(seconds_of_step(steps, 0), steps.mean_s_by_start(), std::minus<double>());
   std::vector<PartSeries> parts;
   for (const std::string_view phase : account_phases()) {
     if (!steps.starts().front().ranks.front().phase_s.contains(std::string(phase))) continue;
@@ -229,8 +229,8 @@ Findings conclude_warmup(const Results& results) {
   const Measurement& steps = results.at("from-start");
   const std::vector<double> first_s = seconds_of_step(steps, 0);
   const Estimate first = estimate_of(first_s);
-  const Estimate times =
-      estimate_of(by_round(first_s, steps.step_s_by_start(), std::divides<double>()));
+  const std::vector<double> steady_s = steps.step_s_by_start();
+  const Estimate times = estimate_by_round(first_s, steady_s, std::divides<double>());
   const std::string both =
       fmt::format("{} against {}", time_text(first), time_text(steps.step_s()));
   std::vector<std::string> sentences;
@@ -250,19 +250,21 @@ Findings conclude_warmup(const Results& results) {
   sentences.push_back(
       fmt::format("{} are left out as warm-up; its length is found in blocks of 5 steps.",
                   counted(static_cast<std::int64_t>(steps.warmup_steps()), "step")));
-  const double steady = steps.step_s().median;
   PlotSeries series{.name = "median of the starts"};
   PlotSeries level{.name = "steady state", .style = SeriesStyle::kDashed};
-  FindingTable table{.title = "The first steps", .columns = {"step", "time", "of a steady one"}};
+  FindingTable table{.title = "The first steps",
+                     .columns = {"step", "time", "against a steady one"}};
   const std::size_t shown =
       std::min<std::size_t>(20, steps.starts().front().ranks.front().step_s.size());
   for (std::size_t step = 0; step < shown; ++step) {
-    const Estimate seconds = estimate_of(seconds_of_step(steps, step));
+    const std::vector<double> step_s = seconds_of_step(steps, step);
+    const Estimate seconds = estimate_of(step_s);
     series.points.push_back(plot_point(static_cast<double>(step), seconds, 1e3));
-    level.points.push_back(plot_point(static_cast<double>(step), 1e3 * steady));
+    level.points.push_back(plot_point(static_cast<double>(step), 1e3 * steps.step_s().median));
     if (step < 8) {
       table.rows.push_back(
-          {std::to_string(step), time_text(seconds), percent_text(seconds.median / steady)});
+          {std::to_string(step), time_text(seconds),
+           factor_text(estimate_by_round(step_s, steady_s, std::divides<double>()))});
     }
   }
   return {.sentences = sentences,

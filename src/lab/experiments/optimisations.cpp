@@ -97,7 +97,7 @@ Findings conclude_optimisations(const Results& results) {
       compare(results.samples_of(key(0)), results.samples_of(key(results.cases.size() - 1)),
               results.setting.margin);
   FindingTable table{.title = "Each row adds to the rows above",
-                     .columns = {"with", "step time", "samples/s", "speed against the row above",
+                     .columns = {"with", "mean step", "samples/s", "speed against the row above",
                                  "speed against the baseline"}};
   PlotSeries bars{.name = "samples/s"};
   std::vector<std::string> labels, useful;
@@ -105,7 +105,7 @@ Findings conclude_optimisations(const Results& results) {
     const Measurement& each = results.cases[i];
     const Comparison all = compare(results.samples_of(key(0)), results.samples_of(key(i)));
     const std::string before = i == 0 ? "" : factor_text(steps[i - 1].speed());
-    table.rows.push_back({rungs[i].words, time_text(each.step_s()),
+    table.rows.push_back({rungs[i].words, time_text(each.mean_s()),
                           number_text(each.samples_per_s().median), before,
                           i == 0 ? "" : factor_text(all.speed())});
     bars.points.push_back(plot_point(static_cast<double>(i), each.samples_per_s()));

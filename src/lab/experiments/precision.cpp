@@ -110,7 +110,7 @@ std::vector<std::string> memory_facts(const Results& results) {
 
 FindingTable measured_precisions(const Results& results, const std::vector<Comparison>& all) {
   FindingTable table{.title = "A step by precision",
-                     .columns = {"batch", "precision", "step time", "speed against fp32",
+                     .columns = {"batch", "precision", "mean step", "speed against fp32",
                                  "optimizer", "memory (plan)", "activations (plan)"}};
   std::size_t place = 0;
   for (const Measurement& each : results.cases) {
@@ -118,7 +118,7 @@ FindingTable measured_precisions(const Results& results, const std::vector<Compa
     const DeviceMemory memory = planned_of(each);
     const bool is_fp32 = precision == Precision::kFp32;
     table.rows.push_back({std::to_string(each.workload().batch_size()),
-                          std::string(name_of(precision)), time_text(each.step_s()),
+                          std::string(name_of(precision)), time_text(each.mean_s()),
                           is_fp32 ? "" : factor_text(all.at(place++).speed()),
                           time_text(each.phase_s("optimizer")), human_bytes(memory.bytes),
                           human_bytes(memory.by_category[Category::kActivations])});

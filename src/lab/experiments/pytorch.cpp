@@ -72,7 +72,7 @@ Findings conclude_pytorch(const Results& results) {
     const Comparison& gain = findings.comparisons[i];
     findings.sentences.push_back(
         sentence_of(gain, fmt::format("on {} with barestep", pairs[i].name), "with PyTorch"));
-    table.rows.push_back({pairs[i].name, time_text(mine.step_s()), time_text(theirs.step_s()),
+    table.rows.push_back({pairs[i].name, time_text(mine.mean_s()), time_text(theirs.mean_s()),
                           factor_text(gain.speed()),
                           fmt::format("{:.1e}", loss_difference(mine, theirs))});
     for (const Measurement* each : {&mine, &theirs}) {

@@ -34,8 +34,8 @@ std::vector<Case> delay_cases(const Setting& setting) {
 /// Speed-up with a pause: one rank's step time divided by that of several ranks.
 std::vector<double> speed_ups(const Results& results, int delay_ms) {
   const std::string several = delay_key(compared_with_one(results.setting), delay_ms);
-  return by_round(results.at(delay_key(1, delay_ms)).step_s_by_start(),
-                  results.at(several).step_s_by_start(), std::divides<double>());
+  return by_round(results.at(delay_key(1, delay_ms)).mean_s_by_start(),
+                  results.at(several).mean_s_by_start(), std::divides<double>());
 }
 
 /// Linear if the second 10 ms cost the same as the first, within a quarter.
@@ -79,11 +79,9 @@ Findings conclude_delay(const Results& results) {
     const Comparison gain = results.compare(delay_key(1, delay_ms), delay_key(ranks, delay_ms));
     delays.push_back(delay_ms);
     medians.push_back(gain.speed().median);
-    table.rows.push_back(
-        {fmt::format("{} ms", delay_ms), time_text(results.at(gain.a).step_s()),
-         time_text(results.at(gain.b).step_s()), factor_text(gain.speed()),
-         factor_text(median(by_round(speed_ups(results, 0), speed_ups(results, delay_ms),
-                                     std::minus<double>())))});
+    table.rows.push_back({fmt::format("{} ms", delay_ms), time_text(results.at(gain.a).mean_s()),
+                          time_text(results.at(gain.b).mean_s()), factor_text(gain.speed()),
+                          factor_text(medians.front() - medians.back())});
     measured.points.push_back(plot_point(delay_ms, gain.speed()));
     findings.comparisons.push_back(gain);
   }
@@ -120,6 +118,13 @@ std::vector<double> additional_wait_s(const Results& results, int rank) {
                   results.at("balanced").phase_s_by_start("reduce", rank), std::minus<double>());
 }
 
+/// It as a figure.
+std::string additional_wait(const Results& results, int rank) {
+  return time_text(estimate_by_round(results.at("slow-rank-0").phase_s_by_start("reduce", rank),
+                                     results.at("balanced").phase_s_by_start("reduce", rank),
+                                     std::minus<double>()));
+}
+
 /// A rank waits for the other if its additional communication is more than half of the increase of
 /// the step, and more than twice the other's.
 std::string waiting_sentence(const Results& results, const std::vector<double>& longer_s) {
@@ -133,7 +138,7 @@ std::string waiting_sentence(const Results& results, const std::vector<double>& 
   };
   const std::string by =
       fmt::format("the pause changes exposed communication by {} on rank 0 and by {} on rank 1",
-                  time_text(estimate_of(more[0])), time_text(estimate_of(more[1])));
+                  additional_wait(results, 0), additional_wait(results, 1));
   if (waits(1)) return fmt::format("Rank 1 waits for rank 0: {}.", by);
   if (waits(0)) return fmt::format("Rank 0 waits for rank 1: {}.", by);
   return fmt::format("Whether one rank waits for the other is unclear: {}.", by);
@@ -143,26 +148,25 @@ Findings conclude_imbalance(const Results& results) {
   const Measurement& balanced = results.at("balanced");
   const Measurement& slow = results.at("slow-rank-0");
   FindingTable table{.title = "Communication that a rank cannot hide: waiting for the others",
-                     .columns = {"case", "rank", "step time", "exposed communication"}};
+                     .columns = {"case", "rank", "mean step", "exposed communication"}};
   for (const Measurement* each : {&balanced, &slow}) {
     for (int rank = 0; rank < each->ranks(); ++rank) {
-      table.rows.push_back({each->what().key, std::to_string(rank),
-                            time_text(each->step_s_of(rank)),
+      table.rows.push_back({each->what().key, std::to_string(rank), time_text(each->mean_s(rank).median),
                             time_text(each->phase_s("reduce", rank))});
     }
   }
-  const std::vector<double> longer_s =
-      by_round(slow.step_s_by_start(), balanced.step_s_by_start(), std::minus<double>());
+  const std::vector<double> slow_s = slow.mean_s_by_start(), even_s = balanced.mean_s_by_start();
+  const auto longer_s = by_round(slow_s, even_s, std::minus<double>());
   const Comparison cost = results.compare("balanced", "slow-rank-0");
-  return {
-      .sentences = {waiting_sentence(results, longer_s),
-                    sentence_of(cost,
-                                fmt::format("with {} ms on one rank of {}", kSlowMs, slow.ranks()),
-                                "without"),
-                    fmt::format("Rank 0's step is {} longer.", time_text(estimate_of(longer_s)))},
-      .comparisons = {cost},
-      .tables = {table},
-      .plots = {account_plot(results.cases, {"balanced", "rank 0 slow"})}};
+  return {.sentences =
+              {waiting_sentence(results, longer_s),
+               sentence_of(cost, fmt::format("with {} ms on one rank of {}", kSlowMs, slow.ranks()),
+                           "without"),
+               fmt::format("Rank 0's step is {} longer.",
+                           time_text(estimate_by_round(slow_s, even_s, std::minus<double>())))},
+          .comparisons = {cost},
+          .tables = {table},
+          .plots = {account_plot(results.cases, {"balanced", "rank 0 slow"})}};
 }
 
 const std::vector<std::string> kBucketsMib = {"0.25", "1", "4", "25", "100"};
@@ -186,7 +190,7 @@ std::vector<Plot> bucket_timelines(const Results& results, const std::string& ch
     plots.push_back(timeline_plot(
         each.workload(), *results.predictions[i],
         fmt::format("Simulated: a rank's step with buckets of {} MiB; measured, it takes {}",
-                    kBucketsMib[i], time_text(each.step_s().median))));
+                    kBucketsMib[i], time_text(each.mean_s().median))));
   }
   return plots;
 }
@@ -210,15 +214,15 @@ Findings conclude_bucket_size(const Results& results) {
   std::vector<std::string> keys, names;
   FindingTable table{
       .title = "Bucket size",
-      .columns = {"MiB", "step time", "exposed communication", "time against 25 MiB"}};
+      .columns = {"MiB", "mean step", "exposed communication", "time against 25 MiB"}};
   PlotSeries times{.name = "step"}, exposed{.name = "exposed communication"};
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
     const Measurement& each = results.cases[i];
-    table.rows.push_back({kBucketsMib[i], time_text(each.step_s()),
+    table.rows.push_back({kBucketsMib[i], time_text(each.mean_s()),
                           time_text(each.phase_s("reduce")),
                           factor_text(results.compare("bucket-25", each.what().key).ratio)});
     const double mib = std::stod(kBucketsMib[i]);
-    times.points.push_back(plot_point(mib, each.step_s(), 1e3));
+    times.points.push_back(plot_point(mib, each.mean_s(), 1e3));
     exposed.points.push_back(plot_point(mib, 1e3 * each.phase_s("reduce")));
     keys.push_back(each.what().key);
     names.push_back(kBucketsMib[i] + " MiB");

@@ -68,11 +68,11 @@ std::string flops_sentence(const Estimate& longer, double flops, std::int64_t se
 
 FindingTable measured_segments(const Results& results) {
   FindingTable table{.title = "A step by the number of segments",
-                     .columns = {"segments", "step time", "time against one", "flops (calculated)",
+                     .columns = {"segments", "mean step", "time against one", "flops (calculated)",
                                  "recomputation", "activations' memory"}};
   for (const Measurement& each : results.cases) {
     const Recomputation planned = recomputation_in(each);
-    table.rows.push_back({std::to_string(segments_of(each)), time_text(each.step_s()),
+    table.rows.push_back({std::to_string(segments_of(each)), time_text(each.mean_s()),
                           factor_text(results.compare(segments_key(1), each.what().key).ratio),
                           factor_text(flops_factor(planned)), time_text(each.phase_s("recompute")),
                           human_bytes(planned.activation_bytes)});

@@ -29,16 +29,23 @@ std::vector<Case> weak_scaling_cases(const Setting& setting) {
   return cases;
 }
 
+/// Samples per second of a case, as a multiple of one rank's.
+Estimate gain_of(const Results& results, const Measurement& each) {
+  return compare(results.samples_of(results.cases.front().what().key),
+                 results.samples_of(each.what().key))
+      .speed();
+}
+
 /// With perfect scaling, a step takes 1 / divisor of one rank's.
 double divisor_of(const Measurement& each, bool is_strong) {
   return is_strong ? each.workload().ranks : 1;
 }
 
-/// Strong scaling: speed-up divided by ranks. Weak scaling: one rank's step divided by this one's.
-Estimate efficiency_of(const Results& results, const Measurement& each, bool is_strong) {
-  const double divisor = divisor_of(each, is_strong);
-  return estimate_of(by_round(results.cases.front().step_s_by_start(), each.step_s_by_start(),
-                              [&](double one, double many) { return one / (divisor * many); }));
+/// The gain divided by the ranks.
+Estimate efficiency_of(const Results& results, const Measurement& each) {
+  const Estimate gain = gain_of(results, each);
+  const double ranks = each.workload().ranks;
+  return {gain.median / ranks, gain.low / ranks, gain.high / ranks};
 }
 
 /// The phase with the largest part of the time lost against perfect scaling.
@@ -47,7 +54,7 @@ LargestPart loss_of(const Measurement& one, const Measurement& each, bool is_str
   const auto lost = [&](const std::vector<double>& ideal, const std::vector<double>& real) {
     return by_round(ideal, real, [&](double a, double b) { return b - a / divisor; });
   };
-  const std::vector<double> all = lost(one.step_s_by_start(), each.step_s_by_start());
+  const std::vector<double> all = lost(one.mean_s_by_start(), each.mean_s_by_start());
   std::vector<PartSeries> parts;
   for (const std::string_view phase : account_phases()) {
     parts.push_back({phase_words(phase),
@@ -80,7 +87,7 @@ std::string efficiency_sentence(const Results& results, const std::vector<std::s
   const Measurement* open = nullptr;
   for (const std::string& key : keys) {
     const Measurement& each = results.at(key);
-    const Estimate efficiency = efficiency_of(results, each, is_strong);
+    const Estimate efficiency = efficiency_of(results, each);
     const Side side = side_of(efficiency, kGoodEfficiency);
     if (side == Side::kOpen && open == nullptr) open = &each;
     if (side != Side::kBelow) continue;
@@ -92,7 +99,7 @@ std::string efficiency_sentence(const Results& results, const std::vector<std::s
   }
   const Measurement& last = results.at(keys.back());
   const std::string end = fmt::format("at {} it is {}", counted(last.workload().ranks, "rank"),
-                                      percent_text(efficiency_of(results, last, is_strong)));
+                                      percent_text(efficiency_of(results, last)));
   return open == nullptr
              ? fmt::format("Efficiency stays above {}: {}.", border, end)
              : fmt::format("Whether efficiency falls below {} is unclear: {}.", border, end);
@@ -122,21 +129,18 @@ std::string fastest_ranks(const Results& results, const std::vector<std::string>
 Findings conclude_scaling(const Results& results, bool is_strong) {
   FindingTable table{
       .title = is_strong ? "The same batch on more ranks" : "The same batch on each rank",
-      .columns = {"ranks", "batch", "step time", "speed-up", "efficiency", "exposed communication",
+      .columns = {"ranks", "batch", "mean step", "speed-up", "efficiency", "exposed communication",
                   ""}};
   PlotSeries measured{.name = "measured"};
   PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
     const int ranks = each.workload().ranks;
-    const Estimate gain = compare(results.samples_of(results.cases.front().what().key),
-                                  results.samples_of(each.what().key))
-                              .speed();
-    table.rows.push_back({std::to_string(ranks), std::to_string(each.workload().batch_size()),
-                          time_text(each.step_s()), factor_text(gain),
-                          percent_text(efficiency_of(results, each, is_strong)),
-                          time_text(each.phase_s("reduce")),
-                          each.what().beyond_cores ? "beyond the cores" : ""});
+    const Estimate gain = gain_of(results, each);
+    table.rows.push_back(
+        {std::to_string(ranks), std::to_string(each.workload().batch_size()),
+         time_text(each.mean_s()), factor_text(gain), percent_text(efficiency_of(results, each)),
+         time_text(each.phase_s("reduce")), each.what().beyond_cores ? "beyond the cores" : ""});
     measured.points.push_back(plot_point(ranks, gain));
     ideal.points.push_back(plot_point(ranks, ranks));
     labels.push_back(counted(ranks, "rank"));

@@ -77,10 +77,10 @@ Findings conclude_schemes(const Results& results) {
   const Fastest fastest = fastest_of(steps_of(results, schemes), results.setting.margin);
   FindingTable table{
       .title = fmt::format("{} or ranks, by scheme", several_words(count, "device", true)),
-      .columns = {"scheme", "step time", "speed against one rank", "exposed communication",
+      .columns = {"scheme", "mean step", "speed against one rank", "exposed communication",
                   "optimizer", "memory, at most"}};
   for (const Measurement& each : results.cases) {
-    table.rows.push_back({each.what().key, time_text(each.step_s()),
+    table.rows.push_back({each.what().key, time_text(each.mean_s()),
                           factor_text(results.compare("one-rank", each.what().key).speed()),
                           time_text(each.phase_s("reduce")), time_text(each.phase_s("optimizer")),
                           human_bytes(most_memory(each))});

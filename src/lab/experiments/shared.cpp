@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -72,23 +73,15 @@ Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::
             .x_label = "",
             .y_label = "ms a step",
             .categories = labels};
-  // Medians of parts do not add up to the median of the whole, but their shares do.
-  std::vector<double> sums(cases.size());
-  for (const std::string_view phase : account_phases()) {
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      sums[i] += std::max(0.0, cases[i].phase_s(phase));
-    }
-  }
   for (const std::string_view phase : account_phases()) {
     std::string name = phase_words(phase);
     if (name.starts_with("the ")) name.erase(0, 4);
     PlotSeries series{.name = std::move(name)};
     double most = 0;
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      const double share = std::max(0.0, cases[i].phase_s(phase)) / std::max(sums[i], 1e-12);
-      most = std::max(most, share);
-      series.points.push_back(
-          plot_point(static_cast<double>(i), 1e3 * share * cases[i].step_s().median));
+      const double phase_s = std::max(0.0, cases[i].phase_s(phase));
+      most = std::max(most, phase_s / cases[i].mean_s().median);
+      series.points.push_back(plot_point(static_cast<double>(i), 1e3 * phase_s));
     }
     constexpr double kNothing = 1e-4;
     if (most > kNothing) plot.series.push_back(std::move(series));
@@ -108,6 +101,45 @@ LargestPart largest_phase(const Measurement& each) {
   return largest_of(parts);
 }
 
+namespace {
+
+/// The phase with more than half of the difference between the mean and the median step: some
+/// steps wait for data while most do not. Empty if there is none.
+std::string_view phase_of_bursts(const Measurement& each) {
+  const double apart_s = each.mean_s().median - each.step_s().median;
+  for (const std::string_view phase : account_phases()) {
+    const double phase_s = each.phase_s(phase) - each.median_phase_s(phase);
+    if (phase_s / apart_s > 0.5) return phase;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string bursts_sentence(const Measurement& each) {
+  constexpr double kApart = 0.05;
+  const double ratio = each.mean_s().median / each.step_s().median;
+  if (std::abs(ratio - 1) <= kApart) return "";
+  const std::string_view phase = phase_of_bursts(each);
+  const std::string what =
+      phase.empty() ? ""
+                    : fmt::format("most of the difference is {}, {} of all time",
+                                  phase_words(phase), percent_text(share_of(each, phase).median));
+  std::string why;
+  if (ratio > 1) {
+    why = phase.empty() ? fmt::format(
+                              "the longest tenth of its steps takes {} of the time, in no "
+                              "single part of a step",
+                              percent_text(each.longest_tenth()))
+                        : what + ", which comes in bursts";
+  } else {
+    why = phase.empty() ? "some steps are much shorter, in no single part of a step"
+                        : what + ", which some steps do without";
+  }
+  return fmt::format("The mean step of {} takes {}, its median step {}: {}.", each.what().key,
+                     time_text(each.mean_s().median), time_text(each.step_s().median), why);
+}
+
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
                              std::string_view of) {
   std::vector<std::string> ties;
@@ -125,9 +157,9 @@ constexpr double kSaturatedGain = 1.1;
 std::vector<Estimate> gains_of(const std::vector<const Measurement*>& by_batch) {
   std::vector<Estimate> gains;
   for (std::size_t i = 0; i + 1 < by_batch.size(); ++i) {
-    gains.push_back(
-        estimate_of(by_round(by_batch[i]->sample_s_by_start(), by_batch[i + 1]->sample_s_by_start(),
-                             std::divides<double>())));
+    gains.push_back(estimate_by_round(by_batch[i]->sample_s_by_start(),
+                                      by_batch[i + 1]->sample_s_by_start(),
+                                      std::divides<double>()));
   }
   return gains;
 }

@@ -22,7 +22,7 @@ Findings conclude_timing(const Results& results) {
   const std::vector<double> queued_s = step.queued_s_by_start();
   const Estimate queued = estimate_of(queued_s);
   const Estimate shown =
-      estimate_of(by_round(queued_s, step.step_s_by_start(), std::divides<double>()));
+      estimate_by_round(queued_s, step.step_s_by_start(), std::divides<double>());
   std::string answer = fmt::format(
       "A clock that does not wait for the device shows {}, the time until a step's work is queued; "
       "the step takes {}. ",
@@ -76,15 +76,15 @@ Findings conclude_sync(const Results& results) {
                                               "with the loss read every 100 steps")},
                     .comparisons = {cost},
                     .tables = {{.title = "How often the loss is read",
-                                .columns = {"loss read", "step time", "host"},
-                                .rows = {{"every step", time_text(often.step_s()),
+                                .columns = {"loss read", "mean step", "host"},
+                                .rows = {{"every step", time_text(often.mean_s()),
                                           time_text(often.phase_s("host"))},
-                                         {"every 100 steps", time_text(seldom.step_s()),
+                                         {"every 100 steps", time_text(seldom.mean_s()),
                                           time_text(seldom.phase_s("host"))}}}},
                     .plots = {account_plot(results.cases, {"every step", "every 100 steps"})}};
   if (cost.is_slower()) {
-    const Estimate more = estimate_of(
-        by_round(often.step_s_by_start(), seldom.step_s_by_start(), std::minus<double>()));
+    const Estimate more =
+        estimate_by_round(often.mean_s_by_start(), seldom.mean_s_by_start(), std::minus<double>());
     findings.sentences.push_back(
         fmt::format("Reading the loss every step costs {} a step: the "
                     "host waits for the device before it queues the "
