@@ -17,12 +17,12 @@ namespace barestep {
 namespace {
 
 constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:62rem;color:#222;background:#fff}
-h1,h2{line-height:1.2}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:80rem;color:#222;background:#fff}
+h1,h2{line-height:1.2}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
 section h2{margin-top:0}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding-bottom:.3rem}
-th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:right}
+th,td{padding:.25rem .45rem;border-bottom:1px solid #ddd;text-align:right}
 th:first-child,td:first-child,.summary th,.summary td{text-align:left}
 pre{overflow-x:auto;background:#f5f5f5;padding:.7rem;font-size:12px}
 nav ul{list-style:none;padding:0;columns:2}.machine{font-size:13px;color:#555}
@@ -32,9 +32,10 @@ figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radiu
 .summary{width:100%}.summary td{vertical-align:middle}.summary svg{width:7.5rem;display:block;border-radius:4px}
 .scroll,figure{overflow-x:auto}blockquote{border-left:4px solid #009e73;margin:0;padding:.1rem .8rem}
 .sheet img{max-width:100%;background:#fff}
-@media screen{td:first-child{min-width:8.5em}.summary td:first-child,.sheet td:first-child{min-width:0}
+@media screen{td:first-child{min-width:7em}.summary td:first-child,.sheet td:first-child{min-width:0}
 .bs-plot{min-width:600px}}
-@media screen and (min-width:80rem){body{max-width:100rem;padding:1rem 2rem}
+@media screen and (max-width:40rem){.summary th:first-child,.summary td:first-child{display:none}}
+@media screen and (min-width:100rem){body{max-width:110rem;padding:1rem 2rem}
 .page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
 nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}
 @media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}.machine{color:#aaa}

@@ -511,7 +511,7 @@ std::string html_summary(const Report& report, const Findings& prediction) {
         fmt::format("{}{}: {}", text.ends_with('>') ? "" : "; ", html_text(name), html_text(value));
   }
   text +=
-      "</p>\n<table class=\"summary\"><thead><tr><th></th><th>Experiment</th>"
+      "</p>\n<div class=\"scroll\"><table class=\"summary\"><thead><tr><th></th><th>Experiment</th>"
       "<th>Answer</th><th>Verdict</th></tr></thead><tbody>\n";
   for (const ReportSection& section : report.sections) {
     const std::vector<std::string> answers = answers_of(section);
@@ -523,7 +523,7 @@ std::string html_summary(const Report& report, const Findings& prediction) {
     text += summary_row("prediction", kPredictionTitle, prediction.sentences.front(), "simulated",
                         prediction);
   }
-  return text + "</tbody></table>\n</section>\n";
+  return text + "</tbody></table></div>\n</section>\n";
 }
 
 std::string html_contents(const Report& report, const Findings& prediction) {

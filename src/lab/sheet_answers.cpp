@@ -227,7 +227,7 @@ std::string most_time_reason(const Results& results) {
       "aten::mm is {} products of backward, for the gradients of weights and inputs (the first "
       "layer needs none of its input); aten::addmm is {} of forward",
       2 * layers - 1, layers);
-  const std::string& longest = largest_of(parts).names.front();
+  const std::string longest = largest_of(parts).names.front();
   if (longest == "aten::mm") return counts + ".";
   if (longest == "aten::addmm") return counts + ", and takes longer although it has fewer.";
   return counts + fmt::format(

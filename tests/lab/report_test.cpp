@@ -226,6 +226,7 @@ TEST_F(ReportInBrowser, DrawsEveryChartWithoutAComplaint) {
 struct PrintedPage {
   std::vector<std::string> words;
   double right = 0;
+  double least_legend = 100;  // height of the word "ideal", which only legends of plots have
 };
 
 std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
@@ -234,10 +235,15 @@ std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
   std::istringstream lines(boxes.out);
   for (std::string line; std::getline(lines, line);) {
     if (line.find("<page ") != std::string::npos) pages.emplace_back();
-    const auto word = first_match(line, "<word [^>]*xMax=\"([0-9.]+)\"[^>]*>([^<]*)</word>");
+    const auto word = first_match(line,
+                                  "<word [^>]*yMin=\"([0-9.]+)\" xMax=\"([0-9.]+)\" "
+                                  "yMax=\"([0-9.]+)\">([^<]*)</word>");
     if (word.empty() || pages.empty()) continue;
-    pages.back().words.push_back(word[2]);
-    pages.back().right = std::max(pages.back().right, std::stod(word[1]));
+    pages.back().words.push_back(word[4]);
+    pages.back().right = std::max(pages.back().right, std::stod(word[2]));
+    if (word[4] != "ideal") continue;
+    pages.back().least_legend =
+        std::min(pages.back().least_legend, std::stod(word[3]) - std::stod(word[1]));
   }
   return pages;
 }
@@ -252,6 +258,8 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   constexpr double kA4Points = 595.3, kMarginPoints = 12 / 25.4 * 72;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     EXPECT_LE(pages[i].right, kA4Points - kMarginPoints + 1) << "page " << i + 1;
+    // A word is about 1.17 times as high as its font, and the smallest text of a plot 11/12 of it.
+    EXPECT_GE(pages[i].least_legend, 7 * 1.17 * 12 / 11) << "page " << i + 1;
   }
   // Text cut off at the edge of a page is not in the PDF: checks the last column of each table of
   // steps.

@@ -333,7 +333,7 @@ std::vector<OppositeAnswers> opposite_answers() {
       {"profile.most", profiled(1, 2, 0.1), "aten::mm: 64.", profiled(1, 1, 9), "aten::relu: 81."},
       {"profile.most-why", profiled(1, 2, 0.1), "aten::addmm is 6 of forward.", profiled(2, 1, 0.1),
        "takes longer although it has fewer"},
-      {"profile.most-why", profiled(1, 2, 0.1), "aten::mm is 11 products", profiled(1, 1, 9),
+      {"profile.most-why", profiled(1, 2, 0.1), "6 of forward.", profiled(1, 1, 9),
        "aten::relu computes less than either"},
       {"data-parallel.proportion", on_ranks(0.1, 0.05), "Yes, within a tenth: 2.00x",
        on_ranks(0.1, 0.11), "No: 0.91x"},
@@ -368,11 +368,13 @@ TEST(SheetAnswers, TurnRoundWithTheMeasurements) {
   }
 }
 
-// The bytes of mlp_dp on two devices: all parameters out, all gradients back.
+// 6 x (1024 x 1024 + 1024) parameters to 3 devices and as many gradients back, 72.07 MiB; 48 rows
+// of outputs in, 0.19 MiB, and of inputs and their outputs' gradients out, 0.38 MiB.
 TEST(SheetAnswers, HaveTheBytesThatMlpDpPrints) {
   const std::string table = text_of("gpu0-bottleneck.devices", loaded(60, 20, 0, 0));
-  // 6 x (1024 x 1024 + 1024) parameters, in and out of 3 other devices.
-  EXPECT_THAT(table, HasSubstr("| 0 | 16 | 60.0 ms (59.8 ms to 60.1 ms) | 60.0 % | 72.3"));
+  EXPECT_THAT(
+      table,
+      HasSubstr("| 0 | 16 | 60.0 ms (59.9 ms to 60.2 ms) | 60.0 % | 72.26 MiB | 72.45 MiB |"));
   EXPECT_THAT(table, HasSubstr("| 3 | 16 | 20.0 ms"));
 }
 
