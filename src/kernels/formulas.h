@@ -581,10 +581,18 @@ struct Int8Range {
   /// As PyTorch's ChooseQuantizationParams (quant_utils.h), except for the smallest quantised
   /// value.
   BARESTEP_HD static Int8Range of_batch(float least, float largest, int bits) {
+    constexpr float kLeast = 6.1e-5F;  // SMALL_SCALE_THRESHOLD there
     const double top = (1 << bits) - 1;
     const std::int32_t begin = -(1 << (bits - 1));
     double scale = (static_cast<double>(largest) - static_cast<double>(least)) / top;
-    if (static_cast<float>(scale) < 0x1p-126F) scale = 0.1;
+    if (static_cast<float>(scale) <= 0x1p-128F) {
+      scale = 0.1;  // 1 / scale would be infinite
+    } else if (scale < kLeast) {
+      const float factor = kLeast / static_cast<float>(scale);
+      least *= factor;
+      largest *= factor;
+      scale = kLeast;
+    }
     const double below = static_cast<double>(least) / scale;
     const double above = static_cast<double>(largest) / scale;
     const double zero = std::fabs(below) < top + std::fabs(above) ? -below : top - above;
