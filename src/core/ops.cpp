@@ -62,8 +62,7 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
             return flops_each(o.values, (o.bias ? 1 : 0) + traits_of(o.activation).flops);
           },
           [](const ActivationGrad& o) {
-            const std::int64_t each =
-                traits_of(o.activation).grad_flops + (o.from_scale != 1 ? 1 : 0) + (o.sums ? 1 : 0);
+            const std::int64_t each = traits_of(o.activation).grad_flops + (o.sums ? 1 : 0);
             return flops_each(o.grad, each) +
                    (o.sums ? flops_each(*o.sums, flops_of_beta(o.beta)) : 0);
           },

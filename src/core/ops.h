@@ -110,16 +110,16 @@ struct BiasActivation {
   [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
 };
 
-/// grad *= the activation's derivative; in place. `from_scale` times `from` is the activation's
-/// output, or its input if its traits say so. NaN passes through a ReLU, as in PyTorch. Same shapes
-/// and real types; computed in fp32, rounded once.
+/// grad *= the activation's derivative; in place. `from` is the activation's output, or its input
+/// if its traits say so. NaN passes through a ReLU, as in PyTorch. Same shapes and real types;
+/// computed in fp32 and rounded once, except for a sigmoid in fp16, which is rounded like PyTorch's
+/// after each operation.
 ///
 /// `sums` (1 x n), if given, receives the column sums of the new grad + beta * sums, with the bits
 /// of a SumRows after it; it needs a grad of f32.
 struct ActivationGrad {
   Tensor grad, from;
   Activation activation = Activation::kRelu;
-  float from_scale = 1;
   std::optional<Tensor> sums{};
   float beta = 0;
 

@@ -41,11 +41,10 @@ class Words {
     return t(o.values) + (o.bias ? fmt::format(" += {}", t(*o.bias)) : "") + then(o);
   }
   std::string operator()(const ActivationGrad& o) const {
-    const std::string from =
-        o.from_scale == 1 ? t(o.from) : fmt::format("({} * {})", o.from_scale, t(o.from));
     const std::string sums =
         o.sums ? fmt::format(", {} = its column sums{}", t(*o.sums), old(*o.sums, o.beta)) : "";
-    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), from) + sums;
+    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), t(o.from)) +
+           sums;
   }
   std::string operator()(const Dropout& o) const {
     return fmt::format("{} *= {}, or 0 by chance {}; drawn by {} for rows {}, {}, ...", t(o.values),

@@ -28,7 +28,8 @@ BARESTEP_HD inline float relu_grad(float grad, float output) {
 
 /// The arithmetic of an activation: value(x), and grad(gradient of the output, from), the gradient
 /// of x. `from` is x if the activation's traits say that the gradient is computed from the input,
-/// else the output.
+/// else the output. A formula has its own grad() for numbers whose type PyTorch rounds to within
+/// the formula.
 template <Activation kActivation>
 struct ActivationFormula;
 
@@ -97,6 +98,12 @@ struct ActivationFormula<Activation::kSigmoid> {
   BARESTEP_HD static float value(float x) { return sigmoid(x); }
   BARESTEP_HD static float grad(float grad, float output) {
     return grad * (1.0F - output) * output;
+  }
+  /// PyTorch rounds each operation on fp16, though not on bf16.
+  BARESTEP_HD static F16 grad(F16 grad, F16 output) {
+    const float rest = float_of(f16_of(1.0F - float_of(output)));
+    const float product = float_of(f16_of(float_of(grad) * rest));
+    return f16_of(product * float_of(output));
   }
 };
 

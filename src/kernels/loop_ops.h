@@ -66,16 +66,17 @@ template <class Formula, class Number>
 struct ActivationGradElement {
   Number* grad;
   const Number* from;
-  float from_scale;
 
   ActivationGradElement(const ActivationGrad& op, const Addresses& addresses)
-      : grad(addresses.at<Number>(op.grad)),
-        from(addresses.at<Number>(op.from)),
-        from_scale(op.from_scale) {}
+      : grad(addresses.at<Number>(op.grad)), from(addresses.at<Number>(op.from)) {}
 
   BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = of(grad[i], from[i]); }
-  [[nodiscard]] BARESTEP_HD Number of(Number of_output, Number at) const {
-    return rounded<Number>(Formula::grad(float_of(of_output), from_scale * float_of(at)));
+  [[nodiscard]] BARESTEP_HD static Number of(Number of_output, Number at) {
+    if constexpr (requires { Formula::grad(of_output, at); }) {
+      return Formula::grad(of_output, at);
+    } else {
+      return rounded<Number>(Formula::grad(float_of(of_output), float_of(at)));
+    }
   }
 };
 

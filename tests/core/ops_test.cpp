@@ -112,7 +112,6 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5), Activation::kNone}},
        {20, (20 + 5 + 20) * 4}},
       {DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {20, 60 * 4}},
-      {DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5), Activation::kRelu, 0.5F}}, {40, 60 * 4}},
       {DeviceOp{relu_grad_with_sums()}, {20 + 20, (60 + 5) * 4}},
       {DeviceOp{relu_grad_with_sums(1)}, {20 + 20 + 10, (60 + 10) * 4}},
       {DeviceOp{dropout()}, {40, (20 + 20 + 1) * 4}},

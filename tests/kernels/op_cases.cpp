@@ -201,12 +201,9 @@ void add_elementwise(CaseList& list, const Shape& s) {
       return op;
     });
     if (activation == Activation::kNone) continue;
-    for (const float from_scale : {1.0F, 0.8F}) {
-      list.add(fmt::format("gradient of {} from {} times", name, from_scale), [&](Memory& memory) {
-        return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), activation,
-                              from_scale};
-      });
-    }
+    list.add("gradient of " + name, [&](Memory& memory) {
+      return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), activation};
+    });
   }
   for (const double rate : {0.0, 0.2, 0.5}) {
     Dropout dropout;

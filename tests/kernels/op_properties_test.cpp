@@ -220,20 +220,21 @@ TEST(Dropout, HasTheGradientOfItsOutputBehindEveryActivation) {
           .values = value.values, .step = memory.add(1, 1, DType::kI32), .rate = kRate};
       std::ranges::transform(points, memory.values(value.values).begin(),
                              [&](float x) { return x + shift; });
+      const Copy undropped{memory.add(1, cols), value.values};
       run(value, memory);
+      run(undropped, memory);
       run(dropout, memory);
-      return std::pair(value, dropout);
+      return std::tuple(value, dropout, undropped.to);
     };
-    const auto [below, below_mask] = forward(-kStep);
-    const auto [above, above_mask] = forward(kStep);
-    const auto [value, mask] = forward(0);
+    const auto [below, below_mask, below_undropped] = forward(-kStep);
+    const auto [above, above_mask, above_undropped] = forward(kStep);
+    const auto [value, mask, undropped] = forward(0);
     Dropout of_grad = mask;
     of_grad.values = memory.add(1, cols);
     std::ranges::fill(memory.values(of_grad.values), 1.0F);
     run(of_grad, memory);
-    run(ActivationGrad{of_grad.values, from_input ? *value.pre_activation : value.values,
-                       activation, from_input ? 1 : static_cast<float>(1 - kRate)},
-        memory);
+    const Tensor& output = traits_of(activation).grad_from_value ? undropped : value.values;
+    run(ActivationGrad{of_grad.values, value.pre_activation.value_or(output), activation}, memory);
     for (std::size_t i = 0; i < points.size(); ++i) {
       const float slope =
           (memory.values(above.values)[i] - memory.values(below.values)[i]) / (2 * kStep);

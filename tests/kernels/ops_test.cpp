@@ -242,7 +242,7 @@ struct Oracle {
   void operator()(const ActivationGrad& op) const {
     for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
       const double grad = before.values(op.grad)[i];
-      const double from = static_cast<double>(op.from_scale) * before.values(op.from)[i];
+      const double from = before.values(op.from)[i];
       const double expected = grad * slope_from(op.activation, from);
       ASSERT_NEAR(after.values(op.grad)[i], expected, 8 * kUlp * std::abs(grad) * (1 + from * from))
           << name_of(op.activation) << " from " << from;

@@ -19,10 +19,12 @@ void compute(const DeviceOp& op, Memory& memory) {
 }
 
 /// sum(bits[i] * (2 i + 1)) modulo 2^64.
-std::uint64_t checksum(std::span<const float> values) {
+template <class Number>
+std::uint64_t checksum(std::span<Number> values) {
+  using Bits = std::conditional_t<sizeof(Number) == 4, std::uint32_t, std::uint16_t>;
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < values.size(); ++i)
-    sum += std::bit_cast<std::uint32_t>(values[i]) * (2 * static_cast<std::uint64_t>(i) + 1);
+    sum += std::bit_cast<Bits>(values[i]) * (2 * static_cast<std::uint64_t>(i) + 1);
   return sum;
 }
 
@@ -85,6 +87,32 @@ TEST(PointwiseLoss, HasTheBitsOfTorchMseLoss) {
     compute(op, memory);
     EXPECT_EQ(memory.values(op.loss)[0], e.loss) << e.n;
     EXPECT_EQ(checksum(memory.values(op.grad)), e.grads) << e.n;
+  }
+}
+
+// torch.manual_seed(4); grad, out = (torch.randn(4099).to(dtype) for _ in range(2)); the checksum
+// of the bits of torch.ops.aten.sigmoid_backward(grad, out), PyTorch 2.15.0
+TEST(ActivationGrad, HasTheBitsOfTorchIn16Bits) {
+  struct Expected {
+    DType type;
+    Activation activation;
+    std::uint64_t grads;
+  };
+  for (const Expected& e : {Expected{DType::kBF16, Activation::kTanh, 0x0000007f84222dc4},
+                            {DType::kBF16, Activation::kSigmoid, 0x0000007dd13addb4},
+                            {DType::kF16, Activation::kTanh, 0x00000076bef4bbe7},
+                            {DType::kF16, Activation::kSigmoid, 0x00000072a56458db}}) {
+    Memory memory;
+    const ActivationGrad op{memory.add(1, 4099, e.type), memory.add(1, 4099, e.type), e.activation};
+    TorchGenerator generator(4);
+    std::vector<float> numbers(4099);
+    for (const Tensor& tensor : {op.grad, op.from}) {
+      generator.randn(numbers);
+      set_numbers(memory, tensor, numbers);
+    }
+    compute(op, memory);
+    EXPECT_EQ(checksum(memory.values<std::uint16_t>(op.grad)), e.grads)
+        << name_of(e.type) << " " << name_of(e.activation);
   }
 }
 
