@@ -153,7 +153,8 @@ Findings conclude_imbalance(const Results& results) {
                      .columns = {"case", "rank", "mean step", "exposed communication"}};
   for (const Measurement* each : {&balanced, &slow}) {
     for (int rank = 0; rank < each->ranks(); ++rank) {
-      table.rows.push_back({each->what().key, std::to_string(rank), time_text(each->mean_s(rank).median),
+      table.rows.push_back({each->what().key, std::to_string(rank),
+                            time_text(each->mean_s(rank).median),
                             time_text(each->phase_s("reduce", rank))});
     }
   }
