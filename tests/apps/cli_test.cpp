@@ -172,6 +172,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"steps", kOneStep},
       {"epochs", files + std::vector<std::string>{"--epochs", "1"}},
       {"no-shuffle", files + std::vector<std::string>{"--epochs", "1", "--no-shuffle"}},
+      {"input-scale", files + std::vector<std::string>{"--epochs", "1", "--input-scale", "127.5"}},
       {"standardize", files + std::vector<std::string>{"--epochs", "1", "--standardize"}},
       {"early-stop", files + std::vector<std::string>{"--epochs", "3", "--test-split", "0.25",
                                                       "--early-stop", "1"}},
