@@ -168,7 +168,7 @@ TEST_F(DatasetFiles, AreDividedIfTheyAreImagesOrIfAsked) {
       {bytes, bytes, parts, parts, "features and targets / 255", 255},
       {numbers, numbers, halves, whole, "features / 2", 2},
       {numbers, bytes, halves, whole, "features / 2", 2},
-      {bytes, npy_bytes<std::uint8_t>("|u1", "2", {7, 8}), halves, {7, 8}, "features / 2", 2},
+      {bytes, npy_bytes<std::uint8_t>("|u1", "2,", {7, 8}), halves, {7, 8}, "features / 2", 2},
       {numbers, pair, {10, 0, 2550, 510}, {1, 2}, "features / 0.1", 0.1},
       {images, images, parts, parts, "features and targets / 255", {}, DataKind::kIdx},
       {images, images, halves, halves, "features and targets / 2", 2, DataKind::kIdx},
