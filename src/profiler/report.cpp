@@ -60,7 +60,7 @@ double seconds_of(const StepAccount& account, const PhaseKey& phase) {
 }  // namespace
 
 std::string run_header(const StepPrograms& programs, const Device& device,
-                       const std::string& more) {
+                       const std::string& division, const std::string& more) {
   const StepSpec& spec = programs.spec();
   const auto& widths = spec.model.layout.widths();
   const bool equal = std::all_of(widths.begin(), widths.end(),
@@ -79,6 +79,7 @@ std::string run_header(const StepPrograms& programs, const Device& device,
     text += fmt::format(", {} training and {} test {}", grouped(spec.train_rows),
                         grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
   }
+  if (!division.empty()) text += ", " + division;
   return text + fmt::format("\n{}, products by {}\n{}\n", device_text(device),
                             device.info().product_library, more);
 }

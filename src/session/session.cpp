@@ -284,7 +284,8 @@ void Session::set_up() {
   if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
   if (console_ != nullptr) {
     console_->print(place_.text(config_, *programs_) +
-                    run_header(*programs_, *place_.devices()[0], update_line_));
+                    run_header(*programs_, *place_.devices()[0],
+                               data_ == nullptr ? "" : data_->division(), update_line_));
   }
   if (output.monitor) {
     const Monitoring& monitoring = observers_.make<Monitoring>(
@@ -530,9 +531,10 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   const std::int64_t samples = rows.front().total.samples;
   const std::string ranks =
       job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");
-  show(fmt::format("{} of {} {}{}\n{}{}{}", config.output.load.string(), grouped(samples),
-                   noun_for(samples, "sample"), ranks, evaluation_table(rows), int8,
-                   confusion_table(rows[precisions.size() - 1])));
+  const std::string division = data->division();
+  show(fmt::format("{} of {} {}{}{}{}\n{}{}{}", config.output.load.string(), grouped(samples),
+                   noun_for(samples, "sample"), ranks, division.empty() ? "" : ", ", division,
+                   evaluation_table(rows), int8, confusion_table(rows[precisions.size() - 1])));
   if (metrics) metrics->close();
 }
 
