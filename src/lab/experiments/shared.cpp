@@ -179,6 +179,9 @@ std::string bursts_sentence(const Measurement& each) {
 
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
                              std::string_view of) {
+  if (const std::string too_few = too_few_of(fastest.others); !too_few.empty()) {
+    return fmt::format("Fastest{}: {}.", of, too_few);
+  }
   std::vector<std::string> ties;
   for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
   return fmt::format("Fastest{}: {}{}.", of, fastest.is_alone() ? "" : "undecided among ",
