@@ -157,6 +157,29 @@ struct Tensor {
   friend constexpr bool operator==(const Tensor&, const Tensor&) = default;
 };
 
+/// `count` rows from `first` on.
+struct Rows {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+
+  friend constexpr bool operator==(const Rows&, const Rows&) = default;
+};
+
+/// The rows of one of `ranks` ranks, 0 <= rank < ranks: divided as evenly as possible, with one
+/// more row for the first ranks.
+constexpr Rows share_of_rank(std::int64_t rows, int rank, int ranks) {
+  const std::int64_t each = rows / ranks;
+  const std::int64_t with_one_more = rows % ranks;
+  const bool has_one_more = rank < with_one_more;
+  return {rank * each + (has_one_more ? rank : with_one_more), each + (has_one_more ? 1 : 0)};
+}
+
+/// A rank's rows of a tensor by the same rule, which ReduceScatter and AllGather use.
+constexpr Tensor share_of_rank(const Tensor& tensor, int rank, int ranks) {
+  const Rows rows = share_of_rank(tensor.rows, rank, ranks);
+  return tensor.row_slice(rows.first, rows.count);
+}
+
 /// True if the two share a byte; an empty tensor shares none. Ignores slots: the same buffer means
 /// the same bytes.
 constexpr bool overlap(const Tensor& a, const Tensor& b) {

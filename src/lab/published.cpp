@@ -19,6 +19,7 @@
 #include "lab/workload.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
+#include "parallel/schemes/scheme_of.h"
 #include "train/parameter_layout.h"
 #include "train/schedule.h"
 #include "train/trainer.h"

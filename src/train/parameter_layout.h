@@ -54,21 +54,4 @@ class ParameterLayout {
   std::int64_t bytes_ = 0;
 };
 
-// The rows of a step that each of several ranks computes.
-
-/// `count` rows from `first` on.
-struct Rows {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-
-  friend bool operator==(const Rows&, const Rows&) = default;
-};
-
-/// The rows of one of `ranks` ranks: divided as evenly as possible, with one more row for the first
-/// ranks.
-Rows share_of_rank(std::int64_t rows, int rank, int ranks);
-
-/// A rank's rows of a tensor by the same rule, which ReduceScatter and AllGather use.
-Tensor share_of_rank(const Tensor& tensor, int rank, int ranks);
-
 }  // namespace barestep

@@ -11,6 +11,7 @@
 #include "kernels/make_device.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/schemes/ddp.h"
+#include "parallel/schemes/scheme_of.h"
 #include "support/rank_run.h"
 
 namespace barestep {

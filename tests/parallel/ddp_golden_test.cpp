@@ -10,6 +10,7 @@
 
 #include "kernels/make_device.h"
 #include "parallel/schemes/ddp.h"
+#include "parallel/schemes/scheme_of.h"
 #include "support/golden.h"
 #include "support/idx_bytes.h"
 #include "support/rank_run.h"

@@ -3,6 +3,7 @@
 
 #include "kernels/make_device.h"
 #include "parallel/schemes/ddp.h"
+#include "parallel/schemes/scheme_of.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"

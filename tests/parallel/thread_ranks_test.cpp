@@ -11,6 +11,7 @@
 #include "kernels/make_device.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/comm/thread_communicator.h"
+#include "parallel/schemes/scheme_of.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "kernels/make_device.h"
 #include "parallel/schemes/factor.h"
+#include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero1.h"
 #include "profiler/account.h"
 #include "support/busy_machine.h"

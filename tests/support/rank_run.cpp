@@ -10,6 +10,7 @@
 
 #include "kernels/make_device.h"
 #include "parallel/comm/thread_communicator.h"
+#include "parallel/schemes/scheme_of.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

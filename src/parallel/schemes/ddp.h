@@ -42,11 +42,6 @@ struct DdpSettings {
 
 DdpSettings ddp_settings_of(const TrainConfig& config);
 
-/// The spec of one rank's programs. Throws Error(kConfiguration) when a step has fewer samples than
-/// there are ranks, or too many.
-StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
-                      int ranks);
-
 /// Training steps of one rank: gradients and loss are sums over all ranks, each weighted by the
 /// rank's share of the step's rows, so they equal those of the whole batch. For equal shares the
 /// weight is 1/ranks, as in PyTorch.

@@ -1,9 +1,15 @@
 #include "parallel/schemes/scheme_of.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
 #include "core/error.h"
+#include "core/units.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/zero1.h"
+#include "train/trainer.h"
 
 namespace barestep {
 namespace {
@@ -36,6 +42,41 @@ std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer
       return scheme_of_ranks(config, options);
   }
   return nullptr;
+}
+
+StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
+                      int ranks) {
+  StepSpec spec = spec_of(config, kind, dataset);
+  spec.rank = rank;
+  spec.ranks = ranks;
+  if (const auto& slow = config.injected.slow_rank) {
+    if (slow->rank >= ranks) {
+      fail(ExitCode::kConfiguration,
+           {.what = "--slow-rank",
+            .value = fmt::format("{}:{}", slow->rank, slow->delay_ms),
+            .why = fmt::format("there {} {}", ranks == 1 ? "is" : "are", counted(ranks, "rank")),
+            .remedy = fmt::format("ranks are numbered from 0 to {}", ranks - 1)});
+    }
+    if (slow->rank == rank) spec.delay_s += slow->delay_ms / 1e3;
+  }
+  spec.own_data = config.parallel.seed_per_rank;
+  if (config.parallel.batch_per_rank) spec.batch_size *= ranks;
+  if (spec.batch_size < ranks) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--global-batch-size",
+          .value = std::to_string(spec.batch_size),
+          .why = fmt::format("leaves some of {} ranks without a sample", ranks),
+          .remedy = fmt::format("give at least {}, or start fewer ranks", ranks)});
+  }
+  if (!limits::kBatchSizes.contains(spec.step_rows())) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--batch-size",
+          .value = std::to_string(config.data.batch_size),
+          .why = fmt::format("{} {} {} samples in a step", counted(ranks, "rank"),
+                             ranks == 1 ? "makes" : "make", spec.step_rows()),
+          .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+  }
+  return spec;
 }
 
 }  // namespace barestep

@@ -1,4 +1,4 @@
-// The only place that creates schemes.
+// The only place that creates schemes, and the specs of their ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,11 @@
 #include "train/step.h"
 
 namespace barestep {
+
+/// The spec of one rank's programs. Throws Error(kConfiguration) when a step has fewer samples than
+/// there are ranks, or too many.
+StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
+                      int ranks);
 
 struct SchemeOptions {
   int devices = 1;              // for mlp_dp
