@@ -31,6 +31,7 @@ struct ActivationTraits {
   std::int64_t grad_flops = 0;
 };
 
+/// A bias without an activation keeps the label of the most common op.
 constexpr ActivationTraits traits_of(Activation activation) {
   switch (activation) {
     case Activation::kRelu:
@@ -88,7 +89,6 @@ constexpr ActivationTraits traits_of(Activation activation) {
               .flops = 2,
               .grad_flops = 2};
     case Activation::kNone:
-      // A bias without an activation keeps the label of the most common op.
       return {.bias_label = "bias_relu", .grad_label = "relu_grad"};
   }
   return {};

@@ -789,7 +789,7 @@ Operands list_of(const std::vector<Tensor>& tensors, const Operand& each) {
   return list;
 }
 
-std::string list_text(const std::vector<Tensor>& tensors, const TensorText& t) {
+std::string tensors_text(const std::vector<Tensor>& tensors, const TensorText& t) {
   std::string text;
   for (const Tensor& tensor : tensors) text += (text.empty() ? "" : ", ") + t(tensor);
   return text;
@@ -820,7 +820,7 @@ std::vector<OpRule> AllReduce::rules() const {
 }
 
 std::string AllReduce::text(const TensorText& t) const {
-  return list_text(tensors, t) + " summed over all ranks" + scale_text(scale);
+  return tensors_text(tensors, t) + " summed over all ranks" + scale_text(scale);
 }
 
 /// Only the communicator can identify the root's tensor, since ranks are numbered across all
@@ -834,7 +834,7 @@ std::vector<OpRule> Broadcast::rules() const {
 }
 
 std::string Broadcast::text(const TensorText& t) const {
-  return fmt::format("{} = that of rank {}", list_text(tensors, t), root);
+  return fmt::format("{} = that of rank {}", tensors_text(tensors, t), root);
 }
 
 Operands Reduce::operands() const {
@@ -846,7 +846,8 @@ std::vector<OpRule> Reduce::rules() const {
 }
 
 std::string Reduce::text(const TensorText& t) const {
-  return fmt::format("{} summed over all ranks into that of rank {}", list_text(tensors, t), root);
+  return fmt::format("{} summed over all ranks into that of rank {}", tensors_text(tensors, t),
+                     root);
 }
 
 /// Likewise, a rank's own rows are unknown here.
@@ -859,7 +860,7 @@ std::vector<OpRule> ReduceScatter::rules() const {
 }
 
 std::string ReduceScatter::text(const TensorText& t) const {
-  return list_text(tensors, t) + ", each rank's rows summed over all ranks" + scale_text(scale);
+  return tensors_text(tensors, t) + ", each rank's rows summed over all ranks" + scale_text(scale);
 }
 
 Operands AllGather::operands() const {
@@ -881,8 +882,8 @@ std::vector<OpRule> AllGather::rules() const {
 
 std::string AllGather::text(const TensorText& t) const {
   const std::string from =
-      own.empty() ? "" : fmt::format(", this one's from {}", list_text(own, t));
-  return list_text(tensors, t) + " = the rows of all ranks" + from;
+      own.empty() ? "" : fmt::format(", this one's from {}", tensors_text(own, t));
+  return tensors_text(tensors, t) + " = the rows of all ranks" + from;
 }
 
 }  // namespace barestep

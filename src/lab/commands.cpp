@@ -255,7 +255,7 @@ std::filesystem::path sheet_file(const SheetOptions& options, const Sheet& sheet
 /// Returns the last file written.
 std::filesystem::path write_sheet(const SheetOptions& options, const Sheet& sheet,
                                   const std::string& text) {
-  const std::filesystem::path file = sheet_file(options, sheet, ".md");
+  std::filesystem::path file = sheet_file(options, sheet, ".md");
   const std::filesystem::path page = sheet_file(options, sheet, ".html");
   write_text_file(file, text);
   write_text_file(page, sheet_page(sheet, text));

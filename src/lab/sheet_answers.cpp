@@ -120,10 +120,10 @@ std::string disk_answer(const Results& results) {
 std::string disk_reason(const Results& results) {
   const Measurement &without = results.at("no-delay"), &with = results.at("workers-0");
   const double pause_s = 1e-3 * with.workload().config.data.io_delay_ms;
-  const double expected_s = without.step_s().median + pause_s;
+  const double expected_s = without.mean_s().median + pause_s;
   return fmt::format("A step of {} and {} more make {}; measured, it takes {}.",
-                     time_text(without.step_s().median), time_text(pause_s), time_text(expected_s),
-                     time_text(with.step_s()));
+                     time_text(without.mean_s().median), time_text(pause_s), time_text(expected_s),
+                     time_text(with.mean_s()));
 }
 
 /// The wait for the disk, by start.
@@ -336,7 +336,7 @@ std::string load_table(const SheetRuns& runs) {
       .columns = {"Device", "Rows", "Busy", "Of a step", "Bytes in", "Bytes out", "Memory"}};
   const std::vector<DeviceMemory> memory = planned_memory(each.workload());
   for (std::size_t i = 0; i < loads.busy_s.size(); ++i) {
-    const auto share = by_round(loads.busy_s[i], each.step_s_by_start(), std::divides<double>());
+    const auto share = by_round(loads.busy_s[i], each.mean_s_by_start(), std::divides<double>());
     table.rows.push_back({std::to_string(i), std::to_string(i < split.size() ? split[i].count : 0),
                           time_text(estimate_of(loads.busy_s[i])),
                           percent_text(estimate_of(share).median),
@@ -386,7 +386,7 @@ std::string equal_use_answer(const Results& results) {
   const DeviceLoads loads = loads_of(each);
   std::vector<std::string> shares;
   for (const std::vector<double>& busy_s : loads.busy_s) {
-    const auto share = by_round(busy_s, each.step_s_by_start(), std::divides<double>());
+    const auto share = by_round(busy_s, each.mean_s_by_start(), std::divides<double>());
     shares.push_back(percent_text(estimate_of(share).median));
   }
   const Estimate ratio = estimate_of(load_ratio(loads));
@@ -592,8 +592,8 @@ std::string delay_law(const Results& results) {
   constexpr double kAgrees = 0.1;
   const int ranks = compared_with_one(results.setting);
   const auto key = [](int count, int ms) { return fmt::format("ranks-{}-delay-{}", count, ms); };
-  const double one_s = results.at(key(1, 0)).step_s().median;
-  const double many_s = results.at(key(ranks, 0)).step_s().median;
+  const double one_s = results.at(key(1, 0)).mean_s().median;
+  const double many_s = results.at(key(ranks, 0)).mean_s().median;
   std::vector<std::string> pairs;
   double worst = 0;
   for (const int ms : {10, 20}) {
@@ -610,7 +610,7 @@ std::string delay_law(const Results& results) {
 }
 
 std::string delay_share(const Results& results) {
-  const double one_s = results.at("ranks-1-delay-0").step_s().median;
+  const double one_s = results.at("ranks-1-delay-0").mean_s().median;
   const double share = 0.01 / (one_s + 0.01);
   return fmt::format(
       "A pause of 10 ms is serial: {} of one rank's step. So however many ranks there are, and "
@@ -622,7 +622,7 @@ std::string batch_improves(const Results& results) {
   const int ranks = compared_with_one(results.setting);
   const auto gains = [&](int batch) {
     const auto step_s = [&](int count) {
-      return results.at(fmt::format("ranks-{}-batch-{}", count, batch)).step_s_by_start();
+      return results.at(fmt::format("ranks-{}-batch-{}", count, batch)).mean_s_by_start();
     };
     return by_round(step_s(1), step_s(ranks), std::divides<double>());
   };
