@@ -1,24 +1,14 @@
 // A checkpoint file: everything a run needs to resume, in one safetensors file whose checksums
-// detect any wrong bit.
-//
-// Its metadata are `checksum`, `format`, `step`, `state` and `checksums`. `checksums` is a JSON
-// object with the hash_of_bytes() of every tensor; for a tensor that several programs wrote, an
-// array of {"bytes", "hash"} for its consecutive pieces. `checksum` comes first: the hash of all
-// bytes that precede the tensors, with 32 zeros in its own place. So it covers every byte of the
-// file.
+// detect any wrong bit. Its metadata are `format`, `step` and `state`, among the checksums.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "core/json_document.h"
 #include "data/safetensors.h"
 
 namespace barestep {
@@ -45,22 +35,6 @@ struct CheckpointForm {
   std::vector<TensorForm> tensors;
 };
 
-/// Consecutive bytes of a tensor.
-struct CheckpointPiece {
-  std::int64_t tensor = 0;  // index in the form's tensors
-  std::int64_t first_byte = 0;
-  std::span<const std::byte> bytes;
-};
-
-/// The checksum of a piece. Trivially copyable, so ranks can exchange it as bytes.
-struct PieceChecksum {
-  std::int64_t tensor = 0;
-  std::int64_t first_byte = 0;
-  std::int64_t bytes = 0;
-  std::array<char, 32> hash{};  // hash_of_bytes()
-};
-PieceChecksum checksum_of(const CheckpointPiece& piece);
-
 /// The layout of a checkpoint file. `checksums` are those of the pieces that make up all tensors,
 /// in any order. The tensors' names must be distinct. Names and state must be UTF-8.
 SafetensorsParts checkpoint_parts(const CheckpointForm& form, std::vector<PieceChecksum> checksums);
@@ -82,26 +56,15 @@ class CheckpointReader {
   [[nodiscard]] std::vector<std::byte> read(const SafetensorsEntry& entry) const;
 
   /// Whether read() would succeed. Holds only part of the tensor in memory at a time.
-  [[nodiscard]] bool is_whole(const SafetensorsEntry& entry) const;
+  [[nodiscard]] bool is_whole(const SafetensorsEntry& entry) const { return file_.is_whole(entry); }
 
   /// Throws what read() would throw for any tensor. Holds only part of one in memory at a time.
   void require_whole() const;
 
  private:
-  struct Piece {
-    std::int64_t bytes = 0;
-    std::string hash;
-  };
-
-  [[noreturn]] void refuse(const SafetensorsEntry& entry) const;
-  [[nodiscard]] static std::vector<Piece> pieces_of(const SafetensorsEntry& entry,
-                                                    const JsonValue& checksum);
-
-  std::filesystem::path path_;
   SafetensorsReader file_;
   std::int64_t step_ = 0;
   std::string state_;
-  std::map<std::string, std::vector<Piece>, std::less<>> pieces_;  // by tensor, consecutive
 };
 
 /// Reads a complete checkpoint; the tensors are in the order of their bytes. Throws Error as

@@ -59,9 +59,9 @@ int list_steps(FileSystem& files, const std::filesystem::path& folder,
 
 /// In the order of the file.
 std::vector<FilePart> parts_of_file(const CheckpointPlace& place,
-                                    std::span<const CheckpointPiece> pieces) {
+                                    std::span<const TensorPiece> pieces) {
   std::vector<FilePart> parts;
-  for (const CheckpointPiece& piece : pieces) {
+  for (const TensorPiece& piece : pieces) {
     if (piece.bytes.empty()) continue;
     parts.push_back({at(place.offsets, piece.tensor) + piece.first_byte, piece.bytes});
   }
@@ -156,12 +156,12 @@ void CheckpointDraft::share() {
   if (result < 0) CheckpointFolder::fail_writing(place_, result);
 }
 
-int CheckpointDraft::write_pieces(std::span<const CheckpointPiece> pieces) {
+int CheckpointDraft::write_pieces(std::span<const TensorPiece> pieces) {
   const int result = file_->write(parts_of_file(place_, pieces));
   return result < 0 ? result : file_->finish();
 }
 
-int write_pieces(const CheckpointPlace& place, std::span<const CheckpointPiece> pieces,
+int write_pieces(const CheckpointPlace& place, std::span<const TensorPiece> pieces,
                  FileSystem& files) {
   return write_into(files, place.draft, parts_of_file(place, pieces));
 }
@@ -185,7 +185,7 @@ void CheckpointFolder::finish(CheckpointDraft& draft) {
 
 void CheckpointFolder::write(const CheckpointImage& image) {
   CheckpointForm form{.step = image.step, .state = image.state, .tensors = {}};
-  std::vector<CheckpointPiece> pieces;
+  std::vector<TensorPiece> pieces;
   std::vector<PieceChecksum> checksums;
   for (const StoredTensor& tensor : image.tensors) {
     pieces.push_back({.tensor = std::ssize(pieces), .bytes = tensor.bytes});

@@ -45,7 +45,7 @@ struct CheckpointPlace {
 
 /// Writes pieces into a checkpoint that another process has created, and syncs them to disk.
 /// Returns 0 or a negated errno. Blocks.
-int write_pieces(const CheckpointPlace& place, std::span<const CheckpointPiece> pieces,
+int write_pieces(const CheckpointPlace& place, std::span<const TensorPiece> pieces,
                  FileSystem& files = real_files());
 
 /// A checkpoint being written. The destructor deletes it unless it was finished.
@@ -57,7 +57,7 @@ class CheckpointDraft {
   void share();
 
   /// As the function write_pieces().
-  int write_pieces(std::span<const CheckpointPiece> pieces);
+  int write_pieces(std::span<const TensorPiece> pieces);
 
  private:
   friend class CheckpointFolder;

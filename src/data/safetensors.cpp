@@ -18,7 +18,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/input_file.h"
+#include "core/json_document.h"
 #include "core/output_file.h"
 #include "core/units.h"
 
@@ -324,6 +326,48 @@ Header parse_safetensors_header(std::string_view header) {
   return checked_header;
 }
 
+// Checksums.
+
+// The file's checksum follows the header's length and these first bytes of the header.
+constexpr std::string_view kBeforeChecksum = R"({"__metadata__":{"checksum":")";
+constexpr std::size_t kChecksumAt = kLengthBytes + kBeforeChecksum.size();
+constexpr std::size_t kChecksumDigits = 32;
+
+bool has_checksum(std::string_view head) {
+  return head.substr(kLengthBytes, kBeforeChecksum.size()) == kBeforeChecksum &&
+         head.size() > kChecksumAt + kChecksumDigits && head[kChecksumAt + kChecksumDigits] == '"';
+}
+
+std::string checksum_of_head(std::string head) {
+  head.replace(kChecksumAt, kChecksumDigits, kChecksumDigits, '0');
+  return hash_of_bytes(head);
+}
+
+/// The text of `checksums` in the metadata.
+std::string text_of_checksums(std::span<const TensorForm> tensors,
+                              std::vector<PieceChecksum> checksums) {
+  std::ranges::sort(checksums, {}, [](const PieceChecksum& each) {
+    return std::pair(each.tensor, each.first_byte);
+  });
+  Json json = Json::object();
+  std::int64_t place = 0;
+  for (auto piece = checksums.begin(); piece != checksums.end(); ++place) {
+    const TensorForm& tensor = at(tensors, place);
+    std::int64_t bytes = 0;
+    Json pieces;
+    for (; piece != checksums.end() && piece->tensor == place; ++piece) {
+      BARESTEP_REQUIRE(piece->first_byte == bytes, "pieces neither overlap nor leave gaps");
+      bytes += piece->bytes;
+      const std::string hash(piece->hash.begin(), piece->hash.end());
+      pieces.push_back({{"bytes", piece->bytes}, {"hash", hash}});
+    }
+    BARESTEP_REQUIRE(bytes == tensor.bytes && !pieces.empty(), "the pieces make up the tensors");
+    json[tensor.name] = pieces.size() == 1 ? pieces[0]["hash"] : pieces;
+  }
+  BARESTEP_REQUIRE(place == std::ssize(tensors), "the pieces make up the tensors");
+  return json.dump();
+}
+
 // The file.
 
 [[noreturn]] void refuse_safetensors(const std::filesystem::path& path, const std::string& what,
@@ -415,13 +459,35 @@ SafetensorsParts safetensors_parts(std::span<const TensorForm> tensors,
   return parts;
 }
 
+PieceChecksum checksum_of(const TensorPiece& piece) {
+  PieceChecksum checksum{piece.tensor, piece.first_byte, std::ssize(piece.bytes)};
+  std::ranges::copy(hash_of_bytes(piece.bytes), checksum.hash.begin());
+  return checksum;
+}
+
+SafetensorsParts checked_safetensors_parts(std::span<const TensorForm> tensors,
+                                           const SafetensorsMetadata& metadata,
+                                           std::vector<PieceChecksum> checksums) {
+  SafetensorsMetadata all = {{"checksum", std::string(kChecksumDigits, '0')}};
+  all.insert(all.end(), metadata.begin(), metadata.end());
+  all.emplace_back("checksums", text_of_checksums(tensors, std::move(checksums)));
+  SafetensorsParts parts = safetensors_parts(tensors, all);
+  BARESTEP_REQUIRE(has_checksum(parts.head), "the checksum is the first of the metadata");
+  parts.head.replace(kChecksumAt, kChecksumDigits, checksum_of_head(parts.head));
+  return parts;
+}
+
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
   std::vector<TensorForm> forms;
+  std::vector<PieceChecksum> checksums;
   for (const NamedTensor& tensor : tensors) {
-    forms.push_back(
-        {tensor.name, "F32", tensor.shape, static_cast<std::int64_t>(tensor.values.size_bytes())});
+    checksums.push_back(
+        checksum_of({.tensor = std::ssize(forms), .bytes = std::as_bytes(tensor.values)}));
+    forms.push_back({tensor.name, "F32", tensor.shape, checksums.back().bytes});
   }
-  const SafetensorsParts parts = safetensors_parts(forms);
+  // Some of PyTorch's tools take only files that say "pt".
+  const SafetensorsParts parts =
+      checked_safetensors_parts(forms, {{"format", "pt"}}, std::move(checksums));
   std::map<std::int64_t, std::span<const std::byte>> placed;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     // An empty tensor has the same offset as the next one.
@@ -433,21 +499,70 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
 }
 
 SafetensorsReader::SafetensorsReader(std::filesystem::path path, std::string what)
-    : file_(std::make_shared<InputFile>(path, what)), head_(read_head(*file_, path, what)) {
+    : path_(std::move(path)),
+      what_(std::move(what)),
+      file_(std::make_shared<InputFile>(path_, what_)),
+      head_(read_head(*file_, path_, what_)) {
   try {
     Header header = parse_safetensors_header(std::string_view(head_).substr(kLengthBytes));
     entries_ = std::move(header.entries);
     metadata_ = std::move(header.metadata);
   } catch (const HeaderProblem& problem) {
-    refuse_safetensors(path, what, "its header: " + problem.why);
+    refuse_safetensors(path_, what_, "its header: " + problem.why);
   }
   const std::int64_t stated = entries_.empty() ? 0 : entries_.back().end_bytes;
   const std::int64_t there = file_->size_bytes() - static_cast<std::int64_t>(head_.size());
   if (stated != there) {
     refuse_safetensors(
-        path, what,
+        path_, what_,
         fmt::format("its tensors have {}, {} follow the header", counted(stated, "byte"), there));
   }
+  read_checksums();
+}
+
+void SafetensorsReader::read_checksums() {
+  const auto found = metadata_.find("checksums");
+  const auto format = metadata_.find("format");
+  const bool is_ours = found != metadata_.end() ||
+                       (format != metadata_.end() && format->second.starts_with("barestep "));
+  if (!has_checksums()) {
+    if (is_ours) refuse("its header was changed", "use the original");
+    return;
+  }
+  if (checksum_of_head(head_) != head_.substr(kChecksumAt, kChecksumDigits)) {
+    refuse("its header has a wrong checksum");
+  }
+  if (found == metadata_.end()) refuse("has no checksums");
+  const JsonDocument checksums(
+      found->second,
+      {.what = what_, .name = path_.string(), .remedy = "it is damaged; use another one"});
+  for (const SafetensorsEntry& entry : entries_) {
+    const JsonValue stated = checksums.root().at(entry.name.c_str());
+    std::vector<Piece>& pieces = pieces_[entry.name];
+    if (!stated.is_array()) {
+      pieces.push_back({entry.bytes(), stated.text()});
+      continue;
+    }
+    std::int64_t bytes = 0;
+    for (const JsonValue& piece : stated.items()) {
+      pieces.push_back(
+          {piece.at("bytes").whole(0, entry.bytes() - bytes), piece.at("hash").text()});
+      bytes += pieces.back().bytes;
+    }
+    if (bytes != entry.bytes()) stated.refuse("is not of the whole tensor");
+  }
+}
+
+bool SafetensorsReader::has_checksums() const {
+  return has_checksum(head_);
+}
+
+void SafetensorsReader::refuse(const std::string& why, const std::string& remedy) const {
+  fail(ExitCode::kBadData, {.what = what_, .value = path_.string(), .why = why, .remedy = remedy});
+}
+
+void SafetensorsReader::refuse_tensor(const SafetensorsEntry& entry) const {
+  refuse(fmt::format("tensor '{}' has a wrong checksum", entry.name));
 }
 
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
@@ -457,11 +572,43 @@ const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
   return entry == entries_.end() ? nullptr : &*entry;
 }
 
-void SafetensorsReader::read(const SafetensorsEntry& entry, std::int64_t first_byte,
-                             std::span<std::byte> out) const {
-  BARESTEP_REQUIRE(first_byte + static_cast<std::int64_t>(out.size()) <= entry.bytes(),
-                   "a tensor ends where its bytes do");
-  file_->read_at(static_cast<std::int64_t>(head_.size()) + entry.begin_bytes + first_byte, out);
+void SafetensorsReader::read(const SafetensorsEntry& entry, std::span<std::byte> out) const {
+  BARESTEP_REQUIRE(std::ssize(out) == entry.bytes(), "a tensor is read as a whole");
+  file_->read_at(offset_of(entry), out);
+  std::span<const std::byte> rest = out;
+  for (const Piece& piece : pieces_of(entry)) {
+    const auto size = static_cast<std::size_t>(piece.bytes);
+    if (hash_of_bytes(rest.first(size)) != piece.hash) refuse_tensor(entry);
+    rest = rest.subspan(size);
+  }
+}
+
+std::span<const SafetensorsReader::Piece> SafetensorsReader::pieces_of(
+    const SafetensorsEntry& entry) const {
+  const auto found = pieces_.find(entry.name);
+  return found == pieces_.end() ? std::span<const Piece>() : found->second;
+}
+
+bool SafetensorsReader::is_whole(const SafetensorsEntry& entry) const {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(entry.bytes(), kMostBytes)));
+  std::int64_t next = offset_of(entry);
+  for (const Piece& piece : pieces_of(entry)) {
+    ByteHash hash;
+    for (const std::int64_t end = next + piece.bytes; next < end;) {
+      const auto bytes =
+          std::span(buffer).first(static_cast<std::size_t>(std::min(end - next, kMostBytes)));
+      file_->read_at(next, bytes);
+      hash.add(bytes);
+      next += std::ssize(bytes);
+    }
+    if (hash.text() != piece.hash) return false;
+  }
+  return true;
+}
+
+void SafetensorsReader::require_whole(const SafetensorsEntry& entry) const {
+  if (!is_whole(entry)) refuse_tensor(entry);
 }
 
 ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view name) {
@@ -499,15 +646,19 @@ ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view n
       .big_endian = false,
       .dims = entry->shape,
       .begin_bytes = static_cast<std::int64_t>(reader.head().size()) + entry->begin_bytes};
+  reader.require_whole(*entry);
   return {path, std::move(header), reader.file()};
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) try
     : path_(path), reader_(path) {
   for (const SafetensorsEntry& entry : tensors()) {
-    if (entry.dtype != "F32") continue;
+    if (entry.dtype != "F32") {
+      reader_.require_whole(entry);
+      continue;
+    }
     std::vector<float> values(static_cast<std::size_t>(entry.bytes()) / sizeof(float));
-    reader_.read(entry, 0, std::as_writable_bytes(std::span(values)));
+    reader_.read(entry, std::as_writable_bytes(std::span(values)));
     values_.emplace(entry.name, std::move(values));
   }
 } catch (const std::bad_alloc&) {

@@ -1,11 +1,18 @@
 // safetensors files: named tensors after a JSON header.
 //
 // Layout: header length as a little-endian u64, the header as JSON, then the tensors' bytes without
-// gaps. The format is Hugging Face's (safetensors/src/tensor.rs). save_safetensors writes the same
-// bytes as the reference; SafetensorsReader refuses whatever the reference refuses, and slightly
+// gaps. The format is Hugging Face's (safetensors/src/tensor.rs). safetensors_parts lays files out
+// as the reference does; SafetensorsReader refuses whatever the reference refuses, and slightly
 // more.
+//
+// The files that barestep writes have checksums in their metadata, which cover every byte.
+// `checksum` comes first: the hash_of_bytes() of all that precedes the tensors, with 32 zeros in
+// its own place. `checksums` is a JSON object with the hash_of_bytes() of every tensor; for a
+// tensor that several programs wrote, an array of {"bytes", "hash"} for its consecutive pieces.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -27,8 +34,8 @@ struct NamedTensor {
   std::span<const float> values;  // row-major; their number matches the shape
 };
 
-/// Writes all tensors through replace_file; throws as it does. The names must be distinct and
-/// UTF-8. The order of `tensors` does not matter.
+/// Writes all tensors, with checksums, through replace_file; throws as it does. The names must be
+/// distinct and UTF-8. The order of `tensors` does not matter.
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors);
 
 /// A tensor of any type, without its bytes.
@@ -54,6 +61,27 @@ struct SafetensorsParts {
 SafetensorsParts safetensors_parts(std::span<const TensorForm> tensors,
                                    const SafetensorsMetadata& metadata = {});
 
+/// Consecutive bytes of a tensor.
+struct TensorPiece {
+  std::int64_t tensor = 0;  // index in the file's tensors
+  std::int64_t first_byte = 0;
+  std::span<const std::byte> bytes;
+};
+
+/// The checksum of a piece. Trivially copyable, so ranks can exchange it as bytes.
+struct PieceChecksum {
+  std::int64_t tensor = 0;
+  std::int64_t first_byte = 0;
+  std::int64_t bytes = 0;
+  std::array<char, 32> hash{};  // hash_of_bytes()
+};
+PieceChecksum checksum_of(const TensorPiece& piece);
+
+/// As safetensors_parts(), with the checksums of the pieces that make up all tensors, in any order.
+SafetensorsParts checked_safetensors_parts(std::span<const TensorForm> tensors,
+                                           const SafetensorsMetadata& metadata,
+                                           std::vector<PieceChecksum> checksums);
+
 /// A tensor in a file. Its bytes are begin .. end - 1, counted from the end of the header.
 struct SafetensorsEntry {
   std::string name;
@@ -70,13 +98,15 @@ struct SafetensorsEntry {
 /// BOOL (as u8).
 ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view name);
 
-/// A file with its header read and checked; the tensors stay in the file. Copies share the file.
+/// A file with its header read and checked; the tensors stay in the file, and are compared with
+/// their checksums, if the file has any, when they are read. Copies share the file.
 class SafetensorsReader {
  public:
   /// `what` names the kind of file in messages. Throws Error: kNoInput if the file cannot be
-  /// opened; kBadData if the reference reader would refuse it, and for duplicate names, unknown
-  /// fields of a tensor, more than 8 dimensions, dimensions beyond 2^63 - 1 and names longer than
-  /// 512 bytes; kInputOutput if reading fails.
+  /// opened; kBadData if the reference reader would refuse it, for a header that is not the one its
+  /// checksum was made for, and for duplicate names, unknown fields of a tensor, more than 8
+  /// dimensions, dimensions beyond 2^63 - 1 and names longer than 512 bytes; kInputOutput if
+  /// reading fails.
   explicit SafetensorsReader(std::filesystem::path path, std::string what = "safetensors file");
 
   /// In the order of their bytes.
@@ -92,17 +122,43 @@ class SafetensorsReader {
   /// All bytes before the tensors, in the form that safetensors_parts() writes.
   [[nodiscard]] const std::string& head() const { return head_; }
 
-  /// Fills `out` with the tensor's bytes from `first_byte` on. Throws Error(kInputOutput). Several
-  /// threads may read at once.
-  void read(const SafetensorsEntry& entry, std::int64_t first_byte, std::span<std::byte> out) const;
+  [[nodiscard]] bool has_checksums() const;
+
+  /// Fills `out`, which has the tensor's size. Throws Error: kBadData naming the tensor if its
+  /// bytes have another checksum, kInputOutput if reading fails. Several threads may read at once.
+  void read(const SafetensorsEntry& entry, std::span<std::byte> out) const;
+
+  /// Whether read() would find the tensor's checksums; true without any. Holds only part of the
+  /// tensor in memory at a time.
+  [[nodiscard]] bool is_whole(const SafetensorsEntry& entry) const;
+
+  /// Throws what read() would throw. Holds only part of the tensor in memory at a time.
+  void require_whole(const SafetensorsEntry& entry) const;
 
   [[nodiscard]] const std::shared_ptr<const InputFile>& file() const { return file_; }
 
  private:
+  struct Piece {
+    std::int64_t bytes = 0;
+    std::string hash;
+  };
+
+  [[noreturn]] void refuse(const std::string& why,
+                           const std::string& remedy = "it is damaged; use another one") const;
+  [[noreturn]] void refuse_tensor(const SafetensorsEntry& entry) const;
+  void read_checksums();
+  [[nodiscard]] std::int64_t offset_of(const SafetensorsEntry& entry) const {
+    return static_cast<std::int64_t>(head_.size()) + entry.begin_bytes;
+  }
+  [[nodiscard]] std::span<const Piece> pieces_of(const SafetensorsEntry& entry) const;
+
+  std::filesystem::path path_;
+  std::string what_;
   std::shared_ptr<const InputFile> file_;
   std::string head_;
   std::map<std::string, std::string, std::less<>> metadata_;
   std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, std::vector<Piece>, std::less<>> pieces_;  // by tensor, consecutive
 };
 
 /// A complete file, read and checked. Owns the values of its F32 tensors; does not keep the bytes

@@ -72,7 +72,7 @@ bool has_failed(const Writers& writers, const CheckpointFolder* folder,
 std::optional<CheckpointDraft> begin(const Writers& writers, CheckpointFolder* folder,
                                      const CheckpointShare& share) {
   std::vector<PieceChecksum> mine;
-  for (const CheckpointPiece& piece : share.pieces) mine.push_back(checksum_of(piece));
+  for (const TensorPiece& piece : share.pieces) mine.push_back(checksum_of(piece));
   const auto texts = writers.gather(packed(mine));
   if (!writers.is_first()) return std::nullopt;
   std::vector<PieceChecksum> all;

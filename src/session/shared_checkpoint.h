@@ -19,8 +19,8 @@ struct CheckpointFailure {
 
 /// A rank's part of a checkpoint.
 struct CheckpointShare {
-  CheckpointForm form;                  // rank 0's is used
-  std::vector<CheckpointPiece> pieces;  // together with all ranks', they make up the tensors
+  CheckpointForm form;              // rank 0's is used
+  std::vector<TensorPiece> pieces;  // together with all ranks', they make up the tensors
   std::optional<CheckpointFailure> failure{};
 };
 

@@ -157,8 +157,8 @@ std::int64_t bytes_saved(const StepPrograms& programs) {
   return generator_offset(programs) + static_cast<std::int64_t>(generator);
 }
 
-std::vector<CheckpointPiece> saved_pieces(const StepPrograms& programs,
-                                          std::span<const std::byte> saved) {
+std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
+                                      std::span<const std::byte> saved) {
   const auto bytes_at = [&](std::int64_t offset, std::int64_t bytes) {
     return saved.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
   };
@@ -166,7 +166,7 @@ std::vector<CheckpointPiece> saved_pieces(const StepPrograms& programs,
   for (const SavedNumbers& each : saved_numbers(programs)) {
     offsets[each.numbers.buffer] = each.offset;
   }
-  std::vector<CheckpointPiece> pieces;
+  std::vector<TensorPiece> pieces;
   const std::vector<StatePart> parts = state_parts(programs);
   for (std::int64_t place = 0; place < std::ssize(parts); ++place) {
     const Tensor& tensor = at(parts, place).tensor;
@@ -191,8 +191,8 @@ const StoredTensor* TrainingState::find(std::string_view name) const {
 }
 
 std::string bad_weight_in(const std::vector<TensorForm>& tensors,
-                          std::span<const CheckpointPiece> pieces) {
-  for (const CheckpointPiece& piece : pieces) {
+                          std::span<const TensorPiece> pieces) {
+  for (const TensorPiece& piece : pieces) {
     const std::string& name = at(tensors, piece.tensor).name;
     if (is_non_weight_state(name)) continue;
     for (std::size_t i = 0; i < piece.bytes.size(); i += sizeof(float)) {

@@ -58,8 +58,8 @@ std::int64_t bytes_saved(const StepPrograms& programs);
 std::int64_t generator_offset(const StepPrograms& programs);
 
 /// This rank's part of each tensor. `saved` are the bytes_saved() that the pieces refer to.
-std::vector<CheckpointPiece> saved_pieces(const StepPrograms& programs,
-                                          std::span<const std::byte> saved);
+std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
+                                      std::span<const std::byte> saved);
 
 struct TrainingState {
   Position position;
@@ -71,7 +71,7 @@ struct TrainingState {
 
 /// The first weight that is not finite, "net.0.weight holds nan"; empty if all are finite.
 std::string bad_weight_in(const std::vector<TensorForm>& tensors,
-                          std::span<const CheckpointPiece> pieces);
+                          std::span<const TensorPiece> pieces);
 
 /// Throws Error(kBadData), naming the first differences, if the tensors are not those that these
 /// programs need to resume. `path` is the file they were read from.

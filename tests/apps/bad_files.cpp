@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/bad_input_cases.h"
+#include "data/safetensors.h"
 #include "support/idx_bytes.h"
 #include "support/temp_dir.h"
 
@@ -55,6 +56,19 @@ std::string two_by_two(const std::vector<float>& weight, const std::vector<float
       R"("net.0.bias":{"dtype":"F32","shape":[2],"data_offsets":[16,24]}})";
   const std::string bytes = safetensors(header, 0);
   return bytes + std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+}
+
+/// Writes weights of the same model with checksums, and then turns a bit of the byte that
+/// precedes `tail` others.
+void write_damaged_weights(const std::filesystem::path& path, std::size_t tail) {
+  const std::vector<float> weight = {1, 2, 3, 4};
+  const std::vector<float> bias = {5, 6};
+  save_safetensors(
+      path, std::vector<NamedTensor>{{"net.0.weight", {2, 2}, weight}, {"net.0.bias", {2}, bias}});
+  std::string bytes = read_file(path);
+  char& byte = bytes.at(bytes.size() - 1 - tail);
+  byte = static_cast<char>(byte ^ 1);
+  write_file(path, bytes);
 }
 
 std::vector<BadInput> bad_data_files() {
@@ -172,6 +186,12 @@ std::vector<BadInput> bad_weights_and_outputs() {
       {18, small({"--load", "other.safetensors"}), 65,
        "weights 'other.safetensors': the weights are not this model's: net.0.weight is missing, "
        "net.0.bias is missing, a is not in the model; give the options the file was saved with"},
+      {18, numbers_with_weights("damaged.safetensors"), 65,
+       "safetensors file 'damaged.safetensors': tensor 'net.0.weight' has a wrong checksum; it is "
+       "damaged; use another one"},
+      {18, numbers_with_weights("changed.safetensors"), 65,
+       "safetensors file 'changed.safetensors': its header has a wrong checksum; it is damaged; "
+       "use another one"},
       {18, numbers_with_weights("nan.safetensors"), 65,
        "weights 'nan.safetensors': net.0.weight[1, 0] is nan; load weights of a training run that "
        "did not diverge"},
@@ -261,6 +281,8 @@ void write_bad_files(const std::filesystem::path& folder) {
         safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8));
   write("other.safetensors",
         safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
+  write_damaged_weights(folder / "damaged.safetensors", 0);
+  write_damaged_weights(folder / "changed.safetensors", 300);  // in the metadata
   write("nan.safetensors", two_by_two({1, 2, -nan, 4}, {5, 6}));
   write("inf.safetensors", two_by_two({1, 2, 3, 4}, {5, -std::numeric_limits<float>::infinity()}));
   write("kept", "kept");

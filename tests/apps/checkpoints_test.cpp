@@ -319,6 +319,29 @@ TEST_F(CheckpointedRuns, GiveTheirWeightsToLoad) {
   EXPECT_EQ(first_match(of_checkpoint.out, loss).at(1), first_match(of_weights.out, loss).at(1));
 }
 
+TEST_F(CheckpointedRuns, GiveNoWeightsOfADamagedFile) {
+  ASSERT_EQ(
+      single(kFourEpochs + Arguments{"--checkpoint", "c", "--checkpoint-every", "4"}).exit_code, 0);
+  const std::string newer = bytes("c/step-000000016.safetensors");
+  const std::string older = bytes("c/step-000000012.safetensors");
+  ASSERT_EQ(newer.size(), older.size());
+  const std::size_t cut = newer.size() - 200;  // inside the tensors
+  std::string turned = newer;
+  turned[cut] = static_cast<char>(turned[cut] ^ 1);
+  const std::string zeroed = newer.substr(0, cut) + std::string(newer.size() - cut, '\0');
+  const std::string damaged =
+      "safetensors file 'd': tensor '[^']*' has a wrong checksum; it is "
+      "damaged; use another one\n$";
+  for (const std::string& file : {turned, zeroed, older.substr(0, cut) + newer.substr(cut)}) {
+    write_file(folder() / "d", file);
+    for (const Arguments& command : {kFourEpochs, kFiles + Arguments{"--evaluate-only"}}) {
+      const auto result = single(command + Arguments{"--load", "d"});
+      EXPECT_EQ(result.exit_code, 65);
+      EXPECT_THAT(result.err, ContainsRegex(damaged));
+    }
+  }
+}
+
 TEST_F(CheckpointedRuns, GoOnInPyTorch) {
   const Arguments command = kRandomRun + Arguments{"--no-last-relu", "--gemm", "reference"};
   ASSERT_EQ(single(command + steps(12) + Arguments{"--metrics", "of_whole"}).exit_code, 0);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -34,23 +35,17 @@ std::string one_tensor(const std::string& dtype, const std::string& shape,
 
 class Safetensors : public TempDirTest {};
 
-TEST_F(Safetensors, WritesTheReferencesBytes) {
+TEST(SafetensorsPartsOfFiles, LayOutTheReferencesBytes) {
   // The vectors from the reference's own tests.
-  const std::vector<float> values = {0, 1, 2, 3, 4, 5};
-  std::string data(24, '\0');
-  std::memcpy(data.data(), values.data(), data.size());
-  const auto path = folder() / "a";
-  save_safetensors(path, std::vector<NamedTensor>{{"attn.0", {1, 2, 3}, values}});
+  const auto head = [](const std::vector<TensorForm>& tensors) {
+    return safetensors_parts(tensors).head;
+  };
+  EXPECT_EQ(head({{"attn.0", "F32", {1, 2, 3}, 24}}),
+            bytes_of(64) + R"({"attn.0":{"dtype":"F32","shape":[1,2,3],"data_offsets":[0,24]}})");
   EXPECT_EQ(
-      read_file(path),
-      bytes_of(64) + R"({"attn.0":{"dtype":"F32","shape":[1,2,3],"data_offsets":[0,24]}})" + data);
-  save_safetensors(path, std::vector<NamedTensor>{{"attn0", {1, 1, 2, 3}, values}});
-  EXPECT_EQ(read_file(path),
-            bytes_of(72) +
-                R"({"attn0":{"dtype":"F32","shape":[1,1,2,3],"data_offsets":[0,24]}}       )" +
-                data);
-  save_safetensors(path, {});
-  EXPECT_EQ(read_file(path), bytes_of(8) + "{}      ");
+      head({{"attn0", "F32", {1, 1, 2, 3}, 24}}),
+      bytes_of(72) + R"({"attn0":{"dtype":"F32","shape":[1,1,2,3],"data_offsets":[0,24]}}       )");
+  EXPECT_EQ(head({}), bytes_of(8) + "{}      ");
 }
 
 TEST_F(Safetensors, ReadsBackWhatItWroteInTheOrderOfNames) {
@@ -76,6 +71,56 @@ TEST_F(Safetensors, ReadsBackWhatItWroteInTheOrderOfNames) {
   EXPECT_THAT(file.f32("net.0.bias"), testing::ElementsAreArray(bias));
   EXPECT_THAT(file.f32("empty"), IsEmpty());
   EXPECT_EQ(file.find("net.1.bias"), nullptr);
+}
+
+TEST_F(Safetensors, RefusesEveryTurnedBitOfAFileThatItWrote) {
+  const std::vector<float> weight = {1, -2, 3.5F};
+  const std::vector<float> bias = {7};
+  save_safetensors(folder() / "a", std::vector<NamedTensor>{{"w", {3}, weight}, {"b", {1}, bias}});
+  const std::string whole = read_file(folder() / "a");
+  EXPECT_EQ(SafetensorsReader(folder() / "a").metadata().at("format"), "pt");
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string bytes = whole;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    const auto path = file("a", bytes);
+    ASSERT_THROW(SafetensorsFile{path}, Error) << "bit " << bit;
+  }
+}
+
+TEST_F(Safetensors, RefusesZeroedBlocksAndTheHalvesOfTwoFiles) {
+  std::vector<float> weight(300, 1);
+  const std::vector<float> bias = {7};
+  const std::vector<NamedTensor> tensors = {{"w", {300}, weight}, {"b", {1}, bias}};
+  save_safetensors(folder() / "a", tensors);
+  const std::string whole = read_file(folder() / "a");
+  weight[299] = 2;
+  save_safetensors(folder() / "b", tensors);
+  const std::string other = read_file(folder() / "b");
+  ASSERT_EQ(whole.size(), other.size());
+  for (std::size_t begin = 0; begin < whole.size(); begin += 64) {
+    std::string zeroed = whole;
+    std::fill_n(zeroed.begin() + static_cast<std::ptrdiff_t>(begin),
+                std::min<std::size_t>(64, whole.size() - begin), '\0');
+    const auto path = file("c", zeroed);
+    EXPECT_THROW(SafetensorsFile{path}, Error) << "zeros from byte " << begin;
+    if (begin == 0) continue;
+    const auto mixed = file("d", whole.substr(0, begin) + other.substr(begin));
+    EXPECT_THROW(SafetensorsFile{mixed}, Error) << "another file from byte " << begin;
+  }
+}
+
+TEST_F(Safetensors, OfSamplesAreComparedWithTheirChecksumsToo) {
+  const std::vector<float> x = {1, 2}, y = {3};
+  const auto path = folder() / "a";
+  save_safetensors(path, std::vector<NamedTensor>{{"x", {2}, x}, {"y", {1}, y}});
+  std::string bytes = read_file(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(path, bytes);
+  EXPECT_NO_THROW((void)open_safetensors(path, "x"));
+  expect_error(ExitCode::kBadData,
+               "safetensors file '" + path.string() +
+                   "': tensor 'y' has a wrong checksum; it is damaged; use another one",
+               [&] { (void)open_safetensors(path, "y"); });
 }
 
 TEST_F(Safetensors, RefusesTensorsThatCannotBeNamedOrShaped) {

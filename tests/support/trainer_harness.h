@@ -38,7 +38,7 @@ inline void add_saved(TrainingState& state, const StepPrograms& programs,
                                std::vector<std::byte>(static_cast<std::size_t>(form.bytes))});
     }
   }
-  for (const CheckpointPiece& piece : saved_pieces(programs, saved)) {
+  for (const TensorPiece& piece : saved_pieces(programs, saved)) {
     std::ranges::copy(piece.bytes,
                       at(state.tensors, piece.tensor).bytes.begin() + piece.first_byte);
   }
