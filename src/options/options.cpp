@@ -141,38 +141,15 @@ void check_values(const TrainConfig& config, TrainerKind trainer) {
 
 void check_dropout(const ModelConfig& model) {
   if (model.dropout == 0) return;
-  const auto refuse = [&](const char* why, const char* remedy) {
-    fail(ExitCode::kConfiguration, {.what = "--dropout",
-                                    .value = fmt::format("{}", model.dropout),
-                                    .why = why,
-                                    .remedy = remedy});
-  };
-  if (model.activation == Activation::kNone) {
-    refuse("follows activations, and --activation none has none",
-           "leave it out, or use --activation relu");
-  }
-  if (widths_of(model, kDefaultDimCpu).size() <= 2) {
-    refuse("nothing is dropped after the last layer, and the model has one layer",
-           "leave it out, or give more layers");
-  }
-}
-
-void check_model(const ModelConfig& model) {
-  check_dropout(model);
-  if (model.layers.empty() || (!model.dim && !model.depth)) return;
+  if (widths_of(model, kDefaultDimCpu).size() > 2) return;
   fail(ExitCode::kConfiguration,
-       {.what = "--layers",
-        .why = fmt::format("cannot be combined with {}", model.dim ? "--dim" : "--depth"),
-        .remedy = "give --layers, or --dim and --depth"});
+       {.what = "--dropout",
+        .value = fmt::format("{}", model.dropout),
+        .why = "nothing is dropped after the last layer, and the model has one layer",
+        .remedy = "leave it out, or give more layers"});
 }
 
 void check_loss(const ModelConfig& model) {
-  if (model.label_smoothing > 0 && model.loss != LossKind::kCrossEntropy) {
-    fail(ExitCode::kConfiguration, {.what = "--label-smoothing",
-                                    .value = fmt::format("{}", model.label_smoothing),
-                                    .why = "only --loss cross-entropy has it",
-                                    .remedy = "leave it out, or use --loss cross-entropy"});
-  }
   const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
   if (model.loss == LossKind::kBce && outputs != 1) {
     fail(ExitCode::kConfiguration,
@@ -181,59 +158,6 @@ void check_loss(const ModelConfig& model) {
           .why = fmt::format("has one column of 0 and 1, and the model has {} outputs", outputs),
           .remedy = "end --layers with 1, or use --loss cross-entropy"});
   }
-}
-
-void check_data(const TrainConfig& config) {
-  const bool random = config.data.kind == DataKind::kRandn;
-  const bool classes = takes_labels(config.model.loss);
-  check_loss(config.model);
-  if (random && classes) {
-    fail(ExitCode::kConfiguration, {.what = "--loss",
-                                    .value = std::string(name_of(config.model.loss)),
-                                    .why = "needs labels, and --data randn has none",
-                                    .remedy = "use --data with files"});
-  }
-  if (random && (config.training.epochs || config.data.test_split > 0)) {
-    fail(ExitCode::kConfiguration, {.what = config.training.epochs ? "--epochs" : "--test-split",
-                                    .why = "--data randn is not a fixed set of samples",
-                                    .remedy = "use --data with files"});
-  }
-}
-
-/// Options that need files, or a test set.
-void check_samples(const TrainConfig& config) {
-  const DataConfig& data = config.data;
-  const auto refuse = [](const char* what, const char* why, const char* remedy) {
-    fail(ExitCode::kConfiguration, {.what = what, .why = why, .remedy = remedy});
-  };
-  const bool random = data.kind == DataKind::kRandn;
-  if (random && !data.shuffle) {
-    refuse("--no-shuffle", "--data randn has no order to keep", "use --data with files");
-  }
-  if (random && data.input_scale) {
-    refuse("--input-scale", "--data randn reads no numbers from files", "use --data with files");
-  }
-  if (random && data.standardize) {
-    refuse("--standardize", "--data randn is drawn with mean 0 and standard deviation 1",
-           "use --data with files");
-  }
-  const TrainingConfig& training = config.training;
-  if (training.evaluate_only && data.standardize && data.test_split == 0) {
-    refuse("--standardize",
-           "means and deviations are those of the training set, and all of --data "
-           "is evaluated",
-           "give the files and the --test-split of the training");
-  }
-  if (training.early_stop && !training.evaluate_only && data.test_split == 0) {
-    refuse("--early-stop", "there is no test set to decide when to stop", "give --test-split");
-  }
-}
-
-void check_pinning(const TrainConfig& config) {
-  if (config.data.pin || !config.device.graph) return;
-  fail(ExitCode::kConfiguration, {.what = "--no-pin",
-                                  .why = "a graph cannot hold copies to and from pageable memory",
-                                  .remedy = "leave out --no-pin or --graph"});
 }
 
 /// The names of the optimizers with some property: "adam or adamw".
@@ -263,27 +187,9 @@ void check_optimizer(const OptimizerConfig& optimizer) {
           .why = fmt::format("only --optimizer {} has it", those),
           .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
   }
-  if (optimizer.nesterov && optimizer.momentum == 0) {
-    fail(ExitCode::kConfiguration, {.what = "--nesterov",
-                                    .why = "needs momentum",
-                                    .remedy = "give --momentum 0.9, or leave it out"});
-  }
 }
 
 void check_schedule(const OptimizerConfig& optimizer) {
-  using enum LrSchedule;
-  const LrSchedule schedule = optimizer.lr_schedule;
-  const auto refuse = [](const char* option, const char* why, const char* remedy) {
-    fail(ExitCode::kConfiguration, {.what = option, .why = why, .remedy = remedy});
-  };
-  if (optimizer.lr_min && schedule != kLinear && schedule != kCosine) {
-    refuse("--lr-min", "only --lr-schedule linear or cosine has it",
-           "leave it out, or use --lr-schedule cosine");
-  }
-  if ((optimizer.lr_step || optimizer.lr_gamma) && schedule != kStep) {
-    refuse(optimizer.lr_step ? "--lr-step" : "--lr-gamma", "only --lr-schedule step has it",
-           "leave it out, or use --lr-schedule step");
-  }
   const double lr = numbers_of(optimizer).lr;
   if (optimizer.lr_min.value_or(0) > lr) {
     fail(ExitCode::kConfiguration, {.what = "--lr-min",
@@ -310,37 +216,6 @@ void check_sweep(const TrainConfig& config) {
                                   .remedy = "give one --batch-size, or leave it out"});
 }
 
-void check_evaluation(const TrainConfig& config) {
-  const OutputConfig& output = config.output;
-  if (!config.training.evaluate_only) return;
-  const auto refuse = [](const char* why, const char* remedy) {
-    fail(ExitCode::kConfiguration, {.what = "--evaluate-only", .why = why, .remedy = remedy});
-  };
-  if (output.load.empty()) refuse("there are no weights to evaluate", "give --load FILE");
-  if (config.data.kind == DataKind::kRandn) {
-    refuse("there are no samples to evaluate with", "give files by --data");
-  }
-  const char* const other = !output.save.empty()                     ? "--save"
-                            : output.records()                       ? "--profile and --trace"
-                            : !output.tensorboard.empty()            ? "--tensorboard"
-                            : output.monitor                         ? "--monitor"
-                            : config.training.epochs                 ? "--epochs"
-                            : config.training.steps                  ? "--steps"
-                            : config.training.early_stop             ? "--early-stop"
-                            : config.training.accumulate != 1        ? "--accumulate"
-                            : config.training.recompute != 1         ? "--recompute"
-                            : config.device.graph                    ? "--graph"
-                            : !config.checkpoint.folder.empty()      ? "--checkpoint"
-                            : !config.checkpoint.resume_from.empty() ? "--resume-from"
-                            : config.checkpoint.time_limit_s         ? "--time-limit"
-                                                                     : nullptr;
-  if (other == nullptr) return;
-  fail(ExitCode::kConfiguration,
-       {.what = other,
-        .why = "cannot be combined with --evaluate-only, which trains nothing",
-        .remedy = "leave one of the two out"});
-}
-
 void check_int8(const TrainConfig& config, TrainerKind trainer) {
   const DeviceConfig& device = config.device;
   const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
@@ -349,24 +224,12 @@ void check_int8(const TrainConfig& config, TrainerKind trainer) {
                                     .why = std::move(why),
                                     .remedy = std::move(remedy)});
   };
-  if (device.precision != Precision::kInt8) {
-    if (!device.quantization) return;
-    refuse("--quantization", std::string(name_of(*device.quantization)),
-           "only --precision int8 quantises", "leave it out, or add --precision int8");
-  }
+  if (device.precision != Precision::kInt8) return;
   if (!config.training.evaluate_only) {
     const bool can = trainer != TrainerKind::kDataParallel;
     refuse("--precision", "int8", "nothing is trained in int8, only evaluated",
            can ? "add --evaluate-only --load FILE, or use --precision fp32"
                : "use --precision fp32, or mlp_single --evaluate-only");
-  }
-  if (!device.fusion) {
-    refuse("--fusion", "off", "a product in int8 ends in its bias and activation",
-           "leave it out, or use --precision fp32");
-  }
-  if (!device.autotune.empty()) {
-    refuse("--autotune", device.autotune.string(), "there is no choice of int8 products",
-           "leave it out, or use --precision fp32");
   }
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCpu);
   const std::int64_t most = *std::max_element(widths.begin(), widths.end() - 1);
@@ -375,33 +238,6 @@ void check_int8(const TrainConfig& config, TrainerKind trainer) {
            fmt::format("a layer has {} inputs, and sums of more than {} products may overflow",
                        most, kMostInt8Inputs),
            "use --precision fp32");
-  }
-}
-
-void check_checkpoints(const TrainConfig& config) {
-  const CheckpointConfig& checkpoint = config.checkpoint;
-  const CheckpointConfig usual;
-  const auto refuse = [](const char* what, const char* why, const char* remedy) {
-    fail(ExitCode::kConfiguration, {.what = what, .why = why, .remedy = remedy});
-  };
-  const char* const lonely = !(checkpoint.every == usual.every) ? "--checkpoint-every"
-                             : checkpoint.keep != usual.keep    ? "--checkpoint-keep"
-                             : checkpoint.best                  ? "--checkpoint-best"
-                             : checkpoint.resume                ? "--resume"
-                                                                : nullptr;
-  if (checkpoint.folder.empty() && lonely != nullptr) {
-    refuse(lonely, "there is no folder of checkpoints", "give --checkpoint DIR too");
-  }
-  if (checkpoint.resume && !checkpoint.resume_from.empty()) {
-    refuse("--resume", "cannot be combined with --resume-from", "give one of the two");
-  }
-  if (!checkpoint.resume_from.empty() && !config.output.load.empty()) {
-    refuse("--load", "cannot be combined with --resume-from, whose file has weights",
-           "give one of the two");
-  }
-  if (checkpoint.best && config.data.test_split == 0) {
-    refuse("--checkpoint-best", "there is no test set to decide which is best",
-           "give --test-split");
   }
 }
 
@@ -430,132 +266,32 @@ void check_micro_steps(const TrainConfig& config) {
   }
 }
 
-/// Recomputation frees the memory of the gradients' factors, so the gradients must be stored.
+/// Not more segments than layers.
 void check_recomputation(const TrainConfig& config) {
   const std::int64_t segments = config.training.recompute;
-  const bool is_auto = segments == kAutoRecompute;
-  if (segments == 1) return;
-  const auto refuse = [&](std::string why, std::string remedy) {
-    fail(ExitCode::kConfiguration, {.what = "--recompute",
-                                    .value = text_of_segments(segments),
-                                    .why = std::move(why),
-                                    .remedy = std::move(remedy)});
-  };
   const auto layers = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
-  if (segments > layers) {
-    refuse(fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
-           fmt::format("give at most {}", layers));
-  }
-  if (is_auto && !config.output.plan) {
-    refuse("works only with --plan", "give --plan too, or a number of segments");
-  }
-  if (is_auto && !config.output.memory) {
-    refuse("there is no memory to fit into", "give --memory too, such as 16GiB");
-  }
-  if (config.training.update == Update::kFused) {
-    refuse(
-        "--update fused makes gradients and update from the activations of all layers at the end "
-        "of the step",
-        "use --update separate");
-  }
-  if (config.parallel.scheme == RankScheme::kFactor) {
-    refuse("--scheme factor gathers and keeps the activations of all layers",
-           "use --scheme ddp or zero1");
-  }
+  if (segments <= layers) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--recompute",
+        .value = text_of_segments(segments),
+        .why = fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
+        .remedy = fmt::format("give at most {}", layers)});
 }
 
-/// Options that need stored gradients.
-void check_update(const TrainConfig& config) {
-  const TrainingConfig& training = config.training;
-  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
-    fail(ExitCode::kConfiguration, {.what = std::move(what),
-                                    .value = std::move(value),
-                                    .why = std::move(why),
-                                    .remedy = std::move(remedy)});
-  };
-  if (training.clip_norm && !training.zero_grad) {
-    refuse("--no-zero-grad", "",
-           "it adds up gradients that are not clipped, so --clip-norm cannot be used",
-           "give one of the two");
-  }
-  if (training.clip_norm && training.update == Update::kPerBucket) {
-    refuse("--update", "per-bucket", "--clip-norm needs the gradients of all buckets first",
-           "use --update separate");
-  }
-  if (config.parallel.bf16_gradients && !training.zero_grad) {
-    refuse("--no-zero-grad", "",
-           "--grad-dtype bf16 rounds the whole sum in each step, which loses the gradients added",
-           "use --grad-dtype fp32");
-  }
-  if (training.update != Update::kFused) return;
-  if (!traits_of(config.optimizer.kind).has_fused_update) {
-    refuse("--update", "fused", "only Adam and AdamW can run inside the weight gradient",
-           fmt::format("use --optimizer {}, or --update separate",
-                       optimizers_with(&OptimizerTraits::has_fused_update)));
-  }
-  if (config.optimizer.amsgrad) {
-    refuse("--update", "fused",
-           "the Adam step inside the weight gradient keeps no maximum for --amsgrad",
-           "leave out --amsgrad, or use --update separate");
-  }
-  if (!training.zero_grad) {
-    refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
-           "use --update separate");
-  }
-  if (training.clip_norm && config.device.precision == Precision::kTf32) {
-    refuse("--clip-norm", fmt::format("{}", *training.clip_norm),
-           "--update fused would find the norm from products in tf32",
-           "use --update separate, or --precision fp32");
-  }
-}
-
-/// Checks 16-bit numbers and loss scaling.
-void check_precision(const TrainConfig& config) {
-  const TrainingConfig& training = config.training;
-  const Precision precision = config.device.precision;
-  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
-    fail(ExitCode::kConfiguration, {.what = std::move(what),
-                                    .value = std::move(value),
-                                    .why = std::move(why),
-                                    .remedy = std::move(remedy)});
-  };
-  const bool is_fp16 = precision == Precision::kFp16;
-  if (training.loss_scale && !is_fp16) {
-    refuse("--loss-scale", text_of_loss_scaling(*training.loss_scale),
-           fmt::format("gradients of {} need none", name_of(precision)),
-           "leave it out, or use --precision fp16");
-  }
-  if (training.loss_scale_window && (!is_fp16 || !loss_scaling_of(config)->dynamic)) {
-    refuse("--loss-scale-window", std::to_string(*training.loss_scale_window),
-           "there is no dynamic loss scale", "use --precision fp16 and --loss-scale dynamic");
-  }
-  if (type_of(precision) != DType::kF32 && !config.device.fusion) {
-    refuse("--fusion", "off",
-           fmt::format("with --precision {} a product is rounded once, after its bias",
-                       name_of(precision)),
-           "use --fusion on, or --precision fp32");
-  }
-  if (!is_fp16 || training.evaluate_only) return;
-  if (training.update == Update::kFused || training.update == Update::kPerBucket) {
-    refuse("--update", std::string(name_of(training.update)),
-           "with --precision fp16 no weight may change before all gradients are known to be finite",
-           "use --update separate, or --precision bf16");
-  }
-  if (!training.zero_grad) {
-    refuse("--no-zero-grad", "", "gradients of different loss scales would add up",
-           "use --precision bf16");
-  }
+void check_loss_scaling(const TrainConfig& config) {
+  const std::optional<std::int64_t> window = config.training.loss_scale_window;
+  const std::optional<LossScaling> scaling = loss_scaling_of(config);
+  if (!window || (scaling && scaling->dynamic)) return;
+  fail(ExitCode::kConfiguration, {.what = "--loss-scale-window",
+                                  .value = std::to_string(*window),
+                                  .why = "there is no dynamic loss scale",
+                                  .remedy = "use --precision fp16 and --loss-scale dynamic"});
 }
 
 void check_training(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
   check_optimizer(config.optimizer);
   check_schedule(config.optimizer);
-  if (training.steps && training.epochs) {
-    fail(ExitCode::kConfiguration, {.what = "--steps",
-                                    .why = "cannot be combined with --epochs",
-                                    .remedy = "give one of the two"});
-  }
   if (!training.epochs && !training.evaluate_only)
     warmup_of(training, training.steps.value_or(kDefaultSteps));
 }
@@ -567,23 +303,6 @@ void check_parallel(const TrainConfig& config) {
                                     .why = "cannot be combined with --global-batch-size",
                                     .remedy = "give one of the two"});
   }
-  if (parallel.seed_per_rank && config.data.kind != DataKind::kRandn) {
-    fail(ExitCode::kConfiguration, {.what = "--data-seeding",
-                                    .value = "per-rank",
-                                    .why = "files hold the same samples for every rank",
-                                    .remedy = "leave it out, or use --data randn"});
-  }
-  const std::pair<bool, const char*> of_ddp[] = {
-      {config.training.update == Update::kPerBucket, "--update per-bucket"},
-      {parallel.whole_first_bucket, "--first-bucket whole"},
-      {parallel.bf16_gradients, "--grad-dtype bf16"},
-      {!parallel.overlap, "--no-overlap"}};
-  for (const auto& [given, option] : of_ddp) {
-    if (!given || parallel.scheme == RankScheme::kDdp) continue;
-    fail(ExitCode::kConfiguration, {.what = option,
-                                    .why = "is about the buckets of --scheme ddp",
-                                    .remedy = "leave it out, or use --scheme ddp"});
-  }
 }
 
 void check_devices(const DeviceConfig& device) {
@@ -594,7 +313,6 @@ void check_devices(const DeviceConfig& device) {
                                     .why = std::move(why),
                                     .remedy = std::move(remedy)});
   };
-  if (device.device != "auto") refuse("cannot be combined with --device", "give one of the two");
   const auto on_cpu = std::ranges::count(device.devices, "cpu");
   if (on_cpu > 0 && on_cpu < std::ssize(device.devices)) {
     refuse("names the CPU and GPUs", "give devices of one kind");
@@ -609,20 +327,6 @@ void check_device(const DeviceConfig& device) {
   check_devices(device);
   const bool on_cpu = device.devices.empty() ? device.device == "cpu" : device.devices[0] == "cpu";
   if (on_cpu) require_fit_for_cpu(device);
-}
-
-void check_output(const OutputConfig& output) {
-  const char* const lonely = output.sort_by && !output.profile           ? "--sort-by"
-                             : output.row_limit && !output.profile       ? "--row-limit"
-                             : output.profile_steps && !output.records() ? "--profile-steps"
-                             : !output.profile_phases.empty() && !output.profile
-                                 ? "--profile-phases"
-                                 : nullptr;
-  if (lonely != nullptr) {
-    fail(ExitCode::kConfiguration, {.what = lonely,
-                                    .why = "there is nothing to profile for",
-                                    .remedy = "give --profile too, or leave it out"});
-  }
 }
 
 /// Of layers with these widths; a double, since the widths may be beyond any integer.
@@ -657,20 +361,15 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
 
 void validate(const TrainConfig& config, TrainerKind trainer) {
   check_values(config, trainer);
-  check_model(config.model);
+  refuse_conflicts(config, trainer);
+  check_dropout(config.model);
+  check_loss(config.model);
   check_training(config);
-  check_update(config);
-  check_precision(config);
-  check_data(config);
-  check_samples(config);
-  check_pinning(config);
+  check_loss_scaling(config);
   check_device(config.device);
   check_parallel(config);
-  check_output(config.output);
-  check_evaluation(config);
   check_int8(config, trainer);
   check_sweep(config);
-  check_checkpoints(config);
   check_micro_steps(config);
   check_recomputation(config);
   check_size(config, config.data.batch_size);

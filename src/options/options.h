@@ -81,6 +81,23 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConf
 /// determine them.
 std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainConfig& config);
 
+/// A row of the table of options that are refused together. A condition is an option that is given
+/// ("clip-norm"), that has one of some values ("scheme=zero1|factor"), or the opposite of either
+/// ("!profile").
+struct Conflict {
+  // The options that are refused, separated by ", ": with their names alone, or with their values,
+  // if they have one of these or, as in "dropout=*", any.
+  std::string_view options;
+  std::string_view when;  // conditions, separated by " & ": refused if all of them hold
+  const char* why;        // {name} stands for the value of that option
+  const char* remedy;
+};
+
+std::span<const Conflict> conflicts();
+
+/// Throws Error(kConfiguration) if options are given that a row refuses.
+void refuse_conflicts(const TrainConfig& config, TrainerKind trainer);
+
 /// Throws Error: kUsage for a value that the option does not allow, in the words of the command
 /// line; kConfiguration for options that contradict each other. Finds every error that can be found
 /// without a device or a file.

@@ -56,7 +56,7 @@ std::vector<BadInput> bad_evaluations() {
     all.push_back({7, evaluation(Arguments{"--load", "w"} + other), 78, other.front() + beside});
   }
   all.push_back(
-      {7, evaluation({"--load", "w", "--profile"}), 78, "--profile and --trace" + beside});
+      {7, evaluation({"--load", "w", "--profile"}), 78, "--profile" + beside});
   return all;
 }
 

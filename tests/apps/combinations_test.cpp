@@ -78,21 +78,23 @@ struct Refusal {
 
 constexpr Refusal kRefusals[] = {
     {"--scheme zero1", "--update per-bucket",
-     "--update per-bucket: is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "--update 'per-bucket': is about the buckets of --scheme ddp; leave it out, or use --scheme "
      "ddp"},
     {"--scheme factor", "--update per-bucket",
-     "--update per-bucket: is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "--update 'per-bucket': is about the buckets of --scheme ddp; leave it out, or use --scheme "
      "ddp"},
     {"--scheme zero1", "--first-bucket whole",
-     "--first-bucket whole: is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "--first-bucket 'whole': is about the buckets of --scheme ddp; leave it out, or use --scheme "
      "ddp"},
     {"--scheme factor", "--first-bucket whole",
-     "--first-bucket whole: is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "--first-bucket 'whole': is about the buckets of --scheme ddp; leave it out, or use --scheme "
      "ddp"},
     {"--scheme zero1", "--grad-dtype bf16",
-     "--grad-dtype bf16: is about the buckets of --scheme ddp; leave it out, or use --scheme ddp"},
+     "--grad-dtype 'bf16': is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "ddp"},
     {"--scheme factor", "--grad-dtype bf16",
-     "--grad-dtype bf16: is about the buckets of --scheme ddp; leave it out, or use --scheme ddp"},
+     "--grad-dtype 'bf16': is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "ddp"},
     {"--scheme zero1", "--no-overlap",
      "--no-overlap: is about the buckets of --scheme ddp; leave it out, or use --scheme ddp"},
     {"--scheme factor", "--no-overlap",

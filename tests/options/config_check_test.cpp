@@ -1,7 +1,12 @@
 // Configurations made by code are checked like those typed by users.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <regex>
+#include <set>
+#include <string>
+#include <string_view>
 
 #include "core/error.h"
 #include "options/options.h"
@@ -113,6 +118,23 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
     EXPECT_EQ(refusal.line, line);
     EXPECT_EQ(refusal.code, 2);
   }
+}
+
+TEST(Conflicts, NameOptionsOfThePrograms) {
+  std::set<std::string_view> names;
+  for (const TrainerKind trainer : kValuesOf<TrainerKind>) {
+    for (const std::string_view name : names_of_options(trainer)) names.insert(name);
+  }
+  const std::regex word("[a-z][a-z0-9-]*(=[a-z0-9*|-]+)?");
+  int count = 0;
+  for (const Conflict& conflict : conflicts()) {
+    const std::string text = fmt::format("{} {}", conflict.options, conflict.when);
+    for (std::sregex_iterator it(text.begin(), text.end(), word), end; it != end; ++it, ++count) {
+      const std::string condition = it->str();
+      EXPECT_TRUE(names.contains(condition.substr(0, condition.find('=')))) << condition;
+    }
+  }
+  EXPECT_GT(count, 100);
 }
 
 TEST(Config, TakesEveryNumberThatIsOneInFloat32) {

@@ -1,0 +1,202 @@
+// The table of options that are refused together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "options/options.h"
+
+namespace barestep {
+namespace {
+
+constexpr const char* kUseFiles = "use --data with files";
+constexpr const char* kGiveOne = "give one of the two";
+
+constexpr Conflict kConflicts[] = {
+    // The model.
+    {"dropout=*", "activation=none", "follows activations, and --activation none has none",
+     "leave it out, or use --activation relu"},
+    {"layers", "dim", "cannot be combined with --dim", "give --layers, or --dim and --depth"},
+    {"layers", "depth", "cannot be combined with --depth", "give --layers, or --dim and --depth"},
+    {"label-smoothing=*", "!loss=cross-entropy", "only --loss cross-entropy has it",
+     "leave it out, or use --loss cross-entropy"},
+    // Training.
+    {"nesterov", "optimizer=sgd & !momentum", "needs momentum",
+     "give --momentum 0.9, or leave it out"},
+    {"lr-min", "!lr-schedule=linear|cosine", "only --lr-schedule linear or cosine has it",
+     "leave it out, or use --lr-schedule cosine"},
+    {"lr-step, lr-gamma", "!lr-schedule=step", "only --lr-schedule step has it",
+     "leave it out, or use --lr-schedule step"},
+    {"steps", "epochs", "cannot be combined with --epochs", kGiveOne},
+    {"no-zero-grad", "clip-norm",
+     "it adds up gradients that are not clipped, so --clip-norm cannot be used", kGiveOne},
+    {"update=per-bucket", "clip-norm", "--clip-norm needs the gradients of all buckets first",
+     "use --update separate"},
+    {"no-zero-grad", "grad-dtype=bf16",
+     "--grad-dtype bf16 rounds the whole sum in each step, which loses the gradients added",
+     "use --grad-dtype fp32"},
+    {"update=fused", "!optimizer=adam|adamw",
+     "only Adam and AdamW can run inside the weight gradient",
+     "use --optimizer adam or adamw, or --update separate"},
+    {"update=fused", "amsgrad",
+     "the Adam step inside the weight gradient keeps no maximum for --amsgrad",
+     "leave out --amsgrad, or use --update separate"},
+    {"no-zero-grad", "update=fused", "--update fused stores no gradients that could add up",
+     "use --update separate"},
+    {"clip-norm=*", "update=fused & precision=tf32",
+     "--update fused would find the norm from products in tf32",
+     "use --update separate, or --precision fp32"},
+    {"recompute=auto", "!plan", "works only with --plan",
+     "give --plan too, or a number of segments"},
+    {"recompute=auto", "!memory", "there is no memory to fit into",
+     "give --memory too, such as 16GiB"},
+    {"recompute=*", "update=fused",
+     "--update fused makes gradients and update from the activations of all layers at the end of "
+     "the step",
+     "use --update separate"},
+    {"recompute=*", "scheme=factor",
+     "--scheme factor gathers and keeps the activations of all layers",
+     "use --scheme ddp or zero1"},
+    // Precision.
+    {"loss-scale=*", "!precision=fp16", "gradients of {precision} need none",
+     "leave it out, or use --precision fp16"},
+    {"fusion=off", "precision=bf16|fp16",
+     "with --precision {precision} a product is rounded once, after its bias",
+     "use --fusion on, or --precision fp32"},
+    {"update=fused|per-bucket", "precision=fp16 & !evaluate-only",
+     "with --precision fp16 no weight may change before all gradients are known to be finite",
+     "use --update separate, or --precision bf16"},
+    {"no-zero-grad", "precision=fp16 & !evaluate-only",
+     "gradients of different loss scales would add up", "use --precision bf16"},
+    {"quantization=*", "!precision=int8", "only --precision int8 quantises",
+     "leave it out, or add --precision int8"},
+    {"fusion=off", "precision=int8 & evaluate-only",
+     "a product in int8 ends in its bias and activation", "leave it out, or use --precision fp32"},
+    {"autotune=*", "precision=int8 & evaluate-only & !autotune=off",
+     "there is no choice of int8 products", "leave it out, or use --precision fp32"},
+    // Data.
+    {"loss=cross-entropy|bce", "data=randn", "needs labels, and --data randn has none", kUseFiles},
+    {"epochs, test-split", "data=randn", "--data randn is not a fixed set of samples", kUseFiles},
+    {"no-shuffle", "data=randn", "--data randn has no order to keep", kUseFiles},
+    {"input-scale", "data=randn", "--data randn reads no numbers from files", kUseFiles},
+    {"standardize", "data=randn", "--data randn is drawn with mean 0 and standard deviation 1",
+     kUseFiles},
+    {"standardize", "evaluate-only & !test-split",
+     "means and deviations are those of the training set, and all of --data is evaluated",
+     "give the files and the --test-split of the training"},
+    {"early-stop", "!test-split & !evaluate-only", "there is no test set to decide when to stop",
+     "give --test-split"},
+    {"no-pin", "graph", "a graph cannot hold copies to and from pageable memory",
+     "leave out --no-pin or --graph"},
+    // Devices and ranks.
+    {"devices=*", "device", "cannot be combined with --device", kGiveOne},
+    {"data-seeding=per-rank", "!data=randn", "files hold the same samples for every rank",
+     "leave it out, or use --data randn"},
+    {"update=per-bucket, first-bucket=whole, grad-dtype=bf16, no-overlap", "!scheme=ddp",
+     "is about the buckets of --scheme ddp", "leave it out, or use --scheme ddp"},
+    // Output.
+    {"sort-by, row-limit, profile-phases", "!profile", "there is nothing to profile for",
+     "give --profile too, or leave it out"},
+    {"profile-steps", "!profile & !trace", "there is nothing to profile for",
+     "give --profile too, or leave it out"},
+    {"evaluate-only", "!load", "there are no weights to evaluate", "give --load FILE"},
+    {"evaluate-only", "data=randn", "there are no samples to evaluate with",
+     "give files by --data"},
+    {"save, profile, trace, tensorboard, monitor, epochs, steps, early-stop, accumulate, "
+     "recompute, graph, checkpoint, resume-from, time-limit",
+     "evaluate-only", "cannot be combined with --evaluate-only, which trains nothing",
+     "leave one of the two out"},
+    {"checkpoint-every, checkpoint-keep, checkpoint-best, resume", "!checkpoint",
+     "there is no folder of checkpoints", "give --checkpoint DIR too"},
+    {"resume", "resume-from", "cannot be combined with --resume-from", kGiveOne},
+    {"load", "resume-from", "cannot be combined with --resume-from, whose file has weights",
+     kGiveOne},
+    {"checkpoint-best", "!test-split", "there is no test set to decide which is best",
+     "give --test-split"},
+};
+
+std::vector<std::string_view> split(std::string_view text, std::string_view separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end != std::string_view::npos) text.remove_prefix(end + separator.size());
+  }
+  return parts;
+}
+
+/// The option of the trainer; null if it has none of this name.
+const Option* option_called(std::string_view name, TrainerKind trainer) {
+  const std::span<const Option> options = options_of(trainer);
+  const auto found = std::ranges::find(options, name, &Option::name);
+  return found == options.end() ? nullptr : &*found;
+}
+
+/// A condition of the table.
+struct Condition {
+  explicit Condition(std::string_view text) : is_opposite(text.starts_with('!')) {
+    if (is_opposite) text.remove_prefix(1);
+    const std::vector<std::string_view> sides = split(text, "=");
+    name = sides.front();
+    if (sides.size() > 1) values = split(sides[1], "|");
+  }
+
+  [[nodiscard]] bool holds(const TrainConfig& config, TrainerKind trainer) const {
+    return is_met(config, trainer) != is_opposite;
+  }
+
+  bool is_opposite;
+  std::string_view name;
+  std::vector<std::string_view> values{};  // empty: given
+
+ private:
+  [[nodiscard]] bool is_met(const TrainConfig& config, TrainerKind trainer) const {
+    const Option* const option = option_called(name, trainer);
+    if (option == nullptr) return false;
+    const std::optional<std::string> text = option->value.text(config);
+    if (values.empty() || values.front() == "*") return text && text != option->value.text({});
+    return text && std::ranges::find(values, *text) != values.end();
+  }
+};
+
+/// The text with the values of the options that it names in braces.
+std::string with_values(std::string text, const TrainConfig& config, TrainerKind trainer) {
+  for (std::size_t begin = 0; (begin = text.find('{', begin)) != std::string::npos;) {
+    const std::size_t end = text.find('}', begin);
+    const Option* const option = option_called(text.substr(begin + 1, end - begin - 1), trainer);
+    BARESTEP_REQUIRE(option != nullptr, "a text names an option of the program");
+    text.replace(begin, end + 1 - begin, option->value.text(config).value_or(""));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::span<const Conflict> conflicts() {
+  return kConflicts;
+}
+
+void refuse_conflicts(const TrainConfig& config, TrainerKind trainer) {
+  const auto holds = [&](std::string_view condition) {
+    return Condition(condition).holds(config, trainer);
+  };
+  for (const Conflict& conflict : kConflicts) {
+    for (const std::string_view given : split(conflict.options, ", ")) {
+      if (!holds(given) || !std::ranges::all_of(split(conflict.when, " & "), holds)) continue;
+      const Condition refused(given);
+      const Option& option = *option_called(refused.name, trainer);
+      fail(ExitCode::kConfiguration,
+           {.what = fmt::format("--{}", option.name),
+            .value = refused.values.empty() ? "" : option.value.text(config).value_or(""),
+            .why = with_values(conflict.why, config, trainer),
+            .remedy = conflict.remedy});
+    }
+  }
+}
+
+}  // namespace barestep
