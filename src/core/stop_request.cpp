@@ -40,11 +40,18 @@ extern "C" void note_continuation(int /*signal*/) {
 
 }  // namespace
 
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 void take_stop_signals(SecondSignal second) {
   struct sigaction action {};
   action.sa_flags = SA_RESTART;
   action.sa_handler = &note_stop_signal;
   sigaction(SIGUSR1, &action, nullptr);
+  // Shells and the kernel each send one when a terminal closes, so the second is no wish of a user.
+  if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);
   if (second == SecondSignal::kEndsAtOnce) action.sa_handler = &note_stop_signal_or_end;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);

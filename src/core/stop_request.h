@@ -1,5 +1,6 @@
 // Requests to stop early, by a signal: SIGINT from Ctrl-C; SIGTERM, which launchers and Slurm send
-// before they kill; or SIGUSR1, which `sbatch --signal=USR1@60` sends before the time limit.
+// before they kill; SIGHUP, when a terminal is closed; or SIGUSR1, which `sbatch --signal=USR1@60`
+// sends before the time limit.
 #pragma once
 
 #include <atomic>
@@ -12,8 +13,12 @@ enum class SecondSignal {
   kIsIgnored    // launchers may send several, and end what takes too long with SIGKILL
 };
 
+/// Whether the signal is ignored, as nohup(1) lets a program start with SIGHUP.
+bool is_ignored(int signal);
+
 /// From now on, the signals set the flag. A second signal within 0.2 s counts as the first, because
-/// timeout(1) sends each twice. SIGCONT is noted too.
+/// timeout(1) sends each twice. SIGHUP stays ignored if it was ignored at the start, as nohup(1)
+/// asks. SIGCONT is noted too.
 void take_stop_signals(SecondSignal second);
 
 /// Requests a stop from within the program.

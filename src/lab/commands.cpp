@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/output_file.h"
+#include "core/stop_request.h"
 #include "core/text_table.h"
 #include "kernels/make_device.h"
 #include "lab/checkpoint_report.h"
@@ -131,8 +132,10 @@ void print_prediction(const Report& report) {
 }
 
 void let_signals_stop_children() {
-  std::signal(SIGINT, [](int) { stop_children(); });
-  std::signal(SIGTERM, [](int) { stop_children(); });
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (signal == SIGHUP && is_ignored(signal)) continue;
+    std::signal(signal, [](int) { stop_children(); });
+  }
 }
 
 std::filesystem::path folder_of_programs() {

@@ -50,6 +50,15 @@ std::vector<std::string> setting_differences(const StateJson& stored, const Rank
   return found;
 }
 
+/// "10 samples", "10 samples padded to 12", "8 of 10 samples": which samples the steps of an epoch
+/// take depends on its length.
+std::string epoch_text(const StepSpec& spec) {
+  const std::string samples = counted(spec.train_rows, "sample");
+  const std::int64_t rows = spec.epoch_rows();
+  if (rows > spec.train_rows) return fmt::format("{} padded to {}", samples, grouped(rows));
+  return rows < spec.train_rows ? fmt::format("{} of {}", grouped(rows), samples) : samples;
+}
+
 std::int64_t steps_of_run(const TrainConfig& config, const StepSpec& spec) {
   return steps_of(config.training, spec.epoch_rows(), spec.step_rows());
 }
@@ -62,6 +71,8 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
       {"the learning rate", text_of_number(full_learning_rate(config.optimizer, spec.ranks))},
       {"--data", std::string(name_of(config.data.kind))}};
   for (auto& each : settings_of_data(config)) settings.push_back(std::move(each));
+  // Ranks may pad an epoch to equal shares.
+  if (spec.train_rows > 0) settings.emplace_back("an epoch", epoch_text(spec));
   // An option that is set to its default does not make a different run.
   TrainConfig with_all = config;
   with_all.optimizer = with_defaults(config.optimizer);

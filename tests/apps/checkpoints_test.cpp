@@ -455,11 +455,11 @@ TEST_F(CheckpointedRuns, PlanTheCopyThatIsWritten) {
 
 TEST_F(CheckpointedRuns, GoOnToTheBitAfterASignal) {
   for (const char* const program : {MLP_SINGLE, MLP_DP}) {
-    for (const char* const signal : {"INT", "TERM", "USR1"}) {
+    for (const char* const signal : {"INT", "TERM", "USR1", "HUP"}) {
       SCOPED_TRACE(std::string(program) + " " + signal);
       const Arguments resumes = {"--checkpoint", "c", "--resume"};
       const auto cut = run(
-          {"/bin/bash", "-c",
+          {"/usr/bin/env", "--default-signal=HUP", "/bin/bash", "-c",
            fmt::format("set -m; {} {} --steps 1000000 --metrics m --log-every 7 & until grep -qs "
                        "queued_s m; do sleep 0.01; done; kill -{} %1; wait %1",
                        program, fmt::join(kRandomRun + resumes, " "), signal)},
@@ -475,6 +475,27 @@ TEST_F(CheckpointedRuns, GoOnToTheBitAfterASignal) {
       for (const char* name : {"c", "m"}) std::filesystem::remove_all(folder() / name);
     }
   }
+}
+
+/// As by nohup; the shell's and the kernel's signal may also come one after the other.
+TEST_F(CheckpointedRuns, OutliveAClosedTerminal) {
+  const auto closed_during = [&](const std::string& setting, const Arguments& arguments) {
+    return run({"/usr/bin/env", setting, "/bin/bash", "-c",
+                fmt::format("set -m; {} {} >out & until grep -qs 'Step 00' out; do sleep 0.01; "
+                            "done; kill -HUP $!; sleep 0.4; kill -HUP $!; wait $!",
+                            MLP_SINGLE, fmt::join(kRandomRun + arguments, " "))},
+               {});
+  };
+  const Arguments slow = {"--delay-ms", "700", "--steps"};
+  const auto ignored = closed_during("--ignore-signal=HUP", slow + Arguments{"3"});
+  EXPECT_EQ(ignored.exit_code, 0) << ignored.err;
+  EXPECT_THAT(bytes("out"), HasSubstr("\nStep 02 | "));
+  std::filesystem::remove(folder() / "out");
+  const auto ended = closed_during("--default-signal=HUP",
+                                   slow + Arguments{"100", "--checkpoint", "c", "--save", "w"});
+  EXPECT_EQ(ended.exit_code, 75) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("asked to stop, ended after step "),
+                               HasSubstr(" and wrote 'w' and 'c/step-")));
 }
 
 /// With such a large learning rate, the test loss grows immediately.

@@ -33,9 +33,12 @@ class CheckpointedJobs : public TempDirTest {
     EXPECT_EQ(result.exit_code, 0) << result.err;
   }
 
-  [[nodiscard]] ProcessResult ddp(int ranks, const Arguments& arguments) const {
+  [[nodiscard]] ProcessResult launch(int ranks, const Arguments& arguments) const {
     return shell(fmt::format("exec mpirun -np {} '{}' {}", ranks, MLP_DDP,
-                             fmt::join(on_cpu(kJob + arguments), " ")));
+                             fmt::join(on_cpu(arguments), " ")));
+  }
+  [[nodiscard]] ProcessResult ddp(int ranks, const Arguments& arguments) const {
+    return launch(ranks, kJob + arguments);
   }
 
   /// The loss of each step.
@@ -106,6 +109,59 @@ TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
     }
     expect_near(losses("m"), whole);
   }
+}
+
+/// 30 samples for training, of which four ranks take two twice, so that each has eight.
+Arguments file_job(const char* batch, const char* epochs) {
+  return {"--data",
+          "idx:x.idx,y.idx",
+          "--layers",
+          "6,12,4",
+          "--gemm",
+          "reference",
+          "--lr",
+          "0.01",
+          "--test-split",
+          "0.25",
+          "--global-batch-size",
+          batch,
+          "--epochs",
+          epochs};
+}
+
+TEST_F(CheckpointedJobs, GoOnOnlyWhereAnEpochHasTheSameSamples) {
+  number_run(folder());
+  const auto expect_refused = [&](const Arguments& job, const std::string& here) {
+    std::filesystem::remove_all(folder() / "c");
+    expect_success(launch(4, job + kResumes));
+    const auto other = launch(1, job + kResumes);
+    EXPECT_EQ(other.exit_code, 78);
+    EXPECT_THAT(other.err,
+                StartsWith(fmt::format(
+                    "mlp_ddp: error: checkpoint 'c/step-000000004.safetensors': is of "
+                    "another run: an epoch is 30 samples padded to 32 in the checkpoint and "
+                    "{} here; give the options of that run, or start a new one from its "
+                    "weights with --load\n",
+                    here)));
+  };
+  for (const char* const scheme : {"ddp", "zero1", "factor"}) {
+    expect_refused(file_job("8", "1") + Arguments{"--scheme", scheme}, "30 samples");
+  }
+  expect_refused(file_job("8", "1") + Arguments{"--drop-last"}, "24 of 30 samples");
+  // With fewer steps an epoch, the run would seem to be complete here.
+  expect_refused(file_job("31", "2"), "30 samples");
+}
+
+TEST_F(CheckpointedJobs, GoOnOnOtherRanksWhoseEpochsHaveTheSameSamples) {
+  number_run(folder());
+  const auto run = [&](int ranks, const char* epochs, const Arguments& more) {
+    expect_success(launch(ranks, file_job("6", epochs) + Arguments{"--drop-last"} + more));
+  };
+  run(1, "3", {"--metrics", "of_whole"});
+  run(4, "1", kResumes);
+  run(1, "2", kResumes);
+  run(3, "3", kResumes);
+  expect_near(losses("m"), losses("of_whole"));
 }
 
 TEST_F(CheckpointedJobs, GoOnOnOneDeviceAndOnSeveral) {

@@ -323,15 +323,17 @@ TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
                     "or directory; only mpirun will report a rank that dies\n$"));
 }
 
-/// mpirun passes USR1 to all ranks; here TERM goes to only one of them.
+/// mpirun passes USR1 to all ranks; here TERM and HUP go to only one of them.
 TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
-  for (const char* const signal : {"kill -USR1 $job", "pkill -TERM -P $job -n"}) {
+  for (const char* const signal :
+       {"kill -USR1 $job", "pkill -TERM -P $job -n", "pkill -HUP -P $job -n"}) {
     SCOPED_TRACE(signal);
-    const auto result = shell(fmt::format(
-        "rm -f w m && {{ mpirun -np 3 ./mlp_ddp --device cpu --threads 1 --dim 8 --depth 1 --steps "
-        "100000 --delay-ms 2 --log-every 7 --metrics m --save w & }} && job=$! && "
-        "until grep -qs queued_s m; do sleep 0.01; done && {}; wait $job",
-        signal));
+    const auto result = shell(
+        fmt::format("rm -f w m && {{ env --default-signal=HUP mpirun -np 3 ./mlp_ddp --device cpu "
+                    "--threads 1 --dim 8 --depth 1 --steps "
+                    "100000 --delay-ms 2 --log-every 7 --metrics m --save w & }} && job=$! && "
+                    "until grep -qs queued_s m; do sleep 0.01; done && {}; wait $job",
+                    signal));
     EXPECT_EQ(result.exit_code, 75) << result.err;
     std::map<int, int> last;
     for (const json& record : records("m")) last[record.at("rank")] = record.at("step");

@@ -120,6 +120,18 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   EXPECT_TRUE(std::filesystem::exists(folder() / "lab/report.html"));
 }
 
+/// The trainers it starts are in groups of their own, which no terminal ends.
+TEST_F(MlpLab, EndsItsTrainersWithTheTerminal) {
+  const ProcessResult ended = run_process(
+      {"/usr/bin/env", "--default-signal=HUP", "/bin/bash", "-c",
+       "set -m; \"$0\" run warmup --device cpu --quick --output s --card \"$1\" & "
+       "until pgrep -P $! mlp_ || ! kill -0 $!; do sleep 0.01; done; kill -HUP $!; wait $!",
+       MLP_LAB, card()},
+      {.working_directory = folder()});
+  EXPECT_EQ(ended.exit_code, 75) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("error: study: it was interrupted; "));
+}
+
 TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
   const ProcessResult result =
       run({"run", "profile", "--quick", "--starts", "1", "--device", "cpu", "--card", card()});
