@@ -86,25 +86,33 @@ class Simulation {
   struct Speeds {
     double kernels = 1;
     double collectives = 1;
+    std::map<int, int> senders{};  // nodes that send from a device, by device
   };
 
   [[nodiscard]] Speeds speeds() const {
     int working = 0;
     bool exchanges = false;
+    Speeds speeds;
     for (const std::size_t i : running_) {
       const Node& node = program_.nodes()[i];
       if (!is_pause(node)) ++working;
       exchanges = exchanges || std::holds_alternative<Collective>(node.op);
+      if (const auto device = sender_of(node)) ++speeds.senders[*device];
     }
-    const double shared =
+    speeds.collectives =
         working > sharing_.at_once ? sharing_.at_once / working / sharing_.contention : 1;
-    return {.kernels = exchanges ? shared / sharing_.kernel_slowdown : shared,
-            .collectives = shared};
+    speeds.kernels = exchanges ? speeds.collectives / sharing_.kernel_slowdown : speeds.collectives;
+    return speeds;
+  }
+
+  [[nodiscard]] std::optional<int> sender_of(const Node& node) const {
+    return sharing_.sends_from ? sharing_.sends_from(node) : std::nullopt;
   }
 
   [[nodiscard]] double speed_of(std::size_t i, const Speeds& speeds) const {
     const Node& node = program_.nodes()[i];
     if (is_pause(node)) return 1;
+    if (const auto device = sender_of(node)) return 1.0 / speeds.senders.at(*device);
     return std::holds_alternative<Collective>(node.op) ? speeds.collectives : speeds.kernels;
   }
 
@@ -248,10 +256,8 @@ double collective_s(const Collective& collective, const MachineCard& card, int r
   if (tensors.size() > 1 && !card.on_gpu) {
     return in_memory_s(collective, tensors.front(), tensors.size(), card, load);
   }
-  const double all = all_reduce_s(card, static_cast<double>(tensors.front().bytes()),
-                                  std::max(static_cast<int>(tensors.size()), ranks));
-  // A broadcast or a reduce to one rank moves half the bytes of an all-reduce.
-  return std::holds_alternative<AllReduce>(collective) ? all : all / 2;
+  return exchange_s(card, exchange_of(collective), static_cast<double>(tensors.front().bytes()),
+                    std::max(static_cast<int>(tensors.size()), ranks));
 }
 
 /// The number of lanes of one process that run at full speed at once.
@@ -263,15 +269,14 @@ double lanes_at_once(const Workload& workload, const MachineCard& card) {
   return workload.trainer == TrainerKind::kDdp ? cores / workload.ranks : cores;
 }
 
-/// The bytes of a copy that crosses a link between GPUs; nothing for other ops.
-std::optional<double> bytes_between_gpus(const Program& program, const DeviceOp& op,
-                                         const MachineCard& card) {
-  const auto* copy = std::get_if<Copy>(&op);
-  if (copy == nullptr || !card.on_gpu || card.node.tables.empty()) return std::nullopt;
+/// A copy that crosses a link between GPUs; nothing for other ops.
+const Copy* copy_between_gpus(const Program& program, const Node& node, const MachineCard& card) {
+  const auto* op = std::get_if<DeviceOp>(&node.op);
+  const auto* copy = op == nullptr ? nullptr : std::get_if<Copy>(op);
+  if (copy == nullptr || !card.on_gpu || !card.node.is_known()) return nullptr;
   const Buffers& buffers = program.buffers();
   const Buffer &to = buffers[copy->to.buffer], &from = buffers[copy->from.buffer];
-  if (to.device == from.device || to.pinned || from.pinned) return std::nullopt;
-  return static_cast<double>(copy->to.bytes());
+  return to.device == from.device || to.pinned || from.pinned ? nullptr : copy;
 }
 
 }  // namespace
@@ -282,12 +287,10 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
   if (const auto* collective = std::get_if<Collective>(&node.op)) {
     return collective_s(*collective, card, run.ranks, load);
   }
-  const DeviceOp& op = std::get<DeviceOp>(node.op);
-  // Two ranks send each other as many bytes as they sum.
-  if (const auto bytes = bytes_between_gpus(program, op, card)) {
-    return all_reduce_s(card, *bytes, 2);
+  if (const Copy* copy = copy_between_gpus(program, node, card)) {
+    return copy_s(card, static_cast<double>(copy->to.bytes()));
   }
-  return device_op_s(op, card, load, run.precision);
+  return device_op_s(std::get<DeviceOp>(node.op), card, load, run.precision);
 }
 
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
@@ -301,11 +304,17 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const WorkloadPrograms programs(workload, rank);
   const Program& program = programs.step();
   const MachineLoad* load = card.load_of(run.ranks, run.threads);
+  const auto sends_from = [&](const Node& node) -> std::optional<int> {
+    const Copy* copy = copy_between_gpus(program, node, card);
+    if (copy == nullptr) return std::nullopt;
+    return program.buffers()[copy->from.buffer].device;
+  };
   SimulatedStep step =
       simulate(program, [&](const Node& node) { return node_s(program, node, card, run); },
                {.at_once = lanes_at_once(workload, card),
                 .contention = load == nullptr ? 1 : load->contention,
-                .kernel_slowdown = card.on_gpu ? card.links_of(run.ranks).kernel_slowdown : 1});
+                .kernel_slowdown = card.on_gpu ? card.links_of(run.ranks).kernel_slowdown : 1,
+                .sends_from = sends_from});
   if (rank != 0) {
     const double waited_s = 1e-3 * slow->delay_ms;
     step.phase_s[Phase::kInjected] -= waited_s;

@@ -37,6 +37,8 @@ struct Sharing {
   double contention = 1;
   /// Factor by which kernels take longer while a collective runs.
   double kernel_slowdown = 1;
+  /// The device whose link a node alone could fill, if any; such nodes share it evenly.
+  std::function<std::optional<int>(const Node&)> sends_from = nullptr;
 };
 
 /// Walks the nodes of an ordered training step. Each begins when its lanes are free and the nodes
@@ -75,8 +77,8 @@ struct NodeSetting {
 /// (machine_card.h), and is at least a launch. On other machines it is the time of its flops or of
 /// its bytes, whichever is longer, plus a launch (the roofline of Williams, Waterman and Patterson
 /// 2009); a product's flops run at the rate of large products times its busy_share(). A collective
-/// follows all_reduce_s(). A copy between GPUs takes as long as an all-reduce of two; devices of
-/// one process that share their memory copy and add there.
+/// takes exchange_s(), a copy between GPUs copy_s(); devices of one process that share their memory
+/// copy and add there.
 double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run);
 

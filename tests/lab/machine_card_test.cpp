@@ -33,7 +33,7 @@ TEST(MachineCards, HaveABusBandwidthForEachRankCount) {
   const MachineCard h200 = load_card("h200-nvlink");
   constexpr double kGib = 1 << 30;
   const auto gb_per_s = [&](double bytes, int ranks) {
-    return bus_bandwidth(h200, bytes, ranks) / 1e9;
+    return bus_bandwidth(h200, Exchange::kAllReduce, bytes, ranks) / 1e9;
   };
   for (const auto& [ranks, published] :
        {std::pair{4, 363.3}, {5, 414.2}, {6, 435.6}, {7, 460.0}, {8, 473.1}}) {
@@ -48,12 +48,45 @@ TEST(MachineCards, HaveABusBandwidthForEachRankCount) {
 
 TEST(MachineCards, InterpolateBetweenRankCounts) {
   MachineCard card{.name = "made up", .node_ranks = 8};
-  card.node.tables = {{2, {{1e9, 1e9 / 100e9}}},
-                      {8, {{1e6, 1.75e6 / 50e9}, {1e9, 1.75e9 / 400e9}}}};
-  EXPECT_NEAR(bus_bandwidth(card, 1e9, 2), 100e9, 1);
-  EXPECT_NEAR(bus_bandwidth(card, 1e9, 4), 200e9, 1e3) << "half-way, in logarithms";
-  EXPECT_NEAR(bus_bandwidth(card, 1e9, 8), 400e9, 1);
-  EXPECT_NEAR(bus_bandwidth(card, 1e6, 2), 100e9 / 8, 1e3) << "in proportion to the longer table";
+  card.node.tables[Exchange::kAllReduce] = {{2, {{1e9, 1e9 / 100e9}}},
+                                            {8, {{1e6, 1.75e6 / 50e9}, {1e9, 1.75e9 / 400e9}}}};
+  const auto bandwidth = [&](double bytes, int ranks) {
+    return bus_bandwidth(card, Exchange::kAllReduce, bytes, ranks);
+  };
+  EXPECT_NEAR(bandwidth(1e9, 2), 100e9, 1);
+  EXPECT_NEAR(bandwidth(1e9, 4), 200e9, 1e3) << "half-way, in logarithms";
+  EXPECT_NEAR(bandwidth(1e9, 8), 400e9, 1);
+  EXPECT_NEAR(bandwidth(1e6, 2), 100e9 / 8, 1e3) << "in proportion to the longer table";
+}
+
+// The published table: 8 x H200, 16 GiB, nccl-tests. NVLS sums in the switches, so it is for
+// all-reduces; the others run as rings, whose rate is that of all-reduces without NVLS.
+TEST(MachineCards, HaveARateForEachKindOfExchange) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  constexpr double kGib = 1 << 30;
+  const auto gb_per_s = [&](Exchange exchange, double bytes, int ranks) {
+    return bus_bandwidth(h200, exchange, bytes, ranks) / 1e9;
+  };
+  EXPECT_NEAR(gb_per_s(Exchange::kAllGather, 16 * kGib, 8), 361.4, 0.1);
+  EXPECT_NEAR(gb_per_s(Exchange::kReduceScatter, 16 * kGib, 8), 362.9, 0.1);
+  for (const Exchange exchange : {Exchange::kBroadcast, Exchange::kReduce}) {
+    EXPECT_NEAR(gb_per_s(exchange, 8 * kGib, 8), 365.6, 0.2);
+    EXPECT_NEAR(gb_per_s(exchange, 8 * kGib, 2), 363.3, 0.2);
+    // Every byte crosses the link to a second GPU, so it takes as long as the sum of two.
+    EXPECT_NEAR(exchange_s(h200, exchange, kGib, 2), all_reduce_s(h200, kGib, 2), 5e-6);
+  }
+  EXPECT_NEAR(copy_s(h200, 376e9), 1, 1e-5);
+  EXPECT_EQ(exchange_s(h200, Exchange::kReduce, kGib, 1), 0);
+}
+
+/// Another kind takes the share of an all-reduce that its bytes are.
+TEST(MachineCards, DeriveOtherKindsFromMeasuredAllReduces) {
+  MachineCard card{.name = "four cores", .on_gpu = false};
+  card.loads = {{.ranks = 4, .all_reduce = {{8, 1e-3}, {16, 3e-3}}}};
+  EXPECT_DOUBLE_EQ(exchange_s(card, Exchange::kAllReduce, 12, 4), 2e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, Exchange::kReduceScatter, 12, 4), 1e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, Exchange::kAllGather, 12, 4), 1e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, Exchange::kBroadcast, 12, 4), 2e-3 / 1.5);
 }
 
 TEST(MachineCards, TakeLongerForMoreBytes) {
@@ -81,9 +114,9 @@ TEST(MachineCards, TakeLongerForMoreRanksWhereTheBusIsTheSame) {
 }
 
 TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
-  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 11}, {"h100-infiniband", 19},
-                                                      {"h100-nvlink", 15}, {"h200-nvlink", 15},
-                                                      {"t4", 7},           {"v100-pcie", 9}};
+  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 13}, {"h100-infiniband", 31},
+                                                      {"h100-nvlink", 24}, {"h200-nvlink", 24},
+                                                      {"t4", 7},           {"v100-pcie", 10}};
   for (const std::string& name : card_names()) {
     const MachineCard card = load_card(name);
     EXPECT_EQ(card.stated.size(), figures.at(name)) << name;
@@ -103,6 +136,9 @@ TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
   EXPECT_EQ(value_of("node.latency_s"), "8.40 us");
   EXPECT_EQ(value_of("node.kernel_slowdown"), "1.22x");
   EXPECT_EQ(value_of("node.all_reduce of 4 ranks"), "363 GB/s on the bus with 8.00 GiB");
+  EXPECT_EQ(value_of("node.all_gather of 8 ranks"), "361 GB/s on the bus with 16.00 GiB");
+  EXPECT_EQ(value_of("node.ring of 8 ranks"), "366 GB/s on the bus with 8.00 GiB");
+  EXPECT_EQ(value_of("node.link_bytes_per_s"), "450 GB/s");
 }
 
 class CardFiles : public TempDirTest {};
@@ -134,6 +170,8 @@ TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
   const json table = good["node"]["all_reduce"];
   refused_with("/node/all_reduce", json::array({table, table}),
                "node.all_reduce[1].ranks is 2 after 2; rank counts must ascend");
+  refused_with("/node/all_reduce/algorithm", "Tree",
+               "node.all_reduce.algorithm is neither Ring nor NVLS");
   refused_with("/node/kernel_slowdown/value", 0.5,
                "node.kernel_slowdown.value is 0.5, not a number from 1 to 1000000");
   refused_with("/device/multiprocessors/value", 0,
@@ -188,7 +226,7 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
   card.loads = {
       {.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = {{"copy", 1, 64, 1e9}}},
       {.ranks = 2, .rates = {{"copy", 1, 64, 1e9}}, .all_reduce = {{4, 1e-9}, {8, 1e-3}}}};
-  card.node.tables = {{2, card.loads.back().all_reduce}, {4, {{8, 1e-3}}}};
+  card.node.tables[Exchange::kAllReduce] = {{2, card.loads.back().all_reduce}, {4, {{8, 1e-3}}}};
   const MachineCard read = load_card(file("card.json", json_of(card)).string());
   EXPECT_EQ(json_of(read), json_of(card));
   const auto stated = [&](const std::string& name) {

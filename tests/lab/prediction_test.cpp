@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
+#include <string>
 
 #include "core/program.h"
 #include "lab/experiment.h"
@@ -135,7 +138,7 @@ MachineCard two_cores() {
                  .host_s = 2e-3,
                  .rates = rates(50e9),
                  .all_reduce = {{4, 1e-9}, {1 << 20, 1e-3}, {4 << 20, 4e-3}}}};
-  card.node.tables = {{2, card.loads.back().all_reduce}};
+  card.node.tables[Exchange::kAllReduce] = {{2, card.loads.back().all_reduce}};
   return card;
 }
 
@@ -164,7 +167,7 @@ TEST(MeasuredMachines, PredictRanksThatShareAGpu) {
   MachineCard card = two_cores();
   card.on_gpu = true;
   card.node_ranks = 1;
-  card.node.tables.clear();
+  card.node.tables = {};
   card.loads.resize(1);
   card.loads.front().threads = 0;
   Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
@@ -174,7 +177,7 @@ TEST(MeasuredMachines, PredictRanksThatShareAGpu) {
 
 TEST(MeasuredMachines, SayThatCommunicationTakesCores) {
   const Findings findings = predict_scaling({.dim = 256}, two_cores(), {1, 2});
-  EXPECT_EQ(findings.tables.at(1).rows.at(0).at(3), "a share of the cores, 1.00x as long");
+  EXPECT_EQ(findings.tables.at(1).rows.at(0).back(), "a share of the cores, 1.00x as long");
 }
 
 TEST(MeasuredMachines, PredictWhatLoadingThreadsCannotHide) {
@@ -396,9 +399,130 @@ TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
     if (node.lane != Lane::kComm || label_of(node.op) != "copy") continue;
     ++copies;
     EXPECT_DOUBLE_EQ(node_s(programs.step(), node, h200, {.ranks = 2}),
-                     all_reduce_s(h200, 32.0 * 8192 * 4, 2));
+                     3e-6 + 32.0 * 8192 * 4 / 376e9);
   }
   EXPECT_EQ(copies, 3) << "samples out, outputs in, their gradient out";
+}
+
+// Device 0 sends rows to seven others; each row takes its share of device 0's link.
+TEST(DataParallelOnGpus, ShareTheLinkTheyCopyFrom) {
+  const Workload workload = on_gpus(TrainerKind::kDataParallel, 8);
+  const WorkloadPrograms programs(workload);
+  const MachineCard h200 = load_card("h200-nvlink");
+  const SimulatedStep step = predicted_run(workload, h200);
+  double first = 0, last = 0;
+  for (std::size_t i = 0; i < step.spans.size(); ++i) {
+    const Node& node = programs.step().nodes()[i];
+    if (node.lane != Lane::kComm || label_of(node.op) != "copy" || node.device == 0) continue;
+    if (first > 0) break;  // the gradients of outputs
+    if (node.device == 7) first = last = step.spans[i].end_s - step.spans[i].begin_s;
+  }
+  EXPECT_GE(last, 7 * 8.0 * 8192 * 4 / 376e9);
+}
+
+/// A link's bytes per second in one direction, by data sheets. Network: of one node's GPUs.
+struct LinkPeaks {
+  double node = 0;
+  double network_of_node = 0;
+};
+const std::map<std::string, LinkPeaks> kLinkPeaks = {
+    {"a100-nvlink", {.node = 300e9}},
+    {"h100-infiniband", {.node = 450e9, .network_of_node = 8 * 50e9}},
+    {"h100-nvlink", {.node = 450e9}},
+    {"h200-nvlink", {.node = 450e9}},
+    {"t4", {}},
+    {"v100-pcie", {.node = 15.75e9}}};
+
+/// Bytes that cross the busiest link in one direction, at least, by every algorithm that NCCL has
+/// for the card.
+double least_on_link(const std::string& card, Exchange exchange, double bytes, int ranks) {
+  const double n = ranks;
+  const bool adds_in_switches = card.starts_with('h') && ranks > 4;
+  const std::map<Exchange, double> factors = {
+      {Exchange::kAllReduce, adds_in_switches ? (n + 1) / n : 2 * (n - 1) / n},
+      {Exchange::kReduceScatter, (n - 1) / n},
+      {Exchange::kAllGather, (n - 1) / n},
+      {Exchange::kBroadcast, 1},
+      {Exchange::kReduce, 1}};
+  return bytes * factors.at(exchange);
+}
+
+/// Whether a message of this time stays within its links.
+void expect_within_links(const std::string& name, Exchange exchange, double bytes, int ranks,
+                         double seconds) {
+  const LinkPeaks peaks = kLinkPeaks.at(name);
+  const int nodes = (ranks + 7) / 8;
+  if (nodes == 1) {
+    EXPECT_LE(least_on_link(name, exchange, bytes, ranks) / seconds, peaks.node)
+        << name_of(exchange) << " of " << bytes << " bytes on " << ranks;
+    return;
+  }
+  // Out of a node go all bytes that the others lack; sums go there and back.
+  const double others = (nodes - 1.0) / nodes;
+  const double leaving = exchange == Exchange::kAllReduce ? 2 * others
+                         : exchange == Exchange::kBroadcast || exchange == Exchange::kReduce
+                             ? 1
+                             : others;
+  EXPECT_LE(bytes * leaving / seconds, peaks.network_of_node)
+      << name_of(exchange) << " of " << bytes << " bytes on " << ranks;
+}
+
+TEST(Links, CarryNoMessageFasterThanTheyCan) {
+  for (const std::string& name : card_names()) {
+    SCOPED_TRACE(name);
+    const MachineCard card = load_card(name);
+    for (int ranks = 2; ranks <= std::min(card.most_ranks(), 4096);
+         ranks += ranks < 40 ? 1 : ranks / 2) {
+      for (std::size_t i = 0; i < kCountOf<Exchange>; ++i) {
+        for (double bytes = 4; bytes < 1e13; bytes *= 2) {
+          const auto exchange = static_cast<Exchange>(i);
+          expect_within_links(name, exchange, bytes, ranks,
+                              exchange_s(card, exchange, bytes, ranks));
+        }
+      }
+      EXPECT_LE(1e12 / copy_s(card, 1e12), kLinkPeaks.at(name).node);
+    }
+  }
+}
+
+/// What crosses links in a step of any scheme.
+TEST(Links, CarryNoStepFasterThanTheyCan) {
+  for (const std::string& name : card_names()) {
+    const MachineCard card = load_card(name);
+    for (std::size_t scheme = 0; scheme < scheme_names().size(); ++scheme) {
+      for (const int ranks : {2, 4, 8, 16, 64}) {
+        const bool is_in_process = scheme_names()[scheme] == "data-parallel";
+        if (ranks > (is_in_process ? card.node_ranks : card.most_ranks())) continue;
+        SCOPED_TRACE(name + ", " + std::string(scheme_names()[scheme]));
+        for (const std::int64_t dim : {64, 1024, 8192, 32768}) {
+          PredictedModel model{.dim = dim};
+          choose_scheme(model, scheme);
+          Workload workload =
+              on_gpus(is_in_process ? TrainerKind::kDataParallel : TrainerKind::kDdp, ranks);
+          workload.config.model.dim = dim;
+          workload.config.parallel.scheme = model.scheme;
+          const WorkloadPrograms programs(workload);
+          for (const Node& node : programs.step().nodes()) {
+            const auto* collective = std::get_if<Collective>(&node.op);
+            if (collective == nullptr) continue;
+            expect_within_links(name, exchange_of(*collective),
+                                static_cast<double>(cost_of(node.op).message_bytes), ranks,
+                                node_s(programs.step(), node, card, {.ranks = ranks}));
+          }
+        }
+      }
+    }
+  }
+}
+
+// The parameters go to the second GPU and the gradients come back, 1.61 GB each way at 363 GB/s.
+TEST(Predictions, MoveEveryByteOfDataParallelOverTheLink) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  const PredictedModel model{.data_parallel = true};
+  const SimulatedStep two = predicted_step(model, h200, 2);
+  EXPECT_NEAR(two.phase_s[Phase::kReduce], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
+  EXPECT_NEAR(two.step_s, 13.1e-3, 0.2e-3);
+  EXPECT_NEAR(predicted_step(model, h200, 1).step_s / two.step_s, 0.43, 0.01);
 }
 
 TEST(Predictions, AgreeWithCalculationsByHand) {
@@ -432,7 +556,7 @@ TEST(FastestSentence, TurnsRoundWithTheRatesAndNamesTies) {
 
 MachineCard with_fast_links() {
   MachineCard fast = load_card("h200-nvlink");
-  for (AllReduceTable& table : fast.node.tables) {
+  for (ExchangeTable& table : fast.node.tables[Exchange::kAllReduce]) {
     for (auto& point : table.seconds_by_bytes) point.second = 1e-9;
   }
   fast.node.latency_s = fast.node.hop_s = 0;
@@ -540,10 +664,17 @@ TEST(Predictions, ShowWhatCommunicationReachesAndCosts) {
   const FindingTable& table = findings.tables.at(1);
   EXPECT_EQ(table.title, "Simulated: communication by number of ranks");
   ASSERT_EQ(table.rows.size(), 2U) << "one rank exchanges nothing";
-  EXPECT_EQ(table.rows[0].at(1), "363 GB/s with 8.00 GiB");
-  EXPECT_EQ(table.rows[1].at(1), "473 GB/s with 8.00 GiB");
-  EXPECT_THAT(table.rows[1].at(2), HasSubstr("with 256.03 MiB"));
-  EXPECT_EQ(table.rows[1].at(3), "1.22x as long");
+  EXPECT_THAT(table.rows[0], testing::ElementsAre("4", "all_reduce", "363 GB/s with 8.00 GiB",
+                                                  HasSubstr("with 256.03 MiB"),
+                                                  HasSubstr(" GB/s, 75."), "1.22x as long"));
+  EXPECT_EQ(table.rows[1].at(2), "473 GB/s with 8.00 GiB");
+  // In the switches of NVLink, 9/8 of the bytes cross a link, not 14/8.
+  EXPECT_THAT(table.rows[1].at(4), MatchesRegex("28[0-9] GB/s, 6[0-9]\\.[0-9] %"));
+  const FindingTable devices =
+      predict_scaling({.data_parallel = true}, load_card("h200-nvlink"), {1, 2}).tables.at(1);
+  ASSERT_EQ(devices.rows.size(), 2U);
+  EXPECT_EQ(devices.rows[0].at(1), "broadcast");
+  EXPECT_EQ(devices.rows[1].at(1), "reduce");
   const Findings alone =
       predict_scaling({.batch_size = 1, .data_parallel = true}, load_card("h200-nvlink"), {1, 8});
   EXPECT_EQ(alone.tables.at(1).title, "Simulated: products by shape") << "one device has the row";
