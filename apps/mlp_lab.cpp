@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "lab/commands.h"
 #include "lab/machine_card.h"
+#include "lab/sheets.h"
 #include "options/option_values.h"
 #include "session/run_program.h"
 
@@ -30,7 +31,8 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab run all --quick
   mlp_lab run amdahl --with-pytorch --python /usr/bin/python3
   mlp_lab report scaling
-  mlp_lab sheet homework1 --quick
+  mlp_lab sheet homework1 --quick --pdf
+  mlp_lab sheet my-sheet.md --machine a100-nvlink
   mlp_lab validate
   mlp_lab amdahl --serial 0.1 --ranks 4
   mlp_lab checkpoint run1/step-000000400.safetensors
@@ -129,31 +131,45 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
 }
 
 struct AskedSheet {
-  std::string name{};
-  bool blank = false;
-  bool key = false;
-  StudyOptions study{};
+  SheetOptions options{};
+  bool lists_names = false;
 };
 
+void produce(const AskedSheet& asked) {
+  if (asked.lists_names) return list_sheet_names();
+  if (asked.options.name.empty()) {
+    fail(ExitCode::kUsage, {.what = "argument",
+                            .value = "name",
+                            .why = "is missing",
+                            .remedy = "mlp_lab sheet --help describes it"});
+  }
+  if (asked.options.blank && asked.options.key) {
+    fail(
+        ExitCode::kUsage,
+        {.what = "--blank", .why = "a copy with --key is not blank", .remedy = "give one of them"});
+  }
+  print_sheet(asked.options);
+}
+
 void add_sheet(ArgumentParser& parser, AskedSheet& asked) {
+  SheetOptions& options = asked.options;
   Command& sheet = parser.add_command(
-      "sheet",
-      "Fill in an exercise sheet of a university course: practical3, practical5 or homework1.",
-      [&] {
-        if (asked.blank && asked.key) {
-          fail(ExitCode::kUsage, {.what = "--blank",
-                                  .why = "a copy with --key is not blank",
-                                  .remedy = "give one of them"});
-        }
-        print_sheet(asked.study, asked.name,
-                    asked.blank ? SheetCopy::kBlank
-                    : asked.key ? SheetCopy::kKey
-                                : SheetCopy::kFilled);
-      });
-  sheet.add(required(option("name", "", "of the sheet", to_text(asked.name))));
-  sheet.add(flag("--blank", "leave the students' cells and answers empty", asked.blank));
-  sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", asked.key));
-  add_study_options(sheet, asked.study);
+      "sheet", "Fill in an exercise sheet: one of a university course, or your own.",
+      [&] { produce(asked); });
+  sheet.add(
+      option("name", "",
+             fmt::format("of a sheet, {}, or your own file in .md", fmt::join(sheet_names(), ", ")),
+             to_text(options.name)));
+  sheet.add(flag("--names", "list the names that a sheet may use, and exit", asked.lists_names));
+  sheet.add(flag("--blank", "leave the students' cells and answers empty; nothing is measured",
+                 options.blank));
+  sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", options.key));
+  sheet.add(option("--machine", "CARD",
+                   "the GPUs of simulated columns, a card's file or name (h200-nvlink)",
+                   to_text(options.machine)));
+  sheet.add(flag("--pdf", "also print it to a PDF file, by Chromium or WeasyPrint", options.pdf));
+  add_study_options(sheet, options.study);
+  options.study.output.clear();
 }
 
 void add_card(ArgumentParser& parser, StudyOptions& study) {
@@ -245,14 +261,16 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   StudyOptions study{.version = kVersion};
   add_run(parser, study);
   AskedSheet sheet;
-  sheet.study.version = kVersion;
+  sheet.options.study.version = kVersion;
   add_sheet(parser, sheet);
   std::filesystem::path folder;
   double margin = kDefaultMargin;
+  bool pdf = false;
   Command& report = parser.add_command("report", "Write the report of a study again.",
-                                       [&] { report_study(folder, margin); });
+                                       [&] { report_study(folder, margin, pdf); });
   report.add(required(option("folder", "", "the --output of an earlier run", to_path(folder))));
   report.add(margin_option(margin));
+  report.add(flag("--pdf", "also print it to report.pdf, by Chromium or WeasyPrint", pdf));
   parser.add_command("validate", "Reproduce numbers that others published.", validate_published);
   AmdahlsLaw law;
   add_amdahl(parser, law);

@@ -216,9 +216,12 @@ void cuda_relu_grad(benchmark::State& state) {
 void cuda_adam(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   Gpu gpu(Precision::kFp32, 4 * Gpu::padded(n) + 64);
-  const Adam op{gpu.take(1, n), gpu.take(1, n), gpu.take(1, n), gpu.take(1, n), gpu.take(1, 2)};
+  const OptimizerUpdate op{.weights = gpu.take(1, n),
+                           .grads = gpu.take(1, n),
+                           .state = {gpu.take(1, n), gpu.take(1, n)},
+                           .scalars = gpu.take(1, 2)};
   // Second moments are squares.
-  gpu.run(Fill{.out = op.moments2, .value = 0.01F});
+  gpu.run(Fill{.out = op.state[1], .value = 0.01F});
   gpu.run(Fill{.out = op.scalars, .value = 0.001F});
   time_memory_op(state, gpu, op);
   state.counters["bytes/param"] =

@@ -135,12 +135,6 @@ struct Layer {
   }
 };
 
-/// Constants of Adam, with PyTorch's defaults except for beta1.
-struct Constants {
-  double beta1, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool decoupled = false;
-};
-
 template <class Product>
 void update(const Layer& layer, double beta1, int blocks) {
   constexpr auto kBytes = sizeof(LinearAdamShared<Product>);
@@ -149,7 +143,7 @@ void update(const Layer& layer, double beta1, int blocks) {
                             static_cast<int>(kBytes)),
        "cudaFuncSetAttribute");
   kernel<<<static_cast<unsigned>(blocks), kBlockThreads, kBytes>>>(
-      layer.arrays, AdamConstants(Constants{.beta1 = beta1}));
+      layer.arrays, AdamConstants(AdamStep{.beta1 = beta1}));
   must(cudaGetLastError(), "linear_adam");
 }
 

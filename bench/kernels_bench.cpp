@@ -22,8 +22,10 @@ void adam(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   Machine machine;
   DeviceMemory memory(4 * n + 128);
-  const Adam op{memory.take(1, n), memory.take(1, n), memory.take(1, n), memory.take(1, n),
-                memory.take(1, 2)};
+  const OptimizerUpdate op{.weights = memory.take(1, n),
+                           .grads = memory.take(1, n),
+                           .state = {memory.take(1, n), memory.take(1, n)},
+                           .scalars = memory.take(1, 2)};
   // In the same memory and at the same time, so it has the same conditions as Adam.
   const double best = in_place_bandwidth(machine.pool, memory.floats(), 4 * n, 7);
   const auto run = [&] { machine.ops.run(op, memory.addresses()); };

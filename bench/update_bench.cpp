@@ -20,7 +20,7 @@ constexpr const char* kNames[] = {"product", "product by tiles, left in the cach
 struct Layer {
   LinearAdam fused;
   Gemm product;
-  Adam adam;
+  OptimizerUpdate adam;
 };
 
 Layer take_layer(DeviceMemory& memory, std::int64_t dim, const Tensor& grad_y, const Tensor& x,
@@ -39,8 +39,10 @@ Layer take_layer(DeviceMemory& memory, std::int64_t dim, const Tensor& grad_y, c
   };
   Gemm product = weight_gradient_of(fused);
   product.c = memory.take(dim, dim);
-  const Adam adam{flat(fused.weight), flat(product.c), flat(fused.weight_moments1),
-                  flat(fused.weight_moments2), scalars};
+  const OptimizerUpdate adam{.weights = flat(fused.weight),
+                             .grads = flat(product.c),
+                             .state = {flat(fused.weight_moments1), flat(fused.weight_moments2)},
+                             .scalars = scalars};
   return {fused, product, adam};
 }
 

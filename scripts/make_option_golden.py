@@ -91,9 +91,9 @@ class Run:
 
     def __init__(self, arguments, layers=(6, 9, 8, 4), steps=8, activation="relu", lr=1e-2,
                  loss_of=torch.nn.MSELoss(), optimizer=torch.optim.Adam,
-                 scheduler=None, dropout=0.0):
+                 scheduler=None, dropout=0.0, dtype=torch.float32):
         self.arguments, self.loss_of, self.optimizer = arguments, loss_of, optimizer
-        self.scheduler, self.dropout = scheduler, dropout
+        self.scheduler, self.dropout, self.dtype = scheduler, dropout, dtype
         self.layers, self.steps, self.activation, self.lr = layers, steps, activation, lr
 
     def model(self):
@@ -125,13 +125,16 @@ class Run:
         model = self.model()
         optimizer = self.optimizer(model.parameters(), lr=self.lr)
         scheduler = self.scheduler(optimizer) if self.scheduler else None
+        scaler = torch.amp.GradScaler("cpu", enabled=self.dtype == torch.float16)
         losses, rates = [], []
         for step, (x, y) in enumerate(self.batches()):
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.zero_grad()
-            loss = self.loss_of(model(x), y)
-            loss.backward()
-            optimizer.step()
+            with torch.autocast("cpu", self.dtype, enabled=self.dtype != torch.float32):
+                loss = self.loss_of(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
             if scheduler:
                 scheduler.step()
             losses.append(loss.item())
@@ -236,6 +239,12 @@ def all_runs():
         runs[f"dropout_{activation}"] = Run(
             ["--activation", activation, "--dropout", str(rate)], activation=activation,
             dropout=rate)
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        for activation, rate in (("tanh", 0.3), ("sigmoid", 0.0), ("sigmoid", 0.1)):
+            arguments = ["--precision", name, "--activation", activation]
+            runs[f"{name}_{'dropout_' if rate else ''}{activation}"] = Run(
+                arguments + (["--dropout", str(rate)] if rate else []), activation=activation,
+                dropout=rate, dtype=dtype)
     runs["dropout_files"] = FileRun(["--dropout", "0.25"], numbers, dropout=0.25)
     runs["data_no_shuffle"] = FileRun(["--no-shuffle"], numbers, shuffle=False)
     runs["data_standardize"] = FileRun(["--standardize"], numbers, standardize=True)

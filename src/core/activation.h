@@ -24,10 +24,14 @@ struct ActivationTraits {
   /// True: the gradient is computed from the activation's input, which training then has to keep.
   /// False: it is computed from the output, which is there anyway.
   bool grad_from_input = false;
+  /// The gradient needs more of the output than its sign, so training keeps the output if dropout
+  /// changes it.
+  bool grad_from_value = false;
   std::int64_t flops = 0;  // per number, as in Cost
   std::int64_t grad_flops = 0;
 };
 
+/// A bias without an activation keeps the label of the most common op.
 constexpr ActivationTraits traits_of(Activation activation) {
   switch (activation) {
     case Activation::kRelu:
@@ -66,6 +70,7 @@ constexpr ActivationTraits traits_of(Activation activation) {
               .bias_label = "bias_tanh",
               .grad_label = "tanh_grad",
               .grad_text = "{0} *= 1 - {1}^2",
+              .grad_from_value = true,
               .flops = 1,
               .grad_flops = 3};
     case Activation::kSigmoid:
@@ -73,6 +78,7 @@ constexpr ActivationTraits traits_of(Activation activation) {
               .bias_label = "bias_sigmoid",
               .grad_label = "sigmoid_grad",
               .grad_text = "{0} *= {1} * (1 - {1})",
+              .grad_from_value = true,
               .flops = 3,
               .grad_flops = 3};
     case Activation::kLeakyRelu:
@@ -83,7 +89,6 @@ constexpr ActivationTraits traits_of(Activation activation) {
               .flops = 2,
               .grad_flops = 2};
     case Activation::kNone:
-      // A bias without an activation keeps the label of the most common op.
       return {.bias_label = "bias_relu", .grad_label = "relu_grad"};
   }
   return {};

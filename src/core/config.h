@@ -15,6 +15,7 @@
 #include "core/activation.h"
 #include "core/index.h"
 #include "core/loss.h"
+#include "core/program.h"
 #include "core/tensor.h"
 
 namespace barestep {
@@ -401,6 +402,7 @@ struct OutputConfig {
   std::filesystem::path trace{};             // JSON, or .json.gz, for Perfetto and similar viewers
   std::filesystem::path tensorboard{};       // folder of event files
   std::optional<StepRange> profile_steps{};  // read it through profiled_steps_of()
+  std::vector<Phase> profile_phases{};       // in the tables of --profile; empty: all
   std::optional<SortBy> sort_by{};           // default: kDeviceTotal
   std::optional<std::int64_t> row_limit{};   // default: kDefaultRowLimit
 

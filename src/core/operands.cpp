@@ -1,210 +1,22 @@
 #include "core/operands.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
-#include <optional>
+#include <map>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
 
 #include "core/error.h"
+#include "core/philox.h"
+#include "core/random.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
-
-using Operands = std::vector<Operand>;
-
-DType type_of_first(const std::vector<Tensor>& tensors) {
-  return tensors.empty() ? DType::kF32 : tensors.front().dtype;
-}
-
-Operands list_of(const std::vector<Tensor>& tensors, const Operand& each) {
-  Operands list;
-  for (const Tensor& tensor : tensors) {
-    list.push_back(each);
-    list.back().tensor = &tensor;
-    list.back().part = static_cast<int>(list.size()) - 1;
-  }
-  return list;
-}
-
-/// Partial sums cannot be added once they are rounded to 16 bits.
-OperandUse sum_into(DType type) {
-  return type == DType::kF32 ? OperandUse::kAccumulates : OperandUse::kWrites;
-}
-
-/// The lists of operands, the only description of an op's tensors.
-struct Lists {
-  using enum OperandUse;
-
-  Operands operator()(const Gemm& o) const {
-    // A weight's gradient sums over the rows of the batch; other products compute row by row. A
-    // Gram matrix multiplies every row by every other, so it cannot be cut by rows.
-    const bool is_gram = o.a == o.b && !o.transpose_a && o.transpose_b;
-    const char m = is_gram ? 'M' : o.transpose_a ? 'm' : 'r';
-    const char n = is_gram ? 'N' : 'n';
-    const char k = o.transpose_a ? 'r' : 'k';
-    // Partial sums cannot be added after a bias or an activation.
-    const bool only_adds = !o.bias && o.activation == Activation::kNone;
-    const DType from = real_type(o.a);
-    const DType to = o.c.dtype == from ? from : DType::kF32;
-    const OperandUse use = only_adds ? sum_into(to) : o.beta == 0 ? kWrites : kUpdates;
-    return {{"c", &o.c, use, m, n, to},
-            {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k, from},
-            {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n, from},
-            {"bias", optional_tensor(o.bias), kReads, '1', n, to},
-            {"pre_activation", optional_tensor(o.pre_activation), kWrites, m, n, to}};
-  }
-  Operands operator()(const QuantizeWeight& o) const {
-    return {{"to", &o.to, kWrites, 'N', 'K', DType::kI8},
-            {"scales", &o.scales, kWrites, '1', o.scales.cols == 1 ? '1' : 'N'},
-            {"sums", &o.sums, kWrites, '1', 'N', DType::kI32},
-            {"from", &o.from, kReads, 'N', 'K'}};
-  }
-  /// One scale for each row, or one for all.
-  Operands operator()(const Quantize& o) const {
-    const char rows = o.zero_point ? 'M' : 'r';
-    return {{"to", &o.to, kWrites, rows, 'K', DType::kI8},
-            {"scales", &o.scales, kWrites, o.zero_point ? '1' : rows, '1'},
-            {"from", &o.from, kReads, rows, 'K'},
-            {"zero_point", optional_tensor(o.zero_point), kWrites, '1', '1', DType::kI32}};
-  }
-  Operands operator()(const QuantizedGemm& o) const {
-    return {{"c", &o.c, kWrites, 'r', 'N'},
-            {"a", &o.a, kReads, 'r', 'K', DType::kI8},
-            {"b", &o.b, kReads, 'N', 'K', DType::kI8},
-            {"a_scales", &o.a_scales, kReads, o.a_zero_point ? '1' : 'r', '1'},
-            {"b_scales", &o.b_scales, kReads, '1', o.b_scales.cols == 1 ? '1' : 'N'},
-            {"b_sums", &o.b_sums, kReads, '1', 'N', DType::kI32},
-            {"bias", &o.bias, kReads, '1', 'N'},
-            {"a_zero_point", optional_tensor(o.a_zero_point), kReads, '1', '1', DType::kI32}};
-  }
-  Operands operator()(const BiasActivation& o) const {
-    const DType type = real_type(o.values);
-    return {{"values", &o.values, kUpdates, 'r', 'n', type},
-            {"bias", optional_tensor(o.bias), kReads, '1', 'n', type},
-            {"pre_activation", optional_tensor(o.pre_activation), kWrites, 'r', 'n', type}};
-  }
-  Operands operator()(const ActivationGrad& o) const {
-    const DType type = real_type(o.grad);
-    return {{"grad", &o.grad, kUpdates, 'r', 'n', type},
-            {"from", &o.from, kReads, 'r', 'n', type},
-            {"sums", optional_tensor(o.sums), kAccumulates, '1', 'n'}};
-  }
-  /// A part would number its rows differently from the op, so the op is not cut.
-  Operands operator()(const Dropout& o) const {
-    return {{"values", &o.values, kUpdates, 'M', 'N', real_type(o.values)},
-            {"step", &o.step, kReads, '1', '1', DType::kI32}};
-  }
-  Operands operator()(const SumRows& o) const {
-    const DType from = real_type(o.in);
-    const DType to = o.out.dtype == from ? from : DType::kF32;
-    return {{"out", &o.out, sum_into(to), '1', 'n', to}, {"in", &o.in, kReads, 'r', 'n', from}};
-  }
-  Operands operator()(const PointwiseLoss& o) const {
-    const DType type = real_type(o.output);
-    const DType of_target = takes_labels(o.kind) ? DType::kI32 : DType::kF32;
-    return {{"loss", &o.loss, kAccumulates, '1', '1'},
-            {"grad", &o.grad, kWrites, 'r', 'n', type},
-            {"output", &o.output, kReads, 'r', 'n', type},
-            {"target", &o.target, kReads, 'r', 'n', of_target},
-            {"scale", optional_tensor(o.scale), kReads, '1', '1'}};
-  }
-  Operands operator()(const CrossEntropy& o) const {
-    const DType type = real_type(o.logits);
-    return {{"loss", &o.loss, kAccumulates, '1', '1'},
-            {"grad", &o.grad, kWrites, 'r', 'N', type},
-            {"logits", &o.logits, kReads, 'r', 'N', type},
-            {"labels", &o.labels, kReads, 'r', '1', DType::kI32},
-            {"scale", optional_tensor(o.scale), kReads, '1', '1'}};
-  }
-  Operands operator()(const CountCorrect& o) const {
-    return {{"correct", &o.correct, kWrites, '1', '1', DType::kI32},
-            {"logits", &o.logits, kReads, 'r', 'N', real_type(o.logits)},
-            {"labels", &o.labels, kReads, 'r', '1', DType::kI32},
-            {"classes", optional_tensor(o.classes), kWrites, 'r', '1', DType::kI32}};
-  }
-  template <OptimizerOp Update>
-  Operands operator()(const Update& o) const {
-    return o.operands();
-  }
-  Operands operator()(const SumSquares& o) const {
-    return {{"out", &o.out, kWrites, '1', '1'},
-            {"in", &o.in, kReads, 'm', 'n', real_type(o.in)},
-            {"scale", optional_tensor(o.scale), kReads, '1', '1'}};
-  }
-  Operands operator()(const CheckFinite& o) const {
-    return {{"found_inf", &o.found_inf, kUpdates, '1', '1'},
-            {"in", &o.in, kReads, '*', '*', real_type(o.in)}};
-  }
-  Operands operator()(const UpdateLossScale& o) const {
-    return {{"scale", &o.state.scale, kUpdates, '1', '1'},
-            {"found_inf", &o.state.found_inf, kReads, '1', '1'},
-            {"updates", &o.state.updates, kUpdates, '1', '1', DType::kI32},
-            {"good_steps", &o.good_steps, kUpdates, '1', '1', DType::kI32}};
-  }
-  Operands operator()(const GramSquares& o) const {
-    return {{"out", &o.out, kWrites, '1', '1'},
-            {"gram_y", &o.gram_y, kReads, 'N', 'N'},
-            {"gram_x", &o.gram_x, kReads, 'N', 'N'}};
-  }
-  Operands operator()(const ClipFactor& o) const {
-    return {{"factor", &o.factor, kWrites, '1', '1'}, {"squares", &o.squares, kReads, '1', 'n'}};
-  }
-  Operands operator()(const Copy& o) const {
-    return {{"to", &o.to, kWrites, 'm', 'n', o.from.dtype},
-            {"from", &o.from, kReads, 'm', 'n', o.from.dtype}};
-  }
-  Operands operator()(const Cast& o) const {
-    const auto narrow = [](const Tensor& tensor) {
-      return tensor.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
-    };
-    const bool narrows = o.from.dtype == DType::kF32;
-    const DType to = narrows ? narrow(o.to) : DType::kF32;
-    return {{"to", &o.to, sum_into(to), 'm', 'n', to},
-            {"from", &o.from, kReads, 'm', 'n', narrows ? DType::kF32 : narrow(o.from)}};
-  }
-  Operands operator()(const Fill& o) const { return {{"out", &o.out, kWrites, 'm', 'n'}}; }
-  /// Numbers are drawn in sequence, so this is not cut. A separate rule checks the state's size.
-  Operands operator()(const Randn& o) const {
-    return {{"out", &o.out, kWrites, '*', '*'},
-            {"state", &o.state, kUpdates, '*', '*', DType::kU8}};
-  }
-  Operands operator()(const Delay& o) const {
-    return {{"more_seconds", optional_tensor(o.more_seconds), kReads, '1', '1'}};
-  }
-  Operands operator()(const AllReduce& o) const {
-    const bool is_bf16 = type_of_first(o.tensors) == DType::kBF16;
-    const DType dtype = is_bf16 ? DType::kBF16 : DType::kF32;
-    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', dtype});
-  }
-  /// Only the communicator can identify the root's tensor, since ranks are numbered across all
-  /// processes. So every tensor counts as both read and written.
-  Operands operator()(const Broadcast& o) const {
-    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(o.tensors)});
-  }
-  Operands operator()(const Reduce& o) const {
-    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n'});
-  }
-  /// Likewise, a rank's own rows are unknown here.
-  Operands operator()(const ReduceScatter& o) const {
-    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'M', 'n'});
-  }
-  Operands operator()(const AllGather& o) const {
-    const OperandUse use = o.own.empty() ? kUpdates : kWrites;
-    const DType dtype = type_of_first(o.tensors);
-    Operands list = list_of(o.tensors, {"tensor", nullptr, use, 'M', 'n', dtype});
-    const Operands own = list_of(o.own, {"own", nullptr, kReads, '*', 'n', dtype});
-    list.insert(list.end(), own.begin(), own.end());
-    return list;
-  }
-};
-
-template <class AnyOp, class Function>
-auto visit_op(AnyOp& op, const Function& function) {
-  return std::visit([&](auto& variant) { return std::visit(function, variant); }, op);
-}
 
 bool has(const Operand& operand, char dimension) {
   return operand.rows == dimension || operand.cols == dimension;
@@ -242,8 +54,8 @@ Tensor cut(const Operand& operand, char dimension, std::int64_t first, std::int6
 
 }  // namespace
 
-std::vector<Operand> operands_of(const Op& op) {
-  Operands list = visit_op(op, Lists{});
+Operands operands_of(const Op& op) {
+  Operands list = visit_op(op, [](const auto& o) { return o.operands(); });
   std::erase_if(list, [](const Operand& operand) { return operand.tensor == nullptr; });
   return list;
 }
@@ -303,6 +115,167 @@ Op slice(const Op& op, char dimension, std::int64_t first, std::int64_t count) {
   BARESTEP_REQUIRE(is_cut, "there is no " + name);
   if (adds_up && first > 0) add_to_old(part);
   return part;
+}
+
+std::int64_t state_bytes(Generator generator) {
+  return generator == Generator::kTorchCpu ? sizeof(TorchGenerator) : sizeof(PhiloxState);
+}
+
+Cost& Cost::operator+=(const Cost& other) {
+  flops = checked_add(flops, other.flops, "the flops of a program");
+  bytes = checked_add(bytes, other.bytes, "the bytes of a program");
+  message_bytes = checked_add(message_bytes, other.message_bytes, "the messages of a program");
+  return *this;
+}
+
+Cost cost_of(const Op& op) {
+  if (std::holds_alternative<Collective>(op)) {
+    return {.message_bytes = operands_of(op).front().tensor->bytes()};
+  }
+  Cost cost{.flops = std::visit([](const auto& o) { return o.flops(); }, std::get<DeviceOp>(op))};
+  for (const Access& access : accesses_of(op)) {
+    cost.bytes = checked_add(cost.bytes, access.tensor.bytes(), "the bytes of an op");
+  }
+  return cost;
+}
+
+std::int64_t launches_of(const DeviceOp& op) {
+  return std::visit(
+      [](const auto& o) {
+        if constexpr (requires { o.launches(); }) {
+          return o.launches();
+        } else {
+          return o.kLaunches;
+        }
+      },
+      op);
+}
+
+namespace {
+
+constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
+  if constexpr (requires { o.label(); }) {
+    return o.label();
+  } else {
+    return o.kLabel;
+  }
+};
+
+/// Checks an op. Each check throws, naming the op's label and all its tensors.
+class Validation {
+ public:
+  explicit Validation(const Op& op) : op_(op), operands_(operands_of(op)) {}
+
+  void run() {
+    check_rules();
+    for (const Operand& operand : operands_) check_tensor(operand);
+    for (const Operand& operand : operands_) check_shape(operand);
+    check_overlap();
+  }
+
+ private:
+  void check_rules() const {
+    visit_op(op_, [this](const auto& o) {
+      if constexpr (requires { o.rules(); }) {
+        for (const OpRule& rule : o.rules()) demand(rule.holds, rule.text);
+      }
+    });
+  }
+
+  void check_tensor(const Operand& operand) const {
+    const Tensor& tensor = *operand.tensor;
+    const std::string name = name_of(operand);
+    demand(tensor.dtype == operand.dtype,
+           fmt::format("{} must be {}", name, barestep::name_of(operand.dtype)));
+    demand(tensor.rows >= 0 && tensor.cols >= 1,
+           fmt::format("{} must have zero or more rows and one or more columns", name));
+    demand(tensor.offset_bytes >= 0 && tensor.offset_bytes % bytes_of(tensor.dtype) == 0,
+           fmt::format("{} must start at a multiple of its type's size", name));
+    const std::string what = fmt::format("{} of {}", name, label_of(op_));
+    const std::int64_t size = checked_multiply(tensor.rows, tensor.cols, what);
+    checked_add(tensor.offset_bytes, checked_multiply(size, bytes_of(tensor.dtype), what), what);
+  }
+
+  /// The first operand with a dimension sets its size.
+  void check_shape(const Operand& operand) {
+    check_size(operand, operand.rows, operand.tensor->rows, "row");
+    check_size(operand, operand.cols, operand.tensor->cols, "column");
+  }
+
+  void check_size(const Operand& operand, char dimension, std::int64_t size,
+                  std::string_view unit) {
+    if (dimension == '*') return;
+    const auto is = [&] {
+      return fmt::format("{} is {} x {}", name_of(operand), operand.tensor->rows,
+                         operand.tensor->cols);
+    };
+    if (std::isdigit(dimension) != 0) {
+      const std::int64_t required = dimension - '0';
+      if (size != required)
+        refuse(fmt::format("{}, but must have {}", is(), counted(required, unit)));
+      return;
+    }
+    const auto [known, is_new] = sizes_.try_emplace(dimension, Size{size, &operand});
+    if (is_new || known->second.size == size) return;
+    refuse(fmt::format("{}, but {} = {} (from {})", is(), dimension, known->second.size,
+                       name_of(*known->second.from)));
+  }
+
+  void check_overlap() const {
+    for (auto one = operands_.begin(); one != operands_.end(); ++one) {
+      for (auto other = one + 1; other != operands_.end(); ++other) {
+        demand(!overlap(*one->tensor, *other->tensor) ||
+                   (one->use == OperandUse::kReads && other->use == OperandUse::kReads),
+               fmt::format("{} must not share bytes with {}", name_of(*one), name_of(*other)));
+      }
+    }
+  }
+
+  static std::string name_of(const Operand& operand) {
+    return operand.part == 0 ? std::string(operand.name)
+                             : fmt::format("{} {}", operand.name, operand.part);
+  }
+
+  void demand(bool holds, std::string_view rule) const {
+    if (!holds) refuse(rule);
+  }
+
+  [[noreturn]] void refuse(std::string_view rule) const {
+    std::string tensors;
+    for (const Operand& operand : operands_) {
+      const Tensor& tensor = *operand.tensor;
+      tensors += fmt::format("{}{} {}x{} {}", tensors.empty() ? " (" : ", ", operand.name,
+                             tensor.rows, tensor.cols, barestep::name_of(tensor.dtype));
+    }
+    if (!tensors.empty()) tensors += ")";
+    fail(ExitCode::kBug, {.what = "ill-formed op",
+                          .value = std::string(label_of(op_)),
+                          .why = fmt::format("{}{}", rule, tensors),
+                          .remedy = "this is a bug in barestep, please report it"});
+  }
+
+  struct Size {
+    std::int64_t size = 0;
+    const Operand* from = nullptr;
+  };
+
+  const Op& op_;
+  const Operands operands_;
+  std::map<char, Size> sizes_;  // of the dimensions seen so far
+};
+
+}  // namespace
+
+std::string_view label_of(const DeviceOp& op) {
+  return std::visit(kLabelOfOne, op);
+}
+
+std::string_view label_of(const Op& op) {
+  return visit_op(op, kLabelOfOne);
+}
+
+void validate(const Op& op) {
+  Validation(op).run();
 }
 
 }  // namespace barestep

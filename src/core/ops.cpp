@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "core/operands.h"
 #include "core/philox.h"
 #include "core/random.h"
@@ -17,6 +15,8 @@
 
 namespace barestep {
 namespace {
+
+using enum OperandUse;
 
 constexpr std::string_view kFlops = "the flops of an op";
 
@@ -29,583 +29,538 @@ std::int64_t flops_of_beta(float beta) {
   return beta != 0 ? 2 : 0;
 }
 
-std::int64_t flops_of(const Gemm& op) {
-  const std::int64_t inner = op.transpose_a ? op.a.rows : op.a.cols;
-  return flops_each(op.c, 2 * inner + (op.bias ? 1 : 0) + traits_of(op.activation).flops +
-                              flops_of_beta(op.beta));
+const Tensor* optional_tensor(const std::optional<Tensor>& tensor) {
+  return tensor ? &*tensor : nullptr;
+}
+
+/// The required type for an operand that may have any real type: its own if that is real.
+DType real_type(const Tensor& tensor) {
+  return is_real(tensor.dtype) ? tensor.dtype : DType::kF32;
+}
+
+/// Partial sums cannot be added once they are rounded to 16 bits.
+OperandUse sum_into(DType type) {
+  return type == DType::kF32 ? kAccumulates : kWrites;
+}
+
+std::string old_text(const Tensor& tensor, float beta, const TensorText& t) {
+  if (beta == 0) return "";
+  return beta == 1 ? " + " + t(tensor) : fmt::format(" + {} * {}", beta, t(tensor));
+}
+
+std::string activation_text(Activation activation) {
+  return activation == Activation::kNone ? "" : fmt::format(", {}", name_of(activation));
+}
+
+/// What is applied to the sum of a Gemm or a BiasActivation.
+template <class ActivatingOp>
+std::string activation_text(const ActivatingOp& op, const TensorText& t) {
+  const bool keeps = op.activation != Activation::kNone && op.pre_activation;
+  return activation_text(op.activation) +
+         (keeps ? fmt::format(" of {}", t(*op.pre_activation)) : "");
+}
+
+/// A loss's gradient, and its scale if any.
+template <class LossOp>
+std::string grad_text(const LossOp& op, const TensorText& t) {
+  return t(op.grad) + (op.scale ? fmt::format(" times {}", t(*op.scale)) : "");
+}
+
+}  // namespace
+
+Operands Gemm::operands() const {
+  // A weight's gradient sums over the rows of the batch; other products compute row by row. A Gram
+  // matrix multiplies every row by every other, so it cannot be cut by rows.
+  const bool is_gram = a == b && !transpose_a && transpose_b;
+  const char m = is_gram ? 'M' : transpose_a ? 'm' : 'r';
+  const char n = is_gram ? 'N' : 'n';
+  const char k = transpose_a ? 'r' : 'k';
+  // Partial sums cannot be added after a bias or an activation.
+  const bool only_adds = !bias && activation == Activation::kNone;
+  const DType from = real_type(a);
+  const DType to = c.dtype == from ? from : DType::kF32;
+  const OperandUse use = only_adds ? sum_into(to) : beta == 0 ? kWrites : kUpdates;
+  return {{"c", &c, use, m, n, to},
+          {"a", &a, kReads, transpose_a ? k : m, transpose_a ? m : k, from},
+          {"b", &b, kReads, transpose_b ? n : k, transpose_b ? k : n, from},
+          {"bias", optional_tensor(bias), kReads, '1', n, to},
+          {"pre_activation", optional_tensor(pre_activation), kWrites, m, n, to}};
+}
+
+std::vector<OpRule> Gemm::rules() const {
+  return {{!bias || beta == 0, "a bias needs beta == 0"},
+          {c.dtype == DType::kF32 || beta == 0, "c of 16 bits needs beta == 0"}};
+}
+
+std::int64_t Gemm::flops() const {
+  const std::int64_t inner = transpose_a ? a.rows : a.cols;
+  return flops_each(c,
+                    2 * inner + (bias ? 1 : 0) + traits_of(activation).flops + flops_of_beta(beta));
+}
+
+std::int64_t Gemm::launches() const {
+  return activation == Activation::kNone || activation == Activation::kRelu ? 1 : 2;
+}
+
+std::string Gemm::text(const TensorText& t) const {
+  std::string text = fmt::format("{} = {}{} * {}{}", t(c), t(a), transpose_a ? "^T" : "", t(b),
+                                 transpose_b ? "^T" : "");
+  if (bias) text += " + " + t(*bias);
+  return text + old_text(c, beta, t) + activation_text(*this, t);
+}
+
+Operands QuantizeWeight::operands() const {
+  return {{"to", &to, kWrites, 'N', 'K', DType::kI8},
+          {"scales", &scales, kWrites, '1', scales.cols == 1 ? '1' : 'N'},
+          {"sums", &sums, kWrites, '1', 'N', DType::kI32},
+          {"from", &from, kReads, 'N', 'K'}};
+}
+
+/// Magnitude, comparison, product, rounding.
+std::int64_t QuantizeWeight::flops() const {
+  return flops_each(from, 4);
+}
+
+std::int64_t QuantizeWeight::launches() const {
+  return scales.cols == 1 ? 3 : 1;
+}
+
+std::string QuantizeWeight::text(const TensorText& t) const {
+  return fmt::format("{} = {} / {} in int8, sums of its rows in {}", t(to), t(from), t(scales),
+                     t(sums));
+}
+
+/// One scale for each row, or one for all.
+Operands Quantize::operands() const {
+  const char rows = zero_point ? 'M' : 'r';
+  return {{"to", &to, kWrites, rows, 'K', DType::kI8},
+          {"scales", &scales, kWrites, zero_point ? '1' : rows, '1'},
+          {"from", &from, kReads, rows, 'K'},
+          {"zero_point", optional_tensor(zero_point), kWrites, '1', '1', DType::kI32}};
+}
+
+std::vector<OpRule> Quantize::rules() const {
+  return {{bits == 7 || bits == 8, "bits must be 7 or 8"}};
+}
+
+std::int64_t Quantize::flops() const {
+  return flops_each(from, 4);
+}
+
+std::int64_t Quantize::launches() const {
+  return zero_point ? 3 : 1;
+}
+
+std::string Quantize::text(const TensorText& t) const {
+  const std::string zero = zero_point ? " + " + t(*zero_point) : "";
+  return fmt::format("{} = {} / {}{} in {} bits", t(to), t(from), t(scales), zero, bits);
+}
+
+Operands QuantizedGemm::operands() const {
+  return {{"c", &c, kWrites, 'r', 'N'},
+          {"a", &a, kReads, 'r', 'K', DType::kI8},
+          {"b", &b, kReads, 'N', 'K', DType::kI8},
+          {"a_scales", &a_scales, kReads, a_zero_point ? '1' : 'r', '1'},
+          {"b_scales", &b_scales, kReads, '1', b_scales.cols == 1 ? '1' : 'N'},
+          {"b_sums", &b_sums, kReads, '1', 'N', DType::kI32},
+          {"bias", &bias, kReads, '1', 'N'},
+          {"a_zero_point", optional_tensor(a_zero_point), kReads, '1', '1', DType::kI32}};
+}
+
+std::vector<OpRule> QuantizedGemm::rules() const {
+  return {{bits == 7 || bits == 8, "bits must be 7 or 8"},
+          {a.cols <= kMostInt8Inputs, "a sum of so many products may overflow"}};
+}
+
+/// Integer multiply-adds count like those of floats. They are followed by the product of the scales
+/// and its product with the sum, to which the bias is added.
+std::int64_t QuantizedGemm::flops() const {
+  return flops_each(c, 2 * a.cols + 3 + traits_of(activation).flops);
+}
+
+std::string QuantizedGemm::text(const TensorText& t) const {
+  const std::string from = a_zero_point ? fmt::format("({} - {})", t(a), t(*a_zero_point)) : t(a);
+  return fmt::format("{} = {} * {}^T in int32, times {} * {}, + {}{}", t(c), from, t(b),
+                     t(a_scales), t(b_scales), t(bias), activation_text(activation));
+}
+
+Operands BiasActivation::operands() const {
+  const DType type = real_type(values);
+  return {{"values", &values, kUpdates, 'r', 'n', type},
+          {"bias", optional_tensor(bias), kReads, '1', 'n', type},
+          {"pre_activation", optional_tensor(pre_activation), kWrites, 'r', 'n', type}};
+}
+
+std::vector<OpRule> BiasActivation::rules() const {
+  return {{!bias || values.dtype == DType::kF32, "a bias needs values of fp32"}};
+}
+
+std::int64_t BiasActivation::flops() const {
+  return flops_each(values, (bias ? 1 : 0) + traits_of(activation).flops);
+}
+
+std::string BiasActivation::text(const TensorText& t) const {
+  return t(values) + (bias ? fmt::format(" += {}", t(*bias)) : "") + activation_text(*this, t);
+}
+
+Operands ActivationGrad::operands() const {
+  const DType type = real_type(grad);
+  return {{"grad", &grad, kUpdates, 'r', 'n', type},
+          {"from", &from, kReads, 'r', 'n', type},
+          {"sums", optional_tensor(sums), kAccumulates, '1', 'n'}};
+}
+
+std::vector<OpRule> ActivationGrad::rules() const {
+  return {{activation != Activation::kNone, "there must be an activation"},
+          {!sums || grad.dtype == DType::kF32, "sums need a grad of fp32"}};
+}
+
+std::int64_t ActivationGrad::flops() const {
+  const std::int64_t each = traits_of(activation).grad_flops + (sums ? 1 : 0);
+  return flops_each(grad, each) + (sums ? flops_each(*sums, flops_of_beta(beta)) : 0);
+}
+
+std::string ActivationGrad::text(const TensorText& t) const {
+  const std::string then =
+      sums ? fmt::format(", {} = its column sums{}", t(*sums), old_text(*sums, beta, t)) : "";
+  return fmt::format(fmt::runtime(traits_of(activation).grad_text), t(grad), t(from)) + then;
+}
+
+/// A part would number its rows differently from the op, so the op is not cut.
+Operands Dropout::operands() const {
+  return {{"values", &values, kUpdates, 'M', 'N', real_type(values)},
+          {"step", &step, kReads, '1', '1', DType::kI32}};
+}
+
+std::vector<OpRule> Dropout::rules() const {
+  return {{rate >= 0 && rate < 1, "rate must be at least 0 and below 1"},
+          {layer >= 0 && first_row >= 0 && row_stride >= 1,
+           "layer and rows must be numbered from 0 on"}};
+}
+
+/// A comparison and a product; Philox uses integer arithmetic, which counts no flops.
+std::int64_t Dropout::flops() const {
+  return flops_each(values, 2);
+}
+
+std::string Dropout::text(const TensorText& t) const {
+  return fmt::format("{} *= {}, or 0 by chance {}; drawn by {} for rows {}, {}, ...", t(values),
+                     1 / (1 - rate), rate, t(step), first_row, first_row + row_stride);
+}
+
+Operands SumRows::operands() const {
+  const DType from = real_type(in);
+  const DType to = out.dtype == from ? from : DType::kF32;
+  return {{"out", &out, sum_into(to), '1', 'n', to}, {"in", &in, kReads, 'r', 'n', from}};
+}
+
+std::int64_t SumRows::flops() const {
+  return flops_each(in, 1) + flops_each(out, flops_of_beta(beta));
+}
+
+std::string SumRows::text(const TensorText& t) const {
+  return fmt::format("{} = column sums of {}{}", t(out), t(in), old_text(out, beta, t));
+}
+
+Operands PointwiseLoss::operands() const {
+  const DType type = real_type(output);
+  const DType of_target = takes_labels(kind) ? DType::kI32 : DType::kF32;
+  return {{"loss", &loss, kAccumulates, '1', '1'},
+          {"grad", &grad, kWrites, 'r', 'n', type},
+          {"output", &output, kReads, 'r', 'n', type},
+          {"target", &target, kReads, 'r', 'n', of_target},
+          {"scale", optional_tensor(scale), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> PointwiseLoss::rules() const {
+  return {{count >= 1 && count >= output.size(),
+           "count must be at least 1 and at least the size of output"},
+          {is_pointwise(kind), "the loss must be a mean over single numbers"},
+          {activation == Activation::kNone || activation == Activation::kRelu,
+           "the activation must be ReLU or none"}};
+}
+
+/// Once: the division by count.
+std::int64_t PointwiseLoss::flops() const {
+  const std::int64_t each =
+      traits_of(kind).flops + (scale ? 1 : 0) + traits_of(activation).grad_flops;
+  return checked_add(flops_each(output, each), 1 + flops_of_beta(beta), kFlops);
+}
+
+std::string PointwiseLoss::text(const TensorText& t) const {
+  const std::string term = fmt::format(fmt::runtime(traits_of(kind).text), t(output), t(target));
+  const bool has_relu = activation == Activation::kRelu;
+  return fmt::format("{} = sum of {} / {}{}, gradient in {}{}", t(loss), term, count,
+                     old_text(loss, beta, t), grad_text(*this, t),
+                     has_relu ? fmt::format(", 0 where {} <= 0", t(output)) : "");
+}
+
+Operands CrossEntropy::operands() const {
+  const DType type = real_type(logits);
+  return {{"loss", &loss, kAccumulates, '1', '1'},
+          {"grad", &grad, kWrites, 'r', 'N', type},
+          {"logits", &logits, kReads, 'r', 'N', type},
+          {"labels", &labels, kReads, 'r', '1', DType::kI32},
+          {"scale", optional_tensor(scale), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> CrossEntropy::rules() const {
+  return {{count >= 1 && count >= logits.rows,
+           "count must be at least 1 and at least the rows of logits"},
+          {smoothing >= 0 && smoothing < 1, "smoothing must be at least 0 and below 1"}};
 }
 
 /// Per number: maximum, difference, exp, sum, times the inverse of sum and of count. Per row: log,
 /// the label's loss and its sum, the inverse of the sum, the label's -1. Once: the division by
 /// count. Smoothing also sums all differences, subtracts its share from every number and weights
 /// two sums.
-std::int64_t flops_of(const CrossEntropy& op) {
-  const bool smooths = op.smoothing > 0;
-  const std::int64_t rows = checked_multiply(op.logits.rows, smooths ? 10 : 6, kFlops);
-  return checked_add(flops_each(op.logits, (smooths ? 8 : 6) + (op.scale ? 1 : 0)),
-                     rows + 1 + flops_of_beta(op.beta), kFlops);
+std::int64_t CrossEntropy::flops() const {
+  const bool smooths = smoothing > 0;
+  const std::int64_t rows = checked_multiply(logits.rows, smooths ? 10 : 6, kFlops);
+  return checked_add(flops_each(logits, (smooths ? 8 : 6) + (scale ? 1 : 0)),
+                     rows + 1 + flops_of_beta(beta), kFlops);
 }
 
-std::int64_t flops_of_device_op(const DeviceOp& op) {
-  return std::visit(
-      Overloaded{
-          [](const Gemm& o) { return flops_of(o); },
-          // Magnitude, comparison, product, rounding.
-          [](const QuantizeWeight& o) { return flops_each(o.from, 4); },
-          [](const Quantize& o) { return flops_each(o.from, 4); },
-          // Integer multiply-adds count like those of floats. They are followed by the product of
-          // the scales and its product with the sum, to which the bias is added.
-          [](const QuantizedGemm& o) {
-            return flops_each(o.c, 2 * o.a.cols + 3 + traits_of(o.activation).flops);
-          },
-          [](const BiasActivation& o) {
-            return flops_each(o.values, (o.bias ? 1 : 0) + traits_of(o.activation).flops);
-          },
-          [](const ActivationGrad& o) {
-            const std::int64_t each =
-                traits_of(o.activation).grad_flops + (o.from_scale != 1 ? 1 : 0) + (o.sums ? 1 : 0);
-            return flops_each(o.grad, each) +
-                   (o.sums ? flops_each(*o.sums, flops_of_beta(o.beta)) : 0);
-          },
-          // A comparison and a product; Philox uses integer arithmetic, which counts no flops.
-          [](const Dropout& o) { return flops_each(o.values, 2); },
-          [](const SumRows& o) {
-            return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
-          },
-          // Once: the division by count.
-          [](const PointwiseLoss& o) {
-            const std::int64_t each =
-                traits_of(o.kind).flops + (o.scale ? 1 : 0) + traits_of(o.activation).grad_flops;
-            return checked_add(flops_each(o.output, each), 1 + flops_of_beta(o.beta), kFlops);
-          },
-          [](const CrossEntropy& o) { return flops_of(o); },
-          [](const CountCorrect& o) { return flops_each(o.logits, 1); },
-          []<OptimizerOp Update>(const Update& o) { return o.flops(); },
-          [](const SumSquares& o) { return flops_each(o.in, o.scale ? 3 : 2); },
-          [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
-          // Per number: a sum. Once: a root, a sum, a division and a comparison.
-          [](const ClipFactor& o) { return o.squares.size() + 4; },
-          [](const CheckFinite& o) { return flops_each(o.in, 1); },
-          // Two comparisons, a count and a product.
-          [](const UpdateLossScale&) { return std::int64_t{4}; },
-          [](const Copy&) { return std::int64_t{0}; },
-          [](const Cast& o) {
-            return flops_each(o.to, (o.scale == 1 ? 0 : 1) + flops_of_beta(o.beta));
-          },
-          [](const Fill&) { return std::int64_t{0}; },
-          // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi,
-          // cosine, sine and two products.
-          [](const Randn& o) { return flops_each(o.out, 11) / 2; },
-          [](const Delay&) { return std::int64_t{0}; },
-      },
-      op);
+std::string CrossEntropy::text(const TensorText& t) const {
+  const std::string smoothed = smoothing == 0 ? "" : fmt::format(" smoothed by {}", smoothing);
+  return fmt::format("{} = cross entropy of {} with labels {}{} / {}{}, gradient in {}", t(loss),
+                     t(logits), t(labels), smoothed, count, old_text(loss, beta, t),
+                     grad_text(*this, t));
 }
 
-constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
-  if constexpr (requires { o.label(); }) {
-    return o.label();
-  } else {
-    return o.kLabel;
-  }
-};
-
-// Rules. Shapes and types are in an op's list of operands; here are the messages for shapes that
-// must match, and the rules for values that are not tensors.
-
-/// The rules of one op. Each check throws, naming the op's label and all its tensors.
-class Rules {
- public:
-  explicit Rules(const Op& op) : op_(op), operands_(operands_of(op)) {}
-
-  void check_tensors() const {
-    for (const Operand& operand : operands_) {
-      const Tensor& tensor = *operand.tensor;
-      const std::string_view name = operand.name;
-      demand(tensor.dtype == operand.dtype,
-             fmt::format("{} must be {}", name, name_of(operand.dtype)));
-      demand(tensor.rows >= 0 && tensor.cols >= 1,
-             fmt::format("{} must have zero or more rows and one or more columns", name));
-      demand(tensor.offset_bytes >= 0 && tensor.offset_bytes % bytes_of(tensor.dtype) == 0,
-             fmt::format("{} must start at a multiple of its type's size", name));
-      const std::string what = fmt::format("{} of {}", name, label_of(op_));
-      const std::int64_t size = checked_multiply(tensor.rows, tensor.cols, what);
-      checked_add(tensor.offset_bytes, checked_multiply(size, bytes_of(tensor.dtype), what), what);
-    }
-  }
-
-  void check_overlap() const {
-    for (auto one = operands_.begin(); one != operands_.end(); ++one) {
-      for (auto other = one + 1; other != operands_.end(); ++other) {
-        demand(!overlap(*one->tensor, *other->tensor) ||
-                   (one->use == OperandUse::kReads && other->use == OperandUse::kReads),
-               fmt::format("{} must not share bytes with {}", one->name, other->name));
-      }
-    }
-  }
-
-  void operator()(const Gemm& o) {
-    fit("op(a) must have as many columns as op(b) has rows", o.a, o.b);
-    fit("c must be the rows of op(a) by the columns of op(b)", o.c);
-    fit("bias must be 1 by the columns of c", o.bias);
-    fit("pre_activation must have the shape of c", o.pre_activation);
-    demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
-    demand(o.c.dtype == DType::kF32 || o.beta == 0, "c of 16 bits needs beta == 0");
-  }
-  void operator()(const QuantizeWeight& o) {
-    fit("to and from must have the same shape", o.to, o.from);
-    fit("scales must be 1 by 1, or 1 by the rows of from", o.scales);
-    fit("sums must be 1 by the rows of from", o.sums);
-  }
-  void operator()(const Quantize& o) {
-    fit("to and from must have the same shape", o.to, o.from);
-    fit("scales must be the rows of from by 1, or with a zero point 1 by 1", o.scales);
-    fit("zero_point must be 1 by 1", o.zero_point);
-    demand(o.bits == 7 || o.bits == 8, "bits must be 7 or 8");
-  }
-  void operator()(const QuantizedGemm& o) {
-    fit("a must have as many columns as b", o.a, o.b);
-    fit("c must be the rows of a by the rows of b", o.c);
-    fit("a_scales must be the rows of a by 1, or with a zero point 1 by 1", o.a_scales);
-    fit("a_zero_point must be 1 by 1", o.a_zero_point);
-    fit("b_scales must be 1 by 1, or 1 by the rows of b", o.b_scales);
-    fit("b_sums and bias must be 1 by the rows of b", o.b_sums, o.bias);
-    demand(o.bits == 7 || o.bits == 8, "bits must be 7 or 8");
-    demand(o.a.cols <= kMostInt8Inputs, "a sum of so many products may overflow");
-  }
-  void operator()(const BiasActivation& o) {
-    fit("bias must be 1 by the columns of values", o.values, o.bias);
-    fit("pre_activation must have the shape of values", o.pre_activation);
-    demand(!o.bias || o.values.dtype == DType::kF32, "a bias needs values of fp32");
-  }
-  void operator()(const ActivationGrad& o) {
-    fit("grad and what it is found from must have the same shape", o.grad, o.from);
-    demand(o.activation != Activation::kNone, "there must be an activation");
-    fit("sums must be 1 by the columns of grad", o.sums);
-    demand(!o.sums || o.grad.dtype == DType::kF32, "sums need a grad of fp32");
-  }
-  void operator()(const Dropout& o) {
-    fit("step must be 1 by 1", o.values, o.step);
-    demand(o.rate >= 0 && o.rate < 1, "rate must be at least 0 and below 1");
-    demand(o.layer >= 0 && o.first_row >= 0 && o.row_stride >= 1,
-           "layer and rows must be numbered from 0 on");
-  }
-  void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }
-  void operator()(const PointwiseLoss& o) {
-    fit("loss must be 1 by 1", o.loss);
-    fit("grad, output and target must have the same shape", o.grad, o.output, o.target);
-    demand(o.count >= 1 && o.count >= o.output.size(),
-           "count must be at least 1 and at least the size of output");
-    demand(is_pointwise(o.kind), "the loss must be a mean over single numbers");
-    demand(o.activation == Activation::kNone || o.activation == Activation::kRelu,
-           "the activation must be ReLU or none");
-    fit("scale must be 1 by 1", o.scale);
-  }
-  void operator()(const CrossEntropy& o) {
-    fit("loss must be 1 by 1", o.loss);
-    fit("grad and logits must have the same shape", o.grad, o.logits);
-    fit("labels must be the rows of logits by 1", o.labels);
-    demand(o.count >= 1 && o.count >= o.logits.rows,
-           "count must be at least 1 and at least the rows of logits");
-    demand(o.smoothing >= 0 && o.smoothing < 1, "smoothing must be at least 0 and below 1");
-    fit("scale must be 1 by 1", o.scale);
-  }
-  void operator()(const CountCorrect& o) {
-    fit("correct must be 1 by 1", o.correct);
-    fit("labels must be the rows of logits by 1", o.logits, o.labels);
-    fit("classes must be the rows of logits by 1", o.classes);
-    demand(!o.binary || o.logits.cols == 1, "a binary classifier must have one logit");
-  }
-  template <OptimizerOp Update>
-  void operator()(const Update& o) {
-    for (const OpRule& rule : o.rules()) {
-      demand(rule.holds, rule.text);
-      for (const Tensor* tensor : rule.tensors) {
-        if (tensor != nullptr) fit(rule.text, *tensor);
-      }
-    }
-  }
-  void operator()(const SumSquares& o) {
-    fit("out must be 1 by 1", o.out);
-    fit("scale must be 1 by 1", o.scale);
-  }
-  void operator()(const CheckFinite& o) { fit("found_inf must be 1 by 1", o.found_inf); }
-  void operator()(const UpdateLossScale& o) {
-    fit("the state of loss scaling must be 1 by 1", o.state.scale, o.state.found_inf,
-        o.state.updates, o.good_steps);
-    demand(o.growth >= 1 && o.backoff > 0 && o.backoff <= 1, "growth and backoff must be around 1");
-    demand(o.window >= 1, "window must be at least 1");
-  }
-  void operator()(const GramSquares& o) {
-    fit("out must be 1 by 1", o.out);
-    fit("gram_y and gram_x must be square and have the same shape", o.gram_y, o.gram_x);
-  }
-  void operator()(const ClipFactor& o) {
-    fit("factor must be 1 by 1", o.factor);
-    fit("squares must be flat, 1 by n", o.squares);
-    demand(std::isfinite(o.max_norm) && o.max_norm > 0, "max_norm must be above zero");
-  }
-  void operator()(const Copy& o) { fit("to and from must have the same shape", o.to, o.from); }
-  void operator()(const Cast& o) {
-    fit("to and from must have the same shape", o.to, o.from);
-    demand(o.to.dtype == DType::kF32 || o.beta == 0, "to of 16 bits needs beta == 0");
-  }
-  void operator()(const Fill&) {}
-  void operator()(const Randn& o) {
-    demand(o.state.bytes() == state_bytes(o.generator),
-           fmt::format("state must have the {} bytes of its generator", state_bytes(o.generator)));
-  }
-  void operator()(const Delay& o) {
-    demand(std::isfinite(o.seconds) && o.seconds >= 0, "seconds must be zero or more");
-    fit("more_seconds must be 1 by 1", o.more_seconds);
-  }
-
-  void operator()(const AllReduce& o) {
-    check_parts(o.tensors);
-    demand(o.scale == 1 || o.tensors.front().dtype == DType::kF32, "only floats are scaled");
-  }
-  void operator()(const Broadcast& o) { check_rooted(o.tensors, o.root); }
-  void operator()(const Reduce& o) { check_rooted(o.tensors, o.root); }
-  void operator()(const ReduceScatter& o) { check_parts(o.tensors); }
-  void operator()(const AllGather& o) {
-    check_parts(o.tensors);
-    demand(o.own.empty() || o.own.size() == o.tensors.size(), "own must be one for each tensor");
-    constexpr std::string_view kOwnRows = "own must be rows of the tensor";
-    fit(kOwnRows, o.own);
-    for (const Tensor& own : o.own) demand(own.rows <= o.tensors.front().rows, kOwnRows);
-  }
-
- private:
-  /// Checks that the tensors, operands of the op, have the shapes that the list specifies. The
-  /// first tensor checked with a dimension sets its size; `rule` describes in words what must
-  /// match.
-  template <class... Tensors>
-  void fit(std::string_view rule, const Tensors&... tensors) {
-    (fit(rule, tensors), ...);
-  }
-  void fit(std::string_view rule, const std::optional<Tensor>& tensor) {
-    if (tensor) fit(rule, *tensor);
-  }
-  void fit(std::string_view rule, const std::vector<Tensor>& tensors) {
-    for (const Tensor& tensor : tensors) fit(rule, tensor);
-  }
-  void fit(std::string_view rule, const Tensor& tensor) {
-    const auto operand = std::ranges::find(operands_, &tensor, &Operand::tensor);
-    BARESTEP_REQUIRE(operand != operands_.end(), "a rule is about operands");
-    demand(fits(operand->rows, tensor.rows) && fits(operand->cols, tensor.cols), rule);
-  }
-
-  bool fits(char dimension, std::int64_t size) {
-    if (dimension == '*') return true;
-    if (dimension >= '0' && dimension <= '9') return size == dimension - '0';
-    return sizes_.try_emplace(dimension, size).first->second == size;
-  }
-
-  void demand(bool holds, std::string_view rule) const {
-    if (holds) return;
-    std::string tensors;
-    for (const Operand& operand : operands_) {
-      const Tensor& tensor = *operand.tensor;
-      tensors += fmt::format("{}{} {}x{} {}", tensors.empty() ? " (" : ", ", operand.name,
-                             tensor.rows, tensor.cols, name_of(tensor.dtype));
-    }
-    if (!tensors.empty()) tensors += ")";
-    fail(ExitCode::kBug, {.what = "ill-formed op",
-                          .value = std::string(label_of(op_)),
-                          .why = fmt::format("{}{}", rule, tensors),
-                          .remedy = "this is a bug in barestep, please report it"});
-  }
-
-  void check_parts(const std::vector<Tensor>& tensors) {
-    demand(!tensors.empty(), "a collective must have a tensor");
-    fit("all tensors must have the same shape", tensors);
-  }
-
-  void check_rooted(const std::vector<Tensor>& tensors, int root) {
-    check_parts(tensors);
-    demand(root >= 0, "root must be a rank");
-  }
-
-  const Op& op_;
-  std::vector<Operand> operands_;
-  std::map<char, std::int64_t> sizes_;  // sizes of the dimensions seen so far
-};
-
-}  // namespace
-
-std::int64_t state_bytes(Generator generator) {
-  return generator == Generator::kTorchCpu ? sizeof(TorchGenerator) : sizeof(PhiloxState);
+Operands CountCorrect::operands() const {
+  return {{"correct", &correct, kWrites, '1', '1', DType::kI32},
+          {"logits", &logits, kReads, 'r', 'N', real_type(logits)},
+          {"labels", &labels, kReads, 'r', '1', DType::kI32},
+          {"classes", optional_tensor(classes), kWrites, 'r', '1', DType::kI32}};
 }
 
-Cost& Cost::operator+=(const Cost& other) {
-  flops = checked_add(flops, other.flops, "the flops of a program");
-  bytes = checked_add(bytes, other.bytes, "the bytes of a program");
-  message_bytes = checked_add(message_bytes, other.message_bytes, "the messages of a program");
-  return *this;
+std::vector<OpRule> CountCorrect::rules() const {
+  return {{!binary || logits.cols == 1, "a binary classifier must have one logit"}};
 }
 
-Cost cost_of(const Op& op) {
-  if (const auto* device_op = std::get_if<DeviceOp>(&op)) {
-    Cost cost{.flops = flops_of_device_op(*device_op)};
-    for (const Access& access : accesses_of(op)) {
-      cost.bytes = checked_add(cost.bytes, access.tensor.bytes(), "the bytes of an op");
-    }
-    return cost;
-  }
-  return {.message_bytes = operands_of(op).front().tensor->bytes()};
+std::int64_t CountCorrect::flops() const {
+  return flops_each(logits, 1);
 }
 
-std::string_view label_of(const DeviceOp& op) {
-  return std::visit(kLabelOfOne, op);
+std::string CountCorrect::text(const TensorText& t) const {
+  const std::string kept = classes ? fmt::format(", classes in {}", t(*classes)) : "";
+  return fmt::format("{} = rows of {} whose {} is label {}{}", t(correct), t(logits),
+                     binary ? "sign" : "largest", t(labels), kept);
 }
 
-std::string_view label_of(const Op& op) {
-  return std::visit([](const auto& kind) { return std::visit(kLabelOfOne, kind); }, op);
-}
-
-void validate(const Op& op) {
-  Rules rules(op);
-  rules.check_tensors();
-  std::visit([&](const auto& kind) { std::visit(rules, kind); }, op);
-  rules.check_overlap();
-}
+// Steps of optimizers.
 
 namespace {
 
-using enum OperandUse;
-
-// The methods of the optimizers' ops: operands, rules, flops and text.
-
-std::int64_t flops_for_each(const Tensor& tensor, std::int64_t flops) {
-  return checked_multiply(tensor.size(), flops, "the flops of an op");
-}
-
-std::string decay_words(double rate) {
+std::string decay_text(double rate) {
   return rate == 0 ? "" : fmt::format(", weight decay {}", rate);
 }
 
-std::string clip_words(const std::optional<Tensor>& factor, const TensorText& t) {
+std::string momentum_text(double momentum) {
+  return momentum == 0 ? "" : fmt::format(", momentum {}", momentum);
+}
+
+std::string clip_text(const std::optional<Tensor>& factor, const TensorText& t) {
   return factor ? fmt::format(", gradient times {}", t(*factor)) : "";
 }
 
-/// The parts shared by all optimizer ops over flat buffers: clip, rounded weights, loss scaling.
-template <class Update>
-std::vector<Operand> with_common_operands(std::vector<Operand> list, const Update& op) {
-  const DType narrow = op.rounded ? real_type(*op.rounded) : DType::kF32;
-  list.push_back({"clip", optional_tensor(op.clip), kReads, '1', '1'});
-  list.push_back({"rounded", optional_tensor(op.rounded), kWrites, '1', 'n', narrow});
-  if (!op.loss_scale) return list;
-  list.push_back({"scale", &op.loss_scale->scale, kReads, '1', '1'});
-  list.push_back({"found_inf", &op.loss_scale->found_inf, kReads, '1', '1'});
-  list.push_back({"updates", &op.loss_scale->updates, kReads, '1', '1', DType::kI32});
-  list.push_back({"first_update", optional_tensor(op.first_update), kReads, '1', '1', DType::kI32});
-  return list;
+/// The penalty for weight decay, a product and a sum.
+std::int64_t decay_flops(double rate) {
+  return rate == 0 ? 0 : 2;
 }
 
-/// The scalars of an op; with loss scaling, one row for each of several updates.
-template <class Update>
-Operand scalars_operand(const Update& op, char cols) {
-  return {"scalars", &op.scalars, kReads, op.loss_scale ? 'S' : '1', cols};
+OpRule momentum_and_decay(double momentum, double decay) {
+  return {momentum >= 0 && decay >= 0, "momentum and weight_decay must be zero or more"};
 }
 
-template <class Update>
-std::vector<OpRule> with_common_rules(std::vector<OpRule> rules, const Update& op) {
-  const bool scales = op.loss_scale.has_value();
-  rules.push_back({"clip must be 1 by 1", {optional_tensor(op.clip)}});
-  rules.push_back({"rounded must have the shape of weights", {optional_tensor(op.rounded)}});
-  rules.push_back(
-      {"grads must be f32 or of the type of rounded",
-       {},
-       op.grads.dtype == DType::kF32 || (op.rounded && op.rounded->dtype == op.grads.dtype)});
-  rules.push_back(
-      {"rounded must be of 16 bits", {}, !op.rounded || op.rounded->dtype != DType::kF32});
-  rules.push_back({"first_update goes with loss_scale", {}, op.first_update.has_value() == scales});
-  if (!scales) return rules;
-  rules.push_back({"the state of loss scaling must be 1 by 1",
-                   {&op.loss_scale->scale, &op.loss_scale->found_inf, &op.loss_scale->updates,
-                    optional_tensor(op.first_update)}});
-  return rules;
+float minus(double lr) {
+  return static_cast<float>(-lr);
 }
 
-/// Flops per weight.
-template <class Update>
-std::int64_t common_flops(const Update& op) {
-  return (op.clip ? 1 : 0) + (op.loss_scale ? 1 : 0);
+/// The factor of decoupled weight decay.
+float shrink_of(double lr, double weight_decay) {
+  return static_cast<float>(1 - lr * weight_decay);
 }
 
-template <class Update>
-std::string common_words(const Update& op, const TensorText& t) {
-  std::string text = clip_words(op.clip, t);
-  if (op.rounded) text += fmt::format(", rounded in {}", t(*op.rounded));
-  if (op.loss_scale) {
-    text += fmt::format(", gradient / {}, unless {}", t(op.loss_scale->scale),
-                        t(op.loss_scale->found_inf));
-  }
-  return text;
-}
-
-/// Per weight: the first moment takes 3, the second 4, the divisor 3, the weight 3.
-template <class AdamOp>
-std::int64_t flops_of_adam(const AdamOp& op) {
-  const std::int64_t decay = op.weight_decay == 0 ? 0 : op.decoupled ? 1 : 2;
-  return 13 + decay;
-}
-
-template <class AdamOp>
-void add_adam_rules(const AdamOp& op, std::vector<OpRule>& rules) {
-  rules.push_back({"scalars must be 1 by 2, or by 3 with decoupled weight decay", {&op.scalars}});
-  rules.push_back({"weight_decay must be zero or more", {}, op.weight_decay >= 0});
+template <class Function>
+auto of_step(const OptimizerUpdate& update, const Function& function) {
+  return std::visit(function, update.step);
 }
 
 }  // namespace
 
-std::vector<Operand> Adam::operands() const {
-  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
-                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
-                               {"moments1", &moments1, kUpdates, '1', 'n'},
-                               {"moments2", &moments2, kUpdates, '1', 'n'},
-                               scalars_operand(*this, decoupled ? '3' : '2'),
-                               {"max_moments2", optional_tensor(max_moments2), kUpdates, '1', 'n'}},
-                              *this);
+std::vector<std::string_view> AdamStep::state() const {
+  if (amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  return {"exp_avg", "exp_avg_sq"};
 }
 
-std::vector<OpRule> Adam::rules() const {
-  std::vector<OpRule> rules = {{"weights must be flat, 1 by n", {&weights}},
-                               {"weights, grads, moments1 and moments2 must have the same shape",
-                                {&grads, &moments1, &moments2, optional_tensor(max_moments2)}}};
-  add_adam_rules(*this, rules);
-  return with_common_rules(std::move(rules), *this);
+void AdamStep::write_scalars(std::int64_t t, double lr, std::span<float> scalars) const {
+  const auto power = static_cast<double>(t);
+  scalars[0] = minus(lr / (1 - std::pow(beta1, power)));
+  scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(beta2, power)));
+  if (decoupled) scalars[2] = shrink_of(lr, weight_decay);
 }
 
-std::int64_t Adam::flops() const {
-  return flops_for_each(weights,
-                        flops_of_adam(*this) + common_flops(*this) + (max_moments2 ? 1 : 0));
+/// The first moment takes 3, the second 4, the divisor 3, the weight 3.
+std::int64_t AdamStep::flops() const {
+  return 13 + (weight_decay != 0 && decoupled ? 1 : decay_flops(weight_decay)) + (amsgrad ? 1 : 0);
 }
 
-std::string Adam::text(const TensorText& t) const {
-  const std::string largest = max_moments2 ? fmt::format(", {}", t(*max_moments2)) : "";
-  return fmt::format("{} from {}, {}, {}{}, {}{}{}{}", t(weights), t(grads), t(moments1),
-                     t(moments2), largest, t(scalars), common_words(*this, t),
-                     decoupled ? ", decoupled" : "", decay_words(weight_decay));
+std::string AdamStep::text() const {
+  return (decoupled ? ", decoupled" : "") + decay_text(weight_decay);
 }
 
-std::vector<Operand> Sgd::operands() const {
-  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
-                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
-                               scalars_operand(*this, '1'),
-                               {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'}},
-                              *this);
+std::vector<OpRule> AdamStep::rules() const {
+  return {{weight_decay >= 0, "weight_decay must be zero or more"}};
 }
 
-std::vector<OpRule> Sgd::rules() const {
-  return with_common_rules(
-      {{"weights must be flat, 1 by n", {&weights}},
-       {"weights, grads and velocities must have the same shape",
-        {&grads, optional_tensor(velocities)}},
-       {"scalars must be 1 by 1", {&scalars}},
-       {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
-       {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)},
-       {"nesterov needs momentum", {}, !nesterov || momentum > 0}},
-      *this);
+std::vector<std::string_view> SgdStep::state() const {
+  if (momentum > 0) return {"momentum_buffer"};
+  return {};
+}
+
+void SgdStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
+  scalars[0] = minus(lr);
 }
 
 /// Each of decay, momentum, Nesterov's step and the weight is a product and a sum.
-std::int64_t Sgd::flops() const {
-  return flops_for_each(weights, 2 + (weight_decay != 0 ? 2 : 0) + (velocities ? 2 : 0) +
-                                     (nesterov ? 2 : 0) + common_flops(*this));
+std::int64_t SgdStep::flops() const {
+  return 2 + decay_flops(weight_decay) + (momentum > 0 ? 2 : 0) + (nesterov ? 2 : 0);
 }
 
-std::string Sgd::text(const TensorText& t) const {
-  std::string text = fmt::format("{} from {}, {}", t(weights), t(grads), t(scalars));
-  if (velocities) text += fmt::format(", {}, momentum {}", t(*velocities), momentum);
-  return text + common_words(*this, t) + (nesterov ? ", Nesterov" : "") + decay_words(weight_decay);
+std::string SgdStep::text() const {
+  return momentum_text(momentum) + (nesterov ? ", Nesterov" : "") + decay_text(weight_decay);
 }
 
-std::vector<Operand> RmsProp::operands() const {
-  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
-                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
-                               {"squares", &squares, kUpdates, '1', 'n'},
-                               scalars_operand(*this, '1'),
-                               {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'}},
-                              *this);
+std::vector<OpRule> SgdStep::rules() const {
+  return {momentum_and_decay(momentum, weight_decay),
+          {!nesterov || momentum > 0, "nesterov needs momentum"}};
 }
 
-std::vector<OpRule> RmsProp::rules() const {
-  return with_common_rules(
-      {{"weights must be flat, 1 by n", {&weights}},
-       {"weights, grads, squares and velocities must have the same shape",
-        {&grads, &squares, optional_tensor(velocities)}},
-       {"scalars must be 1 by 1", {&scalars}},
-       {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
-       {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)}},
-      *this);
+std::vector<std::string_view> RmsPropStep::state() const {
+  if (momentum > 0) return {"square_avg", "momentum_buffer"};
+  return {"square_avg"};
+}
+
+void RmsPropStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
+  scalars[0] = minus(lr);
 }
 
 /// The squares take 4, their root and eps 2, the weight 3.
-std::int64_t RmsProp::flops() const {
-  return flops_for_each(
-      weights, 9 + (weight_decay != 0 ? 2 : 0) + (velocities ? 2 : 0) + common_flops(*this));
+std::int64_t RmsPropStep::flops() const {
+  return 9 + decay_flops(weight_decay) + (momentum > 0 ? 2 : 0);
 }
 
-std::string RmsProp::text(const TensorText& t) const {
-  std::string text =
-      fmt::format("{} from {}, {}, {}", t(weights), t(grads), t(squares), t(scalars));
-  if (velocities) text += fmt::format(", {}, momentum {}", t(*velocities), momentum);
-  return text + common_words(*this, t) + decay_words(weight_decay);
+std::string RmsPropStep::text() const {
+  return momentum_text(momentum) + decay_text(weight_decay);
 }
 
-std::vector<Operand> Adagrad::operands() const {
-  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
-                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
-                               {"sum", &sum, kUpdates, '1', 'n'},
-                               scalars_operand(*this, '1')},
-                              *this);
+std::vector<OpRule> RmsPropStep::rules() const {
+  return {momentum_and_decay(momentum, weight_decay)};
 }
 
-std::vector<OpRule> Adagrad::rules() const {
-  return with_common_rules({{"weights must be flat, 1 by n", {&weights}},
-                            {"weights, grads and sum must have the same shape", {&grads, &sum}},
-                            {"scalars must be 1 by 1", {&scalars}},
-                            {"weight_decay must be zero or more", {}, weight_decay >= 0}},
-                           *this);
+std::vector<std::string_view> AdagradStep::state() const {
+  return {"sum"};
+}
+
+void AdagradStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
+  scalars[0] = minus(lr);
 }
 
 /// The sum takes 2, its root and eps 2, the weight 3.
-std::int64_t Adagrad::flops() const {
-  return flops_for_each(weights, 7 + (weight_decay != 0 ? 2 : 0) + common_flops(*this));
+std::int64_t AdagradStep::flops() const {
+  return 7 + decay_flops(weight_decay);
 }
 
-std::string Adagrad::text(const TensorText& t) const {
-  return fmt::format("{} from {}, {}, {}{}{}", t(weights), t(grads), t(sum), t(scalars),
-                     common_words(*this, t), decay_words(weight_decay));
+std::string AdagradStep::text() const {
+  return decay_text(weight_decay);
 }
 
-std::vector<Operand> Lion::operands() const {
-  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
-                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
-                               {"moments", &moments, kUpdates, '1', 'n'},
-                               scalars_operand(*this, '2')},
-                              *this);
+std::vector<OpRule> AdagradStep::rules() const {
+  return {{weight_decay >= 0, "weight_decay must be zero or more"}};
 }
 
-std::vector<OpRule> Lion::rules() const {
-  return with_common_rules(
-      {{"weights must be flat, 1 by n", {&weights}},
-       {"weights, grads and moments must have the same shape", {&grads, &moments}},
-       {"scalars must be 1 by 2", {&scalars}}},
-      *this);
+std::vector<std::string_view> LionStep::state() const {
+  return {"exp_avg"};
+}
+
+void LionStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
+  scalars[0] = minus(lr);
+  scalars[1] = shrink_of(lr, weight_decay);
 }
 
 /// Each of the two means takes 3, the sign 1, the weight 3.
-std::int64_t Lion::flops() const {
-  return flops_for_each(weights, 10 + common_flops(*this));
+std::int64_t LionStep::flops() const {
+  return 10;
 }
 
-std::string Lion::text(const TensorText& t) const {
-  return fmt::format("{} from {}, {}, {}{}", t(weights), t(grads), t(moments), t(scalars),
-                     common_words(*this, t));
+/// Weight decay is in the scalars.
+std::string LionStep::text() const {
+  return "";
 }
 
-std::vector<Operand> LinearAdam::operands() const {
+std::vector<OpRule> LionStep::rules() const {
+  return {{weight_decay >= 0, "weight_decay must be zero or more"}};
+}
+
+std::string_view OptimizerUpdate::label() const {
+  return of_step(*this, [](const auto& rule) { return rule.kLabel; });
+}
+
+Operands OptimizerUpdate::operands() const {
+  Operands list = {{"weights", &weights, kUpdates, '1', 'n'},
+                   {"grads", &grads, kReads, '1', 'n', real_type(grads)}};
+  const auto names = of_step(*this, [](const auto& rule) { return rule.state(); });
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    list.push_back({i < names.size() ? names[i] : "state", &state[i], kUpdates, '1', 'n'});
+  }
+  // With loss scaling, one row for each of several updates.
+  const int cols = of_step(*this, [](const auto& rule) { return rule.scalars(); });
+  list.push_back(
+      {"scalars", &scalars, kReads, loss_scale ? 'S' : '1', static_cast<char>('0' + cols)});
+  const DType narrow = rounded ? real_type(*rounded) : DType::kF32;
+  list.push_back({"clip", optional_tensor(clip), kReads, '1', '1'});
+  list.push_back({"rounded", optional_tensor(rounded), kWrites, '1', 'n', narrow});
+  if (!loss_scale) return list;
+  list.push_back({"scale", &loss_scale->scale, kReads, '1', '1'});
+  list.push_back({"found_inf", &loss_scale->found_inf, kReads, '1', '1'});
+  list.push_back({"updates", &loss_scale->updates, kReads, '1', '1', DType::kI32});
+  list.push_back({"first_update", optional_tensor(first_update), kReads, '1', '1', DType::kI32});
+  return list;
+}
+
+std::vector<OpRule> OptimizerUpdate::rules() const {
+  std::vector<OpRule> rules = of_step(*this, [](const auto& rule) { return rule.rules(); });
+  const auto names = of_step(*this, [](const auto& rule) { return rule.state(); });
+  rules.push_back(
+      {state.size() == names.size(), "state must be one tensor for each of the step's"});
+  rules.push_back({grads.dtype == DType::kF32 || (rounded && rounded->dtype == grads.dtype),
+                   "grads must be f32 or of the type of rounded"});
+  rules.push_back({!rounded || rounded->dtype != DType::kF32, "rounded must be of 16 bits"});
+  rules.push_back(
+      {first_update.has_value() == loss_scale.has_value(), "first_update goes with loss_scale"});
+  return rules;
+}
+
+std::int64_t OptimizerUpdate::flops() const {
+  const std::int64_t step_flops = of_step(*this, [](const auto& rule) { return rule.flops(); });
+  return flops_each(weights, step_flops + (clip ? 1 : 0) + (loss_scale ? 1 : 0));
+}
+
+std::string OptimizerUpdate::text(const TensorText& t) const {
+  std::string text = fmt::format("{} from {}", t(weights), t(grads));
+  for (const Tensor& each : state) text += ", " + t(each);
+  text += ", " + t(scalars) + clip_text(clip, t);
+  if (rounded) text += fmt::format(", rounded in {}", t(*rounded));
+  if (loss_scale) {
+    text +=
+        fmt::format(", gradient / {}, unless {}", t(loss_scale->scale), t(loss_scale->found_inf));
+  }
+  return text + of_step(*this, [](const auto& rule) { return rule.text(); });
+}
+
+Operands LinearAdam::operands() const {
   const DType type = real_type(x);
   return {{"weight", &weight, kUpdates, 'm', 'n'},
           {"weight_moments1", &weight_moments1, kUpdates, 'm', 'n'},
@@ -615,46 +570,320 @@ std::vector<Operand> LinearAdam::operands() const {
           {"bias_moments2", &bias_moments2, kUpdates, '1', 'm'},
           {"grad_y", &grad_y, kReads, 'r', 'm', type},
           {"x", &x, kReads, 'r', 'n', type},
-          {"scalars", &scalars, kReads, '1', decoupled ? '3' : '2'},
+          {"scalars", &scalars, kReads, '1', static_cast<char>('0' + step.scalars())},
           {"clip", optional_tensor(clip), kReads, '1', '1'},
           {"rounded_weight", optional_tensor(rounded_weight), kWrites, 'm', 'n', type},
           {"rounded_bias", optional_tensor(rounded_bias), kWrites, '1', 'm', type}};
 }
 
 std::vector<OpRule> LinearAdam::rules() const {
-  std::vector<OpRule> rules = {
-      {"weight must be the columns of grad_y by the columns of x, which have equal rows",
-       {&grad_y, &x, &weight}},
-      {"bias must be 1 by the rows of weight", {&bias}},
-      {"moments must have the shapes of weight and bias",
-       {&weight_moments1, &weight_moments2, &bias_moments1, &bias_moments2}},
-      {"rounded_weight and rounded_bias must have the shapes of weight and bias",
-       {optional_tensor(rounded_weight), optional_tensor(rounded_bias)}},
-      {"clip must be 1 by 1", {optional_tensor(clip)}},
-      {"factors of 16 bits go with rounded weights",
-       {},
-       rounded_weight.has_value() == (x.dtype != DType::kF32) &&
-           rounded_bias.has_value() == rounded_weight.has_value()}};
-  add_adam_rules(*this, rules);
+  std::vector<OpRule> rules = step.rules();
+  rules.push_back({!step.amsgrad, "AMSGrad has no update from factors"});
+  rules.push_back({rounded_weight.has_value() == (x.dtype != DType::kF32) &&
+                       rounded_bias.has_value() == rounded_weight.has_value(),
+                   "factors of 16 bits go with rounded weights"});
   return rules;
 }
 
 std::int64_t LinearAdam::flops() const {
-  constexpr std::string_view kWhat = "the flops of an op";
-  const std::int64_t step = flops_of_adam(*this) + (clip ? 1 : 0);
-  const std::int64_t of_bias =
-      checked_add(flops_for_each(grad_y, 1), flops_for_each(bias, step), kWhat);
-  return checked_add(flops_for_each(weight, 2 * x.rows + step), of_bias, kWhat);
+  const std::int64_t each = step.flops() + (clip ? 1 : 0);
+  const std::int64_t of_bias = checked_add(flops_each(grad_y, 1), flops_each(bias, each), kFlops);
+  return checked_add(flops_each(weight, 2 * x.rows + each), of_bias, kFlops);
 }
 
 std::string LinearAdam::text(const TensorText& t) const {
   const std::string rounded =
       rounded_weight ? fmt::format(", rounded in {}, {}", t(*rounded_weight), t(*rounded_bias))
                      : "";
-  return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}{}", t(weight),
+  return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}", t(weight),
                      t(bias), t(grad_y), t(x), t(weight_moments1), t(weight_moments2),
-                     t(bias_moments1), t(bias_moments2), t(scalars), clip_words(clip, t), rounded,
-                     decoupled ? ", decoupled" : "", decay_words(weight_decay));
+                     t(bias_moments1), t(bias_moments2), t(scalars), clip_text(clip, t), rounded,
+                     step.text());
+}
+
+Operands SumSquares::operands() const {
+  return {{"out", &out, kWrites, '1', '1'},
+          {"in", &in, kReads, 'm', 'n', real_type(in)},
+          {"scale", optional_tensor(scale), kReads, '1', '1'}};
+}
+
+std::int64_t SumSquares::flops() const {
+  return flops_each(in, scale ? 3 : 2);
+}
+
+std::string SumSquares::text(const TensorText& t) const {
+  if (scale) return fmt::format("{} = sum of ({} / {})^2", t(out), t(in), t(*scale));
+  return fmt::format("{} = sum of {}^2", t(out), t(in));
+}
+
+Operands CheckFinite::operands() const {
+  return {{"found_inf", &found_inf, kUpdates, '1', '1'},
+          {"in", &in, kReads, '*', '*', real_type(in)}};
+}
+
+std::int64_t CheckFinite::flops() const {
+  return flops_each(in, 1);
+}
+
+std::string CheckFinite::text(const TensorText& t) const {
+  return fmt::format("{} = 1 where {} is not finite", t(found_inf), t(in));
+}
+
+Operands UpdateLossScale::operands() const {
+  return {{"scale", &state.scale, kUpdates, '1', '1'},
+          {"found_inf", &state.found_inf, kReads, '1', '1'},
+          {"updates", &state.updates, kUpdates, '1', '1', DType::kI32},
+          {"good_steps", &good_steps, kUpdates, '1', '1', DType::kI32}};
+}
+
+std::vector<OpRule> UpdateLossScale::rules() const {
+  return {{growth >= 1 && backoff > 0 && backoff <= 1, "growth and backoff must be around 1"},
+          {window >= 1, "window must be at least 1"}};
+}
+
+/// Two comparisons, a count and a product.
+std::int64_t UpdateLossScale::flops() const {
+  return 4;
+}
+
+std::string UpdateLossScale::text(const TensorText& t) const {
+  std::string counted = fmt::format("{} += 1 unless {}", t(state.updates), t(state.found_inf));
+  if (fixed) return counted;
+  return fmt::format("{}; {} *= {} if so, {} after {} steps without, counted in {}", counted,
+                     t(state.scale), backoff, growth, window, t(good_steps));
+}
+
+Operands GramSquares::operands() const {
+  return {{"out", &out, kWrites, '1', '1'},
+          {"gram_y", &gram_y, kReads, 'N', 'N'},
+          {"gram_x", &gram_x, kReads, 'N', 'N'}};
+}
+
+std::int64_t GramSquares::flops() const {
+  return flops_each(gram_y, 3);
+}
+
+std::string GramSquares::text(const TensorText& t) const {
+  return fmt::format("{} = sum of {} * ({} + 1)", t(out), t(gram_y), t(gram_x));
+}
+
+Operands ClipFactor::operands() const {
+  return {{"factor", &factor, kWrites, '1', '1'}, {"squares", &squares, kReads, '1', 'n'}};
+}
+
+std::vector<OpRule> ClipFactor::rules() const {
+  return {{std::isfinite(max_norm) && max_norm > 0, "max_norm must be above zero"}};
+}
+
+/// Per number: a sum. Once: a root, a sum, a division and a comparison.
+std::int64_t ClipFactor::flops() const {
+  return squares.size() + 4;
+}
+
+std::string ClipFactor::text(const TensorText& t) const {
+  return fmt::format("{} = {} / root of the sum of {}, at most 1", t(factor), max_norm, t(squares));
+}
+
+Operands Copy::operands() const {
+  return {{"to", &to, kWrites, 'm', 'n', from.dtype},
+          {"from", &from, kReads, 'm', 'n', from.dtype}};
+}
+
+std::int64_t Copy::flops() const {
+  return 0;
+}
+
+std::string Copy::text(const TensorText& t) const {
+  return fmt::format("{} = {}", t(to), t(from));
+}
+
+Operands Cast::operands() const {
+  const auto narrow = [](const Tensor& tensor) {
+    return tensor.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
+  };
+  const bool narrows = from.dtype == DType::kF32;
+  const DType type = narrows ? narrow(to) : DType::kF32;
+  return {{"to", &to, sum_into(type), 'm', 'n', type},
+          {"from", &from, kReads, 'm', 'n', narrows ? DType::kF32 : narrow(from)}};
+}
+
+std::vector<OpRule> Cast::rules() const {
+  return {{to.dtype == DType::kF32 || beta == 0, "to of 16 bits needs beta == 0"}};
+}
+
+std::int64_t Cast::flops() const {
+  return flops_each(to, (scale == 1 ? 0 : 1) + flops_of_beta(beta));
+}
+
+std::string Cast::text(const TensorText& t) const {
+  const char* const type = to.dtype == DType::kBF16  ? "bf16"
+                           : to.dtype == DType::kF16 ? "fp16"
+                                                     : "fp32";
+  const std::string factor = scale == 1 ? "" : fmt::format("{} * ", scale);
+  return fmt::format("{} = {}{} in {}{}", t(to), factor, t(from), type, old_text(to, beta, t));
+}
+
+Operands Fill::operands() const {
+  return {{"out", &out, kWrites, 'm', 'n'}};
+}
+
+std::int64_t Fill::flops() const {
+  return 0;
+}
+
+std::string Fill::text(const TensorText& t) const {
+  return fmt::format("{} = {}", t(out), value);
+}
+
+/// Numbers are drawn in sequence, so this is not cut.
+Operands Randn::operands() const {
+  return {{"out", &out, kWrites, '*', '*'}, {"state", &state, kUpdates, '*', '*', DType::kU8}};
+}
+
+std::vector<OpRule> Randn::rules() const {
+  return {{state.bytes() == state_bytes(generator), "state must have the bytes of its generator"}};
+}
+
+/// Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi, cosine,
+/// sine and two products.
+std::int64_t Randn::flops() const {
+  return flops_each(out, 11) / 2;
+}
+
+std::string Randn::text(const TensorText& t) const {
+  return fmt::format("{} = normal numbers drawn from {}", t(out), t(state));
+}
+
+Operands Delay::operands() const {
+  return {{"more_seconds", optional_tensor(more_seconds), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> Delay::rules() const {
+  return {{std::isfinite(seconds) && seconds >= 0, "seconds must be zero or more"}};
+}
+
+std::int64_t Delay::flops() const {
+  return 0;
+}
+
+std::string Delay::text(const TensorText& t) const {
+  return fmt::format("{} ms{}", seconds * 1e3,
+                     more_seconds ? fmt::format(" and {} s", t(*more_seconds)) : "");
+}
+
+// Collectives.
+
+namespace {
+
+DType type_of_first(const std::vector<Tensor>& tensors) {
+  return tensors.empty() ? DType::kF32 : tensors.front().dtype;
+}
+
+Operands list_of(const std::vector<Tensor>& tensors, const Operand& each) {
+  Operands list;
+  for (const Tensor& tensor : tensors) {
+    list.push_back(each);
+    list.back().tensor = &tensor;
+    list.back().part = static_cast<int>(list.size()) - 1;
+  }
+  return list;
+}
+
+std::string tensors_text(const std::vector<Tensor>& tensors, const TensorText& t) {
+  std::string text;
+  for (const Tensor& tensor : tensors) text += (text.empty() ? "" : ", ") + t(tensor);
+  return text;
+}
+
+std::string scale_text(float scale) {
+  return scale == 1 ? "" : fmt::format(", each times {}", scale);
+}
+
+OpRule has_tensor(const std::vector<Tensor>& tensors) {
+  return {!tensors.empty(), "a collective must have a tensor"};
+}
+
+OpRule is_rank(int root) {
+  return {root >= 0, "root must be a rank"};
+}
+
+}  // namespace
+
+Operands AllReduce::operands() const {
+  const DType type = type_of_first(tensors) == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type});
+}
+
+std::vector<OpRule> AllReduce::rules() const {
+  return {has_tensor(tensors),
+          {scale == 1 || type_of_first(tensors) == DType::kF32, "only floats are scaled"}};
+}
+
+std::string AllReduce::text(const TensorText& t) const {
+  return tensors_text(tensors, t) + " summed over all ranks" + scale_text(scale);
+}
+
+/// Only the communicator can identify the root's tensor, since ranks are numbered across all
+/// processes. So every tensor counts as both read and written.
+Operands Broadcast::operands() const {
+  return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(tensors)});
+}
+
+std::vector<OpRule> Broadcast::rules() const {
+  return {has_tensor(tensors), is_rank(root)};
+}
+
+std::string Broadcast::text(const TensorText& t) const {
+  return fmt::format("{} = that of rank {}", tensors_text(tensors, t), root);
+}
+
+Operands Reduce::operands() const {
+  return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n'});
+}
+
+std::vector<OpRule> Reduce::rules() const {
+  return {has_tensor(tensors), is_rank(root)};
+}
+
+std::string Reduce::text(const TensorText& t) const {
+  return fmt::format("{} summed over all ranks into that of rank {}", tensors_text(tensors, t),
+                     root);
+}
+
+/// Likewise, a rank's own rows are unknown here.
+Operands ReduceScatter::operands() const {
+  return list_of(tensors, {"tensor", nullptr, kUpdates, 'M', 'n'});
+}
+
+std::vector<OpRule> ReduceScatter::rules() const {
+  return {has_tensor(tensors)};
+}
+
+std::string ReduceScatter::text(const TensorText& t) const {
+  return tensors_text(tensors, t) + ", each rank's rows summed over all ranks" + scale_text(scale);
+}
+
+Operands AllGather::operands() const {
+  const OperandUse use = own.empty() ? kUpdates : kWrites;
+  const DType type = type_of_first(tensors);
+  Operands list = list_of(tensors, {"tensor", nullptr, use, 'M', 'n', type});
+  const Operands owned = list_of(own, {"own", nullptr, kReads, '*', 'n', type});
+  list.insert(list.end(), owned.begin(), owned.end());
+  return list;
+}
+
+std::vector<OpRule> AllGather::rules() const {
+  const std::int64_t rows = tensors.empty() ? 0 : tensors.front().rows;
+  const bool fit = std::ranges::all_of(own, [&](const Tensor& each) { return each.rows <= rows; });
+  return {has_tensor(tensors),
+          {own.empty() || own.size() == tensors.size(), "own must be one for each tensor"},
+          {fit, "own must be rows of the tensor"}};
+}
+
+std::string AllGather::text(const TensorText& t) const {
+  const std::string from =
+      own.empty() ? "" : fmt::format(", this one's from {}", tensors_text(own, t));
+  return tensors_text(tensors, t) + " = the rows of all ranks" + from;
 }
 
 }  // namespace barestep

@@ -6,16 +6,22 @@
 //
 // A tensor that an op writes shares no byte with the op's other tensors.
 //
-// To add an op: its struct here; its operands in operands.cpp; its flops and rules in ops.cpp; its
-// text in printer.cpp; its loop in kernels/; a row in tests/kernels/ops_test.cpp. CONTRIBUTING.md
-// explains how to add an optimizer or an activation.
+// An op's methods say everything about it but how it is computed: its operands (and so its reads
+// and writes, its bytes, the shapes that must match and how it may be cut), rules for the rest,
+// flops, kernels that a GPU launches for it, and text. A flop is an operation on one number; Cost
+// says how they are counted.
+//
+// To add an op: its struct here, its methods in ops.cpp, its loop in kernels/, a row in
+// tests/kernels/ops_test.cpp. CONTRIBUTING.md explains how to add an optimizer or an activation.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -32,6 +38,38 @@ struct Overloaded : Functions... {
 };
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
+
+/// How an op uses an operand. accesses_of() lists operands in this order.
+enum class OperandUse {
+  kReads,
+  kWrites,
+  kAccumulates,  // beta * old + new, with the op's beta; reads the old value only if beta is not 0
+  kUpdates,      // reads and writes
+};
+
+/// A tensor of an op. `rows` and `cols` name its dimensions. A letter is a dimension that has the
+/// same size in all operands of the op; 'r' is the rows of the batch. A capital letter is a
+/// dimension that cannot be cut, since each result depends on all of it. A digit is the size
+/// itself. '*' is any size.
+struct Operand {
+  std::string_view name;
+  const Tensor* tensor = nullptr;  // a member of the op; null if this op lacks it
+  OperandUse use = OperandUse::kReads;
+  char rows = '*';
+  char cols = '*';
+  DType dtype = DType::kF32;  // the required type
+  int part = 0;               // see parts_of()
+};
+using Operands = std::vector<Operand>;
+
+/// A condition on the numbers of an op, or on its tensors beyond their shapes.
+struct OpRule {
+  bool holds = true;
+  std::string_view text;
+};
+
+/// Returns the text for a tensor; see core/printer.h.
+using TensorText = std::function<std::string(const Tensor&)>;
 
 /// c = op(a) op(b) [+ bias on every row] + beta * c, then the activation. op transposes if asked.
 /// `pre_activation`, if given, receives the activation's input.
@@ -50,6 +88,12 @@ struct Gemm {
   std::optional<Tensor> bias{};
   Activation activation = Activation::kNone;
   std::optional<Tensor> pre_activation{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::int64_t launches() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Quantises a weight to int8: to = from / scale, rounded to the nearest whole number, ties to
@@ -60,6 +104,11 @@ struct Gemm {
 struct QuantizeWeight {
   static constexpr std::string_view kLabel = "quantize_weight";
   Tensor to, scales, sums, from;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::int64_t launches() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Quantises activations to whole numbers of `bits` bits, 7 or 8, in int8.
@@ -79,6 +128,12 @@ struct Quantize {
   Tensor to, scales, from;
   std::optional<Tensor> zero_point{};
   int bits = 8;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::int64_t launches() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// c = (a - zero point) b^T * (scale of a * scale of b) + bias, then the activation. The integer
@@ -87,11 +142,17 @@ struct Quantize {
 /// m x k, b n x k, bias 1 x n; k is at most kMostInt8Inputs.
 struct QuantizedGemm {
   static constexpr std::string_view kLabel = "quantized_gemm";
+  static constexpr std::int64_t kLaunches = 2;
   Tensor c, a, b;
   Tensor a_scales, b_scales, b_sums, bias;
   std::optional<Tensor> a_zero_point{};
   Activation activation = Activation::kNone;
   int bits = 8;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// A sum of this many products of two 8-bit numbers always fits into an int32.
@@ -102,28 +163,38 @@ constexpr std::int64_t kMostInt8Inputs = 65'536;
 /// and of one real type. bias is 1 x n and allowed only with f32 values, since others would be
 /// rounded twice.
 struct BiasActivation {
+  static constexpr std::int64_t kLaunches = 1;
   Tensor values;
   std::optional<Tensor> bias{};
   Activation activation = Activation::kRelu;
   std::optional<Tensor> pre_activation{};
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// grad *= the activation's derivative; in place. `from_scale` times `from` is the activation's
-/// output, or its input if its traits say so. NaN passes through a ReLU, as in PyTorch. Same shapes
-/// and real types; computed in fp32, rounded once.
+/// grad *= the activation's derivative; in place. `from` is the activation's output, or its input
+/// if its traits say so. NaN passes through a ReLU, as in PyTorch. Same shapes and real types;
+/// computed in fp32 and rounded once, except for a sigmoid in fp16, which is rounded like PyTorch's
+/// after each operation.
 ///
 /// `sums` (1 x n), if given, receives the column sums of the new grad + beta * sums, with the bits
 /// of a SumRows after it; it needs a grad of f32.
 struct ActivationGrad {
+  static constexpr std::int64_t kLaunches = 1;
   Tensor grad, from;
   Activation activation = Activation::kRelu;
-  float from_scale = 1;
   std::optional<Tensor> sums{};
   float beta = 0;
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// values *= mask, in place; each number of the mask is 0 with probability `rate`, else
@@ -135,20 +206,31 @@ struct ActivationGrad {
 /// its word is below rate * 2^32. values m x n, of a real type; step 1 x 1, i32.
 struct Dropout {
   static constexpr std::string_view kLabel = "dropout";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor values, step;
   double rate = 0.5;
   std::uint64_t seed = 0;
   std::int64_t layer = 0;
   std::int64_t first_row = 0;
   std::int64_t row_stride = 1;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// out = column sums of in + beta * out. in m x n, out 1 x n. out is f32 or has in's real type;
 /// sums are in fp32 and then rounded to out's type.
 struct SumRows {
   static constexpr std::string_view kLabel = "sum_rows";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor out, in;
   float beta = 0;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// A mean over `count` numbers: those of the whole step, which may be more than this op's.
@@ -160,6 +242,7 @@ struct SumRows {
 /// gradient is rounded to it last. `scale` (1 x 1, f32), if given, multiplies the gradient before
 /// that, but not the loss.
 struct PointwiseLoss {
+  static constexpr std::int64_t kLaunches = 1;
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
   float beta = 0;
@@ -168,6 +251,10 @@ struct PointwiseLoss {
   Activation activation = Activation::kNone;
 
   [[nodiscard]] std::string_view label() const { return traits_of(kind).label; }
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Softmax cross-entropy with class indices, mean over `count` rows:
@@ -178,11 +265,17 @@ struct PointwiseLoss {
 /// 2016). Types and `scale` as for PointwiseLoss.
 struct CrossEntropy {
   static constexpr std::string_view kLabel = "cross_entropy";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor loss, grad, logits, labels;
   std::int64_t count = 0;
   float beta = 0;
   float smoothing = 0;
   std::optional<Tensor> scale{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// correct = number of rows whose class equals the label. The class is the one with the largest
@@ -191,23 +284,16 @@ struct CrossEntropy {
 /// a real type, labels and classes m x 1 i32.
 struct CountCorrect {
   static constexpr std::string_view kLabel = "count_correct";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor correct, logits, labels;
   bool binary = false;
   std::optional<Tensor> classes{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
-
-struct Operand;  // core/operands.h
-
-/// A condition on an op: either its `tensors` (null ones are ignored) have the shapes that its
-/// operands specify, or `holds` is true.
-struct OpRule {
-  std::string_view text;
-  std::vector<const Tensor*> tensors{};
-  bool holds = true;
-};
-
-/// Returns the text for a tensor; see core/printer.h.
-using TensorText = std::function<std::string(const Tensor&)>;
 
 /// The state of loss scaling, which multiplies gradients by `scale` so that small ones do not
 /// become zeros in fp16. On the device, as in torch.amp.GradScaler.
@@ -217,120 +303,125 @@ struct LossScale {
   Tensor updates;    // 1 x 1, i32: applied so far; skipped steps do not count
 };
 
-/// An op of an optimizer. Its operands, rules, flops and text are in its own methods, at the end of
-/// ops.cpp.
-template <class Op>
-concept OptimizerOp = requires(const Op& op) {
-  op.operands();
-};
+// The steps of optimizers that treat every number alike: the numbers of the formula, the state that
+// is kept for each weight, by its name in PyTorch's state_dict(), and the scalars, the values that
+// change from step to step. Each is rounded as in PyTorch's CPU optimizer of that name.
 
-/// Adam (Kingma & Ba 2015) over flat buffers, rounded as in PyTorch's CPU Adam. The values that
-/// change from step to step come from `scalars` (1 x 2): -lr / (1 - beta1^t) and sqrt(1 - beta2^t).
-/// weights, grads, moments1 and moments2 are 1 x n. Zero gradients leave zero weights and moments
-/// zero, so padding stays zero.
+/// Adam (Kingma & Ba 2015). Scalars: -lr / (1 - beta1^t) and sqrt(1 - beta2^t).
 ///
 /// Weight decay adds weight_decay times the weight to the gradient. Decoupled weight decay, as in
 /// AdamW (Loshchilov & Hutter 2017), multiplies the weights by a third scalar,
 /// 1 - lr * weight_decay, before the step.
 ///
-/// With AMSGrad (Reddi et al. 2018), the step uses `max_moments2` (1 x n), the largest of all
-/// second moments so far, instead of the second moment.
-///
-/// The following holds for all optimizers. `clip` (1 x 1), if given, multiplies the gradient first.
-/// `rounded` (1 x n, 16 bits), if given, also receives the new weights, rounded; grads then are f32
-/// or of its type. With `loss_scale`, no weight changes if found_inf is above 0, the gradient is
-/// divided by the scale before anything else, and `scalars` has a row for each of several
-/// consecutive updates; `first_update` (1 x 1, i32) holds the number of the first.
-struct Adam {
+/// With AMSGrad (Reddi et al. 2018), the step uses the largest of all second moments so far instead
+/// of the second moment.
+struct AdamStep {
   static constexpr std::string_view kLabel = "adam";
-  Tensor weights, grads, moments1, moments2, scalars;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
   bool decoupled = false;
-  std::optional<Tensor> clip{}, rounded{}, first_update{};
-  std::optional<LossScale> loss_scale{};
-  std::optional<Tensor> max_moments2{};
+  bool amsgrad = false;
 
-  [[nodiscard]] std::vector<Operand> operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::vector<std::string_view> state() const;
+  [[nodiscard]] int scalars() const { return decoupled ? 3 : 2; }
+  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
   [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
-/// Stochastic gradient descent over flat buffers, rounded as in PyTorch's CPU SGD. With
-/// g = grads + weight_decay * weights: weights += scalars * g; `scalars` (1 x 1) is -lr. With
-/// momentum, velocities = momentum * velocities + g replaces g in the step; with Nesterov's
-/// momentum, g + momentum * velocities does. weights, grads and velocities are 1 x n. Padding stays
-/// zero.
-struct Sgd {
+/// Stochastic gradient descent. With g = grads + weight_decay * weights: weights += scalars * g;
+/// the scalar is -lr. With momentum, velocities = momentum * velocities + g replaces g in the step;
+/// with Nesterov's momentum, g + momentum * velocities does.
+struct SgdStep {
   static constexpr std::string_view kLabel = "sgd";
-  Tensor weights, grads, scalars;
-  std::optional<Tensor> velocities{};  // only with momentum
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
-  std::optional<Tensor> clip{}, rounded{}, first_update{};
-  std::optional<LossScale> loss_scale{};
 
-  [[nodiscard]] std::vector<Operand> operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::vector<std::string_view> state() const;
+  [[nodiscard]] int scalars() const { return 1; }
+  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
   [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
-/// RMSprop (Hinton 2012) over flat buffers, as torch.optim.RMSprop without centring. With
+/// RMSprop (Hinton 2012), as torch.optim.RMSprop without centring. With
 /// g = grads + weight_decay * weights: squares = alpha * squares + (1 - alpha) g^2 and
-/// weights += scalars * g / (root of squares + eps); `scalars` (1 x 1) is -lr. With momentum,
-/// velocities = momentum * velocities + that quotient replaces the quotient. All except scalars and
-/// clip are 1 x n.
-struct RmsProp {
+/// weights += scalars * g / (root of squares + eps); the scalar is -lr. With momentum,
+/// velocities = momentum * velocities + that quotient replaces the quotient.
+struct RmsPropStep {
   static constexpr std::string_view kLabel = "rmsprop";
-  Tensor weights, grads, squares, scalars;
-  std::optional<Tensor> velocities{};  // only with momentum
   double alpha = 0.99;
   double eps = 1e-8;
   double momentum = 0;
   double weight_decay = 0;
-  std::optional<Tensor> clip{}, rounded{}, first_update{};
-  std::optional<LossScale> loss_scale{};
 
-  [[nodiscard]] std::vector<Operand> operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::vector<std::string_view> state() const;
+  [[nodiscard]] int scalars() const { return 1; }
+  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
   [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
-/// Adagrad (Duchi et al. 2011) over flat buffers, as torch.optim.Adagrad. With
-/// g = grads + weight_decay * weights: sum += g^2 and weights += scalars * g / (root of sum + eps);
-/// `scalars` (1 x 1) is -lr. weights, grads and sum are 1 x n.
-struct Adagrad {
+/// Adagrad (Duchi et al. 2011). With g = grads + weight_decay * weights: sum += g^2 and
+/// weights += scalars * g / (root of sum + eps); the scalar is -lr.
+struct AdagradStep {
   static constexpr std::string_view kLabel = "adagrad";
-  Tensor weights, grads, sum, scalars;
   double eps = 1e-10;
   double weight_decay = 0;
-  std::optional<Tensor> clip{}, rounded{}, first_update{};
-  std::optional<LossScale> loss_scale{};
 
-  [[nodiscard]] std::vector<Operand> operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::vector<std::string_view> state() const;
+  [[nodiscard]] int scalars() const { return 1; }
+  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
   [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
-/// Lion (Chen et al. 2023) over flat buffers: weights = scalars[1] * weights + scalars[0] * sign of
+/// Lion (Chen et al. 2023): weights = scalars[1] * weights + scalars[0] * sign of
 /// (beta1 * moments + (1 - beta1) grads), then moments = beta2 * moments + (1 - beta2) grads.
-/// `scalars` (1 x 2) are -lr and 1 - lr * weight decay. weights, grads and moments are 1 x n.
-struct Lion {
+/// Scalars: -lr and 1 - lr * weight_decay.
+struct LionStep {
   static constexpr std::string_view kLabel = "lion";
-  Tensor weights, grads, moments, scalars;
   double beta1 = 0.9;
   double beta2 = 0.99;
+  double weight_decay = 0;
+
+  [[nodiscard]] std::vector<std::string_view> state() const;
+  [[nodiscard]] int scalars() const { return 2; }
+  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+};
+
+using OptimizerStep = std::variant<AdamStep, SgdStep, RmsPropStep, AdagradStep, LionStep>;
+
+/// A step of an optimizer over flat buffers. weights, grads and each tensor of `state`, of which
+/// there is one for each name of the step's, are 1 x n; `scalars` is 1 x the number of the step's.
+/// Zero gradients leave zero weights and state zero, so padding stays zero.
+///
+/// `clip` (1 x 1), if given, multiplies the gradient first. `rounded` (1 x n, 16 bits), if given,
+/// also receives the new weights, rounded; grads then are f32 or of its type. With `loss_scale`, no
+/// weight changes if found_inf is above 0, the gradient is divided by the scale before anything
+/// else, and `scalars` has a row for each of several consecutive updates; `first_update` (1 x 1,
+/// i32) holds the number of the first.
+struct OptimizerUpdate {
+  static constexpr std::int64_t kLaunches = 1;
+  Tensor weights, grads;
+  std::vector<Tensor> state{};
+  Tensor scalars;
+  OptimizerStep step{};
   std::optional<Tensor> clip{}, rounded{}, first_update{};
   std::optional<LossScale> loss_scale{};
 
-  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::string_view label() const;
+  [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
   [[nodiscard]] std::int64_t flops() const;
   [[nodiscard]] std::string text(const TensorText& t) const;
@@ -338,24 +429,21 @@ struct Lion {
 
 /// One step of Adam on the weight and the bias of a linear layer, directly from the factors of
 /// their gradients; the gradients, grad_y^T x and the column sums of grad_y, are never stored.
-/// Otherwise computes the same as Adam. weight and its moments are out x in, bias and its moments
-/// 1 x out, grad_y n x out, x n x in, for any n. The sums are as exact as in fp32 on every device,
-/// even if products are not. With 16-bit factors, gradients are rounded to their type, and so are
-/// the new weights in `rounded_weight` and `rounded_bias`, which have the shapes of weight and
-/// bias.
+/// Otherwise computes the same as an OptimizerUpdate with this step. weight and its moments are out
+/// x in, bias and its moments 1 x out, grad_y n x out, x n x in, for any n. The sums are as exact
+/// as in fp32 on every device, even if products are not. With 16-bit factors, gradients are rounded
+/// to their type, and so are the new weights in `rounded_weight` and `rounded_bias`, which have the
+/// shapes of weight and bias.
 struct LinearAdam {
   static constexpr std::string_view kLabel = "linear_adam";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor weight, weight_moments1, weight_moments2;
   Tensor bias, bias_moments1, bias_moments2;
   Tensor grad_y, x, scalars;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
-  bool decoupled = false;
+  AdamStep step{};  // without AMSGrad
   std::optional<Tensor> clip{}, rounded_weight{}, rounded_bias{};
 
-  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
   [[nodiscard]] std::int64_t flops() const;
   [[nodiscard]] std::string text(const TensorText& t) const;
@@ -365,15 +453,25 @@ struct LinearAdam {
 /// by `scale` (1 x 1, f32) first, if given. out 1 x 1.
 struct SumSquares {
   static constexpr std::string_view kLabel = "sum_squares";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor out, in;
   std::optional<Tensor> scale{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// found_inf = 1 if a number of `in` is not finite; else unchanged. found_inf 1 x 1, `in` of a real
 /// type.
 struct CheckFinite {
   static constexpr std::string_view kLabel = "check_finite";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor found_inf, in;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The end of a step with loss scaling, as torch.amp.GradScaler.update(). If found_inf is above 0,
@@ -382,12 +480,18 @@ struct CheckFinite {
 /// be infinite. A `fixed` scale never changes. All 1 x 1; good_steps i32.
 struct UpdateLossScale {
   static constexpr std::string_view kLabel = "update_loss_scale";
+  static constexpr std::int64_t kLaunches = 1;
   LossScale state;
   Tensor good_steps;
   double growth = 2;
   double backoff = 0.5;
   std::int64_t window = 2000;
   bool fixed = false;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The sum of the squares of a linear layer's gradients, from the Gram matrices of their factors.
@@ -396,37 +500,64 @@ struct UpdateLossScale {
 /// out 1 x 1.
 struct GramSquares {
   static constexpr std::string_view kLabel = "gram_squares";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor out, gram_y, gram_x;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The factor that limits the norm of the gradients to max_norm, as torch.nn.utils.clip_grad_norm_:
 /// factor = min(1, max_norm / (sqrt(sum of squares) + 1e-6)). factor 1 x 1, squares 1 x n.
 struct ClipFactor {
   static constexpr std::string_view kLabel = "clip_factor";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor factor, squares;
   double max_norm = 1;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// to = from; equal shapes and types. Either side may be in pinned host memory or on another
 /// device.
 struct Copy {
   static constexpr std::string_view kLabel = "copy";
+  static constexpr std::int64_t kLaunches = 0;
   Tensor to, from;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// to = scale * from + beta * to, rounded to the nearest number of to's type, ties to even; equal
 /// shapes. One is f32, the other bf16 or f16. A 16-bit `to` needs beta == 0.
 struct Cast {
   static constexpr std::string_view kLabel = "cast";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor to, from;
   float scale = 1;
   float beta = 0;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 struct Fill {
   static constexpr std::string_view kLabel = "fill";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor out;
   float value = 0;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The PyTorch random stream that an op draws from.
@@ -441,22 +572,34 @@ std::int64_t state_bytes(Generator generator);
 /// Standard normal numbers; reads the generator's state and writes the advanced one.
 struct Randn {
   static constexpr std::string_view kLabel = "randn";
+  static constexpr std::int64_t kLaunches = 1;
   Tensor out, state;
   Generator generator = Generator::kTorchCpu;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Keeps its lane busy for `seconds`, plus the value of `more_seconds` (1 x 1) if given.
 struct Delay {
   static constexpr std::string_view kLabel = "delay";
+  static constexpr std::int64_t kLaunches = 1;
   double seconds = 0;
   std::optional<Tensor> more_seconds{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 using DeviceOp =
     std::variant<Gemm, QuantizeWeight, Quantize, QuantizedGemm, BiasActivation, ActivationGrad,
-                 Dropout, SumRows, PointwiseLoss, CrossEntropy, CountCorrect, Adam, Sgd, RmsProp,
-                 Adagrad, Lion, LinearAdam, SumSquares, GramSquares, ClipFactor, CheckFinite,
-                 UpdateLossScale, Copy, Cast, Fill, Randn, Delay>;
+                 Dropout, SumRows, PointwiseLoss, CrossEntropy, CountCorrect, OptimizerUpdate,
+                 LinearAdam, SumSquares, GramSquares, ClipFactor, CheckFinite, UpdateLossScale,
+                 Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: the tensors of this process, one per device. Its parts
 /// have equal sizes on every rank.
@@ -468,6 +611,10 @@ struct AllReduce {
   static constexpr std::string_view kLabel = "all_reduce";
   std::vector<Tensor> tensors;
   float scale = 1;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Every tensor = the tensor of rank `root`.
@@ -475,6 +622,10 @@ struct Broadcast {
   static constexpr std::string_view kLabel = "broadcast";
   std::vector<Tensor> tensors;
   int root = 0;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The tensor of rank `root` = sum over all ranks' tensors; the others are unchanged.
@@ -482,6 +633,10 @@ struct Reduce {
   static constexpr std::string_view kLabel = "reduce";
   std::vector<Tensor> tensors;
   int root = 0;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The ranks divide a matrix's rows as evenly as possible, in rank order; the first ranks may have
@@ -492,6 +647,10 @@ struct ReduceScatter {
   static constexpr std::string_view kLabel = "reduce_scatter";
   std::vector<Tensor> tensors;
   float scale = 1;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The reverse, for a matrix divided in the same way: every rank's rows = those of the rank that
@@ -502,10 +661,32 @@ struct AllGather {
   static constexpr std::string_view kLabel = "all_gather";
   std::vector<Tensor> tensors;
   std::vector<Tensor> own{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 using Collective = std::variant<AllReduce, Broadcast, Reduce, ReduceScatter, AllGather>;
 using Op = std::variant<DeviceOp, Collective>;
+
+/// function(op's struct), for an Op.
+template <class AnyOp, class Function>
+auto visit_op(AnyOp& op, const Function& function) {
+  return std::visit([&](auto& variant) { return std::visit(function, variant); }, op);
+}
+
+/// The op as this struct; null if it is another.
+template <class Kind>
+const Kind* op_if(const Op& op) {
+  if constexpr (std::is_constructible_v<Collective, Kind>) {
+    const auto* const collective = std::get_if<Collective>(&op);
+    return collective == nullptr ? nullptr : std::get_if<Kind>(collective);
+  } else {
+    const auto* const device_op = std::get_if<DeviceOp>(&op);
+    return device_op == nullptr ? nullptr : std::get_if<Kind>(device_op);
+  }
+}
 
 /// A byte range an op touches. An op that updates in place lists the range twice: read and written.
 struct Access {
@@ -537,6 +718,10 @@ struct Cost {
 /// The only place that counts flops and bytes. Throws Error(kMemory) when a number is larger than
 /// 2^63 - 1.
 Cost cost_of(const Op& op);
+
+/// How many kernels a GPU launches for an op: one, or more if the library's product cannot include
+/// the activation or a full sum takes a second kernel. Copies launch none.
+std::int64_t launches_of(const DeviceOp& op);
 
 /// The op's kLabel or the result of its label(): "gemm", "adam", "all_reduce", ...
 std::string_view label_of(const Op& op);

@@ -10,182 +10,19 @@
 #include "core/units.h"
 
 namespace barestep {
-namespace {
 
-/// The text for one node's op.
-class Words {
- public:
-  Words(const Program& program, const Node& node) : buffers_(program.buffers()), node_(node) {}
-
-  std::string operator()(const Gemm& o) const {
-    std::string text = fmt::format("{} = {}{} * {}{}", t(o.c), t(o.a), o.transpose_a ? "^T" : "",
-                                   t(o.b), o.transpose_b ? "^T" : "");
-    if (o.bias) text += " + " + t(*o.bias);
-    return text + old(o.c, o.beta) + then(o);
-  }
-  std::string operator()(const QuantizeWeight& o) const {
-    return fmt::format("{} = {} / {} in int8, sums of its rows in {}", t(o.to), t(o.from),
-                       t(o.scales), t(o.sums));
-  }
-  std::string operator()(const Quantize& o) const {
-    const std::string zero = o.zero_point ? " + " + t(*o.zero_point) : "";
-    return fmt::format("{} = {} / {}{} in {} bits", t(o.to), t(o.from), t(o.scales), zero, o.bits);
-  }
-  std::string operator()(const QuantizedGemm& o) const {
-    const std::string a =
-        o.a_zero_point ? fmt::format("({} - {})", t(o.a), t(*o.a_zero_point)) : t(o.a);
-    return fmt::format("{} = {} * {}^T in int32, times {} * {}, + {}{}", t(o.c), a, t(o.b),
-                       t(o.a_scales), t(o.b_scales), t(o.bias), then_text(o.activation));
-  }
-  std::string operator()(const BiasActivation& o) const {
-    return t(o.values) + (o.bias ? fmt::format(" += {}", t(*o.bias)) : "") + then(o);
-  }
-  std::string operator()(const ActivationGrad& o) const {
-    const std::string from =
-        o.from_scale == 1 ? t(o.from) : fmt::format("({} * {})", o.from_scale, t(o.from));
-    const std::string sums =
-        o.sums ? fmt::format(", {} = its column sums{}", t(*o.sums), old(*o.sums, o.beta)) : "";
-    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), from) + sums;
-  }
-  std::string operator()(const Dropout& o) const {
-    return fmt::format("{} *= {}, or 0 by chance {}; drawn by {} for rows {}, {}, ...", t(o.values),
-                       1 / (1 - o.rate), o.rate, t(o.step), o.first_row,
-                       o.first_row + o.row_stride);
-  }
-  std::string operator()(const SumRows& o) const {
-    return fmt::format("{} = column sums of {}{}", t(o.out), t(o.in), old(o.out, o.beta));
-  }
-  std::string operator()(const PointwiseLoss& o) const {
-    const std::string term =
-        fmt::format(fmt::runtime(traits_of(o.kind).text), t(o.output), t(o.target));
-    const bool has_relu = o.activation == Activation::kRelu;
-    return fmt::format("{} = sum of {} / {}{}, gradient in {}{}", t(o.loss), term, o.count,
-                       old(o.loss, o.beta), grad_of(o),
-                       has_relu ? fmt::format(", 0 where {} <= 0", t(o.output)) : "");
-  }
-  std::string operator()(const CrossEntropy& o) const {
-    const std::string smoothing =
-        o.smoothing == 0 ? "" : fmt::format(" smoothed by {}", o.smoothing);
-    return fmt::format("{} = cross entropy of {} with labels {}{} / {}{}, gradient in {}",
-                       t(o.loss), t(o.logits), t(o.labels), smoothing, o.count, old(o.loss, o.beta),
-                       grad_of(o));
-  }
-  std::string operator()(const CountCorrect& o) const {
-    const std::string classes = o.classes ? fmt::format(", classes in {}", t(*o.classes)) : "";
-    return fmt::format("{} = rows of {} whose {} is label {}{}", t(o.correct), t(o.logits),
-                       o.binary ? "sign" : "largest", t(o.labels), classes);
-  }
-  template <OptimizerOp Update>
-  std::string operator()(const Update& o) const {
-    return o.text([this](const Tensor& tensor) { return t(tensor); });
-  }
-  std::string operator()(const SumSquares& o) const {
-    if (o.scale) return fmt::format("{} = sum of ({} / {})^2", t(o.out), t(o.in), t(*o.scale));
-    return fmt::format("{} = sum of {}^2", t(o.out), t(o.in));
-  }
-  std::string operator()(const CheckFinite& o) const {
-    return fmt::format("{} = 1 where {} is not finite", t(o.found_inf), t(o.in));
-  }
-  std::string operator()(const UpdateLossScale& o) const {
-    std::string counted =
-        fmt::format("{} += 1 unless {}", t(o.state.updates), t(o.state.found_inf));
-    if (o.fixed) return counted;
-    return fmt::format("{}; {} *= {} if so, {} after {} steps without, counted in {}", counted,
-                       t(o.state.scale), o.backoff, o.growth, o.window, t(o.good_steps));
-  }
-  std::string operator()(const GramSquares& o) const {
-    return fmt::format("{} = sum of {} * ({} + 1)", t(o.out), t(o.gram_y), t(o.gram_x));
-  }
-  std::string operator()(const ClipFactor& o) const {
-    return fmt::format("{} = {} / root of the sum of {}, at most 1", t(o.factor), o.max_norm,
-                       t(o.squares));
-  }
-  std::string operator()(const Copy& o) const { return fmt::format("{} = {}", t(o.to), t(o.from)); }
-  std::string operator()(const Cast& o) const {
-    const char* const type = o.to.dtype == DType::kBF16  ? "bf16"
-                             : o.to.dtype == DType::kF16 ? "fp16"
-                                                         : "fp32";
-    const std::string scale = o.scale == 1 ? "" : fmt::format("{} * ", o.scale);
-    return fmt::format("{} = {}{} in {}{}", t(o.to), scale, t(o.from), type, old(o.to, o.beta));
-  }
-  std::string operator()(const Fill& o) const { return fmt::format("{} = {}", t(o.out), o.value); }
-  std::string operator()(const Randn& o) const {
-    return fmt::format("{} = normal numbers drawn from {}", t(o.out), t(o.state));
-  }
-  std::string operator()(const Delay& o) const {
-    return fmt::format("{} ms{}", o.seconds * 1e3,
-                       o.more_seconds ? fmt::format(" and {} s", t(*o.more_seconds)) : "");
-  }
-
-  std::string operator()(const AllReduce& o) const {
-    std::string text = list(o.tensors) + " summed over all ranks";
-    if (o.scale != 1) text += fmt::format(", each times {}", o.scale);
-    return text;
-  }
-  std::string operator()(const Broadcast& o) const {
-    return fmt::format("{} = that of rank {}", list(o.tensors), o.root);
-  }
-  std::string operator()(const Reduce& o) const {
-    return fmt::format("{} summed over all ranks into that of rank {}", list(o.tensors), o.root);
-  }
-  std::string operator()(const ReduceScatter& o) const {
-    std::string text = list(o.tensors) + ", each rank's rows summed over all ranks";
-    if (o.scale != 1) text += fmt::format(", each times {}", o.scale);
-    return text;
-  }
-  std::string operator()(const AllGather& o) const {
-    const std::string from = o.own.empty() ? "" : fmt::format(", this one's from {}", list(o.own));
-    return list(o.tensors) + " = the rows of all ranks" + from;
-  }
-
- private:
-  [[nodiscard]] std::string t(const Tensor& tensor) const {
-    const Buffer& buffer = buffers_[tensor.buffer];
+std::string text_of(const Program& program, const Node& node) {
+  const TensorText of_tensor = [&](const Tensor& tensor) {
+    const Buffer& buffer = program.buffers()[tensor.buffer];
     std::string text;
-    if (buffer.device != node_.device) text += fmt::format("{}:", buffer.device);
+    if (buffer.device != node.device) text += fmt::format("{}:", buffer.device);
     text += buffer.name;
     if (tensor.offset_bytes != 0) text += fmt::format("@{}", tensor.offset_bytes);
     const bool is_half = is_real(tensor.dtype) && tensor.dtype != DType::kF32;
     return text + fmt::format("[{}x{}{}]", tensor.rows, tensor.cols,
                               is_half ? fmt::format(" {}", name_of(tensor.dtype)) : "");
-  }
-
-  /// The loss's gradient, and its scale if any.
-  template <class LossOp>
-  [[nodiscard]] std::string grad_of(const LossOp& o) const {
-    return t(o.grad) + (o.scale ? fmt::format(" times {}", t(*o.scale)) : "");
-  }
-
-  [[nodiscard]] std::string list(const std::vector<Tensor>& tensors) const {
-    std::string text;
-    for (const Tensor& tensor : tensors) text += (text.empty() ? "" : ", ") + t(tensor);
-    return text;
-  }
-
-  [[nodiscard]] std::string old(const Tensor& tensor, float beta) const {
-    if (beta == 0) return "";
-    return beta == 1 ? " + " + t(tensor) : fmt::format(" + {} * {}", beta, t(tensor));
-  }
-
-  /// What is applied to the sum of a Gemm or a BiasActivation.
-  template <class ActivatingOp>
-  [[nodiscard]] std::string then(const ActivatingOp& o) const {
-    const bool keeps = o.activation != Activation::kNone && o.pre_activation;
-    return then_text(o.activation) + (keeps ? fmt::format(" of {}", t(*o.pre_activation)) : "");
-  }
-  static std::string then_text(Activation activation) {
-    return activation == Activation::kNone ? "" : fmt::format(", {}", name_of(activation));
-  }
-
-  const Buffers& buffers_;
-  const Node& node_;
-};
-
-}  // namespace
-
-std::string text_of(const Program& program, const Node& node) {
-  const Words words(program, node);
-  return std::visit([&](const auto& kind) { return std::visit(words, kind); }, node.op);
+  };
+  return visit_op(node.op, [&](const auto& op) { return op.text(of_tensor); });
 }
 
 namespace {
@@ -334,30 +171,13 @@ std::string device_plan(const MemoryPlan& plan, const Buffers& buffers, int devi
   return table.text(2);
 }
 
-/// One overload for each op that is not a single launch.
-struct Launches {
-  std::int64_t operator()(const Copy& /*op*/) const { return 0; }
-  std::int64_t operator()(const Gemm& op) const {
-    const bool inside = op.activation == Activation::kNone || op.activation == Activation::kRelu;
-    return inside ? 1 : 2;
-  }
-  std::int64_t operator()(const QuantizedGemm& /*op*/) const { return 2; }
-  std::int64_t operator()(const QuantizeWeight& op) const { return op.scales.cols == 1 ? 3 : 1; }
-  std::int64_t operator()(const Quantize& op) const { return op.zero_point ? 3 : 1; }
-  std::int64_t operator()(const auto& /*op*/) const { return 1; }
-};
-
 }  // namespace
-
-std::int64_t launches_of(const Op& op) {
-  const auto* const of_device = std::get_if<DeviceOp>(&op);
-  return of_device == nullptr ? 0 : std::visit(Launches{}, *of_device);
-}
 
 std::int64_t launches_of(const Program& program) {
   std::int64_t launches = 0;
   for (const Node& node : program.nodes()) {
-    if (node.phase != Phase::kData) launches += launches_of(node.op);
+    const auto* const op = std::get_if<DeviceOp>(&node.op);
+    if (op != nullptr && node.phase != Phase::kData) launches += launches_of(*op);
   }
   return launches;
 }

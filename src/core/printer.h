@@ -15,10 +15,7 @@ namespace barestep {
 /// it is on a device other than the node's, the device precedes it, as in "1:".
 std::string text_of(const Program& program, const Node& node);
 
-/// How many kernels a GPU launches for an op: one, or more if the library's product cannot include
-/// the activation or a full sum takes a second kernel. Copies launch none.
-std::int64_t launches_of(const Op& op);
-/// The same for a step, without the ops that bring its data.
+/// How many kernels a GPU launches for a step, without the ops that bring its data.
 std::int64_t launches_of(const Program& program);
 
 /// The step as a table: one row for each node with its formula, price and waits, then the sums of

@@ -28,7 +28,8 @@ BARESTEP_HD inline float relu_grad(float grad, float output) {
 
 /// The arithmetic of an activation: value(x), and grad(gradient of the output, from), the gradient
 /// of x. `from` is x if the activation's traits say that the gradient is computed from the input,
-/// else the output.
+/// else the output. A formula has its own grad() for numbers whose type PyTorch rounds to within
+/// the formula.
 template <Activation kActivation>
 struct ActivationFormula;
 
@@ -97,6 +98,12 @@ struct ActivationFormula<Activation::kSigmoid> {
   BARESTEP_HD static float value(float x) { return sigmoid(x); }
   BARESTEP_HD static float grad(float grad, float output) {
     return grad * (1.0F - output) * output;
+  }
+  /// PyTorch rounds each operation on fp16, though not on bf16.
+  BARESTEP_HD static F16 grad(F16 grad, F16 output) {
+    const float rest = float_of(f16_of(1.0F - float_of(output)));
+    const float product = float_of(f16_of(float_of(grad) * rest));
+    return f16_of(product * float_of(output));
   }
 };
 
@@ -305,16 +312,14 @@ struct AdamConstants {
   float penalty;   // weight decay added to the gradient
   bool decoupled;  // weight decay multiplies the weights
 
-  /// From an Adam or a LinearAdam.
-  template <class AdamOp>
-  explicit AdamConstants(const AdamOp& op)
-      : beta1(static_cast<float>(op.beta1)),
-        one_minus_beta1(static_cast<float>(1.0 - op.beta1)),
-        beta2(static_cast<float>(op.beta2)),
-        one_minus_beta2(static_cast<float>(1.0 - op.beta2)),
-        eps(static_cast<float>(op.eps)),
-        penalty(op.decoupled ? 0 : static_cast<float>(op.weight_decay)),
-        decoupled(op.decoupled) {}
+  explicit AdamConstants(const AdamStep& step)
+      : beta1(static_cast<float>(step.beta1)),
+        one_minus_beta1(static_cast<float>(1.0 - step.beta1)),
+        beta2(static_cast<float>(step.beta2)),
+        one_minus_beta2(static_cast<float>(1.0 - step.beta2)),
+        eps(static_cast<float>(step.eps)),
+        penalty(step.decoupled ? 0 : static_cast<float>(step.weight_decay)),
+        decoupled(step.decoupled) {}
 };
 
 /// Adam's values that change from step to step: -lr / (1 - beta1^t), sqrt(1 - beta2^t), the factor
@@ -365,10 +370,10 @@ struct SgdConstants {
   float momentum, weight_decay;
   bool nesterov;
 
-  explicit SgdConstants(const Sgd& op)
-      : momentum(static_cast<float>(op.momentum)),
-        weight_decay(static_cast<float>(op.weight_decay)),
-        nesterov(op.nesterov) {}
+  explicit SgdConstants(const SgdStep& step)
+      : momentum(static_cast<float>(step.momentum)),
+        weight_decay(static_cast<float>(step.weight_decay)),
+        nesterov(step.nesterov) {}
 };
 
 /// The values that change from step to step for an optimizer with only a learning rate: -lr and the
@@ -429,12 +434,12 @@ struct RmsPropRule {
   static constexpr int kState = kMomentum ? 2 : 1;
   float alpha, one_minus_alpha, eps, momentum, weight_decay;
 
-  explicit RmsPropRule(const RmsProp& op)
-      : alpha(static_cast<float>(op.alpha)),
-        one_minus_alpha(static_cast<float>(1.0 - op.alpha)),
-        eps(static_cast<float>(op.eps)),
-        momentum(static_cast<float>(op.momentum)),
-        weight_decay(static_cast<float>(op.weight_decay)) {}
+  explicit RmsPropRule(const RmsPropStep& step)
+      : alpha(static_cast<float>(step.alpha)),
+        one_minus_alpha(static_cast<float>(1.0 - step.alpha)),
+        eps(static_cast<float>(step.eps)),
+        momentum(static_cast<float>(step.momentum)),
+        weight_decay(static_cast<float>(step.weight_decay)) {}
 
   BARESTEP_HD RateScalars at_step(const float* scalars, const float* clip_factor) const {
     return {scalars, clip_factor};
@@ -458,8 +463,8 @@ struct AdagradRule {
   static constexpr int kState = 1;
   float eps, weight_decay;
 
-  explicit AdagradRule(const Adagrad& op)
-      : eps(static_cast<float>(op.eps)), weight_decay(static_cast<float>(op.weight_decay)) {}
+  explicit AdagradRule(const AdagradStep& step)
+      : eps(static_cast<float>(step.eps)), weight_decay(static_cast<float>(step.weight_decay)) {}
 
   BARESTEP_HD RateScalars at_step(const float* scalars, const float* clip_factor) const {
     return {scalars, clip_factor};
@@ -481,11 +486,11 @@ struct LionRule {
   static constexpr int kState = 1;
   float beta1, one_minus_beta1, beta2, one_minus_beta2;
 
-  explicit LionRule(const Lion& op)
-      : beta1(static_cast<float>(op.beta1)),
-        one_minus_beta1(static_cast<float>(1.0 - op.beta1)),
-        beta2(static_cast<float>(op.beta2)),
-        one_minus_beta2(static_cast<float>(1.0 - op.beta2)) {}
+  explicit LionRule(const LionStep& step)
+      : beta1(static_cast<float>(step.beta1)),
+        one_minus_beta1(static_cast<float>(1.0 - step.beta1)),
+        beta2(static_cast<float>(step.beta2)),
+        one_minus_beta2(static_cast<float>(1.0 - step.beta2)) {}
 
   BARESTEP_HD LionScalars at_step(const float* scalars, const float* clip_factor) const {
     return {scalars[0], scalars[1], clip_factor == nullptr ? 1 : *clip_factor};
@@ -500,37 +505,37 @@ struct LionRule {
   }
 };
 
-/// Calls use(rule, state) for an op over flat buffers; `state` has a tensor for each number of the
-/// rule's state.
+/// Calls use(rule) for a step.
 template <class Use>
-auto with_rule(const Adam& op, const Use& use) {
-  if (op.max_moments2) {
-    return use(AdamRule<true>{AdamConstants(op)},
-               std::array{op.moments1, op.moments2, *op.max_moments2});
-  }
-  return use(AdamRule<false>{AdamConstants(op)}, std::array{op.moments1, op.moments2});
+auto with_rule(const AdamStep& step, const Use& use) {
+  const AdamConstants constants(step);
+  return step.amsgrad ? use(AdamRule<true>{constants}) : use(AdamRule<false>{constants});
 }
 
 template <class Use>
-auto with_rule(const RmsProp& op, const Use& use) {
-  if (op.velocities) return use(RmsPropRule<true>(op), std::array{op.squares, *op.velocities});
-  return use(RmsPropRule<false>(op), std::array{op.squares});
+auto with_rule(const SgdStep& step, const Use& use) {
+  const SgdConstants constants(step);
+  return step.momentum > 0 ? use(SgdRule<true>{constants}) : use(SgdRule<false>{constants});
 }
 
 template <class Use>
-auto with_rule(const Adagrad& op, const Use& use) {
-  return use(AdagradRule(op), std::array{op.sum});
+auto with_rule(const RmsPropStep& step, const Use& use) {
+  return step.momentum > 0 ? use(RmsPropRule<true>(step)) : use(RmsPropRule<false>(step));
 }
 
 template <class Use>
-auto with_rule(const Lion& op, const Use& use) {
-  return use(LionRule(op), std::array{op.moments});
+auto with_rule(const AdagradStep& step, const Use& use) {
+  return use(AdagradRule(step));
 }
 
 template <class Use>
-auto with_rule(const Sgd& op, const Use& use) {
-  if (op.velocities) return use(SgdRule<true>{SgdConstants(op)}, std::array{*op.velocities});
-  return use(SgdRule<false>{SgdConstants(op)}, std::array<Tensor, 0>{});
+auto with_rule(const LionStep& step, const Use& use) {
+  return use(LionRule(step));
+}
+
+template <class Use>
+auto with_rule(const OptimizerStep& step, const Use& use) {
+  return std::visit([&](const auto& each) { return with_rule(each, use); }, step);
 }
 
 /// The factor that limits the gradients' norm to `max_norm`; `squares` is the sum of their squares
@@ -581,10 +586,18 @@ struct Int8Range {
   /// As PyTorch's ChooseQuantizationParams (quant_utils.h), except for the smallest quantised
   /// value.
   BARESTEP_HD static Int8Range of_batch(float least, float largest, int bits) {
+    constexpr float kLeast = 6.1e-5F;  // SMALL_SCALE_THRESHOLD there
     const double top = (1 << bits) - 1;
     const std::int32_t begin = -(1 << (bits - 1));
     double scale = (static_cast<double>(largest) - static_cast<double>(least)) / top;
-    if (static_cast<float>(scale) < 0x1p-126F) scale = 0.1;
+    if (static_cast<float>(scale) <= 0x1p-128F) {
+      scale = 0.1;  // 1 / scale would be infinite
+    } else if (scale < kLeast) {
+      const float factor = kLeast / static_cast<float>(scale);
+      least *= factor;
+      largest *= factor;
+      scale = kLeast;
+    }
     const double below = static_cast<double>(least) / scale;
     const double above = static_cast<double>(largest) / scale;
     const double zero = std::fabs(below) < top + std::fabs(above) ? -below : top - above;

@@ -66,16 +66,17 @@ template <class Formula, class Number>
 struct ActivationGradElement {
   Number* grad;
   const Number* from;
-  float from_scale;
 
   ActivationGradElement(const ActivationGrad& op, const Addresses& addresses)
-      : grad(addresses.at<Number>(op.grad)),
-        from(addresses.at<Number>(op.from)),
-        from_scale(op.from_scale) {}
+      : grad(addresses.at<Number>(op.grad)), from(addresses.at<Number>(op.from)) {}
 
   BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = of(grad[i], from[i]); }
-  [[nodiscard]] BARESTEP_HD Number of(Number of_output, Number at) const {
-    return rounded<Number>(Formula::grad(float_of(of_output), from_scale * float_of(at)));
+  [[nodiscard]] BARESTEP_HD static Number of(Number of_output, Number at) {
+    if constexpr (requires { Formula::grad(of_output, at); }) {
+      return Formula::grad(of_output, at);
+    } else {
+      return rounded<Number>(Formula::grad(float_of(of_output), float_of(at)));
+    }
   }
 };
 
@@ -202,14 +203,14 @@ struct StateArrays {
   float* arrays[kLength];
 };
 
-template <class Rule, class Tensors>
-StateArrays<Rule> arrays_of(const Tensors& state, const Addresses& addresses) {
+template <class Rule>
+StateArrays<Rule> arrays_of(const std::vector<Tensor>& state, const Addresses& addresses) {
   StateArrays<Rule> arrays{};
   for (std::size_t k = 0; k < state.size(); ++k) arrays.arrays[k] = addresses.at(state[k]);
   return arrays;
 }
 
-/// The parts common to all optimizers' ops: rounded weights, clipping and loss scaling.
+/// What an update needs beyond its step: rounded weights, clipping and loss scaling.
 template <class Number>
 struct UpdateCommons {
   Number* rounded_weights;  // may be null
@@ -220,8 +221,7 @@ struct UpdateCommons {
   const std::int32_t* first_update;
   std::int64_t scalars_each;  // numbers per row of scalars
 
-  template <class Update>
-  UpdateCommons(const Update& op, const Addresses& addresses)
+  UpdateCommons(const OptimizerUpdate& op, const Addresses& addresses)
       : rounded_weights(op.rounded ? addresses.at<Number>(*op.rounded) : nullptr),
         clip(op.clip ? addresses.at(*op.clip) : nullptr),
         scale(op.loss_scale ? addresses.at(op.loss_scale->scale) : nullptr),
@@ -298,8 +298,8 @@ auto with_cast(const Cast& op, const Addresses& addresses, const Use& use) {
 
 /// Calls use() with a number of the gradients' type and one of the rounded weights' type, which is
 /// float if there are none.
-template <class Update, class Use>
-auto with_update_numbers(const Update& op, const Use& use) {
+template <class Use>
+auto with_update_numbers(const OptimizerUpdate& op, const Use& use) {
   if (!op.rounded) return use(float{}, float{});
   return with_number(op.rounded->dtype, [&]<class Number>(Number number) {
     return op.grads.dtype == DType::kF32 ? use(float{}, number) : use(number, number);

@@ -18,10 +18,12 @@
 #include "kernels/make_device.h"
 #include "lab/checkpoint_report.h"
 #include "lab/measured_card.h"
+#include "lab/page.h"
 #include "lab/prediction.h"
 #include "lab/published.h"
 #include "lab/report.h"
 #include "lab/run_workload.h"
+#include "lab/sheets.h"
 #include "lab/study.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/mpi_communicator.h"
@@ -229,25 +231,67 @@ void run_study(const StudyOptions& options) {
   show(fmt::format("Report: {}\n", (options.output / "report.html").string()));
 }
 
-void print_sheet(const StudyOptions& options, const std::string& name, SheetCopy copy) {
-  const Sheet& sheet = sheet_of(name);
-  std::vector<const Experiment*> wanted;
-  for (const std::string& each : sheet.experiments) wanted.push_back(&experiment_of(each));
-  const Report report = measured_report(options, wanted);
-  const std::string text = markdown_of(sheet, report, copy);
-  const char* const suffix = copy == SheetCopy::kBlank ? "-blank"
-                             : copy == SheetCopy::kKey ? "-key"
-                                                       : "";
-  const std::filesystem::path file = options.output / fmt::format("{}{}.md", name, suffix);
-  const std::array parts = {std::as_bytes(std::span(text))};
-  replace_file(file, parts);
+namespace {
+
+/// The sheet filled in from the study that its experiments ask for, if they ask for any.
+std::string filled_sheet(const SheetOptions& options, const Sheet& sheet) {
+  const MachineCard gpus = load_card(options.machine);
+  const std::vector<const Experiment*> wanted = experiments_of(sheet);
+  Report report = wanted.empty() ? Report{} : measured_report(options.study, wanted);
+  std::erase_if(report.sections, [&](const ReportSection& each) {
+    return std::ranges::find(wanted, each.experiment) == wanted.end();
+  });
+  return markdown_of(sheet, SheetRuns(report, gpus),
+                     options.key ? SheetCopy::kKey : SheetCopy::kFilled);
+}
+
+/// A sheet's output: NAME.md, NAME.html or NAME.pdf.
+std::filesystem::path sheet_file(const SheetOptions& options, const Sheet& sheet,
+                                 const char* ending) {
+  const char* const copy = options.blank ? "-blank" : options.key ? "-key" : "";
+  return options.study.output / fmt::format("{}{}{}", sheet.name, copy, ending);
+}
+
+/// Returns the last file written.
+std::filesystem::path write_sheet(const SheetOptions& options, const Sheet& sheet,
+                                  const std::string& text) {
+  std::filesystem::path file = sheet_file(options, sheet, ".md");
+  const std::filesystem::path page = sheet_file(options, sheet, ".html");
+  write_text_file(file, text);
+  write_text_file(page, sheet_page(sheet, text));
+  if (!options.pdf) return file;
+  std::filesystem::path pdf = sheet_file(options, sheet, ".pdf");
+  print_pdf(page, pdf);
+  return pdf;
+}
+
+}  // namespace
+
+void print_sheet(SheetOptions options) {
+  std::filesystem::path& folder = options.study.output;
+  // A folder that holds other files cannot become a study's, so a blank copy starts none.
+  if (folder.empty()) folder = options.blank ? "." : "lab-results";
+  const Sheet sheet = load_sheet(options.name);
+  require_separate_files({{"--output", sheet_file(options, sheet, ".md")}},
+                         {{"mlp_lab sheet", options.name}});
+  if (options.pdf) page_printer();
+  const std::string text = options.blank ? blank_copy_of(sheet) : filled_sheet(options, sheet);
+  make_folder(folder);
+  const std::filesystem::path file = write_sheet(options, sheet, text);
   show(text + fmt::format("Sheet: {}\n", file.string()));
 }
 
-void report_study(const std::filesystem::path& folder, double margin) {
+void list_sheet_names() {
+  print_now(sheet_names_text());
+}
+
+void report_study(const std::filesystem::path& folder, double margin, bool pdf) {
+  if (pdf) page_printer();
   const Study study = Study::open(folder);
   write_report(folder, report_of(study, margin));
-  show(fmt::format("Report: {}\n", (folder / "report.html").string()));
+  const char* const name = pdf ? "report.pdf" : "report.html";
+  if (pdf) print_pdf(folder / "report.html", folder / name);
+  show(fmt::format("Report: {}\n", (folder / name).string()));
 }
 
 void print_amdahl(double serial, const std::vector<int>& ranks) {

@@ -12,7 +12,6 @@
 #include "lab/comparison.h"
 #include "lab/experiment.h"
 #include "lab/prediction.h"
-#include "lab/sheets.h"
 
 namespace barestep {
 
@@ -38,12 +37,25 @@ void list_experiments();
 /// the same command continues from there. Throws Error.
 void run_study(const StudyOptions& options);
 
-/// Produces an exercise sheet (lab/sheets.h): measures the experiments that it needs and the study
-/// in `output` lacks, writes the sheet there as Markdown, and prints it. Throws Error.
-void print_sheet(const StudyOptions& options, const std::string& name, SheetCopy copy);
+struct SheetOptions {
+  std::string name{};                   // of a sheet, or a file in .md
+  std::string machine = "h200-nvlink";  // the card of the GPUs that are simulated
+  bool blank = false;                   // nothing is measured
+  bool key = false;
+  bool pdf = false;
+  StudyOptions study{};  // without a folder, "lab-results", or the current one for a blank copy
+};
 
-/// Rewrites the report of the study in `folder`. Throws Error.
-void report_study(const std::filesystem::path& folder, double margin);
+/// Produces an exercise sheet (lab/sheets.h): measures the experiments that it needs and the study
+/// lacks, writes the sheet there as Markdown, as a page and, if asked for, as PDF, and prints it.
+/// Throws Error.
+void print_sheet(SheetOptions options);
+
+/// Prints the names that sheets may use.
+void list_sheet_names();
+
+/// Rewrites the report of the study in `folder`, with `pdf` also as report.pdf. Throws Error.
+void report_study(const std::filesystem::path& folder, double margin, bool pdf);
 
 /// Amdahl's law for a serial share: the speed-up of this many ranks, and the limit for any number.
 void print_amdahl(double serial, const std::vector<int>& ranks);

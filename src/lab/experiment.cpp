@@ -102,7 +102,10 @@ std::string text_of(const SettingOptions& options) {
 
 Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& options) {
   Setting setting{.quick = quick, .on_gpu = on_gpu, .units = units};
-  if (on_gpu) setting.dim = 8192;
+  if (on_gpu) {
+    setting.dim = 8192;
+    setting.scaling_batch_size = 1024;
+  }
   if (quick) {
     setting.dim = on_gpu ? 1024 : 256;
     setting.depth = 2;
@@ -113,6 +116,7 @@ Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& op
   setting.dim = options.dim.value_or(setting.dim);
   setting.depth = options.depth.value_or(setting.depth);
   setting.batch_size = options.batch_size.value_or(setting.batch_size);
+  setting.scaling_batch_size = options.batch_size.value_or(setting.scaling_batch_size);
   setting.steps = options.steps.value_or(setting.steps);
   setting.recompute = options.recompute.value_or(setting.recompute);
   setting.ranks = options.ranks;

@@ -58,6 +58,8 @@ struct Setting {
   std::int64_t dim = 1024;
   std::int64_t depth = 6;
   std::int64_t batch_size = 64;
+  /// Where the question is what limits ranks: at the course's 64 they gain nothing to lose.
+  std::int64_t scaling_batch_size = 512;
   std::int64_t steps = 30;
   std::int64_t recompute = 1;  // segments
   std::vector<int> ranks{};    // for scaling; empty: 1, 2, 4, ... as in rank_counts()

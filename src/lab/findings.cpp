@@ -23,6 +23,10 @@ std::string time_text(const Estimate& seconds) {
   return interval_text(seconds, [](double each) { return time_text(each); });
 }
 
+std::string seconds_text(const Estimate& seconds) {
+  return interval_text(seconds, [](double each) { return seconds_text(each); });
+}
+
 std::string factor_text(double factor) {
   return fmt::format("{:.2f}x", std::abs(factor) < 0.005 ? 0 : factor);  // not "-0.00x"
 }

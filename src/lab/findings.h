@@ -23,6 +23,7 @@ struct PlotPoint {
   double y = 0;
   double low = 0;  // ends of the error bar; both equal y if there is none
   double high = 0;
+  bool is_hollow = false;  // beyond the cores, so no evidence
 };
 
 /// A point, with an error bar if it has an interval; `scale` multiplies both.
@@ -73,6 +74,9 @@ struct Findings {
 
 /// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms".
 std::string time_text(const Estimate& seconds);
+
+/// "0.0123 (0.0121 to 0.0129)": seconds, without a unit.
+std::string seconds_text(const Estimate& seconds);
 
 /// "1.85x"; with an interval "1.85x (1.80x to 1.91x)".
 std::string factor_text(double factor);

@@ -284,11 +284,8 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   const auto matrix = [&] { return memory.take(rows, std::min(count, kCols)); };
   const auto row = [&](std::int64_t cols) { return memory.take(1, cols); };
   std::vector<DeviceOp> ops;
-  ops.push_back(Adam{.weights = flat(),
-                     .grads = flat(),
-                     .moments1 = flat(),
-                     .moments2 = flat(),
-                     .scalars = row(2)});
+  ops.push_back(OptimizerUpdate{
+      .weights = flat(), .grads = flat(), .state = {flat(), flat()}, .scalars = row(2)});
   memory = Tensors(0);
   ops.push_back(Copy{.to = flat(), .from = flat()});
   memory = Tensors(0);

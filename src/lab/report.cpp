@@ -12,6 +12,7 @@
 #include "core/output_file.h"
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
+#include "lab/page.h"
 #include "lab/prediction.h"
 #include "lab/svg.h"
 
@@ -20,6 +21,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kReportTitle = "Report of mlp_lab";
 constexpr const char* kPredictionTitle = "Prediction against measurement";
 
 /// The ends are null if there is no interval.
@@ -93,12 +95,12 @@ json json_of_summary(const PredictionSummary& summary) {
           {"within_tenth", summary.within_tenth}};
 }
 
+}  // namespace
+
 void write_text_file(const std::filesystem::path& path, const std::string& text) {
   const std::array parts = {std::as_bytes(std::span(text))};
   replace_file(path, parts);
 }
-
-}  // namespace
 
 std::vector<const Results*> Report::results() const {
   std::vector<const Results*> all;
@@ -430,7 +432,7 @@ std::string markdown_section(const Report& report, const ReportSection& section)
 }  // namespace
 
 std::string markdown_of(const Report& report) {
-  std::string text = "# Report of mlp_lab\n\n";
+  std::string text = fmt::format("# {}\n\n", kReportTitle);
   for (const auto& [name, value] : report.environment) {
     text += fmt::format("- {}: {}\n", name, value);
   }
@@ -452,80 +454,6 @@ std::string markdown_of(const Report& report) {
 }
 
 namespace {
-
-constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:62rem;color:#222;background:#fff}
-h1,h2{line-height:1.2}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
-section h2{margin-top:0}
-table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
-caption{text-align:left;font-weight:600;padding-bottom:.3rem}
-th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:right}
-th:first-child,td:first-child,.summary th,.summary td{text-align:left}
-pre{overflow-x:auto;background:#f5f5f5;padding:.7rem;font-size:12px}
-nav ul{list-style:none;padding:0;columns:2}.machine{font-size:13px;color:#555}
-.question{font-style:italic}.invalid{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fdf0e8}
-.plots{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),46rem))}
-figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radius:6px;break-inside:avoid}
-.summary{width:100%}.summary td{vertical-align:middle}.summary svg{width:7.5rem;display:block;border-radius:4px}
-.scroll{overflow-x:auto}
-@media screen{td:first-child{min-width:8.5em}.summary td:first-child{min-width:0}}
-@media screen and (min-width:80rem){body{max-width:100rem;padding:1rem 2rem}
-.page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
-nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}
-@media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}.machine{color:#aaa}
-section,th,td{border-color:#444}pre{background:#222}.invalid{background:#3a2418}}
-@page{size:A4;margin:12mm}
-@media print{body{max-width:none;margin:0;padding:0;font-size:9.5pt}nav,details{display:none}
-h1{margin:0}section{margin-top:1.2rem}h2,caption{break-after:avoid}
-#summary{margin:0;padding:0;border:0;break-after:page}.machine{font-size:7pt;margin:.2rem 0}
-.summary{font-size:6.5pt;margin:.2rem 0;line-height:1.2}.summary th,.summary td{padding:.06rem .3rem}
-.summary svg{width:16mm}.scroll{overflow:visible}
-table{font-size:7pt;break-inside:avoid}th,td{padding:.12rem .25rem}
-.plots{grid-template-columns:1fr 1fr}}
-)";
-
-constexpr std::string_view kNoBreak = "\u00a0";
-
-/// Keeps "12.3 ms" and "5 %" on one line.
-bool is_unit(std::string_view word) {
-  static constexpr std::array<std::string_view, 29> kUnits = {
-      "s",     "ms",    "us",     "ns",      "%",       "B",       "KiB",       "MiB",
-      "GiB",   "TiB",   "kB",     "MB",      "GB",      "TB",      "GB/s",      "MB/s",
-      "GiB/s", "MiB/s", "FLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "samples/s", "flops",
-      "W",     "J",     "mJ",     "MHz",     "GHz"};
-  return std::ranges::find(kUnits, word) != kUnits.end();
-}
-
-}  // namespace
-
-std::string html_text(std::string_view text) {
-  std::string safe = xml_text(text);
-  for (std::size_t at = safe.find(' '); at != std::string::npos; at = safe.find(' ', at + 1)) {
-    if (at == 0 || safe[at - 1] < '0' || safe[at - 1] > '9') continue;
-    const std::size_t end = safe.find_first_of(" ,;:.)(", at + 1);
-    if (is_unit(std::string_view(safe).substr(at + 1, end - at - 1))) {
-      safe.replace(at, 1, kNoBreak);
-    }
-  }
-  return safe;
-}
-
-namespace {
-
-std::string html_row(const std::vector<std::string>& cells, const char* tag) {
-  std::string row = "<tr>";
-  for (const std::string& cell : cells) row += fmt::format("<{0}>{1}</{0}>", tag, html_text(cell));
-  return row + "</tr>\n";
-}
-
-std::string html_table(const FindingTable& table) {
-  std::string text = fmt::format(
-      "<div class=\"scroll\"><table><caption>{}</caption>\n<thead>{}"
-      "</thead><tbody>\n",
-      html_text(table.title), html_row(table.columns, "th"));
-  for (const auto& row : table.rows) text += html_row(row, "td");
-  return text + "</tbody></table></div>\n";
-}
 
 /// Answers, tables and plots.
 std::string html_details(const std::vector<std::string>& answers, const Findings& findings) {
@@ -583,7 +511,7 @@ std::string html_summary(const Report& report, const Findings& prediction) {
         fmt::format("{}{}: {}", text.ends_with('>') ? "" : "; ", html_text(name), html_text(value));
   }
   text +=
-      "</p>\n<table class=\"summary\"><thead><tr><th></th><th>Experiment</th>"
+      "</p>\n<div class=\"scroll\"><table class=\"summary\"><thead><tr><th></th><th>Experiment</th>"
       "<th>Answer</th><th>Verdict</th></tr></thead><tbody>\n";
   for (const ReportSection& section : report.sections) {
     const std::vector<std::string> answers = answers_of(section);
@@ -595,7 +523,7 @@ std::string html_summary(const Report& report, const Findings& prediction) {
     text += summary_row("prediction", kPredictionTitle, prediction.sentences.front(), "simulated",
                         prediction);
   }
-  return text + "</tbody></table>\n</section>\n";
+  return text + "</tbody></table></div>\n</section>\n";
 }
 
 std::string html_contents(const Report& report, const Findings& prediction) {
@@ -614,12 +542,9 @@ std::string html_contents(const Report& report, const Findings& prediction) {
 
 std::string html_of(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
-  std::string text = fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>Report of mlp_lab</title>\n"
-      "<style>{}{}</style>\n</head>\n<body>\n<h1>Report of mlp_lab</h1>\n<div class=\"page\">\n"
-      "{}<main>\n{}",
-      kPageStyle, svg_style(), html_contents(report, prediction), html_summary(report, prediction));
+  std::string text =
+      fmt::format("<h1>{}</h1>\n<div class=\"page\">\n{}<main>\n{}", kReportTitle,
+                  html_contents(report, prediction), html_summary(report, prediction));
   for (const ReportSection& section : report.sections) text += html_section(report, section);
   if (!prediction.sentences.empty()) {
     text += fmt::format("<section id=\"prediction\">\n<h2>{}</h2>\n{}</section>\n",
@@ -629,7 +554,7 @@ std::string html_of(const Report& report) {
   for (const std::string& sentence : method_sentences(report.margin)) {
     text += fmt::format("<li>{}</li>\n", html_text(sentence));
   }
-  return text + "</ul>\n</section>\n</main>\n</div>\n</body>\n</html>\n";
+  return html_page(kReportTitle, text + "</ul>\n</section>\n</main>\n</div>\n");
 }
 
 }  // namespace barestep

@@ -65,9 +65,6 @@ std::string markdown_table(const FindingTable& table);
 /// One page without scripts: contents, a summary that fits on a sheet of paper, then the sections.
 std::string html_of(const Report& report);
 
-/// Escapes &, <, > and quotes for HTML, and puts no line break between a number and its unit.
-std::string html_text(std::string_view text);
-
 std::string csv_of(const Report& report);
 
 /// In the format of docs/results.schema.json.
@@ -76,6 +73,10 @@ std::string json_of(const Report& report);
 /// File name of a plot of a section, or of "prediction", as used in report.md:
 /// "plots/amdahl-1.svg".
 std::string plot_file(const std::string& section, std::size_t number);
+
+/// Writes a text as a file that appears completely or not at all. Throws Error: kCannotCreate,
+/// kInputOutput.
+void write_text_file(const std::filesystem::path& path, const std::string& text);
 
 /// Writes report.html, report.md, results.csv, results.json and the plots into the folder. Throws
 /// Error: kCannotCreate, kInputOutput.

@@ -26,6 +26,7 @@
 #include "core/host.h"
 #include "core/input_file.h"
 #include "lab/start.h"
+#include "session/outputs.h"
 
 extern char** environ;
 
@@ -244,6 +245,20 @@ void train_for_evaluation(const Case& what, const Programs& programs) {
   if (child.exit_code != 0) refuse_run(training, child);
 }
 
+/// The ops of the first rank, or of every device of mlp_dp.
+std::vector<OpTime> recorded_ops(const Workload& workload, const std::filesystem::path& trace) {
+  const bool is_dp = workload.trainer == TrainerKind::kDataParallel;
+  const auto files = trace_files(trace, is_dp ? "device" : "rank", workload.ranks);
+  std::vector<OpTime> all;
+  for (std::size_t i = 0; i < (is_dp ? files.size() : 1); ++i) {
+    for (OpTime& each : op_times_of_trace(whole_file(files[i]), files[i].string())) {
+      each.device = static_cast<int>(i);
+      all.push_back(std::move(each));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 const std::vector<std::string>& mpi_environment() {
@@ -320,7 +335,7 @@ Start run_workload(const Case& what, const Programs& programs,
   start.watched = parse_monitor(records, metrics.string());
   start.evaluated = evaluated_of_metrics(records, metrics.string());
   if (what.hash_weights) start.weights_hash = hash_of_bytes(whole_file(weights));
-  if (what.record_ops) start.ops = op_times_of_trace(whole_file(trace), trace.string());
+  if (what.record_ops) start.ops = recorded_ops(what.workload, trace);
   return start;
 }
 

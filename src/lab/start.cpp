@@ -246,6 +246,7 @@ std::string json_of(const Start& start) {
   for (const OpTime& op : start.ops) {
     ops.push_back(
         {{"name", op.name}, {"phase", op.phase}, {"layer", op.layer}, {"seconds", op.seconds}});
+    if (op.device > 0) ops.back()["device"] = op.device;
   }
   json watched = json::array();
   for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
@@ -284,7 +285,10 @@ Start parse_start(std::string_view text, const std::string& name) {
     start.ops.push_back({.name = op.at("name").text(),
                          .phase = op.at("phase").text(),
                          .layer = static_cast<int>(op.at("layer").whole(-1, kMostLayers)),
-                         .seconds = op.at("seconds").number(0, kMostRunSeconds)});
+                         .seconds = op.at("seconds").number(0, kMostRunSeconds),
+                         .device = op.has("device")
+                                       ? static_cast<int>(op.at("device").whole(1, kMostRunRanks))
+                                       : 0});
   }
   for (const JsonValue& watched : from.at("watched").items()) {
     start.watched.push_back(watched_of_json(watched));

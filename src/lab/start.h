@@ -28,6 +28,7 @@ struct OpTime {
   std::string phase{};
   int layer = -1;
   double seconds = 0;
+  int device = 0;  // of mlp_dp
 };
 
 /// The readings of `--monitor` for one source, after warm-up.

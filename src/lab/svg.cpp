@@ -147,6 +147,8 @@ struct LegendEntry {
   double x, y;
 };
 
+constexpr std::string_view kHollow = "hollow: beyond the cores";
+
 class Drawing {
  public:
   Drawing(const Plot& plot, PlotSize size)
@@ -200,14 +202,16 @@ class Drawing {
 
   /// Places it in lines below the title, in the order of the parts.
   void place_legend() {
-    if (!has_words_ || plot_.series.size() < 2) return;
-    std::vector<std::size_t> order(plot_.series.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    const std::size_t count = plot_.series.size();
+    if (!has_words_ || (count < 2 && !has_hollow_points())) return;
+    std::vector<std::size_t> order(count);
+    for (std::size_t i = 0; i < count; ++i) order[i] = i;
     std::ranges::stable_sort(order, {},
                              [&](std::size_t i) { return rank_of_part(plot_.series[i].name); });
+    if (has_hollow_points()) order.push_back(count);
     double x = kMargin, y = 30;
     for (const std::size_t i : order) {
-      const double width = 18 + width_of(plot_.series[i].name) + 16;
+      const double width = 18 + width_of(legend_text(i)) + 16;
       if (x > kMargin && x + width > kFullWidth) {
         x = kMargin;
         y += 18;
@@ -215,6 +219,17 @@ class Drawing {
       legend_.push_back({i, x, y});
       x += width;
     }
+  }
+
+  /// After those of the series, an entry for hollow points.
+  [[nodiscard]] std::string_view legend_text(std::size_t entry) const {
+    return entry < plot_.series.size() ? std::string_view(plot_.series[entry].name) : kHollow;
+  }
+
+  [[nodiscard]] bool has_hollow_points() const {
+    return std::ranges::any_of(plot_.series, [](const PlotSeries& series) {
+      return std::ranges::any_of(series.points, &PlotPoint::is_hollow);
+    });
   }
 
   void place_frame() {
@@ -264,7 +279,8 @@ class Drawing {
     return least;
   }
 
-  /// Bars of very different lengths are only readable on a logarithmic axis.
+  /// Values that differ much are only readable on a logarithmic axis. It has no zero for bars to
+  /// begin at, so they are dots there.
   [[nodiscard]] bool has_log_values() const {
     constexpr double kVeryDifferent = 30;
     if (!is_bars_) return plot_.log_y;
@@ -283,8 +299,6 @@ class Drawing {
     values_.is_log = has_log_values();
     if (values_.is_log) {
       value_marks_ = most > 0 ? decade_marks(least_value(), most) : std::vector<double>{1, 10};
-      // The bar of the least value would otherwise have no length.
-      if (is_bars_) value_marks_.insert(value_marks_.begin(), value_marks_.front() / 2);
       values_.low = value_marks_.front();
     } else {
       value_marks_ = round_marks(0, most > 0 ? most : 1, 5);
@@ -408,10 +422,14 @@ class Drawing {
     if (series.style == SeriesStyle::kLine || series.style == SeriesStyle::kDashed) return;
     for (const PlotPoint& point : series.points) {
       draw_error_bar(places_.at(point.x), point);
-      body_ += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{}" class="bs-f{}"/>)",
-                           places_.at(point.x), values_.at(point.y), has_words_ ? 4 : 2,
-                           colours_[number]);
+      draw_dot(places_.at(point.x), values_.at(point.y), number, point.is_hollow);
     }
+  }
+
+  void draw_dot(double x, double y, std::size_t series, bool is_hollow) {
+    body_ +=
+        fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{}" class="{}{}"/>)", x, y,
+                    has_words_ ? 4 : 2, is_hollow ? "bs-hollow bs-c" : "bs-f", colours_[series]);
   }
 
   void draw_bar(std::size_t category, double from, double to, std::size_t series) {
@@ -419,6 +437,10 @@ class Drawing {
     const double size =
         0.6 * std::abs(places_.to - places_.from) / static_cast<double>(plot_.categories.size());
     const double begin = values_.at(from), end = values_.at(to);
+    if (values_.is_log) {
+      draw_dot(has_rows_ ? end : place, has_rows_ ? place : end, series, false);
+      return;
+    }
     const std::string style = fmt::format("bs-f{}", colours_[series]);
     body_ += has_rows_ ? rectangle(begin, place - size / 2, end - begin, size, style)
                        : rectangle(place - size / 2, end, size, begin - end, style);
@@ -457,7 +479,7 @@ class Drawing {
       for (const PlotPoint& point : plot_.series[number].points) {
         const auto category = static_cast<std::size_t>(point.x);
         double& end = ends.at(category);
-        const double to = end + point.y - (values_.is_log ? values_.low : 0);
+        const double to = values_.is_log ? point.y : end + point.y;
         draw_bar(category, end, to, number);
         if (plot_.series.size() == 1) draw_error_bar(places_.at(point.x), point);
         end = to;
@@ -488,8 +510,13 @@ class Drawing {
 
   void draw_legend() {
     for (const LegendEntry& entry : legend_) {
-      body_ += rectangle(entry.x, entry.y, 12, 12, fmt::format("bs-f{}", colours_[entry.series]));
-      body_ += label(entry.x + 18, entry.y + 10, "start", plot_.series[entry.series].name);
+      if (entry.series == plot_.series.size()) {
+        body_ += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="4" class="bs-hollow bs-axis"/>)",
+                             entry.x + 6, entry.y + 6);
+      } else {
+        body_ += rectangle(entry.x, entry.y, 12, 12, fmt::format("bs-f{}", colours_[entry.series]));
+      }
+      body_ += label(entry.x + 18, entry.y + 10, "start", legend_text(entry.series));
     }
   }
 
@@ -518,7 +545,7 @@ std::string svg_style() {
 .bs-card{fill:#fff}.bs-text{fill:#333}.bs-small{fill:#333;font-size:11px}
 .bs-title{fill:#111;font-weight:600;font-size:14px}
 .bs-grid{stroke:#ddd}.bs-axis{stroke:#666}.bs-error{stroke:#333;stroke-width:1.2}
-.bs-edge{stroke:#fff;stroke-width:.5}.bs-line{fill:none;stroke-width:2}.bs-dashed{stroke-dasharray:6 4}
+.bs-hollow{fill:#fff;stroke-width:2}.bs-edge{stroke:#fff;stroke-width:.5}.bs-line{fill:none;stroke-width:2}.bs-dashed{stroke-dasharray:6 4}
 )";
   for (std::size_t i = 0; i < kColours.size(); ++i) {
     style += fmt::format(".bs-c{0}{{stroke:{1}}}.bs-f{0}{{fill:{1}}}\n", i, kColours.at(i));

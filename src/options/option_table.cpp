@@ -536,6 +536,14 @@ Table profiling_options() {
            &OutputConfig::profile_steps, JsonKind::kString, "A:B", "", &step_range,
            [](const StepRange& steps) { return fmt::format("{}:{}", steps.first, steps.end); }),
        .unset = "the last half of those after warm-up, at most 50"},
+      {.name = "profile-phases",
+       .help = "show only these phases of a step in the tables of --profile, as PyTorch's profiler "
+               "around them would: forward,loss,backward; any of " +
+               joined(phases_of_steps(), ", "),
+       .value = value_at(&OutputConfig::profile_phases, JsonKind::kString, "P,P,...", "", &phases,
+                         &text_of_phases),
+       .unset = "all",
+       .agreement = kNotShared},
       {.name = "sort-by",
        .help = "sort the rows by this, largest first: " + joined(kNamesOf<SortBy>, ", "),
        .value = one_of(&OutputConfig::sort_by, {}, "KEY"),

@@ -291,6 +291,26 @@ std::size_t choice(const RawValue& given, std::span<const std::string_view> name
                      fmt::join(names, " or ")));
 }
 
+std::span<const std::string_view> phases_of_steps() {
+  static_assert(kValuesOf<Phase>.back() == Phase::kEvaluate, "which is no part of a training step");
+  return std::span(kNamesOf<Phase>).first(std::size(kNamesOf<Phase>) - 1);
+}
+
+std::vector<Phase> phases(const RawValue& given) {
+  std::vector<Phase> all;
+  for (const std::string_view part : split(given.text, ',')) {
+    const RawValue one{.where = given.where, .text = std::string(part), .code = given.code};
+    all.push_back(kValuesOf<Phase>.at(choice(one, phases_of_steps())));
+  }
+  return all;
+}
+
+std::string text_of_phases(const std::vector<Phase>& phases) {
+  std::vector<std::string_view> names;
+  for (const Phase phase : phases) names.push_back(name_of(phase));
+  return joined(names, ",");
+}
+
 std::string text_of_number(double number) {
   return fmt::format("{}", number);
 }

@@ -57,6 +57,13 @@ std::string text_of_segments(std::int64_t segments);
 /// "10:20": the steps 10 to 19. `first` must be below `end`.
 StepRange step_range(const RawValue& given);
 
+/// The names of the phases of a training step, in its order.
+std::span<const std::string_view> phases_of_steps();
+
+/// "forward,loss,backward": phases of a training step.
+std::vector<Phase> phases(const RawValue& given);
+std::string text_of_phases(const std::vector<Phase>& phases);
+
 /// For flags, which have no text of their own: present on the command line, a flag reads as "true".
 void no_value(const RawValue& given);
 

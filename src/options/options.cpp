@@ -612,7 +612,9 @@ void check_output(const OutputConfig& output) {
   const char* const lonely = output.sort_by && !output.profile           ? "--sort-by"
                              : output.row_limit && !output.profile       ? "--row-limit"
                              : output.profile_steps && !output.records() ? "--profile-steps"
-                                                                         : nullptr;
+                             : !output.profile_phases.empty() && !output.profile
+                                 ? "--profile-phases"
+                                 : nullptr;
   if (lonely != nullptr) {
     fail(ExitCode::kConfiguration, {.what = lonely,
                                     .why = "there is nothing to profile for",

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -204,6 +205,20 @@ Profile Profile::of(StepRange numbers) const {
                  if (activity.tag.node != kPartOfNode) return in_range(activity);
                  return begin_s <= activity.start_s && activity.end_s <= end_s;
                });
+  return part;
+}
+
+Profile Profile::of(std::span<const Phase> phases) const {
+  Profile part = *this;
+  std::set<std::pair<int, NodeId>> others;  // by program
+  std::erase_if(part.ops, [&](const TimedOp& op) {
+    const bool is_other = std::ranges::find(phases, op.node->phase) == phases.end();
+    if (is_other) others.emplace(op.tag.program, op.tag.node);
+    return is_other;
+  });
+  std::erase_if(part.queued, [&](const Record& record) {
+    return others.contains({record.tag.program, record.tag.node});
+  });
   return part;
 }
 

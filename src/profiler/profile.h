@@ -76,6 +76,8 @@ struct Profile {
 
   /// Only the ops and steps of these training steps.
   [[nodiscard]] Profile of(StepRange numbers) const;
+  /// Only the ops of these phases, and the host's times to queue them; the steps are complete.
+  [[nodiscard]] Profile of(std::span<const Phase> phases) const;
 };
 
 /// The time of each node on each GPU, from the first piece of its work to the last. Sorted by step,

@@ -318,6 +318,10 @@ std::string Profiling::title(const Profile& profile) const {
   std::string text = fmt::format("Profile of the steps {} to {}, ", numbers_.first, last);
   if (scope_.ranks > 1) text += fmt::format("rank {} of {}, ", scope_.rank, scope_.ranks);
   if (scope_.devices.size() > 1) text += fmt::format("{} devices, each ", scope_.devices.size());
+  for (const Phase phase : config_.output.profile_phases) {
+    text += fmt::format("{}{}", name_of(phase),
+                        phase == config_.output.profile_phases.back() ? " only, " : ", ");
+  }
   text += peaks_key(*scope_.devices[0], config_.device.precision) + "\n";
   if (scope_.devices[0]->kind() != DeviceKind::kCpu) {
     text += fmt::format("The GPU's times are from {}\n", source());
@@ -331,7 +335,10 @@ std::string Profiling::title(const Profile& profile) const {
   return text;
 }
 
-std::string Profiling::tables(const Profile& profile) const {
+std::string Profiling::tables(const Profile& of_steps) const {
+  const std::vector<Phase>& phases = config_.output.profile_phases;
+  const Profile profile = phases.empty() ? of_steps : of_steps.of(phases);
+  if (profile.ops.empty()) return "No op of these phases ran in these steps.\n\n";
   TableLayout layout{.device = scope_.devices[0]->kind(),
                      .sort_by = config_.output.sort_by.value_or(SortBy::kDeviceTotal),
                      .row_limit = config_.output.row_limit.value_or(kDefaultRowLimit)};

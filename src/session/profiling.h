@@ -97,7 +97,8 @@ class Profiling final : public Observer, public StepProfiler {
   [[nodiscard]] std::string write_traces_of_failed_run() const;
   void require_records() const;
   [[nodiscard]] std::string title(const Profile& profile) const;
-  [[nodiscard]] std::string tables(const Profile& profile) const;
+  /// Of the phases asked for.
+  [[nodiscard]] std::string tables(const Profile& of_steps) const;
   [[nodiscard]] std::string breakdowns(const Profile& profile) const;
 
   const TrainConfig& config_;

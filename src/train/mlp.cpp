@@ -61,6 +61,10 @@ Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
     const bool keeps = spec.trains && traits_of(spec.activation_after(layer)).grad_from_input;
     pre_activation_.push_back(
         keeps ? std::optional(take(buffer_name(spec, "pre_activation", layer))) : std::nullopt);
+    const bool loses = spec.trains && step_rows && spec.drops_after(layer) &&
+                       traits_of(spec.activation_after(layer)).grad_from_value;
+    undropped_.push_back(loses ? std::optional(take(buffer_name(spec, "undropped", layer)))
+                               : std::nullopt);
     if (spec.int8) int8_.push_back(take_int8_layer(buffers, spec, layer, rows, device));
   }
 }
@@ -169,6 +173,9 @@ void Mlp::add_forward(Program& program, const Tensor& x, Phase phase, int layer)
     add(program, product, phase, layer);
     add(program, rest, phase, layer);
   }
+  if (const auto& kept = at(undropped_, layer)) {
+    add(program, Copy{.to = *kept, .from = out}, phase, layer);
+  }
   add_dropout(program, out, phase, layer);
 }
 
@@ -194,15 +201,13 @@ void Mlp::add_dropout(Program& program, const Tensor& values, Phase phase, int l
       phase, layer);
 }
 
-/// If the gradient is computed from the output, that output may be after dropout. Kept numbers were
-/// scaled by it, which from_scale undoes; for dropped numbers the gradient is already 0. So the
-/// activation's own output need not be stored.
+/// Dropout leaves the sign of the numbers that it keeps; where it drops one, the gradient is
+/// already 0. So a gradient that needs only the sign is computed from the output after dropout.
 ActivationGrad Mlp::activation_grad(int layer, const Tensor& grad) const {
-  const bool scaled = step_rows_ && spec_->drops_after(layer) && !at(pre_activation_, layer);
+  const Tensor& output = at(undropped_, layer).value_or(at(out_, layer));
   return ActivationGrad{.grad = grad,
-                        .from = at(pre_activation_, layer).value_or(at(out_, layer)),
-                        .activation = spec_->activation_after(layer),
-                        .from_scale = scaled ? static_cast<float>(1 - spec_->dropout) : 1};
+                        .from = at(pre_activation_, layer).value_or(output),
+                        .activation = spec_->activation_after(layer)};
 }
 
 void Mlp::backward(Program& program, const Tensor& x, float beta,

@@ -123,7 +123,8 @@ using BackwardReady = std::function<void(int layer, BackwardResult made)>;
 class Mlp {
  public:
   /// Creates its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ...,
-  /// and "pre_activation0", ... if the activation's gradient is computed from its input. A model
+  /// "pre_activation0", ... if the activation's gradient is computed from its input, and
+  /// "undropped0", ... if it is computed from the value of an output that dropout changes. A model
   /// that does not train has only the last "grad_out", which the loss writes. A model that
   /// recomputes has these only for the last layer of each segment. For the other layers, segments
   /// share "segment_out0", "segment_pre_activation0", ..., numbered by the position in the segment,
@@ -201,6 +202,7 @@ class Mlp {
   std::vector<Tensor> out_;                // rows x outputs per layer, after activation and dropout
   std::vector<Tensor> grad_out_;           // gradient with respect to `out_`; empty if not kept
   std::vector<std::optional<Tensor>> pre_activation_;  // if gradients are computed from it
+  std::vector<std::optional<Tensor>> undropped_;       // outputs, if gradients need them
   std::vector<Int8Layer> int8_;                        // empty unless int8
 };
 

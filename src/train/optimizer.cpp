@@ -15,116 +15,38 @@
 namespace barestep {
 namespace {
 
-/// The tensors of a step over flat buffers.
-struct FlatTensors {
-  Tensor weights, grads;
-  std::vector<Tensor> state;  // one for each of state_names()
-  Tensor scalars;
-};
-
-DeviceOp adam_of(const OptimizerConfig& config, const FlatTensors& tensors, bool decoupled) {
+OptimizerStep step_of(const OptimizerConfig& config) {
   const OptimizerNumbers numbers = numbers_of(config);
-  Adam adam{.weights = tensors.weights,
-            .grads = tensors.grads,
-            .moments1 = tensors.state.at(0),
-            .moments2 = tensors.state.at(1),
-            .scalars = tensors.scalars,
-            .beta1 = numbers.beta1,
-            .beta2 = numbers.beta2,
-            .eps = numbers.eps,
-            .weight_decay = numbers.weight_decay,
-            .decoupled = decoupled};
-  if (config.amsgrad) adam.max_moments2 = tensors.state.at(2);
-  return adam;
-}
-
-DeviceOp sgd_of(const OptimizerConfig& config, const FlatTensors& tensors) {
-  Sgd sgd{.weights = tensors.weights,
-          .grads = tensors.grads,
-          .scalars = tensors.scalars,
-          .momentum = config.momentum,
-          .weight_decay = numbers_of(config).weight_decay,
-          .nesterov = config.nesterov};
-  if (!tensors.state.empty()) sgd.velocities = tensors.state.front();
-  return sgd;
-}
-
-DeviceOp rmsprop_of(const OptimizerConfig& config, const FlatTensors& tensors) {
-  const OptimizerNumbers numbers = numbers_of(config);
-  RmsProp rmsprop{.weights = tensors.weights,
-                  .grads = tensors.grads,
-                  .squares = tensors.state.at(0),
-                  .scalars = tensors.scalars,
-                  .eps = numbers.eps,
-                  .momentum = config.momentum,
-                  .weight_decay = numbers.weight_decay};
-  if (config.momentum > 0) rmsprop.velocities = tensors.state.at(1);
-  return rmsprop;
-}
-
-DeviceOp step_of(const OptimizerConfig& config, const FlatTensors& tensors) {
-  const OptimizerNumbers numbers = numbers_of(config);
+  const AdamStep adam{.beta1 = numbers.beta1,
+                      .beta2 = numbers.beta2,
+                      .eps = numbers.eps,
+                      .weight_decay = numbers.weight_decay,
+                      .decoupled = config.kind == OptimizerKind::kAdamW,
+                      .amsgrad = config.amsgrad};
   switch (config.kind) {
     case OptimizerKind::kAdam:
-      return adam_of(config, tensors, false);
     case OptimizerKind::kAdamW:
-      return adam_of(config, tensors, true);
+      return adam;
     case OptimizerKind::kSgd:
-      return sgd_of(config, tensors);
+      return SgdStep{.momentum = config.momentum,
+                     .weight_decay = numbers.weight_decay,
+                     .nesterov = config.nesterov};
     case OptimizerKind::kRmsProp:
-      return rmsprop_of(config, tensors);
+      return RmsPropStep{
+          .eps = numbers.eps, .momentum = config.momentum, .weight_decay = numbers.weight_decay};
     case OptimizerKind::kAdagrad:
-      return Adagrad{.weights = tensors.weights,
-                     .grads = tensors.grads,
-                     .sum = tensors.state.at(0),
-                     .scalars = tensors.scalars,
-                     .eps = numbers.eps,
-                     .weight_decay = numbers.weight_decay};
+      return AdagradStep{.eps = numbers.eps, .weight_decay = numbers.weight_decay};
     case OptimizerKind::kLion:
-      return Lion{.weights = tensors.weights,
-                  .grads = tensors.grads,
-                  .moments = tensors.state.at(0),
-                  .scalars = tensors.scalars,
-                  .beta1 = numbers.beta1,
-                  .beta2 = numbers.beta2};
+      return LionStep{
+          .beta1 = numbers.beta1, .beta2 = numbers.beta2, .weight_decay = numbers.weight_decay};
   }
-  return {};
-}
-
-/// Adam's -lr / (1 - beta1^t) and sqrt(1 - beta2^t).
-void write_corrected(const OptimizerConfig& config, double lr, std::int64_t t,
-                     std::span<float> scalars) {
-  const auto power = static_cast<double>(t);
-  const OptimizerNumbers numbers = numbers_of(config);
-  scalars[0] = static_cast<float>(-(lr / (1 - std::pow(numbers.beta1, power))));
-  scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(numbers.beta2, power)));
-}
-
-/// The factor of decoupled weight decay.
-float shrink_of(const OptimizerConfig& config, double lr) {
-  return static_cast<float>(1 - lr * numbers_of(config).weight_decay);
+  return adam;
 }
 
 }  // namespace
 
 std::vector<std::string_view> state_names(const OptimizerConfig& config) {
-  switch (config.kind) {
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-      if (config.amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-      return {"exp_avg", "exp_avg_sq"};
-    case OptimizerKind::kSgd:
-      if (config.momentum > 0) return {"momentum_buffer"};
-      return {};
-    case OptimizerKind::kRmsProp:
-      if (config.momentum > 0) return {"square_avg", "momentum_buffer"};
-      return {"square_avg"};
-    case OptimizerKind::kAdagrad:
-      return {"sum"};
-    case OptimizerKind::kLion:
-      return {"exp_avg"};
-  }
-  return {};
+  return std::visit([](const auto& step) { return step.state(); }, step_of(config));
 }
 
 OptimizerState::OptimizerState(Buffers& buffers, const OptimizerConfig& config,
@@ -140,101 +62,51 @@ OptimizerState::OptimizerState(Buffers& buffers, const OptimizerConfig& config,
 }
 
 DeviceOp OptimizerState::step(const UpdateTensors& tensors) const {
-  FlatTensors flat{.weights = updated(tensors.parameters),
-                   .grads = updated(tensors.gradients),
-                   .state = {},
-                   .scalars = tensors.scalars};
+  OptimizerUpdate update{.weights = updated(tensors.parameters),
+                         .grads = updated(tensors.gradients),
+                         .scalars = tensors.scalars,
+                         .step = step_of(config_),
+                         .clip = tensors.clip,
+                         .first_update = tensors.first_update,
+                         .loss_scale = tensors.loss_scale};
   for (const BufferId buffer : buffers_) {
-    flat.state.push_back(FlatRange{0, range_.count}.of(buffer));
+    update.state.push_back(FlatRange{0, range_.count}.of(buffer));
   }
-  DeviceOp op = step_of(config_, flat);
-  std::visit(
-      [&]<class AnyOp>(AnyOp& update) {
-        if constexpr (requires { update.first_update; }) {
-          update.clip = tensors.clip;
-          if (tensors.rounded) update.rounded = updated(*tensors.rounded);
-          update.loss_scale = tensors.loss_scale;
-          update.first_update = tensors.first_update;
-        }
-      },
-      op);
-  return op;
+  if (tensors.rounded) update.rounded = updated(*tensors.rounded);
+  return update;
 }
 
 DeviceOp OptimizerState::step(const UpdateTensors& tensors, int layer,
                               const Factors& factors) const {
-  const OptimizerNumbers numbers = numbers_of(config_);
+  const OptimizerStep step = step_of(config_);
+  const auto* const adam = std::get_if<AdamStep>(&step);
+  BARESTEP_REQUIRE(adam != nullptr, "this optimizer has a fused update");
   const BufferId parameters = tensors.parameters.buffer;
-  const auto linear_adam = [&](bool decoupled) {
-    LinearAdam op{.weight = layout_.weight(parameters, layer),
-                  .weight_moments1 = layout_.weight(buffers_[0], layer),
-                  .weight_moments2 = layout_.weight(buffers_[1], layer),
-                  .bias = layout_.bias(parameters, layer),
-                  .bias_moments1 = layout_.bias(buffers_[0], layer),
-                  .bias_moments2 = layout_.bias(buffers_[1], layer),
-                  .grad_y = factors.grad_y,
-                  .x = factors.x,
-                  .scalars = tensors.scalars,
-                  .beta1 = numbers.beta1,
-                  .beta2 = numbers.beta2,
-                  .eps = numbers.eps,
-                  .weight_decay = numbers.weight_decay,
-                  .decoupled = decoupled,
-                  .clip = tensors.clip};
-    if (const auto& rounded = tensors.rounded) {
-      op.rounded_weight = layout_.weight(rounded->buffer, layer, rounded->dtype);
-      op.rounded_bias = layout_.bias(rounded->buffer, layer, rounded->dtype);
-    }
-    return op;
-  };
-  switch (config_.kind) {
-    case OptimizerKind::kAdam:
-      return linear_adam(false);
-    case OptimizerKind::kAdamW:
-      return linear_adam(true);
-    case OptimizerKind::kSgd:
-    case OptimizerKind::kRmsProp:
-    case OptimizerKind::kAdagrad:
-    case OptimizerKind::kLion:
-      break;
+  LinearAdam op{.weight = layout_.weight(parameters, layer),
+                .weight_moments1 = layout_.weight(buffers_[0], layer),
+                .weight_moments2 = layout_.weight(buffers_[1], layer),
+                .bias = layout_.bias(parameters, layer),
+                .bias_moments1 = layout_.bias(buffers_[0], layer),
+                .bias_moments2 = layout_.bias(buffers_[1], layer),
+                .grad_y = factors.grad_y,
+                .x = factors.x,
+                .scalars = tensors.scalars,
+                .step = *adam,
+                .clip = tensors.clip};
+  if (const auto& rounded = tensors.rounded) {
+    op.rounded_weight = layout_.weight(rounded->buffer, layer, rounded->dtype);
+    op.rounded_bias = layout_.bias(rounded->buffer, layer, rounded->dtype);
   }
-  report_bug(__FILE__, __LINE__, "has_fused_update", "this optimizer has no fused update");
+  return op;
 }
 
 std::int64_t scalars_of(const OptimizerConfig& config) {
-  switch (config.kind) {
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kLion:
-      return 2;
-    case OptimizerKind::kAdamW:
-      return 3;
-    case OptimizerKind::kSgd:
-    case OptimizerKind::kRmsProp:
-    case OptimizerKind::kAdagrad:
-      return 1;
-  }
-  return 0;
+  return std::visit([](const auto& step) { return step.scalars(); }, step_of(config));
 }
 
 void write_scalars(const OptimizerConfig& config, std::int64_t t, double lr,
                    std::span<float> scalars) {
-  switch (config.kind) {
-    case OptimizerKind::kAdam:
-      return write_corrected(config, lr, t, scalars);
-    case OptimizerKind::kAdamW:
-      write_corrected(config, lr, t, scalars);
-      scalars[2] = shrink_of(config, lr);
-      return;
-    case OptimizerKind::kLion:
-      scalars[0] = static_cast<float>(-lr);
-      scalars[1] = shrink_of(config, lr);
-      return;
-    case OptimizerKind::kSgd:
-    case OptimizerKind::kRmsProp:
-    case OptimizerKind::kAdagrad:
-      scalars[0] = static_cast<float>(-lr);
-      return;
-  }
+  std::visit([&](const auto& step) { step.write_scalars(t, lr, scalars); }, step_of(config));
 }
 
 std::string divergence_remedy(const OptimizerConfig& config) {

@@ -42,7 +42,7 @@ struct UpdateTensors {
   Tensor scalars;                   // rows of scalars_of(config) numbers
   std::optional<Tensor> clip{};     // factor of gradients, 1 x 1
   std::optional<LossScale> loss_scale{};
-  std::optional<Tensor> first_update{};  // see Adam
+  std::optional<Tensor> first_update{};  // see OptimizerUpdate
 };
 
 /// Flat buffers in the layout of the parameters, or of the range that this process updates; zero

@@ -65,10 +65,17 @@ std::vector<BadInput> bad_lab_usage() {
       bad_usage({"run", "strong-scalling"},
                 "experiment 'strong-scalling': no experiment has this name; did you mean "
                 "'strong-scaling'? mlp_lab list shows all"),
-      bad_usage({"sheet", "practica3"},
-                "sheet 'practica3': no sheet has this name; did you mean 'practical3'? there "
-                "are practical3, practical5 and "
-                "homework1"),
+      bad_usage(
+          {"sheet", "practica3"},
+          "sheet 'practica3': no sheet has this name; did you mean 'practical3'? a file's name "
+          "ends in .md"),
+      bad_usage({"sheet", "exam"},
+                "sheet 'exam': no sheet has this name; name one of homework1, practical3, "
+                "practical5, or a file in .md"),
+      bad_usage({"sheet"}, "argument 'name': is missing; mlp_lab sheet --help describes it"),
+      bad_usage({"sheet", "practical3", "--machine", "h100-nvlnik"},
+                "machine card 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a "
+                "file's name ends in .json"),
       bad_usage({"sheet", "practical3", "--blank", "--key"},
                 "--blank: a copy with --key is not blank; give one of them"),
   };
@@ -244,6 +251,26 @@ std::vector<BadInput> bad_studies() {
   };
 }
 
+/// Sheets, and printing pages.
+std::vector<BadInput> bad_sheets() {
+  const std::string no_printer =
+      "--pdf: neither Chromium nor WeasyPrint is on PATH; install chromium or weasyprint, or leave "
+      "it out and print the page in .html from a browser";
+  return {
+      {0, {"sheet", "none.md"}, 66, "sheet 'none.md': No such file or directory; check the path"},
+      {.case_number = 0,
+       .arguments = {"sheet", "practical3", "--blank", "--pdf"},
+       .exit_code = 69,
+       .line = no_printer,
+       .environment = {"PATH=/nowhere"}},
+      {.case_number = 0,
+       .arguments = {"report", "nothing", "--pdf"},
+       .exit_code = 69,
+       .line = no_printer,
+       .environment = {"PATH=/nowhere"}},
+  };
+}
+
 /// Files that commands read: cards, checkpoints and traces.
 std::vector<BadInput> bad_lab_files() {
   const auto card = [](const std::string& file) { return Arguments{"predict", "--machine", file}; };
@@ -298,7 +325,7 @@ std::vector<BadInput> bad_lab_files() {
 std::vector<BadInput> bad_lab() {
   std::vector<BadInput> all;
   for (const auto& cases : {bad_lab_usage(), bad_prediction_options(), bad_predictions(),
-                            bad_studies(), bad_lab_files()}) {
+                            bad_studies(), bad_sheets(), bad_lab_files()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

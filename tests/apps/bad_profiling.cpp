@@ -7,6 +7,8 @@ const std::string kNeedsSteps = "; give first:end, such as 10:20 for the steps 1
 const std::string kNeedsKey =
     "; use cuda_time_total or self_cuda_time_total or cuda_time or cpu_time_total or "
     "self_cpu_time_total or cpu_time or count";
+const std::string kNeedsPhase =
+    "use data or injected or forward or loss or recompute or backward or reduce or optimizer";
 const std::string kNothing =
     ": there is nothing to profile for; give --profile too, or leave it out";
 
@@ -34,6 +36,13 @@ std::vector<BadInput> bad_profiling() {
       steps("30:40", 78, "the run has the steps 0 to 19; 19:20 fits, or give more --steps"),
       bad({"--profile", "--sort-by", "time"}, 2,
           "--sort-by 'time': not one of the choices" + kNeedsKey),
+      bad({"--profile", "--profile-phases", "forwards"}, 2,
+          "--profile-phases 'forwards': not one of the choices; did you mean 'forward'? " +
+              kNeedsPhase),
+      bad({"--profile", "--profile-phases", "forward,evaluate"}, 2,
+          "--profile-phases 'evaluate': not one of the choices; " + kNeedsPhase),
+      bad({"--profile", "--profile-phases", "forward,"}, 2,
+          "--profile-phases: the value is empty; " + kNeedsPhase),
       bad({"--profile", "--row-limit", "0"}, 2,
           "--row-limit '0': out of range; give a whole number from 1 to 1000000"),
       bad({"--trace", "t.json", "--save", "./t.json"}, 78,
@@ -62,6 +71,8 @@ std::vector<BadInput> bad_profiling() {
       bad({"--profile-steps", "5:6"}, 78, "--profile-steps" + kNothing),
       bad({"--sort-by", "count"}, 78, "--sort-by" + kNothing),
       bad({"--row-limit", "3"}, 78, "--row-limit" + kNothing),
+      bad({"--profile-phases", "forward"}, 78, "--profile-phases" + kNothing),
+      bad({"--trace", "t.json", "--profile-phases", "forward"}, 78, "--profile-phases" + kNothing),
   };
 }
 

@@ -218,6 +218,8 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"explain", kOneStep + std::vector<std::string>{"--explain"}},
       {"profile", kOneStep + std::vector<std::string>{"--profile"}},
       {"profile-steps", kOneStep + std::vector<std::string>{"--profile", "--profile-steps", "0:1"}},
+      {"profile-phases",
+       kOneStep + std::vector<std::string>{"--profile", "--profile-phases", "forward,loss"}},
       {"trace", kOneStep + std::vector<std::string>{"--trace", "trace.json.gz"}},
       {"tensorboard", kOneStep + std::vector<std::string>{"--tensorboard", "runs"}},
       {"monitor", kOneStep + std::vector<std::string>{"--monitor"}},

@@ -61,6 +61,7 @@ const std::vector<Factor>& options() {
       {"", "--first-bucket whole"},
       {"", "--no-overlap"},
       {"", "--log-every 3"},
+      {"", "--profile --profile-phases forward,loss,backward"},
   };
   return all;
 }

@@ -23,6 +23,10 @@ namespace {
 
 using nlohmann::json;
 
+bool is_in_16_bits(const std::string& golden) {
+  return golden.starts_with("bf16_") || golden.starts_with("fp16_");
+}
+
 std::vector<std::string> option_goldens() {
   std::vector<std::string> names;
   for (const auto& entry :
@@ -30,6 +34,13 @@ std::vector<std::string> option_goldens() {
     names.push_back(entry.path().stem().string());
   }
   std::ranges::sort(names);
+  return names;
+}
+
+/// In 16 bits, each rank's gradient is rounded, so a step has not the bits of one rank's.
+std::vector<std::string> option_goldens_of_ranks() {
+  std::vector<std::string> names = option_goldens();
+  std::erase_if(names, is_in_16_bits);
   return names;
 }
 
@@ -106,12 +117,15 @@ class OptionGolden : public TempDirTest, public testing::WithParamInterface<std:
 
 TEST_P(OptionGolden, TrainsAsPyTorchDoes) {
   for (const char* const fusion : {"on", "off"}) {
+    if (is_in_16_bits(GetParam()) && fusion == std::string("off")) continue;  // is refused
     SCOPED_TRACE(std::string("--fusion ") + fusion);
     const TrainConfig wanted = config({"--fusion", fusion});
     expect_losses(train_single(wanted));
     TrainerHarness run(wanted);
     run.run();
     expect_evaluations(run.evaluations);
+    // In 16 bits another rounding shows in the gradients; if all are PyTorch's, less is left.
+    const double bound = is_in_16_bits(GetParam()) ? 2e-7 : 1e-5;
     const std::vector<double> rates = golden_.at("rates");
     ASSERT_EQ(run.steps.size(), rates.size());
     for (std::size_t i = 0; i < rates.size(); ++i) EXPECT_NEAR(run.steps[i].lr, rates[i], 1e-12);
@@ -125,14 +139,16 @@ TEST_P(OptionGolden, TrainsAsPyTorchDoes) {
             *what == 'w' ? weight_in(flat, spec.layout, layer) : bias_in(flat, spec.layout, layer);
         ASSERT_EQ(actual.size(), expected.size());
         for (std::size_t i = 0; i < expected.size(); ++i) {
-          EXPECT_NEAR(actual[i], expected[i], 1e-5) << name << " at " << i;
+          EXPECT_NEAR(actual[i], expected[i], bound) << name << " at " << i;
         }
       }
     }
   }
 }
 
-TEST_P(OptionGolden, TrainsSoOnRanksOfEveryScheme) {
+using OptionGoldenOfRanks = OptionGolden;
+
+TEST_P(OptionGoldenOfRanks, TrainsSoWithEveryScheme) {
   for (const char* const scheme : {"ddp", "zero1", "factor"}) {
     for (const int ranks : {2, 3}) {
       SCOPED_TRACE(std::string(scheme) + " on " + std::to_string(ranks));
@@ -150,6 +166,8 @@ std::string file_name(const testing::TestParamInfo<std::string>& golden) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, OptionGolden, testing::ValuesIn(option_goldens()), file_name);
+INSTANTIATE_TEST_SUITE_P(Options, OptionGoldenOfRanks, testing::ValuesIn(option_goldens_of_ranks()),
+                         file_name);
 
 }  // namespace
 }  // namespace barestep

@@ -93,6 +93,38 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_EQ(losses("profiled.jsonl"), losses("plain.jsonl"));
 }
 
+/// The microseconds in "12.345us" or "1.234ms".
+double microseconds(const std::string& number, const std::string& unit) {
+  return std::stod(number) * (unit == "ms" ? 1000 : 1);
+}
+
+TEST_F(Training, ProfilesOnlyThePhasesAskedFor) {
+  const std::string out =
+      output_of(kSmall + Arguments{"--steps", "20", "--profile", "--profile-steps", "10:20",
+                                   "--profile-phases", "forward,loss,backward"});
+  EXPECT_THAT(out, HasSubstr("\nProfile of the steps 10 to 19, forward, loss, backward only, "));
+  EXPECT_THAT(out, ContainsRegex("\n +gemm +[0-9.]+% .* 50 "));
+  EXPECT_THAT(out, ContainsRegex("\n +mse_loss +[0-9.]+% .* 10 "));
+  EXPECT_THAT(out, Not(ContainsRegex("\n +adam +[0-9.]+% ")));
+  EXPECT_THAT(out, Not(ContainsRegex("\n +randn +[0-9.]+% ")));
+  double sum_us = 0;
+  for (const auto& row :
+       all_matches(out, "\n +(?:forward|loss|backward) +[0-9.]+% +([0-9.]+)([mu]s) ")) {
+    sum_us += microseconds(row[1], row[2]);
+  }
+  const auto total = first_match(out, "\nSelf CPU time total: ([0-9.]+)([mu]s)\n");
+  ASSERT_FALSE(total.empty()) << out;
+  EXPECT_NEAR(microseconds(total[1], total[2]), sum_us, 2) << "of these phases, as rounded";
+  EXPECT_THAT(out, HasSubstr("\nAccount of a profiled step, mean of 10\n")) << "of the whole step";
+  EXPECT_THAT(out, ContainsRegex("\n  optimizer +[0-9.]+ ms +[0-9.]+ %\n"));
+}
+
+TEST_F(Training, SaysThatPhasesAskedForDidNotRun) {
+  EXPECT_THAT(
+      output_of(kSmall + Arguments{"--steps", "8", "--profile", "--profile-phases", "recompute"}),
+      HasSubstr("\nNo op of these phases ran in these steps.\n"));
+}
+
 TEST_F(Training, NamesTheTypeOfOpsOf16BitsInTheProfile) {
   const std::string out = output_of(
       kSmall + Arguments{"--steps", "6", "--warmup", "2", "--profile", "--precision", "bf16"});

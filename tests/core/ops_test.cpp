@@ -112,7 +112,6 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5), Activation::kNone}},
        {20, (20 + 5 + 20) * 4}},
       {DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {20, 60 * 4}},
-      {DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5), Activation::kRelu, 0.5F}}, {40, 60 * 4}},
       {DeviceOp{relu_grad_with_sums()}, {20 + 20, (60 + 5) * 4}},
       {DeviceOp{relu_grad_with_sums(1)}, {20 + 20 + 10, (60 + 10) * 4}},
       {DeviceOp{dropout()}, {40, (20 + 20 + 1) * 4}},
@@ -211,52 +210,92 @@ void expect_refused(const std::vector<RuleCase>& cases) {
 }
 
 TEST(Validate, RefusesProductsThatDoNotFit) {
-  const std::string inner = "op(a) must have as many columns as op(b) has rows";
-  const std::string outer = "c must be the rows of op(a) by the columns of op(b)";
   expect_refused({
-      {broken(gemm(), [](Gemm& o) { o.a.cols = 4; }), inner},
-      {broken(gemm(), [](Gemm& o) { o.b.rows = 4; }), inner},
-      {broken(gemm(), [](Gemm& o) { o.transpose_a = true; }), inner},
-      {broken(gemm(), [](Gemm& o) { o.transpose_b = true; }), inner},
-      {broken(gemm(), [](Gemm& o) { o.c.rows = 5; }), outer},
-      {broken(gemm(), [](Gemm& o) { o.c.cols = 4; }), outer},
+      {broken(gemm(), [](Gemm& o) { o.a.cols = 4; }), "b is 3 x 5, but k = 4 (from a)"},
+      {broken(gemm(), [](Gemm& o) { o.b.rows = 4; }), "b is 4 x 5, but k = 3 (from a)"},
+      {broken(gemm(), [](Gemm& o) { o.transpose_a = true; }), "a is 4 x 3, but m = 4 (from c)"},
+      {broken(gemm(), [](Gemm& o) { o.transpose_b = true; }), "b is 3 x 5, but n = 5 (from c)"},
+      {broken(gemm(), [](Gemm& o) { o.c.rows = 5; }), "a is 4 x 3, but r = 5 (from c)"},
+      {broken(gemm(), [](Gemm& o) { o.c.cols = 4; }), "b is 3 x 5, but n = 4 (from c)"},
       {broken(gemm_with_bias(), [](Gemm& o) { o.bias->cols = 4; }),
-       "bias must be 1 by the columns of c"},
+       "bias is 1 x 4, but n = 5 (from c)"},
       {broken(gemm_with_bias(), [](Gemm& o) { o.bias->rows = 4; }),
-       "bias must be 1 by the columns of c"},
+       "bias is 4 x 5, but must have 1 row "},
       {broken(gemm_with_bias(), [](Gemm& o) { o.beta = 1; }), "a bias needs beta == 0"},
   });
 }
 
 TEST(Validate, RefusesLossesThatDoNotFit) {
-  const std::string shapes = "grad, output and target must have the same shape";
-  const std::string labels = "labels must be the rows of logits by 1";
   expect_refused({
-      {broken(mse(), [](PointwiseLoss& o) { o.loss.cols = 2; }), "loss must be 1 by 1"},
-      {broken(mse(), [](PointwiseLoss& o) { o.grad.rows = 5; }), shapes},
-      {broken(mse(), [](PointwiseLoss& o) { o.target.cols = 4; }), shapes},
+      {broken(mse(), [](PointwiseLoss& o) { o.loss.cols = 2; }),
+       "loss is 1 x 2, but must have 1 column"},
+      {broken(mse(), [](PointwiseLoss& o) { o.grad.rows = 5; }),
+       "output is 4 x 5, but r = 5 (from grad)"},
+      {broken(mse(), [](PointwiseLoss& o) { o.target.cols = 4; }),
+       "target is 4 x 4, but n = 5 (from grad)"},
       {broken(mse(), [](PointwiseLoss& o) { o.count = 19; }), "at least the size of output"},
       {broken(mse(), [](PointwiseLoss& o) { o.activation = Activation::kTanh; }),
        "the activation must be ReLU or none"},
-      {broken(cross_entropy(), [](CrossEntropy& o) { o.loss.rows = 2; }), "loss must be 1 by 1"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.loss.rows = 2; }),
+       "loss is 2 x 1, but must have 1 row"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.grad.cols = 4; }),
-       "grad and logits must have the same shape"},
-      {broken(cross_entropy(), [](CrossEntropy& o) { o.labels.rows = 5; }), labels},
+       "logits is 4 x 5, but N = 4 (from grad)"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.labels.rows = 5; }),
+       "labels is 5 x 1, but r = 4 (from grad)"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.labels.dtype = DType::kF32; }),
        "labels must be i32"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.count = 3; }),
        "at least the rows of logits"},
       {broken(count_correct(), [](CountCorrect& o) { o.correct.cols = 2; }),
-       "correct must be 1 by 1"},
+       "correct is 1 x 2, but must have 1 column"},
       {broken(count_correct(), [](CountCorrect& o) { o.correct.dtype = DType::kF32; }),
        "correct must be i32"},
-      {broken(count_correct(), [](CountCorrect& o) { o.labels.cols = 2; }), labels},
+      {broken(count_correct(), [](CountCorrect& o) { o.labels.cols = 2; }),
+       "labels is 4 x 2, but must have 1 column"},
+  });
+}
+
+TEST(Validate, RefusesUpdatesThatDoNotFit) {
+  using Update = OptimizerUpdate;
+  const auto step = [](auto& op) -> auto& {
+    return std::get<SgdStep>(op.step);
+  };
+  const std::string count = "state must be one tensor for each of the step's";
+  expect_refused({
+      {broken(rmsprop(), [](Update& o) { o.step = RmsPropStep{}; }), count},
+      {broken(sgd(), [&](Update& o) { step(o).momentum = 0.9; }), count},
+      {broken(nesterov(), [](Update& o) { o.state.clear(); }), count},
+      {broken(adagrad(), [](Update& o) { o.state[0].cols = 9; }),
+       "sum is 1 x 9, but n = 100 (from weights)"},
+      {broken(lion(), [](Update& o) { o.scalars.cols = 1; }),
+       "scalars is 1 x 1, but must have 2 columns"},
+      {broken(adam(),
+              [](Update& o) {
+                o.step = AdamStep{.amsgrad = true};
+                o.state.push_back(f32(9, 1, 9));
+              }),
+       "max_exp_avg_sq is 1 x 9, but n = 100 (from weights)"},
+      {broken(adam(), [](Update& o) { o.weights.rows = 2; }),
+       "weights is 2 x 100, but must have 1 row"},
+      {broken(adam(), [](Update& o) { o.grads.cols = 99; }),
+       "grads is 1 x 99, but n = 100 (from weights)"},
+      {broken(adam(), [](Update& o) { o.state[0].cols = 99; }),
+       "exp_avg is 1 x 99, but n = 100 (from weights)"},
+      {broken(adam(), [](Update& o) { o.scalars.cols = 3; }),
+       "scalars is 1 x 3, but must have 2 columns"},
+      {broken(adam(), [](Update& o) { o.step = AdamStep{.decoupled = true}; }),
+       "scalars is 1 x 2, but must have 3 columns"},
+      {broken(adam(), [](Update& o) { o.step = AdamStep{.weight_decay = -1}; }),
+       "weight_decay must be zero or more"},
+      {broken(clipped(adam()), [](Update& o) { o.clip->cols = 2; }),
+       "clip is 1 x 2, but must have 1 column"},
+      {broken(sgd(), [&](Update& o) { step(o).weight_decay = -1; }),
+       "momentum and weight_decay must be zero or more"},
+      {broken(sgd(), [&](Update& o) { step(o).nesterov = true; }), "nesterov needs momentum"},
   });
 }
 
 TEST(Validate, RefusesOtherOpsThatDoNotFit) {
-  const std::string flat = "weights, grads, moments1 and moments2 must have the same shape";
-  const std::string flat_sgd = "weights, grads and velocities must have the same shape";
   const BiasActivation bias_relu{f32(0, 4, 5), f32(1, 1, 5)};
   const ActivationGrad relu_grad{f32(0, 4, 5), f32(1, 4, 5)};
   const SumRows sum_rows{f32(0, 1, 5), f32(1, 4, 5)};
@@ -265,117 +304,97 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
   const double infinity = std::numeric_limits<double>::infinity();
   expect_refused({
       {broken(bias_relu, [](BiasActivation& o) { o.bias->cols = 4; }),
-       "bias must be 1 by the columns of values"},
+       "bias is 1 x 4, but n = 5 (from values)"},
       {broken(bias_relu, [](BiasActivation& o) { o.pre_activation = f32(2, 4, 4); }),
-       "pre_activation must have the shape of values"},
+       "pre_activation is 4 x 4, but n = 5 (from values)"},
       {broken(relu_grad, [](ActivationGrad& o) { o.from.rows = 5; }),
-       "grad and what it is found from must have the same shape"},
+       "from is 5 x 5, but r = 4 (from grad)"},
       {broken(relu_grad, [](ActivationGrad& o) { o.activation = Activation::kNone; }),
        "there must be an activation"},
       {broken(relu_grad_with_sums(), [](ActivationGrad& o) { o.sums->cols = 4; }),
-       "sums must be 1 by the columns of grad"},
+       "sums is 1 x 4, but n = 5 (from grad)"},
       {broken(relu_grad_with_sums(),
               [](ActivationGrad& o) { o.grad.dtype = o.from.dtype = DType::kBF16; }),
        "sums need a grad of fp32"},
       {broken(quantize_weight(), [](QuantizeWeight& o) { o.to.cols = 4; }),
-       "to and from must have the same shape"},
+       "from is 5 x 3, but K = 4 (from to)"},
       {broken(quantize_weight(), [](QuantizeWeight& o) { o.scales.cols = 4; }),
-       "scales must be 1 by 1, or 1 by the rows of from"},
+       "scales is 1 x 4, but N = 5 (from to)"},
       {broken(quantize_weight(), [](QuantizeWeight& o) { o.to.dtype = DType::kU8; }),
        "to must be i8"},
       {broken(quantize(), [](Quantize& o) { o.scales.rows = 1; }),
-       "scales must be the rows of from by 1, or with a zero point 1 by 1"},
+       "scales is 1 x 1, but r = 4 (from to)"},
       {broken(quantize_batch(), [](Quantize& o) { o.zero_point->rows = 4; }),
-       "zero_point must be 1 by 1"},
+       "zero_point is 4 x 1, but must have 1 row"},
       {broken(quantize(), [](Quantize& o) { o.bits = 6; }), "bits must be 7 or 8"},
       {broken(quantized_gemm(), [](QuantizedGemm& o) { o.b.cols = 4; }),
-       "a must have as many columns as b"},
+       "b is 5 x 4, but K = 3 (from a)"},
       {broken(quantized_gemm(), [](QuantizedGemm& o) { o.c.cols = 4; }),
-       "c must be the rows of a by the rows of b"},
+       "b is 5 x 3, but N = 4 (from c)"},
       {broken(quantized_gemm(), [](QuantizedGemm& o) { o.bits = 9; }), "bits must be 7 or 8"},
       {broken(quantized_gemm(),
               [](QuantizedGemm& o) { o.a.cols = o.b.cols = kMostInt8Inputs + 1; }),
        "a sum of so many products may overflow"},
-      {broken(dropout(), [](Dropout& o) { o.step.cols = 2; }), "step must be 1 by 1"},
+      {broken(dropout(), [](Dropout& o) { o.step.cols = 2; }),
+       "step is 1 x 2, but must have 1 column"},
       {broken(dropout(), [](Dropout& o) { o.step.dtype = DType::kF32; }), "step must be i32"},
       {broken(dropout(), [](Dropout& o) { o.rate = 1; }), "rate must be at least 0 and below 1"},
       {broken(dropout(), [](Dropout& o) { o.rate = -0.1; }), "rate must be at least 0 and below 1"},
       {broken(dropout(), [](Dropout& o) { o.first_row = -1; }),
        "layer and rows must be numbered from 0 on"},
-      {broken(rmsprop(), [](RmsProp& o) { o.momentum = 0; }), "velocities go with momentum"},
-      {broken(adagrad(), [](Adagrad& o) { o.sum.cols = 9; }),
-       "weights, grads and sum must have the same shape"},
-      {broken(lion(), [](Lion& o) { o.scalars.cols = 1; }), "scalars must be 1 by 2"},
-      {broken(adam(), [](Adam& o) { o.max_moments2 = f32(9, 1, 9); }),
-       "weights, grads, moments1 and moments2 must have the same shape"},
-      {broken(sum_rows, [](SumRows& o) { o.out.rows = 4; }), "out must be 1 by the columns of in"},
-      {broken(adam(), [](Adam& o) { o.weights.rows = 2; }), "weights must be flat, 1 by n"},
-      {broken(adam(), [](Adam& o) { o.grads.cols = 99; }), flat},
-      {broken(adam(), [](Adam& o) { o.moments1.cols = 99; }), flat},
-      {broken(adam(), [](Adam& o) { o.moments2.cols = 99; }), flat},
-      {broken(adam(), [](Adam& o) { o.scalars.cols = 3; }),
-       "scalars must be 1 by 2, or by 3 with decoupled weight decay"},
-      {broken(adam(), [](Adam& o) { o.decoupled = true; }),
-       "scalars must be 1 by 2, or by 3 with decoupled weight decay"},
-      {broken(adam(), [](Adam& o) { o.weight_decay = -1; }), "weight_decay must be zero or more"},
-      {broken(clipped(adam()), [](Adam& o) { o.clip->cols = 2; }), "clip must be 1 by 1"},
-      {broken(clipped(sgd()), [](Sgd& o) { o.clip->cols = 2; }), "clip must be 1 by 1"},
-      {broken(sgd(), [](Sgd& o) { o.weights.rows = 2; }), "weights must be flat, 1 by n"},
-      {broken(sgd(), [](Sgd& o) { o.grads.cols = 99; }), flat_sgd},
-      {broken(nesterov(), [](Sgd& o) { o.velocities->cols = 99; }), flat_sgd},
-      {broken(sgd(), [](Sgd& o) { o.scalars.cols = 2; }), "scalars must be 1 by 1"},
-      {broken(sgd(), [](Sgd& o) { o.weight_decay = -1; }),
-       "momentum and weight_decay must be zero or more"},
-      {broken(sgd(), [](Sgd& o) { o.momentum = 0.9; }), "velocities go with momentum"},
-      {broken(nesterov(), [](Sgd& o) { o.velocities.reset(); }), "velocities go with momentum"},
-      {broken(sgd(), [](Sgd& o) { o.nesterov = true; }), "nesterov needs momentum"},
-      {broken(copy, [](Copy& o) { o.to.cols = 4; }), "to and from must have the same shape"},
+      {broken(sum_rows, [](SumRows& o) { o.out.rows = 4; }), "out is 4 x 5, but must have 1 row"},
+      {broken(copy, [](Copy& o) { o.to.cols = 4; }), "from is 4 x 5, but n = 4 (from to)"},
       {broken(copy, [](Copy& o) { o.to.dtype = DType::kI32; }), "to must be f32"},
       {broken(randn, [](Randn& o) { o.out.dtype = DType::kI32; }), "out must be f32"},
       {broken(randn, [](Randn& o) { o.state.cols -= 1; }),
-       "state must have the 2512 bytes of its generator"},
+       "state must have the bytes of its generator"},
       {broken(randn, [](Randn& o) { o.generator = Generator::kTorchCuda; }),
-       "state must have the 16 bytes of its generator"},
+       "state must have the bytes of its generator"},
       {DeviceOp{Cast{f32(0, 4, 5), f32(1, 4, 5)}}, "to must be bf16"},
       {DeviceOp{Cast{bf16(0, 4, 5), bf16(1, 4, 5)}}, "to must be f32"},
-      {DeviceOp{Cast{bf16(0, 4, 5), f32(1, 4, 4)}}, "to and from must have the same shape"},
+      {DeviceOp{Cast{bf16(0, 4, 5), f32(1, 4, 4)}}, "from is 4 x 4, but n = 5 (from to)"},
       {DeviceOp{Fill{i32(0, 4, 5)}}, "out must be f32"},
       {DeviceOp{Delay{-0.1}}, "seconds must be zero or more"},
       {DeviceOp{Delay{infinity}}, "seconds must be zero or more"},
-      {DeviceOp{Delay{1, f32(0, 1, 2)}}, "more_seconds must be 1 by 1"},
+      {DeviceOp{Delay{1, f32(0, 1, 2)}}, "more_seconds is 1 x 2, but must have 1 column"},
   });
 }
 
 TEST(Validate, RefusesUpdatesFromFactorsThatDoNotFit) {
-  const std::string weight =
-      "weight must be the columns of grad_y by the columns of x, which have equal rows";
-  const std::string moments = "moments must have the shapes of weight and bias";
   const SumSquares sum{f32(0, 1, 1), f32(1, 1, 5)};
   const GramSquares gram{f32(0, 1, 1), f32(1, 5, 5), f32(2, 5, 5)};
   const ClipFactor factor{f32(0, 1, 1), f32(1, 1, 3)};
-  const std::string square = "gram_y and gram_x must be square and have the same shape";
   expect_refused({
-      {broken(linear_adam(), [](LinearAdam& o) { o.x.rows = 6; }), weight},
-      {broken(linear_adam(), [](LinearAdam& o) { o.x.cols = 6; }), weight},
-      {broken(linear_adam(), [](LinearAdam& o) { o.grad_y.cols = 5; }), weight},
+      {broken(linear_adam(), [](LinearAdam& o) { o.x.rows = 6; }),
+       "x is 6 x 5, but r = 7 (from grad_y)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.x.cols = 6; }),
+       "x is 7 x 6, but n = 5 (from weight)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.grad_y.cols = 5; }),
+       "grad_y is 7 x 5, but m = 4 (from weight)"},
       {broken(linear_adam(), [](LinearAdam& o) { o.bias.cols = 5; }),
-       "bias must be 1 by the rows of weight"},
-      {broken(linear_adam(), [](LinearAdam& o) { o.weight_moments1.cols = 4; }), moments},
-      {broken(linear_adam(), [](LinearAdam& o) { o.weight_moments2.rows = 5; }), moments},
-      {broken(linear_adam(), [](LinearAdam& o) { o.bias_moments1.cols = 5; }), moments},
-      {broken(linear_adam(), [](LinearAdam& o) { o.bias_moments2.cols = 5; }), moments},
-      {broken(linear_adam(), [](LinearAdam& o) { o.decoupled = true; }), "scalars must be 1 by 2"},
-      {broken(linear_adam(), [](LinearAdam& o) { o.weight_decay = -1; }), "zero or more"},
+       "bias is 1 x 5, but m = 4 (from weight)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.weight_moments1.cols = 4; }),
+       "weight_moments1 is 4 x 4, but n = 5 (from weight)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.bias_moments1.cols = 5; }),
+       "bias_moments1 is 1 x 5, but m = 4 (from weight)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.step.decoupled = true; }),
+       "scalars is 1 x 2, but must have 3 columns"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.step.weight_decay = -1; }), "zero or more"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.step.amsgrad = true; }),
+       "AMSGrad has no update from factors"},
       {broken(linear_adam(), [](LinearAdam& o) { o.x.buffer = o.weight.buffer; }),
        "weight must not share bytes with x"},
       {broken(clipped(linear_adam()), [](LinearAdam& o) { o.clip->rows = 2; }),
-       "clip must be 1 by 1"},
-      {broken(sum, [](SumSquares& o) { o.out.cols = 2; }), "out must be 1 by 1"},
-      {broken(gram, [](GramSquares& o) { o.out.cols = 2; }), "out must be 1 by 1"},
-      {broken(gram, [](GramSquares& o) { o.gram_y.rows = 4; }), square},
-      {broken(gram, [](GramSquares& o) { o.gram_x = f32(2, 4, 4); }), square},
-      {broken(factor, [](ClipFactor& o) { o.factor.cols = 2; }), "factor must be 1 by 1"},
-      {broken(factor, [](ClipFactor& o) { o.squares = f32(1, 3, 1); }), "squares must be flat"},
+       "clip is 2 x 1, but must have 1 row"},
+      {broken(sum, [](SumSquares& o) { o.out.cols = 2; }), "out is 1 x 2, but must have 1 column"},
+      {broken(gram, [](GramSquares& o) { o.gram_y.rows = 4; }),
+       "gram_y is 4 x 5, but N = 4 (from gram_y)"},
+      {broken(gram, [](GramSquares& o) { o.gram_x = f32(2, 4, 4); }),
+       "gram_x is 4 x 4, but N = 5 (from gram_y)"},
+      {broken(factor, [](ClipFactor& o) { o.factor.cols = 2; }),
+       "factor is 1 x 2, but must have 1 column"},
+      {broken(factor, [](ClipFactor& o) { o.squares = f32(1, 3, 1); }),
+       "squares is 3 x 1, but must have 1 row"},
       {broken(factor, [](ClipFactor& o) { o.max_norm = 0; }), "max_norm must be above zero"},
   });
   // A rank may have no rows.
@@ -384,24 +403,26 @@ TEST(Validate, RefusesUpdatesFromFactorsThatDoNotFit) {
 }
 
 TEST(Validate, RefusesCollectivesThatDoNotFit) {
-  const std::string shapes = "all tensors must have the same shape";
   expect_refused({
       {Collective{AllReduce{}}, "a collective must have a tensor"},
       {Collective{Broadcast{}}, "a collective must have a tensor"},
-      {Collective{AllReduce{{f32(0, 1, 9), f32(1, 1, 8)}}}, shapes},
-      {Collective{Broadcast{{f32(0, 1, 9), f32(1, 9, 1)}}}, shapes},
-      {Collective{Broadcast{{f32(0, 1, 9), i32(1, 1, 9)}}}, "tensor must be f32"},
+      {Collective{AllReduce{{f32(0, 1, 9), f32(1, 1, 8)}}},
+       "tensor 1 is 1 x 8, but n = 9 (from tensor)"},
+      {Collective{Broadcast{{f32(0, 1, 9), f32(1, 9, 1)}}},
+       "tensor 1 is 9 x 1, but m = 1 (from tensor)"},
+      {Collective{Broadcast{{f32(0, 1, 9), i32(1, 1, 9)}}}, "tensor 1 must be f32"},
       {Collective{Reduce{{i32(0, 1, 9)}}}, "tensor must be f32"},
       {Collective{Reduce{{f32(0, 1, 9)}, -1}}, "root must be a rank"},
       {Collective{AllReduce{{f32(0, 1, 9), f32(0, 1, 9)}}}, "must not share bytes"},
-      {Collective{AllReduce{{bf16(0, 1, 9), f32(1, 1, 9)}}}, "tensor must be bf16"},
+      {Collective{AllReduce{{bf16(0, 1, 9), f32(1, 1, 9)}}}, "tensor 1 must be bf16"},
       {Collective{AllReduce{{bf16(0, 1, 9)}, 0.5F}}, "only floats are scaled"},
       {Collective{ReduceScatter{{i32(0, 2, 9)}}}, "tensor must be f32"},
       {Collective{ReduceScatter{{bf16(0, 2, 9)}}}, "tensor must be f32"},
       {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 9), f32(2, 1, 9)}}},
        "own must be one for each tensor"},
       {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 3, 9)}}}, "own must be rows of the tensor"},
-      {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 8)}}}, "own must be rows of the tensor"},
+      {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 8)}}},
+       "own is 1 x 8, but n = 9 (from tensor)"},
   });
   EXPECT_NO_THROW(validate(Collective{Broadcast{{state(0), state(1)}, 5}}));
 }
@@ -425,7 +446,7 @@ TEST(Validate, NamesTheOpAndAllItsTensors) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "ill-formed op 'gemm': bias must be 1 by the columns of c (c 4x5 f32, a 4x3 f32, "
+                 "ill-formed op 'gemm': bias is 1 x 6, but n = 5 (from c) (c 4x5 f32, a 4x3 f32, "
                  "b 3x5 f32, bias 1x6 f32); this is a bug in barestep, please report it");
   }
 }

@@ -107,10 +107,16 @@ TEST(TextOf, WritesEachOpAsAFormula) {
   const Tensor column = tensor("column", 3, 1);
   const Tensor far = tensor("a", 4, 3, DType::kF32, 1);
   const auto flat = [&](const char* name) { return tensor(name, 1, 8); };
-  const Adam adam{flat("p"), flat("g"), flat("m"), flat("v"), pair};
-  Adam adamw{flat("p"), flat("g"), flat("m"), flat("v"), row};
-  adamw.decoupled = true;
-  adamw.weight_decay = 0.01;
+  const OptimizerUpdate adam{
+      .weights = flat("p"), .grads = flat("g"), .state = {flat("m"), flat("v")}, .scalars = pair};
+  OptimizerUpdate adamw = adam;
+  adamw.scalars = row;
+  adamw.step = AdamStep{.weight_decay = 0.01, .decoupled = true};
+  const auto update = [&](const std::vector<Tensor>& kept, const Tensor& scalars,
+                          const OptimizerStep& step) {
+    return OptimizerUpdate{
+        .weights = flat("p"), .grads = flat("g"), .state = kept, .scalars = scalars, .step = step};
+  };
 
   const std::vector<std::pair<Op, std::string>> cases{
       {DeviceOp{Gemm{square, a, b, true, false, 0.5F}},
@@ -148,8 +154,8 @@ TEST(TextOf, WritesEachOpAsAFormula) {
        "a[4x3] += row[1x3], gelu of b[4x3]"},
       {DeviceOp{ActivationGrad{a, b}}, "a[4x3] = 0 where b[4x3] <= 0"},
       {DeviceOp{ActivationGrad{a, b, Activation::kSigmoid}}, "a[4x3] *= b[4x3] * (1 - b[4x3])"},
-      {DeviceOp{ActivationGrad{a, b, Activation::kTanh, 0.75F}}, "a[4x3] *= 1 - (0.75 * b[4x3])^2"},
-      {DeviceOp{ActivationGrad{a, b, Activation::kRelu, 1, row, 1}},
+      {DeviceOp{ActivationGrad{a, b, Activation::kTanh}}, "a[4x3] *= 1 - b[4x3]^2"},
+      {DeviceOp{ActivationGrad{a, b, Activation::kRelu, row, 1}},
        "a[4x3] = 0 where b[4x3] <= 0, row[1x3] = its column sums + row[1x3]"},
       {DeviceOp{Dropout{.values = a, .step = count, .rate = 0.2, .first_row = 1, .row_stride = 3}},
        "a[4x3] *= 1.25, or 0 by chance 0.2; drawn by count[1x1] for rows 1, 4, ..."},
@@ -177,26 +183,19 @@ TEST(TextOf, WritesEachOpAsAFormula) {
                            .clip = one}},
        "square[3x3], row[1x3] from a[4x3]^T * b[4x3], column sums, wm[3x3], wv[3x3], bm[1x3], "
        "bv[1x3], pair[1x2], gradient times one[1x1]"},
-      {DeviceOp{RmsProp{.weights = flat("p"),
-                        .grads = flat("g"),
-                        .squares = flat("v"),
-                        .scalars = one,
-                        .velocities = flat("m"),
-                        .momentum = 0.9,
-                        .weight_decay = 0.1}},
-       "p[1x8] from g[1x8], v[1x8], one[1x1], m[1x8], momentum 0.9, weight decay 0.1"},
-      {DeviceOp{Adagrad{flat("p"), flat("g"), flat("s"), one}},
-       "p[1x8] from g[1x8], s[1x8], one[1x1]"},
-      {DeviceOp{Lion{flat("p"), flat("g"), flat("m"), pair}},
-       "p[1x8] from g[1x8], m[1x8], pair[1x2]"},
+      {DeviceOp{
+           update({flat("v"), flat("m")}, one, RmsPropStep{.momentum = 0.9, .weight_decay = 0.1})},
+       "p[1x8] from g[1x8], v[1x8], m[1x8], one[1x1], momentum 0.9, weight decay 0.1"},
+      {DeviceOp{update({flat("s")}, one, AdagradStep{})}, "p[1x8] from g[1x8], s[1x8], one[1x1]"},
+      {DeviceOp{update({flat("m")}, pair, LionStep{})}, "p[1x8] from g[1x8], m[1x8], pair[1x2]"},
       {DeviceOp{SumSquares{one, row}}, "one[1x1] = sum of row[1x3]^2"},
       {DeviceOp{GramSquares{one, square, tensor("gram_x", 3, 3)}},
        "one[1x1] = sum of square[3x3] * (gram_x[3x3] + 1)"},
       {DeviceOp{ClipFactor{one, row, 0.5}},
        "one[1x1] = 0.5 / root of the sum of row[1x3], at most 1"},
-      {DeviceOp{Sgd{flat("p"), flat("g"), one}}, "p[1x8] from g[1x8], one[1x1]"},
-      {DeviceOp{Sgd{flat("p"), flat("g"), one, flat("v"), 0.9, 0.01, true}},
-       "p[1x8] from g[1x8], one[1x1], v[1x8], momentum 0.9, Nesterov, weight decay 0.01"},
+      {DeviceOp{update({}, one, SgdStep{})}, "p[1x8] from g[1x8], one[1x1]"},
+      {DeviceOp{update({flat("v")}, one, SgdStep{0.9, 0.01, true})},
+       "p[1x8] from g[1x8], v[1x8], one[1x1], momentum 0.9, Nesterov, weight decay 0.01"},
       {DeviceOp{Copy{a.row_slice(1, 2), far.row_slice(0, 2)}}, "a@12[2x3] = 1:a[2x3]"},
       {DeviceOp{Cast{narrow, a, 0.5F}}, "narrow[4x3 bf16] = 0.5 * a[4x3] in bf16"},
       {DeviceOp{Cast{a, narrow}}, "a[4x3] = narrow[4x3 bf16] in fp32"},

@@ -80,37 +80,46 @@ inline CountCorrect count_correct() {
 inline Dropout dropout() {
   return {.values = f32(0, 4, 5), .step = i32(1, 1, 1)};
 }
-inline Adam adam(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, n), f32(3, 1, n), f32(4, 1, 2)};
+inline OptimizerUpdate adam(std::int64_t n = 100) {
+  return {.weights = f32(0, 1, n),
+          .grads = f32(1, 1, n),
+          .state = {f32(2, 1, n), f32(3, 1, n)},
+          .scalars = f32(4, 1, 2)};
 }
 
-inline Sgd sgd(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1)};
-}
-inline Sgd nesterov(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1), f32(3, 1, n), 0.9, 0.01, true};
-}
-inline RmsProp rmsprop(std::int64_t n = 100) {
-  return {.weights = f32(0, 1, n),
-          .grads = f32(1, 1, n),
-          .squares = f32(2, 1, n),
-          .scalars = f32(3, 1, 1),
-          .velocities = f32(4, 1, n),
-          .momentum = 0.9};
-}
-inline Adagrad adagrad(std::int64_t n = 100) {
+inline OptimizerUpdate sgd(std::int64_t n = 100) {
   return {
-      .weights = f32(0, 1, n), .grads = f32(1, 1, n), .sum = f32(2, 1, n), .scalars = f32(3, 1, 1)};
+      .weights = f32(0, 1, n), .grads = f32(1, 1, n), .scalars = f32(2, 1, 1), .step = SgdStep{}};
 }
-inline Lion lion(std::int64_t n = 100) {
+inline OptimizerUpdate nesterov(std::int64_t n = 100) {
+  OptimizerUpdate op = sgd(n);
+  op.step = SgdStep{.momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
+  op.state = {f32(3, 1, n)};
+  return op;
+}
+inline OptimizerUpdate rmsprop(std::int64_t n = 100) {
   return {.weights = f32(0, 1, n),
           .grads = f32(1, 1, n),
-          .moments = f32(2, 1, n),
-          .scalars = f32(3, 1, 2)};
+          .state = {f32(2, 1, n), f32(4, 1, n)},
+          .scalars = f32(3, 1, 1),
+          .step = RmsPropStep{.momentum = 0.9}};
 }
-inline Adam decaying(Adam op, bool decoupled) {
-  op.weight_decay = 0.01;
-  op.decoupled = decoupled;
+inline OptimizerUpdate adagrad(std::int64_t n = 100) {
+  return {.weights = f32(0, 1, n),
+          .grads = f32(1, 1, n),
+          .state = {f32(2, 1, n)},
+          .scalars = f32(3, 1, 1),
+          .step = AdagradStep{}};
+}
+inline OptimizerUpdate lion(std::int64_t n = 100) {
+  return {.weights = f32(0, 1, n),
+          .grads = f32(1, 1, n),
+          .state = {f32(2, 1, n)},
+          .scalars = f32(3, 1, 2),
+          .step = LionStep{}};
+}
+inline OptimizerUpdate decaying(OptimizerUpdate op, bool decoupled) {
+  op.step = AdamStep{.weight_decay = 0.01, .decoupled = decoupled};
   op.scalars.cols = decoupled ? 3 : 2;
   return op;
 }

@@ -221,8 +221,7 @@ struct Compare {
   void operator()(const CountCorrect& op) const { expect_equal(op.correct); }
   void operator()(const Cast& op) const { expect_equal(op.to); }
   void operator()(const Fill& op) const { expect_equal(op.out); }
-  template <OptimizerOp Update>
-  void operator()(const Update& op) const {
+  void operator()(const OptimizerUpdate& op) const {
     for (const Operand& operand : op.operands()) {
       if (operand.tensor != nullptr && operand.use != OperandUse::kReads) {
         expect_equal(*operand.tensor);
@@ -373,7 +372,7 @@ TEST(CudaKernels, AreAsManyAsTheProgramSays) {
     }
     // Our own int8 product replaces the library's product and the op after it.
     const bool is_own = std::holds_alternative<QuantizedGemm>(op_case.op);
-    EXPECT_EQ(launched, launches_of(op) - (is_own ? 1 : 0));
+    EXPECT_EQ(launched, launches_of(op_case.op) - (is_own ? 1 : 0));
   }
 }
 
@@ -416,21 +415,21 @@ class OptimizerArrays {
 
   /// Every kind, with and without its optional parts.
   [[nodiscard]] std::vector<DeviceOp> ops() const {
-    const Adam adam{tensors_[0], tensors_[1], tensors_[2], tensors_[3], tensors_[4]};
-    const Sgd sgd{tensors_[0], tensors_[1], tensors_[4]};
-    std::vector<DeviceOp> all{adam, sgd};
-    Adam decayed = adam;
-    decayed.weight_decay = 0.25;
-    all.emplace_back(decayed);
-    decayed.decoupled = true;
-    all.emplace_back(decayed);
-    Sgd moving = sgd;
-    moving.velocities = tensors_[2];
-    moving.momentum = 0.75;
-    all.emplace_back(moving);
-    moving.nesterov = true;
-    moving.weight_decay = 0.25;
-    all.emplace_back(moving);
+    std::vector<DeviceOp> all;
+    const auto add = [&](const OptimizerStep& step, const std::vector<Tensor>& state) {
+      all.emplace_back(OptimizerUpdate{.weights = tensors_[0],
+                                       .grads = tensors_[1],
+                                       .state = state,
+                                       .scalars = tensors_[4],
+                                       .step = step});
+    };
+    const std::vector<Tensor> moments{tensors_[2], tensors_[3]};
+    add(AdamStep{}, moments);
+    add(AdamStep{.weight_decay = 0.25}, moments);
+    add(AdamStep{.weight_decay = 0.25, .decoupled = true}, moments);
+    add(SgdStep{}, {});
+    add(SgdStep{.momentum = 0.75}, {tensors_[2]});
+    add(SgdStep{.momentum = 0.75, .weight_decay = 0.25, .nesterov = true}, {tensors_[2]});
     for (const float beta : {0.0F, 1.0F, 1.0F / 3}) {
       all.emplace_back(SumRows{.out = tensors_[0], .in = tensors_[1], .beta = beta});
       Tensor no_rows = tensors_[0];

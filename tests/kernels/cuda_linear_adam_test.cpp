@@ -107,23 +107,23 @@ struct Layer {
       tensor.cols = cols;
       return tensor;
     };
-    op = LinearAdam{.weight = add(c.out, c.in),
-                    .weight_moments1 = add(c.out, c.in),
-                    .weight_moments2 = add(c.out, c.in),
-                    .bias = add(1, c.out),
-                    .bias_moments1 = add(1, c.out),
-                    .bias_moments2 = add(1, c.out),
-                    .grad_y = add(c.n, c.out, type),
-                    .x = add(c.n, c.in, type),
-                    .scalars = add(1, c.decoupled ? 3 : 2),
-                    .weight_decay = c.decoupled || c.grads_only ? 0 : 0.01,
-                    .decoupled = c.decoupled};
+    op = LinearAdam{
+        .weight = add(c.out, c.in),
+        .weight_moments1 = add(c.out, c.in),
+        .weight_moments2 = add(c.out, c.in),
+        .bias = add(1, c.out),
+        .bias_moments1 = add(1, c.out),
+        .bias_moments2 = add(1, c.out),
+        .grad_y = add(c.n, c.out, type),
+        .x = add(c.n, c.in, type),
+        .scalars = add(1, c.decoupled ? 3 : 2),
+        .step = {.weight_decay = c.decoupled || c.grads_only ? 0 : 0.01, .decoupled = c.decoupled}};
     if (c.clip) op.clip = add(1, 1);
     if (type != DType::kF32) {
       op.rounded_weight = add(c.out, c.in, type);
       op.rounded_bias = add(1, c.out, type);
     }
-    if (c.grads_only) op.beta1 = 0;
+    if (c.grads_only) op.step.beta1 = 0;
     TorchGenerator random(static_cast<std::uint64_t>(c.out * 10007 + c.in * 101 + c.n));
     for (const Tensor& tensor : {op.weight, op.bias}) fill(random, tensor, 0.05F);
     for (const Tensor& tensor : {op.weight_moments1, op.bias_moments1}) fill(random, tensor, 1e-3F);
@@ -175,19 +175,19 @@ class Errors {
   void check(const Tensor& weight, const Tensor& moment1, const Tensor& moment2, std::int64_t i,
              const Sum& grad, double units) {
     const LinearAdam& op = before_.op;
-    const double kept1 = static_cast<float>(op.beta1);
-    const double new1 = static_cast<float>(1 - op.beta1);
-    const double kept2 = static_cast<float>(op.beta2);
-    const double new2 = static_cast<float>(1 - op.beta2);
+    const double kept1 = static_cast<float>(op.step.beta1);
+    const double new1 = static_cast<float>(1 - op.step.beta1);
+    const double kept2 = static_cast<float>(op.step.beta2);
+    const double new2 = static_cast<float>(1 - op.step.beta2);
     const double scale = before_.scalar(0);
     const double root = before_.scalar(1);
-    const double shrunk = before_.at(weight, i) * (op.decoupled ? before_.scalar(2) : 1);
-    const double decay = static_cast<float>(op.weight_decay) * shrunk;
+    const double shrunk = before_.at(weight, i) * (op.step.decoupled ? before_.scalar(2) : 1);
+    const double decay = static_cast<float>(op.step.weight_decay) * shrunk;
     const double full = grad.value * before_.clip_factor() + decay;
     const double m_old = before_.at(moment1, i) * kept1;
     const double m = m_old + full * new1;
     const double v = before_.at(moment2, i) * kept2 + full * full * new2;
-    const double denominator = std::sqrt(v) / root + op.eps;
+    const double denominator = std::sqrt(v) / root + op.step.eps;
     const double step = scale * m / denominator;
 
     constexpr double kTiny = 1e-37;

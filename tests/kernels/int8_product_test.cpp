@@ -199,6 +199,39 @@ TEST_P(Int8Golden, HasPyTorchsBitsOfWeightsActivationsAndOutputs) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Int8Golden, testing::Values(0, 1));
 
+/// The results of torch._choose_qparams_per_tensor(torch.tensor([least, largest]), bits == 7) of
+/// PyTorch 2.15.0, which cuts off small scales.
+struct TorchRange {
+  float least, largest;
+  int bits;
+  float scale;
+  std::int32_t zero_point;
+};
+
+TEST(Quantize, HasPyTorchsScaleOfSmallNumbers) {
+  constexpr float kCutOff = 0x1.ffb48p-15F;
+  for (const TorchRange& torch : {TorchRange{0, 1e-3F, 7, kCutOff, 0},
+                                  {0, 1e-3F, 8, kCutOff, 0},
+                                  {-5e-4F, 0, 7, kCutOff, 127},
+                                  {-5e-4F, 0, 8, kCutOff, 255},
+                                  {-1e-3F, 3e-4F, 7, kCutOff, 98},
+                                  {-1e-3F, 3e-4F, 8, kCutOff, 196},
+                                  {-2e-3F, 5.6e-3F, 7, kCutOff, 33},
+                                  {-2e-3F, 5.8e-3F, 7, 0x1.019a5ap-14F, 33},
+                                  {-2e-3F, 5.8e-3F, 8, kCutOff, 65},
+                                  {-7.3e-4F, 7.1e-4F, 8, kCutOff, 129},
+                                  {-1e-20F, 1e-12F, 7, kCutOff, 0},
+                                  {0, 4e-37F, 7, kCutOff, 0},
+                                  {0, 3.7e-37F, 7, 0.1F, 0},
+                                  {0, 4e-37F, 8, 0.1F, 0},
+                                  {-1e-38F, 2e-38F, 7, 0.1F, 0}}) {
+    SCOPED_TRACE(testing::Message() << torch.least << ", " << torch.largest << ", " << torch.bits);
+    const Int8Range range = Int8Range::of_batch(torch.least, torch.largest, torch.bits);
+    EXPECT_EQ(range.scale, torch.scale);
+    EXPECT_EQ(range.zero_point - range.low, torch.zero_point);
+  }
+}
+
 /// A layer with rows `x` and one weight row of ones.
 std::vector<float> outputs_of(const std::vector<float>& x, bool of_batch, float weight = 1) {
   Memory memory;

@@ -46,8 +46,7 @@ struct UpdateInMemory {
           .grad_y = memory.add(c.batch, c.out),
           .x = memory.add(c.batch, c.in),
           .scalars = memory.add(1, c.decoupled ? 3 : 2),
-          .weight_decay = c.weight_decay,
-          .decoupled = c.decoupled};
+          .step = {.weight_decay = c.weight_decay, .decoupled = c.decoupled}};
     if (c.weight_decay != 0) op.clip = memory.add(1, 1);
     std::mt19937 random(3);
     std::uniform_real_distribution<float> number(-1, 1);
@@ -87,7 +86,7 @@ std::vector<float> updated_plainly(const UpdateCase& c, ThreadPool& pool) {
   UpdateInMemory plain(c);
   const LinearAdam& op = plain.op;
   const Addresses& addresses = plain.memory.addresses();
-  const AdamConstants constants(op);
+  const AdamConstants constants(op.step);
   const AdamScalars scalars(constants, addresses.at(op.scalars),
                             op.clip ? addresses.at(*op.clip) : nullptr);
   for (std::int64_t row = 0; row < c.out; ++row) {

@@ -201,12 +201,9 @@ void add_elementwise(CaseList& list, const Shape& s) {
       return op;
     });
     if (activation == Activation::kNone) continue;
-    for (const float from_scale : {1.0F, 0.8F}) {
-      list.add(fmt::format("gradient of {} from {} times", name, from_scale), [&](Memory& memory) {
-        return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), activation,
-                              from_scale};
-      });
-    }
+    list.add("gradient of " + name, [&](Memory& memory) {
+      return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), activation};
+    });
   }
   for (const double rate : {0.0, 0.2, 0.5}) {
     Dropout dropout;
@@ -274,23 +271,23 @@ void add_elementwise(CaseList& list, const Shape& s) {
 
 void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decoupled,
               bool amsgrad = false) {
-  Adam adam;
+  OptimizerUpdate adam;
   list.add(
       fmt::format("adam {} weight decay {} {} {}", n, weight_decay, decoupled, amsgrad),
       [&](Memory& memory) {
-        adam = Adam{.weights = memory.add(1, n),
-                    .grads = memory.add(1, n),
-                    .moments1 = memory.add(1, n),
-                    .moments2 = memory.add(1, n),
-                    .scalars = memory.add(1, decoupled ? 3 : 2),
-                    .weight_decay = weight_decay,
-                    .decoupled = decoupled};
+        adam = OptimizerUpdate{
+            .weights = memory.add(1, n),
+            .grads = memory.add(1, n),
+            .state = {memory.add(1, n), memory.add(1, n)},
+            .scalars = memory.add(1, decoupled ? 3 : 2),
+            .step =
+                AdamStep{.weight_decay = weight_decay, .decoupled = decoupled, .amsgrad = amsgrad}};
         if (weight_decay != 0) adam.clip = memory.add(1, 1);
-        if (amsgrad) adam.max_moments2 = memory.add(1, n);
+        if (amsgrad) adam.state.push_back(memory.add(1, n));
         return adam;
       },
       [&](Memory& memory) {
-        for (float& moment : memory.values(adam.moments2)) moment *= moment;
+        for (float& moment : memory.values(adam.state[1])) moment *= moment;
         memory.values(adam.scalars)[0] = -0.004F;
         memory.values(adam.scalars)[1] = 0.07F;
         if (decoupled) memory.values(adam.scalars)[2] = 0.875F;
@@ -312,8 +309,7 @@ void add_linear_adam(CaseList& list, const GemmShape& s, double weight_decay, bo
                         .grad_y = memory.add(s.k, s.m),
                         .x = memory.add(s.k, s.n),
                         .scalars = memory.add(1, decoupled ? 3 : 2),
-                        .weight_decay = weight_decay,
-                        .decoupled = decoupled};
+                        .step = {.weight_decay = weight_decay, .decoupled = decoupled}};
         if (weight_decay != 0) op.clip = memory.add(1, 1);
         return op;
       },
@@ -364,62 +360,61 @@ void add_sgd(CaseList& list, std::int64_t n, double momentum, bool nesterov, dou
   list.add(
       fmt::format("sgd {} momentum {} {} weight decay {}", n, momentum, nesterov, weight_decay),
       [&](Memory& memory) {
-        Sgd op{.weights = memory.add(1, n),
-               .grads = memory.add(1, n),
-               .scalars = memory.add(1, 1),
-               .momentum = momentum,
-               .weight_decay = weight_decay,
-               .nesterov = nesterov};
-        if (momentum > 0) op.velocities = memory.add(1, n);
+        OptimizerUpdate op{.weights = memory.add(1, n),
+                           .grads = memory.add(1, n),
+                           .scalars = memory.add(1, 1),
+                           .step = SgdStep{momentum, weight_decay, nesterov}};
+        if (momentum > 0) op.state = {memory.add(1, n)};
         if (nesterov) op.clip = memory.add(1, 1);
         return op;
       });
 }
 
 void add_rmsprop(CaseList& list, std::int64_t n, double momentum, double weight_decay) {
-  RmsProp op;
+  OptimizerUpdate op;
   list.add(
       fmt::format("rmsprop {} momentum {} weight decay {}", n, momentum, weight_decay),
       [&](Memory& memory) {
-        op = RmsProp{.weights = memory.add(1, n),
-                     .grads = memory.add(1, n),
-                     .squares = memory.add(1, n),
-                     .scalars = memory.add(1, 1),
-                     .momentum = momentum,
-                     .weight_decay = weight_decay};
-        if (momentum > 0) op.velocities = memory.add(1, n);
+        op = OptimizerUpdate{
+            .weights = memory.add(1, n),
+            .grads = memory.add(1, n),
+            .state = {memory.add(1, n)},
+            .scalars = memory.add(1, 1),
+            .step = RmsPropStep{.momentum = momentum, .weight_decay = weight_decay}};
+        if (momentum > 0) op.state.push_back(memory.add(1, n));
         if (weight_decay != 0) op.clip = memory.add(1, 1);
         return op;
       },
       [&](Memory& memory) {
-        for (float& square : memory.values(op.squares)) square = square * square + 0.01F;
+        for (float& square : memory.values(op.state[0])) square = square * square + 0.01F;
       });
 }
 
 void add_adagrad(CaseList& list, std::int64_t n, double weight_decay) {
-  Adagrad op;
+  OptimizerUpdate op;
   list.add(
       fmt::format("adagrad {} weight decay {}", n, weight_decay),
       [&](Memory& memory) {
-        op = Adagrad{.weights = memory.add(1, n),
-                     .grads = memory.add(1, n),
-                     .sum = memory.add(1, n),
-                     .scalars = memory.add(1, 1),
-                     .weight_decay = weight_decay};
+        op = OptimizerUpdate{.weights = memory.add(1, n),
+                             .grads = memory.add(1, n),
+                             .state = {memory.add(1, n)},
+                             .scalars = memory.add(1, 1),
+                             .step = AdagradStep{.weight_decay = weight_decay}};
         if (weight_decay != 0) op.clip = memory.add(1, 1);
         return op;
       },
       [&](Memory& memory) {
-        for (float& sum : memory.values(op.sum)) sum = sum * sum + 0.01F;
+        for (float& sum : memory.values(op.state[0])) sum = sum * sum + 0.01F;
       });
 }
 
 void add_lion(CaseList& list, std::int64_t n, bool clipped) {
   list.add(fmt::format("lion {} {}", n, clipped), [&](Memory& memory) {
-    Lion op{.weights = memory.add(1, n),
-            .grads = memory.add(1, n),
-            .moments = memory.add(1, n),
-            .scalars = memory.add(1, 2)};
+    OptimizerUpdate op{.weights = memory.add(1, n),
+                       .grads = memory.add(1, n),
+                       .state = {memory.add(1, n)},
+                       .scalars = memory.add(1, 2),
+                       .step = LionStep{}};
     if (clipped) op.clip = memory.add(1, 1);
     return op;
   });
@@ -555,21 +550,20 @@ void add_scaling(CaseList& list) {
           memory.values(check.found_inf)[0] = 0;
           if (overflows) memory.values(check.in)[4000] = HUGE_VALF;
         });
-    Adam adam;
+    OptimizerUpdate adam;
     list.add(
         fmt::format("adam with a loss scale {}", overflows),
         [&](Memory& memory) {
-          return adam = Adam{.weights = memory.add(1, 33),
-                             .grads = memory.add(1, 33),
-                             .moments1 = memory.add(1, 33),
-                             .moments2 = memory.add(1, 33),
-                             .scalars = memory.add(4, 2),
-                             .first_update = memory.add(1, 1, DType::kI32),
-                             .loss_scale = LossScale{memory.add(1, 1), memory.add(1, 1),
-                                                     memory.add(1, 1, DType::kI32)}};
+          return adam = OptimizerUpdate{.weights = memory.add(1, 33),
+                                        .grads = memory.add(1, 33),
+                                        .state = {memory.add(1, 33), memory.add(1, 33)},
+                                        .scalars = memory.add(4, 2),
+                                        .first_update = memory.add(1, 1, DType::kI32),
+                                        .loss_scale = LossScale{memory.add(1, 1), memory.add(1, 1),
+                                                                memory.add(1, 1, DType::kI32)}};
         },
         [&](Memory& memory) {
-          for (float& moment : memory.values(adam.moments2)) moment *= moment;
+          for (float& moment : memory.values(adam.state[1])) moment *= moment;
           for (std::size_t i = 0; i < 8; ++i) {
             memory.values(adam.scalars)[i] = i % 2 == 0 ? -0.004F : 0.07F;
           }

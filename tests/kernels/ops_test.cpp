@@ -242,7 +242,7 @@ struct Oracle {
   void operator()(const ActivationGrad& op) const {
     for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
       const double grad = before.values(op.grad)[i];
-      const double from = static_cast<double>(op.from_scale) * before.values(op.from)[i];
+      const double from = before.values(op.from)[i];
       const double expected = grad * slope_from(op.activation, from);
       ASSERT_NEAR(after.values(op.grad)[i], expected, 8 * kUlp * std::abs(grad) * (1 + from * from))
           << name_of(op.activation) << " from " << from;
@@ -360,33 +360,33 @@ struct Oracle {
     double value, error;
   };
 
-  /// Weight i of `weights`, whose gradient is `raw` before clipping and decay. Op: Adam or
-  /// LinearAdam.
+  /// Weight i of `weights`, whose gradient is `raw` before clipping and decay. Op: OptimizerUpdate
+  /// or LinearAdam.
   template <class Op>
-  void expect_adam(const Op& op, const Tensor& weights, const Tensor& moments1,
-                   const Tensor& moments2, std::size_t i, Gradient raw,
+  void expect_adam(const Op& op, const AdamStep& step, const Tensor& weights,
+                   const Tensor& moments1, const Tensor& moments2, std::size_t i, Gradient raw,
                    const std::optional<Tensor>& max_moments2 = {}) const {
     const double scale = before.values(op.scalars)[0];
     const double root = before.values(op.scalars)[1];
-    const double shrink = op.decoupled ? static_cast<double>(before.values(op.scalars)[2]) : 1;
-    const double decay = op.decoupled ? 0 : op.weight_decay;
+    const double shrink = step.decoupled ? static_cast<double>(before.values(op.scalars)[2]) : 1;
+    const double decay = step.decoupled ? 0 : step.weight_decay;
     const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
     const double old = shrink * static_cast<double>(before.values(weights)[i]);
     const double g = clip * raw.value + decay * old;
     const double g_error = raw.error + (decay == 0 && clip == 1 ? 0 : 2 * kUlp * std::abs(g)) +
                            (clip == 1 ? 0 : kUlp * std::abs(clip * raw.value));
-    const double kept_m = op.beta1 * static_cast<double>(before.values(moments1)[i]);
-    const double m = kept_m + (1 - op.beta1) * g;
-    const double m_error = 2 * kUlp * (std::abs(kept_m) + std::abs((1 - op.beta1) * g)) + g_error;
+    const double kept_m = step.beta1 * static_cast<double>(before.values(moments1)[i]);
+    const double m = kept_m + (1 - step.beta1) * g;
+    const double m_error = 2 * kUlp * (std::abs(kept_m) + std::abs((1 - step.beta1) * g)) + g_error;
     const double v =
-        op.beta2 * static_cast<double>(before.values(moments2)[i]) + (1 - op.beta2) * g * g;
-    const double v_error = 6 * kUlp * v + (1 - op.beta2) * 3 * std::abs(g) * g_error;
+        step.beta2 * static_cast<double>(before.values(moments2)[i]) + (1 - step.beta2) * g * g;
+    const double v_error = 6 * kUlp * v + (1 - step.beta2) * 3 * std::abs(g) * g_error;
     double largest = v;
     if (max_moments2) {
       largest = std::max(v, static_cast<double>(before.values(*max_moments2)[i]));
       ASSERT_NEAR(after.values(*max_moments2)[i], largest, v_error) << i;
     }
-    const double rate = scale / (std::sqrt(largest) / root + op.eps);
+    const double rate = scale / (std::sqrt(largest) / root + step.eps);
     const double w = old + rate * m;
     ASSERT_NEAR(after.values(moments1)[i], m, m_error) << i;
     ASSERT_NEAR(after.values(moments2)[i], v, v_error) << i;
@@ -398,68 +398,69 @@ struct Oracle {
   }
 
   /// Handles loss scaling: the third row of scalars belongs to this update.
-  void operator()(const Adam& op) const {
+  void expect_step(const OptimizerUpdate& op, const AdamStep& step) const {
     if (op.loss_scale && before.values(op.loss_scale->found_inf)[0] > 0) {
-      for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) {
+      for (const Tensor& tensor : {op.weights, op.state[0], op.state[1]}) {
         EXPECT_THAT(after.values(tensor), testing::ElementsAreArray(before.values(tensor)));
       }
       return;
     }
     const double scale = op.loss_scale ? before.values(op.loss_scale->scale)[0] : 1.0F;
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      expect_adam(op, op.weights, op.moments1, op.moments2, i,
-                  {static_cast<double>(before.values(op.grads)[i]) / scale, 0}, op.max_moments2);
+      expect_adam(op, step, op.weights, op.state[0], op.state[1], i,
+                  {static_cast<double>(before.values(op.grads)[i]) / scale, 0},
+                  step.amsgrad ? std::optional(op.state[2]) : std::nullopt);
     }
   }
 
   /// The gradient of weight i, clipped and with weight decay.
-  template <class Op>
-  [[nodiscard]] double decayed(const Op& op, std::size_t i) const {
+  [[nodiscard]] double decayed(const OptimizerUpdate& op, double weight_decay,
+                               std::size_t i) const {
     const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
     return clip * static_cast<double>(before.values(op.grads)[i]) +
-           op.weight_decay * static_cast<double>(before.values(op.weights)[i]);
+           weight_decay * static_cast<double>(before.values(op.weights)[i]);
   }
 
-  void operator()(const RmsProp& op) const {
+  void expect_step(const OptimizerUpdate& op, const RmsPropStep& step) const {
     const double scale = before.values(op.scalars)[0];
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      const double g = decayed(op, i);
-      const double squares =
-          op.alpha * static_cast<double>(before.values(op.squares)[i]) + (1 - op.alpha) * g * g;
-      double step = g / (std::sqrt(squares) + op.eps);
-      const double size = 1 + std::abs(step) / 0.01;
-      ASSERT_NEAR(after.values(op.squares)[i], squares, 20 * kUlp * (squares + 0.1));
-      if (op.velocities) {
-        step += op.momentum * static_cast<double>(before.values(*op.velocities)[i]);
-        ASSERT_NEAR(after.values(*op.velocities)[i], step, 10 * kUlp * size);
+      const double g = decayed(op, step.weight_decay, i);
+      const double squares = step.alpha * static_cast<double>(before.values(op.state[0])[i]) +
+                             (1 - step.alpha) * g * g;
+      double change = g / (std::sqrt(squares) + step.eps);
+      const double size = 1 + std::abs(change) / 0.01;
+      ASSERT_NEAR(after.values(op.state[0])[i], squares, 20 * kUlp * (squares + 0.1));
+      if (step.momentum > 0) {
+        change += step.momentum * static_cast<double>(before.values(op.state[1])[i]);
+        ASSERT_NEAR(after.values(op.state[1])[i], change, 10 * kUlp * size);
       }
       ASSERT_NEAR(after.values(op.weights)[i],
-                  static_cast<double>(before.values(op.weights)[i]) + scale * step,
+                  static_cast<double>(before.values(op.weights)[i]) + scale * change,
                   10 * kUlp * size);
     }
   }
 
-  void operator()(const Adagrad& op) const {
+  void expect_step(const OptimizerUpdate& op, const AdagradStep& step) const {
     const double scale = before.values(op.scalars)[0];
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      const double g = decayed(op, i);
-      const double sum = static_cast<double>(before.values(op.sum)[i]) + g * g;
-      ASSERT_NEAR(after.values(op.sum)[i], sum, 10 * kUlp * (1 + sum));
-      ASSERT_NEAR(
-          after.values(op.weights)[i],
-          static_cast<double>(before.values(op.weights)[i]) + scale * g / (std::sqrt(sum) + op.eps),
-          40 * kUlp);
+      const double g = decayed(op, step.weight_decay, i);
+      const double sum = static_cast<double>(before.values(op.state[0])[i]) + g * g;
+      ASSERT_NEAR(after.values(op.state[0])[i], sum, 10 * kUlp * (1 + sum));
+      ASSERT_NEAR(after.values(op.weights)[i],
+                  static_cast<double>(before.values(op.weights)[i]) +
+                      scale * g / (std::sqrt(sum) + step.eps),
+                  40 * kUlp);
     }
   }
 
-  void operator()(const Lion& op) const {
+  void expect_step(const OptimizerUpdate& op, const LionStep& step) const {
     const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
       const double g = clip * static_cast<double>(before.values(op.grads)[i]);
-      const double old = before.values(op.moments)[i];
-      const double mean = op.beta1 * old + (1 - op.beta1) * g;
+      const double old = before.values(op.state[0])[i];
+      const double mean = step.beta1 * old + (1 - step.beta1) * g;
       const double sign = mean > 0 ? 1 : mean < 0 ? -1 : 0;
-      ASSERT_NEAR(after.values(op.moments)[i], op.beta2 * old + (1 - op.beta2) * g, 4 * kUlp);
+      ASSERT_NEAR(after.values(op.state[0])[i], step.beta2 * old + (1 - step.beta2) * g, 4 * kUlp);
       // If the mean cancels, its sign depends on rounding.
       if (mean != 0 && std::abs(mean) < kUlp) continue;
       ASSERT_NEAR(after.values(op.weights)[i],
@@ -468,6 +469,10 @@ struct Oracle {
                       static_cast<double>(before.values(op.scalars)[0]) * sign,
                   4 * kUlp);
     }
+  }
+
+  void operator()(const OptimizerUpdate& op) const {
+    std::visit([&](const auto& step) { expect_step(op, step); }, op.step);
   }
 
   void operator()(const LinearAdam& op) const {
@@ -481,7 +486,7 @@ struct Oracle {
           grad.value += grad_y.at(k, i) * x.at(k, j);
           grad.error += ulps * std::abs(grad_y.at(k, i) * x.at(k, j));
         }
-        expect_adam(op, op.weight, op.weight_moments1, op.weight_moments2,
+        expect_adam(op, op.step, op.weight, op.weight_moments1, op.weight_moments2,
                     static_cast<std::size_t>(i * op.weight.cols + j), grad);
       }
       Gradient grad{};
@@ -489,8 +494,8 @@ struct Oracle {
         grad.value += grad_y.at(k, i);
         grad.error += ulps * std::abs(grad_y.at(k, i));
       }
-      expect_adam(op, op.bias, op.bias_moments1, op.bias_moments2, static_cast<std::size_t>(i),
-                  grad);
+      expect_adam(op, op.step, op.bias, op.bias_moments1, op.bias_moments2,
+                  static_cast<std::size_t>(i), grad);
     }
   }
 
@@ -517,22 +522,22 @@ struct Oracle {
     EXPECT_NEAR(after.values(op.factor)[0], factor, kUlp * factor);
   }
 
-  void operator()(const Sgd& op) const {
+  void expect_step(const OptimizerUpdate& op, const SgdStep& step) const {
     const double scale = before.values(op.scalars)[0];
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
       const double old = before.values(op.weights)[i];
       const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
       const double raw = clip * static_cast<double>(before.values(op.grads)[i]);
-      double step = raw + op.weight_decay * old;
-      double size = std::abs(raw) + op.weight_decay * std::abs(old);
-      if (op.velocities) {
-        const double kept_v = op.momentum * static_cast<double>(before.values(*op.velocities)[i]);
-        const double velocity = kept_v + step;
+      double change = raw + step.weight_decay * old;
+      double size = std::abs(raw) + step.weight_decay * std::abs(old);
+      if (step.momentum > 0) {
+        const double kept_v = step.momentum * static_cast<double>(before.values(op.state[0])[i]);
+        const double velocity = kept_v + change;
         size += std::abs(kept_v);
-        ASSERT_NEAR(after.values(*op.velocities)[i], velocity, 3 * kUlp * size);
-        step = op.nesterov ? step + op.momentum * velocity : velocity;
+        ASSERT_NEAR(after.values(op.state[0])[i], velocity, 3 * kUlp * size);
+        change = step.nesterov ? change + step.momentum * velocity : velocity;
       }
-      const double w = old + scale * step;
+      const double w = old + scale * change;
       ASSERT_NEAR(after.values(op.weights)[i], w,
                   5 * kUlp * (std::abs(old) + 2 * std::abs(scale) * size));
     }

@@ -19,10 +19,12 @@ void compute(const DeviceOp& op, Memory& memory) {
 }
 
 /// sum(bits[i] * (2 i + 1)) modulo 2^64.
-std::uint64_t checksum(std::span<const float> values) {
+template <class Number>
+std::uint64_t checksum(std::span<Number> values) {
+  using Bits = std::conditional_t<sizeof(Number) == 4, std::uint32_t, std::uint16_t>;
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < values.size(); ++i)
-    sum += std::bit_cast<std::uint32_t>(values[i]) * (2 * static_cast<std::uint64_t>(i) + 1);
+    sum += std::bit_cast<Bits>(values[i]) * (2 * static_cast<std::uint64_t>(i) + 1);
   return sum;
 }
 
@@ -88,6 +90,32 @@ TEST(PointwiseLoss, HasTheBitsOfTorchMseLoss) {
   }
 }
 
+// torch.manual_seed(4); grad, out = (torch.randn(4099).to(dtype) for _ in range(2)); the checksum
+// of the bits of torch.ops.aten.sigmoid_backward(grad, out), PyTorch 2.15.0
+TEST(ActivationGrad, HasTheBitsOfTorchIn16Bits) {
+  struct Expected {
+    DType type;
+    Activation activation;
+    std::uint64_t grads;
+  };
+  for (const Expected& e : {Expected{DType::kBF16, Activation::kTanh, 0x0000007f84222dc4},
+                            {DType::kBF16, Activation::kSigmoid, 0x0000007dd13addb4},
+                            {DType::kF16, Activation::kTanh, 0x00000076bef4bbe7},
+                            {DType::kF16, Activation::kSigmoid, 0x00000072a56458db}}) {
+    Memory memory;
+    const ActivationGrad op{memory.add(1, 4099, e.type), memory.add(1, 4099, e.type), e.activation};
+    TorchGenerator generator(4);
+    std::vector<float> numbers(4099);
+    for (const Tensor& tensor : {op.grad, op.from}) {
+      generator.randn(numbers);
+      set_numbers(memory, tensor, numbers);
+    }
+    compute(op, memory);
+    EXPECT_EQ(checksum(memory.values<std::uint16_t>(op.grad)), e.grads)
+        << name_of(e.type) << " " << name_of(e.activation);
+  }
+}
+
 TEST(Adam, HasTheBitsOfTorchAdam) {
   for (const char* file : {"tiny_d8_l2_b4_s0", "tiny_d8_l2_b4_s1", "ce_tiny"}) {
     const Golden golden = load_golden(file);
@@ -95,15 +123,15 @@ TEST(Adam, HasTheBitsOfTorchAdam) {
       const std::vector<float>& initial = golden.initial.at(parameter.name);
       const auto n = static_cast<std::int64_t>(initial.size());
       Memory memory;
-      const Adam op{memory.add(1, n), memory.add(1, n), memory.add(1, n), memory.add(1, n),
-                    memory.add(1, 2)};
+      const OptimizerUpdate op{.weights = memory.add(1, n),
+                               .grads = memory.add(1, n),
+                               .state = {memory.add(1, n), memory.add(1, n)},
+                               .scalars = memory.add(1, 2)};
       std::ranges::copy(initial, memory.values(op.weights).begin());
-      double t = 0;
+      std::int64_t t = 0;
       for (const GoldenStep& step : golden.each_step) {
-        t += 1;
-        const auto scalars = memory.values(op.scalars);
-        scalars[0] = static_cast<float>(-(golden.lr / (1 - std::pow(op.beta1, t))));
-        scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(op.beta2, t)));
+        ++t;
+        std::get<AdamStep>(op.step).write_scalars(t, golden.lr, memory.values(op.scalars));
         std::ranges::copy(step.gradients.at(parameter.name), memory.values(op.grads).begin());
         compute(op, memory);
         const auto expect_bits = [&](const Tensor& actual, const GoldenValues& expected) {
@@ -111,8 +139,8 @@ TEST(Adam, HasTheBitsOfTorchAdam) {
               << file << " " << parameter.name << " step " << t;
         };
         expect_bits(op.weights, step.parameters);
-        expect_bits(op.moments1, step.m);
-        expect_bits(op.moments2, step.v);
+        expect_bits(op.state[0], step.m);
+        expect_bits(op.state[1], step.v);
       }
     }
   }
@@ -131,13 +159,11 @@ TEST(Sgd, HasTheBitsOfTorchSgdWithNesterovAndWeightDecay) {
                             {33, 0x000001f0ed7fab44, 0x0000026d4bd904be},
                             {4099, 0x007f708278292da3, 0x007ec07a1a8d382d}}) {
     Memory memory;
-    const Sgd op{.weights = memory.add(1, e.n),
-                 .grads = memory.add(1, e.n),
-                 .scalars = memory.add(1, 1),
-                 .velocities = memory.add(1, e.n),
-                 .momentum = 0.9,
-                 .weight_decay = 0.01,
-                 .nesterov = true};
+    const OptimizerUpdate op{.weights = memory.add(1, e.n),
+                             .grads = memory.add(1, e.n),
+                             .state = {memory.add(1, e.n)},
+                             .scalars = memory.add(1, 1),
+                             .step = SgdStep{0.9, 0.01, true}};
     memory.values(op.scalars)[0] = -0.1F;
     TorchGenerator generator(3);
     generator.randn(memory.values(op.weights));
@@ -146,7 +172,7 @@ TEST(Sgd, HasTheBitsOfTorchSgdWithNesterovAndWeightDecay) {
       compute(op, memory);
     }
     EXPECT_EQ(checksum(memory.values(op.weights)), e.weights) << e.n;
-    EXPECT_EQ(checksum(memory.values(*op.velocities)), e.velocities) << e.n;
+    EXPECT_EQ(checksum(memory.values(op.state[0])), e.velocities) << e.n;
   }
 }
 

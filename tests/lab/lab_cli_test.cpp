@@ -190,6 +190,44 @@ TEST_F(MlpLab, RefusesBadInputInOneLineBeforeItMeasuresOrWrites) {
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
 }
 
+TEST_F(MlpLab, MeasuresNothingForABlankSheet) {
+  const ProcessResult blank = run({"sheet", "homework1", "--blank"});
+  ASSERT_EQ(blank.exit_code, 0) << blank.err;
+  EXPECT_EQ(blank.err, "");
+  EXPECT_THAT(blank.out, HasSubstr("| 4 |  |  |  |  |\n"));
+  EXPECT_THAT(blank.out, testing::EndsWith("Sheet: ./homework1-blank.md\n"));
+  EXPECT_THAT(names(), UnorderedElementsAre("homework1-blank.md", "homework1-blank.html"));
+}
+
+TEST_F(MlpLab, FillsInATeachersOwnSheet) {
+  const std::string text =
+      "# Mine\n\n{{warmup.counts}}\n\n| A |\n| --- |\n| {{warmup.from-start.batch}} |\n\n"
+      "> {{simulated.warmup.from-start.model}}\n";
+  const std::string own = file("mine.md", text).string();
+  const ProcessResult result = run({"sheet", own, "--quick", "--starts", "1", "--device", "cpu",
+                                    "--card", card(), "--key", "--machine", "t4"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("# Mine\n\nAs it was run: 1 start of 20 steps each; "));
+  EXPECT_THAT(result.out, HasSubstr("| A |\n| --- |\n| 64 |\n\n> 8192 x 6\n"));
+  EXPECT_THAT(result.out, testing::EndsWith("Sheet: lab-results/mine-key.md\n"));
+  EXPECT_TRUE(std::filesystem::exists(folder() / "lab-results/mine-key.html"));
+  const ProcessResult again = run({"sheet", own, "--output", folder().string()});
+  EXPECT_EQ(again.exit_code, 78);
+  EXPECT_THAT(again.err, HasSubstr("mlp_lab sheet reads this file, which would be lost"));
+  EXPECT_THAT(run({"sheet", "--names"}).out, HasSubstr("\n  gpu0-bottleneck.load  "));
+}
+
+TEST_F(MlpLab, PrintsASheetToOnePdf) {
+  if (run_process({"/bin/sh", "-c", "command -v chromium || command -v weasyprint"}).exit_code !=
+      0) {
+    GTEST_SKIP() << "neither Chromium nor WeasyPrint";
+  }
+  const ProcessResult blank = run({"sheet", "practical3", "--blank", "--pdf"});
+  ASSERT_EQ(blank.exit_code, 0) << blank.err;
+  EXPECT_THAT(blank.out, testing::EndsWith("Sheet: ./practical3-blank.pdf\n"));
+  EXPECT_THAT(read_file(folder() / "practical3-blank.pdf"), testing::StartsWith("%PDF-"));
+}
+
 TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
   const ProcessResult result = run({"card", "--quick", "--device", "cpu", "--output", "here.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -8,6 +8,7 @@
 
 #include "lab/json_schema.h"
 #include "lab/made_up.h"
+#include "lab/page.h"
 #include "lab/run_workload.h"
 #include "lab/simulator.h"
 #include "lab/svg.h"
@@ -225,6 +226,7 @@ TEST_F(ReportInBrowser, DrawsEveryChartWithoutAComplaint) {
 struct PrintedPage {
   std::vector<std::string> words;
   double right = 0;
+  double least_legend = 100;  // height of the word "ideal", which only legends of plots have
 };
 
 std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
@@ -233,10 +235,15 @@ std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
   std::istringstream lines(boxes.out);
   for (std::string line; std::getline(lines, line);) {
     if (line.find("<page ") != std::string::npos) pages.emplace_back();
-    const auto word = first_match(line, "<word [^>]*xMax=\"([0-9.]+)\"[^>]*>([^<]*)</word>");
+    const auto word = first_match(line,
+                                  "<word [^>]*yMin=\"([0-9.]+)\" xMax=\"([0-9.]+)\" "
+                                  "yMax=\"([0-9.]+)\">([^<]*)</word>");
     if (word.empty() || pages.empty()) continue;
-    pages.back().words.push_back(word[2]);
-    pages.back().right = std::max(pages.back().right, std::stod(word[1]));
+    pages.back().words.push_back(word[4]);
+    pages.back().right = std::max(pages.back().right, std::stod(word[2]));
+    if (word[4] != "ideal") continue;
+    pages.back().least_legend =
+        std::min(pages.back().least_legend, std::stod(word[3]) - std::stod(word[1]));
   }
   return pages;
 }
@@ -251,6 +258,8 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   constexpr double kA4Points = 595.3, kMarginPoints = 12 / 25.4 * 72;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     EXPECT_LE(pages[i].right, kA4Points - kMarginPoints + 1) << "page " << i + 1;
+    // A word is about 1.17 times as high as its font, and the smallest text of a plot 11/12 of it.
+    EXPECT_GE(pages[i].least_legend, 7 * 1.17 * 12 / 11) << "page " << i + 1;
   }
   // Text cut off at the edge of a page is not in the PDF: checks the last column of each table of
   // steps.
@@ -262,6 +271,67 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   EXPECT_THAT(pages.front().words, testing::Contains("Summary"));
   EXPECT_THAT(pages.front().words, testing::Contains("simulated")) << "its last row";
   EXPECT_THAT(pages.at(1).words, Not(testing::Contains("Verdict")));
+}
+
+/// The page in a frame of this width: what does not fit.
+struct Fits {
+  double page = 0;      // its width
+  double tables = 0;    // tables wider than their place
+  double least_px = 0;  // the smallest text of a plot
+};
+
+/// The browser's own window cannot be as narrow as a phone's.
+std::string framed(const std::string& page, int width) {
+  const std::string script = R"(
+const frame = document.querySelector('iframe');
+frame.onload = () => {
+  const inner = frame.contentDocument;
+  let least = 1e9, tables = 0;
+  for (const plot of inner.querySelectorAll('svg.bs-plot')) {
+    const scale = plot.getBoundingClientRect().width / plot.viewBox.baseVal.width;
+    for (const text of plot.querySelectorAll('text')) {
+      const size = parseFloat(inner.defaultView.getComputedStyle(text).fontSize);
+      least = Math.min(least, size * scale);
+    }
+  }
+  for (const place of inner.querySelectorAll('.scroll')) {
+    if (place.scrollWidth > place.clientWidth) ++tables;
+  }
+  document.title = `page ${inner.documentElement.scrollWidth} tables ${tables} least ${least}`;
+};
+)";
+  return "<!DOCTYPE html><title>not seen</title><iframe width=\"" + std::to_string(width) +
+         "\" height=\"800\" style=\"border:0\"></iframe><script>" + script +
+         "frame.srcdoc = " + json(page).dump() + ";</script>";
+}
+
+TEST_F(ReportInBrowser, FitsADesktopAndAPhone) {
+  std::string html = html_of(whole_report());
+  // A string of JSON ends the script at the end tag of another one.
+  for (std::size_t at = html.find("</"); at != std::string::npos; at = html.find("</", at)) {
+    html.replace(at, 2, "\x01");
+  }
+  const auto seen = [&](int width) {
+    std::string page = framed(html, width);
+    for (std::size_t at = page.find("\\u0001"); at != std::string::npos;
+         at = page.find("\\u0001", at)) {
+      page.replace(at, 6, "<\\/");
+    }
+    const ChildResult result =
+        browse(page, {"--dump-dom", "--window-size=1400,900", "--virtual-time-budget=20000"});
+    const auto found =
+        first_match(result.out, "<title>page ([0-9.]+) tables ([0-9]+) least ([0-9.]+)</title>");
+    EXPECT_FALSE(found.empty()) << result.err;
+    return found.empty() ? Fits{}
+                         : Fits{std::stod(found[1]), std::stod(found[2]), std::stod(found[3])};
+  };
+  const Fits desktop = seen(1280);
+  EXPECT_LE(desktop.page, 1280);
+  EXPECT_EQ(desktop.tables, 0) << "every column is seen";
+  const Fits phone = seen(390);
+  EXPECT_LE(phone.page, 390) << "tables and plots scroll, not the page";
+  EXPECT_GT(phone.tables, 0);
+  EXPECT_GE(phone.least_px, 9);
 }
 
 TEST_F(ReportInBrowser, IsSeenToComplain) {
@@ -366,13 +436,25 @@ TEST(Svg, GivesAPartOneColourAndOnePlaceInEveryLegend) {
               ElementsAre("bs-f0 forward", "bs-f3 optimizer", "bs-f1 something"));
 }
 
-TEST(Svg, HasALogarithmicAxisForBarsOfVeryDifferentLength) {
-  const auto axis_of = [](double most) {
-    Plot plot = two_stacks({{.points = {plot_point(0, 1), plot_point(1, most)}}});
-    return svg_of(plot);
+TEST(Svg, DrawsDotsOnALogarithmicAxisAndBarsOnlyFromZero) {
+  const auto drawn = [](double most) {
+    return svg_of(two_stacks({{.points = {plot_point(0, 1), plot_point(1, most)}}}));
   };
-  EXPECT_THAT(axis_of(1000), HasSubstr(">0.5<"));
-  EXPECT_THAT(axis_of(10), HasSubstr(">0<"));
+  EXPECT_THAT(drawn(1000), Not(HasSubstr(">0<")));
+  EXPECT_EQ(count_of(drawn(1000), "<circle"), 2);
+  EXPECT_EQ(count_of(drawn(1000), "<rect"), 1) << "the card";
+  EXPECT_THAT(drawn(10), HasSubstr(">0<"));
+  EXPECT_EQ(count_of(drawn(10), "<circle"), 0);
+}
+
+TEST(Svg, HasHollowPointsBeyondTheCores) {
+  Plot plot{.series = {{.points = {plot_point(1, 1), plot_point(2, 2)}}}};
+  EXPECT_EQ(count_of(svg_of(plot), "hollow"), 0);
+  plot.series[0].points[1].is_hollow = true;
+  const std::string svg = svg_of(plot);
+  EXPECT_EQ(count_of(svg, "class=\"bs-hollow bs-c0\""), 1);
+  EXPECT_EQ(count_of(svg, "class=\"bs-f0\""), 2) << "the other point, and the legend's";
+  EXPECT_THAT(svg, HasSubstr(">hollow: beyond the cores<"));
 }
 
 TEST(Svg, LaysBarsDownWhereTheirNamesWouldRunIntoEachOther) {

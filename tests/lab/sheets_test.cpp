@@ -3,114 +3,427 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lab/made_up.h"
+#include "lab/page.h"
+#include "support/expect_error.h"
 #include "support/pattern.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Report made_up_report(const Sheet& sheet) {
+/// A step whose parts all differ from nothing, on every rank and device.
+MadeUpStep usual_step(const Case& what) {
+  MadeUpStep step{.step_s = 0.1 / what.workload.ranks,
+                  .phase_s = {{"forward", 0.02},
+                              {"loss", 0.001},
+                              {"backward", 0.03},
+                              {"optimizer", 0.01},
+                              {"reduce", 0.01},
+                              {"injected", 0.01}},
+                  .ops = {}};
+  for (int device = 0; device < what.workload.ranks; ++device) {
+    for (const OpTime& op :
+         {OpTime{"gemm", "forward", 0, 0.01}, OpTime{"bias_relu", "forward", 0, 0.002},
+          OpTime{"mse_loss", "loss", -1, 0.001}, OpTime{"gemm", "backward", 0, 0.02},
+          OpTime{"adam", "optimizer", -1, 0.03}}) {
+      if (device > 0 && op.name == "adam") continue;
+      step.ops.push_back(op);
+      step.ops.back().device = device;
+    }
+  }
+  const Watched host{.source = "host",
+                     .gauges = {{"own_percent", {90, 92}}, {"resident_mib", {100, 100}}}};
+  if (what.workload.config.output.monitor) step.watched = {host};
+  step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
+                          MadeUpStep{.step_s = 0.1});
+  return step;
+}
+
+Report made_up_report(const std::vector<const Experiment*>& wanted,
+                      const HowCasesWent& how = usual_step) {
   Report report{.environment = {{"processor", "made up"}}, .options = "", .sections = {}};
-  for (const std::string& name : sheet.experiments) {
-    const Experiment& experiment = experiment_of(name);
-    Results results = made_up(experiment, made_up_setting(), [](const Case& what) {
-      MadeUpStep step{.step_s = 0.1 / what.workload.ranks,
-                      .phase_s = {{"forward", 0.04}, {"reduce", 0.01}, {"injected", 0.03}},
-                      .ops = {{"gemm", "forward", 0, 0.1}, {"gemm", "backward", 0, 0.2}}};
-      step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
-                              MadeUpStep{.step_s = 0.1});
-      return step;
-    });
-    Findings findings = experiment.conclude(results);
-    report.sections.push_back({&experiment, std::move(results), std::move(findings), ""});
+  for (const Experiment* const experiment : wanted) {
+    Results results = made_up(*experiment, made_up_setting(), how);
+    Findings findings = experiment->conclude(results);
+    report.sections.push_back({experiment, std::move(results), std::move(findings), ""});
   }
   return report;
 }
 
+MachineCard gpus() {
+  return load_card("h200-nvlink");
+}
+
+std::string filled(const Sheet& sheet, SheetCopy copy = SheetCopy::kFilled) {
+  const Report report = made_up_report(experiments_of(sheet));
+  return markdown_of(sheet, SheetRuns(report, gpus()), copy);
+}
+
+/// A question of a sheet, and the paragraph below it that answers it.
+struct Answered {
+  std::string question, answer;
+};
+
+std::vector<Answered> questions_of(const std::string& markdown) {
+  std::vector<Answered> all;
+  for (const std::vector<std::string>& block : blocks_of(markdown)) {
+    std::string text;
+    for (const std::string& line : block) text += line + " ";
+    const bool is_question =
+        text.starts_with("**") && (text.ends_with("?** ") || text.ends_with(".** "));
+    if (is_question) {
+      all.push_back({text, ""});
+    } else if (!all.empty() && text.find_first_of("#|>") != 0 &&
+               text.find('*') != std::string::npos) {
+      if (all.back().answer.empty()) all.back().answer = text;
+    }
+  }
+  return all;
+}
+
 class EverySheet : public testing::TestWithParam<std::string> {};
 
-TEST_P(EverySheet, HasAnAnswerForEachQuestionAndAFigureInEachCell) {
-  const Sheet& sheet = sheet_of(GetParam());
-  const Report report = made_up_report(sheet);
-  const SheetRuns runs(report);
-  const std::string filled = markdown_of(sheet, report, SheetCopy::kFilled);
-  for (const SheetTask& task : sheet.tasks) {
-    EXPECT_THAT(filled, HasSubstr(task.title));
-    for (const SheetQuestion& each : task.questions) {
-      const std::string answer = each.answer(runs);
-      EXPECT_GT(answer.size(), 20U) << each.question;
-      EXPECT_EQ(answer.back(), '.') << answer;
-      EXPECT_THAT(filled, HasSubstr(answer + "\n\n*By: " + each.formula));
-    }
-    if (!task.tables) continue;
-    for (const SheetTable& each : task.tables(runs)) {
-      EXPECT_FALSE(each.table.rows.empty()) << each.table.title;
-      for (const auto& row : each.table.rows) {
-        EXPECT_EQ(row.size(), each.table.columns.size()) << each.table.title;
+TEST_P(EverySheet, AnswersEachQuestionByFigureThenFormulaThenReason) {
+  const std::string text = filled(load_sheet(GetParam()));
+  const std::vector<Answered> questions = questions_of(text);
+  EXPECT_GT(questions.size(), 10U);
+  for (const Answered& each : questions) {
+    SCOPED_TRACE(each.question);
+    const auto parts = first_match(each.answer, "^([^*]+) \\*([^*]+(?: \\* [^*]+)*)\\* (.+)$");
+    ASSERT_FALSE(parts.empty()) << each.answer;
+    EXPECT_NE(parts[1].find_first_of("0123456789"), std::string::npos) << "no figure: " << parts[1];
+    EXPECT_GT(parts[3].size(), 40U) << "no reason: " << parts[3];
+  }
+  EXPECT_THAT(text, Not(HasSubstr("{{")));
+  EXPECT_THAT(text, Not(HasSubstr("nan")));
+  EXPECT_THAT(text, Not(HasSubstr("was not measured")));
+  EXPECT_THAT(text, Not(HasSubstr("> Look for")));
+}
+
+TEST_P(EverySheet, HasAFigureInEachCellInTheUnitOfItsColumn) {
+  for (const std::vector<std::string>& block : blocks_of(filled(load_sheet(GetParam())))) {
+    if (!block.front().starts_with('|')) continue;
+    const std::vector<std::string> titles = cells_of(block.front());
+    for (const std::string& line : block) {
+      const std::vector<std::string> cells = cells_of(line);
+      ASSERT_EQ(cells.size(), titles.size()) << line;
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        EXPECT_NE(cells[i], "not run") << line;
+        if (&line == &block.front()) continue;
+        if (titles[i].ends_with("(s)")) EXPECT_THAT(cells[i], Not(testing::EndsWith("s"))) << line;
       }
     }
   }
-  EXPECT_THAT(filled, Not(HasSubstr("Look for: ")));
-  EXPECT_THAT(filled, Not(HasSubstr("nan")));
 }
 
-TEST_P(EverySheet, LeavesTheStudentsCellsEmptyOnABlankCopy) {
-  const Sheet& sheet = sheet_of(GetParam());
-  const Report report = made_up_report(sheet);
-  const SheetRuns runs(report);
-  const std::string blank = markdown_of(sheet, report, SheetCopy::kBlank);
-  EXPECT_THAT(blank, Not(HasSubstr("Simulated")));
-  EXPECT_THAT(blank, Not(HasSubstr("By: ")));
-  for (const SheetTask& task : sheet.tasks) {
-    for (const SheetQuestion& each : task.questions) {
-      EXPECT_THAT(blank, HasSubstr(each.question));
-      EXPECT_THAT(blank, Not(HasSubstr(each.answer(runs))));
+TEST_P(EverySheet, CallsCoresNoGpus) {
+  for (const std::vector<std::string>& block : blocks_of(filled(load_sheet(GetParam())))) {
+    if (!block.front().starts_with('|')) continue;
+    const std::vector<std::string> titles = cells_of(block.front());
+    for (const std::string& line : block) {
+      const std::vector<std::string> cells = cells_of(line);
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        if (!titles[i].starts_with("Simulated")) EXPECT_THAT(cells[i], Not(HasSubstr("GPU")));
+      }
     }
   }
-  EXPECT_TRUE(all_matches(blank, "[|][^|\n]+[|] [0-9.,]+ (ms|us|s|%|samples/s) ").empty())
-      << "no figure is left";
+}
+
+TEST_P(EverySheet, LeavesTheStudentsPlacesEmptyOnABlankCopy) {
+  const Sheet sheet = load_sheet(GetParam());
+  const std::string blank = blank_copy_of(sheet), text = filled(sheet);
+  EXPECT_THAT(blank, AllOf(Not(HasSubstr("Simulated")), Not(HasSubstr("{{")),
+                           Not(HasSubstr("Look for")), HasSubstr("\n\\_\\_")));
+  for (const Answered& each : questions_of(text)) {
+    const std::string question = each.question.substr(0, each.question.size() - 1);
+    EXPECT_THAT(blank, HasSubstr(question + "\n\n\\_\\_"));
+  }
+  EXPECT_TRUE(all_matches(blank, " (ms|us|samples/s|%|MiB) [|]").empty()) << "a figure is left";
 }
 
 TEST_P(EverySheet, TellsTheTeacherWhatAGoodAnswerHas) {
-  const Sheet& sheet = sheet_of(GetParam());
-  const Report report = made_up_report(sheet);
-  EXPECT_THAT(markdown_of(sheet, report, SheetCopy::kKey), HasSubstr("> Look for: "));
+  const Sheet sheet = load_sheet(GetParam());
+  const std::string key = filled(sheet, SheetCopy::kKey);
+  EXPECT_EQ(all_matches(key, "\n> Look for: ").size(), questions_of(key).size());
 }
 
 TEST_P(EverySheet, ConcludesNothingFromAnInvalidSection) {
-  const Sheet& sheet = sheet_of(GetParam());
-  Report report = made_up_report(sheet);
+  const Sheet sheet = load_sheet(GetParam());
+  Report report = made_up_report(experiments_of(sheet));
   for (ReportSection& section : report.sections) section.verdict = "INVALID: it was disturbed";
-  const std::string filled = markdown_of(sheet, report, SheetCopy::kFilled);
-  EXPECT_THAT(filled, HasSubstr("INVALID. No conclusion: it was disturbed."));
+  const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
+  EXPECT_THAT(text, HasSubstr("INVALID. No conclusion: it was disturbed. *"));
   for (const ReportSection& section : report.sections) {
     for (const std::string& sentence : section.findings.sentences) {
-      EXPECT_THAT(filled, Not(HasSubstr(sentence)));
+      EXPECT_THAT(text, Not(HasSubstr(sentence)));
     }
   }
-  EXPECT_THAT(filled, Not(HasSubstr("a step is slower")));
+  for (const Answered& each : questions_of(text)) {
+    EXPECT_LE(all_matches(each.answer, "INVALID").size(), 2U) << each.answer;
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(OfTheCourse, EverySheet,
-                         testing::Values("practical3", "practical5", "homework1"),
+INSTANTIATE_TEST_SUITE_P(OfTheCourse, EverySheet, testing::ValuesIn(sheet_names()),
                          [](const auto& info) { return info.param; });
 
-TEST(Sheets, HaveTheFiguresThatTheCourseAsksFor) {
-  const Sheet& practical5 = sheet_of("practical5");
-  const Report report = made_up_report(practical5);
-  const std::string text = markdown_of(practical5, report, SheetCopy::kFilled);
-  EXPECT_THAT(text, HasSubstr("| 2 | 64 | 32/32 |"));
-  EXPECT_THAT(text, HasSubstr("| 3 | 64 | 22/22/20 |"));
-  EXPECT_THAT(text, HasSubstr("| 5 | 64 | 13/13/13/13/12 |"));
-  const Sheet& homework = sheet_of("homework1");
-  const Report of_homework = made_up_report(homework);
-  const std::string ddp = markdown_of(homework, of_homework, SheetCopy::kFilled);
-  EXPECT_THAT(ddp, HasSubstr("| 4 | 25.0 ms (24.9 ms to 25.1 ms) | 4.00x"));
-  EXPECT_THAT(ddp, HasSubstr("Simulated: DDP of 8192 x 8, batch 64, on 8 x H200, NVLink"));
-  EXPECT_THAT(ddp, HasSubstr("has 256.00 MiB of gradients"));
+/// What a name stands for, if cases went like this.
+std::string text_of(const std::string& name, const HowCasesWent& how = usual_step) {
+  const SheetName found = sheet_name(name).value();
+  std::vector<const Experiment*> wanted;
+  for (const std::string& each : found.experiments) wanted.push_back(&experiment_of(each));
+  const Report report = made_up_report(wanted, how);
+  return found.text(SheetRuns(report, gpus()));
+}
+
+TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
+  EXPECT_EQ(text_of("splits.devices-2.split"), "32/32");
+  EXPECT_EQ(text_of("splits.devices-3.split"), "22/22/20");
+  EXPECT_EQ(text_of("splits.devices-5.split"), "13/13/13/13/12");
+  EXPECT_EQ(text_of("strong-scaling.ranks-4.speed-up"), "4.00x (3.98x to 4.01x)");
+  EXPECT_EQ(text_of("strong-scaling.ranks-2.ran-on"), "2 cores");
+  EXPECT_EQ(text_of("batch-sweep.batch-64.seconds"), "0.1000 (0.09976 to 0.1003)");
+  EXPECT_EQ(text_of("comm-vs-compute.large-2.model"), "2048 x 8");
+  EXPECT_EQ(text_of("simulated.comm-vs-compute.large-2.model"), "8192 x 8");
+  EXPECT_EQ(text_of("comm-vs-compute.models"),
+            "Small is 1024 x 2, as on the sheet; large is 2048 x 8 in place of the sheet's 8192 x "
+            "8.");
+  EXPECT_THAT(text_of("warmup.counts"),
+              HasSubstr("9 starts of 30 steps each; the first 5 of each are warm-up, and 225 steps "
+                        "are measured."));
+  EXPECT_THAT(text_of("delay.batch"), HasSubstr("a batch of 512"));
+}
+
+// The card sums 256 MiB and 4 MiB over two GPUs in 786 and 36.2 us. Then 6 B D^2 flops, divided by
+// two GPUs at 52 TFLOP/s, take as long at 203 and at 598 samples, within the rounding of these
+// times.
+TEST(SheetNames, SayFromWhichBatchComputingIsLongerAtEachWidth) {
+  const std::string text = text_of("communication.bottleneck");
+  const auto batches = first_match(text, "about ([0-9]+) at width 8192 and ([0-9]+) at width 1024");
+  ASSERT_FALSE(batches.empty()) << text;
+  EXPECT_NEAR(std::stod(batches[1]), 203, 1);
+  EXPECT_NEAR(std::stod(batches[2]), 598, 3);
+}
+
+TEST(SheetNames, OfTheSimulatorAreThatMachines) {
+  const SheetName name = sheet_name("simulated.strong-scaling.ranks-4.time").value();
+  EXPECT_TRUE(name.experiments.empty()) << "nothing is measured for it";
+  const Report none;
+  const std::string here = name.text(SheetRuns(none, load_card("h200-nvlink")));
+  const std::string there = name.text(SheetRuns(none, load_card("a100-nvlink")));
+  EXPECT_THAT(here, HasSubstr(" ms"));
+  EXPECT_NE(here, there);
+  EXPECT_EQ(name.text(SheetRuns(none, load_card("t4"))), "-") << "it has one GPU";
+}
+
+TEST(SheetNames, AreKnownOrNear) {
+  EXPECT_FALSE(sheet_name("strong-scaling").has_value());
+  EXPECT_FALSE(sheet_name("strong-scaling.ranks-3.time").has_value());
+  EXPECT_FALSE(sheet_name("simulated.strong-scaling.ranks-2.p95").has_value());
+  EXPECT_EQ(nearest_sheet_name("strong-scaling.ranks-2.tim"), "strong-scaling.ranks-2.time");
+  EXPECT_EQ(nearest_sheet_name("gpu0-bottleneck.lod"), "gpu0-bottleneck.load");
+  EXPECT_EQ(nearest_sheet_name("nothing like it"), "");
+  const std::string all = sheet_names_text();
+  for (const SheetName& each : sheet_answers()) {
+    EXPECT_THAT(all, HasSubstr("\n  " + each.name + "  "));
+    EXPECT_TRUE(sheet_name(each.name).has_value());
+  }
+}
+
+/// A name with two opposite sets of measurements.
+struct OppositeAnswers {
+  std::string name;
+  HowCasesWent one;
+  std::string says_of_one;
+  HowCasesWent other;
+  std::string says_of_other;
+};
+
+HowCasesWent by_batch(double fixed_s, double of_sample_s) {
+  return [=](const Case& what) {
+    return MadeUpStep{.step_s =
+                          fixed_s + of_sample_s * static_cast<double>(what.workload.batch_size())};
+  };
+}
+
+/// `share` of a step is the wait for the disk.
+HowCasesWent waiting(double share) {
+  return [=](const Case& what) {
+    const bool waits = what.workload.config.data.io_delay_ms > 0;
+    const double step_s = waits ? 0.01 / share : 0.01 / share - 0.01;
+    return MadeUpStep{
+        .step_s = step_s,
+        .phase_s = {{"injected", waits ? 0.01 : 0}, {"forward", 0.01 / share - 0.01}}};
+  };
+}
+
+HowCasesWent profiled(double forward, double backward, double relu) {
+  return [=](const Case&) {
+    return MadeUpStep{.step_s = 1,
+                      .ops = {{"gemm", "forward", 0, forward / 2},
+                              {"gemm", "forward", 1, forward / 2},
+                              {"gemm", "backward", 0, backward / 2},
+                              {"gemm", "backward", 1, backward / 2},
+                              {"bias_relu", "forward", 0, relu},
+                              {"adam", "optimizer", -1, 9}}};
+  };
+}
+
+/// What device 0 and the others compute, in milliseconds, and the exchange.
+HowCasesWent loaded(double first, double others, double update, double exchange) {
+  return [=](const Case& what) {
+    MadeUpStep step{.step_s = 0.1,
+                    .phase_s = {{"optimizer", 1e-3 * update}, {"reduce", 1e-3 * exchange}}};
+    for (int device = 0; device < what.workload.ranks; ++device) {
+      step.ops.push_back({"gemm", "forward", 0, 1e-3 * (device == 0 ? first : others), device});
+    }
+    return step;
+  };
+}
+
+HowCasesWent on_ranks(double one, double many) {
+  return
+      [=](const Case& what) { return MadeUpStep{.step_s = what.workload.ranks == 1 ? one : many}; };
+}
+
+HowCasesWent paused(double one, double many, double of_pause) {
+  return [=](const Case& what) {
+    return MadeUpStep{.step_s = (what.workload.ranks == 1 ? one : many) +
+                                1e-3 * what.workload.config.injected.delay_ms *
+                                    (what.workload.ranks == 1 ? 1 : of_pause)};
+  };
+}
+
+/// Speed-ups at batch 32 and at 256.
+HowCasesWent gaining(double small, double large) {
+  return [=](const Case& what) {
+    const double gain = what.workload.batch_size() < 100 ? small : large;
+    return MadeUpStep{.step_s = what.workload.ranks == 1 ? 0.1 : 0.1 / gain};
+  };
+}
+
+HowCasesWent with_ddp(double step_s) {
+  return [=](const Case& what) { return MadeUpStep{.step_s = what.key == "ddp" ? step_s : 0.1}; };
+}
+
+std::vector<OppositeAnswers> opposite_answers() {
+  return {
+      {"batch-sweep.linear", by_batch(1, 0), "Yes, within a tenth: 4 times", by_batch(0, 1),
+       "No: 4 times the batch"},
+      {"batch-sweep.efficiency-why", by_batch(1, 0), "is shared by more samples", by_batch(0, 1),
+       "a larger one gains nothing"},
+      {"batch-sweep.loss", [](const Case&) { return MadeUpStep{.step_s = 1, .loss = 1.01}; },
+       "Yes: the last loss is 1.010",
+       [](const Case&) { return MadeUpStep{.step_s = 1, .loss = 3}; },
+       "No: the last loss is 3.000"},
+      {"io-delay.utilisation", waiting(0.5), "No: it computes during 50", waiting(0.05),
+       "Nearly: it computes during 95"},
+      {"io-delay.amdahl", waiting(0.5), "less than 3.33x", waiting(0.1), "more than 3.33x"},
+      {"io-delay.throughput", waiting(0.5), "With the pause a step is slower",
+       [](const Case& what) { return MadeUpStep{.step_s = what.key == "no-delay" ? 0.2 : 0.1}; },
+       "With the pause a step is faster"},
+      {"profile.most", profiled(1, 2, 0.1), "aten::mm: 64.", profiled(2, 1, 0.1),
+       "aten::addmm: 64."},
+      {"profile.most", profiled(1, 2, 0.1), "aten::mm: 64.", profiled(1, 1, 9), "aten::relu: 81."},
+      {"profile.most-why", profiled(1, 2, 0.1), "aten::addmm is 6 of forward.", profiled(2, 1, 0.1),
+       "takes longer although it has fewer"},
+      {"profile.most-why", profiled(1, 2, 0.1), "6 of forward.", profiled(1, 1, 9),
+       "aten::relu computes less than either"},
+      {"data-parallel.proportion", on_ranks(0.1, 0.05), "Yes, within a tenth: 2.00x",
+       on_ranks(0.1, 0.11), "No: 0.91x"},
+      {"data-parallel.limitation", loaded(60, 20, 0, 50), "the exchange is 50.0 %",
+       loaded(60, 20, 0, 5), "the exchange is 5.0 %"},
+      {"gpu0-bottleneck.load", loaded(60, 20, 0, 0), "Yes: it is busy for 60.0 ms",
+       loaded(20, 40, 0, 0), "No: it is busy for 20.0 ms"},
+      {"gpu0-bottleneck.equal", loaded(60, 20, 0, 0), "No: device 0, 1, ... compute during 60.0 %",
+       loaded(40, 40, 0, 0), "Yes, within a tenth"},
+      {"gpu0-bottleneck.where", loaded(60, 20, 30, 10), "At the update on device 0: 30.0 %",
+       loaded(60, 20, 10, 30), "At the exchange of parameters, rows and gradients on device 0"},
+      {"strong-scaling.linear", on_ranks(0.1, 0.025), "Yes, within a tenth: 4 ranks reach 4.00x",
+       on_ranks(0.1, 0.2), "No: 4 ranks reach 0.50x"},
+      {"dp-vs-ddp.acceptable", with_ddp(0.2), "Here, for one: DDP takes 2.00x", with_ddp(0.05),
+       "Not for speed: DDP takes 0.50x"},
+      {"dp-vs-ddp.acceptable", with_ddp(0.2), "Here, for one", with_ddp(0.1),
+       "Where speed decides, both are"},
+      {"delay.amdahl", paused(0.1, 0.05, 1), "Amdahl's law holds within a tenth",
+       paused(0.1, 0.05, 5), "Amdahl's law does not hold here"},
+      {"batch-scaling.improves", gaining(1, 2), "Yes: 2 ranks reach 1.00x", gaining(2, 1),
+       "No, it gets worse: 2 ranks reach 2.00x"},
+  };
+}
+
+TEST(SheetAnswers, TurnRoundWithTheMeasurements) {
+  for (const OppositeAnswers& each : opposite_answers()) {
+    SCOPED_TRACE(each.name);
+    EXPECT_THAT(text_of(each.name, each.one),
+                AllOf(HasSubstr(each.says_of_one), Not(HasSubstr(each.says_of_other))));
+    EXPECT_THAT(text_of(each.name, each.other),
+                AllOf(HasSubstr(each.says_of_other), Not(HasSubstr(each.says_of_one))));
+  }
+}
+
+// 6 x (1024 x 1024 + 1024) parameters to 3 devices and as many gradients back, 72.07 MiB; 48 rows
+// of outputs in, 0.19 MiB, and of inputs and their outputs' gradients out, 0.38 MiB.
+TEST(SheetAnswers, HaveTheBytesThatMlpDpPrints) {
+  const std::string table = text_of("gpu0-bottleneck.devices", loaded(60, 20, 0, 0));
+  EXPECT_THAT(
+      table,
+      HasSubstr("| 0 | 16 | 60.0 ms (59.9 ms to 60.2 ms) | 60.0 % | 72.26 MiB | 72.45 MiB |"));
+  EXPECT_THAT(table, HasSubstr("| 3 | 16 | 20.0 ms"));
+}
+
+TEST(SheetAnswers, KeepTheProfiledRegionToForwardLossAndBackward) {
+  const std::string table = text_of("profile.region", profiled(1, 2, 0.1));
+  EXPECT_THAT(table, HasSubstr("| aten::mm | 2.00 s"));
+  EXPECT_THAT(table, HasSubstr("| aten::addmm | 1.00 s"));
+  EXPECT_THAT(table, Not(HasSubstr("adam")));
+}
+
+class OwnSheet : public TempDirTest {
+ protected:
+  Sheet own(const std::string& text) { return load_sheet(file("own.md", text).string()); }
+};
+
+TEST_F(OwnSheet, MayAskForAnyNameAndHasPlots) {
+  const Sheet sheet = own("{{warmup.plot}}\n\n{{warmup.from-start.command}} {{warmup.fact}}\n");
+  EXPECT_EQ(sheet.name, "own");
+  const std::string text = filled(sheet);
+  EXPECT_THAT(text, HasSubstr("![The first steps](plots/warmup-1.svg)\n"));
+  EXPECT_THAT(text, HasSubstr("mlp_single --dim 1024 "));
+  EXPECT_THAT(text, HasSubstr("This was not measured."));
+  EXPECT_EQ(blank_copy_of(sheet).find("warmup"), std::string::npos);
+}
+
+TEST_F(OwnSheet, SaysAThingOnceInAParagraph) {
+  const std::string name = "{{splits.how}}";
+  const std::string text = filled(own(name + " " + name + "\n\n" + name + "\n"));
+  EXPECT_EQ(all_matches(text, "In one piece of ceil").size(), 2U);
+}
+
+TEST_F(OwnSheet, IsRefusedWithTheLineOfAnUnknownName) {
+  expect_error(
+      ExitCode::kBadData,
+      "name 'splits.hwo': own.md, line 3, has a name that stands for nothing; did you mean "
+      "'splits.how'? mlp_lab sheet --names lists all",
+      [&] { own("# Mine\n\n{{splits.hwo}}\n"); });
+}
+
+TEST(MarkdownPage, HasTheHtmlOfEachPart) {
+  EXPECT_EQ(html_of_markdown("# A & B\n\n**Is it?** *No*: 2 * 3 `a*b` \\_\n\n- one\n- two\n"),
+            "<h1>A &amp; B</h1>\n<p><strong>Is it?</strong> <em>No</em>: 2 * 3 <code>a*b</code> _\n"
+            "</p>\n<ul><li>one</li>\n<li>two</li>\n</ul>\n");
+  EXPECT_EQ(html_of_markdown("> Look\n\n| a | b |\n| --- | ---: |\n| 1 |  |\n"),
+            "<blockquote> Look\n</blockquote>\n<div class=\"scroll\"><table><thead><tr><th>a</th>"
+            "<th>b</th></tr>\n</thead><tbody>\n<tr><td>1</td><td></td></tr>\n</tbody></table></div>"
+            "\n");
+  EXPECT_EQ(html_of_markdown("![p](q.svg) [l](m)"),
+            "<p><img src=\"q.svg\" alt=\"p\"> <a href=\"m\">l</a>\n</p>\n");
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ void expect_bits_of_one_rank(const TrainConfig& config, const FlatWeights& one, 
   }
 }
 
-TEST(Factor, AllRanksEndWithTheBitsOfOneRank) {
+TEST(Factor, AllRanksEndWithTheBitsOfOneRankWithRandomData) {
   TrainConfig config = rank_config();
   for (const bool last_relu : {false, true}) {
     config.model.last_relu = last_relu;
@@ -255,6 +255,17 @@ TEST(Factor, AddsGradientsUpFromStepToStepAsOneRankDoes) {
 }
 
 class SchemesOfFiles : public TempDirTest {};
+
+/// Ranks take rows in turn, so the factors' rows have another order than on one rank.
+TEST_F(SchemesOfFiles, FactorComesNearOneRank) {
+  const TrainConfig config = number_run(folder());
+  const FlatWeights one = train_threads(1, config)[0].parameters;
+  for (const int ranks : {2, 3}) {
+    for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
+      EXPECT_LT(largest_distance(layout_trained(config), rank.parameters, one), 1e-6);
+    }
+  }
+}
 
 /// 30 rows in steps of 7: the last step has 2 rows, so the third rank has none.
 TEST_F(SchemesOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {

@@ -45,6 +45,19 @@ TEST(ThreadRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
   }
 }
 
+/// Each rank's gradients are rounded to the type.
+TEST(ThreadRanks, ComeNearOneRankIn16BitsWithinTheirPrecision) {
+  for (const auto& [precision, step] :
+       {std::pair{Precision::kBf16, 0x1p-8}, {Precision::kFp16, 0x1p-11}}) {
+    TrainConfig config = rank_config();
+    config.device.precision = precision;
+    const Trained one = train_threads(1, config)[0];
+    for (const int ranks : {2, 3}) {
+      EXPECT_LT(relative_distance(train_threads(ranks, config)[0].losses, one.losses), step);
+    }
+  }
+}
+
 TEST(ThreadRanks, OneRankComputesTheBitsOfATrainerWithoutRanks) {
   TrainerHarness alone(rank_config());
   alone.run();

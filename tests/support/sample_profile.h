@@ -58,11 +58,10 @@ class SampleProfile {
     add({.op = DeviceOp{Gemm{.c = grad_w, .a = x, .b = grad, .transpose_a = true}},
          .phase = Phase::kBackward,
          .layer = 0});
-    add({.op = DeviceOp{Adam{.weights = flat(w),
-                             .grads = flat(grad_w),
-                             .moments1 = take("m", 1, 16),
-                             .moments2 = take("v", 1, 16),
-                             .scalars = take("scalars", 1, 2)}},
+    add({.op = DeviceOp{OptimizerUpdate{.weights = flat(w),
+                                        .grads = flat(grad_w),
+                                        .state = {take("m", 1, 16), take("v", 1, 16)},
+                                        .scalars = take("scalars", 1, 2)}},
          .phase = Phase::kOptimizer});
     order(*program_);
     plan_ = std::make_unique<RunPlan>(*program_, RunDetail::kNodes);

@@ -119,11 +119,10 @@ struct ModelBuilder {
     const auto moments = [&](const char* name) {
       return range(buffers.get(name, Category::kOptimizer, layout.bytes, device));
     };
-    program.add({DeviceOp{Adam{.weights = range(params),
-                               .grads = range(grads),
-                               .moments1 = moments("moments1"),
-                               .moments2 = moments("moments2"),
-                               .scalars = scalars}},
+    program.add({DeviceOp{OptimizerUpdate{.weights = range(params),
+                                          .grads = range(grads),
+                                          .state = {moments("moments1"), moments("moments2")},
+                                          .scalars = scalars}},
                  device, lane, Phase::kOptimizer});
   }
 

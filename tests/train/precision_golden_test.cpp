@@ -15,6 +15,7 @@
 
 #include "core/random.h"
 #include "kernels/formulas.h"
+#include "support/file_runs.h"
 #include "support/golden.h"
 #include "support/npy_bytes.h"
 #include "support/temp_dir.h"
@@ -259,6 +260,27 @@ TEST(Bf16, IsTrainedToTheSameBitsByTheFusedUpdate) {
     EXPECT_EQ(fused.losses(), separate.losses());
     EXPECT_EQ(fused.trainer->weights(), separate.trainer->weights());
   }
+}
+
+class Bf16OfFiles : public TempDirTest {};
+
+// With plain loops, as above. A smaller last batch has another number of micro-steps.
+TEST_F(Bf16OfFiles, RoundsTheGradientOfAllMicroStepsOnceInTheFusedUpdate) {
+  TrainConfig config = number_run(folder());
+  config.data.drop_last = true;
+  config.device.precision = Precision::kBf16;
+  const auto weights_of = [&](Update update, std::int64_t accumulate) {
+    config.training.update = update;
+    config.training.accumulate = accumulate;
+    config.data.batch_size = 8 / accumulate;
+    TrainerHarness run(config);
+    run.run();
+    return run.trainer->weights();
+  };
+  const FlatWeights whole = weights_of(Update::kFused, 1);
+  EXPECT_EQ(weights_of(Update::kFused, 4), whole);
+  EXPECT_EQ(weights_of(Update::kSeparate, 1), whole);
+  EXPECT_NE(weights_of(Update::kSeparate, 4), whole);
 }
 
 // The optimizer maintains the copy that products read; nothing else writes it after the start.

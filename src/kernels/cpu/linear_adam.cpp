@@ -23,7 +23,7 @@ static_assert(kLinearAdamTileRows % kSumColumns == 0);
 struct BoundUpdate {
   const LinearAdam& op;
   const Addresses& addresses;
-  AdamConstants constants{op};
+  AdamConstants constants{op.step};
   AdamScalars scalars{constants, addresses.at(op.scalars),
                       op.clip ? addresses.at(*op.clip) : nullptr};
 

@@ -191,16 +191,15 @@ struct OpRunner {
     *addresses.at<std::int32_t>(op.correct) = correct.load(std::memory_order_relaxed);
   }
 
-  template <OptimizerOp Update>
-  void operator()(const Update& op) const {
+  void operator()(const OptimizerUpdate& op) const {
     with_update_numbers(op, [&]<class Grad, class Number>(Grad, Number) {
       const UpdateCommons<Number> commons(op, addresses);
       if (commons.skips()) return round_weights(op, commons);
-      with_rule(op, [&]<class Rule>(const Rule& rule, const auto& state) {
+      with_rule(op.step, [&]<class Rule>(const Rule& rule) {
         const UpdateElement<Rule, Grad, Number> update{
             addresses.at(op.weights),
             addresses.at<Grad>(op.grads),
-            arrays_of<Rule>(state, addresses),
+            arrays_of<Rule>(op.state, addresses),
             rule,
             rule.at_step(commons.row_of(addresses.at(op.scalars)), commons.clip),
             commons.rounded_weights,
@@ -235,8 +234,8 @@ struct OpRunner {
   }
 
   /// The remaining work of a step that changes no weight.
-  template <class Update, class Number>
-  void round_weights(const Update& op, const UpdateCommons<Number>& commons) const {
+  template <class Number>
+  void round_weights(const OptimizerUpdate& op, const UpdateCommons<Number>& commons) const {
     if (commons.rounded_weights == nullptr) return;
     for_elements(op.weights.size(),
                  CastElement<Number, float>{commons.rounded_weights, addresses.at(op.weights)});

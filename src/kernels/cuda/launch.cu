@@ -198,14 +198,13 @@ struct Launcher {
     });
   }
 
-  template <OptimizerOp Update>
-  cudaError_t operator()(const Update& op) const {
+  cudaError_t operator()(const OptimizerUpdate& op) const {
     float* const weights = addresses.at(op.weights);
     return with_update_numbers(op, [&]<class Grad, class Number>(Grad, Number) {
       const Grad* const grads = addresses.at<Grad>(op.grads);
       const UpdateCommons<Number> commons(op, addresses);
-      return with_rule(op, [&]<class Rule>(const Rule& rule, const auto& tensors) {
-        const auto state = arrays_of<Rule>(tensors, addresses);
+      return with_rule(op.step, [&]<class Rule>(const Rule& rule) {
+        const auto state = arrays_of<Rule>(op.state, addresses);
         const bool aligned = are_aligned(weights, grads, commons.rounded_weights) &&
                              std::ranges::all_of(state.arrays, is_aligned);
         return by_packs<4>(op.weights.size(), aligned, update<Rule, Grad, Number>, weights, grads,
@@ -234,8 +233,9 @@ struct Launcher {
                                             .rounded_bias = at<Number>(op.rounded_bias)};
       const bool small = std::max({arrays.out, arrays.in, arrays.n}) < kMaxLinearAdamExtent;
       BARESTEP_REQUIRE(small, "a layer's extents fit in 31 bits");
-      return with_tile_product<Number>(
-          [&]<class Product>(Product) { return fused_update<Product>(arrays, AdamConstants(op)); });
+      return with_tile_product<Number>([&]<class Product>(Product) {
+        return fused_update<Product>(arrays, AdamConstants(op.step));
+      });
     });
   }
 

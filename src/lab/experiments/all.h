@@ -1,6 +1,7 @@
 // The experiments, one file each, and their shared functions.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,11 +64,22 @@ std::span<const std::string_view> account_phases();
 /// The phases that do computation: forward, loss, backward and optimizer.
 std::span<const std::string_view> computing_phases();
 
+/// The seconds by start of the recorded ops that `takes` selects.
+std::vector<double> op_seconds(const Measurement& each,
+                               const std::function<bool(const OpTime& op)>& takes);
+
+/// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
+/// if it has no such op.
+std::string_view pytorch_name(const OpTime& op);
+
 /// The name of a phase in sentences: "exposed communication".
 std::string phase_words(std::string_view phase);
 
 /// The phases of a step as bars, one for each case; `labels` name the cases.
 Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels);
+
+/// The same with a bar for each rank of each case: one rank's account does not show who waits.
+Plot ranks_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels);
 
 /// The share of a phase in the step of a rank, over the starts.
 Estimate share_of(const Measurement& each, std::string_view phase, int rank = 0);

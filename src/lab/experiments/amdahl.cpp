@@ -16,7 +16,9 @@ constexpr double kExercise = 0.3;
 std::vector<Case> amdahl_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int ranks : rank_counts(setting)) {
-    cases.push_back(new_case(setting, ranks_key(ranks), ddp_workload(setting, ranks)));
+    Workload workload = ddp_workload(setting, ranks);
+    workload.config.data.batch_size = setting.scaling_batch_size;
+    cases.push_back(new_case(setting, ranks_key(ranks), workload));
   }
   return cases;
 }
@@ -86,7 +88,8 @@ Findings conclude_amdahl(const Results& results) {
         "Fewer than two of these numbers of ranks have enough cores here, so no serial fraction "
         "can be fitted."};
   }
-  FindingTable table{.title = "Speed-up against Amdahl's law",
+  FindingTable table{.title = fmt::format("Speed-up against Amdahl's law, batch {}",
+                                          results.cases.front().workload().batch_size()),
                      .columns = {"ranks", "mean step", "speed-up", "fitted", "30 % serial", ""}};
   const bool fits = serial.median < 1;
   PlotSeries measured{.name = "measured", .style = SeriesStyle::kMarks};
@@ -102,6 +105,7 @@ Findings conclude_amdahl(const Results& results) {
                           factor_text(amdahl_speed_up(kExercise, ranks)),
                           each.what().beyond_cores ? "beyond the cores, not fitted" : ""});
     measured.points.push_back(plot_point(ranks, speed_up));
+    measured.points.back().is_hollow = each.what().beyond_cores;
     ideal.points.push_back(plot_point(ranks, ranks));
     if (fits) fit.points.push_back(plot_point(ranks, amdahl_speed_up(serial.median, ranks)));
     exercise.points.push_back(plot_point(ranks, amdahl_speed_up(kExercise, ranks)));

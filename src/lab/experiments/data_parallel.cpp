@@ -183,6 +183,7 @@ std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
   for (const int devices : {2, 4}) {
     if (setting.on_gpu && devices > setting.units) continue;
     cases.push_back(new_case(setting, devices_key(devices), several_devices(setting, devices)));
+    cases.back().record_ops = true;
   }
   return cases;
 }

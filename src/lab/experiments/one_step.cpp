@@ -12,32 +12,7 @@
 #include "lab/plots.h"
 
 namespace barestep {
-namespace {
 
-std::vector<Case> profile_cases(const Setting& setting) {
-  Case what = new_case(setting, "profiled", base_workload(setting));
-  what.record_ops = true;
-  return {what};
-}
-
-/// Total seconds of the ops selected by `takes`, by start.
-template <class Take>
-std::vector<double> op_seconds(const Measurement& each, const Take& takes) {
-  std::vector<double> sums;
-  for (const Start& start : each.starts()) {
-    double sum = 0;
-    for (const OpTime& op : start.ops) sum += takes(op) ? op.seconds : 0;
-    sums.push_back(sum);
-  }
-  return sums;
-}
-
-std::vector<double> phase_op_seconds(const Measurement& each, std::string_view phase) {
-  return op_seconds(each, [&](const OpTime& op) { return op.phase == phase; });
-}
-
-/// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
-/// if it has no such op.
 std::string_view pytorch_name(const OpTime& op) {
   static const std::map<std::string_view, std::string_view> names = {
       {"bias_relu", "aten::relu"},
@@ -59,8 +34,21 @@ std::string_view pytorch_name(const OpTime& op) {
       {"reduce_scatter", "c10d::reduce_scatter_"},
       {"all_gather", "c10d::allgather_"}};
   if (op.name == "gemm") return op.phase == "forward" ? "aten::addmm" : "aten::mm";
+  if (op.name.starts_with("Memcpy")) return "aten::copy_";
   const auto found = names.find(op.name);
   return found == names.end() ? "-" : found->second;
+}
+
+namespace {
+
+std::vector<Case> profile_cases(const Setting& setting) {
+  Case what = new_case(setting, "profiled", base_workload(setting));
+  what.record_ops = true;
+  return {what};
+}
+
+std::vector<double> phase_op_seconds(const Measurement& each, std::string_view phase) {
+  return op_seconds(each, [&](const OpTime& op) { return op.phase == phase; });
 }
 
 /// Each op's seconds by start: "gemm, backward of layer 1".
@@ -68,7 +56,9 @@ std::vector<PartSeries> op_series(const Measurement& each) {
   std::vector<PartSeries> series;
   for (const OpTime& op : each.ops()) {
     const std::string layer = op.layer < 0 ? "" : fmt::format(" of layer {}", op.layer);
-    series.push_back({fmt::format("{}, {}{}", op.name, op.phase, layer),
+    // Traces name copies as CUDA does, but without a GPU nothing is copied to a device.
+    const bool is_copy = !each.workload().on_gpu && op.name.starts_with("Memcpy");
+    series.push_back({fmt::format("{}, {}{}", is_copy ? "copy" : op.name, op.phase, layer),
                       op_seconds(each, [&](const OpTime& other) {
                         return other.name == op.name && other.phase == op.phase &&
                                other.layer == op.layer;

@@ -24,6 +24,7 @@ std::vector<Case> delay_cases(const Setting& setting) {
   for (const int delay_ms : kDelaysMs) {
     for (const int ranks : {1, compared_with_one(setting)}) {
       Workload workload = ddp_workload(setting, ranks);
+      workload.config.data.batch_size = setting.scaling_batch_size;
       workload.config.injected.delay_ms = delay_ms;
       cases.push_back(new_case(setting, delay_key(ranks, delay_ms), workload));
     }
@@ -71,7 +72,8 @@ Findings conclude_delay(const Results& results) {
   Findings findings;
   const int ranks = compared_with_one(results.setting);
   const std::string several = counted(ranks, "rank");
-  FindingTable table{.title = fmt::format("Speed-up of {} with a pause before backward", several),
+  FindingTable table{.title = fmt::format("Speed-up of {} with a pause before backward, batch {}",
+                                          several, results.cases.front().workload().batch_size()),
                      .columns = {"pause", "1 rank", several, "speed-up", "lost"}};
   PlotSeries measured{.name = "measured"};
   PlotSeries line{.name = "line", .style = SeriesStyle::kDashed};
@@ -151,7 +153,8 @@ Findings conclude_imbalance(const Results& results) {
                      .columns = {"case", "rank", "mean step", "exposed communication"}};
   for (const Measurement* each : {&balanced, &slow}) {
     for (int rank = 0; rank < each->ranks(); ++rank) {
-      table.rows.push_back({each->what().key, std::to_string(rank), time_text(each->mean_s(rank).median),
+      table.rows.push_back({each->what().key, std::to_string(rank),
+                            time_text(each->mean_s(rank).median),
                             time_text(each->phase_s("reduce", rank))});
     }
   }
@@ -166,7 +169,7 @@ Findings conclude_imbalance(const Results& results) {
                            time_text(estimate_by_round(slow_s, even_s, std::minus<double>())))},
           .comparisons = {cost},
           .tables = {table},
-          .plots = {account_plot(results.cases, {"balanced", "rank 0 slow"})}};
+          .plots = {ranks_plot(results.cases, {"balanced", "rank 0 slow"})}};
 }
 
 const std::vector<std::string> kBucketsMib = {"0.25", "1", "4", "25", "100"};

@@ -142,6 +142,7 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
          time_text(each.mean_s()), factor_text(gain), percent_text(efficiency_of(results, each)),
          time_text(each.phase_s("reduce")), each.what().beyond_cores ? "beyond the cores" : ""});
     measured.points.push_back(plot_point(ranks, gain));
+    measured.points.back().is_hollow = each.what().beyond_cores;
     ideal.points.push_back(plot_point(ranks, ranks));
     labels.push_back(counted(ranks, "rank"));
   }

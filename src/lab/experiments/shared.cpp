@@ -68,25 +68,62 @@ std::string phase_words(std::string_view phase) {
   return found == words.end() ? std::string(phase) : found->second;
 }
 
-Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels) {
-  Plot plot{.title = "Where the time of a step goes",
-            .x_label = "",
-            .y_label = "ms a step",
-            .categories = labels};
+namespace {
+
+/// One bar: the account of a rank of a case.
+struct AccountBar {
+  const Measurement* of;
+  int rank;
+  std::string label;
+};
+
+Plot bars_plot(const std::vector<AccountBar>& bars) {
+  Plot plot{.title = "Where the time of a step goes", .x_label = "", .y_label = "ms a step"};
+  for (const AccountBar& bar : bars) plot.categories.push_back(bar.label);
   for (const std::string_view phase : account_phases()) {
     std::string name = phase_words(phase);
     if (name.starts_with("the ")) name.erase(0, 4);
     PlotSeries series{.name = std::move(name)};
     double most = 0;
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      const double phase_s = std::max(0.0, cases[i].phase_s(phase));
-      most = std::max(most, phase_s / cases[i].mean_s().median);
+    for (std::size_t i = 0; i < bars.size(); ++i) {
+      const AccountBar& bar = bars[i];
+      const double phase_s = std::max(0.0, bar.of->phase_s(phase, bar.rank));
+      most = std::max(most, phase_s / bar.of->mean_s().median);
       series.points.push_back(plot_point(static_cast<double>(i), 1e3 * phase_s));
     }
     constexpr double kNothing = 1e-4;
     if (most > kNothing) plot.series.push_back(std::move(series));
   }
   return plot;
+}
+
+}  // namespace
+
+Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels) {
+  std::vector<AccountBar> bars;
+  for (std::size_t i = 0; i < cases.size(); ++i) bars.push_back({&cases[i], 0, labels.at(i)});
+  return bars_plot(bars);
+}
+
+Plot ranks_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels) {
+  std::vector<AccountBar> bars;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    for (int rank = 0; rank < cases[i].ranks(); ++rank) {
+      bars.push_back({&cases[i], rank, fmt::format("{}: rank {}", labels.at(i), rank)});
+    }
+  }
+  return bars_plot(bars);
+}
+
+std::vector<double> op_seconds(const Measurement& each,
+                               const std::function<bool(const OpTime& op)>& takes) {
+  std::vector<double> sums;
+  for (const Start& start : each.starts()) {
+    double sum = 0;
+    for (const OpTime& op : start.ops) sum += takes(op) ? op.seconds : 0;
+    sums.push_back(sum);
+  }
+  return sums;
 }
 
 Estimate share_of(const Measurement& each, std::string_view phase, int rank) {

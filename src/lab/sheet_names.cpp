@@ -1,0 +1,421 @@
+#include "lab/sheet_names.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <utility>
+
+#include "core/error.h"
+#include "core/text_table.h"
+#include "core/units.h"
+#include "lab/comparison.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+#include "parallel/schemes/data_parallel.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::string_view kSimulated = "simulated.";
+constexpr const char* kNotRun = "not run";
+constexpr std::string_view kNotSimulated = "-";
+
+/// A case with its results.
+struct MeasuredCase {
+  const Results& results;
+  const Measurement& of;
+
+  /// The same work on one rank or device.
+  [[nodiscard]] const Measurement& alone() const {
+    const auto is_alone = [&](const Measurement& each) {
+      const TrainConfig &a = each.workload().config, &b = of.workload().config;
+      return each.workload().ranks == 1 && each.workload().dim() == of.workload().dim() &&
+             each.workload().depth() == of.workload().depth() &&
+             a.data.batch_size == b.data.batch_size && a.injected.delay_ms == b.injected.delay_ms;
+    };
+    const auto found = std::ranges::find_if(results.cases, is_alone);
+    return found == results.cases.end() ? of : *found;
+  }
+
+  [[nodiscard]] Estimate speed_up() const {
+    return results.compare(alone().what().key, of.what().key).speed();
+  }
+};
+
+/// Figures of a case: of its workload alone, or measured and simulated; null if there is none.
+struct CaseFigure {
+  std::string_view name;
+  const char* about;
+  std::string (*of_workload)(const Workload&) = nullptr;
+  std::string (*measured)(const MeasuredCase&) = nullptr;
+  std::string (*simulated)(const SimulatedCase&) = nullptr;
+};
+
+std::string model_of(const Workload& workload) {
+  return fmt::format("{} x {}", workload.dim(), workload.depth());
+}
+
+std::string memory_of(const Workload& workload) {
+  std::vector<std::string> devices;
+  for (const DeviceMemory& each : planned_memory(workload)) {
+    devices.push_back(human_bytes(each.bytes));
+  }
+  return fmt::format("{}", fmt::join(devices, ", "));
+}
+
+std::string split_of(const Workload& workload) {
+  std::vector<std::int64_t> rows;
+  for (const Rows& piece : chunk(workload.batch_size(), workload.ranks))
+    rows.push_back(piece.count);
+  return fmt::format("{}", fmt::join(rows, "/"));
+}
+
+/// "2 cores", "4 ranks on 2 cores", "2 GPUs".
+std::string place_of(const MeasuredCase& each) {
+  const Workload& workload = each.of.workload();
+  const Setting& setting = each.results.setting;
+  const char* const unit = setting.on_gpu ? "GPU" : "core";
+  if (each.of.what().beyond_cores) {
+    return fmt::format("{} on {}", counted(workload.ranks, "rank"), counted(setting.units, unit));
+  }
+  const bool takes_all = !setting.on_gpu && !workload.config.device.threads;
+  return counted(takes_all ? setting.units : workload.ranks, unit);
+}
+
+double share_of_step(const SimulatedCase& each, std::span<const Phase> phases) {
+  double sum = 0;
+  for (const Phase phase : phases) sum += each.step.phase_s[phase];
+  return sum / each.step.step_s;
+}
+
+constexpr std::array kComputing = {Phase::kForward, Phase::kLoss, Phase::kRecompute,
+                                   Phase::kBackward, Phase::kOptimizer};
+constexpr std::array kCommunication = {Phase::kReduce};
+
+double speed_up_of(const SimulatedCase& each) {
+  return each.alone.step_s / each.step.step_s;
+}
+
+using Measured = const MeasuredCase&;
+using Simulated = const SimulatedCase&;
+
+const std::vector<CaseFigure>& times_of_cases() {
+  static const std::vector<CaseFigure> all = {
+      {.name = "time",
+       .about = "a step, the mean of the steady ones, with its unit",
+       .measured = [](Measured each) { return time_text(each.of.mean_s()); },
+       .simulated = [](Simulated each) { return time_text(each.step.step_s); }},
+      {.name = "seconds",
+       .about = "the same in seconds, without the unit",
+       .measured = [](Measured each) { return seconds_text(each.of.mean_s()); },
+       .simulated = [](Simulated each) { return seconds_text(each.step.step_s); }},
+      {.name = "samples-per-s",
+       .about = "throughput",
+       .measured = [](Measured each) { return number_text(each.of.samples_per_s().median); },
+       .simulated =
+           [](Simulated each) {
+             return number_text(static_cast<double>(each.workload.step_samples()) /
+                                each.step.step_s);
+           }},
+      {.name = "total-seconds",
+       .about = "all steps of a start, warm-up included, in seconds without the unit",
+       .measured = [](Measured each) { return seconds_text(median(each.of.total_s_by_start())); },
+       .simulated =
+           [](Simulated each) {
+             return seconds_text(static_cast<double>(each.workload.steps()) * each.step.step_s);
+           }},
+      {.name = "deviation",
+       .about = "standard deviation of the steps of a start, and divided by their mean",
+       .measured =
+           [](Measured each) {
+             return fmt::format("{} ({})", time_text(median(each.of.deviation_s_by_start())),
+                                percent_text(median(each.of.variation_by_start())));
+           }},
+      {.name = "p95",
+       .about = "95th percentile of the steps",
+       .measured = [](Measured each) { return time_text(each.of.p95_s()); }},
+  };
+  return all;
+}
+
+const std::vector<CaseFigure>& shares_of_cases() {
+  static const std::vector<CaseFigure> all = {
+      {.name = "speed-up",
+       .about = "against the same work on one rank or device",
+       .measured = [](Measured each) { return factor_text(each.speed_up()); },
+       .simulated = [](Simulated each) { return factor_text(speed_up_of(each)); }},
+      {.name = "efficiency",
+       .about = "speed-up divided by ranks or devices",
+       .measured =
+           [](Measured each) {
+             return percent_text(each.speed_up().median / each.of.workload().ranks);
+           },
+       .simulated =
+           [](Simulated each) { return percent_text(speed_up_of(each) / each.workload.ranks); }},
+      {.name = "exposed",
+       .about = "communication that the step waits for, and its share of the step",
+       .measured =
+           [](Measured each) {
+             return fmt::format("{} ({})", time_text(each.of.phase_s("reduce")),
+                                percent_text(share_of(each.of, "reduce").median));
+           },
+       .simulated =
+           [](Simulated each) {
+             return fmt::format("{} ({})", time_text(each.step.phase_s[Phase::kReduce]),
+                                percent_text(share_of_step(each, kCommunication)));
+           }},
+      {.name = "computes",
+       .about = "share of a step in which rank 0 or device 0 computes",
+       .measured =
+           [](Measured each) {
+             return percent_text(estimate_of(each.of.share_by_start(computing_phases())));
+           },
+       .simulated = [](Simulated each) { return percent_text(share_of_step(each, kComputing)); }},
+      {.name = "ran-on", .about = "cores or GPUs", .measured = place_of},
+      {.name = "model", .about = "width x layers", .of_workload = model_of},
+      {.name = "memory", .about = "planned memory of each device", .of_workload = memory_of},
+      {.name = "split", .about = "rows of each device", .of_workload = split_of},
+      {.name = "batch",
+       .about = "samples of a step, all ranks together",
+       .of_workload =
+           [](const Workload& workload) { return std::to_string(workload.batch_size()); }},
+      {.name = "command",
+       .about = "the command of a start",
+       .of_workload = [](const Workload& workload) { return command_line_of(workload); }},
+  };
+  return all;
+}
+
+std::vector<const CaseFigure*> case_figures() {
+  std::vector<const CaseFigure*> all;
+  for (const auto* const part : {&times_of_cases(), &shares_of_cases()}) {
+    for (const CaseFigure& each : *part) all.push_back(&each);
+  }
+  return all;
+}
+
+/// The numbers of ranks of a case are those of the course, or two.
+std::vector<Setting> sheet_settings(bool on_gpu) {
+  constexpr int kUnits = 8;
+  Setting two = new_setting(false, on_gpu, kUnits), four = two;
+  four.ranks = {1, 2, 4};
+  return {two, four};
+}
+
+/// The case of an experiment under such a setting.
+std::optional<Case> case_of(const Experiment& experiment, std::string_view key, bool on_gpu) {
+  for (const Setting& setting : sheet_settings(on_gpu)) {
+    for (Case& each : experiment.cases(setting)) {
+      if (each.key == key) return std::move(each);
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> case_keys(const Experiment& experiment) {
+  std::vector<std::string> keys;
+  for (const Setting& setting : sheet_settings(false)) {
+    for (const Case& each : experiment.cases(setting)) {
+      if (std::ranges::find(keys, each.key) == keys.end()) keys.push_back(each.key);
+    }
+  }
+  return keys;
+}
+
+const Experiment* experiment_named(std::string_view name) {
+  const auto found = std::ranges::find_if(
+      experiments(), [&](const Experiment& each) { return name == each.name; });
+  return found == experiments().end() ? nullptr : &*found;
+}
+
+std::string measured_text(const SheetRuns& runs, const Experiment& experiment,
+                          const std::string& key, const CaseFigure& figure) {
+  const Results& results = runs.of(experiment.name);
+  const auto found = std::ranges::find_if(
+      results.cases, [&](const Measurement& each) { return each.what().key == key; });
+  if (found == results.cases.end()) return kNotRun;
+  if (figure.of_workload != nullptr) return figure.of_workload(found->workload());
+  return figure.measured({results, *found});
+}
+
+std::string simulated_text(const SheetRuns& runs, const Case& what, const CaseFigure& figure) {
+  if (figure.of_workload != nullptr) return figure.of_workload(what.workload);
+  const std::optional<SimulatedCase> found = runs.simulated(what.workload);
+  return found ? figure.simulated(*found) : std::string(kNotSimulated);
+}
+
+/// A figure of a case; `rest` is what follows the experiment's name.
+std::optional<SheetName> figure_name(const Experiment& experiment, std::string_view rest,
+                                     bool is_simulated) {
+  const std::size_t dot = rest.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string key(rest.substr(0, dot));
+  for (const CaseFigure* const each : case_figures()) {
+    if (each->name != rest.substr(dot + 1)) continue;
+    if (is_simulated && each->simulated == nullptr && each->of_workload == nullptr) break;
+    const std::optional<Case> what = case_of(experiment, key, is_simulated);
+    if (!what) break;
+    if (is_simulated) {
+      return SheetName{
+          .text = [=](const SheetRuns& runs) { return simulated_text(runs, *what, *each); }};
+    }
+    return SheetName{.experiments = {experiment.name},
+                     .text = [=, &experiment](const SheetRuns& runs) {
+                       return measured_text(runs, experiment, key, *each);
+                     }};
+  }
+  return std::nullopt;
+}
+
+/// The parts of an experiment's findings by kind and number.
+struct FindingKind {
+  std::string_view name;
+  std::string (*text)(const ReportSection& section, std::size_t place);
+  bool is_note = false;
+};
+
+template <class T>
+std::string finding_at(const std::vector<T>& all, std::size_t place,
+                       const std::function<std::string(const T&)>& text) {
+  return place < all.size() ? text(all[place]) : "This was not measured.";
+}
+
+constexpr std::array<FindingKind, 4> kFindingKinds = {{
+    {"answer",
+     [](const ReportSection& section, std::size_t place) -> std::string {
+       if (!section.verdict.empty()) return invalid_line(section);
+       return finding_at<std::string>(section.findings.sentences, place, std::identity());
+     }},
+    {"fact",
+     [](const ReportSection& section, std::size_t place) -> std::string {
+       return finding_at<std::string>(section.findings.facts, place, std::identity());
+     }},
+    {"table",
+     [](const ReportSection& section, std::size_t place) -> std::string {
+       return finding_at<FindingTable>(section.findings.tables, place, markdown_table);
+     }},
+    {"plot",
+     [](const ReportSection& section, std::size_t place) -> std::string {
+       return finding_at<Plot>(section.findings.plots, place, [&](const Plot& plot) {
+         return fmt::format("![{}]({})", plot.title, plot_file(section.experiment->name, place));
+       });
+     },
+     true},
+}};
+
+std::optional<SheetName> finding_name(const Experiment& experiment, std::string_view rest) {
+  for (const FindingKind& kind : kFindingKinds) {
+    for (std::size_t place = 0; place < 9; ++place) {
+      const std::string name =
+          place == 0 ? std::string(kind.name) : fmt::format("{}-{}", kind.name, place + 1);
+      if (rest != name) continue;
+      return SheetName{.experiments = {experiment.name},
+                       .text =
+                           [=, &kind, &experiment](const SheetRuns& runs) {
+                             return kind.text(runs.section(experiment.name), place);
+                           },
+                       .is_note = kind.is_note};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Setting SheetRuns::setting() const {
+  return report_.sections.empty() ? Setting{} : report_.sections.front().results.setting;
+}
+
+const ReportSection& SheetRuns::section(std::string_view experiment) const {
+  const auto found = std::ranges::find_if(report_.sections, [&](const ReportSection& each) {
+    return experiment == each.experiment->name;
+  });
+  BARESTEP_REQUIRE(found != report_.sections.end(),
+                   "a sheet asks for an experiment that was not measured");
+  return *found;
+}
+
+const Results& SheetRuns::of(std::string_view experiment) const {
+  return section(experiment).results;
+}
+
+std::string SheetRuns::concluded(
+    std::string_view experiment,
+    const std::function<std::string(const Results& results)>& conclude) const {
+  const ReportSection& found = section(experiment);
+  return found.verdict.empty() ? conclude(found.results) : invalid_line(found);
+}
+
+std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) const {
+  if (workload.ranks > gpus_.most_ranks()) return std::nullopt;
+  const auto step_of = [&](const Workload& each) {
+    const std::string line = command_line_of(each);
+    const auto found = steps_.find(line);
+    if (found != steps_.end()) return found->second;
+    return steps_.emplace(line, predicted_run(each, gpus_)).first->second;
+  };
+  Workload alone = workload;
+  alone.trainer = TrainerKind::kSingle;
+  alone.ranks = 1;
+  alone.config.device.devices.clear();
+  alone.config.injected.slow_rank.reset();
+  return SimulatedCase{workload, step_of(workload), step_of(alone)};
+}
+
+std::optional<SheetName> sheet_name(std::string_view name) {
+  for (const SheetName& each : sheet_answers()) {
+    if (each.name == name) return each;
+  }
+  const bool is_simulated = name.starts_with(kSimulated);
+  if (is_simulated) name.remove_prefix(kSimulated.size());
+  const std::size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const Experiment* const experiment = experiment_named(name.substr(0, dot));
+  if (experiment == nullptr) return std::nullopt;
+  const std::string_view rest = name.substr(dot + 1);
+  if (auto figure = figure_name(*experiment, rest, is_simulated)) return figure;
+  return is_simulated ? std::nullopt : finding_name(*experiment, rest);
+}
+
+std::string nearest_sheet_name(std::string_view name) {
+  std::vector<std::string> all;
+  for (const SheetName& each : sheet_answers()) all.push_back(each.name);
+  for (const Experiment& experiment : experiments()) {
+    for (const FindingKind& kind : kFindingKinds) {
+      all.push_back(fmt::format("{}.{}", experiment.name, kind.name));
+    }
+    for (const std::string& key : case_keys(experiment)) {
+      for (const CaseFigure* const each : case_figures()) {
+        all.push_back(fmt::format("{}.{}.{}", experiment.name, key, each->name));
+        all.push_back(std::string(kSimulated) + all.back());
+      }
+    }
+  }
+  const std::vector<std::string_view> views(all.begin(), all.end());
+  return std::string(nearest(name, views));
+}
+
+std::string sheet_names_text() {
+  TextTable answers({{"name"}, {"what it stands for"}});
+  for (const SheetName& each : sheet_answers()) answers.add_row({each.name, each.about});
+  TextTable figures({{"figure"}, {"what it stands for"}});
+  for (const CaseFigure* const each : case_figures()) {
+    figures.add_row({std::string(each->name), each->about});
+  }
+  TextTable cases({{"experiment"}, {"cases"}});
+  for (const Experiment& each : experiments()) {
+    if (each.needs_pytorch) continue;
+    cases.add_row({each.name, fmt::format("{}", fmt::join(case_keys(each), ", "))});
+  }
+  return fmt::format(
+      "In a sheet, {{{{name}}}} stands for a sentence, and {{{{EXPERIMENT.CASE.FIGURE}}}} for a "
+      "figure:\n\n{}\nOf every experiment: answer, answer-2, ... (its sentences), fact, table and "
+      "plot.\n\nFigures of cases; {{{{simulated.EXPERIMENT.CASE.FIGURE}}}} is that of the GPUs of "
+      "--machine:\n\n{}\n{}",
+      answers.text(2), figures.text(2), cases.text(2));
+}
+
+}  // namespace barestep
