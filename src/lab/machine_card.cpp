@@ -94,16 +94,16 @@ constexpr double kMostContention = 1e6;
 constexpr std::int64_t kMostMultiprocessors = 1 << 20;
 
 /// Bytes that cross each link of a ring, as a multiple of the payload.
-double bus_factor(Exchange exchange, int ranks) {
+double bus_factor(ExchangeKind exchange, int ranks) {
   const double others = number(ranks - 1) / ranks;
   switch (exchange) {
-    case Exchange::kAllReduce:
+    case ExchangeKind::kAllReduce:
       return 2 * others;
-    case Exchange::kReduceScatter:
-    case Exchange::kAllGather:
+    case ExchangeKind::kReduceScatter:
+    case ExchangeKind::kAllGather:
       return others;
-    case Exchange::kBroadcast:
-    case Exchange::kReduce:
+    case ExchangeKind::kBroadcast:
+    case ExchangeKind::kReduce:
       break;
   }
   return 1;
@@ -142,7 +142,7 @@ std::vector<std::pair<double, double>> points_of(const JsonValue& table) {
   return points;
 }
 
-std::string value_of(Exchange exchange, const ExchangeTable& table) {
+std::string value_of(ExchangeKind exchange, const ExchangeTable& table) {
   const auto bus_text = [&](const std::pair<double, double>& point) {
     const auto& [bytes, seconds] = point;
     return fmt::format("{} on the bus with {}",
@@ -186,10 +186,10 @@ class CardReader {
       if (has(group, name)) *to = rate(group, name, "B/s");
     }
     for (std::size_t i = 0; i < rates.tables.size(); ++i) {
-      const auto exchange = static_cast<Exchange>(i);
+      const auto exchange = static_cast<ExchangeKind>(i);
       rates.tables[exchange] = tables(group, std::string(name_of(exchange)), exchange);
     }
-    rates.ring = tables(group, "ring", Exchange::kAllReduce);
+    rates.ring = tables(group, "ring", ExchangeKind::kAllReduce);
     return rates;
   }
 
@@ -207,7 +207,7 @@ class CardReader {
 
  private:
   /// For one rank count, for several, or none.
-  ExchangeTables tables(const char* group, const std::string& name, Exchange exchange) {
+  ExchangeTables tables(const char* group, const std::string& name, ExchangeKind exchange) {
     ExchangeTables all;
     if (!has(group, name.c_str())) return all;
     const JsonValue from = card_.at(group).at(name.c_str());
@@ -264,7 +264,7 @@ void state_load(const MachineLoad& load, const std::string& source,
     state(op, fmt::format("{} to {}, by size", rate_text(least, unit), rate_text(most, unit)));
   }
   if (load.all_reduce.empty()) return;
-  state("all_reduce", value_of(Exchange::kAllReduce, {load.ranks, load.all_reduce}));
+  state("all_reduce", value_of(ExchangeKind::kAllReduce, {load.ranks, load.all_reduce}));
   state("contention", fmt::format("{:.2f}x", load.contention));
 }
 
@@ -321,7 +321,7 @@ struct Group {
   /// Of any kind: rank counts and sizes that were not measured follow it.
   [[nodiscard]] const ExchangeTable& longest_table() const {
     return *std::ranges::max_element(
-        rates.tables[Exchange::kAllReduce], {},
+        rates.tables[ExchangeKind::kAllReduce], {},
         [](const ExchangeTable& each) { return each.seconds_by_bytes.size(); });
   }
 };
@@ -333,16 +333,16 @@ Group group_of(const MachineCard& card, int ranks) {
   return {rates, ranks, in_node ? 1 : std::max(nodes, 2)};
 }
 
-double latency_s(const Group& group, Exchange exchange) {
+double latency_s(const Group& group, ExchangeKind exchange) {
   const double hops = group.nodes == 1 ? group.ranks - 1 : std::log2(group.nodes);
   return group.rates.latency_s +
-         group.rates.hop_s * hops * (exchange == Exchange::kAllReduce ? 2 : 1);
+         group.rates.hop_s * hops * (exchange == ExchangeKind::kAllReduce ? 2 : 1);
 }
 
 /// One table of times of a kind of exchange.
 class Bandwidths {
  public:
-  Bandwidths(const MachineCard& card, Exchange exchange, const ExchangeTable& table)
+  Bandwidths(const MachineCard& card, ExchangeKind exchange, const ExchangeTable& table)
       : exchange_(exchange),
         table_(table),
         latency_s_(latency_s(group_of(card, table.ranks), exchange)) {}
@@ -368,19 +368,19 @@ class Bandwidths {
   }
 
  private:
-  Exchange exchange_;
+  ExchangeKind exchange_;
   const ExchangeTable& table_;
   double latency_s_;
 };
 
-double bandwidth(const MachineCard& card, const Group& group, Exchange exchange, double bytes) {
-  const Bandwidths longest(card, Exchange::kAllReduce, group.longest_table());
+double bandwidth(const MachineCard& card, const Group& group, ExchangeKind exchange, double bytes) {
+  const Bandwidths longest(card, ExchangeKind::kAllReduce, group.longest_table());
   const ExchangeTables& tables = group.rates.tables_of(exchange);
   // A ring's tables are of all-reduces.
   const bool is_own = &tables == &group.rates.tables[exchange];
   std::map<double, double> log_bandwidths;
   for (const ExchangeTable& table : tables) {
-    const Bandwidths of_table(card, is_own ? exchange : Exchange::kAllReduce, table);
+    const Bandwidths of_table(card, is_own ? exchange : ExchangeKind::kAllReduce, table);
     log_bandwidths[std::log(table.ranks)] = std::log(of_table.at(bytes, longest));
   }
   return std::exp(interpolated(log_bandwidths, std::log(group.ranks)));
@@ -404,7 +404,7 @@ json figure(double value, const char* source) {
 json json_of(const LinkRates& rates, const char* source) {
   json all = {{"latency_s", figure(rates.latency_s, source)},
               {"hop_s", figure(rates.hop_s, source)}};
-  for (const ExchangeTable& table : rates.tables[Exchange::kAllReduce]) {
+  for (const ExchangeTable& table : rates.tables[ExchangeKind::kAllReduce]) {
     all["all_reduce"].push_back(
         {{"ranks", table.ranks}, {"source", source}, {"points", table.seconds_by_bytes}});
   }
@@ -431,18 +431,18 @@ std::filesystem::path file_of_card(const std::string& name) {
 
 }  // namespace
 
-Exchange exchange_of(const Collective& collective) {
-  return std::visit(Overloaded{[](const AllReduce&) { return Exchange::kAllReduce; },
-                               [](const Broadcast&) { return Exchange::kBroadcast; },
-                               [](const Reduce&) { return Exchange::kReduce; },
-                               [](const ReduceScatter&) { return Exchange::kReduceScatter; },
-                               [](const AllGather&) { return Exchange::kAllGather; }},
+ExchangeKind exchange_kind_of(const Collective& collective) {
+  return std::visit(Overloaded{[](const AllReduce&) { return ExchangeKind::kAllReduce; },
+                               [](const Broadcast&) { return ExchangeKind::kBroadcast; },
+                               [](const Reduce&) { return ExchangeKind::kReduce; },
+                               [](const ReduceScatter&) { return ExchangeKind::kReduceScatter; },
+                               [](const AllGather&) { return ExchangeKind::kAllGather; }},
                     collective);
 }
 
-const ExchangeTables& LinkRates::tables_of(Exchange exchange) const {
+const ExchangeTables& LinkRates::tables_of(ExchangeKind exchange) const {
   if (!tables[exchange].empty()) return tables[exchange];
-  return ring.empty() ? tables[Exchange::kAllReduce] : ring;
+  return ring.empty() ? tables[ExchangeKind::kAllReduce] : ring;
 }
 
 int MachineCard::most_ranks() const {
@@ -530,12 +530,13 @@ void read_measured(const JsonValue& from, MachineLoad& load) {
   if (from.has("all_reduce")) load.all_reduce = points_of(from.at("all_reduce"));
 }
 
-double exchange_s(const MachineCard& card, Exchange exchange, double bytes, int ranks) {
+double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
   if (ranks <= 1) return 0;
   const double factor = bus_factor(exchange, ranks);
   for (const MachineLoad& load : card.loads) {
     if (load.ranks != ranks || load.all_reduce.empty()) continue;
-    return seconds_at(load.all_reduce, bytes) * factor / bus_factor(Exchange::kAllReduce, ranks);
+    return seconds_at(load.all_reduce, bytes) * factor /
+           bus_factor(ExchangeKind::kAllReduce, ranks);
   }
   const Group group = group_of(card, ranks);
   if (!group.rates.is_known()) return 0;
@@ -543,15 +544,15 @@ double exchange_s(const MachineCard& card, Exchange exchange, double bytes, int 
 }
 
 double all_reduce_s(const MachineCard& card, double bytes, int ranks) {
-  return exchange_s(card, Exchange::kAllReduce, bytes, ranks);
+  return exchange_s(card, ExchangeKind::kAllReduce, bytes, ranks);
 }
 
-double bus_bandwidth(const MachineCard& card, Exchange exchange, double bytes, int ranks) {
+double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
   const double seconds = exchange_s(card, exchange, bytes, ranks);
   return seconds > 0 ? bytes * bus_factor(exchange, ranks) / seconds : 0;
 }
 
-double link_bytes(const MachineCard& card, Exchange exchange, double bytes, int ranks) {
+double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
   if (ranks <= 1) return 0;
   const Group group = group_of(card, ranks);
   bool in_switches = false;
@@ -566,7 +567,7 @@ double link_bytes(const MachineCard& card, Exchange exchange, double bytes, int 
 
 double copy_s(const MachineCard& card, double bytes) {
   if (card.node.copy_bytes_per_s > 0) return card.launch_s + bytes / card.node.copy_bytes_per_s;
-  return exchange_s(card, Exchange::kBroadcast, bytes, 2);
+  return exchange_s(card, ExchangeKind::kBroadcast, bytes, 2);
 }
 
 std::string rate_text(double per_s, std::string_view unit) {

@@ -17,12 +17,12 @@
 namespace barestep {
 
 /// What ranks do together; each kind sends different bytes over their links.
-enum class Exchange { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce };
+enum class ExchangeKind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce };
 template <>
-inline constexpr std::string_view kNamesOf<Exchange>[] = {"all_reduce", "reduce_scatter",
-                                                          "all_gather", "broadcast", "reduce"};
+inline constexpr std::string_view kNamesOf<ExchangeKind>[] = {"all_reduce", "reduce_scatter",
+                                                              "all_gather", "broadcast", "reduce"};
 
-Exchange exchange_of(const Collective& collective);
+ExchangeKind exchange_kind_of(const Collective& collective);
 
 /// The properties that an op's rate depends on.
 struct OpSize {
@@ -68,13 +68,13 @@ struct LinkRates {
   double kernel_slowdown = 1;
   double link_bytes_per_s = 0;  // of a device's link in one direction, data sheet; 0: unknown
   double copy_bytes_per_s = 0;  // of a copy from one device to another; 0: unknown
-  EnumArray<Exchange, ExchangeTables> tables{};
+  EnumArray<ExchangeKind, ExchangeTables> tables{};
   ExchangeTables ring{};  // all-reduces by a ring; empty: those in `tables` are rings
 
   /// Those of its kind. A kind without any follows the ring's: a ring moves as many bytes per
   /// second on each link whatever the exchange.
-  [[nodiscard]] const ExchangeTables& tables_of(Exchange exchange) const;
-  [[nodiscard]] bool is_known() const { return !tables[Exchange::kAllReduce].empty(); }
+  [[nodiscard]] const ExchangeTables& tables_of(ExchangeKind exchange) const;
+  [[nodiscard]] bool is_known() const { return !tables[ExchangeKind::kAllReduce].empty(); }
 };
 
 /// The rates of one of `ranks` processes or devices while all of them work, each with `threads`
@@ -154,17 +154,17 @@ std::vector<std::string> card_names();
 /// bandwidth fits both small and large messages, or both few and many ranks. Outside its sizes, a
 /// table follows the card's table with the most sizes, in proportion. At a table's own sizes and
 /// ranks, the result is the table's. On a card without tables it is 0.
-double exchange_s(const MachineCard& card, Exchange exchange, double bytes, int ranks);
+double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
 double all_reduce_s(const MachineCard& card, double bytes, int ranks);
 
 /// Bytes per second on the bus, as nccl-tests counts them: the bytes on the bus in the time above.
-double bus_bandwidth(const MachineCard& card, Exchange exchange, double bytes, int ranks);
+double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
 
 /// Bytes that cross a device's link in one direction during the exchange. In a ring they are the
 /// bytes on the bus. An all-reduce in the switches sends every rank's message once, and one rank's
 /// share of the sum. Between nodes, each device's link to the network carries an equal part of what
 /// leaves its node.
-double link_bytes(const MachineCard& card, Exchange exchange, double bytes, int ranks);
+double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
 
 /// Seconds of a copy from one device to another of its node.
 double copy_s(const MachineCard& card, double bytes);

@@ -471,7 +471,7 @@ void summarise(MachineCard& card) {
   card.host_s = first.host_s;
   for (const MachineLoad& load : card.loads) {
     if (load.all_reduce.empty()) continue;
-    card.node.tables[Exchange::kAllReduce].push_back({load.ranks, load.all_reduce});
+    card.node.tables[ExchangeKind::kAllReduce].push_back({load.ranks, load.all_reduce});
     card.node.latency_s = load.all_reduce.front().second;
   }
 }

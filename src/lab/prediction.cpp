@@ -249,20 +249,20 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
 }
 
 /// The bytes of a step's largest exchange of each kind.
-std::map<Exchange, double> largest_exchanges(const Program& step) {
-  std::map<Exchange, double> largest;
+std::map<ExchangeKind, double> largest_exchanges(const Program& step) {
+  std::map<ExchangeKind, double> largest;
   for (const Node& node : step.nodes()) {
     const auto* collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
-    double& most = largest[exchange_of(*collective)];
+    double& most = largest[exchange_kind_of(*collective)];
     most = std::max(most, static_cast<double>(cost_of(node.op).message_bytes));
   }
   return largest;
 }
 
 /// The bus bandwidth is highest for the largest size in any of the kind's tables.
-std::vector<std::string> communication_row(const MachineCard& card, int ranks, Exchange exchange,
-                                           double bytes) {
+std::vector<std::string> communication_row(const MachineCard& card, int ranks,
+                                           ExchangeKind exchange, double bytes) {
   const LinkRates& links = card.links_of(ranks);
   double most = 0;
   for (const ExchangeTable& table : links.tables_of(exchange)) {

@@ -256,7 +256,8 @@ double collective_s(const Collective& collective, const MachineCard& card, int r
   if (tensors.size() > 1 && !card.on_gpu) {
     return in_memory_s(collective, tensors.front(), tensors.size(), card, load);
   }
-  return exchange_s(card, exchange_of(collective), static_cast<double>(tensors.front().bytes()),
+  return exchange_s(card, exchange_kind_of(collective),
+                    static_cast<double>(tensors.front().bytes()),
                     std::max(static_cast<int>(tensors.size()), ranks));
 }
 

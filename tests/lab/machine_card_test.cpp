@@ -33,7 +33,7 @@ TEST(MachineCards, HaveABusBandwidthForEachRankCount) {
   const MachineCard h200 = load_card("h200-nvlink");
   constexpr double kGib = 1 << 30;
   const auto gb_per_s = [&](double bytes, int ranks) {
-    return bus_bandwidth(h200, Exchange::kAllReduce, bytes, ranks) / 1e9;
+    return bus_bandwidth(h200, ExchangeKind::kAllReduce, bytes, ranks) / 1e9;
   };
   for (const auto& [ranks, published] :
        {std::pair{4, 363.3}, {5, 414.2}, {6, 435.6}, {7, 460.0}, {8, 473.1}}) {
@@ -48,10 +48,10 @@ TEST(MachineCards, HaveABusBandwidthForEachRankCount) {
 
 TEST(MachineCards, InterpolateBetweenRankCounts) {
   MachineCard card{.name = "made up", .node_ranks = 8};
-  card.node.tables[Exchange::kAllReduce] = {{2, {{1e9, 1e9 / 100e9}}},
-                                            {8, {{1e6, 1.75e6 / 50e9}, {1e9, 1.75e9 / 400e9}}}};
+  card.node.tables[ExchangeKind::kAllReduce] = {{2, {{1e9, 1e9 / 100e9}}},
+                                                {8, {{1e6, 1.75e6 / 50e9}, {1e9, 1.75e9 / 400e9}}}};
   const auto bandwidth = [&](double bytes, int ranks) {
-    return bus_bandwidth(card, Exchange::kAllReduce, bytes, ranks);
+    return bus_bandwidth(card, ExchangeKind::kAllReduce, bytes, ranks);
   };
   EXPECT_NEAR(bandwidth(1e9, 2), 100e9, 1);
   EXPECT_NEAR(bandwidth(1e9, 4), 200e9, 1e3) << "half-way, in logarithms";
@@ -64,29 +64,29 @@ TEST(MachineCards, InterpolateBetweenRankCounts) {
 TEST(MachineCards, HaveARateForEachKindOfExchange) {
   const MachineCard h200 = load_card("h200-nvlink");
   constexpr double kGib = 1 << 30;
-  const auto gb_per_s = [&](Exchange exchange, double bytes, int ranks) {
+  const auto gb_per_s = [&](ExchangeKind exchange, double bytes, int ranks) {
     return bus_bandwidth(h200, exchange, bytes, ranks) / 1e9;
   };
-  EXPECT_NEAR(gb_per_s(Exchange::kAllGather, 16 * kGib, 8), 361.4, 0.1);
-  EXPECT_NEAR(gb_per_s(Exchange::kReduceScatter, 16 * kGib, 8), 362.9, 0.1);
-  for (const Exchange exchange : {Exchange::kBroadcast, Exchange::kReduce}) {
+  EXPECT_NEAR(gb_per_s(ExchangeKind::kAllGather, 16 * kGib, 8), 361.4, 0.1);
+  EXPECT_NEAR(gb_per_s(ExchangeKind::kReduceScatter, 16 * kGib, 8), 362.9, 0.1);
+  for (const ExchangeKind exchange : {ExchangeKind::kBroadcast, ExchangeKind::kReduce}) {
     EXPECT_NEAR(gb_per_s(exchange, 8 * kGib, 8), 365.6, 0.2);
     EXPECT_NEAR(gb_per_s(exchange, 8 * kGib, 2), 363.3, 0.2);
     // Every byte crosses the link to a second GPU, so it takes as long as the sum of two.
     EXPECT_NEAR(exchange_s(h200, exchange, kGib, 2), all_reduce_s(h200, kGib, 2), 5e-6);
   }
   EXPECT_NEAR(copy_s(h200, 376e9), 1, 1e-5);
-  EXPECT_EQ(exchange_s(h200, Exchange::kReduce, kGib, 1), 0);
+  EXPECT_EQ(exchange_s(h200, ExchangeKind::kReduce, kGib, 1), 0);
 }
 
 /// Another kind takes the share of an all-reduce that its bytes are.
 TEST(MachineCards, DeriveOtherKindsFromMeasuredAllReduces) {
   MachineCard card{.name = "four cores", .on_gpu = false};
   card.loads = {{.ranks = 4, .all_reduce = {{8, 1e-3}, {16, 3e-3}}}};
-  EXPECT_DOUBLE_EQ(exchange_s(card, Exchange::kAllReduce, 12, 4), 2e-3);
-  EXPECT_DOUBLE_EQ(exchange_s(card, Exchange::kReduceScatter, 12, 4), 1e-3);
-  EXPECT_DOUBLE_EQ(exchange_s(card, Exchange::kAllGather, 12, 4), 1e-3);
-  EXPECT_DOUBLE_EQ(exchange_s(card, Exchange::kBroadcast, 12, 4), 2e-3 / 1.5);
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kAllReduce, 12, 4), 2e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kReduceScatter, 12, 4), 1e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kAllGather, 12, 4), 1e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kBroadcast, 12, 4), 2e-3 / 1.5);
 }
 
 TEST(MachineCards, TakeLongerForMoreBytes) {
@@ -196,6 +196,22 @@ TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
   refused("see src/lab/cards");
 }
 
+// As cards were before they had rates of links, copies and other exchanges than all-reduces.
+TEST_F(CardFiles, NeedNoRatesButThoseOfAllReduces) {
+  json old = json::parse(read_file(BARESTEP_CARDS "/h200-nvlink.json"));
+  for (const char* each :
+       {"link_bytes_per_s", "copy_bytes_per_s", "ring", "reduce_scatter", "all_gather"}) {
+    ASSERT_EQ(old["node"].erase(each), 1U) << each;
+  }
+  for (json& table : old["node"]["all_reduce"]) table.erase("algorithm");
+  const MachineCard card = load_card(file("card.json", old.dump()).string());
+  const MachineCard whole = load_card("h200-nvlink");
+  EXPECT_EQ(all_reduce_s(card, 1e9, 8), all_reduce_s(whole, 1e9, 8));
+  EXPECT_NEAR(exchange_s(card, ExchangeKind::kReduce, 8.0 * (1 << 30), 4),
+              8.0 * (1 << 30) / 363.3e9, 1e-4);
+  EXPECT_NEAR(copy_s(card, 1 << 30), exchange_s(whole, ExchangeKind::kBroadcast, 1 << 30, 2), 1e-5);
+}
+
 TEST_F(CardFiles, AreReadOnlyWhereTheyAreRegularAndShallow) {
   const auto fifo = folder() / "fifo.json";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
@@ -226,7 +242,8 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
   card.loads = {
       {.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = {{"copy", 1, 64, 1e9}}},
       {.ranks = 2, .rates = {{"copy", 1, 64, 1e9}}, .all_reduce = {{4, 1e-9}, {8, 1e-3}}}};
-  card.node.tables[Exchange::kAllReduce] = {{2, card.loads.back().all_reduce}, {4, {{8, 1e-3}}}};
+  card.node.tables[ExchangeKind::kAllReduce] = {{2, card.loads.back().all_reduce},
+                                                {4, {{8, 1e-3}}}};
   const MachineCard read = load_card(file("card.json", json_of(card)).string());
   EXPECT_EQ(json_of(read), json_of(card));
   const auto stated = [&](const std::string& name) {

@@ -138,7 +138,7 @@ MachineCard two_cores() {
                  .host_s = 2e-3,
                  .rates = rates(50e9),
                  .all_reduce = {{4, 1e-9}, {1 << 20, 1e-3}, {4 << 20, 4e-3}}}};
-  card.node.tables[Exchange::kAllReduce] = {{2, card.loads.back().all_reduce}};
+  card.node.tables[ExchangeKind::kAllReduce] = {{2, card.loads.back().all_reduce}};
   return card;
 }
 
@@ -435,20 +435,20 @@ const std::map<std::string, LinkPeaks> kLinkPeaks = {
 
 /// Bytes that cross the busiest link in one direction, at least, by every algorithm that NCCL has
 /// for the card.
-double least_on_link(const std::string& card, Exchange exchange, double bytes, int ranks) {
+double least_on_link(const std::string& card, ExchangeKind exchange, double bytes, int ranks) {
   const double n = ranks;
   const bool adds_in_switches = card.starts_with('h') && ranks > 4;
-  const std::map<Exchange, double> factors = {
-      {Exchange::kAllReduce, adds_in_switches ? (n + 1) / n : 2 * (n - 1) / n},
-      {Exchange::kReduceScatter, (n - 1) / n},
-      {Exchange::kAllGather, (n - 1) / n},
-      {Exchange::kBroadcast, 1},
-      {Exchange::kReduce, 1}};
+  const std::map<ExchangeKind, double> factors = {
+      {ExchangeKind::kAllReduce, adds_in_switches ? (n + 1) / n : 2 * (n - 1) / n},
+      {ExchangeKind::kReduceScatter, (n - 1) / n},
+      {ExchangeKind::kAllGather, (n - 1) / n},
+      {ExchangeKind::kBroadcast, 1},
+      {ExchangeKind::kReduce, 1}};
   return bytes * factors.at(exchange);
 }
 
 /// Whether a message of this time stays within its links.
-void expect_within_links(const std::string& name, Exchange exchange, double bytes, int ranks,
+void expect_within_links(const std::string& name, ExchangeKind exchange, double bytes, int ranks,
                          double seconds) {
   const LinkPeaks peaks = kLinkPeaks.at(name);
   const int nodes = (ranks + 7) / 8;
@@ -459,8 +459,8 @@ void expect_within_links(const std::string& name, Exchange exchange, double byte
   }
   // Out of a node go all bytes that the others lack; sums go there and back.
   const double others = (nodes - 1.0) / nodes;
-  const double leaving = exchange == Exchange::kAllReduce ? 2 * others
-                         : exchange == Exchange::kBroadcast || exchange == Exchange::kReduce
+  const double leaving = exchange == ExchangeKind::kAllReduce ? 2 * others
+                         : exchange == ExchangeKind::kBroadcast || exchange == ExchangeKind::kReduce
                              ? 1
                              : others;
   EXPECT_LE(bytes * leaving / seconds, peaks.network_of_node)
@@ -473,9 +473,9 @@ TEST(Links, CarryNoMessageFasterThanTheyCan) {
     const MachineCard card = load_card(name);
     for (int ranks = 2; ranks <= std::min(card.most_ranks(), 4096);
          ranks += ranks < 40 ? 1 : ranks / 2) {
-      for (std::size_t i = 0; i < kCountOf<Exchange>; ++i) {
+      for (std::size_t i = 0; i < kCountOf<ExchangeKind>; ++i) {
         for (double bytes = 4; bytes < 1e13; bytes *= 2) {
-          const auto exchange = static_cast<Exchange>(i);
+          const auto exchange = static_cast<ExchangeKind>(i);
           expect_within_links(name, exchange, bytes, ranks,
                               exchange_s(card, exchange, bytes, ranks));
         }
@@ -505,7 +505,7 @@ TEST(Links, CarryNoStepFasterThanTheyCan) {
           for (const Node& node : programs.step().nodes()) {
             const auto* collective = std::get_if<Collective>(&node.op);
             if (collective == nullptr) continue;
-            expect_within_links(name, exchange_of(*collective),
+            expect_within_links(name, exchange_kind_of(*collective),
                                 static_cast<double>(cost_of(node.op).message_bytes), ranks,
                                 node_s(programs.step(), node, card, {.ranks = ranks}));
           }
@@ -556,7 +556,7 @@ TEST(FastestSentence, TurnsRoundWithTheRatesAndNamesTies) {
 
 MachineCard with_fast_links() {
   MachineCard fast = load_card("h200-nvlink");
-  for (ExchangeTable& table : fast.node.tables[Exchange::kAllReduce]) {
+  for (ExchangeTable& table : fast.node.tables[ExchangeKind::kAllReduce]) {
     for (auto& point : table.seconds_by_bytes) point.second = 1e-9;
   }
   fast.node.latency_s = fast.node.hop_s = 0;
