@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <map>
+#include <type_traits>
 #include <variant>
 
 #include "core/error.h"
@@ -21,6 +23,12 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
+/// One of these ops. A visitor that lists them does not compile with an op that it does not know.
+template <class Op, class... Ops>
+concept OneOf = (std::same_as<std::remove_cvref_t<Op>, Ops> || ...);
+
+constexpr std::string_view kWithSums = " with sums";
+
 /// log y at log x, interpolated between the neighbouring points; outside them, the last one's.
 double interpolated(const std::map<double, double>& log_y, double log_x) {
   const auto above = log_y.lower_bound(log_x);
@@ -33,33 +41,47 @@ double interpolated(const std::map<double, double>& log_y, double log_x) {
 
 }  // namespace
 
+std::optional<ProductSize> product_of(const DeviceOp& op) {
+  using Product = std::optional<ProductSize>;
+  return std::visit(
+      Overloaded{
+          [](const Gemm& gemm) {
+            return Product(
+                {gemm.c.rows, gemm.c.cols, gemm.transpose_a ? gemm.a.rows : gemm.a.cols});
+          },
+          [](const QuantizedGemm& gemm) {
+            return Product({gemm.c.rows, gemm.c.cols, gemm.a.cols});
+          },
+          // An update from the factors of the gradient is mainly a product.
+          [](const LinearAdam& update) {
+            return Product({update.weight.rows, update.weight.cols, update.x.rows});
+          },
+          [](const OneOf<QuantizeWeight, Quantize, BiasActivation, ActivationGrad, Dropout, SumRows,
+                         PointwiseLoss, CrossEntropy, CountCorrect, OptimizerUpdate, SumSquares,
+                         GramSquares, ClipFactor, CheckFinite, UpdateLossScale, Copy, Cast, Fill,
+                         Randn, Delay> auto& /*op*/) { return Product(); }},
+      op);
+}
+
 OpSize size_of(const DeviceOp& op) {
   const Cost cost = cost_of(op);
-  const auto product = [&](std::string name, std::int64_t rows, std::int64_t in, std::int64_t out) {
-    return OpSize{.op = std::move(name),
-                  .rows = number(rows),
-                  .width = std::sqrt(number(in) * number(out)),
-                  .work = number(cost.flops)};
-  };
-  return std::visit(
-      Overloaded{[&](const Gemm& gemm) {
-                   if (gemm.transpose_a) {
-                     return product("gemm tn", gemm.a.rows, gemm.c.rows, gemm.c.cols);
-                   }
-                   return product(gemm.transpose_b ? "gemm nt" : "gemm nn", gemm.c.rows,
-                                  gemm.a.cols, gemm.c.cols);
-                 },
-                 [&](const auto& other) {
-                   std::string name(label_of(Op(op)));
-                   // An update from the factors of the gradient is mainly a product.
-                   if constexpr (requires { other.grad_y; }) {
-                     return product(std::move(name), other.x.rows, other.x.cols, other.grad_y.cols);
-                   } else {
-                     const double bytes = number(cost.bytes);
-                     return OpSize{.op = std::move(name), .width = bytes, .work = bytes};
-                   }
-                 }},
-      op);
+  std::string name(label_of(op));
+  const std::optional<ProductSize> product = product_of(op);
+  if (!product) {
+    const auto* const gradient = std::get_if<ActivationGrad>(&op);
+    if (gradient != nullptr && gradient->sums) name += kWithSums;
+    return {.op = std::move(name), .width = number(cost.bytes), .work = number(cost.bytes)};
+  }
+  const auto* const gemm = std::get_if<Gemm>(&op);
+  if (gemm != nullptr) name += gemm->transpose_a ? " tn" : gemm->transpose_b ? " nt" : " nn";
+  // A product that makes a gradient of weights sums over the batch.
+  const bool sums_batch =
+      std::holds_alternative<LinearAdam>(op) || (gemm != nullptr && gemm->transpose_a);
+  return {.op = std::move(name),
+          .rows = number(sums_batch ? product->depth : product->rows),
+          .width = std::sqrt(number(sums_batch ? product->rows : product->depth) *
+                             number(product->cols)),
+          .work = number(cost.flops)};
 }
 
 double op_s(const OpSize& size, std::span<const OpRate> rates) {
@@ -92,6 +114,7 @@ constexpr double kLeastRate = 1;  // flops or bytes per second
 constexpr double kMostRate = 1e21;
 constexpr double kMostContention = 1e6;
 constexpr std::int64_t kMostMultiprocessors = 1 << 20;
+constexpr double kMostLoadMacs = 1e6;
 
 /// Bytes that cross each link of a ring, as a multiple of the payload.
 double bus_factor(ExchangeKind exchange, int ranks) {
@@ -201,6 +224,13 @@ class CardReader {
     return count;
   }
 
+  double load_macs() {
+    const JsonValue figure = card_.at("device").at("load_macs");
+    const double macs = figure.at("value").number(0, kMostLoadMacs);
+    note("device", "load_macs", number_text(macs), figure);
+    return macs;
+  }
+
   [[nodiscard]] bool has(const char* group, const char* name) const {
     return card_.at(group).has(name);
   }
@@ -297,6 +327,7 @@ MachineCard parse_card(const JsonValue& from) {
     card.half_flops_per_s = reader.rate("device", "half_flops_per_s", "FLOP/s");
   }
   card.multiprocessors = reader.multiprocessors();
+  if (reader.has("device", "load_macs")) card.load_macs = reader.load_macs();
   card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
   card.launch_s = reader.seconds("device", "launch_s");
   card.host_s = reader.seconds("device", "host_s");

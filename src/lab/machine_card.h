@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,16 @@ struct OpSize {
 };
 
 OpSize size_of(const DeviceOp& op);
+
+/// The product that an op is or begins with: rows x cols numbers, each a sum over `depth`.
+struct ProductSize {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t depth = 0;
+
+  friend auto operator<=>(const ProductSize&, const ProductSize&) = default;
+};
+std::optional<ProductSize> product_of(const DeviceOp& op);
 
 struct OpRate {
   std::string op{};
@@ -104,6 +115,7 @@ struct MachineCard {
   double tf32_flops_per_s = 0;       // the same in tf32; 0: not supported
   double half_flops_per_s = 0;       // the same in bf16 and fp16; 0: unknown
   int multiprocessors = 0;           // of a GPU; 0: unknown, and product shape has no effect
+  double load_macs = 16;             // see product_share(); the default is fitted to a V100
   double memory_bytes_per_s = 0;     // achieved, not the data sheet's
   double launch_s = 0;               // of an op, in addition to its work
   double host_s = 0;                 // of a step: before the first op begins, and after the last

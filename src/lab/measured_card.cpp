@@ -26,6 +26,7 @@
 #include "lab/simulator.h"
 #include "lab/workload.h"
 #include "profiler/peaks.h"
+#include "train/mlp.h"
 
 namespace barestep {
 
@@ -292,6 +293,11 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   ops.push_back(BiasActivation{.values = matrix(), .bias = row(std::min(count, kCols))});
   memory = Tensors(0);
   ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix()});
+  memory = Tensors(0);
+  // As in training, where it includes the gradient of the bias up to this many rows.
+  const std::int64_t few = std::min(rows, kMostRowsOfSums);
+  const auto wide = [&] { return memory.take(few, count / few); };
+  ops.push_back(ActivationGrad{.grad = wide(), .from = wide(), .sums = row(count / few)});
   memory = Tensors(0);
   Tensor step = row(1);
   step.dtype = DType::kI32;

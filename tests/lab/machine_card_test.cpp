@@ -114,9 +114,9 @@ TEST(MachineCards, TakeLongerForMoreRanksWhereTheBusIsTheSame) {
 }
 
 TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
-  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 13}, {"h100-infiniband", 31},
-                                                      {"h100-nvlink", 24}, {"h200-nvlink", 24},
-                                                      {"t4", 7},           {"v100-pcie", 10}};
+  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 14}, {"h100-infiniband", 32},
+                                                      {"h100-nvlink", 25}, {"h200-nvlink", 25},
+                                                      {"t4", 8},           {"v100-pcie", 11}};
   for (const std::string& name : card_names()) {
     const MachineCard card = load_card(name);
     EXPECT_EQ(card.stated.size(), figures.at(name)) << name;
@@ -124,6 +124,10 @@ TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
       EXPECT_THAT(each.name, testing::ContainsRegex("^(device|node|network)\\.[a-z0-9_]+")) << name;
       EXPECT_THAT(each.value, testing::ContainsRegex("^[0-9]")) << each.name;
       EXPECT_FALSE(each.source.empty()) << each.name;
+      // A page may change, but a commit's contents are fixed.
+      EXPECT_THAT(each.source, testing::AnyOf(testing::Not(HasSubstr("github.com")),
+                                              testing::ContainsRegex("/blob/[0-9a-f]{8}/")))
+          << each.name;
     }
   }
   const MachineCard h200 = load_card("h200-nvlink");
@@ -133,6 +137,7 @@ TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
   EXPECT_EQ(value_of("device.flops_per_s"), "52.0 TFLOP/s");
   EXPECT_EQ(value_of("device.memory_bytes_per_s"), "4.30 TB/s");
   EXPECT_EQ(value_of("device.multiprocessors"), "132");
+  EXPECT_EQ(value_of("device.load_macs"), "16.0");
   EXPECT_EQ(value_of("node.latency_s"), "8.40 us");
   EXPECT_EQ(value_of("node.kernel_slowdown"), "1.22x");
   EXPECT_EQ(value_of("node.all_reduce of 4 ranks"), "363 GB/s on the bus with 8.00 GiB");
@@ -176,6 +181,8 @@ TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
                "node.kernel_slowdown.value is 0.5, not a number from 1 to 1000000");
   refused_with("/device/multiprocessors/value", 0,
                "device.multiprocessors.value is 0, not a whole number from 1 to 1048576");
+  refused_with("/device/load_macs/value", -1,
+               "device.load_macs.value is -1, not a number from 0 to 1000000");
   refused_with("/device/tf32_flops_per_s", {{"value", 0}, {"source", "here"}},
                "device.tf32_flops_per_s.value is 0, not a number from 1 to 1e+21");
   refused_with("/node/all_reduce/ranks", 1,
