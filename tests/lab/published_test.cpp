@@ -62,8 +62,7 @@ TEST(PublishedNumbers, SayIfTheyNeedMoreThanTheCardsPeak) {
   const auto amp = std::ranges::find_if(
       all, [](const PublishedNumber& each) { return each.what.starts_with("150 steps"); });
   ASSERT_NE(amp, all.end());
-  EXPECT_THAT(amp->ours, HasSubstr("the published time takes 21.3 TFLOP/s, more than what"));
-  EXPECT_THAT(amp->ours, HasSubstr("19.5 TFLOP/s"));
+  EXPECT_THAT(amp->ours, HasSubstr("the published time takes 21.3 TFLOP/s, more than its 19.5"));
 }
 
 TEST(PublishedNumbers, ThatNeedAnAssumptionSayWhich) {
