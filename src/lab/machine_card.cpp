@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <map>
+#include <type_traits>
 #include <variant>
 
 #include "core/error.h"
@@ -21,6 +23,12 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
+/// One of these ops. A visitor that lists them does not compile with an op that it does not know.
+template <class Op, class... Ops>
+concept OneOf = (std::same_as<std::remove_cvref_t<Op>, Ops> || ...);
+
+constexpr std::string_view kWithSums = " with sums";
+
 /// log y at log x, interpolated between the neighbouring points; outside them, the last one's.
 double interpolated(const std::map<double, double>& log_y, double log_x) {
   const auto above = log_y.lower_bound(log_x);
@@ -33,33 +41,47 @@ double interpolated(const std::map<double, double>& log_y, double log_x) {
 
 }  // namespace
 
+std::optional<ProductSize> product_of(const DeviceOp& op) {
+  using Product = std::optional<ProductSize>;
+  return std::visit(
+      Overloaded{
+          [](const Gemm& gemm) {
+            return Product(
+                {gemm.c.rows, gemm.c.cols, gemm.transpose_a ? gemm.a.rows : gemm.a.cols});
+          },
+          [](const QuantizedGemm& gemm) {
+            return Product({gemm.c.rows, gemm.c.cols, gemm.a.cols});
+          },
+          // An update from the factors of the gradient is mainly a product.
+          [](const LinearAdam& update) {
+            return Product({update.weight.rows, update.weight.cols, update.x.rows});
+          },
+          [](const OneOf<QuantizeWeight, Quantize, BiasActivation, ActivationGrad, Dropout, SumRows,
+                         PointwiseLoss, CrossEntropy, CountCorrect, OptimizerUpdate, SumSquares,
+                         GramSquares, ClipFactor, CheckFinite, UpdateLossScale, Copy, Cast, Fill,
+                         Randn, Delay> auto& /*op*/) { return Product(); }},
+      op);
+}
+
 OpSize size_of(const DeviceOp& op) {
   const Cost cost = cost_of(op);
-  const auto product = [&](std::string name, std::int64_t rows, std::int64_t in, std::int64_t out) {
-    return OpSize{.op = std::move(name),
-                  .rows = number(rows),
-                  .width = std::sqrt(number(in) * number(out)),
-                  .work = number(cost.flops)};
-  };
-  return std::visit(
-      Overloaded{[&](const Gemm& gemm) {
-                   if (gemm.transpose_a) {
-                     return product("gemm tn", gemm.a.rows, gemm.c.rows, gemm.c.cols);
-                   }
-                   return product(gemm.transpose_b ? "gemm nt" : "gemm nn", gemm.c.rows,
-                                  gemm.a.cols, gemm.c.cols);
-                 },
-                 [&](const auto& other) {
-                   std::string name(label_of(Op(op)));
-                   // An update from the factors of the gradient is mainly a product.
-                   if constexpr (requires { other.grad_y; }) {
-                     return product(std::move(name), other.x.rows, other.x.cols, other.grad_y.cols);
-                   } else {
-                     const double bytes = number(cost.bytes);
-                     return OpSize{.op = std::move(name), .width = bytes, .work = bytes};
-                   }
-                 }},
-      op);
+  std::string name(label_of(op));
+  const std::optional<ProductSize> product = product_of(op);
+  if (!product) {
+    const auto* const gradient = std::get_if<ActivationGrad>(&op);
+    if (gradient != nullptr && gradient->sums) name += kWithSums;
+    return {.op = std::move(name), .width = number(cost.bytes), .work = number(cost.bytes)};
+  }
+  const auto* const gemm = std::get_if<Gemm>(&op);
+  if (gemm != nullptr) name += gemm->transpose_a ? " tn" : gemm->transpose_b ? " nt" : " nn";
+  // A product that makes a gradient of weights sums over the batch.
+  const bool sums_batch =
+      std::holds_alternative<LinearAdam>(op) || (gemm != nullptr && gemm->transpose_a);
+  return {.op = std::move(name),
+          .rows = number(sums_batch ? product->depth : product->rows),
+          .width = std::sqrt(number(sums_batch ? product->rows : product->depth) *
+                             number(product->cols)),
+          .work = number(cost.flops)};
 }
 
 double op_s(const OpSize& size, std::span<const OpRate> rates) {
@@ -92,10 +114,22 @@ constexpr double kLeastRate = 1;  // flops or bytes per second
 constexpr double kMostRate = 1e21;
 constexpr double kMostContention = 1e6;
 constexpr std::int64_t kMostMultiprocessors = 1 << 20;
+constexpr double kMostLoadMacs = 1e6;
 
-/// Bytes that cross each link of a ring, as a multiple of the bytes reduced.
-double bus_factor(int ranks) {
-  return 2.0 * (ranks - 1) / ranks;
+/// Bytes that cross each link of a ring, as a multiple of the payload.
+double bus_factor(ExchangeKind exchange, int ranks) {
+  const double others = number(ranks - 1) / ranks;
+  switch (exchange) {
+    case ExchangeKind::kAllReduce:
+      return 2 * others;
+    case ExchangeKind::kReduceScatter:
+    case ExchangeKind::kAllGather:
+      return others;
+    case ExchangeKind::kBroadcast:
+    case ExchangeKind::kReduce:
+      break;
+  }
+  return 1;
 }
 
 /// Whether an op's rate counts flops; other rates count bytes.
@@ -131,17 +165,16 @@ std::vector<std::pair<double, double>> points_of(const JsonValue& table) {
   return points;
 }
 
-std::string bus_text(double bytes, double seconds, int ranks) {
-  return fmt::format("{} on the bus with {}", rate_text(bytes * bus_factor(ranks) / seconds, "B/s"),
-                     human_bytes(static_cast<std::int64_t>(bytes)));
-}
-
-std::string value_of(const AllReduceTable& table) {
-  const auto& [least_bytes, least_s] = table.seconds_by_bytes.front();
-  const auto& [most_bytes, most_s] = table.seconds_by_bytes.back();
-  std::string most = bus_text(most_bytes, most_s, table.ranks);
+std::string value_of(ExchangeKind exchange, const ExchangeTable& table) {
+  const auto bus_text = [&](const std::pair<double, double>& point) {
+    const auto& [bytes, seconds] = point;
+    return fmt::format("{} on the bus with {}",
+                       rate_text(bytes * bus_factor(exchange, table.ranks) / seconds, "B/s"),
+                       human_bytes(static_cast<std::int64_t>(bytes)));
+  };
+  std::string most = bus_text(table.seconds_by_bytes.back());
   if (table.seconds_by_bytes.size() == 1) return most;
-  return fmt::format("{}, {}", bus_text(least_bytes, least_s, table.ranks), most);
+  return fmt::format("{}, {}", bus_text(table.seconds_by_bytes.front()), most);
 }
 
 /// Reads {"value": ..., "source": ...}, and keeps both in readable form.
@@ -171,12 +204,15 @@ class CardReader {
       rates.kernel_slowdown = figure.at("value").number(1, kMostContention);
       note(group, "kernel_slowdown", fmt::format("{:.2f}x", rates.kernel_slowdown), figure);
     }
-    if (!has(group, "all_reduce")) return rates;
-    const JsonValue tables = card_.at(group).at("all_reduce");
-    // For one rank count, or for several.
-    for (const JsonValue& table : tables.is_array() ? tables.items() : std::vector{tables}) {
-      rates.tables.push_back(table_of(group, table, rates.tables));
+    for (const auto& [name, to] : {std::pair{"link_bytes_per_s", &rates.link_bytes_per_s},
+                                   {"copy_bytes_per_s", &rates.copy_bytes_per_s}}) {
+      if (has(group, name)) *to = rate(group, name, "B/s");
     }
+    for (std::size_t i = 0; i < rates.tables.size(); ++i) {
+      const auto exchange = static_cast<ExchangeKind>(i);
+      rates.tables[exchange] = tables(group, std::string(name_of(exchange)), exchange);
+    }
+    rates.ring = tables(group, "ring", ExchangeKind::kAllReduce);
     return rates;
   }
 
@@ -188,21 +224,45 @@ class CardReader {
     return count;
   }
 
+  double load_macs() {
+    const JsonValue figure = card_.at("device").at("load_macs");
+    const double macs = figure.at("value").number(0, kMostLoadMacs);
+    note("device", "load_macs", number_text(macs), figure);
+    return macs;
+  }
+
   [[nodiscard]] bool has(const char* group, const char* name) const {
     return card_.at(group).has(name);
   }
 
  private:
-  AllReduceTable table_of(const char* group, const JsonValue& from,
-                          const std::vector<AllReduceTable>& before) {
-    AllReduceTable table{.ranks = card_ranks(from.at("ranks"), 2),
-                         .seconds_by_bytes = points_of(from.at("points"))};
+  /// For one rank count, for several, or none.
+  ExchangeTables tables(const char* group, const std::string& name, ExchangeKind exchange) {
+    ExchangeTables all;
+    if (!has(group, name.c_str())) return all;
+    const JsonValue from = card_.at(group).at(name.c_str());
+    for (const JsonValue& table : from.is_array() ? from.items() : std::vector{from}) {
+      all.push_back(table_of(table, all));
+      note(group, fmt::format("{} of {}", name, counted(all.back().ranks, "rank")),
+           value_of(exchange, all.back()), table);
+    }
+    return all;
+  }
+
+  static ExchangeTable table_of(const JsonValue& from, const ExchangeTables& before) {
+    ExchangeTable table{.ranks = card_ranks(from.at("ranks"), 2),
+                        .seconds_by_bytes = points_of(from.at("points"))};
     if (!before.empty() && table.ranks <= before.back().ranks) {
       from.at("ranks").refuse(
           fmt::format("is {} after {}; rank counts must ascend", table.ranks, before.back().ranks));
     }
-    note(group, fmt::format("all_reduce of {}", counted(table.ranks, "rank")), value_of(table),
-         from);
+    if (from.has("algorithm")) {
+      const std::string algorithm = from.at("algorithm").text();
+      table.in_switches = algorithm == "NVLS";
+      if (!table.in_switches && algorithm != "Ring") {
+        from.at("algorithm").refuse("is neither Ring nor NVLS");
+      }
+    }
     return table;
   }
 
@@ -234,7 +294,7 @@ void state_load(const MachineLoad& load, const std::string& source,
     state(op, fmt::format("{} to {}, by size", rate_text(least, unit), rate_text(most, unit)));
   }
   if (load.all_reduce.empty()) return;
-  state("all_reduce", value_of({load.ranks, load.all_reduce}));
+  state("all_reduce", value_of(ExchangeKind::kAllReduce, {load.ranks, load.all_reduce}));
   state("contention", fmt::format("{:.2f}x", load.contention));
 }
 
@@ -267,6 +327,7 @@ MachineCard parse_card(const JsonValue& from) {
     card.half_flops_per_s = reader.rate("device", "half_flops_per_s", "FLOP/s");
   }
   card.multiprocessors = reader.multiprocessors();
+  if (reader.has("device", "load_macs")) card.load_macs = reader.load_macs();
   card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
   card.launch_s = reader.seconds("device", "launch_s");
   card.host_s = reader.seconds("device", "host_s");
@@ -282,53 +343,78 @@ MachineCard parse_card(const JsonValue& from) {
   return card;
 }
 
-double latency_s(const LinkRates& rates, int ranks, int node_ranks) {
-  if (node_ranks == 0) return rates.latency_s + rates.hop_s * 2 * (ranks - 1);
-  const double nodes = std::ceil(static_cast<double>(ranks) / node_ranks);
-  return rates.latency_s + rates.hop_s * 2 * std::log2(std::max(nodes, 2.0));
-}
+/// The ranks of an exchange, and the links between them.
+struct Group {
+  const LinkRates& rates;
+  int ranks = 2;
+  int nodes = 1;
 
-/// Bytes per second on the bus after the latency, at one point of a table.
-double bandwidth_at(const LinkRates& rates, const AllReduceTable& table, std::size_t point,
-                    int node_ranks) {
-  const auto& [bytes, seconds] = table.seconds_by_bytes[point];
-  // A message that costs hardly more than the latency gives little information about bandwidth.
-  const double moving =
-      std::max(seconds - latency_s(rates, table.ranks, node_ranks), 0.05 * seconds);
-  return bytes * bus_factor(table.ranks) / moving;
-}
-
-/// For sizes within a table; outside them, the last point's.
-double bandwidth_within(const LinkRates& rates, const AllReduceTable& table, double bytes,
-                        int node_ranks) {
-  std::map<double, double> log_bandwidths;
-  for (std::size_t i = 0; i < table.seconds_by_bytes.size(); ++i) {
-    log_bandwidths[std::log(table.seconds_by_bytes[i].first)] =
-        std::log(bandwidth_at(rates, table, i, node_ranks));
+  /// Of any kind: rank counts and sizes that were not measured follow it.
+  [[nodiscard]] const ExchangeTable& longest_table() const {
+    return *std::ranges::max_element(
+        rates.tables[ExchangeKind::kAllReduce], {},
+        [](const ExchangeTable& each) { return each.seconds_by_bytes.size(); });
   }
-  return std::exp(interpolated(log_bandwidths, std::log(bytes)));
+};
+
+Group group_of(const MachineCard& card, int ranks) {
+  const LinkRates& rates = card.links_of(ranks);
+  const bool in_node = &rates == &card.node;
+  const int nodes = in_node ? 1 : (ranks + card.node_ranks - 1) / card.node_ranks;
+  return {rates, ranks, in_node ? 1 : std::max(nodes, 2)};
 }
 
-/// Outside its own sizes, a table follows the table with the most sizes.
-double bandwidth_of(const LinkRates& rates, const AllReduceTable& table, double bytes,
-                    int node_ranks) {
-  const double least = table.seconds_by_bytes.front().first;
-  const double most = table.seconds_by_bytes.back().first;
-  const double near = std::clamp(bytes, least, most);
-  const double own = bandwidth_within(rates, table, near, node_ranks);
-  if (near == bytes) return own;
-  const AllReduceTable& longest = *std::ranges::max_element(
-      rates.tables, {}, [](const AllReduceTable& each) { return each.seconds_by_bytes.size(); });
-  return own * bandwidth_within(rates, longest, bytes, node_ranks) /
-         bandwidth_within(rates, longest, near, node_ranks);
+double latency_s(const Group& group, ExchangeKind exchange) {
+  const double hops = group.nodes == 1 ? group.ranks - 1 : std::log2(group.nodes);
+  return group.rates.latency_s +
+         group.rates.hop_s * hops * (exchange == ExchangeKind::kAllReduce ? 2 : 1);
 }
 
-double bandwidth(const LinkRates& rates, double bytes, int ranks, int node_ranks) {
-  std::map<double, double> log_bandwidths;
-  for (const AllReduceTable& table : rates.tables) {
-    log_bandwidths[std::log(table.ranks)] = std::log(bandwidth_of(rates, table, bytes, node_ranks));
+/// One table of times of a kind of exchange.
+class Bandwidths {
+ public:
+  Bandwidths(const MachineCard& card, ExchangeKind exchange, const ExchangeTable& table)
+      : exchange_(exchange),
+        table_(table),
+        latency_s_(latency_s(group_of(card, table.ranks), exchange)) {}
+
+  /// Bytes per second on the bus after the latency. Outside the table's sizes, the last point's.
+  [[nodiscard]] double within(double bytes) const {
+    std::map<double, double> log_bandwidths;
+    for (const auto& [size, seconds] : table_.seconds_by_bytes) {
+      // A message that costs hardly more than the latency gives little information about bandwidth.
+      const double moving = std::max(seconds - latency_s_, 0.05 * seconds);
+      log_bandwidths[std::log(size)] =
+          std::log(size * bus_factor(exchange_, table_.ranks) / moving);
+    }
+    return std::exp(interpolated(log_bandwidths, std::log(bytes)));
   }
-  return std::exp(interpolated(log_bandwidths, std::log(ranks)));
+
+  /// Outside its own sizes, in proportion to the longest table.
+  [[nodiscard]] double at(double bytes, const Bandwidths& longest) const {
+    const double near = std::clamp(bytes, table_.seconds_by_bytes.front().first,
+                                   table_.seconds_by_bytes.back().first);
+    if (near == bytes) return within(near);
+    return within(near) * longest.within(bytes) / longest.within(near);
+  }
+
+ private:
+  ExchangeKind exchange_;
+  const ExchangeTable& table_;
+  double latency_s_;
+};
+
+double bandwidth(const MachineCard& card, const Group& group, ExchangeKind exchange, double bytes) {
+  const Bandwidths longest(card, ExchangeKind::kAllReduce, group.longest_table());
+  const ExchangeTables& tables = group.rates.tables_of(exchange);
+  // A ring's tables are of all-reduces.
+  const bool is_own = &tables == &group.rates.tables[exchange];
+  std::map<double, double> log_bandwidths;
+  for (const ExchangeTable& table : tables) {
+    const Bandwidths of_table(card, is_own ? exchange : ExchangeKind::kAllReduce, table);
+    log_bandwidths[std::log(table.ranks)] = std::log(of_table.at(bytes, longest));
+  }
+  return std::exp(interpolated(log_bandwidths, std::log(group.ranks)));
 }
 
 /// Linear in the bytes between two points; beyond the last, proportional to the bytes.
@@ -345,10 +431,11 @@ json figure(double value, const char* source) {
   return {{"value", value}, {"source", source}};
 }
 
+/// Of a measured machine: all-reduces are the exchanges that are measured.
 json json_of(const LinkRates& rates, const char* source) {
   json all = {{"latency_s", figure(rates.latency_s, source)},
               {"hop_s", figure(rates.hop_s, source)}};
-  for (const AllReduceTable& table : rates.tables) {
+  for (const ExchangeTable& table : rates.tables[ExchangeKind::kAllReduce]) {
     all["all_reduce"].push_back(
         {{"ranks", table.ranks}, {"source", source}, {"points", table.seconds_by_bytes}});
   }
@@ -375,9 +462,23 @@ std::filesystem::path file_of_card(const std::string& name) {
 
 }  // namespace
 
+ExchangeKind exchange_kind_of(const Collective& collective) {
+  return std::visit(Overloaded{[](const AllReduce&) { return ExchangeKind::kAllReduce; },
+                               [](const Broadcast&) { return ExchangeKind::kBroadcast; },
+                               [](const Reduce&) { return ExchangeKind::kReduce; },
+                               [](const ReduceScatter&) { return ExchangeKind::kReduceScatter; },
+                               [](const AllGather&) { return ExchangeKind::kAllGather; }},
+                    collective);
+}
+
+const ExchangeTables& LinkRates::tables_of(ExchangeKind exchange) const {
+  if (!tables[exchange].empty()) return tables[exchange];
+  return ring.empty() ? tables[ExchangeKind::kAllReduce] : ring;
+}
+
 int MachineCard::most_ranks() const {
   if (has_network) return kMostRanks;
-  return node.tables.empty() ? 1 : node_ranks;
+  return node.is_known() ? node_ranks : 1;
 }
 
 const LinkRates& MachineCard::links_of(int ranks) const {
@@ -460,21 +561,44 @@ void read_measured(const JsonValue& from, MachineLoad& load) {
   if (from.has("all_reduce")) load.all_reduce = points_of(from.at("all_reduce"));
 }
 
-double all_reduce_s(const MachineCard& card, double bytes, int ranks) {
+double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
   if (ranks <= 1) return 0;
+  const double factor = bus_factor(exchange, ranks);
   for (const MachineLoad& load : card.loads) {
-    if (load.ranks == ranks && !load.all_reduce.empty()) return seconds_at(load.all_reduce, bytes);
+    if (load.ranks != ranks || load.all_reduce.empty()) continue;
+    return seconds_at(load.all_reduce, bytes) * factor /
+           bus_factor(ExchangeKind::kAllReduce, ranks);
   }
-  const LinkRates& rates = card.links_of(ranks);
-  if (rates.tables.empty()) return 0;
-  const int node_ranks = &rates == &card.node ? 0 : card.node_ranks;
-  return latency_s(rates, ranks, node_ranks) +
-         bytes * bus_factor(ranks) / bandwidth(rates, bytes, ranks, node_ranks);
+  const Group group = group_of(card, ranks);
+  if (!group.rates.is_known()) return 0;
+  return latency_s(group, exchange) + bytes * factor / bandwidth(card, group, exchange, bytes);
 }
 
-double bus_bandwidth(const MachineCard& card, double bytes, int ranks) {
-  const double seconds = all_reduce_s(card, bytes, ranks);
-  return seconds > 0 ? bytes * bus_factor(ranks) / seconds : 0;
+double all_reduce_s(const MachineCard& card, double bytes, int ranks) {
+  return exchange_s(card, ExchangeKind::kAllReduce, bytes, ranks);
+}
+
+double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
+  const double seconds = exchange_s(card, exchange, bytes, ranks);
+  return seconds > 0 ? bytes * bus_factor(exchange, ranks) / seconds : 0;
+}
+
+double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
+  if (ranks <= 1) return 0;
+  const Group group = group_of(card, ranks);
+  bool in_switches = false;
+  for (const ExchangeTable& table : group.rates.tables_of(exchange)) {
+    if (table.ranks <= ranks) in_switches = table.in_switches;
+  }
+  const double in_ring = bytes * bus_factor(exchange, ranks);
+  if (group.nodes == 1) return in_switches ? bytes * number(ranks + 1) / ranks : in_ring;
+  const double leaving = in_switches ? bytes * bus_factor(exchange, group.nodes) : in_ring;
+  return leaving / card.node_ranks;
+}
+
+double copy_s(const MachineCard& card, double bytes) {
+  if (card.node.copy_bytes_per_s > 0) return card.launch_s + bytes / card.node.copy_bytes_per_s;
+  return exchange_s(card, ExchangeKind::kBroadcast, bytes, 2);
 }
 
 std::string rate_text(double per_s, std::string_view unit) {

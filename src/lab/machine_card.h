@@ -4,16 +4,26 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/index.h"
 #include "core/json_document.h"
 #include "core/ops.h"
 
 namespace barestep {
+
+/// What ranks do together; each kind sends different bytes over their links.
+enum class ExchangeKind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce };
+template <>
+inline constexpr std::string_view kNamesOf<ExchangeKind>[] = {"all_reduce", "reduce_scatter",
+                                                              "all_gather", "broadcast", "reduce"};
+
+ExchangeKind exchange_kind_of(const Collective& collective);
 
 /// The properties that an op's rate depends on.
 struct OpSize {
@@ -25,6 +35,16 @@ struct OpSize {
 };
 
 OpSize size_of(const DeviceOp& op);
+
+/// The product that an op is or begins with: rows x cols numbers, each a sum over `depth`.
+struct ProductSize {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t depth = 0;
+
+  friend auto operator<=>(const ProductSize&, const ProductSize&) = default;
+};
+std::optional<ProductSize> product_of(const DeviceOp& op);
 
 struct OpRate {
   std::string op{};
@@ -38,20 +58,34 @@ struct OpRate {
 /// every combination of its widths and rows. 0 if there are no rates of this op.
 double op_s(const OpSize& size, std::span<const OpRate> rates);
 
-/// Times of an all-reduce over `ranks` ranks, by size.
-struct AllReduceTable {
+/// Times of one kind of exchange among `ranks` ranks, by size.
+struct ExchangeTable {
   int ranks = 2;
   std::vector<std::pair<double, double>> seconds_by_bytes{};  // ascending
+  /// NVLink's switches add and multiply the messages (NCCL's NVLS), so fewer bytes cross the links
+  /// than in a ring.
+  bool in_switches = false;
 };
 
-/// Rates between ranks that reduce together: those of one node, or those of all nodes.
+/// By rank count, ascending; empty: unknown.
+using ExchangeTables = std::vector<ExchangeTable>;
+
+/// Rates between ranks that communicate: those of one node, or those of all nodes.
 struct LinkRates {
   double latency_s = 0;
-  double hop_s = 0;  // additional latency of each hop; see all_reduce_s()
+  double hop_s = 0;  // additional latency of each hop; see exchange_s()
   // Factor by which kernels slow down while a collective runs on their GPU, because it occupies
   // some of its multiprocessors.
   double kernel_slowdown = 1;
-  std::vector<AllReduceTable> tables{};  // by rank count, ascending; empty: unknown
+  double link_bytes_per_s = 0;  // of a device's link in one direction, data sheet; 0: unknown
+  double copy_bytes_per_s = 0;  // of a copy from one device to another; 0: unknown
+  EnumArray<ExchangeKind, ExchangeTables> tables{};
+  ExchangeTables ring{};  // all-reduces by a ring; empty: those in `tables` are rings
+
+  /// Those of its kind. A kind without any follows the ring's: a ring moves as many bytes per
+  /// second on each link whatever the exchange.
+  [[nodiscard]] const ExchangeTables& tables_of(ExchangeKind exchange) const;
+  [[nodiscard]] bool is_known() const { return !tables[ExchangeKind::kAllReduce].empty(); }
 };
 
 /// The rates of one of `ranks` processes or devices while all of them work, each with `threads`
@@ -81,6 +115,7 @@ struct MachineCard {
   double tf32_flops_per_s = 0;       // the same in tf32; 0: not supported
   double half_flops_per_s = 0;       // the same in bf16 and fp16; 0: unknown
   int multiprocessors = 0;           // of a GPU; 0: unknown, and product shape has no effect
+  double load_macs = 16;             // see product_share(); the default is fitted to a V100
   double memory_bytes_per_s = 0;     // achieved, not the data sheet's
   double launch_s = 0;               // of an op, in addition to its work
   double host_s = 0;                 // of a step: before the first op begins, and after the last
@@ -117,21 +152,34 @@ std::string json_of(const MachineCard& card);
 /// Names of the cards included in barestep.
 std::vector<std::string> card_names();
 
-/// Seconds to sum `bytes` over `ranks` ranks of a machine.
+/// Seconds that `ranks` ranks of a machine take for an exchange of `bytes`: a collective's payload,
+/// the bytes of one of its tensors (core/ops.h).
 ///
-/// If this many ranks were measured on the machine, the load's times are used, interpolated
-/// linearly in the bytes. Otherwise the time is latency + hops * hop latency + bytes on the bus /
-/// bandwidth. Within a node it is a ring's, with 2 (n - 1) hops and 2 (n - 1) / n of the bytes
-/// (nccl-tests, doc/PERFORMANCE.md); between nodes it is a tree's, with 2 log2(nodes) hops. The
-/// bandwidth comes from the tables, interpolated in the logarithms of size and rank count, because
-/// no single bandwidth fits both small and large messages, or both few and many ranks. Outside its
-/// sizes, a table follows the table with the most sizes, in proportion. At a table's own sizes and
+/// If all-reduces of this many ranks were measured on the machine, their times are used,
+/// interpolated linearly in the bytes; another kind takes the share of it that its bytes on the bus
+/// are. Otherwise the time is latency + hops * hop latency + bytes on the bus / bandwidth. Bytes on
+/// the bus are what crosses each link of a ring in one direction (nccl-tests, doc/PERFORMANCE.md):
+/// of n ranks 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of a reduce-scatter's and an
+/// all-gather's, and all of a broadcast's and a reduce's. Within a node there are n - 1 hops;
+/// between nodes a tree's, log2(nodes); an all-reduce has twice as many. The bandwidth comes from
+/// the tables of the kind, interpolated in the logarithms of size and rank count, because no single
+/// bandwidth fits both small and large messages, or both few and many ranks. Outside its sizes, a
+/// table follows the card's table with the most sizes, in proportion. At a table's own sizes and
 /// ranks, the result is the table's. On a card without tables it is 0.
+double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
 double all_reduce_s(const MachineCard& card, double bytes, int ranks);
 
-/// Bytes per second on the bus, as nccl-tests counts them: 2 (n - 1) / n of `bytes` in the time
-/// above.
-double bus_bandwidth(const MachineCard& card, double bytes, int ranks);
+/// Bytes per second on the bus, as nccl-tests counts them: the bytes on the bus in the time above.
+double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
+
+/// Bytes that cross a device's link in one direction during the exchange. In a ring they are the
+/// bytes on the bus. An all-reduce in the switches sends every rank's message once, and one rank's
+/// share of the sum. Between nodes, each device's link to the network carries an equal part of what
+/// leaves its node.
+double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
+
+/// Seconds of a copy from one device to another of its node.
+double copy_s(const MachineCard& card, double bytes);
 
 /// "363 GB/s", "52.0 TFLOP/s".
 std::string rate_text(double per_s, std::string_view unit);

@@ -26,6 +26,7 @@
 #include "lab/simulator.h"
 #include "lab/workload.h"
 #include "profiler/peaks.h"
+#include "train/mlp.h"
 
 namespace barestep {
 
@@ -293,6 +294,11 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   memory = Tensors(0);
   ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix()});
   memory = Tensors(0);
+  // As in training, where it includes the gradient of the bias up to this many rows.
+  const std::int64_t few = std::min(rows, kMostRowsOfSums);
+  const auto wide = [&] { return memory.take(few, count / few); };
+  ops.push_back(ActivationGrad{.grad = wide(), .from = wide(), .sums = row(count / few)});
+  memory = Tensors(0);
   Tensor step = row(1);
   step.dtype = DType::kI32;
   ops.push_back(Dropout{.values = matrix(), .step = step});
@@ -471,7 +477,7 @@ void summarise(MachineCard& card) {
   card.host_s = first.host_s;
   for (const MachineLoad& load : card.loads) {
     if (load.all_reduce.empty()) continue;
-    card.node.tables.push_back({load.ranks, load.all_reduce});
+    card.node.tables[ExchangeKind::kAllReduce].push_back({load.ranks, load.all_reduce});
     card.node.latency_s = load.all_reduce.front().second;
   }
 }

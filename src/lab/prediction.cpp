@@ -248,47 +248,60 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
   return fmt::format("{}, on {}", title, card.name);
 }
 
-/// Bytes of a step's largest exchange; 0 if it exchanges nothing.
-double largest_exchange(const Program& step) {
-  double most = 0;
+/// The bytes of a step's largest exchange of each kind.
+std::map<ExchangeKind, double> largest_exchanges(const Program& step) {
+  std::map<ExchangeKind, double> largest;
   for (const Node& node : step.nodes()) {
-    if (std::holds_alternative<Collective>(node.op)) {
-      most = std::max(most, static_cast<double>(cost_of(node.op).message_bytes));
-    }
+    const auto* collective = std::get_if<Collective>(&node.op);
+    if (collective == nullptr) continue;
+    double& most = largest[exchange_kind_of(*collective)];
+    most = std::max(most, static_cast<double>(cost_of(node.op).message_bytes));
   }
-  return most;
+  return largest;
 }
 
-/// The row for the largest size in any of the machine's tables, where bandwidth is highest, and for
-/// `bytes`.
-std::vector<std::string> communication_row(const MachineCard& card, int ranks, double bytes) {
+/// The bus bandwidth is highest for the largest size in any of the kind's tables.
+std::vector<std::string> communication_row(const MachineCard& card, int ranks,
+                                           ExchangeKind exchange, double bytes) {
   const LinkRates& links = card.links_of(ranks);
   double most = 0;
-  for (const AllReduceTable& table : links.tables) {
+  for (const ExchangeTable& table : links.tables_of(exchange)) {
     most = std::max(most, table.seconds_by_bytes.back().first);
   }
   const auto at_size = [&](double size) {
-    return fmt::format("{} with {}", rate_text(bus_bandwidth(card, size, ranks), "B/s"),
+    return fmt::format("{} with {}", rate_text(bus_bandwidth(card, exchange, size, ranks), "B/s"),
                        human_bytes(static_cast<std::int64_t>(size)));
   };
+  const double on_link =
+      link_bytes(card, exchange, bytes, ranks) / exchange_s(card, exchange, bytes, ranks);
+  const std::string link = links.link_bytes_per_s > 0
+                               ? fmt::format("{}, {}", rate_text(on_link, "B/s"),
+                                             percent_text(on_link / links.link_bytes_per_s))
+                               : rate_text(on_link, "B/s");
   const MachineLoad* load = card.load_of(ranks, 1);
   const std::string beside = card.on_gpu ? fmt::format("{:.2f}x as long", links.kernel_slowdown)
                                          : fmt::format("a share of the cores, {:.2f}x as long",
                                                        load == nullptr ? 1 : load->contention);
-  return {std::to_string(ranks), at_size(most), at_size(bytes), beside};
+  return {std::to_string(ranks),
+          std::string(name_of(exchange)),
+          at_size(most),
+          at_size(bytes),
+          link,
+          beside};
 }
 
 FindingTable communication_table(const PredictedModel& model, const MachineCard& card,
                                  const std::vector<int>& ranks) {
   FindingTable table{
       .title = "Simulated: communication by number of " + noun_for(2, noun_of(model)),
-      .columns = {noun_for(2, noun_of(model)), "bus bandwidth at most",
-                  "of the largest exchange of a step", "concurrent kernels take"}};
+      .columns = {noun_for(2, noun_of(model)), "exchange", "bus bandwidth at most",
+                  "of the largest in a step", "one way on each link", "concurrent kernels take"}};
   for (const int count : ranks) {
-    if (count == 1 || card.links_of(count).tables.empty()) continue;
+    if (count == 1 || !card.links_of(count).is_known()) continue;
     const WorkloadPrograms programs(workload_of(model, card, count));
-    const double bytes = largest_exchange(programs.step());
-    if (bytes > 0) table.rows.push_back(communication_row(card, count, bytes));
+    for (const auto& [exchange, bytes] : largest_exchanges(programs.step())) {
+      table.rows.push_back(communication_row(card, count, exchange, bytes));
+    }
   }
   return table;
 }

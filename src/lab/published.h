@@ -25,6 +25,7 @@ struct PublishedNumber {
   std::string ours{};
   bool agrees = true;     // always true for cited rows
   std::string address{};  // the source's URL; for a repository with the commit
+  std::string quote{};    // a passage there that contains the number, of cited rows
 };
 
 /// Numbers that do not depend on hardware: rows of a scattered batch, buckets, steps of an epoch,

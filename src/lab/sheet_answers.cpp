@@ -538,10 +538,25 @@ std::string models_reason(const SheetRuns& runs) {
       1.5 * static_cast<double>(batch), batch);
 }
 
-/// The batch from which the products of a layer take longer than the all-reduce of its gradients.
-double computing_from(const MachineCard& card, double width) {
-  const double reduce_s = all_reduce_s(card, 4 * width * width, 2);
-  return 2 * reduce_s * card.flops_per_s / (6 * width * width);
+/// Seconds of the three products of a layer on one device: output, gradients of input and weight.
+double products_of_layer_s(const MachineCard& card, std::int64_t width, std::int64_t rows) {
+  const Tensor activations{.rows = rows, .cols = width}, weight{.rows = width, .cols = width};
+  const auto seconds = [&](const Gemm& gemm) { return device_op_s(gemm, card, {.ranks = 2}); };
+  return seconds({.c = activations, .a = activations, .b = weight, .transpose_b = true}) +
+         seconds({.c = activations, .a = activations, .b = weight}) +
+         seconds({.c = weight, .a = activations, .b = activations, .transpose_a = true});
+}
+
+/// The least batch of two devices with which the products of a layer take longer than the
+/// all-reduce of its gradients.
+std::int64_t computing_from(const MachineCard& card, std::int64_t width) {
+  const double reduce_s = all_reduce_s(card, 4 * static_cast<double>(width * width), 2);
+  std::int64_t too_few = 0, enough = 1 << 20;  // rows of each
+  while (enough - too_few > 1) {
+    const std::int64_t rows = (too_few + enough) / 2;
+    (products_of_layer_s(card, width, rows) > reduce_s ? enough : too_few) = rows;
+  }
+  return 2 * enough;
 }
 
 std::string bottleneck_answer(const SheetRuns& runs) {
@@ -550,22 +565,22 @@ std::string bottleneck_answer(const SheetRuns& runs) {
     return fmt::format("Not on {}, which has one device.", card.name);
   }
   return fmt::format(
-      "Simulated, for two GPUs of {}: at batch 64, and up to a batch of about {:.0f} at width 8192 "
-      "and {:.0f} at width 1024.",
+      "Simulated, for two GPUs of {}: up to a batch of about {} at width 8192 and {} at width "
+      "1024.",
       card.name, computing_from(card, 8192), computing_from(card, 1024));
 }
 
 std::string bottleneck_reason(const SheetRuns& runs) {
-  constexpr double kWidth = 8192;
+  constexpr std::int64_t kWidth = 8192;
   const MachineCard& card = runs.gpus();
-  const double bytes = 4 * kWidth * kWidth;
+  const double bytes = 4.0 * kWidth * kWidth;
   return fmt::format(
       "A layer of width 8192 has {} of gradients, which two GPUs sum in {}; its 6 x 64 x 8192^2 "
       "flops take two GPUs {}. Both grow with the square of the width, so width matters only "
       "where messages are small and their latency counts. The sheet expects the large model to be "
       "bound by computing; at batch 64 it is not.",
       human_bytes(static_cast<std::int64_t>(bytes)), time_text(all_reduce_s(card, bytes, 2)),
-      time_text(6 * 64 * kWidth * kWidth / 2 / card.flops_per_s));
+      time_text(products_of_layer_s(card, kWidth, 32)));
 }
 
 std::string acceptable_answer(const Results& results) {

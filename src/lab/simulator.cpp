@@ -1,7 +1,6 @@
 #include "lab/simulator.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -86,25 +85,33 @@ class Simulation {
   struct Speeds {
     double kernels = 1;
     double collectives = 1;
+    std::map<int, int> senders{};  // nodes that send from a device, by device
   };
 
   [[nodiscard]] Speeds speeds() const {
     int working = 0;
     bool exchanges = false;
+    Speeds speeds;
     for (const std::size_t i : running_) {
       const Node& node = program_.nodes()[i];
       if (!is_pause(node)) ++working;
       exchanges = exchanges || std::holds_alternative<Collective>(node.op);
+      if (const auto device = sender_of(node)) ++speeds.senders[*device];
     }
-    const double shared =
+    speeds.collectives =
         working > sharing_.at_once ? sharing_.at_once / working / sharing_.contention : 1;
-    return {.kernels = exchanges ? shared / sharing_.kernel_slowdown : shared,
-            .collectives = shared};
+    speeds.kernels = exchanges ? speeds.collectives / sharing_.kernel_slowdown : speeds.collectives;
+    return speeds;
+  }
+
+  [[nodiscard]] std::optional<int> sender_of(const Node& node) const {
+    return sharing_.sends_from ? sharing_.sends_from(node) : std::nullopt;
   }
 
   [[nodiscard]] double speed_of(std::size_t i, const Speeds& speeds) const {
     const Node& node = program_.nodes()[i];
     if (is_pause(node)) return 1;
+    if (const auto device = sender_of(node)) return 1.0 / speeds.senders.at(*device);
     return std::holds_alternative<Collective>(node.op) ? speeds.collectives : speeds.kernels;
   }
 
@@ -153,38 +160,61 @@ SimulatedStep simulate(const Program& program, const std::function<double(const 
   return Simulation(program, seconds, sharing).run();
 }
 
-std::optional<ProductSize> product_of(const DeviceOp& op) {
-  if (const auto* gemm = std::get_if<Gemm>(&op)) {
-    return ProductSize{gemm->c.rows, gemm->c.cols, gemm->transpose_a ? gemm->a.rows : gemm->a.cols};
-  }
-  if (const auto* update = std::get_if<LinearAdam>(&op)) {
-    return ProductSize{update->weight.rows, update->weight.cols, update->x.rows};
-  }
-  return std::nullopt;
+namespace {
+
+/// A tile of a product on a GPU.
+struct GpuTile {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+};
+
+constexpr GpuTile kGpuTiles[] = {
+    {32, 32},   {32, 64},   {64, 32},   {32, 128},  {64, 64},   {128, 32}, {64, 128}, {128, 64},
+    {64, 256},  {128, 128}, {256, 64},  {128, 256}, {256, 128}, {64, 96},  {96, 64},  {96, 128},
+    {128, 160}, {160, 128}, {192, 128}, {128, 192}, {128, 96},  {32, 256}, {256, 32}};
+
+double number_of(std::int64_t count) {
+  return static_cast<double>(count);
 }
 
-double busy_share(const ProductSize& product, int multiprocessors) {
-  if (product.rows <= 0 || product.cols <= 0) return 1;
-  constexpr std::int64_t kLeastSide = 32, kMostSide = 128, kLeastDepth = 512;
-  const auto side_of = [&](std::int64_t size) -> std::int64_t {
-    if (size >= kMostSide) return kMostSide;
-    return std::max(kLeastSide,
-                    static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(size))));
-  };
+/// Seconds of a product in tiles of this size, with the fastest number of pieces of its sums.
+double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per_s,
+               const MachineCard& card) {
+  constexpr std::int64_t kLeastDepth = 64;  // of a piece
   const auto rounds = [](std::int64_t size, std::int64_t each) { return (size + each - 1) / each; };
-  const std::int64_t height = side_of(product.rows), width = side_of(product.cols);
-  const std::int64_t tiles = rounds(product.rows, height) * rounds(product.cols, width);
-  const auto number = [](std::int64_t count) { return static_cast<double>(count); };
-  const auto busy = [&](std::int64_t pieces) {
-    return number(pieces) / number(rounds(pieces, multiprocessors) * multiprocessors);
+  const auto loads = [](std::int64_t height, std::int64_t width) {
+    return 1 / number_of(height) + 1 / number_of(width);  // per multiply-add
   };
-  double most = busy(tiles);
-  const std::int64_t splits =
-      tiles < multiprocessors ? std::min<std::int64_t>(product.depth / kLeastDepth, multiprocessors)
-                              : 1;
-  for (std::int64_t i = 2; i <= splits; ++i) most = std::max(most, busy(i * tiles));
-  return most * number(product.rows) * number(product.cols) /
-         (number(tiles) * number(height * width));
+  const std::int64_t tiles = rounds(product.rows, tile.height) * rounds(product.cols, tile.width);
+  // The rate of large products is that of tiles of 128 x 128; larger ones are not faster.
+  const double slowdown =
+      std::max(1.0, 1 + card.load_macs * (loads(tile.height, tile.width) - loads(128, 128)));
+  const double tile_s = 2 * number_of(tile.height * tile.width) * slowdown * card.multiprocessors /
+                        flops_per_s;  // per number of depth
+  const double partial_sums_s =
+      2 * 4 * number_of(product.rows) * number_of(product.cols) / card.memory_bytes_per_s;
+  const std::int64_t most_pieces = std::clamp<std::int64_t>(product.depth / kLeastDepth, 1,
+                                                            2 * card.multiprocessors / tiles + 1);
+  double least_s = std::numeric_limits<double>::infinity();
+  for (std::int64_t pieces = 1; pieces <= most_pieces; ++pieces) {
+    const double seconds = number_of(rounds(tiles * pieces, card.multiprocessors)) *
+                           number_of(rounds(product.depth, pieces)) * tile_s;
+    least_s =
+        std::min(least_s, pieces == 1 ? seconds : seconds + number_of(pieces) * partial_sums_s);
+  }
+  return least_s;
+}
+
+}  // namespace
+
+double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card) {
+  const double macs = number_of(product.rows) * number_of(product.cols) * number_of(product.depth);
+  if (card.multiprocessors == 0 || macs <= 0) return 1;
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const GpuTile& tile : kGpuTiles) {
+    least_s = std::min(least_s, tiled_s(product, tile, flops_per_s, card));
+  }
+  return 2 * macs / flops_per_s / least_s;
 }
 
 namespace {
@@ -203,8 +233,7 @@ double flops_per_s(const DeviceOp& op, const MachineCard& card, Precision precis
     most = card.tf32_flops_per_s;
   }
   const std::optional<ProductSize> product = product_of(op);
-  const bool has_shape = product && card.multiprocessors > 0;
-  return has_shape ? most * busy_share(*product, card.multiprocessors) : most;
+  return product ? most * product_share(*product, most, card) : most;
 }
 
 double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
@@ -213,31 +242,44 @@ double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precisi
                   static_cast<double>(cost.bytes) / card.memory_bytes_per_s);
 }
 
-/// Seconds of an op; if its kind was not measured, by the rate of copies.
+/// Seconds of an op; if it was not measured as it runs here, by the rates of its label, and if its
+/// kind was not, by the rate of copies.
 double measured_s(const DeviceOp& op, const MachineLoad& load) {
-  const OpSize size = size_of(op);
-  const double own_s = op_s(size, load.rates);
-  if (own_s > 0) return own_s;
+  OpSize size = size_of(op);
+  if (const double own_s = op_s(size, load.rates); own_s > 0) return own_s;
+  size.op = label_of(op);
+  if (const double label_s = op_s(size, load.rates); label_s > 0) return label_s;
   const auto bytes = static_cast<double>(cost_of(op).bytes);
   return op_s({.op = "copy", .width = bytes, .work = bytes}, load.rates);
 }
 
 double device_op_s(const DeviceOp& op, const MachineCard& card, const MachineLoad* load,
-                   Precision precision = Precision::kFp32) {
+                   Precision precision) {
   if (load == nullptr) return roofline_s(op, card, precision) + card.launch_s + delay_s(op);
   return std::max(measured_s(op, *load), load->launch_s) + delay_s(op);
 }
 
-/// A collective between devices of one process in their shared memory: a copy for each device, or a
-/// sum of each on the root.
+/// A collective between devices of one process in their shared memory: a copy for each device, a
+/// sum of each on the root, or both.
 double in_memory_s(const Collective& collective, const Tensor& tensor, std::size_t devices,
                    const MachineCard& card, const MachineLoad* load) {
   const Tensor row{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
-  if (std::holds_alternative<Broadcast>(collective)) {
-    return device_op_s(Copy{.to = row, .from = row}, card, load);
+  const double copy_each_s =
+      device_op_s(Copy{.to = row, .from = row}, card, load, Precision::kFp32);
+  const double sums_s =
+      static_cast<double>(devices - 1) *
+      device_op_s(SumRows{.out = row, .in = row, .beta = 1}, card, load, Precision::kFp32);
+  switch (exchange_kind_of(collective)) {
+    case ExchangeKind::kBroadcast:
+    case ExchangeKind::kAllGather:
+      return copy_each_s;
+    case ExchangeKind::kReduce:
+    case ExchangeKind::kReduceScatter:
+      return sums_s;
+    case ExchangeKind::kAllReduce:
+      break;
   }
-  const DeviceOp sum = SumRows{.out = row, .in = row, .beta = 1};
-  return static_cast<double>(devices - 1) * device_op_s(sum, card, load);
+  return sums_s + copy_each_s;
 }
 
 double collective_s(const Collective& collective, const MachineCard& card, int ranks,
@@ -248,10 +290,9 @@ double collective_s(const Collective& collective, const MachineCard& card, int r
   if (tensors.size() > 1 && !card.on_gpu) {
     return in_memory_s(collective, tensors.front(), tensors.size(), card, load);
   }
-  const double all = all_reduce_s(card, static_cast<double>(tensors.front().bytes()),
-                                  std::max(static_cast<int>(tensors.size()), ranks));
-  // A broadcast or a reduce to one rank moves half the bytes of an all-reduce.
-  return std::holds_alternative<AllReduce>(collective) ? all : all / 2;
+  return exchange_s(card, exchange_kind_of(collective),
+                    static_cast<double>(tensors.front().bytes()),
+                    std::max(static_cast<int>(tensors.size()), ranks));
 }
 
 /// The number of lanes of one process that run at full speed at once.
@@ -263,18 +304,21 @@ double lanes_at_once(const Workload& workload, const MachineCard& card) {
   return workload.trainer == TrainerKind::kDdp ? cores / workload.ranks : cores;
 }
 
-/// The bytes of a copy that crosses a link between GPUs; nothing for other ops.
-std::optional<double> bytes_between_gpus(const Program& program, const DeviceOp& op,
-                                         const MachineCard& card) {
-  const auto* copy = std::get_if<Copy>(&op);
-  if (copy == nullptr || !card.on_gpu || card.node.tables.empty()) return std::nullopt;
+/// A copy that crosses a link between GPUs; nothing for other ops.
+const Copy* copy_between_gpus(const Program& program, const Node& node, const MachineCard& card) {
+  const auto* op = std::get_if<DeviceOp>(&node.op);
+  const auto* copy = op == nullptr ? nullptr : std::get_if<Copy>(op);
+  if (copy == nullptr || !card.on_gpu || !card.node.is_known()) return nullptr;
   const Buffers& buffers = program.buffers();
   const Buffer &to = buffers[copy->to.buffer], &from = buffers[copy->from.buffer];
-  if (to.device == from.device || to.pinned || from.pinned) return std::nullopt;
-  return static_cast<double>(copy->to.bytes());
+  return to.device == from.device || to.pinned || from.pinned ? nullptr : copy;
 }
 
 }  // namespace
+
+double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run) {
+  return device_op_s(op, card, card.load_of(run.ranks, run.threads), run.precision);
+}
 
 double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run) {
@@ -282,12 +326,10 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
   if (const auto* collective = std::get_if<Collective>(&node.op)) {
     return collective_s(*collective, card, run.ranks, load);
   }
-  const DeviceOp& op = std::get<DeviceOp>(node.op);
-  // Two ranks send each other as many bytes as they sum.
-  if (const auto bytes = bytes_between_gpus(program, op, card)) {
-    return all_reduce_s(card, *bytes, 2);
+  if (const Copy* copy = copy_between_gpus(program, node, card)) {
+    return copy_s(card, static_cast<double>(copy->to.bytes()));
   }
-  return device_op_s(op, card, load, run.precision);
+  return device_op_s(std::get<DeviceOp>(node.op), card, run);
 }
 
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
@@ -301,11 +343,17 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const WorkloadPrograms programs(workload, rank);
   const Program& program = programs.step();
   const MachineLoad* load = card.load_of(run.ranks, run.threads);
+  const auto sends_from = [&](const Node& node) -> std::optional<int> {
+    const Copy* copy = copy_between_gpus(program, node, card);
+    if (copy == nullptr) return std::nullopt;
+    return program.buffers()[copy->from.buffer].device;
+  };
   SimulatedStep step =
       simulate(program, [&](const Node& node) { return node_s(program, node, card, run); },
                {.at_once = lanes_at_once(workload, card),
                 .contention = load == nullptr ? 1 : load->contention,
-                .kernel_slowdown = card.on_gpu ? card.links_of(run.ranks).kernel_slowdown : 1});
+                .kernel_slowdown = card.on_gpu ? card.links_of(run.ranks).kernel_slowdown : 1,
+                .sends_from = sends_from});
   if (rank != 0) {
     const double waited_s = 1e-3 * slow->delay_ms;
     step.phase_s[Phase::kInjected] -= waited_s;

@@ -37,6 +37,8 @@ struct Sharing {
   double contention = 1;
   /// Factor by which kernels take longer while a collective runs.
   double kernel_slowdown = 1;
+  /// The device whose link a node alone could fill, if any; such nodes share it evenly.
+  std::function<std::optional<int>(const Node&)> sends_from = nullptr;
 };
 
 /// Walks the nodes of an ordered training step. Each begins when its lanes are free and the nodes
@@ -46,23 +48,16 @@ struct Sharing {
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
                        const Sharing& sharing = {});
 
-/// The product that an op is or begins with: rows x cols numbers, each a sum over `depth`.
-struct ProductSize {
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::int64_t depth = 0;
-
-  friend auto operator<=>(const ProductSize&, const ProductSize&) = default;
-};
-std::optional<ProductSize> product_of(const DeviceOp& op);
-
-/// The share of a GPU's multiprocessors that a product keeps busy. Libraries compute the result in
-/// tiles of at most 128 x 128, each on one multiprocessor. The parts of tiles that exceed the
-/// result, and the multiprocessors that the last round leaves idle, are wasted (NVIDIA, Matrix
-/// Multiplication Background User's Guide, tile and wave quantization). If there are fewer tiles
-/// than multiprocessors, the sums are assumed to be split into as many pieces, of at least 512, as
-/// keep most multiprocessors busy.
-double busy_share(const ProductSize& product, int multiprocessors);
+/// The share of `flops_per_s`, the rate of large products, that a GPU reaches with this product.
+///
+/// Libraries compute the result in tiles, each on one multiprocessor. The parts of tiles that
+/// exceed the result, and the multiprocessors that the last round leaves idle, are wasted (NVIDIA,
+/// Matrix Multiplication Background User's Guide, tile and wave quantization). Of cuBLASLt's tiles
+/// (cublasLtMatmulTile_t) with sides from 32 to 256, the fastest is taken. Small ones are slower: a
+/// tile of h x w loads h + w operands for h w multiply-adds, and a multiprocessor makes `load_macs`
+/// of the card in the time of a load. Sums may be split into pieces; then their partial sums are
+/// written and read at the rate of memory. 1 on a card whose multiprocessors are unknown.
+double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card);
 
 /// The processes and threads that run a node.
 struct NodeSetting {
@@ -71,12 +66,15 @@ struct NodeSetting {
   Precision precision = Precision::kFp32;
 };
 
+/// Seconds of an op on one device, as node_s() takes it.
+double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run);
+
 /// Seconds of a node of `program`. On a measured machine, an op's time follows from its size
 /// (machine_card.h), and is at least a launch. On other machines it is the time of its flops or of
 /// its bytes, whichever is longer, plus a launch (the roofline of Williams, Waterman and Patterson
-/// 2009); a product's flops run at the rate of large products times its busy_share(). A collective
-/// follows all_reduce_s(). A copy between GPUs takes as long as an all-reduce of two; devices of
-/// one process that share their memory copy and add there.
+/// 2009); a product's flops run at the rate of large products times its product_share(). A
+/// collective takes exchange_s(), a copy between GPUs copy_s(); devices of one process that share
+/// their memory copy and add there.
 double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run);
 

@@ -269,8 +269,8 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   EXPECT_EQ(devices.exit_code, 0) << devices.err;
   EXPECT_THAT(devices.out, HasSubstr("Simulated: data-parallel, 8192 x 6, batch 64, tf32, 2.5 ms "
                                      "before backward, on 8 x H200, NVLink"));
-  EXPECT_THAT(devices.out, ContainsRegex("\n    4 +363 GB/s with 8.00 GiB"));
-  EXPECT_THAT(devices.out, ContainsRegex("\n    8 +473 GB/s with 8.00 GiB .* 1.22x as long"));
+  EXPECT_THAT(devices.out, ContainsRegex("\n    4 +broadcast  363 GB/s with 8.00 GiB"));
+  EXPECT_THAT(devices.out, ContainsRegex("\n    8 +reduce  366 GB/s with 8.00 GiB .* 1.22x as "));
   const ProcessResult slow = run({"predict", "--machine", "h200-nvlink", "--ranks", "1,2",
                                   "--slow-rank", "1:20", "--scheme", "factor"});
   EXPECT_THAT(slow.out, HasSubstr("20 ms more on rank 1 of several")) << slow.err;

@@ -33,7 +33,7 @@ TEST(MachineCards, HaveABusBandwidthForEachRankCount) {
   const MachineCard h200 = load_card("h200-nvlink");
   constexpr double kGib = 1 << 30;
   const auto gb_per_s = [&](double bytes, int ranks) {
-    return bus_bandwidth(h200, bytes, ranks) / 1e9;
+    return bus_bandwidth(h200, ExchangeKind::kAllReduce, bytes, ranks) / 1e9;
   };
   for (const auto& [ranks, published] :
        {std::pair{4, 363.3}, {5, 414.2}, {6, 435.6}, {7, 460.0}, {8, 473.1}}) {
@@ -48,12 +48,45 @@ TEST(MachineCards, HaveABusBandwidthForEachRankCount) {
 
 TEST(MachineCards, InterpolateBetweenRankCounts) {
   MachineCard card{.name = "made up", .node_ranks = 8};
-  card.node.tables = {{2, {{1e9, 1e9 / 100e9}}},
-                      {8, {{1e6, 1.75e6 / 50e9}, {1e9, 1.75e9 / 400e9}}}};
-  EXPECT_NEAR(bus_bandwidth(card, 1e9, 2), 100e9, 1);
-  EXPECT_NEAR(bus_bandwidth(card, 1e9, 4), 200e9, 1e3) << "half-way, in logarithms";
-  EXPECT_NEAR(bus_bandwidth(card, 1e9, 8), 400e9, 1);
-  EXPECT_NEAR(bus_bandwidth(card, 1e6, 2), 100e9 / 8, 1e3) << "in proportion to the longer table";
+  card.node.tables[ExchangeKind::kAllReduce] = {{2, {{1e9, 1e9 / 100e9}}},
+                                                {8, {{1e6, 1.75e6 / 50e9}, {1e9, 1.75e9 / 400e9}}}};
+  const auto bandwidth = [&](double bytes, int ranks) {
+    return bus_bandwidth(card, ExchangeKind::kAllReduce, bytes, ranks);
+  };
+  EXPECT_NEAR(bandwidth(1e9, 2), 100e9, 1);
+  EXPECT_NEAR(bandwidth(1e9, 4), 200e9, 1e3) << "half-way, in logarithms";
+  EXPECT_NEAR(bandwidth(1e9, 8), 400e9, 1);
+  EXPECT_NEAR(bandwidth(1e6, 2), 100e9 / 8, 1e3) << "in proportion to the longer table";
+}
+
+// The published table: 8 x H200, 16 GiB, nccl-tests. NVLS sums in the switches, so it is for
+// all-reduces; the others run as rings, whose rate is that of all-reduces without NVLS.
+TEST(MachineCards, HaveARateForEachKindOfExchange) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  constexpr double kGib = 1 << 30;
+  const auto gb_per_s = [&](ExchangeKind exchange, double bytes, int ranks) {
+    return bus_bandwidth(h200, exchange, bytes, ranks) / 1e9;
+  };
+  EXPECT_NEAR(gb_per_s(ExchangeKind::kAllGather, 16 * kGib, 8), 361.4, 0.1);
+  EXPECT_NEAR(gb_per_s(ExchangeKind::kReduceScatter, 16 * kGib, 8), 362.9, 0.1);
+  for (const ExchangeKind exchange : {ExchangeKind::kBroadcast, ExchangeKind::kReduce}) {
+    EXPECT_NEAR(gb_per_s(exchange, 8 * kGib, 8), 365.6, 0.2);
+    EXPECT_NEAR(gb_per_s(exchange, 8 * kGib, 2), 363.3, 0.2);
+    // Every byte crosses the link to a second GPU, so it takes as long as the sum of two.
+    EXPECT_NEAR(exchange_s(h200, exchange, kGib, 2), all_reduce_s(h200, kGib, 2), 5e-6);
+  }
+  EXPECT_NEAR(copy_s(h200, 376e9), 1, 1e-5);
+  EXPECT_EQ(exchange_s(h200, ExchangeKind::kReduce, kGib, 1), 0);
+}
+
+/// Another kind takes the share of an all-reduce that its bytes are.
+TEST(MachineCards, DeriveOtherKindsFromMeasuredAllReduces) {
+  MachineCard card{.name = "four cores", .on_gpu = false};
+  card.loads = {{.ranks = 4, .all_reduce = {{8, 1e-3}, {16, 3e-3}}}};
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kAllReduce, 12, 4), 2e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kReduceScatter, 12, 4), 1e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kAllGather, 12, 4), 1e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kBroadcast, 12, 4), 2e-3 / 1.5);
 }
 
 TEST(MachineCards, TakeLongerForMoreBytes) {
@@ -81,9 +114,9 @@ TEST(MachineCards, TakeLongerForMoreRanksWhereTheBusIsTheSame) {
 }
 
 TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
-  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 11}, {"h100-infiniband", 19},
-                                                      {"h100-nvlink", 15}, {"h200-nvlink", 15},
-                                                      {"t4", 7},           {"v100-pcie", 9}};
+  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 14}, {"h100-infiniband", 32},
+                                                      {"h100-nvlink", 25}, {"h200-nvlink", 25},
+                                                      {"t4", 8},           {"v100-pcie", 11}};
   for (const std::string& name : card_names()) {
     const MachineCard card = load_card(name);
     EXPECT_EQ(card.stated.size(), figures.at(name)) << name;
@@ -91,6 +124,10 @@ TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
       EXPECT_THAT(each.name, testing::ContainsRegex("^(device|node|network)\\.[a-z0-9_]+")) << name;
       EXPECT_THAT(each.value, testing::ContainsRegex("^[0-9]")) << each.name;
       EXPECT_FALSE(each.source.empty()) << each.name;
+      // A page may change, but a commit's contents are fixed.
+      EXPECT_THAT(each.source, testing::AnyOf(testing::Not(HasSubstr("github.com")),
+                                              testing::ContainsRegex("/blob/[0-9a-f]{8}/")))
+          << each.name;
     }
   }
   const MachineCard h200 = load_card("h200-nvlink");
@@ -100,9 +137,13 @@ TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
   EXPECT_EQ(value_of("device.flops_per_s"), "52.0 TFLOP/s");
   EXPECT_EQ(value_of("device.memory_bytes_per_s"), "4.30 TB/s");
   EXPECT_EQ(value_of("device.multiprocessors"), "132");
+  EXPECT_EQ(value_of("device.load_macs"), "16.0");
   EXPECT_EQ(value_of("node.latency_s"), "8.40 us");
   EXPECT_EQ(value_of("node.kernel_slowdown"), "1.22x");
   EXPECT_EQ(value_of("node.all_reduce of 4 ranks"), "363 GB/s on the bus with 8.00 GiB");
+  EXPECT_EQ(value_of("node.all_gather of 8 ranks"), "361 GB/s on the bus with 16.00 GiB");
+  EXPECT_EQ(value_of("node.ring of 8 ranks"), "366 GB/s on the bus with 8.00 GiB");
+  EXPECT_EQ(value_of("node.link_bytes_per_s"), "450 GB/s");
 }
 
 class CardFiles : public TempDirTest {};
@@ -134,10 +175,14 @@ TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
   const json table = good["node"]["all_reduce"];
   refused_with("/node/all_reduce", json::array({table, table}),
                "node.all_reduce[1].ranks is 2 after 2; rank counts must ascend");
+  refused_with("/node/all_reduce/algorithm", "Tree",
+               "node.all_reduce.algorithm is neither Ring nor NVLS");
   refused_with("/node/kernel_slowdown/value", 0.5,
                "node.kernel_slowdown.value is 0.5, not a number from 1 to 1000000");
   refused_with("/device/multiprocessors/value", 0,
                "device.multiprocessors.value is 0, not a whole number from 1 to 1048576");
+  refused_with("/device/load_macs/value", -1,
+               "device.load_macs.value is -1, not a number from 0 to 1000000");
   refused_with("/device/tf32_flops_per_s", {{"value", 0}, {"source", "here"}},
                "device.tf32_flops_per_s.value is 0, not a number from 1 to 1e+21");
   refused_with("/node/all_reduce/ranks", 1,
@@ -156,6 +201,22 @@ TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
   refused_with("/name", {{"a", 1}}, "name is an object, not a string");
   card = 7;
   refused("see src/lab/cards");
+}
+
+// As cards were before they had rates of links, copies and other exchanges than all-reduces.
+TEST_F(CardFiles, NeedNoRatesButThoseOfAllReduces) {
+  json old = json::parse(read_file(BARESTEP_CARDS "/h200-nvlink.json"));
+  for (const char* each :
+       {"link_bytes_per_s", "copy_bytes_per_s", "ring", "reduce_scatter", "all_gather"}) {
+    ASSERT_EQ(old["node"].erase(each), 1U) << each;
+  }
+  for (json& table : old["node"]["all_reduce"]) table.erase("algorithm");
+  const MachineCard card = load_card(file("card.json", old.dump()).string());
+  const MachineCard whole = load_card("h200-nvlink");
+  EXPECT_EQ(all_reduce_s(card, 1e9, 8), all_reduce_s(whole, 1e9, 8));
+  EXPECT_NEAR(exchange_s(card, ExchangeKind::kReduce, 8.0 * (1 << 30), 4),
+              8.0 * (1 << 30) / 363.3e9, 1e-4);
+  EXPECT_NEAR(copy_s(card, 1 << 30), exchange_s(whole, ExchangeKind::kBroadcast, 1 << 30, 2), 1e-5);
 }
 
 TEST_F(CardFiles, AreReadOnlyWhereTheyAreRegularAndShallow) {
@@ -188,7 +249,8 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
   card.loads = {
       {.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = {{"copy", 1, 64, 1e9}}},
       {.ranks = 2, .rates = {{"copy", 1, 64, 1e9}}, .all_reduce = {{4, 1e-9}, {8, 1e-3}}}};
-  card.node.tables = {{2, card.loads.back().all_reduce}, {4, {{8, 1e-3}}}};
+  card.node.tables[ExchangeKind::kAllReduce] = {{2, card.loads.back().all_reduce},
+                                                {4, {{8, 1e-3}}}};
   const MachineCard read = load_card(file("card.json", json_of(card)).string());
   EXPECT_EQ(json_of(read), json_of(card));
   const auto stated = [&](const std::string& name) {

@@ -3,7 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "core/program.h"
 #include "lab/experiment.h"
@@ -135,7 +141,7 @@ MachineCard two_cores() {
                  .host_s = 2e-3,
                  .rates = rates(50e9),
                  .all_reduce = {{4, 1e-9}, {1 << 20, 1e-3}, {4 << 20, 4e-3}}}};
-  card.node.tables = {{2, card.loads.back().all_reduce}};
+  card.node.tables[ExchangeKind::kAllReduce] = {{2, card.loads.back().all_reduce}};
   return card;
 }
 
@@ -164,7 +170,7 @@ TEST(MeasuredMachines, PredictRanksThatShareAGpu) {
   MachineCard card = two_cores();
   card.on_gpu = true;
   card.node_ranks = 1;
-  card.node.tables.clear();
+  card.node.tables = {};
   card.loads.resize(1);
   card.loads.front().threads = 0;
   Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
@@ -174,7 +180,7 @@ TEST(MeasuredMachines, PredictRanksThatShareAGpu) {
 
 TEST(MeasuredMachines, SayThatCommunicationTakesCores) {
   const Findings findings = predict_scaling({.dim = 256}, two_cores(), {1, 2});
-  EXPECT_EQ(findings.tables.at(1).rows.at(0).at(3), "a share of the cores, 1.00x as long");
+  EXPECT_EQ(findings.tables.at(1).rows.at(0).back(), "a share of the cores, 1.00x as long");
 }
 
 TEST(MeasuredMachines, PredictWhatLoadingThreadsCannotHide) {
@@ -313,9 +319,10 @@ TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {
   const auto seconds = [&](const Node& node) { return node_s(programs.step(), node, card, {}); };
   const auto flops = static_cast<double>(cost_of(gemm->op).flops);
   EXPECT_NEAR(seconds(*gemm), flops / 52e12, 1e-12);
-  // 64 x 1024 numbers make 8 tiles; sums over 1024 are split in two.
+  // 64 x 1024 numbers make 64 tiles; sums over 1024 are split in two.
   card.multiprocessors = 132;
-  EXPECT_NEAR(seconds(*gemm), flops / 52e12 * 132 / 16, 1e-12);
+  card.load_macs = 0;
+  EXPECT_NEAR(seconds(*gemm), flops / 52e12 * 132 / 128, 1e-12);
   card.memory_bytes_per_s = 1e9;
   // 28 bytes per parameter: four numbers read, three written.
   EXPECT_NEAR(seconds(*adam), 28.0 * (1024 * 1024 + 1024) / 1e9, 1e-6);
@@ -338,15 +345,101 @@ TEST(Simulator, SlowsKernelsBesideACollective) {
 }
 
 TEST(Products, FillAGpuByTheirShape) {
-  const auto share = [](std::int64_t rows, std::int64_t cols, std::int64_t depth, int gpu) {
-    return busy_share({rows, cols, depth}, gpu);
+  MachineCard card{.multiprocessors = 132, .memory_bytes_per_s = 1e30};
+  const auto share = [&](std::int64_t rows, std::int64_t cols, std::int64_t depth) {
+    return product_share({rows, cols, depth}, 1e12, card);
   };
-  EXPECT_DOUBLE_EQ(share(8192, 8192, 64, 132), 4096.0 / (32 * 132)) << "32 rounds of tiles";
-  EXPECT_DOUBLE_EQ(share(256, 4096, 1000, 80), 64.0 / 80) << "sums too short to split";
-  EXPECT_DOUBLE_EQ(share(256, 4096, 4096, 80), 1) << "64 tiles, each split in 5";
-  EXPECT_DOUBLE_EQ(share(64, 8192, 8192, 132), 128.0 / 132) << "sums are split in two";
-  EXPECT_DOUBLE_EQ(share(8, 8192, 8192, 128), 8.0 / 32) << "tiles are mostly empty";
-  EXPECT_DOUBLE_EQ(share(1, 1, 1, 132), 1.0 / (32 * 32) / 132);
+  EXPECT_NEAR(share(8192, 8192, 64), 4096.0 / 132 / (21 * 1.5), 1e-12)
+      << "21 rounds of 43 x 64 tiles of 192 x 128; 32 rounds of smaller ones";
+  card.multiprocessors = 1;
+  EXPECT_NEAR(share(128, 128, 64), 1, 1e-12);
+  EXPECT_NEAR(share(32, 32, 64), 1 / (1 + 16 * (2.0 / 32 - 2.0 / 128)), 1e-12) << "many loads";
+  EXPECT_NEAR(share(8, 32, 64), share(32, 32, 64) / 4, 1e-12) << "the tile is mostly empty";
+  card.multiprocessors = 4;
+  EXPECT_NEAR(share(128, 128, 256), 1, 1e-12) << "sums in four pieces";
+  card.memory_bytes_per_s = 2 * 4 * 128 * 128 * 4 / (2.0 * 128 * 128 * 256 / 1e12);
+  EXPECT_NEAR(share(128, 128, 256), 0.8, 1e-12)
+      << "adding them takes as long as the product: four tiles of 64 x 64, 1/4 slower";
+  card.multiprocessors = 0;
+  EXPECT_EQ(share(8, 32, 64), 1) << "unknown";
+}
+
+/// A published product in fp32: c of rows x cols, summed over depth.
+struct PublishedProduct {
+  ProductSize size;
+  double ms = 0;
+};
+
+/// The mean and the largest difference, as a share.
+std::pair<double, double> difference_of(const MachineCard& card, double launch_s,
+                                        std::span<const PublishedProduct> published) {
+  double sum = 0, most = 0;
+  for (const auto& [size, ms] : published) {
+    const auto rows = static_cast<double>(size.rows), cols = static_cast<double>(size.cols),
+               depth = static_cast<double>(size.depth);
+    const double flops = 2 * rows * cols * depth;
+    const double bytes = 4 * (rows * depth + depth * cols + rows * cols);
+    const double ours_s =
+        launch_s + std::max(flops / card.flops_per_s / product_share(size, card.flops_per_s, card),
+                            bytes / card.memory_bytes_per_s);
+    const double difference = std::abs(std::log(1e3 * ours_s / ms));
+    sum += difference;
+    most = std::max(most, difference);
+  }
+  return {sum / static_cast<double>(published.size()), most};
+}
+
+// From DeepBench's tables of a V100 and a T4, cuBLAS of CUDA 10.1, neither operand transposed. The
+// cards' cost of a load is fitted to the V100's table; the T4's was not used.
+TEST(Products, TakeAboutAsLongAsPublishedOnes) {
+  const PublishedProduct v100[] = {
+      {{1760, 16, 1760}, 0.038},   {{1760, 32, 1760}, 0.041},   {{1760, 64, 1760}, 0.056},
+      {{1760, 128, 1760}, 0.088},  {{1760, 7000, 1760}, 3.376}, {{2048, 16, 2048}, 0.042},
+      {{2048, 32, 2048}, 0.045},   {{2048, 64, 2048}, 0.063},   {{2048, 128, 2048}, 0.106},
+      {{2048, 7000, 2048}, 4.387}, {{2560, 16, 2560}, 0.051},   {{2560, 32, 2560}, 0.054},
+      {{2560, 64, 2560}, 0.075},   {{2560, 128, 2560}, 0.128},  {{2560, 7000, 2560}, 6.948},
+      {{4096, 16, 4096}, 0.110},   {{4096, 32, 4096}, 0.110},   {{4096, 64, 4096}, 0.174},
+      {{4096, 128, 4096}, 0.332},  {{3072, 16, 1024}, 0.032},   {{3072, 32, 1024}, 0.035},
+      {{3072, 64, 1024}, 0.051},   {{3072, 128, 1024}, 0.081},  {{1024, 700, 512}, 0.067},
+      {{35, 8457, 2048}, 0.209},   {{512, 24000, 2048}, 3.858}};
+  const PublishedProduct t4[] = {
+      {{1760, 16, 1760}, 0.130},  {{1760, 64, 1760}, 0.139},  {{1760, 128, 1760}, 0.210},
+      {{2048, 16, 2048}, 0.094},  {{2048, 32, 2048}, 0.089},  {{2048, 64, 2048}, 0.129},
+      {{2048, 128, 2048}, 0.252}, {{2560, 16, 2560}, 0.112},  {{2560, 32, 2560}, 0.117},
+      {{2560, 64, 2560}, 0.207},  {{2560, 128, 2560}, 0.366}, {{4096, 16, 4096}, 0.301},
+      {{4096, 32, 4096}, 0.345},  {{4096, 64, 4096}, 0.566},  {{4096, 128, 4096}, 1.059}};
+  MachineCard card = load_card("v100-pcie");
+  card.flops_per_s = 13.7e12;  // the table's large products, on an SXM2 board
+  card.memory_bytes_per_s = 830e9;
+  const auto [mean, most] = difference_of(card, 8e-6, v100);
+  EXPECT_LT(mean, 0.1);
+  EXPECT_LT(most, 0.4);
+  const auto [t4_mean, t4_most] = difference_of(load_card("t4"), 8e-6, t4);
+  EXPECT_LT(t4_mean, 0.2);
+  EXPECT_LT(t4_most, 0.5);
+}
+
+// A row more never costs much more than its share, and a batch twice as large takes longer.
+TEST(Products, GrowWithTheBatchWithoutCliffs) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  for (const std::int64_t width : {1024, 8192}) {
+    const auto seconds = [&](std::int64_t rows) {
+      const ProductSize size{rows, width, width};
+      return h200.launch_s + 2.0 * static_cast<double>(rows * width * width) / h200.flops_per_s /
+                                 product_share(size, h200.flops_per_s, h200);
+    };
+    for (std::int64_t rows = 128; rows <= 1024; rows += 16) {
+      EXPECT_LT(seconds(rows + 16), 1.35 * seconds(rows)) << rows << " rows of " << width;
+    }
+    for (const std::int64_t rows : {128, 256, 512}) {
+      EXPECT_GT(seconds(2 * rows), 1.5 * seconds(rows)) << rows << " rows of " << width;
+    }
+  }
+  const auto forward_s = [&](std::int64_t batch) {
+    return predicted_step({.dim = 1024, .batch_size = batch}, h200, 1).phase_s[Phase::kForward];
+  };
+  EXPECT_GT(forward_s(512), 1.4 * forward_s(256));
+  EXPECT_GT(forward_s(1024), 1.5 * forward_s(512));
 }
 
 Workload on_gpus(TrainerKind trainer, int ranks) {
@@ -396,9 +489,131 @@ TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
     if (node.lane != Lane::kComm || label_of(node.op) != "copy") continue;
     ++copies;
     EXPECT_DOUBLE_EQ(node_s(programs.step(), node, h200, {.ranks = 2}),
-                     all_reduce_s(h200, 32.0 * 8192 * 4, 2));
+                     3e-6 + 32.0 * 8192 * 4 / 376e9);
   }
   EXPECT_EQ(copies, 3) << "samples out, outputs in, their gradient out";
+}
+
+// Device 0 sends rows to seven others; each row takes its share of device 0's link.
+TEST(DataParallelOnGpus, ShareTheLinkTheyCopyFrom) {
+  const Workload workload = on_gpus(TrainerKind::kDataParallel, 8);
+  const WorkloadPrograms programs(workload);
+  const MachineCard h200 = load_card("h200-nvlink");
+  const SimulatedStep step = predicted_run(workload, h200);
+  double first = 0, last = 0;
+  for (std::size_t i = 0; i < step.spans.size(); ++i) {
+    const Node& node = programs.step().nodes()[i];
+    if (node.lane != Lane::kComm || label_of(node.op) != "copy" || node.device == 0) continue;
+    if (first > 0) break;  // the gradients of outputs
+    if (node.device == 7) first = last = step.spans[i].end_s - step.spans[i].begin_s;
+  }
+  EXPECT_GE(last, 7 * 8.0 * 8192 * 4 / 376e9);
+}
+
+/// A link's bytes per second in one direction, by data sheets. Network: of one node's GPUs.
+struct LinkPeaks {
+  double node = 0;
+  double network_of_node = 0;
+};
+const std::map<std::string, LinkPeaks> kLinkPeaks = {
+    {"a100-nvlink", {.node = 300e9}},
+    {"h100-infiniband", {.node = 450e9, .network_of_node = 8 * 50e9}},
+    {"h100-nvlink", {.node = 450e9}},
+    {"h200-nvlink", {.node = 450e9}},
+    {"t4", {}},
+    {"v100-pcie", {.node = 15.75e9}}};
+
+/// Bytes that cross the busiest link in one direction, at least, by every algorithm that NCCL has
+/// for the card.
+double least_on_link(const std::string& card, ExchangeKind exchange, double bytes, int ranks) {
+  const double n = ranks;
+  const bool adds_in_switches = card.starts_with('h') && ranks > 4;
+  const std::map<ExchangeKind, double> factors = {
+      {ExchangeKind::kAllReduce, adds_in_switches ? (n + 1) / n : 2 * (n - 1) / n},
+      {ExchangeKind::kReduceScatter, (n - 1) / n},
+      {ExchangeKind::kAllGather, (n - 1) / n},
+      {ExchangeKind::kBroadcast, 1},
+      {ExchangeKind::kReduce, 1}};
+  return bytes * factors.at(exchange);
+}
+
+/// Whether a message of this time stays within its links.
+void expect_within_links(const std::string& name, ExchangeKind exchange, double bytes, int ranks,
+                         double seconds) {
+  const LinkPeaks peaks = kLinkPeaks.at(name);
+  const int nodes = (ranks + 7) / 8;
+  if (nodes == 1) {
+    EXPECT_LE(least_on_link(name, exchange, bytes, ranks) / seconds, peaks.node)
+        << name_of(exchange) << " of " << bytes << " bytes on " << ranks;
+    return;
+  }
+  // Out of a node go all bytes that the others lack; sums go there and back.
+  const double others = (nodes - 1.0) / nodes;
+  const double leaving = exchange == ExchangeKind::kAllReduce ? 2 * others
+                         : exchange == ExchangeKind::kBroadcast || exchange == ExchangeKind::kReduce
+                             ? 1
+                             : others;
+  EXPECT_LE(bytes * leaving / seconds, peaks.network_of_node)
+      << name_of(exchange) << " of " << bytes << " bytes on " << ranks;
+}
+
+TEST(Links, CarryNoMessageFasterThanTheyCan) {
+  for (const std::string& name : card_names()) {
+    SCOPED_TRACE(name);
+    const MachineCard card = load_card(name);
+    for (int ranks = 2; ranks <= std::min(card.most_ranks(), 4096);
+         ranks += ranks < 40 ? 1 : ranks / 2) {
+      for (std::size_t i = 0; i < kCountOf<ExchangeKind>; ++i) {
+        for (double bytes = 4; bytes < 1e13; bytes *= 2) {
+          const auto exchange = static_cast<ExchangeKind>(i);
+          expect_within_links(name, exchange, bytes, ranks,
+                              exchange_s(card, exchange, bytes, ranks));
+        }
+      }
+      EXPECT_LE(1e12 / copy_s(card, 1e12), kLinkPeaks.at(name).node);
+    }
+  }
+}
+
+/// What crosses links in a step of any scheme.
+TEST(Links, CarryNoStepFasterThanTheyCan) {
+  for (const std::string& name : card_names()) {
+    const MachineCard card = load_card(name);
+    for (std::size_t scheme = 0; scheme < scheme_names().size(); ++scheme) {
+      for (const int ranks : {2, 4, 8, 16, 64}) {
+        const bool is_in_process = scheme_names()[scheme] == "data-parallel";
+        if (ranks > (is_in_process ? card.node_ranks : card.most_ranks())) continue;
+        SCOPED_TRACE(name + ", " + std::string(scheme_names()[scheme]));
+        for (const std::int64_t dim : {64, 1024, 8192, 32768}) {
+          PredictedModel model{.dim = dim};
+          choose_scheme(model, scheme);
+          Workload workload =
+              on_gpus(is_in_process ? TrainerKind::kDataParallel : TrainerKind::kDdp, ranks);
+          workload.config.model.dim = dim;
+          workload.config.parallel.scheme = model.scheme;
+          const WorkloadPrograms programs(workload);
+          for (const Node& node : programs.step().nodes()) {
+            const auto* collective = std::get_if<Collective>(&node.op);
+            if (collective == nullptr) continue;
+            expect_within_links(name, exchange_kind_of(*collective),
+                                static_cast<double>(cost_of(node.op).message_bytes), ranks,
+                                node_s(programs.step(), node, card, {.ranks = ranks}));
+          }
+        }
+      }
+    }
+  }
+}
+
+// The parameters go to the second GPU and the gradients come back, 1.61 GB each way at 363 GB/s.
+TEST(Predictions, MoveEveryByteOfDataParallelOverTheLink) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  const PredictedModel model{.data_parallel = true};
+  const SimulatedStep two = predicted_step(model, h200, 2);
+  EXPECT_NEAR(two.phase_s[Phase::kReduce], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
+  // 2.63 ms of Adam, 1.13 and 0.70 ms of backward and forward with 32 rows.
+  EXPECT_NEAR(two.step_s, (8.87 + 2.63 + 1.13 + 0.70) * 1e-3, 0.2e-3);
+  EXPECT_NEAR(predicted_step(model, h200, 1).step_s / two.step_s, 0.43, 0.01);
 }
 
 TEST(Predictions, AgreeWithCalculationsByHand) {
@@ -406,8 +621,11 @@ TEST(Predictions, AgreeWithCalculationsByHand) {
   const MachineCard h200 = load_card("h200-nvlink");
   const SimulatedStep one = predicted_step({}, h200, 1);
   EXPECT_NEAR(one.phase_s[Phase::kOptimizer], 28 * 402'702'336.0 / 4.3e12, 1e-5);
-  // 51.5 GFLOP at 52 TFLOP/s, on 128 of 132 multiprocessors.
-  EXPECT_NEAR(one.phase_s[Phase::kForward], 51.54e9 / 52e12 * 132 / 128, 5e-5);
+  // 51.5 GFLOP at 52 TFLOP/s, on 128 of 132 multiprocessors: 64 x 8192 numbers are 32 tiles of 64 x
+  // 256, which load 1/16 more than tiles of 128 x 128, each with its sums in four pieces. Adding
+  // these moves 16.8 MB. Each of six products is launched.
+  EXPECT_NEAR(one.phase_s[Phase::kForward],
+              51.54e9 / 52e12 * 132 / 128 * (1 + 1.0 / 16) + 6 * (16.8e6 / 4.3e12 + 3e-6), 1e-5);
   EXPECT_EQ(one.phase_s[Phase::kReduce], 0);
 }
 
@@ -432,7 +650,7 @@ TEST(FastestSentence, TurnsRoundWithTheRatesAndNamesTies) {
 
 MachineCard with_fast_links() {
   MachineCard fast = load_card("h200-nvlink");
-  for (AllReduceTable& table : fast.node.tables) {
+  for (ExchangeTable& table : fast.node.tables[ExchangeKind::kAllReduce]) {
     for (auto& point : table.seconds_by_bytes) point.second = 1e-9;
   }
   fast.node.latency_s = fast.node.hop_s = 0;
@@ -540,10 +758,17 @@ TEST(Predictions, ShowWhatCommunicationReachesAndCosts) {
   const FindingTable& table = findings.tables.at(1);
   EXPECT_EQ(table.title, "Simulated: communication by number of ranks");
   ASSERT_EQ(table.rows.size(), 2U) << "one rank exchanges nothing";
-  EXPECT_EQ(table.rows[0].at(1), "363 GB/s with 8.00 GiB");
-  EXPECT_EQ(table.rows[1].at(1), "473 GB/s with 8.00 GiB");
-  EXPECT_THAT(table.rows[1].at(2), HasSubstr("with 256.03 MiB"));
-  EXPECT_EQ(table.rows[1].at(3), "1.22x as long");
+  EXPECT_THAT(table.rows[0], testing::ElementsAre("4", "all_reduce", "363 GB/s with 8.00 GiB",
+                                                  HasSubstr("with 256.03 MiB"),
+                                                  HasSubstr(" GB/s, 75."), "1.22x as long"));
+  EXPECT_EQ(table.rows[1].at(2), "473 GB/s with 8.00 GiB");
+  // In the switches of NVLink, 9/8 of the bytes cross a link, not 14/8.
+  EXPECT_THAT(table.rows[1].at(4), MatchesRegex("28[0-9] GB/s, 6[0-9]\\.[0-9] %"));
+  const FindingTable devices =
+      predict_scaling({.data_parallel = true}, load_card("h200-nvlink"), {1, 2}).tables.at(1);
+  ASSERT_EQ(devices.rows.size(), 2U);
+  EXPECT_EQ(devices.rows[0].at(1), "broadcast");
+  EXPECT_EQ(devices.rows[1].at(1), "reduce");
   const Findings alone =
       predict_scaling({.batch_size = 1, .data_parallel = true}, load_card("h200-nvlink"), {1, 8});
   EXPECT_EQ(alone.tables.at(1).title, "Simulated: products by shape") << "one device has the row";
@@ -557,9 +782,9 @@ TEST(Predictions, ShowTheRateOfEachProductByItsShape) {
   EXPECT_EQ(wide.title, "Simulated: products by shape");
   ASSERT_EQ(wide.rows.size(), 3U);
   EXPECT_THAT(wide.rows[0],
-              testing::ElementsAre("1", "gemm nt", "64 x 8192 x 8192", "173 us", "49.6 TFLOP/s"));
+              testing::ElementsAre("1", "gemm nt", "64 x 8192 x 8192", "188 us", "45.7 TFLOP/s"));
   EXPECT_EQ(wide.rows[1].at(2), "8192 x 8192 x 64");
-  EXPECT_LT(std::stod(rates(512).rows[0].back()), 5) << "TFLOP/s of a narrow one";
+  EXPECT_LT(std::stod(rates(512).rows[0].back()), 10) << "TFLOP/s of a narrow one";
 }
 
 // At this batch and width, factors have 128 times fewer bytes than gradients, but each rank then

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -44,6 +45,37 @@ TEST(PublishedNumbers, NameTheAddressWhereTheyStand) {
         << each.what;
     EXPECT_TRUE(names.insert(each.what).second) << each.what << " names two rows";
   }
+}
+
+// Each passage was read at its address, in the repository at that commit.
+TEST(PublishedNumbers, ThatAreCitedStandAtTheirAddresses) {
+  for (const PublishedNumber& each : cited_numbers()) {
+    const std::string number = each.published.substr(0, each.published.find_first_of(" x"));
+    EXPECT_THAT(each.quote, testing::ContainsRegex("(^|[^0-9.])" + number)) << each.what;
+  }
+}
+
+// 150 steps make 1.65e14 flops at least: 8 products of 4096^3 each. In 7.738 s that is 21.3
+// TFLOP/s, and an A100's peak in fp32 is 19.5.
+TEST(PublishedNumbers, SayIfTheyNeedMoreThanTheCardsPeak) {
+  const std::vector<PublishedNumber> all = cited_numbers();
+  const auto amp = std::ranges::find_if(
+      all, [](const PublishedNumber& each) { return each.what.starts_with("150 steps"); });
+  ASSERT_NE(amp, all.end());
+  EXPECT_THAT(amp->ours, HasSubstr("the published time takes 21.3 TFLOP/s, more than its 19.5"));
+}
+
+TEST(PublishedNumbers, ThatNeedAnAssumptionSayWhich) {
+  int rows = 0;
+  for (const PublishedNumber& each : exact_numbers()) {
+    if (!each.what.starts_with("ZeRO recipe")) continue;
+    ++rows;
+    EXPECT_EQ(
+        each.what.find("assuming that the last bucket takes a cached block") != std::string::npos,
+        each.published != "335 MB")
+        << each.what;
+  }
+  EXPECT_EQ(rows, 5);
 }
 
 TEST(PublishedNumbers, OfOtherHardwareAreCitedBesideSimulatedOnes) {
