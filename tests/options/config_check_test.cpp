@@ -184,6 +184,7 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--dropout '0.1': nothing is dropped after the last layer, and the model has one layer; "
        "leave it out, or give more layers"},
       {[](auto& c) {
+         use_files(c);
          c.model.layers = {4, 3};
          c.model.loss = LossKind::kBce;
        },
