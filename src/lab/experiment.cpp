@@ -183,6 +183,12 @@ Series Results::steps_of(std::string_view key) const {
   return {std::string(key), at(key).mean_s_by_start()};
 }
 
+std::vector<Series> Results::steps_of(std::span<const std::string> keys) const {
+  std::vector<Series> all;
+  for (const std::string& key : keys) all.push_back(steps_of(key));
+  return all;
+}
+
 Series Results::samples_of(std::string_view key) const {
   return {std::string(key), at(key).sample_s_by_start()};
 }
@@ -193,9 +199,7 @@ Comparison Results::compare(std::string_view a, std::string_view b) const {
 
 std::vector<Comparison> Results::compare(std::string_view reference,
                                          std::span<const std::string> keys) const {
-  std::vector<Series> others;
-  for (const std::string& key : keys) others.push_back(steps_of(key));
-  return barestep::compare(steps_of(reference), others, setting.margin);
+  return barestep::compare(steps_of(reference), steps_of(keys), setting.margin);
 }
 
 std::string verdict_of(const Results& results) {

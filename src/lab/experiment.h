@@ -97,6 +97,7 @@ struct Results {
 
   /// Mean step times of one case, or times per sample if the batch sizes differ.
   [[nodiscard]] Series steps_of(std::string_view key) const;
+  [[nodiscard]] std::vector<Series> steps_of(std::span<const std::string> keys) const;
   [[nodiscard]] Series samples_of(std::string_view key) const;
 
   /// Step times of `b` compared with those of `a`.
