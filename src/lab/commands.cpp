@@ -208,6 +208,8 @@ Report measured_report(const StudyOptions& options, const std::vector<const Expe
   require_memory(study, wanted, options.memory);
   let_signals_stop_children();
   const Programs programs(folder_of_programs(), options.python);
+  study.choose_width(programs, show_progress);
+  require_memory(study, wanted, options.memory);  // of the model that was chosen
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (!study.card()) {
@@ -333,8 +335,7 @@ void print_card(const StudyOptions& options) {
     print_now(text);
     return;
   }
-  const std::array parts = {std::as_bytes(std::span(text))};
-  replace_file(options.output, parts);
+  write_text_file(options.output, text);
 }
 
 void validate_published() {
