@@ -88,14 +88,12 @@ void read_classes(DataConfig& data, const std::filesystem::path& folder) {
 
 std::string text_of(const SettingOptions& options) {
   std::string text;
-  const auto add = [&](const char* name, const std::optional<std::int64_t>& value) {
-    if (value) text += fmt::format(" {} {}", name, *value);
-  };
-  add("--dim", options.dim);
-  add("--depth", options.depth);
-  add("--batch-size", options.batch_size);
-  add("--steps", options.steps);
-  add("--recompute", options.recompute);
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (!(options.*each.value)) continue;
+    std::string name = each.name;
+    std::ranges::replace(name, '_', '-');
+    text += fmt::format(" --{} {}", name, *(options.*each.value));
+  }
   if (!options.ranks.empty()) text += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
   return text;
 }
@@ -203,12 +201,12 @@ std::vector<Comparison> Results::compare(std::string_view reference,
 }
 
 std::string verdict_of(const Results& results) {
-  constexpr std::size_t kFewestRounds = 6;
-  if (results.rounds() < kFewestRounds) {
+  const std::size_t needed = starts_needed(1);
+  if (results.rounds() < needed) {
     return fmt::format(
         "INVALID: {} made, a 95 % interval needs {}; run it again with --starts {}",
         results.rounds() == 1 ? "1 round was" : fmt::format("{} rounds were", results.rounds()),
-        kFewestRounds, kFewestRounds);
+        needed, needed);
   }
   std::vector<std::string> reasons;
   for (const Measurement& each : results.cases) {

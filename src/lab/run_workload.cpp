@@ -156,10 +156,6 @@ void stop_children() {
   stopped = true;
 }
 
-bool is_stopped() {
-  return stopped;
-}
-
 std::string find_on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "" : path);
@@ -216,10 +212,6 @@ bool has_fabric() {
   }
   return false;
 }
-
-}  // namespace
-
-namespace {
 
 /// The weights that an evaluation loads are trained once before, by the same program.
 void train_for_evaluation(const Case& what, const Programs& programs) {

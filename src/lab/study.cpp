@@ -41,14 +41,9 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
 
 json json_of_options(const SettingOptions& options) {
   json all = json::object();
-  const auto add = [&](const char* name, const std::optional<std::int64_t>& value) {
-    if (value) all[name] = *value;
-  };
-  add("dim", options.dim);
-  add("depth", options.depth);
-  add("batch_size", options.batch_size);
-  add("steps", options.steps);
-  add("recompute", options.recompute);
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (options.*each.value) all[each.name] = *(options.*each.value);
+  }
   if (!options.ranks.empty()) all["ranks"] = options.ranks;
   return all;
 }
@@ -56,14 +51,9 @@ json json_of_options(const SettingOptions& options) {
 SettingOptions options_of_json(const JsonValue& from) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   SettingOptions options;
-  const auto read = [&](const char* name, std::optional<std::int64_t>& value) {
-    if (from.has(name)) value = from.at(name).whole(1, kMost);
-  };
-  read("dim", options.dim);
-  read("depth", options.depth);
-  read("batch_size", options.batch_size);
-  read("steps", options.steps);
-  read("recompute", options.recompute);
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (from.has(each.name)) options.*each.value = from.at(each.name).whole(1, kMost);
+  }
   if (!from.has("ranks")) return options;
   for (const JsonValue& each : from.at("ranks").items()) {
     options.ranks.push_back(static_cast<int>(each.whole(1, kMostDevices)));
