@@ -72,21 +72,16 @@ std::vector<double> readings_of(const Measurement& each, const char* source, con
   return all;
 }
 
-/// A figure of a gauge by start; empty if a start has no reading.
-std::vector<double> gauge_by_start(const Measurement& each, const char* source, const char* gauge,
-                                   double (*figure)(const std::vector<double>& readings)) {
-  std::vector<double> figures;
+/// The mean of a gauge by start; empty if a start has no reading.
+std::vector<double> means_by_start(const Measurement& each, const char* source, const char* gauge) {
+  std::vector<double> means;
   for (const Start& start : each.starts()) {
     const auto* const readings = readings_in(start, source, gauge);
     if (readings == nullptr) return {};
-    figures.push_back(figure(*readings));
+    means.push_back(std::accumulate(readings->begin(), readings->end(), 0.0) /
+                    static_cast<double>(readings->size()));
   }
-  return figures;
-}
-
-double mean_of_readings(const std::vector<double>& readings) {
-  return std::accumulate(readings.begin(), readings.end(), 0.0) /
-         static_cast<double>(readings.size());
+  return means;
 }
 
 /// A gauge: the mean as a figure of the starts, and the ends over all readings; without readings,
@@ -97,7 +92,7 @@ struct Level {
 };
 
 Level level_of(const Measurement& each, const char* source, const char* gauge) {
-  const std::vector<double> means = gauge_by_start(each, source, gauge, mean_of_readings);
+  const std::vector<double> means = means_by_start(each, source, gauge);
   if (means.empty()) return {};
   const std::vector<double> readings = readings_of(each, source, gauge);
   return {true, estimate_of(means).median, readings.front(), readings.back()};
@@ -126,8 +121,8 @@ std::string whole_percent(const Estimate& percent) {
 
 std::string busy_sentence(const Results& results, const GaugeNames& names) {
   const Measurement &small = results.cases.front(), &large = results.cases.back();
-  const std::vector<double> a = gauge_by_start(small, names.source, names.busy, mean_of_readings);
-  const std::vector<double> b = gauge_by_start(large, names.source, names.busy, mean_of_readings);
+  const std::vector<double> a = means_by_start(small, names.source, names.busy);
+  const std::vector<double> b = means_by_start(large, names.source, names.busy);
   const char* device = results.setting.on_gpu ? "GPU" : "cores";
   if (a.empty() || b.empty()) {
     return fmt::format("How busy the {} were cannot be measured here.", device);
@@ -152,12 +147,9 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
 }
 
 std::string memory_sentence(const Results& results, const GaugeNames& names) {
-  const auto most = [&](const Measurement& each) {
-    return gauge_by_start(each, names.source, names.memory,
-                          [](const auto& readings) { return std::ranges::max(readings); });
-  };
   const Measurement &small = results.cases.front(), &large = results.cases.back();
-  const std::vector<double> a = most(small), b = most(large);
+  const std::vector<double> a = means_by_start(small, names.source, names.memory);
+  const std::vector<double> b = means_by_start(large, names.source, names.memory);
   if (a.empty() || b.empty()) return "How much memory is in use cannot be measured here.";
   const std::string end = fmt::format("{:.0f} MiB at {}, {:.0f} MiB at {}", estimate_of(a).median,
                                       batch_text(small), estimate_of(b).median, batch_text(large));
