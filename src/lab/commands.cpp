@@ -208,13 +208,13 @@ Report measured_report(const StudyOptions& options, const std::vector<const Expe
   require_memory(study, wanted, options.memory);
   let_signals_stop_children();
   const Programs programs(folder_of_programs(), options.python);
-  study.choose_width(programs, show_progress);
-  require_memory(study, wanted, options.memory);  // of the model that was chosen
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (!study.card()) {
     study.keep_card(measured_card(study.identity(), study.folder() / "scratch"));
   }
+  study.choose_width(programs, show_progress);
+  require_memory(study, wanted, options.memory);  // of the model that was chosen
   study.run(wanted, programs, show_progress);
   end_progress();
   Report report = report_of(study, options.margin);
