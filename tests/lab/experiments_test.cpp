@@ -580,7 +580,7 @@ TEST(Experiments, LeaveRanksBeyondTheCoresOutOfFits) {
                                }));
   EXPECT_TRUE(results.at("ranks-4").what().beyond_cores);
   EXPECT_THAT(sentences_of(amdahl.conclude(results)),
-              HasSubstr("30.2 % (29.4 % to 30.5 %) of a step behave"));
+              HasSubstr("30.0 % (29.4 % to 30.5 %) of a step behave"));
   setting.units = 1;
   EXPECT_THAT(sentences_of(amdahl.conclude(made_up(amdahl, setting, by_ranks(divided)))),
               HasSubstr("so no serial fraction can be fitted."));
