@@ -215,10 +215,7 @@ std::string verdict_of(const Results& results) {
   if (reasons.empty()) return "";
   const std::string rest =
       reasons.size() == 1 ? "" : fmt::format(" (and {} more)", reasons.size() - 1);
-  // Short steps vary most, and --quick makes them short.
-  const std::string_view longer = results.setting.quick ? ", or without --quick" : "";
-  return fmt::format("INVALID: {}{}; run it again on a quiet machine{}", reasons.front(), rest,
-                     longer);
+  return fmt::format("INVALID: {}{}; run it again on a quiet machine", reasons.front(), rest);
 }
 
 int starts_of(const Experiment& experiment, const Setting& setting) {

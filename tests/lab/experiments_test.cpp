@@ -683,11 +683,9 @@ TEST(CommandLine, NamesWhatACaseAddsToItsWorkload) {
 }
 
 /// The verdict on a case with these starts.
-std::string verdict_on(const std::vector<Start>& starts, bool beyond_cores = false,
-                       bool quick = false) {
+std::string verdict_on(const std::vector<Start>& starts) {
   Results results;
-  results.setting.quick = quick;
-  results.cases.emplace_back(Case{.key = "a", .beyond_cores = beyond_cores}, starts);
+  results.cases.emplace_back(Case{.key = "a"}, starts);
   return verdict_of(results);
 }
 
