@@ -253,8 +253,7 @@ std::string default_sentence(const Fastest& fastest, const std::vector<std::stri
 }
 
 Findings conclude_bucket_size(const Results& results) {
-  const std::vector<std::string> keys = keys_of(results);
-  std::vector<std::string> names;
+  std::vector<std::string> keys, names;
   FindingTable table{
       .title = "Bucket size",
       .columns = {"MiB", "mean step", "exposed communication", "time against 25 MiB"}};
@@ -265,6 +264,7 @@ Findings conclude_bucket_size(const Results& results) {
     const double mib = std::stod(mib_of(each));
     times.points.push_back(plot_point(mib, each.mean_s(), 1e3));
     exposed.points.push_back(plot_point(mib, 1e3 * each.phase_s("reduce")));
+    keys.push_back(each.what().key);
     names.push_back(mib_of(each) + " MiB");
   }
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
