@@ -84,7 +84,8 @@ void add_study_options(Command& run, StudyOptions& study) {
                  to_number(study.starts, 1000)));
   run.add(margin_option(study.margin));
   run.add(option("--dim", "N",
-                 "width of every layer, unless an experiment varies it (1024; 8192 on GPUs)",
+                 "width of every layer, unless an experiment varies it (1024; 8192 on GPUs; with "
+                 "--quick as wide as a step of 3 ms needs)",
                  to_choice(study.setting.dim, 1 << 17)));
   run.add(option("--depth", "N", "number of Linear layers, likewise (6)",
                  to_choice(study.setting.depth, 1000)));

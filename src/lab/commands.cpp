@@ -216,6 +216,8 @@ Report measured_report(const StudyOptions& options, const std::vector<const Expe
   } else if (!study.card()) {
     study.keep_card(measured_card(study.identity(), study.folder() / "scratch"));
   }
+  study.choose_width(programs, show_progress);
+  require_memory(study, wanted, options.memory);  // of the model that was chosen
   study.run(wanted, programs, show_progress);
   end_progress();
   Report report = report_of(study, options.margin);
@@ -336,8 +338,7 @@ void print_card(const StudyOptions& options) {
     print_now(text);
     return;
   }
-  const std::array parts = {std::as_bytes(std::span(text))};
-  replace_file(options.output, parts);
+  write_text_file(options.output, text);
 }
 
 void validate_published() {

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "core/error.h"
 #include "lab/findings.h"
@@ -99,6 +100,21 @@ Estimate around(double value, const Estimate& interval) {
   return {value, std::min(interval.low, value), std::max(interval.high, value)};
 }
 
+Estimate estimate_by_round(std::span<const std::vector<double>> figures,
+                           const std::function<double(std::span<const double>)>& op) {
+  const std::size_t count =
+      std::ranges::min(figures, {}, [](const auto& each) { return each.size(); }).size();
+  std::vector<double> shown, rounds, of_round(figures.size());
+  for (const std::vector<double>& each : figures) {
+    shown.push_back(estimate_of(std::span(each).first(count)).median);
+  }
+  for (std::size_t round = 0; round < count; ++round) {
+    std::ranges::transform(figures, of_round.begin(), [&](const auto& all) { return all[round]; });
+    rounds.push_back(op(of_round));
+  }
+  return around(op(shown), estimate_of(rounds));
+}
+
 std::vector<Comparison> compare(const Series& reference, std::span<const Series> others,
                                 double margin) {
   std::vector<Comparison> all;
@@ -189,17 +205,30 @@ Side side_of(const Estimate& estimate, double border) {
   return estimate.high < border ? Side::kBelow : Side::kOpen;
 }
 
-LargestPart largest_of(std::span<const PartSeries> parts) {
+std::string by_side(Side side, std::string above, std::string below, std::string open) {
+  return std::move(side == Side::kAbove ? above : side == Side::kBelow ? below : open);
+}
+
+LargestPart largest_of(std::span<const PartSeries> parts, std::span<const double> whole) {
   BARESTEP_REQUIRE(!parts.empty(), "the largest needs a part");
+  const auto share_of = [&](const PartSeries& each) {
+    return estimate_by_round(each.values, whole, std::divides<double>());
+  };
   const auto first = std::ranges::max_element(
-      parts, {}, [](const PartSeries& each) { return median(each.values); });
-  LargestPart largest{.names = {first->name}, .share = estimate_of(first->values)};
+      parts, {}, [&](const PartSeries& each) { return share_of(each).median; });
+  LargestPart largest{.names = {first->name}, .share = share_of(*first)};
   for (const PartSeries& each : parts) {
     if (&each == &*first) continue;
-    const auto ahead = by_round(first->values, each.values, std::minus<double>());
+    const auto ahead = by_round(by_round(first->values, each.values, std::minus<double>()), whole,
+                                std::divides<double>());
     if (side_of(estimate_of(ahead), 0) != Side::kAbove) largest.names.push_back(each.name);
   }
   return largest;
+}
+
+LargestPart largest_of(std::span<const PartSeries> parts) {
+  BARESTEP_REQUIRE(!parts.empty(), "the largest needs a part");
+  return largest_of(parts, std::vector<double>(parts.front().values.size(), 1.0));
 }
 
 std::string largest_text(const LargestPart& largest, const std::string& whole) {

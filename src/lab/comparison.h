@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +55,10 @@ Estimate estimate_by_round(std::span<const double> a, std::span<const double> b,
   const Estimate of_b = estimate_of(b.first(rounds.size()));
   return around(op(of_a.median, of_b.median), estimate_of(rounds));
 }
+
+/// The same for a figure that follows from any number of others: `op` takes one value of each.
+Estimate estimate_by_round(std::span<const std::vector<double>> figures,
+                           const std::function<double(std::span<const double>)>& op);
 
 /// How many starts can decide one of so many comparisons: 6, 9, 12, ..., the numbers from which the
 /// interval leaves out one more start at each end, and of which the sign test is significant if all
@@ -121,7 +126,10 @@ Fastest fastest_of(std::span<const Series> all, double margin = kDefaultMargin);
 enum class Side { kAbove, kBelow, kOpen };
 Side side_of(const Estimate& estimate, double border);
 
-/// A part of a whole by round, such as a phase's share of a step.
+/// One of three texts; `open` if the interval does not decide.
+std::string by_side(Side side, std::string above, std::string below, std::string open);
+
+/// A part of a whole by round, such as the seconds of a phase.
 struct PartSeries {
   std::string name{};
   std::vector<double> values{};
@@ -138,6 +146,8 @@ struct LargestPart {
 };
 
 /// Compares differences within each round, which cancels what all parts share. At least one part.
+LargestPart largest_of(std::span<const PartSeries> parts, std::span<const double> whole);
+/// The same for parts that are shares.
 LargestPart largest_of(std::span<const PartSeries> parts);
 
 /// "the bottleneck is X: 90.1 % (89.0 % to 91.2 %) of a step", "the largest part of a step is X:

@@ -88,14 +88,12 @@ void read_classes(DataConfig& data, const std::filesystem::path& folder) {
 
 std::string text_of(const SettingOptions& options) {
   std::string text;
-  const auto add = [&](const char* name, const std::optional<std::int64_t>& value) {
-    if (value) text += fmt::format(" {} {}", name, *value);
-  };
-  add("--dim", options.dim);
-  add("--depth", options.depth);
-  add("--batch-size", options.batch_size);
-  add("--steps", options.steps);
-  add("--recompute", options.recompute);
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (!(options.*each.value)) continue;
+    std::string name = each.name;
+    std::ranges::replace(name, '_', '-');
+    text += fmt::format(" --{} {}", name, *(options.*each.value));
+  }
   if (!options.ranks.empty()) text += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
   return text;
 }
@@ -183,6 +181,12 @@ Series Results::steps_of(std::string_view key) const {
   return {std::string(key), at(key).mean_s_by_start()};
 }
 
+std::vector<Series> Results::steps_of(std::span<const std::string> keys) const {
+  std::vector<Series> all;
+  for (const std::string& key : keys) all.push_back(steps_of(key));
+  return all;
+}
+
 Series Results::samples_of(std::string_view key) const {
   return {std::string(key), at(key).sample_s_by_start()};
 }
@@ -193,18 +197,16 @@ Comparison Results::compare(std::string_view a, std::string_view b) const {
 
 std::vector<Comparison> Results::compare(std::string_view reference,
                                          std::span<const std::string> keys) const {
-  std::vector<Series> others;
-  for (const std::string& key : keys) others.push_back(steps_of(key));
-  return barestep::compare(steps_of(reference), others, setting.margin);
+  return barestep::compare(steps_of(reference), steps_of(keys), setting.margin);
 }
 
 std::string verdict_of(const Results& results) {
-  constexpr std::size_t kFewestRounds = 6;
-  if (results.rounds() < kFewestRounds) {
+  const std::size_t needed = starts_needed(1);
+  if (results.rounds() < needed) {
     return fmt::format(
         "INVALID: {} made, a 95 % interval needs {}; run it again with --starts {}",
         results.rounds() == 1 ? "1 round was" : fmt::format("{} rounds were", results.rounds()),
-        kFewestRounds, kFewestRounds);
+        needed, needed);
   }
   std::vector<std::string> reasons;
   for (const Measurement& each : results.cases) {
@@ -213,10 +215,7 @@ std::string verdict_of(const Results& results) {
   if (reasons.empty()) return "";
   const std::string rest =
       reasons.size() == 1 ? "" : fmt::format(" (and {} more)", reasons.size() - 1);
-  // Short steps vary most, and --quick makes them short.
-  const std::string_view longer = results.setting.quick ? ", or without --quick" : "";
-  return fmt::format("INVALID: {}{}; run it again on a quiet machine{}", reasons.front(), rest,
-                     longer);
+  return fmt::format("INVALID: {}{}; run it again on a quiet machine", reasons.front(), rest);
 }
 
 int starts_of(const Experiment& experiment, const Setting& setting) {

@@ -5,6 +5,7 @@
 // the cores.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -44,6 +45,18 @@ struct SettingOptions {
 
   friend bool operator==(const SettingOptions&, const SettingOptions&) = default;
 };
+
+/// The options that are one number, by their names in a study's file.
+struct SettingNumber {
+  const char* name;
+  std::optional<std::int64_t> SettingOptions::*value;
+};
+inline constexpr std::array<SettingNumber, 5> kSettingNumbers = {
+    {{"dim", &SettingOptions::dim},
+     {"depth", &SettingOptions::depth},
+     {"batch_size", &SettingOptions::batch_size},
+     {"steps", &SettingOptions::steps},
+     {"recompute", &SettingOptions::recompute}}};
 
 /// As options on the command line of `mlp_lab run`: " --dim 512 --ranks 1,2"; empty for none.
 std::string text_of(const SettingOptions& options);
@@ -97,6 +110,7 @@ struct Results {
 
   /// Mean step times of one case, or times per sample if the batch sizes differ.
   [[nodiscard]] Series steps_of(std::string_view key) const;
+  [[nodiscard]] std::vector<Series> steps_of(std::span<const std::string> keys) const;
   [[nodiscard]] Series samples_of(std::string_view key) const;
 
   /// Step times of `b` compared with those of `a`.

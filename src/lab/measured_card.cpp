@@ -414,12 +414,11 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
   const ChildResult child = run_child(command, mpi_environment());
   const double others_share = watch.others_share(child.cpu_s);
   if (child.exit_code != 0) {
-    fail(ExitCode::kTryAgain,
-         {.what = "rates of this machine",
-          .value = counted(load.ranks, "rank"),
-          .why = fmt::format("measuring ended with code {}: {}", child.exit_code,
-                             child.err.substr(0, child.err.find('\n'))),
-          .remedy = "run the same command again"});
+    fail(ExitCode::kTryAgain, {.what = "rates of this machine",
+                               .value = counted(load.ranks, "rank"),
+                               .why = fmt::format("measuring ended with code {}: {}",
+                                                  child.exit_code, error_line(child.err)),
+                               .remedy = "run the same command again"});
   }
   const JsonDocument measured(file, kMostRatesBytes, "rates of this machine",
                               "run the same command again");

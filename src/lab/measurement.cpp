@@ -93,15 +93,22 @@ std::vector<double> Measurement::phase_s_by_start(std::string_view phase, int ra
   return phase_by_start(phase, rank, mean_of);
 }
 
-std::vector<double> Measurement::share_by_start(std::span<const std::string_view> phases,
-                                                int rank) const {
-  const std::vector<double> step_s = mean_s_by_start(rank);
-  std::vector<double> shares(starts_.size());
+std::vector<double> Measurement::phases_s_by_start(std::span<const std::string_view> phases) const {
+  std::vector<double> sums(starts_.size());
   for (const std::string_view phase : phases) {
-    const std::vector<double> phase_s = phase_s_by_start(phase, rank);
-    for (std::size_t i = 0; i < shares.size(); ++i) shares[i] += phase_s[i] / step_s[i];
+    std::ranges::transform(sums, phase_s_by_start(phase), sums.begin(), std::plus<double>());
   }
+  return sums;
+}
+
+std::vector<double> Measurement::share_by_start(std::span<const std::string_view> phases) const {
+  std::vector<double> shares = phases_s_by_start(phases);
+  std::ranges::transform(shares, mean_s_by_start(), shares.begin(), std::divides<double>());
   return shares;
+}
+
+std::vector<double> Measurement::median_phase_s_by_start(std::string_view phase) const {
+  return phase_by_start(phase, 0, median);
 }
 
 std::vector<double> Measurement::queued_s_by_start() const {
@@ -109,31 +116,23 @@ std::vector<double> Measurement::queued_s_by_start() const {
 }
 
 std::vector<double> Measurement::spread_by_start() const {
-  std::vector<double> spreads;
-  for (const Start& start : starts_) {
-    const auto steady = steady_part(start.ranks.front().step_s, warmup_);
-    std::vector<double> sorted(steady.begin(), steady.end());
+  return by_start(0, std::mem_fn(&RankSteps::step_s), [](std::span<const double> steps) {
+    std::vector<double> sorted(steps.begin(), steps.end());
     std::ranges::sort(sorted);
-    spreads.push_back(percentile(sorted, 95) / median(sorted) - 1);
-  }
-  return spreads;
+    return percentile(sorted, 95) / median(sorted) - 1;
+  });
 }
 
 std::vector<double> Measurement::deviation_s_by_start() const {
-  std::vector<double> all;
-  for (const Start& start : starts_) {
-    all.push_back(statistics_of(steady_part(start.ranks.front().step_s, warmup_)).stddev);
-  }
-  return all;
+  return by_start(0, std::mem_fn(&RankSteps::step_s),
+                  [](std::span<const double> steps) { return statistics_of(steps).stddev; });
 }
 
 std::vector<double> Measurement::variation_by_start() const {
-  std::vector<double> all;
-  for (const Start& start : starts_) {
-    const Statistics of_steps = statistics_of(steady_part(start.ranks.front().step_s, warmup_));
-    all.push_back(of_steps.stddev / of_steps.mean);
-  }
-  return all;
+  return by_start(0, std::mem_fn(&RankSteps::step_s), [](std::span<const double> steps) {
+    const Statistics all = statistics_of(steps);
+    return all.stddev / all.mean;
+  });
 }
 
 std::vector<double> Measurement::total_s_by_start() const {
@@ -157,7 +156,7 @@ std::vector<OpTime> Measurement::ops() const {
         }
       }
     }
-    op.seconds = median(seconds);
+    op.seconds = estimate_of(seconds).median;
   }
   std::ranges::sort(all, std::ranges::greater{}, &OpTime::seconds);
   return all;
@@ -165,10 +164,6 @@ std::vector<OpTime> Measurement::ops() const {
 
 Estimate Measurement::mean_s(int rank) const {
   return estimate_of(mean_s_by_start(rank));
-}
-
-double Measurement::median_phase_s(std::string_view phase) const {
-  return estimate_of(phase_by_start(phase, 0, median)).median;
 }
 
 Estimate Measurement::samples_per_s() const {

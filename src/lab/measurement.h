@@ -54,9 +54,12 @@ class Measurement {
   /// Mean over the steps; 0 for a phase that the trainer does not have. The phases add up to the
   /// mean step.
   [[nodiscard]] std::vector<double> phase_s_by_start(std::string_view phase, int rank = 0) const;
-  /// The share of these phases together in the time of all steps of the rank.
-  [[nodiscard]] std::vector<double> share_by_start(std::span<const std::string_view> phases,
-                                                   int rank = 0) const;
+  /// The same for the sum of several phases, and its share in the time of all steps.
+  [[nodiscard]] std::vector<double> phases_s_by_start(
+      std::span<const std::string_view> phases) const;
+  [[nodiscard]] std::vector<double> share_by_start(std::span<const std::string_view> phases) const;
+  /// Median over the steps.
+  [[nodiscard]] std::vector<double> median_phase_s_by_start(std::string_view phase) const;
   /// Host time until a step's work was queued, in the median step.
   [[nodiscard]] std::vector<double> queued_s_by_start() const;
   /// How far the 95th percentile of the steps exceeds their median, relative to the median.
@@ -76,8 +79,6 @@ class Measurement {
   [[nodiscard]] Estimate samples_per_s() const;
   /// Median over the starts.
   [[nodiscard]] double phase_s(std::string_view phase, int rank = 0) const;
-  /// Of the phase in a start's median step.
-  [[nodiscard]] double median_phase_s(std::string_view phase) const;
 
   /// Over the steady steps of all starts, without an interval. A 99th percentile is meaningful from
   /// 299 steps on.

@@ -404,7 +404,7 @@ struct Deviation {
 /// part.
 Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted) {
   Deviation worst;
-  double rest_s = predicted.step_s - measured.step_s().median;
+  double rest_s = predicted.step_s - measured.mean_s().median;
   const auto consider = [&](const Deviation& part) {
     if (worst.name.empty() || std::abs(part.more_s) > std::abs(worst.more_s)) worst = part;
   };
@@ -468,7 +468,8 @@ std::string cause_sentence(const std::vector<const Results*>& all) {
     ++causes[worst_part(each.measured(0), each.predicted()).name];
     ++misses;
   }
-  if (misses == 0) return "Each prediction is within a tenth of the measured time.";
+  if (misses == 0)
+    return "Each prediction within the cores is within a tenth of the measured time.";
   const int most =
       std::ranges::max_element(causes, {}, [](const auto& cause) { return cause.second; })->second;
   std::vector<std::string> names;

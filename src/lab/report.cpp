@@ -135,6 +135,14 @@ Report report_of(const Study& study, double margin) {
     report.options += " --device cpu";
   }
   report.options += text_of(study.identity().options);
+  if (const std::int64_t width = study.identity().width; width > 0) {
+    report.options += fmt::format(" --dim {}", width);
+    report.environment.emplace_back(
+        "model",
+        fmt::format(
+            "{} wide; --quick doubles the width until a step takes 3 ms, at most to {} times",
+            width, kWidestQuick));
+  }
   for (const Experiment* experiment : study.measured()) {
     Results results = study.results_of(*experiment);
     results.setting.margin = margin;
@@ -238,11 +246,10 @@ FindingTable step_table(const Results& results) {
     }
     if (each.is_uncertain()) name += " (uncertain by more than half)";
     table.rows.push_back({name, time_text(each.step_s()), time_text(each.mean_s()),
-                          fmt::format("{} ({})", time_text(median(each.deviation_s_by_start())),
-                                      percent_text(median(each.variation_by_start()))),
-                          time_text(each.p95_s()), each.has_p99() ? time_text(each.p99_s()) : "-",
+                          deviation_text(each), time_text(each.p95_s()),
+                          each.has_p99() ? time_text(each.p99_s()) : "-",
                           time_text(each.slowest_s()), number_text(each.samples_per_s().median),
-                          time_text(median(each.total_s_by_start())),
+                          time_text(estimate_of(each.total_s_by_start()).median),
                           std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
                           std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
     if (!predicts) continue;

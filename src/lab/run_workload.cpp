@@ -156,10 +156,6 @@ void stop_children() {
   stopped = true;
 }
 
-bool is_stopped() {
-  return stopped;
-}
-
 std::string find_on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "" : path);
@@ -199,20 +195,6 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
   return command;
 }
 
-/// The text after the last "error: "; a program that crashed wrote none, so its last line, without
-/// mpirun's frames of dashes.
-std::string error_line(const std::string& err) {
-  const std::string_view mark = "error: ";
-  const std::size_t place = err.rfind(mark);
-  if (place != std::string::npos) {
-    return err.substr(place + mark.size(), err.find('\n', place) - place - mark.size());
-  }
-  const std::size_t last = err.find_last_not_of("-\n \t");
-  if (last == std::string::npos) return "it wrote nothing on stderr";
-  const std::size_t line = err.find_last_of('\n', last);
-  return err.substr(line + 1, err.find('\n', last) - line - 1);  // npos + 1 is 0
-}
-
 [[noreturn]] void refuse_run(const Case& what, const ChildResult& child) {
   const bool is_known = child.exit_code == 2 || (child.exit_code >= 65 && child.exit_code <= 78);
   fail(is_known ? static_cast<ExitCode>(child.exit_code) : ExitCode::kTryAgain,
@@ -230,10 +212,6 @@ bool has_fabric() {
   }
   return false;
 }
-
-}  // namespace
-
-namespace {
 
 /// The weights that an evaluation loads are trained once before, by the same program.
 void train_for_evaluation(const Case& what, const Programs& programs) {
@@ -267,6 +245,18 @@ std::vector<OpTime> recorded_ops(const Workload& workload, const std::filesystem
 }
 
 }  // namespace
+
+std::string error_line(const std::string& err) {
+  const std::string_view mark = "error: ";
+  const std::size_t place = err.rfind(mark);
+  if (place != std::string::npos) {
+    return err.substr(place + mark.size(), err.find('\n', place) - place - mark.size());
+  }
+  const std::size_t last = err.find_last_not_of("-\n \t");
+  if (last == std::string::npos) return "it wrote nothing on stderr";
+  const std::size_t line = err.find_last_of('\n', last);
+  return err.substr(line + 1, err.find('\n', last) - line - 1);  // npos + 1 is 0
+}
 
 const std::vector<std::string>& mpi_environment() {
   static const std::vector<std::string> variables = [] {

@@ -26,9 +26,12 @@ struct ChildResult {
 ChildResult run_child(const std::vector<std::string>& command,
                       const std::vector<std::string>& environment = {});
 
+/// Why a program failed, from what it wrote on stderr: the text after its last "error: ". One that
+/// crashed wrote none, so it is its last line, without mpirun's frames of dashes.
+std::string error_line(const std::string& err);
+
 /// Safe to call from a signal handler.
 void stop_children();
-bool is_stopped();
 
 /// The full path of a program on PATH; empty if it is not found.
 std::string find_on_path(const std::string& program);

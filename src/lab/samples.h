@@ -75,7 +75,6 @@ std::size_t slow_outliers(std::span<const double> values);
 struct Line {
   double intercept = 0;
   double slope = 0;
-  double r_squared = 0;  // share of the variance of y that the line explains; 1 if there is none
 };
 Line fit_line(std::span<const double> x, std::span<const double> y);
 

@@ -106,7 +106,11 @@ std::string efficiency_reason(const Results& sweep) {
     return "What a step does once, such as the update, is shared by more samples, and wider "
            "products reuse each weight that they read more often.";
   }
-  return "The step grows at least in proportion to the batch here, so a larger one gains nothing.";
+  if (gain.is_slower() || gain.word == Word::kNoDifference) {
+    return "The step grows with the batch, or nearly so, so a larger one gains nothing that "
+           "counts.";
+  }
+  return "Whether a larger batch gains anything is unclear here.";
 }
 
 std::string disk_answer(const Results& results) {
@@ -136,7 +140,7 @@ std::string utilisation_answer(const Results& results) {
   const Estimate computing =
       estimate_of(results.at("workers-0").share_by_start(computing_phases()));
   return fmt::format("{}: it computes during {} of a step, and waits for the disk during {}.",
-                     side_of(computing, 0.9) == Side::kAbove ? "Nearly" : "No",
+                     by_side(side_of(computing, 0.9), "Nearly", "No", "That is unclear"),
                      percent_text(computing), percent_text(estimate_of(disk_shares(results))));
 }
 
@@ -227,8 +231,9 @@ std::string most_time_reason(const Results& results) {
       "aten::mm is {} products of backward, for the gradients of weights and inputs (the first "
       "layer needs none of its input); aten::addmm is {} of forward",
       2 * layers - 1, layers);
-  const std::string longest = largest_of(parts).names.front();
-  if (longest == "aten::mm") return counts + ".";
+  const LargestPart largest = largest_of(parts);
+  const std::string& longest = largest.names.front();
+  if (!largest.is_alone() || longest == "aten::mm") return counts + ".";
   if (longest == "aten::addmm") return counts + ", and takes longer although it has fewer.";
   return counts + fmt::format(
                       "; {} computes less than either, so memory, not arithmetic, makes "
@@ -266,10 +271,10 @@ std::string proportion_answer(const Results& results) {
   const Estimate gain =
       results.compare(results.cases.front().what().key, several.what().key).speed();
   const int devices = several.workload().ranks;
-  return fmt::format("{}: {} as fast on {}, an efficiency of {}.",
-                     side_of(gain, 0.9 * devices) == Side::kAbove ? "Yes, within a tenth" : "No",
-                     factor_text(gain), counted(devices, "device"),
-                     percent_text(gain.median / devices));
+  return fmt::format(
+      "{}: {} as fast on {}, an efficiency of {}.",
+      by_side(side_of(gain, 0.9 * devices), "Yes, within a tenth", "No", "That is unclear"),
+      factor_text(gain), counted(devices, "device"), percent_text(gain.median / devices));
 }
 
 std::string pieces_of(std::int64_t rows, int devices) {

@@ -129,11 +129,7 @@ const std::vector<CaseFigure>& times_of_cases() {
            }},
       {.name = "deviation",
        .about = "standard deviation of the steps of a start, and divided by their mean",
-       .measured =
-           [](Measured each) {
-             return fmt::format("{} ({})", time_text(median(each.of.deviation_s_by_start())),
-                                percent_text(median(each.of.variation_by_start())));
-           }},
+       .measured = [](Measured each) { return deviation_text(each.of); }},
       {.name = "p95",
        .about = "95th percentile of the steps",
        .measured = [](Measured each) { return time_text(each.of.p95_s()); }},
@@ -170,9 +166,7 @@ const std::vector<CaseFigure>& shares_of_cases() {
       {.name = "computes",
        .about = "share of a step in which rank 0 or device 0 computes",
        .measured =
-           [](Measured each) {
-             return percent_text(estimate_of(each.of.share_by_start(computing_phases())));
-           },
+           [](Measured each) { return percent_text(share_of(each.of, computing_phases())); },
        .simulated = [](Simulated each) { return percent_text(share_of_step(each, kComputing)); }},
       {.name = "ran-on", .about = "cores or GPUs", .measured = place_of},
       {.name = "model", .about = "width x layers", .of_workload = model_of},

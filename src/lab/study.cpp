@@ -25,11 +25,13 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kStudyFormat = "barestep study 1";
+constexpr const char* kStudyFile = "study.json";
 constexpr const char* kCardFile = "machine.json";
 constexpr int kMostAttempts = 3;
 constexpr std::int64_t kMostStudyBytes = 1 << 20;
 constexpr std::int64_t kMostStartBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kMostDevices = 1 << 20;
+constexpr std::int64_t kMostWidth = 1 << 20;
 constexpr std::int64_t kMostMemoryBytes = std::int64_t{1} << 60;
 
 void write_text(const std::filesystem::path& path, const std::string& text) {
@@ -39,14 +41,9 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
 
 json json_of_options(const SettingOptions& options) {
   json all = json::object();
-  const auto add = [&](const char* name, const std::optional<std::int64_t>& value) {
-    if (value) all[name] = *value;
-  };
-  add("dim", options.dim);
-  add("depth", options.depth);
-  add("batch_size", options.batch_size);
-  add("steps", options.steps);
-  add("recompute", options.recompute);
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (options.*each.value) all[each.name] = *(options.*each.value);
+  }
   if (!options.ranks.empty()) all["ranks"] = options.ranks;
   return all;
 }
@@ -54,14 +51,9 @@ json json_of_options(const SettingOptions& options) {
 SettingOptions options_of_json(const JsonValue& from) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   SettingOptions options;
-  const auto read = [&](const char* name, std::optional<std::int64_t>& value) {
-    if (from.has(name)) value = from.at(name).whole(1, kMost);
-  };
-  read("dim", options.dim);
-  read("depth", options.depth);
-  read("batch_size", options.batch_size);
-  read("steps", options.steps);
-  read("recompute", options.recompute);
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (from.has(each.name)) options.*each.value = from.at(each.name).whole(1, kMost);
+  }
   if (!from.has("ranks")) return options;
   for (const JsonValue& each : from.at("ranks").items()) {
     options.ranks.push_back(static_cast<int>(each.whole(1, kMostDevices)));
@@ -76,11 +68,11 @@ json json_of_identity(const StudyIdentity& identity) {
           {"version", identity.version}, {"processor", machine.processor},
           {"cores", machine.cores},      {"memory_bytes", machine.memory_bytes},
           {"gpu", machine.gpu},          {"gpus", machine.gpus},
-          {"system", machine.system}};
+          {"system", machine.system},    {"width", identity.width}};
 }
 
 StudyIdentity read_identity(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "study.json";
+  const std::filesystem::path path = folder / kStudyFile;
   if (!std::filesystem::exists(path)) {
     fail(ExitCode::kNoInput, {.what = "study",
                               .value = folder.string(),
@@ -105,7 +97,8 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
                       .gpu = from.at("gpu").text(),
                       .gpus = devices("gpus", on_gpu ? 1 : 0),
                       .system = from.at("system").text()},
-          .version = from.at("version").text()};
+          .version = from.at("version").text(),
+          .width = from.has("width") ? from.at("width").whole(0, kMostWidth) : 0};
 }
 
 /// How the study in a folder differs from this one; empty if it does not.
@@ -114,8 +107,10 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
     return there.quick ? "with --quick" : "without --quick";
   }
   if (there.on_gpu != here.on_gpu) return there.on_gpu ? "of GPUs" : "of the CPU";
-  if (there.options != here.options) {
-    const std::string options = text_of(there.options);
+  SettingOptions kept = there.options;
+  if (here.options.dim && there.width > 0) kept.dim = there.width;  // as reports name it
+  if (kept != here.options) {
+    const std::string options = text_of(kept);
     return options.empty() ? "without such options" : "with" + options;
   }
   if (there.version != here.version) return fmt::format("of {}", there.version);
@@ -127,15 +122,19 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
        {.what = "--output", .value = folder.string(), .why = why, .remedy = "name another folder"});
 }
 
-void claim_study_folder(const std::filesystem::path& folder, const StudyIdentity& identity) {
-  const std::filesystem::path path = folder / "study.json";
+/// A study that goes on keeps the width that was chosen for it.
+void claim_study_folder(const std::filesystem::path& folder, StudyIdentity& identity) {
+  const std::filesystem::path path = folder / kStudyFile;
   if (std::filesystem::exists(path)) {
     // A study that was refused before it measured anything leaves nothing to clean up.
     const bool has_results =
         std::filesystem::exists(folder / "runs") || std::filesystem::exists(folder / kCardFile);
-    const std::string other = difference(read_identity(folder), identity);
-    if (has_results && !other.empty())
+    const StudyIdentity there = read_identity(folder);
+    const std::string other = difference(there, identity);
+    if (has_results && !other.empty()) {
       refuse_folder(folder, fmt::format("it holds a study {}", other));
+    }
+    if (other.empty()) identity.width = there.width;
   } else if (!std::filesystem::is_empty(folder)) {
     refuse_folder(folder, "it holds files that do not belong to a study");
   }
@@ -168,10 +167,31 @@ Study Study::open(std::filesystem::path folder) {
 
 Setting Study::setting() const {
   const Machine& machine = identity_.machine;
+  SettingOptions options = identity_.options;
+  if (identity_.width > 0) options.dim = identity_.width;
   Setting setting = new_setting(identity_.quick, identity_.on_gpu,
-                                identity_.on_gpu ? machine.gpus : machine.cores, identity_.options);
+                                identity_.on_gpu ? machine.gpus : machine.cores, options);
   setting.data = folder_ / "data";
   return setting;
+}
+
+void Study::choose_width(const Programs& programs,
+                         const std::function<void(const StudyProgress&)>& on_progress) {
+  if (!identity_.quick || identity_.options.dim || identity_.width > 0) return;
+  const std::filesystem::path scratch = folder_ / "scratch";
+  std::filesystem::create_directories(scratch);
+  Setting setting = this->setting();
+  const std::int64_t widest = kWidestQuick * setting.dim;
+  for (;; setting.dim *= 2) {
+    on_progress({.what = fmt::format("steps of a model {} wide", setting.dim)});
+    const Case what = new_case(setting, "width", base_workload(setting));
+    const Start start = run_workload(what, programs, scratch);
+    // Other programs only lengthen steps.
+    if (std::ranges::min(start.ranks.front().step_s) >= kQuickStepS || setting.dim == widest) break;
+  }
+  std::filesystem::remove_all(scratch);
+  identity_.width = setting.dim;
+  write_text(folder_ / kStudyFile, json_of_identity(identity_).dump(1) + "\n");
 }
 
 int Study::starts_of(const Experiment& experiment) const {

@@ -24,12 +24,18 @@
 
 namespace barestep {
 
+/// The shortest step of the model that --quick chooses, since the times of short steps vary too
+/// much to conclude anything; and how many times as wide as the narrowest it may become.
+constexpr double kQuickStepS = 3e-3;
+constexpr std::int64_t kWidestQuick = 8;
+
 struct StudyIdentity {
   bool quick = false;
   bool on_gpu = false;
   SettingOptions options{};
   Machine machine{};
-  std::string version{};  // of barestep, with its commit
+  std::string version{};   // of barestep, with its commit
+  std::int64_t width = 0;  // of the model that --quick chose; 0: none yet
 
   friend bool operator==(const StudyIdentity&, const StudyIdentity&) = default;
 };
@@ -53,6 +59,12 @@ class Study {
   /// Opens a study made elsewhere, for reports. Throws Error(kNoInput) if the folder has none,
   /// kBadData if its file is damaged.
   static Study open(std::filesystem::path folder);
+
+  /// Chooses the model of --quick, unless its width is given: from the narrowest on, the width
+  /// doubles until a step takes kQuickStepS here. Keeps it in the study's file. Blocks. Throws as
+  /// run_workload() does.
+  void choose_width(const Programs& programs,
+                    const std::function<void(const StudyProgress&)>& on_progress);
 
   /// Throws Error(kMemory) if a missing run needs more than `free_bytes` (see step_programs.h).
   void require_memory(const std::vector<const Experiment*>& wanted, std::int64_t free_bytes) const;

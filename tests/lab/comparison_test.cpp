@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -172,6 +173,16 @@ TEST(Fastest, IsOneOrAllThatCannotBeToldFromIt) {
   EXPECT_TRUE(fastest_of(std::span(clear).first(1)).is_alone());
 }
 
+TEST(EstimateByRound, IsThatOfTheEstimatesWithinTheIntervalOfTheRounds) {
+  const std::vector<double> a = {1, 2, 3, 4, 5, 6, 7, 8, 9}, b(9, 0.0);
+  const std::vector<double> c = {1, 1, 1, 1, 10, 1, 1, 1, 1};
+  // (5 - 0) / 1; the rounds give 0.5, 1, 2, 3, 4, 6, 7, 8, 9.
+  EXPECT_EQ(estimate_by_round(std::array{a, b, c},
+                              [](std::span<const double> s) { return (s[0] - s[1]) / s[2]; }),
+            (Estimate{5, 1, 8}));
+  EXPECT_EQ(largest_of(std::array{PartSeries{"a", a}}, c).share.median, 5);
+}
+
 TEST(Side, IsOpenWhereTheIntervalHoldsTheBorder) {
   EXPECT_EQ(side_of({0.515, 0.51, 0.52}, 0.5), Side::kAbove);
   EXPECT_EQ(side_of({0.515, 0.49, 0.54}, 0.5), Side::kOpen);
@@ -183,16 +194,17 @@ TEST(LargestPart, IsABottleneckFromMoreThanHalf) {
     return PartSeries{name, shares.seconds};
   };
   const std::vector<PartSeries> most = {part("x", steady("", 0.9)), part("y", steady("", 0.1))};
-  EXPECT_EQ(largest_text(largest_of(most), "a step"),
+  const std::vector<double> whole(9, 1.0);
+  EXPECT_EQ(largest_text(largest_of(most, whole), "a step"),
             "the bottleneck is x: 90.0 % (89.7 % to 90.3 %) of a step");
   const std::vector<PartSeries> largest = {part("x", steady("", 0.48)), part("y", steady("", 0.1))};
-  EXPECT_EQ(largest_text(largest_of(largest), "a step"),
+  EXPECT_EQ(largest_text(largest_of(largest, whole), "a step"),
             "no part is more than half; the largest is x: 48.0 % (47.9 % to 48.1 %) of a step");
   const std::vector<PartSeries> half = {part("x", steady("", 0.5)), part("y", steady("", 0.1))};
-  EXPECT_EQ(largest_text(largest_of(half), "a step"),
+  EXPECT_EQ(largest_text(largest_of(half, whole), "a step"),
             "the largest part, perhaps more than half, is x: 50.0 % (49.9 % to 50.1 %) of a step");
   const std::vector<PartSeries> tie = {part("x", wild("", 0.3)), part("y", steady("", 0.3))};
-  const LargestPart open = largest_of(tie);
+  const LargestPart open = largest_of(tie, whole);
   EXPECT_THAT(open.names, SizeIs(2));
   EXPECT_THAT(largest_text(open, "a step"), testing::HasSubstr("which are indistinguishable"));
 }

@@ -300,8 +300,9 @@ TEST(PredictionFindings, SayWhenEveryPredictionIsNear) {
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
     results.predictions.push_back(SimulatedStep{.step_s = 0.105});
   }
-  EXPECT_THAT(sentences_of(prediction_findings({&results})),
-              HasSubstr("Each prediction is within a tenth of the measured time."));
+  EXPECT_THAT(
+      sentences_of(prediction_findings({&results})),
+      HasSubstr("Each prediction within the cores is within a tenth of the measured time."));
 }
 
 TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {

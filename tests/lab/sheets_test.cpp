@@ -236,6 +236,27 @@ TEST(SheetNames, AreKnownOrNear) {
   }
 }
 
+TEST(SheetNames, SayWhatTheIntervalsLeaveOpen) {
+  const auto noisy = [](const std::function<double(const Case&)>& step_s) {
+    return [=](const Case& what) {
+      MadeUpStep step{.step_s = step_s(what), .noise = 0.1, .phase_s = {}, .ops = {}};
+      step.phase_s["forward"] = 0.9 * step.step_s;
+      step.ops = {{"gemm", "forward", 0, 0.01}, {"gemm", "backward", 0, 0.01}};
+      return step;
+    };
+  };
+  const HowCasesWent even = noisy(
+      [](const Case& what) { return 1e-3 * static_cast<double>(what.workload.batch_size()); });
+  EXPECT_EQ(text_of("batch-sweep.efficiency-why", even),
+            "Whether a larger batch gains anything is unclear here.");
+  EXPECT_THAT(text_of("io-delay.utilisation", even), testing::StartsWith("That is unclear: "));
+  EXPECT_THAT(text_of("data-parallel.proportion", noisy([](const Case& what) {
+                        return what.workload.ranks == 1 ? 0.1 : 0.1 / 1.8;
+                      })),
+              testing::StartsWith("That is unclear: 1.8"));
+  EXPECT_THAT(text_of("profile.most-why", even), Not(HasSubstr("takes longer")));
+}
+
 /// A name with two opposite sets of measurements.
 struct OppositeAnswers {
   std::string name;

@@ -55,20 +55,20 @@ class StudyTest : public TempDirTest {
   /// sample.
   void trainer(const std::string& first) {
     const std::filesystem::path path = programs() / "mlp_single";
-    write_file(
-        path,
-        "#!/bin/sh\nbatch=64\nwhile [ $# -gt 0 ]; do\n"
-        "  [ \"$1\" = --metrics ] && out=$2\n"
-        "  [ \"$1\" = --batch-size ] && batch=$2\n"
-        "  shift\ndone\n"
-        "echo $batch >> " +
-            (folder() / "log").string() + "\n" + first +
-            "\n"
-            "for i in 0 1 2 3 4 5 6 7; do\n"
-            "  echo '{\"step\": '$i', \"rank\": 0, \"loss\": 1.5, \"step_time_s\": 0.0'$batch',"
-            " \"samples_per_s\": 1, \"queued_s\": 0.001, \"warmup\": false,"
-            " \"phases_s\": {\"forward\": 0.01}}'\n"
-            "done > \"$out\"\n");
+    write_file(path,
+               "#!/bin/sh\nbatch=64\nwhile [ $# -gt 0 ]; do\n"
+               "  [ \"$1\" = --metrics ] && out=$2\n"
+               "  [ \"$1\" = --batch-size ] && batch=$2\n"
+               "  [ \"$1\" = --dim ] && dim=$2\n"
+               "  shift\ndone\ntime=0.0$batch\n"
+               "echo $batch >> " +
+                   (folder() / "log").string() + "\n" + first +
+                   "\n"
+                   "for i in 0 1 2 3 4 5 6 7; do\n"
+                   "  echo '{\"step\": '$i', \"rank\": 0, \"loss\": 1.5, \"step_time_s\": '$time',"
+                   " \"samples_per_s\": 1, \"queued_s\": 0.001, \"warmup\": false,"
+                   " \"phases_s\": {\"forward\": 0.01}}'\n"
+                   "done > \"$out\"\n");
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   }
 
@@ -123,6 +123,38 @@ TEST_F(StudyTest, NamesTheLastErrorOfARunThatCrashed) {
       "memory: gone");
   expect("echo 'the last' >&2\necho '-------' >&2\necho >&2\nkill -ABRT $$", "the last");
   expect("kill -ABRT $$", "it wrote nothing on stderr");
+}
+
+TEST_F(StudyTest, ChoosesAQuickModelWhoseStepsAreLongEnough) {
+  const auto chosen = [&](const std::string& times, const StudyIdentity& who) {
+    trainer("case $dim in " + times + " esac\n");
+    Study study(output(), who);
+    study.choose_width(programs(), [](const StudyProgress&) {});
+    return study.setting().dim;
+  };
+  const auto anew = [&](const std::string& times, const StudyIdentity& who = identity()) {
+    std::filesystem::remove_all(output());
+    return chosen(times, who);
+  };
+  EXPECT_EQ(anew("256) time=0.0004;; 512) time=0.0029;; *) time=0.003;;"), 1024);
+  EXPECT_EQ(anew("*) time=0.02;;"), 256);
+  EXPECT_EQ(anew("*) time=0.0001;;"), 2048) << "at most 8 times the narrowest";
+  // It is kept, and so it is under the command that reports name.
+  std::filesystem::create_directories(output() / "runs");
+  const std::size_t runs = log().size();
+  EXPECT_EQ(chosen("*) time=0.02;;", identity()), 2048);
+  EXPECT_EQ(Study::open(output()).setting().dim, 2048);
+  StudyIdentity named = identity();
+  named.options.dim = 2048;
+  EXPECT_EQ(chosen("*) time=0.02;;", named), 2048);
+  named.options.dim = 64;
+  expect_error(ExitCode::kConfiguration, "it holds a study with --dim 2048; name another folder",
+               [&] { Study(output(), named); });
+  EXPECT_EQ(anew("*) time=0.02;;", named), 64);
+  StudyIdentity whole = identity();
+  whole.quick = false;
+  EXPECT_EQ(anew("*) time=0.0001;;", whole), 1024);
+  EXPECT_THAT(log(), SizeIs(runs)) << "none of these chose";
 }
 
 TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
@@ -267,6 +299,7 @@ TEST_F(StudyTest, RefusesAStudyThatSomebodySpoiled) {
           "memory_bytes is -1, not a whole number from 0 to 1152921504606846976");
   refused({{"format", "another"}}, "format is not 'barestep study 1'");
   refused({{"system", 7}}, "system is 7, not a string");
+  refused({{"width", -1}}, "width is -1, not a whole number from 0 to 1048576");
 
   std::filesystem::remove(output() / "study.json");
   ASSERT_EQ(::mkfifo((output() / "study.json").c_str(), 0600), 0);

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lab/experiment.h"
@@ -55,8 +56,22 @@ int compared_with_one(const Setting& setting);
 /// "two ranks", "4 ranks"; at the beginning of a sentence "Two ranks".
 std::string several_words(int count, std::string_view noun, bool is_first = false);
 
-/// Keys of the cases that answers may use: those within the cores. May be empty.
+/// Keys of all cases, and of those that answers may use: within the cores, perhaps none.
+std::vector<std::string> keys_of(const Results& results);
 std::vector<std::string> keys_within_cores(const Results& results);
+
+/// "1.20 ms (4.0 %)": the standard deviation of the steps of a start, and of their mean.
+std::string deviation_text(const Measurement& each);
+
+/// The planned memory of the first device or rank.
+DeviceMemory memory_of(const Measurement& each);
+
+/// The bytes of `a` as a multiple of those of `b`.
+double times_the_bytes(std::int64_t a, std::int64_t b);
+
+/// Devices' memory by category, without categories that none of them has.
+using NamedMemory = std::pair<std::string, DeviceMemory>;
+Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices);
 
 /// The phases of the account, in the order of a step.
 std::span<const std::string_view> account_phases();
@@ -81,14 +96,16 @@ Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::
 /// The same with a bar for each rank of each case: one rank's account does not show who waits.
 Plot ranks_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels);
 
-/// The share of a phase in the step of a rank, over the starts.
-Estimate share_of(const Measurement& each, std::string_view phase, int rank = 0);
+/// The share of a phase, or of several together, in a step.
+Estimate share_of(const Measurement& each, std::string_view phase);
+Estimate share_of(const Measurement& each, std::span<const std::string_view> phases);
 
 /// The phase that takes the largest part of a step.
 LargestPart largest_phase(const Measurement& each);
 
 /// For a case whose mean and median step differ by more than 5 %: that they do, and which phase or
-/// which steps make the difference. Empty for other cases.
+/// which steps make the difference. Empty for other cases. A part is named only if it certainly
+/// makes more than half of the difference.
 std::string bursts_sentence(const Measurement& each);
 
 /// Where throughput saturates, for the same case with batches that double each time: the batch
@@ -96,13 +113,13 @@ std::string bursts_sentence(const Measurement& each);
 std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
                                 std::string_view whose = "");
 
-/// "Fastest: A.", or "Fastest: undecided among A and B." `names` are indexed as in
-/// `fastest`; `of` is empty or " of the schemes".
-std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
-                             std::string_view of = "");
+/// The speed-up of one comparison as a multiple of another's.
+Estimate relative_gain(const Results& results, const Comparison& one, const Comparison& other);
 
-/// The step times of cases by their keys, for fastest_of().
-std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys);
+/// "Fastest: A.", or "Fastest: undecided among A and B." `names` are indexed as in
+/// `fastest`; `what` may also be "Fastest of the schemes".
+std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
+                             std::string_view what = "Fastest");
 
 /// Appends several comparisons to those already there.
 void keep(Findings& findings, std::span<const Comparison> comparisons);

@@ -23,35 +23,30 @@ std::vector<Case> amdahl_cases(const Setting& setting) {
   return cases;
 }
 
-/// Fitted in each round, to the ranks within the cores.
+/// Fitted to the ranks within the cores.
 Estimate fitted_share(const Results& results, const std::vector<std::string>& keys) {
-  std::vector<Series> series = steps_of(results, keys);
-  std::vector<double> shares;
-  for (std::size_t round = 0; round < results.rounds(); ++round) {
+  std::vector<std::vector<double>> step_s;
+  for (const std::string& key : keys) step_s.push_back(results.at(key).mean_s_by_start());
+  return estimate_by_round(step_s, [&](std::span<const double> of_round) {
     std::vector<SpeedUp> speed_ups;
-    for (std::size_t i = 1; i < series.size(); ++i) {
-      speed_ups.push_back({results.at(keys[i]).workload().ranks,
-                           series.front().seconds[round] / series[i].seconds[round]});
+    for (std::size_t i = 1; i < keys.size(); ++i) {
+      speed_ups.push_back({results.at(keys[i]).workload().ranks, of_round[0] / of_round[i]});
     }
-    shares.push_back(serial_fraction(speed_ups));
-  }
-  return estimate_of(shares);
+    return serial_fraction(speed_ups);
+  });
 }
 
-std::string share_sentence(const Results& results, const Estimate& serial,
-                           const Comparison& most_ranks) {
-  const int ranks = results.at(most_ranks.b).workload().ranks;
+/// `many` has the most ranks.
+std::string share_sentence(const Estimate& serial, const Measurement& many) {
   switch (side_of(serial, 1)) {
     case Side::kAbove:
       return fmt::format(
-          "More ranks make the step slower: {} ranks reach {} of one rank's speed, so no serial "
-          "fraction below 1 fits; {} of their step is exposed communication.",
-          ranks, factor_text(most_ranks.speed()),
-          percent_text(share_of(results.at(most_ranks.b), "reduce")));
+          "No serial fraction below 1 fits: {} of a step of {} ranks is exposed communication.",
+          percent_text(share_of(many, "reduce")), many.workload().ranks);
     case Side::kOpen:
       return fmt::format(
-          "Whether more ranks make the step faster is unclear: {} of a step behave as if they "
-          "were serial.",
+          "Whether a serial fraction below 1 fits is unclear: {} of a step behave as if they were "
+          "serial.",
           percent_text(serial));
     case Side::kBelow:
       break;
@@ -66,10 +61,7 @@ std::string share_sentence(const Results& results, const Estimate& serial,
 }
 
 Findings conclude_amdahl(const Results& results) {
-  std::vector<std::string> keys;
-  for (const Measurement& each : results.cases) {
-    if (!each.what().beyond_cores) keys.push_back(each.what().key);
-  }
+  const std::vector<std::string> keys = keys_within_cores(results);
   Findings findings;
   Estimate serial{1, 1, 1};
   if (keys.size() > 1) {
@@ -77,7 +69,7 @@ Findings conclude_amdahl(const Results& results) {
     findings.comparisons = results.compare(keys.front(), std::span(keys).subspan(1));
     const Comparison& last = findings.comparisons.back();
     const int ranks = results.at(last.b).workload().ranks;
-    findings.sentences = {share_sentence(results, serial, last),
+    findings.sentences = {share_sentence(serial, results.at(last.b)),
                           fmt::format("On {} ranks a step is {} as fast as on one.", ranks,
                                       factor_text(last.speed()))};
     findings.facts = {fmt::format(

@@ -29,52 +29,41 @@ double batch_of(const Measurement& each) {
   return static_cast<double>(each.workload().batch_size());
 }
 
-/// The intercept of a line through the step times of each round: the part of a step that does not
-/// depend on the batch, and its share of the smallest step.
-struct FixedPart {
-  Estimate seconds{};
-  Estimate share{};
-};
-
-FixedPart fixed_part(const Results& results) {
-  std::vector<double> batches, fixed_s, shares;
+std::string growth_sentence(const Results& results) {
+  std::vector<double> batches;
   std::vector<std::vector<double>> step_s;
   for (const Measurement& each : results.cases) {
     batches.push_back(batch_of(each));
     step_s.push_back(each.mean_s_by_start());
   }
-  for (std::size_t round = 0; round < results.rounds(); ++round) {
-    std::vector<double> of_round;
-    for (const auto& steps : step_s) of_round.push_back(steps[round]);
-    fixed_s.push_back(fit_line(batches, of_round).intercept);
-    shares.push_back(fixed_s.back() / of_round.front());
-  }
-  return {estimate_of(fixed_s), estimate_of(shares)};
-}
-
-std::string growth_sentence(const Results& results, const FixedPart& fixed) {
+  // The part of a step that does not depend on the batch, and its share of the smallest step.
+  const auto fixed = [&](std::span<const double> steps) {
+    return fit_line(batches, steps).intercept;
+  };
+  const Estimate fixed_s = estimate_by_round(step_s, fixed);
+  const Estimate share = estimate_by_round(
+      step_s, [&](std::span<const double> steps) { return fixed(steps) / steps.front(); });
   const Measurement &first = results.cases.front(), &last = results.cases.back();
   const Estimate times = results.compare(first.what().key, last.what().key).ratio;
   const std::string growth = fmt::format(
       "From batch {} to {} ({:g}x) a step takes {} as long: ", first.workload().batch_size(),
       last.workload().batch_size(), batch_of(last) / batch_of(first), factor_text(times));
-  if (side_of(fixed.share, kFixedShare) == Side::kAbove) {
+  if (side_of(share, kFixedShare) == Side::kAbove) {
     return growth + fmt::format(
                         "growth is not proportional; {} of each step do not depend on the batch "
                         "(a line through all sizes, fitted round by round).",
-                        time_text(fixed.seconds));
+                        time_text(fixed_s));
   }
-  if (side_of(fixed.share, -kFixedShare) == Side::kBelow) {
+  if (side_of(share, -kFixedShare) == Side::kBelow) {
     return growth + "the step time grows faster than the batch.";
   }
-  if (side_of(fixed.share, kFixedShare) == Side::kBelow &&
-      side_of(fixed.share, -kFixedShare) == Side::kAbove) {
+  if (side_of(share, kFixedShare) == Side::kBelow && side_of(share, -kFixedShare) == Side::kAbove) {
     return growth + "the step time grows in proportion to the batch.";
   }
   return growth + fmt::format(
                       "whether growth is proportional is unclear, since {} of the smallest step "
                       "may not depend on the batch.",
-                      percent_text(fixed.share));
+                      percent_text(share));
 }
 
 Findings conclude_batch_sweep(const Results& results) {
@@ -101,7 +90,7 @@ Findings conclude_batch_sweep(const Results& results) {
   for (const double batch : batches) {
     fitted.points.push_back(plot_point(batch, 1e3 * (line.intercept + line.slope * batch)));
   }
-  return {.sentences = {growth_sentence(results, fixed_part(results)), saturation_sentence(sweep)},
+  return {.sentences = {growth_sentence(results), saturation_sentence(sweep)},
           .comparisons = results.compare(results.cases.front().what().key, larger),
           .tables = {table},
           .plots = {{.title = "Throughput against batch size",

@@ -12,18 +12,14 @@
 namespace barestep {
 namespace {
 
-Estimate exposed_share(const Measurement& each) {
-  return share_of(each, "reduce");
-}
-
 std::string model_key(bool is_large, int ranks) {
   return fmt::format("{}-{}", is_large ? "large" : "small", ranks);
 }
 
 Case model_case(const Setting& setting, bool is_large, int ranks) {
   Workload workload = ddp_workload(setting, ranks);
-  const std::int64_t dim = setting.quick ? 256 : 1024;
-  const std::int64_t large = setting.on_gpu ? 8192 : 2 * dim;
+  const std::int64_t dim = setting.quick ? setting.dim : 1024;
+  const std::int64_t large = setting.on_gpu ? std::max<std::int64_t>(8192, dim) : 2 * dim;
   workload.config.model.dim = is_large ? large : dim;
   workload.config.model.depth = is_large ? (setting.quick ? 4 : 8) : 2;
   return new_case(setting, model_key(is_large, ranks), workload);
@@ -49,8 +45,8 @@ int compared_ranks(const Results& results) {
   return most > 1 ? most : rank_counts(results.setting).back();
 }
 
-std::string model_text(const Measurement& each) {
-  return fmt::format("{} x {}", each.workload().dim(), each.workload().depth());
+std::string text_of_model(const Workload& workload) {
+  return fmt::format("{} x {}", workload.dim(), workload.depth());
 }
 
 /// The two models of the course (docs/lab.md) on the hardware that they were meant for.
@@ -73,32 +69,34 @@ FindingTable course_table() {
 
 /// The part that dominates a step of several ranks, with its share.
 std::string dominated_text(const Measurement& each) {
-  const std::string_view reduce = "reduce";
+  const std::vector<double> step_s = each.mean_s_by_start();
+  const std::vector<double> reduce_s = each.phase_s_by_start("reduce");
+  const std::vector<double> computing_s = each.phases_s_by_start(computing_phases());
+  const auto rest_s =
+      by_round(by_round(step_s, reduce_s, std::minus<double>()), computing_s, std::minus<double>());
   const LargestPart largest = largest_of(
-      std::array{PartSeries{"exposed communication", each.share_by_start(std::span(&reduce, 1))},
-                 PartSeries{"computing", each.share_by_start(computing_phases())}});
+      std::array{PartSeries{"exposed communication", reduce_s},
+                 PartSeries{"computing", computing_s}, PartSeries{"other waiting", rest_s}},
+      step_s);
   return fmt::format(
-      "On {}, {}", model_text(each),
+      "On {}, {}", text_of_model(each.workload()),
       largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
 }
 
 /// Whether ranks gain more on one of the models, by the ratio of the speed-ups in each round.
 std::string models_sentence(const Comparison& small, const Comparison& large, int ranks,
                             const Estimate& larger_gain) {
-  switch (side_of(larger_gain, 1)) {
-    case Side::kAbove:
-      return fmt::format("{} ranks do better on the large model: {} against {}.", ranks,
-                         factor_text(large.speed()), factor_text(small.speed()));
-    case Side::kBelow:
-      return fmt::format("{} ranks do better on the small model: {} against {}.", ranks,
-                         factor_text(small.speed()), factor_text(large.speed()));
-    case Side::kOpen:
-      break;
-  }
-  return fmt::format(
-      "The gains of {} ranks on the two models are indistinguishable: {} on the small, {} on the "
-      "large one. Gradients and computing both grow with the square of the width.",
-      ranks, factor_text(small.speed()), factor_text(large.speed()));
+  const std::string of_small = factor_text(small.speed()), of_large = factor_text(large.speed());
+  return by_side(
+      side_of(larger_gain, 1),
+      fmt::format("{} ranks do better on the large model: {} against {}.", ranks, of_large,
+                  of_small),
+      fmt::format("{} ranks do better on the small model: {} against {}.", ranks, of_small,
+                  of_large),
+      fmt::format("The gains of {} ranks on the two models are indistinguishable: {} on the small, "
+                  "{} on the large one. Gradients and computing both grow with the square of the "
+                  "width.",
+                  ranks, of_small, of_large));
 }
 
 Findings conclude_comm_vs_compute(const Results& results) {
@@ -106,14 +104,8 @@ Findings conclude_comm_vs_compute(const Results& results) {
   const auto gain = [&](bool is_large) {
     return results.compare(model_key(is_large, 1), model_key(is_large, ranks));
   };
-  const auto speed_ups = [&](bool is_large) {
-    return by_round(results.at(model_key(is_large, 1)).mean_s_by_start(),
-                    results.at(model_key(is_large, ranks)).mean_s_by_start(),
-                    std::divides<double>());
-  };
   const Comparison small_gain = gain(false), large_gain = gain(true);
-  const Estimate larger_gain =
-      estimate_of(by_round(speed_ups(true), speed_ups(false), std::divides<double>()));
+  const Estimate larger_gain = relative_gain(results, large_gain, small_gain);
   FindingTable table{.title = "Ranks by the size of the model",
                      .columns = {"width x layers", "ranks", "mean step", "speed-up",
                                  "exposed communication", "of a step", ""}};
@@ -121,11 +113,11 @@ Findings conclude_comm_vs_compute(const Results& results) {
   for (const Measurement& each : results.cases) {
     const bool is_large = each.what().key.starts_with("large");
     const Comparison of_ranks = results.compare(model_key(is_large, 1), each.what().key);
-    table.rows.push_back({model_text(each), std::to_string(each.workload().ranks),
+    table.rows.push_back({text_of_model(each.workload()), std::to_string(each.workload().ranks),
                           time_text(each.mean_s()), factor_text(of_ranks.speed()),
-                          time_text(each.phase_s("reduce")), percent_text(exposed_share(each)),
+                          time_text(each.phase_s("reduce")), percent_text(share_of(each, "reduce")),
                           each.what().beyond_cores ? "beyond the cores" : ""});
-    labels.push_back(fmt::format("{}, {}", model_text(each), each.workload().ranks));
+    labels.push_back(fmt::format("{}, {}", text_of_model(each.workload()), each.workload().ranks));
   }
   return {.sentences = {models_sentence(small_gain, large_gain, ranks, larger_gain),
                         dominated_text(results.at(small_gain.b)) + ".",
@@ -178,40 +170,35 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
   std::string text =
       fmt::format("{} pay off from a batch of {}", first_words, kScaledBatches[first]);
   if (first == 0) return text + ", the smallest here.";
-  const bool is_open = !gains[first - 1].is_slower();
-  return text + (is_open ? fmt::format(" on; whether they already do at {} is unclear.",
-                                       kScaledBatches[first - 1])
-                         : fmt::format("; at {} they are slower.", kScaledBatches[first - 1]));
+  const int below = kScaledBatches[first - 1];
+  const Comparison& before = gains[first - 1];
+  if (before.is_slower()) return text + fmt::format("; at {} they are slower.", below);
+  if (before.word == Word::kNoDifference) {
+    return text + fmt::format("; at {} they make no difference beyond {}.", below,
+                              chosen_percent(before.margin - 1));
+  }
+  return text + fmt::format(" on; whether they already do at {} is unclear.", below);
 }
 
 /// The change in the share of exposed communication from the smallest batch to the largest.
 std::string exposed_sentence(const Measurement& small, const Measurement& large) {
-  const std::string_view reduce = "reduce";
   const Estimate change =
-      estimate_of(by_round(large.share_by_start(std::span(&reduce, 1)),
-                           small.share_by_start(std::span(&reduce, 1)), std::minus<double>()));
+      estimate_by_round(std::array{large.phase_s_by_start("reduce"), large.mean_s_by_start(),
+                                   small.phase_s_by_start("reduce"), small.mean_s_by_start()},
+                        [](std::span<const double> s) { return s[0] / s[1] - s[2] / s[3]; });
   const std::string ends =
-      fmt::format("from {} at batch {} to {} at batch {}", percent_text(exposed_share(small)),
-                  small.workload().batch_size(), percent_text(exposed_share(large)),
+      fmt::format("from {} at batch {} to {} at batch {}", percent_text(share_of(small, "reduce")),
+                  small.workload().batch_size(), percent_text(share_of(large, "reduce")),
                   large.workload().batch_size());
-  switch (side_of(change, 0)) {
-    case Side::kBelow:
-      return fmt::format(
-          "The share of exposed communication falls {}: the bytes to reduce stay "
-          "the same.",
-          ends);
-    case Side::kAbove:
-      return fmt::format(
-          "The share of exposed communication grows {}, although the bytes to "
-          "reduce stay the same.",
-          ends);
-    case Side::kOpen:
-      break;
-  }
-  return fmt::format(
-      "Whether the share of exposed communication changes is unclear: it goes "
-      "{}.",
-      ends);
+  return by_side(
+      side_of(change, 0),
+      fmt::format("The share of exposed communication grows {}, although the bytes to reduce stay "
+                  "the same.",
+                  ends),
+      fmt::format("The share of exposed communication falls {}: the bytes to reduce stay the same.",
+                  ends),
+      fmt::format("Whether the share of exposed communication changes is unclear: it goes {}.",
+                  ends));
 }
 
 Findings conclude_batch_scaling(const Results& results) {
@@ -240,7 +227,8 @@ Findings conclude_batch_scaling(const Results& results) {
     const int batch = kScaledBatches[i];
     table.rows.push_back({std::to_string(batch), time_text(one.mean_s()), time_text(two.mean_s()),
                           factor_text(gains[i].speed()), time_text(two.phase_s("reduce")),
-                          percent_text(exposed_share(two)), number_text(one.samples_per_s().median),
+                          percent_text(share_of(two, "reduce")),
+                          number_text(one.samples_per_s().median),
                           number_text(two.samples_per_s().median)});
     of_one.points.push_back(plot_point(batch, one.samples_per_s()));
     of_several.points.push_back(plot_point(batch, two.samples_per_s()));

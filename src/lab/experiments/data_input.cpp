@@ -52,11 +52,11 @@ std::string hidden_sentence(const Results& results, const std::vector<Comparison
   const bool none = std::ranges::all_of(against_fast, [](const Comparison& each) {
     return side_of(each.ratio, kHidden) == Side::kAbove;
   });
-  return fmt::format("{}: with {}, the best, a step takes {} as long as without the delay, and {}.",
-                     none ? "No number of workers here hides the disk"
-                          : "Whether workers hide the disk is unclear",
-                     best.b, factor_text(best.ratio),
-                     largest_text(largest_phase(results.at(best.b)), "it"));
+  return fmt::format(
+      "{}: at the least, with {}, a step takes {} as long as without the delay, and {}.",
+      none ? "No number of workers here hides the disk"
+           : "Whether workers hide the disk is unclear",
+      best.b, factor_text(best.ratio), largest_text(largest_phase(results.at(best.b)), "it"));
 }
 
 FindingTable loading_table(const Results& results) {
@@ -72,16 +72,10 @@ FindingTable loading_table(const Results& results) {
   return table;
 }
 
-std::vector<std::string> keys_of(const Results& results) {
-  std::vector<std::string> keys;
-  for (const Measurement& each : results.cases) keys.push_back(each.what().key);
-  return keys;
-}
-
 /// Amdahl's law with an infinitely fast device: the disk is the serial share.
 std::string free_computing_sentence(const Measurement& none) {
   static constexpr std::array<std::string_view, 2> kDisk = {"data", "injected"};
-  const Estimate disk = estimate_of(none.share_by_start(kDisk));
+  const Estimate disk = share_of(none, kDisk);
   return fmt::format(
       "If computing were free, the wait for the disk would remain: {} of a step "
       "without workers, so it could be {} as fast at most.",
@@ -102,9 +96,8 @@ Findings conclude_io_delay(const Results& results) {
           .plots = {account_plot(results.cases, keys_of(results))}};
 }
 
-std::string pinned_key(const Setting& setting, int workers, bool pinned) {
-  if (!setting.on_gpu) return workers_key(workers);
-  return workers_key(workers) + (pinned ? "-pinned" : "-pageable");
+std::string pinned_key(int workers, bool pinned) {
+  return workers_key(workers) + (pinned ? "" : "-pageable");
 }
 
 std::vector<Case> data_loading_cases(const Setting& setting) {
@@ -115,7 +108,7 @@ std::vector<Case> data_loading_cases(const Setting& setting) {
       if (!pinned && !setting.on_gpu) continue;
       Workload workload = loading_workload(setting, workers);
       workload.config.data.pin = pinned;
-      cases.push_back(new_case(setting, pinned_key(setting, workers, pinned), workload));
+      cases.push_back(new_case(setting, pinned_key(workers, pinned), workload));
     }
   }
   return cases;
@@ -123,7 +116,7 @@ std::vector<Case> data_loading_cases(const Setting& setting) {
 
 /// The fastest number of workers compared with none; `gains` compare each number with none.
 std::string workers_sentence(const Results& results, const std::vector<Comparison>& gains) {
-  const Measurement& none = results.at(pinned_key(results.setting, 0, true));
+  const Measurement& none = results.at(pinned_key(0, true));
   std::vector<std::string> faster;
   for (const Comparison& each : gains) {
     if (!each.is_faster()) continue;
@@ -170,18 +163,15 @@ std::string pinned_sentence(const std::vector<Comparison>& pinned) {
 }
 
 Findings conclude_data_loading(const Results& results) {
-  const auto key = [&](int count, bool pinned) {
-    return pinned_key(results.setting, count, pinned);
-  };
   std::vector<std::string> workers;
   std::vector<Comparison> pinned;
   for (const int count : {0, 1, 2, 4}) {
-    if (count > 0) workers.push_back(key(count, true));
-    if (results.setting.on_gpu)
-      pinned.push_back(results.compare(key(count, false), key(count, true)));
+    if (count > 0) workers.push_back(pinned_key(count, true));
+    if (!results.setting.on_gpu) continue;
+    pinned.push_back(results.compare(pinned_key(count, false), pinned_key(count, true)));
   }
   adjust_together(pinned);
-  const std::vector<Comparison> gains = results.compare(key(0, true), workers);
+  const std::vector<Comparison> gains = results.compare(pinned_key(0, true), workers);
   Findings findings{.sentences = {workers_sentence(results, gains)},
                     .tables = {loading_table(results)},
                     .plots = {account_plot(results.cases, keys_of(results))}};

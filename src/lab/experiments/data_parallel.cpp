@@ -16,15 +16,12 @@
 namespace barestep {
 namespace {
 
-/// The share of a step in which device 0 works alone, for loss, update and exchange.
-Estimate alone_share(const Measurement& each) {
-  static constexpr std::array<std::string_view, 3> kAlone = {"loss", "optimizer", "reduce"};
-  return estimate_of(each.share_by_start(kAlone));
-}
+/// What device 0 does alone: loss, update and exchange.
+constexpr std::array<std::string_view, 3> kDevice0Alone = {"loss", "optimizer", "reduce"};
 
 /// The share of a step in which a device computes, rather than waits, copies or queues.
-Estimate utilisation(const Measurement& each) {
-  return estimate_of(each.share_by_start(computing_phases()));
+std::string utilisation_text(const Measurement& each) {
+  return percent_text(share_of(each, computing_phases()));
 }
 
 /// One device of the kind that DataParallel uses.
@@ -45,7 +42,7 @@ std::string devices_key(int devices) {
   return fmt::format("devices-{}", devices);
 }
 
-FindingTable memory_table(const std::vector<std::pair<std::string, DeviceMemory>>& devices) {
+FindingTable memory_table(const std::vector<NamedMemory>& devices) {
   FindingTable table{.title = "Memory of each device, as planned and allocated",
                      .columns = {"device", "total"}};
   // The runs of experiments save no checkpoints.
@@ -62,27 +59,10 @@ FindingTable memory_table(const std::vector<std::pair<std::string, DeviceMemory>
   return table;
 }
 
-Plot memory_plot(const std::vector<std::pair<std::string, DeviceMemory>>& devices) {
-  Plot plot{.title = "Memory by category", .y_label = "MiB"};
-  for (const auto& [name, memory] : devices) plot.categories.push_back(name);
-  for (const Category category : kValuesOf<Category>) {
-    PlotSeries series{.name = std::string(name_of(category))};
-    double sum = 0;
-    for (std::size_t device = 0; device < devices.size(); ++device) {
-      const double mib =
-          static_cast<double>(devices[device].second.by_category[category]) / (1 << 20);
-      sum += mib;
-      series.points.push_back(plot_point(static_cast<double>(device), mib));
-    }
-    if (sum > 0) plot.series.push_back(std::move(series));
-  }
-  return plot;
-}
-
 /// The devices of these measurements, with names like "DataParallel, device 1".
-std::vector<std::pair<std::string, DeviceMemory>> memory_of(
+std::vector<NamedMemory> devices_of_cases(
     const std::vector<std::pair<std::string, const Measurement*>>& cases) {
-  std::vector<std::pair<std::string, DeviceMemory>> all;
+  std::vector<NamedMemory> all;
   for (const auto& [name, each] : cases) {
     const std::vector<DeviceMemory> devices = planned_memory(each->workload());
     for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -104,9 +84,8 @@ Findings conclude_data_parallel(const Results& results) {
   const std::string on_several = "on " + several_words(count, "device");
   const Measurement &one = results.at(devices_key(1)), &several = results.at(devices_key(count));
   const Comparison gain = results.compare(devices_key(1), devices_key(count));
-  const auto memory = memory_of({{"one device", &one}, {"DataParallel", &several}});
-  const double share = static_cast<double>(memory.back().second.bytes) /
-                       static_cast<double>(memory.front().second.bytes);
+  const auto memory = devices_of_cases({{"one device", &one}, {"DataParallel", &several}});
+  const double share = times_the_bytes(memory.back().second.bytes, memory.front().second.bytes);
   return {
       .sentences = {sentence_of(gain, on_several, "on one device"),
                     fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
@@ -120,7 +99,7 @@ Findings conclude_data_parallel(const Results& results) {
       .comparisons = {gain},
       .tables = {memory_table(memory)},
       .plots = {account_plot(results.cases, {"one device", fmt::format("DataParallel, {}", count)}),
-                memory_plot(memory)}};
+                memory_plot("Memory by category", memory)}};
 }
 
 std::vector<Case> splits_cases(const Setting& setting) {
@@ -158,24 +137,24 @@ Findings conclude_splits(const Results& results) {
     }
   }
   const std::vector<std::string> keys = keys_within_cores(results);
-  Fastest fastest;
-  std::string answer =
-      "Fewer than two of these numbers have enough cores here, so step times are not compared.";
-  if (keys.size() > 1) {
-    fastest = fastest_of(steps_of(results, keys), results.setting.margin);
-    std::vector<std::string> names;
-    for (const std::string& key : keys) {
-      names.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
-    }
-    answer = fastest_sentence(fastest, names);
-  }
-  return {
-      .sentences = {answer},
+  Findings findings{
       .facts = {uneven.empty() ? "Every number of devices divides the batch equally."
                                : "Not every number divides the batch: " + list_text(uneven) + "."},
-      .comparisons = fastest.others,
       .tables = {table},
       .plots = {account_plot(results.cases, {"2 devices", "3 devices", "5 devices"})}};
+  if (keys.size() < 2) {
+    findings.facts.emplace_back(
+        "Fewer than two of these numbers have enough cores here, so step times are not compared.");
+    return findings;
+  }
+  const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
+  std::vector<std::string> names;
+  for (const std::string& key : keys) {
+    names.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
+  }
+  findings.sentences = {fastest_sentence(fastest, names)};
+  findings.comparisons = fastest.others;
+  return findings;
 }
 
 std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
@@ -189,17 +168,15 @@ std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
 }
 
 std::string waiting_sentence(const Measurement& each) {
-  const Estimate alone = alone_share(each);
-  const Side side = side_of(alone, 0.5);
+  const Estimate alone = share_of(each, kDevice0Alone);
   return fmt::format(
       "With {} devices the others wait for device 0 during {} of a step, {} for loss and "
       "optimizer and {} for the exchange through it: {}.",
       each.workload().ranks, percent_text(alone),
       time_text(each.phase_s("loss") + each.phase_s("optimizer")),
       time_text(each.phase_s("reduce")),
-      side == Side::kAbove   ? "device 0 is the bottleneck"
-      : side == Side::kBelow ? "device 0 is not the bottleneck"
-                             : "whether that is more than half of it is unclear");
+      by_side(side_of(alone, 0.5), "device 0 is the bottleneck", "device 0 is not the bottleneck",
+              "whether that is more than half of it is unclear"));
 }
 
 Findings conclude_gpu0_bottleneck(const Results& results) {
@@ -211,7 +188,8 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
   for (const Measurement& each : results.cases) {
     table.rows.push_back({std::to_string(each.workload().ranks), time_text(each.mean_s()),
                           time_text(each.phase_s("loss")), time_text(each.phase_s("optimizer")),
-                          time_text(each.phase_s("reduce")), percent_text(alone_share(each)),
+                          time_text(each.phase_s("reduce")),
+                          percent_text(share_of(each, kDevice0Alone)),
                           each.what().beyond_cores ? "beyond the cores" : ""});
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
   }
@@ -219,13 +197,13 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
     findings.sentences.push_back(waiting_sentence(results.at(key)));
   }
   if (findings.sentences.empty()) {
-    findings.sentences = {
+    findings.facts = {
         "None of these numbers of devices has enough cores here, so waiting is not judged."};
   }
-  const auto memory = memory_of({{labels.front(), &results.cases.front()}});
-  findings.facts.push_back(fmt::format(
-      "Device 0 needs {:.2f} times the memory of device 1.",
-      static_cast<double>(memory[0].second.bytes) / static_cast<double>(memory[1].second.bytes)));
+  const auto memory = devices_of_cases({{labels.front(), &results.cases.front()}});
+  findings.facts.push_back(
+      fmt::format("Device 0 needs {:.2f} times the memory of device 1.",
+                  times_the_bytes(memory[0].second.bytes, memory[1].second.bytes)));
   findings.tables = {table, memory_table(memory)};
   findings.plots = {account_plot(results.cases, labels)};
   return findings;
@@ -241,27 +219,13 @@ std::vector<Case> dp_vs_ddp_cases(const Setting& setting) {
 /// round.
 std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
   const Estimate more =
-      estimate_of(by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>()));
+      estimate_by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>());
   const Estimate of_dp = estimate_of(dp.spread_by_start());
   const Estimate of_ddp = estimate_of(ddp.spread_by_start());
-  const auto sentence = [](const char* who, const char* other, const Estimate& a,
-                           const Estimate& b) {
-    return fmt::format(
-        "{}'s steps vary less: their 95th percentile is {} above the median, {}'s "
-        "{}.",
-        who, percent_text(a), other, percent_text(b));
-  };
-  switch (side_of(more, 0)) {
-    case Side::kAbove:
-      return sentence("DDP", "DataParallel", of_ddp, of_dp);
-    case Side::kBelow:
-      return sentence("DataParallel", "DDP", of_dp, of_ddp);
-    case Side::kOpen:
-      break;
-  }
   return fmt::format(
-      "Which step times vary less is unclear: the 95th percentile is {} above the "
-      "median for DataParallel, {} for DDP.",
+      "{}: the 95th percentile is {} above the median for DataParallel, {} for DDP.",
+      by_side(side_of(more, 0), "DDP's steps vary less", "DataParallel's steps vary less",
+              "Which step times vary less is unclear"),
       percent_text(of_dp), percent_text(of_ddp));
 }
 
@@ -285,7 +249,7 @@ std::string bytes_sentence(const Workload& workload) {
 Findings conclude_dp_vs_ddp(const Results& results) {
   const Measurement &dp = results.at("data-parallel"), &ddp = results.at("ddp");
   const Comparison gain = results.compare("data-parallel", "ddp");
-  const auto memory = memory_of({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
+  const auto memory = devices_of_cases({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
   FindingTable table{.title = fmt::format("DataParallel against DDP on {}",
                                           several_words(dp.workload().ranks, "device")),
                      .columns = {"", "mean step", "p95", "p95 above the median, of a start",
@@ -293,12 +257,12 @@ Findings conclude_dp_vs_ddp(const Results& results) {
   for (const auto& [name, each] : {std::pair{"DataParallel", &dp}, std::pair{"DDP", &ddp}}) {
     table.rows.push_back({name, time_text(each->mean_s()), time_text(each->p95_s()),
                           percent_text(estimate_of(each->spread_by_start())),
-                          percent_text(utilisation(*each)), time_text(each->phase_s("reduce"))});
+                          utilisation_text(*each), time_text(each->phase_s("reduce"))});
   }
   return {.sentences = {sentence_of(gain, "with DDP", "with DataParallel"),
                         fmt::format("Device 0 computes during {} of a step of DataParallel and {} "
                                     "of DDP.",
-                                    percent_text(utilisation(dp)), percent_text(utilisation(ddp))),
+                                    utilisation_text(dp), utilisation_text(ddp)),
                         spread_sentence(dp, ddp)},
           .facts = {fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on "
                                 "each.",
@@ -308,7 +272,8 @@ Findings conclude_dp_vs_ddp(const Results& results) {
                     bytes_sentence(ddp.workload())},
           .comparisons = {gain},
           .tables = {table, memory_table(memory)},
-          .plots = {account_plot(results.cases, {"DataParallel", "DDP"}), memory_plot(memory)}};
+          .plots = {account_plot(results.cases, {"DataParallel", "DDP"}),
+                    memory_plot("Memory by category", memory)}};
 }
 
 }  // namespace

@@ -122,8 +122,7 @@ Findings conclude_int8(const Results& results) {
   const auto fp32 = evaluated_in(results, kEvaluatedBatches.back(), Precision::kFp32);
   const auto int8 = evaluated_in(results, kEvaluatedBatches.back(), Precision::kInt8);
   findings.tables.push_back(published_int8(
-      fp32 && int8 ? factor_text(static_cast<double>(fp32->weight_bytes) /
-                                 static_cast<double>(int8->weight_bytes))
+      fp32 && int8 ? factor_text(times_the_bytes(fp32->weight_bytes, int8->weight_bytes))
                    : "not reported",
       fmt::format("{} at batch {}", factor_text(all.front().speed()), kEvaluatedBatches.front())));
   findings.plots.push_back({.title = "How many times as fast a batch is in int8",

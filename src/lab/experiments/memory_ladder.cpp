@@ -64,14 +64,6 @@ std::vector<Case> memory_cases(const Setting& setting) {
   return cases;
 }
 
-DeviceMemory memory_of(const Measurement& each) {
-  return planned_memory(each.workload()).front();
-}
-
-double share_of_bytes(std::int64_t part, std::int64_t whole) {
-  return static_cast<double>(part) / static_cast<double>(whole);
-}
-
 std::string rung_fact(const MemoryRung& rung, const DeviceMemory& before,
                       const DeviceMemory& after) {
   if (after.bytes == before.bytes) {
@@ -93,7 +85,7 @@ FindingTable ladder_table(const Results& results, const std::vector<Comparison>&
     const auto bytes = [&](Category category) { return human_bytes(memory.by_category[category]); };
     table.rows.push_back(
         {std::string(kMemoryRungs.at(i).words), human_bytes(memory.bytes),
-         factor_text(share_of_bytes(memory.bytes, first.bytes)), bytes(Category::kParameters),
+         factor_text(times_the_bytes(memory.bytes, first.bytes)), bytes(Category::kParameters),
          bytes(Category::kGradients), bytes(Category::kOptimizer), bytes(Category::kActivations),
          time_text(results.cases[i].mean_s()), i == 0 ? "" : factor_text(steps[i - 1].ratio)});
   }
@@ -111,49 +103,24 @@ FindingTable claims_table(const Results& results, const Comparison& recomputatio
   return {.title = "Claims about them",
           .columns = {"what", "claimed", "here"},
           .rows = {{"memory with 16-bit numbers", "0.5x",
-                    factor_text(share_of_bytes(narrow.bytes, whole.bytes))},
+                    factor_text(times_the_bytes(narrow.bytes, whole.bytes))},
                    {"their activations", "0.5x",
-                    factor_text(share_of_bytes(activations(narrow), activations(whole)))},
+                    factor_text(times_the_bytes(activations(narrow), activations(whole)))},
                    {"memory with recomputation", "0.4x",
-                    factor_text(share_of_bytes(after.bytes, before.bytes))},
+                    factor_text(times_the_bytes(after.bytes, before.bytes))},
                    {"its activations", "0.4x",
-                    factor_text(share_of_bytes(activations(after), activations(before)))},
+                    factor_text(times_the_bytes(activations(after), activations(before)))},
                    {"time with recomputation", "1.3x", factor_text(recomputation.ratio)}}};
-}
-
-/// The memory of a device, by category.
-Plot memory_plot(const Results& results) {
-  Plot plot{.title = "Memory of a device, with ways to save it added one by one (plan)",
-            .y_label = "MiB"};
-  constexpr std::array kShown = {Category::kParameters, Category::kGradients, Category::kOptimizer,
-                                 Category::kActivations};
-  for (const Category category : kShown)
-    plot.series.push_back({.name = std::string(name_of(category))});
-  for (std::size_t i = 0; i < results.cases.size(); ++i) {
-    const DeviceMemory memory = memory_of(results.cases[i]);
-    plot.categories.emplace_back(kMemoryRungs.at(i).key);
-    for (std::size_t part = 0; part < kShown.size(); ++part) {
-      const auto mib =
-          static_cast<double>(memory.by_category[kShown.at(part)]) / static_cast<double>(1 << 20);
-      plot.series[part].points.push_back(plot_point(static_cast<double>(i), mib));
-    }
-  }
-  return plot;
 }
 
 std::string recomputation_claim(const Estimate& longer) {
   constexpr double kClaimed = 1.3;
-  const std::string figure = fmt::format("{} the time", factor_text(longer));
-  switch (side_of(longer, kClaimed)) {
-    case Side::kAbove:
-      return fmt::format("Recomputation costs more than the claimed 30 %: {}.", figure);
-    case Side::kBelow:
-      return fmt::format("Recomputation costs less than the claimed 30 %: {}.", figure);
-    case Side::kOpen:
-      break;
-  }
   return fmt::format(
-      "Whether recomputation costs more or less than the claimed 30 % is unclear: {}.", figure);
+      "{}: {} the time.",
+      by_side(side_of(longer, kClaimed), "Recomputation costs more than the claimed 30 %",
+              "Recomputation costs less than the claimed 30 %",
+              "Whether recomputation costs more or less than the claimed 30 % is unclear"),
+      factor_text(longer));
 }
 
 Findings conclude_memory(const Results& results) {
@@ -175,7 +142,12 @@ Findings conclude_memory(const Results& results) {
   const Comparison& recomputation = steps[2];
   findings.sentences.push_back(recomputation_claim(recomputation.ratio));
   findings.tables.push_back(claims_table(results, recomputation));
-  findings.plots.push_back(memory_plot(results));
+  std::vector<NamedMemory> devices;
+  for (const Measurement& each : results.cases) {
+    devices.emplace_back(each.what().key, memory_of(each));
+  }
+  findings.plots.push_back(
+      memory_plot("Memory of a device, with ways to save it added one by one (plan)", devices));
   return findings;
 }
 

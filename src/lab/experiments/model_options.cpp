@@ -14,16 +14,7 @@ namespace barestep {
 namespace {
 
 std::int64_t activation_bytes(const Measurement& each) {
-  return planned_memory(each.workload()).front().by_category[Category::kActivations];
-}
-
-/// "a (1.05x)" for each comparison with this verdict.
-std::vector<std::string> names_with(const std::vector<Comparison>& all, Word word) {
-  std::vector<std::string> names;
-  for (const Comparison& each : all) {
-    if (each.word == word) names.push_back(fmt::format("{} ({})", each.b, factor_text(each.ratio)));
-  }
-  return names;
+  return memory_of(each).by_category[Category::kActivations];
 }
 
 constexpr std::string_view kReferenceActivation = "relu";
@@ -39,7 +30,11 @@ std::vector<Case> activations_cases(const Setting& setting) {
 }
 
 std::string slower_sentence(const std::vector<Comparison>& against_relu) {
-  const std::vector<std::string> slower = names_with(against_relu, Word::kSlower);
+  std::vector<std::string> slower;
+  for (const Comparison& each : against_relu) {
+    if (!each.is_slower()) continue;
+    slower.push_back(fmt::format("{} ({})", each.b, factor_text(each.ratio)));
+  }
   if (!slower.empty()) {
     return fmt::format("Steps that take longer than with ReLU: {}.", list_text(slower));
   }
@@ -75,18 +70,16 @@ Findings conclude_activations(const Results& results) {
   }
   const std::string memory =
       larger.empty()
-          ? "Every activation needs as much memory as ReLU: gradients are found from outputs."
+          ? "No activation needs more memory than ReLU: gradients are found from outputs."
           : fmt::format("{} keep{} the input for the gradient: {} of activations instead of {}.",
                         list_text(larger), larger.size() == 1 ? "s" : "",
                         human_bytes(activation_bytes(results.at(larger.front()))),
                         human_bytes(activation_bytes(relu)));
-  std::vector<std::string> labels;
-  for (const Measurement& each : results.cases) labels.push_back(each.what().key);
   return {.sentences = {slower_sentence(all)},
           .facts = {memory + " (From the plan.)"},
           .comparisons = all,
           .tables = {table},
-          .plots = {account_plot(results.cases, labels)}};
+          .plots = {account_plot(results.cases, keys_of(results))}};
 }
 
 constexpr std::array kPartsOfAStep = {1, 2, 4, 8};
@@ -146,25 +139,16 @@ std::vector<Case> checkpoint_cases(const Setting& setting) {
 
 std::string checkpoint_sentence(const Estimate& cost) {
   constexpr double kIntervalS = 600, kMuch = 0.03;
-  const std::string each = fmt::format("one changes the time of a run by {}", time_text(cost));
-  switch (side_of(cost, kMuch * kIntervalS)) {
-    case Side::kBelow:
-      return fmt::format(
-          "At the default interval of 10 minutes, checkpoints take less than 3 % of "
-          "a run (calculated): {}.",
-          each);
-    case Side::kAbove:
-      return fmt::format(
-          "At the default interval of 10 minutes, checkpoints take more than 3 % of "
-          "a run (calculated): {}.",
-          each);
-    case Side::kOpen:
-      break;
-  }
+  const std::string word = by_side(side_of(cost, kMuch * kIntervalS), "more", "less", "");
   return fmt::format(
-      "Whether checkpoints take more than 3 % of a run at the default interval of 10 "
-      "minutes is unclear: {}.",
-      each);
+      "{}: one changes the time of a run by {}.",
+      word.empty()
+          ? "Whether checkpoints take more than 3 % of a run at the default interval of 10 "
+            "minutes is unclear"
+          : fmt::format("At the default interval of 10 minutes, checkpoints take {} than "
+                        "3 % of a run (calculated)",
+                        word),
+      time_text(cost));
 }
 
 Findings conclude_checkpoint(const Results& results) {

@@ -49,31 +49,53 @@ std::vector<Case> monitor_cases(const Setting& setting) {
   return cases;
 }
 
+/// The readings of a gauge in a start; null if it has none.
+const std::vector<double>* readings_in(const Start& start, const char* source, const char* gauge) {
+  for (const Watched& watched : start.watched) {
+    const auto found = watched.gauges.find(gauge);
+    if (watched.source == source && found != watched.gauges.end() && !found->second.empty()) {
+      return &found->second;
+    }
+  }
+  return nullptr;
+}
+
 /// All readings of all starts.
 std::vector<double> readings_of(const Measurement& each, const char* source, const char* gauge) {
   std::vector<double> all;
   for (const Start& start : each.starts()) {
-    for (const Watched& watched : start.watched) {
-      const auto found = watched.gauges.find(gauge);
-      if (watched.source != source || found == watched.gauges.end()) continue;
-      all.insert(all.end(), found->second.begin(), found->second.end());
+    if (const auto* readings = readings_in(start, source, gauge)) {
+      all.insert(all.end(), readings->begin(), readings->end());
     }
   }
   std::ranges::sort(all);
   return all;
 }
 
-/// A gauge over all readings; without readings, the other members are meaningless.
+/// The mean of a gauge by start; empty if a start has no reading.
+std::vector<double> means_by_start(const Measurement& each, const char* source, const char* gauge) {
+  std::vector<double> means;
+  for (const Start& start : each.starts()) {
+    const auto* const readings = readings_in(start, source, gauge);
+    if (readings == nullptr) return {};
+    means.push_back(std::accumulate(readings->begin(), readings->end(), 0.0) /
+                    static_cast<double>(readings->size()));
+  }
+  return means;
+}
+
+/// A gauge: the mean as a figure of the starts, and the ends over all readings; without readings,
+/// the other members are meaningless.
 struct Level {
   bool is_known = false;
   double mean = 0, least = 0, most = 0;
 };
 
 Level level_of(const Measurement& each, const char* source, const char* gauge) {
+  const std::vector<double> means = means_by_start(each, source, gauge);
+  if (means.empty()) return {};
   const std::vector<double> readings = readings_of(each, source, gauge);
-  if (readings.empty()) return {};
-  const double sum = std::accumulate(readings.begin(), readings.end(), 0.0);
-  return {true, sum / static_cast<double>(readings.size()), readings.front(), readings.back()};
+  return {true, estimate_of(means).median, readings.front(), readings.back()};
 }
 
 /// Joules per sample by start; empty if a start has no reading.
@@ -86,24 +108,6 @@ std::vector<double> joules_by_start(const Measurement& each) {
   }
   if (all.size() != each.starts().size()) all.clear();
   return all;
-}
-
-/// The mean of a gauge by start; empty if a start has no reading.
-std::vector<double> means_by_start(const Measurement& each, const char* source, const char* gauge) {
-  std::vector<double> means;
-  for (const Start& start : each.starts()) {
-    for (const Watched& watched : start.watched) {
-      const auto found = watched.gauges.find(gauge);
-      if (watched.source != source || found == watched.gauges.end() || found->second.empty()) {
-        continue;
-      }
-      const auto& readings = found->second;
-      means.push_back(std::accumulate(readings.begin(), readings.end(), 0.0) /
-                      static_cast<double>(readings.size()));
-    }
-  }
-  if (means.size() != each.starts().size()) means.clear();
-  return means;
 }
 
 std::string batch_text(const Measurement& each) {
@@ -123,23 +127,17 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
   if (a.empty() || b.empty()) {
     return fmt::format("How busy the {} were cannot be measured here.", device);
   }
-  const Estimate more = estimate_of(by_round(b, a, std::minus<double>()));
+  const Estimate more = estimate_by_round(b, a, std::minus<double>());
   const Estimate busy = estimate_of(b);
   const std::string end = fmt::format("{} at {}, {} at {}", whole_percent(estimate_of(a)),
                                       batch_text(small), whole_percent(busy), batch_text(large));
-  std::string text;
-  switch (side_of(more, kMorePercent)) {
-    case Side::kAbove:
-      text = fmt::format("A larger batch keeps the {} busier: {}.", device, end);
-      break;
-    case Side::kBelow:
-      text = fmt::format(
+  const std::string text = by_side(
+      side_of(more, kMorePercent),
+      fmt::format("A larger batch keeps the {} busier: {}.", device, end),
+      fmt::format(
           "A larger batch does not keep the {} busier by {:.0f} percentage points or more: {}.",
-          device, kMorePercent, end);
-      break;
-    case Side::kOpen:
-      text = fmt::format("Whether a larger batch keeps the {} busier is unclear: {}.", device, end);
-  }
+          device, kMorePercent, end),
+      fmt::format("Whether a larger batch keeps the {} busier is unclear: {}.", device, end));
   if (side_of(busy, kFullPercent) == Side::kAbove) {
     return text + fmt::format(" At {} less than {:.0f} % of the time is idle.", batch_text(large),
                               100 - kFullPercent);
@@ -149,18 +147,27 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
 }
 
 std::string memory_sentence(const Results& results, const GaugeNames& names) {
-  const Level a = level_of(results.cases.front(), names.source, names.memory);
-  const Level b = level_of(results.cases.back(), names.source, names.memory);
-  if (!a.is_known || !b.is_known) return "How much memory is in use cannot be measured here.";
-  const std::string end =
-      fmt::format("{:.0f} MiB at {}, {:.0f} MiB at {}", a.most, batch_text(results.cases.front()),
-                  b.most, batch_text(results.cases.back()));
-  return b.most > kSteadyShare * a.most
-             ? fmt::format("Memory grows with the batch: {}.", end)
-             : fmt::format(
-                   "Memory hardly depends on the batch, since parameters, gradients and "
-                   "the optimizer's state do not: {}.",
-                   end);
+  const Measurement &small = results.cases.front(), &large = results.cases.back();
+  const std::vector<double> a = means_by_start(small, names.source, names.memory);
+  const std::vector<double> b = means_by_start(large, names.source, names.memory);
+  if (a.empty() || b.empty()) return "How much memory is in use cannot be measured here.";
+  const std::string end = fmt::format("{:.0f} MiB at {}, {:.0f} MiB at {}", estimate_of(a).median,
+                                      batch_text(small), estimate_of(b).median, batch_text(large));
+  const Estimate growth = estimate_by_round(b, a, std::divides<double>());
+  if (side_of(growth, kSteadyShare) == Side::kAbove) {
+    return fmt::format("Memory grows with the batch: {}.", end);
+  }
+  if (side_of(growth, 1 / kSteadyShare) == Side::kBelow) {
+    return fmt::format("Memory is less with a larger batch: {}.", end);
+  }
+  if (side_of(growth, kSteadyShare) == Side::kBelow &&
+      side_of(growth, 1 / kSteadyShare) == Side::kAbove) {
+    return fmt::format(
+        "Memory hardly depends on the batch, since parameters, gradients and the optimizer's state "
+        "do not: {}.",
+        end);
+  }
+  return fmt::format("Whether memory depends on the batch is unclear: {}.", end);
 }
 
 std::string clock_sentence(const Results& results, const GaugeNames& names) {
@@ -198,13 +205,7 @@ std::string energy_sentence(const Results& results, Findings& findings) {
   if (energy.empty()) return "No power is reported here, so energy is not known.";
   const Fastest least = fastest_of(energy, results.setting.margin);
   keep(findings, least.others);
-  if (const std::string too_few = too_few_of(least.others); !too_few.empty()) {
-    return fmt::format("Least energy per sample: {}.", too_few);
-  }
-  std::vector<std::string> ties;
-  for (const std::size_t place : least.ties) ties.push_back(names[place]);
-  return fmt::format("Least energy per sample: {}{}.", least.is_alone() ? "" : "undecided among ",
-                     list_text(ties));
+  return fastest_sentence(least, names, "Least energy per sample");
 }
 
 std::string level_text(const Level& level, const char* unit) {
@@ -256,7 +257,8 @@ Findings conclude_monitor(const Results& results) {
          level_text(level_of(each, names.source, names.memory), "MiB"),
          level_text(level_of(each, names.source, names.clock), "MHz"),
          level_text(level_of(each, names.source, "power_w"), "W"),
-         joules.empty() ? "-" : fmt::format("{} mJ", number_text(1e3 * median(joules)))});
+         joules.empty() ? "-"
+                        : fmt::format("{} mJ", number_text(1e3 * estimate_of(joules).median))});
   }
   Findings findings{.sentences = {busy_sentence(results, names)},
                     .facts = {memory_sentence(results, names), clock_sentence(results, names)},

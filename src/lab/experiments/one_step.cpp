@@ -67,14 +67,8 @@ std::vector<PartSeries> op_series(const Measurement& each) {
   return series;
 }
 
-/// The parts as shares of `all`, start by start.
-std::vector<PartSeries> shares_of(std::vector<PartSeries> parts, const std::vector<double>& all) {
-  for (PartSeries& each : parts) each.values = by_round(each.values, all, std::divides<double>());
-  return parts;
-}
-
 std::string longest_sentence(const std::vector<PartSeries>& ops, const std::vector<double>& all) {
-  const LargestPart longest = largest_of(shares_of(ops, all));
+  const LargestPart longest = largest_of(ops, all);
   const std::string share = fmt::format("{} of the {} that all ops of a profiled step take",
                                         percent_text(longest.share), time_text(estimate_of(all)));
   if (longest.is_alone()) {
@@ -90,16 +84,11 @@ std::string backward_sentence(const Measurement& step) {
   const Estimate times = estimate_by_round(backward, forward, std::divides<double>());
   const std::string both =
       fmt::format("{} and {}", time_text(estimate_of(backward)), time_text(estimate_of(forward)));
-  switch (side_of(times, 1)) {
-    case Side::kAbove:
-      return fmt::format("Backward takes {} as long as forward: {}.", factor_text(times), both);
-    case Side::kBelow:
-      return fmt::format("Backward is shorter than forward, {} of its time: {}.",
-                         factor_text(times), both);
-    case Side::kOpen:
-      break;
-  }
-  return fmt::format("Backward and forward take indistinguishable times: {}.", both);
+  return by_side(side_of(times, 1),
+                 fmt::format("Backward takes {} as long as forward: {}.", factor_text(times), both),
+                 fmt::format("Backward is shorter than forward, {} of its time: {}.",
+                             factor_text(times), both),
+                 fmt::format("Backward and forward take indistinguishable times: {}.", both));
 }
 
 /// A layer stands out if it takes 30 % more than an equal share of all layers.
@@ -107,18 +96,25 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
   constexpr double kStandsOut = 1.3;
   std::vector<double> all(layers.front().values.size());
   for (const PartSeries& each : layers) all = by_round(all, each.values, std::plus<double>());
-  const LargestPart longest = largest_of(shares_of(layers, all));
   const double equal = 1 / static_cast<double>(layers.size());
-  if (longest.is_alone() && side_of(longest.share, kStandsOut * equal) == Side::kAbove) {
-    return fmt::format(
-        "One layer stands out, {}: {} of all layers' time, where an equal share is "
-        "{}.",
-        longest.names.front(), percent_text(longest.share), percent_text(equal));
+  std::vector<std::string> above, open;
+  for (const PartSeries& each : layers) {
+    const Estimate share = estimate_by_round(each.values, all, std::divides<double>());
+    const Side side = side_of(share, kStandsOut * equal);
+    if (side == Side::kBelow) continue;
+    (side == Side::kAbove ? above : open)
+        .push_back(fmt::format("{} ({})", each.name, percent_text(share)));
   }
-  return fmt::format(
-      "No layer stands out: the longest, {}, takes {} of all layers' time; an equal "
-      "share is {}.",
-      longest.names.front(), percent_text(longest.share), percent_text(equal));
+  const std::string of_all =
+      fmt::format(" of all layers' time, where an equal share is {}", percent_text(equal));
+  if (!above.empty()) {
+    return fmt::format("What stands out: {}{}.", list_text(above), of_all);
+  }
+  if (!open.empty()) {
+    return fmt::format("Whether a layer stands out is unclear: {}{}.", list_text(open), of_all);
+  }
+  return fmt::format("No layer takes {} more than an equal share of all layers' time, {}.",
+                     chosen_percent(kStandsOut - 1), percent_text(equal));
 }
 
 /// How close to the machine's roof the longest op and the nearest op run; needs measured rates.
@@ -160,10 +156,9 @@ Findings conclude_profile(const Results& results) {
                      .columns = {"op", "in PyTorch", "time", "of the device's time"}};
   const std::vector<OpTime> names = step.ops();
   for (std::size_t i = 0; i < std::min<std::size_t>(ops.size(), 10); ++i) {
-    const auto share = by_round(ops[i].values, all, std::divides<double>());
+    const Estimate share = estimate_by_round(ops[i].values, all, std::divides<double>());
     table.rows.push_back({ops[i].name, std::string(pytorch_name(names[i])),
-                          time_text(estimate_of(ops[i].values)),
-                          percent_text(estimate_of(share).median)});
+                          time_text(estimate_of(ops[i].values)), percent_text(share.median)});
   }
   Findings findings{
       .sentences = {longest_sentence(ops, all), backward_sentence(step), layer_sentence(layers)},
@@ -199,12 +194,12 @@ std::string reason_sentence(const Measurement& steps) {
   std::vector<PartSeries> parts;
   for (const std::string_view phase : account_phases()) {
     if (!steps.starts().front().ranks.front().phase_s.contains(std::string(phase))) continue;
-    const auto more = by_round(seconds_of_step(steps, 0, phase), steps.phase_s_by_start(phase),
-                               std::minus<double>());
-    parts.push_back({phase_words(phase), by_round(more, longer_s, std::divides<double>())});
+    parts.push_back(
+        {phase_words(phase), by_round(seconds_of_step(steps, 0, phase),
+                                      steps.phase_s_by_start(phase), std::minus<double>())});
   }
   if (parts.empty()) return "No phases were recorded, so the longer part is unknown.";
-  const LargestPart most = largest_of(parts);
+  const LargestPart most = largest_of(parts, longer_s);
   if (!most.is_alone()) {
     return fmt::format("Which part of the extra time is largest is unclear: {}.",
                        list_text(most.names));

@@ -68,9 +68,9 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
   const std::vector<double> total = log_gain(0, results.cases.size() - 1);
   std::vector<PartSeries> parts;
   for (std::size_t i = 1; i < results.cases.size(); ++i) {
-    parts.push_back({rungs[i].words, by_round(log_gain(i - 1, i), total, std::divides<double>())});
+    parts.push_back({rungs[i].words, log_gain(i - 1, i)});
   }
-  const LargestPart largest = largest_of(parts);
+  const LargestPart largest = largest_of(parts, total);
   const std::string share = percent_text(largest.share);
   if (whole.word == Word::kTooFewStarts) {
     return fmt::format("Which gains most: {}.", too_few_text(whole.compared));

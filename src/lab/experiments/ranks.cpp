@@ -6,12 +6,12 @@
 #include <array>
 #include <functional>
 #include <string_view>
-#include <variant>
 
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
 #include "lab/plots.h"
-#include "lab/workload.h"
+#include "parallel/schemes/ddp.h"
+#include "train/parameter_layout.h"
 
 namespace barestep {
 namespace {
@@ -36,27 +36,28 @@ std::vector<Case> delay_cases(const Setting& setting) {
   return cases;
 }
 
-/// Speed-up with a pause: one rank's step time divided by that of several ranks.
-std::vector<double> speed_ups(const Results& results, int delay_ms) {
-  const std::string several = delay_key(compared_with_one(results.setting), delay_ms);
-  return by_round(results.at(delay_key(1, delay_ms)).mean_s_by_start(),
-                  results.at(several).mean_s_by_start(), std::divides<double>());
-}
-
-/// Linear if the second 10 ms cost the same as the first, within a quarter.
-std::string linear_sentence(const Results& results) {
+/// Linear if the second 10 ms cost the same as the first, within a quarter. `without` is the
+/// speed-up without a pause.
+std::string linear_sentence(const Results& results, const Estimate& without) {
   constexpr double kLinear = 0.25;
-  const std::vector<double> without = speed_ups(results, 0), ten = speed_ups(results, 10),
-                            twenty = speed_ups(results, 20);
-  const auto first_s = by_round(without, ten, std::minus<double>());
-  const Estimate first = estimate_of(first_s);
-  if (side_of(estimate_of(without), 1) == Side::kBelow) return "There was no speed-up to lose.";
+  if (side_of(without, 1) == Side::kBelow) return "There was no speed-up to lose.";
+  std::vector<std::vector<double>> step_s;
+  for (const int delay_ms : {0, 10, 20}) {
+    for (const int ranks : {1, compared_with_one(results.setting)}) {
+      step_s.push_back(results.at(delay_key(ranks, delay_ms)).mean_s_by_start());
+    }
+  }
+  /// What the pauses from the n-th of these to the next cost in speed-up.
+  const auto cost_of = [](std::span<const double> s, std::size_t n) {
+    return s[2 * n] / s[2 * n + 1] - s[2 * n + 2] / s[2 * n + 3];
+  };
+  const Estimate first = estimate_by_round(step_s, [&](auto s) { return cost_of(s, 0); });
   if (side_of(first, 0) != Side::kAbove) {
     return fmt::format("Whether a pause costs speed-up is unclear: the first 10 ms cost {}.",
                        factor_text(first));
   }
-  const Estimate second = estimate_of(
-      by_round(by_round(ten, twenty, std::minus<double>()), first_s, std::divides<double>()));
+  const Estimate second =
+      estimate_by_round(step_s, [&](auto s) { return cost_of(s, 1) / cost_of(s, 0); });
   const std::string cost =
       fmt::format("the second 10 ms cost {} of what the first cost", percent_text(second));
   if (second.low > 1 - kLinear && second.high < 1 + kLinear) {
@@ -102,7 +103,7 @@ Findings conclude_delay(const Results& results) {
                   several_words(ranks, "rank", true), factor_text(findings.comparisons[0].speed()),
                   factor_text(findings.comparisons[2].speed()),
                   factor_text(findings.comparisons[3].speed())),
-      linear_sentence(results)};
+      linear_sentence(results, findings.comparisons.front().speed())};
   findings.tables = {table};
   findings.plots = {{.title = fmt::format("Speed-up of {} against the pause", several),
                      .x_label = "pause before backward, ms",
@@ -118,33 +119,31 @@ std::vector<Case> imbalance_cases(const Setting& setting) {
           new_case(setting, "slow-rank-0", slow)};
 }
 
-/// The additional time of a rank in communication if rank 0 is slow, round by round.
-std::vector<double> additional_wait_s(const Results& results, int rank) {
-  return by_round(results.at("slow-rank-0").phase_s_by_start("reduce", rank),
-                  results.at("balanced").phase_s_by_start("reduce", rank), std::minus<double>());
-}
-
-/// It as a figure.
-std::string additional_wait(const Results& results, int rank) {
-  return time_text(estimate_by_round(results.at("slow-rank-0").phase_s_by_start("reduce", rank),
-                                     results.at("balanced").phase_s_by_start("reduce", rank),
-                                     std::minus<double>()));
-}
-
 /// A rank waits for the other if its additional communication is more than half of the increase of
 /// the step, and more than twice the other's.
-std::string waiting_sentence(const Results& results, const std::vector<double>& longer_s) {
-  const std::array more = {additional_wait_s(results, 0), additional_wait_s(results, 1)};
-  const auto waits = [&](std::size_t rank) {
-    const Estimate of_longer = estimate_of(
-        by_round(more.at(rank), longer_s, [](double a, double b) { return a - b / 2; }));
-    const Estimate ahead = estimate_of(
-        by_round(more.at(rank), more.at(1 - rank), [](double a, double b) { return a - 2 * b; }));
-    return side_of(of_longer, 0) == Side::kAbove && side_of(ahead, 0) == Side::kAbove;
+std::string waiting_sentence(const Measurement& slow, const Measurement& balanced) {
+  const auto more = [&](const std::vector<double>& a, const std::vector<double>& b) {
+    return by_round(a, b, std::minus<double>());
+  };
+  const auto reduce_s = [](const Measurement& each, int rank) {
+    return each.phase_s_by_start("reduce", rank);
+  };
+  const std::vector<double> longer_s = more(slow.mean_s_by_start(), balanced.mean_s_by_start());
+  const auto waits = [&](int rank) {
+    const auto own = more(reduce_s(slow, rank), reduce_s(balanced, rank));
+    const auto other = more(reduce_s(slow, 1 - rank), reduce_s(balanced, 1 - rank));
+    const auto beyond_half = by_round(own, longer_s, [](double a, double b) { return a - b / 2; });
+    const auto beyond_twice = by_round(own, other, [](double a, double b) { return a - 2 * b; });
+    return side_of(estimate_of(beyond_half), 0) == Side::kAbove &&
+           side_of(estimate_of(beyond_twice), 0) == Side::kAbove;
+  };
+  const auto change = [&](int rank) {
+    return time_text(
+        estimate_by_round(reduce_s(slow, rank), reduce_s(balanced, rank), std::minus<double>()));
   };
   const std::string by =
       fmt::format("the pause changes exposed communication by {} on rank 0 and by {} on rank 1",
-                  additional_wait(results, 0), additional_wait(results, 1));
+                  change(0), change(1));
   if (waits(1)) return fmt::format("Rank 1 waits for rank 0: {}.", by);
   if (waits(0)) return fmt::format("Rank 0 waits for rank 1: {}.", by);
   return fmt::format("Whether one rank waits for the other is unclear: {}.", by);
@@ -162,12 +161,11 @@ Findings conclude_imbalance(const Results& results) {
                             time_text(each->phase_s("reduce", rank))});
     }
   }
-  const std::vector<double> slow_s = slow.mean_s_by_start(), even_s = balanced.mean_s_by_start();
-  const auto longer_s = by_round(slow_s, even_s, std::minus<double>());
-  const Estimate longer = estimate_by_round(slow_s, even_s, std::minus<double>());
+  const Estimate longer =
+      estimate_by_round(slow.mean_s_by_start(), balanced.mean_s_by_start(), std::minus<double>());
   const Comparison cost = results.compare("balanced", "slow-rank-0");
   return {.sentences =
-              {waiting_sentence(results, longer_s),
+              {waiting_sentence(slow, balanced),
                sentence_of(cost, fmt::format("with {} ms on one rank of {}", kSlowMs, slow.ranks()),
                            "without"),
                if_certain(longer, fmt::format("Rank 0's step is {} longer.", time_text(longer)))},
@@ -186,19 +184,6 @@ std::string mib_of(const Measurement& each) {
   return each.what().key.substr(kBucketKey.size());
 }
 
-/// The bytes of each of a step's collectives.
-std::vector<std::int64_t> bucket_bytes(const Workload& workload) {
-  std::vector<std::int64_t> all;
-  const WorkloadPrograms programs(workload);
-  for (const Node& node : programs.step().nodes()) {
-    if (const auto* collective = std::get_if<Collective>(&node.op)) {
-      all.push_back(
-          std::visit([](const auto& op) { return op.tensors.front().bytes(); }, *collective));
-    }
-  }
-  return all;
-}
-
 /// With few layers, every size would cut their gradients alike.
 Workload bucket_workload(const Setting& setting, std::string_view mib) {
   constexpr std::int64_t kFewestLayers = 6;
@@ -210,11 +195,16 @@ Workload bucket_workload(const Setting& setting, std::string_view mib) {
 
 /// The sizes that cut the gradients differently; of several that do not, PyTorch's or the smallest.
 std::vector<std::string> different_buckets(const Setting& setting) {
+  const auto buckets_of = [&](std::string_view mib) {
+    const TrainConfig config = bucket_workload(setting, mib).config;
+    const auto layers = static_cast<std::size_t>(config.model.depth.value());
+    const ParameterLayout layout(std::vector(layers + 1, config.model.dim.value()));
+    return Ddp(ddp_settings_of(config)).buckets(layout, {});
+  };
   std::vector<std::string> sizes;
-  std::vector<std::vector<std::int64_t>> seen = {
-      bucket_bytes(bucket_workload(setting, kPytorchMib))};
+  std::vector<std::vector<Tensor>> seen = {buckets_of(kPytorchMib)};
   for (const std::string_view mib : kBucketsMib) {
-    const std::vector<std::int64_t> buckets = bucket_bytes(bucket_workload(setting, mib));
+    const std::vector<Tensor> buckets = buckets_of(mib);
     const bool is_new = std::ranges::find(seen, buckets) == seen.end();
     if (is_new) seen.push_back(buckets);
     if (is_new || mib == kPytorchMib) sizes.emplace_back(mib);
@@ -277,7 +267,7 @@ Findings conclude_bucket_size(const Results& results) {
     keys.push_back(each.what().key);
     names.push_back(mib_of(each) + " MiB");
   }
-  const Fastest fastest = fastest_of(steps_of(results, keys), results.setting.margin);
+  const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
   std::vector<Plot> plots = bucket_timelines(results, mib_of(results.cases[fastest.place]));
   plots.insert(plots.begin(), {.title = "Step time against bucket size",
                                .x_label = "bucket size, MiB",

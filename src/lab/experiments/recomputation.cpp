@@ -51,19 +51,12 @@ std::string flops_sentence(const Estimate& longer, double flops, std::int64_t se
   const std::string step = fmt::format("in {} a step takes", counted(segments, "segment"));
   const std::string figures =
       fmt::format("{} against {} (calculated)", factor_text(longer), factor_text(flops));
-  switch (side_of(longer, flops)) {
-    case Side::kAbove:
-      return fmt::format("Recomputation adds a larger share of time than of flops: {} {}.", step,
-                         figures);
-    case Side::kBelow:
-      return fmt::format("Recomputation adds a smaller share of time than of flops: {} {}.", step,
-                         figures);
-    case Side::kOpen:
-      break;
-  }
   return fmt::format(
-      "Whether recomputation adds a larger share of time than of flops is unclear: {} {}.", step,
-      figures);
+      "{}: {} {}.",
+      by_side(side_of(longer, flops), "Recomputation adds a larger share of time than of flops",
+              "Recomputation adds a smaller share of time than of flops",
+              "Whether recomputation adds a larger share of time than of flops is unclear"),
+      step, figures);
 }
 
 FindingTable measured_segments(const Results& results) {

@@ -54,14 +54,12 @@ LargestPart loss_of(const Measurement& one, const Measurement& each, bool is_str
   const auto lost = [&](const std::vector<double>& ideal, const std::vector<double>& real) {
     return by_round(ideal, real, [&](double a, double b) { return b - a / divisor; });
   };
-  const std::vector<double> all = lost(one.mean_s_by_start(), each.mean_s_by_start());
   std::vector<PartSeries> parts;
   for (const std::string_view phase : account_phases()) {
-    parts.push_back({phase_words(phase),
-                     by_round(lost(one.phase_s_by_start(phase), each.phase_s_by_start(phase)), all,
-                              std::divides<double>())});
+    parts.push_back(
+        {phase_words(phase), lost(one.phase_s_by_start(phase), each.phase_s_by_start(phase))});
   }
-  return largest_of(parts);
+  return largest_of(parts, lost(one.mean_s_by_start(), each.mean_s_by_start()));
 }
 
 std::string loss_text(const LargestPart& loss) {
@@ -156,7 +154,7 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
                                .series = {ideal, measured}},
                               account_plot(results.cases, labels)}};
   if (keys.size() < 2) {
-    findings.sentences = {
+    findings.facts = {
         "Fewer than two of these numbers of ranks have enough cores here, so they are not "
         "compared."};
     return findings;

@@ -70,11 +70,10 @@ std::string memory_sentence(const Results& results) {
 Findings conclude_schemes(const Results& results) {
   const int count = compared_with_one(results.setting);
   const std::string several = count == 2 ? "two" : std::to_string(count);
-  std::vector<std::string> schemes, labels;
-  for (const Measurement& each : results.cases) labels.push_back(each.what().key);
-  schemes.assign(labels.begin() + 1, labels.end());
+  const std::vector<std::string> labels = keys_of(results);
+  const std::vector<std::string> schemes(labels.begin() + 1, labels.end());
   const std::vector<Comparison> gains = results.compare("one-rank", schemes);
-  const Fastest fastest = fastest_of(steps_of(results, schemes), results.setting.margin);
+  const Fastest fastest = fastest_of(results.steps_of(schemes), results.setting.margin);
   FindingTable table{
       .title = fmt::format("{} or ranks, by scheme", several_words(count, "device", true)),
       .columns = {"scheme", "mean step", "speed against one rank", "exposed communication",
@@ -85,8 +84,8 @@ Findings conclude_schemes(const Results& results) {
                           time_text(each.phase_s("reduce")), time_text(each.phase_s("optimizer")),
                           human_bytes(most_memory(each))});
   }
-  std::vector<std::string> sentences = {
-      fastest_sentence(fastest, schemes, fmt::format(" of the schemes on {} devices", several))};
+  std::vector<std::string> sentences = {fastest_sentence(
+      fastest, schemes, fmt::format("Fastest of the schemes on {} devices", several))};
   for (const Comparison& each : gains) {
     sentences.push_back(sentence_of(each,
                                     fmt::format("with {} on {} {}", each.b, several,

@@ -33,12 +33,47 @@ std::string several_words(int count, std::string_view noun, bool is_first) {
   return fmt::format("{} {}", number, noun_for(count, noun));
 }
 
+std::vector<std::string> keys_of(const Results& results) {
+  std::vector<std::string> keys;
+  for (const Measurement& each : results.cases) keys.push_back(each.what().key);
+  return keys;
+}
+
 std::vector<std::string> keys_within_cores(const Results& results) {
   std::vector<std::string> within;
   for (const Measurement& each : results.cases) {
     if (!each.what().beyond_cores) within.push_back(each.what().key);
   }
   return within;
+}
+
+std::string deviation_text(const Measurement& each) {
+  return fmt::format("{} ({})", time_text(estimate_of(each.deviation_s_by_start()).median),
+                     percent_text(estimate_of(each.variation_by_start()).median));
+}
+
+DeviceMemory memory_of(const Measurement& each) {
+  return planned_memory(each.workload()).front();
+}
+
+double times_the_bytes(std::int64_t a, std::int64_t b) {
+  return static_cast<double>(a) / static_cast<double>(b);
+}
+
+Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices) {
+  Plot plot{.title = std::move(title), .y_label = "MiB"};
+  for (const auto& [name, memory] : devices) plot.categories.push_back(name);
+  for (const Category category : kValuesOf<Category>) {
+    PlotSeries series{.name = std::string(name_of(category))};
+    double sum = 0;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      const double mib = static_cast<double>(devices[i].second.by_category[category]) / (1 << 20);
+      sum += mib;
+      series.points.push_back(plot_point(static_cast<double>(i), mib));
+    }
+    if (sum > 0) plot.series.push_back(std::move(series));
+  }
+  return plot;
 }
 
 namespace {
@@ -130,16 +165,21 @@ std::vector<double> op_seconds(const Measurement& each,
   return sums;
 }
 
-Estimate share_of(const Measurement& each, std::string_view phase, int rank) {
-  return estimate_of(each.share_by_start(std::span(&phase, 1), rank));
+Estimate share_of(const Measurement& each, std::string_view phase) {
+  return share_of(each, std::span(&phase, 1));
+}
+
+Estimate share_of(const Measurement& each, std::span<const std::string_view> phases) {
+  return estimate_by_round(each.phases_s_by_start(phases), each.mean_s_by_start(),
+                           std::divides<double>());
 }
 
 LargestPart largest_phase(const Measurement& each) {
   std::vector<PartSeries> parts;
-  for (const std::string_view& phase : account_phases()) {
-    parts.push_back({phase_words(phase), each.share_by_start(std::span(&phase, 1))});
+  for (const std::string_view phase : account_phases()) {
+    parts.push_back({phase_words(phase), each.phase_s_by_start(phase)});
   }
-  return largest_of(parts);
+  return largest_of(parts, each.mean_s_by_start());
 }
 
 namespace {
@@ -147,10 +187,15 @@ namespace {
 /// The phase with more than half of the difference between the mean and the median step: some
 /// steps wait for data while most do not. Empty if there is none.
 std::string_view phase_of_bursts(const Measurement& each) {
-  const double apart_s = each.mean_s().median - each.step_s().median;
+  const auto apart_s =
+      by_round(each.mean_s_by_start(), each.step_s_by_start(), std::minus<double>());
+  const Side longer = median(apart_s) > 0 ? Side::kAbove : Side::kBelow;
   for (const std::string_view phase : account_phases()) {
-    const double phase_s = each.phase_s(phase) - each.median_phase_s(phase);
-    if (phase_s / apart_s > 0.5) return phase;
+    const auto phase_s = by_round(each.phase_s_by_start(phase), each.median_phase_s_by_start(phase),
+                                  std::minus<double>());
+    const auto beyond_half_s =
+        by_round(phase_s, apart_s, [](double part, double all) { return part - all / 2; });
+    if (side_of(estimate_of(beyond_half_s), 0) == longer) return phase;
   }
   return "";
 }
@@ -168,28 +213,32 @@ std::string bursts_sentence(const Measurement& each) {
                                   phase_words(phase), percent_text(share_of(each, phase).median));
   std::string why;
   if (ratio > 1) {
-    why = phase.empty() ? fmt::format(
-                              "the longest tenth of its steps takes {} of the time, in no "
-                              "single part of a step",
-                              percent_text(each.longest_tenth()))
+    why = phase.empty() ? fmt::format("the longest tenth of its steps takes {} of the time",
+                                      percent_text(each.longest_tenth()))
                         : what + ", which comes in bursts";
   } else {
-    why = phase.empty() ? "some steps are much shorter, in no single part of a step"
-                        : what + ", which some steps do without";
+    why = phase.empty() ? "some steps are much shorter" : what + ", which some steps do without";
   }
   return fmt::format("The mean step of {} takes {}, its median step {}: {}.", each.what().key,
                      time_text(each.mean_s().median), time_text(each.step_s().median), why);
 }
 
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
-                             std::string_view of) {
+                             std::string_view what) {
   if (const std::string too_few = too_few_of(fastest.others); !too_few.empty()) {
-    return fmt::format("Fastest{}: {}.", of, too_few);
+    return fmt::format("{}: {}.", what, too_few);
   }
   std::vector<std::string> ties;
   for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
-  return fmt::format("Fastest{}: {}{}.", of, fastest.is_alone() ? "" : "undecided among ",
+  return fmt::format("{}: {}{}.", what, fastest.is_alone() ? "" : "undecided among ",
                      list_text(ties));
+}
+
+Estimate relative_gain(const Results& results, const Comparison& one, const Comparison& other) {
+  const auto step_s = [&](const std::string& key) { return results.at(key).mean_s_by_start(); };
+  return estimate_by_round(
+      std::array{step_s(one.a), step_s(one.b), step_s(other.a), step_s(other.b)},
+      [](std::span<const double> s) { return s[0] / s[1] / (s[2] / s[3]); });
 }
 
 namespace {
@@ -237,12 +286,6 @@ std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
   return fmt::format(
       "Throughput{} saturates {}: doubling batch {} gives {} the samples per second.", whose, where,
       batch(first), factor_text(gains[first]));
-}
-
-std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys) {
-  std::vector<Series> all;
-  for (const std::string& key : keys) all.push_back(results.steps_of(key));
-  return all;
 }
 
 void keep(Findings& findings, std::span<const Comparison> comparisons) {

@@ -27,19 +27,11 @@ Findings conclude_timing(const Results& results) {
       "A clock that does not wait for the device shows {}, the time until a step's work is queued; "
       "the step takes {}. ",
       time_text(queued), time_text(step.step_s()));
-  switch (side_of(shown, kHonest)) {
-    case Side::kBelow:
-      answer += fmt::format("It shows {} of the step, because the host runs ahead of the device.",
-                            percent_text(shown));
-      break;
-    case Side::kAbove:
-      answer +=
-          fmt::format("Here it is nearly right: it shows {} of the step.", percent_text(shown));
-      break;
-    case Side::kOpen:
-      answer += fmt::format("How wrong it is remains unclear: it shows {} of the step.",
-                            percent_text(shown));
-  }
+  answer += by_side(side_of(shown, kHonest), "Here it is nearly right: it shows ", "It shows ",
+                    "How wrong it is remains unclear: it shows ");
+  answer += fmt::format(
+      "{} of the step{}.", percent_text(shown),
+      by_side(side_of(shown, kHonest), "", ", because the host runs ahead of the device", ""));
   return {
       .sentences = {answer},
       .tables = {{.title = "One step by two clocks",
