@@ -576,16 +576,18 @@ std::string bottleneck_answer(const SheetRuns& runs) {
 }
 
 std::string bottleneck_reason(const SheetRuns& runs) {
-  constexpr std::int64_t kWidth = 8192;
+  constexpr std::int64_t kWidth = 8192, kBatch = 64;
   const MachineCard& card = runs.gpus();
   const double bytes = 4.0 * kWidth * kWidth;
+  const double reduce_s = all_reduce_s(card, bytes, 2);
+  const double products_s = products_of_layer_s(card, kWidth, kBatch / 2);
   return fmt::format(
-      "A layer of width 8192 has {} of gradients, which two GPUs sum in {}; its 6 x 64 x 8192^2 "
-      "flops take two GPUs {}. Both grow with the square of the width, so width matters only "
-      "where messages are small and their latency counts. The sheet expects the large model to be "
-      "bound by computing; at batch 64 it is not.",
-      human_bytes(static_cast<std::int64_t>(bytes)), time_text(all_reduce_s(card, bytes, 2)),
-      time_text(products_of_layer_s(card, kWidth, 32)));
+      "A layer of width {} has {} of gradients, which two GPUs sum in {}; its products at batch {} "
+      "take two GPUs {}. Both grow with the square of the width, so width matters only where "
+      "messages and products are small. The sheet expects the large model to be bound by "
+      "computing; at batch {} it is{}.",
+      kWidth, human_bytes(static_cast<std::int64_t>(bytes)), time_text(reduce_s), kBatch,
+      time_text(products_s), kBatch, products_s > reduce_s ? "" : " not");
 }
 
 std::string acceptable_answer(const Results& results) {

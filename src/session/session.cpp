@@ -18,10 +18,10 @@
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "options/options.h"
+#include "profiler/peaks.h"
 #include "session/rank_agreement.h"
 #include "session/run_program.h"
 #include "train/recomputation.h"
-#include "train/updates_beside.h"
 #include "train/weights.h"
 
 namespace barestep {
@@ -121,13 +121,27 @@ void Session::resolve_update() {
   update_line_ = fmt::format("--update auto takes {}: {}\n", name_of(choice.update), choice.why);
 }
 
-void Session::choose_update_order(StepSpec& spec) {
+void Session::choose_update_order(StepSpec& spec, const GpuRates& rates) {
   if (!spec.model.trains || spec.model.stores_gradients) return;
   const StepPrograms after(spec, scheme_.get());
-  const UpdatesBeside choice = choose_updates_beside(config_, place_.kind(), after);
+  const UpdatesBeside choice = choose_updates_beside(config_, place_.kind(), after, rates);
   spec.updates_beside = choice.beside;
   update_order_line_ =
       fmt::format("Updates run {} backward: {}\n", choice.beside ? "beside" : "after", choice.why);
+}
+
+void Session::reconsider_update_order() {
+  const bool is_open = !update_order_line_.empty() && scheme_ == nullptr;
+  if (!is_open || place_.kind() != DeviceKind::kCuda) return;
+  const Device& device = *place_.devices()[0];
+  const std::optional<Peaks> peaks = known_peaks(device, config_.device.precision);
+  if (!peaks) return;
+  StepSpec spec = programs_->spec();
+  const bool before = std::exchange(spec.updates_beside, false);
+  choose_update_order(spec, measured_rates(peaks->bytes_per_s, peaks->flops_per_s,
+                                           device.info().multiprocessors.count));
+  if (spec.updates_beside == before) return;
+  programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
 }
 
 void Session::prepare() {
@@ -143,7 +157,7 @@ void Session::prepare() {
                                              ? place_.stated_memory(*config_.output.memory)
                                              : std::vector<MemoryPool>{};
   if (config_.training.recompute == kAutoRecompute) answer_ = choose_segments(spec, stated);
-  choose_update_order(spec);
+  choose_update_order(spec, {});
   programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
   // Known only now, because the length of an epoch may depend on the files.
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
@@ -165,6 +179,7 @@ void Session::prepare() {
     note_lost_gradients(spec);
   }
   place_.open(config_, *programs_);
+  reconsider_update_order();
 }
 
 void Session::note_lost_gradients(const StepSpec& spec) const {

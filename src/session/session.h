@@ -19,6 +19,7 @@
 #include "session/place.h"
 #include "train/evaluator.h"
 #include "train/trainer.h"
+#include "train/updates_beside.h"
 
 namespace barestep {
 
@@ -71,7 +72,9 @@ class Session {
   void prepare();
   /// Chooses the update if the options leave it open.
   void resolve_update();
-  void choose_update_order(StepSpec& spec);
+  void choose_update_order(StepSpec& spec, const GpuRates& rates);
+  /// Decides again by the rates of the open GPU, if an earlier run with --profile measured them.
+  void reconsider_update_order();
   /// For --recompute auto: sets `spec` to the segments that fit, and reports them.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   /// Prints a note if a fixed --loss-scale is too small for the batch size.

@@ -99,6 +99,16 @@ Pairs pairs_of(const Program& program, const Pricer& price) {
 
 }  // namespace
 
+GpuRates measured_rates(double memory_bytes_per_s, double flops_per_s, int multiprocessors) {
+  constexpr double kMultiprocessorsOfH200 = 132;
+  GpuRates rates{.gpu = "this GPU",
+                 .memory_bytes_per_s = memory_bytes_per_s,
+                 .fp32_flops_per_s = flops_per_s,
+                 .tensor_flops_per_s = flops_per_s};
+  if (multiprocessors > 0) rates.instructions_per_s *= multiprocessors / kMultiprocessorsOfH200;
+  return rates;
+}
+
 UpdatesBeside choose_updates_beside(const TrainConfig& config, DeviceKind kind,
                                     const StepPrograms& after, const GpuRates& rates) {
   const bool fused = !after.spec().model.stores_gradients;
@@ -118,8 +128,8 @@ UpdatesBeside choose_updates_beside(const TrainConfig& config, DeviceKind kind,
   const bool pays = saved_s > kWorthShare * pairs.in_turn_s && saved_s > kWorthSeconds;
   return {pays,
           fmt::format("beside input gradients they take {:.3f} ms together, after them {:.3f}; "
-                      "calculated with the rates of an H200{}",
-                      1e3 * pairs.together_s, 1e3 * pairs.in_turn_s,
+                      "calculated with the rates of {}{}",
+                      1e3 * pairs.together_s, 1e3 * pairs.in_turn_s, rates.gpu,
                       pays ? "" : ", too little for a second lane")};
 }
 

@@ -13,11 +13,16 @@ namespace barestep {
 /// per clock for each of four schedulers on 132 multiprocessors at 1.98 GHz, times 32 threads; and
 /// the rates assumed for products in fp32 and on tensor cores.
 struct GpuRates {
+  std::string gpu = "an H200";
   double memory_bytes_per_s = 4.3e12;
   double instructions_per_s = 33.45e12;  // counted per thread
   double fp32_flops_per_s = 52e12;
   double tensor_flops_per_s = 400e12;
 };
+
+/// Those measured on this GPU: of memory, and of products in the run's precision. Its instructions
+/// follow from the number of multiprocessors, if that is not 0, at an H200's clock.
+GpuRates measured_rates(double memory_bytes_per_s, double flops_per_s, int multiprocessors);
 
 struct UpdatesBeside {
   bool beside = false;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
+#include <map>
 #include <regex>
 #include <sstream>
 
@@ -250,6 +251,11 @@ TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
     EXPECT_GE(load.at("launch_s"), 0);
     EXPECT_GT(load.at("rates").size(), 30U);
     EXPECT_EQ(load.contains("all_reduce"), load.at("ranks") > 1);
+    // Alone and as training runs it, with the gradient of the bias.
+    std::map<std::string, int> rates;
+    for (const json& rate : load.at("rates")) ++rates[rate.at(0)];
+    EXPECT_GT(rates["relu_grad"], 2);
+    EXPECT_EQ(rates["relu_grad with sums"], rates["relu_grad"]);
   }
   const ProcessResult predicted =
       run({"predict", "--machine", "here.json", "--ranks", "1", "--dim", "256"});

@@ -121,6 +121,24 @@ TEST(OpRates, TellProductsApartByTheirOperands) {
               testing::ElementsAre("gemm nt", "gemm nt", "gemm tn", "gemm nn", "gemm tn"));
 }
 
+// Training includes the gradient of the bias in that of ReLU; cards of before have only the latter.
+TEST(OpRates, TellAGradientWithSumsFromOneWithout) {
+  const Workload workload = made_up_workload(256, 2);
+  const WorkloadPrograms programs(workload);
+  const auto& nodes = programs.step().nodes();
+  const auto gradient = std::ranges::find_if(
+      nodes, [](const Node& node) { return label_of(node.op) == "relu_grad"; });
+  ASSERT_NE(gradient, nodes.end());
+  const OpSize size = size_of(std::get<DeviceOp>(gradient->op));
+  EXPECT_EQ(size.op, "relu_grad with sums");
+  MachineCard card{.name = "a core", .on_gpu = false, .node_ranks = 1};
+  card.loads = {{.rates = {{"copy", 1, 1, 1e9}, {"relu_grad", 1, 1, 2e9}}}};
+  const auto seconds = [&] { return node_s(programs.step(), *gradient, card, {.threads = 1}); };
+  EXPECT_DOUBLE_EQ(seconds(), size.work / 2e9);
+  card.loads.front().rates.push_back({"relu_grad with sums", 1, 1, 4e9});
+  EXPECT_DOUBLE_EQ(seconds(), size.work / 4e9);
+}
+
 /// A measured machine with two cores: a product runs at 100 or at 60 GFLOP/s; everything else takes
 /// only the host's time.
 MachineCard two_cores() {

@@ -209,6 +209,9 @@ TEST(SheetNames, SayFromWhichBatchComputingIsLongerAtEachWidth) {
   ASSERT_FALSE(batches.empty()) << text;
   EXPECT_NEAR(std::stod(batches[1]), 184, 4);
   EXPECT_NEAR(std::stod(batches[2]), 278, 6);
+  const std::string reason = text_of("communication.bottleneck-why");
+  EXPECT_THAT(reason, HasSubstr("sum in 786 us; its products at batch 64 take two GPUs 320 us."));
+  EXPECT_THAT(reason, HasSubstr("at batch 64 it is not."));
 }
 
 TEST(SheetNames, OfTheSimulatorAreThatMachines) {
