@@ -99,8 +99,8 @@ std::string html_page(const std::string& title, const std::string& body) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n"
-      "<style>{}{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
-      xml_text(title), kPageStyle, svg_style(), body);
+      "<style>{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
+      xml_text(title), kPageStyle, body);
 }
 
 namespace {

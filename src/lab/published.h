@@ -1,6 +1,7 @@
-// Published numbers next to ours.
+// Published numbers next to ours. The published ones and their addresses are in published.json.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ struct PublishedNumber {
   bool agrees = true;     // always true for cited rows
   std::string address{};  // the source's URL; for a repository with the commit
 };
+
+/// The rows of a file of published figures, {"address": {"what": "figure"}}, without ours. Throws
+/// Error: kNoInput, kBadData.
+std::vector<PublishedNumber> read_published(const std::filesystem::path& file);
 
 /// Numbers that do not depend on hardware: rows of a scattered batch, buckets, steps of an epoch,
 /// and bytes by the rules of PyTorch's allocator.

@@ -358,7 +358,7 @@ void write_report(const std::filesystem::path& folder, const Report& report) {
   std::filesystem::create_directories(folder / "plots");
   const auto write_plots = [&](const std::string& name, const Findings& findings) {
     for (std::size_t i = 0; i < findings.plots.size(); ++i) {
-      write_text_file(folder / plot_file(name, i), svg_file_of(findings.plots[i]));
+      write_text_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
     }
   };
   for (const ReportSection& section : report.sections) {

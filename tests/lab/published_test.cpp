@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -44,6 +45,26 @@ TEST(PublishedNumbers, NameTheAddressWhereTheyStand) {
         << each.what;
     EXPECT_TRUE(names.insert(each.what).second) << each.what << " names two rows";
   }
+}
+
+TEST(PublishedNumbers, AreAllInTheFileAndAllCompared) {
+  std::set<std::string> compared = {zero_recipe_sum().what}, published;
+  for (const PublishedNumber& each : exact_numbers()) compared.insert(each.what);
+  for (const PublishedNumber& each : cited_numbers()) compared.insert(each.what);
+  for (const PublishedNumber& each : read_published(BARESTEP_PUBLISHED)) {
+    published.insert(each.what);
+  }
+  EXPECT_EQ(compared, published);
+}
+
+class PublishedFile : public TempDirTest {};
+
+TEST_F(PublishedFile, IsRefusedWhereItHasNoFigure) {
+  const auto read = [&](const std::string& text) { read_published(file("own.json", text)); };
+  expect_error(ExitCode::kBadData, "own.json': https://a.rows must be a text, not 3; see ",
+               [&] { read(R"({"https://a": {"rows": 3}})"); });
+  EXPECT_EQ(read_published(file("own.json", R"({"https://a": {"rows": "3"}})")).at(0).address,
+            "https://a");
 }
 
 TEST(PublishedNumbers, OfOtherHardwareAreCitedBesideSimulatedOnes) {

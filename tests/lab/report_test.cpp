@@ -372,7 +372,7 @@ TEST(Svg, ShowsEveryPointWithItsErrorBar) {
                  {.name = "ideal",
                   .style = SeriesStyle::kDashed,
                   .points = {{1, 10, 10, 10}, {4, 2.5, 2.5, 2.5}}}}};
-  const std::string svg = svg_file_of(plot);
+  const std::string svg = svg_of(plot);
   EXPECT_EQ(unbalanced(svg), "");
   EXPECT_EQ(count_of(svg, "<circle"), 3);
   EXPECT_EQ(count_of(svg, "<polyline"), 2);
@@ -408,6 +408,24 @@ TEST(Svg, StacksBars) {
 
 Plot two_stacks(std::vector<PlotSeries> series) {
   return {.title = "account", .y_label = "ms", .categories = {"one", "two"}, .series = series};
+}
+
+class PlotOnPaper : public TempDirTest {};
+
+TEST_F(PlotOnPaper, HasItsColoursByWeasyPrintToo) {
+  const std::string weasyprint = find_on_path("weasyprint"), raster = find_on_path("pdftoppm");
+  if (weasyprint.empty() || raster.empty()) GTEST_SKIP() << "no WeasyPrint, or no poppler-utils";
+  const std::string page = html_page(
+      "", svg_of(two_stacks({{.name = "forward", .points = {plot_point(0, 30), plot_point(1, 1)}},
+                             {.name = "loss", .points = {plot_point(0, 9), plot_point(1, 9)}}})));
+  const std::string pdf = (folder() / "page.pdf").string();
+  const ChildResult printed = run_child({weasyprint, file("page.html", page).string(), pdf});
+  ASSERT_EQ(printed.exit_code, 0) << printed.err;
+  run_child({raster, "-r", "40", "-singlefile", pdf, (folder() / "page").string()});
+  const std::string pixels = read_file(folder() / "page.ppm");
+  for (const char* forward_and_loss : {"\x00\x72\xb2", "\x56\xb4\xe9"}) {
+    EXPECT_THAT(pixels, HasSubstr(std::string(forward_and_loss, 3)));
+  }
 }
 
 TEST(Svg, NamesThePartsOfAStackThatAreTooThinToBeSeen) {
@@ -449,7 +467,7 @@ TEST(Svg, DrawsDotsOnALogarithmicAxisAndBarsOnlyFromZero) {
 
 TEST(Svg, HasHollowPointsBeyondTheCores) {
   Plot plot{.series = {{.points = {plot_point(1, 1), plot_point(2, 2)}}}};
-  EXPECT_EQ(count_of(svg_of(plot), "hollow"), 0);
+  EXPECT_EQ(count_of(svg_of(plot), "hollow:"), 0);
   plot.series[0].points[1].is_hollow = true;
   const std::string svg = svg_of(plot);
   EXPECT_EQ(count_of(svg, "class=\"bs-hollow bs-c0\""), 1);
@@ -472,7 +490,7 @@ TEST(Svg, OfAThumbnailHasNoWords) {
       svg_of(two_stacks({{.name = "forward", .points = {plot_point(0, 30), plot_point(1, 10)}}}),
              PlotSize::kThumbnail);
   EXPECT_EQ(count_of(svg, "<text"), 0);
-  EXPECT_EQ(count_of(svg, "bs-f0"), 2);
+  EXPECT_EQ(count_of(svg, "class=\"bs-f0"), 2);
 }
 
 TEST(Html, BreaksNoLineBetweenANumberAndItsUnit) {
