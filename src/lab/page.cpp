@@ -233,6 +233,19 @@ std::vector<std::vector<std::string>> blocks_of(std::string_view markdown) {
   return blocks;
 }
 
+std::string filled_template(std::string_view text, const FillIn& fill) {
+  std::string out;
+  for (std::size_t at = text.find(kNameOpen); at != std::string_view::npos;
+       at = text.find(kNameOpen)) {
+    const std::size_t end = text.find(kNameClose, at);
+    if (end == std::string_view::npos) break;
+    out += text.substr(0, at);
+    out += fill(text.substr(at + kNameOpen.size(), end - at - kNameOpen.size()));
+    text.remove_prefix(end + kNameClose.size());
+  }
+  return out + std::string(text);
+}
+
 std::string html_of_markdown(std::string_view markdown) {
   std::string text;
   for (const std::vector<std::string>& block : blocks_of(markdown)) text += block_html(block);

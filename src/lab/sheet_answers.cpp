@@ -24,10 +24,6 @@ const Measurement& largest_of_cores(const Results& results) {
   return keys.size() > 1 ? results.at(keys.back()) : results.cases.back();
 }
 
-std::string model_text(const Workload& workload) {
-  return fmt::format("{} x {}", workload.dim(), workload.depth());
-}
-
 // The measurement.
 
 std::string machine_note(const SheetRuns& runs) {

@@ -14,26 +14,11 @@
 namespace barestep {
 namespace {
 
-constexpr std::string_view kOpen = "{{", kClose = "}}";
 constexpr std::int64_t kMostSheetBytes = 1 << 20;
 constexpr const char* kBlankLine = "\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\n\n";
 
-/// Calls visit(name) for each {{name}}, and returns the text with its results in their places.
-template <class Visit>
-std::string replaced(std::string_view text, const Visit& visit) {
-  std::string out;
-  for (std::size_t at = text.find(kOpen); at != std::string_view::npos; at = text.find(kOpen)) {
-    const std::size_t end = text.find(kClose, at);
-    if (end == std::string_view::npos) break;
-    out += text.substr(0, at);
-    out += visit(text.substr(at + kOpen.size(), end - at - kOpen.size()));
-    text.remove_prefix(end + kClose.size());
-  }
-  return out + std::string(text);
-}
-
 bool has_name(std::string_view text) {
-  return text.find(kOpen) != std::string_view::npos;
+  return text.find(kNameOpen) != std::string_view::npos;
 }
 
 std::filesystem::path sheets_folder() {
@@ -45,7 +30,7 @@ std::filesystem::path file_of_sheet(const std::string& name) {
 }
 
 [[noreturn]] void refuse_name(const Sheet& sheet, std::string_view name) {
-  const std::size_t place = sheet.text.find(fmt::format("{}{}{}", kOpen, name, kClose));
+  const std::size_t place = sheet.text.find(fmt::format("{}{}{}", kNameOpen, name, kNameClose));
   const auto line = 1 + std::count(sheet.text.begin(),
                                    sheet.text.begin() + static_cast<std::ptrdiff_t>(place), '\n');
   const std::string near = nearest_sheet_name(name);
@@ -63,19 +48,17 @@ SheetName name_in(const Sheet& sheet, std::string_view name) {
   return *std::move(found);
 }
 
-using FillIn = std::function<std::string(std::string_view name)>;
-
 /// The part of a text up to the end of its first sentence and the blanks behind it. A formula
 /// between stars ends with its star; a name that stands for a sentence is one.
 std::string_view first_sentence(const Sheet& sheet, std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
     bool ends = std::string_view(".?!*").find(text[at]) != std::string_view::npos;
-    if (text.substr(at).starts_with(kOpen)) {
-      const std::size_t end = text.find(kClose, at);
+    if (text.substr(at).starts_with(kNameOpen)) {
+      const std::size_t end = text.find(kNameClose, at);
       if (end == std::string_view::npos) return text;
       const SheetName name =
-          name_in(sheet, text.substr(at + kOpen.size(), end - at - kOpen.size()));
+          name_in(sheet, text.substr(at + kNameOpen.size(), end - at - kNameOpen.size()));
       ends = name.kind != SheetNameKind::kFigure;
       at = end + 1;
     }
@@ -96,7 +79,7 @@ std::string table_text(const std::vector<std::string>& lines, const FillIn& fill
     const std::vector<std::string> cells = cells_of(line);
     for (std::size_t i = 0; i < cells.size(); ++i) {
       if (is_blank && i < titles.size() && titles[i].starts_with("Simulated")) continue;
-      text += fmt::format(" {} |", replaced(cells[i], fill));
+      text += fmt::format(" {} |", filled_template(cells[i], fill));
     }
     text += '\n';
   }
@@ -110,7 +93,7 @@ bool is_table(const std::vector<std::string>& lines) {
 /// The sentence filled in, or why it cannot be.
 std::string sentence_text(const Sheet& sheet, const SheetRuns& runs, std::string_view sentence) {
   std::string trouble;
-  std::string text = replaced(sentence, [&](std::string_view name) {
+  std::string text = filled_template(sentence, [&](std::string_view name) {
     const SheetName found = name_in(sheet, name);
     std::string words = found.text(runs);
     if (trouble.empty()) trouble = found.trouble(runs);
@@ -137,7 +120,7 @@ std::string paragraph_text(const Sheet& sheet, const SheetRuns& runs,
   return text.find_first_not_of(" \n") == std::string::npos ? "" : text + '\n';
 }
 
-std::string joined(const std::vector<std::string>& lines) {
+std::string block_text(const std::vector<std::string>& lines) {
   return fmt::format("{}\n\n", fmt::join(lines, "\n"));
 }
 
@@ -148,11 +131,12 @@ bool is_question(const std::vector<std::string>& lines) {
 
 /// A block of a blank copy other than a table.
 std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines, bool is_answer) {
-  const std::string text = joined(lines);
+  const std::string text = block_text(lines);
   if (lines.front().starts_with('#')) {
-    return has_name(text) ? text.substr(0, text.rfind(':', text.find(kOpen))) + "\n\n" : text;
+    const std::size_t name = text.find(kNameOpen);
+    return has_name(text) ? text.substr(0, std::min(name, text.rfind(':', name))) + "\n\n" : text;
   }
-  replaced(text, [&](std::string_view name) {
+  filled_template(text, [&](std::string_view name) {
     is_answer = is_answer || name_in(sheet, name).kind == SheetNameKind::kTable;
     return "";
   });
@@ -187,7 +171,7 @@ Sheet load_sheet(const std::string& name_or_file) {
   const std::filesystem::path path =
       is_file ? std::filesystem::path(name_or_file) : file_of_sheet(name_or_file);
   Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMostSheetBytes)};
-  replaced(sheet.text, [&](std::string_view name) {
+  filled_template(sheet.text, [&](std::string_view name) {
     name_in(sheet, name);
     return "";
   });
@@ -196,7 +180,7 @@ Sheet load_sheet(const std::string& name_or_file) {
 
 std::vector<const Experiment*> experiments_of(const Sheet& sheet) {
   std::vector<const Experiment*> all;
-  replaced(sheet.text, [&](std::string_view name) {
+  filled_template(sheet.text, [&](std::string_view name) {
     for (const std::string& each : name_in(sheet, name).experiments) {
       const Experiment* const experiment = &experiment_of(each);
       if (std::ranges::find(all, experiment) == all.end()) all.push_back(experiment);
