@@ -42,7 +42,7 @@ nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;fo
 section,th,td{border-color:#444}pre{background:#222}.invalid{background:#3a2418}}
 @page{size:A4;margin:12mm}
 @media print{body{max-width:none;margin:0;padding:0;font-size:9.5pt}nav,details{display:none}
-h1{margin:0}section{margin-top:1.2rem}h2,caption{break-after:avoid}
+h1{margin:0}section{margin-top:1.2rem}h2,caption,.title{break-after:avoid}
 #summary{margin:0;padding:0;border:0;break-after:page}.machine{font-size:7pt;margin:.2rem 0}
 .summary{font-size:6.5pt;margin:.2rem 0;line-height:1.2}.summary th,.summary td{padding:.06rem .3rem}
 .summary svg{width:16mm}.scroll{overflow:visible}
@@ -199,7 +199,9 @@ std::string block_html(const std::vector<std::string>& lines) {
     text += mark == 2 ? fmt::format("<li>{}</li>\n", part) : part + "\n";
   }
   const std::string_view tag = is_list ? "ul" : is_quote ? "blockquote" : "p";
-  return fmt::format("<{0}>{1}</{0}>\n", tag, text);
+  // A question, or the title of a table: it stays with what is below it.
+  const bool is_title = first.starts_with("**") && lines.back().ends_with("**");
+  return fmt::format("<{0}{2}>{1}</{0}>\n", tag, text, is_title ? " class=\"title\"" : "");
 }
 
 }  // namespace

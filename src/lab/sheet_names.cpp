@@ -435,7 +435,9 @@ const Results& SheetRuns::of(std::string_view experiment) const {
 std::string SheetName::trouble(const SheetRuns& runs) const {
   for (const std::string& each : experiments) {
     const ReportSection& section = runs.section(each);
-    if (is_of_times && !section.verdict.empty()) return invalid_line(section);
+    if (is_of_times && !section.verdict.empty()) {
+      return fmt::format("No conclusion: {} is INVALID.", each);
+    }
   }
   return "";
 }

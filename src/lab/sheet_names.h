@@ -62,7 +62,8 @@ struct SheetName {
   SheetNameKind kind = SheetNameKind::kSentence;
   bool is_of_times = false;  // so a sentence may not use it if its experiment is INVALID
 
-  /// For a name of times, why its experiment allows no conclusion; otherwise empty.
+  /// For a name of times, that its experiment allows no conclusion; otherwise empty. Why it does
+  /// not is in {{machine}}.
   [[nodiscard]] std::string trouble(const SheetRuns& runs) const;
 };
 

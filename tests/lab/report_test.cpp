@@ -10,6 +10,7 @@
 #include "lab/made_up.h"
 #include "lab/page.h"
 #include "lab/run_workload.h"
+#include "lab/sheets.h"
 #include "lab/simulator.h"
 #include "lab/svg.h"
 #include "support/pattern.h"
@@ -305,13 +306,13 @@ frame.onload = () => {
          "frame.srcdoc = " + json(page).dump() + ";</script>";
 }
 
-TEST_F(ReportInBrowser, FitsADesktopAndAPhone) {
-  std::string html = html_of(whole_report());
-  // A string of JSON ends the script at the end tag of another one.
-  for (std::size_t at = html.find("</"); at != std::string::npos; at = html.find("</", at)) {
-    html.replace(at, 2, "\x01");
-  }
-  const auto seen = [&](int width) {
+class PageInBrowser : public ReportInBrowser {
+ protected:
+  Fits seen(std::string html, int width) {
+    // A string of JSON ends the script at the end tag of another one.
+    for (std::size_t at = html.find("</"); at != std::string::npos; at = html.find("</", at)) {
+      html.replace(at, 2, "\x01");
+    }
     std::string page = framed(html, width);
     for (std::size_t at = page.find("\\u0001"); at != std::string::npos;
          at = page.find("\\u0001", at)) {
@@ -320,18 +321,37 @@ TEST_F(ReportInBrowser, FitsADesktopAndAPhone) {
     const ChildResult result =
         browse(page, {"--dump-dom", "--window-size=1400,900", "--virtual-time-budget=20000"});
     const auto found =
-        first_match(result.out, "<title>page ([0-9.]+) tables ([0-9]+) least ([0-9.]+)</title>");
+        first_match(result.out, "<title>page ([0-9.]+) tables ([0-9]+) least ([0-9.e]+)</title>");
     EXPECT_FALSE(found.empty()) << result.err;
     return found.empty() ? Fits{}
                          : Fits{std::stod(found[1]), std::stod(found[2]), std::stod(found[3])};
-  };
-  const Fits desktop = seen(1280);
-  EXPECT_LE(desktop.page, 1280);
-  EXPECT_EQ(desktop.tables, 0) << "every column is seen";
-  const Fits phone = seen(390);
-  EXPECT_LE(phone.page, 390) << "tables and plots scroll, not the page";
-  EXPECT_GT(phone.tables, 0);
-  EXPECT_GE(phone.least_px, 9);
+  }
+
+  /// Also checks that every column is seen on a desktop, and that on a phone not the page but
+  /// tables and plots scroll.
+  Fits on_phone(const std::string& html) {
+    const Fits desktop = seen(html, 1280);
+    EXPECT_LE(desktop.page, 1280);
+    EXPECT_EQ(desktop.tables, 0);
+    const Fits phone = seen(html, 390);
+    EXPECT_LE(phone.page, 390);
+    EXPECT_GT(phone.tables, 0);
+    return phone;
+  }
+};
+
+TEST_F(PageInBrowser, OfAReportFitsADesktopAndAPhone) {
+  EXPECT_GE(on_phone(html_of(whole_report())).least_px, 9) << "text of plots";
+}
+
+TEST_F(PageInBrowser, OfASheetFitsADesktopAndAPhone) {
+  const Report report = whole_report();
+  for (const std::string& name : sheet_names()) {
+    SCOPED_TRACE(name);
+    const Sheet sheet = load_sheet(name);
+    const SheetRuns runs(report, load_card("h200-nvlink"));
+    on_phone(sheet_page(sheet, markdown_of(sheet, runs, SheetCopy::kKey)));
+  }
 }
 
 TEST_F(ReportInBrowser, IsSeenToComplain) {

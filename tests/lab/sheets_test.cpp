@@ -159,7 +159,8 @@ TEST_P(EverySheet, ConcludesNothingFromAnInvalidSection) {
   Report report = made_up_report(experiments_of(sheet));
   for (ReportSection& section : report.sections) section.verdict = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
-  EXPECT_THAT(text, HasSubstr("INVALID. No conclusion: it was disturbed. *"));
+  EXPECT_THAT(text, HasSubstr("INVALID. No conclusion: it was disturbed.\n"));
+  EXPECT_THAT(text, HasSubstr(" is INVALID. *"));
   for (const ReportSection& section : report.sections) {
     for (const std::string& sentence : section.findings.sentences) {
       EXPECT_THAT(text, Not(HasSubstr(sentence)));
@@ -426,7 +427,7 @@ TEST_F(OwnSheet, HasAReasonInPlaceOfASentenceWithAFigureOfAnInvalidExperiment) {
   std::erase_if(ranks, [](const Measurement& each) { return each.what().key == "ranks-4"; });
   report.sections.front().verdict = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
-  EXPECT_THAT(text, testing::StartsWith("INVALID. No conclusion: it was disturbed. *t.* It has 64 "
+  EXPECT_THAT(text, testing::StartsWith("No conclusion: warmup is INVALID. *t.* It has 64 "
                                         "samples.\n\n| t |\n| --- |\n| 100.0 ms"));
   EXPECT_THAT(text, testing::EndsWith("\n\nThis was not run.\n\n"));
 }
@@ -445,6 +446,11 @@ TEST_F(OwnSheet, IsRefusedWithTheLineOfAnUnknownName) {
       "name 'splits.fcat': own.md, line 3, has a name that stands for nothing; did you mean "
       "'splits.fact'? mlp_lab sheet --names lists all",
       [&] { own("# Mine\n\n{{splits.fcat}}\n"); });
+}
+
+TEST(MarkdownPage, KeepsAQuestionOnThePageOfItsAnswer) {
+  EXPECT_EQ(html_of_markdown("**Is it?**\n"), "<p class=\"title\"><strong>Is it?</strong>\n</p>\n");
+  EXPECT_THAT(html_page("", ""), HasSubstr(".title{break-after:avoid}"));
 }
 
 TEST(MarkdownPage, HasTheHtmlOfEachPart) {
