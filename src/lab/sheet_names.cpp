@@ -458,7 +458,10 @@ std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) cons
   return SimulatedCase{workload, step_of(workload), step_of(alone)};
 }
 
-std::optional<SheetName> sheet_name(std::string_view name) {
+std::optional<SheetName> sheet_name(std::string_view asked) {
+  std::string hyphened(asked);
+  std::ranges::replace(hyphened, '_', '-');
+  std::string_view name = hyphened;
   for (const SheetName& each : sheet_answers()) {
     if (each.name == name) return each;
   }

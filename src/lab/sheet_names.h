@@ -70,7 +70,7 @@ struct SheetName {
 /// The text of a figure whose case was not run.
 constexpr std::string_view kNotRun = "not run";
 
-/// Nothing if the name is unknown.
+/// Nothing if the name is unknown. `strong_scaling.table` is `strong-scaling.table`.
 std::optional<SheetName> sheet_name(std::string_view name);
 
 /// The known name that is nearest to this one; empty if none is near.

@@ -233,6 +233,7 @@ TEST(SheetNames, AreKnownOrNear) {
   EXPECT_FALSE(sheet_name("strong-scaling").has_value());
   EXPECT_FALSE(sheet_name("strong-scaling.ranks-3.time").has_value());
   EXPECT_FALSE(sheet_name("simulated.strong-scaling.ranks-2.p95").has_value());
+  EXPECT_TRUE(sheet_name("strong_scaling.table").has_value());
   EXPECT_EQ(nearest_sheet_name("strong-scaling.ranks-2.tim"), "strong-scaling.ranks-2.time");
   EXPECT_EQ(nearest_sheet_name("gpu0-bottleneck.lod"), "gpu0-bottleneck.load");
   EXPECT_EQ(nearest_sheet_name("nothing like it"), "");
