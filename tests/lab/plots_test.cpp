@@ -77,6 +77,20 @@ TEST(Plots, HaveHollowPointsBeyondTheCores) {
               HasSubstr(">1024 x 2, 4, beyond the cores<"));
 }
 
+TEST(Plots, OfASlowRankHaveABarForEachRank) {
+  const Findings found = concluded("imbalance", [](const Case&) {
+    MadeUpStep step{.step_s = 0.1, .phase_s = {{"forward", 0.1}}};
+    step.other_ranks = {{.step_s = 0.1, .phase_s = {{"forward", 0.02}, {"reduce", 0.08}}}};
+    return step;
+  });
+  const Plot& plot = found.plots.front();
+  EXPECT_THAT(plot.categories, ElementsAre("balanced: rank 0", "balanced: rank 1",
+                                           "rank 0 slow: rank 0", "rank 0 slow: rank 1"));
+  ASSERT_EQ(plot.series.back().name, "exposed communication");
+  EXPECT_EQ(plot.series.back().points[2].y, 0);
+  EXPECT_NEAR(plot.series.back().points[3].y, 80, 1);
+}
+
 TEST(Timeline, ShowsEachBucketBehindWhatItWaitsFor) {
   Workload workload = made_up_workload(1024, 6, TrainerKind::kDdp, 2);
   workload.config.device.threads = 1;
