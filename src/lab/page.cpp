@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:80rem;color:#222;background:#fff}
-h1,h2{line-height:1.2}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
+h1,h2{line-height:1.2;overflow-wrap:break-word}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
 section h2{margin-top:0}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding-bottom:.3rem}
@@ -34,7 +34,7 @@ figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radiu
 .sheet img{max-width:100%;background:#fff}
 @media screen{td:first-child{min-width:7em}.summary td:first-child,.sheet td:first-child{min-width:0}
 .bs-plot{min-width:600px}}
-@media screen and (max-width:40rem){.summary th:first-child,.summary td:first-child{display:none}}
+@media screen and (max-width:40rem){h1{font-size:1.5em}.summary th:first-child,.summary td:first-child{display:none}}
 @media screen and (min-width:100rem){body{max-width:110rem;padding:1rem 2rem}
 .page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
 nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}

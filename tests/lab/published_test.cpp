@@ -61,7 +61,7 @@ class PublishedFile : public TempDirTest {};
 
 TEST_F(PublishedFile, IsRefusedWhereItHasNoFigure) {
   const auto read = [&](const std::string& text) { read_published(file("own.json", text)); };
-  expect_error(ExitCode::kBadData, "own.json': https://a.rows must be a text, not 3; see ",
+  expect_error(ExitCode::kBadData, "own.json': https://a.rows is 3, not a string; see ",
                [&] { read(R"({"https://a": {"rows": 3}})"); });
   EXPECT_EQ(read_published(file("own.json", R"({"https://a": {"rows": "3"}})")).at(0).address,
             "https://a");

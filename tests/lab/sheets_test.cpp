@@ -429,7 +429,7 @@ TEST_F(OwnSheet, HasAReasonInPlaceOfASentenceWithAFigureOfAnInvalidExperiment) {
   report.sections.front().verdict = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
   EXPECT_THAT(text, testing::StartsWith("No conclusion: warmup is INVALID. *t.* It has 64 "
-                                        "samples.\n\n| t |\n| --- |\n| 100.0 ms"));
+                                        "samples.\n\n| t |\n| --- |\n| 100 ms"));
   EXPECT_THAT(text, testing::EndsWith("\n\nThis was not run.\n\n"));
 }
 
