@@ -204,18 +204,13 @@ std::string most_time_reason(const Results& results) {
                       longest);
 }
 
-std::string backward_reason(const Results& results) {
-  const auto seconds = [&](std::string_view phase) {
-    return op_seconds(results.at("profiled"), [&](const OpTime& op) { return op.phase == phase; });
-  };
-  const auto layers = static_cast<double>(results.at("profiled").workload().depth());
-  const double products = (2 * layers - 1) / layers;
-  const Estimate times =
-      estimate_of(by_round(seconds("backward"), seconds("forward"), std::divides<double>()));
+std::string backward_reason(const SheetRuns& runs) {
+  const std::int64_t layers = runs.of("profile").at("profiled").workload().depth();
   return fmt::format(
-      "Its products do {} the flops of forward's, and it takes {} of that factor; the rest is the "
-      "speed of these products and what else the two passes read and write.",
-      factor_text(products), percent_text(times.median / products));
+      "Its products do {} the flops of forward's ({} products against {}); the times differ from "
+      "that by the speed of these products and by what else the two passes read and write.",
+      factor_text(static_cast<double>(2 * layers - 1) / static_cast<double>(layers)),
+      2 * layers - 1, layers);
 }
 
 // Practical 5.
@@ -481,8 +476,8 @@ std::vector<SheetName> names_of_practical3() {
              region_table, SheetNameKind::kTable),
       concluded("profile", "most", "the operation that takes most of them", most_time_answer),
       concluded("profile", "most-why", "why", most_time_reason),
-      concluded("profile", "backward-why", "backward's products against forward's",
-                backward_reason),
+      stated("profile.backward-why", "backward's products against forward's", {"profile"},
+             backward_reason),
   };
 }
 

@@ -21,7 +21,6 @@ namespace barestep {
 namespace {
 
 constexpr std::string_view kSimulated = "simulated.";
-constexpr std::string_view kNotSimulated = "-";
 
 /// A case with its results.
 struct MeasuredCase {

@@ -67,8 +67,8 @@ struct SheetName {
   [[nodiscard]] std::string trouble(const SheetRuns& runs) const;
 };
 
-/// The text of a figure whose case was not run.
-constexpr std::string_view kNotRun = "not run";
+/// The text of a figure whose case was not run, or that these GPUs do not have.
+constexpr std::string_view kNotRun = "not run", kNotSimulated = "-";
 
 /// Nothing if the name is unknown. `strong_scaling.table` is `strong-scaling.table`.
 std::optional<SheetName> sheet_name(std::string_view name);

@@ -98,6 +98,7 @@ std::string sentence_text(const Sheet& sheet, const SheetRuns& runs, std::string
     std::string words = found.text(runs);
     if (trouble.empty()) trouble = found.trouble(runs);
     if (trouble.empty() && words == kNotRun) trouble = "This was not run.";
+    if (trouble.empty() && words == kNotSimulated) trouble = "These GPUs have no such figure.";
     return words;
   });
   return trouble.empty() ? text : trouble + sentence.back();

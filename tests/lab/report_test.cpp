@@ -249,6 +249,8 @@ std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
   return pages;
 }
 
+constexpr double kA4Points = 595.3, kMarginPoints = 12 / 25.4 * 72;
+
 TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   if (find_on_path("pdftotext").empty()) GTEST_SKIP() << "no pdftotext (Debian: poppler-utils)";
   const Report report = whole_report();
@@ -256,7 +258,6 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   browse(html_of(report), {"--no-pdf-header-footer", "--print-to-pdf=" + pdf.string()});
   const std::vector<PrintedPage> pages = printed_pages(pdf);
   ASSERT_GT(pages.size(), report.sections.size() / 3);
-  constexpr double kA4Points = 595.3, kMarginPoints = 12 / 25.4 * 72;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     EXPECT_LE(pages[i].right, kA4Points - kMarginPoints + 1) << "page " << i + 1;
     // A word is about 1.17 times as high as its font, and the smallest text of a plot 11/12 of it.
@@ -344,13 +345,34 @@ TEST_F(PageInBrowser, OfAReportFitsADesktopAndAPhone) {
   EXPECT_GE(on_phone(html_of(whole_report())).least_px, 9) << "text of plots";
 }
 
-TEST_F(PageInBrowser, OfASheetFitsADesktopAndAPhone) {
+/// A sheet's key, filled in.
+std::string page_of_sheet(const std::string& name) {
   const Report report = whole_report();
+  const SheetRuns runs(report, load_card("h200-nvlink"));
+  const Sheet sheet = load_sheet(name);
+  return sheet_page(sheet, markdown_of(sheet, runs, SheetCopy::kKey));
+}
+
+TEST_F(PageInBrowser, OfASheetFitsADesktopAndAPhone) {
   for (const std::string& name : sheet_names()) {
     SCOPED_TRACE(name);
-    const Sheet sheet = load_sheet(name);
-    const SheetRuns runs(report, load_card("h200-nvlink"));
-    on_phone(sheet_page(sheet, markdown_of(sheet, runs, SheetCopy::kKey)));
+    on_phone(page_of_sheet(name));
+  }
+}
+
+TEST_F(PageInBrowser, OfASheetFitsA4) {
+  if (find_on_path("pdftotext").empty()) GTEST_SKIP() << "no pdftotext (Debian: poppler-utils)";
+  const std::filesystem::path pdf = folder() / "sheet.pdf";
+  for (const std::string& name : sheet_names()) {
+    SCOPED_TRACE(name);
+    const std::string page = page_of_sheet(name);
+    browse(page, {"--no-pdf-header-footer", "--print-to-pdf=" + pdf.string()});
+    int last_columns = 0;
+    for (const PrintedPage& each : printed_pages(pdf)) {
+      EXPECT_LE(each.right, kA4Points - kMarginPoints + 1);
+      last_columns += static_cast<int>(std::ranges::count(each.words, "Simulated:"));
+    }
+    EXPECT_EQ(last_columns, count_of(page, "<th>Simulated:"));
   }
 }
 

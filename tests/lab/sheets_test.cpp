@@ -431,6 +431,9 @@ TEST_F(OwnSheet, HasAReasonInPlaceOfASentenceWithAFigureOfAnInvalidExperiment) {
   EXPECT_THAT(text, testing::StartsWith("No conclusion: warmup is INVALID. *t.* It has 64 "
                                         "samples.\n\n| t |\n| --- |\n| 100 ms"));
   EXPECT_THAT(text, testing::EndsWith("\n\nThis was not run.\n\n"));
+  const Sheet four = own("On GPUs {{simulated.strong-scaling.ranks-4.speed-up}}.\n");
+  EXPECT_EQ(markdown_of(four, SheetRuns(report, load_card("t4")), SheetCopy::kFilled),
+            "These GPUs have no such figure.\n\n");
 }
 
 TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
