@@ -201,13 +201,17 @@ double CoreWatch::others_share(double own_s) const {
   return std::clamp((end.busy_s - begin_.busy_s - own_s) / all_s, 0.0, 1.0);
 }
 
+double waited_for_others_s(const LostTime& process, std::span<const LostTime> job) {
+  double job_s = 0;
+  for (const LostTime& each : job) job_s += each.own_ran_s;
+  const double others_s = std::max(0.0, process.all_ran_s - job_s - 2 * kTickS);
+  return std::min(process.waited_s, others_s);
+}
+
 double waited_share(std::span<const LostTime> job) {
-  double job_s = 0, share = 0;
-  for (const LostTime& process : job) job_s += process.own_ran_s;
-  for (const LostTime& process : job) {
-    if (process.ready_s <= 0) continue;
-    const double others_s = std::max(0.0, process.all_ran_s - job_s - 2 * kTickS);
-    share = std::max(share, std::min(process.waited_s, others_s) / process.ready_s);
+  double share = 0;
+  for (const LostTime& each : job) {
+    if (each.ready_s > 0) share = std::max(share, waited_for_others_s(each, job) / each.ready_s);
   }
   return share;
 }

@@ -107,9 +107,23 @@ void write_text_file(const std::filesystem::path& path, const std::string& text)
 std::vector<const Results*> Report::results() const {
   std::vector<const Results*> all;
   for (const ReportSection& section : sections) {
-    if (section.verdict.empty()) all.push_back(&section.results);
+    const bool is_certain = std::ranges::none_of(section.results.cases, &Measurement::is_uncertain);
+    if (section.verdict.empty() && is_certain) all.push_back(&section.results);
   }
   return all;
+}
+
+ReportSection section_of(const Experiment& experiment, Results results) {
+  Findings findings = experiment.conclude(results);
+  std::string verdict;
+  if (!findings.sentences.empty()) {
+    verdict = verdict_of(results);
+    for (const Measurement& each : results.cases) {
+      std::string bursts = bursts_sentence(each);
+      if (!bursts.empty()) findings.sentences.push_back(std::move(bursts));
+    }
+  }
+  return {&experiment, std::move(results), std::move(findings), std::move(verdict)};
 }
 
 Report report_of(const Study& study, double margin) {
@@ -126,14 +140,7 @@ Report report_of(const Study& study, double margin) {
   for (const Experiment* experiment : study.measured()) {
     Results results = study.results_of(*experiment);
     results.setting.margin = margin;
-    Findings findings = experiment->conclude(results);
-    for (const Measurement& each : results.cases) {
-      std::string bursts = bursts_sentence(each);
-      if (!bursts.empty()) findings.sentences.push_back(std::move(bursts));
-    }
-    std::string verdict = verdict_of(results);
-    report.sections.push_back(
-        {experiment, std::move(results), std::move(findings), std::move(verdict)});
+    report.sections.push_back(section_of(*experiment, std::move(results)));
   }
   if (report.sections.empty()) {
     fail(ExitCode::kNoInput, {.what = "study",
@@ -200,6 +207,7 @@ FindingTable step_table(const Results& results) {
       name += fmt::format(" ({} disturbed)",
                           counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
     }
+    if (each.is_uncertain()) name += " (uncertain by more than half)";
     table.rows.push_back({name, time_text(each.step_s()), time_text(each.mean_s()),
                           fmt::format("{} ({})", time_text(median(each.deviation_s_by_start())),
                                       percent_text(median(each.variation_by_start()))),
