@@ -461,21 +461,21 @@ SheetName stated(std::string name, const char* about, std::vector<std::string> e
 
 std::vector<SheetName> names_of_practical3() {
   return {
-      stated("machine", "the machine, and which experiments are INVALID (a note)", {},
+      stated("machine", "the machine, and which experiments are INVALID, and why", {},
              machine_note),
-      stated("size", "the model measured, and what is simulated (a note)", {}, size_note),
+      stated("size", "the model measured, and what is simulated", {}, size_note),
       stated("batch-sweep.loss", "whether a loss near 1 is right", {"batch-sweep"}, loss_answer),
       concluded("batch-sweep", "linear", "whether throughput grows with the batch", linear_answer),
       concluded("batch-sweep", "efficiency", "time per sample at batch 128 and 32",
                 efficiency_answer),
-      concluded("batch-sweep", "efficiency-why", "why it changes", efficiency_reason),
+      concluded("batch-sweep", "efficiency-why", "why time per sample changes", efficiency_reason),
       concluded("io-delay", "throughput", "throughput with and without the pause", disk_answer),
       concluded("io-delay", "utilisation", "whether the device is fully used", utilisation_answer),
       concluded("io-delay", "amdahl", "the wait for the disk against 30 %", amdahl_answer),
       stated("profile.region", "forward, loss and backward by operation (a table)", {"profile"},
              region_table, SheetNameKind::kTable),
       concluded("profile", "most", "the operation that takes most of them", most_time_answer),
-      concluded("profile", "most-why", "why", most_time_reason),
+      concluded("profile", "most-why", "how many products it is", most_time_reason),
       stated("profile.backward-why", "backward's products against forward's", {"profile"},
              backward_reason),
   };

@@ -497,20 +497,19 @@ std::string sheet_names_text() {
   TextTable answers({{"name"}, {"what it stands for"}});
   for (const SheetName& each : sheet_answers()) answers.add_row({each.name, each.about});
   TextTable figures({{"figure"}, {"what it stands for"}});
-  for (const CaseFigure* const each : case_figures()) {
-    figures.add_row({each->name, each->about});
-  }
-  TextTable cases({{"experiment"}, {"cases"}});
+  for (const CaseFigure* const each : case_figures()) figures.add_row({each->name, each->about});
+  TextTable findings({{"name"}, {"the answer to"}}), cases({{"experiment"}, {"cases"}});
   for (const Experiment& each : experiments()) {
     if (each.needs_pytorch) continue;
+    findings.add_row({fmt::format("{}.answer", each.name), each.question});
     cases.add_row({each.name, fmt::format("{}", fmt::join(case_keys(each), ", "))});
   }
   return fmt::format(
-      "In a sheet, {{{{name}}}} stands for a sentence or a table:\n\n{}\nOf every experiment: "
-      "answer, answer-2, ... (its sentences), fact, table and "
-      "plot.\n\n{{{{EXPERIMENT.CASE.FIGURE}}}} is a figure of a case, and "
+      "In a sheet, {{{{name}}}} stands for a sentence or a table:\n\n{}\nThe sentences of an "
+      "experiment are answer, answer-2, ..., and its other findings fact, table and plot (fact-2, "
+      "...):\n\n{}\n{{{{EXPERIMENT.CASE.FIGURE}}}} is a figure of a case, and "
       "{{{{simulated.EXPERIMENT.CASE.FIGURE}}}} that of the GPUs of --machine:\n\n{}\n{}",
-      answers.text(2), figures.text(2), cases.text(2));
+      answers.text(2), findings.text(2), figures.text(2), cases.text(2));
 }
 
 }  // namespace barestep

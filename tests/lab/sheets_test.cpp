@@ -238,6 +238,8 @@ TEST(SheetNames, AreKnownOrNear) {
   EXPECT_EQ(nearest_sheet_name("gpu0-bottleneck.lod"), "gpu0-bottleneck.load");
   EXPECT_EQ(nearest_sheet_name("nothing like it"), "");
   const std::string all = sheet_names_text();
+  EXPECT_THAT(all, HasSubstr("\n  imbalance.answer  "));
+  EXPECT_THAT(all, HasSubstr("Rank 0 pauses 20 ms before backward: who waits for whom?\n"));
   for (const SheetName& each : sheet_answers()) {
     EXPECT_THAT(all, HasSubstr("\n  " + each.name + "  "));
     EXPECT_TRUE(sheet_name(each.name).has_value());
