@@ -450,7 +450,7 @@ std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) cons
     return steps_.emplace(line, predicted_run(each, gpus_)).first->second;
   };
   Workload alone = workload;
-  alone.trainer = TrainerKind::kSingle;
+  if (alone.trainer == TrainerKind::kDataParallel) alone.trainer = TrainerKind::kSingle;
   alone.ranks = 1;
   alone.config.device.devices.clear();
   alone.config.injected.slow_rank.reset();

@@ -107,7 +107,8 @@ std::string sentence_text(const Sheet& sheet, const SheetRuns& runs, std::string
 /// An answer says a thing once, for example that a section is invalid.
 std::string paragraph_text(const Sheet& sheet, const SheetRuns& runs,
                            const std::vector<std::string>& lines) {
-  std::string block = fmt::format("{}\n", fmt::join(lines, "\n")), text;
+  const bool keeps_lines = lines.front().starts_with("- ") || lines.front().starts_with('>');
+  std::string block = fmt::format("{}\n", fmt::join(lines, keeps_lines ? "\n" : " ")), text;
   std::vector<std::string> said;
   for (std::string_view rest = block; !rest.empty();) {
     const std::string_view sentence = first_sentence(sheet, rest);
@@ -118,7 +119,8 @@ std::string paragraph_text(const Sheet& sheet, const SheetRuns& runs,
     text += words;
     said.push_back(what);
   }
-  return text.find_first_not_of(" \n") == std::string::npos ? "" : text + '\n';
+  text.erase(text.find_last_not_of(" \n") + 1);
+  return text.empty() ? "" : text + "\n\n";
 }
 
 std::string block_text(const std::vector<std::string>& lines) {

@@ -189,6 +189,7 @@ TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
   EXPECT_EQ(text_of("splits.devices-5.split"), "13/13/13/13/12");
   EXPECT_EQ(text_of("strong-scaling.ranks-4.speed-up"), "4.00x (3.98x to 4.01x)");
   EXPECT_EQ(text_of("strong-scaling.ranks-2.ran-on"), "2 cores");
+  EXPECT_EQ(text_of("simulated.comm-vs-compute.small-1.speed-up"), "1.00x");
   EXPECT_EQ(text_of("batch-sweep.batch-64.seconds"), "0.1000 (0.09976 to 0.1003)");
   EXPECT_EQ(text_of("comm-vs-compute.large-2.model"), "2048 x 8");
   EXPECT_EQ(text_of("simulated.comm-vs-compute.large-2.model"), "8192 x 8");
@@ -436,6 +437,14 @@ TEST_F(OwnSheet, HasAReasonInPlaceOfASentenceWithAFigureOfAnInvalidExperiment) {
   const Sheet four = own("On GPUs {{simulated.strong-scaling.ranks-4.speed-up}}.\n");
   EXPECT_EQ(markdown_of(four, SheetRuns(report, load_card("t4")), SheetCopy::kFilled),
             "These GPUs have no such figure.\n\n");
+}
+
+TEST_F(OwnSheet, EndsAParagraphWhereItsLastSentenceIsSaidAlready) {
+  Report report = made_up_report({&experiment_of("warmup")});
+  report.sections.front().verdict = "INVALID: it was disturbed";
+  const Sheet sheet = own("{{warmup.answer}}\n*t.* {{warmup.answer-2}}\n\n> Look.\n> There.\n");
+  EXPECT_EQ(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kKey),
+            "No conclusion: warmup is INVALID. *t.*\n\n> Look.\n> There.\n\n");
 }
 
 TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
