@@ -401,7 +401,7 @@ std::string delay_law(const Results& results) {
     const Estimate off = estimate_of(by_round(gain, law, std::divides<double>()));
     holds = holds && off.low > 1 / kAgrees && off.high < kAgrees;
     fails = fails || off.low >= kAgrees || off.high <= 1 / kAgrees;
-    pairs.push_back(fmt::format("{} at {} ms, where {} was measured", factor_text(median(law)), ms,
+    pairs.push_back(fmt::format("{} at {} ms (measured: {})", factor_text(median(law)), ms,
                                 factor_text(estimate_of(gain))));
   }
   return fmt::format("{}: from the steps without a pause it gives {}.",
