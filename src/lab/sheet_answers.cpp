@@ -388,21 +388,26 @@ std::string acceptable_answer(const Results& results) {
 std::string delay_law(const Results& results) {
   constexpr double kAgrees = 1.1;
   const int ranks = compared_with_one(results.setting);
-  const auto seconds = [&](int count, int ms) {
-    return results.at(fmt::format("ranks-{}-delay-{}", count, ms)).mean_s_by_start();
+  const auto at = [&](int count, int ms) -> const Measurement& {
+    return results.at(fmt::format("ranks-{}-delay-{}", count, ms));
   };
   std::vector<std::string> pairs;
   bool holds = true, fails = false;
   for (const int ms : {10, 20}) {
-    const auto law = by_round(seconds(1, 0), seconds(ranks, 0), [&](double one, double many) {
-      return (one + 1e-3 * ms) / (many + 1e-3 * ms);
-    });
-    const auto gain = by_round(seconds(1, ms), seconds(ranks, ms), std::divides<double>());
-    const Estimate off = estimate_of(by_round(gain, law, std::divides<double>()));
+    const auto law = [&](double one_s, double many_s) {
+      return (one_s + 1e-3 * ms) / (many_s + 1e-3 * ms);
+    };
+    const Measurement &one = at(1, ms), &many = at(ranks, ms);
+    const Estimate off = estimate_of(
+        by_round(by_round(one.mean_s_by_start(), many.mean_s_by_start(), std::divides<double>()),
+                 by_round(at(1, 0).mean_s_by_start(), at(ranks, 0).mean_s_by_start(), law),
+                 std::divides<double>()));
     holds = holds && off.low > 1 / kAgrees && off.high < kAgrees;
     fails = fails || off.low >= kAgrees || off.high <= 1 / kAgrees;
-    pairs.push_back(fmt::format("{} at {} ms (measured: {})", factor_text(median(law)), ms,
-                                factor_text(estimate_of(gain))));
+    pairs.push_back(
+        fmt::format("{} at {} ms (measured: {})",
+                    factor_text(law(at(1, 0).mean_s().median, at(ranks, 0).mean_s().median)), ms,
+                    factor_text(results.compare(one.what().key, many.what().key).speed())));
   }
   return fmt::format("{}: from the steps without a pause it gives {}.",
                      holds   ? "Amdahl's law holds within a tenth"
@@ -418,21 +423,23 @@ std::string delay_limit(const Results& results) {
 
 std::string batch_improves(const Results& results) {
   const int ranks = compared_with_one(results.setting);
-  const auto gains = [&](int batch) {
-    const auto step_s = [&](int count) {
-      return results.at(fmt::format("ranks-{}-batch-{}", count, batch)).mean_s_by_start();
-    };
-    return by_round(step_s(1), step_s(ranks), std::divides<double>());
+  const auto key = [](int count, int batch) {
+    return fmt::format("ranks-{}-batch-{}", count, batch);
   };
-  const std::vector<double> small = gains(32), large = gains(256);
-  const Estimate more = estimate_of(by_round(large, small, std::divides<double>()));
-  const Side side = side_of(more, 1);
+  const auto gains = [&](int batch) {
+    return by_round(results.at(key(1, batch)).mean_s_by_start(),
+                    results.at(key(ranks, batch)).mean_s_by_start(), std::divides<double>());
+  };
+  const auto shown = [&](int batch) {
+    return factor_text(results.compare(key(1, batch), key(ranks, batch)).speed());
+  };
+  const Side side =
+      side_of(estimate_of(by_round(gains(256), gains(32), std::divides<double>())), 1);
   return fmt::format("{}: {} reach {} at batch 32 and {} at batch 256.",
                      side == Side::kAbove   ? "Yes"
                      : side == Side::kBelow ? "No, it gets worse"
                                             : "That is unclear",
-                     counted(ranks, "rank"), factor_text(estimate_of(small)),
-                     factor_text(estimate_of(large)));
+                     counted(ranks, "rank"), shown(32), shown(256));
 }
 
 // The list.

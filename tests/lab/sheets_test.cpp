@@ -379,6 +379,27 @@ TEST(SheetAnswers, TurnRoundWithTheMeasurements) {
   }
 }
 
+// The ratio of two times in a table, wherever it is shown.
+TEST(SheetAnswers, HaveTheSpeedUpsOfTheTables) {
+  std::size_t calls = 0;
+  const auto uneven = [&](const Case& what) {
+    MadeUpStep step = paused(0.1, 0.06, 1)(what);
+    step.noise = 0.01 * static_cast<double>(++calls % 7);
+    return step;
+  };
+  for (const auto& [experiment, name] :
+       {std::pair{"delay", "delay.amdahl"}, {"batch-scaling", "batch-scaling.improves"}}) {
+    const std::string table = text_of(std::string(experiment) + ".table", uneven);
+    calls = 0;
+    const auto shown = all_matches(text_of(name, uneven), "[0-9.]+x [(][0-9.]+x to [0-9.]+x[)]");
+    EXPECT_EQ(shown.size(), 2U);
+    for (const auto& found : shown) {
+      EXPECT_THAT(table, HasSubstr(" " + found[0] + " |")) << name;
+    }
+    calls = 0;
+  }
+}
+
 // 6 x (1024 x 1024 + 1024) parameters to device 1 and as many gradients back, 24.02 MiB; 32 rows of
 // outputs in, 0.13 MiB, and of inputs and their outputs' gradients out, 0.25 MiB.
 TEST(SheetAnswers, HaveTheBytesThatMlpDpPrints) {
