@@ -106,6 +106,18 @@ void InputFile::fail_reading(const std::string& why) const {
                                 .remedy = "check the disk and try again"});
 }
 
+std::filesystem::path folder_of_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
+std::filesystem::path installed_file(const std::filesystem::path& source_folder,
+                                     const std::string& name) {
+  const std::filesystem::path installed =
+      folder_of_program().parent_path() / "share" / "barestep" / name;
+  std::error_code ignored;
+  return std::filesystem::exists(installed, ignored) ? installed : source_folder / name;
+}
+
 std::vector<std::filesystem::path> matching_files(const std::filesystem::path& pattern) {
   std::error_code error;
   const bool is_pattern = pattern.native().find_first_of("*?[") != std::string::npos;

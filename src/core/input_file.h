@@ -59,6 +59,14 @@ class InputFile {
 /// itself, whether or not the file exists. Throws Error(kNoInput) if a pattern matches nothing.
 std::vector<std::filesystem::path> matching_files(const std::filesystem::path& pattern);
 
+/// The folder of the program that runs.
+std::filesystem::path folder_of_program();
+
+/// A file or folder that programs are installed with: share/barestep/NAME beside their folder. If
+/// they are not installed, it is in `source_folder`.
+std::filesystem::path installed_file(const std::filesystem::path& source_folder,
+                                     const std::string& name);
+
 /// Size and XXH3-128 (hexadecimal) of a file's bytes, "47040016 bytes, hash 0a1b...". From a file
 /// above 64 MiB, only 64 pieces of 1 MiB are hashed: evenly spread, including the first and the
 /// last. Throws Error: kNoInput, kInputOutput. Blocks.

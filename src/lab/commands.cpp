@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/host.h"
+#include "core/input_file.h"
 #include "core/output_file.h"
 #include "core/stop_request.h"
 #include "core/text_table.h"
@@ -138,16 +139,12 @@ void let_signals_stop_children() {
   }
 }
 
-std::filesystem::path folder_of_programs() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
-}
-
 MachineCard measured_card(const StudyIdentity& identity, const std::filesystem::path& scratch) {
   StudyProgress progress{};
   return measure_card({.machine = identity.machine,
                        .on_gpu = identity.on_gpu,
                        .quick = identity.quick,
-                       .programs = folder_of_programs(),
+                       .programs = folder_of_program(),
                        .scratch = scratch,
                        .on_progress = [&](const std::string& what) {
                          progress.what = what;
@@ -210,7 +207,7 @@ Report measured_report(const StudyOptions& options, const std::vector<const Expe
   Study study(options.output, identity_of(options), options.starts);
   require_memory(study, wanted, options.memory);
   let_signals_stop_children();
-  const Programs programs(folder_of_programs(), options.python);
+  const Programs programs(folder_of_program(), options.python);
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (!study.card()) {
@@ -329,7 +326,7 @@ void print_checkpoint(const std::filesystem::path& file) {
 }
 
 void print_card(const StudyOptions& options) {
-  require_card_output(options.output, folder_of_programs());
+  require_card_output(options.output, folder_of_program());
   let_signals_stop_children();
   const StudyIdentity identity = identity_of(options);
   const std::string text = json_of(measured_card(identity, scratch_folder()));

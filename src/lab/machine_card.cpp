@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/ops.h"
 #include "core/units.h"
 
@@ -456,8 +457,12 @@ json json_of(const MachineLoad& load) {
   return all;
 }
 
+std::filesystem::path cards_folder() {
+  return installed_file(BARESTEP_LAB, "cards");
+}
+
 std::filesystem::path file_of_card(const std::string& name) {
-  return std::filesystem::path(BARESTEP_CARDS) / (name + ".json");
+  return cards_folder() / (name + ".json");
 }
 
 }  // namespace
@@ -519,7 +524,7 @@ std::string json_of(const MachineCard& card) {
 
 std::vector<std::string> card_names() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(BARESTEP_CARDS)) {
+  for (const auto& entry : std::filesystem::directory_iterator(cards_folder())) {
     names.push_back(entry.path().stem().string());
   }
   std::ranges::sort(names);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:80rem;color:#222;background:#fff}
-h1,h2{line-height:1.2}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
+h1,h2{line-height:1.2;overflow-wrap:break-word}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
 section h2{margin-top:0}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding-bottom:.3rem}
@@ -34,7 +34,7 @@ figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radiu
 .sheet img{max-width:100%;background:#fff}
 @media screen{td:first-child{min-width:7em}.summary td:first-child,.sheet td:first-child{min-width:0}
 .bs-plot{min-width:600px}}
-@media screen and (max-width:40rem){.summary th:first-child,.summary td:first-child{display:none}}
+@media screen and (max-width:40rem){h1{font-size:1.5em}.summary th:first-child,.summary td:first-child{display:none}}
 @media screen and (min-width:100rem){body{max-width:110rem;padding:1rem 2rem}
 .page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
 nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}
@@ -42,7 +42,7 @@ nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;fo
 section,th,td{border-color:#444}pre{background:#222}.invalid{background:#3a2418}}
 @page{size:A4;margin:12mm}
 @media print{body{max-width:none;margin:0;padding:0;font-size:9.5pt}nav,details{display:none}
-h1{margin:0}section{margin-top:1.2rem}h2,caption{break-after:avoid}
+h1{margin:0}section{margin-top:1.2rem}h2,caption,.title{break-after:avoid}
 #summary{margin:0;padding:0;border:0;break-after:page}.machine{font-size:7pt;margin:.2rem 0}
 .summary{font-size:6.5pt;margin:.2rem 0;line-height:1.2}.summary th,.summary td{padding:.06rem .3rem}
 .summary svg{width:16mm}.scroll{overflow:visible}
@@ -99,8 +99,8 @@ std::string html_page(const std::string& title, const std::string& body) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n"
-      "<style>{}{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
-      xml_text(title), kPageStyle, svg_style(), body);
+      "<style>{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
+      xml_text(title), kPageStyle, body);
 }
 
 namespace {
@@ -199,7 +199,9 @@ std::string block_html(const std::vector<std::string>& lines) {
     text += mark == 2 ? fmt::format("<li>{}</li>\n", part) : part + "\n";
   }
   const std::string_view tag = is_list ? "ul" : is_quote ? "blockquote" : "p";
-  return fmt::format("<{0}>{1}</{0}>\n", tag, text);
+  // A question, or the title of a table: it stays with what is below it.
+  const bool is_title = first.starts_with("**") && lines.back().ends_with("**");
+  return fmt::format("<{0}{2}>{1}</{0}>\n", tag, text, is_title ? " class=\"title\"" : "");
 }
 
 }  // namespace
@@ -231,6 +233,19 @@ std::vector<std::vector<std::string>> blocks_of(std::string_view markdown) {
   }
   if (blocks.back().empty()) blocks.pop_back();
   return blocks;
+}
+
+std::string filled_template(std::string_view text, const FillIn& fill) {
+  std::string out;
+  for (std::size_t at = text.find(kNameOpen); at != std::string_view::npos;
+       at = text.find(kNameOpen)) {
+    const std::size_t end = text.find(kNameClose, at);
+    if (end == std::string_view::npos) break;
+    out += text.substr(0, at);
+    out += fill(text.substr(at + kNameOpen.size(), end - at - kNameOpen.size()));
+    text.remove_prefix(end + kNameClose.size());
+  }
+  return out + std::string(text);
 }
 
 std::string html_of_markdown(std::string_view markdown) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,13 @@ std::vector<std::string> cells_of(std::string_view line);
 /// The body of a page. Headings, paragraphs, tables, lists without levels, quotes; in them bold,
 /// italic, code, links and pictures. Everything else stays as it is written.
 std::string html_of_markdown(std::string_view markdown);
+
+/// Names in templates: {{name}}.
+constexpr std::string_view kNameOpen = "{{", kNameClose = "}}";
+using FillIn = std::function<std::string(std::string_view name)>;
+
+/// The text with fill(name) in place of each {{name}}.
+std::string filled_template(std::string_view text, const FillIn& fill);
 
 /// The program on PATH that prints pages: Chromium, else WeasyPrint. Throws Error(kNoDevice) if
 /// there is none.

@@ -483,8 +483,7 @@ std::string cause_sentence(const std::vector<const Results*>& all) {
 }
 
 Plot prediction_plot(const std::vector<const Results*>& all) {
-  PlotSeries within{.name = "runs", .style = SeriesStyle::kMarks};
-  PlotSeries beyond{.name = "beyond the cores", .style = SeriesStyle::kMarks};
+  PlotSeries runs{.name = "runs", .style = SeriesStyle::kMarks};
   PlotSeries equal{.name = "equal", .style = SeriesStyle::kDashed};
   std::set<double> ends;
   for (const Results* results : all) {
@@ -492,21 +491,19 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
       if (!results->predictions[i]) continue;
       const Measurement& each = results->cases[i];
       const double predicted_ms = 1e3 * results->predictions[i]->step_s;
-      (each.what().beyond_cores ? beyond : within)
-          .points.push_back(plot_point(predicted_ms, each.step_s(), 1e3));
+      runs.points.push_back(plot_point(predicted_ms, each.step_s(), 1e3));
+      runs.points.back().is_hollow = each.what().beyond_cores;
       ends.insert({predicted_ms, 1e3 * each.step_s().median});
     }
   }
   for (const double ms : {*ends.begin(), *ends.rbegin()})
     equal.points.push_back(plot_point(ms, ms));
-  Plot plot{.title = "Measured step times against predicted (simulated) ones",
-            .x_label = "predicted, ms",
-            .y_label = "measured, ms",
-            .log_x = true,
-            .log_y = true,
-            .series = {equal, within}};
-  if (!beyond.points.empty()) plot.series.push_back(std::move(beyond));
-  return plot;
+  return {.title = "Measured step times against predicted (simulated) ones",
+          .x_label = "predicted, ms",
+          .y_label = "measured, ms",
+          .log_x = true,
+          .log_y = true,
+          .series = {equal, runs}};
 }
 
 }  // namespace

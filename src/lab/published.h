@@ -1,6 +1,7 @@
-// Published numbers next to ours.
+// Published numbers next to ours. The published ones and their addresses are in published.json.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,11 @@ struct PublishedNumber {
   std::string address{};  // the source's URL; for a repository with the commit
   std::string quote{};    // a passage there that contains the number, of cited rows
 };
+
+/// The rows of a file of published figures, {"address": {"what": "figure"}}, or with a passage that
+/// has the figure, {"address": {"what": ["figure", "passage"]}}; without ours. Throws
+/// Error: kNoInput, kBadData.
+std::vector<PublishedNumber> read_published(const std::filesystem::path& file);
 
 /// Numbers that do not depend on hardware: rows of a scattered batch, buckets, steps of an epoch,
 /// and bytes by the rules of PyTorch's allocator.

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/output_file.h"
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
@@ -21,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::int64_t kMostMethodBytes = 1 << 16;
 constexpr const char* kReportTitle = "Report of mlp_lab";
 constexpr const char* kPredictionTitle = "Prediction against measurement";
 
@@ -158,46 +160,15 @@ Report report_of(const Study& study, double margin) {
 }
 
 std::vector<std::string> method_sentences(double margin) {
+  const std::string text =
+      InputFile(installed_file(BARESTEP_LAB, "method.md"), "method").text(kMostMethodBytes);
   std::vector<std::string> sentences;
-  const auto say = [&](std::string sentence) { sentences.push_back(std::move(sentence)); };
-  say("A figure is computed once for each start, over its steady steps; what is shown is the "
-      "median over the starts, and the 95 % interval between the k-th smallest and the k-th "
-      "largest of them (k = 1 for 6 to 8 starts, 2 for 9 to 11), which is exact for any "
-      "distribution. Fewer than 6 starts have no interval.");
-  say("Throughput, speed-up, the parts of a step and the mean step are of all steady steps of a "
-      "start: the sum of their samples or times. The median step and the percentiles tell what a "
-      "typical step takes. If mean and median differ by more than 5 %, the report says why.");
-  say("Starts are made in rounds, one of every case, in alternating order (A B B A). The ratio of "
-      "two cases is that of their mean steps; its interval is that of the ratios of each round.");
-  say(
-      fmt::format("The report says faster or slower where the interval of that ratio excludes 1 "
-                  "and a sign test has "
-                  "p <= 0.05, adjusted for all comparisons that the sentence chose from (Holm). It "
-                  "says as long as, "
-                  "within {0}, where the interval lies within {0} of 1; else the two are "
-                  "indistinguishable.",
-                  chosen_percent(margin - 1)));
-  say("Warm-up is 5 steps (2 in a run of fewer than 20). It gets 5 more for as long as the next 5 "
-      "are slower in all starts (with 9 or more starts: in all but one); noise alone makes it "
-      "longer in at most 2 % of cases.");
-  say(
-      fmt::format("A start that lost more than {} of its wall time to other programs (threads that "
-                  "waited for a core, and cores that the host took) is repeated, at most twice; if "
-                  "more than a quarter of a case's starts remain disturbed, nothing is concluded "
-                  "from times. A step time whose interval is wider than half of it is marked; "
-                  "ratios of the same rounds may be certain nevertheless.",
-                  chosen_percent(kDisturbingShare)));
-  say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval. The "
-      "standard deviation of the steps, and in brackets their coefficient of variation, is the "
-      "median of the starts'; the time of all steps is a start's, warm-up included, since cases "
-      "may "
-      "differ in their warm-up.");
-  say("Cases with more ranks than cores share cores; they are marked, and answers about scaling "
-      "leave them out.");
-  say("The rounds of an experiment are made one after the other, and so are the experiments: "
-      "compare times within an experiment only.");
-  say("Step times are rank 0's, as the trainers print them; they do not include the generation of "
-      "random data.");
+  for (const std::vector<std::string>& lines : blocks_of(text)) {
+    sentences.push_back(
+        filled_template(fmt::format("{}", fmt::join(lines, " ")), [&](std::string_view name) {
+          return chosen_percent(name == "margin" ? margin - 1 : kDisturbingShare);
+        }));
+  }
   return sentences;
 }
 
@@ -375,7 +346,7 @@ void write_report(const std::filesystem::path& folder, const Report& report) {
   std::filesystem::create_directories(folder / "plots");
   const auto write_plots = [&](const std::string& name, const Findings& findings) {
     for (std::size_t i = 0; i < findings.plots.size(); ++i) {
-      write_text_file(folder / plot_file(name, i), svg_file_of(findings.plots[i]));
+      write_text_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
     }
   };
   for (const ReportSection& section : report.sections) {

@@ -38,7 +38,7 @@ ReportSection section_of(const Experiment& experiment, Results results);
 /// `margin`, a ratio above 1, are called small. Throws Error(kNoInput) if there is none.
 Report report_of(const Study& study, double margin = kDefaultMargin);
 
-/// Explains the statistical methods, in sentences.
+/// Explains the statistical methods (method.md), in sentences.
 std::vector<std::string> method_sentences(double margin);
 
 /// The answers of a section: sentences about times, then facts. An invalid section has "No

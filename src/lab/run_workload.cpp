@@ -184,7 +184,8 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
   const Workload& workload = what.workload;
   std::vector<std::string> command;
   if (workload.pytorch) {
-    command = {path_of_python(programs.python), BARESTEP_PRACTICAL};
+    command = {path_of_python(programs.python),
+               installed_file(BARESTEP_LAB, "pytorch/practical.py").string()};
   } else if (workload.trainer == TrainerKind::kDdp) {
     command = {path_of_mpirun(), "-np", std::to_string(workload.ranks)};
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
@@ -20,8 +21,6 @@ namespace barestep {
 namespace {
 
 constexpr std::string_view kSimulated = "simulated.";
-constexpr const char* kNotRun = "not run";
-constexpr std::string_view kNotSimulated = "-";
 
 /// A case with its results.
 struct MeasuredCase {
@@ -47,11 +46,11 @@ struct MeasuredCase {
 
 /// Figures of a case: of its workload alone, or measured and simulated; null if there is none.
 struct CaseFigure {
-  std::string_view name;
-  const char* about;
-  std::string (*of_workload)(const Workload&) = nullptr;
-  std::string (*measured)(const MeasuredCase&) = nullptr;
-  std::string (*simulated)(const SimulatedCase&) = nullptr;
+  std::string name;
+  std::string about;
+  std::function<std::string(const Workload&)> of_workload{};
+  std::function<std::string(const MeasuredCase&)> measured{};
+  std::function<std::string(const SimulatedCase&)> simulated{};
 };
 
 std::string model_of(const Workload& workload) {
@@ -64,6 +63,15 @@ std::string memory_of(const Workload& workload) {
     devices.push_back(human_bytes(each.bytes));
   }
   return fmt::format("{}", fmt::join(devices, ", "));
+}
+
+/// What goes in and out of device 0, or with `all` between any devices.
+std::string traffic_text(const Workload& workload, bool all) {
+  if (workload.trainer != TrainerKind::kDataParallel) return std::string(kNotSimulated);
+  const Traffic traffic = traffic_of(workload);
+  return human_bytes(
+      all ? std::accumulate(traffic.bytes.begin(), traffic.bytes.end(), std::int64_t{0})
+          : traffic.in_bytes.front() + traffic.out_bytes.front());
 }
 
 std::string split_of(const Workload& workload) {
@@ -127,6 +135,16 @@ const std::vector<CaseFigure>& times_of_cases() {
            [](Simulated each) {
              return seconds_text(static_cast<double>(each.workload.steps()) * each.step.step_s);
            }},
+      {.name = "total",
+       .about = "the same with its unit",
+       .measured = [](Measured each) { return time_text(median(each.of.total_s_by_start())); }},
+      {.name = "passes",
+       .about = "forward, loss and backward of a step together",
+       .measured =
+           [](Measured each) {
+             return time_text(each.of.phase_s("forward") + each.of.phase_s("loss") +
+                              each.of.phase_s("backward"));
+           }},
       {.name = "deviation",
        .about = "standard deviation of the steps of a start, and divided by their mean",
        .measured = [](Measured each) { return deviation_text(each.of); }},
@@ -168,10 +186,42 @@ const std::vector<CaseFigure>& shares_of_cases() {
        .measured =
            [](Measured each) { return percent_text(share_of(each.of, computing_phases())); },
        .simulated = [](Simulated each) { return percent_text(share_of_step(each, kComputing)); }},
+      {.name = "alone",
+       .about = "share of a step of DataParallel in which the others wait for device 0",
+       .measured =
+           [](Measured each) {
+             static constexpr std::array<std::string_view, 3> kAlone = {"loss", "optimizer",
+                                                                        "reduce"};
+             return percent_text(estimate_of(each.of.share_by_start(kAlone)));
+           }},
+  };
+  return all;
+}
+
+const std::vector<CaseFigure>& facts_of_cases() {
+  static const std::vector<CaseFigure> all = {
       {.name = "ran-on", .about = "cores or GPUs", .measured = place_of},
+      {.name = "starts",
+       .about = "starts of the case",
+       .measured = [](Measured each) { return std::to_string(each.of.starts().size()); }},
+      {.name = "warmup",
+       .about = "steps of a start that are left out as warm-up",
+       .measured = [](Measured each) { return std::to_string(each.of.warmup_steps()); }},
+      {.name = "steady",
+       .about = "steps after warm-up, all starts together",
+       .measured = [](Measured each) { return std::to_string(each.of.steady_steps()); }},
+      {.name = "steps",
+       .about = "steps of a start, warm-up included",
+       .of_workload = [](const Workload& workload) { return std::to_string(workload.steps()); }},
       {.name = "model", .about = "width x layers", .of_workload = model_of},
       {.name = "memory", .about = "planned memory of each device", .of_workload = memory_of},
       {.name = "split", .about = "rows of each device", .of_workload = split_of},
+      {.name = "moved",
+       .about = "bytes that a step of DataParallel moves between devices",
+       .of_workload = [](const Workload& workload) { return traffic_text(workload, true); }},
+      {.name = "through-0",
+       .about = "those that go in or out of device 0",
+       .of_workload = [](const Workload& workload) { return traffic_text(workload, false); }},
       {.name = "batch",
        .about = "samples of a step, all ranks together",
        .of_workload =
@@ -183,9 +233,36 @@ const std::vector<CaseFigure>& shares_of_cases() {
   return all;
 }
 
+/// "optimizer" and "optimizer-share", and so on.
+const std::vector<CaseFigure>& phases_of_cases() {
+  static const std::vector<CaseFigure> all = [] {
+    std::vector<CaseFigure> figures;
+    for (const Phase phase : kValuesOf<Phase>) {
+      const std::string name(name_of(phase));
+      if (phase == Phase::kEvaluate) continue;
+      figures.push_back(
+          {.name = name,
+           .about = phase_words(name) + ": time in a step",
+           .measured = [=](Measured each) { return time_text(each.of.phase_s(name)); },
+           .simulated = [=](Simulated each) { return time_text(each.step.phase_s[phase]); }});
+      figures.push_back(
+          {.name = name + "-share",
+           .about = phase_words(name) + ": share of a step",
+           .measured = [=](Measured each) { return percent_text(share_of(each.of, name).median); },
+           .simulated =
+               [=](Simulated each) {
+                 return percent_text(share_of_step(each, std::array{phase}));
+               }});
+    }
+    return figures;
+  }();
+  return all;
+}
+
 std::vector<const CaseFigure*> case_figures() {
   std::vector<const CaseFigure*> all;
-  for (const auto* const part : {&times_of_cases(), &shares_of_cases()}) {
+  for (const auto* const part :
+       {&times_of_cases(), &shares_of_cases(), &phases_of_cases(), &facts_of_cases()}) {
     for (const CaseFigure& each : *part) all.push_back(&each);
   }
   return all;
@@ -230,15 +307,21 @@ std::string measured_text(const SheetRuns& runs, const Experiment& experiment,
   const Results& results = runs.of(experiment.name);
   const auto found = std::ranges::find_if(
       results.cases, [&](const Measurement& each) { return each.what().key == key; });
-  if (found == results.cases.end()) return kNotRun;
-  if (figure.of_workload != nullptr) return figure.of_workload(found->workload());
+  if (found == results.cases.end()) return std::string(kNotRun);
+  if (figure.of_workload) return figure.of_workload(found->workload());
   return figure.measured({results, *found});
 }
 
 std::string simulated_text(const SheetRuns& runs, const Case& what, const CaseFigure& figure) {
-  if (figure.of_workload != nullptr) return figure.of_workload(what.workload);
+  if (figure.of_workload) return figure.of_workload(what.workload);
   const std::optional<SimulatedCase> found = runs.simulated(what.workload);
   return found ? figure.simulated(*found) : std::string(kNotSimulated);
+}
+
+/// Whether other programs may disturb it: where a case ran, and how long, they cannot.
+bool is_of_times(const CaseFigure& figure) {
+  return figure.measured && std::ranges::find(facts_of_cases(), figure.name, &CaseFigure::name) ==
+                                facts_of_cases().end();
 }
 
 /// A figure of a case; `rest` is what follows the experiment's name.
@@ -249,17 +332,20 @@ std::optional<SheetName> figure_name(const Experiment& experiment, std::string_v
   const std::string key(rest.substr(0, dot));
   for (const CaseFigure* const each : case_figures()) {
     if (each->name != rest.substr(dot + 1)) continue;
-    if (is_simulated && each->simulated == nullptr && each->of_workload == nullptr) break;
+    if (is_simulated && !each->simulated && !each->of_workload) break;
     const std::optional<Case> what = case_of(experiment, key, is_simulated);
     if (!what) break;
     if (is_simulated) {
       return SheetName{
-          .text = [=](const SheetRuns& runs) { return simulated_text(runs, *what, *each); }};
+          .text = [=](const SheetRuns& runs) { return simulated_text(runs, *what, *each); },
+          .kind = SheetNameKind::kFigure};
     }
-    return SheetName{.experiments = {experiment.name},
-                     .text = [=, &experiment](const SheetRuns& runs) {
-                       return measured_text(runs, experiment, key, *each);
-                     }};
+    return SheetName{
+        .experiments = {experiment.name},
+        .text = [=, &experiment](
+                    const SheetRuns& runs) { return measured_text(runs, experiment, key, *each); },
+        .kind = SheetNameKind::kFigure,
+        .is_of_times = is_of_times(*each)};
   }
   return std::nullopt;
 }
@@ -268,7 +354,8 @@ std::optional<SheetName> figure_name(const Experiment& experiment, std::string_v
 struct FindingKind {
   std::string_view name;
   std::string (*text)(const ReportSection& section, std::size_t place);
-  bool is_note = false;
+  SheetNameKind kind = SheetNameKind::kSentence;
+  bool is_of_times = false;
 };
 
 template <class T>
@@ -280,9 +367,9 @@ std::string finding_at(const std::vector<T>& all, std::size_t place,
 constexpr std::array<FindingKind, 4> kFindingKinds = {{
     {"answer",
      [](const ReportSection& section, std::size_t place) -> std::string {
-       if (!section.verdict.empty()) return invalid_line(section);
        return finding_at<std::string>(section.findings.sentences, place, std::identity());
-     }},
+     },
+     SheetNameKind::kSentence, true},
     {"fact",
      [](const ReportSection& section, std::size_t place) -> std::string {
        return finding_at<std::string>(section.findings.facts, place, std::identity());
@@ -290,14 +377,15 @@ constexpr std::array<FindingKind, 4> kFindingKinds = {{
     {"table",
      [](const ReportSection& section, std::size_t place) -> std::string {
        return finding_at<FindingTable>(section.findings.tables, place, markdown_table);
-     }},
+     },
+     SheetNameKind::kTable},
     {"plot",
      [](const ReportSection& section, std::size_t place) -> std::string {
        return finding_at<Plot>(section.findings.plots, place, [&](const Plot& plot) {
          return fmt::format("![{}]({})", plot.title, plot_file(section.experiment->name, place));
        });
      },
-     true},
+     SheetNameKind::kPlot},
 }};
 
 std::optional<SheetName> finding_name(const Experiment& experiment, std::string_view rest) {
@@ -311,7 +399,8 @@ std::optional<SheetName> finding_name(const Experiment& experiment, std::string_
                            [=, &kind, &experiment](const SheetRuns& runs) {
                              return kind.text(runs.section(experiment.name), place);
                            },
-                       .is_note = kind.is_note};
+                       .kind = kind.kind,
+                       .is_of_times = kind.is_of_times};
     }
   }
   return std::nullopt;
@@ -336,11 +425,14 @@ const Results& SheetRuns::of(std::string_view experiment) const {
   return section(experiment).results;
 }
 
-std::string SheetRuns::concluded(
-    std::string_view experiment,
-    const std::function<std::string(const Results& results)>& conclude) const {
-  const ReportSection& found = section(experiment);
-  return found.verdict.empty() ? conclude(found.results) : invalid_line(found);
+std::string SheetName::trouble(const SheetRuns& runs) const {
+  for (const std::string& each : experiments) {
+    const ReportSection& section = runs.section(each);
+    if (is_of_times && !section.verdict.empty()) {
+      return fmt::format("No conclusion: {} is INVALID.", each);
+    }
+  }
+  return "";
 }
 
 std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) const {
@@ -352,14 +444,17 @@ std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) cons
     return steps_.emplace(line, predicted_run(each, gpus_)).first->second;
   };
   Workload alone = workload;
-  alone.trainer = TrainerKind::kSingle;
+  if (alone.trainer == TrainerKind::kDataParallel) alone.trainer = TrainerKind::kSingle;
   alone.ranks = 1;
   alone.config.device.devices.clear();
   alone.config.injected.slow_rank.reset();
   return SimulatedCase{workload, step_of(workload), step_of(alone)};
 }
 
-std::optional<SheetName> sheet_name(std::string_view name) {
+std::optional<SheetName> sheet_name(std::string_view asked) {
+  std::string hyphened(asked);
+  std::ranges::replace(hyphened, '_', '-');
+  std::string_view name = hyphened;
   for (const SheetName& each : sheet_answers()) {
     if (each.name == name) return each;
   }
@@ -396,20 +491,19 @@ std::string sheet_names_text() {
   TextTable answers({{"name"}, {"what it stands for"}});
   for (const SheetName& each : sheet_answers()) answers.add_row({each.name, each.about});
   TextTable figures({{"figure"}, {"what it stands for"}});
-  for (const CaseFigure* const each : case_figures()) {
-    figures.add_row({std::string(each->name), each->about});
-  }
-  TextTable cases({{"experiment"}, {"cases"}});
+  for (const CaseFigure* const each : case_figures()) figures.add_row({each->name, each->about});
+  TextTable findings({{"name"}, {"the answer to"}}), cases({{"experiment"}, {"cases"}});
   for (const Experiment& each : experiments()) {
     if (each.needs_pytorch) continue;
+    findings.add_row({fmt::format("{}.answer", each.name), each.question});
     cases.add_row({each.name, fmt::format("{}", fmt::join(case_keys(each), ", "))});
   }
   return fmt::format(
-      "In a sheet, {{{{name}}}} stands for a sentence, and {{{{EXPERIMENT.CASE.FIGURE}}}} for a "
-      "figure:\n\n{}\nOf every experiment: answer, answer-2, ... (its sentences), fact, table and "
-      "plot.\n\nFigures of cases; {{{{simulated.EXPERIMENT.CASE.FIGURE}}}} is that of the GPUs of "
-      "--machine:\n\n{}\n{}",
-      answers.text(2), figures.text(2), cases.text(2));
+      "In a sheet, {{{{name}}}} stands for a sentence or a table:\n\n{}\nThe sentences of an "
+      "experiment are answer, answer-2, ..., and its other findings fact, table and plot (fact-2, "
+      "...):\n\n{}\n{{{{EXPERIMENT.CASE.FIGURE}}}} is a figure of a case, and "
+      "{{{{simulated.EXPERIMENT.CASE.FIGURE}}}} that of the GPUs of --machine:\n\n{}\n{}",
+      answers.text(2), findings.text(2), figures.text(2), cases.text(2));
 }
 
 }  // namespace barestep

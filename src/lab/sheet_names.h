@@ -37,10 +37,6 @@ class SheetRuns {
   [[nodiscard]] Setting setting() const;
   [[nodiscard]] const ReportSection& section(std::string_view experiment) const;
   [[nodiscard]] const Results& of(std::string_view experiment) const;
-  /// The result of `conclude` for the measurements, or why there is no conclusion.
-  [[nodiscard]] std::string concluded(
-      std::string_view experiment,
-      const std::function<std::string(const Results& results)>& conclude) const;
 
   /// Nothing if the machine has too few GPUs.
   [[nodiscard]] std::optional<SimulatedCase> simulated(const Workload& workload) const;
@@ -51,15 +47,30 @@ class SheetRuns {
   mutable std::map<std::string, SimulatedStep> steps_;  // by command line
 };
 
+enum class SheetNameKind {
+  kFigure,    // a part of a sentence, or a cell of a table
+  kSentence,  // one or more
+  kTable,     // students make one
+  kPlot,
+};
+
 struct SheetName {
   std::string name{};
   std::string about{};                     // for --names
   std::vector<std::string> experiments{};  // that it needs
   std::function<std::string(const SheetRuns& runs)> text{};
-  bool is_note = false;  // about the measurement: no answer, and left out of a blank copy
+  SheetNameKind kind = SheetNameKind::kSentence;
+  bool is_of_times = false;  // so a sentence may not use it if its experiment is INVALID
+
+  /// For a name of times, that its experiment allows no conclusion; otherwise empty. Why it does
+  /// not is in {{machine}}.
+  [[nodiscard]] std::string trouble(const SheetRuns& runs) const;
 };
 
-/// Nothing if the name is unknown.
+/// The text of a figure whose case was not run, or that these GPUs do not have.
+constexpr std::string_view kNotRun = "not run", kNotSimulated = "-";
+
+/// Nothing if the name is unknown. `strong_scaling.table` is `strong-scaling.table`.
 std::optional<SheetName> sheet_name(std::string_view name);
 
 /// The known name that is nearest to this one; empty if none is near.

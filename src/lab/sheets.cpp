@@ -14,34 +14,23 @@
 namespace barestep {
 namespace {
 
-constexpr std::string_view kOpen = "{{", kClose = "}}";
 constexpr std::int64_t kMostSheetBytes = 1 << 20;
 constexpr const char* kBlankLine = "\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\n\n";
 
-/// Calls visit(name) for each {{name}}, and returns the text with its results in their places.
-template <class Visit>
-std::string replaced(std::string_view text, const Visit& visit) {
-  std::string out;
-  for (std::size_t at = text.find(kOpen); at != std::string_view::npos; at = text.find(kOpen)) {
-    const std::size_t end = text.find(kClose, at);
-    if (end == std::string_view::npos) break;
-    out += text.substr(0, at);
-    out += visit(text.substr(at + kOpen.size(), end - at - kOpen.size()));
-    text.remove_prefix(end + kClose.size());
-  }
-  return out + std::string(text);
+bool has_name(std::string_view text) {
+  return text.find(kNameOpen) != std::string_view::npos;
 }
 
-bool has_name(std::string_view text) {
-  return text.find(kOpen) != std::string_view::npos;
+std::filesystem::path sheets_folder() {
+  return installed_file(BARESTEP_LAB, "sheets");
 }
 
 std::filesystem::path file_of_sheet(const std::string& name) {
-  return std::filesystem::path(BARESTEP_SHEETS) / (name + ".md");
+  return sheets_folder() / (name + ".md");
 }
 
 [[noreturn]] void refuse_name(const Sheet& sheet, std::string_view name) {
-  const std::size_t place = sheet.text.find(fmt::format("{}{}{}", kOpen, name, kClose));
+  const std::size_t place = sheet.text.find(fmt::format("{}{}{}", kNameOpen, name, kNameClose));
   const auto line = 1 + std::count(sheet.text.begin(),
                                    sheet.text.begin() + static_cast<std::ptrdiff_t>(place), '\n');
   const std::string near = nearest_sheet_name(name);
@@ -59,7 +48,27 @@ SheetName name_in(const Sheet& sheet, std::string_view name) {
   return *std::move(found);
 }
 
-using FillIn = std::function<std::string(std::string_view name)>;
+/// The part of a text up to the end of its first sentence and the blanks behind it. A formula
+/// between stars ends with its star; a name that stands for a sentence is one.
+std::string_view first_sentence(const Sheet& sheet, std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    bool ends = std::string_view(".?!*").find(text[at]) != std::string_view::npos;
+    if (text.substr(at).starts_with(kNameOpen)) {
+      const std::size_t end = text.find(kNameClose, at);
+      if (end == std::string_view::npos) return text;
+      const SheetName name =
+          name_in(sheet, text.substr(at + kNameOpen.size(), end - at - kNameOpen.size()));
+      ends = name.kind != SheetNameKind::kFigure;
+      at = end + 1;
+    }
+    ++at;
+    if (!ends || (at < text.size() && text[at] != ' ' && text[at] != '\n')) continue;
+    const std::size_t next = text.find_first_not_of(" \n", at);
+    return text.substr(0, next);
+  }
+  return text;
+}
 
 /// `is_blank` leaves out simulated columns.
 std::string table_text(const std::vector<std::string>& lines, const FillIn& fill, bool is_blank) {
@@ -70,7 +79,7 @@ std::string table_text(const std::vector<std::string>& lines, const FillIn& fill
     const std::vector<std::string> cells = cells_of(line);
     for (std::size_t i = 0; i < cells.size(); ++i) {
       if (is_blank && i < titles.size() && titles[i].starts_with("Simulated")) continue;
-      text += fmt::format(" {} |", replaced(cells[i], fill));
+      text += fmt::format(" {} |", filled_template(cells[i], fill));
     }
     text += '\n';
   }
@@ -81,31 +90,67 @@ bool is_table(const std::vector<std::string>& lines) {
   return lines.front().starts_with('|');
 }
 
+/// The sentence filled in, or why it cannot be.
+std::string sentence_text(const Sheet& sheet, const SheetRuns& runs, std::string_view sentence) {
+  std::string trouble;
+  std::string text = filled_template(sentence, [&](std::string_view name) {
+    const SheetName found = name_in(sheet, name);
+    std::string words = found.text(runs);
+    if (trouble.empty()) trouble = found.trouble(runs);
+    if (trouble.empty() && words == kNotRun) trouble = "This was not run.";
+    if (trouble.empty() && words == kNotSimulated) trouble = "These GPUs have no such figure.";
+    return words;
+  });
+  return trouble.empty() ? text : trouble + sentence.back();
+}
+
 /// An answer says a thing once, for example that a section is invalid.
-std::string paragraph_text(const std::vector<std::string>& lines, const FillIn& fill) {
+std::string paragraph_text(const Sheet& sheet, const SheetRuns& runs,
+                           const std::vector<std::string>& lines) {
+  const bool keeps_lines = lines.front().starts_with("- ") || lines.front().starts_with('>');
+  std::string block = fmt::format("{}\n", fmt::join(lines, keeps_lines ? "\n" : " ")), text;
   std::vector<std::string> said;
-  std::string text;
-  for (const std::string& line : lines) {
-    text += replaced(line, [&](std::string_view name) -> std::string {
-      std::string words = fill(name);
-      if (std::ranges::find(said, words) != said.end()) return "";
-      said.push_back(words);
-      return words;
-    });
-    text += '\n';
+  for (std::string_view rest = block; !rest.empty();) {
+    const std::string_view sentence = first_sentence(sheet, rest);
+    std::string words = sentence_text(sheet, runs, sentence);
+    rest.remove_prefix(sentence.size());
+    const std::string what = words.substr(0, words.find_last_not_of(" \n") + 1);
+    if (has_name(sentence) && std::ranges::find(said, what) != said.end()) continue;
+    text += words;
+    said.push_back(what);
   }
-  // What was said before leaves its blanks behind.
-  for (std::size_t at = text.find("  "); at != std::string::npos; at = text.find("  ", at)) {
-    text.erase(at, 1);
+  text.erase(text.find_last_not_of(" \n") + 1);
+  return text.empty() ? "" : text + "\n\n";
+}
+
+std::string block_text(const std::vector<std::string>& lines) {
+  return fmt::format("{}\n\n", fmt::join(lines, "\n"));
+}
+
+bool is_question(const std::vector<std::string>& lines) {
+  return lines.front().starts_with("**") &&
+         (lines.back().ends_with("?**") || lines.back().ends_with(".**"));
+}
+
+/// A block of a blank copy other than a table.
+std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines, bool is_answer) {
+  const std::string text = block_text(lines);
+  if (lines.front().starts_with('#')) {
+    const std::size_t name = text.find(kNameOpen);
+    return has_name(text) ? text.substr(0, std::min(name, text.rfind(':', name))) + "\n\n" : text;
   }
-  return text.find_first_not_of(" \n") == std::string::npos ? "" : text + '\n';
+  filled_template(text, [&](std::string_view name) {
+    is_answer = is_answer || name_in(sheet, name).kind == SheetNameKind::kTable;
+    return "";
+  });
+  return is_answer ? kBlankLine : has_name(text) ? "" : text;
 }
 
 }  // namespace
 
 std::vector<std::string> sheet_names() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(BARESTEP_SHEETS)) {
+  for (const auto& entry : std::filesystem::directory_iterator(sheets_folder())) {
     names.push_back(entry.path().stem().string());
   }
   std::ranges::sort(names);
@@ -129,7 +174,7 @@ Sheet load_sheet(const std::string& name_or_file) {
   const std::filesystem::path path =
       is_file ? std::filesystem::path(name_or_file) : file_of_sheet(name_or_file);
   Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMostSheetBytes)};
-  replaced(sheet.text, [&](std::string_view name) {
+  filled_template(sheet.text, [&](std::string_view name) {
     name_in(sheet, name);
     return "";
   });
@@ -138,7 +183,7 @@ Sheet load_sheet(const std::string& name_or_file) {
 
 std::vector<const Experiment*> experiments_of(const Sheet& sheet) {
   std::vector<const Experiment*> all;
-  replaced(sheet.text, [&](std::string_view name) {
+  filled_template(sheet.text, [&](std::string_view name) {
     for (const std::string& each : name_in(sheet, name).experiments) {
       const Experiment* const experiment = &experiment_of(each);
       if (std::ranges::find(all, experiment) == all.end()) all.push_back(experiment);
@@ -149,34 +194,29 @@ std::vector<const Experiment*> experiments_of(const Sheet& sheet) {
 }
 
 std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy copy) {
-  const FillIn fill = [&](std::string_view name) { return name_in(sheet, name).text(runs); };
+  const FillIn cell = [&](std::string_view name) {
+    const SheetName found = name_in(sheet, name);
+    const bool is_figure = found.kind == SheetNameKind::kFigure;
+    const std::string trouble = is_figure ? "" : found.trouble(runs);
+    return trouble.empty() ? found.text(runs) : trouble;
+  };
   std::string text;
   for (const std::vector<std::string>& block : blocks_of(sheet.text)) {
     if (block.front().starts_with('>') && copy != SheetCopy::kKey) continue;
-    text += is_table(block) ? table_text(block, fill, false) : paragraph_text(block, fill);
+    text += is_table(block) ? table_text(block, cell, false) : paragraph_text(sheet, runs, block);
   }
   return text;
 }
 
 std::string blank_copy_of(const Sheet& sheet) {
-  const FillIn nothing = [](std::string_view) { return ""; };
   std::string text;
+  bool is_answer = false;
   for (const std::vector<std::string>& block : blocks_of(sheet.text)) {
     if (block.front().starts_with('>')) continue;
-    if (is_table(block)) {
-      text += table_text(block, nothing, true);
-      continue;
-    }
-    bool is_answer = false, has_names = false;
-    for (const std::string& line : block) {
-      has_names = has_names || has_name(line);
-      replaced(line, [&](std::string_view name) {
-        is_answer = is_answer || !name_in(sheet, name).is_note;
-        return "";
-      });
-    }
-    if (!has_names) text += paragraph_text(block, nothing);
-    if (is_answer) text += kBlankLine;
+    text += is_table(block) ? table_text(
+                                  block, [](std::string_view) { return ""; }, true)
+                            : blank_text(sheet, block, is_answer);
+    is_answer = is_question(block);
   }
   return text;
 }

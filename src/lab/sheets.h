@@ -2,9 +2,11 @@
 // experiments (lab/sheet_names.h). src/lab/sheets/ holds those of "the course", a university course
 // on parallelism in deep learning; a teacher writes others.
 //
-// The answer to a question is the paragraph with a name in it. On a blank copy such paragraphs and
-// such cells of tables are left empty, and columns whose title begins with "Simulated" are left
-// out. A paragraph that begins with > is only in the teacher's key.
+// A question is a bold paragraph, and its answer the paragraph below it. On a blank copy answers,
+// tables that are names, and cells with names are left empty; columns whose title begins with
+// "Simulated" and other paragraphs with names are left out, and a heading ends at the colon before
+// its names. A paragraph that begins with > is only in the teacher's key. A sentence with a figure
+// of an INVALID experiment gives way to the reason.
 #pragma once
 
 #include <string>

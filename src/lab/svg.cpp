@@ -534,11 +534,10 @@ class Drawing {
 
 }  // namespace
 
-std::string svg_of(const Plot& plot, PlotSize size) {
-  return Drawing(plot, size).text();
-}
+namespace {
 
-std::string svg_style() {
+/// Rules for the classes of plots.
+std::string style_sheet() {
   std::string style = R"(.bs-plot{max-width:720px;width:100%}
 .bs-plot,.bs-thumbnail{font:12px system-ui,sans-serif}
 .bs-card{fill:#fff}.bs-text{fill:#333}.bs-small{fill:#333;font-size:11px}
@@ -552,10 +551,12 @@ std::string svg_style() {
   return style;
 }
 
-std::string svg_file_of(const Plot& plot) {
-  std::string svg = svg_of(plot);
-  svg.insert(svg.find('>') + 1, fmt::format("<style>{}</style>", svg_style()));
-  return svg + "\n";
+}  // namespace
+
+std::string svg_of(const Plot& plot, PlotSize size) {
+  std::string svg = Drawing(plot, size).text();
+  svg.insert(svg.find('>') + 1, fmt::format("<style>{}</style>", style_sheet()));
+  return svg;
 }
 
 std::vector<double> round_marks(double low, double high, int count) {

@@ -15,15 +15,10 @@ enum class PlotSize {
   kThumbnail,  // only lines and bars, without text
 };
 
-/// The SVG element without a style sheet. Parts of a step and of memory have the same colour in
-/// every plot, and the same order in every legend.
+/// The SVG element. Each has a style sheet of its own, since some programs that print pages (such
+/// as WeasyPrint) ignore the page's. Parts of a step and of memory have the same colour in every
+/// plot, and the same order in every legend.
 std::string svg_of(const Plot& plot, PlotSize size = PlotSize::kFull);
-
-/// The style sheet that colours it: rules for classes that begin with "bs-".
-std::string svg_style();
-
-/// The same as a standalone file.
-std::string svg_file_of(const Plot& plot);
 
 /// About `count` round numbers (1, 2 or 5 times a power of ten apart) from at most `low` to at
 /// least `high`. `low` must be below `high`.

@@ -92,6 +92,11 @@ std::vector<DeviceMemory> planned_memory(const Workload& workload) {
   return devices;
 }
 
+Traffic traffic_of(const Workload& workload) {
+  const WorkloadPrograms programs(workload);
+  return traffic_of(programs.step(), workload.ranks, workload.on_gpu ? Route::kRing : Route::kStar);
+}
+
 void require_memory(const Workload& workload, std::int64_t free_bytes) {
   if (workload.pytorch) return;
   const WorkloadPrograms programs(workload);

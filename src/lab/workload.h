@@ -10,6 +10,7 @@
 #include "core/config.h"
 #include "core/device.h"
 #include "core/program.h"
+#include "profiler/data_parallel_account.h"
 #include "train/step.h"
 
 namespace barestep {
@@ -75,6 +76,9 @@ struct DeviceMemory {
 
 /// By device for mlp_single and mlp_dp; for mlp_ddp only that of the first rank.
 std::vector<DeviceMemory> planned_memory(const Workload& workload);
+
+/// What a step moves between the devices of mlp_dp.
+Traffic traffic_of(const Workload& workload);
 
 /// Throws Error(kMemory), with a size that fits, if the workload needs more than `free_bytes`: of
 /// the machine's memory, shared by all ranks and devices on the CPU, or of its fullest GPU's. A run

@@ -216,13 +216,14 @@ TEST_F(MlpLab, MeasuresNothingForABlankSheet) {
 
 TEST_F(MlpLab, FillsInATeachersOwnSheet) {
   const std::string text =
-      "# Mine\n\n{{warmup.counts}}\n\n| A |\n| --- |\n| {{warmup.from-start.batch}} |\n\n"
+      "# Mine\n\nAs run: {{warmup.from-start.starts}} x {{warmup.from-start.steps}}\n\n| A |\n| "
+      "--- |\n| {{warmup.from-start.batch}} |\n\n"
       "> {{simulated.warmup.from-start.model}}\n";
   const std::string own = file("mine.md", text).string();
   const ProcessResult result = run({"sheet", own, "--quick", "--starts", "1", "--device", "cpu",
                                     "--card", card(), "--key", "--machine", "t4"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("# Mine\n\nAs it was run: 1 start of 20 steps each; "));
+  EXPECT_THAT(result.out, HasSubstr("# Mine\n\nAs run: 1 x 20\n"));
   EXPECT_THAT(result.out, HasSubstr("| A |\n| --- |\n| 64 |\n\n> 8192 x 6\n"));
   EXPECT_THAT(result.out, testing::EndsWith("Sheet: lab-results/mine-key.md\n"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "lab-results/mine-key.html"));
@@ -230,6 +231,25 @@ TEST_F(MlpLab, FillsInATeachersOwnSheet) {
   EXPECT_EQ(again.exit_code, 78);
   EXPECT_THAT(again.err, HasSubstr("mlp_lab sheet reads this file, which would be lost"));
   EXPECT_THAT(run({"sheet", "--names"}).out, HasSubstr("\n  gpu0-bottleneck.load  "));
+}
+
+TEST_F(MlpLab, IsInstalledWithItsSheetsAndCards) {
+  const std::string there = (folder() / "installed").string();
+  const ProcessResult installed =
+      run_process({CMAKE, "--install", BARESTEP_BUILD, "--prefix", there});
+  ASSERT_EQ(installed.exit_code, 0) << installed.err;
+  const std::filesystem::path sheets = folder() / "installed/share/barestep/sheets";
+  ASSERT_TRUE(std::filesystem::exists(sheets / "practical3.md"));
+  write_file(sheets / "mine.md", "# Mine {{simulated.splits.devices-2.split}}\n");
+  const auto run_there = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), there + "/bin/mlp_lab");
+    return run_process(arguments, {.working_directory = folder()});
+  };
+  EXPECT_THAT(run_there({"sheet", "mine"}).out, HasSubstr("# Mine 32/32\n"))
+      << "a sheet that only this folder has";
+  std::filesystem::rename(sheets.parent_path() / "cards/t4.json",
+                          sheets.parent_path() / "cards/own.json");
+  EXPECT_EQ(run_there({"predict", "--machine", "own", "--ranks", "1"}).exit_code, 0);
 }
 
 TEST_F(MlpLab, PrintsASheetToOnePdf) {

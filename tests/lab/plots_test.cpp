@@ -5,12 +5,14 @@
 
 #include "lab/made_up.h"
 #include "lab/simulator.h"
+#include "lab/svg.h"
 
 namespace barestep {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 MachineCard round_card() {
@@ -52,6 +54,41 @@ TEST(Roofline, SentenceTurnsRoundWithTheLongestOp) {
               HasSubstr("gemm does 28.4 flops a byte, so arithmetic bounds it (calculated)"));
   EXPECT_THAT(sentences({{"adam", "optimizer", -1, 0.1}, {"gemm", "forward", 0, 0.01}}),
               HasSubstr("adam does 0.5 flops a byte, so memory bounds it (calculated)"));
+}
+
+/// The first plot of an experiment whose cases have so many cores.
+Plot plot_with_cores(const std::string& name, int cores) {
+  Setting setting = made_up_setting();
+  setting.units = cores;
+  const Experiment& experiment = experiment_of(name);
+  return experiment
+      .conclude(made_up(experiment, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; }))
+      .plots.front();
+}
+
+TEST(Plots, HaveHollowPointsBeyondTheCores) {
+  for (const char* name :
+       {"strong-scaling", "weak-scaling", "amdahl", "batch-scaling", "delay", "bucket-size"}) {
+    EXPECT_THAT(svg_of(plot_with_cores(name, 1)), HasSubstr(">hollow: beyond the cores<")) << name;
+    EXPECT_THAT(svg_of(plot_with_cores(name, 4)), Not(HasSubstr("beyond the cores"))) << name;
+  }
+  // Bars say it in their names.
+  EXPECT_THAT(svg_of(plot_with_cores("comm-vs-compute", 2)),
+              HasSubstr(">1024 x 2, 4, beyond the cores<"));
+}
+
+TEST(Plots, OfASlowRankHaveABarForEachRank) {
+  const Findings found = concluded("imbalance", [](const Case&) {
+    MadeUpStep step{.step_s = 0.1, .phase_s = {{"forward", 0.1}}};
+    step.other_ranks = {{.step_s = 0.1, .phase_s = {{"forward", 0.02}, {"reduce", 0.08}}}};
+    return step;
+  });
+  const Plot& plot = found.plots.front();
+  EXPECT_THAT(plot.categories, ElementsAre("balanced: rank 0", "balanced: rank 1",
+                                           "rank 0 slow: rank 0", "rank 0 slow: rank 1"));
+  ASSERT_EQ(plot.series.back().name, "exposed communication");
+  EXPECT_EQ(plot.series.back().points[2].y, 0);
+  EXPECT_NEAR(plot.series.back().points[3].y, 80, 1);
 }
 
 TEST(Timeline, ShowsEachBucketBehindWhatItWaitsFor) {

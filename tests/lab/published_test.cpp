@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -76,6 +77,26 @@ TEST(PublishedNumbers, ThatNeedAnAssumptionSayWhich) {
         << each.what;
   }
   EXPECT_EQ(rows, 5);
+}
+
+TEST(PublishedNumbers, AreAllInTheFileAndAllCompared) {
+  std::set<std::string> compared = {zero_recipe_sum().what}, published;
+  for (const PublishedNumber& each : exact_numbers()) compared.insert(each.what);
+  for (const PublishedNumber& each : cited_numbers()) compared.insert(each.what);
+  for (const PublishedNumber& each : read_published(BARESTEP_PUBLISHED)) {
+    published.insert(each.what);
+  }
+  EXPECT_EQ(compared, published);
+}
+
+class PublishedFile : public TempDirTest {};
+
+TEST_F(PublishedFile, IsRefusedWhereItHasNoFigure) {
+  const auto read = [&](const std::string& text) { read_published(file("own.json", text)); };
+  expect_error(ExitCode::kBadData, "own.json': https://a.rows is 3, not a string; see ",
+               [&] { read(R"({"https://a": {"rows": 3}})"); });
+  EXPECT_EQ(read_published(file("own.json", R"({"https://a": {"rows": "3"}})")).at(0).address,
+            "https://a");
 }
 
 TEST(PublishedNumbers, OfOtherHardwareAreCitedBesideSimulatedOnes) {

@@ -10,6 +10,7 @@
 #include "lab/made_up.h"
 #include "lab/page.h"
 #include "lab/run_workload.h"
+#include "lab/sheets.h"
 #include "lab/simulator.h"
 #include "lab/svg.h"
 #include "support/pattern.h"
@@ -248,6 +249,8 @@ std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
   return pages;
 }
 
+constexpr double kA4Points = 595.3, kMarginPoints = 12 / 25.4 * 72;
+
 TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   if (find_on_path("pdftotext").empty()) GTEST_SKIP() << "no pdftotext (Debian: poppler-utils)";
   const Report report = whole_report();
@@ -255,7 +258,6 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   browse(html_of(report), {"--no-pdf-header-footer", "--print-to-pdf=" + pdf.string()});
   const std::vector<PrintedPage> pages = printed_pages(pdf);
   ASSERT_GT(pages.size(), report.sections.size() / 3);
-  constexpr double kA4Points = 595.3, kMarginPoints = 12 / 25.4 * 72;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     EXPECT_LE(pages[i].right, kA4Points - kMarginPoints + 1) << "page " << i + 1;
     // A word is about 1.17 times as high as its font, and the smallest text of a plot 11/12 of it.
@@ -305,13 +307,13 @@ frame.onload = () => {
          "frame.srcdoc = " + json(page).dump() + ";</script>";
 }
 
-TEST_F(ReportInBrowser, FitsADesktopAndAPhone) {
-  std::string html = html_of(whole_report());
-  // A string of JSON ends the script at the end tag of another one.
-  for (std::size_t at = html.find("</"); at != std::string::npos; at = html.find("</", at)) {
-    html.replace(at, 2, "\x01");
-  }
-  const auto seen = [&](int width) {
+class PageInBrowser : public ReportInBrowser {
+ protected:
+  Fits seen(std::string html, int width) {
+    // A string of JSON ends the script at the end tag of another one.
+    for (std::size_t at = html.find("</"); at != std::string::npos; at = html.find("</", at)) {
+      html.replace(at, 2, "\x01");
+    }
     std::string page = framed(html, width);
     for (std::size_t at = page.find("\\u0001"); at != std::string::npos;
          at = page.find("\\u0001", at)) {
@@ -320,18 +322,58 @@ TEST_F(ReportInBrowser, FitsADesktopAndAPhone) {
     const ChildResult result =
         browse(page, {"--dump-dom", "--window-size=1400,900", "--virtual-time-budget=20000"});
     const auto found =
-        first_match(result.out, "<title>page ([0-9.]+) tables ([0-9]+) least ([0-9.]+)</title>");
+        first_match(result.out, "<title>page ([0-9.]+) tables ([0-9]+) least ([0-9.e]+)</title>");
     EXPECT_FALSE(found.empty()) << result.err;
     return found.empty() ? Fits{}
                          : Fits{std::stod(found[1]), std::stod(found[2]), std::stod(found[3])};
-  };
-  const Fits desktop = seen(1280);
-  EXPECT_LE(desktop.page, 1280);
-  EXPECT_EQ(desktop.tables, 0) << "every column is seen";
-  const Fits phone = seen(390);
-  EXPECT_LE(phone.page, 390) << "tables and plots scroll, not the page";
-  EXPECT_GT(phone.tables, 0);
-  EXPECT_GE(phone.least_px, 9);
+  }
+
+  /// Also checks that every column is seen on a desktop, and that on a phone not the page but
+  /// tables and plots scroll.
+  Fits on_phone(const std::string& html) {
+    const Fits desktop = seen(html, 1280);
+    EXPECT_LE(desktop.page, 1280);
+    EXPECT_EQ(desktop.tables, 0);
+    const Fits phone = seen(html, 390);
+    EXPECT_LE(phone.page, 390);
+    EXPECT_GT(phone.tables, 0);
+    return phone;
+  }
+};
+
+TEST_F(PageInBrowser, OfAReportFitsADesktopAndAPhone) {
+  EXPECT_GE(on_phone(html_of(whole_report())).least_px, 9) << "text of plots";
+}
+
+/// A sheet's key, filled in.
+std::string page_of_sheet(const std::string& name) {
+  const Report report = whole_report();
+  const SheetRuns runs(report, load_card("h200-nvlink"));
+  const Sheet sheet = load_sheet(name);
+  return sheet_page(sheet, markdown_of(sheet, runs, SheetCopy::kKey));
+}
+
+TEST_F(PageInBrowser, OfASheetFitsADesktopAndAPhone) {
+  for (const std::string& name : sheet_names()) {
+    SCOPED_TRACE(name);
+    on_phone(page_of_sheet(name));
+  }
+}
+
+TEST_F(PageInBrowser, OfASheetFitsA4) {
+  if (find_on_path("pdftotext").empty()) GTEST_SKIP() << "no pdftotext (Debian: poppler-utils)";
+  const std::filesystem::path pdf = folder() / "sheet.pdf";
+  for (const std::string& name : sheet_names()) {
+    SCOPED_TRACE(name);
+    const std::string page = page_of_sheet(name);
+    browse(page, {"--no-pdf-header-footer", "--print-to-pdf=" + pdf.string()});
+    int last_columns = 0;
+    for (const PrintedPage& each : printed_pages(pdf)) {
+      EXPECT_LE(each.right, kA4Points - kMarginPoints + 1);
+      last_columns += static_cast<int>(std::ranges::count(each.words, "Simulated:"));
+    }
+    EXPECT_EQ(last_columns, count_of(page, "<th>Simulated:"));
+  }
 }
 
 TEST_F(ReportInBrowser, IsSeenToComplain) {
@@ -372,7 +414,7 @@ TEST(Svg, ShowsEveryPointWithItsErrorBar) {
                  {.name = "ideal",
                   .style = SeriesStyle::kDashed,
                   .points = {{1, 10, 10, 10}, {4, 2.5, 2.5, 2.5}}}}};
-  const std::string svg = svg_file_of(plot);
+  const std::string svg = svg_of(plot);
   EXPECT_EQ(unbalanced(svg), "");
   EXPECT_EQ(count_of(svg, "<circle"), 3);
   EXPECT_EQ(count_of(svg, "<polyline"), 2);
@@ -408,6 +450,24 @@ TEST(Svg, StacksBars) {
 
 Plot two_stacks(std::vector<PlotSeries> series) {
   return {.title = "account", .y_label = "ms", .categories = {"one", "two"}, .series = series};
+}
+
+class PlotOnPaper : public TempDirTest {};
+
+TEST_F(PlotOnPaper, HasItsColoursByWeasyPrintToo) {
+  const std::string weasyprint = find_on_path("weasyprint"), raster = find_on_path("pdftoppm");
+  if (weasyprint.empty() || raster.empty()) GTEST_SKIP() << "no WeasyPrint, or no poppler-utils";
+  const std::string page = html_page(
+      "", svg_of(two_stacks({{.name = "forward", .points = {plot_point(0, 30), plot_point(1, 1)}},
+                             {.name = "loss", .points = {plot_point(0, 9), plot_point(1, 9)}}})));
+  const std::string pdf = (folder() / "page.pdf").string();
+  const ChildResult printed = run_child({weasyprint, file("page.html", page).string(), pdf});
+  ASSERT_EQ(printed.exit_code, 0) << printed.err;
+  run_child({raster, "-r", "40", "-singlefile", pdf, (folder() / "page").string()});
+  const std::string pixels = read_file(folder() / "page.ppm");
+  for (const char* forward_and_loss : {"\x00\x72\xb2", "\x56\xb4\xe9"}) {
+    EXPECT_THAT(pixels, HasSubstr(std::string(forward_and_loss, 3)));
+  }
 }
 
 TEST(Svg, NamesThePartsOfAStackThatAreTooThinToBeSeen) {
@@ -449,7 +509,7 @@ TEST(Svg, DrawsDotsOnALogarithmicAxisAndBarsOnlyFromZero) {
 
 TEST(Svg, HasHollowPointsBeyondTheCores) {
   Plot plot{.series = {{.points = {plot_point(1, 1), plot_point(2, 2)}}}};
-  EXPECT_EQ(count_of(svg_of(plot), "hollow"), 0);
+  EXPECT_EQ(count_of(svg_of(plot), "hollow:"), 0);
   plot.series[0].points[1].is_hollow = true;
   const std::string svg = svg_of(plot);
   EXPECT_EQ(count_of(svg, "class=\"bs-hollow bs-c0\""), 1);
@@ -472,7 +532,7 @@ TEST(Svg, OfAThumbnailHasNoWords) {
       svg_of(two_stacks({{.name = "forward", .points = {plot_point(0, 30), plot_point(1, 10)}}}),
              PlotSize::kThumbnail);
   EXPECT_EQ(count_of(svg, "<text"), 0);
-  EXPECT_EQ(count_of(svg, "bs-f0"), 2);
+  EXPECT_EQ(count_of(svg, "class=\"bs-f0"), 2);
 }
 
 TEST(Html, BreaksNoLineBetweenANumberAndItsUnit) {

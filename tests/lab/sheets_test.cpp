@@ -159,7 +159,8 @@ TEST_P(EverySheet, ConcludesNothingFromAnInvalidSection) {
   Report report = made_up_report(experiments_of(sheet));
   for (ReportSection& section : report.sections) section.verdict = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
-  EXPECT_THAT(text, HasSubstr("INVALID. No conclusion: it was disturbed. *"));
+  EXPECT_THAT(text, HasSubstr("INVALID. No conclusion: it was disturbed.\n"));
+  EXPECT_THAT(text, HasSubstr(" is INVALID. *"));
   for (const ReportSection& section : report.sections) {
     for (const std::string& sentence : section.findings.sentences) {
       EXPECT_THAT(text, Not(HasSubstr(sentence)));
@@ -188,16 +189,23 @@ TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
   EXPECT_EQ(text_of("splits.devices-5.split"), "13/13/13/13/12");
   EXPECT_EQ(text_of("strong-scaling.ranks-4.speed-up"), "4.00x (3.98x to 4.01x)");
   EXPECT_EQ(text_of("strong-scaling.ranks-2.ran-on"), "2 cores");
+  EXPECT_EQ(text_of("simulated.comm-vs-compute.small-1.speed-up"), "1.00x");
   EXPECT_EQ(text_of("batch-sweep.batch-64.seconds"), "0.1000 (0.09976 to 0.1003)");
   EXPECT_EQ(text_of("comm-vs-compute.large-2.model"), "2048 x 8");
   EXPECT_EQ(text_of("simulated.comm-vs-compute.large-2.model"), "8192 x 8");
-  EXPECT_EQ(text_of("comm-vs-compute.models"),
-            "Small is 1024 x 2, as on the sheet; large is 2048 x 8 in place of the sheet's 8192 x "
-            "8.");
-  EXPECT_THAT(text_of("warmup.counts"),
-              HasSubstr("9 starts of 30 steps each; the first 5 of each are warm-up, and 225 steps "
-                        "are measured."));
-  EXPECT_THAT(text_of("delay.batch"), HasSubstr("a batch of 512"));
+  EXPECT_EQ(text_of("warmup.from-start.starts") + " " + text_of("warmup.from-start.steps") + " " +
+                text_of("warmup.from-start.warmup") + " " + text_of("warmup.from-start.steady"),
+            "9 30 5 225");
+  EXPECT_EQ(text_of("amdahl.ranks-1.batch"), "512");
+}
+
+TEST(SheetNames, StandForThePartsOfAStep) {
+  EXPECT_EQ(text_of("strong-scaling.ranks-1.passes"), "51.0 ms");
+  EXPECT_EQ(text_of("strong-scaling.ranks-1.optimizer"), "10.0 ms");
+  EXPECT_EQ(text_of("strong-scaling.ranks-1.optimizer-share"), "10.0 %");
+  EXPECT_THAT(text_of("gpu0-bottleneck.devices-2.alone"), HasSubstr("42.0 %"))
+      << "loss, update and exchange are 21 of 50 ms";
+  EXPECT_EQ(text_of("imbalance.balanced.total").substr(0, 6), "1.50 s");
 }
 
 // The card sums 256 MiB and 4 MiB over two GPUs in 786 and 36.2 us. By a calculation apart from the
@@ -229,10 +237,13 @@ TEST(SheetNames, AreKnownOrNear) {
   EXPECT_FALSE(sheet_name("strong-scaling").has_value());
   EXPECT_FALSE(sheet_name("strong-scaling.ranks-3.time").has_value());
   EXPECT_FALSE(sheet_name("simulated.strong-scaling.ranks-2.p95").has_value());
+  EXPECT_TRUE(sheet_name("strong_scaling.table").has_value());
   EXPECT_EQ(nearest_sheet_name("strong-scaling.ranks-2.tim"), "strong-scaling.ranks-2.time");
   EXPECT_EQ(nearest_sheet_name("gpu0-bottleneck.lod"), "gpu0-bottleneck.load");
   EXPECT_EQ(nearest_sheet_name("nothing like it"), "");
   const std::string all = sheet_names_text();
+  EXPECT_THAT(all, HasSubstr("\n  imbalance.answer  "));
+  EXPECT_THAT(all, HasSubstr("Rank 0 pauses 20 ms before backward: who waits for whom?\n"));
   for (const SheetName& each : sheet_answers()) {
     EXPECT_THAT(all, HasSubstr("\n  " + each.name + "  "));
     EXPECT_TRUE(sheet_name(each.name).has_value());
@@ -361,14 +372,14 @@ std::vector<OppositeAnswers> opposite_answers() {
        "aten::relu computes less than either"},
       {"data-parallel.proportion", on_ranks(0.1, 0.05), "Yes, within a tenth: 2.00x",
        on_ranks(0.1, 0.11), "No: 0.91x"},
-      {"data-parallel.limitation", loaded(60, 20, 0, 50), "the exchange is 50.0 %",
-       loaded(60, 20, 0, 5), "the exchange is 5.0 %"},
       {"gpu0-bottleneck.load", loaded(60, 20, 0, 0), "Yes: it is busy for 60.0 ms",
        loaded(20, 40, 0, 0), "No: it is busy for 20.0 ms"},
-      {"gpu0-bottleneck.equal", loaded(60, 20, 0, 0), "No: device 0, 1, ... compute during 60.0 %",
+      {"gpu0-bottleneck.equal", loaded(60, 20, 0, 0), "No: they compute during 60.0 %",
        loaded(40, 40, 0, 0), "Yes, within a tenth"},
-      {"gpu0-bottleneck.where", loaded(60, 20, 30, 10), "At the update on device 0: 30.0 %",
-       loaded(60, 20, 10, 30), "At the exchange of parameters, rows and gradients on device 0"},
+      {"gpu0-bottleneck.where", loaded(60, 20, 30, 10), "At device 0: it computes for 60.0 ms",
+       loaded(20, 60, 30, 10), "Not in what device 0 computes: it computes for 20.0 ms"},
+      {"gpu0-bottleneck.where", loaded(60, 20, 30, 10), "only it does is the update: 30.0 %",
+       loaded(60, 20, 10, 30), "only it does is the exchange of parameters, rows and gradients"},
       {"strong-scaling.linear", on_ranks(0.1, 0.025), "Yes, within a tenth: 4 ranks reach 4.00x",
        on_ranks(0.1, 0.2), "No: 4 ranks reach 0.50x"},
       {"dp-vs-ddp.acceptable", with_ddp(0.2), "Here, for one: DDP takes 2.00x", with_ddp(0.05),
@@ -392,14 +403,38 @@ TEST(SheetAnswers, TurnRoundWithTheMeasurements) {
   }
 }
 
-// 6 x (1024 x 1024 + 1024) parameters to 3 devices and as many gradients back, 72.07 MiB; 48 rows
-// of outputs in, 0.19 MiB, and of inputs and their outputs' gradients out, 0.38 MiB.
+// The ratio of two times in a table, wherever it is shown.
+TEST(SheetAnswers, HaveTheSpeedUpsOfTheTables) {
+  std::size_t calls = 0;
+  const auto uneven = [&](const Case& what) {
+    MadeUpStep step = paused(0.1, 0.06, 1)(what);
+    step.noise = 0.01 * static_cast<double>(++calls % 7);
+    return step;
+  };
+  for (const auto& [experiment, name] :
+       {std::pair{"delay", "delay.amdahl"}, {"batch-scaling", "batch-scaling.improves"}}) {
+    const std::string table = text_of(std::string(experiment) + ".table", uneven);
+    calls = 0;
+    const auto shown = all_matches(text_of(name, uneven), "[0-9.]+x [(][0-9.]+x to [0-9.]+x[)]");
+    EXPECT_EQ(shown.size(), 2U);
+    for (const auto& found : shown) {
+      EXPECT_THAT(table, HasSubstr(" " + found[0] + " |")) << name;
+    }
+    calls = 0;
+  }
+}
+
+// 6 x (1024 x 1024 + 1024) parameters to device 1 and as many gradients back, 24.02 MiB; 32 rows of
+// outputs in, 0.13 MiB, and of inputs and their outputs' gradients out, 0.25 MiB.
 TEST(SheetAnswers, HaveTheBytesThatMlpDpPrints) {
   const std::string table = text_of("gpu0-bottleneck.devices", loaded(60, 20, 0, 0));
   EXPECT_THAT(
       table,
-      HasSubstr("| 0 | 16 | 60.0 ms (59.9 ms to 60.2 ms) | 60.0 % | 72.26 MiB | 72.45 MiB |"));
-  EXPECT_THAT(table, HasSubstr("| 3 | 16 | 20.0 ms"));
+      HasSubstr("| 0 | 32 | 60.0 ms (59.9 ms to 60.2 ms) | 60.0 % | 24.15 MiB | 24.27 MiB |"));
+  EXPECT_THAT(table, HasSubstr("| 1 | 32 | 20.0 ms"));
+  EXPECT_EQ(text_of("gpu0-bottleneck.devices-2.through-0"), "48.42 MiB");
+  EXPECT_EQ(text_of("gpu0-bottleneck.devices-2.moved"), "48.42 MiB");
+  EXPECT_EQ(text_of("strong-scaling.ranks-2.moved"), "-") << "only DataParallel has a device 0";
 }
 
 TEST(SheetAnswers, KeepTheProfiledRegionToForwardLossAndBackward) {
@@ -425,17 +460,57 @@ TEST_F(OwnSheet, MayAskForAnyNameAndHasPlots) {
 }
 
 TEST_F(OwnSheet, SaysAThingOnceInAParagraph) {
-  const std::string name = "{{splits.how}}";
+  const std::string name = "{{splits.fact}}";
   const std::string text = filled(own(name + " " + name + "\n\n" + name + "\n"));
-  EXPECT_EQ(all_matches(text, "In one piece of ceil").size(), 2U);
+  EXPECT_EQ(all_matches(text, "Not every number divides").size(), 2U);
+}
+
+TEST_F(OwnSheet, HasAReasonInPlaceOfASentenceWithAFigureOfAnInvalidExperiment) {
+  const Sheet sheet = own(
+      "A step takes {{warmup.from-start.time}}. *t.* It has {{warmup.from-start.batch}} "
+      "samples.\n\n"
+      "| t |\n| --- |\n| {{warmup.from-start.time}} |\n\n"
+      "Four ranks took {{strong-scaling.ranks-4.time}}; two {{strong-scaling.ranks-2.time}}.\n");
+  Report report = made_up_report(experiments_of(sheet));
+  std::vector<Measurement>& ranks = report.sections.back().results.cases;
+  std::erase_if(ranks, [](const Measurement& each) { return each.what().key == "ranks-4"; });
+  report.sections.front().verdict = "INVALID: it was disturbed";
+  const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
+  EXPECT_THAT(text, testing::StartsWith("No conclusion: warmup is INVALID. *t.* It has 64 "
+                                        "samples.\n\n| t |\n| --- |\n| 100 ms"));
+  EXPECT_THAT(text, testing::EndsWith("\n\nThis was not run.\n\n"));
+  const Sheet four = own("On GPUs {{simulated.strong-scaling.ranks-4.speed-up}}.\n");
+  EXPECT_EQ(markdown_of(four, SheetRuns(report, load_card("t4")), SheetCopy::kFilled),
+            "These GPUs have no such figure.\n\n");
+}
+
+TEST_F(OwnSheet, EndsAParagraphWhereItsLastSentenceIsSaidAlready) {
+  Report report = made_up_report({&experiment_of("warmup")});
+  report.sections.front().verdict = "INVALID: it was disturbed";
+  const Sheet sheet = own("{{warmup.answer}}\n*t.* {{warmup.answer-2}}\n\n> Look.\n> There.\n");
+  EXPECT_EQ(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kKey),
+            "No conclusion: warmup is INVALID. *t.*\n\n> Look.\n> There.\n\n");
+}
+
+TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
+  const Sheet sheet =
+      own("# A: {{warmup.from-start.model}} for more\n\nRun {{warmup.from-start.command}}.\n\n"
+          "{{warmup.table}}\n\n**Is it?**\n\n3 of 10, without a name. *3.*\n\nThe end.\n");
+  const std::string line = "\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\n\n";
+  EXPECT_EQ(blank_copy_of(sheet), "# A\n\n" + line + "**Is it?**\n\n" + line + "The end.\n\n");
 }
 
 TEST_F(OwnSheet, IsRefusedWithTheLineOfAnUnknownName) {
   expect_error(
       ExitCode::kBadData,
-      "name 'splits.hwo': own.md, line 3, has a name that stands for nothing; did you mean "
-      "'splits.how'? mlp_lab sheet --names lists all",
-      [&] { own("# Mine\n\n{{splits.hwo}}\n"); });
+      "name 'splits.fcat': own.md, line 3, has a name that stands for nothing; did you mean "
+      "'splits.fact'? mlp_lab sheet --names lists all",
+      [&] { own("# Mine\n\n{{splits.fcat}}\n"); });
+}
+
+TEST(MarkdownPage, KeepsAQuestionOnThePageOfItsAnswer) {
+  EXPECT_EQ(html_of_markdown("**Is it?**\n"), "<p class=\"title\"><strong>Is it?</strong>\n</p>\n");
+  EXPECT_THAT(html_page("", ""), HasSubstr(".title{break-after:avoid}"));
 }
 
 TEST(MarkdownPage, HasTheHtmlOfEachPart) {

@@ -233,6 +233,7 @@ Findings conclude_batch_scaling(const Results& results) {
     of_one.points.push_back(plot_point(batch, one.samples_per_s()));
     of_several.points.push_back(plot_point(batch, two.samples_per_s()));
     measured.points.push_back(plot_point(batch, gains[i].speed()));
+    measured.points.back().is_hollow = of_several.points.back().is_hollow = two.what().beyond_cores;
     even.points.push_back(plot_point(batch, 1));
   }
   return {

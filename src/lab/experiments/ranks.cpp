@@ -90,6 +90,7 @@ Findings conclude_delay(const Results& results) {
                           time_text(results.at(gain.b).mean_s()), factor_text(gain.speed()),
                           factor_text(medians.front() - medians.back())});
     measured.points.push_back(plot_point(delay_ms, gain.speed()));
+    measured.points.back().is_hollow = results.at(gain.b).what().beyond_cores;
     findings.comparisons.push_back(gain);
   }
   adjust_together(findings.comparisons);
@@ -264,6 +265,7 @@ Findings conclude_bucket_size(const Results& results) {
     const double mib = std::stod(mib_of(each));
     times.points.push_back(plot_point(mib, each.mean_s(), 1e3));
     exposed.points.push_back(plot_point(mib, 1e3 * each.phase_s("reduce")));
+    times.points.back().is_hollow = exposed.points.back().is_hollow = each.what().beyond_cores;
     keys.push_back(each.what().key);
     names.push_back(mib_of(each) + " MiB");
   }

@@ -140,7 +140,10 @@ Plot bars_plot(const std::vector<AccountBar>& bars) {
 
 Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels) {
   std::vector<AccountBar> bars;
-  for (std::size_t i = 0; i < cases.size(); ++i) bars.push_back({&cases[i], 0, labels.at(i)});
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const bool is_beyond = cases[i].what().beyond_cores;
+    bars.push_back({&cases[i], 0, labels.at(i) + (is_beyond ? ", beyond the cores" : "")});
+  }
   return bars_plot(bars);
 }
 
