@@ -121,6 +121,14 @@ print(next(p for r in nvidia.__path__ for p in glob.glob(r + "/cu1[0-9]")))' 2>/
   export CMAKE_LIBRARY_PATH=$wheels/lib:${CMAKE_LIBRARY_PATH:-}
 }
 
+# Adds the NCCL of the Python packages, which CMake does not find, to the options.
+find_nccl() {
+  local wheel
+  wheel=$("$python" -c 'import nvidia.nccl as m; print(list(m.__path__)[0])' 2>/dev/null) || return 0
+  if [ ! -f "$wheel/include/nccl.h" ]; then return 0; fi
+  options+=("-DBARESTEP_nccl_INCLUDE=$wheel/include" "-DBARESTEP_nccl_LIBRARY=$wheel/lib/libnccl.so.2")
+}
+
 # built <target...>: configures if that is still needed, and builds.
 built() {
   local options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBARESTEP_LINT=OFF -DBARESTEP_TEST_TIMEOUT=60)
@@ -129,6 +137,7 @@ built() {
       options+=(-DBARESTEP_CUDA=AUTO -DCMAKE_CUDA_ARCHITECTURES=90)
     else
       options+=(-DBARESTEP_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=$architecture")
+      find_nccl
     fi
     cmake -S "$root" -B "$build" "${options[@]}" 2>&1 | tee "$work/configure" >&2
     if [ "${PIPESTATUS[0]}" != 0 ]; then return 1; fi

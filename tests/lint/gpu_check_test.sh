@@ -89,6 +89,8 @@ logged() {
 # Everything is installed and succeeds, except for PyTorch. cuBLAS is that of the Python packages.
 mkdir -p "$work/site/nvidia/cu13/include"
 touch "$work/site/nvidia/cu13/include/cublasLt.h"
+mkdir -p "$work/site/nvidia/nccl/include"
+touch "$work/site/nvidia/nccl/include/nccl.h"
 tool nvcc <<<'exit 0'
 tool cmake <<'END'
 echo "configured with $*"
@@ -179,6 +181,7 @@ check 0 'state == {"build": "passed", "train": "passed", "test": "passed", "step
 printed '8192 fp32 4.000 ms (91 % of floor, fused beside backward, graph); 0 of 2 did not run'
 printed 'copy 4300 GB/s, Adam 93.5 % of it, step fp32 4.5000 ms'
 logged -DBARESTEP_TEST_TIMEOUT=60
+logged "-DBARESTEP_nccl_LIBRARY=$work/site/nvidia/nccl/lib/libnccl.so.2"
 if [ -f "$work/too_many" ]; then echo "more than three sanitizers at a time"; failures=$((failures + 1)); fi
 if [ "$(ls "$work/out" | wc -l)" != 2 ]; then ls "$work/out"; failures=$((failures + 1)); fi
 
