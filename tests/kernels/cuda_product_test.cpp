@@ -110,6 +110,23 @@ TEST_F(ProductOnFake, RefusesAShapeNoAlgorithmIsFor) {
                [&] { device->prepare(op); });
 }
 
+/// The bias of 16-bit numbers is added before they are rounded, so it has no kernel of its own.
+TEST_F(ProductOnFake, RefusesAShapeOf16BitsNoAlgorithmIsForByName) {
+  Memory narrow;
+  const Gemm gemm{.c = narrow.add(4, 6, DType::kBF16),
+                  .a = narrow.add(4, 257, DType::kBF16),
+                  .b = narrow.add(6, 257, DType::kBF16),
+                  .transpose_b = true,
+                  .bias = narrow.add(1, 6, DType::kBF16)};
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  expect_error(ExitCode::kConfiguration, "product '4x6x257 NT", [&] { device->prepare(gemm); });
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  expect_error(ExitCode::kConfiguration,
+               "cuBLASLt has no algorithm for 16-bit numbers of this shape; use widths that are "
+               "multiples of 8, or --precision fp32 or tf32",
+               [&] { device->prepare(gemm); });
+}
+
 TEST_F(ProductOnFake, RefusesAStreamWithoutWorkspace) {
   restart({.fastest_algorithm = 2}, {.device = "cuda", .autotune = choices()});
   device->prepare(op);  // an algorithm that needs workspace

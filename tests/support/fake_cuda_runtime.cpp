@@ -88,6 +88,7 @@ void reset(const Machine& machine) {
   }
   state() = State{};
   state().machine = machine;
+  host_cuda::machine() = {.code_architecture = machine.code_architecture};
 }
 
 void fail(std::string_view function, int nth, int status) {
@@ -117,6 +118,18 @@ int replayed() {
   return state().replayed;
 }
 
+int event_nodes() {
+  return state().event_nodes;
+}
+
+std::vector<int> priorities_replayed() {
+  return state().priorities_replayed;
+}
+
+std::int64_t tensor_products() {
+  return host_cuda::machine().tensor_products;
+}
+
 int launched_ahead() {
   return state().launched_ahead;
 }
@@ -144,6 +157,7 @@ cudaError_t failed(cudaError_t status) {
 cudaError_t submit(cudaStream_t stream, Work work) {
   if (stream != nullptr) stream->ends_with_kernel = false;
   if (capture_of(stream) != nullptr) {
+    work.priority = stream->priority;
     stream->capture->nodes.push_back(std::move(work));
     ++stream->clock[stream];
     return cudaSuccess;

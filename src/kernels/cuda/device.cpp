@@ -23,9 +23,10 @@ namespace barestep {
 namespace {
 
 constexpr std::align_val_t kPageableAlignment{256};
-// Compute capabilities.
-constexpr int kFirstWithTf32 = 8;
-constexpr int kFirstWithLaunchesAhead = 9;
+constexpr int kFirstWithTf32 = 8;  // of the compute capabilities
+/// Of the code that runs here, which may be older than the GPU: only newer code waits for the
+/// kernel before it.
+constexpr int kFirstWithLaunchesAhead = 90;
 
 cudaDeviceProp properties_of(CudaContext& context) {
   cudaDeviceProp properties{};
@@ -69,10 +70,10 @@ class CudaDevice final : public Device {
                          .threads_per_multiprocessor =
                              attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
             .block_shared_bytes = attribute_of(context_, cudaDevAttrMaxSharedMemoryPerBlockOptin),
-            .tf32 = config.precision == Precision::kTf32 &&
-                    attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
-        launches_ahead_(attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >=
-                        kFirstWithLaunchesAhead),
+            .tensor_cores =
+                config.precision != Precision::kFp32 &&
+                attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
+        launches_ahead_(kernel_architecture() >= kFirstWithLaunchesAhead),
         product_(context_, model_, config),
         int8_product_(context_) {
     run_first_kernel();
@@ -267,7 +268,10 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {
   context_.check();
   context_.require(status, "cudaStreamEndCapture");
   cudaGraphExec_t exec = nullptr;
-  context_.require(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate");
+  // Else all nodes would have the priority of the stream that the graph is launched on.
+  context_.require(
+      cudaGraphInstantiate(&exec, graph.get(), cudaGraphInstantiateFlagUseNodePriority),
+      "cudaGraphInstantiate");
   return std::make_unique<CudaDeviceGraph>(OwnedGraphExec(exec));
 }
 

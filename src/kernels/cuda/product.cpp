@@ -273,6 +273,14 @@ void CudaProduct::prepare(const Gemm& op) {
     plan = new_plan(shape, false);
     found = find(plan);
   }
+  if (!found && shape.type_of_c != DType::kF32 && shape.bias) {
+    // A bias that is added to rounded sums would give other numbers.
+    fail(ExitCode::kConfiguration,
+         {.what = "product",
+          .value = text_of(shape),
+          .why = "cuBLASLt has no algorithm for 16-bit numbers of this shape",
+          .remedy = "use widths that are multiples of 8, or --precision fp32 or tf32"});
+  }
   if (!found) {
     fail(ExitCode::kBug, {.what = "cublasLtMatmulAlgoGetHeuristic",
                           .value = text_of(shape),
