@@ -49,8 +49,7 @@ void StepMarks::add(const Program& program) {
   MarkedProgram& made = programs_.emplace_back();
   for (const Node& node : program.nodes()) made.is_input.push_back(node.phase == Phase::kData);
   made.by_runs = make_marks(program, RunDetail::kRuns);
-  if (profiler_ != nullptr && profiler_->measures_nodes())
-    made.by_nodes = make_marks(program, RunDetail::kNodes);
+  if (profiler_ != nullptr) made.by_nodes = make_marks(program, RunDetail::kNodes);
 }
 
 std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program, RunDetail detail) {

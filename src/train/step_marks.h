@@ -71,9 +71,6 @@ class StepProfiler {
  public:
   virtual ~StepProfiler() = default;
 
-  /// Whether detail_of() may return kNodes.
-  [[nodiscard]] virtual bool measures_nodes() const { return true; }
-
   /// How finely the training step `number` is measured. Called once for each step, in order, before
   /// any of its work is queued.
   virtual RunDetail detail_of(std::int64_t number) = 0;
@@ -153,7 +150,7 @@ class StepMarks final : public RecordSink {
   struct MarkedProgram {
     std::vector<char> is_input{};  // by node
     std::unique_ptr<Marked> by_runs{};
-    std::unique_ptr<Marked> by_nodes{};  // null unless nodes are requested
+    std::unique_ptr<Marked> by_nodes{};  // null without a profiler
   };
 
   [[nodiscard]] std::unique_ptr<Marked> make_marks(const Program& program, RunDetail detail);
