@@ -153,11 +153,12 @@ void CuptiRecords::correct_drift() {
   const std::int64_t drift_ns = now.offset_ns - clock_.offset_ns;
   if (std::abs(drift_ns) <= now.error_ns + clock_.error_ns) return;
   const double begin_s = static_cast<double>(clock_.host_ns) * 1e-9;
-  const double rate =
-      static_cast<double>(drift_ns) / static_cast<double>(now.host_ns - clock_.host_ns);
+  const auto ours_ns = static_cast<double>(now.host_ns - clock_.host_ns);
+  const double scale = ours_ns / (ours_ns - static_cast<double>(drift_ns));
+  const auto corrected = [&](double time_s) { return begin_s + scale * (time_s - begin_s); };
   for (GpuActivity& activity : reader_.activities()) {
-    activity.start_s += rate * (activity.start_s - begin_s);
-    activity.end_s += rate * (activity.end_s - begin_s);
+    activity.start_s = corrected(activity.start_s);
+    activity.end_s = corrected(activity.end_s);
   }
 }
 

@@ -1,6 +1,7 @@
 // Matrix products of the CUDA device on the fake runtime: the choice of the algorithm, and its
 // cache.
 #include <cublasLt.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/index.h"
@@ -221,6 +222,25 @@ TEST_F(TuningOnFake, TimesLargeProductsUnaskedAndFindsThemInTheCacheAfterwards) 
   restart({.lt_version = 130200, .fastest_algorithm = 1}, tuned);
   run(op, memory);
   EXPECT_EQ(fake_cuda::last_algorithm(), 1) << "another library has a cache of its own";
+}
+
+TEST_F(TuningOnFake, TimesOperandsInTheCacheIfEverythingFitsThere) {
+  const auto fills_of = [&](int cache_bytes) {
+    fake_cuda::Machine other = machine;
+    other.cache_bytes = cache_bytes;
+    restart(other, tuned);
+    const DeviceMemory of_the_step(*device, 1 << 17);
+    const int before = fake_cuda::calls("cudaMemsetAsync");
+    device->prepare(op);
+    return fake_cuda::calls("cudaMemsetAsync") - before;
+  };
+  const int cold = fills_of(1 << 16);
+  EXPECT_THAT(device->product_choices(), testing::Not(testing::HasSubstr("cached")));
+  const int warm = fills_of(1 << 18);
+  EXPECT_GE(cold, warm + 5) << "the cache is emptied before each run";
+  EXPECT_THAT(device->product_choices(), testing::HasSubstr("\"cached\": true"))
+      << "chosen anew, not taken from the cache's file";
+  EXPECT_EQ(fills_of(1 << 18), 0) << "now it is taken from there";
 }
 
 TEST_F(TuningOnFake, TimesNothingWhereItIsOff) {

@@ -23,6 +23,7 @@ struct Machine {
   int multiprocessors = 8;
   int threads_per_multiprocessor = 2048;
   std::int64_t memory_bytes = std::int64_t{1} << 30;
+  int cache_bytes = 1 << 16;
   bool fused_products = true;  // kernels with bias inside exist
   std::size_t lt_version = 130100;
   int fastest_algorithm = 0;     // index among those that cuBLASLt offers

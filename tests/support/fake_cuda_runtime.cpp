@@ -256,6 +256,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   FAKE_CALL();
   *properties = {};
   std::strcpy(properties->name, "Fake GPU");
+  properties->l2CacheSize = state().machine.cache_bytes;
   properties->pciDomainID = 1;
   properties->pciBusID = 0x17;
   properties->pciDeviceID = 0xa;
@@ -281,7 +282,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = 227 * 1024;
       break;
     case cudaDevAttrL2CacheSize:
-      *value = 1 << 16;
+      *value = state().machine.cache_bytes;
       break;
     default:
       return failed(cudaErrorInvalidValue);

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -100,7 +101,7 @@ class CudaDevice final : public Device {
   }
 
   void prepare(const DeviceOp& op) override {
-    if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm);
+    if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, fits_in_cache());
     if (const auto* gemm = std::get_if<QuantizedGemm>(&op)) int8_product_.prepare(*gemm);
   }
   [[nodiscard]] std::string product_choices() const override { return product_.choices(); }
@@ -121,6 +122,10 @@ class CudaDevice final : public Device {
 
  private:
   void run_first_kernel();
+  /// Whether everything allocated except workspace, which steps hardly use, fits in the L2 cache.
+  [[nodiscard]] bool fits_in_cache() const {
+    return device_bytes_ - workspace_bytes(DeviceKind::kCuda) <= properties_.l2CacheSize;
+  }
   void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream);
 
   // Const methods of the interface query the device too.
@@ -129,7 +134,9 @@ class CudaDevice final : public Device {
   cudaDeviceProp properties_;
   std::string model_;
   KernelTarget target_;
-  bool launches_ahead_;  // in graphs, kernels may be launched early
+  bool launches_ahead_;                             // in graphs, kernels may be launched early
+  std::map<std::byte*, std::int64_t> allocated_{};  // device memory and its sizes
+  std::int64_t device_bytes_ = 0;                   // their sum
   CudaProduct product_;
   CudaInt8Product int8_product_;
 };
@@ -182,6 +189,8 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
     context_.require(status, "cudaHostAlloc");
   } else {
     context_.require(cudaMalloc(&memory, size), "cudaMalloc", bytes);
+    allocated_[static_cast<std::byte*>(memory)] = bytes;
+    device_bytes_ += bytes;
     if (BARESTEP_POISON != 0) {
       context_.require(cudaMemset(memory, 0xFF, size), "cudaMemset");
       // Non-blocking streams do not wait for it.
@@ -194,6 +203,10 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
 
 void CudaDevice::release(std::byte* memory, MemoryKind kind) noexcept {
   if (kind == MemoryKind::kPageable) return ::operator delete(memory, kPageableAlignment);
+  if (const auto found = allocated_.find(memory); found != allocated_.end()) {
+    device_bytes_ -= found->second;
+    allocated_.erase(found);
+  }
   // Fails only after the device was lost, which has already been reported.
   static_cast<void>(kind == MemoryKind::kPinned ? cudaFreeHost(memory) : cudaFree(memory));
 }
