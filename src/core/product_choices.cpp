@@ -165,9 +165,8 @@ ProductShape shape_for_rows(const ProductShape& shape, std::int64_t rows) {
 
 std::string text_of(const ProductShape& shape) {
   const std::string type = shape.type == DType::kF32 ? "" : fmt::format(" {}", name_of(shape.type));
-  return fmt::format("{}x{}x{} {}{}{}{}{}", shape.m, shape.n, shape.k, transpose_text(shape), type,
-                     shape.bias ? " bias" : "", shape.relu ? " relu" : "",
-                     shape.cached ? " cached" : "");
+  return fmt::format("{}x{}x{} {}{}{}{}", shape.m, shape.n, shape.k, transpose_text(shape), type,
+                     shape.bias ? " bias" : "", shape.relu ? " relu" : "");
 }
 
 ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place, Keeper keeper)

@@ -39,7 +39,7 @@ ProductShape shape_of(const Gemm& op);
 /// product sums over rows, it is `shape` itself.
 ProductShape shape_for_rows(const ProductShape& shape, std::int64_t rows);
 
-/// "64x1024x784 NT bias relu": m x n x k and the shape's other properties.
+/// "64x1024x784 NT bias relu": m x n x k and the shape's other properties that a user chose.
 std::string text_of(const ProductShape& shape);
 
 /// The device and library for which choices are valid. Another version of the library may interpret

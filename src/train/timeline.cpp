@@ -43,10 +43,13 @@ RunPlan::RunPlan(const Program& program, RunDetail detail, bool in_graph)
       detail_(detail),
       in_graph_(in_graph),
       runs_of_node_(program.nodes().size()) {
+  const auto is_data = [](const Node& node) { return node.phase == Phase::kData; };
   std::set<NodeId> awaited;
   for (const Node& node : program.nodes()) {
     for (const Wait& wait : node.waits) {
-      if (takes_place(node, wait)) awaited.insert(wait.node);
+      // Input waits for a whole graph, not for a node of it.
+      const bool is_of_graph = in_graph && is_data(node) != is_data(program.node(wait.node));
+      if (takes_place(node, wait) && !is_of_graph) awaited.insert(wait.node);
     }
   }
   for (NodeId id = 0; id < program.size(); ++id) {

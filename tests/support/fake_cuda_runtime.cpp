@@ -88,7 +88,9 @@ void reset(const Machine& machine) {
   }
   state() = State{};
   state().machine = machine;
-  host_cuda::machine() = {.code_architecture = machine.code_architecture};
+  // A GPU does not run code that is newer than itself.
+  host_cuda::machine() = {.code_architecture =
+                              std::min(machine.code_architecture, 10 * machine.capability)};
 }
 
 void fail(std::string_view function, int nth, int status) {
