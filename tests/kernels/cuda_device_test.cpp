@@ -417,7 +417,7 @@ int launched_ahead_in(bool graph, Update update, bool fusion = true) {
 }
 
 // In each of two graphs: each layer's sum of rows after the gradient of its activation, unless they
-// are one kernel; or two of the three updates after another kernel. Between other kernels there are
+// are one kernel; or the second and third update after the one before. Between other kernels are
 // products and marks.
 TEST_F(OnFake, GraphsLaunchOurKernelsBeforeTheOneAheadOfThemHasEnded) {
   close();
