@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <random>
 #include <span>
 #include <sstream>
@@ -302,8 +303,15 @@ BenchStream::BenchStream(Device& device, std::int64_t bytes, std::string_view la
     stream_->set_workspace({workspace_, static_cast<std::size_t>(scratch)});
   }
   const std::vector<std::uint32_t> numbers = varied_numbers(std::min(bytes, kMostCopied) / 4);
-  for (std::int64_t first = 0; first < bytes; first += kMostCopied) {
-    device.copy(memory_ + first, numbers.data(), std::min(bytes - first, kMostCopied), *stream_);
+  std::int64_t filled = std::min(bytes, kMostCopied);
+  device.copy(memory_, numbers.data(), filled, *stream_);
+  std::deque<DeviceOp> copies;  // kept until they are done
+  while (filled < bytes) {
+    const std::int64_t more = std::min(filled, bytes - filled);
+    copies.emplace_back(Copy{.to = {0, filled, 1, more / 4}, .from = {0, 0, 1, more / 4}});
+    device.prepare(copies.back());
+    run(copies.back());
+    filled += more;
   }
   synchronize();
 }
