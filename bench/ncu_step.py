@@ -5,7 +5,8 @@ the bytes they moved through device memory, and the sums.
 The log is the output of (scripts/gpu_check.sh):
   ncu --csv --print-units base --log-file <log> --metrics \
     dram__bytes_read.sum,dram__bytes_write.sum,gpu__time_duration.sum <program>
-A step is everything between the last two launches of the Adam kernel, including the last one.
+A step is what the last launch of the loss's kernel ends, from the one before: with fused updates, Adam's
+kernel runs several times a step.
 """
 
 import csv
@@ -29,11 +30,11 @@ def kernels_of(path):
 
 
 def step_of(kernels):
-    updates = [i for i, kernel in enumerate(kernels) if "adam" in kernel["kernel"].lower()]
-    if len(updates) < 2:
-        sys.exit(f"ncu_step: error: kernels: {len(updates)} launches of adam, not two")
+    losses = [i for i, kernel in enumerate(kernels) if "loss" in kernel["kernel"].lower()]
+    if len(losses) < 2:
+        sys.exit(f"ncu_step: error: kernels: {len(losses)} launches of a loss, not two")
     rows = []
-    for kernel in kernels[updates[-2] + 1:updates[-1] + 1]:
+    for kernel in kernels[losses[-2] + 1:losses[-1] + 1]:
         rows.append({"kernel": kernel["kernel"][:100],
                      "us": (kernel["gpu__time_duration.sum"] or 0) / 1e3,
                      "read_bytes": kernel["dram__bytes_read.sum"] or 0,

@@ -1,33 +1,38 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh [--rehearse] [--seconds N] [build] [test] [sanitize] [steps] [pytorch]
-# [bench] [profile]: everything that needs a GPU, in stages that can run separately; without names,
-# all of them run.
+# scripts/gpu_check.sh [--rehearse] [--seconds N] [build] [train] [test] [steps] [bench] [profile]
+# [pytorch] [sanitize]: everything that needs a GPU, in stages that can run separately; without
+# names, all of them run. docs/gpu.md says which calls to make on a machine that is lent for minutes.
 #
 #   build     configures and builds for this GPU's architecture, in build/gpu
-#   test      ctest's labels gpu and unit
-#   sanitize  compute-sanitizer's four tools on small shapes
+#   train     a few steps: eager, as a graph, and as a graph that is profiled
+#   test      ctest's labels gpu and unit; a test that hangs is ended after 60 s
 #   steps     whole steps next to the floor of their ops: separate updates, fused and alongside backward, eager
 #             and as graphs, in fp32, tf32 and bf16
-#   pytorch   the same losses and random numbers as PyTorch, and the step times of both programs
 #   bench     copy bandwidth, ops compared with it, what cuBLASLt fuses, the speed and accuracy of the fused
 #             update's kernels and the cost of their order of accesses, chosen algorithms compared with timed ones
 #   profile   bytes per step and time per kernel by ncu, and nsys, if they are installed
+#   pytorch   the same losses and random numbers as PyTorch, and the step times of both programs
+#   sanitize  compute-sanitizer's four tools on small shapes
 #
 # Each stage has its own time limit, all together have --seconds (540), and a failed or skipped
-# stage does not stop the others. A table is printed last. Results go to one JSON file, next to a
-# log, in $OUT; if that is not set, in bench/results/<machine>/, or in build/logs/ if there is no
-# GPU. COMMIT names the commit on machines without git.
+# stage does not stop the others. A stage for which no time is left is "not run"; one that began too
+# late is "cut short" and keeps what it measured. A table is printed last. Results go to one JSON
+# file, complete at any time, next to a log that is written as things happen, in $OUT; if that is
+# not set, in bench/results/<machine>/, or in build/logs/ if there is no GPU. COMMIT names the
+# commit on machines without git.
 #
 # Without a GPU, every stage is skipped. With --rehearse, the stages that can run on the CPU do,
 # with small shapes, so this script can be tested where it is developed.
 #
-# Exit: 0; 1 if a stage failed or ran out of time; 69 if every stage was skipped.
+# Exit: 0; 1 if a stage failed or exceeded its own limit; 75 if stages were not run or cut short;
+# 69 if every stage was skipped.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
 . "$root/scripts/gpu_stages.sh"
-all_stages=(build test sanitize steps pytorch bench profile)
-declare -A limits=([build]=300 [test]=180 [sanitize]=150 [steps]=180 [pytorch]=400 [bench]=220 [profile]=120)
+all_stages=(build train test steps bench profile pytorch sanitize)
+declare -A limits=([build]=300 [train]=200 [test]=240 [steps]=240 [bench]=220 [profile]=120
+  [pytorch]=540 [sanitize]=540)
 
 usage() {
   echo "gpu_check: error: $1; take --rehearse, --seconds N, or stages: ${all_stages[*]}" >&2
@@ -74,40 +79,62 @@ json=$results/gpu_check_$stamp.json
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 : >"$log"
+if [ -z "$no_gpu" ]; then find_cublas >>"$log"; fi
 
 # run_stage <name>: leaves <name>.state, .why, .seconds and .fields in the work folder.
 run_stage() {
-  local name=$1 begin=$SECONDS limit=${limits[$1]} left=$((seconds - SECONDS)) status=0 state
-  if [ $rehearse = 1 ]; then limit=$((10 * limit)); fi  # the development machine may be slow
-  if [ "$left" -lt "$limit" ]; then limit=$left; fi
+  local name=$1 begin=$SECONDS own=${limits[$1]} left=$((seconds - SECONDS)) limit status=0 state why
+  if [ $rehearse = 1 ]; then own=$((10 * own)); fi  # the development machine may be slow
+  limit=$((left < own ? left : own))
   echo "=== $name" >>"$log"
   : >"$work/$name.fields"
   if [ -n "$no_gpu" ] && [ $rehearse = 0 ]; then
     status=69
     echo "$no_gpu" >"$work/$name.why"
-  elif [ "$limit" -lt 2 ]; then
-    status=1
-    echo "no time left of $seconds s; run it alone" >"$work/$name.why"
+  elif [ -n "$ended" ] || [ "$limit" -lt 2 ]; then
+    status=not_run
+    echo "${ended:-no time left of $seconds s}; run it alone" >"$work/$name.why"
   else
+    describe "$name" running 0 "since $(date -u +%H:%M:%S)"
     stage_seconds=$limit timeout --kill-after=10 "$limit" bash "$0" --stage "$work" "$name" \
-      >>"$log" 2>&1 </dev/null || status=$?
+      >>"$log" 2>&1 </dev/null &
+    stage_process=$!
+    # A signal ends the wait, not the stage.
+    wait $stage_process || status=$?
+    while kill -0 $stage_process 2>/dev/null; do wait $stage_process || status=$?; done
+    stage_process=
     collect "$name"
   fi
+  why=$(cat "$work/$name.why" 2>/dev/null)
   case $status in
     0) state=passed ;;
     69) state=skipped ;;
-    124 | 137)
+    75) state="cut short" ;;
+    not_run) state="not run" ;;
+    *)
       state=failed
-      echo "not done after $limit s" >"$work/$name.why"
+      if [ -n "$ended" ]; then
+        state="cut short"
+        why="$ended${why:+; $why}"
+      elif [[ $status =~ ^(124|137)$ ]]; then
+        if [ "$limit" -lt "$own" ]; then state="cut short"; fi
+        why="not done after $limit s${why:+; $why}"
+      fi
       ;;
-    *) state=failed ;;
   esac
-  echo "$state" >"$work/$name.state"
-  echo $((SECONDS - begin)) >"$work/$name.seconds"
-  if [ ! -s "$work/$name.why" ]; then echo "exit $status; see the log" >"$work/$name.why"; fi
+  describe "$name" "$state" $((SECONDS - begin)) "${why:-exit $status; see the log}"
 }
 
-# The JSON file, written atomically after each stage.
+# describe <stage> <state> <seconds> <why>: and writes the JSON file.
+describe() {
+  echo "$2" >"$work/$1.state"
+  echo "$3" >"$work/$1.seconds"
+  echo "$4" >"$work/$1.why"
+  write_results
+  if [ "$2" = running ]; then rm "$work/$1.why"; fi
+}
+
+# The JSON file, written atomically before and after each stage.
 write_results() {
   local name separator=""
   {
@@ -129,21 +156,21 @@ write_results() {
 }
 
 commit=${COMMIT:-$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)}
-for name in "${stages[@]}"; do
-  run_stage "$name"
-  write_results
-done
+# Ended from outside, the stage in progress ends too, and its results so far are kept.
+ended=
+stage_process=
+trap 'ended="ended by a signal"; [ -z "$stage_process" ] || kill "$stage_process"' TERM INT HUP
+for name in "${stages[@]}"; do run_stage "$name"; done
 
 printf '\n%s, driver %s, commit %s\n' "${gpu:-no GPU}" "${driver:-none}" "$commit"
-printf '%-9s %-8s %5s  %s\n' stage state s ""
-failed=0
-skipped=0
+printf '%-9s %-9s %5s  %s\n' stage state s ""
+declare -A count=([failed]=0 [skipped]=0 ["not run"]=0 ["cut short"]=0 [passed]=0)
 for name in "${stages[@]}"; do
   state=$(cat "$work/$name.state")
-  printf '%-9s %-8s %5d  %s\n' "$name" "$state" "$(cat "$work/$name.seconds")" "$(cat "$work/$name.why")"
-  if [ "$state" = failed ]; then failed=$((failed + 1)); fi
-  if [ "$state" = skipped ]; then skipped=$((skipped + 1)); fi
+  printf '%-9s %-9s %5d  %s\n' "$name" "$state" "$(cat "$work/$name.seconds")" "$(cat "$work/$name.why")"
+  count[$state]=$((count[$state] + 1))
 done
 echo "written to $json"
-if [ $failed -gt 0 ]; then exit 1; fi
-if [ $skipped = ${#stages[@]} ]; then exit 69; fi
+if [ "${count[failed]}" -gt 0 ]; then exit 1; fi
+if [ $((count["not run"] + count["cut short"])) -gt 0 ]; then exit 75; fi
+if [ "${count[skipped]}" = ${#stages[@]} ]; then exit 69; fi

@@ -9,7 +9,7 @@ quoted() {  # a JSON string
   text=${text//\"/\\\"}
   text=${text//$'\n'/\\n}
   text=${text//$'\t'/ }
-  printf '"%s"' "$(tr -d '\000-\010\013-\037' <<<"$text")"
+  printf '"%s"' "$(tr -d '\000-\010\013-\037' <<<"$text" | iconv -c -f UTF-8 -t UTF-8)"
 }
 
 said() { sed -E 's/^ +| +$//g' <<<"$1" >"$work/${FUNCNAME[1]#stage_}.why"; }
@@ -17,9 +17,18 @@ said() { sed -E 's/^ +| +$//g' <<<"$1" >"$work/${FUNCNAME[1]#stage_}.why"; }
 # field <stage> <name> <JSON>
 field() { printf ', "%s": %s' "$2" "$3" >>"$work/$1.fields"; }
 
-# file_field <stage> <name> <file>: adds the file's JSON, if the file exists and is complete.
+# file_field <stage> <name> <file>: adds the file's JSON, if there is any. Google Benchmark appends
+# each result as it is measured; of a file whose program was ended, those are taken.
 file_field() {
-  if [ -s "$3" ] && "$python" -m json.tool "$3" "$3.checked" 2>/dev/null; then
+  if [ -s "$3" ] && "$python" - "$3" >"$3.checked" 2>/dev/null <<'END'; then
+import json, sys
+text = open(sys.argv[1]).read()
+try:
+    value = json.loads(text)
+except ValueError:
+    value = json.loads(text[:text.rindex("\n    }") + 6] + "]}")
+json.dump(value, sys.stdout, indent=1)
+END
     field "$1" "$2" "$(cat "$3.checked")"
   fi
 }
@@ -27,13 +36,14 @@ file_field() {
 # collect <stage>: adds the results of its programs, even if the stage was ended.
 collect() {
   case $1 in
+    test) collect_tests ;;
     pytorch) file_field pytorch comparison "$work/side.json" ;;
     bench)
       file_field bench ops "$work/bench.json"
       file_field bench epilogues "$work/epilogues.json"
       file_field bench fused_update "$work/fused_update.json"
       ;;
-    steps) file_field steps steps "$work/steps.json" ;;
+    steps) collect_steps ;;
     profile) file_field profile step_by_ncu "$work/ncu.json" ;;
   esac
 }
@@ -96,10 +106,11 @@ find_gpu() {
   export gpu driver architecture no_gpu machine
 }
 
-# If nvcc has no cuBLAS next to it, uses that of the Python packages. Sets cuda_options.
+# If nvcc has no cuBLAS next to it, uses that of the Python packages, in every stage: the compiler
+# and CMake read these variables.
 find_cublas() {
   local wheels
-  cuda_options=()
+  if ! command -v nvcc >/dev/null; then return; fi
   if [ -f "$(dirname "$(readlink -f "$(command -v nvcc)")")/../include/cublasLt.h" ]; then return; fi
   wheels=$("$python" -c 'import nvidia.cublas as m; print(list(m.__path__)[0])' 2>/dev/null) ||
     wheels=$("$python" -c 'import nvidia, glob
@@ -107,24 +118,29 @@ print(next(p for r in nvidia.__path__ for p in glob.glob(r + "/cu1[0-9]")))' 2>/
   if [ ! -f "$wheels/include/cublasLt.h" ]; then return 0; fi
   echo "cuBLAS of the Python packages: $wheels"
   export CPATH=$wheels/include:${CPATH:-} LIBRARY_PATH=$wheels/lib:${LIBRARY_PATH:-}
-  cuda_options=("-DCMAKE_LIBRARY_PATH=$wheels/lib")
+  export CMAKE_LIBRARY_PATH=$wheels/lib:${CMAKE_LIBRARY_PATH:-}
+}
+
+# Adds the NCCL of the Python packages, which CMake does not find, to the options.
+find_nccl() {
+  local wheel
+  wheel=$("$python" -c 'import nvidia.nccl as m; print(list(m.__path__)[0])' 2>/dev/null) || return 0
+  if [ ! -f "$wheel/include/nccl.h" ]; then return 0; fi
+  options+=("-DBARESTEP_nccl_INCLUDE=$wheel/include" "-DBARESTEP_nccl_LIBRARY=$wheel/lib/libnccl.so.2")
 }
 
 # built <target...>: configures if that is still needed, and builds.
 built() {
-  local options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBARESTEP_LINT=OFF)
+  local options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBARESTEP_LINT=OFF -DBARESTEP_TEST_TIMEOUT=60)
   if [ ! -f "$build/build.ninja" ]; then
     if [ -n "$no_gpu" ]; then
       options+=(-DBARESTEP_CUDA=AUTO -DCMAKE_CUDA_ARCHITECTURES=90)
     else
-      find_cublas
-      options+=(-DBARESTEP_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=$architecture" "${cuda_options[@]}")
+      options+=(-DBARESTEP_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=$architecture")
+      find_nccl
     fi
-    if ! cmake -S "$root" -B "$build" "${options[@]}" >"$work/configure" 2>&1; then
-      cat "$work/configure"
-      return 1
-    fi
-    cat "$work/configure"
+    cmake -S "$root" -B "$build" "${options[@]}" 2>&1 | tee "$work/configure" >&2
+    if [ "${PIPESTATUS[0]}" != 0 ]; then return 1; fi
   fi
   ninja -C "$build" "$@"
 }
@@ -134,7 +150,6 @@ has_target() { ninja -C "$build" -t query "$1" >/dev/null 2>&1; }
 stage_build() {
   local begin=$SECONDS configured failures target
   if ! built -t targets >/dev/null; then
-    cat "$work/configure"
     said "configure:$(grep -A 3 'CMake Error' "$work/configure" | sed -n '2,3p' | tr -s ' \n' ' ')"
     return 1
   fi
@@ -154,68 +169,114 @@ stage_build() {
   [ "$failures" = 0 ] && [ -x "$build/mlp_single" ]
 }
 
-# ctest_label <label> <ctest's options...>: adds "N passed, N failed, N skipped" to `line`.
-ctest_label() {
-  local label=$1 results=$work/$1.xml ok bad left
-  shift
-  ctest --test-dir "$build" -L "^$label\$" --timeout 60 --output-on-failure --output-junit "$results" "$@" \
-    >"$work/ctest" 2>&1
-  grep -vE '^ *Start +[0-9]+: | Passed +[0-9.]+ sec$' "$work/ctest"
-  read -r ok bad left < <(count_tests "$results" 2>/dev/null || echo 0 0 0)
-  field test "$label" "{\"passed\": $ok, \"failed\": $bad, \"skipped\": $left}"
-  line+="${line:+; }$label: $ok passed, $bad failed, $left skipped"
-  all_failed=$((all_failed + bad))
-  all_passed=$((all_passed + ok))
+# Short runs: the first that a new machine should see. --update separate, as a profile has it.
+stage_train() {
+  local way line="" bad=0 status loss
+  local run=("$build/mlp_single" --dim 1024 --depth 2 --steps 20 --log-every 19 --update separate)
+  if [ -n "$no_gpu" ]; then run+=(--device cpu); else run+=(--device cuda); fi
+  if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
+  for way in "" --graph "--graph --profile"; do
+    timeout --kill-after=5 60 "${run[@]}" $way 2>&1 | tee "$work/train"
+    status=${PIPESTATUS[0]}
+    loss=$(sed -nE 's/^Step 19 .*Loss: ([^ ]+).*/\1/p' "$work/train")
+    if [ "$status" != 0 ]; then
+      bad=1
+      loss="exit $status, $(grep -m 1 'error:' "$work/train" || tail -n 1 "$work/train")"
+    fi
+    line+="${line:+; }${way:-eager}: ${loss:-no loss}"
+  done
+  said "loss of step 19, $line"
+  return $bad
 }
 
+# run_tests <label> <ctest's options...>: the log gets what ctest says as it says it, without the
+# tests that pass.
+run_tests() {
+  ctest --test-dir "$build" -L "^$1\$" -LE '^slow$' --output-on-failure "${@:2}" 2>&1 | tee -a "$work/ctest.$1" |
+    grep --line-buffered -vE '^ *Start +[0-9]+: | Passed +[0-9.]+ sec$'
+  return "${PIPESTATUS[0]}"
+}
+
+# The first tests of a device say most about it, so they run first.
 stage_test() {
-  local line="" all_failed=0 all_passed=0 names
+  local status=0
   if ! built >/dev/null; then
     said "the tests were not built; see the stage build"
     return 1
   fi
-  ctest_label gpu -j 4
-  names=$(sed -nE 's/^.*Test +#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception).*/\1/p' "$work/ctest" | head -n 3 | tr '\n' ' ')
-  ctest_label unit -j "$(nproc)"
-  names+=$(sed -nE 's/^.*Test +#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception).*/\1/p' "$work/ctest" | head -n 3 | tr '\n' ' ')
-  said "$line${names:+ (failed: $names...)}"
-  [ $all_failed = 0 ] && [ $all_passed -gt 0 ]
+  run_tests gpu -R '^gpu\.CudaDevice' || status=1
+  run_tests gpu -j 4 -E '^gpu\.CudaDevice' || status=1
+  run_tests unit -j "$(nproc)" || status=1
+  return $status
 }
 
-# sanitized <tool> <name> <command...>: runs in the background; writes <tool>.<name>.log.
+# Of what ctest said: how many tests passed, the names of the failed, and of those that did not end.
+collect_tests() {
+  local label ok bad left names line=""
+  for label in gpu unit; do
+    if [ ! -f "$work/ctest.$label" ]; then continue; fi
+    read -r ok bad left < <(count_tests "$work/ctest.$label")
+    field test $label "{\"passed\": $ok, \"failed\": $bad, \"skipped\": $left}"
+    names=$(awk '
+      /^ *Start +[0-9]+: / { running[$NF] = 1 }
+      /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {
+        sub(/^[^:]*: /, "")
+        delete running[$1]
+        if (/\*\*\*/ && !/\*\*\*(Skipped|Not Run \(Disabled)/ && failed++ < 3) {
+          printf " %s%s", $1, /\*\*\*Timeout/ ? " hung" : ""
+        }
+      }
+      END {
+        if (failed > 3) printf " ..."
+        for (name in running) if (unended++ < 3) printf " %s did not end", name
+      }' "$work/ctest.$label")
+    line+="${line:+; }$label: $ok passed, $bad failed, $left skipped${names:+ (${names# })}"
+  done
+  if [ -n "$line" ]; then echo "$line" >"$work/test.why"; fi
+}
+
+# sanitized <tool> <name> <command...>: runs in the background as soon as fewer than three do; the
+# log gets its output as it comes, each line with its name. Writes <tool>.<name>.log, and .cut if it
+# took too long.
 sanitized() {
   local tool=$1 name=$2 options=()
   shift 2
   # Calls that the libraries try and that fail do not matter; our code checks what its calls return.
   if [ "$tool" = memcheck ]; then options=(--report-api-errors no); fi
-  timeout --kill-after=5 100 compute-sanitizer --tool "$tool" --print-limit 20 "${options[@]}" "$@" \
-    >"$work/$tool.$name.log" 2>&1 &
+  while [ "$(jobs -rp | wc -l)" -ge 3 ]; do wait -n; done
+  {
+    timeout --kill-after=5 170 compute-sanitizer --tool "$tool" --print-limit 20 "${options[@]}" "$@" 2>&1 |
+      tee "$work/$tool.$name.log" | sed -u "s/^/$tool $name: /"
+    [[ ${PIPESTATUS[0]} =~ ^(124|137)$ ]] && touch "$work/$tool.$name.cut"
+  } &
 }
 
 # A report counts as ours if one of its lines names one of our kernels. racecheck and initcheck may
 # not understand the libraries' kernels, so only memcheck and synccheck count those as failures.
 stage_sanitize() {
-  local tool name log summary all ours line="" bad=0 seen=0
-  local test=$build/tests/cuda_parity_test
+  local tool name log summary all ours line="" bad=0 seen=0 cut=0
+  local ops=("$build/tests/cuda_parity_test" '--gtest_filter=CudaDevice.*-*TimesADelay*')
   local train=("$build/mlp_single" --device cuda --dim 64 --depth 2 --steps 3 --warmup 1)
   if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi
   if ! command -v compute-sanitizer >/dev/null; then said "compute-sanitizer is not here"; return 69; fi
   if ! built mlp_single cuda_parity_test >/dev/null; then said "the programs were not built"; return 1; fi
-  for tool in memcheck racecheck initcheck synccheck; do
-    sanitized $tool ops "$test" '--gtest_filter=CudaDevice.*-*TimesADelay*'
-    sanitized $tool train "${train[@]}"
-  done
+  # What says most comes first.
+  sanitized memcheck ops "${ops[@]}"
   sanitized memcheck graph "${train[@]}" --graph
+  for tool in memcheck racecheck synccheck initcheck; do sanitized $tool train "${train[@]}"; done
+  for tool in racecheck synccheck initcheck; do sanitized $tool ops "${ops[@]}"; done
   wait
   for tool in memcheck racecheck initcheck synccheck; do
     all=0
     ours=0
     for log in "$work/$tool".*.log; do
       name=$(basename "$log" .log)
-      echo "--- $name"
-      head -n 60 "$log"
       summary=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$log" | tail -n 1)
-      if [ -z "$summary" ]; then
+      if [ -z "$summary" ] && [ -f "$work/$name.cut" ]; then
+        line+="${line:+, }$name did not end"
+        cut=1
+        continue
+      elif [ -z "$summary" ]; then
         line+="${line:+, }$name did not run: $(grep -m 1 -iE 'error|not supported' "$log" | tr -d '=' || echo no summary)"
         bad=1
         continue
@@ -234,6 +295,7 @@ stage_sanitize() {
   done
   said "$line"
   if [ $seen = 0 ] && grep -qi 'not supported' "$work"/memcheck.*.log; then return 69; fi
+  if [ $bad = 0 ] && [ $cut = 1 ]; then return 75; fi
   return $bad
 }
 
@@ -254,7 +316,7 @@ stage_pytorch() {
 # step_ms <option...>: mlp_single's median step at 8192 x 6, in milliseconds.
 step_ms() {
   timeout 60 "$build/mlp_single" --device cuda --dim 8192 --depth 6 --steps 25 --log-every 25 "$@" |
-    tee /dev/stderr | sed -nE 's/.*Step time .*p50 ([0-9.e-]+)s.*/\1/p' | awk '{ printf "%.4f", 1000 * $1 }'
+    tee -a /dev/stderr | sed -nE 's/.*Step time .*p50 ([0-9.e-]+)s.*/\1/p' | awk '{ printf "%.4f", 1000 * $1 }'
 }
 
 stage_bench() {
@@ -295,13 +357,18 @@ END
 # Whole steps in every precision: separate updates, fused, and fused alongside backward; eager and
 # as graphs.
 stage_steps() {
-  local status=0
   if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi
   if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
   if ! has_target barestep_cuda_bench; then said "Google Benchmark is not here"; return 69; fi
   if ! built barestep_cuda_bench >/dev/null; then said "barestep_cuda_bench was not built"; return 1; fi
-  "$build/barestep_cuda_bench" --benchmark_filter='^cuda_step' --benchmark_out="$work/steps.json" || status=1
-  said "$("$python" - "$work/steps.json" <<'END'
+  "$build/barestep_cuda_bench" --benchmark_filter='^cuda_step' --benchmark_out="$work/steps.json" || return 1
+  ! grep -q '"error_occurred": true' "$work/steps.json"
+}
+
+collect_steps() {
+  file_field steps steps "$work/steps.json"
+  if [ ! -s "$work/steps.json.checked" ]; then return; fi
+  "$python" - "$work/steps.json.checked" >"$work/steps.why" <<'END'
 import json, sys
 rows = json.load(open(sys.argv[1]))["benchmarks"]
 ran = [row for row in rows if not row.get("error_occurred")]
@@ -313,9 +380,6 @@ for (dim, precision), row in best.items():
         dim, precision, row["real_time"], row["% of floor"], row["label"].split(" ", 1)[1]), end="")
 print(f"{len(rows) - len(ran)} of {len(rows)} did not run")
 END
-)"
-  if grep -q '"error_occurred": true' "$work/steps.json"; then status=1; fi
-  return $status
 }
 
 stage_profile() {

@@ -42,16 +42,14 @@ configured() {
   logged "configure_$1" cmake -S "$root" --preset "$1" "${@:3}"
 }
 
-# Prints "passed failed skipped" of a file written by ctest --output-junit. A test that did not run
-# counts as skipped only if it reported so itself; a test whose program is missing has failed.
+# Prints "passed failed skipped" of what ctest printed. A test that did not run counts as skipped
+# only if it reported so itself; a test whose program is missing has failed.
 count_tests() {
   awk '
-    /^\t<testcase / {
-      if (/ status="run"/) passed++
-      else if (/ status="disabled"/) skipped++
-      else failed++
-    }
-    /^\t\t<skipped message="SKIP_/ { failed--; skipped++ }
+    !/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / { next }
+    / Passed +[0-9.]+ sec$/ { passed++; next }
+    /\*\*\*(Skipped|Not Run \(Disabled)/ { skipped++; next }
+    { failed++ }
     END { print passed + 0, failed + 0, skipped + 0 }
   ' "$1"
 }

@@ -327,7 +327,7 @@ struct DeviceConfig {
   // keeps the choices in that file.
   bool autotunes = true;
   std::filesystem::path autotune{};
-  double tuned_flop = 1e9;  // not an option
+  double tuned_flop = 2e7;  // not an option; timing a product takes about 10 ms
   // Not an option. If above 0, a GPU computes a layer's product with the algorithm for this many
   // rows, whatever the actual number, so a row's bits do not depend on the number of rows.
   std::int64_t rows_of_products = 0;

@@ -68,6 +68,7 @@ OrderedJson to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) 
                       {"k", shape.k},       {"transpose", transpose_text(shape)},
                       {"bias", shape.bias}, {"relu", shape.relu}};
   if (shape.type != DType::kF32) json["types"] = {name_of(shape.type), name_of(shape.type_of_c)};
+  if (shape.cached) json["cached"] = true;
   json["alignment"] = {shape.alignment_a, shape.alignment_b, shape.alignment_c,
                        shape.alignment_bias};
   json["algorithm"] = hexadecimal(algorithm);
@@ -93,6 +94,7 @@ std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
                            .transpose_b = transpose.at(1) == 'T',
                            .bias = json.at("bias").get<bool>(),
                            .relu = json.at("relu").get<bool>(),
+                           .cached = json.value("cached", false),
                            .type = parse_type(types[0]),
                            .type_of_c = parse_type(types[1]),
                            .alignment_a = alignment[0],

@@ -21,6 +21,7 @@ struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   bool bias = false, relu = false;
+  bool cached = false;            // its operands stay in the device's cache from step to step
   DType type = DType::kF32;       // of a and b
   DType type_of_c = DType::kF32;  // and of a bias
   // The alignments of the operands' addresses, at most 256.
@@ -38,7 +39,7 @@ ProductShape shape_of(const Gemm& op);
 /// product sums over rows, it is `shape` itself.
 ProductShape shape_for_rows(const ProductShape& shape, std::int64_t rows);
 
-/// "64x1024x784 NT bias relu": m x n x k and the shape's other properties.
+/// "64x1024x784 NT bias relu": m x n x k and the shape's other properties that a user chose.
 std::string text_of(const ProductShape& shape);
 
 /// The device and library for which choices are valid. Another version of the library may interpret
@@ -56,8 +57,9 @@ using AlgorithmBytes = std::array<std::byte, 64>;
 
 /// The file's content in memory. JSON: {"format": "barestep product choices 1", "device",
 /// "library", "precision", "choices": [{"m", "n", "k", "transpose": "NT", "bias", "relu", "types":
-/// [of a and b, of c], "alignment": [a, b, c, bias], "algorithm": 128 hexadecimal digits}, ...]};
-/// without "types" both are f32.
+/// [of a and b, of c], "cached", "alignment": [a, b, c, bias], "algorithm": 128 hexadecimal
+/// digits},
+/// ...]}; without "types" both are f32, without "cached" it is false.
 class ProductChoices {
  public:
   enum class Keeper {

@@ -414,7 +414,7 @@ Table device_options() {
        .value = flag(&DeviceConfig::graph)},
       {.name = "autotune",
        .help =
-           "on: time a GPU's algorithms for products above 1 GFLOP once and keep the choices; "
+           "on: time a GPU's algorithms for products above 20 MFLOP once and keep the choices; "
            "FILE: time all products and keep the choices in FILE; off: take the library's first",
        .value = tuning(),
        .unset = "on",

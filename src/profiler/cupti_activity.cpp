@@ -137,6 +137,8 @@ std::string_view CuptiReader::call_name(CUpti_CallbackDomain domain, CUpti_Callb
 void CuptiReader::add(const GpuActivity& activity, std::uint64_t start_ns, std::uint64_t end_ns) {
   // CUPTI writes 0 if it does not know the time.
   const bool has_time = start_ns != 0 && end_ns >= start_ns;
+  start_ns += static_cast<std::uint64_t>(offset_ns_);
+  end_ns += static_cast<std::uint64_t>(offset_ns_);
   if (has_time && (start_ns < from_ns_ || start_ns >= until_ns_)) return;
   if (!has_time || activities_.size() >= capacity_) {
     ++dropped_;

@@ -26,6 +26,9 @@ class CuptiReader {
   /// `capacity` is the largest number stored of each kind.
   CuptiReader(const CuptiLibrary& library, std::int64_t capacity);
 
+  /// What to add to CUPTI's times to get those of the host, in nanoseconds. Initially 0.
+  void set_clock_offset(std::int64_t ns) { offset_ns_ = ns; }
+
   /// Stores only activities that begin between these two host times, in nanoseconds; initially
   /// none.
   void keep_from(std::uint64_t ns) {
@@ -67,6 +70,7 @@ class CuptiReader {
 
   const CuptiLibrary& library_;
   std::size_t capacity_;
+  std::int64_t offset_ns_ = 0;
   std::uint64_t from_ns_ = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t until_ns_ = std::numeric_limits<std::uint64_t>::max();
   std::vector<GpuActivity> activities_;

@@ -11,6 +11,9 @@ namespace {
 constexpr std::uint32_t kLeastVersion = 18;
 /// From CUDA 12.6 on, a version combines major, minor and patch in one number.
 constexpr std::uint32_t kFirstLongVersion = 120'000;
+/// CUDA 13.0 as first released: disabling records of kernels may block forever, flushing and graphs
+/// may crash.
+constexpr std::uint32_t kBrokenVersion = 130'000;
 
 std::string text_of_version(std::uint32_t version) {
   if (version < kFirstLongVersion) return fmt::format("API {}", version);
@@ -66,7 +69,7 @@ bool CuptiLibrary::find_all(void* handle, const std::string& file, std::string& 
   need(callback_name);
   need(graph_node_id);
   need(register_buffers);
-  need(register_clock);
+  need(timestamp);
   need(enable);
   need(disable);
   need(flush);
@@ -86,6 +89,10 @@ bool CuptiLibrary::find_all(void* handle, const std::string& file, std::string& 
   version_ = text_of_version(version);
   if (version < kLeastVersion) {
     why = fmt::format("{} is of {}, which is older than CUDA 12", file, version_);
+    return false;
+  }
+  if (version == kBrokenVersion) {
+    why = fmt::format("{} is {}, which hangs and crashes; 13.0.1 does not", file, version_);
     return false;
   }
   return true;

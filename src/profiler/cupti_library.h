@@ -36,8 +36,7 @@ class CuptiLibrary {
   CuptiCall<decltype(cuptiGetGraphNodeId)> graph_node_id{"cuptiGetGraphNodeId"};
   CuptiCall<decltype(cuptiActivityRegisterCallbacks)> register_buffers{
       "cuptiActivityRegisterCallbacks"};
-  CuptiCall<decltype(cuptiActivityRegisterTimestampCallback)> register_clock{
-      "cuptiActivityRegisterTimestampCallback"};
+  CuptiCall<decltype(cuptiGetTimestamp)> timestamp{"cuptiGetTimestamp"};
   CuptiCall<decltype(cuptiActivityEnable)> enable{"cuptiActivityEnable"};
   CuptiCall<decltype(cuptiActivityDisable)> disable{"cuptiActivityDisable"};
   CuptiCall<decltype(cuptiActivityFlushAll)> flush{"cuptiActivityFlushAll"};

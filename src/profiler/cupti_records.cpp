@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
 #include <utility>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/index.h"
+#include "train/step_marks.h"
 
 namespace barestep {
 
@@ -60,8 +63,8 @@ constexpr CUpti_ActivityKind kKinds[] = {
 };
 constexpr CUpti_ExternalCorrelationKind kOurs = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
 
-/// The host's clock (core/clock.h); CUPTI converts the GPU's times to it.
-std::uint64_t CUPTIAPI host_ns() {
+/// The host's clock (core/clock.h).
+std::uint64_t host_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
@@ -105,15 +108,11 @@ std::string CuptiRecords::subscribe() {
     subscriber_ = nullptr;
     return why;
   }
-  if (done(library_->register_clock.name, library_->register_clock.function(&host_ns)) &&
-      done(library_->register_buffers.name,
-           library_->register_buffers.function(&CuptiRecords::take_buffer,
-                                               &CuptiRecords::receive_full_buffer)) &&
-      watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) && watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED)) {
-    // Only now is it known whether CUPTI may be used.
-    why = enable_all();
-    disable_all();
-  }
+  static_cast<void>(done(library_->register_buffers.name,
+                         library_->register_buffers.function(&CuptiRecords::take_buffer,
+                                                             &CuptiRecords::receive_full_buffer)) &&
+                    watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) &&
+                    watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED));
   return why;
 }
 
@@ -127,6 +126,40 @@ std::string CuptiRecords::enable_all() {
 
 void CuptiRecords::disable_all() {
   for (const CUpti_ActivityKind kind : kKinds) static_cast<void>(library_->disable.function(kind));
+}
+
+std::string CuptiRecords::read_clock(CuptiClock& clock) const {
+  constexpr int kTries = 20;
+  clock.error_ns = std::numeric_limits<std::int64_t>::max();
+  for (int i = 0; i < kTries; ++i) {
+    std::uint64_t theirs_ns = 0;
+    const std::uint64_t before_ns = host_ns();
+    const CUptiResult status = library_->timestamp.function(&theirs_ns);
+    const std::uint64_t after_ns = host_ns();
+    if (status != CUPTI_SUCCESS) return library_->failure(library_->timestamp.name, status);
+    const auto error_ns = static_cast<std::int64_t>((after_ns - before_ns + 1) / 2);
+    if (error_ns >= clock.error_ns) continue;
+    const std::uint64_t ours_ns = before_ns + (after_ns - before_ns) / 2;
+    clock = {static_cast<std::int64_t>(ours_ns - theirs_ns), ours_ns, error_ns};
+  }
+  return "";
+}
+
+/// Times were converted by the offset at the beginning; the clocks have drifted apart steadily
+/// since then.
+void CuptiRecords::correct_drift() {
+  CuptiClock now;
+  if (const std::string why = read_clock(now); !why.empty()) return keep(why);
+  const std::int64_t drift_ns = now.offset_ns - clock_.offset_ns;
+  if (std::abs(drift_ns) <= now.error_ns + clock_.error_ns) return;
+  const double begin_s = static_cast<double>(clock_.host_ns) * 1e-9;
+  const auto ours_ns = static_cast<double>(now.host_ns - clock_.host_ns);
+  const double scale = ours_ns / (ours_ns - static_cast<double>(drift_ns));
+  const auto corrected = [&](double time_s) { return begin_s + scale * (time_s - begin_s); };
+  for (GpuActivity& activity : reader_.activities()) {
+    activity.start_s = corrected(activity.start_s);
+    activity.end_s = corrected(activity.end_s);
+  }
 }
 
 void CuptiRecords::keep(const std::string& trouble) {
@@ -143,7 +176,7 @@ std::string CuptiRecords::source() const {
                      trouble_);
 }
 
-void CuptiRecords::turn(bool on, bool keeps) {
+std::string CuptiRecords::turn(bool on, bool keeps) {
   if (keeps != keeps_) {
     keeps_ = keeps;
     if (keeps) {
@@ -152,10 +185,19 @@ void CuptiRecords::turn(bool on, bool keeps) {
       reader_.keep_until(host_ns());
     }
   }
-  if (on == on_) return;
+  if (on == on_) return "";
   on_ = on;
-  if (!on) return disable_all();
-  if (const std::string why = enable_all(); !why.empty()) keep(why);
+  std::string why;
+  if (on) {
+    BARESTEP_REQUIRE(!was_on_, "records are enabled once");
+    was_on_ = true;
+    why = read_clock(clock_);
+    reader_.set_clock_offset(clock_.offset_ns);
+    if (why.empty()) why = enable_all();
+    on_ = why.empty();
+  }
+  if (!on_) disable_all();
+  return why;
 }
 
 void CuptiRecords::begin(const Tag& tag, std::string_view label, int device) {
@@ -246,6 +288,7 @@ void CuptiRecords::finish() {
     collect();
   }
   reader_.finish();
+  if (was_on_) correct_drift();
   resolve();
 }
 
@@ -263,21 +306,41 @@ int CuptiRecords::device_of(const GpuActivity& activity, int queued_for) const {
 }
 
 void CuptiRecords::resolve() {
+  const Launches launches = this->launches();
   for (GpuActivity& activity : reader_.activities()) {
     const Record* const queued = queued_of(activity);
     const bool is_work = activity.is_work();
     activity.device = is_work ? device_of(activity, queued == nullptr ? 0 : queued->device) : 0;
-    if (queued == nullptr) continue;
-    activity.tag = queued->tag;
-    if (!is_work || queued->tag.node != kGraphLaunch) continue;
-    const auto node = graph_nodes_.find(static_cast<std::uint64_t>(activity.graph_node));
-    if (node == graph_nodes_.end()) {
-      activity.tag.node = kPartOfNode;
-      continue;
+    if (is_work && activity.graph_node != 0) {
+      resolve_graph_work(activity, launches);
+    } else if (queued != nullptr) {
+      activity.tag = queued->tag;
     }
-    activity.tag = node->second.tag;
-    activity.tag.step = queued->tag.step;
   }
+}
+
+CuptiRecords::Launches CuptiRecords::launches() const {
+  Launches all;
+  for (const Record& queued : queued_) {
+    if (queued.tag.node != kGraphLaunch) continue;
+    all[{queued.tag.program, slot_of(queued.tag.step)}].push_back(queued);
+  }
+  return all;
+}
+
+/// A graph is launched again only after the step of its last launch was done, so its work is of the
+/// last launch before.
+void CuptiRecords::resolve_graph_work(GpuActivity& activity, const Launches& launches) const {
+  const auto node = graph_nodes_.find(static_cast<std::uint64_t>(activity.graph_node));
+  if (node == graph_nodes_.end()) return;
+  const Tag& captured = node->second.tag;
+  const auto of_graph = launches.find({captured.program, slot_of(captured.step)});
+  if (of_graph == launches.end()) return;
+  const double middle_s = (activity.start_s + activity.end_s) / 2;
+  const auto after = std::ranges::upper_bound(of_graph->second, middle_s, {}, &Record::start_s);
+  if (after == of_graph->second.begin()) return;
+  activity.tag = captured;
+  activity.tag.step = std::prev(after)->tag.step;
 }
 
 std::span<const GpuActivity> CuptiRecords::activities() const {

@@ -2,8 +2,12 @@
 //
 // Work is assigned to a node by external correlation: a number is pushed before the node is queued,
 // and CUPTI attaches it to every call of this thread until it is popped. A graph's work is
-// correlated with the graph's launch. There, the program's node is identified by the graph node,
-// which CUPTI reports while the program's node is captured.
+// identified by the graph node alone, which CUPTI reports while the program's node is captured; the
+// step by its time. Correlations of graphs are wrong in versions before 13.1.1 if records were
+// enabled before, so they are enabled only once.
+//
+// Times are CUPTI's own and are converted. A clock that the host registers makes versions from
+// 12.6.2 to 13.0 lose times, and later ones too if it is registered twice.
 #pragma once
 
 #include <cupti.h>
@@ -15,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "profiler/cupti_activity.h"
@@ -62,6 +67,13 @@ class CuptiBuffers {
   std::array<Buffer, kCount> buffers_;
 };
 
+/// What to add to CUPTI's times at a time of the host, and how far off that may be.
+struct CuptiClock {
+  std::int64_t offset_ns = 0;
+  std::uint64_t host_ns = 0;
+  std::int64_t error_ns = 0;
+};
+
 /// Only one per process, since CUPTI has only one subscriber.
 class CuptiRecords final : public GpuRecords {
  public:
@@ -73,7 +85,7 @@ class CuptiRecords final : public GpuRecords {
   std::string subscribe();
 
   [[nodiscard]] std::string source() const override;
-  void turn(bool on, bool keeps) override;
+  std::string turn(bool on, bool keeps) override;
   void capture(bool on) override { capturing_ = on; }
   void begin(const Tag& tag, std::string_view label, int device) override;
   void end() override;
@@ -97,8 +109,16 @@ class CuptiRecords final : public GpuRecords {
   bool check(const char* call, CUptiResult status);
   std::string enable_all();
   void disable_all();
+  /// Compares the clocks. Returns why that failed.
+  std::string read_clock(CuptiClock& clock) const;
+  void correct_drift();
   void resolve();
   [[nodiscard]] const Record* queued_of(const GpuActivity& activity) const;
+  /// The launches of each graph, by its program and slot, in order.
+  using Launches = std::map<std::pair<int, std::size_t>, std::vector<Record>>;
+  [[nodiscard]] Launches launches() const;
+  /// Sets the tag of work in a graph, if it is of a node.
+  void resolve_graph_work(GpuActivity& activity, const Launches& launches) const;
   [[nodiscard]] int device_of(const GpuActivity& activity, int queued_for) const;
 
   static std::atomic<CuptiRecords*> active;  // the one that provides CUPTI's buffers
@@ -113,7 +133,9 @@ class CuptiRecords final : public GpuRecords {
   std::map<std::uint64_t, Record> graph_nodes_;
   Record capturing_node_{};
   bool is_capturing_node_ = false;
+  CuptiClock clock_;  // when records were enabled
   bool on_ = false;
+  bool was_on_ = false;
   bool keeps_ = false;
   bool capturing_ = false;
   bool finished_ = false;

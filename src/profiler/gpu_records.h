@@ -46,9 +46,9 @@ class GpuRecords {
   /// Its source: "CUPTI 13.0.1".
   [[nodiscard]] virtual std::string source() const = 0;
 
-  /// Call between two steps. Initially off. Without `keeps`, recording costs the same, but the
-  /// records are dropped.
-  virtual void turn(bool on, bool keeps) = 0;
+  /// Call between two steps. Initially off; may be turned on once. Without `keeps`, recording costs
+  /// the same, but the records are dropped. Returns why nothing can be recorded; empty if it can.
+  virtual std::string turn(bool on, bool keeps) = 0;
   /// From now on work is captured instead of run, or run again if not `on`.
   virtual void capture(bool on) = 0;
 
@@ -73,8 +73,8 @@ class GpuRecords {
 /// The CUPTI library files to try, in order: BARESTEP_CUPTI, or CUDA's usual locations.
 std::vector<std::string> cupti_files();
 
-/// Loads CUPTI and subscribes. Null if that fails, with the reason in `why`: CUPTI is absent or too
-/// old, refuses, or serves another profiler already, since it has only one subscriber. `devices`
+/// Loads CUPTI and subscribes. Null if that fails, with the reason in `why`: CUPTI is absent, too
+/// old or broken, or serves another profiler already, since it has only one subscriber. `devices`
 /// are the programs' GPUs, by index; `capacity` is the largest number of activities stored.
 std::unique_ptr<GpuRecords> open_cupti(const std::vector<Device*>& devices, std::int64_t capacity,
                                        const std::vector<std::string>& files, std::string& why);

@@ -64,8 +64,8 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
 /// Buffer 0 is its memory. The destructor frees everything.
 class BenchStream {
  public:
-  /// Allocates `bytes` of device memory, a multiple of 4, filled with zeros, and the stream's
-  /// workspace. `device` must outlive it. Throws Error(kMemory). Blocks.
+  /// Allocates `bytes` of device memory, a multiple of 4, filled with numbers of any type, and the
+  /// stream's workspace. `device` must outlive it. Throws Error(kMemory). Blocks.
   BenchStream(Device& device, std::int64_t bytes, std::string_view label);
   ~BenchStream();
   BenchStream(const BenchStream&) = delete;

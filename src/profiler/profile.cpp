@@ -173,11 +173,18 @@ void ProfiledSteps::amend(const GpuRecords& gpu) {
     step.timeline.clock_error_s = 0;  // it was the events' error
     step.timeline.spans.assign(plan.runs().size(), {});
     const auto launch = times.find({step.timeline.step, kGraphLaunch, 0});
+    std::map<LaneId, double> lane_end_s;
     for (std::size_t i = 0; i < plan.runs().size(); ++i) {
       const NodeRun& run = plan.runs()[i];
       Span& span = step.timeline.spans[i];
       const auto at = times.find({step.timeline.step, run.first, run.lane.device});
-      if (at != times.end()) span = at->second;
+      if (at != times.end()) {
+        span = at->second;
+        // A kernel that is launched ahead waits for the previous one after its start.
+        double& before_s = lane_end_s[run.lane];
+        span.begin_s = std::max(span.begin_s, before_s);
+        before_s = span.end_s = std::max(span.end_s, span.begin_s);
+      }
       if (!step.host().is_graph || run.phase == Phase::kData || launch == times.end()) continue;
       span.queued_s = launch->second.queued_s;
       span.queued_until_s = launch->second.queued_until_s;
@@ -276,6 +283,36 @@ std::string signed_time(double seconds) {
 
 }  // namespace
 
+namespace {
+
+Overhead overhead_from(std::vector<double> plain, std::vector<double> differences) {
+  Overhead overhead{.groups = std::ssize(differences)};
+  if (differences.empty()) return overhead;
+  std::sort(plain.begin(), plain.end());
+  std::sort(differences.begin(), differences.end());
+  const std::int64_t cut = cut_of(overhead.groups);
+  overhead.is_95 = cut > 0;
+  const auto outer = static_cast<std::size_t>(std::max(cut - 1, std::int64_t{0}));
+  overhead.plain_s = percentile(plain, 50);
+  overhead.median_s = percentile(differences, 50);
+  overhead.low_s = differences[outer];
+  overhead.high_s = differences[differences.size() - 1 - outer];
+  return overhead;
+}
+
+}  // namespace
+
+Overhead overhead_of(std::span<const double> plain_s, std::span<const double> profiled_s) {
+  const std::size_t pairs = std::min(plain_s.size(), profiled_s.size());
+  // The plain steps next to the profiled ones.
+  const auto plain = plain_s.last(pairs);
+  std::vector<double> differences;
+  for (std::size_t i = 0; i < pairs; ++i) differences.push_back(profiled_s[i] - plain[i]);
+  Overhead overhead = overhead_from({plain.begin(), plain.end()}, std::move(differences));
+  overhead.is_of_pairs = true;
+  return overhead;
+}
+
 Overhead overhead_of(std::span<const double> wall_s) {
   std::vector<double> plain;
   std::vector<double> differences;
@@ -285,18 +322,7 @@ Overhead overhead_of(std::span<const double> wall_s) {
     plain.insert(plain.end(), {of_group[0], of_group[3]});
     differences.push_back((of_group[1] + of_group[2] - of_group[0] - of_group[3]) / 2);
   }
-  Overhead overhead{.groups = static_cast<std::int64_t>(groups)};
-  if (groups == 0) return overhead;
-  std::sort(plain.begin(), plain.end());
-  std::sort(differences.begin(), differences.end());
-  const std::int64_t cut = cut_of(overhead.groups);
-  overhead.is_95 = cut > 0;
-  const auto outer = static_cast<std::size_t>(std::max(cut - 1, std::int64_t{0}));
-  overhead.plain_s = percentile(plain, 50);
-  overhead.median_s = percentile(differences, 50);
-  overhead.low_s = differences[outer];
-  overhead.high_s = differences[groups - 1 - outer];
-  return overhead;
+  return overhead_from(std::move(plain), std::move(differences));
 }
 
 std::string overhead_text(const Overhead& overhead) {
@@ -304,13 +330,13 @@ std::string overhead_text(const Overhead& overhead) {
     return "The cost of profiling is unknown: measuring it takes four steps after warm-up that "
            "are not profiled.\n";
   }
-  return fmt::format(
-      "Profiling adds {} to a step of {}, {:.2f} % ({} {} to {}, {} of steps without, with, "
-      "with, without).\n",
-      signed_time(overhead.median_s), table_time(overhead.plain_s),
-      100 * overhead.median_s / overhead.plain_s,
-      overhead.is_95 ? "95 % interval" : "too few for an interval; range",
-      signed_time(overhead.low_s), signed_time(overhead.high_s), counted(overhead.groups, "group"));
+  return fmt::format("Profiling adds {} to a step of {}, {:.2f} % ({} {} to {}, {} of steps {}).\n",
+                     signed_time(overhead.median_s), table_time(overhead.plain_s),
+                     100 * overhead.median_s / overhead.plain_s,
+                     overhead.is_95 ? "95 % interval" : "too few for an interval; range",
+                     signed_time(overhead.low_s), signed_time(overhead.high_s),
+                     counted(overhead.groups, overhead.is_of_pairs ? "pair" : "group"),
+                     overhead.is_of_pairs ? "without and with" : "without, with, with, without");
 }
 
 }  // namespace barestep

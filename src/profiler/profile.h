@@ -109,12 +109,16 @@ struct Overhead {
   double median_s = 0;      // median of the groups' differences
   double low_s = 0;         // interval that contains the true median
   double high_s = 0;
-  bool is_95 = false;  // with 95 % confidence; below 6 groups, false: the full range
+  bool is_95 = false;        // with 95 % confidence; below 6 groups, false: the full range
+  bool is_of_pairs = false;  // a group is a step without and one with profiling
 };
 
 /// `wall_s` are the times of the steps in sequence; an incomplete group is ignored. The interval is
 /// based on order statistics, which assume nothing about the distribution.
 Overhead overhead_of(std::span<const double> wall_s);
+
+/// For profiling that is turned on only once: steps before that, and steps after it.
+Overhead overhead_of(std::span<const double> plain_s, std::span<const double> profiled_s);
 
 /// One sentence.
 std::string overhead_text(const Overhead& overhead);

@@ -233,7 +233,8 @@ void SeveralDevices::open(TrainConfig& config, const StepPrograms& programs) {
     if (!of_one.threads) of_one.threads = fair_share(i, count);
     opened_.push_back(make_device(of_one, i, at(names_, i)));
   }
-  if (exchanges_ == Exchanges::kPieces) apart_ = enable_peer_access(opened_ordinals());
+  // NCCL's devices scatter and gather by copies too.
+  if (kind() == DeviceKind::kCuda) apart_ = enable_peer_access(opened_ordinals());
   if (!config.output.memory) require_free_memory(programs);
   batch_size_ = programs.spec().batch_size;
   width_ = programs.spec().model.layout.widths().front();

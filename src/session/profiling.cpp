@@ -61,13 +61,22 @@ Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
   if (scope.devices[0]->kind() != DeviceKind::kCpu) open_gpu();
   // So that nothing is allocated in a step.
   overhead_wall_s_.reserve(static_cast<std::size_t>(kMostOverheadSteps));
+  profiled_wall_s_.reserve(static_cast<std::size_t>(kMostOverheadSteps));
   if (prints_tables()) find_peaks();
 }
 
 void Profiling::open_gpu() {
   std::string why;
   gpu_ = open_cupti(scope_.devices, kMostRecords, cupti_files(), why);
-  if (gpu_ != nullptr) return;
+  if (gpu_ == nullptr) return use_events(why);
+  // Half of the steps after warm-up and before the kept ones show the cost. The input of a kept
+  // step is queued up to two steps before it.
+  const std::int64_t spare = std::max(std::int64_t{0}, kept_.first - 1 - first_counted_);
+  on_from_ = std::max(std::int64_t{0}, std::min(kept_.first - 3, kept_.first - 1 - spare / 2));
+}
+
+void Profiling::use_events(const std::string& why) {
+  gpu_.reset();
   source_ = fmt::format("CUDA events, to about a microsecond: CUPTI cannot be used: {}", why);
   if (!config_.device.graph) return;
   fail(ExitCode::kConfiguration,
@@ -151,6 +160,7 @@ std::optional<std::int64_t> Profiling::overhead_place(std::int64_t number) const
 }
 
 bool Profiling::is_profiled(std::int64_t number) const {
+  if (on_from_) return number >= *on_from_ && number < kept_.end;
   const auto place = overhead_place(number);
   return kept_.contains(number) || (place && is_profiled_for_overhead(*place));
 }
@@ -175,7 +185,8 @@ void Profiling::on_capture(bool on) {
 void Profiling::turn_for(std::int64_t number) {
   if (gpu_ == nullptr) return;
   const bool keeps = kept_.contains(number) || number + 1 == kept_.first;
-  gpu_->turn(keeps || is_profiled(number), keeps);
+  const std::string why = gpu_->turn(keeps || is_profiled(number), keeps);
+  if (!why.empty()) use_events(why);
 }
 
 void Profiling::on_step(const StepFigures& step) {
@@ -186,7 +197,10 @@ void Profiling::on_step(const StepFigures& step) {
     overhead_steps_.clear();
     overhead_steps_.add(report.step, *report.timeline, now_s());
   }
-  if (overhead_place(report.step)) overhead_wall_s_.push_back(report.wall_s);
+  if (overhead_place(report.step)) {
+    const bool with = on_from_ && is_profiled(report.step);
+    (with ? profiled_wall_s_ : overhead_wall_s_).push_back(report.wall_s);
+  }
   if (gpu_ != nullptr) gpu_->collect();
   turn_for(report.step + 1);
 }
@@ -195,7 +209,7 @@ void Profiling::close() {
   if (gpu_ != nullptr) {
     try {
       gpu_->finish();
-      gpu_->turn(false, false);
+      static_cast<void>(gpu_->turn(false, false));
       steps_.amend(*gpu_);
     } catch (const Error& error) {
       // Without CUPTI's times of nodes, these steps are not a profile.
@@ -385,7 +399,8 @@ std::string Profiling::text() const {
   text += bottleneck(profile, account, peaks_) + backward_ratio(profile);
   text += breakdowns(profile);
   text += step_rate(profile, peaks_, devices) + note_;
-  text += overhead_text(overhead_of(overhead_wall_s_));
+  text += overhead_text(on_from_ ? overhead_of(overhead_wall_s_, profiled_wall_s_)
+                                 : overhead_of(overhead_wall_s_));
   const std::string memory =
       memory_table(programs_.train().program, MemoryPlan(programs_.buffers()), 0,
                    config_.output.row_limit.value_or(kDefaultRowLimit));

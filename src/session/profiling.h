@@ -49,7 +49,6 @@ class Profiling final : public Observer, public StepProfiler {
 
   void on_step(const StepFigures& step) override;
 
-  [[nodiscard]] bool measures_nodes() const override { return gpu_ == nullptr; }
   RunDetail detail_of(std::int64_t number) override;
   void before_work(const Tag& tag, std::string_view label, int device) override;
   void after_work() override;
@@ -86,6 +85,8 @@ class Profiling final : public Observer, public StepProfiler {
   [[nodiscard]] bool exchanges() const;
   /// Opens CUPTI if possible.
   void open_gpu();
+  /// From now on events measure the GPU, since CUPTI cannot.
+  void use_events(const std::string& why);
   /// The source of the device's times.
   [[nodiscard]] std::string source() const;
   [[nodiscard]] std::filesystem::path trace_of(const Device& device) const;
@@ -111,12 +112,16 @@ class Profiling final : public Observer, public StepProfiler {
   ClockOrigin origin_ = clock_origin();
   double clock_error_s_ = 0;
   std::unique_ptr<GpuRecords> gpu_;  // null: only marks measure
-  std::string source_;               // of the times
+  // CUPTI is turned on once, before this step, and off after the last that is kept. Without CUPTI,
+  // profiled steps alternate with others.
+  std::optional<std::int64_t> on_from_{};
+  std::string source_;  // of the times
   ProfiledSteps steps_;
   ProfiledSteps overhead_steps_;  // steps that only measure the profiler's cost
   Peaks peaks_;
   std::string note_;
-  std::vector<double> overhead_wall_s_;
+  std::vector<double> overhead_wall_s_;  // if CUPTI is turned on once, of steps without it
+  std::vector<double> profiled_wall_s_;  // then, of steps with it that are not kept
 };
 
 }  // namespace barestep

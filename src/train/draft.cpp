@@ -262,7 +262,6 @@ void Draft::loss(const MicroStep& part, const ModelOutput& output, const Ready& 
   add({.op = std::move(op), .phase = Phase::kLoss});
   if (part.is_last) {
     if (ready) ready();
-    add(read_back(tensors().own_loss_host, loss, Phase::kLoss));
   }
   if (is_first && !is_zero(part) && (spec_.delay_s > 0 || jitter_)) {
     add({.op = DeviceOp{Delay{.seconds = spec_.delay_s, .more_seconds = jitter_}},
@@ -320,7 +319,14 @@ void Draft::count_correct(const ModelOutput& output) {
   if (op.classes) add(read_back(*step_.tensors.classes_host, *op.classes, Phase::kEvaluate));
 }
 
+/// The host reads the loss after the step, so the copy does not stand between loss and backward.
+void Draft::read_loss_back() {
+  if (kind_ == StepKind::kEvaluation) return;
+  add(read_back(step_.tensors.own_loss_host, step_.tensors.loss, Phase::kOptimizer));
+}
+
 StepProgram Draft::finish() && {
+  read_loss_back();
   order(step_.program);
   return std::move(step_);
 }

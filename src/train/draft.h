@@ -245,6 +245,7 @@ class Draft {
   /// saved.
   void keep_generator();
   void count_correct(const ModelOutput& output);
+  void read_loss_back();
   void add_scalars();
   void add_jitter();
   void add_step_number();

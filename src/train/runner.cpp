@@ -72,7 +72,7 @@ void Runner::add(const Program& program) {
       communicator_->prepare(std::get<Collective>(node.op));
     }
   }
-  marks_->add(program);
+  marks_->add(program, options_.graph);
   programs_.push_back(
       std::make_unique<PreparedProgram>(program, static_cast<int>(programs_.size()), devices_,
                                         [this](const LaneId& lane) { return stream_of(lane); }));

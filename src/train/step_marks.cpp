@@ -45,17 +45,17 @@ EventClock& StepMarks::clock_of(int device) {
   return *clock;
 }
 
-void StepMarks::add(const Program& program) {
+void StepMarks::add(const Program& program, bool in_graph) {
   MarkedProgram& made = programs_.emplace_back();
   for (const Node& node : program.nodes()) made.is_input.push_back(node.phase == Phase::kData);
-  made.by_runs = make_marks(program, RunDetail::kRuns);
-  if (profiler_ != nullptr && profiler_->measures_nodes())
-    made.by_nodes = make_marks(program, RunDetail::kNodes);
+  made.by_runs = make_marks(program, RunDetail::kRuns, in_graph);
+  if (profiler_ != nullptr) made.by_nodes = make_marks(program, RunDetail::kNodes, in_graph);
 }
 
-std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program, RunDetail detail) {
+std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program, RunDetail detail,
+                                                         bool in_graph) {
   auto marked = std::make_unique<Marked>();
-  marked->plan = std::make_shared<const RunPlan>(program, detail);
+  marked->plan = std::make_shared<const RunPlan>(program, detail, in_graph);
   marked->runs.resize(marked->plan->runs().size());
   for (NodeId node = 0; node < program.size(); ++node) {
     const std::size_t number = marked->plan->runs_of(node).front();

@@ -71,9 +71,6 @@ class StepProfiler {
  public:
   virtual ~StepProfiler() = default;
 
-  /// Whether detail_of() may return kNodes.
-  [[nodiscard]] virtual bool measures_nodes() const { return true; }
-
   /// How finely the training step `number` is measured. Called once for each step, in order, before
   /// any of its work is queued.
   virtual RunDetail detail_of(std::int64_t number) = 0;
@@ -98,9 +95,9 @@ class StepMarks final : public RecordSink {
   StepMarks(const StepMarks&) = delete;
   StepMarks& operator=(const StepMarks&) = delete;
 
-  /// Creates the marks of a program. The n-th program added has number n, which is in the tags of
-  /// its work.
-  void add(const Program& program);
+  /// Creates the marks of a program, whose steps after the first are graphs if `in_graph`. The n-th
+  /// program added has number n, which is in the tags of its work.
+  void add(const Program& program, bool in_graph = false);
 
   /// Called before the step's input is queued, and before the rest of its work. `detail` is kRuns
   /// unless the profiler requests nodes.
@@ -153,10 +150,11 @@ class StepMarks final : public RecordSink {
   struct MarkedProgram {
     std::vector<char> is_input{};  // by node
     std::unique_ptr<Marked> by_runs{};
-    std::unique_ptr<Marked> by_nodes{};  // null unless nodes are requested
+    std::unique_ptr<Marked> by_nodes{};  // null without a profiler
   };
 
-  [[nodiscard]] std::unique_ptr<Marked> make_marks(const Program& program, RunDetail detail);
+  [[nodiscard]] std::unique_ptr<Marked> make_marks(const Program& program, RunDetail detail,
+                                                   bool in_graph);
   [[nodiscard]] static std::size_t set_for(const NodeRun& run, std::int64_t step);
   [[nodiscard]] bool records_own_times(const NodeRun& run) const;
   [[nodiscard]] Marked& marked(int program, RunDetail detail) const;

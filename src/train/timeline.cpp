@@ -10,6 +10,11 @@
 namespace barestep {
 namespace {
 
+/// Whether the node only copies input.
+bool is_input_copy(const Node& node) {
+  return node.phase == Phase::kData && op_if<Copy>(node.op) != nullptr;
+}
+
 /// When the lane finished its last work of the step; without any, the end of all work.
 double end_on_lane(const StepTimeline& step, LaneId lane) {
   const auto runs = step.plan->runs_on(lane);
@@ -32,32 +37,69 @@ std::size_t parts_of(const Program& program) {
   return parts;
 }
 
-RunPlan::RunPlan(const Program& program, RunDetail detail)
-    : program_(&program), detail_(detail), runs_of_node_(program.nodes().size()) {
+RunPlan::RunPlan(const Program& program, RunDetail detail, bool in_graph)
+    : program_(&program),
+      detail_(detail),
+      in_graph_(in_graph),
+      runs_of_node_(program.nodes().size()) {
+  const auto is_data = [](const Node& node) { return node.phase == Phase::kData; };
   std::set<NodeId> awaited;
   for (const Node& node : program.nodes()) {
-    for (const Wait& wait : node.waits) awaited.insert(wait.node);
+    for (const Wait& wait : node.waits) {
+      // Input waits for a whole graph, not for a node of it.
+      const bool is_of_graph = in_graph && is_data(node) != is_data(program.node(wait.node));
+      if (takes_place(node, wait) && !is_of_graph) awaited.insert(wait.node);
+    }
   }
   for (NodeId id = 0; id < program.size(); ++id) {
     const Node& node = program.node(id);
     for (const LaneId& lane : lanes_of(program, node)) {
       const auto earlier = runs_on(lane);
       const NodeRun* const before = earlier.empty() ? nullptr : &runs_[earlier.back()];
-      const bool continues = detail == RunDetail::kRuns && before != nullptr &&
-                             node.waits.empty() && std::holds_alternative<DeviceOp>(node.op) &&
-                             !before->is_collective && before->phase == node.phase &&
-                             before->is_copy == (op_if<Copy>(node.op) != nullptr) &&
+      const bool continues = detail == RunDetail::kRuns && before != nullptr && !waits(node) &&
+                             std::holds_alternative<DeviceOp>(node.op) && !before->is_collective &&
+                             before->phase == node.phase &&
+                             before->is_copy == is_input_copy(node) &&
                              !awaited.contains(before->last);
       add_part(id, lane, !continues);
     }
   }
   for (NodeRun& run : runs_) {
-    for (const Wait& wait : program.node(run.first).waits) {
-      for (std::size_t part = 0; part < runs_of(wait.node).size(); ++part) {
-        run.awaited.push_back({wait.node, part, wait.steps_back});
-      }
+    const Node& first = program.node(run.first);
+    for (const Wait& wait : first.waits) {
+      if (takes_place(first, wait)) add_awaited(run, wait);
     }
     if (run.is_collective) run.parts = runs_of(run.first);
+  }
+  if (in_graph) add_waits_of_launch();
+}
+
+bool RunPlan::takes_place(const Node& node, const Wait& wait) const {
+  const bool is_outside = wait.steps_back > 0 || program_->node(wait.node).phase == Phase::kData;
+  return !in_graph_ || node.phase == Phase::kData || !is_outside;
+}
+
+bool RunPlan::waits(const Node& node) const {
+  return std::ranges::any_of(node.waits, [&](const Wait& wait) { return takes_place(node, wait); });
+}
+
+void RunPlan::add_awaited(NodeRun& run, const Wait& wait) const {
+  for (std::size_t part = 0; part < runs_of(wait.node).size(); ++part) {
+    run.awaited.push_back({wait.node, part, wait.steps_back});
+  }
+}
+
+/// The graph is launched after the input that any of its nodes needs, so its first run waits for
+/// that.
+void RunPlan::add_waits_of_launch() {
+  const auto is_work = [](const NodeRun& run) { return run.phase != Phase::kData; };
+  const auto first = std::ranges::find_if(runs_, is_work);
+  if (first == runs_.end()) return;
+  for (const Node& node : program_->nodes()) {
+    if (node.phase == Phase::kData) continue;
+    for (const Wait& wait : node.waits) {
+      if (program_->node(wait.node).phase == Phase::kData) add_awaited(*first, wait);
+    }
   }
 }
 
@@ -69,12 +111,12 @@ void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
                 .first = id,
                 .phase = node.phase,
                 .is_collective = std::holds_alternative<Collective>(node.op),
-                .is_copy = op_if<Copy>(node.op) != nullptr};
+                .is_copy = is_input_copy(node)};
     if (!on_lane.empty()) {
       const NodeRun& before = runs_[on_lane.back()];
       run.previous = on_lane.back();
       // Input is queued a step earlier than the nodes after it in the program.
-      run.follows_directly = node.waits.empty() && !run.is_collective && !before.is_collective &&
+      run.follows_directly = !waits(node) && !run.is_collective && !before.is_collective &&
                              (before.phase == Phase::kData) == (run.phase == Phase::kData);
     }
     on_lane.push_back(runs_.size());

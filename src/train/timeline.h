@@ -55,7 +55,10 @@ std::size_t parts_of(const Program& program);
 /// The runs of a program. `program` must outlive it.
 class RunPlan {
  public:
-  explicit RunPlan(const Program& program, RunDetail detail = RunDetail::kRuns);
+  /// `in_graph`: all except the data nodes is launched as one graph. Then waits for input and for
+  /// earlier steps are those of the launch and separate no runs.
+  explicit RunPlan(const Program& program, RunDetail detail = RunDetail::kRuns,
+                   bool in_graph = false);
 
   [[nodiscard]] const Program& program() const { return *program_; }
   [[nodiscard]] RunDetail detail() const { return detail_; }
@@ -78,9 +81,15 @@ class RunPlan {
 
  private:
   void add_part(NodeId id, const LaneId& lane, bool starts_run);
+  /// Whether the node itself waits, not the launch of its graph.
+  [[nodiscard]] bool takes_place(const Node& node, const Wait& wait) const;
+  [[nodiscard]] bool waits(const Node& node) const;
+  void add_awaited(NodeRun& run, const Wait& wait) const;
+  void add_waits_of_launch();
 
   const Program* program_;
   RunDetail detail_;
+  bool in_graph_;
   std::vector<NodeRun> runs_;
   std::vector<std::vector<std::size_t>> runs_of_node_;
   std::map<LaneId, std::vector<std::size_t>> lanes_;

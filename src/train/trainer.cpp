@@ -254,8 +254,12 @@ Trainer::~Trainer() = default;
 void Trainer::initialise(FlatWeights loaded) {
   const ParameterLayout& layout = programs_.spec().model.layout;
   TorchGenerator generator(data_seed(config_, programs_.spec()));
-  FlatWeights weights = initial_weights(layout, generator);
-  if (!loaded.empty()) weights = std::move(loaded);
+  FlatWeights weights = std::move(loaded);
+  if (weights.empty() || programs_.spec().generator == Generator::kTorchCpu) {
+    // Weights that are given are drawn too if data continue their stream.
+    FlatWeights drawn = initial_weights(layout, generator);
+    if (weights.empty()) weights = std::move(drawn);
+  }
   if (communicator_ != nullptr) {
     communicator_->broadcast(std::as_writable_bytes(std::span(weights)), 0);
   }

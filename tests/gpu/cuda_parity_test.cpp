@@ -15,6 +15,7 @@
 #include "core/philox.h"
 #include "gpu/cuda_harness.h"
 #include "kernels/make_device.h"
+#include "kernels/rounding.h"
 #include "support/expect_error.h"
 #include "support/golden.h"
 #include "support/sanitized.h"
@@ -54,14 +55,44 @@ T number_at(const std::vector<std::byte>& bytes, const Tensor& tensor, std::int6
   return number;
 }
 
+double real_at(const std::vector<std::byte>& bytes, const Tensor& tensor, std::int64_t i) {
+  return with_number(tensor.dtype, [&]<class Number>(Number) {
+    return double{float_of(number_at<Number>(bytes, tensor, i))};
+  });
+}
+
+/// What a product, or a sum of rows, of 16-bit numbers wrote: whatever rounding explains.
+void expect_explained(const OpCase& op_case, const std::vector<std::vector<double>>& terms,
+                      const std::vector<std::byte>& actual,
+                      const std::vector<std::byte>& expected) {
+  const auto* const gemm = std::get_if<Gemm>(&op_case.op);
+  const Tensor& out = gemm != nullptr ? gemm->c : std::get<SumRows>(op_case.op).out;
+  const Activation activation = gemm != nullptr ? gemm->activation : Activation::kNone;
+  for (std::int64_t i = 0; i < out.size(); ++i) {
+    const ExactSum sum = exact_sum(at(terms, i));
+    ASSERT_TRUE(explains_output(sum, activation, out.dtype, real_at(actual, out, i),
+                                real_at(expected, out, i)))
+        << "element " << i << " is " << real_at(actual, out, i) << ", the CPU's "
+        << real_at(expected, out, i) << ", its sum " << sum.value << " +- " << sum.error;
+    if (gemm == nullptr || !gemm->pre_activation) continue;
+    const Tensor& before = *gemm->pre_activation;
+    ASSERT_TRUE(explains(sum, before.dtype, real_at(actual, before, i))) << "element " << i;
+  }
+}
+
+/// The place of a 16-bit number among all of its type, from these bits; that of 0 is 0.
+int place_of(std::int16_t bits) {
+  return bits < 0 ? -(bits & 0x7FFF) : bits;
+}
+
 /// Sums have a different order, and exponentials come from a different library.
 void expect_near(const Tensor& tensor, const std::vector<std::byte>& actual,
                  const std::vector<std::byte>& expected) {
   for (std::int64_t i = 0; i < tensor.size(); ++i) {
     if (tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16) {
       // At most the neighbouring number of the type.
-      const int difference =
-          number_at<std::int16_t>(actual, tensor, i) - number_at<std::int16_t>(expected, tensor, i);
+      const int difference = place_of(number_at<std::int16_t>(actual, tensor, i)) -
+                             place_of(number_at<std::int16_t>(expected, tensor, i));
       ASSERT_LE(std::abs(difference), 1) << "element " << i;
     } else if (tensor.dtype == DType::kI8) {
       ASSERT_EQ(number_at<std::int8_t>(actual, tensor, i),
@@ -85,10 +116,12 @@ class CudaDevice : public OnGpu {
     SCOPED_TRACE(op_case.name);
     const auto expected = run_on_cpu(op_case.op, op_case.memory);
     auto actual = run(op_case.op, op_case.memory);
+    const auto terms = terms_of(op_case.op, op_case.memory);
+    if (terms) expect_explained(op_case, *terms, actual, expected);
     for (const Access& access : accesses_of(Op(op_case.op))) {
       const Tensor& tensor = access.tensor;
       if (!access.writes) continue;
-      if (tensor.dtype != DType::kU8) expect_near(tensor, actual, expected);
+      if (!terms && tensor.dtype != DType::kU8) expect_near(tensor, actual, expected);
       // The rest must be unchanged.
       std::memcpy(actual.data() + tensor.offset_bytes, expected.data() + tensor.offset_bytes,
                   static_cast<std::size_t>(tensor.bytes()));

@@ -108,6 +108,42 @@ TEST_F(OnFake, CommunicationGoesBeforeOtherWork) {
   EXPECT_EQ(priority_of(Lane::kComm), -5) << "the greatest is the least number";
 }
 
+/// Fused updates of this precision, and what they multiply on.
+std::int64_t tensor_products_of(Device& device, Stream& stream, DType type) {
+  Memory memory;
+  LinearAdam op{.weight = memory.add(8, 16),
+                .weight_moments1 = memory.add(8, 16),
+                .weight_moments2 = memory.add(8, 16),
+                .bias = memory.add(1, 8),
+                .bias_moments1 = memory.add(1, 8),
+                .bias_moments2 = memory.add(1, 8),
+                .grad_y = memory.add(5, 8, type),
+                .x = memory.add(5, 16, type),
+                .scalars = memory.add(1, 2)};
+  if (type != DType::kF32) {
+    op.rounded_weight = memory.add(8, 16, type);
+    op.rounded_bias = memory.add(1, 8, type);
+  }
+  const DeviceMemory on_device(device, static_cast<std::int64_t>(memory.bytes().size()));
+  const std::int64_t before = fake_cuda::tensor_products();
+  device.run(op, Addresses({std::vector{on_device.get()}}), stream, {});
+  stream.synchronize();
+  return fake_cuda::tensor_products() - before;
+}
+
+TEST_F(OnFake, FusedUpdatesMultiplyOnTensorCoresInEveryPrecisionButFp32) {
+  for (const Precision precision :
+       {Precision::kFp32, Precision::kTf32, Precision::kBf16, Precision::kFp16}) {
+    SCOPED_TRACE(name_of(precision));
+    const DType type = type_of(precision);
+    restart({}, {.device = "cuda", .precision = precision});
+    const bool is_exact = precision == Precision::kFp32;
+    EXPECT_EQ(tensor_products_of(*device, *stream, type) > 0, !is_exact);
+    restart({.capability = 7}, {.device = "cuda", .precision = precision});
+    EXPECT_EQ(tensor_products_of(*device, *stream, type), 0) << "there are none for these numbers";
+  }
+}
+
 /// Two numbers on the device, and ops that fill the first one.
 class StreamOfFake : public OnFake {
  protected:
@@ -245,6 +281,40 @@ TEST_F(StreamOfFake, ReportsWhatSpoiledACapture) {
   EXPECT_EQ((fill(two), first()), 2) << "the stream works again";
 }
 
+TEST_F(StreamOfFake, KeepsThePriorityOfCommunicationInAGraph) {
+  const auto comm = device->new_stream(name_of(Lane::kComm));
+  const auto forked = device->new_event(EventUse::kOrder);
+  const auto joined = device->new_event(EventUse::kOrder);
+  device->begin_capture(*stream);
+  fill(one);
+  forked->record(*stream);
+  comm->wait(*forked);
+  device->run(two, addresses, *comm, {});
+  joined->record(*comm);
+  stream->wait(*joined);
+  const auto graph = device->end_capture(*stream);
+  device->launch(*graph, *stream, 0);
+  stream->synchronize();
+  EXPECT_EQ(fake_cuda::priorities_replayed(), (std::vector<int>{0, -5}));
+}
+
+/// A binary for sm_80 runs on newer GPUs, but its kernels do not wait for those before them.
+TEST_F(StreamOfFake, LaunchesAheadOnlyCodeThatWaits) {
+  const auto ahead_of = [&](int code) {
+    memory.reset();
+    restart({.code_architecture = code});
+    memory = std::make_unique<DeviceMemory>(*device, 256);
+    addresses = Addresses(std::vector{memory->get()});
+    device->begin_capture(*stream);
+    fill(one);
+    fill(two);
+    EXPECT_NE(device->end_capture(*stream), nullptr);
+    return fake_cuda::launched_ahead();
+  };
+  EXPECT_EQ(ahead_of(90), 1);
+  EXPECT_EQ(ahead_of(80), 0);
+}
+
 TEST_F(StreamOfFake, PreparesNothingInACapture) {
   device->begin_capture(*stream);
   expect_error(ExitCode::kBug, "products are prepared before a capture",
@@ -296,6 +366,23 @@ TEST_F(OnFake, ADeviceLostInTheMiddleOfARunEndsItWithOneLine) {
   EXPECT_EQ(run.steps.size(), 5U);
 }
 
+/// Each is a node with dependencies on both sides: the beginning of the step, and the ends of its
+/// forward pass, loss, backward pass and update.
+TEST_F(OnFake, AGraphRecordsFiveEvents) {
+  close();
+  TrainConfig config;
+  config.model.layers = {8, 8, 8};
+  config.training.steps = 6;
+  config.device.device = "cuda";
+  config.device.graph = true;
+  {
+    TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
+    run.run();
+    EXPECT_EQ(fake_cuda::calls("cudaGraphInstantiate"), 2) << "one for each slot";
+    EXPECT_EQ(fake_cuda::event_nodes(), 2 * 5);
+  }
+}
+
 /// Weights after a short run with the fused update on the fake.
 FlatWeights fused_on_fake(bool beside, bool graph) {
   TrainConfig config;
@@ -330,13 +417,13 @@ int launched_ahead_in(bool graph, Update update, bool fusion = true) {
 }
 
 // In each of two graphs: each layer's sum of rows after the gradient of its activation, unless they
-// are one kernel; or the third layer's update after the second's. Between other kernels there are
-// products, copies and marks.
+// are one kernel; or the second and third update after the one before. Between other kernels are
+// products and marks.
 TEST_F(OnFake, GraphsLaunchOurKernelsBeforeTheOneAheadOfThemHasEnded) {
   close();
   EXPECT_EQ(launched_ahead_in(true, Update::kSeparate, false), 2 * 3);
   EXPECT_EQ(launched_ahead_in(true, Update::kSeparate), 0);
-  EXPECT_EQ(launched_ahead_in(true, Update::kFused), 2 * 1);
+  EXPECT_EQ(launched_ahead_in(true, Update::kFused), 2 * 2);
   EXPECT_EQ(launched_ahead_in(false, Update::kFused), 0);
 }
 

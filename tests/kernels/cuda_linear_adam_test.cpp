@@ -36,7 +36,7 @@ struct ProductCase {
   [[nodiscard]] KernelTarget target(int multiprocessors) const {
     return {.geometry = {.multiprocessors = multiprocessors, .threads_per_multiprocessor = 2048},
             .block_shared_bytes = block_shared_bytes,
-            .tf32 = tf32};
+            .tensor_cores = tf32};
   }
 };
 

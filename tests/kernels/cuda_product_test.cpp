@@ -1,6 +1,7 @@
 // Matrix products of the CUDA device on the fake runtime: the choice of the algorithm, and its
 // cache.
 #include <cublasLt.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/index.h"
@@ -110,6 +111,23 @@ TEST_F(ProductOnFake, RefusesAShapeNoAlgorithmIsFor) {
                [&] { device->prepare(op); });
 }
 
+/// The bias of 16-bit numbers is added before they are rounded, so it has no kernel of its own.
+TEST_F(ProductOnFake, RefusesAShapeOf16BitsNoAlgorithmIsForByName) {
+  Memory narrow;
+  const Gemm gemm{.c = narrow.add(4, 6, DType::kBF16),
+                  .a = narrow.add(4, 257, DType::kBF16),
+                  .b = narrow.add(6, 257, DType::kBF16),
+                  .transpose_b = true,
+                  .bias = narrow.add(1, 6, DType::kBF16)};
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  expect_error(ExitCode::kConfiguration, "product '4x6x257 NT", [&] { device->prepare(gemm); });
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  expect_error(ExitCode::kConfiguration,
+               "cuBLASLt has no algorithm for 16-bit numbers of this shape; use widths that are "
+               "multiples of 8, or --precision fp32 or tf32",
+               [&] { device->prepare(gemm); });
+}
+
 TEST_F(ProductOnFake, RefusesAStreamWithoutWorkspace) {
   restart({.fastest_algorithm = 2}, {.device = "cuda", .autotune = choices()});
   device->prepare(op);  // an algorithm that needs workspace
@@ -204,6 +222,25 @@ TEST_F(TuningOnFake, TimesLargeProductsUnaskedAndFindsThemInTheCacheAfterwards) 
   restart({.lt_version = 130200, .fastest_algorithm = 1}, tuned);
   run(op, memory);
   EXPECT_EQ(fake_cuda::last_algorithm(), 1) << "another library has a cache of its own";
+}
+
+TEST_F(TuningOnFake, TimesOperandsInTheCacheIfEverythingFitsThere) {
+  const auto fills_of = [&](int cache_bytes) {
+    fake_cuda::Machine other = machine;
+    other.cache_bytes = cache_bytes;
+    restart(other, tuned);
+    const DeviceMemory of_the_step(*device, 1 << 17);
+    const int before = fake_cuda::calls("cudaMemsetAsync");
+    device->prepare(op);
+    return fake_cuda::calls("cudaMemsetAsync") - before;
+  };
+  const int cold = fills_of(1 << 16);
+  EXPECT_THAT(device->product_choices(), testing::Not(testing::HasSubstr("cached")));
+  const int warm = fills_of(1 << 18);
+  EXPECT_GE(cold, warm + 5) << "the cache is emptied before each run";
+  EXPECT_THAT(device->product_choices(), testing::HasSubstr("\"cached\": true"))
+      << "chosen anew, not taken from the cache's file";
+  EXPECT_EQ(fills_of(1 << 18), 0) << "now it is taken from there";
 }
 
 TEST_F(TuningOnFake, TimesNothingWhereItIsOff) {

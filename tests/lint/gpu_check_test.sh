@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # gpu_check_test.sh <source root>: scripts/gpu_check.sh without a GPU, with one where nothing
-# builds, with one where everything succeeds, and with a stage that hangs; GPU and tools are fakes.
-# In every case the JSON is complete, every stage prints one line, and the exit code is correct.
+# builds, with one where everything succeeds, with tests, benchmarks and sanitizers that hang, and
+# ended by signals; GPU and tools are fakes. In every case the JSON is complete, every stage prints
+# one line, and the exit code is correct.
 set -uo pipefail
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is not installed"; exit 77; }
@@ -25,9 +26,11 @@ check() {
     COMMIT=abc "$root/scripts/gpu_check.sh" "$@" >"$work/printed" 2>&1 || status=$?
   if [ $status != "$expected" ] ||
     ! python3 - "$work"/out/gpu_check_*.json "$condition" <<'END'; then
-import json, sys
+import json, re, sys
 result = json.load(open(sys.argv[1]))
 stages = result["stages"]
+for stage in stages.values():
+    stage["said"] = re.sub("after [1-9] s", "after N s", stage["said"])
 state = {name: stage["state"] for name, stage in stages.items()}
 assert result["commit"] == "abc", result
 assert all(stage["said"] and "\n" not in stage["said"] for stage in stages.values()), stages
@@ -51,13 +54,13 @@ refused() {  # <text> <argument...>
   printed "$text"
 }
 
-refused "gpu_check: error: stage 'tset': not known; take --rehearse, --seconds N, or stages: build test" tset
+refused "gpu_check: error: stage 'tset': not known; take --rehearse, --seconds N, or stages: build train" tset
 refused "gpu_check: error: --seconds 'soon': not a number of seconds" --seconds soon
 
 # A driver that does not answer.
 tool nvidia-smi <<<'echo "NVIDIA-SMI has failed"; exit 9'
-check 69 'len(state) == 7 and set(state.values()) == {"skipped"}'
-printed 'bench     skipped      0  no GPU (nvidia-smi: NVIDIA-SMI has failed)'
+check 69 'len(state) == 8 and set(state.values()) == {"skipped"}'
+printed 'bench     skipped       0  no GPU (nvidia-smi: NVIDIA-SMI has failed)'
 
 # A GPU, but the configure fails.
 tool nvidia-smi <<<'echo "NVIDIA H200, 580.1, 9.0"'
@@ -66,7 +69,7 @@ tool cmake <<<'printf "CMake Error at x:1 (message):\n  fmt was \"not\" found\n"
 echo 'raise ImportError' >"$work/site/torch.py"
 check 1 'result["machine"] == "nvidia-h200" and result["architecture"] == "90" and
   stages["build"]["said"] == """configure: fmt was "not" found""" and
-  [n for n in state if state[n] == "failed"] == ["build", "test", "sanitize", "steps", "bench", "profile"]'
+  [n for n in state if state[n] == "failed"] == ["build", "train", "test", "steps", "bench", "profile", "sanitize"]'
 printed 'NVIDIA H200, driver 580.1, commit abc'
 
 # A CUPTI that the loader does not find but the Python packages contain; the user's setting has
@@ -78,14 +81,26 @@ check 1 'result["cupti"].endswith("/site/nvidia/cu13/lib/libcupti.so.13")' build
 BARESTEP_CUPTI=/mine check 1 'result["cupti"] == "/mine"' build
 rm -r "$work/site/nvidia" "$work/site/ctypes.py"
 
-# Everything is installed and succeeds, except for PyTorch.
+# logged <text>: the log of the last check has it.
+logged() {
+  grep -qF -- "$1" "$work"/out/*.log || { echo "not in the log: $1"; cat "$work"/out/*.log; failures=$((failures + 1)); }
+}
+
+# Everything is installed and succeeds, except for PyTorch. cuBLAS is that of the Python packages.
+mkdir -p "$work/site/nvidia/cu13/include"
+touch "$work/site/nvidia/cu13/include/cublasLt.h"
+mkdir -p "$work/site/nvidia/nccl/include"
+touch "$work/site/nvidia/nccl/include/nccl.h"
+tool nvcc <<<'exit 0'
 tool cmake <<'END'
+echo "configured with $*"
 for build; do :; done
 build=$GPU_BUILD
 mkdir -p "$build/tests"
 touch "$build/build.ninja" "$build/tests/cuda_parity_test"
 cat >"$build/mlp_single" <<'PROGRAM'
 #!/bin/sh
+echo "Step 19 | Step time: 0.1s | Loss: 0.75"
 echo "  Step time    mean 0.0050s, std 0.0001s, p50 0.004500s, p95 0.005s, p99 0.005s"
 PROGRAM
 cat >"$build/barestep_cuda_bench" <<'PROGRAM'
@@ -114,12 +129,20 @@ echo '{"other_roots": 0}' >"$1"
 PROGRAM
 chmod +x "$build"/mlp_single "$build"/barestep_*
 END
-tool ninja <<<'exit 0'
+tool ninja <<<'echo "headers in $CPATH, libraries in $CMAKE_LIBRARY_PATH"'
 tool ctest <<'END'
-while [ $# -gt 0 ]; do [ "$1" = --output-junit ] && file=$2; shift; done
-printf '\t<testcase name="a" status="run">\n\t<testcase name="b" status="notrun">\n\t\t<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>\n' >"$file"
+echo '    Start 1: a'
+echo '1/2 Test #1: a ......   Passed    0.01 sec'
+echo '2/2 Test #2: b ......***Skipped   0.01 sec'
 END
+# Three at a time, no more.
 tool compute-sanitizer <<'END'
+cd "$(dirname "$0")/.."
+mkdir -p running
+touch running/$$
+if [ "$(ls running | wc -l)" -gt 3 ]; then touch too_many; fi
+sleep 0.3
+rm running/$$
 case $2 in
   racecheck) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
   initcheck)
@@ -135,7 +158,7 @@ while [ $# -gt 0 ]; do [ "$1" = --log-file ] && file=$2; shift; done
   echo '==PROF== Connected to process 1'
   echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
   for id in 0 1 2 3; do
-    case $id in 1 | 3) name='barestep::adam(long, float *)' ;; *) name=gemm ;; esac
+    case $id in 1 | 3) name='void barestep::pointwise_loss<Mse>(long)' ;; *) name=linear_adam ;; esac
     echo "\"$id\",\"$name\",\"dram__bytes_read.sum\",\"byte\",\"1,000\""
     echo "\"$id\",\"$name\",\"dram__bytes_write.sum\",\"byte\",\"500\""
     echo "\"$id\",\"$name\",\"gpu__time_duration.sum\",\"ns\",\"2000\""
@@ -143,9 +166,11 @@ while [ $# -gt 0 ]; do [ "$1" = --log-file ] && file=$2; shift; done
 } >"$file"
 END
 tool nsys <<<'exit 1'
-check 0 'state == {"build": "passed", "test": "passed", "sanitize": "passed", "steps": "passed",
-                   "pytorch": "skipped", "bench": "passed", "profile": "passed"} and
-  stages["test"]["gpu"] == {"passed": 1, "failed": 0, "skipped": 1} and
+check 0 'state == {"build": "passed", "train": "passed", "test": "passed", "steps": "passed", "bench": "passed",
+                   "profile": "passed", "pytorch": "skipped", "sanitize": "passed"} and
+  stages["train"]["said"] == "loss of step 19, eager: 0.75; --graph: 0.75; --graph --profile: 0.75" and
+  stages["test"]["gpu"] == {"passed": 2, "failed": 0, "skipped": 2} and
+  stages["test"]["unit"] == {"passed": 1, "failed": 0, "skipped": 1} and
   stages["sanitize"]["initcheck"] == {"reports": 2, "of_our_kernels": 0} and
   stages["bench"]["step_8192x6_tf32"] == {"first_heuristic_ms": 4.5, "autotuned_ms": 4.5} and
   len(stages["steps"]["steps"]["benchmarks"]) == 2 and
@@ -155,6 +180,9 @@ check 0 'state == {"build": "passed", "test": "passed", "sanitize": "passed", "s
   len(stages["profile"]["step_by_ncu"]["kernels"]) == 2'
 printed '8192 fp32 4.000 ms (91 % of floor, fused beside backward, graph); 0 of 2 did not run'
 printed 'copy 4300 GB/s, Adam 93.5 % of it, step fp32 4.5000 ms'
+logged -DBARESTEP_TEST_TIMEOUT=60
+logged "-DBARESTEP_nccl_LIBRARY=$work/site/nvidia/nccl/lib/libnccl.so.2"
+if [ -f "$work/too_many" ]; then echo "more than three sanitizers at a time"; failures=$((failures + 1)); fi
 if [ "$(ls "$work/out" | wc -l)" != 2 ]; then ls "$work/out"; failures=$((failures + 1)); fi
 
 # One of our kernels reads uninitialised memory.
@@ -165,10 +193,74 @@ echo "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"
 END
 check 1 'stages["sanitize"]["state"] == "failed"' sanitize
 
-# A stage that hangs is ended, and no time is left for the next one.
-tool ctest <<<'sleep 1000'
-check 1 'stages["test"]["said"].startswith("not done after ") and
-  stages["profile"]["said"] == "no time left of 5 s; run it alone"' --seconds 5 test profile
+# Sanitizers that hang.
+tool compute-sanitizer <<<'echo "first words"; sleep 1000'
+check 75 'stages["sanitize"]["state"] == "cut short" and stages["sanitize"]["said"] == "not done after N s"' \
+  --seconds 5 sanitize
+logged 'memcheck ops: first words'
+
+# A program that reports an error.
+mv "$work/build/mlp_single" "$work/build/works"
+printf '#!/bin/sh\necho "mlp_single: error: profile: no record" >&2\nexit 70\n' >"$work/build/mlp_single"
+chmod +x "$work/build/mlp_single"
+check 1 'stages["train"]["said"].startswith("loss of step 19, eager: exit 70, mlp_single: error: profile: no record")' train
+mv "$work/build/works" "$work/build/mlp_single"
+
+# A test that fails, one that ctest ends, and one in progress when the time is up: the log has their
+# output, and the stage says their names. No time is left for the next one.
+tool ctest <<'END'
+echo "headers in $CPATH"
+echo '    Start 1: gpu.CudaDevice.Computes'
+echo '1/4 Test #1: gpu.CudaDevice.Computes ......***Failed  0.01 sec'
+echo '2/4 Test #2: gpu.CudaDevice.Waits ......***Timeout  60.01 sec'
+echo '[ RUN      ] CudaDevice.Waits'
+echo '    Start 3: gpu.CudaDevice.Hangs'
+sleep 1000
+END
+check 75 'stages["test"]["said"] == ("not done after N s; gpu: 0 passed, 2 failed, 0 skipped (gpu.CudaDevice.Computes "
+  "gpu.CudaDevice.Waits hung gpu.CudaDevice.Hangs did not end)") and
+  stages["test"]["gpu"]["failed"] == 2 and state["test"] == "cut short" and state["profile"] == "not run" and
+  stages["profile"]["said"] == "no time left of 4 s; run it alone"' --seconds 4 test profile
+logged '[ RUN      ] CudaDevice.Waits'
+logged "headers in $work/site/nvidia/cu13/include"
+
+# A benchmark that is ended has written its first result; the second one is cut off.
+cat >"$work/build/barestep_cuda_bench" <<'PROGRAM'
+#!/bin/sh
+for argument; do case $argument in --benchmark_out=*) file=${argument#*=} ;; esac; done
+printf '{\n  "context": {},\n  "benchmarks": [\n    {\n      "name": "cuda_step/8192/6/0", "label": "fp32 separate",
+      "real_time": 5.5, "%% of floor": 66.0\n    },\n    {\n      "name": "cuda_st' >"$file"
+sleep 1000
+PROGRAM
+check 75 'len(stages["steps"]["steps"]["benchmarks"]) == 1 and stages["steps"]["said"] ==
+  "not done after N s; 8192 fp32 5.500 ms (66 % of floor, separate); 0 of 1 did not run"' --seconds 4 steps
+
+# ended <signal> <condition>: a check that gets a signal in its first stage.
+ended() {
+  local signal=$1 condition=$2 process
+  rm -rf "$work/out"
+  PATH=$work/bin:$PATH PYTHON=python3 PYTHONPATH=$work/site GPU_BUILD=$work/build OUT=$work/out \
+    COMMIT=abc "$root/scripts/gpu_check.sh" test profile >"$work/printed" 2>&1 &
+  process=$!
+  for _ in $(seq 100); do
+    if grep -qs Hangs "$work"/out/*.log; then break; fi
+    sleep 0.1
+  done
+  sleep 0.5
+  kill -"$signal" $process
+  wait $process 2>/dev/null
+  python3 - "$work"/out/gpu_check_*.json "$condition" <<'END' || { cat "$work/printed"; failures=$((failures + 1)); }
+import json, sys
+stages = json.load(open(sys.argv[1]))["stages"]
+assert eval("(" + sys.argv[2] + ")"), json.dumps(stages, indent=1)
+END
+}
+sed -i "s/echo '    Start 3/echo Hangs; &/" "$work/bin/ctest"
+ended TERM 'stages["test"]["state"] == "cut short" and stages["profile"]["state"] == "not run" and
+  stages["test"]["said"].startswith("ended by a signal; gpu: 0 passed, 2 failed") and
+  stages["profile"]["said"] == "ended by a signal; run it alone"'
+sed -i 's/sleep 1000/sleep 2/' "$work/bin/ctest"
+ended KILL 'list(stages) == ["test"] and stages["test"]["state"] == "running"'
 
 [ $failures = 0 ] || exit 1
 echo "as expected"

@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <thread>
 #include <vector>
 
 #include "core/checker.h"
 #include "core/error.h"
 #include "kernels/make_device.h"
+#include "parallel/comm/host_communicator.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/comm/thread_communicator.h"
 #include "parallel/schemes/scheme_of.h"
@@ -283,6 +285,56 @@ TEST(StagedRanks, ComputeTheSameBitsAsRanksWhoseMemoryTheHostReaches) {
     staged[static_cast<std::size_t>(communicator.rank())] = train_rank(by_way_of_the_host);
   });
   EXPECT_EQ(staged, expected);
+}
+
+/// Notes on which threads and for which steps collectives run.
+class NotingCommunicator final : public HostCommunicator, public RecordSink {
+ public:
+  NotingCommunicator() { set_record_sink(this); }
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return 1; }
+  void broadcast(std::span<std::byte> /*bytes*/, int /*root*/) override {}
+  void all_gather(std::span<const std::byte> /*bytes*/, std::span<std::byte> /*all*/) override {}
+  void barrier() override {}
+  void abort(ExitCode /*code*/) noexcept override {}
+  void on_record(const Record& record) override { steps.push_back(record.tag.step); }
+
+  std::vector<std::thread::id> threads;
+  std::vector<std::int64_t> steps;
+
+ private:
+  void perform(const Collective& /*collective*/, const Addresses& /*addresses*/) override {
+    threads.push_back(std::this_thread::get_id());
+  }
+};
+
+/// Two steps are queued before the first runs. CUDA calls a stream's functions on a thread on which
+/// an MPI may not call CUDA.
+TEST(StagedRanks, KeepTheStepsOfCallsInProgressAndStayOffTheThreadOfTheStream) {
+  const auto device = make_cpu_device({.threads = 1});
+  const auto stream = device->new_stream("comm");
+  std::vector<float> numbers(5, 1.0F);
+  const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
+  const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 5}}};
+  NotingCommunicator host;
+  StagedCommunicator staged(host, *device, 12);
+  staged.prepare(sum);
+  std::thread::id of_stream;
+  std::atomic<bool> may_go_on = false;
+  stream->call([](void* id) { *static_cast<std::thread::id*>(id) = std::this_thread::get_id(); },
+               &of_stream);
+  stream->call([](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &may_go_on);
+  Stream* const streams[] = {stream.get()};
+  for (const std::int64_t step : {6, 7}) staged.run(sum, addresses, streams, {.step = step});
+  may_go_on = true;
+  may_go_on.notify_all();
+  stream->synchronize();
+  EXPECT_THAT(host.steps, testing::ElementsAre(6, 6, 7, 7)) << "two pieces each";
+  ASSERT_EQ(host.threads.size(), 4U);
+  for (const std::thread::id& id : host.threads) {
+    EXPECT_NE(id, of_stream);
+    EXPECT_EQ(id, host.threads.front());
+  }
 }
 
 TEST(ThreadRanks, HostCallsCarryBytesInRankOrder) {

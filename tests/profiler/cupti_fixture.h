@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 
 #include "core/clock.h"
 #include "kernels/make_device.h"
@@ -51,6 +52,8 @@ class Cupti : public testing::Test {
     gpu_records_.reset();
     EXPECT_FALSE(fake_->is_subscribed);
     EXPECT_TRUE(fake_->enabled.empty());
+    EXPECT_LE(fake_->sessions, 1);
+    EXPECT_EQ(fake_->registered_clocks, 0);
     *fake_ = {};
   }
 
@@ -69,14 +72,22 @@ class Cupti : public testing::Test {
 
   /// The times of records start from here.
   void turn_on() {
-    source().turn(true, true);
-    zero_ns_ = fake().clock();
+    EXPECT_EQ(source().turn(true, true), "");
+    start_here();
+  }
+  void start_here() {
+    zero_ns_ = fake().now_ns();
+    zero_s_ = now_s();
   }
 
   /// This many nanoseconds later; 0 is what CUPTI writes if it has no time.
   [[nodiscard]] std::uint64_t at(std::uint64_t ns) const { return ns == 0 ? 0 : zero_ns_ + ns; }
-  void expect_at(double seconds, std::uint64_t ns) const {
-    EXPECT_NEAR(seconds, static_cast<double>(at(ns)) * 1e-9, 1e-10);
+  /// The clocks were compared once, with some error, so that all times are off by the same amount.
+  void expect_at(double seconds, std::uint64_t ns) {
+    const double off_s = seconds - zero_s_ - static_cast<double>(ns) * 1e-9;
+    if (!off_s_) off_s_ = off_s;
+    EXPECT_NEAR(off_s, 0, 1e-3);
+    EXPECT_NEAR(off_s, *off_s_, 1e-9);
   }
 
   /// Queues a node and returns the correlation number passed to CUPTI.
@@ -141,7 +152,9 @@ class Cupti : public testing::Test {
   std::unique_ptr<Device> cpu_ = make_cpu_device({.threads = 1});
   Gpu first_{*cpu_, 0, 3}, second_{*cpu_, 1, 1};
   std::int64_t capacity_ = 1000;
-  std::uint64_t zero_ns_ = 0;
+  std::uint64_t zero_ns_ = 0;  // on CUPTI's clock
+  double zero_s_ = 0;          // on the host's
+  std::optional<double> off_s_{};
   FakeCupti* fake_;
   decltype(&cuptiActivityFlushAll) flush_;
   std::unique_ptr<GpuRecords> gpu_records_;

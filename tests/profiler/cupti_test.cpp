@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "profiler/cupti_fixture.h"
+#include "support/expect_error.h"
 
 namespace barestep {
 
@@ -50,9 +53,6 @@ TEST_F(Cupti, ThatRefusesSaysWhy) {
        "attached"},
       {"cuptiSubscribe", CUPTI_ERROR_NOT_INITIALIZED,
        "CUPTI_ERROR_NOT_INITIALIZED (15), CUDA cannot be used here"},
-      {"cuptiActivityEnable", CUPTI_ERROR_INSUFFICIENT_PRIVILEGES,
-       "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35), the driver lets only administrators profile"},
-      {"cuptiActivityRegisterTimestampCallback", CUPTI_ERROR_UNKNOWN, "CUPTI_ERROR_UNKNOWN (999)"},
       {"cuptiActivityRegisterCallbacks", CUPTI_ERROR_UNKNOWN, "CUPTI_ERROR_UNKNOWN (999)"},
       {"cuptiEnableCallback", CUPTI_ERROR_INVALID_PARAMETER, "unknown (1)"},
   };
@@ -64,6 +64,30 @@ TEST_F(Cupti, ThatRefusesSaysWhy) {
   }
   fake().status.clear();
   EXPECT_EQ(why_not(), "");
+}
+
+/// As first released with CUDA 13.0.
+TEST_F(Cupti, ThatHangsAndCrashesIsRefusedByName) {
+  fake().version = 130000;
+  EXPECT_THAT(why_not(), EndsWith(" is 13.0.0, which hangs and crashes; 13.0.1 does not"));
+  fake().version = 130001;
+  EXPECT_EQ(why_not(), "");
+}
+
+TEST_F(Cupti, ThatRefusesToRecordSaysWhyAndIsOff) {
+  const std::vector<std::tuple<std::string, CUptiResult, std::string>> cases = {
+      {"cuptiActivityEnable", CUPTI_ERROR_INSUFFICIENT_PRIVILEGES,
+       "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35), the driver lets only administrators profile"},
+      {"cuptiGetTimestamp", CUPTI_ERROR_UNKNOWN, "CUPTI_ERROR_UNKNOWN (999)"},
+  };
+  for (const auto& [function, status, text] : cases) {
+    gpu_records_.reset();
+    *fake_ = {};
+    open();
+    fake().status = {{function, status}};
+    EXPECT_EQ(source().turn(true, true), function + " failed: " + text);
+    EXPECT_TRUE(fake().enabled.empty()) << function;
+  }
 }
 
 TEST_F(Cupti, ServesOneProfilerOfAProcess) {
@@ -83,8 +107,11 @@ TEST_F(Cupti, IsEnabledForTheProfiledStepsOnly) {
   EXPECT_TRUE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_OVERHEAD));
   // The kind that would serialise kernels.
   EXPECT_FALSE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_KERNEL));
-  source().turn(false, false);
+  EXPECT_EQ(source().turn(false, false), "");
   EXPECT_TRUE(fake().enabled.empty());
+  // A second session would have wrong correlations.
+  expect_error(ExitCode::kBug, "records are enabled once",
+               [&] { static_cast<void>(source().turn(true, true)); });
 }
 
 TEST_F(Cupti, ThatFailsLaterSaysSoAndLosesNoRun) {
@@ -96,27 +123,37 @@ TEST_F(Cupti, ThatFailsLaterSaysSoAndLosesNoRun) {
             "CUPTI 13.0.1, but cuptiActivityFlushAll failed: CUPTI_ERROR_UNKNOWN (999)");
   fake().status.clear();
   for (const char* function :
-       {"cuptiActivityEnable", "cuptiActivityPushExternalCorrelationId",
-        "cuptiActivityPopExternalCorrelationId", "cuptiActivityGetNextRecord"}) {
+       {"cuptiActivityPushExternalCorrelationId", "cuptiActivityPopExternalCorrelationId",
+        "cuptiActivityGetNextRecord"}) {
     gpu_records_.reset();
     *fake_ = {};
     open();
-    fake().status[function] = CUPTI_ERROR_UNKNOWN;
     turn_on();
+    fake().status[function] = CUPTI_ERROR_UNKNOWN;
     queue(1);
     add_kernel(50, 10, 20);
     source().finish();
     EXPECT_THAT(source().source(), HasSubstr(std::string(", but ") + function + " failed: "));
-    source().turn(false, false);
+    static_cast<void>(source().turn(false, false));
   }
 }
 
-TEST_F(Cupti, KeepsTheHostsTime) {
+/// The clocks drift apart by 30 ms, so a kernel in the middle was converted wrongly by half of
+/// that.
+TEST_F(Cupti, ConvertsToTheHostsTimeEvenIfTheClocksDrift) {
   open();
-  const double before_s = now_s();
-  const double theirs_s = static_cast<double>(fake().clock()) * 1e-9;
-  EXPECT_LE(before_s, theirs_s + 1e-6);
-  EXPECT_LE(theirs_s, now_s() + 1e-6);
+  turn_on();
+  const double begin_s = zero_s_;
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  fake().ahead_ns += 15'000'000;
+  start_here();
+  const double middle_s = zero_s_;
+  add_kernel(50, 1, 1001);
+  std::this_thread::sleep_for(std::chrono::duration<double>(middle_s - begin_s));
+  fake().ahead_ns += 15'000'000;
+  source().finish();
+  ASSERT_THAT(source().activities(), SizeIs(1));
+  EXPECT_NEAR(source().activities()[0].start_s, middle_s, 5e-3);
 }
 
 /// NVIDIA's own library, with or without a driver: it is found, and the reason is given if it is

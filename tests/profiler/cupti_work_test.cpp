@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+#include <utility>
+
 #include "profiler/cupti_fixture.h"
 
 namespace barestep {
@@ -151,23 +155,23 @@ TEST_F(Cupti, LeavesOutWhatIsOfNoNode) {
 /// Steps profiled only to measure the overhead take no room from those that are shown.
 TEST_F(Cupti, ForgetsWhatIsNotToBeKept) {
   open();
-  source().turn(true, false);
+  EXPECT_EQ(source().turn(true, false), "");
   queue(1);
   EXPECT_EQ(fake().pushed.back(), 0U);
-  const std::uint64_t early = fake().clock();
-  source().turn(false, false);
-  turn_on();
+  start_here();
+  add_kernel(50, 1, 2);
+  EXPECT_EQ(source().turn(true, true), "");
+  start_here();
   const std::uint64_t number = queue(2);
   EXPECT_EQ(number, 1U);
   add_correlation(0, 50);
   add_correlation(number, 51);
-  add_kernel(51, 10, 20);
-  source().turn(true, false);
-  const std::uint64_t late = fake().clock();
-  zero_ns_ = early;
-  add_kernel(50, 1, 2);
-  zero_ns_ = late;
-  add_kernel(50, 1, 2);
+  // Later than the error of the clocks' comparison.
+  add_kernel(51, 1'000'000, 1'000'010);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(source().turn(true, false), "");
+  start_here();
+  add_kernel(50, 1'000'000, 1'000'001);
   source().finish();
   EXPECT_THAT(source().activities(), SizeIs(1));
   ASSERT_THAT(records(), SizeIs(1));
@@ -218,7 +222,7 @@ TEST_F(Cupti, MakesRoomBetweenSteps) {
   EXPECT_EQ(source().dropped(), 0);
 }
 
-TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodes) {
+TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodesAndItsStepByTheTime) {
   open();
   const auto notify = [&](CUpti_CallbackId id, std::uintptr_t node, std::uintptr_t original) {
     CUpti_GraphData graph{};
@@ -228,31 +232,46 @@ TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodes) {
     resource.resourceDescriptor = &graph;
     fake().on_event(fake().user, CUPTI_CB_DOMAIN_RESOURCE, id, &resource);
   };
-  source().capture(true);
-  for (const NodeId node : {4, 5}) {
-    source().begin({.program = 0, .step = 0, .node = node}, "op", 0);
-    notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, static_cast<std::uintptr_t>(100 + node), 0);
-    source().end();
-  }
-  notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, 106, 0);  // belongs to no node
-  source().capture(false);
-  // The executed nodes are copies of the captured ones.
-  for (const std::uintptr_t node : {104U, 105U, 106U}) {
-    notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, node + 100, node);
+  // One graph for each slot. The executed nodes are copies of the captured ones.
+  for (const std::int64_t slot : {0, 1}) {
+    const auto first = static_cast<std::uintptr_t>(100 + 1000 * slot);
+    source().capture(true);
+    for (const NodeId node : {4, 5}) {
+      source().begin({.program = 0, .step = 2 + slot, .node = node}, "op", 0);
+      notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, first + static_cast<std::uintptr_t>(node), 0);
+      source().end();
+    }
+    notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, first + 6, 0);  // belongs to no node
+    source().capture(false);
+    for (const std::uintptr_t node : {4U, 5U, 6U}) {
+      notify(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, first + 100 + node, first + node);
+    }
   }
   turn_on();
-  const std::uint64_t launch = queue(kGraphLaunch, 9);
+  // Wrong correlations do not matter.
+  fake().sessions = 2;
+  // Step 9 is launched while step 8 runs, and step 10, of the same graph as 8, only after it.
+  const std::uint64_t launch = queue(kGraphLaunch, 8);
+  queue(kGraphLaunch, 9);
+  start_here();
   add_correlation(launch, 60);
   add_call(kGraphLaunchCall, 60, 5, 9);
-  add_kernel(60, 10, 20, 3, 205);
-  add_kernel(60, 20, 30, 3, 204);
-  add_kernel(60, 30, 40, 3, 206);
+  add_kernel(60, 1'000'000, 1'000'020, 3, 205);
+  add_kernel(60, 1'000'020, 1'000'030, 3, 204);
+  add_kernel(60, 1'000'030, 1'000'040, 3, 206);
+  add_kernel(61, 1'000'040, 1'000'050, 3, 1204);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  queue(kGraphLaunch, 10);
+  add_kernel(62, 5'000'000'000, 5'000'000'010, 3, 204);
   source().finish();
-  ASSERT_THAT(records(), SizeIs(2));
-  EXPECT_EQ(records()[0].tag.node, 4);
-  EXPECT_EQ(records()[0].tag.step, 9);
-  expect_at(records()[0].start_s, 20);
-  EXPECT_EQ(records()[1].tag.node, 5);
+  fake().sessions = 1;
+  ASSERT_THAT(records(), SizeIs(4));
+  const std::pair<std::int64_t, NodeId> expected[] = {{8, 4}, {8, 5}, {9, 4}, {10, 4}};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(records()[i].tag.step, expected[i].first);
+    EXPECT_EQ(records()[i].tag.node, expected[i].second);
+  }
+  expect_at(records()[0].start_s, 1'000'020);
   EXPECT_EQ(source().activities()[0].name, "cudaGraphLaunch");
   EXPECT_EQ(source().activities()[3].tag.node, kPartOfNode);
 }

@@ -32,6 +32,12 @@ barestep::FakeCupti* fake_cupti_state() {
   return &state;
 }
 
+/// For tests that do not know CUPTI's types.
+void fake_cupti_lets_only_administrators_record(int only) {
+  state.status.clear();
+  if (only != 0) state.status["cuptiActivityEnable"] = CUPTI_ERROR_INSUFFICIENT_PRIVILEGES;
+}
+
 CUptiResult cuptiGetVersion(uint32_t* version) {
   ANSWER(cuptiGetVersion);
   *version = state.version;
@@ -128,14 +134,20 @@ CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc requ
   return CUPTI_SUCCESS;
 }
 
-CUptiResult cuptiActivityRegisterTimestampCallback(CUpti_TimestampCallbackFunc clock) {
-  ANSWER(cuptiActivityRegisterTimestampCallback);
-  state.clock = clock;
+CUptiResult cuptiActivityRegisterTimestampCallback(CUpti_TimestampCallbackFunc) {
+  ++state.registered_clocks;
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiGetTimestamp(uint64_t* timestamp) {
+  ANSWER(cuptiGetTimestamp);
+  *timestamp = state.now_ns();
   return CUPTI_SUCCESS;
 }
 
 CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
   ANSWER(cuptiActivityEnable);
+  if (state.enabled.empty()) ++state.sessions;
   state.enabled[kind] = 1;
   return CUPTI_SUCCESS;
 }

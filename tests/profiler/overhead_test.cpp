@@ -55,6 +55,18 @@ TEST(Overhead, HasTheIntervalOfOrderStatistics) {
   }
 }
 
+/// CUPTI is turned on once; the plain steps nearest to that are compared.
+TEST(Overhead, IsThatOfPairsIfProfilingIsTurnedOnOnce) {
+  const std::vector<double> plain{9, 1e-3, 2e-3, 3e-3};
+  const std::vector<double> profiled{1.1e-3, 2.3e-3, 3.2e-3};
+  const Overhead overhead = overhead_of(plain, profiled);
+  EXPECT_EQ(overhead.groups, 3);
+  EXPECT_NEAR(overhead.plain_s, 2e-3, 1e-12);
+  EXPECT_NEAR(overhead.median_s, 2e-4, 1e-12);
+  EXPECT_THAT(overhead_text(overhead), HasSubstr(", 3 pairs of steps without and with)."));
+  EXPECT_EQ(overhead_of(plain, std::vector<double>()).groups, 0);
+}
+
 TEST(Overhead, IsOneSentence) {
   EXPECT_THAT(overhead_text(overhead_of(steps_with({2e-6}))),
               HasSubstr("Profiling adds 2.000us to a step of 1.002ms, 0.20 % (too few for an "

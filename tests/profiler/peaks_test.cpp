@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
+#include <set>
 
 #include "core/program.h"
 #include "kernels/make_device.h"
@@ -226,6 +230,28 @@ TEST_F(PeaksFile, LiesInTheCacheOfTheUser) {
   EXPECT_EQ(with("relative", "/h"), "/h/.cache/barestep/peaks.tsv");
   EXPECT_EQ(with(nullptr, "/h"), "/h/.cache/barestep/peaks.tsv");
   EXPECT_EQ(with("", nullptr), std::nullopt);
+}
+
+/// With zeros a GPU stays cooler, and its peaks are higher than any model's products reach.
+TEST(BenchStream, HasMemoryOfNumbersThatDiffer) {
+  constexpr std::int64_t kWords = 3 << 17;
+  const auto device = make_cpu_device({.threads = 1});
+  const BenchStream bench(*device, 4 * kWords, "test");
+  const float* const numbers = bench.addresses().at({0, 0, 1, kWords});
+  std::set<std::uint32_t> different;
+  for (std::int64_t i = 0; i < kWords; ++i)
+    different.insert(std::bit_cast<std::uint32_t>(numbers[i]));
+  EXPECT_GT(different.size(), 100'000U);
+  for (const std::uint32_t word : different) {
+    const float number = std::bit_cast<float>(word);
+    ASSERT_TRUE(std::abs(number) > 1e-3F && std::abs(number) < 4);
+    for (const auto half :
+         {static_cast<std::uint16_t>(word), static_cast<std::uint16_t>(word >> 16)}) {
+      for (const float narrow : {float_of(Bf16{half}), float_of(F16{half})}) {
+        ASSERT_TRUE(std::abs(narrow) > 1e-3F && std::abs(narrow) < 4) << half;
+      }
+    }
+  }
 }
 
 }  // namespace

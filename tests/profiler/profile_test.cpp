@@ -155,7 +155,7 @@ class SeenByATool final : public GpuRecords {
     if (in_graph) queued_.push_back({.tag = launch, .start_s = 7, .end_s = 8});
   }
   [[nodiscard]] std::string source() const override { return "a tool"; }
-  void turn(bool /*on*/, bool /*keeps*/) override {}
+  std::string turn(bool /*on*/, bool /*keeps*/) override { return ""; }
   void capture(bool /*on*/) override {}
   void begin(const Tag& /*tag*/, std::string_view /*label*/, int /*device*/) override {}
   void end() override {}
@@ -198,6 +198,33 @@ TEST(ProfiledSteps, AreAmendedByWhatAToolSawOfTheNodes) {
     }
     EXPECT_EQ(node_without_record(steps.kept(), true), "");
   }
+}
+
+/// A kernel that is launched ahead starts, and waits, while the one before it runs.
+TEST(ProfiledSteps, DoNotCountTheTimeOfALaneTwice) {
+  const SampleProfile sample;
+  StepTimeline ahead = sample.steps()[0].timeline;
+  double first_s = ahead.spans[0].begin_s;
+  double last_s = 0;
+  for (Span& span : ahead.spans) {
+    span.begin_s -= 1;
+    first_s = std::min(first_s, span.begin_s);
+    last_s = std::max(last_s, span.end_s);
+  }
+  ProfiledStep seen = sample.steps()[0];
+  seen.timeline = ahead;
+  Timeline timeline;
+  timeline.add(ahead);
+  ProfiledSteps steps(1, SampleProfile::kNodes, 100);
+  steps.add(0, timeline, 0);
+  steps.amend(SeenByATool(seen, false));
+  std::map<LaneId, double> of_lane;
+  const StepTimeline& amended = steps.kept()[0].timeline;
+  for (std::size_t i = 0; i < amended.spans.size(); ++i) {
+    EXPECT_GE(amended.spans[i].seconds(), 0);
+    of_lane[amended.plan->runs()[i].lane] += amended.spans[i].seconds();
+  }
+  for (const auto& [lane, seconds] : of_lane) EXPECT_LE(seconds, last_s - first_s + 1e-9);
 }
 
 TEST(Profile, CanBeOfSomeStepsOnly) {

@@ -2,13 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <deque>
 #include <random>
+#include <set>
 
 #include "profiler/account.h"
 #include "support/simulated_steps.h"
+#include "train/trainer.h"
 
 namespace barestep {
 namespace {
@@ -361,6 +364,36 @@ TEST(RunPlan, CutsALaneWhereItWaitsAndWhereItIsWaitedFor) {
   EXPECT_FALSE(plan.runs()[1].follows_directly) << "it waits";
   EXPECT_EQ(plan.runs()[3].awaited.at(0).node, plan.runs()[1].last);
   EXPECT_EQ(RunPlan(maker.program, RunDetail::kNodes).runs().size(), 5U);
+}
+
+/// Input and earlier steps are awaited by the launch of the graph, so nothing in it begins late.
+TEST(RunPlan, DoesNotCutAGraphWhereItsLaunchWaits) {
+  TrainConfig config;
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  const RunPlan eager(programs.train().program);
+  const RunPlan graph(programs.train().program, RunDetail::kRuns, true);
+  const auto work_of = [](const RunPlan& plan) {
+    std::vector<const NodeRun*> runs;
+    for (const NodeRun& run : plan.runs()) {
+      if (run.phase != Phase::kData) runs.push_back(&run);
+    }
+    return runs;
+  };
+  const auto runs = work_of(graph);
+  ASSERT_EQ(runs.size(), 4U) << "forward, loss, backward and update";
+  const auto waits = [](const NodeRun* run) { return !run->follows_directly; };
+  EXPECT_GT(std::ranges::count_if(work_of(eager), waits), 1);
+  EXPECT_FALSE(runs[0]->follows_directly);
+  std::set<NodeId> awaited;
+  for (const NodeRun::AwaitedPart& part : runs[0]->awaited) {
+    EXPECT_EQ(graph.program().node(part.node).phase, Phase::kData);
+    awaited.insert(part.node);
+  }
+  EXPECT_EQ(awaited.size(), 3U) << "x, y and the numbers of the update";
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    EXPECT_TRUE(runs[i]->follows_directly) << i;
+    EXPECT_TRUE(runs[i]->awaited.empty()) << i;
+  }
 }
 
 }  // namespace

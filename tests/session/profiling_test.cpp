@@ -1,6 +1,7 @@
 // A profile without a node's record is an error, whatever the source of records.
 #include "session/profiling.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -114,6 +115,40 @@ TEST(Profiling, ByCuptiNamesANodeThatHasNoRecordAndTheWayRound) {
                  "BARESTEP_CUPTI=none, which profiles by CUDA events",
                  [&] { profiling.save(false); });
   });
+  ::unsetenv("BARESTEP_CUPTI");
+}
+
+/// That is only known when records are enabled, after the marks were made.
+TEST(Profiling, FallsBackToEventsIfCuptiRefusesToRecord) {
+  if (std::string_view(FAKE_CUPTI).empty()) GTEST_SKIP() << "this build has no CUPTI";
+  void* const library = ::dlopen(FAKE_CUPTI, RTLD_NOW | RTLD_LOCAL);
+  const auto restrict_to_administrators = reinterpret_cast<void (*)(int)>(
+      ::dlsym(library, "fake_cupti_lets_only_administrators_record"));
+  ::setenv("BARESTEP_CUPTI", FAKE_CUPTI, 1);
+  restrict_to_administrators(1);
+  const auto cpu = make_cpu_device({.threads = 1});
+  LossyDevice device(*cpu, DeviceKind::kCuda);
+  TrainConfig config = profiled_config();
+  config.output.profile = true;
+  config.training.steps = 12;
+  config.output.profile_steps = {8, 10};
+  for (const int log_every : {1, 12}) {
+    config.training.log_every = log_every;
+    with_profile(device, config, [](Profiling& profiling) {
+      profiling.save(false);
+      EXPECT_THAT(profiling.text(),
+                  testing::AllOf(testing::HasSubstr("The GPU's times are from CUDA events, to "
+                                                    "about a microsecond: CUPTI cannot be used: "
+                                                    "cuptiActivityEnable failed: "),
+                                 testing::HasSubstr("the driver lets only administrators profile"),
+                                 testing::HasSubstr(" of steps without and with")));
+    });
+  }
+  config.device.graph = true;
+  expect_error(ExitCode::kConfiguration,
+               "--profile: the ops of a graph cannot be identified by CUDA events",
+               [&] { with_profile(device, config, [](Profiling&) {}); });
+  restrict_to_administrators(0);
   ::unsetenv("BARESTEP_CUPTI");
 }
 

@@ -19,6 +19,7 @@ namespace fake_cuda {
 struct Work {
   std::function<void()> run;
   bool on_host = false;
+  int priority = 0;  // of the stream that it was captured on
 };
 
 struct Capture {
@@ -41,6 +42,8 @@ struct State {
   std::shared_ptr<Capture> capture;  // the active one
   int objects = 0;
   int replayed = 0;
+  int event_nodes = 0;
+  std::vector<int> priorities_replayed;
   int launched_ahead = 0;
   int last_algorithm = -1;
   double extra_s = 0;  // how far the clock is ahead of the steady clock
@@ -101,6 +104,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
   std::shared_ptr<fake_cuda::Capture> capture;
+  bool uses_node_priorities = false;
 };
 
 // Returns this call's scripted status, if there is one.

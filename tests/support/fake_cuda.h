@@ -11,16 +11,19 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fake_cuda {
 
 struct Machine {
   int devices = 1;
   int driver_version = 13000;
-  int capability = 9;  // the major number
+  int capability = 9;          // the major number
+  int code_architecture = 90;  // what our kernels were compiled for
   int multiprocessors = 8;
   int threads_per_multiprocessor = 2048;
   std::int64_t memory_bytes = std::int64_t{1} << 30;
+  int cache_bytes = 1 << 16;
   bool fused_products = true;  // kernels with bias inside exist
   std::size_t lt_version = 130100;
   int fastest_algorithm = 0;     // index among those that cuBLASLt offers
@@ -48,6 +51,15 @@ int objects();
 
 /// Number of nodes that graph launches have run so far: work that ran because it was captured.
 int replayed();
+
+/// Nodes of graphs captured so far that record an event.
+int event_nodes();
+
+/// The priorities that the nodes of graph launches have run with.
+std::vector<int> priorities_replayed();
+
+/// Instructions of tensor cores that our kernels have run.
+std::int64_t tensor_products();
 
 /// Launches of our kernels that may begin before the kernel before them has ended. Until such a
 /// kernel waits for that end, it cannot access device memory. The launch is refused unless it

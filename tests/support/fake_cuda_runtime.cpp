@@ -88,6 +88,9 @@ void reset(const Machine& machine) {
   }
   state() = State{};
   state().machine = machine;
+  // A GPU does not run code that is newer than itself.
+  host_cuda::machine() = {.code_architecture =
+                              std::min(machine.code_architecture, 10 * machine.capability)};
 }
 
 void fail(std::string_view function, int nth, int status) {
@@ -117,6 +120,18 @@ int replayed() {
   return state().replayed;
 }
 
+int event_nodes() {
+  return state().event_nodes;
+}
+
+std::vector<int> priorities_replayed() {
+  return state().priorities_replayed;
+}
+
+std::int64_t tensor_products() {
+  return host_cuda::machine().tensor_products;
+}
+
 int launched_ahead() {
   return state().launched_ahead;
 }
@@ -144,6 +159,7 @@ cudaError_t failed(cudaError_t status) {
 cudaError_t submit(cudaStream_t stream, Work work) {
   if (stream != nullptr) stream->ends_with_kernel = false;
   if (capture_of(stream) != nullptr) {
+    work.priority = stream->priority;
     stream->capture->nodes.push_back(std::move(work));
     ++stream->clock[stream];
     return cudaSuccess;
@@ -242,6 +258,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   FAKE_CALL();
   *properties = {};
   std::strcpy(properties->name, "Fake GPU");
+  properties->l2CacheSize = state().machine.cache_bytes;
   properties->pciDomainID = 1;
   properties->pciBusID = 0x17;
   properties->pciDeviceID = 0xa;
@@ -267,7 +284,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = 227 * 1024;
       break;
     case cudaDevAttrL2CacheSize:
-      *value = 1 << 16;
+      *value = state().machine.cache_bytes;
       break;
     default:
       return failed(cudaErrorInvalidValue);

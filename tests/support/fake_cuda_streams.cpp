@@ -101,6 +101,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   if (flags == cudaEventRecordExternal) {
     if (capture_of(stream) == nullptr) return failed(cudaErrorIllegalState);
     event->external = true;
+    ++state().event_nodes;
     return submit(stream, {[event] {
                     event->recorded = true;
                     event->at_s = now_s();
@@ -165,9 +166,13 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags) {
   FAKE_CALL();
-  *exec = new CUgraphExec_st{graph->capture};
+  if ((flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)) != 0) {
+    return failed(cudaErrorInvalidValue);
+  }
+  *exec = new CUgraphExec_st{graph->capture, flags != 0};
   ++state().objects;
   return cudaSuccess;
 }
@@ -191,6 +196,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   for (const Work& work : exec->capture->nodes) {
     static_cast<void>(submit(stream, work));
     ++state().replayed;
+    state().priorities_replayed.push_back(exec->uses_node_priorities ? work.priority
+                                                                     : stream->priority);
   }
   return cudaSuccess;
 }

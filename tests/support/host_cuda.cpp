@@ -394,6 +394,11 @@ int queue(void* stream, std::function<void()> work, bool ahead) {
   return 0;
 }
 
+MachineOfKernels& machine() {
+  static MachineOfKernels the;
+  return the;
+}
+
 int launches() {
   return launch_count;
 }

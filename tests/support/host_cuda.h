@@ -58,6 +58,14 @@ using Queue = int (*)(void* stream, std::function<void()> work, bool ahead);
 void set_queue(Queue queue);
 int queue(void* stream, std::function<void()> work, bool ahead = false);
 
+/// What tests state about the machine, and what they ask about its use.
+struct MachineOfKernels {
+  int code_architecture = 90;        // what the kernels were compiled for
+  int carveout = -1;                 // the share of shared memory that a kernel asked for last
+  std::int64_t tensor_products = 0;  // instructions of tensor cores so far
+};
+MachineOfKernels& machine();
+
 /// Number of requested launches so far, including refused ones.
 int launches();
 void count_launch(std::uint64_t threads);

@@ -259,5 +259,16 @@ TEST(StepPrograms, LaunchAsFewKernelsAsTheirDataFlowAllows) {
   }
 }
 
+/// Between the loss and the backward pass, the copy would hold up a GPU.
+TEST(TrainStep, ReadsTheLossBackAfterEverythingElse) {
+  TrainConfig config;
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  const StepProgram& train = programs.train();
+  const Node& last = train.program.nodes().back();
+  const auto* const copy = std::get_if<Copy>(&std::get<DeviceOp>(last.op));
+  ASSERT_NE(copy, nullptr);
+  EXPECT_EQ(copy->to.buffer, train.tensors.loss_host.buffer);
+}
+
 }  // namespace
 }  // namespace barestep

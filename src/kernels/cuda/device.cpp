@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,9 +24,10 @@ namespace barestep {
 namespace {
 
 constexpr std::align_val_t kPageableAlignment{256};
-// Compute capabilities.
-constexpr int kFirstWithTf32 = 8;
-constexpr int kFirstWithLaunchesAhead = 9;
+constexpr int kFirstWithTf32 = 8;  // of the compute capabilities
+/// Of the code that runs here, which may be older than the GPU: only newer code waits for the
+/// kernel before it.
+constexpr int kFirstWithLaunchesAhead = 90;
 
 cudaDeviceProp properties_of(CudaContext& context) {
   cudaDeviceProp properties{};
@@ -69,10 +71,10 @@ class CudaDevice final : public Device {
                          .threads_per_multiprocessor =
                              attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
             .block_shared_bytes = attribute_of(context_, cudaDevAttrMaxSharedMemoryPerBlockOptin),
-            .tf32 = config.precision == Precision::kTf32 &&
-                    attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
-        launches_ahead_(attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >=
-                        kFirstWithLaunchesAhead),
+            .tensor_cores =
+                config.precision != Precision::kFp32 &&
+                attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
+        launches_ahead_(kernel_architecture() >= kFirstWithLaunchesAhead),
         product_(context_, model_, config),
         int8_product_(context_) {
     run_first_kernel();
@@ -99,7 +101,7 @@ class CudaDevice final : public Device {
   }
 
   void prepare(const DeviceOp& op) override {
-    if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm);
+    if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, fits_in_cache());
     if (const auto* gemm = std::get_if<QuantizedGemm>(&op)) int8_product_.prepare(*gemm);
   }
   [[nodiscard]] std::string product_choices() const override { return product_.choices(); }
@@ -120,6 +122,10 @@ class CudaDevice final : public Device {
 
  private:
   void run_first_kernel();
+  /// Whether everything allocated except workspace, which steps hardly use, fits in the L2 cache.
+  [[nodiscard]] bool fits_in_cache() const {
+    return device_bytes_ - workspace_bytes(DeviceKind::kCuda) <= properties_.l2CacheSize;
+  }
   void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream);
 
   // Const methods of the interface query the device too.
@@ -128,7 +134,9 @@ class CudaDevice final : public Device {
   cudaDeviceProp properties_;
   std::string model_;
   KernelTarget target_;
-  bool launches_ahead_;  // in graphs, kernels may be launched early
+  bool launches_ahead_;                             // in graphs, kernels may be launched early
+  std::map<std::byte*, std::int64_t> allocated_{};  // device memory and its sizes
+  std::int64_t device_bytes_ = 0;                   // their sum
   CudaProduct product_;
   CudaInt8Product int8_product_;
 };
@@ -181,6 +189,8 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
     context_.require(status, "cudaHostAlloc");
   } else {
     context_.require(cudaMalloc(&memory, size), "cudaMalloc", bytes);
+    allocated_[static_cast<std::byte*>(memory)] = bytes;
+    device_bytes_ += bytes;
     if (BARESTEP_POISON != 0) {
       context_.require(cudaMemset(memory, 0xFF, size), "cudaMemset");
       // Non-blocking streams do not wait for it.
@@ -193,6 +203,10 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
 
 void CudaDevice::release(std::byte* memory, MemoryKind kind) noexcept {
   if (kind == MemoryKind::kPageable) return ::operator delete(memory, kPageableAlignment);
+  if (const auto found = allocated_.find(memory); found != allocated_.end()) {
+    device_bytes_ -= found->second;
+    allocated_.erase(found);
+  }
   // Fails only after the device was lost, which has already been reported.
   static_cast<void>(kind == MemoryKind::kPinned ? cudaFreeHost(memory) : cudaFree(memory));
 }
@@ -267,7 +281,10 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {
   context_.check();
   context_.require(status, "cudaStreamEndCapture");
   cudaGraphExec_t exec = nullptr;
-  context_.require(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate");
+  // Else all nodes would have the priority of the stream that the graph is launched on.
+  context_.require(
+      cudaGraphInstantiate(&exec, graph.get(), cudaGraphInstantiateFlagUseNodePriority),
+      "cudaGraphInstantiate");
   return std::make_unique<CudaDeviceGraph>(OwnedGraphExec(exec));
 }
 

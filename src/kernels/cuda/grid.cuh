@@ -62,8 +62,12 @@ cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geome
   std::int64_t blocks = most;
   if (shared_bytes > 0) {
     const auto bytes = static_cast<int>(shared_bytes);
-    const cudaError_t status =
+    cudaError_t status =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+    // As many blocks as fit find room beside each other only in the largest carve-out.
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared);
     if (status != cudaSuccess) return status;
   }
   if (most > geometry.multiprocessors) {  // otherwise all fit

@@ -311,13 +311,13 @@ struct Launcher {
   cudaError_t with_tile_product(const Use& use) const {
     using OnTensorCores = TensorProduct<1, Number>;
     if constexpr (sizeof(Number) < sizeof(float)) {
-      return target.tf32 ? use(OnTensorCores{}) : use(FmaProduct<32, Number>{});
+      return target.tensor_cores ? use(OnTensorCores{}) : use(FmaProduct<32, Number>{});
     } else {
       using Fma = FmaProduct<64>;
       const auto needed = static_cast<std::int64_t>(
           std::max(sizeof(LinearAdamShared<Fma>), sizeof(LinearAdamShared<OnTensorCores>)));
       if (target.block_shared_bytes < needed) return use(FmaProduct<32>{});
-      return target.tf32 ? use(OnTensorCores{}) : use(Fma{});
+      return target.tensor_cores ? use(OnTensorCores{}) : use(Fma{});
     }
   }
 
@@ -409,6 +409,13 @@ struct Launcher {
 };
 
 }  // namespace
+
+int kernel_architecture() {
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, spin) == cudaSuccess) return attributes.ptxVersion;
+  static_cast<void>(cudaGetLastError());
+  return 0;
+}
 
 int launch(const DeviceOp& op, const Addresses& addresses, const LaunchMemory& memory,
            const KernelTarget& target, CudaStream stream) {

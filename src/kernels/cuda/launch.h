@@ -42,10 +42,15 @@ struct KernelQueue {
 struct KernelTarget {
   CudaGeometry geometry;
   std::int64_t block_shared_bytes = 227 * 1024;  // the most that a launch may request
-  bool tf32 = false;               // tensor cores may compute products as exactly as fp32
+  // Fused updates multiply on tensor cores: 16-bit factors exactly, fp32 ones as exactly as fp32.
+  bool tensor_cores = false;
   bool shares = false;             // shares the GPU: fused updates use 1 block per multiprocessor
   bool* follows_kernel = nullptr;  // see KernelQueue
 };
+
+/// The architecture that the code of our kernels for the calling thread's device was compiled for,
+/// for example 90; 0 if there is none.
+[[nodiscard]] int kernel_architecture();
 
 /// Queues the op on `stream`. Never blocks, allocates nothing, can be captured. Not for Gemm and
 /// Copy (Error(kBug)). Tensors may be anywhere the device can reach.

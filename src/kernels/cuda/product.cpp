@@ -233,6 +233,7 @@ bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
   ProductShape computed = shape;
   computed.bias = shape.bias && plan.fused;
   computed.relu = shape.relu && plan.fused;
+  computed.cached = cached_;
   if (take_kept(computed, plan)) return true;
   const bool timed = times(computed);
   const auto offered = candidates(shape, plan, timed ? kCandidates : 1);
@@ -258,7 +259,8 @@ bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
   return true;
 }
 
-void CudaProduct::prepare(const Gemm& op) {
+void CudaProduct::prepare(const Gemm& op, bool cached) {
+  cached_ = cached;
   BARESTEP_REQUIRE(!context_.capturing, "products are prepared before a capture");
   const ProductShape shape = shape_of(library_part_of(op));
   if (op.c.size() == 0 || shape.k == 0 || plans_.contains(shape)) return;
@@ -272,6 +274,14 @@ void CudaProduct::prepare(const Gemm& op) {
     lacks_fused_ = true;
     plan = new_plan(shape, false);
     found = find(plan);
+  }
+  if (!found && shape.type_of_c != DType::kF32 && shape.bias) {
+    // A bias that is added to rounded sums would give other numbers.
+    fail(ExitCode::kConfiguration,
+         {.what = "product",
+          .value = text_of(shape),
+          .why = "cuBLASLt has no algorithm for 16-bit numbers of this shape",
+          .remedy = "use widths that are multiples of 8, or --precision fp32 or tf32"});
   }
   if (!found) {
     fail(ExitCode::kBug, {.what = "cublasLtMatmulAlgoGetHeuristic",
@@ -338,7 +348,7 @@ class ProductBench {
  public:
   ProductBench(const ProductShape& shape, CudaContext& context)
       : context_(context),
-        cache_bytes_(2 * cache_bytes(context)),
+        flushed_bytes_(shape.cached ? 0 : 2 * cache_bytes(context)),
         stream_(new_stream(context)),
         begin_(new_event(context)),
         end_(new_event(context)),
@@ -347,7 +357,7 @@ class ProductBench {
         c_(allocate(shape.m * shape.n * bytes_of(shape.type_of_c))),
         bias_(allocate(shape.n * bytes_of(shape.type_of_c))),
         workspace_(allocate(workspace_bytes(DeviceKind::kCuda))),
-        flush_(allocate(cache_bytes_)) {}
+        flush_(allocate(flushed_bytes_)) {}
 
   /// The best of a few runs, in milliseconds; infinity if the candidate cannot run.
   float milliseconds(const cublasLtMatmulAlgo_t& algorithm, const CudaProductPlan& plan,
@@ -359,9 +369,11 @@ class ProductBench {
                      "cublasLtMatmulDescSetAttribute");
     float best = std::numeric_limits<float>::infinity();
     for (int run = 0; run < kRuns; ++run) {
-      require(
-          cudaMemsetAsync(flush_.get(), 0, static_cast<std::size_t>(cache_bytes_), stream_.get()),
-          "cudaMemsetAsync");
+      if (flushed_bytes_ > 0) {
+        require(cudaMemsetAsync(flush_.get(), 0, static_cast<std::size_t>(flushed_bytes_),
+                                stream_.get()),
+                "cudaMemsetAsync");
+      }
       require(cudaEventRecord(begin_.get(), stream_.get()), "cudaEventRecord");
       const float one = 1;
       const float zero = 0;
@@ -404,6 +416,7 @@ class ProductBench {
   }
 
   OwnedDeviceMemory allocate(std::int64_t bytes) {
+    if (bytes == 0) return {};
     void* memory = nullptr;
     context_.require(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc", bytes);
     OwnedDeviceMemory owned(static_cast<std::byte*>(memory));
@@ -415,7 +428,7 @@ class ProductBench {
   }
 
   CudaContext& context_;
-  std::int64_t cache_bytes_;
+  std::int64_t flushed_bytes_;  // written before each run, to empty the cache
   OwnedStream stream_;
   OwnedEvent begin_, end_;
   OwnedDeviceMemory a_, b_, c_, bias_, workspace_, flush_;

@@ -47,10 +47,12 @@ class CudaProduct {
   /// "cuBLASLt 13.1.0", plus anything of it that could not be used.
   [[nodiscard]] std::string name() const;
 
-  /// Chooses the algorithm for ops of this shape and layout. Blocks; not allowed in a capture.
-  /// Autotuning allocates operands for the measurement: Error(kMemory). Throws
-  /// Error(kConfiguration) if the algorithm of another number of rows is required but cannot run.
-  void prepare(const Gemm& op);
+  /// Chooses the algorithm for ops of this shape and layout; if it is timed, then under a step's
+  /// conditions: if `cached`, with its operands in the cache, where they are if all that a step
+  /// uses fits there. Blocks; not allowed in a capture. Autotuning allocates operands for the
+  /// measurement: Error(kMemory). Throws Error(kConfiguration) if the algorithm of another number
+  /// of rows is required but cannot run.
+  void prepare(const Gemm& op, bool cached);
 
   /// Queues. Returns the work left to the caller, if any: the activation, and the bias before it. A
   /// 16-bit bias is never left.
@@ -82,12 +84,13 @@ class CudaProduct {
   std::unique_ptr<ProductChoices> choices_;  // null: uses the library's first
   bool is_cache_ = false;                    // else a file named by the user
   double tuned_flop_;                        // from this size on, products are timed
+  bool cached_ = false;                      // of the product being prepared
   std::map<ProductShape, CudaProductPlan> plans_;
   bool lacks_fused_ = false;
 };
 
-/// The index of the fastest candidate, timed under a step's conditions: with none of its operands
-/// in the cache. `plan` has the descriptors of `shape`; its bias pointer changes. Allocates
+/// The index of the fastest candidate, timed with none of its operands in the cache, unless they
+/// are there in a step. `plan` has the descriptors of `shape`; its bias pointer changes. Allocates
 /// operands and frees them again: Error(kMemory). Throws Error(kBug) if no candidate runs. Blocks.
 std::size_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
                        const ProductShape& shape, const CudaProductPlan& plan,

@@ -6,15 +6,74 @@
 
 #include "core/ops.h"
 #include "train/parameter_layout.h"
+#include "train/step_marks.h"
 
 namespace barestep {
+
+HostThread::~HostThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void HostThread::run(void (*function)(void*), void* argument) {
+  const std::lock_guard in_turn(one_by_one_);
+  std::unique_lock lock(mutex_);
+  function_ = function;
+  argument_ = argument;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return function_ == nullptr; });
+}
+
+void HostThread::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return ends_ || function_ != nullptr; });
+    if (function_ == nullptr) return;
+    lock.unlock();
+    function_(argument_);
+    lock.lock();
+    function_ = nullptr;
+    changed_.notify_all();
+  }
+}
+
+/// A stream whose functions run on the host's thread.
+class StagedCommunicator::HandingStream final : public Stream {
+ public:
+  HandingStream(StagedCommunicator& owner, Stream& stream) : owner_(owner), stream_(stream) {}
+
+  void call(void (*function)(void*), void* argument) override {
+    const auto [job, is_new] =
+        owner_.jobs_.try_emplace(argument, Job{&owner_.thread_, function, argument});
+    BARESTEP_REQUIRE(job->second.function == function, "an argument belongs to one function");
+    stream_.call(
+        [](void* handed) {
+          const auto& [thread, run, with] = *static_cast<Job*>(handed);
+          thread->run(run, with);
+        },
+        &job->second);
+  }
+  void wait(const Event& event) override { stream_.wait(event); }
+  void synchronize() override { stream_.synchronize(); }
+  void check() override { stream_.check(); }
+  void set_workspace(std::span<std::byte> memory) override { stream_.set_workspace(memory); }
+  [[nodiscard]] void* native() const override { return stream_.native(); }
+
+ private:
+  StagedCommunicator& owner_;
+  Stream& stream_;
+};
 
 StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, std::int64_t piece_bytes)
     : host_(host),
       device_(device),
       piece_bytes_(piece_bytes),
       pinned_(device.allocate(piece_bytes, MemoryKind::kPinned)),
-      pinned_addresses_({pinned_}) {}
+      pinned_addresses_{Addresses({pinned_}), Addresses({pinned_})} {}
 
 StagedCommunicator::~StagedCommunicator() {
   device_.release(pinned_, MemoryKind::kPinned);
@@ -71,10 +130,12 @@ void StagedCommunicator::run(const Collective& collective, const Addresses& addr
     device_.copy(addresses.at<std::byte>(first->to), addresses.at<std::byte>(first->from),
                  first->to.bytes(), *streams[0]);
   }
+  HandingStream handing(*this, *streams[0]);
+  Stream* const host_streams[] = {&handing};
   for (const Piece& piece : prepared.pieces) {
     auto* const part = addresses.at<std::byte>(piece.part);
     device_.copy(pinned_, part, piece.part.bytes(), *streams[0]);
-    host_.run(piece.over_pinned, pinned_addresses_, streams, tag);
+    host_.run(piece.over_pinned, pinned_addresses_[slot_of(tag.step)], host_streams, tag);
     device_.copy(part, pinned_, piece.part.bytes(), *streams[0]);
   }
 }

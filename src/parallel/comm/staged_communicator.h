@@ -1,18 +1,49 @@
 // Collectives over device memory, staged through the host.
 #pragma once
 
+#include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "core/communicator.h"
 
 namespace barestep {
 
+/// One thread that runs functions for others.
+class HostThread {
+ public:
+  HostThread() : thread_([this] { work(); }) {}
+  ~HostThread();
+  HostThread(const HostThread&) = delete;
+  HostThread& operator=(const HostThread&) = delete;
+
+  /// Returns when the function is done. Calls from several threads are served one after the other.
+  void run(void (*function)(void*), void* argument);
+
+ private:
+  void work();
+
+  std::mutex one_by_one_;
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  void (*function_)(void*) = nullptr;  // to run now
+  void* argument_ = nullptr;
+  bool ends_ = false;
+  std::thread thread_;  // the last member: it uses the others
+};
+
 /// Lets a communicator over host memory serve a device whose memory the host cannot access. A
 /// collective's tensor is copied to pinned memory piece by piece, reduced there and copied back,
 /// all in the order of its stream. One tensor per collective.
+///
+/// The host's part runs on a thread of its own, for which the stream waits: on the thread from
+/// which CUDA calls a stream's functions, calls to CUDA are forbidden, and an MPI that knows CUDA
+/// asks it about every buffer.
 class StagedCommunicator final : public Communicator {
  public:
   /// Size of a piece: small enough for MPI's fast paths, large enough for a fast copy.
@@ -45,6 +76,14 @@ class StagedCommunicator final : public Communicator {
     Collective over_pinned;
   };
 
+  /// A function that the stream calls, with its argument, on the host's thread.
+  struct Job {
+    HostThread* thread;
+    void (*function)(void*);
+    void* argument;
+  };
+  class HandingStream;
+
   struct Prepared {
     std::optional<Copy> first_copy{};  // for a gather: copies this rank's rows to their place
     std::vector<Piece> pieces{};
@@ -58,8 +97,11 @@ class StagedCommunicator final : public Communicator {
   Device& device_;
   std::int64_t piece_bytes_;
   std::byte* pinned_;
-  Addresses pinned_addresses_;
+  // One for each slot, since the host tells calls in progress by their addresses.
+  std::array<Addresses, 2> pinned_addresses_;
   std::map<const Collective*, Prepared> prepared_;
+  std::map<void*, Job> jobs_;  // by argument; kept, because streams read them later
+  HostThread thread_;
 };
 
 }  // namespace barestep

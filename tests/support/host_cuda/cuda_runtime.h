@@ -80,17 +80,39 @@ inline constexpr std::size_t kMostDynamicShared = std::size_t{227} * 1024;
 inline constexpr std::size_t kUsualDynamicShared = std::size_t{48} * 1024;
 inline constexpr std::size_t kBlockReserve = 1024;
 
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
+inline constexpr int cudaSharedmemCarveoutMaxShared = 100;
 
 template <class... Parameters>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute /*which*/,
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute which,
                                  int value) {
+  if (which == cudaFuncAttributePreferredSharedMemoryCarveout) {
+    if (value < -1 || value > 100) return cudaErrorInvalidValue;
+    host_cuda::machine().carveout = value;
+    return cudaSuccess;
+  }
   if (value < 0 || static_cast<std::size_t>(value) > kMostDynamicShared) {
     return cudaErrorInvalidValue;
   }
   host_cuda::allow_shared(reinterpret_cast<const void*>(kernel), static_cast<std::size_t>(value));
   return cudaSuccess;
 }
+
+struct cudaFuncAttributes {
+  int ptxVersion = 0;
+};
+
+template <class... Parameters>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(Parameters...)) {
+  attributes->ptxVersion = host_cuda::machine().code_architecture;
+  return attributes->ptxVersion == 0 ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+/// Kernels of the host leave no error behind.
+#define cudaGetLastError() cudaSuccess
 
 template <class... Parameters>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(Parameters...),

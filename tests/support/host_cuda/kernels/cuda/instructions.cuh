@@ -64,6 +64,7 @@ inline float rounded_towards_zero(double x) {
 /// Products are exact. The sum of four products and the accumulator rounds towards zero, as was
 /// observed for tensor cores up to Ampere; Hopper's rounding is not published.
 inline void mma_by_warp(const host_cuda::Lane (&lanes)[32]) {
+  ++host_cuda::machine().tensor_products;
   constexpr std::uint32_t kTf32 = 0xFFFFE000U;
   float a[16][8];
   float b[8][8];

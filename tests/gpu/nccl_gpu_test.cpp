@@ -1,0 +1,98 @@
+// NCCL with one rank, which needs one GPU and no MPI: eagerly, and captured on a stream that forks
+// from another one, as in a training step.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpu/cuda_harness.h"
+#include "parallel/comm/nccl_communicator.h"
+#include "support/rank_run.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kCount = 1000;
+
+/// A rank on the first GPU, and numbers that its collectives change.
+class OneRankOverNccl : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    memory_ = std::make_unique<DeviceMemory>(*device, 4 * kCount);
+    addresses_ = Addresses(std::vector{memory_->get()});
+    comm_ = device->new_stream("comm");
+    for (std::int64_t i = 0; i < kCount; ++i) numbers_.push_back(static_cast<float>(i));
+    device->copy(memory_->get(), numbers_.data(), 4 * kCount, *stream);
+    stream->synchronize();
+  }
+  void TearDown() override {
+    comm_.reset();
+    memory_.reset();
+  }
+
+  /// Calls use(communicator) with the numbers' sum over all ranks, which is `scale` times them.
+  template <class Use>
+  void joined(const Use& use) {
+    on_threads(1, [&](Communicator& host) {
+      const auto nccl = join_nccl(host, *device);
+      nccl->prepare(sum_);
+      nccl->prepare(broadcast_);
+      use(*nccl);
+      EXPECT_EQ(nccl->poll_error(), "");
+    });
+  }
+  void run(Communicator& nccl, const Collective& collective) {
+    Stream* const streams[] = {comm_.get()};
+    nccl.run(collective, addresses_, streams, {});
+  }
+  void expect_numbers_times(float factor) {
+    std::vector<float> now(numbers_.size());
+    device->copy(now.data(), memory_->get(), 4 * kCount, *comm_);
+    comm_->synchronize();
+    for (std::size_t i = 0; i < now.size(); ++i) ASSERT_EQ(now[i], factor * numbers_[i]) << i;
+  }
+
+  const Tensor tensor_{0, 0, 1, kCount};
+  const Collective sum_ = AllReduce{.tensors = {tensor_}, .scale = 0.5F};
+  const Collective broadcast_ = Broadcast{.tensors = {tensor_}, .root = 0};
+  std::unique_ptr<DeviceMemory> memory_;
+  Addresses addresses_;
+  std::unique_ptr<Stream> comm_;
+  std::vector<float> numbers_;
+};
+
+TEST_F(OneRankOverNccl, ReducesAndBroadcasts) {
+  joined([&](Communicator& nccl) {
+    run(nccl, sum_);
+    run(nccl, broadcast_);
+    comm_->synchronize();
+    expect_numbers_times(0.5F);
+  });
+}
+
+TEST_F(OneRankOverNccl, ReducesInAGraphThatIsLaunchedTwice) {
+  const auto forked = device->new_event(EventUse::kOrder);
+  const auto joined_again = device->new_event(EventUse::kOrder);
+  joined([&](Communicator& nccl) {
+    // The first collective sets up connections, which a capture does not allow.
+    run(nccl, sum_);
+    comm_->synchronize();
+    device->begin_capture(*stream);
+    forked->record(*stream);
+    comm_->wait(*forked);
+    run(nccl, sum_);
+    joined_again->record(*comm_);
+    stream->wait(*joined_again);
+    const auto graph = device->end_capture(*stream);
+    for (int launch = 0; launch < 2; ++launch) device->launch(*graph, *stream, 0);
+    stream->synchronize();
+    expect_numbers_times(0.125F);
+  });
+}
+
+}  // namespace
+}  // namespace barestep
