@@ -185,13 +185,14 @@ void Evaluator::count_classes(const StepProgram& batch, const Addresses& address
   if (!takes_labels(model.loss)) return;
   const std::int64_t outputs = model.layout.widths().back();
   evaluation.classes = model.loss == LossKind::kBce ? 2 : outputs;
+  const auto* const found = addresses.at<std::int32_t>(*batch.tensors.classes_host);
+  evaluation.found.insert(evaluation.found.end(), found, found + batch.rows);
+  if (evaluation.classes > kMostClassesInTable) return;
   evaluation.confusion.resize(static_cast<std::size_t>(evaluation.classes * evaluation.classes));
   const auto* const labels = addresses.at<std::int32_t>(*batch.tensors.y_host);
-  const auto* const found = addresses.at<std::int32_t>(*batch.tensors.classes_host);
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     ++at(evaluation.confusion, evaluation.classes * labels[row] + found[row]);
   }
-  evaluation.found.insert(evaluation.found.end(), found, found + batch.rows);
 }
 
 /// Combines this rank's result with those of all ranks.

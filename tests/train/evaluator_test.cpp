@@ -76,6 +76,18 @@ TEST_F(EvaluatorTest, CountsWhatSamplesOfEachClassAreTakenFor) {
             "\nThe table of classes is not shown: there are 31, and it shows at most 30.\n");
 }
 
+TEST_F(EvaluatorTest, CountsNoTableThatIsTooLargeToShow) {
+  for (const std::int64_t classes : {30, 31, 100'000}) {
+    TrainConfig config = class_run(folder());
+    config.model.layers = {6, 1, classes};
+    TrainerHarness run(config);
+    const Evaluation evaluation = evaluate(run, 8, run.trainer->weights());
+    EXPECT_EQ(evaluation.classes, classes);
+    EXPECT_EQ(evaluation.confusion.size(), classes == 30 ? 900U : 0U);
+    EXPECT_EQ(evaluation.found.size(), 10U);
+  }
+}
+
 TEST_F(EvaluatorTest, TellsEveryBatchAndWhatTheirLatenciesComeTo) {
   TrainerHarness run(class_run(folder()));
   const Evaluation evaluation = evaluate(run, 4, run.trainer->weights());
