@@ -29,7 +29,8 @@ struct StepSpec {
   std::int64_t accumulate = 1;   // micro-steps per step
   std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
-  bool drop_last = false;  // drops the rows of an epoch after its last whole step
+  bool drop_last = false;          // drops the rows of an epoch after its last whole step
+  std::int64_t workers_ahead = 0;  // batches that the loader's workers may be ahead together
   OptimizerConfig optimizer{};
   bool zero_grad = true;
   std::optional<double> clip_norm{};  // upper bound of the norm of all gradients
@@ -51,7 +52,13 @@ struct StepSpec {
   /// The largest number of rows that this rank reads from the files for a batch of training or
   /// evaluation.
   [[nodiscard]] std::int64_t most_own_rows() const {
-    return std::max(own_rows(step_rows()).count, micro_rows());
+    return std::max(own_rows(std::min(step_rows(), epoch_rows())).count,
+                    std::min(micro_rows(), own_test_rows().count));
+  }
+
+  /// The batches that are kept ahead of the run: at most those of an epoch.
+  [[nodiscard]] std::int64_t batches_ahead() const {
+    return std::min(workers_ahead, (epoch_rows() + step_rows() - 1) / step_rows());
   }
 
   /// Rows of an epoch: the training set, plus its first rows again if the ranks' shares would

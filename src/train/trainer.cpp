@@ -60,8 +60,9 @@ std::int64_t flops_of(const StepProgram* step) {
 /// Fills the pinned slots of a batch: its samples and the optimizer's numbers.
 class Trainer::Input final : public StepInput {
  public:
+  /// `room` is for the batches ahead.
   Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset,
-        const Schedule& schedule, StepProfiler* profiler)
+        const Schedule& schedule, StepProfiler* profiler, std::span<std::byte> room)
       : config_(config), spec_(spec), steps_(schedule.steps()), profiler_(profiler) {
     if (dataset == nullptr) return;
     loader_.emplace(*dataset, batches_of(schedule),
@@ -69,7 +70,8 @@ class Trainer::Input final : public StepInput {
                                   .shuffle = config.data.shuffle,
                                   .most_rows = spec.most_own_rows(),
                                   .workers = config.data.workers,
-                                  .prefetch = config.data.prefetch,
+                                  .ahead = spec.batches_ahead(),
+                                  .room = room,
                                   .delay_s = config.data.io_delay_ms / 1e3});
   }
 
@@ -160,6 +162,11 @@ std::optional<Int8Spec> int8_spec_of(const DeviceConfig& config, DeviceKind kind
   return Int8Spec{.scheme = scheme, .bits = scheme == Quantization::kRow && is_exact ? 8 : 7};
 }
 
+std::span<std::byte> room_of(const std::optional<Tensor>& tensor, const Addresses& addresses) {
+  if (!tensor) return {};
+  return {addresses.at<std::byte>(*tensor), static_cast<std::size_t>(tensor->bytes())};
+}
+
 /// The variance of the test set, whose rows are the last ones.
 double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
   return dataset == nullptr ? 0 : dataset->target_variance(spec.test_rows);
@@ -189,6 +196,8 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
       .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
       .drop_last = config.data.drop_last,
+      .workers_ahead =
+          dataset == nullptr ? 0 : std::int64_t{config.data.workers} * config.data.prefetch,
       .optimizer = config.optimizer,
       .zero_grad = config.training.zero_grad,
       .clip_norm = config.training.clip_norm,
@@ -215,7 +224,8 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable,
                .profiler = profiler}),
       schedule_(config.training, programs, start == nullptr ? Position{} : start->position),
-      input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler)),
+      input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler,
+                                     room_of(programs.batches_ahead(), runner_.addresses(0)))),
       flops_(flops_of(&programs.train())),
       last_batch_flops_(flops_of(programs.last_batch())),
       target_variance_(test_variance_of(programs.spec(), dataset)) {
