@@ -96,10 +96,10 @@ class SafetensorsReader {
   /// threads may read at once.
   void read(const SafetensorsEntry& entry, std::int64_t first_byte, std::span<std::byte> out) const;
 
-  [[nodiscard]] const std::shared_ptr<const InputFile>& file() const { return file_; }
+  [[nodiscard]] const std::shared_ptr<InputFile>& file() const { return file_; }
 
  private:
-  std::shared_ptr<const InputFile> file_;
+  std::shared_ptr<InputFile> file_;
   std::string head_;
   std::map<std::string, std::string, std::less<>> metadata_;
   std::vector<SafetensorsEntry> entries_;
