@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -223,8 +222,8 @@ class ColumnMoments {
 
 }  // namespace
 
-double Dataset::target_variance(std::int64_t rows) const {
-  if (has_labels() || rows == 0) return 0;
+std::vector<double> Dataset::target_variances(std::int64_t rows) const {
+  if (has_labels()) return {};
   const Shards& targets = targets_.front();
   std::vector<double> row(static_cast<std::size_t>(targets.cols()));
   ColumnMoments moments(targets.cols());
@@ -232,8 +231,10 @@ double Dataset::target_variance(std::int64_t rows) const {
     targets.read(features_.rows() - rows + i, 0, std::span(row));
     moments.add(row);
   }
-  const double sum = std::accumulate(moments.squares().begin(), moments.squares().end(), 0.0);
-  return sum / static_cast<double>(rows * targets.cols());
+  std::vector<double> variances = moments.squares();
+  for (double& variance : variances)
+    variance /= static_cast<double>(std::max<std::int64_t>(rows, 1));
+  return variances;
 }
 
 std::vector<std::int32_t> Dataset::untrained_classes() const {

@@ -73,9 +73,9 @@ class Dataset {
   /// True if gather() writes labels, false if it writes targets.
   [[nodiscard]] bool has_labels() const { return !labels_.empty(); }
 
-  /// The mean squared distance of the last `rows` samples' targets from their column means; 0 with
-  /// labels. Reads them all. Throws what Shards::read() throws.
-  [[nodiscard]] double target_variance(std::int64_t rows) const;
+  /// The mean squared distance of the last `rows` samples' targets from their mean, for each
+  /// column; empty with labels. Reads them all. Throws what Shards::read() throws.
+  [[nodiscard]] std::vector<double> target_variances(std::int64_t rows) const;
 
   /// The classes in the test set that do not occur in the training set, in ascending order.
   [[nodiscard]] std::vector<std::int32_t> untrained_classes() const;

@@ -108,9 +108,10 @@ struct StepTensors {
   Tensor own_loss_host;       // loss, pinned; training only
   Tensor loss_host;           // of all ranks' rows; pinned, 1 x 1
   // For evaluations, pinned. Classifiers: the number of correct samples and, if the run only
-  // evaluates, the class of each; i32. Others: means, 1 x 1.
+  // evaluates, the class of each; i32. Others: the sum of squared errors of each output, 1 x n, and
+  // the mean absolute error, 1 x 1.
   std::optional<Tensor> correct_host{}, classes_host{};
-  std::optional<Tensor> squared_error_host{}, absolute_error_host{};
+  std::optional<Tensor> squared_errors_host{}, absolute_error_host{};
   // For training steps of several ranks; pinned, 1 x requests_of(spec). The host writes this rank's
   // requests (1 or 0) and reads those of any rank in `requests_of_all_host` (above 0).
   std::optional<Tensor> requests_host{}, requests_of_all_host{};

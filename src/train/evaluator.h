@@ -85,7 +85,7 @@ class Evaluator {
   Device* device_;
   Runner runner_;
   std::unique_ptr<Input> input_;
-  double target_variance_;
+  std::vector<double> target_variances_;
 };
 
 }  // namespace barestep

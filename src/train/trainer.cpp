@@ -167,9 +167,10 @@ std::span<std::byte> room_of(const std::optional<Tensor>& tensor, const Addresse
   return {addresses.at<std::byte>(*tensor), static_cast<std::size_t>(tensor->bytes())};
 }
 
-/// The variance of the test set, whose rows are the last ones.
-double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
-  return dataset == nullptr ? 0 : dataset->target_variance(spec.test_rows);
+/// Those of the test set, whose rows are the last ones.
+std::vector<double> test_variances_of(const StepSpec& spec, const Dataset* dataset) {
+  if (dataset == nullptr) return {};
+  return dataset->target_variances(spec.test_rows);
 }
 
 }  // namespace
@@ -228,7 +229,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                                      room_of(programs.batches_ahead(), runner_.addresses(0)))),
       flops_(flops_of(&programs.train())),
       last_batch_flops_(flops_of(programs.last_batch())),
-      target_variance_(test_variance_of(programs.spec(), dataset)) {
+      target_variances_(test_variances_of(programs.spec(), dataset)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   if (const auto& host = programs.state_host()) {
     // Touches the pages now, so that the run's pause does not have to.
@@ -595,18 +596,27 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
 }
 
 EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
-  std::vector<EvaluationPart> parts(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(parts)));
-  EvaluationPart all;
-  for (const EvaluationPart& part : parts) {
-    all.loss += part.loss;
-    all.seconds = std::max(all.seconds, part.seconds);
-    all.samples += part.samples;
-    all.correct += part.correct;
-    all.squared_error += part.squared_error;
-    all.absolute_error += part.absolute_error;
+  // Counts are exact in double too.
+  std::vector<double> numbers = mine.squared_errors;
+  for (const double number : {mine.loss, mine.absolute_error, static_cast<double>(mine.samples),
+                              static_cast<double>(mine.correct), mine.seconds}) {
+    numbers.push_back(number);
   }
-  return all;
+  std::vector<double> all(numbers.size() * static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(all)));
+  std::vector<double> sum(numbers.size());
+  EvaluationPart part;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    sum[i % sum.size()] += all[i];
+    if ((i + 1) % sum.size() == 0) part.seconds = std::max(part.seconds, all[i]);
+  }
+  const auto rest = sum.end() - 5;
+  part.squared_errors.assign(sum.begin(), rest);
+  part.loss = rest[0];
+  part.absolute_error = rest[1];
+  part.samples = static_cast<std::int64_t>(rest[2]);
+  part.correct = static_cast<std::int64_t>(rest[3]);
+  return part;
 }
 
 void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, double batch_s) {
@@ -616,20 +626,34 @@ void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, d
     return mean ? static_cast<double>(*addresses.at(*mean)) * static_cast<double>(batch.rows) : 0;
   };
   loss += sum_of(tensors.loss_host);
-  squared_error += sum_of(tensors.squared_error_host);
   absolute_error += sum_of(tensors.absolute_error_host);
+  if (const auto& errors = tensors.squared_errors_host) {
+    squared_errors.resize(static_cast<std::size_t>(errors->cols));
+    const float* const added = addresses.at(*errors);
+    for (std::size_t i = 0; i < squared_errors.size(); ++i) {
+      squared_errors[i] += static_cast<double>(added[i]);
+    }
+  }
   if (tensors.correct_host) correct += *addresses.at<std::int32_t>(*tensors.correct_host);
   samples += batch.rows;
   seconds += batch_s;
 }
 
-EvaluationReport EvaluationPart::report(const StepProgram& batch, double target_variance) const {
+EvaluationReport EvaluationPart::report(const StepProgram& batch,
+                                        std::span<const double> target_variances) const {
   const auto count = static_cast<double>(samples);
   EvaluationReport report{.samples = samples, .loss = loss / count, .seconds = seconds};
   if (batch.tensors.correct_host) report.accuracy = static_cast<double>(correct) / count;
   if (!batch.tensors.absolute_error_host) return report;
   report.mean_absolute_error = absolute_error / count;
-  if (target_variance > 0) report.r2 = 1 - squared_error / count / target_variance;
+  if (samples < 2) return report;
+  double sum = 0;
+  for (std::size_t i = 0; i < squared_errors.size(); ++i) {
+    const double error = squared_errors[i] / count;
+    const double variance = target_variances[i];
+    sum += variance > 0 ? 1 - error / variance : (error > 0 ? 0 : 1);
+  }
+  report.r2 = sum / static_cast<double>(squared_errors.size());
   return report;
 }
 
@@ -642,7 +666,7 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   position_.evaluated = true;
   if (has_ranks()) evaluation_ = sum_of_ranks(*communicator_, evaluation_);
 
-  EvaluationReport report = evaluation_.report(*batch.program, target_variance_);
+  EvaluationReport report = evaluation_.report(*batch.program, target_variances_);
   report.epoch = batch.epoch;
   report.epochs = config_.training.epochs.value_or(0);
   if (!std::isfinite(report.loss)) {
