@@ -460,13 +460,25 @@ class HeaderText {
     expect(quote);
     return until(quote);
   }
+  /// The text up to the closing parenthesis, with a space for all space and comments in a place.
+  std::string tuple() {
+    std::string text;
+    for (std::size_t size = rest_.size(); !next_is(')'); size = rest_.size()) {
+      if (rest_.empty()) wrong("no closing )");
+      if (rest_.size() < size) text += ' ';
+      text += rest_.front();
+      rest_.remove_prefix(1);
+    }
+    rest_.remove_prefix(1);
+    return text;
+  }
   std::string value() {
     for (const char start : {'\'', '"', 'u', 'U'}) {
       if (next_is(start)) return quoted();
     }
     if (next_is('(')) {
       rest_.remove_prefix(1);
-      return until(')');
+      return tuple();
     }
     if (next_is('[')) refuse_npy(path_, "holds elements of a structured type", kPlainTypes);
     for (const std::string_view word : {"True", "False"}) {
@@ -489,11 +501,7 @@ std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::
   };
   const char* at = text.data();
   const char* const end = at + text.size();
-  const auto skip_space = [&] {
-    at = std::find_if(at, end, [](char c) {
-      return std::string_view(" \t\r\n\f").find(c) == std::string_view::npos;
-    });
-  };
+  const auto skip_space = [&] { at = std::find_if(at, end, [](char c) { return c != ' '; }); };
   for (skip_space(); at != end; skip_space()) {
     std::int64_t extent = 0;
     const auto [stop, error] = std::from_chars(at, end, extent);

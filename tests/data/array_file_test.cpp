@@ -343,7 +343,7 @@ TEST_F(Npy, TakesEveryHeaderThatNumPyReads) {
   };
   EXPECT_EQ(with_shape("(64L, 4L)"), "64 x 4 of f32") << "as Python 2 wrote it";
   EXPECT_EQ(with_shape("(64L,)"), "64 of f32");
-  EXPECT_EQ(with_shape("(\n64 ,\t4,\f)"), "64 x 4 of f32");
+  EXPECT_EQ(with_shape("(\n64 , # (64 of them)\n\t4,\f)"), "64 x 4 of f32");
   EXPECT_EQ(with_shape("(1, 1, 1, 1, 1, 1, 1, 1, 2)"), "1 x 1 x 1 x 1 x 1 x 1 x 1 x 1 x 2 of f32");
   EXPECT_EQ(shape_of_header(" {\n # a comment, with a }\n u'descr': u\"<f8\",\n"
                             " 'fortran_order' :\tFalse, # and another\n U'shape':(3,) }\n#"),
