@@ -198,8 +198,9 @@ class FileRun(Run):
         elif "bce" in self.arguments:
             found["accuracy"] = ((out > 0) == (y > 0.5)).double().mean().item()
         else:
-            distances = (y - y.mean(0)).square().sum()
-            found["r2"] = (1 - (out - y).square().sum() / distances).item()
+            # As sklearn's r2_score: the mean over the outputs.
+            distances = (y - y.mean(0)).square().sum(0)
+            found["r2"] = (1 - (out - y).square().sum(0) / distances).mean().item()
             found["mean_absolute_error"] = (out - y).abs().mean().item()
         self.evaluations.append(found)
 

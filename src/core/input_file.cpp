@@ -36,7 +36,7 @@ std::string why_not_regular(mode_t mode) {
 InputFile::InputFile(std::filesystem::path path, std::string what)
     : path_(std::move(path)), what_(std::move(what)) {
   const auto refuse = [this](const std::string& why) {
-    if (descriptor_ >= 0) ::close(descriptor_);
+    close();
     fail(ExitCode::kNoInput,
          {.what = what_, .value = path_.string(), .why = why, .remedy = "check the path"});
   };
@@ -52,7 +52,12 @@ InputFile::InputFile(std::filesystem::path path, std::string what)
 }
 
 InputFile::~InputFile() {
+  close();
+}
+
+void InputFile::close() {
   if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
 }
 
 template <class ReadSome>
@@ -72,6 +77,7 @@ void InputFile::read(std::span<std::byte> out) {
 }
 
 void InputFile::read_at(std::int64_t offset_bytes, std::span<std::byte> out) const {
+  if (descriptor_ < 0) return InputFile(path_, what_).read_at(offset_bytes, out);
   fill(out, [&, this](std::span<std::byte> rest) {
     const ssize_t got = ::pread(descriptor_, rest.data(), rest.size(), offset_bytes);
     offset_bytes += std::max<ssize_t>(got, 0);

@@ -40,6 +40,9 @@ class InputFile {
   /// Skips the next `bytes`.
   void skip(std::int64_t bytes);
 
+  /// Closes the file. From now on, read_at() opens it for each call.
+  void close();
+
   /// Releases the descriptor; the caller closes it.
   int release();
 

@@ -262,6 +262,21 @@ std::string SumRows::text(const TensorText& t) const {
   return fmt::format("{} = column sums of {}{}", t(out), t(in), old_text(out, beta, t));
 }
 
+Operands SquaredErrors::operands() const {
+  return {{"out", &out, kWrites, '1', 'n'},
+          {"output", &output, kReads, 'r', 'n', real_type(output)},
+          {"target", &target, kReads, 'r', 'n'}};
+}
+
+/// A difference, a product and a sum.
+std::int64_t SquaredErrors::flops() const {
+  return flops_each(output, 3);
+}
+
+std::string SquaredErrors::text(const TensorText& t) const {
+  return fmt::format("{} = column sums of ({} - {})^2", t(out), t(output), t(target));
+}
+
 Operands PointwiseLoss::operands() const {
   const DType type = real_type(output);
   const DType of_target = takes_labels(kind) ? DType::kI32 : DType::kF32;

@@ -233,6 +233,17 @@ struct SumRows {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
+/// out = column sums of (output - target)^2. out 1 x n, output m x n of a real type, target m x n.
+struct SquaredErrors {
+  static constexpr std::string_view kLabel = "squared_errors";
+  static constexpr std::int64_t kLaunches = 1;
+  Tensor out, output, target;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
 /// A mean over `count` numbers: those of the whole step, which may be more than this op's.
 /// loss = sum of the terms of (output, target) / count + beta * loss,
 /// grad = derivative of the loss with respect to the output, or, if `activation` is ReLU, which
@@ -597,9 +608,9 @@ struct Delay {
 
 using DeviceOp =
     std::variant<Gemm, QuantizeWeight, Quantize, QuantizedGemm, BiasActivation, ActivationGrad,
-                 Dropout, SumRows, PointwiseLoss, CrossEntropy, CountCorrect, OptimizerUpdate,
-                 LinearAdam, SumSquares, GramSquares, ClipFactor, CheckFinite, UpdateLossScale,
-                 Copy, Cast, Fill, Randn, Delay>;
+                 Dropout, SumRows, SquaredErrors, PointwiseLoss, CrossEntropy, CountCorrect,
+                 OptimizerUpdate, LinearAdam, SumSquares, GramSquares, ClipFactor, CheckFinite,
+                 UpdateLossScale, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: the tensors of this process, one per device. Its parts
 /// have equal sizes on every rank.

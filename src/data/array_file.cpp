@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/input_file.h"
 #include "core/units.h"
 
@@ -87,25 +88,54 @@ ArrayFile::ArrayFile(std::filesystem::path path, ArrayHeader header,
                    "the elements are those of the header");
   to_host_order(header_, elements);
   elements_ = std::make_shared<const std::vector<std::byte>>(std::move(elements));
+  loaded_rows_.push_back({0, rows()});
+  rows_before_.push_back(0);
 }
 
 ArrayFile::ArrayFile(std::filesystem::path path, ArrayHeader header,
-                     std::shared_ptr<const InputFile> file)
+                     std::shared_ptr<InputFile> file)
     : path_(std::move(path)), header_(std::move(header)), file_(std::move(file)) {}
 
-void ArrayFile::load() {
+void ArrayFile::load(std::vector<RowRange> ranges) {
   if (is_loaded()) return;
   try {
-    std::vector<std::byte> elements(static_cast<std::size_t>(bytes()));
-    read(0, elements);
+    std::vector<std::int64_t> before;
+    std::int64_t count = 0;
+    for (const RowRange& range : ranges) {
+      before.push_back(count);
+      count += range.count;
+    }
+    const std::int64_t row_bytes = cols() * bytes_of(type());
+    std::vector<std::byte> elements(static_cast<std::size_t>(count * row_bytes));
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      read(ranges[i].first * cols(),
+           std::span(elements).subspan(static_cast<std::size_t>(before[i] * row_bytes),
+                                       static_cast<std::size_t>(ranges[i].count * row_bytes)));
+    }
     elements_ = std::make_shared<const std::vector<std::byte>>(std::move(elements));
-    file_.reset();
+    loaded_rows_ = std::move(ranges);
+    rows_before_ = std::move(before);
+    if (count == rows()) file_.reset();
   } catch (const std::bad_alloc&) {
     fail(ExitCode::kMemory, {.what = "data",
                              .value = path_.string(),
                              .why = "does not fit into this machine's memory",
                              .remedy = "use fewer samples"});
   }
+}
+
+const std::byte* ArrayFile::row(std::int64_t row) const {
+  const auto after =
+      std::ranges::upper_bound(loaded_rows_, row, std::ranges::less(), &RowRange::first);
+  if (after == loaded_rows_.begin()) return nullptr;
+  const auto range = std::prev(after);
+  if (row >= range->first + range->count) return nullptr;
+  const std::int64_t before = rows_before_[static_cast<std::size_t>(range - loaded_rows_.begin())];
+  return elements_->data() + (before + row - range->first) * cols() * bytes_of(type());
+}
+
+void ArrayFile::close() {
+  if (file_ != nullptr) file_->close();
 }
 
 void ArrayFile::read(std::int64_t first, std::span<std::byte> out) const {
@@ -284,13 +314,20 @@ std::int64_t data_bytes(const IdxBytes& bytes, const ArrayHeader& header) {
   return *total;
 }
 
-/// The elements of a compressed file.
-std::vector<std::byte> read_data(IdxBytes& bytes, const ArrayHeader& header) {
+/// The elements of a compressed file of `file_bytes`.
+std::vector<std::byte> read_data(IdxBytes& bytes, const ArrayHeader& header,
+                                 std::int64_t file_bytes) {
   const std::int64_t want = data_bytes(bytes, header);
   const auto refuse = [&](const std::string& holds) {
     bytes.refuse(
         fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header), want, holds));
   };
+  // Before anything is decompressed. Two bits stand for at most 258 bytes (RFC 1951, 3.2.5).
+  if (constexpr std::int64_t kMostPerByte = 1032; want / kMostPerByte > file_bytes) {
+    refuse(fmt::format("at most {}", kMostPerByte * file_bytes));
+  }
+  const std::int64_t free_bytes = host_memory().free_bytes;
+  if (free_bytes > 0 && want > free_bytes) throw std::bad_alloc();
   std::vector<std::byte> data;
   std::int64_t have = 0;
   while (have < want) {
@@ -318,11 +355,12 @@ ArrayFile open_idx(const std::filesystem::path& path) {
     IdxBytes bytes(path);
     ArrayHeader header = read_header(bytes);
     if (!bytes.is_plain()) {
-      std::vector<std::byte> elements = read_data(bytes, header);
+      std::vector<std::byte> elements =
+          read_data(bytes, header, InputFile(path, "idx file").size_bytes());
       return {path, std::move(header), std::move(elements)};
     }
     const std::int64_t want = data_bytes(bytes, header);
-    auto file = std::make_shared<const InputFile>(path, "idx file");
+    auto file = std::make_shared<InputFile>(path, "idx file");
     if (const std::int64_t there = file->size_bytes() - header.begin_bytes; there != want) {
       bytes.refuse(
           fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header), want, there));
@@ -338,7 +376,7 @@ ArrayFile open_idx(const std::filesystem::path& path) {
 
 namespace {
 
-constexpr std::size_t kMaxNpyDims = 8;
+constexpr std::size_t kMaxNpyDims = 64;              // NumPy's own limit
 constexpr std::int64_t kMaxNpyHeaderBytes = 10'000;  // NumPy's own limit
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr const char* kPlainTypes =
@@ -374,7 +412,7 @@ class HeaderText {
     while (!next_is('}')) {
       std::string key = quoted();
       expect(':');
-      if (!values.emplace(key, value()).second) wrong(fmt::format("'{}' twice", shown(key)));
+      values.insert_or_assign(std::move(key), value());
       if (next_is('}')) break;
       expect(',');
     }
@@ -388,8 +426,16 @@ class HeaderText {
   [[noreturn]] void wrong(const std::string& what) const {
     refuse_npy(path_, fmt::format("its header has {}", what));
   }
+  /// And comments.
   void skip_space() {
-    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r\n\f"), rest_.size()));
+    const auto skip_to = [this](std::size_t place) {
+      rest_.remove_prefix(std::min(place, rest_.size()));
+    };
+    skip_to(rest_.find_first_not_of(" \t\r\n\f"));
+    while (rest_.starts_with('#')) {
+      skip_to(rest_.find('\n'));
+      skip_to(rest_.find_first_not_of(" \t\r\n\f"));
+    }
   }
   bool next_is(char c) {
     skip_space();
@@ -407,16 +453,32 @@ class HeaderText {
     rest_.remove_prefix(size + 1);
     return text;
   }
+  /// With or without the prefix of Python 2's unicode strings.
   std::string quoted() {
+    if (next_is('u') || next_is('U')) rest_.remove_prefix(1);
     const char quote = next_is('"') ? '"' : '\'';
     expect(quote);
     return until(quote);
   }
+  /// The text up to the closing parenthesis, with a space for all space and comments in a place.
+  std::string tuple() {
+    std::string text;
+    for (std::size_t size = rest_.size(); !next_is(')'); size = rest_.size()) {
+      if (rest_.empty()) wrong("no closing )");
+      if (rest_.size() < size) text += ' ';
+      text += rest_.front();
+      rest_.remove_prefix(1);
+    }
+    rest_.remove_prefix(1);
+    return text;
+  }
   std::string value() {
-    if (next_is('\'') || next_is('"')) return quoted();
+    for (const char start : {'\'', '"', 'u', 'U'}) {
+      if (next_is(start)) return quoted();
+    }
     if (next_is('(')) {
       rest_.remove_prefix(1);
-      return until(')');
+      return tuple();
     }
     if (next_is('[')) refuse_npy(path_, "holds elements of a structured type", kPlainTypes);
     for (const std::string_view word : {"True", "False"}) {
@@ -431,7 +493,7 @@ class HeaderText {
   const std::filesystem::path& path_;
 };
 
-/// Parses "3, 4", "3," or an empty text.
+/// Parses "3, 4", "3," or an empty text. Python 2 wrote "3L, 4L".
 std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::path& path) {
   std::vector<std::int64_t> dims;
   const auto wrong = [&] {
@@ -450,6 +512,8 @@ std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::
     dims.push_back(extent);
     at = stop;
     skip_space();
+    if (at != end && *at == 'L') ++at;
+    skip_space();
     if (at == end && dims.size() > 1) break;
     if (at == end || *at != ',') wrong();
     ++at;
@@ -461,21 +525,35 @@ std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::
 }
 
 void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem::path& path) {
+  // NumPy's codes, which may follow a byte order, and its words, which may not.
   constexpr std::pair<std::string_view, ElementType> kNpyTypes[] = {
-      {"u1", ElementType::kU8},  {"b1", ElementType::kU8},  {"i1", ElementType::kI8},
-      {"i2", ElementType::kI16}, {"i4", ElementType::kI32}, {"i8", ElementType::kI64},
-      {"f4", ElementType::kF32}, {"f8", ElementType::kF64}};
-  // '=' is the byte order of the writer's machine; NumPy never writes it.
-  const bool has_order =
-      !descr.empty() && std::string_view("<>|").find(descr.front()) != std::string_view::npos;
-  for (const auto& [name, type] : kNpyTypes) {
-    if (!has_order || descr.substr(1) != name) continue;
-    if (descr.front() == '|' && bytes_of(type) > 1) break;
-    header.type = type;
-    header.big_endian = descr.front() == '>';
-    return;
+      {"u1", ElementType::kU8},       {"b1", ElementType::kU8},      {"B", ElementType::kU8},
+      {"?", ElementType::kU8},        {"i1", ElementType::kI8},      {"b", ElementType::kI8},
+      {"i2", ElementType::kI16},      {"h", ElementType::kI16},      {"i4", ElementType::kI32},
+      {"i", ElementType::kI32},       {"i8", ElementType::kI64},     {"l", ElementType::kI64},
+      {"q", ElementType::kI64},       {"f4", ElementType::kF32},     {"f", ElementType::kF32},
+      {"f8", ElementType::kF64},      {"d", ElementType::kF64},      {"bool", ElementType::kU8},
+      {"uint8", ElementType::kU8},    {"int8", ElementType::kI8},    {"int16", ElementType::kI16},
+      {"int32", ElementType::kI32},   {"int64", ElementType::kI64},  {"int", ElementType::kI64},
+      {"float32", ElementType::kF32}, {"single", ElementType::kF32}, {"float64", ElementType::kF64},
+      {"double", ElementType::kF64},  {"float", ElementType::kF64}};
+  const char order = descr.empty() ? ' ' : descr.front();
+  const bool has_order = std::string_view("<>|=").find(order) != std::string_view::npos;
+  const std::string_view name = has_order ? descr.substr(1) : descr;
+  const auto* const found =
+      std::ranges::find_if(kNpyTypes, [&](const auto& pair) { return pair.first == name; });
+  if (found == std::end(kNpyTypes) || (has_order && name.size() > 2)) {
+    refuse_npy(path, fmt::format("holds elements of type '{}'", shown(descr)), kPlainTypes);
   }
-  refuse_npy(path, fmt::format("holds elements of type '{}'", shown(descr)), kPlainTypes);
+  header.type = found->second;
+  // Without '<' or '>', the order is that of this machine.
+  header.big_endian = order == '>' || (order != '<' && std::endian::native == std::endian::big);
+}
+
+/// Whether column-major elements have the same order as row-major ones.
+bool is_in_either_order(const ArrayHeader& header) {
+  const auto is_long = [](std::int64_t extent) { return extent > 1; };
+  return std::ranges::count_if(header.dims, is_long) <= 1 || header.bytes() == 0;
 }
 
 /// Reads the length of the header, and leaves `file` at the header's start.
@@ -531,11 +609,11 @@ ArrayHeader parse_npy_header(std::string_view text, const std::filesystem::path&
   ArrayHeader header;
   header.dims = dims_of(values.find("shape")->second, path);
   const std::string& order = values.find("fortran_order")->second;
-  if (order == "True") {
+  if (order == "True" && !is_in_either_order(header)) {
     refuse_npy(path, "is column-major (fortran_order is True)",
                "save numpy.ascontiguousarray() of the array");
   }
-  if (order != "False") {
+  if (order != "False" && order != "True") {
     refuse_npy(path, fmt::format("its fortran_order is '{}', not True or False", shown(order)));
   }
   set_type(values.find("descr")->second, header, path);

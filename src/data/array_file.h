@@ -45,14 +45,20 @@ struct ArrayHeader {
 /// "10000 x 28 x 28 of u8"
 std::string shape_of(const ArrayHeader& header);
 
-/// An array in memory or in a file. Copies share their elements or the open file.
+/// `count` rows of an array from `first` on.
+struct RowRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+/// An array in memory, or in a file, or with some rows in both. Copies share them.
 class ArrayFile {
  public:
   /// `elements` has as many as the header specifies, in the file's byte order.
   ArrayFile(std::filesystem::path path, ArrayHeader header, std::vector<std::byte> elements);
 
   /// The elements stay in `file`, which is long enough to hold them.
-  ArrayFile(std::filesystem::path path, ArrayHeader header, std::shared_ptr<const InputFile> file);
+  ArrayFile(std::filesystem::path path, ArrayHeader header, std::shared_ptr<InputFile> file);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const ArrayHeader& header() const { return header_; }
@@ -63,11 +69,22 @@ class ArrayFile {
 
   /// Loads all elements into memory unless they are loaded already. Throws Error: kInputOutput if
   /// reading fails, kMemory if they do not fit.
-  void load();
-  [[nodiscard]] bool is_loaded() const { return elements_ != nullptr; }
+  void load() { load({{0, rows()}}); }
+  [[nodiscard]] bool is_loaded() const { return file_ == nullptr; }
+
+  /// Loads only these rows, in ascending order, unless all are loaded already. The others stay in
+  /// the file.
+  void load(std::vector<RowRange> rows);
+  /// The rows in memory.
+  [[nodiscard]] std::span<const RowRange> loaded_rows() const { return loaded_rows_; }
+  /// A row's elements in memory, in the host's byte order; null if they are only in the file.
+  [[nodiscard]] const std::byte* row(std::int64_t row) const;
 
   /// All elements in the host's byte order; they must be loaded.
   [[nodiscard]] std::span<const std::byte> elements() const { return *elements_; }
+
+  /// Closes the file, if there is one. From now on, read() opens it for each call.
+  void close();
 
   /// Fills `out` with elements from index `first` on, in the host's byte order. Throws
   /// Error(kInputOutput). Allocates nothing; several threads may read at once.
@@ -76,8 +93,10 @@ class ArrayFile {
  private:
   std::filesystem::path path_;
   ArrayHeader header_;
-  std::shared_ptr<const std::vector<std::byte>> elements_;  // or file_
-  std::shared_ptr<const InputFile> file_;
+  std::shared_ptr<const std::vector<std::byte>> elements_;  // those of loaded_rows_
+  std::vector<RowRange> loaded_rows_;
+  std::vector<std::int64_t> rows_before_;  // of each range, in elements_
+  std::shared_ptr<InputFile> file_;        // null once all rows are loaded
 };
 
 /// Opens an idx file, the format of MNIST. Layout, big-endian: two zero bytes, the element type,
@@ -95,17 +114,18 @@ ArrayFile open_idx(const std::filesystem::path& path);
 ///
 /// Layout: "\x93NUMPY", version, header length (little-endian), the header as a Python dictionary
 /// of literals ('descr', 'fortran_order', 'shape'), then the elements. The format is that of
-/// numpy/lib/format.py. A grammar for just these literals parses the header; it is never evaluated.
+/// numpy/lib/format.py, with what Python 2 wrote. A grammar for just these literals parses the
+/// header; it is never evaluated. Of equal keys the last one counts, as in Python.
 ///
-/// Elements are u1, i1, b1 (as u8), i2, i4, i8, f4 or f8, of either byte order. Throws
-/// Error(kBadData) naming `path`.
+/// Elements are u1, i1, b1 (as u8), i2, i4, i8, f4 or f8, of either byte order, by any of NumPy's
+/// names for them. Throws Error(kBadData) naming `path`.
 ArrayHeader parse_npy_header(std::string_view text, const std::filesystem::path& path);
 
 /// Reads the header of an npy file; the elements stay in the file. Refuses what NumPy refuses, in
 /// its order: magic, version (1 to 3), a header longer than 10,000 bytes or than the file, keys,
-/// shape, order, type. Also refuses column-major arrays, types that are not plain numbers, more
-/// than 8 dimensions, and files longer than the header specifies. Throws Error: kNoInput if the
-/// file cannot be opened, kBadData, kInputOutput if reading fails.
+/// shape, order, type. Also refuses column-major arrays whose elements would be in another order
+/// row-major, types that are not plain numbers, and files longer than the header specifies. Throws
+/// Error: kNoInput if the file cannot be opened, kBadData, kInputOutput if reading fails.
 ArrayFile open_npy(const std::filesystem::path& path);
 
 }  // namespace barestep

@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <numeric>
+#include <set>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -28,26 +28,31 @@ namespace {
   fail(ExitCode::kBadData, {.what = "data", .value = path.string(), .why = why, .remedy = remedy});
 }
 
+/// More files are not kept open, since a process may often open only 1024.
+constexpr std::size_t kMostOpenFiles = 128;
+
 /// The arrays for one of the two names in --data; from a safetensors file, the tensor `name`.
 Shards open_shards(DataKind kind, const std::filesystem::path& pattern, std::string_view name) {
+  const std::vector<std::filesystem::path> paths = matching_files(pattern);
   std::vector<ArrayFile> files;
-  for (const std::filesystem::path& path : matching_files(pattern)) {
+  for (const std::filesystem::path& path : paths) {
     files.push_back(kind == DataKind::kIdx   ? open_idx(path)
                     : kind == DataKind::kNpy ? open_npy(path)
                                              : open_safetensors(path, name));
+    if (paths.size() > kMostOpenFiles) files.back().close();
   }
   return Shards(std::move(files));
 }
 
 template <class T, class Visit>
-void visit_as(const ArrayFile& file, const Visit& visit) {
+void visit_as(const ArrayFile& file, RowRange rows, const Visit& visit) {
   // In pieces, since the file may be larger than memory.
   constexpr std::int64_t kPiece = 4096;
-  std::vector<T> piece(static_cast<std::size_t>(kPiece));
-  const std::int64_t size = file.rows() * file.cols();
-  for (std::int64_t first = 0; first < size; first += kPiece) {
+  const std::int64_t end = (rows.first + rows.count) * file.cols();
+  std::vector<T> piece(static_cast<std::size_t>(std::min(kPiece, rows.count * file.cols())));
+  for (std::int64_t first = rows.first * file.cols(); first < end; first += kPiece) {
     const auto part =
-        std::span(piece).first(static_cast<std::size_t>(std::min(kPiece, size - first)));
+        std::span(piece).first(static_cast<std::size_t>(std::min(kPiece, end - first)));
     file.read(first, std::as_writable_bytes(part));
     for (std::size_t i = 0; i < part.size(); ++i) {
       visit(first + static_cast<std::int64_t>(i), part[i]);
@@ -55,24 +60,24 @@ void visit_as(const ArrayFile& file, const Visit& visit) {
   }
 }
 
-/// Calls visit(index, element) for every element, in the array's own type.
+/// Calls visit(index, element) for every element of the rows, in the array's own type.
 template <class Visit>
-void visit_elements(const ArrayFile& file, const Visit& visit) {
+void visit_elements(const ArrayFile& file, RowRange rows, const Visit& visit) {
   switch (file.type()) {
     case ElementType::kU8:
-      return visit_as<std::uint8_t>(file, visit);
+      return visit_as<std::uint8_t>(file, rows, visit);
     case ElementType::kI8:
-      return visit_as<std::int8_t>(file, visit);
+      return visit_as<std::int8_t>(file, rows, visit);
     case ElementType::kI16:
-      return visit_as<std::int16_t>(file, visit);
+      return visit_as<std::int16_t>(file, rows, visit);
     case ElementType::kI32:
-      return visit_as<std::int32_t>(file, visit);
+      return visit_as<std::int32_t>(file, rows, visit);
     case ElementType::kI64:
-      return visit_as<std::int64_t>(file, visit);
+      return visit_as<std::int64_t>(file, rows, visit);
     case ElementType::kF32:
-      return visit_as<float>(file, visit);
+      return visit_as<float>(file, rows, visit);
     case ElementType::kF64:
-      return visit_as<double>(file, visit);
+      return visit_as<double>(file, rows, visit);
   }
 }
 
@@ -81,16 +86,18 @@ bool is_always_finite(const Shards& shards) {
   return !is_float(shards.type()) && shards.divisor() >= 1;
 }
 
-/// Refuses NaN and infinities, including those that arise when f64 becomes f32.
+/// Refuses NaN and infinities in the rows that are loaded, including those that arise when f64
+/// becomes f32.
 void require_finite(const Shards& shards) {
   if (is_always_finite(shards)) return;
   for (const ArrayFile& file : shards.files()) {
     std::int64_t first = -1;
     std::int64_t count = 0;
-    visit_elements(file, [&](std::int64_t index, auto value) {
+    const auto check = [&](std::int64_t index, auto value) {
       if (std::isfinite(static_cast<float>(static_cast<double>(value) / shards.divisor()))) return;
       if (count++ == 0) first = index;
-    });
+    };
+    for (const RowRange& rows : file.loaded_rows()) visit_elements(file, rows, check);
     if (count == 0) continue;
     refuse(file.path(),
            fmt::format("row {}, column {} is not a finite 32-bit number, the first of {}",
@@ -116,7 +123,7 @@ std::vector<std::int32_t> checked_labels(const Shards& shards, LossKind loss,
   std::vector<std::int32_t> labels;
   labels.reserve(static_cast<std::size_t>(shards.rows()));
   for (const ArrayFile& file : shards.files()) {
-    visit_elements(file, [&](std::int64_t row, auto value) {
+    visit_elements(file, {0, file.rows()}, [&](std::int64_t row, auto value) {
       if (binary && value != 0 && value != 1) {
         refuse(file.path(), fmt::format("row {} is {}, bce needs 0 or 1", row, value),
                "correct the labels or use --loss mse");
@@ -215,8 +222,8 @@ class ColumnMoments {
 
 }  // namespace
 
-double Dataset::target_variance(std::int64_t rows) const {
-  if (has_labels() || rows == 0) return 0;
+std::vector<double> Dataset::target_variances(std::int64_t rows) const {
+  if (has_labels()) return {};
   const Shards& targets = targets_.front();
   std::vector<double> row(static_cast<std::size_t>(targets.cols()));
   ColumnMoments moments(targets.cols());
@@ -224,8 +231,21 @@ double Dataset::target_variance(std::int64_t rows) const {
     targets.read(features_.rows() - rows + i, 0, std::span(row));
     moments.add(row);
   }
-  const double sum = std::accumulate(moments.squares().begin(), moments.squares().end(), 0.0);
-  return sum / static_cast<double>(rows * targets.cols());
+  std::vector<double> variances = moments.squares();
+  for (double& variance : variances)
+    variance /= static_cast<double>(std::max<std::int64_t>(rows, 1));
+  return variances;
+}
+
+std::vector<std::int32_t> Dataset::untrained_classes() const {
+  if (!has_labels()) return {};
+  const auto test = std::span(labels_).subspan(static_cast<std::size_t>(train_rows()));
+  std::set<std::int32_t> found(test.begin(), test.end());
+  for (const std::int32_t label : std::span(labels_).first(labels_.size() - test.size())) {
+    if (found.empty()) break;
+    found.erase(label);
+  }
+  return {found.begin(), found.end()};
 }
 
 std::string Dataset::division() const {
@@ -305,18 +325,23 @@ double divisor_of_targets(const DataConfig& data, const Shards& x, const Shards&
 }
 
 Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
-                   std::int64_t memory_bytes) {
+                   std::int64_t memory_bytes, const NeededRows& needed_rows) {
   BARESTEP_REQUIRE(widths.size() >= 2, "a model has at least one layer");
   Shards x = open_shards(data.kind, data.x, "x");
   Shards y = open_shards(data.kind, data.kind == DataKind::kSafetensors ? data.x : data.y, "y");
   require_shapes_fit(x, y, widths.front());
   x.divide_by(divisor_of_features(data, x));
-  const bool is_loaded = x.bytes() <= memory_bytes && y.bytes() <= memory_bytes - x.bytes();
+  const std::int64_t test_rows = test_rows_of(data, x.rows());
+  const std::vector<bool> needed =
+      needed_rows ? needed_rows(x.rows() - test_rows, test_rows)
+                  : std::vector<bool>(static_cast<std::size_t>(x.rows()), true);
+  const std::int64_t bytes_of_row = x.bytes() / x.rows() + y.bytes() / y.rows();
+  const bool is_loaded =
+      std::ranges::count(needed, true) <= memory_bytes / std::max<std::int64_t>(bytes_of_row, 1);
   if (is_loaded) {
-    x.load();
+    x.load(needed);
     require_finite(x);
   }
-  const std::int64_t test_rows = test_rows_of(data, x.rows());
   if (takes_labels(loss)) {
     std::vector<std::int32_t> labels = checked_labels(y, loss, widths.back());
     return {std::move(x), {}, std::move(labels), test_rows};
@@ -334,7 +359,7 @@ Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths,
   }
   y.divide_by(divisor_of_targets(data, x, y));
   if (is_loaded) {
-    y.load();
+    y.load(needed);
     require_finite(y);
   }
   return {std::move(x), {std::move(y)}, {}, test_rows};
@@ -343,8 +368,8 @@ Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths,
 }  // namespace
 
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
-                     std::int64_t memory_bytes) {
-  Dataset dataset = dataset_of(data, widths, loss, memory_bytes);
+                     std::int64_t memory_bytes, const NeededRows& needed) {
+  Dataset dataset = dataset_of(data, widths, loss, memory_bytes, needed);
   if (data.standardize) dataset.standardize();
   return dataset;
 }
@@ -432,8 +457,18 @@ std::int64_t Shards::bytes() const {
   return sum;
 }
 
-void Shards::load() {
-  for (ArrayFile& file : files_) file.load();
+void Shards::load(const std::vector<bool>& needed) {
+  for (std::size_t shard = 0; shard < files_.size(); ++shard) {
+    const std::int64_t begin = first_rows_[shard];
+    std::vector<RowRange> ranges;
+    for (std::int64_t row = 0; row < files_[shard].rows(); ++row) {
+      if (!needed[static_cast<std::size_t>(begin + row)]) continue;
+      const bool follows = !ranges.empty() && ranges.back().first + ranges.back().count == row;
+      if (!follows) ranges.push_back({row, 0});
+      ++ranges.back().count;
+    }
+    files_[shard].load(std::move(ranges));
+  }
 }
 
 template <class Number>
@@ -444,8 +479,8 @@ void Shards::read(std::int64_t row, std::int64_t first, std::span<Number> out) c
   const std::int64_t width = bytes_of(file.type());
   const std::int64_t row_in_file = row - first_rows_[shard];
   const std::int64_t begin = row_in_file * cols() + first;
-  if (file.is_loaded()) {
-    return convert(file.type(), file.elements().data() + begin * width, divisor_, out);
+  if (const std::byte* const in_memory = file.row(row_in_file)) {
+    return convert(file.type(), in_memory + first * width, divisor_, out);
   }
   std::array<std::byte, kChunkBytes> chunk;
   for (std::int64_t done = 0; done < std::ssize(out);) {

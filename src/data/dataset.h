@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -25,8 +26,8 @@ class Shards {
   [[nodiscard]] const std::vector<ArrayFile>& files() const { return files_; }
   [[nodiscard]] const std::vector<std::int64_t>& first_rows() const { return first_rows_; }
 
-  /// Loads all of them into memory.
-  void load();
+  /// Loads the rows that are needed into memory; a row's bit says whether it is.
+  void load(const std::vector<bool>& needed);
 
   /// Makes read() divide each number.
   void divide_by(double divisor) { divisor_ = divisor; }
@@ -72,11 +73,14 @@ class Dataset {
   /// True if gather() writes labels, false if it writes targets.
   [[nodiscard]] bool has_labels() const { return !labels_.empty(); }
 
-  /// The mean squared distance of the last `rows` samples' targets from their column means; 0 with
-  /// labels. Reads them all. Throws what Shards::read() throws.
-  [[nodiscard]] double target_variance(std::int64_t rows) const;
+  /// The mean squared distance of the last `rows` samples' targets from their mean, for each
+  /// column; empty with labels. Reads them all. Throws what Shards::read() throws.
+  [[nodiscard]] std::vector<double> target_variances(std::int64_t rows) const;
 
-  /// False if every gather() reads the samples from the files.
+  /// The classes in the test set that do not occur in the training set, in ascending order.
+  [[nodiscard]] std::vector<std::int32_t> untrained_classes() const;
+
+  /// False if gather() reads samples from the files.
   [[nodiscard]] bool is_loaded() const { return features_.files().front().is_loaded(); }
 
   /// Makes gather() give each feature mean 0 and standard deviation 1 over the training set. The
@@ -106,6 +110,10 @@ class Dataset {
   Standard standard_;
 };
 
+/// Says which rows a process reads: a bit for each of train_rows + test_rows.
+using NeededRows =
+    std::function<std::vector<bool>(std::int64_t train_rows, std::int64_t test_rows)>;
+
 /// Opens the files of `data`, idx, npy or safetensors, for a model whose layers have `widths`
 /// (inputs first, outputs last). Cross-entropy needs one integer label per sample, in [0, outputs);
 /// binary cross-entropy needs one number, 0 or 1; other losses need `outputs` numbers per sample.
@@ -113,13 +121,15 @@ class Dataset {
 /// idx files are divided by 255, features and targets alike. `data.input_scale` is the divisor of
 /// all features instead, and of targets that are images if the files are idx files or the features
 /// are u8 of the same size, as an autoencoder's. The last samples become the test set: as many as
-/// make a share of at most test_split. Data of at most `memory_bytes` are
-/// loaded into memory and checked for NaN and infinities; other data stay in their files, and rows
-/// are checked as they are gathered. Standardizes if `data` says so. Throws what the readers throw,
-/// kNoInput if a pattern matches no file, kConfiguration if a test split leaves no sample for the
-/// test set, and Error(kBadData) if the files do not match each other, the model or the loss.
+/// make a share of at most test_split. If the
+/// rows that `needed` names, all by default, have at most `memory_bytes`, they are loaded into
+/// memory and checked for NaN and infinities; other rows stay in their files and are checked as
+/// they are gathered. Standardizes if `data` says so. Throws what the readers throw, kNoInput if a
+/// pattern matches no file, kConfiguration if a test split leaves no sample for the test set, and
+/// Error(kBadData) if the files do not match each other, the model or the loss.
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
-                     std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max());
+                     std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max(),
+                     const NeededRows& needed = {});
 
 /// Writes the order in which epoch `epoch`, counted from 0, visits order.size() training samples:
 /// torch.randperm with a generator seeded with seed + epoch modulo 2^64. Allocates nothing.

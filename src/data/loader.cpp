@@ -18,15 +18,22 @@ Loader::Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions
       options_(options),
       order_(static_cast<std::size_t>(dataset.train_rows())),
       y_bytes_(dataset.y_bytes()),
-      slots_(static_cast<std::size_t>(std::max(1, options.workers * options.prefetch))) {
+      slots_(static_cast<std::size_t>(options.workers == 0 ? 1 : options.ahead)) {
   const auto most_rows = static_cast<std::size_t>(options.most_rows);
+  const auto x_bytes = most_rows * sizeof(float) * static_cast<std::size_t>(dataset.features());
+  const auto y_bytes = most_rows * static_cast<std::size_t>(y_bytes_);
+  for (Slot& slot : slots_) slot.rows.resize(most_rows);
+  if (options.workers == 0) return;
+  BARESTEP_REQUIRE(!slots_.empty() && options.room.size() >= slots_.size() * (x_bytes + y_bytes),
+                   "the room holds the batches ahead");
+  std::byte* next = options.room.data();
   for (Slot& slot : slots_) {
-    slot.rows.resize(most_rows);
-    if (options.workers == 0) continue;
-    slot.x.resize(most_rows * static_cast<std::size_t>(dataset.features()));
-    slot.y.resize(most_rows * static_cast<std::size_t>(y_bytes_));
+    slot.x = reinterpret_cast<float*>(next);
+    slot.y = next + x_bytes;
+    next += x_bytes + y_bytes;
   }
-  for (int i = 0; i < options.workers; ++i) workers_.emplace_back([this] { work(); });
+  const auto threads = std::min<std::int64_t>(options.workers, std::ssize(slots_));
+  for (std::int64_t i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
 }
 
 Loader::~Loader() {
@@ -71,8 +78,8 @@ void Loader::gather(Slot& slot) const {
     if (options_.delay_s > 0) {
       std::this_thread::sleep_for(std::chrono::duration<double>(options_.delay_s));
     }
-    dataset_.gather(std::span(slot.rows).first(static_cast<std::size_t>(slot.count)), slot.x.data(),
-                    slot.y.data());
+    dataset_.gather(std::span(slot.rows).first(static_cast<std::size_t>(slot.count)), slot.x,
+                    slot.y);
   } catch (...) {
     slot.error = std::current_exception();
   }
@@ -112,9 +119,9 @@ void Loader::take(float* x, void* y) {
   }
   // Until it is released, the slot belongs to this thread.
   if (slot.error) std::rethrow_exception(slot.error);
-  std::memcpy(x, slot.x.data(),
+  std::memcpy(x, slot.x,
               sizeof(float) * static_cast<std::size_t>(slot.count * dataset_.features()));
-  std::memcpy(y, slot.y.data(), static_cast<std::size_t>(slot.count * y_bytes_));
+  std::memcpy(y, slot.y, static_cast<std::size_t>(slot.count * y_bytes_));
   {
     const std::lock_guard lock(mutex_);
     slot.state = State::kFree;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -17,11 +18,12 @@ namespace barestep {
 
 struct LoaderOptions {
   std::uint64_t seed = 0;
-  bool shuffle = true;         // false: each epoch in the training set's order
-  std::int64_t most_rows = 0;  // per batch
-  int workers = 0;             // threads that gather ahead; 0: take() gathers itself
-  int prefetch = 2;            // batches that each worker may be ahead
-  double delay_s = 0;          // injected: a slow disk's delay, for each batch a worker gathers
+  bool shuffle = true;          // false: each epoch in the training set's order
+  std::int64_t most_rows = 0;   // per batch
+  int workers = 0;              // threads that gather ahead; 0: take() gathers itself
+  std::int64_t ahead = 0;       // batches that they may be ahead together; at least 1 with workers
+  std::span<std::byte> room{};  // for `ahead` batches of most_rows: x and y as gather() writes them
+  double delay_s = 0;           // injected: a slow disk's delay, for each batch a worker gathers
 };
 
 /// The samples of a batch. For the training set: those at positions first, first + stride, ... of
@@ -41,8 +43,9 @@ using NextBatch = std::function<std::optional<BatchRows>()>;
 /// an epoch is that of epoch_order().
 class Loader {
  public:
-  /// Starts the workers. `next_batch` returns the batches of the run and is called by one thread at
-  /// a time. `dataset` and everything that `next_batch` refers to must outlive the loader.
+  /// Starts the workers, at most one for each batch ahead. `next_batch` returns the batches of the
+  /// run and is called by one thread at a time. `dataset`, the room and everything that
+  /// `next_batch` refers to must outlive the loader.
   Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions& options);
 
   /// Stops the workers after the batches they are gathering. Blocks.
@@ -62,8 +65,8 @@ class Loader {
     State state = State::kFree;
     std::vector<std::int64_t> rows;
     std::int64_t count = 0;  // rows
-    std::vector<float> x;
-    std::vector<std::byte> y;
+    float* x = nullptr;
+    std::byte* y = nullptr;
     std::exception_ptr error;
   };
 

@@ -135,7 +135,7 @@ class SafetensorsReader {
   /// Throws what read() would throw. Holds only part of the tensor in memory at a time.
   void require_whole(const SafetensorsEntry& entry) const;
 
-  [[nodiscard]] const std::shared_ptr<const InputFile>& file() const { return file_; }
+  [[nodiscard]] const std::shared_ptr<InputFile>& file() const { return file_; }
 
  private:
   struct Piece {
@@ -154,7 +154,7 @@ class SafetensorsReader {
 
   std::filesystem::path path_;
   std::string what_;
-  std::shared_ptr<const InputFile> file_;
+  std::shared_ptr<InputFile> file_;
   std::string head_;
   std::map<std::string, std::string, std::less<>> metadata_;
   std::vector<SafetensorsEntry> entries_;

@@ -260,12 +260,11 @@ std::string evaluation_table(std::span<const Evaluation> runs) {
 }
 
 std::string confusion_table(const Evaluation& run) {
-  constexpr std::int64_t kMostClasses = 30;
   if (run.classes == 0) return "";
-  if (run.classes > kMostClasses) {
+  if (run.classes > kMostClassesInTable) {
     return fmt::format(
         "\nThe table of classes is not shown: there are {}, and it shows at most {}.\n",
-        run.classes, kMostClasses);
+        run.classes, kMostClassesInTable);
   }
   std::vector<TextTable::Column> columns = {{"Class", Align::kRight}};
   for (std::int64_t c = 0; c < run.classes; ++c) {

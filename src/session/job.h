@@ -21,6 +21,8 @@ class Job {
   [[nodiscard]] virtual Communicator* ranks() { return nullptr; }
   /// The same ranks, for host calls from one other thread; null for a single process.
   [[nodiscard]] virtual Communicator* background_ranks() { return nullptr; }
+  /// The number of the run's processes on this host.
+  [[nodiscard]] virtual int processes_of_host() const { return 1; }
   /// Whether this process prints messages that concern all ranks.
   [[nodiscard]] bool is_first() { return ranks() == nullptr || ranks()->rank() == 0; }
 

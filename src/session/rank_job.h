@@ -27,6 +27,7 @@ class RankJob final : public Job {
 
   [[nodiscard]] Communicator* ranks() override { return place_.communicator.get(); }
   [[nodiscard]] Communicator* background_ranks() override { return place_.background.get(); }
+  [[nodiscard]] int processes_of_host() const override { return place_.local_size; }
   void together(const std::function<void()>& work) override;
   /// All ranks detect a divergence in the same step; the first rank reports it.
   void end_all_on_error(const std::function<void()>& work) override;

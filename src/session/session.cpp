@@ -1,6 +1,7 @@
 #include "session/session.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -27,15 +28,35 @@
 namespace barestep {
 namespace {
 
-/// The files of --data, if there are any. Throws what load_dataset() throws.
-std::shared_ptr<const Dataset> open_data(const TrainConfig& config, DeviceKind kind) {
-  if (config.data.kind == DataKind::kRandn) return nullptr;
+/// The memory that each process of a run may fill with samples. Every rank calls it, before any of
+/// them loads some.
+std::int64_t memory_for_samples(Job& job) {
   // The other half of the memory is for the run itself.
   const std::int64_t free_bytes = host_memory().free_bytes;
-  const std::int64_t memory_bytes =
-      free_bytes > 0 ? free_bytes / 2 : std::numeric_limits<std::int64_t>::max();
-  return std::make_shared<const Dataset>(load_dataset(
-      config.data, widths_of(config.model, default_dim(kind)), config.model.loss, memory_bytes));
+  const std::int64_t mine = free_bytes > 0 ? free_bytes / 2 / job.processes_of_host()
+                                           : std::numeric_limits<std::int64_t>::max();
+  Communicator* const ranks = job.ranks();
+  if (ranks == nullptr) return mine;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks->size()));
+  ranks->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return *std::ranges::min_element(all);
+}
+
+/// The files of --data, if there are any. `spec` is for programs of this process without data.
+/// Throws what load_dataset() throws.
+std::shared_ptr<const Dataset> open_data(const TrainConfig& config, StepSpec spec,
+                                         std::int64_t memory_bytes) {
+  const auto needed = [&](std::int64_t train_rows, std::int64_t test_rows) {
+    spec.train_rows = train_rows;
+    spec.test_rows = test_rows;
+    if (!config.training.evaluate_only) return needed_rows(spec, config.data.shuffle);
+    std::vector<bool> of_all(static_cast<std::size_t>(test_rows > 0 ? train_rows : 0));
+    const std::vector<bool> of_test = needed_rows(evaluation_spec_of(spec), false);
+    of_all.insert(of_all.end(), of_test.begin(), of_test.end());
+    return of_all;
+  };
+  return std::make_shared<const Dataset>(load_dataset(config.data, spec.model.layout.widths(),
+                                                      config.model.loss, memory_bytes, needed));
 }
 
 /// Asks the run to end when its time is up.
@@ -74,7 +95,8 @@ std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config) {
 Session::Session(Place& place, const TrainConfig& config, Job& job,
                  std::shared_ptr<const Dataset> data)
     : place_(place), job_(job), config_(config), data_(std::move(data)), begin_s_(now_s()) {
-  job_.together([&] { resolve_config(); });
+  const std::int64_t memory_bytes = memory_for_samples(job_);
+  job_.together([&] { resolve_config(memory_bytes); });
   find_start();
   job_.together([&] { prepare(); });
   job_.together([&] { place_.require_agreement(config_, *programs_); });
@@ -87,13 +109,27 @@ Session::~Session() {
   if (checkpoints_ != nullptr) checkpoints_->finish();
 }
 
-void Session::resolve_config() {
+void Session::resolve_config(std::int64_t memory_bytes) {
   validate(config_, place_.trainer());
   place_.resolve_config(config_);
-  if (data_ == nullptr) {
-    place_.require_outputs(config_);
-    data_ = open_data(config_, place_.kind());
-  }
+  if (data_ != nullptr) return;
+  place_.require_outputs(config_);
+  if (config_.data.kind == DataKind::kRandn) return;
+  data_ = open_data(config_, place_.spec_of(config_, nullptr), memory_bytes);
+  if (job_.is_first() && !config_.training.evaluate_only) note_untrained_classes();
+}
+
+void Session::note_untrained_classes() const {
+  constexpr std::size_t kMostShown = 10;
+  std::vector<std::int32_t> classes = data_->untrained_classes();
+  if (classes.empty()) return;
+  const std::int64_t count = std::ssize(classes);
+  classes.resize(std::min(classes.size(), kMostShown));
+  print_note(name_of(place_.trainer()),
+             fmt::format("{} of the test set {} not occur in the training set: {}{}; the test set "
+                         "is the end of the files, so shuffle these",
+                         counted(count, "class"), count == 1 ? "does" : "do",
+                         fmt::join(classes, ", "), count > std::ssize(classes) ? ", ..." : ""));
 }
 
 /// Rank 0 finds the start and shares it with all.

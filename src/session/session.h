@@ -67,7 +67,10 @@ class Session {
   [[nodiscard]] const std::shared_ptr<const Dataset>& data() const { return data_; }
 
  private:
-  void resolve_config();
+  /// `memory_bytes` is for samples.
+  void resolve_config(std::int64_t memory_bytes);
+  /// Prints a note if the test set has classes that training never sees.
+  void note_untrained_classes() const;
   void find_start();
   void prepare();
   /// Chooses the update if the options leave it open.

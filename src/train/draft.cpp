@@ -287,17 +287,21 @@ void Draft::evaluate(const ModelOutput& output) {
   };
   add_loss(spec_.model, step_.tensors.loss, step_.tensors.loss_host);
   if (takes_labels(spec_.model.loss)) return count_correct(output);
-  // Other errors are computed as losses whose gradients are not used.
-  const auto error = [&](LossKind kind, const std::string& name) {
-    if (spec_.model.loss == kind) return step_.tensors.loss_host;
-    MlpSpec model = spec_.model;
-    model.loss = kind;
-    const Tensor host = take_number(buffers_, (name + "_host").c_str(), true);
-    add_loss(model, take_number(buffers_, name.c_str(), false), host);
-    return host;
+  const auto take_errors = [&](const char* name, bool pinned) {
+    return buffers_.tensor(name, Category::kData, 1, output.values.cols, DType::kF32, 0, 2, pinned);
   };
-  step_.tensors.squared_error_host = error(LossKind::kMse, "squared_error");
-  step_.tensors.absolute_error_host = error(LossKind::kL1, "absolute_error");
+  const SquaredErrors squares{take_errors("squared_errors", false), output.values, step_.tensors.y};
+  step_.tensors.squared_errors_host = take_errors("squared_errors_host", true);
+  add({.op = DeviceOp{squares}, .phase = Phase::kEvaluate});
+  add(read_back(*step_.tensors.squared_errors_host, squares.out, Phase::kEvaluate));
+  step_.tensors.absolute_error_host = step_.tensors.loss_host;
+  if (spec_.model.loss == LossKind::kL1) return;
+  // Computed as a loss whose gradient is not used.
+  MlpSpec model = spec_.model;
+  model.loss = LossKind::kL1;
+  step_.tensors.absolute_error_host = take_number(buffers_, "absolute_error_host", true);
+  add_loss(model, take_number(buffers_, "absolute_error", false),
+           *step_.tensors.absolute_error_host);
 }
 
 /// A run that does not train also reports the class of each sample.

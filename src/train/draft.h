@@ -29,7 +29,8 @@ struct StepSpec {
   std::int64_t accumulate = 1;   // micro-steps per step
   std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
-  bool drop_last = false;  // drops the rows of an epoch after its last whole step
+  bool drop_last = false;          // drops the rows of an epoch after its last whole step
+  std::int64_t workers_ahead = 0;  // batches that the loader's workers may be ahead together
   OptimizerConfig optimizer{};
   bool zero_grad = true;
   std::optional<double> clip_norm{};  // upper bound of the norm of all gradients
@@ -51,7 +52,13 @@ struct StepSpec {
   /// The largest number of rows that this rank reads from the files for a batch of training or
   /// evaluation.
   [[nodiscard]] std::int64_t most_own_rows() const {
-    return std::max(own_rows(step_rows()).count, micro_rows());
+    return std::max(own_rows(std::min(step_rows(), epoch_rows())).count,
+                    std::min(micro_rows(), own_test_rows().count));
+  }
+
+  /// The batches that are kept ahead of the run: at most those of an epoch.
+  [[nodiscard]] std::int64_t batches_ahead() const {
+    return std::min(workers_ahead, (epoch_rows() + step_rows() - 1) / step_rows());
   }
 
   /// Rows of an epoch: the training set, plus its first rows again if the ranks' shares would
@@ -101,9 +108,10 @@ struct StepTensors {
   Tensor own_loss_host;       // loss, pinned; training only
   Tensor loss_host;           // of all ranks' rows; pinned, 1 x 1
   // For evaluations, pinned. Classifiers: the number of correct samples and, if the run only
-  // evaluates, the class of each; i32. Others: means, 1 x 1.
+  // evaluates, the class of each; i32. Others: the sum of squared errors of each output, 1 x n, and
+  // the mean absolute error, 1 x 1.
   std::optional<Tensor> correct_host{}, classes_host{};
-  std::optional<Tensor> squared_error_host{}, absolute_error_host{};
+  std::optional<Tensor> squared_errors_host{}, absolute_error_host{};
   // For training steps of several ranks; pinned, 1 x requests_of(spec). The host writes this rank's
   // requests (1 or 0) and reads those of any rank in `requests_of_all_host` (above 0).
   std::optional<Tensor> requests_host{}, requests_of_all_host{};

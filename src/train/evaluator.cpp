@@ -114,7 +114,7 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
       device_(&device),
       runner_({&device_, 1}, nullptr, programs.buffers(), plan_, {.fetch = Fetch::kInStep}),
       input_(std::make_unique<Input>(dataset, programs.spec())),
-      target_variance_(dataset.target_variance(programs.spec().test_rows)) {
+      target_variances_(dataset.target_variances(programs.spec().test_rows)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   const Tensor parameters = programs.spec().model.layout.flat(programs.parameters());
   Stream& stream = runner_.stream({0, Lane::kCompute});
@@ -185,23 +185,27 @@ void Evaluator::count_classes(const StepProgram& batch, const Addresses& address
   if (!takes_labels(model.loss)) return;
   const std::int64_t outputs = model.layout.widths().back();
   evaluation.classes = model.loss == LossKind::kBce ? 2 : outputs;
+  const auto* const found = addresses.at<std::int32_t>(*batch.tensors.classes_host);
+  evaluation.found.insert(evaluation.found.end(), found, found + batch.rows);
+  if (evaluation.classes > kMostClassesInTable) return;
   evaluation.confusion.resize(static_cast<std::size_t>(evaluation.classes * evaluation.classes));
   const auto* const labels = addresses.at<std::int32_t>(*batch.tensors.y_host);
-  const auto* const found = addresses.at<std::int32_t>(*batch.tensors.classes_host);
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     ++at(evaluation.confusion, evaluation.classes * labels[row] + found[row]);
   }
-  evaluation.found.insert(evaluation.found.end(), found, found + batch.rows);
 }
 
 /// Combines this rank's result with those of all ranks.
 void Evaluator::add_up(Evaluation& evaluation, EvaluationPart part) const {
   if (ranks_ != nullptr && ranks_->size() > 1) {
+    // A rank without samples has not added any.
+    const auto& errors = programs_.evaluate()->tensors.squared_errors_host;
+    part.squared_errors.resize(static_cast<std::size_t>(errors ? errors->cols : 0));
     part = sum_of_ranks(*ranks_, part);
     evaluation.batches = of_all_ranks(*ranks_, evaluation.batches);
     evaluation.confusion = sum_over_ranks(*ranks_, evaluation.confusion);
   }
-  evaluation.total = part.report(*programs_.evaluate(), target_variance_);
+  evaluation.total = part.report(*programs_.evaluate(), target_variances_);
 }
 
 }  // namespace barestep

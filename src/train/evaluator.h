@@ -30,11 +30,15 @@ struct EvaluatedBatch {
   double latency_s = 0;  // from samples in host memory to the loss there
 };
 
+/// The most classes whose table is counted and shown; a larger one would be too wide to read.
+constexpr std::int64_t kMostClassesInTable = 30;
+
 /// The result of an evaluation, all ranks together.
 struct Evaluation {
   std::int64_t batch_size = 0;
   EvaluationReport total{};  // its seconds are the slowest rank's
-  // For a classifier, row by row: how many samples of class i were classified as class j.
+  // For a classifier, row by row: how many samples of class i were classified as class j. Empty for
+  // more than kMostClassesInTable.
   std::int64_t classes = 0;
   std::vector<std::int64_t> confusion{};
   std::vector<EvaluatedBatch> batches{};  // ordered by rank
@@ -81,7 +85,7 @@ class Evaluator {
   Device* device_;
   Runner runner_;
   std::unique_ptr<Input> input_;
-  double target_variance_;
+  std::vector<double> target_variances_;
 };
 
 }  // namespace barestep

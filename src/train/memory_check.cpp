@@ -32,6 +32,14 @@ std::int64_t checkpoint_bytes(const StepPrograms& programs, const MemoryPool& po
                                        : plan.category_bytes(0, Category::kCheckpoint);
 }
 
+/// Whether it fits with a single batch ahead.
+bool fits_with_one_ahead(const StepPrograms& programs, const MemoryPool& pool) {
+  StepSpec spec = programs.spec();
+  if (spec.batches_ahead() <= 1) return false;
+  spec.workers_ahead = 1;
+  return fits(StepPrograms(spec, programs.scheme()), pool);
+}
+
 /// The largest half, quarter, eighth, ... of the batch that fits with at least one row per rank.
 std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const MemoryPool& pool) {
   StepSpec spec = programs.spec();
@@ -41,6 +49,14 @@ std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const Me
     if (fits(smaller, pool)) return spec.batch_size;
   }
   return std::nullopt;
+}
+
+std::string remedy_for(const StepPrograms& programs, const MemoryPool& pool) {
+  if (fits_with_one_ahead(programs, pool)) return "--workers 1 --prefetch 1 fits";
+  const auto batch = fitting_batch(programs, pool);
+  if (!batch) return "no batch size fits, use a smaller --dim, --depth or --layers";
+  const char* const option = programs.spec().ranks == 1 ? "--batch-size" : "--global-batch-size";
+  return fmt::format("{} {} fits", option, *batch);
 }
 
 }  // namespace
@@ -53,8 +69,7 @@ bool fits(const StepPrograms& programs, const MemoryPool& pool) {
 void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
   if (fits(programs, pool)) return;
   const std::int64_t needed = needed_bytes(programs, pool);
-  const auto batch = fitting_batch(programs, pool);
-  const char* const option = programs.spec().ranks == 1 ? "--batch-size" : "--global-batch-size";
+  const std::string remedy = remedy_for(programs, pool);
   std::string who;
   if (const std::int64_t bytes = checkpoint_bytes(programs, pool); bytes > 0) {
     who = fmt::format(" ({} for checkpoints)", human_bytes(bytes));
@@ -64,13 +79,11 @@ void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
   }
   if (pool.sharers > 1) who += fmt::format(" in each of {} ranks", pool.sharers);
   if (pool.devices.size() > 1) who += fmt::format(" for {} devices", pool.devices.size());
-  fail(ExitCode::kMemory,
-       {.what = "too little memory",
-        .value = "",
-        .why = fmt::format("needs {}{}, {} has {} free", human_bytes(needed), who, pool.name,
-                           human_bytes(pool.available_bytes)),
-        .remedy = batch ? fmt::format("{} {} fits", option, *batch)
-                        : "no batch size fits, use a smaller --dim, --depth or --layers"});
+  fail(ExitCode::kMemory, {.what = "too little memory",
+                           .value = "",
+                           .why = fmt::format("needs {}{}, {} has {} free", human_bytes(needed),
+                                              who, pool.name, human_bytes(pool.available_bytes)),
+                           .remedy = remedy});
 }
 
 void require_memory(const StepPrograms& programs, std::int64_t available_bytes, DeviceKind kind,

@@ -1,5 +1,6 @@
 #include "train/schedule.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -91,6 +92,25 @@ NextBatch batches_of(Schedule schedule) {
     if (!batch) return std::nullopt;
     return schedule.rows_of(*batch);
   };
+}
+
+std::vector<bool> needed_rows(const StepSpec& spec, bool shuffle) {
+  const auto begin = static_cast<std::size_t>(spec.train_rows);
+  // Shuffled, each rank reads all rows of the training set sooner or later.
+  std::vector<bool> needed(begin, shuffle || spec.ranks == 1);
+  needed.resize(begin + static_cast<std::size_t>(spec.test_rows), false);
+  const Rows own = spec.own_test_rows();
+  std::fill_n(needed.begin() + spec.train_rows + own.first, own.count, true);
+  if (begin == 0 || needed.front()) return needed;
+  for (std::int64_t first = 0; first < spec.epoch_rows(); first += spec.step_rows()) {
+    const std::int64_t rows = std::min(spec.step_rows(), spec.epoch_rows() - first);
+    const std::int64_t count = spec.own_rows(rows).count;
+    for (std::int64_t i = 0; i < count; ++i) {
+      needed[static_cast<std::size_t>((first + spec.rank + i * spec.ranks) % spec.train_rows)] =
+          true;
+    }
+  }
+  return needed;
 }
 
 TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec, std::int64_t done) {

@@ -74,6 +74,9 @@ class Schedule {
 /// outlive the result.
 NextBatch batches_of(Schedule schedule);
 
+/// Which of the train_rows + test_rows samples the programs' rank reads in a run: a bit for each.
+std::vector<bool> needed_rows(const StepSpec& spec, bool shuffle);
+
 /// The optimizer steps that a configuration specifies, given the rows of an epoch (0: random data).
 std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
                       std::int64_t batch_size);

@@ -68,6 +68,7 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   gradients_ = flat.gradients();
   if (spec.model.trains) build_training();
   if (spec.saves_state) make_room_for_state();
+  if (spec.model.trains && spec.batches_ahead() > 0) make_room_for_batches();
   if (spec.test_rows > 0) {
     const std::int64_t own = spec.own_test_rows().count;
     const std::int64_t rows = std::min(spec.micro_rows(), own);
@@ -92,6 +93,14 @@ void StepPrograms::build_training() {
   if (const std::int64_t rest = spec_.epoch_rows() % spec_.step_rows(); rest != 0) {
     last_batch_ = new_step(StepKind::kTraining, "last batch", rest);
   }
+}
+
+void StepPrograms::make_room_for_batches() {
+  const auto bytes_of_row = [](const Tensor& batch) { return bytes_of(batch.dtype) * batch.cols; };
+  const StepTensors& tensors = train_->tensors;
+  const std::int64_t bytes = bytes_of_row(*tensors.x_host) + bytes_of_row(*tensors.y_host);
+  batches_ahead_ = buffers_.tensor("batches_ahead", Category::kData, spec_.batches_ahead(),
+                                   bytes * spec_.most_own_rows(), DType::kU8, 0, 1, true);
 }
 
 void StepPrograms::make_room_for_state() {

@@ -98,6 +98,10 @@ class StepPrograms {
   /// The range of a flat buffer that `rank` holds, in numbers of the layout.
   [[nodiscard]] FlatRange held_by(int rank, BufferId flat) const;
 
+  /// Pinned memory for the batches that are loaded ahead, spec().batches_ahead() rows of them;
+  /// nothing if there are none.
+  [[nodiscard]] const std::optional<Tensor>& batches_ahead() const { return batches_ahead_; }
+
   /// For programs that save their state: pinned memory for this rank's part of it
   /// (train/training_state.h).
   [[nodiscard]] const std::optional<Tensor>& state_host() const { return state_host_; }
@@ -108,6 +112,7 @@ class StepPrograms {
   using Step = std::unique_ptr<StepProgram>;
 
   void build_training();
+  void make_room_for_batches();
   void make_room_for_state();
   Step new_step(StepKind kind, const char* name, std::int64_t rows);
 
@@ -118,7 +123,7 @@ class StepPrograms {
   Tensor operands_{};
   BufferId gradients_ = kNoBuffer;
   std::vector<BufferId> optimizer_state_;
-  std::optional<Tensor> state_host_, state_snapshot_;
+  std::optional<Tensor> batches_ahead_, state_host_, state_snapshot_;
   Step train_, first_, last_batch_, evaluate_, last_evaluate_, quantize_;
 };
 

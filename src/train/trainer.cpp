@@ -60,8 +60,9 @@ std::int64_t flops_of(const StepProgram* step) {
 /// Fills the pinned slots of a batch: its samples and the optimizer's numbers.
 class Trainer::Input final : public StepInput {
  public:
+  /// `room` is for the batches ahead.
   Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset,
-        const Schedule& schedule, StepProfiler* profiler)
+        const Schedule& schedule, StepProfiler* profiler, std::span<std::byte> room)
       : config_(config), spec_(spec), steps_(schedule.steps()), profiler_(profiler) {
     if (dataset == nullptr) return;
     loader_.emplace(*dataset, batches_of(schedule),
@@ -69,7 +70,8 @@ class Trainer::Input final : public StepInput {
                                   .shuffle = config.data.shuffle,
                                   .most_rows = spec.most_own_rows(),
                                   .workers = config.data.workers,
-                                  .prefetch = config.data.prefetch,
+                                  .ahead = spec.batches_ahead(),
+                                  .room = room,
                                   .delay_s = config.data.io_delay_ms / 1e3});
   }
 
@@ -160,9 +162,15 @@ std::optional<Int8Spec> int8_spec_of(const DeviceConfig& config, DeviceKind kind
   return Int8Spec{.scheme = scheme, .bits = scheme == Quantization::kRow && is_exact ? 8 : 7};
 }
 
-/// The variance of the test set, whose rows are the last ones.
-double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
-  return dataset == nullptr ? 0 : dataset->target_variance(spec.test_rows);
+std::span<std::byte> room_of(const std::optional<Tensor>& tensor, const Addresses& addresses) {
+  if (!tensor) return {};
+  return {addresses.at<std::byte>(*tensor), static_cast<std::size_t>(tensor->bytes())};
+}
+
+/// Those of the test set, whose rows are the last ones.
+std::vector<double> test_variances_of(const StepSpec& spec, const Dataset* dataset) {
+  if (dataset == nullptr) return {};
+  return dataset->target_variances(spec.test_rows);
 }
 
 }  // namespace
@@ -189,6 +197,8 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
       .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
       .drop_last = config.data.drop_last,
+      .workers_ahead =
+          dataset == nullptr ? 0 : std::int64_t{config.data.workers} * config.data.prefetch,
       .optimizer = config.optimizer,
       .zero_grad = config.training.zero_grad,
       .clip_norm = config.training.clip_norm,
@@ -215,10 +225,11 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable,
                .profiler = profiler}),
       schedule_(config.training, programs, start == nullptr ? Position{} : start->position),
-      input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler)),
+      input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler,
+                                     room_of(programs.batches_ahead(), runner_.addresses(0)))),
       flops_(flops_of(&programs.train())),
       last_batch_flops_(flops_of(programs.last_batch())),
-      target_variance_(test_variance_of(programs.spec(), dataset)) {
+      target_variances_(test_variances_of(programs.spec(), dataset)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   if (const auto& host = programs.state_host()) {
     // Touches the pages now, so that the run's pause does not have to.
@@ -589,18 +600,27 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
 }
 
 EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
-  std::vector<EvaluationPart> parts(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(parts)));
-  EvaluationPart all;
-  for (const EvaluationPart& part : parts) {
-    all.loss += part.loss;
-    all.seconds = std::max(all.seconds, part.seconds);
-    all.samples += part.samples;
-    all.correct += part.correct;
-    all.squared_error += part.squared_error;
-    all.absolute_error += part.absolute_error;
+  // Counts are exact in double too.
+  std::vector<double> numbers = mine.squared_errors;
+  for (const double number : {mine.loss, mine.absolute_error, static_cast<double>(mine.samples),
+                              static_cast<double>(mine.correct), mine.seconds}) {
+    numbers.push_back(number);
   }
-  return all;
+  std::vector<double> all(numbers.size() * static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(all)));
+  std::vector<double> sum(numbers.size());
+  EvaluationPart part;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    sum[i % sum.size()] += all[i];
+    if ((i + 1) % sum.size() == 0) part.seconds = std::max(part.seconds, all[i]);
+  }
+  const auto rest = sum.end() - 5;
+  part.squared_errors.assign(sum.begin(), rest);
+  part.loss = rest[0];
+  part.absolute_error = rest[1];
+  part.samples = static_cast<std::int64_t>(rest[2]);
+  part.correct = static_cast<std::int64_t>(rest[3]);
+  return part;
 }
 
 void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, double batch_s) {
@@ -610,20 +630,34 @@ void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, d
     return mean ? static_cast<double>(*addresses.at(*mean)) * static_cast<double>(batch.rows) : 0;
   };
   loss += sum_of(tensors.loss_host);
-  squared_error += sum_of(tensors.squared_error_host);
   absolute_error += sum_of(tensors.absolute_error_host);
+  if (const auto& errors = tensors.squared_errors_host) {
+    squared_errors.resize(static_cast<std::size_t>(errors->cols));
+    const float* const added = addresses.at(*errors);
+    for (std::size_t i = 0; i < squared_errors.size(); ++i) {
+      squared_errors[i] += static_cast<double>(added[i]);
+    }
+  }
   if (tensors.correct_host) correct += *addresses.at<std::int32_t>(*tensors.correct_host);
   samples += batch.rows;
   seconds += batch_s;
 }
 
-EvaluationReport EvaluationPart::report(const StepProgram& batch, double target_variance) const {
+EvaluationReport EvaluationPart::report(const StepProgram& batch,
+                                        std::span<const double> target_variances) const {
   const auto count = static_cast<double>(samples);
   EvaluationReport report{.samples = samples, .loss = loss / count, .seconds = seconds};
   if (batch.tensors.correct_host) report.accuracy = static_cast<double>(correct) / count;
   if (!batch.tensors.absolute_error_host) return report;
   report.mean_absolute_error = absolute_error / count;
-  if (target_variance > 0) report.r2 = 1 - squared_error / count / target_variance;
+  if (samples < 2) return report;
+  double sum = 0;
+  for (std::size_t i = 0; i < squared_errors.size(); ++i) {
+    const double error = squared_errors[i] / count;
+    const double variance = target_variances[i];
+    sum += variance > 0 ? 1 - error / variance : (error > 0 ? 0 : 1);
+  }
+  report.r2 = sum / static_cast<double>(squared_errors.size());
   return report;
 }
 
@@ -636,7 +670,7 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   position_.evaluated = true;
   if (has_ranks()) evaluation_ = sum_of_ranks(*communicator_, evaluation_);
 
-  EvaluationReport report = evaluation_.report(*batch.program, target_variance_);
+  EvaluationReport report = evaluation_.report(*batch.program, target_variances_);
   report.epoch = batch.epoch;
   report.epochs = config_.training.epochs.value_or(0);
   if (!std::isfinite(report.loss)) {

@@ -52,8 +52,9 @@ struct EvaluationReport {
   std::int64_t samples = 0;
   double loss = 0;                   // mean over the test set
   std::optional<double> accuracy{};  // for a classifier, 0 to 1
-  // For targets that are numbers. R2 is 1 - squared errors / squared distances of the targets from
-  // their column means, over all columns together; nothing if all targets of each column are equal.
+  // For targets that are numbers. R2 is the mean over the outputs of 1 - squared errors / squared
+  // distances of the targets from their mean, as sklearn's r2_score: an output whose targets are
+  // all equal counts as 1 if it is exact, else 0. Nothing for a single sample.
   std::optional<double> r2{}, mean_absolute_error{};
   double seconds = 0;
 };
@@ -62,7 +63,7 @@ struct EvaluationReport {
 struct EvaluationPart {
   // Sums over samples.
   double loss = 0;
-  double squared_error = 0;
+  std::vector<double> squared_errors{};  // of each output
   double absolute_error = 0;
   double seconds = 0;
   std::int64_t samples = 0;
@@ -71,12 +72,14 @@ struct EvaluationPart {
   /// Adds a finished batch.
   void add(const StepProgram& batch, const Addresses& addresses, double batch_s);
 
-  /// The means over all samples, for evaluations by programs like `batch`, with targets of this
-  /// variance.
-  [[nodiscard]] EvaluationReport report(const StepProgram& batch, double target_variance) const;
+  /// The means over all samples, for evaluations by programs like `batch`, with targets of these
+  /// variances.
+  [[nodiscard]] EvaluationReport report(const StepProgram& batch,
+                                        std::span<const double> target_variances) const;
 };
 
-/// The sum of all ranks' parts; the seconds are the slowest rank's. Every rank calls it. Blocks.
+/// The sum of all ranks' parts, each with as many squared errors; the seconds are the slowest
+/// rank's. Every rank calls it. Blocks.
 EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine);
 
 /// Receives events between steps.
@@ -210,7 +213,7 @@ class Trainer {
   std::int64_t flops_ = 0, last_batch_flops_ = 0;
   float last_loss_ = 0;
   EvaluationPart evaluation_;
-  double target_variance_ = 0;  // of the test set
+  std::vector<double> target_variances_;  // of the test set
   Position position_;
   std::int64_t first_measured_ = 0;  // the first after warm-up
   bool was_stopped_ = false;

@@ -98,6 +98,25 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
   EXPECT_THAT(records, HasSubstr(R"({"batch_size":3,"batch":1,"samples":1,"latency_s":)"));
 }
 
+TEST_F(MlpSingle, SaysOnceWhichClassesOfTheTestSetTrainingNeverSees) {
+  file("images", idx_bytes<std::uint8_t>(0x08, {8, 2, 2}, std::vector<std::uint8_t>(32, 1)));
+  file("labels", idx_bytes<std::uint8_t>(0x08, {8}, {0, 1, 0, 1, 0, 1, 3, 2}));
+  const Arguments files = {"--data", "idx:images,labels", "--layers",      "4,4",
+                           "--loss", "cross-entropy",     "--no-last-relu"};
+  const Arguments trains = files + Arguments{"--epochs", "3", "--batch-size", "2"};
+  const auto result = run_here(trains + Arguments{"--test-split", "0.375", "--save", "w"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err,
+            "mlp_single: note: 2 classes of the test set do not occur in the training set: 2, 3; "
+            "the test set is the end of the files, so shuffle these\n");
+  EXPECT_THAT(run_here(trains + Arguments{"--test-split", "0.125"}).err,
+              HasSubstr(": 1 class of the test set does not occur in the training set: 2; "));
+  EXPECT_EQ(run_here(trains).err, "");
+  EXPECT_EQ(
+      run_here(files + Arguments{"--test-split", "0.375", "--evaluate-only", "--load", "w"}).err,
+      "");
+}
+
 TEST_F(MlpSingle, RefusesADeviceThatIsNotThere) {
   const auto result = run_here({"--dim", "8", "--depth", "1", "--device", "cuda:63"});
   EXPECT_EQ(result.exit_code, 69);

@@ -39,6 +39,7 @@ std::vector<Op> one_of_each() {
           DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}},
           DeviceOp{dropout()},
           DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}},
+          DeviceOp{SquaredErrors{f32(0, 1, 5), f32(1, 4, 5), f32(2, 4, 5)}},
           DeviceOp{PointwiseLoss{f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 100}},
           DeviceOp{CrossEntropy{f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), i32(3, 4, 1), 100}},
           DeviceOp{count_correct()},

@@ -160,6 +160,7 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{Dropout{.values = a, .step = count, .rate = 0.2, .first_row = 1, .row_stride = 3}},
        "a[4x3] *= 1.25, or 0 by chance 0.2; drawn by count[1x1] for rows 1, 4, ..."},
       {DeviceOp{SumRows{row, a, 1}}, "row[1x3] = column sums of a[4x3] + row[1x3]"},
+      {DeviceOp{SquaredErrors{row, a, b}}, "row[1x3] = column sums of (a[4x3] - b[4x3])^2"},
       {DeviceOp{PointwiseLoss{one, a, b, c, 12}},
        "one[1x1] = sum of (b[4x3] - c[4x3])^2 / 12, gradient in a[4x3]"},
       {DeviceOp{PointwiseLoss{one, a, b, c, 12, 0, LossKind::kMse, {}, Activation::kRelu}},

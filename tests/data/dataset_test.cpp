@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <cmath>
@@ -220,6 +221,81 @@ TEST_F(DatasetFiles, StayWhereTheyAreWhenMemoryIsTooSmallForThem) {
   EXPECT_EQ(rows[0], x[10'000]);
 }
 
+TEST_F(DatasetFiles, LoadTheRowsThatAreNeededAndReadOthersFromTheFile) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::string x = idx_bytes<float>(kF32, {6, 2}, {0, 1, 2, 3, nan, 5, 6, 7, 8, 9, 10, 11});
+  const std::string y = idx_bytes<double>(kF64, {6, 1}, {0, 1, 2, 3, 4, 5});
+  const DataConfig config{
+      .kind = DataKind::kIdx, .x = file("x.idx", x), .y = file("y.idx", y), .test_split = 0.5};
+  const std::vector<bool> needed = {true, true, false, false, true, false};
+  const auto load_needed = [&](std::int64_t memory_bytes) {
+    return load_dataset(config, std::array<std::int64_t, 2>{2, 1}, LossKind::kMse, memory_bytes,
+                        [&](std::int64_t train_rows, std::int64_t test_rows) {
+                          EXPECT_EQ(train_rows, 3);
+                          EXPECT_EQ(test_rows, 3);
+                          return needed;
+                        });
+  };
+  // Three rows of two floats and a double.
+  for (const std::int64_t memory_bytes : {std::int64_t{3 * 16}, std::int64_t{3 * 16 - 1}}) {
+    const Dataset data = load_needed(memory_bytes);
+    EXPECT_FALSE(data.is_loaded());
+    std::array<float, 10> features{};
+    std::array<float, 5> targets{};
+    data.gather(std::array<std::int64_t, 5>{5, 4, 0, 1, 3}, features.data(), targets.data());
+    EXPECT_THAT(features, ElementsAre(10, 11, 8, 9, 0, 1, 2, 3, 6, 7));
+    EXPECT_THAT(targets, ElementsAre(5, 4, 0, 1, 3));
+    expect_error(ExitCode::kBadData, "row 2, column 0 is not a finite 32-bit number", [&] {
+      data.gather(std::array<std::int64_t, 1>{2}, features.data(), targets.data());
+    });
+    std::filesystem::resize_file(config.x, 30);
+    // Rows in memory are read even if the file is gone.
+    const auto read_row_4 = [&] {
+      data.gather(std::array<std::int64_t, 1>{4}, features.data(), targets.data());
+    };
+    if (memory_bytes == 3 * 16) {
+      EXPECT_NO_THROW(read_row_4());
+    } else {
+      expect_error(ExitCode::kInputOutput, "became shorter", read_row_4);
+    }
+    write_file(config.x, x);
+  }
+}
+
+TEST_F(DatasetFiles, MayBeMoreThanAProcessMayOpen) {
+  constexpr int kFiles = 300;
+  for (int i = 0; i < kFiles; ++i) {
+    const auto value = static_cast<float>(i);
+    file(fmt::format("x{:03}.npy", i), npy_bytes<float>("<f4", "1, 1", {value}));
+    file(fmt::format("y{:03}.npy", i), npy_bytes<float>("<f4", "1,", {-value}));
+  }
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{200, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  for (const std::int64_t memory_bytes : {std::int64_t{1} << 20, std::int64_t{0}}) {
+    const Dataset data =
+        load_dataset({.kind = DataKind::kNpy, .x = folder() / "x*.npy", .y = folder() / "y*.npy"},
+                     std::array<std::int64_t, 2>{1, 1}, LossKind::kMse, memory_bytes);
+    std::array<float, 2> x{}, y{};
+    data.gather(std::array<std::int64_t, 2>{299, 7}, x.data(), y.data());
+    EXPECT_THAT(x, ElementsAre(299, 7));
+    EXPECT_THAT(y, ElementsAre(-299, -7));
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST_F(DatasetFiles, KnowTheClassesOfTheTestSetThatTrainingNeverSees) {
+  const std::string x = idx_bytes<float>(kF32, {8, 1}, std::vector<float>(8));
+  const std::string y = idx_bytes<std::uint8_t>(kU8, {8}, {0, 3, 0, 3, 5, 0, 1, 5});
+  EXPECT_THAT(load(x, y, {1, 6}, LossKind::kCrossEntropy, 0.5).untrained_classes(),
+              ElementsAre(1, 5));
+  EXPECT_THAT(load(x, y, {1, 6}, LossKind::kCrossEntropy, 0.125).untrained_classes(),
+              ElementsAre());
+  EXPECT_THAT(load(x, y, {1, 6}, LossKind::kCrossEntropy).untrained_classes(), ElementsAre());
+  EXPECT_THAT(load(x, x, {1, 1}, LossKind::kMse, 0.5).untrained_classes(), ElementsAre());
+}
+
 TEST_F(DatasetFiles, ThatStayWhereTheyAreAreLookedThroughAsTheyAreGathered) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Dataset data = load(idx_bytes<float>(kF32, {2, 2}, {1, 2, 3, nan}),
@@ -373,9 +449,10 @@ TEST_F(DatasetFiles, TellTheVarianceOfTheLastTargets) {
   const std::string y = idx_bytes<float>(kF32, {4, 2}, {9, 9, 1, 10, 2, 10, 6, 13});
   const Dataset data = load(x, y, {1, 2}, LossKind::kMse);
   // The variance of 1, 2, 6 is 14 / 3, that of 10, 10, 13 is 2.
-  EXPECT_DOUBLE_EQ(data.target_variance(3), (14.0 / 3 + 2) / 2);
-  EXPECT_EQ(data.target_variance(1), 0);
-  EXPECT_EQ(load(kTwoImages, kTwoLabels, {3, 2}, LossKind::kCrossEntropy).target_variance(2), 0);
+  EXPECT_THAT(data.target_variances(3), ElementsAre(testing::DoubleEq(14.0 / 3), 2));
+  EXPECT_THAT(data.target_variances(1), ElementsAre(0, 0));
+  EXPECT_THAT(load(kTwoImages, kTwoLabels, {3, 2}, LossKind::kCrossEntropy).target_variances(2),
+              ElementsAre());
 }
 
 TEST_F(DatasetFiles, AreRefusedWithLabelsOutOfRange) {

@@ -25,6 +25,17 @@ TrainConfig with_workers(TrainConfig config, int workers, int prefetch = 2) {
   return config;
 }
 
+/// Options of a loader for the programs, with memory for the batches ahead.
+struct LoaderRoom {
+  explicit LoaderRoom(const StepPrograms& programs)
+      : bytes(programs.batches_ahead() ? static_cast<std::size_t>(programs.batches_ahead()->bytes())
+                                       : 0),
+        ahead(programs.spec().batches_ahead()) {}
+
+  std::vector<std::byte> bytes;
+  std::int64_t ahead;
+};
+
 /// The contents of every batch of a run, training and evaluation, one after the other.
 std::vector<float> samples_of(const TrainConfig& config, int rank = 0, int ranks = 1) {
   TrainerHarness run(config);
@@ -33,11 +44,13 @@ std::vector<float> samples_of(const TrainConfig& config, int rank = 0, int ranks
   spec.ranks = ranks;
   const StepPrograms programs(spec);
   Schedule schedule(config.training, programs);
+  LoaderRoom room(programs);
   Loader loader(*run.dataset, batches_of(schedule),
                 {.seed = config.training.seed,
                  .most_rows = programs.spec().most_own_rows(),
                  .workers = config.data.workers,
-                 .prefetch = config.data.prefetch,
+                 .ahead = room.ahead,
+                 .room = room.bytes,
                  .delay_s = config.data.io_delay_ms / 1e3});
   std::vector<float> all;
   while (const std::optional<Batch> batch = schedule.next()) {
@@ -97,6 +110,29 @@ TEST_F(LoaderOfFiles, KeepsTheOrderOfTheFilesWithoutShuffling) {
   }
 }
 
+/// 30 samples of 6 features and 4 targets, in batches of 8.
+TEST_F(LoaderOfFiles, KeepsAtMostAnEpochAheadInMemoryThatIsPlanned) {
+  const TrainConfig config = number_run(folder());
+  const std::int64_t batch_bytes = std::int64_t{8} * (6 + 4) * 4;
+  const auto bytes_ahead = [&](int workers, int prefetch) {
+    TrainerHarness run(with_workers(config, workers, prefetch));
+    const auto& ahead = run.programs->batches_ahead();
+    if (!ahead) return std::int64_t{0};
+    EXPECT_TRUE(run.programs->buffers()[ahead->buffer].pinned);
+    return ahead->bytes();
+  };
+  EXPECT_EQ(bytes_ahead(0, 2), 0);
+  EXPECT_EQ(bytes_ahead(1, 1), batch_bytes);
+  EXPECT_EQ(bytes_ahead(1, 2), 2 * batch_bytes);
+  EXPECT_EQ(bytes_ahead(3, 2), 4 * batch_bytes);
+  EXPECT_EQ(bytes_ahead(256, 1024), 4 * batch_bytes);
+  TrainConfig large = config;
+  large.data.batch_size = 1'000'000;
+  TrainerHarness run(with_workers(large, 256, 1024));
+  EXPECT_EQ(run.programs->batches_ahead()->bytes(), 30 * (6 + 4) * 4);
+  EXPECT_EQ(samples_of(with_workers(config, 256, 1024)), samples_of(with_workers(config, 0)));
+}
+
 TEST_F(LoaderOfFiles, TrainsTheSameWhateverTheNumberOfWorkers) {
   for (const auto& write_files : {class_run, number_run}) {
     const TrainConfig config = write_files(folder());
@@ -143,8 +179,12 @@ TEST_F(LoaderOfFiles, HandsOnWhatAWorkerMet) {
   std::filesystem::resize_file(config.data.x, 100);
   for (const int workers : {0, 2}) {
     Schedule schedule(config.training, *run.programs);
+    LoaderRoom room(*run.programs);
     Loader loader(streamed, batches_of(schedule),
-                  {.most_rows = run.programs->spec().most_own_rows(), .workers = workers});
+                  {.most_rows = run.programs->spec().most_own_rows(),
+                   .workers = workers,
+                   .ahead = room.ahead,
+                   .room = room.bytes});
     std::vector<float> x(8 * 6);
     std::vector<float> y(8 * 4);
     expect_error(ExitCode::kInputOutput, "the file became shorter while it was read", [&] {

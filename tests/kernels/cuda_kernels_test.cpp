@@ -102,6 +102,9 @@ std::vector<OpCase> long_cases() {
     add("long sum_rows", [&, r = rows, c = cols](Memory& memory) {
       return SumRows{memory.add(1, c), memory.add(r, c)};
     });
+    add("long squared_errors", [&, r = rows, c = cols](Memory& memory) {
+      return SquaredErrors{memory.add(1, c), memory.add(r, c), memory.add(r, c)};
+    });
     add("long mse_loss", [&, r = rows, c = cols](Memory& memory) {
       return PointwiseLoss{memory.add(1, 1), memory.add(r, c), memory.add(r, c), memory.add(r, c),
                            kRows};
@@ -254,6 +257,14 @@ struct Compare {
   void operator()(const PointwiseLoss& op) const {
     expect_equal(op.grad);
     expect_loss(op.loss);
+  }
+  void operator()(const SquaredErrors& op) const {
+    // The longest chain of terms, all of one sign, and the two roundings of a term.
+    const double depth = static_cast<double>(op.output.rows) / 8 + 10;
+    for (std::int64_t col = 0; col < op.output.cols; ++col) {
+      const double sum = at(cpu, op.out, col);
+      ASSERT_NEAR(at(cuda, op.out, col), sum, depth * kUlp * sum);
+    }
   }
   void operator()(const SumRows& op) const {
     for (std::int64_t col = 0; col < op.in.cols; ++col) {

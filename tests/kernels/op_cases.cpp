@@ -461,6 +461,10 @@ void add_reductions(CaseList& list, const Shape& s) {
                             .classes = memory.add(s.rows, 1, DType::kI32)};
       },
       draw_labels);
+  list.add("squared_errors " + text(s), [&](Memory& memory) {
+    return SquaredErrors{memory.add(1, s.cols), memory.add(s.rows, s.cols),
+                         memory.add(s.rows, s.cols)};
+  });
   for (const float beta : {0.0F, 1.0F, 0.5F}) {
     const std::string suffix = fmt::format(" {} beta {}", text(s), beta);
     const std::int64_t numbers = std::max(std::int64_t{1}, 2 * s.rows * s.cols);
@@ -599,6 +603,7 @@ std::vector<std::string_view> narrow_operands(const DeviceOp& op) {
     return sum->beta == 0 ? std::vector<std::string_view>{"out", "in"}
                           : std::vector<std::string_view>{"in"};
   }
+  if (std::holds_alternative<SquaredErrors>(op)) return {"output"};
   if (std::holds_alternative<PointwiseLoss>(op)) return {"grad", "output"};
   if (std::holds_alternative<CrossEntropy>(op)) return {"grad", "logits"};
   if (std::holds_alternative<CountCorrect>(op)) return {"logits"};

@@ -280,6 +280,18 @@ struct Oracle {
     }
   }
 
+  void operator()(const SquaredErrors& op) const {
+    const Matrix output(before, op.output);
+    const Matrix target(before, op.target);
+    for (std::int64_t j = 0; j < output.cols; ++j) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < output.rows; ++i) {
+        sum += (output.at(i, j) - target.at(i, j)) * (output.at(i, j) - target.at(i, j));
+      }
+      ASSERT_NEAR(after.values(op.out)[static_cast<std::size_t>(j)], sum, 20 * kUlp * sum);
+    }
+  }
+
   void operator()(const SumRows& op) const {
     const Matrix in(before, op.in);
     for (std::int64_t j = 0; j < in.cols; ++j) {
@@ -620,7 +632,8 @@ struct Oracle {
 
 /// Whether the op sums numbers in an order that may vary.
 bool sums(const DeviceOp& op) {
-  return multiplies(op) || std::holds_alternative<SumRows>(op);
+  return multiplies(op) || std::holds_alternative<SumRows>(op) ||
+         std::holds_alternative<SquaredErrors>(op);
 }
 
 /// An op with 16-bit operands computes the same as with those numbers in fp32, and rounds results

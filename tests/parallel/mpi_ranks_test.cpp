@@ -62,6 +62,19 @@ TEST(MpiRanks, GatherBytesInRankOrder) {
   ranks.barrier();
 }
 
+TEST(MpiRanks, GatherMoreBytesThanAPieceHolds) {
+  constexpr std::size_t kNumbers = 300'001;
+  const MpiRank& place = mpi();
+  for (Communicator* const ranks : {place.communicator.get(), place.background.get()}) {
+    const std::vector<std::int32_t> mine(kNumbers, 10 + ranks->rank());
+    std::vector<std::int32_t> all(kNumbers * static_cast<std::size_t>(ranks->size()));
+    ranks->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      ASSERT_EQ(all[i], 10 + static_cast<std::int32_t>(i / kNumbers)) << i;
+    }
+  }
+}
+
 TEST(MpiRanks, KnowTheirPlaceOnTheHost) {
   EXPECT_EQ(mpi().local_rank, mpi().communicator->rank());
   EXPECT_EQ(mpi().local_size, mpi().communicator->size());

@@ -76,6 +76,34 @@ TEST_F(EvaluatorTest, CountsWhatSamplesOfEachClassAreTakenFor) {
             "\nThe table of classes is not shown: there are 31, and it shows at most 30.\n");
 }
 
+/// The numbers are those of sklearn.metrics.r2_score for the targets (1, 2, 5), (3, 4, 5), (8, 0,
+/// 5) and the outputs (1, 1, 5), (4, 4, 5), (7, 1, 5), then with a 6 for the last 5.
+TEST(EvaluationPart, HasTheMeanR2OfItsOutputs) {
+  const StepPrograms programs({.model = {.layout = ParameterLayout({1, 3})},
+                               .data = DataKind::kIdx,
+                               .train_rows = 3,
+                               .test_rows = 3});
+  const std::vector<double> variances = {26.0 / 3, 8.0 / 3, 0};
+  EvaluationPart part{.squared_errors = {2, 2, 0}, .samples = 3};
+  EXPECT_DOUBLE_EQ(*part.report(*programs.evaluate(), variances).r2, 0.891025641025641);
+  part.squared_errors = {2, 2, 1};
+  EXPECT_DOUBLE_EQ(*part.report(*programs.evaluate(), variances).r2, 0.5576923076923077);
+  part.samples = 1;
+  EXPECT_FALSE(part.report(*programs.evaluate(), variances).r2);
+}
+
+TEST_F(EvaluatorTest, CountsNoTableThatIsTooLargeToShow) {
+  for (const std::int64_t classes : {30, 31, 100'000}) {
+    TrainConfig config = class_run(folder());
+    config.model.layers = {6, 1, classes};
+    TrainerHarness run(config);
+    const Evaluation evaluation = evaluate(run, 8, run.trainer->weights());
+    EXPECT_EQ(evaluation.classes, classes);
+    EXPECT_EQ(evaluation.confusion.size(), classes == 30 ? 900U : 0U);
+    EXPECT_EQ(evaluation.found.size(), 10U);
+  }
+}
+
 TEST_F(EvaluatorTest, TellsEveryBatchAndWhatTheirLatenciesComeTo) {
   TrainerHarness run(class_run(folder()));
   const Evaluation evaluation = evaluate(run, 4, run.trainer->weights());

@@ -127,6 +127,25 @@ TEST(RequireMemory, SharesTheMemoryOfAHostAmongItsRanks) {
                [&] { require_ranks(4 * bytes(500)); });
 }
 
+TEST(RequireMemory, CountsBatchesAheadAndAsksForFewer) {
+  StepSpec spec{.model = {.layout = ParameterLayout({6, 4})},
+                .data = DataKind::kIdx,
+                .train_rows = 1'000'000,
+                .workers_ahead = 1'000};
+  const StepPrograms programs(spec);
+  spec.workers_ahead = 1;
+  const StepPrograms one(spec);
+  const auto bytes_of_all = [](const StepPrograms& of) {
+    const MemoryPlan plan(of.buffers());
+    return plan.device_bytes(0) + plan.pinned_bytes(0);
+  };
+  const std::int64_t bytes_of_batch = 64 * (6 + 4) * 4;
+  EXPECT_EQ(bytes_of_all(programs) - bytes_of_all(one), 999 * bytes_of_batch);
+  require_memory(programs, bytes_of_all(programs), DeviceKind::kCpu, "cpu");
+  expect_error(ExitCode::kMemory, "cpu has 1.00 MiB free; --workers 1 --prefetch 1 fits",
+               [&] { require_memory(programs, 1 << 20, DeviceKind::kCpu, "cpu"); });
+}
+
 TEST(RequireMemory, SaysWhenNoBatchFits) {
   expect_error(ExitCode::kMemory,
                fmt::format("too little memory: needs {}, cuda:0 has 1.00 MiB free; no batch size "

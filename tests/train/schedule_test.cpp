@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace barestep {
@@ -74,6 +77,34 @@ TEST(Schedule, EvaluatesOnceWhereTheLastStepEndsAnEpoch) {
 TEST(Schedule, TakesFewerSamplesThanABatchAsOneSmallerBatch) {
   EXPECT_THAT(batches_of({.epochs = 2}, spec_of_rows(3, 0, 4)),
               ElementsAre("last batch e0 #0 @0 x3", "last batch e1 #1 @0 x3"));
+}
+
+/// The rows that a rank needs are those that its loader is asked for.
+TEST(Schedule, NeedsTheRowsOfItsBatches) {
+  for (const auto& [train_rows, test_rows, batch] :
+       {std::tuple<int, int, int>{30, 10, 8}, {7, 5, 3}, {5, 0, 64}, {12, 3, 5}}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      StepSpec spec = spec_of_rows(train_rows, test_rows, batch);
+      spec.rank = rank;
+      spec.ranks = 3;
+      const StepPrograms programs(spec);
+      TrainingConfig training;
+      training.epochs = 1;
+      Schedule schedule(training, programs);
+      std::vector<bool> read(static_cast<std::size_t>(train_rows + test_rows));
+      while (const std::optional<Batch> next = schedule.next()) {
+        const BatchRows rows = schedule.rows_of(*next);
+        for (std::int64_t i = 0; i < rows.count; ++i) {
+          const std::int64_t place = rows.first + i * rows.stride;
+          read[static_cast<std::size_t>(rows.from_test_set ? train_rows + place
+                                                           : place % train_rows)] = true;
+        }
+      }
+      EXPECT_EQ(needed_rows(spec, false), read);
+      std::fill_n(read.begin(), train_rows, true);
+      EXPECT_EQ(needed_rows(spec, true), read);
+    }
+  }
 }
 
 TEST(Schedule, CountsTheStepsOfARun) {

@@ -138,6 +138,29 @@ struct OpRunner {
     });
   }
 
+  void operator()(const SquaredErrors& op) const {
+    with_number(op.output.dtype, [&]<class Number>(Number) {
+      float* const out = addresses.at(op.out);
+      const Number* const output = addresses.at<Number>(op.output);
+      const float* const target = addresses.at(op.target);
+      const std::int64_t cols = op.output.cols;
+      for_ranges(
+          pool, cols, rows_per_task(op.output.rows), [=](std::int64_t first, std::int64_t last) {
+            for (std::int64_t col = first; col < last; ++col) {
+              Sums<1> sum;
+              interleaved_sum<1>(
+                  op.output.rows,
+                  [=](std::int64_t row, int) {
+                    const std::int64_t i = row * cols + col;
+                    return LossFormula<LossKind::kMse>::value(float_of(output[i]), target[i]);
+                  },
+                  sum);
+              out[col] = sum[0];
+            }
+          });
+    });
+  }
+
   /// The sum has one fixed order, so one thread computes it while others compute the gradient.
   void operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();

@@ -161,6 +161,16 @@ struct Launcher {
     });
   }
 
+  cudaError_t operator()(const SquaredErrors& op) const {
+    return with_number(op.output.dtype, [&]<class Number>(Number) {
+      return start(queue, column_tiles(op.output.cols, 1), dim3(kSumThreads, kSumRows),
+                   squared_errors<Number>, addresses.at(op.out),
+                   static_cast<const Number*>(addresses.at<Number>(op.output)),
+                   static_cast<const float*>(addresses.at(op.target)), op.output.rows,
+                   op.output.cols);
+    });
+  }
+
   cudaError_t operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();
     const int blocks =

@@ -65,6 +65,24 @@ __global__ void __launch_bounds__(kSumThreads* kSumRows)
   add_columns(out, sum, cols, beta);
 }
 
+/// out = column sums of squared errors, in the order of sum_rows. Grid: tiles of kSumThreads
+/// columns.
+template <class Number>
+__global__ void __launch_bounds__(kSumThreads* kSumRows)
+    squared_errors(float* out, const Number* output, const float* target, std::int64_t rows,
+                   std::int64_t cols) {
+  begin_kernel();
+  const std::int64_t col = first_column<1>();
+  float sum[1] = {};
+  if (col < cols) {
+    for (std::int64_t row = threadIdx.y; row < rows; row += kSumRows) {
+      const std::int64_t i = row * cols + col;
+      sum[0] += LossFormula<LossKind::kMse>::value(float_of(output[i]), target[i]);
+    }
+  }
+  add_columns(out, sum, cols, 0.0F);
+}
+
 /// Computes the gradient of an activation in place, and out = its column sums + beta * out, in the
 /// order of sum_rows. A thread loads kAtOnce of its rows before it stores them.
 template <int kCount, bool kAligned, class Formula>

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -45,6 +46,20 @@ void for_pieces(std::int64_t size, const F& f) {
   for (std::int64_t first = 0; first < size; first += kPieceNumbers) {
     f(first, static_cast<int>(std::min(kPieceNumbers, size - first)));
   }
+}
+
+/// Gathers more than a piece by broadcasts, which are in pieces. False if there is less.
+bool gather_by_broadcasts(Communicator& ranks, std::span<const std::byte> bytes,
+                          std::span<std::byte> all) {
+  BARESTEP_REQUIRE(std::ssize(all) == std::ssize(bytes) * ranks.size(),
+                   "all_gather needs room for every rank");
+  if (std::ssize(all) <= kPieceNumbers) return false;
+  const auto part = [&](int rank) {
+    return all.subspan(static_cast<std::size_t>(rank) * bytes.size(), bytes.size());
+  };
+  std::ranges::copy(bytes, part(ranks.rank()).begin());
+  for (int rank = 0; rank < ranks.size(); ++rank) ranks.broadcast(part(rank), rank);
+  return true;
 }
 
 bool is_running() {
@@ -145,8 +160,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   }
 
   void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
-    BARESTEP_REQUIRE(all.size() == bytes.size() * static_cast<std::size_t>(size_),
-                     "all_gather needs room for every rank");
+    if (gather_by_broadcasts(*this, bytes, all)) return;
     const FlightScope scope(flight_record(), Activity::kHostAllGather, std::ssize(all));
     const int count = static_cast<int>(bytes.size());
     must(MPI_Allgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE,
@@ -266,8 +280,7 @@ class MpiBackgroundCommunicator final : public HostCommunicator {
   }
 
   void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
-    BARESTEP_REQUIRE(std::ssize(all) == std::ssize(bytes) * size(),
-                     "all_gather needs room for every rank");
+    if (gather_by_broadcasts(*this, bytes, all)) return;
     const int count = static_cast<int>(bytes.size());
     MPI_Request request = MPI_REQUEST_NULL;
     must(MPI_Iallgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, group_.get(),
