@@ -76,9 +76,9 @@ class Trainer::Input final : public StepInput {
   /// Sets the batch of the runner's step `step`.
   void announce(std::int64_t step, const Batch& batch) { at(batches_, step % 2) = batch; }
 
-  /// The learning rate of a training step.
-  [[nodiscard]] double rate_of(const Batch& batch) const {
-    return learning_rate(config_.optimizer, batch.number + 1, spec_.ranks, steps_);
+  /// The learning rate of an update, counted from 0.
+  [[nodiscard]] double rate_of(std::int64_t update) const {
+    return learning_rate(config_.optimizer, update + 1, spec_.ranks, steps_);
   }
 
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
@@ -106,7 +106,7 @@ class Trainer::Input final : public StepInput {
         // Without loss scaling, every step is an update.
         const std::int64_t update = (scaling_ ? scaling_->updates : batch.number) + row;
         write_scalars(
-            config_.optimizer, update + 1, rate_of(batch),
+            config_.optimizer, update + 1, rate_of(update),
             {addresses.at(scalars->row_slice(row, 1)), static_cast<std::size_t>(scalars->cols)});
       }
     }
@@ -541,6 +541,7 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
 
 void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
+  const std::int64_t update = position_.scaling ? position_.scaling->updates : batch.number;
   const std::optional<ScalingReport> scaling = follow_scaling(batch, addresses);
   // A step that overflows is skipped; then the scale or the batch changes.
   const bool may_recover = scaling && scaling->skipped && programs_.spec().loss_scale->dynamic;
@@ -576,7 +577,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .flops = batch.program == programs_.last_batch() ? last_batch_flops_ : flops_,
                     .loss = loss,
                     .own_loss = own_loss,
-                    .lr = input_->rate_of(batch),
+                    .lr = input_->rate_of(update),
                     .scaling = scaling,
                     .warmup = batch.number < first_measured_,
                     .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
