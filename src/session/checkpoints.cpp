@@ -288,9 +288,8 @@ void Checkpoints::on_batch() {
   if (is_written) asks_ = true;
 }
 
-void Checkpoints::on_evaluation(const EvaluationReport& /*report*/) {
-  const bool is_best = trainer_.position().evaluations_since_best == 0;
-  if (is_best && config_.checkpoint.best) save_into(best_folder_);
+void Checkpoints::on_evaluation(const EvaluationReport& report) {
+  if (report.is_best && config_.checkpoint.best) save_into(best_folder_);
 }
 
 void Checkpoints::on_pause() {

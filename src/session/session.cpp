@@ -273,7 +273,10 @@ void Session::set_up() {
     observers_.make<TimeLimit>(begin_s_ + *config_.checkpoint.time_limit_s, limit_is_reached_);
   }
   if (job_.is_first() && !output.tensorboard.empty()) {
-    observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard);
+    // A run that is killed before its first checkpoint begins anew.
+    const bool goes_on = start_ || config_.checkpoint.resume;
+    observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard,
+                                    goes_on ? std::optional(done) : std::nullopt);
   }
   MetricsLog* metrics = nullptr;
   if (!output.metrics.empty()) {

@@ -640,12 +640,12 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
     refuse_divergence("test loss", report.loss, fmt::format("after epoch {}", batch.epoch + 1),
                       divergence_remedy(config_.optimizer));
   }
-  const std::optional<double>& best = position_.best_test_loss;
-  if (!best || report.loss < *best) {
-    position_.best_test_loss = report.loss;
-    position_.evaluations_since_best = 0;
-  } else {
-    ++position_.evaluations_since_best;
+  // A run that ends within an epoch may go on, and then this was no evaluation of it.
+  if (batch.ends_epoch) {
+    const std::optional<double>& best = position_.best_test_loss;
+    report.is_best = !best || report.loss < *best;
+    if (report.is_best) position_.best_test_loss = report.loss;
+    position_.evaluations_since_best = report.is_best ? 0 : position_.evaluations_since_best + 1;
   }
   observer.on_evaluation(report);
 }

@@ -56,6 +56,7 @@ struct EvaluationReport {
   // their column means, over all columns together; nothing if all targets of each column are equal.
   std::optional<double> r2{}, mean_absolute_error{};
   double seconds = 0;
+  bool is_best = false;  // the smallest loss after an epoch so far
 };
 
 /// A rank's results for its part of a test set.
