@@ -347,6 +347,18 @@ TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
   }
 }
 
+/// As Slurm's scancel ends a job on several hosts: each process is woken, then asked to end.
+TEST_F(MlpDdp, AskedToEndDuringALongWaitKeepsItsWeightsOnSeveralHosts) {
+  const auto result = shell(
+      "{ mpirun -np 2 env OMPI_COMM_WORLD_LOCAL_SIZE=1 ./mlp_ddp --device cpu --threads 1 --dim 8 "
+      "--depth 1 --steps 100 --slow-rank 1:1500 --save w >out & } && job=$! && until grep -q "
+      "'Step 02' out; do sleep 0.01; done; pkill -CONT -P $job; pkill -TERM -P $job; wait $job");
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: note: asked to stop, all ranks ended after step "
+                                        "[0-9]+ and wrote 'w'\n"));
+  EXPECT_EQ(weights("w").size(), 72U);
+}
+
 TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
   class_run(folder());
   const Arguments files = {"--data", "idx:x.idx,y.idx", "--layers",       "6,12,4",
