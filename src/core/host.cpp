@@ -19,6 +19,8 @@
 #include <string>
 
 namespace barestep {
+#include <utility>
+#include <vector>
 namespace {
 
 /// The smaller of those that exist.
@@ -203,10 +205,19 @@ double CoreWatch::others_share(double own_s) const {
 
 double waited_share(std::span<const LostTime> job) {
   double job_s = 0, share = 0;
+namespace {
+
+/// The system counts in ticks; see waited_share().
+double others_ran_s(double all_ran_s, double own_ran_s) {
+  return std::max(0.0, all_ran_s - own_ran_s - 2 * kTickS);
+}
+
+}  // namespace
+
   for (const LostTime& process : job) job_s += process.own_ran_s;
   for (const LostTime& process : job) {
     if (process.ready_s <= 0) continue;
-    const double others_s = std::max(0.0, process.all_ran_s - job_s - 2 * kTickS);
+    const double others_s = others_ran_s(process.all_ran_s, job_s);
     share = std::max(share, std::min(process.waited_s, others_s) / process.ready_s);
   }
   return share;
@@ -214,6 +225,25 @@ double waited_share(std::span<const LostTime> job) {
 
 LostTimeWatch::LostTimeWatch()
     : begin_(std::chrono::steady_clock::now()),
+LostTime lost_by(std::span<const ThreadTimes> threads, double others_s) {
+  double most_s = 0;
+  for (const ThreadTimes& thread : threads) most_s = std::max(most_s, thread.ran_s);
+  LostTime lost{};
+  std::pair<double, double> largest{-1, -1};
+  for (const ThreadTimes& thread : threads) {
+    if (thread.ran_s <= 0 || thread.ran_s < most_s / 2) continue;
+    lost.busy_threads += 1;
+    const double ready_s = thread.ran_s + thread.waited_s;
+    const std::pair shares{std::min(thread.waited_s, others_s) / ready_s,
+                           thread.waited_s / ready_s};
+    if (shares <= largest) continue;
+    largest = shares;
+    lost.waited_s = thread.waited_s;
+    lost.ready_s = ready_s;
+  }
+  return lost;
+}
+
       threads_(times_of_threads()),
       own_ran_s_(process_cpu_s()) {
   const std::array<double, 8> times = core_times();
@@ -221,8 +251,8 @@ LostTimeWatch::LostTimeWatch()
   stolen_s_ = times[7];
 }
 
-std::map<int, LostTimeWatch::RunTimes> LostTimeWatch::times_of_threads() {
-  std::map<int, RunTimes> threads;
+std::map<int, ThreadTimes> LostTimeWatch::times_of_threads() {
+  std::map<int, ThreadTimes> threads;
   std::error_code error;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", error)) {
     std::ifstream file(thread.path() / "schedstat");
@@ -236,29 +266,21 @@ std::map<int, LostTimeWatch::RunTimes> LostTimeWatch::times_of_threads() {
 
 LostTime LostTimeWatch::lost() const {
   const std::array<double, 8> times = core_times();
-  LostTime lost{
-      .wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(),
-      .own_ran_s = process_cpu_s() - own_ran_s_,
-      .all_ran_s = std::max(0.0, cpu_s_of_programs(times) - ran_s_),
-      .stolen_s = std::max(0.0, times[7] - stolen_s_)};
-  std::vector<RunTimes> since;
-  double most_s = 0;
+  const double own_ran_s = process_cpu_s() - own_ran_s_;
+  const double all_ran_s = std::max(0.0, cpu_s_of_programs(times) - ran_s_);
+  std::vector<ThreadTimes> since;
   for (const auto& [id, now] : times_of_threads()) {
     const auto at_begin = threads_.find(id);
-    const RunTimes before = at_begin == threads_.end() ? RunTimes{} : at_begin->second;
+    const ThreadTimes before = at_begin == threads_.end() ? ThreadTimes{} : at_begin->second;
     since.push_back({now.ran_s - before.ran_s, now.waited_s - before.waited_s});
-    most_s = std::max(most_s, since.back().ran_s);
-  }
-  for (const RunTimes& thread : since) {
-    if (thread.ran_s <= 0 || thread.ran_s < most_s / 2) continue;
-    lost.busy_threads += 1;
-    const double ready_s = thread.ran_s + thread.waited_s;
-    if (lost.ready_s > 0 && thread.waited_s / ready_s <= lost.waited_s / lost.ready_s) continue;
-    lost.waited_s = thread.waited_s;
-    lost.ready_s = ready_s;
   }
   return lost;
 }
+  LostTime lost = lost_by(since, others_ran_s(all_ran_s, own_ran_s));
+  lost.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  lost.own_ran_s = own_ran_s;
+  lost.all_ran_s = all_ran_s;
+  lost.stolen_s = std::max(0.0, times[7] - stolen_s_);
 
 namespace {
 

@@ -264,6 +264,18 @@ TEST(LostTimeWatch, FindsTheTimeThatAnotherProgramTook) {
     while (true) spin();
   }
   const LostTime lost = lost_by_threads(1);
+/// The first thread waited most, but mostly for the others of its process.
+TEST(LostTimeWatch, BoundsAWaitBeforeItTakesTheLargest) {
+  const ThreadTimes threads[] = {
+      {.ran_s = 1, .waited_s = 9}, {.ran_s = 1, .waited_s = 1}, {.ran_s = 0.1, .waited_s = 1}};
+  const LostTime lost = lost_by(threads, 1);
+  EXPECT_EQ(lost.waited_s, 1);
+  EXPECT_EQ(lost.ready_s, 2) << "half of its time, the first a tenth";
+  EXPECT_EQ(lost.busy_threads, 2);
+  EXPECT_EQ(lost_by(threads, 10).waited_s, 9);
+  EXPECT_EQ(lost_by(threads, 0).waited_s, 9) << "as good as any";
+}
+
   ::kill(other, SIGKILL);
   ::waitpid(other, nullptr, 0);
   EXPECT_GT(waited_share({&lost, 1}), 0.2);
