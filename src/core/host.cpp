@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,16 +12,17 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <sstream>
 #include <string>
-
-namespace barestep {
 #include <utility>
 #include <vector>
+
+namespace barestep {
 namespace {
 
 /// The smaller of those that exist.
@@ -203,8 +205,6 @@ double CoreWatch::others_share(double own_s) const {
   return std::clamp((end.busy_s - begin_.busy_s - own_s) / all_s, 0.0, 1.0);
 }
 
-double waited_share(std::span<const LostTime> job) {
-  double job_s = 0, share = 0;
 namespace {
 
 /// The system counts in ticks; see waited_share().
@@ -214,6 +214,8 @@ double others_ran_s(double all_ran_s, double own_ran_s) {
 
 }  // namespace
 
+double waited_share(std::span<const LostTime> job) {
+  double job_s = 0, share = 0;
   for (const LostTime& process : job) job_s += process.own_ran_s;
   for (const LostTime& process : job) {
     if (process.ready_s <= 0) continue;
@@ -223,8 +225,6 @@ double others_ran_s(double all_ran_s, double own_ran_s) {
   return share;
 }
 
-LostTimeWatch::LostTimeWatch()
-    : begin_(std::chrono::steady_clock::now()),
 LostTime lost_by(std::span<const ThreadTimes> threads, double others_s) {
   double most_s = 0;
   for (const ThreadTimes& thread : threads) most_s = std::max(most_s, thread.ran_s);
@@ -244,6 +244,8 @@ LostTime lost_by(std::span<const ThreadTimes> threads, double others_s) {
   return lost;
 }
 
+LostTimeWatch::LostTimeWatch()
+    : begin_(std::chrono::steady_clock::now()),
       threads_(times_of_threads()),
       own_ran_s_(process_cpu_s()) {
   const std::array<double, 8> times = core_times();
@@ -274,29 +276,37 @@ LostTime LostTimeWatch::lost() const {
     const ThreadTimes before = at_begin == threads_.end() ? ThreadTimes{} : at_begin->second;
     since.push_back({now.ran_s - before.ran_s, now.waited_s - before.waited_s});
   }
-  return lost;
-}
   LostTime lost = lost_by(since, others_ran_s(all_ran_s, own_ran_s));
   lost.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   lost.own_ran_s = own_ran_s;
   lost.all_ran_s = all_ran_s;
   lost.stolen_s = std::max(0.0, times[7] - stolen_s_);
+  return lost;
+}
 
 namespace {
 
-/// "MemTotal:       24011244 kB" -> bytes.
-std::int64_t meminfo_bytes(const std::string& field) {
-  std::ifstream file("/proc/meminfo");
+/// "MemTotal:       24011244 kB" -> bytes; nothing if there is no such line.
+std::optional<std::int64_t> meminfo_bytes(const std::filesystem::path& root,
+                                          const std::string& field) {
+  std::ifstream file(root / "proc/meminfo");
   for (std::string name; file >> name;) {
     std::int64_t kib = 0;
     if (name == field && file >> kib) return kib * 1024;
     file.ignore(256, '\n');
   }
-  return 0;
+  return std::nullopt;
+}
+
+/// As the kernel says without files.
+std::int64_t bytes_of_machine() {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return std::numeric_limits<std::int64_t>::max();
+  return static_cast<std::int64_t>(info.totalram) * static_cast<std::int64_t>(info.mem_unit);
 }
 
 /// The number in a cgroup file; nothing if the file does not exist or contains "max".
-std::optional<std::int64_t> number_in_file(const char* path) {
+std::optional<std::int64_t> number_in_file(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::int64_t value = 0;
   if (file >> value) return value;
@@ -311,10 +321,12 @@ std::string host_name() {
   return name;
 }
 
-HostMemory host_memory() {
-  HostMemory memory{meminfo_bytes("MemTotal:"), meminfo_bytes("MemAvailable:")};
-  const auto limit = number_in_file("/sys/fs/cgroup/memory.max");
-  const auto used = number_in_file("/sys/fs/cgroup/memory.current");
+HostMemory host_memory(const std::filesystem::path& root) {
+  HostMemory memory;
+  memory.total_bytes = meminfo_bytes(root, "MemTotal:").value_or(bytes_of_machine());
+  memory.free_bytes = meminfo_bytes(root, "MemAvailable:").value_or(memory.total_bytes);
+  const auto limit = number_in_file(root / "sys/fs/cgroup/memory.max");
+  const auto used = number_in_file(root / "sys/fs/cgroup/memory.current");
   if (limit && used) {
     memory.total_bytes = std::min(memory.total_bytes, *limit);
     memory.free_bytes = std::min(memory.free_bytes, std::max<std::int64_t>(0, *limit - *used));

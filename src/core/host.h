@@ -131,8 +131,9 @@ struct HostMemory {
 /// As gethostname(2) returns it.
 std::string host_name();
 
-/// The memory this process may still allocate: MemAvailable of /proc/meminfo, or the cgroup's
-/// remainder if that is less. Both fields are 0 if neither can be read.
-HostMemory host_memory();
+/// The memory this process may still allocate: MemAvailable of proc/meminfo under `root`, or the
+/// cgroup's remainder if that is less. What cannot be read does not limit: without meminfo, all of
+/// the machine's memory is taken to be free.
+HostMemory host_memory(const std::filesystem::path& root = "/");
 
 }  // namespace barestep

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -31,11 +30,9 @@ namespace {
 std::shared_ptr<const Dataset> open_data(const TrainConfig& config, DeviceKind kind) {
   if (config.data.kind == DataKind::kRandn) return nullptr;
   // The other half of the memory is for the run itself.
-  const std::int64_t free_bytes = host_memory().free_bytes;
-  const std::int64_t memory_bytes =
-      free_bytes > 0 ? free_bytes / 2 : std::numeric_limits<std::int64_t>::max();
-  return std::make_shared<const Dataset>(load_dataset(
-      config.data, widths_of(config.model, default_dim(kind)), config.model.loss, memory_bytes));
+  return std::make_shared<const Dataset>(
+      load_dataset(config.data, widths_of(config.model, default_dim(kind)), config.model.loss,
+                   host_memory().free_bytes / 2));
 }
 
 /// Asks the run to end when its time is up.

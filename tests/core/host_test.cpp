@@ -149,6 +149,22 @@ TEST(HostMemory, IsNoMoreThanTheMachineHas) {
   EXPECT_LE(memory.free_bytes, memory.total_bytes);
 }
 
+class HostMemoryOf : public CpuQuota {};
+
+TEST_F(HostMemoryOf, AMachineIsAllOfItWhereNothingCanBeRead) {
+  const std::int64_t machine =
+      std::int64_t{::sysconf(_SC_PHYS_PAGES)} * std::int64_t{::sysconf(_SC_PAGE_SIZE)};
+  EXPECT_EQ(host_memory(folder()).total_bytes, machine);
+  EXPECT_EQ(host_memory(folder()).free_bytes, machine);
+  add("sys/fs/cgroup/memory.max", "3000\n");
+  add("sys/fs/cgroup/memory.current", "1000\n");
+  EXPECT_EQ(host_memory(folder()).total_bytes, 3000);
+  EXPECT_EQ(host_memory(folder()).free_bytes, 2000);
+  add("proc/meminfo", "MemTotal:  2 kB\nMemFree:  0 kB\nMemAvailable:  1 kB\n");
+  EXPECT_EQ(host_memory(folder()).total_bytes, 2048);
+  EXPECT_EQ(host_memory(folder()).free_bytes, 1024);
+}
+
 double cpu_s(clockid_t clock) {
   timespec time{};
   ::clock_gettime(clock, &time);
@@ -248,6 +264,18 @@ TEST(LostTimeWatch, CountsThreadsThatStartedOrEndedMeanwhile) {
   EXPECT_EQ(lost.busy_threads, 1);
 }
 
+/// The first thread waited most, but mostly for the others of its process.
+TEST(LostTimeWatch, BoundsAWaitBeforeItTakesTheLargest) {
+  const ThreadTimes threads[] = {
+      {.ran_s = 1, .waited_s = 9}, {.ran_s = 1, .waited_s = 1}, {.ran_s = 0.1, .waited_s = 1}};
+  const LostTime lost = lost_by(threads, 1);
+  EXPECT_EQ(lost.waited_s, 1);
+  EXPECT_EQ(lost.ready_s, 2) << "half of its time, the first a tenth";
+  EXPECT_EQ(lost.busy_threads, 2);
+  EXPECT_EQ(lost_by(threads, 10).waited_s, 9);
+  EXPECT_EQ(lost_by(threads, 0).waited_s, 9) << "as good as any";
+}
+
 TEST(LostTimeWatch, FindsNoTimeLostToThreadsOfTheSameProcess) {
   repeat_while_busy([] {
     const LostTime lost = lost_by_threads(2);
@@ -264,18 +292,6 @@ TEST(LostTimeWatch, FindsTheTimeThatAnotherProgramTook) {
     while (true) spin();
   }
   const LostTime lost = lost_by_threads(1);
-/// The first thread waited most, but mostly for the others of its process.
-TEST(LostTimeWatch, BoundsAWaitBeforeItTakesTheLargest) {
-  const ThreadTimes threads[] = {
-      {.ran_s = 1, .waited_s = 9}, {.ran_s = 1, .waited_s = 1}, {.ran_s = 0.1, .waited_s = 1}};
-  const LostTime lost = lost_by(threads, 1);
-  EXPECT_EQ(lost.waited_s, 1);
-  EXPECT_EQ(lost.ready_s, 2) << "half of its time, the first a tenth";
-  EXPECT_EQ(lost.busy_threads, 2);
-  EXPECT_EQ(lost_by(threads, 10).waited_s, 9);
-  EXPECT_EQ(lost_by(threads, 0).waited_s, 9) << "as good as any";
-}
-
   ::kill(other, SIGKILL);
   ::waitpid(other, nullptr, 0);
   EXPECT_GT(waited_share({&lost, 1}), 0.2);
