@@ -26,10 +26,19 @@ Loader::Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions
     slot.x.resize(most_rows * static_cast<std::size_t>(dataset.features()));
     slot.y.resize(most_rows * static_cast<std::size_t>(y_bytes_));
   }
-  for (int i = 0; i < options.workers; ++i) workers_.emplace_back([this] { work(); });
+  try {
+    for (int i = 0; i < options.workers; ++i) workers_.emplace_back([this] { work(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 Loader::~Loader() {
+  stop();
+}
+
+void Loader::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

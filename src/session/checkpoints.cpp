@@ -201,7 +201,7 @@ RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms&
                                   const Device& device, TrainerKind trainer) {
   const DeviceInfo info = device.info();
   const bool has_scheme = trainer == TrainerKind::kDdp;
-  const std::string hash = content_hash("/proc/self/exe");
+  const std::string hash = hash_of_program();
   return {
       {kProgram, std::string(name_of(trainer))},
       {"the number of ranks", std::to_string(programs.spec().ranks)},

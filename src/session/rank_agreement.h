@@ -20,6 +20,10 @@ RankSettings settings_of_data(const TrainConfig& config);
 /// the data's size and hash. Reads the data files.
 RankSettings settings_of(const TrainConfig& config);
 
+/// The content_hash() of this program's file; "unknown" if it cannot be read, as where there is no
+/// /proc or users may only run it.
+std::string hash_of_program();
+
 /// This program, identified by its file's hash, and the MPI that it uses.
 RankSettings settings_of_build(const std::string& mpi);
 
