@@ -171,7 +171,7 @@ double cpu_s(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// More than twice the tenth of a second that OpenBLAS's threads spin when a program starts.
+// Many ticks of the system's clocks.
 constexpr double kSpun_s = 0.5;
 
 /// Uses the processor for that long, however long it waits for it.

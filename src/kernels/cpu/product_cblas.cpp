@@ -1,6 +1,5 @@
 #include <cblas.h>
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #include <cstdlib>
 #include <limits>
@@ -29,7 +28,11 @@ void* open_cblas() {
   ::setenv(kThreads, "1", 1);
   void* const library = ::dlopen(BARESTEP_CBLAS, RTLD_NOW | RTLD_LOCAL);
   // Programs that this one starts may use more.
-  before ? ::setenv(kThreads, before->c_str(), 1) : ::unsetenv(kThreads);
+  if (before) {
+    ::setenv(kThreads, before->c_str(), 1);
+  } else {
+    ::unsetenv(kThreads);
+  }
   return library;
 }
 
