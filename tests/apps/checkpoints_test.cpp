@@ -516,13 +516,13 @@ TEST_F(CheckpointedRuns, OutliveAClosedTerminal) {
                             MLP_SINGLE, fmt::join(kRandomRun + arguments, " "))},
                {});
   };
-  const Arguments slow = {"--delay-ms", "700", "--checkpoint", "c", "--steps"};
+  const Arguments slow = {"--delay-ms", "700", "--steps"};
   const auto ignored = closed_during("--ignore-signal=HUP", slow + Arguments{"3"});
   EXPECT_EQ(ignored.exit_code, 0) << ignored.err;
   EXPECT_THAT(bytes("out"), HasSubstr("\nStep 02 | "));
   std::filesystem::remove(folder() / "out");
-  const auto ended =
-      closed_during("--default-signal=HUP", slow + Arguments{"100", "--resume", "--save", "w"});
+  const auto ended = closed_during("--default-signal=HUP",
+                                   slow + Arguments{"100", "--checkpoint", "c", "--save", "w"});
   EXPECT_EQ(ended.exit_code, 75) << ended.err;
   EXPECT_THAT(ended.err, AllOf(HasSubstr("asked to stop, ended after step "),
                                HasSubstr(" and wrote 'w' and 'c/step-")));
