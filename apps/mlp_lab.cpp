@@ -80,7 +80,7 @@ void add_study_options(Command& run, StudyOptions& study) {
   run.add(flag("--quick", "a small model and few steps: a minute or less for each experiment",
                study.quick));
   run.add(option("--starts", "N",
-                 "starts of each case (9, 6 with --quick); fewer than 6 allow no conclusion",
+                 "starts of each case (9; 6 or 9 with --quick); fewer than 6 allow no conclusion",
                  to_number(study.starts, 1000)));
   run.add(margin_option(study.margin));
   run.add(option("--dim", "N",

@@ -261,17 +261,18 @@ struct ModelConfig {
 
 struct DataConfig {
   DataKind kind = DataKind::kRandn;
-  std::filesystem::path x{}, y{};     // idx:X,Y and npy:X,Y; for safetensors:X, y is empty
-  std::int64_t batch_size = 64;       // per micro-step
-  std::vector<std::int64_t> sweep{};  // batch sizes to run one after another; may be empty
-  bool shuffle = true;                // --no-shuffle: every epoch in the files' order
-  bool standardize = false;           // gives features mean 0 and variance 1 over the training set
-  bool drop_last = false;             // leave out the smaller last batch of an epoch
-  double test_split = 0;              // share of samples, at the end, that form the test set
-  int workers = 1;                    // threads that gather batches ahead; 0: done inside the step
-  int prefetch = 2;                   // batches that each worker may be ahead
-  bool pin = true;                    // --no-pin: batches are copied from pageable memory
-  double io_delay_ms = 0;             // injected: a slow disk's delay in each step
+  std::filesystem::path x{}, y{};       // idx:X,Y and npy:X,Y; for safetensors:X, y is empty
+  std::int64_t batch_size = 64;         // per micro-step
+  std::vector<std::int64_t> sweep{};    // batch sizes to run one after another; may be empty
+  bool shuffle = true;                  // --no-shuffle: every epoch in the files' order
+  std::optional<double> input_scale{};  // divides features; default: 255 for images of idx files
+  bool standardize = false;  // gives features mean 0 and variance 1 over the training set
+  bool drop_last = false;    // leave out the smaller last batch of an epoch
+  double test_split = 0;     // share of samples, at the end, that form the test set
+  int workers = 1;           // threads that gather batches ahead; 0: done inside the step
+  int prefetch = 2;          // batches that each worker may be ahead
+  bool pin = true;           // --no-pin: batches are copied from pageable memory
+  double io_delay_ms = 0;    // injected: a slow disk's delay in each step
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };

@@ -207,20 +207,23 @@ double CoreWatch::others_share(double own_s) const {
 
 namespace {
 
-/// The system counts in ticks; see waited_share().
+/// How long other programs ran; see waited_for_others_s().
 double others_ran_s(double all_ran_s, double own_ran_s) {
   return std::max(0.0, all_ran_s - own_ran_s - 2 * kTickS);
 }
 
 }  // namespace
 
+double waited_for_others_s(const LostTime& process, std::span<const LostTime> job) {
+  double job_s = 0;
+  for (const LostTime& each : job) job_s += each.own_ran_s;
+  return std::min(process.waited_s, others_ran_s(process.all_ran_s, job_s));
+}
+
 double waited_share(std::span<const LostTime> job) {
-  double job_s = 0, share = 0;
-  for (const LostTime& process : job) job_s += process.own_ran_s;
-  for (const LostTime& process : job) {
-    if (process.ready_s <= 0) continue;
-    const double others_s = others_ran_s(process.all_ran_s, job_s);
-    share = std::max(share, std::min(process.waited_s, others_s) / process.ready_s);
+  double share = 0;
+  for (const LostTime& each : job) {
+    if (each.ready_s > 0) share = std::max(share, waited_for_others_s(each, job) / each.ready_s);
   }
   return share;
 }

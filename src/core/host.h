@@ -86,10 +86,14 @@ struct LostTime {
 /// Linux runs).
 constexpr double kTickS = 0.01;
 
-/// The share of the time when a thread was ready to run that it lost to programs other than the
-/// processes of `job`, which run on one host; the largest of all processes. Threads of a job wait
-/// for each other too, so a wait counts only up to the time that other programs ran meanwhile,
-/// less two ticks, since user and system time are both rounded.
+/// The seconds in which the busy thread of a process waited for programs other than the processes
+/// of its `job`, which run on one host. Threads of a job wait for each other too, so a wait counts
+/// only up to the time that other programs ran meanwhile, less two ticks, since user and system
+/// time are both rounded.
+double waited_for_others_s(const LostTime& process, std::span<const LostTime> job);
+
+/// Those seconds as a share of the time when the thread was ready to run; the largest of all
+/// processes.
 double waited_share(std::span<const LostTime> job);
 
 /// The time of a thread since a watch began.

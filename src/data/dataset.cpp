@@ -9,6 +9,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "core/error.h"
@@ -75,14 +76,19 @@ void visit_elements(const ArrayFile& file, const Visit& visit) {
   }
 }
 
+/// Whether all numbers are finite in 32 bits, whatever the file holds.
+bool is_always_finite(const Shards& shards) {
+  return !is_float(shards.type()) && shards.divisor() >= 1;
+}
+
 /// Refuses NaN and infinities, including those that arise when f64 becomes f32.
 void require_finite(const Shards& shards) {
-  if (!is_float(shards.type())) return;
+  if (is_always_finite(shards)) return;
   for (const ArrayFile& file : shards.files()) {
     std::int64_t first = -1;
     std::int64_t count = 0;
     visit_elements(file, [&](std::int64_t index, auto value) {
-      if (std::isfinite(static_cast<float>(value))) return;
+      if (std::isfinite(static_cast<float>(static_cast<double>(value) / shards.divisor()))) return;
       if (count++ == 0) first = index;
     });
     if (count == 0) continue;
@@ -148,8 +154,12 @@ void require_shapes_fit(const Shards& x, const Shards& y, std::int64_t inputs) {
 }
 
 std::int64_t test_rows_of(const DataConfig& data, std::int64_t rows) {
-  const auto count =
-      static_cast<std::int64_t>(std::floor(static_cast<double>(rows) * data.test_split));
+  const auto share = [rows](std::int64_t count) {
+    return static_cast<double>(count) / static_cast<double>(rows);
+  };
+  // The product alone would be too small for some shares: 100 * 0.29 is below 29 in doubles.
+  auto count = static_cast<std::int64_t>(static_cast<double>(rows) * data.test_split);
+  if (share(count + 1) <= data.test_split) ++count;
   if (data.test_split > 0 && count == 0) {
     fail(ExitCode::kConfiguration,
          {.what = "--test-split",
@@ -185,12 +195,12 @@ class ColumnMoments {
   explicit ColumnMoments(std::int64_t cols)
       : means_(static_cast<std::size_t>(cols)), squares_(static_cast<std::size_t>(cols)) {}
 
-  void add(std::span<const float> row) {
+  void add(std::span<const double> row) {
     ++rows_;
     for (std::size_t col = 0; col < row.size(); ++col) {
-      const double distance = static_cast<double>(row[col]) - means_[col];
+      const double distance = row[col] - means_[col];
       means_[col] += distance / rows_;
-      squares_[col] += distance * (static_cast<double>(row[col]) - means_[col]);
+      squares_[col] += distance * (row[col] - means_[col]);
     }
   }
 
@@ -208,47 +218,67 @@ class ColumnMoments {
 double Dataset::target_variance(std::int64_t rows) const {
   if (has_labels() || rows == 0) return 0;
   const Shards& targets = targets_.front();
-  std::vector<float> row(static_cast<std::size_t>(targets.cols()));
+  std::vector<double> row(static_cast<std::size_t>(targets.cols()));
   ColumnMoments moments(targets.cols());
   for (std::int64_t i = 0; i < rows; ++i) {
-    targets.read(features_.rows() - rows + i, 1, row.data());
+    targets.read(features_.rows() - rows + i, 0, std::span(row));
     moments.add(row);
   }
   const double sum = std::accumulate(moments.squares().begin(), moments.squares().end(), 0.0);
   return sum / static_cast<double>(rows * targets.cols());
 }
 
-float Dataset::divisor() const {
-  return features_.type() == ElementType::kU8 ? 255.0F : 1.0F;
+std::string Dataset::division() const {
+  const bool of_features = features_.divisor() != 1;
+  const bool of_targets = !targets_.empty() && targets_.front().divisor() != 1;
+  if (!of_features && !of_targets) return "";
+  return fmt::format("{}{}{} / {}", of_features ? "features" : "",
+                     of_features && of_targets ? " and " : "", of_targets ? "targets" : "",
+                     (of_features ? features_ : targets_.front()).divisor());
 }
 
 void Dataset::standardize() {
-  std::vector<float> row(static_cast<std::size_t>(features()));
+  std::vector<double> row(static_cast<std::size_t>(features()));
   ColumnMoments moments(features());
   for (std::int64_t i = 0; i < train_rows(); ++i) {
-    features_.read(i, divisor(), row.data());
+    features_.read(i, 0, std::span(row));
     moments.add(row);
   }
   for (std::size_t col = 0; col < row.size(); ++col) {
     const double variance = moments.squares()[col] / static_cast<double>(train_rows());
-    standard_.mean.push_back(static_cast<float>(moments.means()[col]));
-    standard_.deviation.push_back(variance > 0 ? static_cast<float>(std::sqrt(variance)) : 1.0F);
+    standard_.mean.push_back(moments.means()[col]);
+    standard_.deviation.push_back(variance > 0 ? std::sqrt(variance) : 1.0);
+  }
+}
+
+void Dataset::gather_standardized(std::int64_t row, std::span<float> x) const {
+  std::array<double, 1024> part;
+  for (std::size_t first = 0; first < x.size(); first += part.size()) {
+    const auto numbers = std::span(part).first(std::min(part.size(), x.size() - first));
+    features_.read(row, static_cast<std::int64_t>(first), numbers);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const std::size_t col = first + i;
+      x[col] = static_cast<float>((numbers[i] - standard_.mean[col]) / standard_.deviation[col]);
+    }
   }
 }
 
 void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) const {
+  const auto width = static_cast<std::size_t>(features());
   for (const std::int64_t row : rows) {
-    features_.read(row, divisor(), x);
-    for (std::size_t col = 0; col < standard_.mean.size(); ++col) {
-      x[col] = (x[col] - standard_.mean[col]) / standard_.deviation[col];
+    if (standard_.mean.empty()) {
+      features_.read(row, 0, std::span(x, width));
+    } else {
+      gather_standardized(row, std::span(x, width));
     }
-    x += features();
+    x += width;
   }
   if (!has_labels()) {
+    const auto targets = static_cast<std::size_t>(targets_.front().cols());
     auto* out = static_cast<float*>(y);
     for (const std::int64_t row : rows) {
-      targets_.front().read(row, 1, out);
-      out += targets_.front().cols();
+      targets_.front().read(row, 0, std::span(out, targets));
+      out += targets;
     }
     return;
   }
@@ -258,12 +288,29 @@ void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) cons
 
 namespace {
 
+bool are_images(const Shards& shards) {
+  return shards.type() == ElementType::kU8 && shards.cols() > 1;
+}
+
+double divisor_of_features(const DataConfig& data, const Shards& x) {
+  const bool are_scaled = data.kind == DataKind::kIdx && are_images(x);
+  return data.input_scale.value_or(are_scaled ? 255 : 1);
+}
+
+double divisor_of_targets(const DataConfig& data, const Shards& x, const Shards& y) {
+  const bool are_like_features =
+      data.input_scale && x.type() == ElementType::kU8 && x.cols() == y.cols();
+  const bool are_scaled = are_images(y) && (data.kind == DataKind::kIdx || are_like_features);
+  return are_scaled ? data.input_scale.value_or(255) : 1;
+}
+
 Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
                    std::int64_t memory_bytes) {
   BARESTEP_REQUIRE(widths.size() >= 2, "a model has at least one layer");
   Shards x = open_shards(data.kind, data.x, "x");
   Shards y = open_shards(data.kind, data.kind == DataKind::kSafetensors ? data.x : data.y, "y");
   require_shapes_fit(x, y, widths.front());
+  x.divide_by(divisor_of_features(data, x));
   const bool is_loaded = x.bytes() <= memory_bytes && y.bytes() <= memory_bytes - x.bytes();
   if (is_loaded) {
     x.load();
@@ -285,6 +332,7 @@ Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths,
            fmt::format("end --layers with {}{}", y.cols(),
                        labels ? ", or use --loss cross-entropy if they are labels" : ""));
   }
+  y.divide_by(divisor_of_targets(data, x, y));
   if (is_loaded) {
     y.load();
     require_finite(y);
@@ -311,32 +359,49 @@ namespace {
 constexpr std::int64_t kChunkBytes = 8192;
 
 /// The bytes need not be aligned for T.
-template <class T>
-void convert(const std::byte* from, std::int64_t count, float divisor, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) {
+template <class T, class Number, class Convert>
+void convert_each(const std::byte* from, std::span<Number> out, const Convert& convert) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
     T value;
-    std::memcpy(&value, from + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
-    out[i] = divisor == 1 ? static_cast<float>(value) : static_cast<float>(value) / divisor;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    out[i] = convert(value);
   }
 }
 
-void convert(ElementType type, const std::byte* from, std::int64_t count, float divisor,
-             float* out) {
+/// The quotients are computed in double and rounded once. If both numbers are floats, so is the
+/// quotient in float, which is faster: doubles have more than twice as many bits.
+template <class T, class Number>
+void convert(const std::byte* from, double divisor, std::span<Number> out) {
+  constexpr bool fits_float = sizeof(T) <= 2 || std::is_same_v<T, float>;
+  const auto float_divisor = static_cast<float>(divisor);
+  if (divisor == 1) {
+    convert_each<T>(from, out, [](T value) { return static_cast<Number>(value); });
+  } else if (fits_float && std::is_same_v<Number, float> && float_divisor == divisor) {
+    convert_each<T>(from, out, [=](T value) { return static_cast<float>(value) / float_divisor; });
+  } else {
+    convert_each<T>(from, out, [=](T value) {
+      return static_cast<Number>(static_cast<double>(value) / divisor);
+    });
+  }
+}
+
+template <class Number>
+void convert(ElementType type, const std::byte* from, double divisor, std::span<Number> out) {
   switch (type) {
     case ElementType::kU8:
-      return convert<std::uint8_t>(from, count, divisor, out);
+      return convert<std::uint8_t>(from, divisor, out);
     case ElementType::kI8:
-      return convert<std::int8_t>(from, count, divisor, out);
+      return convert<std::int8_t>(from, divisor, out);
     case ElementType::kI16:
-      return convert<std::int16_t>(from, count, divisor, out);
+      return convert<std::int16_t>(from, divisor, out);
     case ElementType::kI32:
-      return convert<std::int32_t>(from, count, divisor, out);
+      return convert<std::int32_t>(from, divisor, out);
     case ElementType::kI64:
-      return convert<std::int64_t>(from, count, divisor, out);
+      return convert<std::int64_t>(from, divisor, out);
     case ElementType::kF32:
-      return convert<float>(from, count, divisor, out);
+      return convert<float>(from, divisor, out);
     case ElementType::kF64:
-      return convert<double>(from, count, divisor, out);
+      return convert<double>(from, divisor, out);
   }
 }
 
@@ -371,30 +436,36 @@ void Shards::load() {
   for (ArrayFile& file : files_) file.load();
 }
 
-void Shards::read(std::int64_t row, float divisor, float* out) const {
+template <class Number>
+void Shards::read(std::int64_t row, std::int64_t first, std::span<Number> out) const {
   const auto after = std::upper_bound(first_rows_.begin(), first_rows_.end(), row);
   const auto shard = static_cast<std::size_t>(after - first_rows_.begin()) - 1;
   const ArrayFile& file = files_[shard];
   const std::int64_t width = bytes_of(file.type());
-  const std::int64_t first = (row - first_rows_[shard]) * cols();
+  const std::int64_t row_in_file = row - first_rows_[shard];
+  const std::int64_t begin = row_in_file * cols() + first;
   if (file.is_loaded()) {
-    return convert(file.type(), file.elements().data() + first * width, cols(), divisor, out);
+    return convert(file.type(), file.elements().data() + begin * width, divisor_, out);
   }
   std::array<std::byte, kChunkBytes> chunk;
-  for (std::int64_t done = 0; done < cols();) {
-    const std::int64_t count = std::min(cols() - done, kChunkBytes / width);
-    file.read(first + done, std::span(chunk).first(static_cast<std::size_t>(count * width)));
-    convert(file.type(), chunk.data(), count, divisor, out + done);
+  for (std::int64_t done = 0; done < std::ssize(out);) {
+    const std::int64_t count = std::min(std::ssize(out) - done, kChunkBytes / width);
+    file.read(begin + done, std::span(chunk).first(static_cast<std::size_t>(count * width)));
+    convert(file.type(), chunk.data(), divisor_,
+            out.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count)));
     done += count;
   }
-  if (!is_float(file.type())) return;
-  const float* const wrong =
-      std::find_if(out, out + cols(), [](float x) { return !std::isfinite(x); });
-  if (wrong == out + cols()) return;
+  if (is_always_finite(*this)) return;
+  const auto wrong = std::find_if(out.begin(), out.end(),
+                                  [](Number x) { return !std::isfinite(static_cast<float>(x)); });
+  if (wrong == out.end()) return;
   refuse(file.path(),
-         fmt::format("row {}, column {} is not a finite 32-bit number", row - first_rows_[shard],
-                     wrong - out),
+         fmt::format("row {}, column {} is not a finite 32-bit number", row_in_file,
+                     first + (wrong - out.begin())),
          "remove or replace such samples");
 }
+
+template void Shards::read(std::int64_t row, std::int64_t first, std::span<float> out) const;
+template void Shards::read(std::int64_t row, std::int64_t first, std::span<double> out) const;
 
 }  // namespace barestep

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/config.h"
@@ -27,19 +28,26 @@ class Shards {
   /// Loads all of them into memory.
   void load();
 
-  /// Converts a row to cols() floats, each divided by `divisor`, from memory or from the file.
-  /// Throws Error: kInputOutput, and kBadData naming the first number of a row from a file that is
-  /// not finite as a float. Allocates nothing; several threads may read at once.
-  void read(std::int64_t row, float divisor, float* out) const;
+  /// Makes read() divide each number.
+  void divide_by(double divisor) { divisor_ = divisor; }
+  [[nodiscard]] double divisor() const { return divisor_; }
+
+  /// Fills `out` with a row's numbers from column `first` on, divided and then rounded once to
+  /// Number, float or double, from memory or from the file. Throws Error: kInputOutput, and
+  /// kBadData naming the first number of a row from a file that is not finite as a float. Allocates
+  /// nothing; several threads may read at once.
+  template <class Number>
+  void read(std::int64_t row, std::int64_t first, std::span<Number> out) const;
 
  private:
   std::vector<ArrayFile> files_;
   std::vector<std::int64_t> first_rows_;  // of each file, then the total
+  double divisor_ = 1;
 };
 
 /// The number subtracted from each feature, and the divisor of the difference.
 struct Standard {
-  std::vector<float> mean, deviation;
+  std::vector<double> mean, deviation;
 };
 
 /// N samples as the files store them, e.g. 1 byte per pixel; gather() converts. Row r is sample r
@@ -78,14 +86,18 @@ class Dataset {
   /// Empty before standardize().
   [[nodiscard]] const Standard& standard() const { return standard_; }
 
-  /// Copies `rows` in the given order. `x` receives rows.size() x features() floats: u8 pixels
-  /// divided by 255, other types unchanged; then standardized, if requested. `y` receives
-  /// rows.size() std::int32_t labels, or rows.size() x targets floats, unchanged. Throws what
+  /// What is divided: "features / 255", "features and targets / 255", ... Empty if all numbers are
+  /// as the files have them.
+  [[nodiscard]] std::string division() const;
+
+  /// Copies `rows` in the given order. `x` receives rows.size() x features() floats, divided as
+  /// load_dataset() says, then standardized, if requested; computed in double and rounded last. `y`
+  /// receives rows.size() std::int32_t labels, or rows.size() x targets floats. Throws what
   /// Shards::read() throws. Allocates nothing; several threads may gather at once.
   void gather(std::span<const std::int64_t> rows, float* x, void* y) const;
 
  private:
-  [[nodiscard]] float divisor() const;  // of features
+  void gather_standardized(std::int64_t row, std::span<float> x) const;
 
   Shards features_;
   std::vector<Shards> targets_;  // empty or one element
@@ -97,7 +109,11 @@ class Dataset {
 /// Opens the files of `data`, idx, npy or safetensors, for a model whose layers have `widths`
 /// (inputs first, outputs last). Cross-entropy needs one integer label per sample, in [0, outputs);
 /// binary cross-entropy needs one number, 0 or 1; other losses need `outputs` numbers per sample.
-/// The last floor(N * test_split) samples become the test set. Data of at most `memory_bytes` are
+/// Numbers are taken as they are, except for images: u8 with several numbers per sample. Images in
+/// idx files are divided by 255, features and targets alike. `data.input_scale` is the divisor of
+/// all features instead, and of targets that are images if the files are idx files or the features
+/// are u8 of the same size, as an autoencoder's. The last samples become the test set: as many as
+/// make a share of at most test_split. Data of at most `memory_bytes` are
 /// loaded into memory and checked for NaN and infinities; other data stay in their files, and rows
 /// are checked as they are gathered. Standardizes if `data` says so. Throws what the readers throw,
 /// kNoInput if a pattern matches no file, kConfiguration if a test split leaves no sample for the

@@ -53,6 +53,38 @@ std::string_view name_of(Word word) {
       return "no difference beyond the margin";
     case Word::kUndecided:
       return "indistinguishable";
+    case Word::kTooFewStarts:
+      return "too few starts";
+  }
+  return "";
+}
+
+namespace {
+
+/// Whether so many rounds, if all agree, decide one of so many comparisons.
+bool can_decide(std::size_t rounds, std::size_t comparisons) {
+  const std::vector<double> agreeing(rounds, 1);
+  return sign_test_p(agreeing) * static_cast<double>(comparisons) <= kSignificance;
+}
+
+}  // namespace
+
+std::size_t starts_needed(std::size_t comparisons) {
+  constexpr std::size_t kFewest = 6, kMore = 3;
+  std::size_t starts = kFewest;
+  while (!can_decide(starts, comparisons)) starts += kMore;
+  return starts;
+}
+
+std::string too_few_text(std::size_t comparisons) {
+  return fmt::format("too few starts to say{}; {} are needed",
+                     comparisons == 1 ? "" : fmt::format(" among {} comparisons", comparisons),
+                     starts_needed(comparisons));
+}
+
+std::string too_few_of(std::span<const Comparison> family) {
+  for (const Comparison& each : family) {
+    if (each.word == Word::kTooFewStarts) return too_few_text(each.compared);
   }
   return "";
 }
@@ -96,6 +128,9 @@ void adjust_together(std::span<Comparison> comparisons) {
     each.p_holm = adjusted[i];
     each.compared = comparisons.size();
     each.word = word_of(each.ratio, each.p_holm, each.margin);
+    if (each.word == Word::kUndecided && !can_decide(each.rounds, each.compared)) {
+      each.word = Word::kTooFewStarts;
+    }
   }
 }
 
@@ -117,12 +152,11 @@ std::string sentence_of(const Comparison& comparison, const std::string& b, cons
     case Word::kNoDifference:
       return fmt::format("{} a {} takes as long as {}, within {}: {}.", capitalised(b), noun, a,
                          chosen_percent(comparison.margin - 1), factor_text(ratio));
+    case Word::kTooFewStarts:
+      return fmt::format("{} a {} takes {} as long as {}: {}.", capitalised(b), noun,
+                         factor_text(ratio), a, too_few_text(comparison.compared));
     case Word::kUndecided:
       break;
-  }
-  if (!ratio.has_interval()) {
-    return fmt::format("A {} {} and a {} {} were not compared often enough: in {} of 6 rounds.",
-                       noun, b, noun, a, comparison.rounds);
   }
   if (ratio.high < 1 || ratio.low > 1) return chance_sentence(comparison, b, a, noun);
   return fmt::format(
@@ -174,10 +208,11 @@ std::string largest_text(const LargestPart& largest, const std::string& whole) {
     return fmt::format("the largest parts of {} are {}, which are indistinguishable ({}: {})",
                        whole, list_text(largest.names), largest.names.front(), share);
   }
-  return fmt::format(
-      "{} is {}: {} of {}",
-      largest.is_most() ? "the bottleneck" : "no part is more than half; the largest",
-      largest.names.front(), share, whole);
+  return fmt::format("{} is {}: {} of {}",
+                     largest.is_most()             ? "the bottleneck"
+                     : largest.is_less_than_half() ? "no part is more than half; the largest"
+                                                   : "the largest part, perhaps more than half,",
+                     largest.names.front(), share, whole);
 }
 
 }  // namespace barestep

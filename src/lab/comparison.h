@@ -22,9 +22,10 @@ enum class Word {
   kSlower,
   kNoDifference,  // beyond the margin
   kUndecided,     // indistinguishable
+  kTooFewStarts,  // so few that no rounds could have decided it
 };
 
-/// "faster", "slower", "no difference beyond the margin", "indistinguishable".
+/// "faster", "slower", "no difference beyond the margin", "indistinguishable", "too few starts".
 std::string_view name_of(Word word);
 
 /// The verdict on the ratio of two times, given its sign test's p, adjusted for all comparisons
@@ -53,6 +54,11 @@ Estimate estimate_by_round(std::span<const double> a, std::span<const double> b,
   const Estimate of_b = estimate_of(b.first(rounds.size()));
   return around(op(of_a.median, of_b.median), estimate_of(rounds));
 }
+
+/// How many starts can decide one of so many comparisons: 6, 9, 12, ..., the numbers from which the
+/// interval leaves out one more start at each end, and of which the sign test is significant if all
+/// rounds agree.
+std::size_t starts_needed(std::size_t comparisons);
 
 /// Seconds by round, under the key of a case.
 struct Series {
@@ -89,6 +95,12 @@ Comparison compare(const Series& a, const Series& b, double margin = kDefaultMar
 /// them.
 void adjust_together(std::span<Comparison> comparisons);
 
+/// "too few starts to say among 4 comparisons; 9 are needed".
+std::string too_few_text(std::size_t comparisons);
+
+/// The same if one of a family has too few starts; otherwise empty.
+std::string too_few_of(std::span<const Comparison> family);
+
 /// A sentence. `b` and `a` describe the conditions of a step, or of another `noun`, in lower case:
 /// "with two ranks", "with one rank" give "With two ranks a step is faster than with one rank:
 /// 1.85x (1.80x to 1.91x) as fast."
@@ -122,6 +134,7 @@ struct LargestPart {
 
   [[nodiscard]] bool is_alone() const { return names.size() == 1; }
   [[nodiscard]] bool is_most() const { return side_of(share, 0.5) == Side::kAbove; }
+  [[nodiscard]] bool is_less_than_half() const { return side_of(share, 0.5) == Side::kBelow; }
 };
 
 /// Compares differences within each round, which cancels what all parts share. At least one part.
@@ -129,7 +142,8 @@ LargestPart largest_of(std::span<const PartSeries> parts);
 
 /// "the bottleneck is X: 90.1 % (89.0 % to 91.2 %) of a step", "the largest part of a step is X:
 /// ...", "the largest parts of a step are X (...) and Y, which are indistinguishable"; `whole` is
-/// "a step". A part is called the bottleneck only above half of the whole.
+/// "a step". A part is called the bottleneck only above half of the whole, and "no part is more
+/// than half" needs an interval below half.
 std::string largest_text(const LargestPart& largest, const std::string& whole);
 
 }  // namespace barestep

@@ -219,6 +219,12 @@ std::string verdict_of(const Results& results) {
                      longer);
 }
 
+int starts_of(const Experiment& experiment, const Setting& setting) {
+  const std::size_t cases = experiment.chooses ? experiment.cases(setting).size() : 1;
+  return std::max(setting.starts,
+                  static_cast<int>(starts_needed(std::max<std::size_t>(cases, 2) - 1)));
+}
+
 std::span<const Experiment> experiments() {
   static const std::vector<Experiment> all = {
       batch_sweep_experiment(),     io_delay_experiment(),

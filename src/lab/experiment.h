@@ -63,7 +63,7 @@ struct Setting {
   std::int64_t steps = 30;
   std::int64_t recompute = 1;  // segments
   std::vector<int> ranks{};    // for scaling; empty: 1, 2, 4, ... as in rank_counts()
-  int starts = 9;              // per case; fewer than 6 give no interval
+  int starts = 9;              // per case, at least; fewer than 6 give no interval
   double margin = kDefaultMargin;
 };
 
@@ -107,7 +107,8 @@ struct Results {
 };
 
 /// Empty, or why the times allow no conclusion: "INVALID: ...". The reason is too few rounds, or a
-/// case with trouble (measurement.h).
+/// case with trouble (measurement.h). A case whose own time is uncertain is no reason: answers
+/// about ratios and shares are certain where their intervals are.
 std::string verdict_of(const Results& results);
 
 struct Experiment {
@@ -119,7 +120,12 @@ struct Experiment {
   bool needs_mpi = false;
   bool reads_data = false;
   bool needs_pytorch = false;  // so it runs only if requested
+  bool chooses = true;         // whether an answer compares more than two of its cases with another
 };
+
+/// The starts of each case of an experiment: the setting's, or as many as its answers need to
+/// choose among all of its cases.
+int starts_of(const Experiment& experiment, const Setting& setting);
 
 /// All, in the order of the course that docs/lab.md names.
 std::span<const Experiment> experiments();

@@ -27,6 +27,12 @@ std::string seconds_text(const Estimate& seconds) {
   return interval_text(seconds, [](double each) { return seconds_text(each); });
 }
 
+std::string if_certain(const Estimate& seconds, std::string sentence) {
+  if (is_certain(seconds)) return sentence;
+  return fmt::format("No conclusion: a time of {} is uncertain by more than half of it.",
+                     time_text(seconds));
+}
+
 std::string factor_text(double factor) {
   return fmt::format("{:.2f}x", std::abs(factor) < 0.005 ? 0 : factor);  // not "-0.00x"
 }

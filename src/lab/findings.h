@@ -78,6 +78,9 @@ std::string time_text(const Estimate& seconds);
 /// "0.0123 (0.0121 to 0.0129)": seconds, without a unit.
 std::string seconds_text(const Estimate& seconds);
 
+/// The sentence about this time, or that there is no conclusion from a time so uncertain.
+std::string if_certain(const Estimate& seconds, std::string sentence);
+
 /// "1.85x"; with an interval "1.85x (1.80x to 1.91x)".
 std::string factor_text(double factor);
 std::string factor_text(const Estimate& factor);

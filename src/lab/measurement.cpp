@@ -243,11 +243,11 @@ std::string Measurement::trouble() const {
                        disturbed, counted(static_cast<std::int64_t>(starts_.size()), "start"),
                        what_.key, chosen_percent(kDisturbingShare));
   }
-  const bool is_wide = step_s_.has_interval() && step_s_.high - step_s_.low > 0.5 * step_s_.median;
-  if (is_wide && !what_.beyond_cores) {
-    return fmt::format("the step time of {} is uncertain by more than half of it", what_.key);
-  }
   return "";
+}
+
+bool Measurement::is_uncertain() const {
+  return !what_.beyond_cores && !(is_certain(step_s_) && is_certain(mean_s()));
 }
 
 }  // namespace barestep

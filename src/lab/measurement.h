@@ -99,9 +99,11 @@ class Measurement {
   /// The largest share of time that any start lost to other programs.
   [[nodiscard]] double lost_share() const;
   [[nodiscard]] std::size_t disturbed_starts() const;
-  /// Empty, or why the figures must not be trusted: too many disturbed starts, or an interval wider
-  /// than half the figure. The interval is not checked for ranks beyond the cores.
+  /// Empty, or why no time must be trusted: too many disturbed starts.
   [[nodiscard]] std::string trouble() const;
+  /// Whether its step time itself is uncertain (is_certain()), except for ranks beyond the cores.
+  /// Its ratio to another case in the same rounds may be certain nevertheless.
+  [[nodiscard]] bool is_uncertain() const;
 
  private:
   /// `figure` receives a rank's values of its steady steps, which `take` finds in its steps.

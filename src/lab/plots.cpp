@@ -11,6 +11,7 @@
 #include "core/index.h"
 #include "lab/findings.h"
 #include "lab/workload.h"
+#include "profiler/account.h"
 
 namespace barestep {
 namespace {
@@ -91,7 +92,7 @@ Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::str
             .is_timeline = true,
             .categories = {"computing"}};
   std::map<Phase, PlotSeries> phases;
-  PlotSeries waits{.name = "ready, waits its turn"}, reduces{.name = "reduced"};
+  PlotSeries waits{.name = "ready, waits its turn"}, messages{.name = "communication"};
   std::size_t buckets = 0;
   for (std::size_t i = 0; i < step.spans.size(); ++i) {
     const Node& node = programs.step().nodes()[i];
@@ -107,15 +108,15 @@ Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::str
       const bool is_bucket = tensors.front().bytes() > kScalars;
       plot.categories.push_back(is_bucket ? fmt::format("bucket {}", ++buckets) : "loss");
       waits.spans.push_back({row, 1e3 * ready_s(node, step), 1e3 * span.begin_s});
-      reduces.spans.push_back({row, 1e3 * span.begin_s, 1e3 * span.end_s});
+      messages.spans.push_back({row, 1e3 * span.begin_s, 1e3 * span.end_s});
     }
   }
   for (auto& [phase, series] : phases) {
-    series.name = std::string(name_of(phase));
+    series.name = std::string(traits_of(part_for(phase)).plot_name());
     plot.series.push_back(std::move(series));
   }
   plot.series.push_back(std::move(waits));
-  plot.series.push_back(std::move(reduces));
+  plot.series.push_back(std::move(messages));
   return plot;
 }
 

@@ -105,9 +105,23 @@ void write_text_file(const std::filesystem::path& path, const std::string& text)
 std::vector<const Results*> Report::results() const {
   std::vector<const Results*> all;
   for (const ReportSection& section : sections) {
-    if (section.verdict.empty()) all.push_back(&section.results);
+    const bool is_certain = std::ranges::none_of(section.results.cases, &Measurement::is_uncertain);
+    if (section.verdict.empty() && is_certain) all.push_back(&section.results);
   }
   return all;
+}
+
+ReportSection section_of(const Experiment& experiment, Results results) {
+  Findings findings = experiment.conclude(results);
+  std::string verdict;
+  if (!findings.sentences.empty()) {
+    verdict = verdict_of(results);
+    for (const Measurement& each : results.cases) {
+      std::string bursts = bursts_sentence(each);
+      if (!bursts.empty()) findings.sentences.push_back(std::move(bursts));
+    }
+  }
+  return {&experiment, std::move(results), std::move(findings), std::move(verdict)};
 }
 
 Report report_of(const Study& study, double margin) {
@@ -124,14 +138,7 @@ Report report_of(const Study& study, double margin) {
   for (const Experiment* experiment : study.measured()) {
     Results results = study.results_of(*experiment);
     results.setting.margin = margin;
-    Findings findings = experiment->conclude(results);
-    for (const Measurement& each : results.cases) {
-      std::string bursts = bursts_sentence(each);
-      if (!bursts.empty()) findings.sentences.push_back(std::move(bursts));
-    }
-    std::string verdict = verdict_of(results);
-    report.sections.push_back(
-        {experiment, std::move(results), std::move(findings), std::move(verdict)});
+    report.sections.push_back(section_of(*experiment, std::move(results)));
   }
   if (report.sections.empty()) {
     fail(ExitCode::kNoInput, {.what = "study",
@@ -166,9 +173,11 @@ std::vector<std::string> method_sentences(double margin) {
       "are slower in all starts (with 9 or more starts: in all but one); noise alone makes it "
       "longer in at most 2 % of cases.");
   say(
-      fmt::format("A start that lost more than {} of its time to other programs (threads that "
+      fmt::format("A start that lost more than {} of its wall time to other programs (threads that "
                   "waited for a core, and cores that the host took) is repeated, at most twice; if "
-                  "more than a quarter of a case's starts remain disturbed, nothing is concluded.",
+                  "more than a quarter of a case's starts remain disturbed, nothing is concluded "
+                  "from times. A step time whose interval is wider than half of it is marked; "
+                  "ratios of the same rounds may be certain nevertheless.",
                   chosen_percent(kDisturbingShare)));
   say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval. The "
       "standard deviation of the steps, and in brackets their coefficient of variation, is the "
@@ -227,6 +236,7 @@ FindingTable step_table(const Results& results) {
       name += fmt::format(" ({} disturbed)",
                           counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
     }
+    if (each.is_uncertain()) name += " (uncertain by more than half)";
     table.rows.push_back({name, time_text(each.step_s()), time_text(each.mean_s()),
                           fmt::format("{} ({})", time_text(median(each.deviation_s_by_start())),
                                       percent_text(median(each.variation_by_start()))),

@@ -25,9 +25,14 @@ struct Report {
   double margin = kDefaultMargin;
   std::vector<ReportSection> sections;
 
-  /// Only of valid sections: predictions are not compared with disturbed measurements.
+  /// Only of valid sections in which each step time is certain: predictions are not compared with
+  /// disturbed measurements.
   [[nodiscard]] std::vector<const Results*> results() const;
 };
+
+/// Draws the conclusions of an experiment. If all its answers are facts, they are valid however
+/// busy the machine was.
+ReportSection section_of(const Experiment& experiment, Results results);
 
 /// Draws the conclusions of every experiment that the study has measured. Differences within
 /// `margin`, a ratio above 1, are called small. Throws Error(kNoInput) if there is none.

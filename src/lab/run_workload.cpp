@@ -199,11 +199,18 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
   return command;
 }
 
-/// The trainer's own error: the text after the first "error: ", or the first line.
+/// The text after the last "error: "; a program that crashed wrote none, so its last line, without
+/// mpirun's frames of dashes.
 std::string error_line(const std::string& err) {
-  const std::size_t place = err.find("error: ");
-  if (place == std::string::npos) return err.substr(0, err.find('\n'));
-  return err.substr(place + 7, err.find('\n', place) - place - 7);
+  const std::string_view mark = "error: ";
+  const std::size_t place = err.rfind(mark);
+  if (place != std::string::npos) {
+    return err.substr(place + mark.size(), err.find('\n', place) - place - mark.size());
+  }
+  const std::size_t last = err.find_last_not_of("-\n \t");
+  if (last == std::string::npos) return "it wrote nothing on stderr";
+  const std::size_t line = err.find_last_of('\n', last);
+  return err.substr(line + 1, err.find('\n', last) - line - 1);  // npos + 1 is 0
 }
 
 [[noreturn]] void refuse_run(const Case& what, const ChildResult& child) {

@@ -71,6 +71,12 @@ Estimate estimate_of(std::span<const double> values) {
   return {middle, sorted[rank - 1], sorted[count - rank]};
 }
 
+bool is_certain(const Estimate& estimate) {
+  constexpr double kWide = 0.5;
+  return !estimate.has_interval() ||
+         estimate.high - estimate.low <= kWide * std::abs(estimate.median);
+}
+
 Estimate reciprocal(const Estimate& estimate, double scale) {
   if (!estimate.has_interval()) return {scale / estimate.median, estimate.low, estimate.high};
   return {scale / estimate.median, scale / estimate.high, scale / estimate.low};

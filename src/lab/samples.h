@@ -39,6 +39,9 @@ std::size_t interval_rank(std::size_t count);
 /// one value.
 Estimate estimate_of(std::span<const double> values);
 
+/// Whether the interval is at most half as wide as the figure is large, if there is one.
+bool is_certain(const Estimate& estimate);
+
 /// scale / estimate, for an estimate above 0.
 Estimate reciprocal(const Estimate& estimate, double scale = 1);
 

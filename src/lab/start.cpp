@@ -220,15 +220,16 @@ std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string&
 }
 
 double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores) {
-  double stolen = 0, threads = 0;
+  double waited = 0, stolen = 0, threads = 0;
   for (const LostTime& rank : ranks) {
     threads += rank.busy_threads;
-    if (rank.wall_s > 0)
-      stolen = std::max(stolen, std::max(0.0, rank.stolen_s - kTickS) / rank.wall_s);
+    if (rank.wall_s <= 0) continue;
+    waited = std::max(waited, waited_for_others_s(rank, ranks) / rank.wall_s);
+    stolen = std::max(stolen, std::max(0.0, rank.stolen_s - kTickS) / rank.wall_s);
   }
   // Steal is counted over all cores, busy or idle.
   const double used = std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));
-  return std::min(1.0, (beyond_cores ? 0 : waited_share(ranks)) + stolen / used);
+  return std::min(1.0, (beyond_cores ? 0 : waited) + stolen / used);
 }
 
 std::string library_of_metrics(std::string_view lines, const std::string& name) {

@@ -171,15 +171,19 @@ Setting Study::setting() const {
   Setting setting = new_setting(identity_.quick, identity_.on_gpu,
                                 identity_.on_gpu ? machine.gpus : machine.cores, identity_.options);
   setting.data = folder_ / "data";
-  if (starts_ > 0) setting.starts = starts_;
   return setting;
+}
+
+int Study::starts_of(const Experiment& experiment) const {
+  return starts_ > 0 ? starts_ : barestep::starts_of(experiment, setting());
 }
 
 std::vector<Study::Job> Study::jobs_of(const Experiment& experiment) const {
   const Setting setting = this->setting();
   const std::vector<Case> cases = experiment.cases(setting);
   std::vector<Job> jobs;
-  for (int start = 0; start < setting.starts; ++start) {
+  const int starts = starts_of(experiment);
+  for (int start = 0; start < starts; ++start) {
     for (const std::size_t place : order_of_start(cases.size(), start)) {
       jobs.push_back({&experiment, cases[place], start});
     }
@@ -250,8 +254,9 @@ void Study::run(const std::vector<const Experiment*>& wanted, const Programs& pr
   progress.done = progress.total - static_cast<int>(jobs.size());
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    progress.what = fmt::format("{}: {}, start {} of {}", jobs[i].experiment->name,
-                                jobs[i].what.key, jobs[i].start + 1, setting().starts);
+    progress.what =
+        fmt::format("{}: {}, start {} of {}", jobs[i].experiment->name, jobs[i].what.key,
+                    jobs[i].start + 1, starts_of(*jobs[i].experiment));
     if (i > 0) {
       const double spent_s =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -87,6 +87,7 @@ class Study {
   };
 
   Study() = default;
+  [[nodiscard]] int starts_of(const Experiment& experiment) const;
   [[nodiscard]] std::vector<Job> jobs_of(const Experiment& experiment) const;
   [[nodiscard]] std::filesystem::path file_of(const Job& job) const;
   [[nodiscard]] bool is_done(const Job& job) const;

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "core/units.h"
+#include "profiler/account.h"
 
 namespace barestep {
 namespace {
@@ -23,41 +26,37 @@ struct PlotPart {
   std::size_t colour;
 };
 
-/// Parts that have the same colour in every plot, in the order of legends: phases of a step, parts
-/// of memory, and kinds of lines.
-constexpr std::array<PlotPart, 28> kParts = {{{"waiting for data", 4},
-                                              {"injected delay", 6},
-                                              {"forward", 0},
-                                              {"loss", 5},
-                                              {"recompute", 10},
-                                              {"recomputation", 10},
-                                              {"backward", 2},
-                                              {"ready, waits its turn", 7},
-                                              {"reduced", 1},
-                                              {"exposed communication", 1},
-                                              {"optimizer", 3},
-                                              {"other devices", 8},
-                                              {"host", 9},
-                                              {"idle gaps", 7},
-                                              {"parameters", 0},
-                                              {"gradients", 2},
-                                              {"activations", 5},
-                                              {"data", 4},
-                                              {"communication", 1},
-                                              {"workspace", 7},
-                                              {"measured", 0},
-                                              {"simulated", 1},
-                                              {"runs", 0},
-                                              {"ideal", 7},
-                                              {"equal", 7},
-                                              {"even", 7},
-                                              {"steady state", 7},
-                                              {"roof, measured here", 7}}};
+/// Parts that have the same colour in every plot, in the order of legends: the account's parts, the
+/// parts of memory, and kinds of lines.
+const std::vector<PlotPart>& plot_parts() {
+  static const std::vector<PlotPart> parts = [] {
+    std::vector<PlotPart> all;
+    for (const PartTraits& part : kAccountParts) all.push_back({part.plot_name(), part.color});
+    const std::initializer_list<PlotPart> others = {{"ready, waits its turn", 7},
+                                                    {"communication", 1},
+                                                    {"parameters", 0},
+                                                    {"gradients", 2},
+                                                    {"activations", 5},
+                                                    {"data", 4},
+                                                    {"workspace", 7},
+                                                    {"measured", 0},
+                                                    {"simulated", 1},
+                                                    {"runs", 0},
+                                                    {"ideal", 7},
+                                                    {"equal", 7},
+                                                    {"even", 7},
+                                                    {"steady state", 7},
+                                                    {"roof, measured here", 7}};
+    all.insert(all.end(), others);
+    return all;
+  }();
+  return parts;
+}
 
 /// The index among the parts; their number if the name is not a part.
 std::size_t rank_of_part(std::string_view name) {
-  const auto* const found = std::ranges::find(kParts, name, &PlotPart::name);
-  return static_cast<std::size_t>(found - kParts.begin());
+  const auto found = std::ranges::find(plot_parts(), name, &PlotPart::name);
+  return static_cast<std::size_t>(found - plot_parts().begin());
 }
 
 /// The colour of each series: a part's own, otherwise one that no other series has.
@@ -65,14 +64,14 @@ std::vector<std::size_t> colours_of(const std::vector<PlotSeries>& all) {
   std::set<std::size_t> taken;
   for (const PlotSeries& series : all) {
     const std::size_t rank = rank_of_part(series.name);
-    if (rank < kParts.size()) taken.insert(kParts.at(rank).colour);
+    if (rank < plot_parts().size()) taken.insert(plot_parts().at(rank).colour);
   }
   std::vector<std::size_t> colours;
   for (const PlotSeries& series : all) {
     const std::size_t rank = rank_of_part(series.name);
     std::size_t colour = 0;
-    if (rank < kParts.size()) {
-      colour = kParts.at(rank).colour;
+    if (rank < plot_parts().size()) {
+      colour = plot_parts().at(rank).colour;
     } else {
       while (colour + 1 < kColours.size() && taken.contains(colour)) ++colour;
       taken.insert(colour);

@@ -177,6 +177,11 @@ Table data_options() {
        .help = "read the samples of files in their order in every epoch",
        .value = flag(&DataConfig::shuffle, false),
        .decides_numbers = true},
+      {.name = "input-scale",
+       .help = "divide the features of files by X, and targets that are images",
+       .value = number(&DataConfig::input_scale, limits::kPositive),
+       .unset = "255 for images of bytes in idx files, else 1",
+       .decides_numbers = true},
       {.name = "standardize",
        .help = "scale every feature to mean 0 and standard deviation 1 over the training set; "
                "targets are unchanged",

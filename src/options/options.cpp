@@ -210,6 +210,9 @@ void check_samples(const TrainConfig& config) {
   if (random && !data.shuffle) {
     refuse("--no-shuffle", "--data randn has no order to keep", "use --data with files");
   }
+  if (random && data.input_scale) {
+    refuse("--input-scale", "--data randn reads no numbers from files", "use --data with files");
+  }
   if (random && data.standardize) {
     refuse("--standardize", "--data randn is drawn with mean 0 and standard deviation 1",
            "use --data with files");

@@ -17,25 +17,10 @@ namespace {
 /// The part for work of `phase` on `lane`, as seen from the compute lane of `device`.
 Part part_of(Phase phase, bool is_copy, LaneId lane, int device) {
   if (phase == Phase::kData) return is_copy ? Part::kHostToDevice : Part::kDataWait;
-  if (phase == Phase::kReduce) return Part::kExposedCommunication;
-  if (lane.device != device && lane.lane == Lane::kCompute) return Part::kOtherDevice;
-  switch (phase) {
-    case Phase::kInjected:
-      return Part::kInjected;
-    case Phase::kForward:
-    case Phase::kEvaluate:
-      return Part::kForward;
-    case Phase::kLoss:
-      return Part::kLoss;
-    case Phase::kRecompute:
-      return Part::kRecompute;
-    case Phase::kBackward:
-      return Part::kBackward;
-    case Phase::kOptimizer:
-      return Part::kOptimizer;
-    default:
-      return Part::kIdle;
+  if (phase != Phase::kReduce && lane.device != device && lane.lane == Lane::kCompute) {
+    return Part::kOtherDevice;
   }
+  return part_for(phase);
 }
 
 Part part_of(const NodeRun& run, int device) {
@@ -44,8 +29,7 @@ Part part_of(const NodeRun& run, int device) {
 }
 
 Part part_of(const TimedOp& op) {
-  const auto* const device_op = std::get_if<DeviceOp>(&op.node->op);
-  const bool is_copy = device_op != nullptr && std::holds_alternative<Copy>(*device_op);
+  const bool is_copy = op_if<Copy>(op.node->op) != nullptr;
   return part_of(op.node->phase, is_copy, {op.device, op.node->lane}, 0);
 }
 
@@ -332,10 +316,7 @@ StepAccount MeanAccount::mean() const {
 std::string account_table(const StepAccount& account) {
   std::string text;
   for (const Part part : kValuesOf<Part>) {
-    const bool only_if_any = part == Part::kHostToDevice || part == Part::kInjected ||
-                             part == Part::kRecompute || part == Part::kExposedCommunication ||
-                             part == Part::kOtherDevice;
-    if (!only_if_any || account[part] > 0)
+    if (!traits_of(part).is_rare || account[part] > 0)
       text += row(name_of(part), account[part], account.wall_s);
   }
   text += row("wall time", account.wall_s, account.wall_s);
@@ -372,9 +353,8 @@ struct Interval {
 enum class Kind { kCompute, kCopy, kCommunication };
 
 Kind kind_of(const TimedOp& op) {
-  const auto* device_op = std::get_if<DeviceOp>(&op.node->op);
-  if (device_op == nullptr) return Kind::kCommunication;
-  return std::holds_alternative<Copy>(*device_op) ? Kind::kCopy : Kind::kCompute;
+  if (std::holds_alternative<Collective>(op.node->op)) return Kind::kCommunication;
+  return op_if<Copy>(op.node->op) != nullptr ? Kind::kCopy : Kind::kCompute;
 }
 
 /// Adds an interval that begins no earlier than those before it.

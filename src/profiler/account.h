@@ -7,6 +7,8 @@
 // (idle). So the parts are never negative and add up to the wall time.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -36,10 +38,56 @@ enum class Part {
   kHost,                  // the host has not queued the next work
   kIdle,                  // next work is queued, and nothing known holds the lane
 };
+
+/// What programs, records and reports call a part.
+struct PartTraits {
+  std::string_view name;           // in tables
+  std::string_view key;            // in records, which add up neighbours with the same key
+  std::string_view words;          // in sentences
+  std::size_t color = 0;           // in plots
+  std::optional<Phase> work_of{};  // the phase whose work on the compute lane it is
+  bool computes = false;
+  bool is_rare = false;  // left out of tables of runs that have none
+
+  /// In legends: the words without their article.
+  [[nodiscard]] constexpr std::string_view plot_name() const {
+    constexpr std::string_view kArticle = "the ";
+    return words.starts_with(kArticle) ? words.substr(kArticle.size()) : words;
+  }
+};
+
+/// By Part.
+inline constexpr PartTraits kAccountParts[] = {
+    {"data wait", "data", "waiting for data", 4},
+    {"host to device", "data", "waiting for data", 4, {}, false, true},
+    {"injected", "injected", "the injected delay", 6, Phase::kInjected, false, true},
+    {"forward", "forward", "forward", 0, Phase::kForward, true},
+    {"loss", "loss", "the loss", 5, Phase::kLoss, true},
+    {"recompute", "recompute", "recomputation", 10, Phase::kRecompute, true, true},
+    {"backward", "backward", "backward", 2, Phase::kBackward, true},
+    {"exposed communication", "reduce", "exposed communication", 1, Phase::kReduce, false, true},
+    {"optimizer", "optimizer", "the optimizer", 3, Phase::kOptimizer, true},
+    {"other device", "other_device", "the other devices", 8, {}, false, true},
+    {"host", "host", "the host", 9},
+    {"idle", "idle", "idle gaps", 7}};
+
 template <>
-inline constexpr std::string_view kNamesOf<Part>[] = {
-    "data wait", "host to device",        "injected",  "forward",      "loss", "recompute",
-    "backward",  "exposed communication", "optimizer", "other device", "host", "idle"};
+inline constexpr auto kNamesOf<Part> = [] {
+  std::array<std::string_view, std::size(kAccountParts)> names;
+  std::ranges::transform(kAccountParts, names.begin(), &PartTraits::name);
+  return names;
+}();
+
+constexpr const PartTraits& traits_of(Part part) {
+  return kAccountParts[static_cast<std::size_t>(part)];
+}
+
+/// The part for work of a phase that has one: every phase but that of the input.
+constexpr Part part_for(Phase work) {
+  if (work == Phase::kEvaluate) work = Phase::kForward;
+  return *std::ranges::find(kValuesOf<Part>, work,
+                            [](Part part) { return traits_of(part).work_of; });
+}
 
 /// A run of the step that is `steps_back` steps before the newest.
 struct RunOfStep {

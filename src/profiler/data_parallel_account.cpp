@@ -37,9 +37,8 @@ void add_message(Traffic& traffic, std::int64_t bytes, std::size_t n, Route rout
 
 Exchange exchange_of(const Node& node) {
   BARESTEP_REQUIRE(node.phase == Phase::kReduce, "the node moves nothing between devices");
-  if (const auto* collective = std::get_if<Collective>(&node.op)) {
-    return std::holds_alternative<Broadcast>(*collective) ? Exchange::kBroadcast
-                                                          : Exchange::kReduce;
+  if (std::holds_alternative<Collective>(node.op)) {
+    return op_if<Broadcast>(node.op) != nullptr ? Exchange::kBroadcast : Exchange::kReduce;
   }
   // A copy runs on its destination.
   return node.device == 0 ? Exchange::kGather : Exchange::kScatter;
@@ -53,10 +52,9 @@ Traffic traffic_of(const Program& program, int devices, Route route) {
     if (node.phase != Phase::kReduce) continue;
     const Exchange exchange = exchange_of(node);
     std::int64_t moved = 0;
-    if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
-      const Copy& copy = std::get<Copy>(*op);
-      const int from = program.buffers()[copy.from.buffer].device;
-      moved = copy.to.bytes();
+    if (const auto* const copy = op_if<Copy>(node.op)) {
+      const int from = program.buffers()[copy->from.buffer].device;
+      moved = copy->to.bytes();
       at(traffic.in_bytes, node.device) += moved;
       at(traffic.out_bytes, from) += moved;
     } else {

@@ -28,39 +28,10 @@ std::string device_text(const Device& device) {
   return text;
 }
 
-/// A phase in a record: its key and its parts of the account, in order.
-struct PhaseKey {
-  std::string_view key;
-  std::vector<Part> parts;
-};
-
-const std::vector<PhaseKey>& phase_keys() {
-  static const std::vector<PhaseKey> keys = {
-      {"data", {Part::kDataWait, Part::kHostToDevice}},
-      {"injected", {Part::kInjected}},
-      {"forward", {Part::kForward}},
-      {"loss", {Part::kLoss}},
-      {"recompute", {Part::kRecompute}},
-      {"backward", {Part::kBackward}},
-      {"reduce", {Part::kExposedCommunication}},
-      {"optimizer", {Part::kOptimizer}},
-      {"other_device", {Part::kOtherDevice}},
-      {"host", {Part::kHost}},
-      {"idle", {Part::kIdle}},
-  };
-  return keys;
-}
-
-double seconds_of(const StepAccount& account, const PhaseKey& phase) {
-  double seconds = 0;
-  for (const Part part : phase.parts) seconds += account[part];
-  return seconds;
-}
-
 }  // namespace
 
 std::string run_header(const StepPrograms& programs, const Device& device,
-                       const std::string& more) {
+                       const std::string& division, const std::string& more) {
   const StepSpec& spec = programs.spec();
   const auto& widths = spec.model.layout.widths();
   const bool equal = std::all_of(widths.begin(), widths.end(),
@@ -79,6 +50,7 @@ std::string run_header(const StepPrograms& programs, const Device& device,
     text += fmt::format(", {} training and {} test {}", grouped(spec.train_rows),
                         grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
   }
+  if (!division.empty()) text += ", " + division;
   return text + fmt::format("\n{}, products by {}\n{}\n", device_text(device),
                             device.info().product_library, more);
 }
@@ -138,9 +110,10 @@ std::string metrics_record(const StepFigures& step, int rank) {
   record["between_s"] = step.account.between_s;
   if (step.account.checkpoint_s > 0) record["checkpoint_s"] = step.account.checkpoint_s;
   record["warmup"] = report.warmup;
-  OrderedJson& phases = record["phases_s"];
-  for (const PhaseKey& phase : phase_keys()) {
-    phases[std::string(phase.key)] = seconds_of(step.account, phase);
+  OrderedJson& phases = record["phases_s"] = OrderedJson::object();
+  for (const Part part : kValuesOf<Part>) {
+    const std::string key(traits_of(part).key);
+    phases[key] = phases.value(key, 0.0) + step.account[part];
   }
   return record.dump();
 }

@@ -19,9 +19,9 @@
 namespace barestep {
 
 /// Describes the run about to start: model, data and device, in two lines, followed by `more`
-/// lines, if any.
+/// lines, if any. `division` is the data set's.
 std::string run_header(const StepPrograms& programs, const Device& device,
-                       const std::string& more = "");
+                       const std::string& division = "", const std::string& more = "");
 
 /// `Step 00 | Step time: 0.1234s | Throughput: 518.63 samples/sec | Loss: 1.036895`
 std::string step_line(const StepReport& report);

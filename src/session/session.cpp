@@ -237,9 +237,8 @@ void Session::choose_products() {
     if (job_.is_first()) {
       for (const StepProgram* step : programs_->all()) {
         for (const Node& node : step->program.nodes()) {
-          const auto* const op = std::get_if<DeviceOp>(&node.op);
-          if (op == nullptr || node.device != 0 || !std::holds_alternative<Gemm>(*op)) continue;
-          devices.front()->prepare(*op);
+          const auto* const gemm = op_if<Gemm>(node.op);
+          if (gemm != nullptr && node.device == 0) devices.front()->prepare(*gemm);
         }
       }
       choices = devices.front()->product_choices();
@@ -284,7 +283,8 @@ void Session::set_up() {
   if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
   if (console_ != nullptr) {
     console_->print(place_.text(config_, *programs_) +
-                    run_header(*programs_, *place_.devices()[0], update_line_));
+                    run_header(*programs_, *place_.devices()[0],
+                               data_ == nullptr ? "" : data_->division(), update_line_));
   }
   if (output.monitor) {
     const Monitoring& monitoring = observers_.make<Monitoring>(
@@ -530,9 +530,10 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   const std::int64_t samples = rows.front().total.samples;
   const std::string ranks =
       job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");
-  show(fmt::format("{} of {} {}{}\n{}{}{}", config.output.load.string(), grouped(samples),
-                   noun_for(samples, "sample"), ranks, evaluation_table(rows), int8,
-                   confusion_table(rows[precisions.size() - 1])));
+  const std::string division = data->division();
+  show(fmt::format("{} of {} {}{}{}{}\n{}{}{}", config.output.load.string(), grouped(samples),
+                   noun_for(samples, "sample"), ranks, division.empty() ? "" : ", ", division,
+                   evaluation_table(rows), int8, confusion_table(rows[precisions.size() - 1])));
   if (metrics) metrics->close();
 }
 

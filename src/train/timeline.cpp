@@ -10,11 +10,6 @@
 namespace barestep {
 namespace {
 
-bool is_copy_node(const Node& node) {
-  const auto* const op = std::get_if<DeviceOp>(&node.op);
-  return op != nullptr && std::holds_alternative<Copy>(*op);
-}
-
 /// When the lane finished its last work of the step; without any, the end of all work.
 double end_on_lane(const StepTimeline& step, LaneId lane) {
   const auto runs = step.plan->runs_on(lane);
@@ -51,7 +46,7 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
       const bool continues = detail == RunDetail::kRuns && before != nullptr &&
                              node.waits.empty() && std::holds_alternative<DeviceOp>(node.op) &&
                              !before->is_collective && before->phase == node.phase &&
-                             before->is_copy == is_copy_node(node) &&
+                             before->is_copy == (op_if<Copy>(node.op) != nullptr) &&
                              !awaited.contains(before->last);
       add_part(id, lane, !continues);
     }
@@ -74,7 +69,7 @@ void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
                 .first = id,
                 .phase = node.phase,
                 .is_collective = std::holds_alternative<Collective>(node.op),
-                .is_copy = is_copy_node(node)};
+                .is_copy = op_if<Copy>(node.op) != nullptr};
     if (!on_lane.empty()) {
       const NodeRun& before = runs_[on_lane.back()];
       run.previous = on_lane.back();

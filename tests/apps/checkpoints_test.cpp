@@ -183,6 +183,11 @@ TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
   // The same options, but one byte of the data differs.
   ASSERT_EQ(
       single(kFourEpochs + Arguments{"--checkpoint", "f", "--time-limit", "0.001s"}).exit_code, 75);
+  expect_error(
+      kFourEpochs + Arguments{"--checkpoint", "f", "--resume", "--input-scale", "2"}, 78,
+      "checkpoint 'f/step-000000001.safetensors': is of another run: --input-scale is not "
+      "given in the checkpoint and 2 here; give the options of that run, or start a new one "
+      "from its weights with --load");
   std::string data = bytes("x.idx");
   data.back() = static_cast<char>(data.back() ^ 1);
   write_file(folder() / "x.idx", data);

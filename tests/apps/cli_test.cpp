@@ -146,7 +146,7 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
   const auto result = run_here(
       files + Arguments{"--evaluate-only", "--load", "w", "--batch-size", "1,3", "--metrics", "m"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, StartsWith("w of 4 samples\nBatch size "));
+  EXPECT_THAT(result.out, StartsWith("w of 4 samples, features / 255\nBatch size "));
   EXPECT_THAT(result.out, ::testing::ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
   const std::string records = read_file(folder() / "m");
   EXPECT_EQ(std::ranges::count(records, '\n'), 1 + 4 + 2 + 1) << "lost time is last";
@@ -229,6 +229,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"steps", kOneStep},
       {"epochs", files + std::vector<std::string>{"--epochs", "1"}},
       {"no-shuffle", files + std::vector<std::string>{"--epochs", "1", "--no-shuffle"}},
+      {"input-scale", files + std::vector<std::string>{"--epochs", "1", "--input-scale", "127.5"}},
       {"standardize", files + std::vector<std::string>{"--epochs", "1", "--standardize"}},
       {"early-stop", files + std::vector<std::string>{"--epochs", "3", "--test-split", "0.25",
                                                       "--early-stop", "1"}},

@@ -51,6 +51,7 @@ const std::vector<Factor>& options() {
       {"", "--dropout 0.3"},
       {"", "--test-split 0.25"},
       {"", "--no-shuffle", "--standardize"},
+      {"", "--input-scale 4"},
       {"", "--accumulate 3"},
       {"", "--recompute 2"},
       {"", "--clip-norm 0.05"},
@@ -149,6 +150,8 @@ constexpr Refusal kRefusals[] = {
      "give one of the two"},
     {"--data randn", "--no-shuffle",
      "--no-shuffle: --data randn has no order to keep; use --data with files"},
+    {"--data randn", "--input-scale 4",
+     "--input-scale: --data randn reads no numbers from files; use --data with files"},
     {"--data randn", "--standardize",
      "--standardize: --data randn is drawn with mean 0 and standard deviation 1; use --data with "
      "files"},

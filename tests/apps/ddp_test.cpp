@@ -377,8 +377,9 @@ TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
     const auto result = mpirun(ranks, evaluation + Arguments{"--global-batch-size", "4",
                                                              "--metrics", "m", "--warmup", "50"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out, StartsWith(fmt::format("w of 10 samples on {} rank{}\nBatch size ",
-                                                   ranks, ranks == 1 ? "" : "s")));
+    EXPECT_THAT(result.out,
+                StartsWith(fmt::format("w of 10 samples on {} rank{}, features / 255\nBatch size ",
+                                       ranks, ranks == 1 ? "" : "s")));
     EXPECT_THAT(result.out, HasSubstr("\n" + row));
     std::int64_t samples = 0;
     for (const json& record : records("m")) samples += record.at("samples").get<std::int64_t>();

@@ -1,10 +1,12 @@
 #include "data/dataset.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,14 +73,14 @@ TEST_F(DatasetFiles, HaveMeanZeroAndDeviationOneWhenStandardized) {
     const Dataset data =
         load_dataset(config, std::array<std::int64_t, 2>{2, 1}, LossKind::kMse, memory_bytes);
     EXPECT_EQ(data.is_loaded(), memory_bytes > 0);
-    const float deviation = std::sqrt(14.0F / 3);
+    const double deviation = std::sqrt(14.0 / 3);
     EXPECT_THAT(data.standard().mean, ElementsAre(3, 5));
     EXPECT_THAT(data.standard().deviation, ElementsAre(deviation, 1)) << "the second never changes";
     std::array<float, 8> gathered{};
     std::array<float, 4> targets{};
     data.gather(std::array<std::int64_t, 4>{0, 1, 2, 3}, gathered.data(), targets.data());
-    EXPECT_THAT(gathered, ElementsAre(-2 / deviation, 0, -1 / deviation, 0, 3 / deviation, 0,
-                                      97 / deviation, 2));
+    const auto scaled = [&](double distance) { return static_cast<float>(distance / deviation); };
+    EXPECT_THAT(gathered, ElementsAre(scaled(-2), 0, scaled(-1), 0, scaled(3), 0, scaled(97), 2));
     EXPECT_THAT(targets, ElementsAre(1, 2, 3, 4)) << "as they are";
   }
 }
@@ -97,15 +99,107 @@ TEST_F(DatasetFiles, StandardizePixelsAsFractions) {
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-6) << i;
 }
 
+/// Times since 1970: in float, both samples would be 1,764,547,200.
+TEST_F(DatasetFiles, AreStandardizedFromNumbersThatFloatsDoNotHold) {
+  for (const std::int64_t memory_bytes : {std::int64_t{1} << 20, std::int64_t{0}}) {
+    for (const std::string& x :
+         {npy_bytes<double>("<f8", "2, 1", {1764547260.5, 1764547261.5}),
+          npy_bytes<std::int64_t>("<i8", "2, 1", {1764547260000, 1764547260002})}) {
+      const DataConfig config{.kind = DataKind::kNpy,
+                              .x = file("x.npy", x),
+                              .y = file("y.npy", npy_bytes<float>("<f4", "2,", {1, 2})),
+                              .standardize = true};
+      const Dataset data =
+          load_dataset(config, std::array<std::int64_t, 2>{1, 1}, LossKind::kMse, memory_bytes);
+      std::array<float, 2> x_of{}, y{};
+      data.gather(std::array<std::int64_t, 2>{0, 1}, x_of.data(), y.data());
+      EXPECT_THAT(x_of, ElementsAre(-1, 1));
+    }
+  }
+}
+
+TEST_F(DatasetFiles, HaveATestSetOfTheShareThatWasTyped) {
+  const std::string x = idx_bytes<float>(kF32, {100, 1}, std::vector<float>(100, 1));
+  const std::string ten = idx_bytes<float>(kF32, {10, 1}, std::vector<float>(10, 1));
+  for (int percent = 1; percent < 100; ++percent) {
+    const double share = std::stod(fmt::format("0.{:02}", percent));
+    EXPECT_EQ(load(x, x, {1, 1}, LossKind::kMse, share).test_rows(), percent);
+    if (percent < 10) continue;
+    EXPECT_EQ(load(ten, ten, {1, 1}, LossKind::kMse, share).test_rows(), percent / 10);
+  }
+}
+
 TEST_F(DatasetFiles, GathersOtherTypesAsTheyAre) {
   const Dataset data =
       load(idx_bytes<double>(kF64, {2, 2}, {0.1, -2, 3, 1e-3}),
-           idx_bytes<std::uint8_t>(kU8, {2, 1, 2}, {255, 2, 3, 4}), {2, 2}, LossKind::kMse);
+           idx_bytes<std::int8_t>(kI8, {2, 1, 2}, {127, 2, 3, 4}), {2, 2}, LossKind::kMse);
   EXPECT_FALSE(data.has_labels());
   std::array<float, 4> x{}, y{};
   data.gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
   EXPECT_THAT(x, ElementsAre(0.1F, -2, 3, 1e-3F));
-  EXPECT_THAT(y, ElementsAre(255, 2, 3, 4));
+  EXPECT_THAT(y, ElementsAre(127, 2, 3, 4));
+  EXPECT_EQ(data.division(), "");
+}
+
+/// Features and targets of two samples, and what is divided.
+struct Divided {
+  std::string x, y;
+  std::vector<float> features, targets;
+  std::string division;
+  std::optional<double> input_scale{};
+  DataKind kind = DataKind::kNpy;
+};
+
+TEST_F(DatasetFiles, AreDividedIfTheyAreImagesOrIfAsked) {
+  const std::string pair = npy_bytes<float>("<f4", "2, 1", {1, 2});
+  const std::string bytes = npy_bytes<std::uint8_t>("|u1", "2, 2", {1, 0, 255, 51});
+  const std::string bits = npy_bytes<std::uint8_t>("|b1", "2, 2", {1, 0, 0, 1});
+  const std::string numbers = npy_bytes<float>("<f4", "2, 2", {1, 0, 255, 51});
+  const std::string images = idx_bytes<std::uint8_t>(kU8, {2, 1, 2}, {1, 0, 255, 51});
+  const std::string wide = idx_bytes<std::uint8_t>(kU8, {2, 3}, {0, 255, 0, 51, 0, 0});
+  const std::string column = idx_bytes<std::uint8_t>(kU8, {2, 1}, {7, 200});
+  const std::string scalars = idx_bytes<double>(kF64, {2, 2}, {1, 0, 255, 51});
+  const std::vector<float> whole = {1, 0, 255, 51}, parts = {1.0F / 255, 0, 1, 51.0F / 255};
+  const std::vector<float> halves = {0.5F, 0, 127.5F, 25.5F};
+  const Divided cases[] = {
+      {bits, pair, {1, 0, 0, 1}, {1, 2}, ""},
+      {bytes, bytes, whole, whole, ""},
+      {numbers, bits, whole, {1, 0, 0, 1}, ""},
+      {bytes, bytes, parts, parts, "features and targets / 255", 255},
+      {numbers, numbers, halves, whole, "features / 2", 2},
+      {numbers, bytes, halves, whole, "features / 2", 2},
+      {bytes, npy_bytes<std::uint8_t>("|u1", "2,", {7, 8}), halves, {7, 8}, "features / 2", 2},
+      {numbers, pair, {10, 0, 2550, 510}, {1, 2}, "features / 0.1", 0.1},
+      {images, images, parts, parts, "features and targets / 255", {}, DataKind::kIdx},
+      {images, images, halves, halves, "features and targets / 2", 2, DataKind::kIdx},
+      {images, images, whole, whole, "", 1, DataKind::kIdx},
+      {images, column, parts, {7, 200}, "features / 255", {}, DataKind::kIdx},
+      {scalars, wide, whole, {0, 1, 0, 0.2F, 0, 0}, "targets / 255", {}, DataKind::kIdx},
+      {images,
+       wide,
+       halves,
+       {0, 127.5F, 0, 25.5F, 0, 0},
+       "features and targets / 2",
+       2,
+       DataKind::kIdx},
+  };
+  for (const Divided& one : cases) {
+    for (const std::int64_t memory_bytes : {std::int64_t{1} << 20, std::int64_t{0}}) {
+      SCOPED_TRACE(testing::Message() << &one - cases << ", memory " << memory_bytes);
+      const DataConfig config{.kind = one.kind,
+                              .x = file("x", one.x),
+                              .y = file("y", one.y),
+                              .input_scale = one.input_scale};
+      const auto targets = std::ssize(one.targets) / 2;
+      const Dataset data = load_dataset(config, std::array<std::int64_t, 2>{2, targets},
+                                        LossKind::kMse, memory_bytes);
+      std::vector<float> x(one.features.size()), y(one.targets.size());
+      data.gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
+      EXPECT_EQ(x, one.features);
+      EXPECT_EQ(y, one.targets);
+      EXPECT_EQ(data.division(), one.division);
+    }
+  }
 }
 
 TEST_F(DatasetFiles, StayWhereTheyAreWhenMemoryIsTooSmallForThem) {

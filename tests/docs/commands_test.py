@@ -9,6 +9,8 @@ masked, because they differ between runs. A block may be preceded by
 
 once or several times, to shorten a long run. A fenced block with commands that lack "$ " is an error. The
 working directory is a new folder with links to what the commands name.
+
+A block ```cpp is a quotation: its text must stand in a source of src/.
 """
 
 import os
@@ -134,6 +136,12 @@ def run(steps, replacements, folder, environment):
     return failures + [f"a marker replaces '{old}', which the block has not" for old in sorted(unused)]
 
 
+def false_quotations(page, sources):
+    """The first lines of a page's C++ blocks whose text is in no source."""
+    blocks = re.findall(r"^```cpp\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [block.splitlines()[0] for block in blocks if not any(block in text for text in sources)]
+
+
 def self_check():
     """Checks that the comparison itself can fail."""
     real = ["Step 1 | 0.5 s", "a", "b", "wall time  3.25 ms  100.00 %"]
@@ -150,11 +158,14 @@ def main():
     self_check()
     environment = dict(os.environ, XDG_CACHE_HOME=str(build / "docs_cache"))
     failures, count = [], 0
+    sources = [path.read_text(encoding="utf-8") for path in source.glob("src/**/*.cpp")]
     with tempfile.TemporaryDirectory() as folder:
         for name in ("scripts", "tests", "src", "bench"):
             os.symlink(source / name, pathlib.Path(folder) / name)
         os.symlink(build, pathlib.Path(folder) / "build")
         for page in [source / "README.md", *sorted((source / "docs").glob("*.md"))]:
+            for line in false_quotations(page, sources):
+                failures.append(f"{page.relative_to(source)}: no source in src/ has this text: {line}")
             for line, replacements, steps in examples(page.read_text(encoding="utf-8")):
                 text = "\n".join(command for command, _ in steps)
                 if "mlp_ddp" in text and not (build / "mlp_ddp").exists():

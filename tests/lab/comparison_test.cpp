@@ -6,6 +6,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace barestep {
 namespace {
@@ -91,9 +93,9 @@ TEST(Compare, DoesNotFindACaseFasterThanItself) {
 
 TEST(Compare, SaysNothingOfFewerThanSixRounds) {
   const Comparison five = compare({"a", {2, 2, 2, 2, 2}}, {"b", {1, 1, 1, 1, 1}});
-  EXPECT_EQ(five.word, Word::kUndecided);
+  EXPECT_EQ(five.word, Word::kTooFewStarts);
   EXPECT_EQ(sentence_of(five, "with b", "with a"),
-            "A step with b and a step with a were not compared often enough: in 5 of 6 rounds.");
+            "With b a step takes 0.50x as long as with a: too few starts to say; 6 are needed.");
 }
 
 TEST(Compare, CountsAllComparisonsOfAFamily) {
@@ -103,16 +105,36 @@ TEST(Compare, CountsAllComparisonsOfAFamily) {
   const std::vector<Series> others = {{"b", one}, {"c", one}};
   for (const Comparison& each : compare({"a", two}, others)) {
     EXPECT_EQ(each.p_holm, 0.0625);
-    EXPECT_EQ(each.word, Word::kUndecided);
+    EXPECT_EQ(each.word, Word::kTooFewStarts);
     EXPECT_EQ(sentence_of(each, "with b", "with a"),
-              "With b a step was faster than with a in 6 of 6 rounds, which may be chance among 2 "
-              "comparisons.");
+              "With b a step takes 0.50x (0.50x to 0.50x) as long as with a: too few starts to say "
+              "among 2 comparisons; 9 are needed.");
   }
   std::vector<Comparison> apart = {compare({"a", two}, {"b", one}),
                                    compare({"a", one}, {"b", two})};
   adjust_together(apart);
-  EXPECT_EQ(apart[0].word, Word::kUndecided);
-  EXPECT_EQ(apart[1].word, Word::kUndecided);
+  EXPECT_EQ(apart[0].word, Word::kTooFewStarts);
+  EXPECT_EQ(apart[1].word, Word::kTooFewStarts);
+}
+
+/// The first n of 6, 9, 12, 15 with 2 m / 2^n <= 0.05, by hand.
+TEST(StartsNeeded, AreThoseOfWhichTheSignTestIsSignificantAmongAll) {
+  for (const auto& [comparisons, starts] : std::vector<std::pair<std::size_t, std::size_t>>{
+           {1, 6}, {2, 9}, {4, 9}, {12, 9}, {13, 12}, {102, 12}, {103, 15}}) {
+    EXPECT_EQ(starts_needed(comparisons), starts) << comparisons;
+  }
+}
+
+TEST(Compare, MayBeChanceWhereEnoughStartsDisagree) {
+  std::vector<double> one(9, 1.0);
+  one[0] = 3;
+  const std::vector<double> two(9, 2.0);
+  const std::vector<Series> others = {{"b", one}, {"c", two}};
+  const Comparison each = compare({"a", two}, others)[0];
+  EXPECT_EQ(each.word, Word::kUndecided);
+  EXPECT_EQ(sentence_of(each, "with b", "with a"),
+            "With b a step was faster than with a in 8 of 9 rounds, which may be chance among 2 "
+            "comparisons.");
 }
 
 TEST(Sentence, SaysWhatTheWordSays) {
@@ -166,6 +188,9 @@ TEST(LargestPart, IsABottleneckFromMoreThanHalf) {
   const std::vector<PartSeries> largest = {part("x", steady("", 0.48)), part("y", steady("", 0.1))};
   EXPECT_EQ(largest_text(largest_of(largest), "a step"),
             "no part is more than half; the largest is x: 48.0 % (47.9 % to 48.1 %) of a step");
+  const std::vector<PartSeries> half = {part("x", steady("", 0.5)), part("y", steady("", 0.1))};
+  EXPECT_EQ(largest_text(largest_of(half), "a step"),
+            "the largest part, perhaps more than half, is x: 50.0 % (49.9 % to 50.1 %) of a step");
   const std::vector<PartSeries> tie = {part("x", wild("", 0.3)), part("y", steady("", 0.3))};
   const LargestPart open = largest_of(tie);
   EXPECT_THAT(open.names, SizeIs(2));

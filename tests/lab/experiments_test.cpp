@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "lab/experiments/all.h"
 #include "lab/made_up.h"
 #include "lab/opposites.h"
+#include "lab/report.h"
 
 namespace barestep {
 namespace {
@@ -163,22 +165,27 @@ std::vector<Opposites> opposites_of_data() {
                  parts(0.48, 0.2), "the bottleneck is the injected delay: 480"});
   all.back().other = parts(0.048, 0.02);
   all.back().says_of_other = "no part is more than half; the largest is the injected delay: 48.";
+  all.push_back({"io-delay", parts(0.0505, 0.02, 0.001),
+                 "the bottleneck is the injected delay: 50.", parts(0.05, 0.02),
+                 "the largest part, perhaps more than half, is the injected"});
   const auto loading = [](double per_worker, double pageable, double noise = 0.003) {
     return [=](const Case& what) {
       const double workers = what.workload.config.data.workers == 0 ? 1 : per_worker;
-      const bool pinned = what.key.ends_with("-pinned");
+      const bool pinned = !what.key.ends_with("-pageable");
       return MadeUpStep{.step_s = 0.01 * workers * (pinned ? 1 : pageable), .noise = noise};
     };
   };
-  all.push_back({"data-loading", loading(0.5, 1), "workers-1-pinned is 2.00x", loading(1, 1),
+  all.push_back({"data-loading", loading(0.5, 1), "workers-1 is 2.00x", loading(1, 1),
                  "No number of workers is measurably faster than none", loading(1, 1, 0.1),
                  "No number of workers is measurably faster"});
   all.push_back({"data-loading", loading(1, 1.5),
                  "Pinned memory makes a step faster: workers-0-pinned 1.50x", loading(1, 1),
                  "no difference beyond 5 %", loading(1, 1, 0.1),
                  "Whether pinned memory makes a step faster or slower is unclear"});
+  all.back().on_gpu = true;
   all.push_back({"data-loading", loading(1, 1.5), "makes a step faster", loading(1, 0.5),
                  "makes a step slower: workers-0-pinned 2.00x"});
+  all.back().on_gpu = true;
   const auto ladder = [](double graph, double noise = 0.003) {
     return by_key([=](const std::string& key) {
       const bool has_graph = key == "graph" || key == "update" || key == "bf16";
@@ -306,10 +313,10 @@ std::vector<Opposites> opposites_of_ranks() {
                         .phase_s = {{"reduce", is_best ? 0.01 : 0.03}}};
     };
   };
-  all.push_back({"bucket-size", bucket("4", 2), "Fastest: 4 MiB.", bucket("0.25", 2),
-                 "Fastest: 0.25 MiB.", bucket("4", 1, 0.1), "Fastest: undecided among 0.25 MiB"});
-  all.push_back({"bucket-size", bucket("4", 2),
-                 "With PyTorch's 25 MiB a step is slower than with 4 MiB", bucket("25", 2),
+  all.push_back({"bucket-size", bucket("8", 2), "Fastest: 8 MiB.", bucket("0.25", 2),
+                 "Fastest: 0.25 MiB.", bucket("8", 1, 0.1), "Fastest: undecided among "});
+  all.push_back({"bucket-size", bucket("8", 2),
+                 "With PyTorch's 25 MiB a step is slower than with 8 MiB", bucket("25", 2),
                  "PyTorch's 25 MiB are the fastest here", bucket("25", 1.003),
                  "No other size is measurably faster than PyTorch's 25 MiB"});
   const auto pays = [](double from, double noise = 0.003) {
@@ -428,12 +435,15 @@ class Sentences : public testing::TestWithParam<Opposites> {};
 
 TEST_P(Sentences, TurnRoundWithTheData) {
   const Opposites& expected = GetParam();
-  EXPECT_THAT(sentences_of(concluded(expected.experiment, expected.one)),
+  const auto says = [&](const HowCasesWent& went) {
+    return sentences_of(concluded(expected.experiment, went, expected.on_gpu));
+  };
+  EXPECT_THAT(says(expected.one),
               AllOf(HasSubstr(expected.says_of_one), Not(HasSubstr(expected.says_of_other))));
-  EXPECT_THAT(sentences_of(concluded(expected.experiment, expected.other)),
+  EXPECT_THAT(says(expected.other),
               AllOf(HasSubstr(expected.says_of_other), Not(HasSubstr(expected.says_of_one))));
   if (!expected.tie) return;
-  EXPECT_THAT(sentences_of(concluded(expected.experiment, expected.tie)),
+  EXPECT_THAT(says(expected.tie),
               AllOf(HasSubstr(expected.says_of_tie), Not(HasSubstr(expected.says_of_one))));
 }
 
@@ -688,18 +698,189 @@ TEST(Verdict, IsInvalidWhereMoreThanAQuarterOfTheStartsWereDisturbed) {
             "it again on a quiet machine");
 }
 
-TEST(Verdict, IsInvalidWhereAFigureIsUncertainByMoreThanHalfOfIt) {
+bool is_uncertain(const std::vector<Start>& starts, bool beyond_cores = false) {
+  return Measurement(Case{.key = "a", .beyond_cores = beyond_cores}, starts).is_uncertain();
+}
+
+TEST(Measurement, IsUncertainWhereItsIntervalIsWiderThanHalfOfTheFigure) {
   std::vector<Start> starts(9, made_up_start(0.1));
   starts[0] = starts[1] = made_up_start(0.17);
-  EXPECT_EQ(verdict_on(starts),
-            "INVALID: the step time of a is uncertain by more than half of it; run it again on a "
-            "quiet machine");
-  EXPECT_EQ(verdict_on(starts, false, true),
-            "INVALID: the step time of a is uncertain by more than half of it; run it again on a "
-            "quiet machine, or without --quick");
-  EXPECT_EQ(verdict_on(starts, true), "") << "ranks that share cores go up and down";
+  EXPECT_TRUE(is_uncertain(starts));
+  EXPECT_FALSE(is_uncertain(starts, true)) << "ranks that share cores go up and down";
+  EXPECT_EQ(verdict_on(starts), "") << "ratios of rounds may be certain";
   starts[1] = made_up_start(0.1);
-  EXPECT_EQ(verdict_on(starts), "") << "one bad start of nine moves nothing";
+  EXPECT_FALSE(is_uncertain(starts)) << "one bad start of nine moves nothing";
+}
+
+/// The rounds of a machine that is twice as slow in some of them.
+Results uneven_rounds(const std::string& name, double longer_s) {
+  const Experiment& experiment = experiment_of(name);
+  Results results{.setting = made_up_setting(), .name = name, .cases = {}};
+  for (const Case& what : experiment.cases(results.setting)) {
+    const bool is_first = results.cases.empty();
+    std::vector<Start> starts;
+    for (int round = 0; round < results.setting.starts; ++round) {
+      const double slow = round % 3 == 0 ? 2 : 1;
+      starts.push_back(made_up_start(slow * (is_first ? 0.01 : 0.01 + longer_s)));
+      starts.back().ranks.resize(2, starts.back().ranks.front());
+    }
+    results.cases.emplace_back(what, std::move(starts));
+  }
+  return results;
+}
+
+TEST(Section, AnswersWithARatioOfRoundsThatIsCertainThoughTheTimesAreNot) {
+  const ReportSection slower =
+      section_of(experiment_of("imbalance"), uneven_rounds("imbalance", 0.02));
+  EXPECT_EQ(slower.verdict, "");
+  const std::string says = sentences_of(slower.findings);
+  EXPECT_THAT(says, HasSubstr("With 20 ms on one rank of 2 a step is slower than without: it takes "
+                              "3.00x (3.00x to 3.00x) as long."));
+  EXPECT_THAT(says,
+              HasSubstr("No conclusion: a time of 20.0 ms (20.0 ms to 40.0 ms) is uncertain by "
+                        "more than half of it."));
+  EXPECT_THAT(says, Not(HasSubstr("longer.")));
+  EXPECT_TRUE(slower.results.cases.front().is_uncertain());
+  const ReportSection faster =
+      section_of(experiment_of("imbalance"), uneven_rounds("imbalance", -0.005));
+  EXPECT_THAT(sentences_of(faster.findings), HasSubstr("2.00x (2.00x to 2.00x) as fast."));
+}
+
+/// Four of nine starts are disturbed.
+Results disturbed(const std::string& name) {
+  Results results = uneven_rounds(name, 0);
+  std::vector<Measurement> cases;
+  for (const Measurement& each : results.cases) {
+    std::vector<Start> starts = each.starts();
+    for (std::size_t i = 0; i < 4; ++i) starts[i].lost_share = 0.4;
+    cases.emplace_back(each.what(), std::move(starts));
+  }
+  results.cases = std::move(cases);
+  return results;
+}
+
+TEST(Section, IsNeverInvalidWhereItsAnswersAreFacts) {
+  const ReportSection facts =
+      section_of(experiment_of("reproducibility"), disturbed("reproducibility"));
+  EXPECT_EQ(facts.verdict, "");
+  EXPECT_THAT(answers_of(facts).front(), HasSubstr("The same seed repeats to the bit"));
+  EXPECT_THAT(section_of(experiment_of("imbalance"), disturbed("imbalance")).verdict,
+              HasSubstr("INVALID: 4 of 9 starts of balanced lost more than 25 %"));
+  const ReportSection splits = section_of(experiment_of("splits"), disturbed("splits"));
+  EXPECT_THAT(splits.verdict, HasSubstr("INVALID: "));
+  EXPECT_THAT(answers_of(splits).back(), HasSubstr("Not every number divides the batch"));
+  const ReportSection amdahl = section_of(experiment_of("amdahl"), disturbed("amdahl"));
+  EXPECT_THAT(answers_of(amdahl).back(), HasSubstr("and 3.33x at most (calculated)."));
+}
+
+TEST(LostShare, OfStepsThatSleepIsTheirWallTimeAndNotTheirThreads) {
+  // In 10 s, a thread was ready for 1 s, of which it waited 0.4 s.
+  const std::vector<LostTime> ranks = {
+      {.wall_s = 10, .waited_s = 0.4, .ready_s = 1, .all_ran_s = 9, .busy_threads = 1}};
+  EXPECT_DOUBLE_EQ(lost_share(ranks, 4, false), 0.04);
+  EXPECT_DOUBLE_EQ(waited_share(ranks), 0.4);
+}
+
+/// Cases that differ as much as this, in six rounds.
+Findings of_six(const std::string& name, double faster, bool on_gpu = false) {
+  const Experiment& experiment = experiment_of(name);
+  Setting setting = made_up_setting(on_gpu);
+  setting.starts = 6;
+  bool is_first = true;
+  return experiment.conclude(made_up(experiment, setting, [&](const Case& what) {
+    const bool is_second = name == "batch-scaling" ? what.workload.ranks > 1 : !is_first;
+    is_first = false;
+    MadeUpStep step{.step_s = is_second ? 0.1 / faster : 0.1};
+    if (name == "monitor") {
+      step.watched = {{.source = "host", .energy_j_per_sample = is_second ? 1 / faster : 1}};
+    }
+    return step;
+  }));
+}
+
+TEST(TooFewStarts, AreSaidWhereNoRoundsCouldDecide) {
+  const std::string of_4 = "too few starts to say among 4 comparisons; 9 are needed";
+  for (const double faster : {1.44, 1 / 1.44}) {
+    EXPECT_THAT(sentences_of(of_six("batch-scaling", faster)),
+                AllOf(HasSubstr("From which batch on two ranks pay off: " + of_4 + "."),
+                      Not(HasSubstr("not measurably"))));
+    EXPECT_THAT(sentences_of(of_six("bucket-size", faster)),
+                AllOf(HasSubstr("Fastest: too few starts to say among 3 comparisons; 9"),
+                      HasSubstr("Whether another size is faster than PyTorch's 25 MiB: too few")));
+    EXPECT_THAT(sentences_of(of_six("data-loading", faster, true)),
+                HasSubstr("Whether workers make a step faster: too few starts to say among 3"));
+    EXPECT_THAT(sentences_of(of_six("activations", faster)),
+                HasSubstr("Whether any activation makes a step longer than ReLU does: too few"));
+    EXPECT_THAT(sentences_of(of_six("optimisations", faster)),
+                HasSubstr("Whether one of them alone is faster than the row above: too few"));
+    EXPECT_THAT(sentences_of(of_six("monitor", faster)),
+                HasSubstr("Least energy per sample: too few starts to say among 2"));
+    EXPECT_THAT(sentences_of(of_six("schemes", faster)),
+                HasSubstr(" as long as on one rank: " + of_4));
+  }
+  EXPECT_THAT(sentences_of(of_six("activations", 1)),
+              HasSubstr("No activation makes a step more than 5 % longer than ReLU does."))
+      << "an interval within the margin needs no sign test";
+}
+
+TEST(Quick, MakesAsManyStartsAsTheAnswersOfAnExperimentNeed) {
+  for (const bool on_gpu : {false, true}) {
+    Setting setting = new_setting(true, on_gpu, 4);
+    setting.data = "data";
+    for (const Experiment& experiment : experiments()) {
+      SCOPED_TRACE(experiment.name);
+      setting.starts = 6;
+      setting.starts = starts_of(experiment, setting);
+      EXPECT_THAT(setting.starts, testing::AnyOf(6, 9));
+      std::map<std::string, double> times;
+      const Findings findings =
+          experiment.conclude(made_up(experiment, setting, [&](const Case& what) {
+            const auto place = static_cast<double>(times.size());
+            MadeUpStep step{.step_s = times.try_emplace(what.key, 0.1 * (1 + place)).first->second,
+                            .ops = {{"gemm", "forward", 0, 0.1}}};
+            step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
+                                    MadeUpStep{.step_s = 0.1});
+            return step;
+          }));
+      for (const Comparison& each : findings.comparisons) {
+        EXPECT_NE(each.word, Word::kTooFewStarts) << each.a << ", " << each.b;
+      }
+    }
+    EXPECT_EQ(starts_of(experiment_of("dp-vs-ddp"), new_setting(true, on_gpu, 4)), 6);
+    EXPECT_EQ(starts_of(experiment_of("accumulation"), new_setting(true, on_gpu, 4)), 6);
+  }
+}
+
+TEST(DataLoading, ComparesNoProgramWithItself) {
+  const std::string says = sentences_of(
+      concluded("data-loading", [](const Case&) { return MadeUpStep{.step_s = 0.1}; }));
+  EXPECT_THAT(says, HasSubstr("--no-pin changes nothing and is not measured."));
+  EXPECT_THAT(says, Not(HasSubstr("Pinned memory makes")));
+}
+
+TEST(BucketSize, ComparesNoProgramWithItself) {
+  const Experiment& experiment = experiment_of("bucket-size");
+  const auto keys = [&](const Setting& setting) {
+    std::vector<std::string> all;
+    for (const Case& each : experiment.cases(setting)) all.push_back(each.key);
+    return all;
+  };
+  // Six layers of 4 MiB and a little for the biases. The first bucket is full after one of them,
+  // the others after one (0.25, 1, 4), two (8), four (16) or none (25 and more).
+  EXPECT_THAT(keys(made_up_setting()),
+              testing::ElementsAre("bucket-0.25", "bucket-8", "bucket-16", "bucket-25"));
+  // Layers of 256 KiB: four fill the first bucket; one fills another of 0.25 MiB, two none of 1.
+  EXPECT_THAT(keys(new_setting(true, false, 4, {.dim = 256})),
+              testing::ElementsAre("bucket-0.25", "bucket-25"));
+  EXPECT_THAT(keys(new_setting(false, true, 4)), testing::ElementsAre("bucket-25", "bucket-512"))
+      << "layers of 256 MiB";
+  // All six layers fit in the first bucket.
+  const Setting tiny = new_setting(true, false, 4, {.dim = 64});
+  EXPECT_THAT(keys(tiny), testing::ElementsAre("bucket-25"));
+  EXPECT_EQ(sentences_of(experiment.conclude(
+                made_up(experiment, tiny, [](const Case&) { return MadeUpStep{.step_s = 0.1}; }))),
+            "Of 0.25, 1, 4, 8, 16, 25, 100, 512 MiB, only 25 MiB cut the gradients of this model "
+            "differently; the others would be the same program.\n");
 }
 
 TEST(Verdict, IsInvalidForFewerThanSixRounds) {

@@ -84,7 +84,7 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   EXPECT_THAT(first.out, HasSubstr("The same seed repeats to the bit: 12 runs"));
   EXPECT_THAT(first.out, HasSubstr("Report: lab/report.html\n"));
   EXPECT_EQ(first.err.find("rates of 1 rank") == std::string::npos, kAddressSanitized);
-  EXPECT_THAT(first.err, HasSubstr("[0/36] batch-sweep: batch-32, start 1 of 6\n"));
+  EXPECT_THAT(first.err, HasSubstr("[0/45] batch-sweep: batch-32, start 1 of 9\n"));
   EXPECT_THAT(first.err, HasSubstr(" s left\n"));
   const json schema = json::parse(read_file(BARESTEP_SCHEMA));
   const json results = json::parse(read_file(folder() / "lab/results.json"));

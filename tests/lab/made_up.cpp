@@ -103,9 +103,9 @@ Results made_up(const Experiment& experiment, const Setting& setting, const HowC
   return results;
 }
 
-Findings concluded(const std::string& experiment, const HowCasesWent& how) {
+Findings concluded(const std::string& experiment, const HowCasesWent& how, bool on_gpu) {
   const Experiment& found = experiment_of(experiment);
-  return found.conclude(made_up(found, made_up_setting(), how));
+  return found.conclude(made_up(found, made_up_setting(on_gpu), how));
 }
 
 std::string sentences_of(const Findings& findings) {
@@ -115,8 +115,8 @@ std::string sentences_of(const Findings& findings) {
   return text;
 }
 
-Setting made_up_setting() {
-  Setting setting = new_setting(false, false, 4);
+Setting made_up_setting(bool on_gpu) {
+  Setting setting = new_setting(false, on_gpu, 4);
   setting.data = "data";
   return setting;
 }

@@ -44,12 +44,12 @@ double wobble(double noise, const std::string& name, std::size_t start);
 /// The results of an experiment in which every start of a case went as `how` returns.
 using HowCasesWent = std::function<MadeUpStep(const Case& what)>;
 Results made_up(const Experiment& experiment, const Setting& setting, const HowCasesWent& how);
-Findings concluded(const std::string& experiment, const HowCasesWent& how);
+Findings concluded(const std::string& experiment, const HowCasesWent& how, bool on_gpu = false);
 
 /// All answers, one per line.
 std::string sentences_of(const Findings& findings);
 
-/// A CPU with four cores.
-Setting made_up_setting();
+/// A CPU with four cores, or four GPUs.
+Setting made_up_setting(bool on_gpu = false);
 
 }  // namespace barestep

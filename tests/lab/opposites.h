@@ -18,6 +18,7 @@ struct Opposites {
   std::string says_of_other;
   HowCasesWent tie{};
   std::string says_of_tie{};
+  bool on_gpu = false;
 };
 
 /// The cases of the experiment "monitor".

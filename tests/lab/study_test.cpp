@@ -102,6 +102,29 @@ TEST_F(StudyTest, MakesAllStartsThereAndBack) {
   EXPECT_DOUBLE_EQ(results.at("batch-64").step_s().median, 0.064);
 }
 
+TEST_F(StudyTest, NamesTheLastErrorOfARunThatCrashed) {
+  Study study(output(), identity(), kStarts);
+  const auto expect = [&](const std::string& script, const std::string& why) {
+    trainer(script);
+    expect_error(ExitCode::kTryAgain,
+                 "run 'mlp_single --dim 256 --depth 2 --batch-size 32 --steps 20 --update separate "
+                 "--device cpu': it ended with code 134: " +
+                     why,
+                 [&] { run(study); });
+  };
+  expect(
+      "echo 'mlp_single: note: training on the CPU' >&2\n"
+      "echo \"terminate called after throwing an instance of 'std::bad_alloc'\" >&2\n"
+      "echo '  what():  std::bad_alloc' >&2\nkill -ABRT $$",
+      "  what():  std::bad_alloc");
+  expect(
+      "echo 'mlp_single: error: rank 1: lost' >&2\necho 'mlp_single: error: memory: gone' >&2\n"
+      "echo 'a note' >&2\nkill -ABRT $$",
+      "memory: gone");
+  expect("echo 'the last' >&2\necho '-------' >&2\necho >&2\nkill -ABRT $$", "the last");
+  expect("kill -ABRT $$", "it wrote nothing on stderr");
+}
+
 TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
   trainer(
       "[ $batch = 128 ] && echo 'mlp_single: error: memory: needs 9 GiB, cpu has 1 GiB free; "

@@ -129,6 +129,8 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--epochs: --data randn is not a fixed set of samples; use --data with files"},
       {[](auto& c) { c.data.test_split = 0.1; },
        "--test-split: --data randn is not a fixed set of samples; use --data with files"},
+      {[](auto& c) { c.data.input_scale = 2; },
+       "--input-scale: --data randn reads no numbers from files; use --data with files"},
       {[](auto& c) { c.training.early_stop = 2; },
        "--early-stop: there is no test set to decide when to stop; give --test-split"},
       {[](auto& c) {

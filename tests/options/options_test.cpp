@@ -37,6 +37,7 @@ const std::map<std::string_view, std::string>& samples() {
       {"workers", "0"},
       {"prefetch", "7"},
       {"test-split", "0.2"},
+      {"input-scale", "127.5"},
       {"batch-size", "48"},
       {"global-batch-size", "96"},
       {"steps", "7"},

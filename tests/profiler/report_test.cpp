@@ -254,6 +254,8 @@ TEST(RunHeader, NamesModelDataAndDevice) {
   EXPECT_THAT(run_header(files, *device),
               testing::StartsWith("Linear 784 - 10, 7,850 parameters, batch 64, 8,000 training and "
                                   "2,000 test samples\ncpu: "));
+  EXPECT_THAT(run_header(files, *device, "features / 255"),
+              testing::HasSubstr(" and 2,000 test samples, features / 255\ncpu: "));
   EXPECT_TRUE(run_header(files, *device).ends_with(", 2 threads, products by reference\n\n"));
 }
 

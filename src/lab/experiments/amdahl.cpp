@@ -77,12 +77,13 @@ Findings conclude_amdahl(const Results& results) {
     findings.comparisons = results.compare(keys.front(), std::span(keys).subspan(1));
     const Comparison& last = findings.comparisons.back();
     const int ranks = results.at(last.b).workload().ranks;
-    findings.sentences = {
-        share_sentence(results, serial, last),
-        fmt::format("A step of 30 % serial and 70 % parallel work would reach {} on "
-                    "{} ranks and {} at most (calculated); this one reaches {}.",
-                    factor_text(amdahl_speed_up(kExercise, ranks)), ranks,
-                    factor_text(1 / kExercise), factor_text(last.speed()))};
+    findings.sentences = {share_sentence(results, serial, last),
+                          fmt::format("On {} ranks a step is {} as fast as on one.", ranks,
+                                      factor_text(last.speed()))};
+    findings.facts = {fmt::format(
+        "A step of 30 % serial and 70 % parallel work would reach {} on {} ranks and "
+        "{} at most (calculated).",
+        factor_text(amdahl_speed_up(kExercise, ranks)), ranks, factor_text(1 / kExercise))};
   } else {
     findings.facts = {
         "Fewer than two of these numbers of ranks have enough cores here, so no serial fraction "

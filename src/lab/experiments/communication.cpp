@@ -159,6 +159,9 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
   const std::string first_words = several_words(count, "rank", true);
   std::size_t first = gains.size();
   while (first > 0 && gains[first - 1].is_faster()) --first;
+  if (const std::string too_few = too_few_of(gains); !too_few.empty()) {
+    return fmt::format("From which batch on {} pay off: {}.", words, too_few);
+  }
   if (std::ranges::all_of(gains, [](const auto& each) { return !each.is_faster(); })) {
     const bool slower =
         std::ranges::all_of(gains, [](const auto& each) { return each.is_slower(); });
@@ -273,7 +276,8 @@ Experiment comm_vs_compute_experiment() {
               "A small and a large model on 1, 2, 4 ranks: which is dominated by communication?",
           .cases = comm_vs_compute_cases,
           .conclude = conclude_comm_vs_compute,
-          .needs_mpi = true};
+          .needs_mpi = true,
+          .chooses = false};
 }
 
 Experiment batch_scaling_experiment() {

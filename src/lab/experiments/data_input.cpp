@@ -102,7 +102,8 @@ Findings conclude_io_delay(const Results& results) {
           .plots = {account_plot(results.cases, keys_of(results))}};
 }
 
-std::string pinned_key(int workers, bool pinned) {
+std::string pinned_key(const Setting& setting, int workers, bool pinned) {
+  if (!setting.on_gpu) return workers_key(workers);
   return workers_key(workers) + (pinned ? "-pinned" : "-pageable");
 }
 
@@ -110,9 +111,11 @@ std::vector<Case> data_loading_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int workers : {0, 1, 2, 4}) {
     for (const bool pinned : {true, false}) {
+      // On the CPU, no data are copied to a device, so both would be the same program.
+      if (!pinned && !setting.on_gpu) continue;
       Workload workload = loading_workload(setting, workers);
       workload.config.data.pin = pinned;
-      cases.push_back(new_case(setting, pinned_key(workers, pinned), workload));
+      cases.push_back(new_case(setting, pinned_key(setting, workers, pinned), workload));
     }
   }
   return cases;
@@ -120,7 +123,7 @@ std::vector<Case> data_loading_cases(const Setting& setting) {
 
 /// The fastest number of workers compared with none; `gains` compare each number with none.
 std::string workers_sentence(const Results& results, const std::vector<Comparison>& gains) {
-  const Measurement& none = results.at(pinned_key(0, true));
+  const Measurement& none = results.at(pinned_key(results.setting, 0, true));
   std::vector<std::string> faster;
   for (const Comparison& each : gains) {
     if (!each.is_faster()) continue;
@@ -128,6 +131,9 @@ std::string workers_sentence(const Results& results, const std::vector<Compariso
   }
   const std::string inside = fmt::format("loading inside the step takes {} of {}",
                                          time_text(none.phase_s("data")), time_text(none.mean_s()));
+  if (const std::string too_few = too_few_of(gains); faster.empty() && !too_few.empty()) {
+    return fmt::format("Whether workers make a step faster: {}; {}.", too_few, inside);
+  }
   if (faster.empty()) {
     return fmt::format("No number of workers is measurably faster than none: {}.", inside);
   }
@@ -150,6 +156,9 @@ std::string pinned_sentence(const std::vector<Comparison>& pinned) {
                         list_text(slower));
   }
   if (!text.empty()) return text;
+  if (const std::string too_few = too_few_of(pinned); !too_few.empty()) {
+    return fmt::format("Whether pinned memory makes a step faster or slower: {}.", too_few);
+  }
   const bool same = std::ranges::all_of(
       pinned, [](const Comparison& each) { return each.word == Word::kNoDifference; });
   return same ? fmt::format(
@@ -161,17 +170,28 @@ std::string pinned_sentence(const std::vector<Comparison>& pinned) {
 }
 
 Findings conclude_data_loading(const Results& results) {
+  const auto key = [&](int count, bool pinned) {
+    return pinned_key(results.setting, count, pinned);
+  };
   std::vector<std::string> workers;
   std::vector<Comparison> pinned;
   for (const int count : {0, 1, 2, 4}) {
-    if (count > 0) workers.push_back(pinned_key(count, true));
-    pinned.push_back(results.compare(pinned_key(count, false), pinned_key(count, true)));
+    if (count > 0) workers.push_back(key(count, true));
+    if (results.setting.on_gpu)
+      pinned.push_back(results.compare(key(count, false), key(count, true)));
   }
   adjust_together(pinned);
-  const std::vector<Comparison> gains = results.compare(pinned_key(0, true), workers);
-  Findings findings{.sentences = {workers_sentence(results, gains), pinned_sentence(pinned)},
+  const std::vector<Comparison> gains = results.compare(key(0, true), workers);
+  Findings findings{.sentences = {workers_sentence(results, gains)},
                     .tables = {loading_table(results)},
                     .plots = {account_plot(results.cases, keys_of(results))}};
+  if (pinned.empty()) {
+    findings.facts = {
+        "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin changes "
+        "nothing and is not measured."};
+  } else {
+    findings.sentences.push_back(pinned_sentence(pinned));
+  }
   keep(findings, gains);
   keep(findings, pinned);
   return findings;

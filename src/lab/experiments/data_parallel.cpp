@@ -334,7 +334,8 @@ Experiment gpu0_bottleneck_experiment() {
           .title = "Device 0 in the middle",
           .question = "How long do the other devices of DataParallel wait for device 0?",
           .cases = gpu0_bottleneck_cases,
-          .conclude = conclude_gpu0_bottleneck};
+          .conclude = conclude_gpu0_bottleneck,
+          .chooses = false};
 }
 
 Experiment dp_vs_ddp_experiment() {

@@ -43,6 +43,9 @@ std::string slower_sentence(const std::vector<Comparison>& against_relu) {
   if (!slower.empty()) {
     return fmt::format("Steps that take longer than with ReLU: {}.", list_text(slower));
   }
+  if (const std::string too_few = too_few_of(against_relu); !too_few.empty()) {
+    return fmt::format("Whether any activation makes a step longer than ReLU does: {}.", too_few);
+  }
   for (const Comparison& each : against_relu) {
     if (each.word == Word::kUndecided) {
       return "Whether any activation makes a step longer than ReLU does is unclear.";
@@ -206,7 +209,8 @@ Experiment accumulation_experiment() {
           .title = "Accumulating gradients",
           .question = "What does a step in parts cost in time, and what does it save in memory?",
           .cases = accumulation_cases,
-          .conclude = conclude_accumulation};
+          .conclude = conclude_accumulation,
+          .chooses = false};
 }
 
 }  // namespace barestep

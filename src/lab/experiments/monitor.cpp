@@ -198,6 +198,9 @@ std::string energy_sentence(const Results& results, Findings& findings) {
   if (energy.empty()) return "No power is reported here, so energy is not known.";
   const Fastest least = fastest_of(energy, results.setting.margin);
   keep(findings, least.others);
+  if (const std::string too_few = too_few_of(least.others); !too_few.empty()) {
+    return fmt::format("Least energy per sample: {}.", too_few);
+  }
   std::vector<std::string> ties;
   for (const std::size_t place : least.ties) ties.push_back(names[place]);
   return fmt::format("Least energy per sample: {}{}.", least.is_alone() ? "" : "undecided among ",

@@ -343,7 +343,8 @@ Experiment reproducibility_experiment() {
           .title = "Reproducibility",
           .question = "Does the same seed repeat to the bit, and does another one differ?",
           .cases = reproducibility_cases,
-          .conclude = conclude_reproducibility};
+          .conclude = conclude_reproducibility,
+          .chooses = false};
 }
 
 }  // namespace barestep

@@ -72,6 +72,9 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
   }
   const LargestPart largest = largest_of(parts);
   const std::string share = percent_text(largest.share);
+  if (whole.word == Word::kTooFewStarts) {
+    return fmt::format("Which gains most: {}.", too_few_text(whole.compared));
+  }
   if (!whole.is_faster()) return "Together they are not measurably faster, so none has a share.";
   if (!largest.is_alone()) {
     return fmt::format(
@@ -114,18 +117,20 @@ Findings conclude_optimisations(const Results& results) {
       useful.push_back(fmt::format("{} ({})", rungs[i].words, before));
     }
   }
-  Findings findings{
-      .sentences = {sentence_of(whole, "with all of them", "with none", "sample"),
-                    contribution_sentence(results, rungs, whole),
-                    useful.empty() ? "None of them alone is measurably faster than the row above."
-                                   : fmt::format("Measurably faster than the row above: {}.",
-                                                 list_text(useful))},
-      .comparisons = steps,
-      .tables = {table},
-      .plots = {{.title = "Samples per second, optimisations added one by one",
-                 .y_label = "samples/s",
-                 .categories = labels,
-                 .series = {bars}}}};
+  std::string alone = "None of them alone is measurably faster than the row above.";
+  if (!useful.empty()) {
+    alone = fmt::format("Measurably faster than the row above: {}.", list_text(useful));
+  } else if (const std::string too_few = too_few_of(steps); !too_few.empty()) {
+    alone = fmt::format("Whether one of them alone is faster than the row above: {}.", too_few);
+  }
+  Findings findings{.sentences = {sentence_of(whole, "with all of them", "with none", "sample"),
+                                  contribution_sentence(results, rungs, whole), alone},
+                    .comparisons = steps,
+                    .tables = {table},
+                    .plots = {{.title = "Samples per second, optimisations added one by one",
+                               .y_label = "samples/s",
+                               .categories = labels,
+                               .series = {bars}}}};
   findings.comparisons.push_back(whole);
   return findings;
 }

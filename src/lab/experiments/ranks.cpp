@@ -1,13 +1,17 @@
 // What slows ranks down: a delay on all of them, one slow rank, buckets of the wrong size.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <string_view>
+#include <variant>
 
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
 #include "lab/plots.h"
+#include "lab/workload.h"
 
 namespace barestep {
 namespace {
@@ -160,26 +164,69 @@ Findings conclude_imbalance(const Results& results) {
   }
   const std::vector<double> slow_s = slow.mean_s_by_start(), even_s = balanced.mean_s_by_start();
   const auto longer_s = by_round(slow_s, even_s, std::minus<double>());
+  const Estimate longer = estimate_by_round(slow_s, even_s, std::minus<double>());
   const Comparison cost = results.compare("balanced", "slow-rank-0");
   return {.sentences =
               {waiting_sentence(results, longer_s),
                sentence_of(cost, fmt::format("with {} ms on one rank of {}", kSlowMs, slow.ranks()),
                            "without"),
-               fmt::format("Rank 0's step is {} longer.",
-                           time_text(estimate_by_round(slow_s, even_s, std::minus<double>())))},
+               if_certain(longer, fmt::format("Rank 0's step is {} longer.", time_text(longer)))},
           .comparisons = {cost},
           .tables = {table},
           .plots = {ranks_plot(results.cases, {"balanced", "rank 0 slow"})}};
 }
 
-const std::vector<std::string> kBucketsMib = {"0.25", "1", "4", "25", "100"};
+constexpr std::string_view kBucketKey = "bucket-";
+constexpr std::string_view kPytorchMib = "25";
+constexpr std::array<std::string_view, 8> kBucketsMib = {"0.25", "1",         "4",   "8",
+                                                         "16",   kPytorchMib, "100", "512"};
+
+/// "25", of the case "bucket-25".
+std::string mib_of(const Measurement& each) {
+  return each.what().key.substr(kBucketKey.size());
+}
+
+/// The bytes of each of a step's collectives.
+std::vector<std::int64_t> bucket_bytes(const Workload& workload) {
+  std::vector<std::int64_t> all;
+  const WorkloadPrograms programs(workload);
+  for (const Node& node : programs.step().nodes()) {
+    if (const auto* collective = std::get_if<Collective>(&node.op)) {
+      all.push_back(
+          std::visit([](const auto& op) { return op.tensors.front().bytes(); }, *collective));
+    }
+  }
+  return all;
+}
+
+/// With few layers, every size would cut their gradients alike.
+Workload bucket_workload(const Setting& setting, std::string_view mib) {
+  constexpr std::int64_t kFewestLayers = 6;
+  Workload workload = ddp_workload(setting, compared_with_one(setting));
+  workload.config.model.depth = std::max(setting.depth, kFewestLayers);
+  workload.config.parallel.bucket_mib = std::stod(std::string(mib));
+  return workload;
+}
+
+/// The sizes that cut the gradients differently; of several that do not, PyTorch's or the smallest.
+std::vector<std::string> different_buckets(const Setting& setting) {
+  std::vector<std::string> sizes;
+  std::vector<std::vector<std::int64_t>> seen = {
+      bucket_bytes(bucket_workload(setting, kPytorchMib))};
+  for (const std::string_view mib : kBucketsMib) {
+    const std::vector<std::int64_t> buckets = bucket_bytes(bucket_workload(setting, mib));
+    const bool is_new = std::ranges::find(seen, buckets) == seen.end();
+    if (is_new) seen.push_back(buckets);
+    if (is_new || mib == kPytorchMib) sizes.emplace_back(mib);
+  }
+  return sizes;
+}
 
 std::vector<Case> bucket_size_cases(const Setting& setting) {
   std::vector<Case> cases;
-  for (const std::string& mib : kBucketsMib) {
-    Workload workload = ddp_workload(setting, compared_with_one(setting));
-    workload.config.parallel.bucket_mib = std::stod(mib);
-    cases.push_back(new_case(setting, fmt::format("bucket-{}", mib), workload));
+  for (const std::string& mib : different_buckets(setting)) {
+    cases.push_back(
+        new_case(setting, std::string(kBucketKey) + mib, bucket_workload(setting, mib)));
   }
   return cases;
 }
@@ -188,21 +235,23 @@ std::vector<Case> bucket_size_cases(const Setting& setting) {
 std::vector<Plot> bucket_timelines(const Results& results, const std::string& chosen) {
   std::vector<Plot> plots;
   for (std::size_t i = 0; i < results.predictions.size(); ++i) {
-    if (!results.predictions[i] || (kBucketsMib[i] != "25" && kBucketsMib[i] != chosen)) continue;
     const Measurement& each = results.cases[i];
+    const std::string mib = mib_of(each);
+    if (!results.predictions[i] || (mib != kPytorchMib && mib != chosen)) continue;
     plots.push_back(timeline_plot(
         each.workload(), *results.predictions[i],
-        fmt::format("Simulated: a rank's step with buckets of {} MiB; measured, it takes {}",
-                    kBucketsMib[i], time_text(each.mean_s().median))));
+        fmt::format("Simulated: a rank's step with buckets of {} MiB; measured, it takes {}", mib,
+                    time_text(each.mean_s().median))));
   }
   return plots;
 }
 
 /// PyTorch's size compared with the fastest.
 std::string default_sentence(const Fastest& fastest, const std::vector<std::string>& names) {
-  const std::size_t pytorch =
-      static_cast<std::size_t>(std::ranges::find(kBucketsMib, "25") - kBucketsMib.begin());
-  if (fastest.place == pytorch) {
+  if (const std::string too_few = too_few_of(fastest.others); !too_few.empty()) {
+    return fmt::format("Whether another size is faster than PyTorch's 25 MiB: {}.", too_few);
+  }
+  if (names[fastest.place] == fmt::format("{} MiB", kPytorchMib)) {
     return fastest.is_alone() ? "PyTorch's 25 MiB are the fastest here."
                               : "No other size is measurably faster than PyTorch's 25 MiB.";
   }
@@ -219,28 +268,33 @@ Findings conclude_bucket_size(const Results& results) {
       .title = "Bucket size",
       .columns = {"MiB", "mean step", "exposed communication", "time against 25 MiB"}};
   PlotSeries times{.name = "step"}, exposed{.name = "exposed communication"};
-  for (std::size_t i = 0; i < results.cases.size(); ++i) {
-    const Measurement& each = results.cases[i];
-    table.rows.push_back({kBucketsMib[i], time_text(each.mean_s()),
-                          time_text(each.phase_s("reduce")),
+  for (const Measurement& each : results.cases) {
+    table.rows.push_back({mib_of(each), time_text(each.mean_s()), time_text(each.phase_s("reduce")),
                           factor_text(results.compare("bucket-25", each.what().key).ratio)});
-    const double mib = std::stod(kBucketsMib[i]);
+    const double mib = std::stod(mib_of(each));
     times.points.push_back(plot_point(mib, each.mean_s(), 1e3));
     exposed.points.push_back(plot_point(mib, 1e3 * each.phase_s("reduce")));
     keys.push_back(each.what().key);
-    names.push_back(kBucketsMib[i] + " MiB");
+    names.push_back(mib_of(each) + " MiB");
   }
   const Fastest fastest = fastest_of(steps_of(results, keys), results.setting.margin);
-  std::vector<Plot> plots = bucket_timelines(results, kBucketsMib[fastest.place]);
+  std::vector<Plot> plots = bucket_timelines(results, mib_of(results.cases[fastest.place]));
   plots.insert(plots.begin(), {.title = "Step time against bucket size",
                                .x_label = "bucket size, MiB",
                                .y_label = "ms",
                                .log_x = true,
                                .series = {times, exposed}});
-  return {.sentences = {fastest_sentence(fastest, names), default_sentence(fastest, names)},
-          .comparisons = fastest.others,
-          .tables = {table},
-          .plots = std::move(plots)};
+  Findings findings{.comparisons = fastest.others, .tables = {table}, .plots = std::move(plots)};
+  if (keys.size() > 1) {
+    findings.sentences = {fastest_sentence(fastest, names), default_sentence(fastest, names)};
+  }
+  if (keys.size() < kBucketsMib.size()) {
+    findings.facts = {
+        fmt::format("Of {} MiB, only {} cut the gradients of this model differently; "
+                    "the others would be the same program.",
+                    fmt::join(kBucketsMib, ", "), list_text(names))};
+  }
+  return findings;
 }
 
 }  // namespace

@@ -157,7 +157,8 @@ Experiment recompute_experiment() {
           .title = "Recomputation of activations",
           .question = "What does recomputation cost in time, and what does it save in memory?",
           .cases = recompute_cases,
-          .conclude = conclude_recompute};
+          .conclude = conclude_recompute,
+          .chooses = false};
 }
 
 }  // namespace barestep

@@ -4,9 +4,10 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <map>
 
+#include "core/error.h"
 #include "lab/experiments/all.h"
+#include "profiler/account.h"
 
 namespace barestep {
 
@@ -40,32 +41,37 @@ std::vector<std::string> keys_within_cores(const Results& results) {
   return within;
 }
 
+namespace {
+
+/// The keys of the account's parts that `takes` selects, each once.
+std::vector<std::string_view> keys_of_parts(bool (*takes)(const PartTraits& part)) {
+  std::vector<std::string_view> keys;
+  for (const PartTraits& part : kAccountParts) {
+    if (takes(part) && (keys.empty() || keys.back() != part.key)) keys.push_back(part.key);
+  }
+  return keys;
+}
+
+const PartTraits& part_with_key(std::string_view phase) {
+  const auto* const found = std::ranges::find(kAccountParts, phase, &PartTraits::key);
+  BARESTEP_REQUIRE(found != std::end(kAccountParts), "a part of the account");
+  return *found;
+}
+
+}  // namespace
+
 std::span<const std::string_view> account_phases() {
-  static constexpr std::array<std::string_view, 11> kPhases = {
-      "data",   "injected",  "forward",      "loss", "recompute", "backward",
-      "reduce", "optimizer", "other_device", "host", "idle"};
-  return kPhases;
+  static const auto phases = keys_of_parts([](const PartTraits&) { return true; });
+  return phases;
 }
 
 std::span<const std::string_view> computing_phases() {
-  static constexpr std::array<std::string_view, 5> kPhases = {"forward", "loss", "recompute",
-                                                              "backward", "optimizer"};
-  return kPhases;
+  static const auto phases = keys_of_parts([](const PartTraits& part) { return part.computes; });
+  return phases;
 }
 
 std::string phase_words(std::string_view phase) {
-  static const std::map<std::string_view, std::string> words = {
-      {"data", "waiting for data"},
-      {"injected", "the injected delay"},
-      {"recompute", "recomputation"},
-      {"reduce", "exposed communication"},
-      {"optimizer", "the optimizer"},
-      {"loss", "the loss"},
-      {"idle", "idle gaps"},
-      {"other_device", "the other devices"},
-      {"host", "the host"}};
-  const auto found = words.find(phase);
-  return found == words.end() ? std::string(phase) : found->second;
+  return std::string(part_with_key(phase).words);
 }
 
 namespace {
@@ -81,9 +87,7 @@ Plot bars_plot(const std::vector<AccountBar>& bars) {
   Plot plot{.title = "Where the time of a step goes", .x_label = "", .y_label = "ms a step"};
   for (const AccountBar& bar : bars) plot.categories.push_back(bar.label);
   for (const std::string_view phase : account_phases()) {
-    std::string name = phase_words(phase);
-    if (name.starts_with("the ")) name.erase(0, 4);
-    PlotSeries series{.name = std::move(name)};
+    PlotSeries series{.name = std::string(part_with_key(phase).plot_name())};
     double most = 0;
     for (std::size_t i = 0; i < bars.size(); ++i) {
       const AccountBar& bar = bars[i];
@@ -179,6 +183,9 @@ std::string bursts_sentence(const Measurement& each) {
 
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
                              std::string_view of) {
+  if (const std::string too_few = too_few_of(fastest.others); !too_few.empty()) {
+    return fmt::format("Fastest{}: {}.", of, too_few);
+  }
   std::vector<std::string> ties;
   for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
   return fmt::format("Fastest{}: {}{}.", of, fastest.is_alone() ? "" : "undecided among ",

@@ -85,11 +85,10 @@ Findings conclude_sync(const Results& results) {
   if (cost.is_slower()) {
     const Estimate more =
         estimate_by_round(often.mean_s_by_start(), seldom.mean_s_by_start(), std::minus<double>());
-    findings.sentences.push_back(
-        fmt::format("Reading the loss every step costs {} a step: the "
-                    "host waits for the device before it queues the "
-                    "next step.",
-                    time_text(more)));
+    findings.sentences.push_back(if_certain(
+        more, fmt::format("Reading the loss every step costs {} a step: the host waits for the "
+                          "device before it queues the next step.",
+                          time_text(more))));
   }
   return findings;
 }
