@@ -293,8 +293,8 @@ TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
   EXPECT_EQ(observer.evaluations.size(), 0U);
 }
 
-/// Every step takes the same samples. At first gradients overflow, as the scale is too large by
-/// 2^4: until it is right, nothing happens.
+/// Every step takes the same samples. At first gradients overflow, as the scale is too large; until
+/// it is right, nothing happens.
 TEST_F(TrainerOfFiles, CountsUpdatesForTheLearningRateAndNotSkippedSteps) {
   TrainConfig config = number_run(folder());
   config.data.batch_size = 30;
