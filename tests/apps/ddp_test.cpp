@@ -323,6 +323,16 @@ TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
                     "or directory; only mpirun will report a rank that dies\n$"));
 }
 
+/// It finds out neither which build it is nor how much memory is free.
+TEST_F(MlpDdp, GoesOnWhereOneRankHasNoProc) {
+  const std::string hide = "unshare -m sh -c 'mount -t tmpfs none /proc && exec \"$@\"' sh ";
+  if (shell(hide + "true").exit_code != 0) GTEST_SKIP() << "no mount allowed";
+  const std::string rank = "./mlp_ddp --device cpu --dim 8 --depth 1 --steps 2 --timeout 60";
+  const auto result = shell("exec mpirun -np 1 " + hide + rank + " : -np 1 " + rank);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+}
+
 /// mpirun passes USR1 to all ranks; here TERM and HUP go to only one of them.
 TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
   for (const char* const signal :
