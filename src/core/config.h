@@ -380,7 +380,7 @@ struct CheckpointConfig {
   std::filesystem::path folder{};  // --checkpoint; others are --checkpoint-every etc.
   CheckpointEvery every{};
   std::int64_t keep = 2;  // number of newest ones to keep
-  bool best = false;      // also keeps the one with the smallest test loss
+  bool best = false;      // also keeps the one with the smallest test loss after an epoch
   bool resume = false;    // from the newest in `folder`; a fresh start if there is none
   std::filesystem::path resume_from{};
   std::optional<double> time_limit_s{};

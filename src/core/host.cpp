@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,12 +12,15 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace barestep {
 namespace {
@@ -201,11 +205,19 @@ double CoreWatch::others_share(double own_s) const {
   return std::clamp((end.busy_s - begin_.busy_s - own_s) / all_s, 0.0, 1.0);
 }
 
+namespace {
+
+/// How long other programs ran; see waited_for_others_s().
+double others_ran_s(double all_ran_s, double own_ran_s) {
+  return std::max(0.0, all_ran_s - own_ran_s - 2 * kTickS);
+}
+
+}  // namespace
+
 double waited_for_others_s(const LostTime& process, std::span<const LostTime> job) {
   double job_s = 0;
   for (const LostTime& each : job) job_s += each.own_ran_s;
-  const double others_s = std::max(0.0, process.all_ran_s - job_s - 2 * kTickS);
-  return std::min(process.waited_s, others_s);
+  return std::min(process.waited_s, others_ran_s(process.all_ran_s, job_s));
 }
 
 double waited_share(std::span<const LostTime> job) {
@@ -214,6 +226,25 @@ double waited_share(std::span<const LostTime> job) {
     if (each.ready_s > 0) share = std::max(share, waited_for_others_s(each, job) / each.ready_s);
   }
   return share;
+}
+
+LostTime lost_by(std::span<const ThreadTimes> threads, double others_s) {
+  double most_s = 0;
+  for (const ThreadTimes& thread : threads) most_s = std::max(most_s, thread.ran_s);
+  LostTime lost{};
+  std::pair<double, double> largest{-1, -1};
+  for (const ThreadTimes& thread : threads) {
+    if (thread.ran_s <= 0 || thread.ran_s < most_s / 2) continue;
+    lost.busy_threads += 1;
+    const double ready_s = thread.ran_s + thread.waited_s;
+    const std::pair shares{std::min(thread.waited_s, others_s) / ready_s,
+                           thread.waited_s / ready_s};
+    if (shares <= largest) continue;
+    largest = shares;
+    lost.waited_s = thread.waited_s;
+    lost.ready_s = ready_s;
+  }
+  return lost;
 }
 
 LostTimeWatch::LostTimeWatch()
@@ -225,8 +256,8 @@ LostTimeWatch::LostTimeWatch()
   stolen_s_ = times[7];
 }
 
-std::map<int, LostTimeWatch::RunTimes> LostTimeWatch::times_of_threads() {
-  std::map<int, RunTimes> threads;
+std::map<int, ThreadTimes> LostTimeWatch::times_of_threads() {
+  std::map<int, ThreadTimes> threads;
   std::error_code error;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", error)) {
     std::ifstream file(thread.path() / "schedstat");
@@ -240,45 +271,45 @@ std::map<int, LostTimeWatch::RunTimes> LostTimeWatch::times_of_threads() {
 
 LostTime LostTimeWatch::lost() const {
   const std::array<double, 8> times = core_times();
-  LostTime lost{
-      .wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(),
-      .own_ran_s = process_cpu_s() - own_ran_s_,
-      .all_ran_s = std::max(0.0, cpu_s_of_programs(times) - ran_s_),
-      .stolen_s = std::max(0.0, times[7] - stolen_s_)};
-  std::vector<RunTimes> since;
-  double most_s = 0;
+  const double own_ran_s = process_cpu_s() - own_ran_s_;
+  const double all_ran_s = std::max(0.0, cpu_s_of_programs(times) - ran_s_);
+  std::vector<ThreadTimes> since;
   for (const auto& [id, now] : times_of_threads()) {
     const auto at_begin = threads_.find(id);
-    const RunTimes before = at_begin == threads_.end() ? RunTimes{} : at_begin->second;
+    const ThreadTimes before = at_begin == threads_.end() ? ThreadTimes{} : at_begin->second;
     since.push_back({now.ran_s - before.ran_s, now.waited_s - before.waited_s});
-    most_s = std::max(most_s, since.back().ran_s);
   }
-  for (const RunTimes& thread : since) {
-    if (thread.ran_s <= 0 || thread.ran_s < most_s / 2) continue;
-    lost.busy_threads += 1;
-    const double ready_s = thread.ran_s + thread.waited_s;
-    if (lost.ready_s > 0 && thread.waited_s / ready_s <= lost.waited_s / lost.ready_s) continue;
-    lost.waited_s = thread.waited_s;
-    lost.ready_s = ready_s;
-  }
+  LostTime lost = lost_by(since, others_ran_s(all_ran_s, own_ran_s));
+  lost.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  lost.own_ran_s = own_ran_s;
+  lost.all_ran_s = all_ran_s;
+  lost.stolen_s = std::max(0.0, times[7] - stolen_s_);
   return lost;
 }
 
 namespace {
 
-/// "MemTotal:       24011244 kB" -> bytes.
-std::int64_t meminfo_bytes(const std::string& field) {
-  std::ifstream file("/proc/meminfo");
+/// "MemTotal:       24011244 kB" -> bytes; nothing if there is no such line.
+std::optional<std::int64_t> meminfo_bytes(const std::filesystem::path& root,
+                                          const std::string& field) {
+  std::ifstream file(root / "proc/meminfo");
   for (std::string name; file >> name;) {
     std::int64_t kib = 0;
     if (name == field && file >> kib) return kib * 1024;
     file.ignore(256, '\n');
   }
-  return 0;
+  return std::nullopt;
+}
+
+/// As the kernel says without files.
+std::int64_t bytes_of_machine() {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return std::numeric_limits<std::int64_t>::max();
+  return static_cast<std::int64_t>(info.totalram) * static_cast<std::int64_t>(info.mem_unit);
 }
 
 /// The number in a cgroup file; nothing if the file does not exist or contains "max".
-std::optional<std::int64_t> number_in_file(const char* path) {
+std::optional<std::int64_t> number_in_file(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::int64_t value = 0;
   if (file >> value) return value;
@@ -293,10 +324,12 @@ std::string host_name() {
   return name;
 }
 
-HostMemory host_memory() {
-  HostMemory memory{meminfo_bytes("MemTotal:"), meminfo_bytes("MemAvailable:")};
-  const auto limit = number_in_file("/sys/fs/cgroup/memory.max");
-  const auto used = number_in_file("/sys/fs/cgroup/memory.current");
+HostMemory host_memory(const std::filesystem::path& root) {
+  HostMemory memory;
+  memory.total_bytes = meminfo_bytes(root, "MemTotal:").value_or(bytes_of_machine());
+  memory.free_bytes = meminfo_bytes(root, "MemAvailable:").value_or(memory.total_bytes);
+  const auto limit = number_in_file(root / "sys/fs/cgroup/memory.max");
+  const auto used = number_in_file(root / "sys/fs/cgroup/memory.current");
   if (limit && used) {
     memory.total_bytes = std::min(memory.total_bytes, *limit);
     memory.free_bytes = std::min(memory.free_bytes, std::max<std::int64_t>(0, *limit - *used));

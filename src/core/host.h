@@ -74,7 +74,7 @@ class CoreWatch {
 /// How long the threads of a process waited for cores, and who ran meanwhile.
 struct LostTime {
   double wall_s = 0;
-  double waited_s = 0;      // the busy thread that waited most was ready to run but had no core
+  double waited_s = 0;      // the busy thread that lost most was ready to run but had no core
   double ready_s = 0;       // that thread ran or waited
   double own_ran_s = 0;     // this process ran, summed over its threads
   double all_ran_s = 0;     // all programs ran, summed over all cores
@@ -96,6 +96,17 @@ double waited_for_others_s(const LostTime& process, std::span<const LostTime> jo
 /// processes.
 double waited_share(std::span<const LostTime> job);
 
+/// The time of a thread since a watch began.
+struct ThreadTimes {
+  double ran_s = 0;
+  double waited_s = 0;  // ready to run, but without a core
+};
+
+/// The fields waited_s, ready_s and busy_threads of a process, while other programs ran for
+/// `others_s`: its busy thread that lost the largest share of its time to them. A wait counts only
+/// up to `others_s`; if that makes threads equal, the one that waited most is taken.
+LostTime lost_by(std::span<const ThreadTimes> threads, double others_s);
+
 /// Watches the threads of this process from construction on (/proc/self/task/*/schedstat,
 /// /proc/stat and the process's CPU clock, proc(5)). Threads that ended meanwhile count as having
 /// run, but not as waiting.
@@ -107,16 +118,12 @@ class LostTimeWatch {
   [[nodiscard]] LostTime lost() const;
 
  private:
-  struct RunTimes {
-    double ran_s = 0;
-    double waited_s = 0;
-  };
-  static std::map<int, RunTimes> times_of_threads();
+  static std::map<int, ThreadTimes> times_of_threads();
 
   std::chrono::steady_clock::time_point begin_;
-  std::map<int, RunTimes> threads_;  // by thread id
-  double own_ran_s_ = 0;             // this process, all its threads
-  double ran_s_ = 0;                 // all programs, all cores
+  std::map<int, ThreadTimes> threads_;  // by thread id
+  double own_ran_s_ = 0;                // this process, all its threads
+  double ran_s_ = 0;                    // all programs, all cores
   double stolen_s_ = 0;
 };
 
@@ -128,8 +135,9 @@ struct HostMemory {
 /// As gethostname(2) returns it.
 std::string host_name();
 
-/// The memory this process may still allocate: MemAvailable of /proc/meminfo, or the cgroup's
-/// remainder if that is less. Both fields are 0 if neither can be read.
-HostMemory host_memory();
+/// The memory this process may still allocate: MemAvailable of proc/meminfo under `root`, or the
+/// cgroup's remainder if that is less. What cannot be read does not limit: without meminfo, all of
+/// the machine's memory is taken to be free.
+HostMemory host_memory(const std::filesystem::path& root = "/");
 
 }  // namespace barestep

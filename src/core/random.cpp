@@ -142,7 +142,11 @@ double uniform_double(TorchGenerator& generator) {
 }  // namespace
 
 TorchGenerator::TorchGenerator(std::uint64_t seed)
-    : state_{}, position_(kStateWords), has_cached_normal_(false), cached_normal_(0.0) {
+    : seed_(seed),
+      state_{},
+      position_(kStateWords),
+      has_cached_normal_(false),
+      cached_normal_(0.0) {
   state_[0] = static_cast<std::uint32_t>(seed);
   for (std::uint32_t i = 1; i < kStateWords; ++i) {
     state_[i] = 1812433253U * (state_[i - 1] ^ (state_[i - 1] >> 30U)) + i;
@@ -242,6 +246,7 @@ static_assert(sizeof(TorchState) == kTorchStateBytes);
 
 std::vector<std::byte> TorchGenerator::state() const {
   TorchState state;
+  state.seed = seed_;
   state.next = static_cast<std::uint64_t>(position_);
   state.left = kStateWords + 1 - position_;
   std::ranges::copy(state_, state.words.begin());
@@ -262,6 +267,7 @@ std::optional<TorchGenerator> TorchGenerator::from_state(std::span<const std::by
   const std::int32_t position = state.left == 1 ? kStateWords : kStateWords + 1 - state.left;
   if (state.seeded != 1 || position < 1 || position > kStateWords) return std::nullopt;
   TorchGenerator generator(0);
+  generator.seed_ = state.seed;
   for (std::size_t i = 0; i < state.words.size(); ++i) {
     if (state.words[i] > 0xFFFFFFFFU) return std::nullopt;
     generator.state_[i] = static_cast<std::uint32_t>(state.words[i]);

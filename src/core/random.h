@@ -50,8 +50,7 @@ class TorchGenerator {
   /// torch.randperm(out.size()); allocates nothing.
   void randperm(std::span<std::int64_t> out);
 
-  /// torch.Generator.get_state(): kTorchStateBytes that torch.set_rng_state() accepts. The seed in
-  /// it is 0; it has no effect on later draws.
+  /// torch.Generator.get_state(): kTorchStateBytes that torch.set_rng_state() accepts.
   [[nodiscard]] std::vector<std::byte> state() const;
 
   /// The generator that continues from such a state; nothing if the bytes are not one.
@@ -60,6 +59,7 @@ class TorchGenerator {
  private:
   double next_normal();
 
+  std::uint64_t seed_;  // torch.initial_seed()
   std::array<std::uint32_t, 624> state_;
   std::int32_t position_;
   bool has_cached_normal_;

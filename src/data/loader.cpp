@@ -33,10 +33,19 @@ Loader::Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions
     next += x_bytes + y_bytes;
   }
   const auto threads = std::min<std::int64_t>(options.workers, std::ssize(slots_));
-  for (std::int64_t i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  try {
+    for (std::int64_t i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 Loader::~Loader() {
+  stop();
+}
+
+void Loader::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

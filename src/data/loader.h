@@ -74,6 +74,7 @@ class Loader {
   /// turns.
   bool next_rows(Slot& slot);
   void take_order(std::int64_t epoch);
+  void stop();
   void work();
   void gather(Slot& slot) const;
 

@@ -621,7 +621,7 @@ Table file_options() {
        .value = number(&CheckpointConfig::keep, limits::kCheckpoints),
        .agreement = kNotShared},
       {.name = "checkpoint-best",
-       .help = "also keep the one with the smallest test loss, in DIR/best",
+       .help = "also keep the one with the smallest test loss after an epoch, in DIR/best",
        .value = flag(&CheckpointConfig::best)},
       {.name = "resume",
        .help = "continue from the newest complete checkpoint in the folder; start from the "

@@ -91,6 +91,14 @@ void EventFile::add(std::int64_t step, double unix_s, Scalar scalar) {
               field(5, Wire::kBytes, field(1, Wire::kBytes, value)));
 }
 
+void EventFile::restart(std::int64_t step) {
+  // session_log { status: START }
+  constexpr std::uint64_t kStart = 1;
+  write_event(field(1, Wire::kFixed64, bytes_of_number(unix_now_s())) +
+              field(2, Wire::kVarint, varint(static_cast<std::uint64_t>(step))) +
+              field(7, Wire::kBytes, field(1, Wire::kVarint, varint(kStart))));
+}
+
 void EventFile::write_event(const std::string& event) {
   const std::string length = bytes_of_number(static_cast<std::uint64_t>(event.size()));
   file_.write(length + bytes_of_number(masked(crc32c(length))) + event +

@@ -28,6 +28,9 @@ class EventFile {
   /// Throws Error(kInputOutput).
   void add(std::int64_t step, double unix_s, Scalar scalar);
 
+  /// Readers then drop what earlier files of the folder say about `step` and later ones.
+  void restart(std::int64_t step);
+
   /// Throws Error(kInputOutput) if any byte may be missing.
   void close() { file_.close(); }
 

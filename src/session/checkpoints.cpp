@@ -201,7 +201,7 @@ RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms&
                                   const Device& device, TrainerKind trainer) {
   const DeviceInfo info = device.info();
   const bool has_scheme = trainer == TrainerKind::kDdp;
-  const std::string hash = content_hash("/proc/self/exe");
+  const std::string hash = hash_of_program();
   return {
       {kProgram, std::string(name_of(trainer))},
       {"the number of ranks", std::to_string(programs.spec().ranks)},
@@ -288,9 +288,8 @@ void Checkpoints::on_batch() {
   if (is_written) asks_ = true;
 }
 
-void Checkpoints::on_evaluation(const EvaluationReport& /*report*/) {
-  const bool is_best = trainer_.position().evaluations_since_best == 0;
-  if (is_best && config_.checkpoint.best) save_into(best_folder_);
+void Checkpoints::on_evaluation(const EvaluationReport& report) {
+  if (report.is_best && config_.checkpoint.best) save_into(best_folder_);
 }
 
 void Checkpoints::on_pause() {

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <fstream>
 #include <span>
 #include <string>
@@ -89,6 +90,12 @@ void MetricsLog::write_lost_time() {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     write(lost_time_record(all[rank], static_cast<int>(rank)));
   }
+}
+
+TensorBoardLog::TensorBoardLog(std::string_view program, const std::filesystem::path& folder,
+                               std::optional<std::int64_t> done)
+    : file_(program, folder), last_step_(std::max<std::int64_t>(done.value_or(0) - 1, 0)) {
+  if (done) file_.write([&](EventFile& file) { file.restart(*done); });
 }
 
 void TensorBoardLog::on_step(const StepFigures& step) {

@@ -93,9 +93,11 @@ class MetricsLog final : public Observer {
 /// --tensorboard: loss, step time, throughput and utilisation of every step, as event files.
 class TensorBoardLog final : public Observer {
  public:
-  /// Creates a file in `folder`. `program` must outlive it. Throws Error(kCannotCreate).
-  TensorBoardLog(std::string_view program, const std::filesystem::path& folder)
-      : file_(program, folder) {}
+  /// Creates a file in `folder`. If the run goes on after `done` steps, TensorBoard drops what
+  /// files of earlier starts say about later ones. `program` must outlive it. Throws
+  /// Error(kCannotCreate).
+  TensorBoardLog(std::string_view program, const std::filesystem::path& folder,
+                 std::optional<std::int64_t> done);
 
   void on_step(const StepFigures& step) override;
   void on_evaluation(const EvaluationReport& report) override;

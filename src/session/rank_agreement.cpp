@@ -81,8 +81,16 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mi
   return texts;
 }
 
+std::string hash_of_program() {
+  try {
+    return content_hash("/proc/self/exe");
+  } catch (const Error&) {
+    return std::string(kUnknownSetting);
+  }
+}
+
 RankSettings settings_of_build(const std::string& mpi) {
-  return {{"build", content_hash("/proc/self/exe")}, {"MPI", mpi}};
+  return {{"build", hash_of_program()}, {"MPI", mpi}};
 }
 
 void require_agreement(Communicator& ranks, const RankSettings& settings) {
@@ -111,10 +119,11 @@ void require_agreement(Communicator& ranks, const RankSettings& settings) {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       const auto found = all[rank].find(name);
       const std::string value = found == all[rank].end() ? "not there" : found->second;
+      if (value == kUnknownSetting) continue;
       if (ranks_of[value].empty()) values.push_back(value);
       ranks_of[value].push_back(static_cast<int>(rank));
     }
-    if (values.size() == 1) continue;
+    if (values.size() <= 1) continue;
     std::vector<std::string> parts;
     for (const std::string& value : values) {
       parts.push_back(fmt::format("{} on {}", value, text_of_ranks(ranks_of[value])));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,13 @@ RankSettings settings_of_data(const TrainConfig& config);
 /// The settings that steps depend on: the options that ranks share, as resolved by resolve(), and
 /// the data's size and hash. Reads the data files.
 RankSettings settings_of(const TrainConfig& config);
+
+/// The value of a setting that a rank cannot find out; it differs from none.
+constexpr std::string_view kUnknownSetting = "unknown";
+
+/// The content_hash() of this program's file; kUnknownSetting if it cannot be read, as where there
+/// is no /proc, or where users may only run it.
+std::string hash_of_program();
 
 /// This program, identified by its file's hash, and the MPI that it uses.
 RankSettings settings_of_build(const std::string& mpi);

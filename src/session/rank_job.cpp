@@ -15,14 +15,6 @@
 namespace barestep {
 namespace {
 
-Error unexpected(const std::exception& error) {
-  return {ExitCode::kBug,
-          {.what = "unexpected",
-           .value = "",
-           .why = error.what(),
-           .remedy = "this is a bug, please report it"}};
-}
-
 /// Installed early: mpirun ends the other ranks if one dies at its start.
 std::optional<LaunchedRank> launched_with_signals() {
   auto launched = launched_rank();
@@ -86,7 +78,7 @@ MpiRank RankJob::join() {
     if (launched_) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw SilentExit{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
-    if (board_.claim_report()) throw unexpected(error);
+    if (board_.claim_report()) throw error_of(error);
     throw SilentExit{static_cast<int>(ExitCode::kBug)};
   }
 }
@@ -100,10 +92,8 @@ void RankJob::together(const std::function<void()>& work) {
   std::optional<Error> error;
   try {
     work();
-  } catch (const Error& failed) {
-    error = failed;
   } catch (const std::exception& failed) {
-    error = unexpected(failed);
+    error = error_of(failed);
   }
   Communicator& ranks = *place_.communicator;
   const int code = error ? static_cast<int>(error->code()) : 0;
@@ -130,7 +120,7 @@ void RankJob::end_all_on_error(const std::function<void()>& work) {
     end_all(error);
   } catch (const std::exception& error) {
     if (ranks.size() == 1) throw;
-    end_all(unexpected(error));
+    end_all(error_of(error));
   }
 }
 

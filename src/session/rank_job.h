@@ -38,6 +38,8 @@ class RankJob final : public Job {
   void take_signals() override {}
 
   [[nodiscard]] const MpiRank& place() const { return place_; }
+  /// Whether all ranks are on this host, as the launcher says.
+  [[nodiscard]] bool is_on_one_host() const { return !launched_ || launched_->one_host; }
   [[nodiscard]] FlightRecord& record() { return board_.mine(); }
 
   /// From now on, the watchdog polls `transport` for errors; null stops that.

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/index.h"
 #include "core/output_file.h"
 #include "core/program.h"
@@ -45,7 +47,12 @@ void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
 
 class DeviceOfRank final : public Place {
  public:
-  explicit DeviceOfRank(RankJob& job) : job_(job), ranks_(*job.ranks()), place_(job.place()) {}
+  /// Every rank calls it. Blocks.
+  explicit DeviceOfRank(RankJob& job)
+      : job_(job),
+        ranks_(*job.ranks()),
+        place_(job.place()),
+        hosts_(gather_texts(ranks_, host_name())) {}
   ~DeviceOfRank() override { job_.watch(nullptr); }
   DeviceOfRank(const DeviceOfRank&) = delete;
   DeviceOfRank& operator=(const DeviceOfRank&) = delete;
@@ -99,6 +106,7 @@ class DeviceOfRank final : public Place {
   RankJob& job_;
   Communicator& ranks_;
   const MpiRank& place_;
+  std::vector<std::string> hosts_;  // of all ranks
   DeviceKind kind_ = DeviceKind::kCpu;
   bool takes_any_ = false;
   Transport wanted_ = Transport::kAuto;
@@ -138,7 +146,14 @@ void DeviceOfRank::require_outputs(const TrainConfig& config) const {
     return;  // there is no other output
   }
   std::vector<FileUse> of_others;
-  if (ranks_.size() > 1) of_others.push_back({"--metrics", flight_file(config.output.metrics)});
+  if (const std::string flights = flight_file(config.output.metrics); !flights.empty()) {
+    const std::set<std::string> hosts(hosts_.begin(), hosts_.end());
+    for (const std::string& host : hosts) {
+      const bool is_one = job_.is_on_one_host();
+      of_others.push_back({"--metrics", is_one ? flights : flight_file_of_host(flights, host)});
+      if (is_one) break;
+    }
+  }
   for (std::size_t rank = 1; rank < traces_.size(); ++rank) {
     of_others.push_back({"--trace", traces_[rank]});
   }

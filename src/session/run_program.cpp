@@ -73,35 +73,18 @@ int guarded(std::string_view name, const std::function<void()>& body, int& outpu
   try {
     body();
     return 0;
-  } catch (const Error& error) {
-    return report(name, error);
   } catch (const SilentExit& end) {
     return end.code;
-  } catch (const std::bad_alloc&) {
-    return report(name, Error(ExitCode::kMemory, {.what = "memory",
-                                                  .value = "",
-                                                  .why = "this machine has no more",
-                                                  .remedy = "use a smaller model or batch"}));
   } catch (const std::filesystem::filesystem_error& error) {
-    return report(name, Error(ExitCode::kInputOutput, {.what = "file",
-                                                       .value = error.path1().string(),
-                                                       .why = error.code().message(),
-                                                       .remedy = "check the path"}));
+    return report(name, error_of(error));
   } catch (const std::ios_base::failure& error) {
-    return report(name, Error(ExitCode::kInputOutput, {.what = "file",
-                                                       .value = "",
-                                                       .why = error.code().message(),
-                                                       .remedy = "check the files of this run"}));
+    return report(name, error_of(error));
   } catch (const std::system_error& error) {
     output_failed = error.code().value();
     if (output_error() != 0) return 0;
-    return report(name, Error(ExitCode::kInputOutput,
-                              {.what = "system", .value = "", .why = error.what(), .remedy = ""}));
+    return report(name, error_of(error));
   } catch (const std::exception& error) {
-    return report(name, Error(ExitCode::kBug, {.what = "unexpected",
-                                               .value = "",
-                                               .why = error.what(),
-                                               .remedy = "this is a bug, please report it"}));
+    return report(name, error_of(error));
   } catch (...) {
     return report(name, Error(ExitCode::kBug, {.what = "unexpected",
                                                .value = "",
@@ -111,6 +94,49 @@ int guarded(std::string_view name, const std::function<void()>& body, int& outpu
 }
 
 }  // namespace
+
+Error error_of(const std::exception& error) {
+  if (const auto* const known = dynamic_cast<const Error*>(&error)) return *known;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return {ExitCode::kMemory,
+            {.what = "memory",
+             .value = "",
+             .why = "this machine has no more",
+             .remedy = "use a smaller model or batch"}};
+  }
+  if (const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    return {ExitCode::kInputOutput,
+            {.what = "file",
+             .value = file->path1().string(),
+             .why = file->code().message(),
+             .remedy = "check the path"}};
+  }
+  if (const auto* const stream = dynamic_cast<const std::ios_base::failure*>(&error)) {
+    return {ExitCode::kInputOutput,
+            {.what = "file",
+             .value = "",
+             .why = stream->code().message(),
+             .remedy = "check the files of this run"}};
+  }
+  if (const auto* const system = dynamic_cast<const std::system_error*>(&error)) {
+    // As a thread that cannot start says.
+    if (system->code() == std::errc::resource_unavailable_try_again) {
+      return {ExitCode::kMemory,
+              {.what = "threads",
+               .value = "",
+               .why = "the system allows no more",
+               .remedy = "allow more processes (ulimit -u), or give smaller --threads and "
+                         "--workers"}};
+    }
+    return {ExitCode::kInputOutput,
+            {.what = "system", .value = "", .why = error.what(), .remedy = ""}};
+  }
+  return {ExitCode::kBug,
+          {.what = "unexpected",
+           .value = "",
+           .why = error.what(),
+           .remedy = "this is a bug, please report it"}};
+}
 
 int run_program(std::string_view name, int argc, const char* const* argv,
                 const std::function<void(const std::vector<std::string>& arguments)>& body) {

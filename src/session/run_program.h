@@ -2,6 +2,7 @@
 // cannot be written is reported.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <optional>
 #include <span>
@@ -18,10 +19,14 @@ struct SilentExit {
   int code = 0;
 };
 
+/// The error that an exception of the standard library means to a user: without memory or threads
+/// 71, for files and the system 74, else 70, a bug. An Error is returned as it is.
+Error error_of(const std::exception& error);
+
 /// Runs body(arguments without the program's name) and returns the exit code for main().
 ///
-/// An Error prints `<name>: error: <line>` on stderr and sets the exit code; std::bad_alloc exits
-/// with 71, any other exception with 70. SIGPIPE and SIGXFSZ are ignored. If stdout cannot be
+/// An Error prints `<name>: error: <line>` on stderr and sets the exit code; other exceptions do so
+/// as error_of() says. SIGPIPE and SIGXFSZ are ignored. If stdout cannot be
 /// written, the program exits with 74, or silently with 0 if print_now() finds that the reader is
 /// gone (`| head`). `body` may write to stdout by any means; a write that throws std::system_error
 /// ends it early.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -32,9 +31,7 @@ namespace {
 /// them loads some.
 std::int64_t memory_for_samples(Job& job) {
   // The other half of the memory is for the run itself.
-  const std::int64_t free_bytes = host_memory().free_bytes;
-  const std::int64_t mine = free_bytes > 0 ? free_bytes / 2 / job.processes_of_host()
-                                           : std::numeric_limits<std::int64_t>::max();
+  const std::int64_t mine = host_memory().free_bytes / 2 / job.processes_of_host();
   Communicator* const ranks = job.ranks();
   if (ranks == nullptr) return mine;
   std::vector<std::int64_t> all(static_cast<std::size_t>(ranks->size()));
@@ -323,7 +320,10 @@ void Session::set_up() {
     observers_.make<TimeLimit>(begin_s_ + *config_.checkpoint.time_limit_s, limit_is_reached_);
   }
   if (job_.is_first() && !output.tensorboard.empty()) {
-    observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard);
+    // A run that is killed before its first checkpoint begins anew.
+    const bool goes_on = start_ || config_.checkpoint.resume;
+    observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard,
+                                    goes_on ? std::optional(done) : std::nullopt);
   }
   MetricsLog* metrics = nullptr;
   if (!output.metrics.empty()) {

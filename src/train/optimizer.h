@@ -89,9 +89,9 @@ std::string divergence_remedy(const OptimizerConfig& config);
 /// with --lr-scale linear (Goyal et al. 2017).
 double full_learning_rate(const OptimizerConfig& config, int world);
 
-/// The learning rate of step `t`, counted from 1, of `steps`. During the first --lr-warmup steps it
-/// is t / lr_warmup of the full rate; afterwards it follows --lr-schedule, whose step 0 is the
-/// first step after warm-up, as in torch.optim.lr_scheduler.SequentialLR.
+/// The learning rate of update `t`, counted from 1, in a run of `steps`. During the first
+/// --lr-warmup updates it is t / lr_warmup of the full rate; afterwards it follows --lr-schedule,
+/// whose step 0 is the first update after warm-up, as in torch.optim.lr_scheduler.SequentialLR.
 double learning_rate(const OptimizerConfig& config, std::int64_t t, int world, std::int64_t steps);
 
 }  // namespace barestep

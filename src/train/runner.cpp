@@ -44,14 +44,12 @@ const Addresses& Runner::addresses(std::int64_t step) const {
 }
 
 Stream* Runner::stream_of(const LaneId& lane) {
-  auto& stream = streams_[lane];
-  if (stream == nullptr) {
-    Device& device = *at(devices_, lane.device);
-    stream = device.new_stream(name_of(lane.lane));
-    if (lane.lane == Lane::kCompute) assign_workspace(*stream, lane.device);
-    joins_[lane] = device.new_event(EventUse::kOrder);
-  }
-  return stream.get();
+  if (const auto found = streams_.find(lane); found != streams_.end()) return found->second.get();
+  Device& device = *at(devices_, lane.device);
+  auto stream = device.new_stream(name_of(lane.lane));
+  if (lane.lane == Lane::kCompute) assign_workspace(*stream, lane.device);
+  joins_.emplace(lane, device.new_event(EventUse::kOrder));
+  return streams_.emplace(lane, std::move(stream)).first->second.get();
 }
 
 void Runner::assign_workspace(Stream& stream, int device) {

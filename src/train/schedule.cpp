@@ -69,7 +69,8 @@ std::optional<Batch> Schedule::next_evaluation() {
               .evaluates = true,
               .epoch = (step_ - 1) / batches_of_epoch(),
               .number = evaluated_batches_++,
-              .first = own.first + evaluated_rows_};
+              .first = own.first + evaluated_rows_,
+              .ends_epoch = step_ % batches_of_epoch() == 0};
   evaluated_rows_ += batch.program->rows;
   batch.ends_evaluation = evaluated_rows_ == own.count;
   evaluating_ = !batch.ends_evaluation;

@@ -18,6 +18,7 @@ struct Batch {
   std::int64_t number = 0;  // training steps, from 0; evaluation batches, from 0 in each epoch
   std::int64_t first = 0;   // first row, in the epoch's order or the test set
   bool ends_evaluation = false;
+  bool ends_epoch = false;  // an evaluation after the last step of an epoch
 };
 
 /// Loss scaling between two steps.
@@ -33,8 +34,8 @@ struct ScalingPosition {
 struct Position {
   std::int64_t steps = 0;                    // finished training steps
   bool evaluated = false;                    // any evaluation after the last of them is done too
-  std::optional<double> best_test_loss{};    // of all evaluations so far
-  std::int64_t evaluations_since_best = 0;   // evaluations without improvement
+  std::optional<double> best_test_loss{};    // of all evaluations after an epoch so far
+  std::int64_t evaluations_since_best = 0;   // such evaluations without improvement
   std::optional<ScalingPosition> scaling{};  // for runs with loss scaling
 
   friend bool operator==(const Position&, const Position&) = default;

@@ -78,9 +78,9 @@ class Trainer::Input final : public StepInput {
   /// Sets the batch of the runner's step `step`.
   void announce(std::int64_t step, const Batch& batch) { at(batches_, step % 2) = batch; }
 
-  /// The learning rate of a training step.
-  [[nodiscard]] double rate_of(const Batch& batch) const {
-    return learning_rate(config_.optimizer, batch.number + 1, spec_.ranks, steps_);
+  /// The learning rate of an update, counted from 0.
+  [[nodiscard]] double rate_of(std::int64_t update) const {
+    return learning_rate(config_.optimizer, update + 1, spec_.ranks, steps_);
   }
 
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
@@ -108,7 +108,7 @@ class Trainer::Input final : public StepInput {
         // Without loss scaling, every step is an update.
         const std::int64_t update = (scaling_ ? scaling_->updates : batch.number) + row;
         write_scalars(
-            config_.optimizer, update + 1, rate_of(batch),
+            config_.optimizer, update + 1, rate_of(update),
             {addresses.at(scalars->row_slice(row, 1)), static_cast<std::size_t>(scalars->cols)});
       }
     }
@@ -556,6 +556,7 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
 
 void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
+  const std::int64_t update = position_.scaling ? position_.scaling->updates : batch.number;
   const std::optional<ScalingReport> scaling = follow_scaling(batch, addresses);
   // A step that overflows is skipped; then the scale or the batch changes.
   const bool may_recover = scaling && scaling->skipped && programs_.spec().loss_scale->dynamic;
@@ -591,7 +592,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .flops = batch.program == programs_.last_batch() ? last_batch_flops_ : flops_,
                     .loss = loss,
                     .own_loss = own_loss,
-                    .lr = input_->rate_of(batch),
+                    .lr = input_->rate_of(update),
                     .scaling = scaling,
                     .warmup = batch.number < first_measured_,
                     .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
@@ -677,12 +678,12 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
     refuse_divergence("test loss", report.loss, fmt::format("after epoch {}", batch.epoch + 1),
                       divergence_remedy(config_.optimizer));
   }
-  const std::optional<double>& best = position_.best_test_loss;
-  if (!best || report.loss < *best) {
-    position_.best_test_loss = report.loss;
-    position_.evaluations_since_best = 0;
-  } else {
-    ++position_.evaluations_since_best;
+  // A run that ends within an epoch may go on, and then this was no evaluation of it.
+  if (batch.ends_epoch) {
+    const std::optional<double>& best = position_.best_test_loss;
+    report.is_best = !best || report.loss < *best;
+    if (report.is_best) position_.best_test_loss = report.loss;
+    position_.evaluations_since_best = report.is_best ? 0 : position_.evaluations_since_best + 1;
   }
   observer.on_evaluation(report);
 }

@@ -57,6 +57,7 @@ struct EvaluationReport {
   // all equal counts as 1 if it is exact, else 0. Nothing for a single sample.
   std::optional<double> r2{}, mean_absolute_error{};
   double seconds = 0;
+  bool is_best = false;  // the smallest loss after an epoch so far
 };
 
 /// A rank's results for its part of a test set.

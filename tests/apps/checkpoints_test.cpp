@@ -305,6 +305,64 @@ TEST_F(CheckpointedRuns, KeepTheBestByTestLossToo) {
   EXPECT_EQ(names_in("c/best").size(), 1U);
 }
 
+/// Epochs have four steps. The test loss after the fifth is smaller than that after the fourth, but
+/// it is none of the longer run's.
+TEST_F(CheckpointedRuns, CountNoEvaluationAtTheEndOfAPartOfThem) {
+  const Arguments command = kFiles + Arguments{"--checkpoint-best"};
+  const Arguments falls = {"--lr", "0.01"};
+  const auto best = [&](const std::string& name) { return names_in(name + "/best"); };
+  const auto state = [&](const std::string& name) {
+    return first_match(run({MLP_LAB}, {"checkpoint", name + "/step-000000016.safetensors"}).out,
+                       "best test loss +([0-9.]+)")
+        .at(1);
+  };
+  ASSERT_EQ(single(command + falls + steps(16) + Arguments{"--checkpoint", "whole"}).exit_code, 0);
+  for (const int part : {2, 5, 7, 16}) {
+    const auto cut =
+        single(command + falls + steps(part) + Arguments{"--checkpoint", "parts", "--resume"});
+    ASSERT_EQ(cut.exit_code, 0) << cut.err;
+    EXPECT_THAT(cut.out, HasSubstr("Test loss: ")) << "each part shows where it stands";
+    if (part == 7) {
+      EXPECT_THAT(best("parts"), ElementsAre("step-000000004.safetensors"));
+    }
+  }
+  EXPECT_EQ(best("parts"), best("whole"));
+  EXPECT_EQ(state("parts"), state("whole"));
+  // Here each test loss is larger than the one before it.
+  const Arguments rises = {"--lr", "0.5", "--optimizer", "sgd", "--early-stop", "2"};
+  const auto whole = single(command + rises + steps(40) + Arguments{"--checkpoint", "rising"});
+  for (const int part : {5, 6, 7, 9, 40}) {
+    const auto cut = single(command + rises + steps(part) +
+                            Arguments{"--checkpoint", "rising-parts", "--resume"});
+    ASSERT_EQ(cut.exit_code, 0) << cut.err;
+    if (part < 40) continue;
+    const char* const ended = "\nEnded early after step [0-9]+: [^\n]+\n";
+    EXPECT_EQ(first_match(cut.out, ended).at(0), first_match(whole.out, ended).at(0));
+  }
+}
+
+/// In the events of TensorBoard's files, after their times: step 4 starts, and step 3 has a loss.
+TEST_F(CheckpointedRuns, ContinueTheirEventsWhereTheCheckpointIs) {
+  const Arguments command = kFiles + epochs(2) + Arguments{"--tensorboard"};
+  ASSERT_EQ(single(command + Arguments{"first", "--checkpoint", "c", "--checkpoint-every", "4"})
+                .exit_code,
+            0);
+  const std::string start_of_step_4 = "\x10\x04\x3a\x02\x08\x01";
+  const std::string test_loss_of_step_3 = "\x10\x03\x2a\x12\x0a\x10\x0a\x09test_loss";
+  const std::string first = bytes("first/" + names_in("first").front());
+  EXPECT_THAT(first, AllOf(HasSubstr(test_loss_of_step_3), Not(HasSubstr("\x3a\x02\x08\x01"))));
+  const auto resumed =
+      single(command + Arguments{"rest", "--resume-from", "c/step-000000004.safetensors"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  const std::string rest = bytes("rest/" + names_in("rest").front());
+  EXPECT_THAT(rest, AllOf(HasSubstr(start_of_step_4), HasSubstr(test_loss_of_step_3)));
+  EXPECT_LT(rest.find(start_of_step_4), rest.find("test_loss"));
+  // Without a checkpoint it begins anew.
+  ASSERT_EQ(single(command + Arguments{"anew", "--checkpoint", "d", "--resume"}).exit_code, 0);
+  EXPECT_THAT(bytes("anew/" + names_in("anew").front()),
+              HasSubstr(std::string("\x10\x00\x3a\x02\x08\x01", 6)));
+}
+
 TEST_F(CheckpointedRuns, GiveTheirWeightsToLoad) {
   ASSERT_EQ(single(kFourEpochs + Arguments{"--checkpoint", "c", "--save", "w", "--no-zero-grad"})
                 .exit_code,

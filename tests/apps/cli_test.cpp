@@ -1,8 +1,12 @@
 // The real mlp_single, as a user runs it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -48,6 +52,59 @@ class MlpSingle : public TempDirTest {
 
 TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
   expect_refused(bad_command_lines());
+}
+
+/// For another user, since root may start as many processes as it likes.
+class OtherUser : public MlpSingle {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+    std::filesystem::permissions(folder(), std::filesystem::perms::all);
+  }
+  ProcessResult as_other_user(const std::string& line, const Arguments& arguments) {
+    return run_process(
+        Arguments{"/usr/bin/setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups",
+                  "--inh-caps=-all", "/bin/bash", "-c", line + "; exec \"$@\"", "bash"} +
+            arguments,
+        {.working_directory = folder()});
+  }
+};
+
+TEST_F(OtherUser, MayStartTooFewThreadsWhichIsOneLine) {
+  write_bad_arrays(folder());
+  const Arguments model = {"--dim", "8", "--depth", "1", "--steps", "2", "--threads", "2"};
+  const Arguments files = {"--data",    "safetensors:good.safetensors",
+                           "--layers",  "2,1",
+                           "--steps",   "2",
+                           "--workers", "3",
+                           "--threads", "1"};
+  int refused = 0;
+  for (const Arguments& command :
+       {Arguments{kProgram, "--device", "cpu"} + model,
+        Arguments{kProgram, "--device", "cpu", "--gemm", "reference"} + files,
+        Arguments{MLP_DP, "--devices", "cpu,cpu,cpu"} + model}) {
+    for (int processes = 1; processes <= 14; ++processes) {
+      SCOPED_TRACE(fmt::format("{} of {}", processes, fmt::join(command, " ")));
+      const auto result = as_other_user(fmt::format("ulimit -u {}", processes), command);
+      if (result.exit_code == 0) continue;
+      ++refused;
+      EXPECT_EQ(result.exit_code, 71);
+      EXPECT_THAT(result.err, ::testing::MatchesRegex("mlp_[a-z]+: error: threads[^\n]*\n"));
+    }
+  }
+  EXPECT_GT(refused, 10);
+}
+
+/// A run with checkpoints records which build it is.
+TEST_F(OtherUser, MayRunWhatTheyCannotRead) {
+  const std::filesystem::path program = folder() / "mlp_single";
+  std::filesystem::copy_file(kProgram, program);
+  std::filesystem::permissions(program, std::filesystem::perms::owner_exec |
+                                            std::filesystem::perms::group_exec |
+                                            std::filesystem::perms::others_exec);
+  const auto result = as_other_user(
+      "true", Arguments{program.string(), "--device", "cpu", "--checkpoint", "c"} + kOneStep);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 TEST_F(MlpSingle, RefusesToProfileWhatIsNotThereInOneLine) {

@@ -154,6 +154,19 @@ TEST_F(RanksOutputs, NoneIsOpenedBeforeAllAreChecked) {
   EXPECT_EQ(read_file(folder() / "m"), "the last good ones");
 }
 
+/// mpirun's variable says that one of the two ranks is on this host.
+TEST_F(RanksOutputs, AreNotTheFlightRecordsOfTheirHosts) {
+  const std::string job =
+      "exec mpirun -np 2 env OMPI_COMM_WORLD_LOCAL_SIZE=1 ./mlp_ddp --device "
+      "cpu --dim 8 --depth 1 --steps 2 --metrics m --save m.flight";
+  const auto refused = bash(job + ".$(hostname)");
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.err, ::testing::ContainsRegex(
+                               "mlp_ddp: error: --metrics 'm.flight.[^']+': --save writes to the "
+                               "same file; give two files\n"));
+  EXPECT_EQ(bash(job).exit_code, 0) << "on several hosts no record has this name";
+}
+
 TEST_F(RanksOutputs, TheFirstRankWritesTensorBoardsEvents) {
   const auto result =
       bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun + "--steps 3 --tensorboard runs");

@@ -326,6 +326,16 @@ TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
                     "or directory; only mpirun will report a rank that dies\n$"));
 }
 
+/// It finds out neither which build it is nor how much memory is free.
+TEST_F(MlpDdp, GoesOnWhereOneRankHasNoProc) {
+  const std::string hide = "unshare -m sh -c 'mount -t tmpfs none /proc && exec \"$@\"' sh ";
+  if (shell(hide + "true").exit_code != 0) GTEST_SKIP() << "no mount allowed";
+  const std::string rank = "./mlp_ddp --device cpu --dim 8 --depth 1 --steps 2 --timeout 60";
+  const auto result = shell("exec mpirun -np 1 " + hide + rank + " : -np 1 " + rank);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+}
+
 /// mpirun passes USR1 to all ranks; here TERM and HUP go to only one of them.
 TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
   for (const char* const signal :
@@ -348,6 +358,18 @@ TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
                                                   last[0])));
     EXPECT_EQ(weights("w").size(), 72U);
   }
+}
+
+/// As Slurm's scancel ends a job on several hosts: each process is woken, then asked to end.
+TEST_F(MlpDdp, AskedToEndDuringALongWaitKeepsItsWeightsOnSeveralHosts) {
+  const auto result = shell(
+      "{ mpirun -np 2 env OMPI_COMM_WORLD_LOCAL_SIZE=1 ./mlp_ddp --device cpu --threads 1 --dim 8 "
+      "--depth 1 --steps 100 --slow-rank 1:1500 --save w >out & } && job=$! && until grep -q "
+      "'Step 02' out; do sleep 0.01; done; pkill -CONT -P $job; pkill -TERM -P $job; wait $job");
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: note: asked to stop, all ranks ended after step "
+                                        "[0-9]+ and wrote 'w'\n"));
+  EXPECT_EQ(weights("w").size(), 72U);
 }
 
 TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {

@@ -149,13 +149,29 @@ TEST(HostMemory, IsNoMoreThanTheMachineHas) {
   EXPECT_LE(memory.free_bytes, memory.total_bytes);
 }
 
+class HostMemoryOf : public CpuQuota {};
+
+TEST_F(HostMemoryOf, AMachineIsAllOfItWhereNothingCanBeRead) {
+  const std::int64_t machine =
+      std::int64_t{::sysconf(_SC_PHYS_PAGES)} * std::int64_t{::sysconf(_SC_PAGE_SIZE)};
+  EXPECT_EQ(host_memory(folder()).total_bytes, machine);
+  EXPECT_EQ(host_memory(folder()).free_bytes, machine);
+  add("sys/fs/cgroup/memory.max", "3000\n");
+  add("sys/fs/cgroup/memory.current", "1000\n");
+  EXPECT_EQ(host_memory(folder()).total_bytes, 3000);
+  EXPECT_EQ(host_memory(folder()).free_bytes, 2000);
+  add("proc/meminfo", "MemTotal:  2 kB\nMemFree:  0 kB\nMemAvailable:  1 kB\n");
+  EXPECT_EQ(host_memory(folder()).total_bytes, 2048);
+  EXPECT_EQ(host_memory(folder()).free_bytes, 1024);
+}
+
 double cpu_s(clockid_t clock) {
   timespec time{};
   ::clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// More than twice the tenth of a second that OpenBLAS's threads spin when a program starts.
+// Many ticks of the system's clocks.
 constexpr double kSpun_s = 0.5;
 
 /// Uses the processor for that long, however long it waits for it.
@@ -246,6 +262,18 @@ TEST(LostTimeWatch, CountsThreadsThatStartedOrEndedMeanwhile) {
   thread.join();
   EXPECT_GE(lost.own_ran_s, 1.9 * kSpun_s);
   EXPECT_EQ(lost.busy_threads, 1);
+}
+
+/// The first thread waited most, but mostly for the others of its process.
+TEST(LostTimeWatch, BoundsAWaitBeforeItTakesTheLargest) {
+  const ThreadTimes threads[] = {
+      {.ran_s = 1, .waited_s = 9}, {.ran_s = 1, .waited_s = 1}, {.ran_s = 0.1, .waited_s = 1}};
+  const LostTime lost = lost_by(threads, 1);
+  EXPECT_EQ(lost.waited_s, 1);
+  EXPECT_EQ(lost.ready_s, 2) << "half of its time, the first a tenth";
+  EXPECT_EQ(lost.busy_threads, 2);
+  EXPECT_EQ(lost_by(threads, 10).waited_s, 9);
+  EXPECT_EQ(lost_by(threads, 0).waited_s, 9) << "as good as any";
 }
 
 TEST(LostTimeWatch, FindsNoTimeLostToThreadsOfTheSameProcess) {

@@ -359,17 +359,18 @@ TEST(TorchGenerator, DrawsOnFromItsState) {
   }
 }
 
-/// In PyTorch 1.13.1's layout: the number of words left in the block at byte 8, the index of the
-/// next one at 16, the words as 64 bits each from 24 on, a cached normal at 5024 and whether there
-/// is one.
+/// In PyTorch 1.13.1's layout: the seed at byte 0, the number of words left in the block at byte 8,
+/// the index of the next one at 16, the words as 64 bits each from 24 on, a cached normal at 5024
+/// and whether there is one.
 TEST(TorchGenerator, HasTheStateOfPyTorch) {
-  TorchGenerator generator(0);
+  TorchGenerator generator(0x123456789AU);
   static_cast<void>(drawn_randn(generator, 1));  // four words
   const std::vector<std::byte> state = generator.state();
   const auto number_at = [&]<class T>(std::size_t place, T number) {
     std::memcpy(&number, &state.at(place), sizeof(T));
     return number;
   };
+  EXPECT_EQ(number_at(0, std::uint64_t{}), 0x123456789AU) << "torch.initial_seed()";
   EXPECT_EQ(number_at(8, std::int32_t{}), 621);
   EXPECT_EQ(number_at(12, std::int32_t{}), 1);
   EXPECT_EQ(number_at(16, std::uint64_t{}), 4U);

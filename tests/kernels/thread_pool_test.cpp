@@ -136,7 +136,7 @@ TEST(ThreadPool, SaysHowManyThreadsTheSystemStarts) {
     ThreadPool pool(3);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kTryAgain);
+    EXPECT_EQ(error.code(), ExitCode::kMemory);
     EXPECT_STREQ(error.what(),
                  "threads '3': the system allows no more than 1; give a smaller --threads");
   }

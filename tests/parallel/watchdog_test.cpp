@@ -275,6 +275,20 @@ TEST_F(WatchdogTest, LetsAStepThatWaitsForNobodyEndInOrder) {
   EXPECT_EQ(said(ended_by_launcher(), 0.7), "");
 }
 
+TEST_F(WatchdogTest, LetsAWaitEndThatIsNoLongerThanOnesBefore) {
+  FlightRecord& record = board_.mine();
+  record.begin(Track::kPhase, Activity::kSetUp);
+  ::usleep(2'000'000);  // was no wait
+  record.begin(Track::kPhase, Activity::kStep, 1);
+  record.begin(Track::kCollective, activity_of(AllReduce{}), 1, 8);
+  ::usleep(1'000'000);
+  record.begin(Track::kCollective, activity_of(AllReduce{}), 2, 8);
+  const double begin_s = now_s();
+  EXPECT_EQ(said(ended_by_launcher(), 0.7), "");
+  EXPECT_THAT(said(ended_by_launcher()), HasSubstr("the launcher is ending the job"));
+  EXPECT_GT(now_s() - begin_s, 1.5);
+}
+
 TEST_F(WatchdogTest, LetsAWaitEndInOrderWhenSigtermComesAlone) {
   board_.mine().begin(Track::kCollective, activity_of(Broadcast{}), 1, 8);
   WatchdogOptions options = ended_by_launcher();

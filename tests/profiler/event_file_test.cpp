@@ -65,6 +65,16 @@ TEST_F(EventFileTest, HoldsTheVersionAndThenTheNumbers) {
   EXPECT_EQ(frames[1], expected);
 }
 
+/// By hand from the same file: step = 300, session_log { status: START }.
+TEST_F(EventFileTest, TellsReadersWhatToDrop) {
+  EventFile file(folder());
+  file.restart(300);
+  file.close();
+  const auto frames = frames_of(read_file(*std::filesystem::directory_iterator(folder())));
+  ASSERT_EQ(frames.size(), 2U);
+  EXPECT_EQ(frames[1].substr(9), "\x10\xac\x02\x3a\x02\x08\x01");
+}
+
 TEST_F(EventFileTest, IsAnotherOneForEachRun) {
   EventFile one(folder());
   EventFile two(folder());

@@ -56,6 +56,17 @@ TEST(RunProgram, CallsLackOfMemoryByItsName) {
             "batch\n");
 }
 
+/// As std::thread says it.
+TEST(RunProgram, CallsLackOfThreadsByItsName) {
+  const Outcome outcome = outcome_of([](const auto&) {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  });
+  EXPECT_EQ(outcome.code, 71);
+  EXPECT_EQ(outcome.err,
+            "mlp_test: error: threads: the system allows no more; allow more processes (ulimit "
+            "-u), or give smaller --threads and --workers\n");
+}
+
 TEST(RunProgram, CallsOtherExceptionsBugs) {
   const Outcome known = outcome_of([](const auto&) { throw std::logic_error("x > y"); });
   EXPECT_EQ(known.code, 70);

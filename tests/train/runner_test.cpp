@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <numeric>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "kernels/make_device.h"
 #include "profiler/account.h"
 #include "support/busy_machine.h"
+#include "support/forwarding_device.h"
 
 namespace barestep {
 namespace {
@@ -71,6 +73,31 @@ class RunnerTest : public testing::TestWithParam<bool> {
 
 void add(Program& program, Lane lane, Phase phase, DeviceOp op) {
   program.add({.op = std::move(op), .lane = lane, .phase = phase});
+}
+
+/// A device that may start one stream.
+class OneStream final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
+    if (has_started_) throw std::system_error(EAGAIN, std::generic_category());
+    has_started_ = true;
+    return inner().new_stream(label);
+  }
+
+ private:
+  bool has_started_ = false;
+};
+
+TEST_P(RunnerTest, EndsWhereALaneCannotStart) {
+  const Tensor out = take("out");
+  Program& program = new_program("copy");
+  add(program, Lane::kCopy, Phase::kData, Fill{.out = out});
+  const auto whole = std::exchange(device_, nullptr);
+  device_ = std::make_unique<OneStream>(*whole);
+  EXPECT_THROW(start({&program}), std::system_error);
+  runner_.reset();
+  device_.reset();
 }
 
 TEST_P(RunnerTest, PrefetchedInputReachesItsOwnStep) {

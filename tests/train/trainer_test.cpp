@@ -293,6 +293,42 @@ TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
   EXPECT_EQ(observer.evaluations.size(), 0U);
 }
 
+/// Every step takes the same samples. At first gradients overflow, as the scale is too large; until
+/// it is right, nothing happens.
+TEST_F(TrainerOfFiles, CountsUpdatesForTheLearningRateAndNotSkippedSteps) {
+  TrainConfig config = number_run(folder());
+  config.data.batch_size = 30;
+  config.data.shuffle = false;
+  config.data.test_split = 0.25;
+  config.training.epochs.reset();
+  config.device.precision = Precision::kFp16;
+  config.optimizer.lr_warmup = 4;
+  config.optimizer.lr_schedule = LrSchedule::kStep;
+  config.optimizer.lr_step = 2;
+  const auto trained = [&](std::int64_t steps, double scale) {
+    config.training.steps = steps;
+    config.training.loss_scale = LossScaling{.initial = scale};
+    auto run = std::make_unique<TrainerHarness>(config);
+    run->run();
+    return run;
+  };
+  constexpr std::int64_t kSteps = 12;
+  const auto all = trained(kSteps, 0x1p24);
+  std::vector<double> rates;
+  for (const StepReport& step : all->steps) {
+    if (!step.scaling->skipped) rates.push_back(step.lr);
+  }
+  const std::int64_t skipped = kSteps - std::ssize(rates);
+  ASSERT_GT(skipped, 2);
+  ASSERT_GT(rates.size(), 5U);
+  const double lr = config.optimizer.lr.value_or(0);
+  EXPECT_EQ(all->steps.front().lr, lr / 4) << "skipped, but this was the rate";
+  EXPECT_EQ(std::vector<double>(rates.begin(), rates.begin() + 5),
+            (std::vector<double>{lr / 4, lr / 2, lr * 3 / 4, lr, lr}));
+  const auto whole = trained(kSteps - skipped, 0x1p24 / static_cast<double>(1 << skipped));
+  EXPECT_EQ(whole->trainer->weights(), all->trainer->weights());
+}
+
 TEST_F(TrainerOfFiles, LearnsWhatTheFilesHold) {
   TrainConfig config = class_run(folder());
   config.training.epochs = 20;

@@ -7,6 +7,4 @@ std::unique_ptr<Product> make_cblas_product() {
   return nullptr;
 }
 
-void stop_cblas_threads() {}
-
 }  // namespace barestep

@@ -24,7 +24,6 @@ namespace {
 }  // namespace
 
 std::unique_ptr<Product> make_product(GemmProvider provider) {
-  stop_cblas_threads();
   const bool any = provider == GemmProvider::kAuto;
   std::unique_ptr<Product> product;
   if (any || provider == GemmProvider::kOneDnn) product = make_onednn_product();

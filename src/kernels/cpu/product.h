@@ -79,14 +79,11 @@ std::unique_ptr<Product> make_reference_product();
 /// at the shapes of the baseline model. Both are allocated in prepare().
 std::unique_ptr<Product> make_onednn_product();
 
-/// OpenBLAS, or null in a build without it. With one thread, each product is one library call with
-/// PyTorch's arguments, so results are bit-identical to PyTorch's. With several threads, each
-/// computes a tile of c, and results may differ in the last bits.
+/// OpenBLAS, loaded by the first call; null in a build, or on a machine, without it. With one
+/// thread, each product is one library call with PyTorch's arguments, so results are bit-identical
+/// to PyTorch's. With several threads, each computes a tile of c, and results may differ in the
+/// last bits.
 std::unique_ptr<Product> make_cblas_product();
-
-/// Stops the threads that OpenBLAS starts when the program is loaded, even if it is never used.
-/// They are not needed, since the pool splits products. Does nothing in a build without OpenBLAS.
-void stop_cblas_threads();
 
 // Announces to ThreadSanitizer the memory that a library accesses.
 //

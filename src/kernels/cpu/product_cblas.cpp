@@ -1,29 +1,70 @@
 #include <cblas.h>
+#include <dlfcn.h>
 
+#include <cstdlib>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "core/error.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/product_tiles.h"
 
-// Defined in builds of OpenBLAS with its own threads; null in others.
-// NOLINTNEXTLINE(readability-identifier-naming): the library's name for it.
-extern "C" __attribute__((weak)) int blas_thread_shutdown_();
-
 namespace barestep {
 namespace {
 
+/// OpenBLAS. While it is loaded it starts threads, and where the system allows none it ends the
+/// program. So it is loaded at its first use, and told to start none: our pool splits products.
+struct CblasLibrary {
+  decltype(&cblas_sgemm) sgemm = nullptr;
+  decltype(&openblas_get_config) config = nullptr;
+  decltype(&openblas_get_corename) core_name = nullptr;
+};
+
+void* open_cblas() {
+  constexpr const char* kThreads = "OPENBLAS_NUM_THREADS";
+  const char* const set = std::getenv(kThreads);
+  const std::optional<std::string> before = set == nullptr ? std::nullopt : std::optional(set);
+  ::setenv(kThreads, "1", 1);
+  void* const library = ::dlopen(BARESTEP_CBLAS, RTLD_NOW | RTLD_LOCAL);
+  // Programs that this one starts may use more.
+  if (before) {
+    ::setenv(kThreads, before->c_str(), 1);
+  } else {
+    ::unsetenv(kThreads);
+  }
+  return library;
+}
+
+/// Null functions if the library is not where the build found it.
+CblasLibrary load_cblas() {
+  void* const library = open_cblas();
+  if (library == nullptr) return {};
+  const auto find = [&]<class Function>(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(::dlsym(library, name));
+  };
+  CblasLibrary loaded;
+  find(loaded.sgemm, "cblas_sgemm");
+  find(loaded.config, "openblas_get_config");
+  find(loaded.core_name, "openblas_get_corename");
+  return loaded;
+}
+
+const CblasLibrary& cblas() {
+  static const CblasLibrary library = load_cblas();
+  return library;
+}
+
 /// "OpenBLAS 0.3.21 Haswell": library, version, and the kernels it selected for this processor.
 std::string describe_library() {
-  const std::string config = openblas_get_config();
+  const std::string config = cblas().config();
   const auto version_end = config.find(' ', config.find(' ') + 1);
-  return config.substr(0, version_end) + " " + openblas_get_corename();
+  return config.substr(0, version_end) + " " + cblas().core_name();
 }
 
 class CblasProduct final : public Product {
  public:
-  CblasProduct() : name_(describe_library()) { stop_cblas_threads(); }
+  CblasProduct() : name_(describe_library()) {}
 
   [[nodiscard]] std::string_view name() const override { return name_; }
 
@@ -37,9 +78,9 @@ class CblasProduct final : public Product {
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
     const auto transpose = [](bool asked) { return asked ? CblasTrans : CblasNoTrans; };
     const auto as_int = [](std::int64_t extent) { return static_cast<blasint>(extent); };
-    cblas_sgemm(CblasRowMajor, transpose(p.transpose_a), transpose(p.transpose_b), as_int(p.m),
-                as_int(p.n), as_int(p.k), 1, p.a, as_int(p.stride_a), p.b, as_int(p.stride_b),
-                p.beta, p.c, as_int(p.stride_c));
+    cblas().sgemm(CblasRowMajor, transpose(p.transpose_a), transpose(p.transpose_b), as_int(p.m),
+                  as_int(p.n), as_int(p.k), 1, p.a, as_int(p.stride_a), p.b, as_int(p.stride_b),
+                  p.beta, p.c, as_int(p.stride_c));
     return true;
   }
 
@@ -61,12 +102,8 @@ class CblasProduct final : public Product {
 }  // namespace
 
 std::unique_ptr<Product> make_cblas_product() {
+  if (cblas().sgemm == nullptr) return nullptr;
   return std::make_unique<CblasProduct>();
-}
-
-void stop_cblas_threads() {
-  openblas_set_num_threads(1);
-  if (blas_thread_shutdown_ != nullptr) blas_thread_shutdown_();
 }
 
 }  // namespace barestep

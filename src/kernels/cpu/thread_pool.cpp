@@ -41,7 +41,7 @@ ThreadPool::ThreadPool(int threads)
     }
   } catch (const std::system_error&) {
     stop();
-    fail(ExitCode::kTryAgain,
+    fail(ExitCode::kMemory,
          {"threads", std::to_string(threads),
           "the system allows no more than " + std::to_string(workers_.size() + 1),
           "give a smaller --threads"});

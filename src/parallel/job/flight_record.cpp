@@ -97,6 +97,18 @@ std::optional<FlightEntry> FlightRecord::open(Track track) const {
   return entry(open_[static_cast<std::size_t>(track)]);
 }
 
+double FlightRecord::longest_wait_s() const {
+  double longest_s = 0;
+  const std::int64_t last = entries_;
+  for (std::int64_t number = std::max<std::int64_t>(1, last - kKept + 1); number <= last;
+       ++number) {
+    const auto found = entry(number);
+    if (!found || found->end_s == 0 || found->activity < Activity::kHostBroadcast) continue;
+    longest_s = std::max(longest_s, found->end_s - found->begin_s);
+  }
+  return longest_s;
+}
+
 std::string FlightRecord::state() const {
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     if (const auto now = open(track)) return now->text();

@@ -19,12 +19,12 @@ namespace barestep {
 
 /// The activities of a rank.
 enum class Activity : std::int64_t {
-  kStart,  // MPI's start
-  kSetUp,  // options, files, device
-  kStep,   // a training step, as the host sees it
-  kEnd,    // results and files
-  kLeave,  // MPI's end
-  kHostBroadcast,
+  kStart,          // MPI's start
+  kSetUp,          // options, files, device
+  kStep,           // a training step, as the host sees it
+  kEnd,            // results and files
+  kLeave,          // MPI's end
+  kHostBroadcast,  // from here on, waits for other ranks
   kHostAllGather,
   kBarrier,
   kAllReduce,  // collectives of a program, in the order of Collective's alternatives
@@ -66,6 +66,10 @@ class FlightRecord {
 
   /// The open entry of a track, or nothing. Any thread or process.
   [[nodiscard]] std::optional<FlightEntry> open(Track track) const;
+
+  /// The longest of the last kKept entries that were waits for other ranks and have ended; 0 if
+  /// there is none. Any thread.
+  [[nodiscard]] double longest_wait_s() const;
 
   /// The open entry of the most informative track, as text. Any thread or process.
   [[nodiscard]] std::string state() const;

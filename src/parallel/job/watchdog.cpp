@@ -25,6 +25,7 @@ constexpr double kHeldUpSeconds = 0.5;  // a rank that was held up waits this lo
 constexpr double kAwakeSeconds = 3;     // a rank that was stopped waits this long to be ended
 constexpr double kSilentSeconds = 0.5;  // a watchdog without a beat for this long is stopped
 constexpr double kLauncherGraceSeconds = 0.3;  // a wait may last this long after SIGTERM
+constexpr double kLongerThanEver = 1.5;        // a wait is too long if longer by this factor
 constexpr double kLateStartSeconds = 0.3;      // how much later than another a rank may start
 constexpr double kOwnReportSeconds = 2;        // time for a failed rank to print its own line
 constexpr double kOtherReportSeconds = 0.5;    // time for another rank's end_all() to end this one
@@ -69,6 +70,10 @@ void write_line(const std::string& line) {
 
 std::string flight_file(const std::filesystem::path& metrics) {
   return metrics.empty() ? "" : metrics.string() + ".flight";
+}
+
+std::string flight_file_of_host(const std::string& file, const std::string& host) {
+  return file + "." + host;
 }
 
 Watchdog::Watchdog(FlightBoard& board, WatchdogOptions options)
@@ -204,6 +209,8 @@ void Watchdog::check_launcher() {
   if (std::abs(asked_s - last_continued_s()) > kAwakeSeconds) return;
   const auto entry = waiting_in(board_.mine());
   if (!entry || entry->begin_s > asked_s) return;
+  // What took as long before may end yet, and the run in order after it.
+  if (now_s() - entry->begin_s < kLongerThanEver * board_.mine().longest_wait_s()) return;
   report({.what = own_name(),
           .value = entry->text(),
           .why = "the launcher is ending the job while this process waits for other ranks",
@@ -247,8 +254,8 @@ void Watchdog::report(const Problem& problem) {
 /// Best effort: the job ends anyway.
 void Watchdog::write_records() const {
   if (options_.record_file.empty()) return;
-  const std::string host = options_.one_host ? "" : "." + host_name();
-  std::ofstream file(options_.record_file + host);
+  const std::string& all = options_.record_file;
+  std::ofstream file(options_.one_host ? all : flight_file_of_host(all, host_name()));
   for (const FlightRecord& record : board_.all()) {
     if (record.process == 0) continue;
     file << fmt::format("rank {} on {}, process {}\n{}", record.rank.load(), host_name(),

@@ -17,6 +17,9 @@ namespace barestep {
 /// The file for the records that belong to the metrics file `metrics`; both may be empty.
 std::string flight_file(const std::filesystem::path& metrics);
 
+/// Such a file if the ranks are on several hosts, each of which has a file of its own.
+std::string flight_file_of_host(const std::string& file, const std::string& host);
+
 struct WatchdogOptions {
   std::string program{};  // printed in front of its line
   double limit_s = 300;   // the longest that an entry of this rank may take
@@ -40,7 +43,7 @@ struct WatchdogOptions {
 ///   - whether this rank has been in one entry for longer than the limit,
 ///   - whether the communicator has had an error for two seconds that no rank has reported,
 ///   - on several hosts: whether the launcher ends the job, by SIGCONT and SIGTERM, while this rank
-///     waits for others,
+///     waits for others for longer than it ever did,
 ///   - on one host: whether the launcher ends the job while MPI starts and a rank has no place on
 ///     the board, which means that the rank died earlier.
 /// In each case one rank of the host writes one line on stderr and ends all with exit code 75. The
