@@ -134,9 +134,9 @@ TEST(OpRates, TellAGradientWithSumsFromOneWithout) {
   MachineCard card{.name = "a core", .on_gpu = false, .node_ranks = 1};
   card.loads = {{.rates = {{"copy", 1, 1, 1e9}, {"relu_grad", 1, 1, 2e9}}}};
   const auto seconds = [&] { return node_s(programs.step(), *gradient, card, {.threads = 1}); };
-  EXPECT_DOUBLE_EQ(seconds(), size.work / 2e9);
+  EXPECT_NEAR(seconds(), size.work / 2e9, 1e-9 * seconds());
   card.loads.front().rates.push_back({"relu_grad with sums", 1, 1, 4e9});
-  EXPECT_DOUBLE_EQ(seconds(), size.work / 4e9);
+  EXPECT_NEAR(seconds(), size.work / 4e9, 1e-9 * seconds());
 }
 
 /// A measured machine with two cores: a product runs at 100 or at 60 GFLOP/s; everything else takes
