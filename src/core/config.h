@@ -357,7 +357,7 @@ struct ParallelConfig {
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
   Transport transport = Transport::kAuto;
   RankScheme scheme = RankScheme::kDdp;
-  double bucket_mib = 25;           // closes a bucket of gradients; the first one is smaller
+  std::optional<double> bucket_mib{};  // closes a bucket of gradients; default: PyTorch's limits
   bool whole_first_bucket = false;  // the first step reduces all gradients at once, as PyTorch does
   bool overlap = true;              // communication runs during backward
   bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce

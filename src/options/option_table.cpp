@@ -457,9 +457,9 @@ Table rank_options() {
        .value = one_of(&ParallelConfig::scheme),
        .trainers = {kDdp}},
       {.name = "bucket-mib",
-       .help = "reduce gradients in buckets of this many MiB as soon as one is complete; the first "
-               "bucket has 1 MiB",
+       .help = "reduce gradients in buckets of this many MiB as soon as one is complete",
        .value = number(&ParallelConfig::bucket_mib, limits::kBucketMibs),
+       .unset = "PyTorch's: 25, the first one 1",
        .trainers = {kDdp}},
       {.name = "first-bucket",
        .help = "whole: the first step reduces all gradients in one bucket, as PyTorch's does",

@@ -173,12 +173,13 @@ Findings conclude_imbalance(const Results& results) {
 }
 
 const std::vector<std::string> kBucketsMib = {"0.25", "1", "4", "25", "100"};
+constexpr const char* kUsualMib = "25";  // PyTorch's, with a smaller first bucket
 
 std::vector<Case> bucket_size_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const std::string& mib : kBucketsMib) {
     Workload workload = ddp_workload(setting, compared_with_one(setting));
-    workload.config.parallel.bucket_mib = std::stod(mib);
+    if (mib != kUsualMib) workload.config.parallel.bucket_mib = std::stod(mib);
     cases.push_back(new_case(setting, fmt::format("bucket-{}", mib), workload));
   }
   return cases;
@@ -188,7 +189,8 @@ std::vector<Case> bucket_size_cases(const Setting& setting) {
 std::vector<Plot> bucket_timelines(const Results& results, const std::string& chosen) {
   std::vector<Plot> plots;
   for (std::size_t i = 0; i < results.predictions.size(); ++i) {
-    if (!results.predictions[i] || (kBucketsMib[i] != "25" && kBucketsMib[i] != chosen)) continue;
+    if (!results.predictions[i] || (kBucketsMib[i] != kUsualMib && kBucketsMib[i] != chosen))
+      continue;
     const Measurement& each = results.cases[i];
     plots.push_back(timeline_plot(
         each.workload(), *results.predictions[i],
@@ -201,7 +203,7 @@ std::vector<Plot> bucket_timelines(const Results& results, const std::string& ch
 /// PyTorch's size compared with the fastest.
 std::string default_sentence(const Fastest& fastest, const std::vector<std::string>& names) {
   const std::size_t pytorch =
-      static_cast<std::size_t>(std::ranges::find(kBucketsMib, "25") - kBucketsMib.begin());
+      static_cast<std::size_t>(std::ranges::find(kBucketsMib, kUsualMib) - kBucketsMib.begin());
   if (fastest.place == pytorch) {
     return fastest.is_alone() ? "PyTorch's 25 MiB are the fastest here."
                               : "No other size is measurably faster than PyTorch's 25 MiB.";
