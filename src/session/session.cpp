@@ -433,13 +433,12 @@ std::optional<std::int64_t> answers_changed(const Evaluation& first, const Evalu
 
 }  // namespace
 
-Evaluation Session::evaluate(MetricsLog* metrics, bool with_precision, const Evaluation* first) {
+Evaluation Session::evaluate(MetricsLog* metrics, const Evaluation* first) {
   Evaluation evaluation;
   const Precision precision = config_.device.precision;
   const auto write = [&](const EvaluatedBatch& batch) {
     if (metrics == nullptr) return;
-    metrics->write(evaluation_record(config_.data.batch_size, batch,
-                                     with_precision ? std::optional(precision) : std::nullopt));
+    metrics->write(evaluation_record(config_.data.batch_size, batch, precision));
   };
   job_.end_all_on_error([&] {
     const FlatWeights weights = weights_of_all();
@@ -452,13 +451,11 @@ Evaluation Session::evaluate(MetricsLog* metrics, bool with_precision, const Eva
     evaluation = evaluator.run(*config_.training.warmup, on_batch);
     evaluation.precision = precision;
     if (first != nullptr) evaluation.changed = answers_changed(*first, evaluation, job_.ranks());
-    if (metrics != nullptr && with_precision) {
-      metrics->write(evaluation_summary_record(evaluation));
-    }
     job_.enter(Activity::kEnd);
     if (job_.ranks() != nullptr) {
       for (const EvaluatedBatch& batch : evaluation.batches) write(batch);
     }
+    if (metrics != nullptr) metrics->write(evaluation_summary_record(evaluation));
   });
   return evaluation;
 }
@@ -517,8 +514,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
       }
       if (metrics) metrics->watch();
       MetricsLog* const records = metrics && job.is_first() ? &*metrics : nullptr;
-      rows.push_back(session.evaluate(records, precisions.size() > 1,
-                                      rows.size() > first ? &rows[first] : nullptr));
+      rows.push_back(session.evaluate(records, rows.size() > first ? &rows[first] : nullptr));
       int8 = int8_text(config, session.spec());
     }
   }

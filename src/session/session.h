@@ -51,11 +51,10 @@ class Session {
   [[nodiscard]] SweepRow row() const;
 
   /// For --evaluate-only: evaluates the weights of --load. `metrics` receives a record of each
-  /// batch, which includes the precision if `with_precision`; it may be null. `first`, if given,
-  /// is an evaluation of the same samples in another precision, and answers are compared with it.
-  /// Throws what Evaluator::run() throws. Every rank calls it. Blocks.
-  Evaluation evaluate(MetricsLog* metrics, bool with_precision = false,
-                      const Evaluation* first = nullptr);
+  /// batch and one of the whole evaluation; it may be null. `first`, if given, is an evaluation of
+  /// the same samples in another precision, and answers are compared with it. Throws what
+  /// Evaluator::run() throws. Every rank calls it. Blocks.
+  Evaluation evaluate(MetricsLog* metrics, const Evaluation* first = nullptr);
 
   /// The spec of its programs.
   [[nodiscard]] const StepSpec& spec() const { return programs_->spec(); }
