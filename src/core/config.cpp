@@ -31,6 +31,12 @@ OutOfRange out_of_range(const RealRange& range, double value) {
   if (range.as_float32 && value > 0 && RealRange::overflows(value) && std::isfinite(value)) {
     return {"overflows float32", fmt::format("give at most {}", Float32::max())};
   }
+  const bool is_below = value < range.end && !RealRange::overflows(value);
+  if (range.as_float32 && is_below && range.reaches_end(value)) {
+    const float most = std::nextafter(static_cast<float>(range.end), 0.0F);
+    return {fmt::format("rounds to {} in float32", range.end),
+            fmt::format("give at most {}", most)};
+  }
   return {"out of range", "give " + text_of(range)};
 }
 

@@ -45,8 +45,8 @@ struct Range {
 
 /// The real numbers that an option accepts: above `low` (or from it, if `with_low`) and below
 /// `end`. NaN and infinity are never accepted. If `as_float32`, the number is used as a float32:
-/// then a nonzero number that rounds to 0 there is out of range, and so is one that rounds to
-/// infinity.
+/// then a nonzero number that rounds to 0 there is out of range, and so is one that rounds to `end`
+/// or infinity.
 struct RealRange {
   double low;
   bool with_low;
@@ -55,7 +55,12 @@ struct RealRange {
 
   [[nodiscard]] constexpr bool contains(double value) const {
     return (with_low ? value >= low : value > low) && value < end &&
-           (!as_float32 || (!underflows(value) && !overflows(value)));
+           (!as_float32 || (!underflows(value) && !overflows(value) && !reaches_end(value)));
+  }
+
+  /// Whether `value`, which does not overflow, is `end` as a float32.
+  [[nodiscard]] constexpr bool reaches_end(double value) const {
+    return static_cast<double>(static_cast<float>(value)) >= end;
   }
 
   // Half-way cases round to even.
@@ -82,7 +87,8 @@ constexpr Range kPrefetches{1, 1024};
 constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
 constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity(), true};
 constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity(), true};
-constexpr RealRange kShares{0, true, 1};  // --betas, --test-split, --dropout, ...
+constexpr RealRange kShares{0, true, 1, true};  // --betas, --momentum, --dropout, ...
+constexpr RealRange kTestSplits{0, true, 1};
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
 constexpr RealRange kBucketMibs{0, false, 1e6};

@@ -188,7 +188,7 @@ Table data_options() {
        .decides_numbers = true},
       {.name = "test-split",
        .help = "share of the samples, taken from the end, to test with",
-       .value = number(&DataConfig::test_split, limits::kShares, "SHARE"),
+       .value = number(&DataConfig::test_split, limits::kTestSplits, "SHARE"),
        .decides_numbers = true},
   };
 }
