@@ -149,6 +149,7 @@ struct OptimizerNumbers {
 /// All properties of an optimizer except its arithmetic.
 struct OptimizerTraits {
   OptimizerNumbers defaults{};    // PyTorch's; it lacks Lion: the paper's
+  bool has_betas = false;         // takes --betas
   bool has_eps = true;            // takes --eps
   bool has_momentum = false;      // takes --momentum
   bool has_nesterov = false;      // takes --nesterov
@@ -158,9 +159,12 @@ struct OptimizerTraits {
 constexpr OptimizerTraits traits_of(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::kAdam:
-      return {.has_amsgrad = true, .has_fused_update = true};
+      return {.has_betas = true, .has_amsgrad = true, .has_fused_update = true};
     case OptimizerKind::kAdamW:
-      return {.defaults = {.weight_decay = 0.01}, .has_amsgrad = true, .has_fused_update = true};
+      return {.defaults = {.weight_decay = 0.01},
+              .has_betas = true,
+              .has_amsgrad = true,
+              .has_fused_update = true};
     case OptimizerKind::kSgd:
       return {.has_eps = false, .has_momentum = true, .has_nesterov = true};
     case OptimizerKind::kRmsProp:
@@ -168,7 +172,7 @@ constexpr OptimizerTraits traits_of(OptimizerKind kind) {
     case OptimizerKind::kAdagrad:
       return {.defaults = {.lr = 1e-2, .eps = 1e-10}};
     case OptimizerKind::kLion:
-      return {.defaults = {.beta2 = 0.99}, .has_eps = false};
+      return {.defaults = {.beta2 = 0.99}, .has_betas = true, .has_eps = false};
   }
   return {};
 }
@@ -455,7 +459,11 @@ OptimizerNumbers numbers_of(const OptimizerConfig& optimizer);
 /// The loss scaling of a run; none except with fp16.
 std::optional<LossScaling> loss_scaling_of(const TrainConfig& config);
 
-/// The same optimizer with every default filled in.
+/// The same optimizer with the defaults of its own numbers filled in; those that it does not have
+/// stay unset.
+OptimizerConfig with_numbers(OptimizerConfig optimizer);
+
+/// The same, with the defaults of every schedule too.
 OptimizerConfig with_defaults(const OptimizerConfig& optimizer);
 
 /// How many of a run's `steps` are warm-up and left out of the summary: as given, else 5, or fewer

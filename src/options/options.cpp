@@ -243,20 +243,14 @@ std::string optimizers_with(bool OptimizerTraits::*something) {
   return names;
 }
 
-void check_optimizer(const OptimizerConfig& optimizer) {
-  struct Part {
-    const char* option;
-    bool given;
-    bool OptimizerTraits::*has_it;
-  };
-  for (const Part& part :
-       {Part{"--nesterov", optimizer.nesterov, &OptimizerTraits::has_nesterov},
-        Part{"--momentum", optimizer.momentum > 0, &OptimizerTraits::has_momentum},
-        Part{"--amsgrad", optimizer.amsgrad, &OptimizerTraits::has_amsgrad}}) {
-    if (!part.given || traits_of(optimizer.kind).*part.has_it) continue;
-    const std::string those = optimizers_with(part.has_it);
+void check_optimizer(const TrainConfig& config, TrainerKind trainer) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  for (const Option& option : options_of(trainer)) {
+    if (option.optimizers == nullptr || traits_of(optimizer.kind).*option.optimizers) continue;
+    if (option.value.text(config) == option.value.text({})) continue;
+    const std::string those = optimizers_with(option.optimizers);
     fail(ExitCode::kConfiguration,
-         {.what = part.option,
+         {.what = fmt::format("--{}", option.name),
           .why = fmt::format("only --optimizer {} has it", those),
           .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
   }
@@ -544,9 +538,9 @@ void check_precision(const TrainConfig& config) {
   }
 }
 
-void check_training(const TrainConfig& config) {
+void check_training(const TrainConfig& config, TrainerKind trainer) {
   const TrainingConfig& training = config.training;
-  check_optimizer(config.optimizer);
+  check_optimizer(config, trainer);
   check_schedule(config.optimizer);
   if (training.steps && training.epochs) {
     fail(ExitCode::kConfiguration, {.what = "--steps",
@@ -655,7 +649,7 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
 void validate(const TrainConfig& config, TrainerKind trainer) {
   check_values(config, trainer);
   check_model(config.model);
-  check_training(config);
+  check_training(config, trainer);
   check_update(config);
   check_precision(config);
   check_data(config);
