@@ -73,7 +73,12 @@ std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config) {
 
 Session::Session(Place& place, const TrainConfig& config, Job& job,
                  std::shared_ptr<const Dataset> data)
-    : place_(place), job_(job), config_(config), data_(std::move(data)), begin_s_(now_s()) {
+    : place_(place),
+      job_(job),
+      config_(config),
+      is_first_(data == nullptr),
+      data_(std::move(data)),
+      begin_s_(now_s()) {
   job_.together([&] { resolve_config(); });
   find_start();
   job_.together([&] { prepare(); });
@@ -158,13 +163,32 @@ void Session::prepare() {
     if (start_) {
       restore_product_choices(*start_, config_.device);
     } else if (!config_.output.load.empty()) {
-      loaded_ = load_weights(config_.output.load, spec.model);
+      load(spec.model);
     }
     const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
     if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);
     note_lost_gradients(spec);
   }
   place_.open(config_, *programs_);
+}
+
+void Session::load(const MlpSpec& model) {
+  LoadedWeights loaded = load_weights(config_.output.load, model);
+  loaded_ = std::move(loaded.numbers);
+  if (loaded.prefix.empty() || !is_first_) return;
+  print_note(name_of(place_.trainer()),
+             fmt::format("the names of the weights in '{}' begin with '{}', which is left out",
+                         config_.output.load.string(), loaded.prefix));
+}
+
+void Session::note_last_activation() const {
+  const ModelConfig& model = config_.model;
+  const bool is_module = traits_of(model.activation).is_module;
+  if (!is_first_ || !takes_labels(model.loss) || !model.last_relu || !is_module) return;
+  print_note(name_of(place_.trainer()),
+             fmt::format("--loss {} takes the outputs of the last layer as scores, and here {} "
+                         "follows that layer; --no-last-relu leaves it out",
+                         name_of(model.loss), name_of(model.activation)));
 }
 
 void Session::note_lost_gradients(const StepSpec& spec) const {

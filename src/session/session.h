@@ -73,6 +73,10 @@ class Session {
   void choose_update_order(StepSpec& spec);
   /// For --recompute auto: sets `spec` to the segments that fit, and reports them.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
+  /// Reads --load; prints a note if its names have a prefix.
+  void load(const MlpSpec& model);
+  /// Prints a note, once a program, if an activation changes the scores that a loss takes.
+  void note_last_activation() const;
   /// Prints a note if a fixed --loss-scale is too small for the batch size.
   void note_lost_gradients(const StepSpec& spec) const;
   [[nodiscard]] std::string preview() const;
@@ -93,6 +97,7 @@ class Session {
   Place& place_;
   Job& job_;
   TrainConfig config_;
+  bool is_first_;  // of the program's sessions on the same data
   std::shared_ptr<const Dataset> data_;
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
