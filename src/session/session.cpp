@@ -550,9 +550,9 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   const std::int64_t samples = rows.front().total.samples;
   const std::string ranks =
       job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");
-  show(fmt::format("{} of {} {}{}\n{}{}{}", config.output.load.string(), grouped(samples),
-                   noun_for(samples, "sample"), ranks, evaluation_table(rows), int8,
-                   confusion_table(rows[precisions.size() - 1])));
+  show(fmt::format("{} of {} {}{}\n{}{}{}", on_one_line(config.output.load.string()),
+                   grouped(samples), noun_for(samples, "sample"), ranks, evaluation_table(rows),
+                   int8, confusion_table(rows[precisions.size() - 1])));
   if (metrics) metrics->close();
 }
 
