@@ -236,12 +236,26 @@ void Dataset::standardize() {
   }
 }
 
+void Dataset::read_features(std::int64_t row, float* x) const {
+  features_.read(row, divisor(), x);
+  for (std::size_t col = 0; col < standard_.mean.size(); ++col) {
+    x[col] = (x[col] - standard_.mean[col]) / standard_.deviation[col];
+  }
+}
+
+float Dataset::largest_feature() const {
+  std::vector<float> x(static_cast<std::size_t>(features()));
+  float largest = 0;
+  for (std::int64_t row = 0; row < features_.rows(); ++row) {
+    read_features(row, x.data());
+    for (const float each : x) largest = std::max(largest, std::abs(each));
+  }
+  return largest;
+}
+
 void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) const {
   for (const std::int64_t row : rows) {
-    features_.read(row, divisor(), x);
-    for (std::size_t col = 0; col < standard_.mean.size(); ++col) {
-      x[col] = (x[col] - standard_.mean[col]) / standard_.deviation[col];
-    }
+    read_features(row, x);
     x += features();
   }
   if (!has_labels()) {

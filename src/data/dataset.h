@@ -78,6 +78,10 @@ class Dataset {
   /// Empty before standardize().
   [[nodiscard]] const Standard& standard() const { return standard_; }
 
+  /// The largest magnitude among the features that gather() gives. Reads all samples. Throws what
+  /// Shards::read() throws.
+  [[nodiscard]] float largest_feature() const;
+
   /// Copies `rows` in the given order. `x` receives rows.size() x features() floats: u8 pixels
   /// divided by 255, other types unchanged; then standardized, if requested. `y` receives
   /// rows.size() std::int32_t labels, or rows.size() x targets floats, unchanged. Throws what
@@ -86,6 +90,7 @@ class Dataset {
 
  private:
   [[nodiscard]] float divisor() const;  // of features
+  void read_features(std::int64_t row, float* x) const;
 
   Shards features_;
   std::vector<Shards> targets_;  // empty or one element

@@ -379,7 +379,7 @@ Table device_options() {
       {.name = "threads",
        .help = "threads of the CPU device",
        .value = number(&DeviceConfig::threads, limits::kThreads),
-       .unset = "one for each CPU this process may use",
+       .unset = "OMP_NUM_THREADS, else one for each CPU this process may use",
        .agreement = kNotShared},
       {.name = "gemm",
        .help = "library for matrix products on the CPU; auto takes the first of the others that "

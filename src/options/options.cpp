@@ -174,6 +174,14 @@ void check_loss(const ModelConfig& model) {
                                     .remedy = "leave it out, or use --loss cross-entropy"});
   }
   const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
+  if (model.loss == LossKind::kCrossEntropy && outputs == 1) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--loss",
+          .value = "cross-entropy",
+          .why = "is 0 for every sample of one class, and the model has 1 output",
+          .remedy = "end --layers with the number of classes, or use --loss bce for one column of "
+                    "0 and 1"});
+  }
   if (model.loss == LossKind::kBce && outputs != 1) {
     fail(ExitCode::kConfiguration,
          {.what = "--loss",

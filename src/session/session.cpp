@@ -95,10 +95,19 @@ Session::~Session() {
 void Session::resolve_config() {
   validate(config_, place_.trainer());
   place_.resolve_config(config_);
+  resolve_threads();
   if (data_ == nullptr) {
     place_.require_outputs(config_);
     data_ = open_data(config_, place_.kind());
   }
+}
+
+void Session::resolve_threads() {
+  std::optional<int>& threads = config_.device.threads;
+  if (threads || place_.kind() != DeviceKind::kCpu) return;
+  threads = threads_of_environment();
+  if (!threads) return;
+  threads_line_ = fmt::format("OMP_NUM_THREADS sets --threads {}\n", *threads);
 }
 
 /// Rank 0 finds the start and shares it with all.
@@ -168,6 +177,7 @@ void Session::prepare() {
     const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
     if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);
     note_lost_gradients(spec);
+    note_last_activation();
   }
   place_.open(config_, *programs_);
 }
@@ -308,7 +318,7 @@ void Session::set_up() {
   if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
   if (console_ != nullptr) {
     console_->print(place_.text(config_, *programs_) +
-                    run_header(*programs_, *place_.devices()[0], update_line_));
+                    run_header(*programs_, *place_.devices()[0], threads_line_ + update_line_));
   }
   if (output.monitor) {
     const Monitoring& monitoring = observers_.make<Monitoring>(

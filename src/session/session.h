@@ -66,6 +66,8 @@ class Session {
 
  private:
   void resolve_config();
+  /// Takes OMP_NUM_THREADS where --threads is not given.
+  void resolve_threads();
   void find_start();
   void prepare();
   /// Chooses the update if the options leave it open.
@@ -101,6 +103,7 @@ class Session {
   std::shared_ptr<const Dataset> data_;
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
+  std::string threads_line_;       // what OMP_NUM_THREADS sets; else empty
   std::string update_line_;        // the choice of --update auto; else empty
   std::string update_order_line_;  // fused update: during or after backward, and why
   std::string answer_;

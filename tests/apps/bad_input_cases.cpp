@@ -281,6 +281,21 @@ std::vector<BadInput> bad_command_lines() {
        78,
        "--test-split: --data randn is not a fixed set of samples; use --data with files"},
       {7,
+       {"--loss", "cross-entropy", "--layers", "4,1"},
+       78,
+       "--loss 'cross-entropy': is 0 for every sample of one class, and the model has 1 output; "
+       "end --layers with the number of classes, or use --loss bce for one column of 0 and 1"},
+      {7,
+       {"--optimizer", "sgd", "--betas", "0.9,0.999"},
+       78,
+       "--betas: only --optimizer adam or adamw or lion has it; leave it out, or use --optimizer "
+       "adam or adamw or lion"},
+      {7,
+       {"--optimizer", "lion", "--eps", "1e-8"},
+       78,
+       "--eps: only --optimizer adam or adamw or rmsprop or adagrad has it; leave it out, or use "
+       "--optimizer adam or adamw or rmsprop or adagrad"},
+      {7,
        {"--loss", "cross-entropy"},
        78,
        "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
