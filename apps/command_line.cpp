@@ -26,6 +26,20 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMostConfigBytes = 1 << 20;
 
+/// The content of a config file. Of a file of --metrics, the object in its first line, with blanks
+/// in the place of what is left out before it, so that places in messages are those of the file.
+std::string content_of(const std::filesystem::path& path) {
+  constexpr std::string_view kRecord = R"({"configuration":)";
+  InputFile file(path, "config file");
+  std::string start(static_cast<std::size_t>(std::min(file.size_bytes(), kMostConfigBytes)), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(start)));
+  const std::size_t end = std::min(start.find('\n'), start.size());
+  const bool is_record = start.starts_with(kRecord) && start[end - 1] == '}';
+  if (!is_record) return file.text(kMostConfigBytes);
+  start.resize(end - 1);
+  return start.replace(0, kRecord.size(), kRecord.size(), ' ');
+}
+
 /// Receives the parser's events one by one; `text` is the stream that the parser reads, and its
 /// position gives the position of an event.
 class Reader : public nlohmann::json_sax<Json> {
@@ -190,7 +204,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
 std::map<std::string_view, RawValue> read_config_file(TrainerKind trainer,
                                                       const std::filesystem::path& path) {
-  std::string content = InputFile(path, "config file").text(kMostConfigBytes);
+  std::string content = content_of(path);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
   // The parser would take NUL as the end of the file.
@@ -288,7 +302,8 @@ CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::strin
   std::filesystem::path config;
   parser.program().add({.name = "--config",
                         .type = "FILE",
-                        .help = "JSON object of these options; the command line overrides it",
+                        .help = "JSON object of these options, or a file of --metrics, whose first "
+                                "line has one; the command line overrides it",
                         .group = "Files",
                         .read = [&config](const RawValue& given) { config = file_path(given); }});
   if (std::string answer = parser.parse(arguments); !answer.empty()) {

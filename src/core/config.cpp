@@ -31,6 +31,12 @@ OutOfRange out_of_range(const RealRange& range, double value) {
   if (range.as_float32 && value > 0 && RealRange::overflows(value) && std::isfinite(value)) {
     return {"overflows float32", fmt::format("give at most {}", Float32::max())};
   }
+  const bool is_below = value < range.end && !RealRange::overflows(value);
+  if (range.as_float32 && is_below && range.reaches_end(value)) {
+    const float most = std::nextafter(static_cast<float>(range.end), 0.0F);
+    return {fmt::format("rounds to {} in float32", range.end),
+            fmt::format("give at most {}", most)};
+  }
   return {"out of range", "give " + text_of(range)};
 }
 
@@ -82,14 +88,19 @@ OptimizerNumbers numbers_of(const OptimizerConfig& optimizer) {
           .weight_decay = optimizer.weight_decay.value_or(usual.weight_decay)};
 }
 
+OptimizerConfig with_numbers(OptimizerConfig optimizer) {
+  const auto [lr, beta1, beta2, eps, weight_decay] = numbers_of(optimizer);
+  const OptimizerTraits traits = traits_of(optimizer.kind);
+  optimizer.lr = lr;
+  if (traits.has_betas) optimizer.beta1 = beta1;
+  if (traits.has_betas) optimizer.beta2 = beta2;
+  if (traits.has_eps) optimizer.eps = eps;
+  optimizer.weight_decay = weight_decay;
+  return optimizer;
+}
+
 OptimizerConfig with_defaults(const OptimizerConfig& optimizer) {
-  const OptimizerNumbers numbers = numbers_of(optimizer);
-  OptimizerConfig full = optimizer;
-  full.lr = numbers.lr;
-  full.beta1 = numbers.beta1;
-  full.beta2 = numbers.beta2;
-  full.eps = numbers.eps;
-  full.weight_decay = numbers.weight_decay;
+  OptimizerConfig full = with_numbers(optimizer);
   full.lr_min = optimizer.lr_min.value_or(0);
   full.lr_step = optimizer.lr_step.value_or(kDefaultLrStep);
   full.lr_gamma = optimizer.lr_gamma.value_or(kDefaultLrGamma);

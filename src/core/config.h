@@ -45,8 +45,8 @@ struct Range {
 
 /// The real numbers that an option accepts: above `low` (or from it, if `with_low`) and below
 /// `end`. NaN and infinity are never accepted. If `as_float32`, the number is used as a float32:
-/// then a nonzero number that rounds to 0 there is out of range, and so is one that rounds to
-/// infinity.
+/// then a nonzero number that rounds to 0 there is out of range, and so is one that rounds to `end`
+/// or infinity.
 struct RealRange {
   double low;
   bool with_low;
@@ -55,7 +55,12 @@ struct RealRange {
 
   [[nodiscard]] constexpr bool contains(double value) const {
     return (with_low ? value >= low : value > low) && value < end &&
-           (!as_float32 || (!underflows(value) && !overflows(value)));
+           (!as_float32 || (!underflows(value) && !overflows(value) && !reaches_end(value)));
+  }
+
+  /// Whether `value`, which does not overflow, is `end` as a float32.
+  [[nodiscard]] constexpr bool reaches_end(double value) const {
+    return static_cast<double>(static_cast<float>(value)) >= end;
   }
 
   // Half-way cases round to even.
@@ -82,7 +87,8 @@ constexpr Range kPrefetches{1, 1024};
 constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
 constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity(), true};
 constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity(), true};
-constexpr RealRange kShares{0, true, 1};  // --betas, --test-split, --dropout, ...
+constexpr RealRange kShares{0, true, 1, true};  // --betas, --momentum, --dropout, ...
+constexpr RealRange kTestSplits{0, true, 1};
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
 constexpr RealRange kBucketMibs{0, false, 1e6};
@@ -143,6 +149,7 @@ struct OptimizerNumbers {
 /// All properties of an optimizer except its arithmetic.
 struct OptimizerTraits {
   OptimizerNumbers defaults{};    // PyTorch's; it lacks Lion: the paper's
+  bool has_betas = false;         // takes --betas
   bool has_eps = true;            // takes --eps
   bool has_momentum = false;      // takes --momentum
   bool has_nesterov = false;      // takes --nesterov
@@ -152,9 +159,12 @@ struct OptimizerTraits {
 constexpr OptimizerTraits traits_of(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::kAdam:
-      return {.has_amsgrad = true, .has_fused_update = true};
+      return {.has_betas = true, .has_amsgrad = true, .has_fused_update = true};
     case OptimizerKind::kAdamW:
-      return {.defaults = {.weight_decay = 0.01}, .has_amsgrad = true, .has_fused_update = true};
+      return {.defaults = {.weight_decay = 0.01},
+              .has_betas = true,
+              .has_amsgrad = true,
+              .has_fused_update = true};
     case OptimizerKind::kSgd:
       return {.has_eps = false, .has_momentum = true, .has_nesterov = true};
     case OptimizerKind::kRmsProp:
@@ -162,7 +172,7 @@ constexpr OptimizerTraits traits_of(OptimizerKind kind) {
     case OptimizerKind::kAdagrad:
       return {.defaults = {.lr = 1e-2, .eps = 1e-10}};
     case OptimizerKind::kLion:
-      return {.defaults = {.beta2 = 0.99}, .has_eps = false};
+      return {.defaults = {.beta2 = 0.99}, .has_betas = true, .has_eps = false};
   }
   return {};
 }
@@ -358,7 +368,7 @@ struct ParallelConfig {
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
   Transport transport = Transport::kAuto;
   RankScheme scheme = RankScheme::kDdp;
-  double bucket_mib = 25;           // closes a bucket of gradients; the first one is smaller
+  std::optional<double> bucket_mib{};  // closes a bucket of gradients; default: PyTorch's limits
   bool whole_first_bucket = false;  // the first step reduces all gradients at once, as PyTorch does
   bool overlap = true;              // communication runs during backward
   bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce
@@ -450,7 +460,11 @@ OptimizerNumbers numbers_of(const OptimizerConfig& optimizer);
 /// The loss scaling of a run; none except with fp16.
 std::optional<LossScaling> loss_scaling_of(const TrainConfig& config);
 
-/// The same optimizer with every default filled in.
+/// The same optimizer with the defaults of its own numbers filled in; those that it does not have
+/// stay unset.
+OptimizerConfig with_numbers(OptimizerConfig optimizer);
+
+/// The same, with the defaults of every schedule too.
 OptimizerConfig with_defaults(const OptimizerConfig& optimizer);
 
 /// How many of a run's `steps` are warm-up and left out of the summary: as given, else 5, or fewer

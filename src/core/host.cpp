@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -19,8 +20,11 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "core/config.h"
 
 namespace barestep {
 namespace {
@@ -148,6 +152,17 @@ std::int64_t cache_bytes(const std::filesystem::path& root) {
 
 int usable_cpus() {
   return cpus_within(allowed_cpus(), cpu_quota());
+}
+
+std::optional<int> threads_of_environment() {
+  const char* const value = std::getenv("OMP_NUM_THREADS");
+  const std::string_view text = value == nullptr ? "" : value;
+  const std::string_view first = text.substr(0, text.find(','));  // of nested levels
+  int threads = 0;
+  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), threads);
+  const bool is_number = error == std::errc() && end == first.data() + first.size();
+  if (!is_number || !limits::kThreads.contains(threads)) return std::nullopt;
+  return threads;
 }
 
 int share_of_cpus(std::span<const CpuSet> ranks, std::size_t rank, std::optional<double> quota) {

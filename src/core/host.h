@@ -45,6 +45,10 @@ std::int64_t cache_bytes(const std::filesystem::path& root = "/");
 /// How many CPUs this process may use; more threads than that do not help. At least 1.
 int usable_cpus();
 
+/// What OMP_NUM_THREADS asks for, its first number; nothing if it asks for none that --threads
+/// takes.
+std::optional<int> threads_of_environment();
+
 /// The share of CPUs for one of several processes on a host. `ranks` has the CPUs that each may run
 /// on; `rank` is the index of this one. Each CPU is divided among the processes that may run on it,
 /// and a quota among all. At least 1.

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -214,17 +215,6 @@ bool is_special(const Target& target) {
   return target.exists && !S_ISREG(target.status.st_mode);
 }
 
-void write_special(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
-  const int descriptor = open_for_writing(path, 0);
-  if (descriptor < 0) fail_creating(path, errno);
-  int written = 0;
-  for (const auto& part : parts) {
-    if (written == 0) written = write_all(real_files(), descriptor, part);
-  }
-  const int closed = real_files().close(descriptor);
-  if (written < 0 || closed < 0) fail_writing(path, written < 0 ? -written : -closed);
-}
-
 /// Ignores folders that may not be read and file systems that cannot sync a folder: the files are
 /// complete.
 int sync_names(FileSystem& files, const fs::path& folder) {
@@ -308,24 +298,36 @@ int write_into(FileSystem& files, const fs::path& path, std::span<const FilePart
   return synced_and_closed(files, descriptor, written);
 }
 
-void replace_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
+void replace_file_by(const fs::path& path, const FileWriter& write) {
   const Target target = find_target(path);
-  if (is_special(target)) return write_special(path, parts);
+  if (is_special(target)) {
+    OutputFile file(path);
+    write([&](std::string_view piece) { file.write(piece); });
+    return file.close();
+  }
   std::optional<unsigned> permissions;
   if (target.exists) permissions = target.status.st_mode & 0777U;
   DraftFile draft(real_files(), target.path);
   if (draft.error() != 0) fail_creating(path, draft.error());
   if (permissions) ::fchmod(draft.descriptor(), *permissions);
-  std::vector<FilePart> placed;
   std::int64_t bytes = 0;
-  for (const auto& part : parts) {
-    placed.push_back({bytes, part});
-    bytes += std::ssize(part);
-  }
-  int result = draft.write(placed);
-  if (result == 0) result = draft.finish();
+  write([&](std::string_view piece) {
+    const FilePart part{bytes, std::as_bytes(std::span(piece))};
+    const int result = draft.write(std::span(&part, 1));
+    if (result != 0) fail_writing(path, -result);
+    bytes += std::ssize(piece);
+  });
+  int result = draft.finish();
   if (result == 0) result = draft.publish();
   if (result != 0) fail_writing(path, -result);
+}
+
+void replace_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
+  replace_file_by(path, [&](const ByteSink& sink) {
+    for (const auto& part : parts) {
+      sink({reinterpret_cast<const char*>(part.data()), part.size()});
+    }
+  });
 }
 
 void require_writable(const fs::path& path) {
@@ -370,7 +372,7 @@ void require_writable_folder(const fs::path& path) {
   if (const int error = why_no_draft(made); error != 0) fail_making(path, error);
 }
 
-std::vector<std::byte> gzip_of(std::string_view text) {
+void gzip(const FileWriter& write, const ByteSink& sink) {
   constexpr int kWindowBits = 15 + 16;  // adding 16 selects the gzip format
   constexpr int kMemoryLevel = 8;
   constexpr std::size_t kMostAtOnce = std::numeric_limits<uInt>::max() / 2;
@@ -379,24 +381,37 @@ std::vector<std::byte> gzip_of(std::string_view text) {
                    Z_DEFAULT_STRATEGY) != Z_OK) {
     throw std::bad_alloc();
   }
-  std::vector<std::byte> out;
-  std::vector<std::byte> piece(1 << 18);
-  int status = Z_OK;
-  while (status != Z_STREAM_END) {
-    if (stream.avail_in == 0) {
-      const std::size_t count = std::min(text.size(), kMostAtOnce);
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> end(&stream, deflateEnd);
+  std::vector<char> packed(1 << 18);
+  const auto deflate_all = [&](int flush) {
+    do {
+      stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+      stream.avail_out = static_cast<uInt>(packed.size());
+      deflate(&stream, flush);
+      sink({packed.data(), packed.size() - stream.avail_out});
+    } while (stream.avail_out == 0);
+  };
+  write([&](std::string_view text) {
+    while (!text.empty()) {
+      const std::string_view next = text.substr(0, kMostAtOnce);
       // zlib only reads from it.
-      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-      stream.avail_in = static_cast<uInt>(count);
-      text.remove_prefix(count);
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(next.data()));
+      stream.avail_in = static_cast<uInt>(next.size());
+      deflate_all(Z_NO_FLUSH);
+      text.remove_prefix(next.size());
     }
-    stream.next_out = reinterpret_cast<Bytef*>(piece.data());
-    stream.avail_out = static_cast<uInt>(piece.size());
-    status = deflate(&stream, text.empty() ? Z_FINISH : Z_NO_FLUSH);
-    out.insert(out.end(), piece.begin(), piece.end() - stream.avail_out);
-  }
-  deflateEnd(&stream);
-  return out;
+  });
+  deflate_all(Z_FINISH);
+}
+
+std::vector<std::byte> gzip_of(std::string_view text) {
+  std::vector<std::byte> packed;
+  gzip([&](const ByteSink& sink) { sink(text); },
+       [&](std::string_view piece) {
+         const auto bytes = std::as_bytes(std::span(piece));
+         packed.insert(packed.end(), bytes.begin(), bytes.end());
+       });
+  return packed;
 }
 
 }  // namespace barestep

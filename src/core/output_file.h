@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -100,6 +101,10 @@ class DraftFile {
 int write_into(FileSystem& files, const std::filesystem::path& path,
                std::span<const FilePart> parts);
 
+/// Takes bytes of a file, one piece after another, and a function that hands over all of them.
+using ByteSink = std::function<void(std::string_view)>;
+using FileWriter = std::function<void(const ByteSink&)>;
+
 /// Replaces the content of `path` with the parts, one after another. Readers, and anyone after a
 /// loss of power, see either the old file or the complete new one: the bytes go to a DraftFile,
 /// which is synced to disk and renamed. An old file's permissions stay; a symbolic link keeps
@@ -109,6 +114,10 @@ int write_into(FileSystem& files, const std::filesystem::path& path,
 /// Blocks.
 void replace_file(const std::filesystem::path& path,
                   std::span<const std::span<const std::byte>> parts);
+
+/// The same for bytes that are made while they are written. If `write` throws, an old file is
+/// untouched too.
+void replace_file_by(const std::filesystem::path& path, const FileWriter& write);
 
 /// Throws Error(kCannotCreate) if replace_file would, so a long run fails at its start, not at its
 /// end, and Error(kTryAgain) if another program has the path open as an OutputFile. Changes
@@ -123,7 +132,11 @@ void make_folder(const std::filesystem::path& path, FileSystem& files = real_fil
 /// Changes nothing.
 void require_writable_folder(const std::filesystem::path& path);
 
-/// A complete gzip file (RFC 1952), at gzip's default level. Throws std::bad_alloc.
+/// Hands over a complete gzip file (RFC 1952) of what `write` makes, at gzip's default level.
+/// Throws std::bad_alloc, and what the two functions throw.
+void gzip(const FileWriter& write, const ByteSink& sink);
+
+/// The same of a text, in memory.
 std::vector<std::byte> gzip_of(std::string_view text);
 
 /// Locks the regular file or folder open at `descriptor` for this program, with flock(2), until

@@ -11,6 +11,7 @@ namespace barestep {
 void TextTable::add_row(std::vector<std::string> cells) {
   BARESTEP_REQUIRE(cells.size() <= columns_.size(), "a row has more cells than the table columns");
   cells.resize(columns_.size());
+  for (std::string& cell : cells) cell = on_one_line(std::move(cell));
   rows_.push_back({std::move(cells), false});
 }
 

@@ -283,14 +283,24 @@ void Dataset::gather_standardized(std::int64_t row, std::span<float> x) const {
   }
 }
 
+void Dataset::read_features(std::int64_t row, std::span<float> x) const {
+  standard_.mean.empty() ? features_.read(row, 0, x) : gather_standardized(row, x);
+}
+
+float Dataset::largest_feature() const {
+  std::vector<float> x(static_cast<std::size_t>(features()));
+  float largest = 0;
+  for (std::int64_t row = 0; row < features_.rows(); ++row) {
+    read_features(row, x);
+    for (const float each : x) largest = std::max(largest, std::abs(each));
+  }
+  return largest;
+}
+
 void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) const {
   const auto width = static_cast<std::size_t>(features());
   for (const std::int64_t row : rows) {
-    if (standard_.mean.empty()) {
-      features_.read(row, 0, std::span(x, width));
-    } else {
-      gather_standardized(row, std::span(x, width));
-    }
+    read_features(row, std::span(x, width));
     x += width;
   }
   if (!has_labels()) {

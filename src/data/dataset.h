@@ -94,6 +94,10 @@ class Dataset {
   /// as the files have them.
   [[nodiscard]] std::string division() const;
 
+  /// The largest magnitude among the features that gather() gives. Reads all samples. Throws what
+  /// Shards::read() throws.
+  [[nodiscard]] float largest_feature() const;
+
   /// Copies `rows` in the given order. `x` receives rows.size() x features() floats, divided as
   /// load_dataset() says, then standardized, if requested; computed in double and rounded last. `y`
   /// receives rows.size() std::int32_t labels, or rows.size() x targets floats. Throws what
@@ -102,6 +106,7 @@ class Dataset {
 
  private:
   void gather_standardized(std::int64_t row, std::span<float> x) const;
+  void read_features(std::int64_t row, std::span<float> x) const;
 
   Shards features_;
   std::vector<Shards> targets_;  // empty or one element

@@ -91,7 +91,7 @@ CheckpointReport report_on_checkpoint(const std::filesystem::path& path) {
   try {
     report.text = fmt::format(
         "{}\n  The run\n{}\n  What decides its numbers\n{}\n  What decides their rounding\n{}",
-        path.string(), run_text(state), settings_text(state.at("settings")),
+        on_one_line(path.string()), run_text(state), settings_text(state.at("settings")),
         settings_text(state.at("rounding")));
   } catch (const StateDocument::exception&) {
     fail(ExitCode::kBadData, {.what = "checkpoint",

@@ -230,7 +230,7 @@ void run_study(const StudyOptions& options) {
   const Report report = measured_report(options, wanted);
   print_answers(report, wanted);
   print_prediction(report);
-  show(fmt::format("Report: {}\n", (options.output / "report.html").string()));
+  show(fmt::format("Report: {}\n", on_one_line((options.output / "report.html").string())));
 }
 
 namespace {
@@ -280,7 +280,7 @@ void print_sheet(SheetOptions options) {
   const std::string text = options.blank ? blank_copy_of(sheet) : filled_sheet(options, sheet);
   make_folder(folder);
   const std::filesystem::path file = write_sheet(options, sheet, text);
-  show(text + fmt::format("Sheet: {}\n", file.string()));
+  show(text + fmt::format("Sheet: {}\n", on_one_line(file.string())));
 }
 
 void list_sheet_names() {
@@ -293,7 +293,7 @@ void report_study(const std::filesystem::path& folder, double margin, bool pdf) 
   write_report(folder, report_of(study, margin));
   const char* const name = pdf ? "report.pdf" : "report.html";
   if (pdf) print_pdf(folder / "report.html", folder / name);
-  show(fmt::format("Report: {}\n", (folder / name).string()));
+  show(fmt::format("Report: {}\n", on_one_line((folder / name).string())));
 }
 
 void print_amdahl(double serial, const std::vector<int>& ranks) {

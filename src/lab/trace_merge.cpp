@@ -4,9 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <functional>
+#include <istream>
 #include <memory>
 #include <set>
+#include <span>
 #include <stdexcept>
+#include <streambuf>
+#include <string>
 #include <vector>
 
 #include "core/error.h"
@@ -31,7 +37,8 @@ constexpr std::int64_t kMostTraceRanks = 1 << 20;
 constexpr std::int64_t kMostNumber = std::int64_t{1} << 53;
 constexpr std::int64_t kMostTraceUs = 1'000'000'000'000'000;
 constexpr std::int64_t kMostBaseNs = std::int64_t{1} << 62;
-constexpr std::size_t kMostUnpackedBytes = std::size_t{1} << 30;
+constexpr std::int64_t kMostUnpackedBytes = std::int64_t{4} << 30;
+constexpr std::int64_t kMostEventBytes = std::int64_t{16} << 20;  // also of the file without events
 
 [[noreturn]] void refuse_trace(const std::filesystem::path& path, std::string why) {
   fail(ExitCode::kBadData, {.what = "trace",
@@ -40,25 +47,67 @@ constexpr std::size_t kMostUnpackedBytes = std::size_t{1} << 30;
                             .remedy = "give the files that --trace wrote, each once"});
 }
 
-std::string unpacked(const std::filesystem::path& path) {
-  InputFile file(path, "trace");
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> input(gzdopen(file.release(), "rb"), gzclose);
-  std::string text;
-  std::vector<char> piece(1 << 18);
-  int count = 0;
-  while ((count = gzread(input.get(), piece.data(), static_cast<unsigned>(piece.size()))) > 0) {
-    text.append(piece.data(), static_cast<std::size_t>(count));
-    if (text.size() > kMostUnpackedBytes) refuse_trace(path, "holds more than 1 GiB");
+/// The text of a trace, unpacked while it is read.
+class TraceText : public std::streambuf {
+ public:
+  explicit TraceText(const std::filesystem::path& path)
+      : path_(path),
+        input_(gzdopen(InputFile(path, "trace").release(), "rb"), gzclose),
+        piece_(1 << 18) {}
+
+  /// Called behind an event, which was not too large.
+  void begin_event() { event_bytes_ = 0; }
+
+ protected:
+  int_type underflow() override {
+    const int count = gzread(input_.get(), piece_.data(), static_cast<unsigned>(piece_.size()));
+    if (count < 0) refuse_trace(path_, "its gzip stream is corrupt");
+    bytes_ += count;
+    event_bytes_ += count;
+    if (bytes_ > kMostUnpackedBytes) refuse_trace(path_, "holds more than 4 GiB");
+    if (event_bytes_ > kMostEventBytes) {
+      refuse_trace(path_, "holds more than 16 MiB in one of its events, or beside them");
+    }
+    setg(piece_.data(), piece_.data(), piece_.data() + count);
+    return count == 0 ? traits_type::eof() : traits_type::to_int_type(piece_.front());
   }
-  if (count < 0) refuse_trace(path, "its gzip stream is corrupt");
-  return text;
-}
+
+ private:
+  const std::filesystem::path& path_;
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> input_;
+  std::vector<char> piece_;
+  std::int64_t bytes_ = 0, event_bytes_ = 0;
+};
 
 struct RankTrace {
-  OrderedJson json;
+  std::filesystem::path path;
   std::int64_t rank = 0;
   std::int64_t base_ns = 0;
 };
+
+/// Calls `on_event` for each event, and returns the rest of the file. Never holds more than one of
+/// the events in memory.
+OrderedJson read_events(const std::filesystem::path& path,
+                        const std::function<void(OrderedJson&)>& on_event) {
+  TraceText text(path);
+  std::istream stream(&text);
+  constexpr int kEventDepth = 2;  // in an array in an object
+  bool in_events = false;
+  using Kind = OrderedJson::parse_event_t;
+  const auto on_value = [&](int depth, Kind kind, OrderedJson& value) {
+    const bool begins = kind == Kind::object_start || kind == Kind::array_start;
+    if (begins && depth >= kMostJsonDepth) {
+      refuse_trace(path,
+                   fmt::format("is nested deeper than {} arrays and objects", kMostJsonDepth));
+    }
+    if (kind == Kind::key && depth == 1) in_events = value == "traceEvents";
+    if (!in_events || depth != kEventDepth || begins || kind == Kind::key) return true;
+    on_event(value);
+    text.begin_event();
+    return false;
+  };
+  return OrderedJson::parse(stream, on_value);
+}
 
 /// The number, if it is within the limits; otherwise throws std::out_of_range.
 std::int64_t within(const OrderedJson& value, std::int64_t least, std::int64_t most) {
@@ -69,18 +118,14 @@ std::int64_t within(const OrderedJson& value, std::int64_t least, std::int64_t m
   return value.get<std::int64_t>();
 }
 
+/// The trace without its events.
 RankTrace read_trace(const std::filesystem::path& path) {
-  RankTrace trace;
+  RankTrace trace{.path = path};
   try {
-    const std::string text = unpacked(path);
-    if (!is_shallow_json(text)) {
-      refuse_trace(path,
-                   fmt::format("is nested deeper than {} arrays and objects", kMostJsonDepth));
-    }
-    trace.json = OrderedJson::parse(text);
-    trace.rank = within(trace.json.at("distributedInfo").at("rank"), 0, kMostTraceRanks);
-    trace.base_ns = within(trace.json.at("baseTimeNanoseconds"), 0, kMostBaseNs);
-    if (!trace.json.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is not an array");
+    const OrderedJson json = read_events(path, [](OrderedJson&) {});
+    trace.rank = within(json.at("distributedInfo").at("rank"), 0, kMostTraceRanks);
+    trace.base_ns = within(json.at("baseTimeNanoseconds"), 0, kMostBaseNs);
+    if (!json.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is not an array");
   } catch (const OrderedJson::exception&) {
     refuse_trace(path, "is not the trace of a single rank");
   } catch (const std::out_of_range&) {
@@ -123,8 +168,8 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   }
 }
 
-/// `name` is the name of the merged trace.
-std::string merged(std::span<const std::filesystem::path> paths, const std::string& name) {
+/// The traces without their events, each of a rank of its own.
+std::vector<RankTrace> read_traces(std::span<const std::filesystem::path> paths) {
   std::vector<RankTrace> traces;
   std::set<std::int64_t> ranks;
   for (const auto& path : paths) {
@@ -133,28 +178,41 @@ std::string merged(std::span<const std::filesystem::path> paths, const std::stri
       refuse_trace(path, fmt::format("another file also holds rank {}", traces.back().rank));
     }
   }
-  const auto first = std::min_element(
-      traces.begin(), traces.end(),
-      [](const RankTrace& a, const RankTrace& b) { return a.base_ns < b.base_ns; });
-  const std::int64_t base_ns = first->base_ns;
-  OrderedJson all = {{"schemaVersion", 1},
-                     {"displayTimeUnit", "ms"},
-                     {"baseTimeNanoseconds", base_ns},
-                     {"traceEvents", OrderedJson::array()},
-                     {"traceName", on_one_line(name)}};
-  for (std::size_t i = 0; i < traces.size(); ++i) {
+  return traces;
+}
+
+std::string text_of_json(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+/// Hands over the merged trace, with the events one after another; `name` is its name.
+void write_merged(std::span<const RankTrace> traces, const std::string& name,
+                  const ByteSink& sink) {
+  constexpr std::size_t kPieceBytes = 1 << 18;
+  const std::int64_t base_ns = std::ranges::min(traces, {}, &RankTrace::base_ns).base_ns;
+  std::string text =
+      fmt::format(R"({{"schemaVersion":1,"displayTimeUnit":"ms","baseTimeNanoseconds":{},)"
+                  R"("traceName":{},"traceEvents":[)",
+                  base_ns, text_of_json(on_one_line(name)));
+  const char* before = "\n";
+  for (const RankTrace& trace : traces) {
+    const auto add = [&](OrderedJson& event) {
+      move_event(event, trace, base_ns);
+      text += before + text_of_json(event);
+      before = ",\n";
+      if (text.size() < kPieceBytes) return;
+      sink(text);
+      text.clear();
+    };
     try {
-      for (OrderedJson& event : traces[i].json.at("traceEvents")) {
-        move_event(event, traces[i], base_ns);
-        all["traceEvents"].push_back(std::move(event));
-      }
+      read_events(trace.path, add);
     } catch (const OrderedJson::exception&) {
-      refuse_trace(paths[i], "one of its events is malformed");
+      refuse_trace(trace.path, "one of its events is malformed");
     } catch (const std::out_of_range&) {
-      refuse_trace(paths[i], "one of its events is malformed");
+      refuse_trace(trace.path, "one of its events is malformed");
     }
   }
-  return all.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  sink(text + "\n]}\n");
 }
 
 }  // namespace
@@ -164,7 +222,8 @@ void merge_traces(const std::filesystem::path& out, std::span<const std::filesys
   std::vector<FileUse> inputs;
   for (const auto& path : paths) inputs.push_back({"merge-traces", path});
   require_separate_files({{"output file", out}}, inputs);
-  write_trace(out, merged(paths, out.string()));
+  const std::vector<RankTrace> traces = read_traces(paths);
+  write_trace(out, [&](const ByteSink& sink) { write_merged(traces, out.string(), sink); });
 }
 
 }  // namespace barestep

@@ -128,8 +128,8 @@ std::pair<double, double> two_shares(const RawValue& given) {
   for (std::size_t i = 0; i < 2; ++i) {
     const Reading reading = read(parts[i], numbers[i]);
     if (reading == Reading::kIllFormed) refuse(given, "not two numbers", remedy);
-    if (reading == Reading::kTooLarge || !limits::kShares.contains(numbers[i])) {
-      refuse(given, "out of range", remedy);
+    if (!limits::kShares.contains(numbers[i])) {
+      refuse(given, out_of_range(limits::kShares, numbers[i]).why, remedy);
     }
   }
   return {numbers[0], numbers[1]};

@@ -151,6 +151,14 @@ void check_dropout(const ModelConfig& model) {
 
 void check_loss(const ModelConfig& model) {
   const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
+  if (model.loss == LossKind::kCrossEntropy && outputs == 1) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--loss",
+          .value = "cross-entropy",
+          .why = "is 0 for every sample of one class, and the model has 1 output",
+          .remedy = "end --layers with the number of classes, or use --loss bce for one column of "
+                    "0 and 1"});
+  }
   if (model.loss == LossKind::kBce && outputs != 1) {
     fail(ExitCode::kConfiguration,
          {.what = "--loss",
@@ -170,20 +178,14 @@ std::string optimizers_with(bool OptimizerTraits::*something) {
   return names;
 }
 
-void check_optimizer(const OptimizerConfig& optimizer) {
-  struct Part {
-    const char* option;
-    bool given;
-    bool OptimizerTraits::*has_it;
-  };
-  for (const Part& part :
-       {Part{"--nesterov", optimizer.nesterov, &OptimizerTraits::has_nesterov},
-        Part{"--momentum", optimizer.momentum > 0, &OptimizerTraits::has_momentum},
-        Part{"--amsgrad", optimizer.amsgrad, &OptimizerTraits::has_amsgrad}}) {
-    if (!part.given || traits_of(optimizer.kind).*part.has_it) continue;
-    const std::string those = optimizers_with(part.has_it);
+void check_optimizer(const TrainConfig& config, TrainerKind trainer) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  for (const Option& option : options_of(trainer)) {
+    if (option.optimizers == nullptr || traits_of(optimizer.kind).*option.optimizers) continue;
+    if (option.value.text(config) == option.value.text({})) continue;
+    const std::string those = optimizers_with(option.optimizers);
     fail(ExitCode::kConfiguration,
-         {.what = part.option,
+         {.what = fmt::format("--{}", option.name),
           .why = fmt::format("only --optimizer {} has it", those),
           .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
   }
@@ -288,9 +290,9 @@ void check_loss_scaling(const TrainConfig& config) {
                                   .remedy = "use --precision fp16 and --loss-scale dynamic"});
 }
 
-void check_training(const TrainConfig& config) {
+void check_training(const TrainConfig& config, TrainerKind trainer) {
   const TrainingConfig& training = config.training;
-  check_optimizer(config.optimizer);
+  check_optimizer(config, trainer);
   check_schedule(config.optimizer);
   if (!training.epochs && !training.evaluate_only)
     warmup_of(training, training.steps.value_or(kDefaultSteps));
@@ -364,7 +366,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   refuse_conflicts(config, trainer);
   check_dropout(config.model);
   check_loss(config.model);
-  check_training(config);
+  check_training(config, trainer);
   check_loss_scaling(config);
   check_device(config.device);
   check_parallel(config);

@@ -44,6 +44,8 @@ struct Option {
   // Options of the config file that this one overrides too if it is on the command line.
   std::vector<std::string_view> replaces{};
   std::vector<TrainerKind> trainers{};  // those that have it; empty: all
+  // The optimizers that have it; null: all. With another one it is refused.
+  bool OptimizerTraits::*optimizers = nullptr;
   Agreement agreement = Agreement::kValue;
   // Affects training results beyond rounding, so a run resumed from a checkpoint must have the same
   // value.

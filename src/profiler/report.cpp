@@ -202,14 +202,14 @@ std::string sweep_table(std::span<const SweepRow> rows) {
 }
 
 std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch,
-                              std::optional<Precision> precision) {
-  OrderedJson record = {{"batch_size", batch_size},
-                        {"batch", batch.number},
-                        {"samples", batch.samples},
-                        {"latency_s", batch.latency_s},
-                        {"rank", batch.rank}};
-  if (precision) record["precision"] = name_of(*precision);
-  return record.dump();
+                              Precision precision) {
+  return OrderedJson({{"batch_size", batch_size},
+                      {"batch", batch.number},
+                      {"samples", batch.samples},
+                      {"latency_s", batch.latency_s},
+                      {"rank", batch.rank},
+                      {"precision", name_of(precision)}})
+      .dump();
 }
 
 std::string evaluation_summary_record(const Evaluation& run) {
@@ -220,6 +220,9 @@ std::string evaluation_summary_record(const Evaluation& run) {
                        {"weight_bytes", run.weight_bytes}};
   if (run.total.accuracy) found["accuracy"] = *run.total.accuracy;
   if (run.total.r2) found["r2"] = *run.total.r2;
+  if (run.total.mean_absolute_error) {
+    found["mean_absolute_error"] = *run.total.mean_absolute_error;
+  }
   if (run.changed) found["changed"] = *run.changed;
   return OrderedJson({{"evaluation", found}}).dump();
 }

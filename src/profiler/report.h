@@ -94,12 +94,11 @@ struct SweepRow {
 /// Throughput is that of all steps, so it falls if a few steps are long; the median does not.
 std::string sweep_table(std::span<const SweepRow> rows);
 
-/// A line of JSON about a batch of an evaluation, without its newline; includes the precision if
-/// given.
+/// A line of JSON about a batch of an evaluation, without its newline.
 std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch,
-                              std::optional<Precision> precision = std::nullopt);
+                              Precision precision);
 
-/// A line of JSON about an evaluation in one of several precisions, without its newline.
+/// A line of JSON about a whole evaluation, without its newline.
 std::string evaluation_summary_record(const Evaluation& run);
 
 /// Batch size, loss, accuracy or errors, latency and throughput of every run. For runs in several

@@ -633,14 +633,13 @@ std::string TraceEvents::file(const TraceJson& head, std::string_view name) cons
   return text + fmt::format("\"traceName\": {}\n}}\n", text_of(name));
 }
 
+void write_trace(const std::filesystem::path& path, const FileWriter& write) {
+  if (path.extension() != ".gz") return replace_file_by(path, write);
+  replace_file_by(path, [&](const ByteSink& sink) { gzip(write, sink); });
+}
+
 void write_trace(const std::filesystem::path& path, std::string_view text) {
-  std::vector<std::byte> packed;
-  auto bytes = std::as_bytes(std::span(text));
-  if (path.extension() == ".gz") {
-    packed = gzip_of(text);
-    bytes = packed;
-  }
-  replace_file(path, std::span(&bytes, 1));
+  write_trace(path, [&](const ByteSink& sink) { sink(text); });
 }
 
 TraceRow host_row(const TraceContext& context) {

@@ -14,6 +14,7 @@
 
 #include "core/device.h"
 #include "core/ops.h"
+#include "core/output_file.h"
 #include "profiler/profile.h"
 
 namespace barestep {
@@ -122,5 +123,6 @@ std::string trace_text(const TraceEvents& events, const TraceContext& context);
 
 /// Writes a trace, compressed if the name ends in .gz. Throws Error as replace_file() does.
 void write_trace(const std::filesystem::path& path, std::string_view text);
+void write_trace(const std::filesystem::path& path, const FileWriter& write);
 
 }  // namespace barestep

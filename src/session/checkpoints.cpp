@@ -386,7 +386,7 @@ std::string Checkpoints::text() const {
   return fmt::format(
       "{} in '{}', the newest '{}': each paused the run for {} and took {} to write in the "
       "background\n",
-      counted(count_, "checkpoint"), config_.checkpoint.folder.string(),
+      counted(count_, "checkpoint"), on_one_line(config_.checkpoint.folder.string()),
       newest_.filename().string(), time_text(waited_s_ / count), time_text(written_s_ / count));
 }
 

@@ -164,7 +164,8 @@ void print_error(std::string_view name, const Error& error) {
 }
 
 void print_note(std::string_view name, std::string_view note) {
-  print_to_stderr(fmt::format("{}: note: {}\n", name, note));
+  // Names and files may contain characters that a line must not.
+  print_to_stderr(fmt::format("{}: note: {}\n", name, on_one_line(std::string(note))));
 }
 
 std::optional<Error> first_failure(std::string_view program,

@@ -91,7 +91,12 @@ std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config) {
 
 Session::Session(Place& place, const TrainConfig& config, Job& job,
                  std::shared_ptr<const Dataset> data)
-    : place_(place), job_(job), config_(config), data_(std::move(data)), begin_s_(now_s()) {
+    : place_(place),
+      job_(job),
+      config_(config),
+      is_first_(data == nullptr),
+      data_(std::move(data)),
+      begin_s_(now_s()) {
   const std::int64_t memory_bytes = memory_for_samples(job_);
   job_.together([&] { resolve_config(memory_bytes); });
   find_start();
@@ -109,6 +114,7 @@ Session::~Session() {
 void Session::resolve_config(std::int64_t memory_bytes) {
   validate(config_, place_.trainer());
   place_.resolve_config(config_);
+  resolve_threads();
   if (data_ != nullptr) return;
   place_.require_outputs(config_);
   if (config_.data.kind == DataKind::kRandn) return;
@@ -127,6 +133,14 @@ void Session::note_untrained_classes() const {
                          "is the end of the files, so shuffle these",
                          counted(count, "class"), count == 1 ? "does" : "do",
                          fmt::join(classes, ", "), count > std::ssize(classes) ? ", ..." : ""));
+}
+
+void Session::resolve_threads() {
+  std::optional<int>& threads = config_.device.threads;
+  if (threads || place_.kind() != DeviceKind::kCpu) return;
+  threads = threads_of_environment();
+  if (!threads) return;
+  threads_line_ = fmt::format("OMP_NUM_THREADS sets --threads {}\n", *threads);
 }
 
 /// Rank 0 finds the start and shares it with all.
@@ -205,14 +219,34 @@ void Session::prepare() {
     if (start_) {
       restore_product_choices(*start_, config_.device);
     } else if (!config_.output.load.empty()) {
-      loaded_ = load_weights(config_.output.load, spec.model);
+      load(spec.model);
     }
     const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
     if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);
     note_lost_gradients(spec);
+    note_last_activation();
   }
   place_.open(config_, *programs_);
   reconsider_update_order();
+}
+
+void Session::load(const MlpSpec& model) {
+  LoadedWeights loaded = load_weights(config_.output.load, model);
+  loaded_ = std::move(loaded.numbers);
+  if (loaded.prefix.empty() || !is_first_) return;
+  print_note(name_of(place_.trainer()),
+             fmt::format("the names of the weights in '{}' begin with '{}', which is left out",
+                         config_.output.load.string(), loaded.prefix));
+}
+
+void Session::note_last_activation() const {
+  const ModelConfig& model = config_.model;
+  const bool is_module = traits_of(model.activation).is_module;
+  if (!is_first_ || !takes_labels(model.loss) || !model.last_relu || !is_module) return;
+  print_note(name_of(place_.trainer()),
+             fmt::format("--loss {} takes the outputs of the last layer as scores, and here {} "
+                         "follows that layer; --no-last-relu leaves it out",
+                         name_of(model.loss), name_of(model.activation)));
 }
 
 void Session::note_lost_gradients(const StepSpec& spec) const {
@@ -335,7 +369,8 @@ void Session::set_up() {
   if (console_ != nullptr) {
     console_->print(place_.text(config_, *programs_) +
                     run_header(*programs_, *place_.devices()[0],
-                               data_ == nullptr ? "" : data_->division(), update_line_));
+                               data_ == nullptr ? "" : data_->division(),
+                               threads_line_ + update_line_));
   }
   if (output.monitor) {
     const Monitoring& monitoring = observers_.make<Monitoring>(
@@ -484,13 +519,12 @@ std::optional<std::int64_t> answers_changed(const Evaluation& first, const Evalu
 
 }  // namespace
 
-Evaluation Session::evaluate(MetricsLog* metrics, bool with_precision, const Evaluation* first) {
+Evaluation Session::evaluate(MetricsLog* metrics, const Evaluation* first) {
   Evaluation evaluation;
   const Precision precision = config_.device.precision;
   const auto write = [&](const EvaluatedBatch& batch) {
     if (metrics == nullptr) return;
-    metrics->write(evaluation_record(config_.data.batch_size, batch,
-                                     with_precision ? std::optional(precision) : std::nullopt));
+    metrics->write(evaluation_record(config_.data.batch_size, batch, precision));
   };
   job_.end_all_on_error([&] {
     const FlatWeights weights = weights_of_all();
@@ -503,13 +537,11 @@ Evaluation Session::evaluate(MetricsLog* metrics, bool with_precision, const Eva
     evaluation = evaluator.run(*config_.training.warmup, on_batch);
     evaluation.precision = precision;
     if (first != nullptr) evaluation.changed = answers_changed(*first, evaluation, job_.ranks());
-    if (metrics != nullptr && with_precision) {
-      metrics->write(evaluation_summary_record(evaluation));
-    }
     job_.enter(Activity::kEnd);
     if (job_.ranks() != nullptr) {
       for (const EvaluatedBatch& batch : evaluation.batches) write(batch);
     }
+    if (metrics != nullptr) metrics->write(evaluation_summary_record(evaluation));
   });
   return evaluation;
 }
@@ -568,8 +600,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
       }
       if (metrics) metrics->watch();
       MetricsLog* const records = metrics && job.is_first() ? &*metrics : nullptr;
-      rows.push_back(session.evaluate(records, precisions.size() > 1,
-                                      rows.size() > first ? &rows[first] : nullptr));
+      rows.push_back(session.evaluate(records, rows.size() > first ? &rows[first] : nullptr));
       int8 = int8_text(config, session.spec());
     }
   }
@@ -582,9 +613,10 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   const std::string ranks =
       job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");
   const std::string division = data->division();
-  show(fmt::format("{} of {} {}{}{}{}\n{}{}{}", config.output.load.string(), grouped(samples),
-                   noun_for(samples, "sample"), ranks, division.empty() ? "" : ", ", division,
-                   evaluation_table(rows), int8, confusion_table(rows[precisions.size() - 1])));
+  show(fmt::format("{} of {} {}{}{}{}\n{}{}{}", on_one_line(config.output.load.string()),
+                   grouped(samples), noun_for(samples, "sample"), ranks,
+                   division.empty() ? "" : ", ", division, evaluation_table(rows), int8,
+                   confusion_table(rows[precisions.size() - 1])));
   if (metrics) metrics->close();
 }
 

@@ -52,11 +52,10 @@ class Session {
   [[nodiscard]] SweepRow row() const;
 
   /// For --evaluate-only: evaluates the weights of --load. `metrics` receives a record of each
-  /// batch, which includes the precision if `with_precision`; it may be null. `first`, if given,
-  /// is an evaluation of the same samples in another precision, and answers are compared with it.
-  /// Throws what Evaluator::run() throws. Every rank calls it. Blocks.
-  Evaluation evaluate(MetricsLog* metrics, bool with_precision = false,
-                      const Evaluation* first = nullptr);
+  /// batch and one of the whole evaluation; it may be null. `first`, if given, is an evaluation of
+  /// the same samples in another precision, and answers are compared with it. Throws what
+  /// Evaluator::run() throws. Every rank calls it. Blocks.
+  Evaluation evaluate(MetricsLog* metrics, const Evaluation* first = nullptr);
 
   /// The spec of its programs.
   [[nodiscard]] const StepSpec& spec() const { return programs_->spec(); }
@@ -71,6 +70,8 @@ class Session {
   void resolve_config(std::int64_t memory_bytes);
   /// Prints a note if the test set has classes that training never sees.
   void note_untrained_classes() const;
+  /// Takes OMP_NUM_THREADS where --threads is not given.
+  void resolve_threads();
   void find_start();
   void prepare();
   /// Chooses the update if the options leave it open.
@@ -80,6 +81,10 @@ class Session {
   void reconsider_update_order();
   /// For --recompute auto: sets `spec` to the segments that fit, and reports them.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
+  /// Reads --load; prints a note if its names have a prefix.
+  void load(const MlpSpec& model);
+  /// Prints a note, once a program, if an activation changes the scores that a loss takes.
+  void note_last_activation() const;
   /// Prints a note if a fixed --loss-scale is too small for the batch size.
   void note_lost_gradients(const StepSpec& spec) const;
   [[nodiscard]] std::string preview() const;
@@ -100,9 +105,11 @@ class Session {
   Place& place_;
   Job& job_;
   TrainConfig config_;
+  bool is_first_;  // of the program's sessions on the same data
   std::shared_ptr<const Dataset> data_;
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
+  std::string threads_line_;       // what OMP_NUM_THREADS sets; else empty
   std::string update_line_;        // the choice of --update auto; else empty
   std::string update_order_line_;  // fused update: during or after backward, and why
   std::string answer_;

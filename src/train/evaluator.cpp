@@ -109,6 +109,7 @@ class Evaluator::Input final : public StepInput {
 Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset& dataset,
                      const FlatWeights& weights, Communicator* ranks)
     : programs_(programs),
+      dataset_(dataset),
       ranks_(ranks),
       plan_(programs.buffers()),
       device_(&device),
@@ -169,7 +170,8 @@ Evaluation Evaluator::run(std::int64_t warmup,
           .why = fmt::format("the loss over {} {} is {}", grouped(total.samples),
                              noun_for(total.samples, "sample"),
                              std::isnan(total.loss) ? std::abs(total.loss) : total.loss),
-          .remedy = "load weights of a training run that did not diverge"});
+          .remedy = overflow_remedy(&dataset_, programs_.spec().model.numbers,
+                                    "load weights of a training run that did not diverge")});
   }
   std::vector<double> latencies_s;
   for (const EvaluatedBatch& batch : evaluation.batches) latencies_s.push_back(batch.latency_s);

@@ -80,6 +80,7 @@ class Evaluator {
   void add_up(Evaluation& evaluation, EvaluationPart part) const;
 
   const StepPrograms& programs_;
+  const Dataset& dataset_;
   Communicator* ranks_;
   MemoryPlan plan_;
   Device* device_;

@@ -123,13 +123,7 @@ TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec, s
     config.model.depth = config.model.depth.value_or(kDefaultDepth);
   }
   TrainingConfig& training = config.training;
-  OptimizerConfig& optimizer = config.optimizer;
-  const auto [lr, beta1, beta2, eps, weight_decay] = numbers_of(optimizer);
-  optimizer.lr = lr;
-  optimizer.beta1 = beta1;
-  optimizer.beta2 = beta2;
-  optimizer.eps = eps;
-  optimizer.weight_decay = weight_decay;
+  config.optimizer = with_numbers(config.optimizer);
   if (training.evaluate_only) {
     training.warmup = training.warmup.value_or(kDefaultWarmup);
     return config;

@@ -211,6 +211,16 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .loss_scale = loss_scaling_of(config)};
 }
 
+std::string overflow_remedy(const Dataset* dataset, DType numbers, std::string other) {
+  constexpr float kBeyondF16 = 65520;  // what rounds to 65504, its largest, is below
+  if (dataset == nullptr || numbers != DType::kF16) return other;
+  const float largest = dataset->largest_feature();
+  if (largest < kBeyondF16) return other;
+  const bool is_standard = !dataset->standard().mean.empty();
+  return fmt::format("the samples reach {}, and fp16 ends at 65504: {}use --precision bf16",
+                     largest, is_standard ? "" : "give --standardize, or ");
+}
+
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                  std::vector<Device*> devices, Communicator* communicator, const Dataset* dataset,
                  FlatWeights loaded, StepProfiler* profiler, const TrainingState* start)
@@ -218,6 +228,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       programs_(programs),
       devices_(std::move(devices)),
       communicator_(communicator),
+      dataset_(dataset),
       plan_(programs.buffers()),
       runner_(devices_, communicator, programs.buffers(), plan_,
               {.fetch = fetch_of(config, dataset),
@@ -529,6 +540,10 @@ bool Trainer::is_requested(StepRequest request, const Batch& batch,
   return place < requests->size() && addresses.at(*requests)[place] > 0;
 }
 
+std::string Trainer::remedy(std::string other) const {
+  return overflow_remedy(dataset_, programs_.spec().model.numbers, std::move(other));
+}
+
 /// Reads the state of loss scaling after a step.
 std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
                                                      const Addresses& addresses) {
@@ -549,7 +564,8 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
           .value = "",
           .why = fmt::format("gradients overflow at any loss scale; it is {} after step {}",
                              position_.scaling->scale, batch.number),
-          .remedy = fmt::format("{}, or --precision bf16", divergence_remedy(config_.optimizer))});
+          .remedy = remedy(
+              fmt::format("{}, or --precision bf16", divergence_remedy(config_.optimizer)))});
   }
   return ScalingReport{.used = used, .next = position_.scaling->scale, .skipped = skipped};
 }
@@ -564,12 +580,12 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
     // The first loss is that of weights that no step has changed yet.
     if (batch.number == 0) {
       refuse_divergence("loss", loss, "at step 0",
-                        "scale down the samples or the weights of --load");
+                        remedy("scale down the samples or the weights of --load"));
     }
     refuse_divergence(
         "loss", loss,
         fmt::format("at step {}, it was {} at step {}", batch.number, last_loss_, batch.number - 1),
-        divergence_remedy(config_.optimizer));
+        remedy(divergence_remedy(config_.optimizer)));
   }
   last_loss_ = loss;
   position_.steps = batch.number + 1;
@@ -676,7 +692,7 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   report.epochs = config_.training.epochs.value_or(0);
   if (!std::isfinite(report.loss)) {
     refuse_divergence("test loss", report.loss, fmt::format("after epoch {}", batch.epoch + 1),
-                      divergence_remedy(config_.optimizer));
+                      remedy(divergence_remedy(config_.optimizer)));
   }
   // A run that ends within an epoch may go on, and then this was no evaluation of it.
   if (batch.ends_epoch) {

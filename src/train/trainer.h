@@ -102,6 +102,10 @@ class TrainObserver {
 /// for random data.
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset);
 
+/// What to do about a loss that is not finite: `other`, unless `numbers` is fp16 and the data set,
+/// which may be null, has features that it cannot hold. Reads all samples then.
+std::string overflow_remedy(const Dataset* dataset, DType numbers, std::string other);
+
 class Trainer {
  public:
   /// Allocates all memory of the run. `devices` are those of the programs, by index. `communicator`
@@ -186,6 +190,8 @@ class Trainer {
   /// Runs one op on a device. Blocks.
   void run_now(const DeviceOp& op, int device);
   void begin_scaling();
+  /// overflow_remedy() for this run.
+  [[nodiscard]] std::string remedy(std::string other) const;
   std::optional<ScalingReport> follow_scaling(const Batch& batch, const Addresses& addresses);
   void queue_batch(const Batch& batch, const Batch* next);
   [[nodiscard]] bool is_awaited(const Batch& batch) const;
@@ -203,6 +209,7 @@ class Trainer {
   const StepPrograms& programs_;
   std::vector<Device*> devices_;
   Communicator* communicator_;
+  const Dataset* dataset_;  // may be null
   MemoryPlan plan_;
   Runner runner_;
   std::atomic<bool> is_copied_{false};

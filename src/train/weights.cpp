@@ -33,18 +33,37 @@ struct Entry {
   std::span<float> values;
 };
 
-std::vector<Entry> entries_of(const MlpSpec& spec, FlatWeights& flat) {
+/// `prefix` precedes the names.
+std::vector<Entry> entries_of(const MlpSpec& spec, FlatWeights& flat,
+                              const std::string& prefix = "") {
   std::vector<Entry> entries;
   const ParameterLayout& layout = spec.layout;
   for (int layer = 0; layer < layout.layers(); ++layer) {
-    entries.push_back({state_dict_name(spec, layer, "weight"),
+    entries.push_back({prefix + state_dict_name(spec, layer, "weight"),
                        {layout.outputs(layer), layout.inputs(layer)},
                        weight_in(flat, layout, layer)});
-    entries.push_back({state_dict_name(spec, layer, "bias"),
+    entries.push_back({prefix + state_dict_name(spec, layer, "bias"),
                        {layout.outputs(layer)},
                        bias_in(flat, layout, layer)});
   }
   return entries;
+}
+
+/// What PyTorch's wrappers put before the names of the model inside them: before that of the file's
+/// first tensor, and so before all.
+std::string prefix_in(const SafetensorsFile& file) {
+  if (file.tensors().empty()) return "";
+  const std::string& name = file.tensors().front().name;
+  std::string_view rest = name;
+  for (bool found = true; found;) {
+    found = false;
+    for (const std::string_view wrapper : {"module.", "_orig_mod."}) {
+      if (!rest.starts_with(wrapper)) continue;
+      rest.remove_prefix(wrapper.size());
+      found = true;
+    }
+  }
+  return name.substr(0, name.size() - rest.size());
 }
 
 /// How the file differs from this model: one sentence for each tensor.
@@ -140,10 +159,10 @@ void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWe
   save_safetensors(path, tensors);
 }
 
-FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec) {
+LoadedWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec) {
   const SafetensorsFile file(path);
-  FlatWeights flat = zeros(spec.layout);
-  const std::vector<Entry> entries = entries_of(spec, flat);
+  LoadedWeights loaded{.numbers = zeros(spec.layout), .prefix = prefix_in(file)};
+  const std::vector<Entry> entries = entries_of(spec, loaded.numbers, loaded.prefix);
   const std::vector<std::string> found = differences(entries, file);
   if (!found.empty()) {
     constexpr std::size_t kShown = 3;
@@ -161,7 +180,7 @@ FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec)
     require_finite_weights(path, entry, values);
     std::ranges::copy(values, entry.values.begin());
   }
-  return flat;
+  return loaded;
 }
 
 }  // namespace barestep

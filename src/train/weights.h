@@ -30,9 +30,16 @@ std::string state_dict_name(const MlpSpec& spec, int layer, const char* what);
 /// and Error(kDiverged) instead of writing a weight that is not finite.
 void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights);
 
-/// Reads a safetensors file, or the weights of a checkpoint. Throws Error: kNoInput, or kBadData
+struct LoadedWeights {
+  FlatWeights numbers;
+  std::string
+      prefix{};  // "module." or "_orig_mod.", which precedes the names in the file; or empty
+};
+
+/// Reads a safetensors file, or the weights of a checkpoint. The names may have the prefixes of
+/// DistributedDataParallel, DataParallel and torch.compile. Throws Error: kNoInput, or kBadData
 /// naming the first differences if names, shapes or types are not this model's, or the first weight
 /// that is not finite.
-FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec);
+LoadedWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec);
 
 }  // namespace barestep

@@ -159,6 +159,8 @@ std::vector<BadInput> bad_ranks() {
       // No first rank has reported it.
       launched_by({"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2"},
                   "ranks: srun started 2" + alone + "use srun --mpi=pmix"),
+      launched_by({"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "PMI_RANK=0", "PMI_SIZE=2"},
+                  "ranks: srun started 2" + alone + "use srun --mpi=pmix"),
       launched_by({"OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4"},
                   "ranks: mpirun started 4" + alone +
                       "use the mpirun of the MPI that barestep was built with"),

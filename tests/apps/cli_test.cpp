@@ -149,10 +149,13 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
   EXPECT_THAT(result.out, StartsWith("w of 4 samples, features / 255\nBatch size "));
   EXPECT_THAT(result.out, ::testing::ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
   const std::string records = read_file(folder() / "m");
-  EXPECT_EQ(std::ranges::count(records, '\n'), 1 + 4 + 2 + 1) << "lost time is last";
+  EXPECT_EQ(std::ranges::count(records, '\n'), 1 + (4 + 1) + (2 + 1) + 1) << "lost time is last";
   EXPECT_THAT(records, StartsWith("{\"configuration\":{\"layers\":[4,3],"));
   EXPECT_THAT(records, HasSubstr("\"batch-size\":[1,3]"));
   EXPECT_THAT(records, HasSubstr(R"({"batch_size":3,"batch":1,"samples":1,"latency_s":)"));
+  EXPECT_THAT(records, ::testing::ContainsRegex(
+                           R"(\{"evaluation":\{"precision":"fp32","batch_size":3,"samples":4,)"
+                           R"("loss":[0-9.]+,"weight_bytes":[0-9]+,"accuracy":[0-9.]+\}\})"));
 }
 
 TEST_F(MlpSingle, SaysOnceWhichClassesOfTheTestSetTrainingNeverSees) {

@@ -1,7 +1,12 @@
 // mlp_lab merge-traces, as a user runs it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
+
+#include <map>
+#include <set>
 
 #include "core/output_file.h"
 #include "profiler/trace.h"
@@ -61,6 +66,56 @@ TEST_F(MergeTraces, PutsAllRanksOnOneAxisOfTime) {
   EXPECT_EQ(adam_of_process, (std::map<std::int64_t, double>{{0, 6600}, {10'000'000, 9100}}));
   EXPECT_THAT(names, testing::ElementsAre("rank 0: mlp_ddp", "rank 1: mlp_ddp"));
   for (const auto& [id, ends] : arrow_ends) EXPECT_EQ(ends, 2) << id;
+}
+
+/// The largest memory of a child of this process so far.
+std::int64_t most_child_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_CHILDREN, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+TEST_F(MergeTraces, HoldsNeitherItsInputsNorItsOutputInMemory) {
+  constexpr std::int64_t kEvents = 400'000;
+  const std::int64_t before = most_child_bytes();
+  std::int64_t bytes = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    std::string text = fmt::format(
+        R"({{"distributedInfo": {{"rank": {}}}, "baseTimeNanoseconds": 0, "traceEvents": [)", rank);
+    for (std::int64_t i = 0; i < kEvents; ++i) {
+      text += fmt::format(R"({}{{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 1, "tid": 2, )"
+                          R"("ts": {}, "dur": 1.5, "args": {{"correlation": {}}}}})",
+                          i == 0 ? "" : ",\n", i, i);
+    }
+    file(fmt::format("{}.json", rank), text + "]}");
+    bytes += std::ssize(text);
+  }
+  const ProcessResult result =
+      run_process({"/usr/bin/env", "ASAN_OPTIONS=quarantine_size_mb=1", MLP_LAB, "merge-traces",
+                   "all.json.gz", "0.json", "1.json"},
+                  {.working_directory = folder()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(bytes, 80'000'000);
+  if (before < bytes) {
+    EXPECT_LT(most_child_bytes(), bytes);
+  }
+}
+
+TEST_F(MergeTraces, RefusesWhatUnpacksToMuchWhileItIsRead) {
+  const std::string head =
+      R"({"distributedInfo": {"rank": 0}, "baseTimeNanoseconds": 0, "traceEvents": [)";
+  const std::string blanks(17 << 20, ' ');
+  for (const std::string& text :
+       {head + blanks + "]}", head + R"({"ph": "X", "name": ")" + blanks + "\"}]}"}) {
+    const auto packed = gzip_of(text);
+    file("bomb.json.gz", {reinterpret_cast<const char*>(packed.data()), packed.size()});
+    const ProcessResult result = run({"all.json", "bomb.json.gz"});
+    EXPECT_EQ(result.exit_code, 65);
+    EXPECT_EQ(result.err,
+              "mlp_lab: error: trace 'bomb.json.gz': holds more than 16 MiB in one of its events, "
+              "or beside them; give the files that --trace wrote, each once\n");
+    EXPECT_FALSE(std::filesystem::exists(folder() / "all.json"));
+  }
 }
 
 TEST_F(MergeTraces, TakeAnyNumberOfInputs) {

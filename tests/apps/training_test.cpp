@@ -14,6 +14,7 @@
 #include "data/safetensors.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
+#include "support/idx_bytes.h"
 #include "support/metrics.h"
 #include "support/pattern.h"
 #include "support/process.h"
@@ -458,6 +459,111 @@ TEST_F(Training, BeginsMetricsWithTheConfigurationOfTheRun) {
   output_of({"--config", "run.json"});
   EXPECT_EQ(configuration_of(read_file(folder() / "m.jsonl")), all);
   EXPECT_EQ(losses("m.jsonl"), losses_before);
+}
+
+TEST_F(Training, TakesAFileOfMetricsAsItsConfiguration) {
+  const std::vector<Arguments> runs = {
+      {"--optimizer", "sgd", "--momentum", "0.9", "--lr-schedule", "cosine"},
+      {"--optimizer", "lion", "--batch-size", "4", "--graph", "--update", "separate"},
+      {"--precision", "bf16", "--dropout", "0.5", "--accumulate", "2", "--log-every", "2"}};
+  for (const Arguments& more : runs) {
+    SCOPED_TRACE(::testing::PrintToString(more));
+    output_of(Arguments{"--dim", "16", "--depth", "2", "--steps", "5"} + more +
+              Arguments{"--metrics", "a"});
+    const ProcessResult again = run_process({MLP_SINGLE, "--config", "a", "--metrics", "b"},
+                                            {.working_directory = folder()});
+    EXPECT_EQ(again.err, "mlp_single: note: the command line overrides the config file: metrics\n");
+    EXPECT_EQ(losses("b"), losses("a"));
+    EXPECT_EQ(losses("b").size(), 5U);
+  }
+  const ProcessResult over =
+      run_process({MLP_SINGLE, "--config", "a"}, {.working_directory = folder()});
+  EXPECT_EQ(over.exit_code, 78);
+  EXPECT_EQ(over.err,
+            "mlp_single: error: --metrics 'a': --config reads this file, which would be lost; "
+            "write to another one\n");
+  // Places in messages are those of the file.
+  file("bad", "{\"configuration\":{\"dim\":16,\"lr\":true}}\n{\"step\":0}\n");
+  EXPECT_THAT(run_process({MLP_SINGLE, "--config", "bad"}, {.working_directory = folder()}).err,
+              HasSubstr("bad:1:28: lr: true where a number should be"));
+}
+
+TEST_F(Training, TakesItsThreadsFromOmpNumThreads) {
+  const auto output = [&](const Arguments& more) {
+    return run_process(Arguments{"/usr/bin/env", "OMP_NUM_THREADS=1,2", MLP_SINGLE, "--device",
+                                 "cpu", "--dim", "8", "--steps", "1"} +
+                           more,
+                       {.working_directory = folder()})
+        .out;
+  };
+  EXPECT_THAT(output({}), ContainsRegex("1 threads?, products by .*\nOMP_NUM_THREADS sets "
+                                        "--threads 1\n"));
+  EXPECT_THAT(output({"--threads", "2"}), HasSubstr("2 threads"));
+  EXPECT_THAT(output({"--threads", "2"}), ::testing::Not(HasSubstr("OMP_NUM_THREADS")));
+}
+
+/// Samples of two classes, of which one feature is far beyond fp16.
+TEST_F(Training, InFp16OfLargeSamplesNamesThemNotTheLearningRate) {
+  std::vector<float> x;
+  for (int i = 0; i < 16; ++i) x.insert(x.end(), {static_cast<float>(i % 2), 1e5F * i});
+  file("x", idx_bytes<float>(0x0D, {16, 2}, x));
+  file("y", idx_bytes<std::uint8_t>(0x08, {16}, std::vector<std::uint8_t>(16, 1)));
+  const Arguments command = {"--data",
+                             "idx:x,y",
+                             "--layers",
+                             "2,4,3",
+                             "--loss",
+                             "cross-entropy",
+                             "--no-last-relu",
+                             "--batch-size",
+                             "16",
+                             "--epochs",
+                             "60",
+                             "--precision",
+                             "fp16"};
+  const std::string why =
+      "the samples reach 1500000, and fp16 ends at 65504: give --standardize, or use --precision "
+      "bf16\n";
+  for (const char* const scale : {"dynamic", "1024"}) {
+    const ProcessResult result = run(command + Arguments{"--loss-scale", scale});
+    EXPECT_EQ(result.exit_code, 76);
+    EXPECT_THAT(result.err, ::testing::EndsWith(why));
+    EXPECT_THAT(result.err, ::testing::Not(HasSubstr("--lr")));
+  }
+  EXPECT_EQ(run(command + Arguments{"--standardize"}).exit_code, 0);
+}
+
+TEST_F(Training, NotesOnceAnActivationAfterTheLastLayerOfAClassifier) {
+  file("x", idx_bytes<float>(0x0D, {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8}));
+  file("y", idx_bytes<std::uint8_t>(0x08, {4}, {0, 1, 0, 1}));
+  const Arguments command = {"--data", "idx:x,y", "--steps", "1", "--batch-size", "1,2"};
+  const auto note = [](const std::string& loss, const std::string& activation) {
+    return "mlp_single: note: --loss " + loss +
+           " takes the outputs of the last layer as scores, and here " + activation +
+           " follows that layer; --no-last-relu leaves it out\n";
+  };
+  const Arguments classes = command + Arguments{"--layers", "2,3", "--loss", "cross-entropy"};
+  EXPECT_EQ(run(classes).err, note("cross-entropy", "relu"));
+  EXPECT_EQ(run(classes + Arguments{"--no-last-relu"}).err, "");
+  EXPECT_EQ(run(classes + Arguments{"--activation", "none"}).err, "");
+  EXPECT_EQ(
+      run(command + Arguments{"--layers", "2,1", "--loss", "bce", "--activation", "tanh"}).err,
+      note("bce", "tanh"));
+}
+
+TEST_F(Training, ShowsNoControlCharactersOfPaths) {
+  const std::string name = "a\x1b[31m\nb";
+  output_of(kSmall + Arguments{"--steps", "1", "--checkpoint", name});
+  const ProcessResult result =
+      run(kSmall + Arguments{"--steps", "2", "--checkpoint", name, "--resume"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err,
+            "mlp_single: note: resumes from 'a?[31m b/step-000000001.safetensors' at step 1\n");
+  EXPECT_THAT(result.out, HasSubstr("1 checkpoint in 'a?[31m b', the newest"));
+  const ProcessResult shown =
+      run_process({MLP_LAB, "checkpoint", name + "/step-000000002.safetensors"},
+                  {.working_directory = folder()});
+  EXPECT_THAT(shown.out, ::testing::StartsWith("a?[31m b/step-000000002.safetensors\n"));
 }
 
 TEST_F(Training, WritesARecordOfEveryStepToMetrics) {

@@ -195,6 +195,43 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
          c.model.loss = LossKind::kBce;
        },
        "--loss 'bce': needs labels, and --data randn has none; use --data with files"},
+      {[](auto& c) {
+         c.optimizer.kind = OptimizerKind::kSgd;
+         c.optimizer.beta1 = 0.9;
+         c.optimizer.beta2 = 0.999;
+       },
+       "--betas: only --optimizer adam or adamw or lion has it; leave it out, or use --optimizer "
+       "adam or adamw or lion"},
+      {[](auto& c) {
+         c.optimizer.kind = OptimizerKind::kRmsProp;
+         c.optimizer.beta1 = c.optimizer.beta2 = 0.5;
+       },
+       "--betas: only --optimizer adam or adamw or lion has it; leave it out, or use --optimizer "
+       "adam or adamw or lion"},
+      {[](auto& c) {
+         c.optimizer.kind = OptimizerKind::kAdagrad;
+         c.optimizer.beta1 = c.optimizer.beta2 = 0.5;
+       },
+       "--betas: only --optimizer adam or adamw or lion has it; leave it out, or use --optimizer "
+       "adam or adamw or lion"},
+      {[](auto& c) {
+         c.optimizer.kind = OptimizerKind::kSgd;
+         c.optimizer.eps = 1e-8;
+       },
+       "--eps: only --optimizer adam or adamw or rmsprop or adagrad has it; leave it out, or use "
+       "--optimizer adam or adamw or rmsprop or adagrad"},
+      {[](auto& c) {
+         c.optimizer.kind = OptimizerKind::kLion;
+         c.optimizer.eps = 1e-8;
+       },
+       "--eps: only --optimizer adam or adamw or rmsprop or adagrad has it; leave it out, or use "
+       "--optimizer adam or adamw or rmsprop or adagrad"},
+      {[](auto& c) {
+         c.model.layers = {4, 1};
+         c.model.loss = LossKind::kCrossEntropy;
+       },
+       "--loss 'cross-entropy': is 0 for every sample of one class, and the model has 1 output; "
+       "end --layers with the number of classes, or use --loss bce for one column of 0 and 1"},
       {[](auto& c) { c.optimizer.momentum = 0.9; },
        "--momentum: only --optimizer sgd or rmsprop has it; leave it out, or use --optimizer sgd "
        "or "

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "parallel/schemes/data_parallel.h"
@@ -107,6 +109,30 @@ TEST(AssignBuckets, KeepsEveryTensorInOrder) {
     std::iota(all.begin(), all.end(), 0);
     EXPECT_EQ(seen, all);
   }
+}
+
+/// How many of six layers of 700 x 700 each bucket has.
+std::vector<std::int64_t> layers_in_buckets(std::optional<double> mib) {
+  TrainConfig config;
+  config.parallel.bucket_mib = mib;
+  const DdpSettings settings = ddp_settings_of(config);
+  const ParameterLayout layout(std::vector<std::int64_t>(7, 700));
+  std::vector<std::int64_t> layers;
+  for (const Tensor& bucket :
+       gradient_buckets(layout, BufferId{}, settings.first_bucket_bytes, settings.bucket_bytes)) {
+    layers.push_back(std::llround(static_cast<double>(bucket.bytes()) / (4 * 701 * 700)));
+  }
+  return layers;
+}
+
+// Sizes of rebuilt buckets that PyTorch 2.15 reports for
+// DistributedDataParallel(bucket_cap_mb=...): 1962800, 9814000 without it; 11776800 with 25; 2 x
+// 5888400 with 4; 3 x 3925600 with 2.
+TEST(DdpSettingsOfOptions, GiveTheFirstBucketNoLimitOfItsOwnWhereOneIsGiven) {
+  EXPECT_THAT(layers_in_buckets(std::nullopt), ElementsAre(1, 5));
+  EXPECT_THAT(layers_in_buckets(25), ElementsAre(6));
+  EXPECT_THAT(layers_in_buckets(4), ElementsAre(3, 3));
+  EXPECT_THAT(layers_in_buckets(2), ElementsAre(2, 2, 2));
 }
 
 }  // namespace

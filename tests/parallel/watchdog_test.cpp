@@ -431,8 +431,20 @@ TEST(Launcher, TellsAProcessItsPlace) {
     EXPECT_EQ(launched_rank()->launcher, "torchrun");
     EXPECT_EQ(launched_rank()->rank, 1);
   }
-  const Variables slurm({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}});
+  {
+    const Variables mpich({{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}});
+    EXPECT_EQ(launched_rank()->launcher, "mpiexec");
+    EXPECT_EQ(launched_rank()->rank, 2);
+  }
+  const Variables slurm({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}});
   EXPECT_EQ(launched_rank()->launcher, "srun");
+  const Variables pmi2({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
+  EXPECT_EQ(launched_rank()->launcher, "srun") << "srun --mpi=pmi2 sets both";
+  {
+    // Hydra starts its daemons by srun, which leave Slurm's variables as they are.
+    const Variables hydra({{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}});
+    EXPECT_EQ(launched_rank()->launcher, "mpiexec");
+  }
   const Variables broken({{"SLURM_PROCID", "x"}});
   EXPECT_EQ(launched_rank(), std::nullopt);
 }

@@ -64,7 +64,8 @@ class TrainerHarness final : public TrainObserver {
     programs = std::make_unique<StepPrograms>(spec);
     for (const StepProgram* step : programs->all()) expect_ordered(step->program);
     FlatWeights loaded;
-    if (!c.output.load.empty()) loaded = load_weights(c.output.load, programs->spec().model);
+    if (!c.output.load.empty())
+      loaded = load_weights(c.output.load, programs->spec().model).numbers;
     trainer = std::make_unique<Trainer>(c, *programs, std::vector{device.get()}, nullptr, data,
                                         std::move(loaded), nullptr, start);
   }

@@ -54,13 +54,33 @@ TEST_F(WeightFiles, ComeBackAsTheyWereSaved) {
   TorchGenerator generator(1);
   FlatWeights weights = initial_weights(spec.layout, generator);
   save_weights(path(), spec, weights);
-  EXPECT_EQ(load_weights(path(), spec), weights);
+  EXPECT_EQ(load_weights(path(), spec).numbers, weights);
   const SafetensorsFile file(path());
   const SafetensorsEntry* weight = file.find("net.2.weight");
   ASSERT_NE(weight, nullptr);
   EXPECT_THAT(weight->shape, ElementsAre(4, 2)) << "outputs x inputs";
   EXPECT_TRUE(std::ranges::equal(file.f32("net.0.bias"), bias_in(weights, spec.layout, 0)));
   EXPECT_THAT(names(), ElementsAre("weights.safetensors"));
+}
+
+TEST_F(WeightFiles, MayHaveThePrefixesOfPyTorchsWrappers) {
+  const std::vector<float> weight = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> bias = {7, 8};
+  for (const std::string prefix : {"", "module.", "_orig_mod.", "module._orig_mod."}) {
+    save_safetensors(path(), std::vector<NamedTensor>{{prefix + "net.0.weight", {2, 3}, weight},
+                                                      {prefix + "net.0.bias", {2}, bias}});
+    LoadedWeights loaded = load_weights(path(), {.layout = ParameterLayout({3, 2})});
+    EXPECT_EQ(loaded.prefix, prefix);
+    EXPECT_TRUE(std::ranges::equal(weight_in(loaded.numbers, ParameterLayout({3, 2}), 0), weight));
+  }
+  save_safetensors(path(), std::vector<NamedTensor>{{"module.net.0.weight", {2, 3}, weight},
+                                                    {"net.0.bias", {2}, bias}});
+  expect_error(ExitCode::kBadData,
+               "the weights are not this model's: module.net.0.bias is missing, net.0.bias is not "
+               "in the model",
+               [&] {
+                 load_weights(path(), {.layout = ParameterLayout({3, 2})});
+               });
 }
 
 TEST_F(WeightFiles, NameLayersAsASequentialWithActivationsDoes) {

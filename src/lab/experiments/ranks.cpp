@@ -176,7 +176,7 @@ Findings conclude_imbalance(const Results& results) {
 }
 
 constexpr std::string_view kBucketKey = "bucket-";
-constexpr std::string_view kPytorchMib = "25";
+constexpr std::string_view kPytorchMib = "25";  // with a smaller first bucket
 constexpr std::array<std::string_view, 8> kBucketsMib = {"0.25", "1",         "4",   "8",
                                                          "16",   kPytorchMib, "100", "512"};
 
@@ -190,7 +190,7 @@ Workload bucket_workload(const Setting& setting, std::string_view mib) {
   constexpr std::int64_t kFewestLayers = 6;
   Workload workload = ddp_workload(setting, compared_with_one(setting));
   workload.config.model.depth = std::max(setting.depth, kFewestLayers);
-  workload.config.parallel.bucket_mib = std::stod(std::string(mib));
+  if (mib != kPytorchMib) workload.config.parallel.bucket_mib = std::stod(std::string(mib));
   return workload;
 }
 

@@ -37,19 +37,23 @@ struct Variables {
   const char* rank;
   const char* ranks;
   const char* local_rank;
-  const char* local_ranks;  // or null
-  const char* hosts;        // or null
+  const char* local_ranks;       // or null
+  const char* hosts;             // or null
+  const char* needed = nullptr;  // a variable without which the others mean nothing
 };
 
 // The order matters: an mpirun inside a Slurm job sets its own variables in addition to Slurm's,
-// and a container's environment may contain torchrun's.
+// and a container's environment may contain torchrun's. `srun --mpi=pmi2` sets PMI_RANK as mpiexec
+// does, but not MPI_LOCALRANKID.
 constexpr Variables kLaunchers[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr},
-    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr,
+     "MPI_LOCALRANKID"},
     {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr,
      "SLURM_STEP_NUM_NODES"},
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", nullptr},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr},
 };
 
 bool is_one_host(const Variables& names, int ranks) {
@@ -86,6 +90,7 @@ std::optional<LaunchedRank> launched_rank() {
     const auto rank = number_in(names.rank);
     const auto ranks = number_in(names.ranks);
     if (!rank || !ranks) continue;
+    if (names.needed != nullptr && text_in(names.needed).empty()) continue;
     return LaunchedRank{.rank = *rank,
                         .ranks = *ranks,
                         .local_rank = number_in(names.local_rank).value_or(0),

@@ -133,7 +133,13 @@ std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gra
 
 DdpSettings ddp_settings_of(const TrainConfig& config) {
   const ParallelConfig& parallel = config.parallel;
-  return {.bucket_bytes = std::llround(parallel.bucket_mib * 0x1p20),
+  // A given size closes the first bucket too, as DistributedDataParallel(bucket_cap_mb=...) does
+  // (PyTorch 2.15: torch/nn/parallel/distributed.py, _BucketCapacityConfig).
+  const auto given = [&](std::int64_t usual) -> std::int64_t {
+    return parallel.bucket_mib ? std::llround(*parallel.bucket_mib * 0x1p20) : usual;
+  };
+  return {.first_bucket_bytes = given(kFirstBucketBytes),
+          .bucket_bytes = given(kBucketBytes),
           .whole_first_bucket = parallel.whole_first_bucket,
           .overlap = parallel.overlap,
           .update_per_bucket = config.training.update == Update::kPerBucket,

@@ -12,7 +12,7 @@
 
 namespace barestep {
 
-/// PyTorch's limits: the first bucket is small so that communication starts early.
+/// PyTorch's default limits: the first bucket is small so that communication starts early.
 constexpr std::int64_t kFirstBucketBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kBucketBytes = std::int64_t{25} << 20;
 

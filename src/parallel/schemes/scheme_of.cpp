@@ -18,7 +18,8 @@ std::unique_ptr<Scheme> scheme_of_ranks(const TrainConfig& config, const SchemeO
   switch (config.parallel.scheme) {
     case RankScheme::kDdp: {
       DdpSettings settings = ddp_settings_of(config);
-      settings.first_bucket_bytes = options.first_bucket_bytes;
+      settings.first_bucket_bytes =
+          options.first_bucket_bytes.value_or(settings.first_bucket_bytes);
       return std::make_unique<Ddp>(settings);
     }
     case RankScheme::kZero1:

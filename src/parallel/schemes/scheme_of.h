@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/config.h"
 #include "parallel/schemes/ddp.h"
@@ -16,9 +17,9 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
                       int ranks);
 
 struct SchemeOptions {
-  int devices = 1;              // for mlp_dp
-  bool adds_by_pieces = false;  // see DataParallel
-  std::int64_t first_bucket_bytes = kFirstBucketBytes;
+  int devices = 1;                                   // for mlp_dp
+  bool adds_by_pieces = false;                       // see DataParallel
+  std::optional<std::int64_t> first_bucket_bytes{};  // instead of the configuration's
 };
 
 /// The scheme by which a trainer shares the steps of this configuration; null for a single device.
