@@ -58,9 +58,9 @@ std::optional<ProductSize> product_of(const DeviceOp& op) {
             return Product({update.weight.rows, update.weight.cols, update.x.rows});
           },
           [](const OneOf<QuantizeWeight, Quantize, BiasActivation, ActivationGrad, Dropout, SumRows,
-                         PointwiseLoss, CrossEntropy, CountCorrect, OptimizerUpdate, SumSquares,
-                         GramSquares, ClipFactor, CheckFinite, UpdateLossScale, Copy, Cast, Fill,
-                         Randn, Delay> auto& /*op*/) { return Product(); }},
+                         SquaredErrors, PointwiseLoss, CrossEntropy, CountCorrect, OptimizerUpdate,
+                         SumSquares, GramSquares, ClipFactor, CheckFinite, UpdateLossScale, Copy,
+                         Cast, Fill, Randn, Delay> auto& /*op*/) { return Product(); }},
       op);
 }
 

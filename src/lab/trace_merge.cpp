@@ -122,10 +122,10 @@ std::int64_t within(const OrderedJson& value, std::int64_t least, std::int64_t m
 RankTrace read_trace(const std::filesystem::path& path) {
   RankTrace trace{.path = path};
   try {
-    const OrderedJson json = read_events(path, [](OrderedJson&) {});
-    trace.rank = within(json.at("distributedInfo").at("rank"), 0, kMostTraceRanks);
-    trace.base_ns = within(json.at("baseTimeNanoseconds"), 0, kMostBaseNs);
-    if (!json.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is not an array");
+    const OrderedJson rest = read_events(path, [](OrderedJson&) {});
+    trace.rank = within(rest.at("distributedInfo").at("rank"), 0, kMostTraceRanks);
+    trace.base_ns = within(rest.at("baseTimeNanoseconds"), 0, kMostBaseNs);
+    if (!rest.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is not an array");
   } catch (const OrderedJson::exception&) {
     refuse_trace(path, "is not the trace of a single rank");
   } catch (const std::out_of_range&) {
@@ -181,8 +181,8 @@ std::vector<RankTrace> read_traces(std::span<const std::filesystem::path> paths)
   return traces;
 }
 
-std::string text_of_json(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+std::string text_of_json(const OrderedJson& value) {
+  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 /// Hands over the merged trace, with the events one after another; `name` is its name.
