@@ -461,10 +461,6 @@ void add_reductions(CaseList& list, const Shape& s) {
                             .classes = memory.add(s.rows, 1, DType::kI32)};
       },
       draw_labels);
-  list.add("squared_errors " + text(s), [&](Memory& memory) {
-    return SquaredErrors{memory.add(1, s.cols), memory.add(s.rows, s.cols),
-                         memory.add(s.rows, s.cols)};
-  });
   for (const float beta : {0.0F, 1.0F, 0.5F}) {
     const std::string suffix = fmt::format(" {} beta {}", text(s), beta);
     const std::int64_t numbers = std::max(std::int64_t{1}, 2 * s.rows * s.cols);
@@ -693,6 +689,12 @@ std::vector<OpCase> all_op_cases() {
     return Delay{0.002};
   });
   add_scaling(list);
+  for (const Shape& shape : kShapes) {
+    list.add("squared_errors " + text(shape), [&](Memory& memory) {
+      return SquaredErrors{memory.add(1, shape.cols), memory.add(shape.rows, shape.cols),
+                           memory.add(shape.rows, shape.cols)};
+    });
+  }
   std::vector<OpCase> all = list.take();
   // Adds the 16-bit variant of each case, except the largest cases, which would add no information.
   constexpr std::size_t kLargestBytes = 150'000;
