@@ -505,7 +505,8 @@ TEST_F(Training, TakesItsThreadsFromOmpNumThreads) {
 /// Samples of two classes, of which one feature is far beyond fp16.
 TEST_F(Training, InFp16OfLargeSamplesNamesThemNotTheLearningRate) {
   std::vector<float> x;
-  for (int i = 0; i < 16; ++i) x.insert(x.end(), {static_cast<float>(i % 2), 1e5F * i});
+  for (int i = 0; i < 16; ++i)
+    x.insert(x.end(), {static_cast<float>(i % 2), 1e5F * static_cast<float>(i)});
   file("x", idx_bytes<float>(0x0D, {16, 2}, x));
   file("y", idx_bytes<std::uint8_t>(0x08, {16}, std::vector<std::uint8_t>(16, 1)));
   const Arguments command = {"--data",
