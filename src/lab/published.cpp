@@ -179,7 +179,6 @@ void add_v100_run(std::vector<PublishedNumber>& all, std::int64_t batch) {
   config.model.layers = {4096, 4096, 4096, 4096, 2048};
   config.model.last_relu = false;
   config.optimizer.kind = OptimizerKind::kSgd;
-  config.parallel.bucket_mib = 50;
   config.data.batch_size = batch;
   const double one_s = simulated_s(config, card, 1);
   config.data.batch_size = 2 * batch;

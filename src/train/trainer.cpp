@@ -640,6 +640,13 @@ EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
   return part;
 }
 
+void EvaluationPart::clear() {
+  std::vector<double> room = std::move(squared_errors);
+  room.clear();
+  *this = {};
+  squared_errors = std::move(room);
+}
+
 void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, double batch_s) {
   const StepTensors& tensors = batch.tensors;
   // Weighted by rows, because the last batch may be smaller.
@@ -680,7 +687,7 @@ EvaluationReport EvaluationPart::report(const StepProgram& batch,
 
 void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
                                 TrainObserver& observer) {
-  if (batch.number == 0) evaluation_ = {};
+  if (batch.number == 0) evaluation_.clear();
   evaluation_.add(*batch.program, addresses,
                   runner_.timeline().wall_of_newest(kMainLane).seconds());
   if (!batch.ends_evaluation) return;

@@ -70,6 +70,9 @@ struct EvaluationPart {
   std::int64_t samples = 0;
   std::int64_t correct = 0;
 
+  /// Begins anew, without freeing memory.
+  void clear();
+
   /// Adds a finished batch.
   void add(const StepProgram& batch, const Addresses& addresses, double batch_s);
 

@@ -55,8 +55,7 @@ std::vector<BadInput> bad_evaluations() {
         Arguments{"--graph"}, Arguments{"--monitor"}, Arguments{"--early-stop", "2"}}) {
     all.push_back({7, evaluation(Arguments{"--load", "w"} + other), 78, other.front() + beside});
   }
-  all.push_back(
-      {7, evaluation({"--load", "w", "--profile"}), 78, "--profile" + beside});
+  all.push_back({7, evaluation({"--load", "w", "--profile"}), 78, "--profile" + beside});
   return all;
 }
 

@@ -286,7 +286,7 @@ std::vector<BadInput> bad_command_lines() {
        78,
        "--test-split: --data randn is not a fixed set of samples; use --data with files"},
       {7,
-       {"--loss", "cross-entropy", "--layers", "4,1"},
+       {"--data", "idx:x,y", "--loss", "cross-entropy", "--layers", "4,1"},
        78,
        "--loss 'cross-entropy': is 0 for every sample of one class, and the model has 1 output; "
        "end --layers with the number of classes, or use --loss bce for one column of 0 and 1"},

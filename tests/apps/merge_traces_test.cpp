@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -80,15 +81,17 @@ TEST_F(MergeTraces, HoldsNeitherItsInputsNorItsOutputInMemory) {
   const std::int64_t before = most_child_bytes();
   std::int64_t bytes = 0;
   for (int rank = 0; rank < 2; ++rank) {
-    std::string text = fmt::format(
+    // Written in pieces: before it becomes another program, a child has this one's memory.
+    std::ofstream trace(folder() / fmt::format("{}.json", rank));
+    trace << fmt::format(
         R"({{"distributedInfo": {{"rank": {}}}, "baseTimeNanoseconds": 0, "traceEvents": [)", rank);
     for (std::int64_t i = 0; i < kEvents; ++i) {
-      text += fmt::format(R"({}{{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 1, "tid": 2, )"
-                          R"("ts": {}, "dur": 1.5, "args": {{"correlation": {}}}}})",
-                          i == 0 ? "" : ",\n", i, i);
+      trace << fmt::format(R"({}{{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 1, "tid": 2, )"
+                           R"("ts": {}, "dur": 1.5, "args": {{"correlation": {}}}}})",
+                           i == 0 ? "" : ",\n", i, i);
     }
-    file(fmt::format("{}.json", rank), text + "]}");
-    bytes += std::ssize(text);
+    trace << "]}";
+    bytes += trace.tellp();
   }
   const ProcessResult result =
       run_process({"/usr/bin/env", "ASAN_OPTIONS=quarantine_size_mb=1", MLP_LAB, "merge-traces",

@@ -100,7 +100,7 @@ TEST(TextOf, WritesEachOpAsAFormula) {
   const Tensor labels = tensor("labels", 4, 1, DType::kI32);
   const Tensor count = tensor("count", 1, 1, DType::kI32);
   const Tensor square = tensor("square", 3, 3);
-  const Tensor state = tensor("state", 1, 2512, DType::kU8);
+  const Tensor state = tensor("state", 1, state_bytes(Generator::kTorchCpu), DType::kU8);
   const Tensor pair = tensor("pair", 1, 2);
   const Tensor i8 = tensor("i8", 3, 3, DType::kI8);
   const Tensor sums = tensor("sums", 1, 3, DType::kI32);
@@ -201,7 +201,7 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{Cast{narrow, a, 0.5F}}, "narrow[4x3 bf16] = 0.5 * a[4x3] in bf16"},
       {DeviceOp{Cast{a, narrow}}, "a[4x3] = narrow[4x3 bf16] in fp32"},
       {DeviceOp{Fill{a, -0.25F}}, "a[4x3] = -0.25"},
-      {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x2512]"},
+      {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x5056]"},
       {DeviceOp{Delay{0.0015}}, "1.5 ms"},
       {Collective{AllReduce{{a, far}, 0.5F}},
        "a[4x3], 1:a[4x3] summed over all ranks, each times 0.5"},

@@ -311,7 +311,7 @@ std::vector<Opposites> opposites_of_ranks() {
                  "Whether one rank waits for the other is unclear"});
   const auto bucket = [](const std::string& best, double gain, double noise = 0.003) {
     return [=](const Case& what) {
-      const bool is_best = what.workload.config.parallel.bucket_mib == std::stod(best);
+      const bool is_best = what.workload.config.parallel.bucket_mib.value_or(25) == std::stod(best);
       return MadeUpStep{.step_s = is_best ? 0.1 / gain : 0.1,
                         .noise = noise,
                         .phase_s = {{"reduce", is_best ? 0.01 : 0.03}}};
@@ -818,7 +818,7 @@ TEST(TooFewStarts, AreSaidWhereNoRoundsCouldDecide) {
                 AllOf(HasSubstr("From which batch on two ranks pay off: " + of_4 + "."),
                       Not(HasSubstr("not measurably"))));
     EXPECT_THAT(sentences_of(of_six("bucket-size", faster)),
-                AllOf(HasSubstr("Fastest: too few starts to say among 3 comparisons; 9"),
+                AllOf(HasSubstr("Fastest: too few starts to say among 4 comparisons; 9"),
                       HasSubstr("Whether another size is faster than PyTorch's 25 MiB: too few")));
     EXPECT_THAT(sentences_of(of_six("data-loading", faster, true)),
                 HasSubstr("Whether workers make a step faster: too few starts to say among 3"));
@@ -951,13 +951,15 @@ TEST(BucketSize, ComparesNoProgramWithItself) {
     for (const Case& each : experiment.cases(setting)) all.push_back(each.key);
     return all;
   };
-  // Six layers of 4 MiB and a little for the biases. The first bucket is full after one of them,
-  // the others after one (0.25, 1, 4), two (8), four (16) or none (25 and more).
-  EXPECT_THAT(keys(made_up_setting()),
-              testing::ElementsAre("bucket-0.25", "bucket-8", "bucket-16", "bucket-25"));
-  // Layers of 256 KiB: four fill the first bucket; one fills another of 0.25 MiB, two none of 1.
+  // Six layers of 4 MiB and a little for the biases. A bucket is full after one of them (0.25, 1,
+  // 4), two (8), four (16) or none (100, 512). PyTorch's first one is full after one, its others
+  // are not full.
+  EXPECT_THAT(keys(made_up_setting()), testing::ElementsAre("bucket-0.25", "bucket-8", "bucket-16",
+                                                            "bucket-25", "bucket-100"));
+  // Layers of 256 KiB: four fill PyTorch's first bucket, and one of 1 MiB; one fills 0.25 MiB, and
+  // all six do not fill 4.
   EXPECT_THAT(keys(new_setting(true, false, 4, {.dim = 256})),
-              testing::ElementsAre("bucket-0.25", "bucket-25"));
+              testing::ElementsAre("bucket-0.25", "bucket-4", "bucket-25"));
   EXPECT_THAT(keys(new_setting(false, true, 4)), testing::ElementsAre("bucket-25", "bucket-512"))
       << "layers of 256 MiB";
   // All six layers fit in the first bucket.

@@ -227,8 +227,8 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--eps: only --optimizer adam or adamw or rmsprop or adagrad has it; leave it out, or use "
        "--optimizer adam or adamw or rmsprop or adagrad"},
       {[](auto& c) {
+         use_files(c);
          c.model.layers = {4, 1};
-         c.model.loss = LossKind::kCrossEntropy;
        },
        "--loss 'cross-entropy': is 0 for every sample of one class, and the model has 1 output; "
        "end --layers with the number of classes, or use --loss bce for one column of 0 and 1"},
