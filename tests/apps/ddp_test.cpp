@@ -397,9 +397,12 @@ TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
                                        ranks, ranks == 1 ? "" : "s")));
     EXPECT_THAT(result.out, HasSubstr("\n" + row));
     std::int64_t samples = 0;
-    for (const json& record : records("m")) samples += record.value("samples", std::int64_t{0});
+    std::vector<json> all = records("m");
+    EXPECT_EQ(all.back().at("evaluation").at("samples"), 10);
+    all.pop_back();
+    for (const json& batch : all) samples += batch.at("samples").get<std::int64_t>();
     EXPECT_EQ(samples, 10);
-    EXPECT_EQ(records("m").back().at("rank"), ranks - 1);
+    EXPECT_EQ(all.back().at("rank"), ranks - 1);
     EXPECT_EQ(lost_times_of(read_file(folder() / "m")).size(), static_cast<std::size_t>(ranks));
   }
 }

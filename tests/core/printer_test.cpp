@@ -201,7 +201,7 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{Cast{narrow, a, 0.5F}}, "narrow[4x3 bf16] = 0.5 * a[4x3] in bf16"},
       {DeviceOp{Cast{a, narrow}}, "a[4x3] = narrow[4x3 bf16] in fp32"},
       {DeviceOp{Fill{a, -0.25F}}, "a[4x3] = -0.25"},
-      {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x5056]"},
+      {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x2520]"},
       {DeviceOp{Delay{0.0015}}, "1.5 ms"},
       {Collective{AllReduce{{a, far}, 0.5F}},
        "a[4x3], 1:a[4x3] summed over all ranks, each times 0.5"},

@@ -441,8 +441,6 @@ TEST(Launcher, TellsAProcessItsPlace) {
   {
     const Variables pmi2({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
     EXPECT_EQ(launched_rank()->launcher, "srun") << "srun --mpi=pmi2 sets both";
-  }
-  {
     // Hydra starts its daemons by srun, which leave Slurm's variables as they are.
     const Variables hydra({{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}});
     EXPECT_EQ(launched_rank()->launcher, "mpiexec");
