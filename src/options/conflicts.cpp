@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kUseFiles = "use --data with files";
 constexpr const char* kGiveOne = "give one of the two";
 
-constexpr Conflict kConflicts[] = {
+constexpr OptionConflict kConflicts[] = {
     // The model.
     {"dropout=*", "activation=none", "follows activations, and --activation none has none",
      "leave it out, or use --activation relu"},
@@ -177,7 +177,7 @@ std::string with_values(std::string text, const TrainConfig& config, TrainerKind
 
 }  // namespace
 
-std::span<const Conflict> conflicts() {
+std::span<const OptionConflict> conflicts() {
   return kConflicts;
 }
 
@@ -185,7 +185,7 @@ void refuse_conflicts(const TrainConfig& config, TrainerKind trainer) {
   const auto holds = [&](std::string_view condition) {
     return Condition(condition).holds(config, trainer);
   };
-  for (const Conflict& conflict : kConflicts) {
+  for (const OptionConflict& conflict : kConflicts) {
     for (const std::string_view given : split(conflict.options, ", ")) {
       if (!holds(given) || !std::ranges::all_of(split(conflict.when, " & "), holds)) continue;
       const Condition refused(given);

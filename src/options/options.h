@@ -86,7 +86,7 @@ std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainCo
 /// A row of the table of options that are refused together. A condition is an option that is given
 /// ("clip-norm"), that has one of some values ("scheme=zero1|factor"), or the opposite of either
 /// ("!profile").
-struct Conflict {
+struct OptionConflict {
   // The options that are refused, separated by ", ": with their names alone, or with their values,
   // if they have one of these or, as in "dropout=*", any.
   std::string_view options;
@@ -95,7 +95,7 @@ struct Conflict {
   const char* remedy;
 };
 
-std::span<const Conflict> conflicts();
+std::span<const OptionConflict> conflicts();
 
 /// Throws Error(kConfiguration) if options are given that a row refuses.
 void refuse_conflicts(const TrainConfig& config, TrainerKind trainer);

@@ -208,9 +208,9 @@ TEST(SheetNames, StandForThePartsOfAStep) {
   EXPECT_EQ(text_of("imbalance.balanced.total").substr(0, 6), "1.50 s");
 }
 
-// The card sums 256 MiB and 4 MiB over two GPUs in 786.5 and 36.2 us. By a calculation apart from the
-// program, the three products of a layer take 783 and 788 us with 90 and 92 rows of 8192 on each
-// GPU, and 36.0 and 36.3 us with 138 and 139 rows of 1024.
+// The card sums 256 MiB and 4 MiB over two GPUs in 786.5 and 36.2 us. By a calculation apart from
+// the program, the three products of a layer take 783 and 788 us with 90 and 92 rows of 8192 on
+// each GPU, and 36.0 and 36.3 us with 138 and 139 rows of 1024.
 TEST(SheetNames, SayFromWhichBatchComputingIsLongerAtEachWidth) {
   const std::string text = text_of("communication.bottleneck");
   const auto batches = first_match(text, "about ([0-9]+) at width 8192 and ([0-9]+) at width 1024");

@@ -127,7 +127,7 @@ TEST(Conflicts, NameOptionsOfThePrograms) {
   }
   const std::regex word("[a-z][a-z0-9-]*(=[a-z0-9*|-]+)?");
   int count = 0;
-  for (const Conflict& conflict : conflicts()) {
+  for (const OptionConflict& conflict : conflicts()) {
     const std::string text = fmt::format("{} {}", conflict.options, conflict.when);
     for (std::sregex_iterator it(text.begin(), text.end(), word), end; it != end; ++it, ++count) {
       const std::string condition = it->str();

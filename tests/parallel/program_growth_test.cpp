@@ -6,8 +6,8 @@
 
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
-#include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/factor.h"
+#include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero1.h"
 #include "support/busy_machine.h"
 
