@@ -407,11 +407,11 @@ void convert_each(const std::byte* from, std::span<Number> out, const Convert& c
 /// quotient in float, which is faster: doubles have more than twice as many bits.
 template <class T, class Number>
 void convert(const std::byte* from, double divisor, std::span<Number> out) {
-  constexpr bool fits_float = sizeof(T) <= 2 || std::is_same_v<T, float>;
+  constexpr bool kFitsFloat = sizeof(T) <= 2 || std::is_same_v<T, float>;
   const auto float_divisor = static_cast<float>(divisor);
   if (divisor == 1) {
     convert_each<T>(from, out, [](T value) { return static_cast<Number>(value); });
-  } else if (fits_float && std::is_same_v<Number, float> && float_divisor == divisor) {
+  } else if (kFitsFloat && std::is_same_v<Number, float> && float_divisor == divisor) {
     convert_each<T>(from, out, [=](T value) { return static_cast<float>(value) / float_divisor; });
   } else {
     convert_each<T>(from, out, [=](T value) {

@@ -93,18 +93,18 @@ class Mpi {
 };
 
 /// A group of ranks with its own messages.
-class Group {
+class MpiGroup {
  public:
-  Group() { must(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"); }
-  explicit Group(int split_type) {
+  MpiGroup() { must(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"); }
+  explicit MpiGroup(int split_type) {
     must(MPI_Comm_split_type(MPI_COMM_WORLD, split_type, 0, MPI_INFO_NULL, &comm_),
          "MPI_Comm_split_type");
   }
-  ~Group() {
+  ~MpiGroup() {
     if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
   }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
+  MpiGroup(const MpiGroup&) = delete;
+  MpiGroup& operator=(const MpiGroup&) = delete;
 
   [[nodiscard]] MPI_Comm get() const { return comm_; }
   [[nodiscard]] int rank() const {
@@ -150,7 +150,7 @@ class MpiHostCommunicator final : public HostCommunicator {
  public:
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
-  [[nodiscard]] const Group& local() const { return local_; }
+  [[nodiscard]] const MpiGroup& local() const { return local_; }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     const FlightScope scope(flight_record(), Activity::kHostBroadcast, std::ssize(bytes));
@@ -257,9 +257,9 @@ class MpiHostCommunicator final : public HostCommunicator {
 
   Mpi mpi_;
   Bf16Sum bf16_sum_;
-  Group collectives_;
-  Group host_calls_;
-  Group local_{MPI_COMM_TYPE_SHARED};
+  MpiGroup collectives_;
+  MpiGroup host_calls_;
+  MpiGroup local_{MPI_COMM_TYPE_SHARED};
   int rank_ = collectives_.rank();
   int size_ = collectives_.size();
 };
@@ -310,11 +310,11 @@ class MpiBackgroundCommunicator final : public HostCommunicator {
     BARESTEP_REQUIRE(false, "the background has no collectives");
   }
 
-  Group group_;
+  MpiGroup group_;
 };
 
 /// The CPUs that each rank of this host may run on. Every rank of the host calls it.
-std::vector<CpuSet> local_cpu_sets(const Group& local) {
+std::vector<CpuSet> local_cpu_sets(const MpiGroup& local) {
   static_assert(std::is_trivially_copyable_v<CpuSet>);
   const CpuSet mine = allowed_cpus();
   std::vector<CpuSet> sets(static_cast<std::size_t>(local.size()));
