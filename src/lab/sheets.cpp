@@ -48,8 +48,8 @@ SheetName name_in(const Sheet& sheet, std::string_view name) {
   return *std::move(found);
 }
 
-/// The part of a text up to the end of its first sentence and the blanks behind it. A formula
-/// between stars ends with its star; a name that stands for a sentence is one.
+/// A text's first sentence, with the blanks that separate it from the next one. A formula between
+/// stars ends with its star; a name that stands for a sentence is one.
 std::string_view first_sentence(const Sheet& sheet, std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {

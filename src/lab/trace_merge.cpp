@@ -55,7 +55,7 @@ class TraceText : public std::streambuf {
         input_(gzdopen(InputFile(path, "trace").release(), "rb"), gzclose),
         piece_(1 << 18) {}
 
-  /// Called behind an event, which was not too large.
+  /// Called after each event; limits the size of the next one.
   void begin_event() { event_bytes_ = 0; }
 
  protected:
