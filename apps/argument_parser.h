@@ -36,11 +36,11 @@ Argument several(Argument argument);
 /// Stores the value in `member`, which must outlive the parser.
 Read to_text(std::string& member);
 Read to_path(std::filesystem::path& member);
-/// Reads a whole number from 1 to `most`.
+/// Reads a whole number from 1 to `max`.
 template <class T>
-Read to_number(T& member, std::int64_t most) {
-  return [&member, most](const RawValue& given) {
-    member = static_cast<T>(whole_number(given, {1, most}));
+Read to_number(T& member, std::int64_t max) {
+  return [&member, max](const RawValue& given) {
+    member = static_cast<T>(whole_number(given, {1, max}));
   };
 }
 

@@ -24,18 +24,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kMostConfigBytes = 1 << 20;
+constexpr std::int64_t kMaxConfigBytes = 1 << 20;
 
 /// The content of a config file. Of a file of --metrics, the object in its first line, with blanks
 /// in the place of what is left out before it, so that places in messages are those of the file.
 std::string content_of(const std::filesystem::path& path) {
   constexpr std::string_view kRecord = R"({"configuration":)";
   InputFile file(path, "config file");
-  std::string start(static_cast<std::size_t>(std::min(file.size_bytes(), kMostConfigBytes)), '\0');
+  std::string start(static_cast<std::size_t>(std::min(file.size_bytes(), kMaxConfigBytes)), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(start)));
   const std::size_t end = std::min(start.find('\n'), start.size());
   const bool is_record = start.starts_with(kRecord) && start[end - 1] == '}';
-  if (!is_record) return file.text(kMostConfigBytes);
+  if (!is_record) return file.text(kMaxConfigBytes);
   start.resize(end - 1);
   return start.replace(0, kRecord.size(), kRecord.size(), ' ');
 }

@@ -59,8 +59,8 @@ Read to_rank_counts(std::vector<int>& counts) {
 }
 
 /// A whole number that replaces an experiment's default.
-Read to_choice(std::optional<std::int64_t>& member, std::int64_t most) {
-  return [&member, most](const RawValue& given) { member = whole_number(given, {1, most}); };
+Read to_choice(std::optional<std::int64_t>& member, std::int64_t max) {
+  return [&member, max](const RawValue& given) { member = whole_number(given, {1, max}); };
 }
 
 /// Reads percent; stores a ratio above 1.

@@ -30,11 +30,11 @@
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kLeastBytes = 8;
-constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMinBytes = 8;
+constexpr std::int64_t kMaxBytes = std::int64_t{64} << 20;
 constexpr int kWarmup = 3;
 constexpr double kSecondsPerSize = 0.2;
-constexpr int kMostRepetitions = 1000;
+constexpr int kMaxRepetitions = 1000;
 
 /// Seconds of one call, as the mean over all ranks; all ranks make the same number of calls.
 class Timer {
@@ -42,12 +42,12 @@ class Timer {
   Timer(Communicator& ranks, Device& device)
       : ranks_(ranks),
         device_(device),
-        memory_(device.allocate(kMostBytes, MemoryKind::kDevice)),
+        memory_(device.allocate(kMaxBytes, MemoryKind::kDevice)),
         addresses_({memory_}),
         stream_(device.new_stream("comm")) {
     // Zeros keep sums unchanged: neither infinite nor denormal, which would slow the processor
     // down.
-    const DeviceOp zeros = Fill{.out = Tensor{0, 0, 1, kMostBytes / 4}};
+    const DeviceOp zeros = Fill{.out = Tensor{0, 0, 1, kMaxBytes / 4}};
     device.prepare(zeros);
     device.run(zeros, addresses_, *stream_, {});
     stream_->synchronize();
@@ -59,7 +59,7 @@ class Timer {
   double seconds_of(const Collective& collective) {
     const double once_s = repeat(collective, kWarmup);
     const double wanted = kSecondsPerSize / std::max(once_s, 1e-9);
-    return repeat(collective, static_cast<int>(std::clamp(wanted, 1.0, 1.0 * kMostRepetitions)));
+    return repeat(collective, static_cast<int>(std::clamp(wanted, 1.0, 1.0 * kMaxRepetitions)));
   }
 
  private:
@@ -94,7 +94,7 @@ void measure(Communicator& ranks, Device& device, const std::string& transport) 
         ranks.size(), transport, device.info().model);
   }
   std::vector<Collective> collectives;  // not moved: communicators identify collectives by address
-  for (std::int64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= 2) {
+  for (std::int64_t bytes = kMinBytes; bytes <= kMaxBytes; bytes *= 2) {
     collectives.emplace_back(AllReduce{.tensors = {Tensor{0, 0, 1, bytes / 4}}});
   }
   Timer timer(ranks, device);

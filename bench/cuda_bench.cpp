@@ -129,8 +129,8 @@ bool is_small(const DeviceInfo& gpu) {
 double copy_bandwidth() {
   static const double bandwidth = [] {
     const DeviceInfo info = Gpu(Precision::kFp32, 0).info();
-    const std::int64_t most = std::int64_t{1} << (is_small(info) ? 20 : 29);
-    const std::int64_t floats = std::min(most, info.free_bytes / 32);
+    const std::int64_t max = std::int64_t{1} << (is_small(info) ? 20 : 29);
+    const std::int64_t floats = std::min(max, info.free_bytes / 32);
     Gpu gpu(Precision::kFp32, 2 * Gpu::padded(floats));
     const Copy op{.to = gpu.take(1, floats), .from = gpu.take(1, floats)};
     return 2 * 4.0 * static_cast<double>(floats) / gpu.shortest([&] { gpu.run(op); });
@@ -337,7 +337,7 @@ enum StepUpdate { kSeparate, kFused, kFusedBeside };
 
 /// Lower bound of the seconds of a step's ops, one after the other: an op's bytes at the rate of a
 /// copy, or its flops at the rate of a large product.
-double least_step_s(const Program& step, Precision precision) {
+double min_step_s(const Program& step, Precision precision) {
   double seconds = 0;
   for (const Node& node : step.nodes()) {
     if (node.phase == Phase::kData) continue;
@@ -364,7 +364,7 @@ void cuda_step(benchmark::State& state) {
   StepSpec spec = spec_of(config, DeviceKind::kCuda, nullptr);
   spec.updates_beside = update == kFusedBeside;
   const StepPrograms programs(spec);
-  const double least_s = least_step_s(programs.train().program, config.device.precision);
+  const double min_s = min_step_s(programs.train().program, config.device.precision);
   const auto device = make_cuda_device(config.device, 0);
   for ([[maybe_unused]] const auto iteration : state) {
     StepTimes times;
@@ -372,8 +372,8 @@ void cuda_step(benchmark::State& state) {
         .run(times);
     const double seconds = median(times.wall_s);
     state.SetIterationTime(seconds);
-    state.counters["floor ms"] = 1e3 * least_s;
-    state.counters["% of floor"] = 100 * least_s / seconds;
+    state.counters["floor ms"] = 1e3 * min_s;
+    state.counters["% of floor"] = 100 * min_s / seconds;
   }
   state.SetLabel(fmt::format("{} {}{}", name_of(config.device.precision),
                              update == kSeparate ? "separate"

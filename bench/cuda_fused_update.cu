@@ -148,7 +148,7 @@ void update(const Layer& layer, double beta1, int blocks) {
 }
 
 /// Multiplies three dim x dim arrays by `factor`. A block takes tiles of 64 rows and kStripCols
-/// columns, a warp kRun neighbouring float4 of as many rows as it has runs.
+/// columns, a warp kRun neighboring float4 of as many rows as it has runs.
 template <bool kStrips, int kRun, bool kFirstOut>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     scale_in_place(float* state, std::int64_t dim, float factor) {

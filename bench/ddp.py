@@ -26,7 +26,7 @@ def steps_of(program, ranks, dim, depth, overlap):
                        stdout=subprocess.DEVNULL)
         records = [json.loads(line) for line in metrics.read_text().splitlines()[1:]]
     mine = [record for record in records if record["rank"] == 0 and not record["warmup"]]
-    return [(record["step_time_s"], record["phases_s"]["reduce"]) for record in mine]
+    return [(record["step_time_s"], record["phases_s"]["communication"]) for record in mine]
 
 
 def main():

@@ -9,7 +9,7 @@ target_compile_options(barestep_flags INTERFACE
 
 # Numerics: a multiply-add is fused where the source says fma() and nowhere else, so that results do
 # not depend on the compiler. errno and traps of math functions are not used; without them loops with
-# sqrt vectorise. -ffast-math is never used.
+# sqrt vectorize. -ffast-math is never used.
 target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
   -Wdeprecated-copy-dtor
@@ -38,7 +38,7 @@ endif()
 
 set(BARESTEP_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 if(BARESTEP_SANITIZE)
-  # Instrumented code makes GCC see uninitialised values in the standard library where there are none.
+  # Instrumented code makes GCC see uninitialized values in the standard library where there are none.
   # Clang would compare the types of functions that are loaded at run time with those of their library,
   # whose headers we do without.
   target_compile_options(barestep_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:\

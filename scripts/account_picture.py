@@ -29,7 +29,7 @@ def account(path):
         if name == "wall time":
             return parts, float(ms)
         if name not in COLOURS:
-            sys.exit(f"account_picture.py: no colour for '{name}' of {path}; add one to COLOURS")
+            sys.exit(f"account_picture.py: no color for '{name}' of {path}; add one to COLOURS")
         parts.append((name, float(ms)))
     sys.exit(f"account_picture.py: {path} has no wall time")
 

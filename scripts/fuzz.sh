@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/fuzz.sh [RUNS [TARGET...]]: fuzzes the readers of users' files (idx, npy, safetensors,
-# config, card, study, peaks) with libFuzzer under the address and undefined-behaviour sanitizers,
+# config, card, study, peaks) with libFuzzer under the address and undefined-behavior sanitizers,
 # RUNS executions each (default 10000000), one target per core. They start from the named inputs in
 # tests/fuzz/seeds/TARGET and from the folder TARGET of tests/fuzz/corpus.tar.gz, to which inputs are
 # added that reached new code; every test run replays both. Findings are in build/fuzz/findings.

@@ -15,9 +15,9 @@ import sys
 LANES = {"copy": 250, "compute": 420, "comm": 590}
 BOX, ROW, TOP, WIDTH = 150, 24, 66, 1000
 COLOURS = {"data": "#9d755d", "forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2", "backward": "#f58518",
-           "optimizer": "#54a24b", "reduce": "#e45756"}
+           "optimizer": "#54a24b", "communication": "#e45756"}
 VERBS = {"data": "input", "forward": "forward", "loss": "loss", "backward": "backward", "optimizer": "update",
-         "reduce": "exchange"}
+         "communication": "exchange"}
 READERS = [("order()", "src/core/order.cpp", "who waits for whom"), ("check()", "src/core/checker.cpp", "no two collide"),
            ("MemoryPlan", "src/core/plan.cpp", "where buffers lie"), ("cost_of()", "src/core/ops.cpp", "flops and bytes"),
            ("printer", "src/core/printer.cpp", "--explain"), ("Runner", "src/train/runner.cpp", "runs it on a device"),
@@ -44,8 +44,8 @@ def text(x, y, words, more=""):
     return f'<text x="{x}" y="{y}" {more}>{html.escape(words)}</text>'
 
 
-def box(x, y, width, words, colour, title):
-    return (f'<rect x="{x}" y="{y}" width="{width}" height="{ROW - 5}" rx="3" fill="{colour}"><title>{title}</title></rect>'
+def box(x, y, width, words, color, title):
+    return (f'<rect x="{x}" y="{y}" width="{width}" height="{ROW - 5}" rx="3" fill="{color}"><title>{title}</title></rect>'
             + text(x + 6, y + 14, words, 'fill="white"'))
 
 

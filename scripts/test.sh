@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/test.sh [--all]: installs what is missing, makes the optimised build and runs its tests.
+# scripts/test.sh [--all]: installs what is missing, makes the optimized build and runs its tests.
 # With --all, also runs the style checks, the tests that take long or measure time, every test again
-# with the address and undefined-behaviour sanitizers, and the threading tests with the thread
+# with the address and undefined-behavior sanitizers, and the threading tests with the thread
 # sanitizer, as in CI. The last line reads `N passed, N failed, N skipped`; a phase that could not
 # be built counts as failed.
 set -euo pipefail
@@ -23,8 +23,8 @@ passed=0
 failed=0
 skipped=0
 
-# Sanitizers do not start if the kernel randomises addresses more than they expect, so their builds
-# run without address randomisation if possible.
+# Sanitizers do not start if the kernel randomizes addresses more than they expect, so their builds
+# run without address randomization if possible.
 fixed_addresses=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then fixed_addresses=(setarch "$(uname -m)" -R); fi
 

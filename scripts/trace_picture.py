@@ -14,7 +14,7 @@ import sys
 
 WIDTH, ROW, LEFT, TOP = 1000, 30, 130, 40
 COLOURS = {"forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2", "backward": "#f58518",
-           "optimizer": "#54a24b", "data": "#9d755d", "reduce": "#e45756", "host": "#bab0ac"}
+           "optimizer": "#54a24b", "data": "#9d755d", "communication": "#e45756", "host": "#bab0ac"}
 
 
 def main():
@@ -56,9 +56,9 @@ def main():
         if width > 8 * len(event["name"]):
             parts.append(f'<text x="{x + 4:.2f}" y="{rows[name] + 19}" fill="white">'
                          f'{html.escape(event["name"])}</text>')
-    for index, (phase, colour) in enumerate(COLOURS.items()):
+    for index, (phase, color) in enumerate(COLOURS.items()):
         x = LEFT + index * 110
-        parts.append(f'<rect x="{x}" y="{height - 24}" width="12" height="12" fill="{colour}"/>'
+        parts.append(f'<rect x="{x}" y="{height - 24}" width="12" height="12" fill="{color}"/>'
                      f'<text x="{x + 16}" y="{height - 13}">{phase}</text>')
     parts.append("</svg>\n")
     with open(out, "w", encoding="utf-8") as file:

@@ -33,9 +33,8 @@ OutOfRange out_of_range(const RealRange& range, double value) {
   }
   const bool is_below = value < range.end && !RealRange::overflows(value);
   if (range.as_float32 && is_below && range.reaches_end(value)) {
-    const float most = std::nextafter(static_cast<float>(range.end), 0.0F);
-    return {fmt::format("rounds to {} in float32", range.end),
-            fmt::format("give at most {}", most)};
+    const float max = std::nextafter(static_cast<float>(range.end), 0.0F);
+    return {fmt::format("rounds to {} in float32", range.end), fmt::format("give at most {}", max)};
   }
   return {"out of range", "give " + text_of(range)};
 }
@@ -125,10 +124,10 @@ std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t st
 }
 
 StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::int64_t done) {
-  constexpr std::int64_t kMost = 50;
+  constexpr std::int64_t kMax = 50;
   if (!config.output.profile_steps) {
     const std::int64_t measured = steps - first_measured_step(config.training, steps, done);
-    const std::int64_t first = steps - std::clamp((measured + 1) / 2, std::int64_t{1}, kMost);
+    const std::int64_t first = steps - std::clamp((measured + 1) / 2, std::int64_t{1}, kMax);
     return {std::max(first, done), steps};
   }
   const StepRange asked = *config.output.profile_steps;

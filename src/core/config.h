@@ -221,7 +221,7 @@ struct LossScaling {
   friend bool operator==(const LossScaling&, const LossScaling&) = default;
 };
 
-/// How --precision int8 quantises. kRow: one scale for each output of the weights and each row of
+/// How --precision int8 quantizes. kRow: one scale for each output of the weights and each row of
 /// activations, symmetric. kTorch and kTorchPerChannel follow
 /// torch.ao.quantization.quantize_dynamic: one scale for the whole batch's activations, and for the
 /// weights either one scale or one for each output.

@@ -59,7 +59,7 @@ void report_bug(const char* file, int line, const char* condition, const std::st
 namespace {
 
 /// The number of edits that turn `a` into `b`: a letter added, dropped, replaced, or swapped with
-/// its neighbour (optimal string alignment).
+/// its neighbor (optimal string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;

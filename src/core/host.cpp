@@ -136,7 +136,7 @@ bool has_vnni(const std::filesystem::path& root) {
 }
 
 std::int64_t cache_bytes(const std::filesystem::path& root) {
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   // Level 1 has two, of instructions and of data; no CPU has more than four levels.
   for (int index = 0; index < 6; ++index) {
     std::ifstream file(root / fmt::format("sys/devices/system/cpu/cpu0/cache/index{}/size", index));
@@ -145,9 +145,9 @@ std::int64_t cache_bytes(const std::filesystem::path& root) {
     if (!(file >> size) || size < 0 || size > std::int64_t{1} << 30) continue;
     file >> unit;
     const int shift = unit == 'K' ? 10 : unit == 'M' ? 20 : 0;
-    most = std::max(most, size << shift);
+    max = std::max(max, size << shift);
   }
-  return most;
+  return max;
 }
 
 int usable_cpus() {
@@ -244,12 +244,12 @@ double waited_share(std::span<const LostTime> job) {
 }
 
 LostTime lost_by(std::span<const ThreadTimes> threads, double others_s) {
-  double most_s = 0;
-  for (const ThreadTimes& thread : threads) most_s = std::max(most_s, thread.ran_s);
+  double max_s = 0;
+  for (const ThreadTimes& thread : threads) max_s = std::max(max_s, thread.ran_s);
   LostTime lost{};
   std::pair<double, double> largest{-1, -1};
   for (const ThreadTimes& thread : threads) {
-    if (thread.ran_s <= 0 || thread.ran_s < most_s / 2) continue;
+    if (thread.ran_s <= 0 || thread.ran_s < max_s / 2) continue;
     lost.busy_threads += 1;
     const double ready_s = thread.ran_s + thread.waited_s;
     const std::pair shares{std::min(thread.waited_s, others_s) / ready_s,

@@ -85,11 +85,11 @@ void InputFile::read_at(std::int64_t offset_bytes, std::span<std::byte> out) con
   });
 }
 
-std::string InputFile::text(std::int64_t most_bytes) {
-  if (size_bytes_ > most_bytes) {
+std::string InputFile::text(std::int64_t max_bytes) {
+  if (size_bytes_ > max_bytes) {
     fail(ExitCode::kNoInput, {.what = what_,
                               .value = path_.string(),
-                              .why = fmt::format("is larger than {} MiB", most_bytes >> 20),
+                              .why = fmt::format("is larger than {} MiB", max_bytes >> 20),
                               .remedy = "check the path"});
   }
   std::string text(static_cast<std::size_t>(size_bytes_), '\0');

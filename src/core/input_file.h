@@ -34,8 +34,8 @@ class InputFile {
   void read_at(std::int64_t offset_bytes, std::span<std::byte> out) const;
 
   /// Reads the whole file; throws as read() does. Nothing may have been read before. Throws
-  /// Error(kNoInput) if the file has more than `most_bytes`.
-  std::string text(std::int64_t most_bytes);
+  /// Error(kNoInput) if the file has more than `max_bytes`.
+  std::string text(std::int64_t max_bytes);
 
   /// Skips the next `bytes`.
   void skip(std::int64_t bytes);

@@ -24,15 +24,15 @@ std::string reason_of(const nlohmann::json::exception& error) {
 
 /// The value as messages show it.
 std::string shown_value(const nlohmann::json& value) {
-  constexpr std::size_t kMostBytes = 40;
+  constexpr std::size_t kMaxBytes = 40;
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array";
   const std::string text = value.dump(-1, ' ', true);  // ASCII, so it can be cut anywhere
-  return text.size() <= kMostBytes ? text : text.substr(0, kMostBytes) + "...";
+  return text.size() <= kMaxBytes ? text : text.substr(0, kMaxBytes) + "...";
 }
 
-bool is_within(const nlohmann::json& value, double least, double most) {
-  return value.is_number() && value.get<double>() >= least && value.get<double>() <= most;
+bool is_within(const nlohmann::json& value, double min, double max) {
+  return value.is_number() && value.get<double>() >= min && value.get<double>() <= max;
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ bool is_shallow_json(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMostJsonDepth) return false;
+      if (++depth > kMaxJsonDepth) return false;
     } else if (c == ']' || c == '}') {
       --depth;
     }
@@ -104,32 +104,32 @@ bool JsonValue::is_number() const {
   return json_of(json_).is_number();
 }
 
-double JsonValue::number(double least, double most) const {
-  if (!is_within(json_of(json_), least, most)) {
-    refuse_kind(fmt::format("a number from {} to {}", least, most));
+double JsonValue::number(double min, double max) const {
+  if (!is_within(json_of(json_), min, max)) {
+    refuse_kind(fmt::format("a number from {} to {}", min, max));
   }
   return json_of(json_).get<double>();
 }
 
-std::vector<double> JsonValue::numbers(double least, double most) const {
+std::vector<double> JsonValue::numbers(double min, double max) const {
   if (!json_of(json_).is_array()) refuse_kind("an array");
   std::vector<double> all;
   all.reserve(json_of(json_).size());
   for (const nlohmann::json& each : json_of(json_)) {
     // The path is needed only for a value that is refused.
-    all.push_back(is_within(each, least, most) ? each.get<double>()
-                                               : item(all.size(), &each).number(least, most));
+    all.push_back(is_within(each, min, max) ? each.get<double>()
+                                            : item(all.size(), &each).number(min, max));
   }
   return all;
 }
 
-std::int64_t JsonValue::whole(std::int64_t least, std::int64_t most) const {
+std::int64_t JsonValue::whole(std::int64_t min, std::int64_t max) const {
   const nlohmann::json& json = json_of(json_);
-  constexpr auto kMostSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  constexpr auto kMaxSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const bool is_signed = json.is_number_integer() &&
-                         (!json.is_number_unsigned() || json.get<std::uint64_t>() <= kMostSigned);
-  if (!is_signed || json.get<std::int64_t>() < least || json.get<std::int64_t>() > most) {
-    refuse_kind(fmt::format("a whole number from {} to {}", least, most));
+                         (!json.is_number_unsigned() || json.get<std::uint64_t>() <= kMaxSigned);
+  if (!is_signed || json.get<std::int64_t>() < min || json.get<std::int64_t>() > max) {
+    refuse_kind(fmt::format("a whole number from {} to {}", min, max));
   }
   return json.get<std::int64_t>();
 }
@@ -172,7 +172,7 @@ JsonDocument::JsonDocument(std::string_view text, JsonSource source) : source_(s
          {.what = source_.what, .value = source_.name, .why = why, .remedy = source_.remedy});
   };
   if (!is_shallow_json(text)) {
-    refuse(fmt::format("is nested deeper than {} arrays and objects", kMostJsonDepth));
+    refuse(fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth));
   }
   try {
     json_ = std::make_shared<nlohmann::json>(nlohmann::json::parse(text));
@@ -181,9 +181,9 @@ JsonDocument::JsonDocument(std::string_view text, JsonSource source) : source_(s
   }
 }
 
-JsonDocument::JsonDocument(const std::filesystem::path& file, std::int64_t most_bytes,
+JsonDocument::JsonDocument(const std::filesystem::path& file, std::int64_t max_bytes,
                            std::string what, std::string remedy)
-    : JsonDocument(InputFile(file, what).text(most_bytes),
+    : JsonDocument(InputFile(file, what).text(max_bytes),
                    {.what = what, .name = file.string(), .remedy = std::move(remedy)}) {}
 
 }  // namespace barestep

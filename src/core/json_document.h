@@ -14,9 +14,9 @@
 namespace barestep {
 
 /// How deep arrays and objects may be nested, so code that walks them may recurse.
-constexpr int kMostJsonDepth = 64;
+constexpr int kMaxJsonDepth = 64;
 
-/// Whether `text`, if it is JSON, is nested no deeper than kMostJsonDepth.
+/// Whether `text`, if it is JSON, is nested no deeper than kMaxJsonDepth.
 bool is_shallow_json(std::string_view text);
 
 /// Where the JSON comes from, for messages: `<what> '<name>': <why>; <remedy>`.
@@ -40,9 +40,9 @@ class JsonValue {
 
   [[nodiscard]] bool is_array() const;
   [[nodiscard]] bool is_number() const;
-  [[nodiscard]] double number(double least, double most) const;
-  [[nodiscard]] std::vector<double> numbers(double least, double most) const;
-  [[nodiscard]] std::int64_t whole(std::int64_t least, std::int64_t most) const;
+  [[nodiscard]] double number(double min, double max) const;
+  [[nodiscard]] std::vector<double> numbers(double min, double max) const;
+  [[nodiscard]] std::int64_t whole(std::int64_t min, std::int64_t max) const;
   [[nodiscard]] bool boolean() const;
   /// Safe to show: passed through on_one_line().
   [[nodiscard]] std::string text() const;
@@ -71,11 +71,11 @@ class JsonValue {
 
 class JsonDocument {
  public:
-  /// Throws Error(kBadData) if `text` is not JSON or is nested deeper than kMostJsonDepth.
+  /// Throws Error(kBadData) if `text` is not JSON or is nested deeper than kMaxJsonDepth.
   JsonDocument(std::string_view text, JsonSource source);
   /// Reads a file; throws as InputFile does, too. Throws Error(kNoInput) if the file has more than
-  /// `most_bytes`.
-  JsonDocument(const std::filesystem::path& file, std::int64_t most_bytes, std::string what,
+  /// `max_bytes`.
+  JsonDocument(const std::filesystem::path& file, std::int64_t max_bytes, std::string what,
                std::string remedy);
   JsonDocument(const JsonDocument&) = delete;
   JsonDocument& operator=(const JsonDocument&) = delete;

@@ -1,4 +1,4 @@
-// The losses that training minimises.
+// The losses that training minimizes.
 #pragma once
 
 #include <cstdint>

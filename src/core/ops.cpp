@@ -169,7 +169,7 @@ Operands QuantizedGemm::operands() const {
 
 std::vector<OpRule> QuantizedGemm::rules() const {
   return {{bits == 7 || bits == 8, "bits must be 7 or 8"},
-          {a.cols <= kMostInt8Inputs, "a sum of so many products may overflow"}};
+          {a.cols <= kMaxInt8Inputs, "a sum of so many products may overflow"}};
 }
 
 /// Integer multiply-adds count like those of floats. They are followed by the product of the scales

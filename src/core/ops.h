@@ -96,7 +96,7 @@ struct Gemm {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// Quantises a weight to int8: to = from / scale, rounded to the nearest whole number, ties to
+/// Quantizes a weight to int8: to = from / scale, rounded to the nearest whole number, ties to
 /// even, from -128 to 127. A scale is the largest magnitude of its numbers over 127.5, as in
 /// PyTorch's weight observers. Each row has its own scale, or all share one if `scales` is a single
 /// number. `sums` are the row sums of `to`. to and from n x k, scales 1 x n or 1 x 1, sums 1 x n
@@ -111,7 +111,7 @@ struct QuantizeWeight {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// Quantises activations to whole numbers of `bits` bits, 7 or 8, in int8.
+/// Quantizes activations to whole numbers of `bits` bits, 7 or 8, in int8.
 ///
 /// By rows, symmetric: scale = largest magnitude of the row / (2^(bits - 1) - 1) and
 /// to = from / scale, rounded to the nearest, ties to even. So a row's numbers depend only on that
@@ -139,7 +139,7 @@ struct Quantize {
 /// c = (a - zero point) b^T * (scale of a * scale of b) + bias, then the activation. The integer
 /// product is exact in int32 and is converted to fp32 once; multiplying by the scale and adding the
 /// bias round once. a is from Quantize with the same `bits`, b from QuantizeWeight. c m x n, a
-/// m x k, b n x k, bias 1 x n; k is at most kMostInt8Inputs.
+/// m x k, b n x k, bias 1 x n; k is at most kMaxInt8Inputs.
 struct QuantizedGemm {
   static constexpr std::string_view kLabel = "quantized_gemm";
   static constexpr std::int64_t kLaunches = 2;
@@ -156,7 +156,7 @@ struct QuantizedGemm {
 };
 
 /// A sum of this many products of two 8-bit numbers always fits into an int32.
-constexpr std::int64_t kMostInt8Inputs = 65'536;
+constexpr std::int64_t kMaxInt8Inputs = 65'536;
 
 /// values += bias on every row, if there is a bias; then the activation; in place.
 /// `pre_activation`, if given, receives the activation's input. values and pre_activation are m x n

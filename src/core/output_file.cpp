@@ -136,7 +136,7 @@ int open_for_writing(const fs::path& path, int flags) {
 }
 
 /// How much of a file's name its draft's name includes: some file systems limit names to 255 bytes.
-constexpr std::size_t kMostNameInDraft = 200;
+constexpr std::size_t kMaxNameInDraft = 200;
 
 /// Repeats a call that a signal has interrupted.
 template <class Call>
@@ -261,7 +261,7 @@ void OutputFile::check(bool done) {
 }
 
 DraftFile::DraftFile(FileSystem& files, const fs::path& target) : files_(files), target_(target) {
-  const std::string name = target.filename().string().substr(0, kMostNameInDraft);
+  const std::string name = target.filename().string().substr(0, kMaxNameInDraft);
   do {
     static std::atomic<int> count = 0;
     path_ = folder_of(target) / fmt::format(".{}-{}-{}.tmp", name, ::getpid(), count++);
@@ -375,7 +375,7 @@ void require_writable_folder(const fs::path& path) {
 void gzip(const FileWriter& write, const ByteSink& sink) {
   constexpr int kWindowBits = 15 + 16;  // adding 16 selects the gzip format
   constexpr int kMemoryLevel = 8;
-  constexpr std::size_t kMostAtOnce = std::numeric_limits<uInt>::max() / 2;
+  constexpr std::size_t kMaxAtOnce = std::numeric_limits<uInt>::max() / 2;
   z_stream stream{};
   if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kWindowBits, kMemoryLevel,
                    Z_DEFAULT_STRATEGY) != Z_OK) {
@@ -393,7 +393,7 @@ void gzip(const FileWriter& write, const ByteSink& sink) {
   };
   write([&](std::string_view text) {
     while (!text.empty()) {
-      const std::string_view next = text.substr(0, kMostAtOnce);
+      const std::string_view next = text.substr(0, kMaxAtOnce);
       // zlib only reads from it.
       stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(next.data()));
       stream.avail_in = static_cast<uInt>(next.size());

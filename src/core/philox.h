@@ -42,7 +42,7 @@ constexpr std::uint32_t high_word(std::uint64_t x) {
 template <std::size_t kLanes>
 using PhiloxLanes = std::array<std::array<std::uint32_t, kLanes>, 4>;
 
-/// The ten rounds of Philox4x32 on every counter. Compilers vectorise many lanes; a GPU thread has
+/// The ten rounds of Philox4x32 on every counter. Compilers vectorize many lanes; a GPU thread has
 /// one.
 template <std::size_t kLanes>
 constexpr void philox4x32_10(PhiloxLanes<kLanes>& counters, std::array<std::uint32_t, 2> key) {

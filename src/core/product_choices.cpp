@@ -19,7 +19,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kChoicesFormat = "barestep product choices 1";
-constexpr std::int64_t kMostChoicesBytes = 1 << 20;
+constexpr std::int64_t kMaxChoicesBytes = 1 << 20;
 
 [[noreturn]] void refuse_choices(const std::filesystem::path& file, std::string why) {
   fail(ExitCode::kConfiguration, {.what = "--autotune",
@@ -29,8 +29,8 @@ constexpr std::int64_t kMostChoicesBytes = 1 << 20;
 }
 
 std::int32_t alignment_of(std::int64_t offset_bytes) {
-  constexpr std::int64_t kMost = 256;
-  if (offset_bytes % kMost == 0) return kMost;
+  constexpr std::int64_t kMax = 256;
+  if (offset_bytes % kMax == 0) return kMax;
   return static_cast<std::int32_t>(offset_bytes & -offset_bytes);
 }
 
@@ -132,8 +132,8 @@ std::optional<ReadChoices> parse_choices(const std::string& text) {
 
 std::string choices_text(const std::filesystem::path& path) {
   InputFile file(path, "--autotune");
-  if (file.size_bytes() > kMostChoicesBytes) refuse_choices(path, "is larger than 1 MiB");
-  return file.text(kMostChoicesBytes);
+  if (file.size_bytes() > kMaxChoicesBytes) refuse_choices(path, "is larger than 1 MiB");
+  return file.text(kMaxChoicesBytes);
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ const Buffer& Buffers::operator[](BufferId id) const {
 }
 
 int Buffers::max_slots() const {
-  int most = 1;
-  for (const Buffer& buffer : all_) most = std::max(most, buffer.slots);
-  return most;
+  int max = 1;
+  for (const Buffer& buffer : all_) max = std::max(max, buffer.slots);
+  return max;
 }
 
 NodeId Program::add(Node node) {

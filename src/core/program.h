@@ -54,14 +54,14 @@ enum class Phase {
   kLoss,
   kRecompute,
   kBackward,
-  kReduce,
+  kCommunication,
   kOptimizer,
   kEvaluate,
 };
 template <>
-inline constexpr std::string_view kNamesOf<Phase>[] = {"data",   "injected",  "forward",
-                                                       "loss",   "recompute", "backward",
-                                                       "reduce", "optimizer", "evaluate"};
+inline constexpr std::string_view kNamesOf<Phase>[] = {"data",          "injected",  "forward",
+                                                       "loss",          "recompute", "backward",
+                                                       "communication", "optimizer", "evaluate"};
 
 /// A named piece of memory. With two slots, step t uses slot t mod 2, so the next step's input can
 /// arrive while this step's is read. `bytes` is the size of one slot.

@@ -23,7 +23,7 @@ struct SineCosine {
   float cosine;
 };
 
-// Everything below has no branches and is inlined, so that the loop over a block is vectorised. The
+// Everything below has no branches and is inlined, so that the loop over a block is vectorized. The
 // polynomials are those of the Cephes library.
 
 // The natural logarithm of u in (0, 1].
@@ -107,13 +107,13 @@ constexpr std::int32_t kShift = 397;
 // How many numbers randn generates at a time: few enough to stay in the first-level cache.
 constexpr std::size_t kChunk = 2048;
 
-// The recurrence of MT19937: one word from two neighbours and the word kShift further on.
+// The recurrence of MT19937: one word from two neighbors and the word kShift further on.
 inline std::uint32_t twisted(std::uint32_t word, std::uint32_t next, std::uint32_t far) {
   const std::uint32_t mixed = (word & 0x80000000U) | (next & 0x7FFFFFFFU);
   return far ^ (mixed >> 1U) ^ ((0U - (next & 1U)) & 0x9908B0DFU);
 }
 
-// Three loops without a wrapped index, so that the first two are vectorised.
+// Three loops without a wrapped index, so that the first two are vectorized.
 void twist(std::array<std::uint32_t, kStateWords>& state) {
   std::uint32_t* const words = state.data();
   for (int i = 0; i < kStateWords - kShift; ++i) {

@@ -1,5 +1,5 @@
 // PyTorch's random streams on the CPU, bit for bit: torch.manual_seed, rand, randn, randperm and
-// the default initialisation of nn.Linear.
+// the default initialization of nn.Linear.
 //
 // Source: PyTorch 1.13.1, aten/src/ATen/core/MT19937RNGEngine.h and
 // native/cpu/DistributionTemplates.h; later versions draw the same numbers.
@@ -66,7 +66,7 @@ class TorchGenerator {
   double cached_normal_;
 };
 
-/// nn.Linear's default initialisation: weight (out x in), then bias (out), both uniform in
+/// nn.Linear's default initialization: weight (out x in), then bias (out), both uniform in
 /// +-1/sqrt(in).
 void init_linear(TorchGenerator& generator, std::span<float> weight, std::span<float> bias,
                  std::int64_t inputs);

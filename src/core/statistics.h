@@ -18,7 +18,7 @@ struct Statistics {
 /// `values` must not be empty.
 Statistics statistics_of(std::span<const double> values);
 
-/// The percentile: `percent` of the sorted values are below it, interpolated between neighbours as
+/// The percentile: `percent` of the sorted values are below it, interpolated between neighbors as
 /// numpy.percentile does by default. `sorted` must not be empty.
 double percentile(std::span<const double> sorted, double percent);
 

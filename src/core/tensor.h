@@ -36,11 +36,11 @@ struct F16 {
   friend constexpr bool operator==(const F16&, const F16&) = default;
 };
 
-/// Rounds to nearest, ties to even; infinity from 65520 on. Has no branches, so compilers vectorise
+/// Rounds to nearest, ties to even; infinity from 65520 on. Has no branches, so compilers vectorize
 /// loops over it.
 constexpr F16 f16_of(float x) {
-  constexpr std::uint32_t kLeastNormal = 0x38800000U;  // 2^-14
-  constexpr std::uint32_t kInfinite = 0x477FF000U;     // 65520
+  constexpr std::uint32_t kMinNormal = 0x38800000U;  // 2^-14
+  constexpr std::uint32_t kInfinite = 0x477FF000U;   // 65520
   constexpr std::uint32_t kInfinity = 0x7C00U;
   constexpr std::uint32_t kNan = 0x7E00U;
   const auto bits = std::bit_cast<std::uint32_t>(x);
@@ -50,7 +50,7 @@ constexpr F16 f16_of(float x) {
   // Next to 0.5, the last bit of a float is 2^-24, which is also the last bit of a subnormal.
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) -
                                   std::bit_cast<std::uint32_t>(0.5F);
-  std::uint32_t half = size < kLeastNormal ? subnormal : normal;
+  std::uint32_t half = size < kMinNormal ? subnormal : normal;
   half = size >= kInfinite ? kInfinity : half;
   half = x != x ? kNan : half;
   return {static_cast<std::uint16_t>(half | ((bits >> 16U) & 0x8000U))};

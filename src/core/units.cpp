@@ -137,7 +137,7 @@ struct TimeUnit {
 
 constexpr std::array<TimeUnit, 4> kTimeUnits = {
     {{'d', 86'400'000}, {'h', 3'600'000}, {'m', 60'000}, {'s', 1000}}};
-constexpr std::int64_t kMostMilliseconds = 10'000 * kTimeUnits[0].milliseconds;
+constexpr std::int64_t kMaxMilliseconds = 10'000 * kTimeUnits[0].milliseconds;
 
 /// Numbers with units, each unit smaller than the one before; nothing for any other text.
 std::optional<std::int64_t> duration_milliseconds(std::string_view text) {
@@ -150,12 +150,12 @@ std::optional<std::int64_t> duration_milliseconds(std::string_view text) {
                         [&](const TimeUnit& each) { return each.name == text[digits]; });
     if (unit == kTimeUnits.end()) return std::nullopt;
     const auto part = scaled(text.substr(0, digits), unit->milliseconds);
-    if (!part || *part > kMostMilliseconds) return std::nullopt;
+    if (!part || *part > kMaxMilliseconds) return std::nullopt;
     sum += *part;
     ++unit;
     text.remove_prefix(digits + 1);
   }
-  if (sum < 1 || sum > kMostMilliseconds) return std::nullopt;
+  if (sum < 1 || sum > kMaxMilliseconds) return std::nullopt;
   return sum;
 }
 

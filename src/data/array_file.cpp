@@ -184,7 +184,7 @@ class IdxBytes {
     constexpr int kWindowBits = 15 + 16;  // adding 16 selects the gzip format
     if (!is_plain_ && inflateInit2(&stream_, kWindowBits) != Z_OK) throw std::bad_alloc();
   }
-  ~IdxBytes() { inflateEnd(&stream_); }  // no effect on an uninitialised stream
+  ~IdxBytes() { inflateEnd(&stream_); }  // no effect on an uninitialized stream
   IdxBytes(const IdxBytes&) = delete;
   IdxBytes& operator=(const IdxBytes&) = delete;
 
@@ -323,8 +323,8 @@ std::vector<std::byte> read_data(IdxBytes& bytes, const ArrayHeader& header,
         fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header), want, holds));
   };
   // Before anything is decompressed. Two bits stand for at most 258 bytes (RFC 1951, 3.2.5).
-  if (constexpr std::int64_t kMostPerByte = 1032; want / kMostPerByte > file_bytes) {
-    refuse(fmt::format("at most {}", kMostPerByte * file_bytes));
+  if (constexpr std::int64_t kMaxPerByte = 1032; want / kMaxPerByte > file_bytes) {
+    refuse(fmt::format("at most {}", kMaxPerByte * file_bytes));
   }
   const std::int64_t free_bytes = host_memory().free_bytes;
   if (free_bytes > 0 && want > free_bytes) throw std::bad_alloc();

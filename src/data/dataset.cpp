@@ -29,7 +29,7 @@ namespace {
 }
 
 /// More files are not kept open, since a process may often open only 1024.
-constexpr std::size_t kMostOpenFiles = 128;
+constexpr std::size_t kMaxOpenFiles = 128;
 
 /// The arrays for one of the two names in --data; from a safetensors file, the tensor `name`.
 Shards open_shards(DataKind kind, const std::filesystem::path& pattern, std::string_view name) {
@@ -39,7 +39,7 @@ Shards open_shards(DataKind kind, const std::filesystem::path& pattern, std::str
     files.push_back(kind == DataKind::kIdx   ? open_idx(path)
                     : kind == DataKind::kNpy ? open_npy(path)
                                              : open_safetensors(path, name));
-    if (paths.size() > kMostOpenFiles) files.back().close();
+    if (paths.size() > kMaxOpenFiles) files.back().close();
   }
   return Shards(std::move(files));
 }

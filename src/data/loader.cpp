@@ -19,10 +19,10 @@ Loader::Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions
       order_(static_cast<std::size_t>(dataset.train_rows())),
       y_bytes_(dataset.y_bytes()),
       slots_(static_cast<std::size_t>(options.workers == 0 ? 1 : options.ahead)) {
-  const auto most_rows = static_cast<std::size_t>(options.most_rows);
-  const auto x_bytes = most_rows * sizeof(float) * static_cast<std::size_t>(dataset.features());
-  const auto y_bytes = most_rows * static_cast<std::size_t>(y_bytes_);
-  for (Slot& slot : slots_) slot.rows.resize(most_rows);
+  const auto max_rows = static_cast<std::size_t>(options.max_rows);
+  const auto x_bytes = max_rows * sizeof(float) * static_cast<std::size_t>(dataset.features());
+  const auto y_bytes = max_rows * static_cast<std::size_t>(y_bytes_);
+  for (Slot& slot : slots_) slot.rows.resize(max_rows);
   if (options.workers == 0) return;
   BARESTEP_REQUIRE(!slots_.empty() && options.room.size() >= slots_.size() * (x_bytes + y_bytes),
                    "the room holds the batches ahead");

@@ -19,7 +19,7 @@ namespace barestep {
 struct LoaderOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;          // false: each epoch in the training set's order
-  std::int64_t most_rows = 0;   // per batch
+  std::int64_t max_rows = 0;    // per batch
   int workers = 0;              // threads that gather ahead; 0: take() gathers itself
   std::int64_t ahead = 0;       // batches that they may be ahead together; at least 1 with workers
   std::span<std::byte> room{};  // for `ahead` batches of most_rows: x and y as gather() writes them

@@ -590,14 +590,14 @@ std::span<const SafetensorsReader::Piece> SafetensorsReader::pieces_of(
 }
 
 bool SafetensorsReader::is_whole(const SafetensorsEntry& entry) const {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(entry.bytes(), kMostBytes)));
+  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 20;
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(entry.bytes(), kMaxBytes)));
   std::int64_t next = offset_of(entry);
   for (const Piece& piece : pieces_of(entry)) {
     ByteHash hash;
     for (const std::int64_t end = next + piece.bytes; next < end;) {
       const auto bytes =
-          std::span(buffer).first(static_cast<std::size_t>(std::min(end - next, kMostBytes)));
+          std::span(buffer).first(static_cast<std::size_t>(std::min(end - next, kMaxBytes)));
       file_->read_at(next, bytes);
       hash.add(bytes);
       next += std::ssize(bytes);

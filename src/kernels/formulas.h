@@ -141,7 +141,7 @@ auto with_activation(Activation activation, const Use& use) {
   return use(ActivationFormula<kActivation>{});
 }
 
-/// beta * old + value. Reads `old` only if beta is not 0, since it may be uninitialised.
+/// beta * old + value. Reads `old` only if beta is not 0, since it may be uninitialized.
 BARESTEP_HD inline float accumulate(float value, float beta, const float& old) {
   return beta == 0.0F ? value : value + beta * old;
 }
@@ -428,7 +428,7 @@ struct SgdRule {
 };
 
 /// One step of torch.optim.RMSprop on one weight (torch/optim/rmsprop.py, _single_tensor_rmsprop,
-/// not centred).
+/// not centered).
 template <bool kMomentum>
 struct RmsPropRule {
   static constexpr int kState = kMomentum ? 2 : 1;
@@ -567,38 +567,38 @@ BARESTEP_HD inline std::int32_t order_of_magnitude(float x) {
   return std::bit_cast<std::int32_t>(x) & INT32_MAX;
 }
 
-/// How numbers are quantised to int8: `to` = from / scale + zero_point, clamped to [low, high].
+/// How numbers are quantized to int8: `to` = from / scale + zero_point, clamped to [low, high].
 struct Int8Range {
   float scale;
   std::int32_t zero_point, low, high;
 
   BARESTEP_HD static Int8Range of_weights(float largest) {
-    constexpr float kLeast = 1.1920929e-07F;  // the minimum in PyTorch's observers
+    constexpr float kMin = 1.1920929e-07F;  // the minimum in PyTorch's observers
     const float scale = largest / 127.5F;
-    return {scale < kLeast ? kLeast : scale, 0, -128, 127};
+    return {scale < kMin ? kMin : scale, 0, -128, 127};
   }
   BARESTEP_HD static Int8Range of_row(float largest, int bits) {
-    constexpr float kLeast = 0x1p-126F;  // any scale works for a row of zeros
-    const std::int32_t most = (1 << (bits - 1)) - 1;
-    const float scale = largest / static_cast<float>(most);
-    return {scale < kLeast ? kLeast : scale, 0, -most, most};
+    constexpr float kMin = 0x1p-126F;  // any scale works for a row of zeros
+    const std::int32_t max = (1 << (bits - 1)) - 1;
+    const float scale = largest / static_cast<float>(max);
+    return {scale < kMin ? kMin : scale, 0, -max, max};
   }
-  /// As PyTorch's ChooseQuantizationParams (quant_utils.h), except for the smallest quantised
+  /// As PyTorch's ChooseQuantizationParams (quant_utils.h), except for the smallest quantized
   /// value.
-  BARESTEP_HD static Int8Range of_batch(float least, float largest, int bits) {
-    constexpr float kLeast = 6.1e-5F;  // SMALL_SCALE_THRESHOLD there
+  BARESTEP_HD static Int8Range of_batch(float min, float largest, int bits) {
+    constexpr float kMin = 6.1e-5F;  // SMALL_SCALE_THRESHOLD there
     const double top = (1 << bits) - 1;
     const std::int32_t begin = -(1 << (bits - 1));
-    double scale = (static_cast<double>(largest) - static_cast<double>(least)) / top;
+    double scale = (static_cast<double>(largest) - static_cast<double>(min)) / top;
     if (static_cast<float>(scale) <= 0x1p-128F) {
       scale = 0.1;  // 1 / scale would be infinite
-    } else if (scale < kLeast) {
-      const float factor = kLeast / static_cast<float>(scale);
-      least *= factor;
+    } else if (scale < kMin) {
+      const float factor = kMin / static_cast<float>(scale);
+      min *= factor;
       largest *= factor;
-      scale = kLeast;
+      scale = kMin;
     }
-    const double below = static_cast<double>(least) / scale;
+    const double below = static_cast<double>(min) / scale;
     const double above = static_cast<double>(largest) / scale;
     const double zero = std::fabs(below) < top + std::fabs(above) ? -below : top - above;
     const double inside = zero > top ? top : zero >= 0 ? zero : 0;  // NaN becomes 0
@@ -609,11 +609,11 @@ struct Int8Range {
   /// `inverse` is 1 / scale; PyTorch multiplies by it too. Rounds to the nearest integer, ties to
   /// even, by adding a float so large that it has no fraction bits. NaN becomes `high`.
   [[nodiscard]] BARESTEP_HD std::int8_t quantized(float x, float inverse) const {
-    constexpr float kMost = 1024;
+    constexpr float kMax = 1024;
     constexpr float kNoFractions = 0x1.8p23F;
     const float scaled = x * inverse;
-    const float below = scaled < kMost ? scaled : kMost;
-    const float bounded = below > -kMost ? below : -kMost;
+    const float below = scaled < kMax ? scaled : kMax;
+    const float bounded = below > -kMax ? below : -kMax;
     const std::int32_t whole =
         static_cast<std::int32_t>((bounded + kNoFractions) - kNoFractions) + zero_point;
     const std::int32_t not_above = whole < high ? whole : high;

@@ -126,9 +126,9 @@ struct DropoutElement {
   BARESTEP_HD void operator()(std::int64_t row, std::int64_t group) const {
     const PhiloxLanes<kLanes> words = draw<kLanes>(row, group);
     // Locals: the compiler has to assume that members overlap the numbers written, and would then
-    // not vectorise the loop.
+    // not vectorize the loop.
     Number* const numbers = values + row * cols;
-    const std::uint32_t least = first_kept;
+    const std::uint32_t min = first_kept;
     const float factor = scale;
     for (std::int64_t word = 0; word < 4; ++word) {
       const std::int64_t col = word * groups + group;
@@ -137,7 +137,7 @@ struct DropoutElement {
       for (std::int64_t lane = 0; lane < end; ++lane) {
         const std::uint32_t drawn =
             words[static_cast<std::size_t>(word)][static_cast<std::size_t>(lane)];
-        numbers[col + lane] = of(numbers[col + lane], drawn >= least, factor);
+        numbers[col + lane] = of(numbers[col + lane], drawn >= min, factor);
       }
     }
   }

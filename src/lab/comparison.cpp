@@ -14,7 +14,7 @@
 namespace barestep {
 namespace {
 
-std::string capitalised(std::string text) {
+std::string capitalized(std::string text) {
   if (!text.empty()) {
     text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
   }
@@ -38,7 +38,7 @@ std::string chance_sentence(const Comparison& comparison, const std::string& b,
       faster ? comparison.faster_rounds : comparison.rounds - comparison.faster_rounds;
   return fmt::format(
       "{} a {} was {} than {} in {} of {} rounds, which may be chance among {} comparisons.",
-      capitalised(b), noun, faster ? "faster" : "slower", a, rounds, comparison.rounds,
+      capitalized(b), noun, faster ? "faster" : "slower", a, rounds, comparison.rounds,
       comparison.compared);
 }
 
@@ -71,8 +71,8 @@ bool can_decide(std::size_t rounds, std::size_t comparisons) {
 }  // namespace
 
 std::size_t starts_needed(std::size_t comparisons) {
-  constexpr std::size_t kFewest = 6, kMore = 3;
-  std::size_t starts = kFewest;
+  constexpr std::size_t kMin = 6, kMore = 3;
+  std::size_t starts = kMin;
   while (!can_decide(starts, comparisons)) starts += kMore;
   return starts;
 }
@@ -160,16 +160,16 @@ std::string sentence_of(const Comparison& comparison, const std::string& b, cons
   const char* const small = is_within(ratio, comparison.margin) ? ", a small difference" : "";
   switch (comparison.word) {
     case Word::kFaster:
-      return fmt::format("{} a {} is faster than {}: {} as fast{}.", capitalised(b), noun, a,
+      return fmt::format("{} a {} is faster than {}: {} as fast{}.", capitalized(b), noun, a,
                          factor_text(comparison.speed()), small);
     case Word::kSlower:
-      return fmt::format("{} a {} is slower than {}: it takes {} as long{}.", capitalised(b), noun,
+      return fmt::format("{} a {} is slower than {}: it takes {} as long{}.", capitalized(b), noun,
                          a, factor_text(ratio), small);
     case Word::kNoDifference:
-      return fmt::format("{} a {} takes as long as {}, within {}: {}.", capitalised(b), noun, a,
+      return fmt::format("{} a {} takes as long as {}, within {}: {}.", capitalized(b), noun, a,
                          chosen_percent(comparison.margin - 1), factor_text(ratio));
     case Word::kTooFewStarts:
-      return fmt::format("{} a {} takes {} as long as {}: {}.", capitalised(b), noun,
+      return fmt::format("{} a {} takes {} as long as {}: {}.", capitalized(b), noun,
                          factor_text(ratio), a, too_few_text(comparison.compared));
     case Word::kUndecided:
       break;

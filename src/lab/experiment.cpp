@@ -237,7 +237,7 @@ std::span<const Experiment> experiments() {
       dp_vs_ddp_experiment(),       delay_experiment(),
       batch_scaling_experiment(),   imbalance_experiment(),
       bucket_size_experiment(),     schemes_experiment(),
-      optimisations_experiment(),   activations_experiment(),
+      optimizations_experiment(),   activations_experiment(),
       accumulation_experiment(),    checkpoint_experiment(),
       precision_experiment(),       int8_experiment(),
       recompute_experiment(),       memory_experiment(),

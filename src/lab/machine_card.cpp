@@ -30,7 +30,7 @@ concept OneOf = (std::same_as<std::remove_cvref_t<Op>, Ops> || ...);
 
 constexpr std::string_view kWithSums = " with sums";
 
-/// log y at log x, interpolated between the neighbouring points; outside them, the last one's.
+/// log y at log x, interpolated between the neighboring points; outside them, the last one's.
 double interpolated(const std::map<double, double>& log_y, double log_x) {
   const auto above = log_y.lower_bound(log_x);
   if (above == log_y.begin()) return above->second;
@@ -104,18 +104,18 @@ namespace {
 using nlohmann::json;
 
 /// Far more than any machine here; keeps products of sizes small enough.
-constexpr int kMostRanks = 1 << 20;
+constexpr int kMaxRanks = 1 << 20;
 
-constexpr std::int64_t kMostCardBytes = std::int64_t{16} << 20;
+constexpr std::int64_t kMaxCardBytes = std::int64_t{16} << 20;
 
 // Beyond any machine's figures, so sums of accepted figures stay meaningful.
-constexpr double kMostCardSeconds = 1e3;
-constexpr double kMostSize = 1e15;
-constexpr double kLeastRate = 1;  // flops or bytes per second
-constexpr double kMostRate = 1e21;
-constexpr double kMostContention = 1e6;
-constexpr std::int64_t kMostMultiprocessors = 1 << 20;
-constexpr double kMostLoadMacs = 1e6;
+constexpr double kMaxCardSeconds = 1e3;
+constexpr double kMaxSize = 1e15;
+constexpr double kMinRate = 1;  // flops or bytes per second
+constexpr double kMaxRate = 1e21;
+constexpr double kMaxContention = 1e6;
+constexpr std::int64_t kMaxMultiprocessors = 1 << 20;
+constexpr double kMaxLoadMacs = 1e6;
 
 /// Bytes that cross each link of a ring, as a multiple of the payload.
 double bus_factor(ExchangeKind exchange, int ranks) {
@@ -139,28 +139,28 @@ bool counts_flops(const std::string& op) {
 }
 
 double card_rate(const JsonValue& from) {
-  return from.number(kLeastRate, kMostRate);
+  return from.number(kMinRate, kMaxRate);
 }
 
 double card_seconds(const JsonValue& from) {
-  return from.number(0, kMostCardSeconds);
+  return from.number(0, kMaxCardSeconds);
 }
 
-int card_ranks(const JsonValue& from, int least) {
-  return static_cast<int>(from.whole(least, kMostRanks));
+int card_ranks(const JsonValue& from, int min) {
+  return static_cast<int>(from.whole(min, kMaxRanks));
 }
 
 /// Reads seconds by bytes.
 std::vector<std::pair<double, double>> points_of(const JsonValue& table) {
-  constexpr double kLeastSeconds = 1e-9;
+  constexpr double kMinSeconds = 1e-9;
   std::vector<std::pair<double, double>> points;
   for (const JsonValue& item : table.items()) {
     const std::vector<JsonValue> point = item.items(2);
-    const double bytes = point[0].number(1, kMostSize);
+    const double bytes = point[0].number(1, kMaxSize);
     if (!points.empty() && bytes <= points.back().first) {
       point[0].refuse(fmt::format("is {} after {}; sizes must ascend", bytes, points.back().first));
     }
-    points.emplace_back(bytes, point[1].number(kLeastSeconds, kMostCardSeconds));
+    points.emplace_back(bytes, point[1].number(kMinSeconds, kMaxCardSeconds));
   }
   if (points.empty()) table.refuse("is empty");
   return points;
@@ -173,9 +173,9 @@ std::string value_of(ExchangeKind exchange, const ExchangeTable& table) {
                        rate_text(bytes * bus_factor(exchange, table.ranks) / seconds, "B/s"),
                        human_bytes(static_cast<std::int64_t>(bytes)));
   };
-  std::string most = bus_text(table.seconds_by_bytes.back());
-  if (table.seconds_by_bytes.size() == 1) return most;
-  return fmt::format("{}, {}", bus_text(table.seconds_by_bytes.front()), most);
+  std::string max = bus_text(table.seconds_by_bytes.back());
+  if (table.seconds_by_bytes.size() == 1) return max;
+  return fmt::format("{}, {}", bus_text(table.seconds_by_bytes.front()), max);
 }
 
 /// Reads {"value": ..., "source": ...}, and keeps both in readable form.
@@ -202,7 +202,7 @@ class CardReader {
     LinkRates rates{.latency_s = seconds(group, "latency_s"), .hop_s = seconds(group, "hop_s")};
     if (has(group, "kernel_slowdown")) {
       const JsonValue figure = card_.at(group).at("kernel_slowdown");
-      rates.kernel_slowdown = figure.at("value").number(1, kMostContention);
+      rates.kernel_slowdown = figure.at("value").number(1, kMaxContention);
       note(group, "kernel_slowdown", fmt::format("{:.2f}x", rates.kernel_slowdown), figure);
     }
     for (const auto& [name, to] : {std::pair{"link_bytes_per_s", &rates.link_bytes_per_s},
@@ -220,14 +220,14 @@ class CardReader {
   int multiprocessors() {
     if (!has("device", "multiprocessors")) return 0;
     const JsonValue figure = card_.at("device").at("multiprocessors");
-    const auto count = static_cast<int>(figure.at("value").whole(1, kMostMultiprocessors));
+    const auto count = static_cast<int>(figure.at("value").whole(1, kMaxMultiprocessors));
     note("device", "multiprocessors", std::to_string(count), figure);
     return count;
   }
 
   double load_macs() {
     const JsonValue figure = card_.at("device").at("load_macs");
-    const double macs = figure.at("value").number(0, kMostLoadMacs);
+    const double macs = figure.at("value").number(0, kMaxLoadMacs);
     note("device", "load_macs", number_text(macs), figure);
     return macs;
   }
@@ -290,9 +290,9 @@ void state_load(const MachineLoad& load, const std::string& source,
   std::map<std::string, std::vector<double>> by_op;
   for (const OpRate& each : load.rates) by_op[each.op].push_back(each.rate);
   for (const auto& [op, rates] : by_op) {
-    const auto [least, most] = std::ranges::minmax(rates);
+    const auto [min, max] = std::ranges::minmax(rates);
     const std::string_view unit = counts_flops(op) ? "FLOP/s" : "B/s";
-    state(op, fmt::format("{} to {}, by size", rate_text(least, unit), rate_text(most, unit)));
+    state(op, fmt::format("{} to {}, by size", rate_text(min, unit), rate_text(max, unit)));
   }
   if (load.all_reduce.empty()) return;
   state("all_reduce", value_of(ExchangeKind::kAllReduce, {load.ranks, load.all_reduce}));
@@ -481,8 +481,8 @@ const ExchangeTables& LinkRates::tables_of(ExchangeKind exchange) const {
   return ring.empty() ? tables[ExchangeKind::kAllReduce] : ring;
 }
 
-int MachineCard::most_ranks() const {
-  if (has_network) return kMostRanks;
+int MachineCard::max_ranks() const {
+  if (has_network) return kMaxRanks;
   return node.is_known() ? node_ranks : 1;
 }
 
@@ -547,7 +547,7 @@ MachineCard load_card(const std::string& name_or_file) {
   }
   const std::filesystem::path path =
       is_file ? std::filesystem::path(name_or_file) : file_of_card(name_or_file);
-  const JsonDocument document(path, kMostCardBytes, "machine card",
+  const JsonDocument document(path, kMaxCardBytes, "machine card",
                               "see src/lab/cards for valid cards");
   return parse_card(document.root());
 }
@@ -557,11 +557,11 @@ void read_measured(const JsonValue& from, MachineLoad& load) {
   for (const JsonValue& item : from.at("rates").items()) {
     const std::vector<JsonValue> rate = item.items(4);
     load.rates.push_back({.op = rate[0].text(),
-                          .rows = rate[1].number(1, kMostSize),
-                          .width = rate[2].number(1, kMostSize),
+                          .rows = rate[1].number(1, kMaxSize),
+                          .width = rate[2].number(1, kMaxSize),
                           .rate = card_rate(rate[3])});
   }
-  load.contention = from.has("contention") ? from.at("contention").number(1, kMostContention) : 1;
+  load.contention = from.has("contention") ? from.at("contention").number(1, kMaxContention) : 1;
   load.all_reduce.clear();
   if (from.has("all_reduce")) load.all_reduce = points_of(from.at("all_reduce"));
 }

@@ -126,7 +126,7 @@ struct MachineCard {
   std::vector<MachineLoad> loads{};  // for measured machines; others have one rate for everything
   double others_share = 0;           // share of the cores used by other programs meanwhile
 
-  [[nodiscard]] int most_ranks() const;
+  [[nodiscard]] int max_ranks() const;
 
   /// The links used by a reduction over this many ranks; without a network, the node's.
   [[nodiscard]] const LinkRates& links_of(int ranks) const;

@@ -79,7 +79,7 @@ constexpr int kBatches = 5;
 constexpr int kReducedBatches = 15;
 constexpr double kContendedSeconds = 0.02;
 constexpr int kLayers = 6;
-constexpr std::int64_t kMostReducedBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kMaxReducedBytes = std::int64_t{32} << 20;
 
 /// Places tensors in the measured memory one after the other, and starts over at its end.
 class Tensors {
@@ -295,7 +295,7 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix()});
   memory = Tensors(0);
   // As in training, where it includes the gradient of the bias up to this many rows.
-  const std::int64_t few = std::min(rows, kMostRowsOfSums);
+  const std::int64_t few = std::min(rows, kMaxRowsOfSums);
   const auto wide = [&] { return memory.take(few, count / few); };
   ops.push_back(ActivationGrad{.grad = wide(), .from = wide(), .sums = row(count / few)});
   memory = Tensors(0);
@@ -358,7 +358,7 @@ RankRates measure_rank(Communicator& ranks, Communicator& transport, Device& dev
   measure_other_ops(bench, quick, measured.rates);
   if (ranks.size() == 1) return measured;
   std::vector<std::vector<std::unique_ptr<Collective>>> kept;
-  for (std::int64_t bytes = 4; bytes <= kMostReducedBytes; bytes *= quick ? 8 : 4) {
+  for (std::int64_t bytes = 4; bytes <= kMaxReducedBytes; bytes *= quick ? 8 : 4) {
     kept.push_back(all_reduces_of(bytes));
     measured.all_reduce.emplace_back(static_cast<double>(bytes), bench.seconds_of(kept.back()));
   }
@@ -371,9 +371,9 @@ RankRates measure_rank(Communicator& ranks, Communicator& transport, Device& dev
 
 using nlohmann::json;
 
-constexpr int kMostMeasuredRanks = 16;
-constexpr int kMostTries = 3;
-constexpr std::int64_t kMostRatesBytes = std::int64_t{16} << 20;
+constexpr int kMaxMeasuredRanks = 16;
+constexpr int kMaxTries = 3;
+constexpr std::int64_t kMaxRatesBytes = std::int64_t{16} << 20;
 
 /// One device with all cores, and ranks with one core each; on GPUs, only ranks.
 std::vector<MachineLoad> loads_of(const CardRequest& request) {
@@ -382,8 +382,8 @@ std::vector<MachineLoad> loads_of(const CardRequest& request) {
   if (!request.on_gpu && units > 1) loads.push_back({.ranks = 1, .threads = units});
   const bool has_mpirun = !find_on_path("mpirun").empty();
   // Two ranks on a single core are measured too: nothing else gives the link's rate.
-  const int most = request.on_gpu ? units : std::max(units, 2);
-  for (int ranks = 1; ranks <= std::min(most, kMostMeasuredRanks); ranks *= 2) {
+  const int max = request.on_gpu ? units : std::max(units, 2);
+  for (int ranks = 1; ranks <= std::min(max, kMaxMeasuredRanks); ranks *= 2) {
     if (ranks == 1 || has_mpirun) {
       loads.push_back({.ranks = ranks, .threads = request.on_gpu ? 0 : 1});
     }
@@ -420,7 +420,7 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
                                                   child.exit_code, error_line(child.err)),
                                .remedy = "run the same command again"});
   }
-  const JsonDocument measured(file, kMostRatesBytes, "rates of this machine",
+  const JsonDocument measured(file, kMaxRatesBytes, "rates of this machine",
                               "run the same command again");
   read_measured(measured.root(), load);
   return others_share;
@@ -464,7 +464,7 @@ void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& lo
 
 /// Fills in the figures that cards without loads have too: from large products and copies, at the
 /// load with the most threads.
-void summarise(MachineCard& card) {
+void summarize(MachineCard& card) {
   const MachineLoad& first = card.loads.front();
   for (const OpRate& each : first.rates) {
     double* best = each.op.starts_with("gemm") ? &card.flops_per_s : nullptr;
@@ -496,18 +496,18 @@ MachineCard measure_card(const CardRequest& request) {
   for (MachineLoad& load : loads_of(request)) {
     request.on_progress(text_of(load));
     MachineLoad tried = load;
-    double least = 2;
-    for (int i = 0; i < (request.quick ? 1 : kMostTries) && least > kDisturbingShare; ++i) {
+    double min = 2;
+    for (int i = 0; i < (request.quick ? 1 : kMaxTries) && min > kDisturbingShare; ++i) {
       const double others_share = measure_rates(request, tried);
-      if (others_share < least) load = tried;
-      least = std::min(least, others_share);
+      if (others_share < min) load = tried;
+      min = std::min(min, others_share);
     }
-    card.others_share = std::max(card.others_share, least);
+    card.others_share = std::max(card.others_share, min);
     measure_host(request, card, load);
     card.loads.push_back(load);
   }
   std::filesystem::remove_all(request.scratch);
-  summarise(card);
+  summarize(card);
   return card;
 }
 

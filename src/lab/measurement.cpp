@@ -221,9 +221,9 @@ double Measurement::drift() const {
 }
 
 double Measurement::lost_share() const {
-  double most = 0;
-  for (const Start& start : starts_) most = std::max(most, start.lost_share);
-  return most;
+  double max = 0;
+  for (const Start& start : starts_) max = std::max(max, start.lost_share);
+  return max;
 }
 
 std::size_t Measurement::disturbed_starts() const {

@@ -62,17 +62,17 @@ std::vector<RooflinePoint> roofline_points(const Measurement& each, const Machin
 Plot roofline_plot(const std::vector<RooflinePoint>& points, const MachineCard& card) {
   std::map<std::string, PlotSeries> by_op;
   const double ridge = card.flops_per_s / card.memory_bytes_per_s;
-  double least = ridge, most = ridge;
+  double min = ridge, max = ridge;
   for (const RooflinePoint& point : points) {
     PlotSeries& series = by_op[point.op];
     series.name = point.op;
     series.style = SeriesStyle::kMarks;
     series.points.push_back(plot_point(point.flops_per_byte, 1e-9 * point.flops_per_s));
-    least = std::min(least, point.flops_per_byte);
-    most = std::max(most, point.flops_per_byte);
+    min = std::min(min, point.flops_per_byte);
+    max = std::max(max, point.flops_per_byte);
   }
   PlotSeries roof{.name = "roof, measured here", .style = SeriesStyle::kLine};
-  for (const double x : {least / 2, ridge, 2 * most}) {
+  for (const double x : {min / 2, ridge, 2 * max}) {
     roof.points.push_back(plot_point(x, 1e-9 * roof_at(card, x)));
   }
   Plot plot{.title = "Roofline of the ops of a step",

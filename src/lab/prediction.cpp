@@ -51,10 +51,9 @@ bool two_ranks_pay(const PredictedModel& model, const MachineCard& card) {
 /// The least size down to which, halving from the largest, two ranks always pay off; 0 if they do
 /// not at the largest.
 std::int64_t pays_from(PredictedModel model, const MachineCard& card,
-                       std::int64_t PredictedModel::*size, std::int64_t least,
-                       std::int64_t largest) {
+                       std::int64_t PredictedModel::*size, std::int64_t min, std::int64_t largest) {
   std::int64_t from = 0;
-  for (model.*size = largest; model.*size >= least; model.*size /= 2) {
+  for (model.*size = largest; model.*size >= min; model.*size /= 2) {
     if (!two_ranks_pay(model, card)) break;
     from = model.*size;
   }
@@ -63,7 +62,7 @@ std::int64_t pays_from(PredictedModel model, const MachineCard& card,
 
 std::string pays_sentence(const PredictedModel& model, const MachineCard& card) {
   const std::string two = "two " + noun_for(2, noun_of(model));
-  if (card.most_ranks() < 2) {
+  if (card.max_ranks() < 2) {
     return fmt::format("The machine has one device, so {} cannot pay off.", two);
   }
   const auto from_text = [](std::int64_t from, std::int64_t largest, const char* what) {
@@ -125,22 +124,22 @@ void require_precision(const PredictedModel& model, const MachineCard& card) {
 
 void require_ranks(const PredictedModel& model, const MachineCard& card,
                    const std::vector<int>& ranks) {
-  const int most = *std::ranges::max_element(ranks);
-  if (most > card.most_ranks()) {
-    refuse_prediction("--ranks", std::to_string(most),
-                      fmt::format("the card of {} has {} devices", card.name, card.most_ranks()),
+  const int max = *std::ranges::max_element(ranks);
+  if (max > card.max_ranks()) {
+    refuse_prediction("--ranks", std::to_string(max),
+                      fmt::format("the card of {} has {} devices", card.name, card.max_ranks()),
                       "ask for fewer, or for a machine with a network");
   }
-  if (model.data_parallel && most > card.node_ranks) {
+  if (model.data_parallel && max > card.node_ranks) {
     refuse_prediction(
-        "--ranks", std::to_string(most),
+        "--ranks", std::to_string(max),
         fmt::format("data-parallel stays in one process, and the card of {} has {} devices a node",
                     card.name, card.node_ranks),
         "ask for fewer, or use another --scheme");
   }
-  if (!model.batch_per_rank && !model.data_parallel && most > model.batch_size) {
+  if (!model.batch_per_rank && !model.data_parallel && max > model.batch_size) {
     refuse_prediction("--batch-size", std::to_string(model.batch_size),
-                      fmt::format("leaves some of {} ranks without a sample", most),
+                      fmt::format("leaves some of {} ranks without a sample", max),
                       "ask for fewer ranks, or give --batch-per-rank");
   }
 }
@@ -221,15 +220,15 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
   const auto ties = [&](const PredictedRate& each) {
     return several(each) && each.samples_per_s * (1 + kTie) >= one_rank;
   };
-  double most = 0;
+  double max = 0;
   for (const PredictedRate& each : rates) {
-    if (several(each)) most = std::max(most, each.samples_per_s);
+    if (several(each)) max = std::max(max, each.samples_per_s);
   }
   return fmt::format("Simulated: {} would be no faster than one {}, which trains {} samples/s; {}.",
                      counts_text(rates, noun, several), noun, number_text(one_rank),
                      std::ranges::any_of(rates, ties)
                          ? counts_text(rates, noun, ties) + " would tie with it within 1 %"
-                         : "the best would reach " + percent_text(most / one_rank) + " of that");
+                         : "the best would reach " + percent_text(max / one_rank) + " of that");
 }
 
 namespace {
@@ -254,8 +253,8 @@ std::map<ExchangeKind, double> largest_exchanges(const Program& step) {
   for (const Node& node : step.nodes()) {
     const auto* collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
-    double& most = largest[exchange_kind_of(*collective)];
-    most = std::max(most, static_cast<double>(cost_of(node.op).message_bytes));
+    double& max = largest[exchange_kind_of(*collective)];
+    max = std::max(max, static_cast<double>(cost_of(node.op).message_bytes));
   }
   return largest;
 }
@@ -264,9 +263,9 @@ std::map<ExchangeKind, double> largest_exchanges(const Program& step) {
 std::vector<std::string> communication_row(const MachineCard& card, int ranks,
                                            ExchangeKind exchange, double bytes) {
   const LinkRates& links = card.links_of(ranks);
-  double most = 0;
+  double max = 0;
   for (const ExchangeTable& table : links.tables_of(exchange)) {
-    most = std::max(most, table.seconds_by_bytes.back().first);
+    max = std::max(max, table.seconds_by_bytes.back().first);
   }
   const auto at_size = [&](double size) {
     return fmt::format("{} with {}", rate_text(bus_bandwidth(card, exchange, size, ranks), "B/s"),
@@ -284,7 +283,7 @@ std::vector<std::string> communication_row(const MachineCard& card, int ranks,
                                                        load == nullptr ? 1 : load->contention);
   return {std::to_string(ranks),
           std::string(name_of(exchange)),
-          at_size(most),
+          at_size(max),
           at_size(bytes),
           link,
           beside};
@@ -356,7 +355,7 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
     const double gain = rate / one_rate;
     table.rows.push_back(
         {std::to_string(count), time_text(step.step_s), time_text(step.phase_s[Phase::kForward]),
-         time_text(step.phase_s[Phase::kBackward]), time_text(step.phase_s[Phase::kReduce]),
+         time_text(step.phase_s[Phase::kBackward]), time_text(step.phase_s[Phase::kCommunication]),
          time_text(step.phase_s[Phase::kOptimizer]), number_text(rate), factor_text(gain),
          percent_text(gain / count)});
     if (recomputes) {
@@ -392,7 +391,7 @@ constexpr double kGoal = 0.1;
 
 /// The phases that both the simulator and the account report for a step.
 constexpr std::array kComparedPhases = {Phase::kInjected,  Phase::kForward,  Phase::kLoss,
-                                        Phase::kRecompute, Phase::kBackward, Phase::kReduce,
+                                        Phase::kRecompute, Phase::kBackward, Phase::kCommunication,
                                         Phase::kOptimizer};
 
 struct Deviation {
@@ -470,15 +469,15 @@ std::string cause_sentence(const std::vector<const Results*>& all) {
   }
   if (misses == 0)
     return "Each prediction within the cores is within a tenth of the measured time.";
-  const int most =
+  const int max =
       std::ranges::max_element(causes, {}, [](const auto& cause) { return cause.second; })->second;
   std::vector<std::string> names;
   for (const auto& [name, count] : causes) {
-    if (count == most) names.push_back(name);
+    if (count == max) names.push_back(name);
   }
   return fmt::format(
       "{} {} off by more than a tenth; the part with the largest error is {} in {} of them{}.",
-      counted(misses, "prediction"), misses == 1 ? "is" : "are", list_text(names), most,
+      counted(misses, "prediction"), misses == 1 ? "is" : "are", list_text(names), max,
       names.size() == 1 ? "" : " each");
 }
 

@@ -226,8 +226,8 @@ void add_amp_run(std::vector<PublishedNumber>& all) {
 }  // namespace
 
 std::vector<PublishedNumber> read_published(const std::filesystem::path& file) {
-  constexpr std::int64_t kMostBytes = 1 << 20;
-  const JsonDocument document(file, kMostBytes, "published figures",
+  constexpr std::int64_t kMaxBytes = 1 << 20;
+  const JsonDocument document(file, kMaxBytes, "published figures",
                               "see src/lab/published.json for its form");
   std::vector<PublishedNumber> all;
   for (const auto& [address, figures] : document.root().members()) {

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kMostMethodBytes = 1 << 16;
+constexpr std::int64_t kMaxMethodBytes = 1 << 16;
 constexpr const char* kReportTitle = "Report of mlp_lab";
 constexpr const char* kPredictionTitle = "Prediction against measurement";
 
@@ -161,7 +161,7 @@ Report report_of(const Study& study, double margin) {
 
 std::vector<std::string> method_sentences(double margin) {
   const std::string text =
-      InputFile(installed_file(BARESTEP_LAB, "method.md"), "method").text(kMostMethodBytes);
+      InputFile(installed_file(BARESTEP_LAB, "method.md"), "method").text(kMaxMethodBytes);
   std::vector<std::string> sentences;
   for (const std::vector<std::string>& lines : blocks_of(text)) {
     sentences.push_back(

@@ -11,14 +11,14 @@ namespace barestep {
 namespace {
 
 constexpr double kErrorShare = 0.05;  // share of intervals that miss the median
-constexpr std::size_t kFewestStarts = 6;
+constexpr std::size_t kMinStarts = 6;
 constexpr std::size_t kWindow = 5;  // steps
 
 /// The probability P(Binomial(count, 1/2) <= most).
-double binomial_below(std::size_t count, std::size_t most) {
+double binomial_below(std::size_t count, std::size_t max) {
   double term = std::exp2(-static_cast<double>(count));  // probability of 0
   double sum = term;
-  for (std::size_t i = 1; i <= std::min(most, count); ++i) {
+  for (std::size_t i = 1; i <= std::min(max, count); ++i) {
     term *= static_cast<double>(count - i + 1) / static_cast<double>(i);
     sum += term;
   }
@@ -27,7 +27,7 @@ double binomial_below(std::size_t count, std::size_t most) {
 
 /// Whether this many of all starts count as agreement: all of them, or all but one from 9 on.
 bool agree(std::size_t agreeing, std::size_t starts) {
-  return starts >= kFewestStarts && agreeing + (starts >= 9 ? 1 : 0) >= starts;
+  return starts >= kMinStarts && agreeing + (starts >= 9 ? 1 : 0) >= starts;
 }
 
 std::size_t shortest_of(std::span<const std::vector<double>> starts) {
@@ -94,10 +94,10 @@ std::vector<double> holm_adjusted(std::span<const double> p) {
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, {}, [&](std::size_t place) { return p[place]; });
   std::vector<double> adjusted(p.size());
-  double most = 0;
+  double max = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    most = std::max(most, p[order[i]] * static_cast<double>(p.size() - i));
-    adjusted[order[i]] = std::min(1.0, most);
+    max = std::max(max, p[order[i]] * static_cast<double>(p.size() - i));
+    adjusted[order[i]] = std::min(1.0, max);
   }
   return adjusted;
 }
@@ -126,8 +126,8 @@ std::size_t warmup_length(std::span<const std::vector<double>> starts) {
 
 double drift_of(std::span<const std::vector<double>> starts) {
   constexpr double kNotable = 0.1;
-  constexpr std::size_t kFewestSteps = 6;
-  if (shortest_of(starts) < kFewestSteps) return 0;
+  constexpr std::size_t kMinSteps = 6;
+  if (shortest_of(starts) < kMinSteps) return 0;
   std::vector<double> change;
   for (const std::vector<double>& start : starts) {
     const std::span<const double> all(start);

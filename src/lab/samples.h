@@ -58,7 +58,7 @@ std::vector<double> holm_adjusted(std::span<const double> p);
 /// more are added as long as, in all starts (all but one from 9 on), the next 5 steps are slower
 /// than the second half of the same start, by more than 2 % in the median, and end within the first
 /// half. Fewer than 6 starts cannot show such agreement. For 9 starts of 30 equal but noisy steps,
-/// more than 5 are dropped in 0.7 to 1.9 % of cases, depending on the correlation of neighbouring
+/// more than 5 are dropped in 0.7 to 1.9 % of cases, depending on the correlation of neighboring
 /// steps (0 to 0.8).
 std::size_t warmup_length(std::span<const std::vector<double>> starts);
 

@@ -110,7 +110,7 @@ std::vector<double> disk_shares(const Results& results) {
   return results.at("workers-0").share_by_start(kDisk);
 }
 
-std::string utilisation_answer(const Results& results) {
+std::string utilization_answer(const Results& results) {
   const Estimate computing =
       estimate_of(results.at("workers-0").share_by_start(computing_phases()));
   return fmt::format("{}: it computes during {} of a step, and waits for the disk during {}.",
@@ -323,7 +323,7 @@ std::string where_answer(const Results& results) {
   for (const auto& [phase, words] :
        {std::pair<std::string_view, const char*>{"loss", "the loss"},
         {"optimizer", "the update"},
-        {"reduce", "the exchange of parameters, rows and gradients"}}) {
+        {"communication", "the exchange of parameters, rows and gradients"}}) {
     parts.push_back({words, each.share_by_start(std::span(&phase, 1))});
   }
   const LargestPart largest = largest_of(parts);
@@ -373,7 +373,7 @@ std::int64_t computing_from(const MachineCard& card, std::int64_t width) {
 
 std::string bottleneck_answer(const SheetRuns& runs) {
   const MachineCard& card = runs.gpus();
-  if (card.most_ranks() < 2) {
+  if (card.max_ranks() < 2) {
     return fmt::format("Not on {}, which has one device.", card.name);
   }
   return fmt::format(
@@ -499,7 +499,7 @@ std::vector<SheetName> names_of_practical3() {
                 efficiency_answer),
       concluded("batch-sweep", "efficiency-why", "why time per sample changes", efficiency_reason),
       concluded("io-delay", "throughput", "throughput with and without the pause", disk_answer),
-      concluded("io-delay", "utilisation", "whether the device is fully used", utilisation_answer),
+      concluded("io-delay", "utilization", "whether the device is fully used", utilization_answer),
       concluded("io-delay", "amdahl", "the wait for the disk against 30 %", amdahl_answer),
       stated("profile.region", "forward, loss and backward by operation (a table)", {"profile"},
              region_table, SheetNameKind::kTable),

@@ -101,7 +101,7 @@ double share_of_step(const SimulatedCase& each, std::span<const Phase> phases) {
 
 constexpr std::array kComputing = {Phase::kForward, Phase::kLoss, Phase::kRecompute,
                                    Phase::kBackward, Phase::kOptimizer};
-constexpr std::array kCommunication = {Phase::kReduce};
+constexpr std::array kCommunication = {Phase::kCommunication};
 
 double speed_up_of(const SimulatedCase& each) {
   return each.alone.step_s / each.step.step_s;
@@ -173,12 +173,12 @@ const std::vector<CaseFigure>& shares_of_cases() {
        .about = "communication that the step waits for, and its share of the step",
        .measured =
            [](Measured each) {
-             return fmt::format("{} ({})", time_text(each.of.phase_s("reduce")),
-                                percent_text(share_of(each.of, "reduce").median));
+             return fmt::format("{} ({})", time_text(each.of.phase_s("communication")),
+                                percent_text(share_of(each.of, "communication").median));
            },
        .simulated =
            [](Simulated each) {
-             return fmt::format("{} ({})", time_text(each.step.phase_s[Phase::kReduce]),
+             return fmt::format("{} ({})", time_text(each.step.phase_s[Phase::kCommunication]),
                                 percent_text(share_of_step(each, kCommunication)));
            }},
       {.name = "computes",
@@ -191,7 +191,7 @@ const std::vector<CaseFigure>& shares_of_cases() {
        .measured =
            [](Measured each) {
              static constexpr std::array<std::string_view, 3> kAlone = {"loss", "optimizer",
-                                                                        "reduce"};
+                                                                        "communication"};
              return percent_text(estimate_of(each.of.share_by_start(kAlone)));
            }},
   };
@@ -436,7 +436,7 @@ std::string SheetName::trouble(const SheetRuns& runs) const {
 }
 
 std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) const {
-  if (workload.ranks > gpus_.most_ranks()) return std::nullopt;
+  if (workload.ranks > gpus_.max_ranks()) return std::nullopt;
   const auto step_of = [&](const Workload& each) {
     const std::string line = command_line_of(each);
     const auto found = steps_.find(line);

@@ -14,7 +14,7 @@
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kMostSheetBytes = 1 << 20;
+constexpr std::int64_t kMaxSheetBytes = 1 << 20;
 constexpr const char* kBlankLine = "\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\n\n";
 
 bool has_name(std::string_view text) {
@@ -173,7 +173,7 @@ Sheet load_sheet(const std::string& name_or_file) {
   }
   const std::filesystem::path path =
       is_file ? std::filesystem::path(name_or_file) : file_of_sheet(name_or_file);
-  Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMostSheetBytes)};
+  Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMaxSheetBytes)};
   filled_template(sheet.text, [&](std::string_view name) {
     name_in(sheet, name);
     return "";

@@ -141,7 +141,7 @@ class Simulation {
       step_.phase_s[program_.nodes()[i].phase] += length;
       busy += length;
     }
-    step_.phase_s[Phase::kReduce] += step_.step_s - busy;
+    step_.phase_s[Phase::kCommunication] += step_.step_s - busy;
   }
 
   const Program& program_;
@@ -180,7 +180,7 @@ double number_of(std::int64_t count) {
 /// Seconds of a product in tiles of this size, with the fastest number of pieces of its sums.
 double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per_s,
                const MachineCard& card) {
-  constexpr std::int64_t kLeastDepth = 64;  // of a piece
+  constexpr std::int64_t kMinDepth = 64;  // of a piece
   const auto rounds = [](std::int64_t size, std::int64_t each) { return (size + each - 1) / each; };
   const auto loads = [](std::int64_t height, std::int64_t width) {
     return 1 / number_of(height) + 1 / number_of(width);  // per multiply-add
@@ -193,16 +193,15 @@ double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per
                         flops_per_s;  // per number of depth
   const double partial_sums_s =
       2 * 4 * number_of(product.rows) * number_of(product.cols) / card.memory_bytes_per_s;
-  const std::int64_t most_pieces = std::clamp<std::int64_t>(product.depth / kLeastDepth, 1,
-                                                            2 * card.multiprocessors / tiles + 1);
-  double least_s = std::numeric_limits<double>::infinity();
-  for (std::int64_t pieces = 1; pieces <= most_pieces; ++pieces) {
+  const std::int64_t max_pieces =
+      std::clamp<std::int64_t>(product.depth / kMinDepth, 1, 2 * card.multiprocessors / tiles + 1);
+  double min_s = std::numeric_limits<double>::infinity();
+  for (std::int64_t pieces = 1; pieces <= max_pieces; ++pieces) {
     const double seconds = number_of(rounds(tiles * pieces, card.multiprocessors)) *
                            number_of(rounds(product.depth, pieces)) * tile_s;
-    least_s =
-        std::min(least_s, pieces == 1 ? seconds : seconds + number_of(pieces) * partial_sums_s);
+    min_s = std::min(min_s, pieces == 1 ? seconds : seconds + number_of(pieces) * partial_sums_s);
   }
-  return least_s;
+  return min_s;
 }
 
 }  // namespace
@@ -210,11 +209,11 @@ double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per
 double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card) {
   const double macs = number_of(product.rows) * number_of(product.cols) * number_of(product.depth);
   if (card.multiprocessors == 0 || macs <= 0) return 1;
-  double least_s = std::numeric_limits<double>::infinity();
+  double min_s = std::numeric_limits<double>::infinity();
   for (const GpuTile& tile : kGpuTiles) {
-    least_s = std::min(least_s, tiled_s(product, tile, flops_per_s, card));
+    min_s = std::min(min_s, tiled_s(product, tile, flops_per_s, card));
   }
-  return 2 * macs / flops_per_s / least_s;
+  return 2 * macs / flops_per_s / min_s;
 }
 
 namespace {
@@ -226,14 +225,14 @@ double delay_s(const DeviceOp& op) {
 
 double flops_per_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
   const auto* const gemm = std::get_if<Gemm>(&op);
-  double most = card.flops_per_s;
+  double max = card.flops_per_s;
   if (gemm != nullptr && gemm->a.dtype != DType::kF32 && card.half_flops_per_s > 0) {
-    most = card.half_flops_per_s;
+    max = card.half_flops_per_s;
   } else if (gemm != nullptr && precision == Precision::kTf32 && card.tf32_flops_per_s > 0) {
-    most = card.tf32_flops_per_s;
+    max = card.tf32_flops_per_s;
   }
   const std::optional<ProductSize> product = product_of(op);
-  return product ? most * product_share(*product, most, card) : most;
+  return product ? max * product_share(*product, max, card) : max;
 }
 
 double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
@@ -357,7 +356,7 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   if (rank != 0) {
     const double waited_s = 1e-3 * slow->delay_ms;
     step.phase_s[Phase::kInjected] -= waited_s;
-    step.phase_s[Phase::kReduce] += waited_s;
+    step.phase_s[Phase::kCommunication] += waited_s;
   }
   step.step_s += load == nullptr ? card.host_s : load->host_s;
   if (config.data.workers > 0) {

@@ -24,7 +24,8 @@ struct NodeSpan {
 
 struct SimulatedStep {
   double step_s = 0;
-  /// Time of device 0's compute lane by phase; kReduce is the time it waits for communication.
+  /// Time of device 0's compute lane by phase; kCommunication is the time it waits for
+  /// communication.
   EnumArray<Phase, double> phase_s{};
   std::vector<NodeSpan> spans{};  // by node
 };

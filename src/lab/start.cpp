@@ -20,9 +20,9 @@ constexpr const char* kRunRecords = "records of a run";
 constexpr const char* kRecordsRemedy = "remove the file and run the study again";
 
 // Beyond the figures of any run.
-constexpr double kMostRunSeconds = 1e9;
-constexpr double kMostFigure = 1e300;
-constexpr std::int64_t kMostRunRanks = 1 << 20;
+constexpr double kMaxRunSeconds = 1e9;
+constexpr double kMaxFigure = 1e300;
+constexpr std::int64_t kMaxRunRanks = 1 << 20;
 
 [[noreturn]] void refuse_records(const std::string& name, const std::string& why) {
   fail(ExitCode::kBadData,
@@ -48,11 +48,11 @@ bool is_of_step(const JsonValue& record) {
 }
 
 double seconds_of_record(const JsonValue& from) {
-  return from.number(0, kMostRunSeconds);
+  return from.number(0, kMaxRunSeconds);
 }
 
 double samples_of_record(const JsonValue& record) {
-  return record.at("samples").number(1, kMostFigure);
+  return record.at("samples").number(1, kMaxFigure);
 }
 
 void append_record(const JsonValue& record, RankSteps& steps) {
@@ -65,7 +65,7 @@ void append_record(const JsonValue& record, RankSteps& steps) {
   }
   steps.step_s.push_back(seconds_of_record(record.at("step_time_s")));
   if (record.has("samples")) steps.samples.push_back(samples_of_record(record));
-  steps.loss.push_back(record.at("loss").number(-kMostFigure, kMostFigure));
+  steps.loss.push_back(record.at("loss").number(-kMaxFigure, kMaxFigure));
   steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
   for (const auto& [phase, seconds] : record.at("phases_s").members()) {
     steps.phase_s[phase].push_back(seconds_of_record(seconds));
@@ -95,32 +95,32 @@ json json_of_watched(const Watched& watched) {
 Watched watched_of_json(const JsonValue& from) {
   Watched watched{.source = from.at("source").text(), .marks = from.at("marks").texts()};
   for (const auto& [gauge, values] : from.at("gauges").members()) {
-    watched.gauges[gauge] = values.numbers(-kMostFigure, kMostFigure);
+    watched.gauges[gauge] = values.numbers(-kMaxFigure, kMaxFigure);
   }
   if (from.has("energy_j_per_sample")) {
-    watched.energy_j_per_sample = from.at("energy_j_per_sample").number(-kMostFigure, kMostFigure);
+    watched.energy_j_per_sample = from.at("energy_j_per_sample").number(-kMaxFigure, kMaxFigure);
   }
   return watched;
 }
 
 RankSteps rank_of_json(const JsonValue& from) {
-  RankSteps rank{.step_s = from.at("step_s").numbers(0, kMostRunSeconds)};
+  RankSteps rank{.step_s = from.at("step_s").numbers(0, kMaxRunSeconds)};
   const std::size_t steps = rank.step_s.size();
   if (steps == 0) from.at("step_s").refuse("is empty");
-  const auto of_each_step = [steps](const JsonValue& values, double least, double most) {
-    std::vector<double> numbers = values.numbers(least, most);
+  const auto of_each_step = [steps](const JsonValue& values, double min, double max) {
+    std::vector<double> numbers = values.numbers(min, max);
     if (numbers.size() != steps) {
       values.refuse(fmt::format("has {} numbers for {} steps", numbers.size(), steps));
     }
     return numbers;
   };
   if (from.has("samples") && !from.at("samples").items().empty()) {
-    rank.samples = of_each_step(from.at("samples"), 1, kMostFigure);
+    rank.samples = of_each_step(from.at("samples"), 1, kMaxFigure);
   }
-  rank.loss = of_each_step(from.at("loss"), -kMostFigure, kMostFigure);
-  rank.queued_s = of_each_step(from.at("queued_s"), 0, kMostRunSeconds);
+  rank.loss = of_each_step(from.at("loss"), -kMaxFigure, kMaxFigure);
+  rank.queued_s = of_each_step(from.at("queued_s"), 0, kMaxRunSeconds);
   for (const auto& [phase, values] : from.at("phase_s").members()) {
-    rank.phase_s[phase] = of_each_step(values, -kMostRunSeconds, kMostRunSeconds);
+    rank.phase_s[phase] = of_each_step(values, -kMaxRunSeconds, kMaxRunSeconds);
   }
   return rank;
 }
@@ -136,7 +136,7 @@ std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& 
     }
     if (!is_of_step(record)) return;
     if (record.has("precision") && record.at("precision").text() != precision) return;
-    const auto rank = static_cast<std::size_t>(record.at("rank").whole(0, kMostRunRanks));
+    const auto rank = static_cast<std::size_t>(record.at("rank").whole(0, kMaxRunRanks));
     if (rank >= ranks.size()) ranks.resize(rank + 1);
     append_record(record, ranks[rank]);
   });
@@ -147,13 +147,13 @@ std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& 
 namespace {
 
 Evaluated evaluated_of_json(const JsonValue& from) {
-  constexpr std::int64_t kMostCount = std::int64_t{1} << 50;
+  constexpr std::int64_t kMaxCount = std::int64_t{1} << 50;
   return {.precision = from.at("precision").text(),
-          .samples = from.at("samples").whole(0, kMostCount),
-          .loss = from.at("loss").number(-kMostFigure, kMostFigure),
+          .samples = from.at("samples").whole(0, kMaxCount),
+          .loss = from.at("loss").number(-kMaxFigure, kMaxFigure),
           .accuracy = from.has("accuracy") ? from.at("accuracy").number(0, 1) : 0,
-          .changed = from.has("changed") ? from.at("changed").whole(0, kMostCount) : 0,
-          .weight_bytes = from.at("weight_bytes").whole(0, kMostCount)};
+          .changed = from.has("changed") ? from.at("changed").whole(0, kMaxCount) : 0,
+          .weight_bytes = from.at("weight_bytes").whole(0, kMaxCount)};
 }
 
 }  // namespace
@@ -180,7 +180,7 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
       Watched& watched = source_of(record.at("monitor_summary").text());
       const JsonValue energy = record.at("energy_j_per_sample");
       if (energy.is_number()) {
-        watched.energy_j_per_sample = energy.number(-kMostFigure, kMostFigure);
+        watched.energy_j_per_sample = energy.number(-kMaxFigure, kMaxFigure);
       }
       watched.marks = record.at("marks").texts();
     } else if (is_warm && record.has("monitor")) {
@@ -188,7 +188,7 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
       for (const auto& [gauge, value] : record.members()) {
         const bool is_gauge = gauge != "rank" && gauge != "seconds" && value.is_number();
         if (!is_gauge) continue;
-        watched.gauges[gauge].push_back(value.number(-kMostFigure, kMostFigure));
+        watched.gauges[gauge].push_back(value.number(-kMaxFigure, kMaxFigure));
       }
     }
   });
@@ -214,7 +214,7 @@ std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string&
                     .own_ran_s = seconds_of_record(from.at("own_ran_s")),
                     .all_ran_s = seconds_of_record(from.at("all_ran_s")),
                     .stolen_s = seconds_of_record(from.at("stolen_s")),
-                    .busy_threads = from.at("busy_threads").number(0, kMostRunRanks)});
+                    .busy_threads = from.at("busy_threads").number(0, kMaxRunRanks)});
   });
   return lost;
 }
@@ -271,24 +271,24 @@ std::string json_of(const Start& start) {
 }
 
 Start parse_start(std::string_view text, const std::string& name) {
-  constexpr std::int64_t kMostAttempts = 1000;
-  constexpr std::int64_t kMostLayers = 1 << 30;
+  constexpr std::int64_t kMaxAttempts = 1000;
+  constexpr std::int64_t kMaxLayers = 1 << 30;
   const JsonDocument document(text, {.what = kRunRecords, .name = name, .remedy = kRecordsRemedy});
   const JsonValue from = document.root();
   Start start{.command = from.at("command").text(),
-              .wall_s = from.at("wall_s").number(0, kMostRunSeconds),
+              .wall_s = from.at("wall_s").number(0, kMaxRunSeconds),
               .lost_share = from.has("lost_share") ? from.at("lost_share").number(0, 1) : 0,
-              .attempts = static_cast<int>(from.at("attempts").whole(1, kMostAttempts)),
+              .attempts = static_cast<int>(from.at("attempts").whole(1, kMaxAttempts)),
               .weights_hash = from.at("weights_hash").text(),
               .library = from.has("library") ? from.at("library").text() : ""};
   for (const JsonValue& rank : from.at("ranks").items()) start.ranks.push_back(rank_of_json(rank));
   for (const JsonValue& op : from.at("ops").items()) {
     start.ops.push_back({.name = op.at("name").text(),
                          .phase = op.at("phase").text(),
-                         .layer = static_cast<int>(op.at("layer").whole(-1, kMostLayers)),
-                         .seconds = op.at("seconds").number(0, kMostRunSeconds),
+                         .layer = static_cast<int>(op.at("layer").whole(-1, kMaxLayers)),
+                         .seconds = op.at("seconds").number(0, kMaxRunSeconds),
                          .device = op.has("device")
-                                       ? static_cast<int>(op.at("device").whole(1, kMostRunRanks))
+                                       ? static_cast<int>(op.at("device").whole(1, kMaxRunRanks))
                                        : 0});
   }
   for (const JsonValue& watched : from.at("watched").items()) {
@@ -305,8 +305,8 @@ Start parse_start(std::string_view text, const std::string& name) {
 }
 
 std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string& name) {
-  constexpr double kMostUs = 1e12;
-  constexpr std::int64_t kMostLayers = 1 << 30;
+  constexpr double kMaxUs = 1e12;
+  constexpr std::int64_t kMaxLayers = 1 << 30;
   std::map<std::tuple<std::string, std::string, int>, double> us;
   int steps = 0;
   const JsonDocument document(trace,
@@ -317,9 +317,9 @@ std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string&
     steps += category == "user_annotation" && event.at("name").text().starts_with("ProfilerStep#");
     if (category != "kernel" && !category.starts_with("gpu_mem")) continue;
     const JsonValue facts = event.at("args");
-    const auto layer = static_cast<int>(facts.at("layer").whole(-1, kMostLayers));
+    const auto layer = static_cast<int>(facts.at("layer").whole(-1, kMaxLayers));
     us[{event.at("name").text(), facts.at("phase").text(), layer}] +=
-        event.at("dur").number(0, kMostUs);
+        event.at("dur").number(0, kMaxUs);
   }
   if (steps == 0) events.refuse("show no profiled step");
   std::vector<OpTime> times;

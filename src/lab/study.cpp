@@ -27,12 +27,12 @@ using nlohmann::json;
 constexpr const char* kStudyFormat = "barestep study 1";
 constexpr const char* kStudyFile = "study.json";
 constexpr const char* kCardFile = "machine.json";
-constexpr int kMostAttempts = 3;
-constexpr std::int64_t kMostStudyBytes = 1 << 20;
-constexpr std::int64_t kMostStartBytes = std::int64_t{256} << 20;
-constexpr std::int64_t kMostDevices = 1 << 20;
-constexpr std::int64_t kMostWidth = 1 << 20;
-constexpr std::int64_t kMostMemoryBytes = std::int64_t{1} << 60;
+constexpr int kMaxAttempts = 3;
+constexpr std::int64_t kMaxStudyBytes = 1 << 20;
+constexpr std::int64_t kMaxStartBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kMaxDevices = 1 << 20;
+constexpr std::int64_t kMaxWidth = 1 << 20;
+constexpr std::int64_t kMaxMemoryBytes = std::int64_t{1} << 60;
 
 void write_text(const std::filesystem::path& path, const std::string& text) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
@@ -49,14 +49,14 @@ json json_of_options(const SettingOptions& options) {
 }
 
 SettingOptions options_of_json(const JsonValue& from) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  constexpr std::int64_t kMax = std::int64_t{1} << 40;
   SettingOptions options;
   for (const SettingNumber& each : kSettingNumbers) {
-    if (from.has(each.name)) options.*each.value = from.at(each.name).whole(1, kMost);
+    if (from.has(each.name)) options.*each.value = from.at(each.name).whole(1, kMax);
   }
   if (!from.has("ranks")) return options;
   for (const JsonValue& each : from.at("ranks").items()) {
-    options.ranks.push_back(static_cast<int>(each.whole(1, kMostDevices)));
+    options.ranks.push_back(static_cast<int>(each.whole(1, kMaxDevices)));
   }
   return options;
 }
@@ -79,13 +79,13 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
                               .why = "there is none in this folder",
                               .remedy = "name the --output of an earlier mlp_lab run"});
   }
-  const JsonDocument document(path, kMostStudyBytes, "study", "name another folder");
+  const JsonDocument document(path, kMaxStudyBytes, "study", "name another folder");
   const JsonValue from = document.root();
   if (from.at("format").text() != kStudyFormat) {
     from.at("format").refuse(fmt::format("is not '{}'", kStudyFormat));
   }
-  const auto devices = [&](const char* key, int least) {
-    return static_cast<int>(from.at(key).whole(least, kMostDevices));
+  const auto devices = [&](const char* key, int min) {
+    return static_cast<int>(from.at(key).whole(min, kMaxDevices));
   };
   const bool on_gpu = from.at("on_gpu").boolean();
   return {.quick = from.at("quick").boolean(),
@@ -93,12 +93,12 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
           .options = from.has("options") ? options_of_json(from.at("options")) : SettingOptions{},
           .machine = {.processor = from.at("processor").text(),
                       .cores = devices("cores", 1),
-                      .memory_bytes = from.at("memory_bytes").whole(0, kMostMemoryBytes),
+                      .memory_bytes = from.at("memory_bytes").whole(0, kMaxMemoryBytes),
                       .gpu = from.at("gpu").text(),
                       .gpus = devices("gpus", on_gpu ? 1 : 0),
                       .system = from.at("system").text()},
           .version = from.at("version").text(),
-          .width = from.has("width") ? from.at("width").whole(0, kMostWidth) : 0};
+          .width = from.has("width") ? from.at("width").whole(0, kMaxWidth) : 0};
 }
 
 /// How the study in a folder differs from this one; empty if it does not.
@@ -224,7 +224,7 @@ void Study::make(const Job& job, const Programs& programs) const {
   const std::filesystem::path scratch = folder_ / "scratch";
   std::filesystem::create_directories(scratch);
   Start best;
-  for (int attempt = 1; attempt <= kMostAttempts; ++attempt) {
+  for (int attempt = 1; attempt <= kMaxAttempts; ++attempt) {
     Start start = run_workload(job.what, programs, scratch);
     // Keeps the attempt that lost the least time to others, however long it took: a start is never
     // dropped for being slow.
@@ -307,7 +307,7 @@ Results Study::results_of(const Experiment& experiment) const {
     for (int start = 0; is_done({&experiment, what, start}); ++start) {
       const std::filesystem::path path = file_of({&experiment, what, start});
       starts.push_back(
-          parse_start(InputFile(path, "records of a run").text(kMostStartBytes), path.string()));
+          parse_start(InputFile(path, "records of a run").text(kMaxStartBytes), path.string()));
     }
     results.cases.emplace_back(what, std::move(starts));
   }

@@ -17,16 +17,16 @@
 namespace barestep {
 namespace {
 
-// Okabe and Ito's colours, which colour-blind people can distinguish, and a few more.
-constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
-                                 "#b8a800", "#777777", "#7b3294", "#882255", "#1b3a5c"};
+// Okabe and Ito's colors, which color-blind people can distinguish, and a few more.
+constexpr std::array kColors = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
+                                "#b8a800", "#777777", "#7b3294", "#882255", "#1b3a5c"};
 
 struct PlotPart {
   std::string_view name;
-  std::size_t colour;
+  std::size_t color;
 };
 
-/// Parts that have the same colour in every plot, in the order of legends: the account's parts, the
+/// Parts that have the same color in every plot, in the order of legends: the account's parts, the
 /// parts of memory, and kinds of lines.
 const std::vector<PlotPart>& plot_parts() {
   static const std::vector<PlotPart> parts = [] {
@@ -59,26 +59,26 @@ std::size_t rank_of_part(std::string_view name) {
   return static_cast<std::size_t>(found - plot_parts().begin());
 }
 
-/// The colour of each series: a part's own, otherwise one that no other series has.
-std::vector<std::size_t> colours_of(const std::vector<PlotSeries>& all) {
+/// The color of each series: a part's own, otherwise one that no other series has.
+std::vector<std::size_t> colors_of(const std::vector<PlotSeries>& all) {
   std::set<std::size_t> taken;
   for (const PlotSeries& series : all) {
     const std::size_t rank = rank_of_part(series.name);
-    if (rank < plot_parts().size()) taken.insert(plot_parts().at(rank).colour);
+    if (rank < plot_parts().size()) taken.insert(plot_parts().at(rank).color);
   }
-  std::vector<std::size_t> colours;
+  std::vector<std::size_t> colors;
   for (const PlotSeries& series : all) {
     const std::size_t rank = rank_of_part(series.name);
-    std::size_t colour = 0;
+    std::size_t color = 0;
     if (rank < plot_parts().size()) {
-      colour = plot_parts().at(rank).colour;
+      color = plot_parts().at(rank).color;
     } else {
-      while (colour + 1 < kColours.size() && taken.contains(colour)) ++colour;
-      taken.insert(colour);
+      while (color + 1 < kColors.size() && taken.contains(color)) ++color;
+      taken.insert(color);
     }
-    colours.push_back(colour);
+    colors.push_back(color);
   }
-  return colours;
+  return colors;
 }
 
 /// Maps numbers to positions on one axis.
@@ -151,7 +151,7 @@ constexpr std::string_view kHollow = "hollow: beyond the cores";
 class Drawing {
  public:
   Drawing(const Plot& plot, PlotSize size)
-      : plot_(plot), has_words_(size == PlotSize::kFull), colours_(colours_of(plot.series)) {
+      : plot_(plot), has_words_(size == PlotSize::kFull), colors_(colors_of(plot.series)) {
     is_bars_ = !plot.categories.empty() && !plot.is_timeline;
     has_rows_ = plot.is_timeline || (is_bars_ && (plot.series.size() > 1 || has_wide_labels()));
     set_values();
@@ -241,10 +241,10 @@ class Drawing {
       return;
     }
     width_ = kFullWidth;
-    constexpr double kRow = 28, kLines = 250, kMostLabel = 280;
+    constexpr double kRow = 28, kLines = 250, kMaxLabel = 280;
     double beside = 0;  // width to the left of the frame
     for (const double mark : value_marks_) beside = std::max(beside, width_of(mark_text(mark)));
-    left_ = has_rows_ ? kMargin + 8 + std::min(widest_label(), kMostLabel) : 34 + beside;
+    left_ = has_rows_ ? kMargin + 8 + std::min(widest_label(), kMaxLabel) : 34 + beside;
     right_ = kFullWidth - kMargin;
     top_ = (legend_.empty() ? 34 : legend_.back().y + 26);
     const auto rows = static_cast<double>(std::max<std::size_t>(plot_.categories.size(), 2));
@@ -257,25 +257,25 @@ class Drawing {
     return is_bars_ && has_rows_ ? plot_.y_label : plot_.x_label;
   }
 
-  [[nodiscard]] double most_value() const {
-    double most = 0;
+  [[nodiscard]] double max_value() const {
+    double max = 0;
     std::vector<double> stacked(plot_.categories.size());
     for (const PlotSeries& series : plot_.series) {
-      for (const PlotSpan& span : series.spans) most = std::max(most, span.end);
+      for (const PlotSpan& span : series.spans) max = std::max(max, span.end);
       for (std::size_t i = 0; i < series.points.size(); ++i) {
-        most = std::max({most, series.points[i].high, series.points[i].y});
-        if (i < stacked.size()) most = std::max(most, stacked[i] += series.points[i].y);
+        max = std::max({max, series.points[i].high, series.points[i].y});
+        if (i < stacked.size()) max = std::max(max, stacked[i] += series.points[i].y);
       }
     }
-    return most;
+    return max;
   }
 
-  [[nodiscard]] double least_value() const {
-    double least = most_value();
+  [[nodiscard]] double min_value() const {
+    double min = max_value();
     for (const PlotSeries& series : plot_.series) {
-      for (const PlotPoint& point : series.points) least = std::min(least, point.y);
+      for (const PlotPoint& point : series.points) min = std::min(min, point.y);
     }
-    return least;
+    return min;
   }
 
   /// Values that differ much are only readable on a logarithmic axis. It has no zero for bars to
@@ -283,24 +283,24 @@ class Drawing {
   [[nodiscard]] bool has_log_values() const {
     constexpr double kVeryDifferent = 30;
     if (!is_bars_) return plot_.log_y;
-    const double least = least_value();
-    return plot_.series.size() == 1 && least > 0 && most_value() / least > kVeryDifferent;
+    const double min = min_value();
+    return plot_.series.size() == 1 && min > 0 && max_value() / min > kVeryDifferent;
   }
 
   void set_values() {
-    const double most = most_value();
+    const double max = max_value();
     if (plot_.is_timeline) {
-      values_.high = std::max(most, 1e-9);
+      values_.high = std::max(max, 1e-9);
       value_marks_ = round_marks(0, values_.high, 6);
       while (value_marks_.back() > values_.high) value_marks_.pop_back();
       return;
     }
     values_.is_log = has_log_values();
     if (values_.is_log) {
-      value_marks_ = most > 0 ? decade_marks(least_value(), most) : std::vector<double>{1, 10};
+      value_marks_ = max > 0 ? decade_marks(min_value(), max) : std::vector<double>{1, 10};
       values_.low = value_marks_.front();
     } else {
-      value_marks_ = round_marks(0, most > 0 ? most : 1, 5);
+      value_marks_ = round_marks(0, max > 0 ? max : 1, 5);
     }
     values_.high = value_marks_.back();
   }
@@ -326,8 +326,8 @@ class Drawing {
       for (const PlotPoint& point : series.points) xs_.insert(point.x);
     }
     if (xs_.empty()) xs_.insert(plot_.log_x ? 1 : 0);
-    constexpr std::size_t kMostMarkedPoints = 10;
-    if (plot_.log_x && (xs_.size() > kMostMarkedPoints || are_crowded())) {
+    constexpr std::size_t kMaxMarkedPoints = 10;
+    if (plot_.log_x && (xs_.size() > kMaxMarkedPoints || are_crowded())) {
       const std::vector<double> marks = decade_marks(*xs_.begin(), *xs_.rbegin());
       xs_ = {marks.begin(), marks.end()};
     }
@@ -416,7 +416,7 @@ class Drawing {
     if (series.style != SeriesStyle::kMarks) {
       body_ +=
           fmt::format(R"(<polyline points="{}" class="bs-line bs-c{}{}"/>)", places,
-                      colours_[number], series.style == SeriesStyle::kDashed ? " bs-dashed" : "");
+                      colors_[number], series.style == SeriesStyle::kDashed ? " bs-dashed" : "");
     }
     if (series.style == SeriesStyle::kLine || series.style == SeriesStyle::kDashed) return;
     for (const PlotPoint& point : series.points) {
@@ -428,7 +428,7 @@ class Drawing {
   void draw_dot(double x, double y, std::size_t series, bool is_hollow) {
     body_ +=
         fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{}" class="{}{}"/>)", x, y,
-                    has_words_ ? 4 : 2, is_hollow ? "bs-hollow bs-c" : "bs-f", colours_[series]);
+                    has_words_ ? 4 : 2, is_hollow ? "bs-hollow bs-c" : "bs-f", colors_[series]);
   }
 
   void draw_bar(std::size_t category, double from, double to, std::size_t series) {
@@ -440,7 +440,7 @@ class Drawing {
       draw_dot(has_rows_ ? end : place, has_rows_ ? place : end, series, false);
       return;
     }
-    const std::string style = fmt::format("bs-f{}", colours_[series]);
+    const std::string style = fmt::format("bs-f{}", colors_[series]);
     body_ += has_rows_ ? rectangle(begin, place - size / 2, end - begin, size, style)
                        : rectangle(place - size / 2, end, size, begin - end, style);
   }
@@ -449,7 +449,7 @@ class Drawing {
   /// number and sum if they are many; if all parts are too thin, only the sum.
   [[nodiscard]] std::string bar_text(std::size_t category) const {
     constexpr double kThin = 0.006;  // share of the axis, about 3 pixels
-    constexpr std::size_t kMostNamed = 2;
+    constexpr std::size_t kMaxNamed = 2;
     std::vector<std::string> thin;
     double sum = 0;
     bool all_are_thin = true;
@@ -467,7 +467,7 @@ class Drawing {
     }
     if (thin.empty()) return "";
     if (all_are_thin) return value_text(sum);
-    if (thin.size() <= kMostNamed) return fmt::format("+ {}", fmt::join(thin, ", "));
+    if (thin.size() <= kMaxNamed) return fmt::format("+ {}", fmt::join(thin, ", "));
     return fmt::format("+ {} others, together {}", thin.size(), value_text(sum));
   }
 
@@ -502,7 +502,7 @@ class Drawing {
         body_ += rectangle(values_.at(span.begin),
                            top_ + height * (static_cast<double>(span.row) + 0.15),
                            values_.at(span.end) - values_.at(span.begin), 0.7 * height,
-                           fmt::format("bs-f{} bs-edge", colours_[number]));
+                           fmt::format("bs-f{} bs-edge", colors_[number]));
       }
     }
   }
@@ -513,7 +513,7 @@ class Drawing {
         body_ += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="4" class="bs-hollow bs-axis"/>)",
                              entry.x + 6, entry.y + 6);
       } else {
-        body_ += rectangle(entry.x, entry.y, 12, 12, fmt::format("bs-f{}", colours_[entry.series]));
+        body_ += rectangle(entry.x, entry.y, 12, 12, fmt::format("bs-f{}", colors_[entry.series]));
       }
       body_ += label(entry.x + 18, entry.y + 10, "start", legend_text(entry.series));
     }
@@ -523,7 +523,7 @@ class Drawing {
   bool has_words_;
   bool is_bars_ = false;
   bool has_rows_ = false;  // categories are rows, and values grow to the right
-  std::vector<std::size_t> colours_;
+  std::vector<std::size_t> colors_;
   std::vector<LegendEntry> legend_;
   double width_ = 0, height_ = 0, left_ = 0, right_ = 0, top_ = 0, bottom_ = 0;
   Axis values_, places_;
@@ -545,8 +545,8 @@ std::string style_sheet() {
 .bs-grid{stroke:#ddd}.bs-axis{stroke:#666}.bs-error{stroke:#333;stroke-width:1.2}
 .bs-hollow{fill:#fff;stroke-width:2}.bs-edge{stroke:#fff;stroke-width:.5}.bs-line{fill:none;stroke-width:2}.bs-dashed{stroke-dasharray:6 4}
 )";
-  for (std::size_t i = 0; i < kColours.size(); ++i) {
-    style += fmt::format(".bs-c{0}{{stroke:{1}}}.bs-f{0}{{fill:{1}}}\n", i, kColours.at(i));
+  for (std::size_t i = 0; i < kColors.size(); ++i) {
+    style += fmt::format(".bs-c{0}{{stroke:{1}}}.bs-f{0}{{fill:{1}}}\n", i, kColors.at(i));
   }
   return style;
 }

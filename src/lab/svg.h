@@ -16,7 +16,7 @@ enum class PlotSize {
 };
 
 /// The SVG element. Each has a style sheet of its own, since some programs that print pages (such
-/// as WeasyPrint) ignore the page's. Parts of a step and of memory have the same colour in every
+/// as WeasyPrint) ignore the page's. Parts of a step and of memory have the same color in every
 /// plot, and the same order in every legend.
 std::string svg_of(const Plot& plot, PlotSize size = PlotSize::kFull);
 

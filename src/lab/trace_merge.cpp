@@ -33,12 +33,12 @@ constexpr std::int64_t kProcesses = 10'000'000;
 constexpr std::int64_t kArrows = 1'000'000'000;
 
 // Far more than any trace has; keeps sums of these small enough.
-constexpr std::int64_t kMostTraceRanks = 1 << 20;
-constexpr std::int64_t kMostNumber = std::int64_t{1} << 53;
-constexpr std::int64_t kMostTraceUs = 1'000'000'000'000'000;
-constexpr std::int64_t kMostBaseNs = std::int64_t{1} << 62;
-constexpr std::int64_t kMostUnpackedBytes = std::int64_t{4} << 30;
-constexpr std::int64_t kMostEventBytes = std::int64_t{16} << 20;  // also of the file without events
+constexpr std::int64_t kMaxTraceRanks = 1 << 20;
+constexpr std::int64_t kMaxNumber = std::int64_t{1} << 53;
+constexpr std::int64_t kMaxTraceUs = 1'000'000'000'000'000;
+constexpr std::int64_t kMaxBaseNs = std::int64_t{1} << 62;
+constexpr std::int64_t kMaxUnpackedBytes = std::int64_t{4} << 30;
+constexpr std::int64_t kMaxEventBytes = std::int64_t{16} << 20;  // also of the file without events
 
 [[noreturn]] void refuse_trace(const std::filesystem::path& path, std::string why) {
   fail(ExitCode::kBadData, {.what = "trace",
@@ -64,8 +64,8 @@ class TraceText : public std::streambuf {
     if (count < 0) refuse_trace(path_, "its gzip stream is corrupt");
     bytes_ += count;
     event_bytes_ += count;
-    if (bytes_ > kMostUnpackedBytes) refuse_trace(path_, "holds more than 4 GiB");
-    if (event_bytes_ > kMostEventBytes) {
+    if (bytes_ > kMaxUnpackedBytes) refuse_trace(path_, "holds more than 4 GiB");
+    if (event_bytes_ > kMaxEventBytes) {
       refuse_trace(path_, "holds more than 16 MiB in one of its events, or beside them");
     }
     setg(piece_.data(), piece_.data(), piece_.data() + count);
@@ -96,9 +96,8 @@ OrderedJson read_events(const std::filesystem::path& path,
   using Kind = OrderedJson::parse_event_t;
   const auto on_value = [&](int depth, Kind kind, OrderedJson& value) {
     const bool begins = kind == Kind::object_start || kind == Kind::array_start;
-    if (begins && depth >= kMostJsonDepth) {
-      refuse_trace(path,
-                   fmt::format("is nested deeper than {} arrays and objects", kMostJsonDepth));
+    if (begins && depth >= kMaxJsonDepth) {
+      refuse_trace(path, fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth));
     }
     if (kind == Kind::key && depth == 1) in_events = value == "traceEvents";
     if (!in_events || depth != kEventDepth || begins || kind == Kind::key) return true;
@@ -110,9 +109,9 @@ OrderedJson read_events(const std::filesystem::path& path,
 }
 
 /// The number, if it is within the limits; otherwise throws std::out_of_range.
-std::int64_t within(const OrderedJson& value, std::int64_t least, std::int64_t most) {
+std::int64_t within(const OrderedJson& value, std::int64_t min, std::int64_t max) {
   const auto number = value.get<double>();
-  if (!(number >= static_cast<double>(least) && number <= static_cast<double>(most))) {
+  if (!(number >= static_cast<double>(min) && number <= static_cast<double>(max))) {
     throw std::out_of_range("a number of a trace");
   }
   return value.get<std::int64_t>();
@@ -123,8 +122,8 @@ RankTrace read_trace(const std::filesystem::path& path) {
   RankTrace trace{.path = path};
   try {
     const OrderedJson rest = read_events(path, [](OrderedJson&) {});
-    trace.rank = within(rest.at("distributedInfo").at("rank"), 0, kMostTraceRanks);
-    trace.base_ns = within(rest.at("baseTimeNanoseconds"), 0, kMostBaseNs);
+    trace.rank = within(rest.at("distributedInfo").at("rank"), 0, kMaxTraceRanks);
+    trace.base_ns = within(rest.at("baseTimeNanoseconds"), 0, kMaxBaseNs);
     if (!rest.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is not an array");
   } catch (const OrderedJson::exception&) {
     refuse_trace(path, "is not the trace of a single rank");
@@ -139,7 +138,7 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   const std::int64_t later_ns = trace.base_ns - base_ns;
   const std::string phase = event.at("ph").get<std::string>();
   if (phase != "M") {
-    static_cast<void>(within(event.at("ts"), -kMostTraceUs, kMostTraceUs));
+    static_cast<void>(within(event.at("ts"), -kMaxTraceUs, kMaxTraceUs));
     const auto ns = std::llround(event.at("ts").get<double>() * 1e3);
     event["ts"] = static_cast<double>(ns + later_ns) / 1e3;
   }
@@ -151,7 +150,7 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   }
   const auto make_unique_by_rank = [&](OrderedJson& object, const char* key) {
     if (object.contains(key))
-      object[key] = trace.rank * kArrows + within(object[key], -kMostNumber, kMostNumber);
+      object[key] = trace.rank * kArrows + within(object[key], -kMaxNumber, kMaxNumber);
   };
   make_unique_by_rank(event, "id");
   if (event.contains("args")) {
@@ -164,7 +163,7 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
     args["name"] = fmt::format("rank {}: {}", trace.rank, args.at("name").get<std::string>());
   } else if (name == "process_sort_index") {
     args["sort_index"] =
-        within(args.at("sort_index"), -kMostNumber, kMostNumber) + trace.rank * kProcesses;
+        within(args.at("sort_index"), -kMaxNumber, kMaxNumber) + trace.rank * kProcesses;
   }
 }
 

@@ -73,7 +73,7 @@ constexpr OptionConflict kConflicts[] = {
      "use --update separate, or --precision bf16"},
     {"no-zero-grad", "precision=fp16 & !evaluate-only",
      "gradients of different loss scales would add up", "use --precision bf16"},
-    {"quantization=*", "!precision=int8", "only --precision int8 quantises",
+    {"quantization=*", "!precision=int8", "only --precision int8 quantizes",
      "leave it out, or add --precision int8"},
     {"fusion=off", "precision=int8 & evaluate-only",
      "a product in int8 ends in its bias and activation", "leave it out, or use --precision fp32"},

@@ -570,7 +570,7 @@ Table profiling_options() {
 Table observing_options() {
   return {
       {.name = "tensorboard",
-       .help = "write loss, step time, throughput and utilisation of every step as event files for "
+       .help = "write loss, step time, throughput and utilization of every step as event files for "
                "TensorBoard",
        .value = file(&OutputConfig::tensorboard, "DIR"),
        .trainers = {kSingle, kDdp},

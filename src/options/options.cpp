@@ -234,11 +234,11 @@ void check_int8(const TrainConfig& config, TrainerKind trainer) {
                : "use --precision fp32, or mlp_single --evaluate-only");
   }
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCpu);
-  const std::int64_t most = *std::max_element(widths.begin(), widths.end() - 1);
-  if (most > kMostInt8Inputs) {
+  const std::int64_t max = *std::max_element(widths.begin(), widths.end() - 1);
+  if (max > kMaxInt8Inputs) {
     refuse("--precision", "int8",
-           fmt::format("a layer has {} inputs, and sums of more than {} products may overflow",
-                       most, kMostInt8Inputs),
+           fmt::format("a layer has {} inputs, and sums of more than {} products may overflow", max,
+                       kMaxInt8Inputs),
            "use --precision fp32");
   }
 }
@@ -343,19 +343,19 @@ double parameters_of(std::span<const std::int64_t> widths) {
 /// Bytes and flops of a step must fit in 64 bits, with room to add a few of them. This is an upper
 /// estimate in double: weights, gradients and two moments, and four activations per width.
 void check_size(const TrainConfig& config, std::int64_t batch_size) {
-  constexpr double kMost = 0x1p60;
+  constexpr double kMax = 0x1p60;
   const auto batch = static_cast<double>(batch_size * config.training.accumulate);
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
   const double parameters = parameters_of(widths);
   const double activations = batch * std::accumulate(widths.begin(), widths.end(), 0.0);
   const double bytes = 16 * parameters + 16 * activations;
   const double flops = 6 * batch * parameters;
-  if (bytes <= kMost && flops <= kMost) return;
-  const bool memory = bytes > kMost;
+  if (bytes <= kMax && flops <= kMax) return;
+  const bool memory = bytes > kMax;
   fail(ExitCode::kConfiguration,
        {.what = "model",
         .why = fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
-                           memory ? bytes : flops, memory ? "bytes" : "flops", kMost),
+                           memory ? bytes : flops, memory ? "bytes" : "flops", kMax),
         .remedy = "make --dim, --depth, --layers or --batch-size smaller"});
 }
 
@@ -382,8 +382,8 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
   // Both limits were measured: bench/results/*/steps_and_updates.txt. Adam's 16 bytes a parameter
   // must exceed the caches, or there is no memory time to hide; and the library's products are
   // faster than the update's own where a batch has many rows.
-  constexpr double kLeastParameters = 0x1p21;
-  constexpr std::int64_t kMostRows = 256;
+  constexpr double kMinParameters = 0x1p21;
+  constexpr std::int64_t kMaxRows = 256;
   const TrainingConfig& training = config.training;
   const bool exchanges_gradients =
       trainer == TrainerKind::kDataParallel ||
@@ -403,9 +403,9 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
       {training.clip_norm.has_value(), "--clip-norm needs all gradients first"},
       {training.accumulate > 1, "--accumulate adds up gradients"},
       {training.recompute != 1, "--recompute discards activations"},
-      {parameters_of(widths_of(config.model, kDefaultDimCpu)) < kLeastParameters,
+      {parameters_of(widths_of(config.model, kDefaultDimCpu)) < kMinParameters,
        "a model of fewer than 2,097,152 parameters stays in the caches"},
-      {config.data.batch_size > kMostRows,
+      {config.data.batch_size > kMaxRows,
        "beyond 256 rows the products take longer than Adam's memory accesses"}};
   for (const auto& [holds, why] : needs_separate) {
     if (holds) return {Update::kSeparate, why};

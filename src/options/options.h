@@ -40,7 +40,7 @@ struct Option {
   std::string_view name;  // without the dashes; also the key of a config file
   std::string help;       // without default and range, which --help appends
   OptionValue value;
-  std::string unset{};  // the behaviour if not set, for --help
+  std::string unset{};  // the behavior if not set, for --help
   // Options of the config file that this one overrides too if it is on the command line.
   std::vector<std::string_view> replaces{};
   std::vector<TrainerKind> trainers{};  // those that have it; empty: all

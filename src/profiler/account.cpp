@@ -17,7 +17,7 @@ namespace {
 /// The part for work of `phase` on `lane`, as seen from the compute lane of `device`.
 Part part_of(Phase phase, bool is_copy, LaneId lane, int device) {
   if (phase == Phase::kData) return is_copy ? Part::kHostToDevice : Part::kDataWait;
-  if (phase != Phase::kReduce && lane.device != device && lane.lane == Lane::kCompute) {
+  if (phase != Phase::kCommunication && lane.device != device && lane.lane == Lane::kCompute) {
     return Part::kOtherDevice;
   }
   return part_for(phase);
@@ -211,7 +211,7 @@ std::string row(std::string_view name, double seconds, double wall_s) {
 /// roof)".
 std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) {
   struct Sum {
-    double seconds = 0, least_s = 0;
+    double seconds = 0, min_s = 0;
   };
   std::map<std::string, Sum> sums;
   for (const TimedOp& op : profile.ops) {
@@ -220,16 +220,16 @@ std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) 
     if (op.node->layer >= 0) name += fmt::format(" of layer {}", op.node->layer);
     Sum& sum = sums[name];
     sum.seconds += op.seconds();
-    sum.least_s += peaks.least_s(op.cost);
+    sum.min_s += peaks.min_s(op.cost);
   }
   if (sums.empty()) return "";
-  const auto most = std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) {
+  const auto max = std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) {
     return a.second.seconds < b.second.seconds;
   });
-  const auto& [name, sum] = *most;
+  const auto& [name, sum] = *max;
   const double step_s = sum.seconds / static_cast<double>(profile.steps.size());
   const std::string roof =
-      sum.least_s > 0 ? fmt::format(", {:.0f} % of its roof", 100 * sum.least_s / sum.seconds) : "";
+      sum.min_s > 0 ? fmt::format(", {:.0f} % of its roof", 100 * sum.min_s / sum.seconds) : "";
   return fmt::format("; its largest piece is {} ({}{})", name, table_time(step_s), roof);
 }
 

@@ -42,7 +42,7 @@ enum class Part {
 /// What programs, records and reports call a part.
 struct PartTraits {
   std::string_view name;           // in tables
-  std::string_view key;            // in records, which add up neighbours with the same key
+  std::string_view key;            // in records, which add up neighbors with the same key
   std::string_view words;          // in sentences
   std::size_t color = 0;           // in plots
   std::optional<Phase> work_of{};  // the phase whose work on the compute lane it is
@@ -65,7 +65,8 @@ inline constexpr PartTraits kAccountParts[] = {
     {"loss", "loss", "the loss", 5, Phase::kLoss, true},
     {"recompute", "recompute", "recomputation", 10, Phase::kRecompute, true, true},
     {"backward", "backward", "backward", 2, Phase::kBackward, true},
-    {"exposed communication", "reduce", "exposed communication", 1, Phase::kReduce, false, true},
+    {"exposed communication", "communication", "exposed communication", 1, Phase::kCommunication,
+     false, true},
     {"optimizer", "optimizer", "the optimizer", 3, Phase::kOptimizer, true},
     {"other device", "other_device", "the other devices", 8, {}, false, true},
     {"host", "host", "the host", 9},

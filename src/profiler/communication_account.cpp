@@ -38,8 +38,8 @@ double ClockAlignment::largest_error_s() const {
 ClockAlignment align_clocks(Communicator& ranks, double (*clock)()) {
   const auto size = static_cast<std::size_t>(ranks.size());
   constexpr double kFar = std::numeric_limits<double>::infinity();
-  std::vector<double> least(size, -kFar);
-  std::vector<double> most(size, kFar);
+  std::vector<double> min(size, -kFar);
+  std::vector<double> max(size, kFar);
   std::vector<Times> all(size);
   std::vector<Times> before(size);
   double end_s = 0;
@@ -53,15 +53,15 @@ ClockAlignment align_clocks(Communicator& ranks, double (*clock)()) {
     end_s = clock();
     if (round == 0) continue;
     for (std::size_t rank = 0; rank < size; ++rank) {
-      most[rank] = std::min(most[rank], all[0].previous_end_s - before[rank].sent_s);
-      least[rank] = std::max(least[rank], before[0].sent_s - all[rank].previous_end_s);
+      max[rank] = std::min(max[rank], all[0].previous_end_s - before[rank].sent_s);
+      min[rank] = std::max(min[rank], before[0].sent_s - all[rank].previous_end_s);
     }
   }
   ClockAlignment result;
   for (std::size_t rank = 0; rank < size; ++rank) {
     const bool is_reference = rank == 0;
-    result.shift_s.push_back(is_reference ? 0 : (least[rank] + most[rank]) / 2);
-    result.error_s.push_back(is_reference ? 0 : (most[rank] - least[rank]) / 2);
+    result.shift_s.push_back(is_reference ? 0 : (min[rank] + max[rank]) / 2);
+    result.error_s.push_back(is_reference ? 0 : (max[rank] - min[rank]) / 2);
   }
   return result;
 }
@@ -229,7 +229,7 @@ CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::in
     const Node& node = program_.node(id);
     if (std::holds_alternative<Collective>(node.op)) collectives_.push_back(id);
   }
-  times_.resize(static_cast<std::size_t>(std::min(steps, kMostSteps)) * collectives_.size());
+  times_.resize(static_cast<std::size_t>(std::min(steps, kMaxSteps)) * collectives_.size());
 }
 
 void CommunicationAccount::add(const StepReport& report) {

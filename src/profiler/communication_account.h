@@ -96,7 +96,7 @@ class CommunicationAccount final {
   [[nodiscard]] CommunicationSummary gather(Communicator& ranks) const;
 
  private:
-  static constexpr std::int64_t kMostSteps = 10'000;
+  static constexpr std::int64_t kMaxSteps = 10'000;
 
   void keep(const StepTimeline& step);
   [[nodiscard]] std::size_t place_of(const NodeRun& collective) const;

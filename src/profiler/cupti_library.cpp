@@ -8,7 +8,7 @@ namespace {
 
 /// CUDA 12.0's version: it introduced the records read here, which have since grown only at their
 /// ends.
-constexpr std::uint32_t kLeastVersion = 18;
+constexpr std::uint32_t kMinVersion = 18;
 /// From CUDA 12.6 on, a version combines major, minor and patch in one number.
 constexpr std::uint32_t kFirstLongVersion = 120'000;
 /// CUDA 13.0 as first released: disabling records of kernels may block forever, flushing and graphs
@@ -87,7 +87,7 @@ bool CuptiLibrary::find_all(void* handle, const std::string& file, std::string& 
     return false;
   }
   version_ = text_of_version(version);
-  if (version < kLeastVersion) {
+  if (version < kMinVersion) {
     why = fmt::format("{} is of {}, which is older than CUDA 12", file, version_);
     return false;
   }

@@ -24,7 +24,7 @@ std::string_view content_of(Exchange exchange) {
 }
 
 /// Adds a message that devices 0 to n - 1 pass on: in a star each other device exchanges it with
-/// device 0, in a ring each with its neighbours.
+/// device 0, in a ring each with its neighbors.
 void add_message(Traffic& traffic, std::int64_t bytes, std::size_t n, Route route, bool reduces) {
   for (std::size_t i = 1; i < n; ++i) {
     const std::size_t other = route == Route::kStar ? 0 : i - 1;
@@ -36,7 +36,7 @@ void add_message(Traffic& traffic, std::int64_t bytes, std::size_t n, Route rout
 }  // namespace
 
 Exchange exchange_of(const Node& node) {
-  BARESTEP_REQUIRE(node.phase == Phase::kReduce, "the node moves nothing between devices");
+  BARESTEP_REQUIRE(node.phase == Phase::kCommunication, "the node moves nothing between devices");
   if (std::holds_alternative<Collective>(node.op)) {
     return op_if<Broadcast>(node.op) != nullptr ? Exchange::kBroadcast : Exchange::kReduce;
   }
@@ -49,7 +49,7 @@ Traffic traffic_of(const Program& program, int devices, Route route) {
   traffic.in_bytes.resize(static_cast<std::size_t>(devices));
   traffic.out_bytes.resize(static_cast<std::size_t>(devices));
   for (const Node& node : program.nodes()) {
-    if (node.phase != Phase::kReduce) continue;
+    if (node.phase != Phase::kCommunication) continue;
     const Exchange exchange = exchange_of(node);
     std::int64_t moved = 0;
     if (const auto* const copy = op_if<Copy>(node.op)) {
@@ -90,8 +90,8 @@ void DataParallelAccount::add(const StepReport& report) {
     if (run.phase == Phase::kData) continue;
     const Node& node = step.plan->program().node(run.first);
     Load& load = at(loads_, run.lane.device);
-    double& sum_s =
-        run.phase == Phase::kReduce ? load.exchange_s[exchange_of(node)] : load.phase_s[run.phase];
+    double& sum_s = run.phase == Phase::kCommunication ? load.exchange_s[exchange_of(node)]
+                                                       : load.phase_s[run.phase];
     sum_s += step.spans[i].end_s - step.spans[i].begin_s;
   }
 }

@@ -17,8 +17,8 @@
 
 namespace barestep {
 
-/// The exchanges between devices. Their nodes are of phase kReduce and run on the communication
-/// lanes.
+/// The exchanges between devices. Their nodes are of phase kCommunication and run on the
+/// communication lanes.
 enum class Exchange { kBroadcast, kScatter, kGather, kReduce };
 template <>
 inline constexpr std::string_view kNamesOf<Exchange>[] = {"broadcast", "scatter", "gather",

@@ -74,8 +74,8 @@ std::string high_water_text(const Program& program, const MemoryTimeline& timeli
     parts +=
         fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(category), human_bytes(bytes));
   }
-  const std::int64_t most = highest.total_bytes();
-  return fmt::format("At most {} of the {} are in use, at {}: {}.\n", human_bytes(most),
+  const std::int64_t max = highest.total_bytes();
+  return fmt::format("At most {} of the {} are in use, at {}: {}.\n", human_bytes(max),
                      human_bytes(timeline.reserved_bytes), node_text(program, highest.node), parts);
 }
 

@@ -26,14 +26,14 @@ namespace barestep {
 
 namespace {
 
-constexpr std::size_t kMostKept = 1 << 14;
+constexpr std::size_t kMaxKept = 1 << 14;
 
 }  // namespace
 
 void GaugeSummary::add(GaugeKind kind, double value) {
   if (!std::isfinite(value)) return;
-  least = count == 0 ? value : std::min(least, value);
-  most = count == 0 ? value : std::max(most, value);
+  min = count == 0 ? value : std::min(min, value);
+  max = count == 0 ? value : std::max(max, value);
   if (count == 0) first = value;
   last = value;
   sum += value;
@@ -116,8 +116,8 @@ void Monitor::add(MonitorSample sample) {
   ++summary.readings;
   summary.end_s = sample.at_s;
   kept_.push_back(std::move(sample));
-  if (kept_.size() > kMostKept) kept_.pop_front();
-  new_ = std::min(new_ + 1, kMostKept);
+  if (kept_.size() > kMaxKept) kept_.pop_front();
+  new_ = std::min(new_ + 1, kMaxKept);
 }
 
 void Monitor::begin_window() {
@@ -175,7 +175,7 @@ struct CoreTicks {
 };
 
 /// The indices of the gauges; those of cores follow.
-enum { kBusy, kLeastCore, kMostCore, kOwn, kResident, kClock, kFirstCore };
+enum { kBusy, kMinCore, kMaxCore, kOwn, kResident, kClock, kFirstCore };
 
 class HostSource final : public MonitorSource {
  public:
@@ -258,24 +258,24 @@ double HostSource::resident_mib() const {
 }
 
 double HostSource::clock_mhz() const {
-  double most_khz = 0;
+  double max_khz = 0;
   for (std::size_t core = 0; core < cores_.size(); ++core) {
     double khz = 0;
     std::ifstream file(root_ /
                        fmt::format("sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq", core));
     if (!(file >> khz)) break;
-    most_khz = std::max(most_khz, khz);
+    max_khz = std::max(max_khz, khz);
   }
-  if (most_khz > 0) return most_khz / 1000;
-  double most_mhz = 0;
+  if (max_khz > 0) return max_khz / 1000;
+  double max_mhz = 0;
   std::ifstream lines(root_ / "proc/cpuinfo");
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("cpu MHz")) continue;
     double mhz = 0;
     std::istringstream number(line.substr(std::min(line.size(), line.find(':') + 1)));
-    if (number >> mhz) most_mhz = std::max(most_mhz, mhz);
+    if (number >> mhz) max_mhz = std::max(max_mhz, mhz);
   }
-  return most_mhz > 0 ? most_mhz : kNotMeasured;
+  return max_mhz > 0 ? max_mhz : kNotMeasured;
 }
 
 void HostSource::sample_cores(std::span<double> values) {
@@ -298,8 +298,8 @@ void HostSource::sample_cores(std::span<double> values) {
   cores_ = now;
   if (total.all <= 0) return;
   values[kBusy] = total.busy / total.all;
-  values[kLeastCore] = range.first;
-  values[kMostCore] = range.second;
+  values[kMinCore] = range.first;
+  values[kMaxCore] = range.second;
 }
 
 void HostSource::sample(std::span<double> values) {
@@ -353,9 +353,9 @@ void by_name(std::span<const Gauge> gauges, std::span<const double> values, cons
 
 /// Null if not measured.
 TraceJson json_number(double value) {
-  constexpr double kMostExact = 1LL << 53;
+  constexpr double kMaxExact = 1LL << 53;
   if (!std::isfinite(value)) return {};
-  const bool is_whole = std::trunc(value) == value && std::abs(value) < kMostExact;
+  const bool is_whole = std::trunc(value) == value && std::abs(value) < kMaxExact;
   return is_whole ? TraceJson(static_cast<std::int64_t>(value)) : TraceJson(value);
 }
 
@@ -405,13 +405,13 @@ std::vector<std::string> monitor_marks(const SourceSummary& summary) {
     const Gauge& gauge = summary.gauges[i];
     const GaugeSummary& value = summary.values[i];
     if (value.count == 0) continue;
-    if (gauge.kind == GaugeKind::kClock && value.most > kSteadyClock * value.least) {
+    if (gauge.kind == GaugeKind::kClock && value.max > kSteadyClock * value.min) {
       marks.push_back(fmt::format("a clock of {} changed: {} from {} to {}", summary.name,
-                                  gauge.column, number(gauge, value.least),
-                                  number(gauge, value.most)));
-    } else if (gauge.kind == GaugeKind::kOthers && value.most > 0) {
+                                  gauge.column, number(gauge, value.min),
+                                  number(gauge, value.max)));
+    } else if (gauge.kind == GaugeKind::kOthers && value.max > 0) {
       marks.push_back(fmt::format("other processes used {} too: up to {}", summary.name,
-                                  number(gauge, value.most)));
+                                  number(gauge, value.max)));
     } else if (gauge.kind == GaugeKind::kReasons) {
       const std::string reasons = reasons_of(gauge, value.bits);
       if (!reasons.empty())
@@ -438,7 +438,7 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
       const bool counts = !gauge.column.empty() && gauge.kind != GaugeKind::kReasons;
       if (!counts || value.count == 0) continue;
       table.add_row({summary.name, gauge.column, number(gauge, value.mean()),
-                     number(gauge, value.least), number(gauge, value.most)});
+                     number(gauge, value.min), number(gauge, value.max)});
     }
     lines += energy_text(summary, samples);
     for (const std::string& mark : monitor_marks(summary)) {

@@ -69,7 +69,7 @@ struct MonitorSample {
 /// The values of a gauge over the window.
 struct GaugeSummary {
   std::int64_t count = 0;  // samples with this gauge; if 0, the rest is undefined
-  double least = 0, most = 0, sum = 0, first = 0, last = 0;
+  double min = 0, max = 0, sum = 0, first = 0, last = 0;
   std::uint64_t bits = 0;  // combined over all samples; kReasons only
 
   void add(GaugeKind kind, double value);

@@ -42,7 +42,7 @@ std::shared_ptr<const NvmlLibrary> NvmlLibrary::load(const std::string& file, st
     why = fmt::format("{} has no {}", file, missing);
     return nullptr;
   }
-  find(handle, library->utilisation);
+  find(handle, library->utilization);
   find(handle, library->memory);
   find(handle, library->power);
   find(handle, library->energy);
@@ -55,13 +55,13 @@ std::shared_ptr<const NvmlLibrary> NvmlLibrary::load(const std::string& file, st
     why = fmt::format("{} failed: {}", library->init_.name, library->text_of(status));
     return nullptr;
   }
-  library->initialised_ = true;
+  library->initialized_ = true;
   return library;
 }
 
 NvmlLibrary::~NvmlLibrary() {
   // A failure of either needs no handling.
-  if (initialised_) static_cast<void>(shutdown_.function());
+  if (initialized_) static_cast<void>(shutdown_.function());
   static_cast<void>(::dlclose(handle_));
 }
 
@@ -184,7 +184,7 @@ void GpuSource::sample(std::span<double> values) {
       at(values, gauge) = scale * static_cast<double>(reply);
     };
   };
-  query<NvmlUtilisation>(library_->utilisation, [&](const NvmlUtilisation& reply) {
+  query<NvmlUtilization>(library_->utilization, [&](const NvmlUtilization& reply) {
     values[kUsed] = reply.gpu;
     values[kMemoryUsed] = reply.memory;
   });

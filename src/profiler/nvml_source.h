@@ -17,7 +17,7 @@ namespace barestep {
 
 using NvmlDevice = struct nvmlDevice_st*;
 
-struct NvmlUtilisation {  // nvmlUtilization_t
+struct NvmlUtilization {  // nvmlUtilization_t
   unsigned gpu = 0;       // percent
   unsigned memory = 0;
 };
@@ -47,7 +47,7 @@ struct NvmlCall {
   Function* function = nullptr;  // null if this driver lacks it
 };
 
-/// Loaded and initialised; shut down when the last user releases it.
+/// Loaded and initialized; shut down when the last user releases it.
 class NvmlLibrary {
  public:
   /// Null if it cannot be loaded, with the reason in `why`.
@@ -60,7 +60,7 @@ class NvmlLibrary {
   [[nodiscard]] std::string text_of(int status) const;
 
   NvmlCall<int(const char*, NvmlDevice*)> device{"nvmlDeviceGetHandleByPciBusId_v2"};
-  NvmlCall<int(NvmlDevice, NvmlUtilisation*)> utilisation{"nvmlDeviceGetUtilizationRates"};
+  NvmlCall<int(NvmlDevice, NvmlUtilization*)> utilization{"nvmlDeviceGetUtilizationRates"};
   NvmlCall<int(NvmlDevice, NvmlMemory*)> memory{"nvmlDeviceGetMemoryInfo"};
   NvmlCall<int(NvmlDevice, unsigned*)> power{"nvmlDeviceGetPowerUsage"};  // mW
   NvmlCall<int(NvmlDevice, unsigned long long*)> energy{
@@ -80,7 +80,7 @@ class NvmlLibrary {
   NvmlCall<int()> init_{"nvmlInit_v2"};
   NvmlCall<int()> shutdown_{"nvmlShutdown"};
   NvmlCall<const char*(int)> error_string_{"nvmlErrorString"};
-  bool initialised_ = false;
+  bool initialized_ = false;
 };
 
 struct GpuPlace {

@@ -16,7 +16,7 @@ namespace barestep {
 namespace {
 
 constexpr std::size_t kColumnWidth = 12;
-constexpr std::size_t kMostNameWidth = 55;
+constexpr std::size_t kMaxNameWidth = 55;
 
 TextTable dashed_table(const std::vector<std::string>& titles, std::size_t name_width) {
   std::vector<TextTable::Column> columns;
@@ -32,13 +32,13 @@ std::string share(double part, double whole) {
 }
 
 std::string shortened(const std::string& name) {
-  return name.size() < kMostNameWidth - 3 ? name : name.substr(0, kMostNameWidth - 3) + "...";
+  return name.size() < kMaxNameWidth - 3 ? name : name.substr(0, kMaxNameWidth - 3) + "...";
 }
 
 std::size_t name_width(const std::vector<OperatorRow>& rows) {
   std::size_t longest = 0;
   for (const OperatorRow& row : rows) longest = std::max(longest, row.name.size());
-  return std::min(longest + 4, kMostNameWidth);
+  return std::min(longest + 4, kMaxNameWidth);
 }
 
 /// One unit for the whole table, chosen by the row with the fewest flops.
@@ -49,12 +49,12 @@ struct FlopsUnit {
 
 FlopsUnit flops_unit(const std::vector<OperatorRow>& rows) {
   constexpr std::array kNames = {"FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs"};
-  std::int64_t least = 0;
+  std::int64_t min = 0;
   for (const OperatorRow& row : rows) {
-    if (row.cost.flops > 0 && (least == 0 || row.cost.flops < least)) least = row.cost.flops;
+    if (row.cost.flops > 0 && (min == 0 || row.cost.flops < min)) min = row.cost.flops;
   }
-  if (least == 0) return {};
-  const double power = std::floor(std::log10(static_cast<double>(least)) / 3);
+  if (min == 0) return {};
+  const double power = std::floor(std::log10(static_cast<double>(min)) / 3);
   const auto unit = std::clamp(static_cast<std::size_t>(power), std::size_t{0}, kNames.size() - 1);
   return {fmt::format("Total {}", kNames[unit]), std::pow(1000.0, static_cast<double>(unit))};
 }
@@ -139,10 +139,10 @@ std::vector<std::string> cells_of(const OperatorRow& row, bool on_cpu, const Flo
     cells.push_back(row.cost.flops == 0 ? "--" : fmt::format("{:8.3f}", flops));
   }
   const std::int64_t bytes = row.cost.bytes + row.cost.message_bytes;
-  const bool has_roof = row.least_s > 0 && row.device_s > 0;
+  const bool has_roof = row.min_s > 0 && row.device_s > 0;
   cells.insert(cells.end(),
                {rate(row.cost.flops, row.device_s), rate(bytes, row.device_s),
-                has_roof ? share(row.least_s, row.device_s) : "--",
+                has_roof ? share(row.min_s, row.device_s) : "--",
                 table_time(percentile(row.call_s, 50)), table_time(percentile(row.call_s, 99))});
   return cells;
 }
@@ -164,7 +164,7 @@ std::vector<OperatorRow> operator_rows(const Profile& profile, RowsBy by, const 
     const double seconds = op.seconds();
     ++row.calls;
     row.device_s += seconds;
-    row.least_s += peaks.least_s(op.cost);
+    row.min_s += peaks.min_s(op.cost);
     row.cost += op.cost;
     row.call_s.push_back(seconds);
   }
@@ -223,13 +223,13 @@ std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& pe
 
 std::string contradiction(const std::vector<OperatorRow>& rows, const Peaks& peaks,
                           std::int64_t cache_bytes) {
-  constexpr double kMostOfRoof = 1.1;
+  constexpr double kMaxOfRoof = 1.1;
   for (const OperatorRow& row : rows) {
     Cost cost = row.cost;
     cost.bytes = std::max(std::int64_t{0}, cost.bytes - 2 * cache_bytes * row.calls);
-    const double least_s = peaks.least_s(cost);
-    if (least_s <= kMostOfRoof * row.device_s || row.device_s == 0) continue;
-    return fmt::format("{} reaches {:.1f} % of its roof", row.name, 100 * least_s / row.device_s);
+    const double min_s = peaks.min_s(cost);
+    if (min_s <= kMaxOfRoof * row.device_s || row.device_s == 0) continue;
+    return fmt::format("{} reaches {:.1f} % of its roof", row.name, 100 * min_s / row.device_s);
   }
   return "";
 }
@@ -284,7 +284,7 @@ std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) 
   const Peaks peaks{.flops_per_s = devices * of_one.flops_per_s,
                     .bytes_per_s = devices * of_one.bytes_per_s};
   double flops = 0;
-  double least_s = 0;
+  double min_s = 0;
   double wall_s = 0;
   for (const ProfiledStep& step : profile.steps) wall_s += step.host().end_s - step.host().start_s;
   for (const TimedOp& op : profile.ops) {
@@ -293,7 +293,7 @@ std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) 
     const Phase phase = op.node->phase;
     if (phase != Phase::kData && phase != Phase::kEvaluate) {
       if (phase != Phase::kRecompute) flops += static_cast<double>(op.cost.flops);
-      least_s += peaks.least_s(op.cost);
+      min_s += peaks.min_s(op.cost);
     }
   }
   if (wall_s == 0 || peaks.flops_per_s == 0) return "";
@@ -303,8 +303,8 @@ std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) 
       "At these rates its ops, one after the other, would take {}, the floor: {:.1f} % of its "
       "time.\n",
       flops / wall_s / 1e9, 100 * flops / wall_s / peaks.flops_per_s, peaks.flops_per_s / 1e9,
-      peaks.bytes_per_s / 1e9, table_time(least_s / static_cast<double>(profile.steps.size())),
-      100 * least_s / wall_s);
+      peaks.bytes_per_s / 1e9, table_time(min_s / static_cast<double>(profile.steps.size())),
+      100 * min_s / wall_s);
 }
 
 }  // namespace barestep

@@ -25,7 +25,7 @@ struct OperatorRow {
   std::int64_t calls = 0;
   double host_s = 0;    // to queue it, on the host
   double device_s = 0;  // to execute it, on the device
-  double least_s = 0;   // the minimum that the roof allows
+  double min_s = 0;     // the minimum that the roof allows
   Cost cost;
   std::vector<double> call_s;  // of every call, sorted
 };
@@ -67,7 +67,7 @@ std::string host_table(const Profile& profile);
 std::string backward_ratio(const Profile& profile);
 
 /// The step's flops per second relative to the peaks of `devices` devices, where `peaks` are those
-/// of one: model flops utilisation (Chowdhery et al. 2022) against measured peaks. Also the minimum
+/// of one: model flops utilization (Chowdhery et al. 2022) against measured peaks. Also the minimum
 /// time of its ops at the peaks as a share of the step's. Empty if a figure is missing.
 std::string step_rate(const Profile& profile, const Peaks& peaks, int devices = 1);
 

@@ -27,7 +27,7 @@ namespace {
 constexpr std::int64_t kCpuCopyBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kGpuCopyBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kCopyCols = 1024;
-constexpr std::int64_t kMostExtent = 8192;
+constexpr std::int64_t kMaxExtent = 8192;
 /// A product that takes this long can be timed reliably.
 constexpr double kLongEnoughSeconds = 0.01;
 constexpr int kTries = 5;
@@ -96,7 +96,7 @@ class PeakMeasurement {
     double rate = product_rate(type, extent, 2);
     const auto seconds = [&] { return 2 * std::pow(static_cast<double>(extent), 3) / rate; };
     double best = rate;
-    while (seconds() < kLongEnoughSeconds && extent < kMostExtent) {
+    while (seconds() < kLongEnoughSeconds && extent < kMaxExtent) {
       extent *= 2;
       rate = product_rate(type, extent, 2);
       best = std::max(best, rate);
@@ -132,13 +132,13 @@ class PeakMeasurement {
   LostTime lost_;  // of all benches
 };
 
-constexpr std::int64_t kMostCacheBytes = 1 << 20;
+constexpr std::int64_t kMaxCacheBytes = 1 << 20;
 // No device of the last thirty years is slower, and none in sight is faster.
-constexpr double kLeastPeak = 1e6;
-constexpr double kMostPeak = 1e18;
+constexpr double kMinPeak = 1e6;
+constexpr double kMaxPeak = 1e18;
 
 bool is_peak(double per_s) {
-  return per_s >= kLeastPeak && per_s <= kMostPeak;
+  return per_s >= kMinPeak && per_s <= kMaxPeak;
 }
 
 struct CachedPeaks {
@@ -172,7 +172,7 @@ PeaksCache read_peaks(const std::filesystem::path& file) {
   PeaksCache cache;
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return cache;
-  std::istringstream lines(InputFile(file, "peaks' cache").text(kMostCacheBytes));
+  std::istringstream lines(InputFile(file, "peaks' cache").text(kMaxCacheBytes));
   std::size_t number = 1;
   for (std::string line; std::getline(lines, line); ++number) {
     auto cached = parse_peaks(line);
@@ -187,13 +187,13 @@ PeaksCache read_peaks(const std::filesystem::path& file) {
 
 }  // namespace
 
-double Peaks::least_s(const Cost& cost) const {
-  double least_s = 0;
-  if (flops_per_s > 0) least_s = static_cast<double>(cost.flops) / flops_per_s;
+double Peaks::min_s(const Cost& cost) const {
+  double min_s = 0;
+  if (flops_per_s > 0) min_s = static_cast<double>(cost.flops) / flops_per_s;
   if (bytes_per_s > 0) {
-    least_s = std::max(least_s, static_cast<double>(cost.bytes) / bytes_per_s);
+    min_s = std::max(min_s, static_cast<double>(cost.bytes) / bytes_per_s);
   }
-  return least_s;
+  return min_s;
 }
 
 std::string peaks_key(const Device& device, Precision precision) {
@@ -207,12 +207,12 @@ std::string peaks_key(const Device& device, Precision precision) {
 }
 
 double floor_s(const Program& step, const Peaks& peaks) {
-  double least_s = 0;
+  double min_s = 0;
   for (const Node& node : step.nodes()) {
     if (node.phase == Phase::kData || node.phase == Phase::kEvaluate) continue;
-    least_s += peaks.least_s(cost_of(node.op));
+    min_s += peaks.min_s(cost_of(node.op));
   }
-  return least_s;
+  return min_s;
 }
 
 Peaks measure_peaks(Device& device, Precision precision) {
@@ -234,7 +234,7 @@ std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::st
        {.what = "peaks' cache",
         .value = file.string(),
         .why = fmt::format("line {} is not a device and two rates from {:g} to {:g}",
-                           cache.bad_line, kLeastPeak, kMostPeak)});
+                           cache.bad_line, kMinPeak, kMaxPeak)});
 }
 
 std::optional<Peaks> known_peaks(const Device& device, Precision precision) {
@@ -272,7 +272,7 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
 
 namespace {
 
-constexpr std::int64_t kMostCopied = 1 << 20;
+constexpr std::int64_t kMaxCopied = 1 << 20;
 
 /// Words that are numbers of moderate size in fp32, and in each half in bf16 and fp16, with random
 /// signs and fractions. With zeros a GPU stays cooler and runs faster than with a model's numbers.
@@ -302,8 +302,8 @@ BenchStream::BenchStream(Device& device, std::int64_t bytes, std::string_view la
     workspace_ = device.allocate(scratch, MemoryKind::kDevice);
     stream_->set_workspace({workspace_, static_cast<std::size_t>(scratch)});
   }
-  const std::vector<std::uint32_t> numbers = varied_numbers(std::min(bytes, kMostCopied) / 4);
-  std::int64_t filled = std::min(bytes, kMostCopied);
+  const std::vector<std::uint32_t> numbers = varied_numbers(std::min(bytes, kMaxCopied) / 4);
+  std::int64_t filled = std::min(bytes, kMaxCopied);
   device.copy(memory_, numbers.data(), filled, *stream_);
   std::deque<DeviceOp> copies;  // kept until they are done
   while (filled < bytes) {

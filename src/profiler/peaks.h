@@ -26,7 +26,7 @@ struct Peaks {
   double waited_share = 0;
 
   /// The minimum seconds for this work; 0 for none.
-  [[nodiscard]] double least_s(const Cost& cost) const;
+  [[nodiscard]] double min_s(const Cost& cost) const;
 };
 
 /// Everything that the peaks depend on: model, threads, the product library with its version,

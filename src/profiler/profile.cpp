@@ -140,8 +140,8 @@ std::vector<Record> node_records(const GpuRecords& gpu) {
   return all;
 }
 
-ProfiledSteps::ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t most_spans) {
-  const auto room = std::min(steps, most_spans / static_cast<std::int64_t>(spans));
+ProfiledSteps::ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t max_spans) {
+  const auto room = std::min(steps, max_spans / static_cast<std::int64_t>(spans));
   steps_.resize(static_cast<std::size_t>(room));
   for (ProfiledStep& step : steps_) step.timeline.spans.reserve(spans);
 }

@@ -29,8 +29,8 @@ struct ProfiledStep {
 /// Stores steps of a runner's timeline, in memory allocated before the run.
 class ProfiledSteps {
  public:
-  /// Allocates for `steps` steps of at most `spans` spans each, limited to `most_spans` in total.
-  ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t most_spans);
+  /// Allocates for `steps` steps of at most `spans` spans each, limited to `max_spans` in total.
+  ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t max_spans);
 
   /// Copies the newest step; the run paused before it for `checkpoint_s`. Allocates nothing. Counts
   /// spans that do not fit.

@@ -132,8 +132,8 @@ std::string lost_time_record(const LostTime& lost, int rank) {
 }
 
 RunSummary::RunSummary(std::int64_t steps) {
-  constexpr std::int64_t kMostReserved = 1 << 20;
-  wall_s_.reserve(static_cast<std::size_t>(std::min(steps, kMostReserved)));
+  constexpr std::int64_t kMaxReserved = 1 << 20;
+  wall_s_.reserve(static_cast<std::size_t>(std::min(steps, kMaxReserved)));
 }
 
 void RunSummary::add(const StepFigures& step) {
@@ -264,10 +264,10 @@ std::string evaluation_table(std::span<const Evaluation> runs) {
 
 std::string confusion_table(const Evaluation& run) {
   if (run.classes == 0) return "";
-  if (run.classes > kMostClassesInTable) {
+  if (run.classes > kMaxClassesInTable) {
     return fmt::format(
         "\nThe table of classes is not shown: there are {}, and it shows at most {}.\n",
-        run.classes, kMostClassesInTable);
+        run.classes, kMaxClassesInTable);
   }
   std::vector<TextTable::Column> columns = {{"Class", Align::kRight}};
   for (std::int64_t c = 0; c < run.classes; ++c) {

@@ -54,7 +54,7 @@ std::string metrics_record(const StepFigures& step, int rank);
 /// line of JSON: {"lost_time": {the fields of LostTime}, "rank"}.
 std::string lost_time_record(const LostTime& lost, int rank);
 
-/// Collects the steps after warm-up and summarises them. Allocates during construction, and then
+/// Collects the steps after warm-up and summarizes them. Allocates during construction, and then
 /// not for the first million steps.
 class RunSummary {
  public:

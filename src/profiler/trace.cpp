@@ -116,7 +116,7 @@ double us(std::int64_t ns) {
 }
 
 constexpr std::int64_t kWarp = 32;
-constexpr std::int64_t kMostBlocks = 32;       // per multiprocessor
+constexpr std::int64_t kMaxResidentBlocks = 32;  // per multiprocessor
 constexpr std::int64_t kRegisterUnit = 8;      // a thread's registers are rounded up to a multiple
 constexpr std::int64_t kOverheadProcess = -1;  // as in Kineto
 
@@ -132,7 +132,7 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t unit) {
 /// finer units.
 std::int64_t active_blocks(const GpuActivity& kernel, const Multiprocessors& of) {
   const std::int64_t threads = std::max<std::int64_t>(1, product(kernel.block));
-  std::int64_t blocks = std::min(kMostBlocks, of.threads / rounded_up(threads, kWarp));
+  std::int64_t blocks = std::min(kMaxResidentBlocks, of.threads / rounded_up(threads, kWarp));
   if (kernel.registers > 0) {
     const std::int64_t of_block =
         rounded_up(kernel.registers, kRegisterUnit) * rounded_up(threads, kWarp);
@@ -263,9 +263,9 @@ class Writer {
       if (activity.kind != GpuActivity::Kind::kCall || activity.correlation == 0) continue;
       // The first call is the outermost: the runtime may call the driver.
       calls_.try_emplace(activity.correlation, &activity);
-      most_correlation_ = std::max(most_correlation_, activity.correlation);
+      max_correlation_ = std::max(max_correlation_, activity.correlation);
     }
-    if (!calls_.empty()) next_id_ += most_correlation_ + 1;
+    if (!calls_.empty()) next_id_ += max_correlation_ + 1;
   }
 
   void write() {
@@ -495,7 +495,7 @@ class Writer {
   std::map<WorkId, const TimedOp*> ops_;
   std::map<WorkId, Queued> queued_;
   std::map<std::int64_t, const GpuActivity*> calls_;  // by correlation
-  std::int64_t most_correlation_ = 0;
+  std::int64_t max_correlation_ = 0;
   std::int64_t next_id_ = kFirstId;
 };
 

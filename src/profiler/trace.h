@@ -106,7 +106,7 @@ TraceRow lane_row(const TraceContext& context, Lane lane);
 /// Adds the events of the context's device, and the names of all rows.
 void add_profile(TraceEvents& events, const Profile& profile, const TraceContext& context);
 
-/// Readers recognise communication by NCCL's names, whatever the transport.
+/// Readers recognize communication by NCCL's names, whatever the transport.
 struct CollectiveNames {
   const char* kernel;
   const char* annotation;

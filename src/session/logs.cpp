@@ -15,7 +15,7 @@ namespace barestep {
 namespace {
 
 /// The share of a step's wall time in which the compute lane was busy, 0 to 1.
-double utilisation(const StepAccount& account) {
+double utilization(const StepAccount& account) {
   double work_s = 0;
   for (const Part part :
        {Part::kForward, Part::kLoss, Part::kRecompute, Part::kBackward, Part::kOptimizer}) {
@@ -108,7 +108,7 @@ void TensorBoardLog::on_step(const StepFigures& step) {
                                  {"step_time_s", seconds},
                                  {"samples_per_s", static_cast<double>(report.samples) / seconds},
                                  {"learning_rate", report.lr},
-                                 {"utilisation", utilisation(step.account)}}) {
+                                 {"utilization", utilization(step.account)}}) {
       file.add(report.step, now_s, scalar);
     }
     if (report.scaling) file.add(report.step, now_s, {"loss_scale", report.scaling->used});

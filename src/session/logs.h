@@ -90,7 +90,7 @@ class MetricsLog final : public Observer {
   std::optional<LostTimeWatch> watch_;       // this process, since its warm-up or watch()
 };
 
-/// --tensorboard: loss, step time, throughput and utilisation of every step, as event files.
+/// --tensorboard: loss, step time, throughput and utilization of every step, as event files.
 class TensorBoardLog final : public Observer {
  public:
   /// Creates a file in `folder`. If the run goes on after `done` steps, TensorBoard drops what

@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 
 /// The file that a path resolves to. It need not exist, even if a link to it does.
 fs::path target_of(fs::path path) {
-  constexpr int kMostLinks = 40;  // as in the kernel
+  constexpr int kMaxLinks = 40;  // as in the kernel
   std::error_code ignored;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(path, ignored); ++i) {
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, ignored); ++i) {
     path = path.parent_path() / fs::read_symlink(path, ignored);
   }
   fs::path canonical = fs::weakly_canonical(fs::absolute(path), ignored);
@@ -99,7 +99,7 @@ std::vector<FileUse> inputs_of(const TrainConfig& config) {
 fs::path numbered_trace(const fs::path& path, std::string_view what, int number) {
   std::string name = path.filename().string();
   std::size_t at = std::string::npos;
-  // TensorBoard recognises its files by the whole first ending.
+  // TensorBoard recognizes its files by the whole first ending.
   for (const char* ending : {".pt.trace.json", ".json"}) {
     if (at == std::string::npos) at = name.rfind(ending);
   }

@@ -24,16 +24,16 @@ namespace barestep {
 namespace {
 
 /// The maximum number of spans kept, and of pieces of work for a GPU: 8 MiB of spans.
-constexpr std::int64_t kMostRecords = 1 << 18;
-constexpr std::int64_t kMostOverheadSteps = 1 << 16;
+constexpr std::int64_t kMaxRecords = 1 << 18;
+constexpr std::int64_t kMaxOverheadSteps = 1 << 16;
 /// Peaks that were measured while threads waited longer for their cores are not a device's best.
-constexpr double kMostWaitedShare = 0.25;
+constexpr double kMaxWaitedShare = 0.25;
 
 /// The most spans that any step of the run has, measured by nodes.
-std::size_t most_parts(const StepPrograms& programs) {
-  std::size_t most = 1;
-  for (const StepProgram* step : programs.all()) most = std::max(most, parts_of(step->program));
-  return most;
+std::size_t max_parts(const StepPrograms& programs) {
+  std::size_t max = 1;
+  for (const StepProgram* step : programs.all()) max = std::max(max, parts_of(step->program));
+  return max;
 }
 
 std::int64_t steps_of_run(const TrainConfig& config, const StepPrograms& programs) {
@@ -56,18 +56,18 @@ Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
       kept_(kept_steps(config, numbers_, steps_of_run(config, programs))),
       first_counted_(first_measured_step(config.training, steps_of_run(config, programs), done)),
       source_("the CPU"),
-      steps_(kept_.size(), most_parts(programs), kMostRecords),
-      overhead_steps_(1, most_parts(programs), kMostRecords) {
+      steps_(kept_.size(), max_parts(programs), kMaxRecords),
+      overhead_steps_(1, max_parts(programs), kMaxRecords) {
   if (scope.devices[0]->kind() != DeviceKind::kCpu) open_gpu();
   // So that nothing is allocated in a step.
-  overhead_wall_s_.reserve(static_cast<std::size_t>(kMostOverheadSteps));
-  profiled_wall_s_.reserve(static_cast<std::size_t>(kMostOverheadSteps));
+  overhead_wall_s_.reserve(static_cast<std::size_t>(kMaxOverheadSteps));
+  profiled_wall_s_.reserve(static_cast<std::size_t>(kMaxOverheadSteps));
   if (prints_tables()) find_peaks();
 }
 
 void Profiling::open_gpu() {
   std::string why;
-  gpu_ = open_cupti(scope_.devices, kMostRecords, cupti_files(), why);
+  gpu_ = open_cupti(scope_.devices, kMaxRecords, cupti_files(), why);
   if (gpu_ == nullptr) return use_events(why);
   // Half of the steps after warm-up and before the kept ones show the cost. The input of a kept
   // step is queued up to two steps before it.
@@ -113,7 +113,7 @@ void Profiling::measure_peaks_again(bool was_unreadable) {
   try {
     peaks_ = measure_peaks(device, config_.device.precision);
     is_measured = true;
-    if (peaks_.waited_share > kMostWaitedShare) {
+    if (peaks_.waited_share > kMaxWaitedShare) {
       note_ += fmt::format(
           "Note: the device's peaks were not kept: threads waited for their cores "
           "for {:.0f} % of the time\n",
@@ -155,7 +155,7 @@ std::optional<std::int64_t> Profiling::overhead_place(std::int64_t number) const
   if (number >= wanted.end) {
     place -= std::max(std::int64_t{0}, wanted.end - std::max(wanted.first, first_counted_));
   }
-  if (place >= kMostOverheadSteps) return std::nullopt;
+  if (place >= kMaxOverheadSteps) return std::nullopt;
   return place;
 }
 

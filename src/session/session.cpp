@@ -123,11 +123,11 @@ void Session::resolve_config(std::int64_t memory_bytes) {
 }
 
 void Session::note_untrained_classes() const {
-  constexpr std::size_t kMostShown = 10;
+  constexpr std::size_t kMaxShown = 10;
   std::vector<std::int32_t> classes = data_->untrained_classes();
   if (classes.empty()) return;
   const std::int64_t count = std::ssize(classes);
-  classes.resize(std::min(classes.size(), kMostShown));
+  classes.resize(std::min(classes.size(), kMaxShown));
   print_note(name_of(place_.trainer()),
              fmt::format("{} of the test set {} not occur in the training set: {}{}; the test set "
                          "is the end of the files, so shuffle these",
@@ -251,11 +251,11 @@ void Session::note_last_activation() const {
 
 void Session::note_lost_gradients(const StepSpec& spec) const {
   // Errors of up to 1, halved or not and divided by this number, are below fp16's normal numbers.
-  constexpr double kMostNumbers = 32768;
+  constexpr double kMaxNumbers = 32768;
   if (!spec.loss_scale || spec.loss_scale->dynamic) return;
   const std::int64_t numbers =
       spec.micro_rows() * spec.accumulate * spec.model.layout.widths().back();
-  if (static_cast<double>(numbers) <= kMostNumbers * spec.loss_scale->initial) return;
+  if (static_cast<double>(numbers) <= kMaxNumbers * spec.loss_scale->initial) return;
   print_note(name_of(place_.trainer()),
              fmt::format("--loss-scale {}: the loss is a mean of {} numbers, whose gradients lose "
                          "bits in fp16; give --loss-scale dynamic",

@@ -83,7 +83,7 @@ float Draft::share() const {
 }
 
 void Draft::exchange(Collective collective) {
-  add({.op = std::move(collective), .lane = Lane::kComm, .phase = Phase::kReduce});
+  add({.op = std::move(collective), .lane = Lane::kComm, .phase = Phase::kCommunication});
 }
 
 Draft::Ready Draft::share_loss(float scale) {
@@ -101,7 +101,7 @@ Draft::Ready Draft::share_loss(float scale) {
     exchange(AllReduce{.tensors = {global}, .scale = scale});
     add({.op = DeviceOp{Copy{.to = host, .from = global}},
          .lane = Lane::kComm,
-         .phase = Phase::kReduce});
+         .phase = Phase::kCommunication});
     tensors().loss_host = host.flat_slice(0, 1);
     tensors().requests_of_all_host = host.flat_slice(1, requests);
   };

@@ -51,7 +51,7 @@ struct StepSpec {
 
   /// The largest number of rows that this rank reads from the files for a batch of training or
   /// evaluation.
-  [[nodiscard]] std::int64_t most_own_rows() const {
+  [[nodiscard]] std::int64_t max_own_rows() const {
     return std::max(own_rows(std::min(step_rows(), epoch_rows())).count,
                     std::min(micro_rows(), own_test_rows().count));
   }

@@ -26,15 +26,14 @@ std::vector<EvaluatedBatch> of_all_ranks(Communicator& ranks,
   const std::int64_t size = std::ssize(mine);
   std::vector<std::int64_t> sizes(count);
   ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
-  const auto most = static_cast<std::size_t>(*std::ranges::max_element(sizes));
+  const auto max = static_cast<std::size_t>(*std::ranges::max_element(sizes));
   std::vector<EvaluatedBatch> padded = mine;
-  padded.resize(most);
-  std::vector<EvaluatedBatch> gathered(count * most);
+  padded.resize(max);
+  std::vector<EvaluatedBatch> gathered(count * max);
   ranks.all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(gathered)));
   std::vector<EvaluatedBatch> all;
   for (std::size_t rank = 0; rank < count; ++rank) {
-    const auto own =
-        std::span(gathered).subspan(rank * most, static_cast<std::size_t>(sizes[rank]));
+    const auto own = std::span(gathered).subspan(rank * max, static_cast<std::size_t>(sizes[rank]));
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
@@ -189,7 +188,7 @@ void Evaluator::count_classes(const StepProgram& batch, const Addresses& address
   evaluation.classes = model.loss == LossKind::kBce ? 2 : outputs;
   const auto* const found = addresses.at<std::int32_t>(*batch.tensors.classes_host);
   evaluation.found.insert(evaluation.found.end(), found, found + batch.rows);
-  if (evaluation.classes > kMostClassesInTable) return;
+  if (evaluation.classes > kMaxClassesInTable) return;
   evaluation.confusion.resize(static_cast<std::size_t>(evaluation.classes * evaluation.classes));
   const auto* const labels = addresses.at<std::int32_t>(*batch.tensors.y_host);
   for (std::int64_t row = 0; row < batch.rows; ++row) {

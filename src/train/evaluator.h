@@ -31,14 +31,14 @@ struct EvaluatedBatch {
 };
 
 /// The most classes whose table is counted and shown; a larger one would be too wide to read.
-constexpr std::int64_t kMostClassesInTable = 30;
+constexpr std::int64_t kMaxClassesInTable = 30;
 
 /// The result of an evaluation, all ranks together.
 struct Evaluation {
   std::int64_t batch_size = 0;
   EvaluationReport total{};  // its seconds are the slowest rank's
   // For a classifier, row by row: how many samples of class i were classified as class j. Empty for
-  // more than kMostClassesInTable.
+  // more than kMaxClassesInTable.
   std::int64_t classes = 0;
   std::vector<std::int64_t> confusion{};
   std::vector<EvaluatedBatch> batches{};  // ordered by rank
@@ -57,7 +57,7 @@ std::int64_t sum_over_ranks(Communicator* ranks, std::int64_t mine);
 
 class Evaluator {
  public:
-  /// Allocates weights and the activations of a batch, and quantises weights if the programs
+  /// Allocates weights and the activations of a batch, and quantizes weights if the programs
   /// compute in int8. `programs` are built with evaluation_spec_of(). `ranks` connects the ranks
   /// that they are built for, each of which evaluates its share of the samples; it may be null for
   /// a single rank. All arguments must outlive the evaluator. Blocks.

@@ -225,7 +225,7 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
                                 !(is_last && spec_->loss_includes_activation());
     // With rounded gradients, sums are rounded before they are added to others.
     const bool sums = spec_->fusion && has_activation && spec_->stores_gradients &&
-                      spec_->numbers == DType::kF32 && of_layer.grad_y.rows <= kMostRowsOfSums;
+                      spec_->numbers == DType::kF32 && of_layer.grad_y.rows <= kMaxRowsOfSums;
     if (has_activation) {
       ActivationGrad op = activation_grad(layer, of_layer.grad_y);
       if (sums) {

@@ -14,7 +14,7 @@
 
 namespace barestep {
 
-/// How an evaluation in int8 quantises; see QuantizeWeight and Quantize.
+/// How an evaluation in int8 quantizes; see QuantizeWeight and Quantize.
 struct Int8Spec {
   Quantization scheme = Quantization::kRow;
   int bits = 8;  // for activations
@@ -29,7 +29,7 @@ struct Segment {
 
 /// An activation's gradient and its sum over more rows than that are separate ops: together they
 /// have work for too few threads.
-constexpr std::int64_t kMostRowsOfSums = 128;
+constexpr std::int64_t kMaxRowsOfSums = 128;
 
 /// The computation of a model, without batch size or memory.
 struct MlpSpec {
@@ -42,7 +42,7 @@ struct MlpSpec {
   std::uint64_t dropout_seed = 0;  // the run's; the same on all ranks
   // Bias and activation are in the forward product. A pointwise loss includes the gradient of a
   // ReLU before it. The gradients of other activations include the bias's, if that is stored in
-  // fp32 and there are at most kMostRowsOfSums rows.
+  // fp32 and there are at most kMaxRowsOfSums rows.
   bool fusion = true;
   bool stores_gradients = true;  // false: backward leaves their factors
   bool trains = true;            // false: the only gradient is that of the loss

@@ -142,14 +142,14 @@ double learning_rate(const OptimizerConfig& config, std::int64_t t, int world, s
   const std::int64_t done = std::max<std::int64_t>(t - 1 - config.lr_warmup, 0);
   const double share = static_cast<double>(done) /
                        static_cast<double>(std::max<std::int64_t>(steps - config.lr_warmup, 1));
-  const double least = config.lr_min.value_or(0);
+  const double min = config.lr_min.value_or(0);
   switch (config.lr_schedule) {
     case LrSchedule::kConstant:
       return full;
     case LrSchedule::kLinear:
-      return full + (least - full) * share;
+      return full + (min - full) * share;
     case LrSchedule::kCosine:
-      return least + (full - least) * (1 + std::cos(std::numbers::pi * share)) / 2;
+      return min + (full - min) * (1 + std::cos(std::numbers::pi * share)) / 2;
     case LrSchedule::kStep: {
       const std::int64_t reductions = done / config.lr_step.value_or(kDefaultLrStep);
       return full * std::pow(config.lr_gamma.value_or(kDefaultLrGamma), reductions);

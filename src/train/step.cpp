@@ -100,7 +100,7 @@ void StepPrograms::make_room_for_batches() {
   const StepTensors& tensors = train_->tensors;
   const std::int64_t bytes = bytes_of_row(*tensors.x_host) + bytes_of_row(*tensors.y_host);
   batches_ahead_ = buffers_.tensor("batches_ahead", Category::kData, spec_.batches_ahead(),
-                                   bytes * spec_.most_own_rows(), DType::kU8, 0, 1, true);
+                                   bytes * spec_.max_own_rows(), DType::kU8, 0, 1, true);
 }
 
 void StepPrograms::make_room_for_state() {

@@ -86,7 +86,7 @@ class StepPrograms {
   /// Runs once after the parameters have been copied, if evaluations are in int8.
   [[nodiscard]] const StepProgram* quantize() const { return quantize_.get(); }
 
-  /// The flat buffer of parameters, for initialisation, loading and saving.
+  /// The flat buffer of parameters, for initialization, loading and saving.
   [[nodiscard]] BufferId parameters() const { return parameters_; }
   /// The parameters that products read, possibly the rounded copy.
   [[nodiscard]] const Tensor& operands() const { return operands_; }

@@ -156,7 +156,7 @@ class Timeline {
   /// The step `steps_back` steps before the newest; null if it is not kept.
   [[nodiscard]] const StepTimeline* at(int steps_back) const;
 
-  /// The wall time of the newest step, as seen from `lane`. A step that overlaps neither neighbour
+  /// The wall time of the newest step, as seen from `lane`. A step that overlaps neither neighbor
   /// lasts from its start on the host to its end there. If steps are queued while others run, one
   /// ends and the next begins when `lane` finishes its last work of the first. So the wall times of
   /// such steps follow each other without gaps.

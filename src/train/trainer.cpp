@@ -68,7 +68,7 @@ class Trainer::Input final : public StepInput {
     loader_.emplace(*dataset, batches_of(schedule),
                     LoaderOptions{.seed = config.training.seed,
                                   .shuffle = config.data.shuffle,
-                                  .most_rows = spec.most_own_rows(),
+                                  .max_rows = spec.max_own_rows(),
                                   .workers = config.data.workers,
                                   .ahead = spec.batches_ahead(),
                                   .room = room,
@@ -265,7 +265,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
   if (start != nullptr) {
     restore(*start);
   } else {
-    initialise(std::move(loaded));
+    initialize(std::move(loaded));
   }
   if (const auto rounding = rounding_of(programs_)) run_now(*rounding, 0);
   begin_scaling();
@@ -273,7 +273,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
 
 Trainer::~Trainer() = default;
 
-void Trainer::initialise(FlatWeights loaded) {
+void Trainer::initialize(FlatWeights loaded) {
   const ParameterLayout& layout = programs_.spec().model.layout;
   TorchGenerator generator(data_seed(config_, programs_.spec()));
   FlatWeights weights = std::move(loaded);
@@ -713,8 +713,8 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
 
 // All ranks have the same losses, so either all end here or none does.
 bool Trainer::ended_early() const {
-  const std::optional<std::int64_t>& most = config_.training.early_stop;
-  return most && position_.evaluations_since_best >= *most;
+  const std::optional<std::int64_t>& max = config_.training.early_stop;
+  return max && position_.evaluations_since_best >= *max;
 }
 
 }  // namespace barestep

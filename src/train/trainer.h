@@ -114,7 +114,7 @@ class Trainer {
   /// Allocates all memory of the run. `devices` are those of the programs, by index. `communicator`
   /// connects the ranks that the programs are built for, and may be null for a single rank.
   /// Training starts with the weights `loaded`, or, if they are empty, with nn.Linear's
-  /// initialisation; with several ranks, with rank 0's weights. `profiler` may be null. If `start`
+  /// initialization; with several ranks, with rank 0's weights. `profiler` may be null. If `start`
   /// is given, training resumes from there instead: its tensors are on rank 0 and have passed
   /// require_state(); its position is on every rank. All other arguments must outlive the trainer.
   /// Blocks.
@@ -174,7 +174,7 @@ class Trainer {
  private:
   class Input;
 
-  void initialise(FlatWeights loaded);
+  void initialize(FlatWeights loaded);
   void upload_generator(const TorchGenerator& behind_weights);
   void restore(const TrainingState& start);
   void restore_generator(const TrainingState& start);

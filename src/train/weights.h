@@ -1,4 +1,4 @@
-// The model's weights on the host: initialisation, loading, saving.
+// The model's weights on the host: initialization, loading, saving.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace barestep {
 /// A flat buffer on the host, in the layout's order; padding is zero.
 using FlatWeights = std::vector<float>;
 
-/// nn.Linear's default initialisation, layer by layer in order of construction; advances the
+/// nn.Linear's default initialization, layer by layer in order of construction; advances the
 /// generator.
 FlatWeights initial_weights(const ParameterLayout& layout, TorchGenerator& generator);
 

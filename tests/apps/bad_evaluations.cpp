@@ -30,7 +30,7 @@ std::vector<BadInput> bad_evaluations() {
        "--precision 'int8': nothing is trained in int8, only evaluated; add --evaluate-only --load "
        "FILE, or use --precision fp32"},
       {7, evaluation({"--load", "w", "--quantization", "torch"}), 78,
-       "--quantization 'torch': only --precision int8 quantises; leave it out, or add --precision "
+       "--quantization 'torch': only --precision int8 quantizes; leave it out, or add --precision "
        "int8"},
       {7,
        {"--quantization", "tourch"},

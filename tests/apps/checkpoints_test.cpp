@@ -292,11 +292,11 @@ TEST_F(CheckpointedRuns, KeepTheBestByTestLossToo) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   // The epoch with the lowest test loss.
   std::istringstream lines(result.out);
-  double least = 1e9;
+  double min = 1e9;
   std::int64_t epoch = 0;
   for (const auto& each : all_matches(result.out, "Epoch ([0-9]+)/4 \\| Test loss: ([0-9.]+)")) {
-    if (std::stod(each[2]) >= least) continue;
-    least = std::stod(each[2]);
+    if (std::stod(each[2]) >= min) continue;
+    min = std::stod(each[2]);
     epoch = std::stoll(each[1]);
   }
   EXPECT_THAT(names_in("c/best"), ElementsAre(fmt::format("step-{:09}.safetensors", 4 * epoch)));

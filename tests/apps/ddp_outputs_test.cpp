@@ -175,7 +175,7 @@ TEST_F(RanksOutputs, TheFirstRankWritesTensorBoardsEvents) {
   for (const auto& entry : std::filesystem::directory_iterator(folder() / "runs")) {
     ++files;
     const std::string bytes = read_file(entry.path());
-    for (const char* tag : {"loss", "step_time_s", "samples_per_s", "utilisation"}) {
+    for (const char* tag : {"loss", "step_time_s", "samples_per_s", "utilization"}) {
       EXPECT_THAT(bytes, HasSubstr(tag));
     }
   }

@@ -147,7 +147,7 @@ TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
 }
 
 /// Thread ranks test this thoroughly; here it runs under MPI, as typed.
-TEST_F(MlpDdp, ReducesGradientsAsBf16WithHalfTheBytesAndTheSameBitsOnAllRanks) {
+TEST_F(MlpDdp, ReducesBf16GradientsWithHalfTheBytes) {
   const Arguments run = {"--dim", "300", "--depth", "2", "--steps", "6", "--warmup", "2"};
   const auto fp32 = mpirun(2, run + Arguments{"--metrics", "fp32"});
   EXPECT_THAT(fp32.out, StartsWith("2 ranks, gradients reduced by MPI in 1 bucket (705.50 KiB) "));

@@ -316,7 +316,7 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
       {"--transport", "peer", "--devices", "cpu,cpu", "--dim", "8", "--depth", "2", "--steps", "2",
        "--timeout", "60"},
       {"--devices", "cpu,cpu", "--dim", "8", "--depth", "2", "--steps", "4", "--profile",
-       "--profile-steps", "1:2", "--profile-phases", "forward,reduce", "--sort-by", "count",
+       "--profile-steps", "1:2", "--profile-phases", "forward,communication", "--sort-by", "count",
        "--row-limit", "2", "--trace", "t.json"},
       {"--device",
        "cpu",

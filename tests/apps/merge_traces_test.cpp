@@ -71,7 +71,7 @@ TEST_F(MergeTraces, PutsAllRanksOnOneAxisOfTime) {
 }
 
 /// The largest memory of a child of this process so far.
-std::int64_t most_child_bytes() {
+std::int64_t max_child_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_CHILDREN, &usage);
   return usage.ru_maxrss * 1024;
@@ -80,7 +80,7 @@ std::int64_t most_child_bytes() {
 TEST_F(MergeTraces, HoldsNeitherItsInputsNorItsOutputInMemory) {
   if (kAddressSanitized) GTEST_SKIP() << "the sanitizer needs more memory than the program";
   constexpr std::int64_t kEvents = 400'000;
-  const std::int64_t before = most_child_bytes();
+  const std::int64_t before = max_child_bytes();
   std::int64_t bytes = 0;
   for (int rank = 0; rank < 2; ++rank) {
     // Written in pieces: before it becomes another program, a child has this one's memory.
@@ -101,7 +101,7 @@ TEST_F(MergeTraces, HoldsNeitherItsInputsNorItsOutputInMemory) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_GT(bytes, 80'000'000);
   if (before < bytes) {
-    EXPECT_LT(most_child_bytes(), bytes);
+    EXPECT_LT(max_child_bytes(), bytes);
   }
 }
 

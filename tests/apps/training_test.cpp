@@ -304,7 +304,7 @@ TEST_F(Training, WritesEventFilesForTensorBoard) {
   output_of(kSmall + Arguments{"--steps", "3", "--tensorboard", "runs"});
   const auto file = *std::filesystem::directory_iterator(folder() / "runs");
   const std::string bytes = read_file(file.path());
-  for (const char* tag : {"loss", "step_time_s", "samples_per_s", "utilisation"}) {
+  for (const char* tag : {"loss", "step_time_s", "samples_per_s", "utilization"}) {
     EXPECT_THAT(bytes, HasSubstr(tag));
   }
 }

@@ -189,7 +189,7 @@ TEST(Checker, LetsALaneOfACollectiveGoOnWhenItsOwnPartIsDone) {
   const Tensor first = on(0);
   const Tensor second = on(1);
   Program program("parts", buffers);
-  program.add({Collective{AllReduce{{first, second}}}, 0, Lane::kComm, Phase::kReduce});
+  program.add({Collective{AllReduce{{first, second}}}, 0, Lane::kComm, Phase::kCommunication});
   program.add({DeviceOp{Fill{first}}, 0, Lane::kComm, Phase::kForward});
   EXPECT_THAT(check(program), IsEmpty());
 

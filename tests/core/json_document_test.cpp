@@ -19,8 +19,8 @@ std::string nested(int depth) {
 }
 
 TEST(ShallowJson, CountsArraysAndObjectsOutsideStrings) {
-  EXPECT_TRUE(is_shallow_json(nested(kMostJsonDepth)));
-  EXPECT_FALSE(is_shallow_json(nested(kMostJsonDepth + 1)));
+  EXPECT_TRUE(is_shallow_json(nested(kMaxJsonDepth)));
+  EXPECT_FALSE(is_shallow_json(nested(kMaxJsonDepth + 1)));
   EXPECT_FALSE(is_shallow_json(nested(100000)));
   EXPECT_TRUE(is_shallow_json("\"" + nested(100) + "\\\"" + nested(100) + "\\\\\""));
   EXPECT_FALSE(is_shallow_json("\"\\\\\"" + nested(100)));

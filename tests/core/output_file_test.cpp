@@ -264,7 +264,7 @@ TEST_F(Output, RequireWritableRefusesAFolderThatMayNotBeWritten) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
-TEST_F(Output, AFolderIsRefusedWhereItCannotBeMadeAndElseMadeWithThoseAboveIt) {
+TEST_F(Output, MakesItsFolderAndThoseAboveOrRefusesIt) {
   file("file", "");
   fs::create_symlink("nowhere", folder() / "link");
   const std::string choose = "; choose a writable one";

@@ -102,17 +102,17 @@ std::string memory_error(const Buffers& buffers) {
 }
 
 TEST(MemoryPlan, RefusesSumsBeyondSixtyThreeBits) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   const std::string end = "': is larger than 2^63 - 1; make the model or the batch smaller";
   Buffers rounded;
-  rounded.get("x", Category::kData, kMost);
+  rounded.get("x", Category::kData, kMax);
   EXPECT_EQ(memory_error(rounded), "size of 'x" + end);
   Buffers slots;
-  slots.get("y", Category::kData, kMost / 2 + 1, 0, 2);
+  slots.get("y", Category::kData, kMax / 2 + 1, 0, 2);
   EXPECT_EQ(memory_error(slots), "size of 'y" + end);
   Buffers sum;
-  sum.get("a", Category::kData, kMost / 2 + 1);
-  sum.get("b", Category::kData, kMost / 2 + 1);
+  sum.get("a", Category::kData, kMax / 2 + 1);
+  sum.get("b", Category::kData, kMax / 2 + 1);
   EXPECT_EQ(memory_error(sum), "size of 'all buffers of a device" + end);
 }
 

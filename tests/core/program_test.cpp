@@ -86,7 +86,7 @@ TEST(Program, PutsACollectiveOnALaneOfEachDeviceAndRefusesTwoPartsOnOne) {
   const Tensor second = buffers.tensor("a", Category::kData, 1, 4, DType::kF32, 1);
   const Tensor same_device = buffers.tensor("b", Category::kData, 1, 4);
   Program program("p", buffers);
-  program.add({Collective{AllReduce{{first, second}}}, 0, Lane::kComm, Phase::kReduce});
+  program.add({Collective{AllReduce{{first, second}}}, 0, Lane::kComm, Phase::kCommunication});
   EXPECT_THAT(lanes_of(program, program.nodes()[0]),
               ElementsAre(LaneId{0, Lane::kComm}, LaneId{1, Lane::kComm}));
   EXPECT_THAT(bug([&] {
@@ -143,7 +143,8 @@ TEST(PriceOf, SumsItsPhasesToTheTotal) {
   for (const Cost& cost : price.by_phase) sum += cost;
   EXPECT_EQ(sum, price.total);
   EXPECT_GT(price.total.message_bytes, 0);
-  EXPECT_EQ(price.by_phase[Phase::kReduce], (Cost{.message_bytes = price.total.message_bytes}));
+  EXPECT_EQ(price.by_phase[Phase::kCommunication],
+            (Cost{.message_bytes = price.total.message_bytes}));
 }
 
 TEST(PriceOf, CostsNothingForAnEmptyProgram) {

@@ -148,7 +148,7 @@ TEST_F(GoldenStreams, RoundUniformRangesTheSameWay) {
   }
 }
 
-TEST_F(GoldenStreams, InitialiseLinearLayersTheSameWay) {
+TEST_F(GoldenStreams, InitializeLinearLayersTheSameWay) {
   for (const json& stream : streams()) {
     for (const json& linear : stream.at("linear")) {
       TorchGenerator generator = generator_of(stream);

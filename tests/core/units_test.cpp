@@ -9,7 +9,7 @@
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
 TEST(HumanBytes, ChoosesTheLargestUnitThatReadsWell) {
   EXPECT_EQ(human_bytes(0), "0 B");
@@ -18,7 +18,7 @@ TEST(HumanBytes, ChoosesTheLargestUnitThatReadsWell) {
   EXPECT_EQ(human_bytes(1024), "1.00 KiB");
   EXPECT_EQ(human_bytes(1610809344), "1.50 GiB");
   EXPECT_EQ(human_bytes(-2048), "-2.00 KiB");
-  EXPECT_EQ(human_bytes(kMost), "8.00 EiB");
+  EXPECT_EQ(human_bytes(kMax), "8.00 EiB");
 }
 
 TEST(HumanBytes, NeverShowsAThousandAndTwentyFourOfAUnit) {
@@ -56,7 +56,7 @@ TEST(ParseBytes, AcceptsBinaryAndDecimalUnits) {
   EXPECT_EQ(parse_bytes("--memory", "16gib"), std::int64_t{16} << 30);
   EXPECT_EQ(parse_bytes("--memory", " 0.5 TiB "), std::int64_t{1} << 39);
   EXPECT_EQ(parse_bytes("--memory", "2TB"), 2'000'000'000'000);
-  EXPECT_EQ(parse_bytes("--memory", "9223372036854775807"), kMost);
+  EXPECT_EQ(parse_bytes("--memory", "9223372036854775807"), kMax);
   EXPECT_EQ(parse_bytes("--memory", "9007199254740993"), 9007199254740993);
 }
 

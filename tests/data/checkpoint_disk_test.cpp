@@ -51,7 +51,7 @@ class CheckpointsOnABadDisk : public TempDirTest {
 
   /// The lowest step that a run could resume from after a power cut while it wrote steps 100 to
   /// 400, minus the last acknowledged step; -1 if a file was not complete.
-  std::int64_t most_lost(int keep, RecordingDisk::Obeys obeys);
+  std::int64_t max_lost(int keep, RecordingDisk::Obeys obeys);
 };
 
 /// The error text for a call with this name.
@@ -132,7 +132,7 @@ void make(const RecordingDisk::State& state, const fs::path& folder) {
   for (const auto& [path, bytes] : state.files) write_file(folder / path, bytes);
 }
 
-std::int64_t CheckpointsOnABadDisk::most_lost(int keep, RecordingDisk::Obeys obeys) {
+std::int64_t CheckpointsOnABadDisk::max_lost(int keep, RecordingDisk::Obeys obeys) {
   fs::remove_all(folder() / "run");
   RecordingDisk disk(folder(), obeys);
   std::vector<std::pair<std::size_t, std::int64_t>> acknowledged = {{0, 0}};
@@ -141,7 +141,7 @@ std::int64_t CheckpointsOnABadDisk::most_lost(int keep, RecordingDisk::Obeys obe
     checkpoints.write(image_of(step));
     acknowledged.emplace_back(disk.operations(), step);
   }
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (std::size_t count = 0; count <= disk.operations(); ++count) {
     std::int64_t promised = 0;
     for (const auto& [operations, step] : acknowledged) {
@@ -160,20 +160,20 @@ std::int64_t CheckpointsOnABadDisk::most_lost(int keep, RecordingDisk::Obeys obe
         is_bad = true;
       }
       if (is_bad) return -1;
-      most = std::max(most, promised - found);
+      max = std::max(max, promised - found);
     }
   }
-  return most;
+  return max;
 }
 
 TEST_F(CheckpointsOnABadDisk, SurviveALossOfPowerAtAnyMoment) {
   for (const int keep : {1, 2, 3})
-    EXPECT_EQ(most_lost(keep, {.sync = true, .sync_folder = true}), 0) << keep;
+    EXPECT_EQ(max_lost(keep, {.sync = true, .sync_folder = true}), 0) << keep;
 }
 
 TEST_F(CheckpointsOnABadDisk, AreSeenToBeLostWhereBytesOrNamesDoNotReachTheDisk) {
-  EXPECT_EQ(most_lost(2, {.sync = false, .sync_folder = true}), -1) << "files that are not whole";
-  EXPECT_GT(most_lost(2, {.sync = true, .sync_folder = false}), 100) << "more than one interval";
+  EXPECT_EQ(max_lost(2, {.sync = false, .sync_folder = true}), -1) << "files that are not whole";
+  EXPECT_GT(max_lost(2, {.sync = true, .sync_folder = false}), 100) << "more than one interval";
 }
 
 }  // namespace

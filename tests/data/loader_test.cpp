@@ -47,7 +47,7 @@ std::vector<float> samples_of(const TrainConfig& config, int rank = 0, int ranks
   LoaderRoom room(programs);
   Loader loader(*run.dataset, batches_of(schedule),
                 {.seed = config.training.seed,
-                 .most_rows = programs.spec().most_own_rows(),
+                 .max_rows = programs.spec().max_own_rows(),
                  .workers = config.data.workers,
                  .ahead = room.ahead,
                  .room = room.bytes,
@@ -87,7 +87,7 @@ TEST_F(LoaderOfFiles, GoesOnAtTheStartOfTheOrderBehindItsEnd) {
   std::vector<float> wanted_x(3 * 6), wanted_y(3 * 4), x(3 * 6), y(3 * 4);
   dataset.gather(rows, wanted_x.data(), wanted_y.data());
   Loader loader(dataset, [] { return BatchRows{.epoch = 2, .first = 26, .stride = 3, .count = 3}; },
-                {.seed = 7, .most_rows = 3});
+                {.seed = 7, .max_rows = 3});
   loader.take(x.data(), y.data());
   EXPECT_EQ(x, wanted_x);
   EXPECT_EQ(y, wanted_y);
@@ -103,7 +103,7 @@ TEST_F(LoaderOfFiles, KeepsTheOrderOfTheFilesWithoutShuffling) {
   for (const int epoch : {0, 5}) {
     Loader loader(dataset,
                   [&] { return BatchRows{.epoch = epoch, .first = 27, .stride = 2, .count = 3}; },
-                  {.seed = 7, .shuffle = false, .most_rows = 3});
+                  {.seed = 7, .shuffle = false, .max_rows = 3});
     loader.take(x.data(), y.data());
     EXPECT_EQ(x, wanted_x) << epoch;
     EXPECT_EQ(y, wanted_y) << epoch;
@@ -181,7 +181,7 @@ TEST_F(LoaderOfFiles, HandsOnWhatAWorkerMet) {
     Schedule schedule(config.training, *run.programs);
     LoaderRoom room(*run.programs);
     Loader loader(streamed, batches_of(schedule),
-                  {.most_rows = run.programs->spec().most_own_rows(),
+                  {.max_rows = run.programs->spec().max_own_rows(),
                    .workers = workers,
                    .ahead = room.ahead,
                    .room = room.bytes});

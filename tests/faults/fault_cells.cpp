@@ -167,12 +167,12 @@ std::size_t left_behind(const std::string& mark) {
 Outcome outcome_of(const Options& options, const Cell& cell) {
   const std::string mark = fmt::format("{}.{}.{}.{}.{}.{}", ::getpid(), options.launcher,
                                        cell.ranks, cell.failing, cell.phase, cell.fault);
-  const double most_s = options.limit_s + 5;
+  const double max_s = options.limit_s + 5;
   const JobResult job = barestep::run_job(
       {.command = launch_command(options, cell),
        .variables = {fmt::format("{}={}", kMark, mark),
                      fmt::format("BARESTEP_FAULT={}:{}:{}", cell.failing, cell.phase, cell.fault)},
-       .limit_s = most_s + kGraceSeconds});
+       .limit_s = max_s + kGraceSeconds});
   Outcome outcome{cell, job.seconds, job.code, {}, "", job.err};
   std::istringstream said(job.err);
   constexpr std::string_view kStruck = "fault: struck at ";
@@ -186,7 +186,7 @@ Outcome outcome_of(const Options& options, const Cell& cell) {
   const auto add = [&](const std::string& what) {
     outcome.wrong += (outcome.wrong.empty() ? "" : ", ") + what;
   };
-  if (outcome.seconds > most_s) add(fmt::format("took more than {:g} s", most_s));
+  if (outcome.seconds > max_s) add(fmt::format("took more than {:g} s", max_s));
   if (outcome.code == 0) add("exit code 0");
   if (outcome.lines.empty() || outcome.lines.size() > options.hosts()) {
     add(fmt::format("{} error lines", outcome.lines.size()));

@@ -139,7 +139,7 @@ void run_card(std::span<const std::byte> bytes) {
   reads_or_refuses({ExitCode::kBadData}, [&] {
     const MachineCard card = load_card((folder.path() / "card.json").string());
     const PredictedModel model{.dim = 8, .depth = 1, .batch_size = 8};
-    for (const int ranks : {1, std::min(2, card.most_ranks())}) {
+    for (const int ranks : {1, std::min(2, card.max_ranks())}) {
       const double step_s = predicted_step(model, card, ranks).step_s;
       if (!(step_s > 0) || !std::isfinite(step_s)) finding(fmt::format("a step of {} s", step_s));
     }
@@ -158,7 +158,7 @@ void run_peaks(std::span<const std::byte> bytes) {
   const FileOfBytes file(bytes);
   reads_or_refuses({ExitCode::kBadData}, [&] {
     const auto peaks = load_peaks(file.path(), "cpu");
-    const double floor_s = peaks ? peaks->least_s({.flops = 1, .bytes = 1}) : 1;
+    const double floor_s = peaks ? peaks->min_s({.flops = 1, .bytes = 1}) : 1;
     if (!(floor_s > 0) || !std::isfinite(floor_s)) finding(fmt::format("a floor of {} s", floor_s));
   });
 }

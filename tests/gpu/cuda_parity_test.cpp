@@ -90,7 +90,7 @@ void expect_near(const Tensor& tensor, const std::vector<std::byte>& actual,
                  const std::vector<std::byte>& expected) {
   for (std::int64_t i = 0; i < tensor.size(); ++i) {
     if (tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16) {
-      // At most the neighbouring number of the type.
+      // At most the neighboring number of the type.
       const int difference = place_of(number_at<std::int16_t>(actual, tensor, i)) -
                              place_of(number_at<std::int16_t>(expected, tensor, i));
       ASSERT_LE(std::abs(difference), 1) << "element " << i;
@@ -131,11 +131,11 @@ class CudaDevice : public OnGpu {
 };
 
 /// Leaves out the largest shapes under a sanitizer, because the fake's kernels are slow.
-constexpr std::size_t kMostBytes = kAddressSanitized ? 120'000 : SIZE_MAX;
+constexpr std::size_t kMaxBytes = kAddressSanitized ? 120'000 : SIZE_MAX;
 
 TEST_F(CudaDevice, ComputesEveryOpAsTheCpuDoes) {
   for (OpCase& op_case : all_op_cases()) {
-    if (op_case.memory.bytes().size() > kMostBytes) continue;
+    if (op_case.memory.bytes().size() > kMaxBytes) continue;
     if (is_for_cuda(op_case.op)) expect_parity(op_case);
   }
 }
@@ -144,7 +144,7 @@ TEST_F(CudaDevice, UpdatesFromFactorsInTf32AsExactlyAsInFp32) {
   std::vector<OpCase> cases = all_op_cases();
   std::erase_if(cases, [](OpCase& op_case) {
     return !std::holds_alternative<LinearAdam>(op_case.op) || is_narrow(op_case.op) ||
-           op_case.memory.bytes().size() > kMostBytes;
+           op_case.memory.bytes().size() > kMaxBytes;
   });
   std::vector<std::vector<std::byte>> in_fp32;
   for (OpCase& op_case : cases) in_fp32.push_back(run(op_case.op, op_case.memory));
@@ -389,7 +389,7 @@ TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
 }
 
 /// Both round at the same points, and sums differ by less than a 16-bit number: rounding rarely
-/// goes to the other neighbour. The bounds are those of PyTorch's golden files.
+/// goes to the other neighbor. The bounds are those of PyTorch's golden files.
 TEST_F(CudaTraining, EqualsTheCpuDeviceInSixteenBits) {
   for (const bool graph : {false, true}) {
     TrainConfig bf16 = small_config();

@@ -231,7 +231,7 @@ struct Compare {
       }
     }
   }
-  // Only one side fuses its sums to the end, so a gradient may be rounded to its other neighbour.
+  // Only one side fuses its sums to the end, so a gradient may be rounded to its other neighbor.
   void operator()(const LinearAdam& op) const {
     for (const Access& access : accesses_of(Op(DeviceOp(op)))) {
       if (!access.writes) continue;
@@ -295,7 +295,7 @@ struct Compare {
     });
   }
   /// How far a number may be off because earlier rounding to the tensor's type went to another
-  /// neighbour.
+  /// neighbor.
   static double step_of(const Tensor& tensor) {
     return tensor.dtype == DType::kBF16 ? 0x1p-7 : tensor.dtype == DType::kF16 ? 0x1p-10 : 0;
   }
@@ -310,7 +310,7 @@ struct Compare {
   }
 };
 
-TEST(CudaKernels, AgreeWithTheCpuDeviceWithTheSameBitsInWhateverOrderThreadsRun) {
+TEST(CudaKernels, AgreeWithTheCpuDeviceInAnyOrderOfThreads) {
   for (OpCase& op_case : kernel_cases()) {
     SCOPED_TRACE(op_case.name);
     Memory input = input_of(op_case);
@@ -560,7 +560,7 @@ class PackedOps {
   std::vector<DeviceOp> all_;
 };
 
-TEST(CudaPackedOps, HaveTheSameBitsWhereverTheirNumbersLieAndTheCpusWhereNothingIsSummed) {
+TEST(CudaPackedOps, HaveTheSameBitsAtAnyAlignment) {
   const auto sums = [](const DeviceOp& op) {
     return std::holds_alternative<SumRows>(op) || std::holds_alternative<PointwiseLoss>(op) ||
            std::holds_alternative<CrossEntropy>(op);

@@ -293,7 +293,7 @@ TEST(CudaLinearAdam, MeetsNoBankConflict) {
       run(layer, product.target(c.multiprocessors));
       const auto traffic = host_cuda::take_shared_traffic();
       EXPECT_GT(traffic.accesses, 0U);
-      EXPECT_EQ(traffic.rounds, traffic.least_rounds);
+      EXPECT_EQ(traffic.rounds, traffic.min_rounds);
     }
   }
 }

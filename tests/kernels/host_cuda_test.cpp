@@ -94,7 +94,7 @@ TEST(HostCuda, FindsACountWithoutAFence) {
       ThrowsMessage<std::runtime_error>(testing::HasSubstr("a thread counts without a fence")));
 }
 
-TEST(HostCuda, RunsNeighbouringBlocksInOppositeOrders) {
+TEST(HostCuda, RunsNeighboringBlocksInOppositeOrders) {
   std::vector<unsigned> last(3);
   const auto kernel = [&] { last[blockIdx.x] = threadIdx.x; };
   run(3, 8, kernel);
@@ -184,10 +184,10 @@ host_cuda::SharedTraffic traffic_of(unsigned stride) {
 
 TEST(HostCuda, CountsBankConflicts) {
   static_cast<void>(host_cuda::take_shared_traffic());
-  const auto neighbours = traffic_of(4);
-  EXPECT_EQ(neighbours.accesses, 1U);
-  EXPECT_EQ(neighbours.rounds, 4U);
-  EXPECT_EQ(neighbours.least_rounds, 4U);
+  const auto neighbors = traffic_of(4);
+  EXPECT_EQ(neighbors.accesses, 1U);
+  EXPECT_EQ(neighbors.rounds, 4U);
+  EXPECT_EQ(neighbors.min_rounds, 4U);
   EXPECT_EQ(traffic_of(32).rounds, 32U);
   EXPECT_EQ(traffic_of(36).rounds, 4U);
 }
@@ -331,9 +331,9 @@ TEST(HostCuda, RefusesGridsAndBlocksThatAGpuRefuses) {
   cudaLaunchConfig_t greedy{};
   greedy.dynamicSmemBytes = 50'000;
   EXPECT_NE(cudaLaunchKernelEx(&greedy, nothing), cudaSuccess);
-  constexpr auto kMost = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  EXPECT_NE(cudaFuncSetAttribute(nothing, kMost, 300'000), cudaSuccess);
-  EXPECT_EQ(cudaFuncSetAttribute(nothing, kMost, 50'000), cudaSuccess);
+  constexpr auto kMax = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  EXPECT_NE(cudaFuncSetAttribute(nothing, kMax, 300'000), cudaSuccess);
+  EXPECT_EQ(cudaFuncSetAttribute(nothing, kMax, 50'000), cudaSuccess);
   EXPECT_EQ(cudaLaunchKernelEx(&greedy, nothing), cudaSuccess);
 }
 

@@ -1,5 +1,5 @@
 // Int8: kernels for every instruction set compared with the plain loop, PyTorch's dynamic
-// quantisation, and NaN and infinity.
+// quantization, and NaN and infinity.
 #include "kernels/cpu/int8_product.h"
 
 #include <gmock/gmock.h>
@@ -36,10 +36,10 @@ Int8Numbers numbers_of(std::int64_t depth, std::int64_t rows, std::int64_t cols,
     return static_cast<std::int8_t>(
         low + static_cast<std::int32_t>(word % static_cast<std::uint32_t>(high - low + 1)));
   };
-  const std::int32_t most = 1 << (bits - 1);
+  const std::int32_t max = 1 << (bits - 1);
   Int8Numbers numbers;
   for (std::int64_t i = 0; i < rows * depth; ++i) {
-    numbers.a.push_back(draw(-most, std::min(most, 127)));
+    numbers.a.push_back(draw(-max, std::min(max, 127)));
   }
   for (std::int64_t i = 0; i < cols * depth; ++i) numbers.b.push_back(draw(-128, 127));
   return numbers;
@@ -65,8 +65,8 @@ std::vector<std::int32_t> sums_by(const Int8Kernel& kernel, const Int8Numbers& n
 TEST(Int8Kernels, GiveThePlainLoopsSumsWithAllInstructionsThisCpuHas) {
   const Int8Kernel plain = int8_kernel(8, Int8Isa::kPlain);
   for (const int bits : {7, 8}) {
-    for (const Int8Isa most : {Int8Isa::kAvx2, Int8Isa::kVnni}) {
-      const Int8Kernel kernel = int8_kernel(bits, most);
+    for (const Int8Isa max : {Int8Isa::kAvx2, Int8Isa::kVnni}) {
+      const Int8Kernel kernel = int8_kernel(bits, max);
       SCOPED_TRACE(testing::Message() << kernel.name << ", " << bits << " bits");
       for (const std::int64_t depth : {1, 3, 31, 32, 33, 63, 64, 65, 257, 1000}) {
         for (const auto& [rows, cols] : {std::pair{1, 1}, {1, 64}, {5, 7}, {64, 64}, {3, 10}}) {
@@ -83,10 +83,10 @@ TEST(Int8Kernels, GiveThePlainLoopsSumsWithAllInstructionsThisCpuHas) {
 }
 
 TEST(Int8Kernels, HoldTheLargestSumsOfTheMostInputs) {
-  const std::int64_t depth = kMostInt8Inputs;
+  const std::int64_t depth = kMaxInt8Inputs;
   const std::vector<std::int8_t> lowest(static_cast<std::size_t>(2 * depth), -128);
-  for (const Int8Isa most : {Int8Isa::kPlain, Int8Isa::kAvx2, Int8Isa::kVnni}) {
-    const Int8Kernel kernel = int8_kernel(8, most);
+  for (const Int8Isa max : {Int8Isa::kPlain, Int8Isa::kAvx2, Int8Isa::kVnni}) {
+    const Int8Kernel kernel = int8_kernel(8, max);
     EXPECT_EQ(sums_by(kernel, {lowest, lowest}, depth, 1, 1).front(), 128 * 128 * depth)
         << kernel.name;
   }
@@ -123,7 +123,7 @@ class Int8Golden : public testing::TestWithParam<int> {
                                         std::to_string(GetParam()) + ".json"));
 };
 
-/// Quantises a layer's weight and compares with PyTorch's numbers.
+/// Quantizes a layer's weight and compares with PyTorch's numbers.
 QuantizeWeight weight_of_golden(Memory& memory, const json& layer, const json& weight,
                                 std::int64_t outputs, std::int64_t inputs, bool per_channel) {
   const QuantizeWeight op{.to = memory.add(outputs, inputs, DType::kI8),
@@ -139,7 +139,7 @@ QuantizeWeight weight_of_golden(Memory& memory, const json& layer, const json& w
   return op;
 }
 
-/// Quantises a layer's input; PyTorch's numbers are larger by 2^(bits - 1).
+/// Quantizes a layer's input; PyTorch's numbers are larger by 2^(bits - 1).
 Quantize input_of_golden(Memory& memory, const json& layer, const json& x, std::int64_t inputs,
                          int bits) {
   const Quantize op{.to = memory.add(5, inputs, DType::kI8),
@@ -187,7 +187,7 @@ TEST_P(Int8Golden, HasPyTorchsBitsOfWeightsActivationsAndOutputs) {
       run_int8(gemm, memory);
       const auto out = layer.at("out").get<std::vector<float>>();
       for (std::size_t at = 0; at < out.size(); ++at) {
-        // qnnpack rounds before it adds the bias; the quantised numbers are the same.
+        // qnnpack rounds before it adds the bias; the quantized numbers are the same.
         if (is_x86) EXPECT_EQ(memory.values(gemm.c)[at], out[at]) << at;
         if (!is_x86) EXPECT_NEAR(memory.values(gemm.c)[at], out[at], 1.2e-7) << at;
       }
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, Int8Golden, testing::Values(0, 1));
 /// The results of torch._choose_qparams_per_tensor(torch.tensor([least, largest]), bits == 7) of
 /// PyTorch 2.15.0, which cuts off small scales.
 struct TorchRange {
-  float least, largest;
+  float min, largest;
   int bits;
   float scale;
   std::int32_t zero_point;
@@ -225,8 +225,8 @@ TEST(Quantize, HasPyTorchsScaleOfSmallNumbers) {
                                   {0, 3.7e-37F, 7, 0.1F, 0},
                                   {0, 4e-37F, 8, 0.1F, 0},
                                   {-1e-38F, 2e-38F, 7, 0.1F, 0}}) {
-    SCOPED_TRACE(testing::Message() << torch.least << ", " << torch.largest << ", " << torch.bits);
-    const Int8Range range = Int8Range::of_batch(torch.least, torch.largest, torch.bits);
+    SCOPED_TRACE(testing::Message() << torch.min << ", " << torch.largest << ", " << torch.bits);
+    const Int8Range range = Int8Range::of_batch(torch.min, torch.largest, torch.bits);
     EXPECT_EQ(range.scale, torch.scale);
     EXPECT_EQ(range.zero_point - range.low, torch.zero_point);
   }

@@ -129,10 +129,10 @@ TEST(LinearAdamKernels, HaveTheBitsOfPlainLoopsForAnyShapeAndNumberOfThreads) {
 
 TEST(LinearAdamKernels, AreTakenByInstructionsUpToTheOnesAllowed) {
   EXPECT_EQ(linear_adam_kernel(LinearAdamIsa::kNone).update, nullptr);
-  const std::string_view least = linear_adam_kernel(LinearAdamIsa::kAvx2).name;
-  EXPECT_TRUE(least == "AVX2" || least.empty()) << least;
-  const std::string_view most = linear_adam_kernel().name;
-  EXPECT_TRUE(most == "AVX-512" || most == least) << most;
+  const std::string_view min = linear_adam_kernel(LinearAdamIsa::kAvx2).name;
+  EXPECT_TRUE(min == "AVX2" || min.empty()) << min;
+  const std::string_view max = linear_adam_kernel().name;
+  EXPECT_TRUE(max == "AVX-512" || max == min) << max;
 }
 
 TEST(LinearAdamKernels, AreLeftToOneDnnAlone) {
@@ -148,13 +148,13 @@ TEST(LinearAdamKernels, AreLeftToOneDnnAlone) {
 /// In processes of their own, since oneDNN reads its environment once.
 TEST(LinearAdamKernels, StayWithinTheInstructionsThatOneDnnMayUse) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto expect = [](const char* limit, LinearAdamIsa most) {
+  const auto expect = [](const char* limit, LinearAdamIsa max) {
     EXPECT_EXIT(
         {
           ::setenv("ONEDNN_MAX_CPU_ISA", limit, 1);
           const auto product = make_onednn_product();  // null in a build without it
           std::exit(product == nullptr ||
-                            product->linear_adam().update == linear_adam_kernel(most).update
+                            product->linear_adam().update == linear_adam_kernel(max).update
                         ? 0
                         : 1);
         },

@@ -112,13 +112,13 @@ void add_gemms(CaseList& list) {
 
 /// Any values that Quantize can write, and the matching sums of QuantizeWeight.
 void draw_int8(CaseList& list, Memory& memory, const QuantizedGemm& op) {
-  const std::int32_t most = 1 << (op.bits - 1);
+  const std::int32_t max = 1 << (op.bits - 1);
   const auto draw = [&](std::int32_t low, std::int32_t high) {
     const auto values = static_cast<std::uint32_t>(high - low + 1);
     return static_cast<std::int8_t>(low + static_cast<std::int32_t>(list.random()() % values));
   };
   for (std::int8_t& number : memory.values<std::int8_t>(op.a)) {
-    number = draw(-most, std::min(most, 127));
+    number = draw(-max, std::min(max, 127));
   }
   for (std::int8_t& number : memory.values<std::int8_t>(op.b)) number = draw(-128, 127);
   for (std::int64_t row = 0; row < op.b.rows; ++row) {
@@ -128,7 +128,7 @@ void draw_int8(CaseList& list, Memory& memory, const QuantizedGemm& op) {
     }
     memory.values<std::int32_t>(op.b_sums)[static_cast<std::size_t>(row)] = sum;
   }
-  if (op.a_zero_point) memory.values<std::int32_t>(*op.a_zero_point)[0] = 5 - most;
+  if (op.a_zero_point) memory.values<std::int32_t>(*op.a_zero_point)[0] = 5 - max;
 }
 
 void add_quantized_gemm(CaseList& list, const GemmShape& s, int bits, bool of_batch,
@@ -243,9 +243,9 @@ void add_elementwise(CaseList& list, const Shape& s) {
           },
           [&](Memory& memory) {
             // Any bits except those of infinities and NaNs.
-            const std::uint32_t most = type == DType::kBF16 ? 0x7F00 : 0x7C00;
+            const std::uint32_t max = type == DType::kBF16 ? 0x7F00 : 0x7C00;
             for (auto& bits : memory.values<std::uint16_t>(widen.from)) {
-              bits = static_cast<std::uint16_t>(list.random()() % most);
+              bits = static_cast<std::uint16_t>(list.random()() % max);
             }
           });
     }

@@ -171,16 +171,15 @@ struct Oracle {
     const std::int32_t begin = -(1 << (op.bits - 1));
     const std::int32_t zero = op.zero_point ? after.values<std::int32_t>(*op.zero_point)[0] : 0;
     if (op.zero_point) {
-      double least = 0;
+      double min = 0;
       double largest = 0;
       for (const double x : from.values) {
-        least = std::min(least, x);
+        min = std::min(min, x);
         largest = std::max(largest, x);
       }
-      const double exact =
-          from.values.empty() || least == largest ? 0.1 : (largest - least) / values;
+      const double exact = from.values.empty() || min == largest ? 0.1 : (largest - min) / values;
       ASSERT_NEAR(after.values(op.scales)[0], exact, kUlp * exact);
-      ASSERT_NEAR(zero, begin - least / exact, 1.001);
+      ASSERT_NEAR(zero, begin - min / exact, 1.001);
     }
     for (std::int64_t i = 0; i < from.rows; ++i) {
       double largest = 0;
@@ -603,11 +602,11 @@ struct Oracle {
   /// The nearest number of such a type; ties go to the even one.
   static double nearest(DType type, double exact) {
     const int digits = type == DType::kBF16 ? 8 : 11;
-    const int least = type == DType::kBF16 ? -133 : -24;  // the exponent of the smallest number
+    const int min = type == DType::kBF16 ? -133 : -24;  // the exponent of the smallest number
     int exponent = 0;
     std::frexp(exact, &exponent);
     if (type == DType::kF16 && std::abs(exact) >= 65520) return std::copysign(HUGE_VAL, exact);
-    const int last = std::max(exponent - digits, least);
+    const int last = std::max(exponent - digits, min);
     return std::ldexp(std::nearbyint(std::ldexp(exact, -last)), last);
   }
 
@@ -699,7 +698,7 @@ class Widened {
       const double want = tensor.dtype == DType::kF32
                               ? static_cast<double>(exact[i])
                               : Oracle::nearest(tensor.dtype, static_cast<double>(exact[i]));
-      const double least = tensor.dtype == DType::kF16 ? 0x1p-24 : 0;
+      const double min = tensor.dtype == DType::kF16 ? 0x1p-24 : 0;
       const double size = std::abs(want) + (sums(narrow_.op) ? 1e-3 : 0);
       const double of_sum = sums(narrow_.op) ? 3e-6 : 0;  // in fp32
       if (std::isinf(want)) {
@@ -707,7 +706,7 @@ class Widened {
         continue;
       }
       ASSERT_NEAR(actual[i], want,
-                  several * (step * size + least) + of_sum +
+                  several * (step * size + min) + of_sum +
                       2e-6 * std::abs(want) * (several > 0 || step == 0 ? 1 : 0))
           << i;
     }

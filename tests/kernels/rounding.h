@@ -26,24 +26,24 @@ struct ExactSum {
 inline ExactSum exact_sum(const std::vector<double>& terms) {
   double value = 0;
   double magnitude = 0;
-  double least = 0;
-  double most = 0;
+  double min = 0;
+  double max = 0;
   for (const double term : terms) {
     value += term;
     magnitude += std::abs(term);
-    least = std::min(least, value);
-    most = std::max(most, value);
+    min = std::min(min, value);
+    max = std::max(max, value);
   }
   return {value,
-          static_cast<double>(terms.size()) * 0x1p-23 * std::min(magnitude, 2 * (most - least))};
+          static_cast<double>(terms.size()) * 0x1p-23 * std::min(magnitude, 2 * (max - min))};
 }
 
 /// The distance of a type's numbers at this magnitude.
 inline double step_of(DType type, double magnitude) {
   const bool is_half = type == DType::kF16;
   const int bits = is_half ? 10 : type == DType::kBF16 ? 7 : 23;
-  const int least = is_half ? -14 : -126;
-  return std::ldexp(1, (magnitude > 0 ? std::max(std::ilogb(magnitude), least) : least) - bits);
+  const int min = is_half ? -14 : -126;
+  return std::ldexp(1, (magnitude > 0 ? std::max(std::ilogb(magnitude), min) : min) - bits);
 }
 
 /// Whether a device may have summed `sum` in fp32, in any order, and rounded once, to `number`.

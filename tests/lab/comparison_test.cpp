@@ -193,9 +193,9 @@ TEST(LargestPart, IsABottleneckFromMoreThanHalf) {
   const auto part = [](const char* name, const Series& shares) {
     return PartSeries{name, shares.seconds};
   };
-  const std::vector<PartSeries> most = {part("x", steady("", 0.9)), part("y", steady("", 0.1))};
+  const std::vector<PartSeries> max = {part("x", steady("", 0.9)), part("y", steady("", 0.1))};
   const std::vector<double> whole(9, 1.0);
-  EXPECT_EQ(largest_text(largest_of(most, whole), "a step"),
+  EXPECT_EQ(largest_text(largest_of(max, whole), "a step"),
             "the bottleneck is x: 90.0 % (89.7 % to 90.3 %) of a step");
   const std::vector<PartSeries> largest = {part("x", steady("", 0.48)), part("y", steady("", 0.1))};
   EXPECT_EQ(largest_text(largest_of(largest, whole), "a step"),

@@ -46,7 +46,7 @@ MadeUpStep divided(int ranks) {
 MadeUpStep communicating(int ranks) {
   const double reduce = ranks == 1 ? 0 : 0.2;
   return {.step_s = 0.1 / ranks + reduce,
-          .phase_s = {{"forward", 0.1 / ranks}, {"reduce", reduce}}};
+          .phase_s = {{"forward", 0.1 / ranks}, {"communication", reduce}}};
 }
 
 std::vector<Opposites> opposites() {
@@ -86,13 +86,13 @@ std::vector<Opposites> opposites() {
                    const double lost = ranks == 1 ? 0 : 0.04;
                    return MadeUpStep{.step_s = 0.1 / ranks + 3 * lost,
                                      .noise = 0.001,
-                                     .phase_s = {{"reduce", lost}, {"host", 1.3 * lost}}};
+                                     .phase_s = {{"communication", lost}, {"host", 1.3 * lost}}};
                  }),
                  "the largest part of what is lost is the host", by_ranks([](int ranks) {
                    const double lost = ranks == 1 ? 0 : 0.1;
                    return MadeUpStep{.step_s = 0.1 / ranks + 2 * lost,
                                      .noise = 0.05,
-                                     .phase_s = {{"reduce", lost}, {"host", lost}}};
+                                     .phase_s = {{"communication", lost}, {"host", lost}}};
                  }),
                  "the main cause of the loss is unclear"});
   all.push_back({"strong-scaling", by_ranks(divided), "Fastest: 4 ranks. 4 ranks train 4.00x",
@@ -196,16 +196,16 @@ std::vector<Opposites> opposites_of_data() {
       return MadeUpStep{.step_s = has_graph ? 0.01 / graph : 0.01, .noise = noise};
     });
   };
-  all.push_back({"optimisations", ladder(9), "Most of the gain is a captured graph: 61.", ladder(1),
+  all.push_back({"optimizations", ladder(9), "Most of the gain is a captured graph: 61.", ladder(1),
                  "Most of the gain is a batch of 256: ", ladder(4, 0.1),
                  "Which gains most is unclear"});
   all.push_back(
-      {"optimisations", ladder(9), "Measurably faster than the row above: a batch of 256 (4.00x",
+      {"optimizations", ladder(9), "Measurably faster than the row above: a batch of 256 (4.00x",
        [](const Case& what) {
          return MadeUpStep{.step_s = 1e-4 * static_cast<double>(what.workload.batch_size())};
        },
        "None of them alone is measurably faster"});
-  all.push_back({"optimisations", ladder(9), "With all of them a sample is faster than with none",
+  all.push_back({"optimizations", ladder(9), "With all of them a sample is faster than with none",
                  [](const Case& what) {
                    return MadeUpStep{.step_s =
                                          1e-4 * static_cast<double>(what.workload.batch_size())};
@@ -237,7 +237,7 @@ std::vector<Opposites> opposites_of_devices() {
   const auto device_0 = [](double loss, double noise = 0.003) {
     return [=](const Case&) {
       return MadeUpStep{
-          .step_s = 0.1, .noise = noise, .phase_s = {{"loss", loss}, {"reduce", 0.01}}};
+          .step_s = 0.1, .noise = noise, .phase_s = {{"loss", loss}, {"communication", 0.01}}};
     };
   };
   all.push_back({"gpu0-bottleneck", device_0(0.08), "device 0 is the bottleneck", device_0(0.001),
@@ -298,7 +298,7 @@ std::vector<Opposites> opposites_of_ranks() {
       const auto rank = [&](double reduce_s) {
         return MadeUpStep{.step_s = slow ? 0.03 : 0.01,
                           .noise = noise,
-                          .phase_s = {{"reduce", 1e-3 + (slow ? reduce_s : 0.0)}}};
+                          .phase_s = {{"communication", 1e-3 + (slow ? reduce_s : 0.0)}}};
       };
       MadeUpStep first = rank(first_s);
       first.other_ranks = {rank(second_s)};
@@ -314,7 +314,7 @@ std::vector<Opposites> opposites_of_ranks() {
       const bool is_best = what.workload.config.parallel.bucket_mib.value_or(25) == std::stod(best);
       return MadeUpStep{.step_s = is_best ? 0.1 / gain : 0.1,
                         .noise = noise,
-                        .phase_s = {{"reduce", is_best ? 0.01 : 0.03}}};
+                        .phase_s = {{"communication", is_best ? 0.01 : 0.03}}};
     };
   };
   all.push_back({"bucket-size", bucket("8", 2), "Fastest: 8 MiB.", bucket("0.25", 2),
@@ -329,7 +329,7 @@ std::vector<Opposites> opposites_of_ranks() {
       const bool two = what.workload.ranks == 2;
       return MadeUpStep{.step_s = two ? 1e-3 * (batch / 2 + from / 2) : 1e-3 * batch,
                         .noise = noise,
-                        .phase_s = {{"reduce", two ? 1e-3 * from / 2 : 0}}};
+                        .phase_s = {{"communication", two ? 1e-3 * from / 2 : 0}}};
     };
   };
   all.push_back({"batch-scaling", pays(100),
@@ -344,20 +344,21 @@ std::vector<Opposites> opposites_of_ranks() {
       {"batch-scaling", pays(100), "The share of exposed communication falls",
        [](const Case& what) {
          const bool is_large = what.workload.batch_size() == 256;
-         return MadeUpStep{.step_s = 0.1, .phase_s = {{"reduce", is_large ? 0.05 : 0.01}}};
+         return MadeUpStep{.step_s = 0.1, .phase_s = {{"communication", is_large ? 0.05 : 0.01}}};
        },
        "The share of exposed communication grows",
        [](const Case&) {
-         return MadeUpStep{.step_s = 0.1, .noise = 0.1, .phase_s = {{"reduce", 0.01}}};
+         return MadeUpStep{.step_s = 0.1, .noise = 0.1, .phase_s = {{"communication", 0.01}}};
        },
        "Whether the share of exposed communication changes is unclear"});
   const auto models = [](double small, double large, double noise = 0.003) {
     return [=](const Case& what) {
       const bool two = what.workload.ranks > 1;
       const double gain = !two ? 1 : what.key.starts_with("small") ? small : large;
-      return MadeUpStep{.step_s = 0.1 / gain,
-                        .noise = noise,
-                        .phase_s = {{"reduce", two && gain < 1 ? 0.15 : 0.0}, {"forward", 0.04}}};
+      return MadeUpStep{
+          .step_s = 0.1 / gain,
+          .noise = noise,
+          .phase_s = {{"communication", two && gain < 1 ? 0.15 : 0.0}, {"forward", 0.04}}};
     };
   };
   all.push_back({"comm-vs-compute", models(0.5, 1.8), "4 ranks do better on the large model: 1.80x",
@@ -369,7 +370,7 @@ std::vector<Opposites> opposites_of_ranks() {
                  [](const Case&) {
                    return MadeUpStep{.step_s = 0.1,
                                      .noise = 0.1,
-                                     .phase_s = {{"reduce", 0.04}, {"forward", 0.04}}};
+                                     .phase_s = {{"communication", 0.04}, {"forward", 0.04}}};
                  },
                  "the largest parts of a step of 4 ranks are"});
   return all;
@@ -824,7 +825,7 @@ TEST(TooFewStarts, AreSaidWhereNoRoundsCouldDecide) {
                 HasSubstr("Whether workers make a step faster: too few starts to say among 3"));
     EXPECT_THAT(sentences_of(of_six("activations", faster)),
                 HasSubstr("Whether any activation makes a step longer than ReLU does: too few"));
-    EXPECT_THAT(sentences_of(of_six("optimisations", faster)),
+    EXPECT_THAT(sentences_of(of_six("optimizations", faster)),
                 HasSubstr("Whether one of them alone is faster than the row above: too few"));
     EXPECT_THAT(sentences_of(of_six("monitor", faster)),
                 HasSubstr("Least energy per sample: too few starts to say among 2"));
@@ -871,7 +872,7 @@ Results varied(const std::string& name, const Setting& setting) {
     const double pause_s = 1e-3 * what.workload.config.injected.delay_ms;
     return MadeUpStep{.step_s = 0.03 + 0.07 / what.workload.ranks + pause_s,
                       .noise = 0.1,
-                      .phase_s = {{"forward", 0.04}, {"reduce", 0.01}}};
+                      .phase_s = {{"forward", 0.04}, {"communication", 0.01}}};
   });
 }
 
@@ -907,7 +908,7 @@ TEST(CommVsCompute, SeesWhatIsNeitherComputingNorCommunication) {
                                      [](const Case&) {
                                        return MadeUpStep{.step_s = 0.1,
                                                          .phase_s = {{"forward", 0.02},
-                                                                     {"reduce", 0.01},
+                                                                     {"communication", 0.01},
                                                                      {"idle", 0.07}}};
                                      })),
               HasSubstr("On 1024 x 2, the bottleneck is other waiting: 70."));

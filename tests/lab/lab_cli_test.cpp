@@ -57,7 +57,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "strong-scaling", "weak-scaling", "comm-vs-compute",
                            "dp-vs-ddp",      "delay",        "batch-scaling",
                            "imbalance",      "bucket-size",  "schemes",
-                           "optimisations",  "monitor",      "activations",
+                           "optimizations",  "monitor",      "activations",
                            "accumulation",   "checkpoint",   "recompute",
                            "precision"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));

@@ -93,7 +93,7 @@ TEST(MachineCards, TakeLongerForMoreBytes) {
   for (const std::string& name : card_names()) {
     SCOPED_TRACE(name);
     const MachineCard card = load_card(name);
-    for (int ranks = 2; ranks <= std::min(card.most_ranks(), 1024); ranks *= 2) {
+    for (int ranks = 2; ranks <= std::min(card.max_ranks(), 1024); ranks *= 2) {
       double before = 0;
       for (double bytes = 4; bytes < 1e10; bytes *= 3) {
         const double seconds = all_reduce_s(card, bytes, ranks);

@@ -28,7 +28,7 @@ RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
     rank.loss.push_back(step.loss);
     rank.queued_s.push_back(step.queued_s);
     for (const std::string phase : {"data", "injected", "forward", "loss", "recompute", "backward",
-                                    "reduce", "optimizer", "host", "idle"}) {
+                                    "communication", "optimizer", "host", "idle"}) {
       const auto& phases = place == 0 && !step.first_phase_s.empty() ? step.first_phase_s
                            : is_burst && !step.burst_phase_s.empty() ? step.burst_phase_s
                                                                      : step.phase_s;

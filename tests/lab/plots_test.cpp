@@ -80,7 +80,7 @@ TEST(Plots, HaveHollowPointsBeyondTheCores) {
 TEST(Plots, OfASlowRankHaveABarForEachRank) {
   const Findings found = concluded("imbalance", [](const Case&) {
     MadeUpStep step{.step_s = 0.1, .phase_s = {{"forward", 0.1}}};
-    step.other_ranks = {{.step_s = 0.1, .phase_s = {{"forward", 0.02}, {"reduce", 0.08}}}};
+    step.other_ranks = {{.step_s = 0.1, .phase_s = {{"forward", 0.02}, {"communication", 0.08}}}};
     return step;
   });
   const Plot& plot = found.plots.front();

@@ -47,7 +47,7 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
   EXPECT_DOUBLE_EQ(sum, step.step_s);
   // The first bucket is complete at 3 and reduced by 6, the second complete at 5 and reduced by 9.
   EXPECT_DOUBLE_EQ(step.step_s, 9);
-  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kReduce], 4);
+  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kCommunication], 4);
 }
 
 /// Two lanes that compete for the core that computes.
@@ -66,7 +66,7 @@ TEST(Simulator, SharesCoresAmongLanes) {
   const SimulatedStep shared = simulate(programs.step(), seconds, {.at_once = 1});
   EXPECT_DOUBLE_EQ(shared.step_s, 11) << "all the work of one core";
   EXPECT_DOUBLE_EQ(shared.phase_s[Phase::kBackward], 5);
-  EXPECT_DOUBLE_EQ(shared.phase_s[Phase::kReduce], 4);
+  EXPECT_DOUBLE_EQ(shared.phase_s[Phase::kCommunication], 4);
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 2}).step_s, 9)
       << "a core for each lane";
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 0.5}).step_s, 22)
@@ -392,7 +392,7 @@ struct PublishedProduct {
 /// The mean and the largest difference, as a share.
 std::pair<double, double> difference_of(const MachineCard& card, double launch_s,
                                         std::span<const PublishedProduct> published) {
-  double sum = 0, most = 0;
+  double sum = 0, max = 0;
   for (const auto& [size, ms] : published) {
     const auto rows = static_cast<double>(size.rows), cols = static_cast<double>(size.cols),
                depth = static_cast<double>(size.depth);
@@ -403,9 +403,9 @@ std::pair<double, double> difference_of(const MachineCard& card, double launch_s
                             bytes / card.memory_bytes_per_s);
     const double difference = std::abs(std::log(1e3 * ours_s / ms));
     sum += difference;
-    most = std::max(most, difference);
+    max = std::max(max, difference);
   }
-  return {sum / static_cast<double>(published.size()), most};
+  return {sum / static_cast<double>(published.size()), max};
 }
 
 // From DeepBench's tables of a V100 and a T4, cuBLAS of CUDA 10.1, neither operand transposed. The
@@ -430,9 +430,9 @@ TEST(Products, TakeAboutAsLongAsPublishedOnes) {
   MachineCard card = load_card("v100-pcie");
   card.flops_per_s = 13.7e12;  // the table's large products, on an SXM2 board
   card.memory_bytes_per_s = 830e9;
-  const auto [mean, most] = difference_of(card, 8e-6, v100);
+  const auto [mean, max] = difference_of(card, 8e-6, v100);
   EXPECT_LT(mean, 0.1);
-  EXPECT_LT(most, 0.4);
+  EXPECT_LT(max, 0.4);
   const auto [t4_mean, t4_most] = difference_of(load_card("t4"), 8e-6, t4);
   EXPECT_LT(t4_mean, 0.2);
   EXPECT_LT(t4_most, 0.5);
@@ -496,7 +496,8 @@ TEST(SlowRanks, HoldUpAllAndShowOnRank0AsCommunication) {
   const SimulatedStep other = predicted_run(workload, h200);
   EXPECT_NEAR(other.phase_s[Phase::kInjected], 0, 1e-4);
   EXPECT_NEAR(other.step_s, own.step_s, 1e-6);
-  EXPECT_NEAR(other.phase_s[Phase::kReduce], own.phase_s[Phase::kReduce] + 0.010, 1e-4);
+  EXPECT_NEAR(other.phase_s[Phase::kCommunication], own.phase_s[Phase::kCommunication] + 0.010,
+              1e-4);
 }
 
 TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
@@ -544,7 +545,7 @@ const std::map<std::string, LinkPeaks> kLinkPeaks = {
 
 /// Bytes that cross the busiest link in one direction, at least, by every algorithm that NCCL has
 /// for the card.
-double least_on_link(const std::string& card, ExchangeKind exchange, double bytes, int ranks) {
+double min_on_link(const std::string& card, ExchangeKind exchange, double bytes, int ranks) {
   const double n = ranks;
   const bool adds_in_switches = card.starts_with('h') && ranks > 4;
   const std::map<ExchangeKind, double> factors = {
@@ -562,7 +563,7 @@ void expect_within_links(const std::string& name, ExchangeKind exchange, double 
   const LinkPeaks peaks = kLinkPeaks.at(name);
   const int nodes = (ranks + 7) / 8;
   if (nodes == 1) {
-    EXPECT_LE(least_on_link(name, exchange, bytes, ranks) / seconds, peaks.node)
+    EXPECT_LE(min_on_link(name, exchange, bytes, ranks) / seconds, peaks.node)
         << name_of(exchange) << " of " << bytes << " bytes on " << ranks;
     return;
   }
@@ -580,7 +581,7 @@ TEST(Links, CarryNoMessageFasterThanTheyCan) {
   for (const std::string& name : card_names()) {
     SCOPED_TRACE(name);
     const MachineCard card = load_card(name);
-    for (int ranks = 2; ranks <= std::min(card.most_ranks(), 4096);
+    for (int ranks = 2; ranks <= std::min(card.max_ranks(), 4096);
          ranks += ranks < 40 ? 1 : ranks / 2) {
       for (std::size_t i = 0; i < kCountOf<ExchangeKind>; ++i) {
         for (double bytes = 4; bytes < 1e13; bytes *= 2) {
@@ -601,7 +602,7 @@ TEST(Links, CarryNoStepFasterThanTheyCan) {
     for (std::size_t scheme = 0; scheme < scheme_names().size(); ++scheme) {
       for (const int ranks : {2, 4, 8, 16, 64}) {
         const bool is_in_process = scheme_names()[scheme] == "data-parallel";
-        if (ranks > (is_in_process ? card.node_ranks : card.most_ranks())) continue;
+        if (ranks > (is_in_process ? card.node_ranks : card.max_ranks())) continue;
         SCOPED_TRACE(name + ", " + std::string(scheme_names()[scheme]));
         for (const std::int64_t dim : {64, 1024, 8192, 32768}) {
           PredictedModel model{.dim = dim};
@@ -629,7 +630,7 @@ TEST(Predictions, MoveEveryByteOfDataParallelOverTheLink) {
   const MachineCard h200 = load_card("h200-nvlink");
   const PredictedModel model{.data_parallel = true};
   const SimulatedStep two = predicted_step(model, h200, 2);
-  EXPECT_NEAR(two.phase_s[Phase::kReduce], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
+  EXPECT_NEAR(two.phase_s[Phase::kCommunication], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
   // 2.63 ms of Adam, 1.13 and 0.70 ms of backward and forward with 32 rows.
   EXPECT_NEAR(two.step_s, (8.87 + 2.63 + 1.13 + 0.70) * 1e-3, 0.2e-3);
   EXPECT_NEAR(predicted_step(model, h200, 1).step_s / two.step_s, 0.43, 0.01);
@@ -645,7 +646,7 @@ TEST(Predictions, AgreeWithCalculationsByHand) {
   // these moves 16.8 MB. Each of six products is launched.
   EXPECT_NEAR(one.phase_s[Phase::kForward],
               51.54e9 / 52e12 * 132 / 128 * (1 + 1.0 / 16) + 6 * (16.8e6 / 4.3e12 + 3e-6), 1e-5);
-  EXPECT_EQ(one.phase_s[Phase::kReduce], 0);
+  EXPECT_EQ(one.phase_s[Phase::kCommunication], 0);
 }
 
 TEST(FastestSentence, TurnsRoundWithTheRatesAndNamesTies) {

@@ -37,7 +37,7 @@ Report whole_report() {
   for (const Experiment& experiment : experiments()) {
     Results results = made_up(experiment, made_up_setting(), [](const Case& what) {
       MadeUpStep step{.step_s = what.workload.ranks == 1 ? 0.1 : 0.095,
-                      .phase_s = {{"forward", 0.04}, {"reduce", 0.05}},
+                      .phase_s = {{"forward", 0.04}, {"communication", 0.05}},
                       .ops = {{"gemm", "forward", 0, 0.1}}};
       step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
                               MadeUpStep{.step_s = 0.1});
@@ -227,7 +227,7 @@ TEST_F(ReportInBrowser, DrawsEveryChartWithoutAComplaint) {
 struct PrintedPage {
   std::vector<std::string> words;
   double right = 0;
-  double least_legend = 100;  // height of the word "ideal", which only legends of plots have
+  double min_legend = 100;  // height of the word "ideal", which only legends of plots have
 };
 
 std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
@@ -243,8 +243,8 @@ std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
     pages.back().words.push_back(word[4]);
     pages.back().right = std::max(pages.back().right, std::stod(word[2]));
     if (word[4] != "ideal") continue;
-    pages.back().least_legend =
-        std::min(pages.back().least_legend, std::stod(word[3]) - std::stod(word[1]));
+    pages.back().min_legend =
+        std::min(pages.back().min_legend, std::stod(word[3]) - std::stod(word[1]));
   }
   return pages;
 }
@@ -261,7 +261,7 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   for (std::size_t i = 0; i < pages.size(); ++i) {
     EXPECT_LE(pages[i].right, kA4Points - kMarginPoints + 1) << "page " << i + 1;
     // A word is about 1.17 times as high as its font, and the smallest text of a plot 11/12 of it.
-    EXPECT_GE(pages[i].least_legend, 7 * 1.17 * 12 / 11) << "page " << i + 1;
+    EXPECT_GE(pages[i].min_legend, 7 * 1.17 * 12 / 11) << "page " << i + 1;
   }
   // Text cut off at the edge of a page is not in the PDF: checks the last column of each table of
   // steps.
@@ -277,9 +277,9 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
 
 /// The page in a frame of this width: what does not fit.
 struct Fits {
-  double page = 0;      // its width
-  double tables = 0;    // tables wider than their place
-  double least_px = 0;  // the smallest text of a plot
+  double page = 0;    // its width
+  double tables = 0;  // tables wider than their place
+  double min_px = 0;  // the smallest text of a plot
 };
 
 /// The browser's own window cannot be as narrow as a phone's.
@@ -342,7 +342,7 @@ class PageInBrowser : public ReportInBrowser {
 };
 
 TEST_F(PageInBrowser, OfAReportFitsADesktopAndAPhone) {
-  EXPECT_GE(on_phone(html_of(whole_report())).least_px, 9) << "text of plots";
+  EXPECT_GE(on_phone(html_of(whole_report())).min_px, 9) << "text of plots";
 }
 
 /// A sheet's key, filled in.
@@ -454,7 +454,7 @@ Plot two_stacks(std::vector<PlotSeries> series) {
 
 class PlotOnPaper : public TempDirTest {};
 
-TEST_F(PlotOnPaper, HasItsColoursByWeasyPrintToo) {
+TEST_F(PlotOnPaper, HasItsColorsByWeasyPrintToo) {
   const std::string weasyprint = find_on_path("weasyprint"), raster = find_on_path("pdftoppm");
   if (weasyprint.empty() || raster.empty()) GTEST_SKIP() << "no WeasyPrint, or no poppler-utils";
   const std::string page = html_page(
@@ -478,7 +478,7 @@ TEST(Svg, NamesThePartsOfAStackThatAreTooThinToBeSeen) {
   EXPECT_EQ(count_of(svg, ">+ "), 1) << "the other one is seen";
 }
 
-TEST(Svg, GivesAPartOneColourAndOnePlaceInEveryLegend) {
+TEST(Svg, GivesAPartOneColorAndOnePlaceInEveryLegend) {
   const auto parts_of = [](const std::string& svg) {
     std::vector<std::string> parts;
     for (const auto& each :
@@ -497,8 +497,8 @@ TEST(Svg, GivesAPartOneColourAndOnePlaceInEveryLegend) {
 }
 
 TEST(Svg, DrawsDotsOnALogarithmicAxisAndBarsOnlyFromZero) {
-  const auto drawn = [](double most) {
-    return svg_of(two_stacks({{.points = {plot_point(0, 1), plot_point(1, most)}}}));
+  const auto drawn = [](double max) {
+    return svg_of(two_stacks({{.points = {plot_point(0, 1), plot_point(1, max)}}}));
   };
   EXPECT_THAT(drawn(1000), Not(HasSubstr(">0<")));
   EXPECT_EQ(count_of(drawn(1000), "<circle"), 2);
@@ -523,8 +523,8 @@ TEST(Svg, LaysBarsDownWhereTheirNamesWouldRunIntoEachOther) {
                 .series = {{.points = {plot_point(0, 1), plot_point(3, 2)}}}};
   };
   EXPECT_THAT(svg_of(bars("a")), HasSubstr("text-anchor=\"middle\" class=\"bs-text\">a1<"));
-  EXPECT_THAT(svg_of(bars("without synchronisation ")),
-              HasSubstr("text-anchor=\"end\" class=\"bs-text\">without synchronisation 1<"));
+  EXPECT_THAT(svg_of(bars("without synchronization ")),
+              HasSubstr("text-anchor=\"end\" class=\"bs-text\">without synchronization 1<"));
 }
 
 TEST(Svg, OfAThumbnailHasNoWords) {

@@ -25,7 +25,7 @@ MadeUpStep usual_step(const Case& what) {
                               {"loss", 0.001},
                               {"backward", 0.03},
                               {"optimizer", 0.01},
-                              {"reduce", 0.01},
+                              {"communication", 0.01},
                               {"injected", 0.01}},
                   .ops = {}};
   for (int device = 0; device < what.workload.ranks; ++device) {
@@ -263,7 +263,7 @@ TEST(SheetNames, SayWhatTheIntervalsLeaveOpen) {
       [](const Case& what) { return 1e-3 * static_cast<double>(what.workload.batch_size()); });
   EXPECT_EQ(text_of("batch-sweep.efficiency-why", even),
             "Whether a larger batch gains anything is unclear here.");
-  EXPECT_THAT(text_of("io-delay.utilisation", even), testing::StartsWith("That is unclear: "));
+  EXPECT_THAT(text_of("io-delay.utilization", even), testing::StartsWith("That is unclear: "));
   EXPECT_THAT(text_of("data-parallel.proportion", noisy([](const Case& what) {
                         return what.workload.ranks == 1 ? 0.1 : 0.1 / 1.8;
                       })),
@@ -314,7 +314,7 @@ HowCasesWent profiled(double forward, double backward, double relu) {
 HowCasesWent loaded(double first, double others, double update, double exchange) {
   return [=](const Case& what) {
     MadeUpStep step{.step_s = 0.1,
-                    .phase_s = {{"optimizer", 1e-3 * update}, {"reduce", 1e-3 * exchange}}};
+                    .phase_s = {{"optimizer", 1e-3 * update}, {"communication", 1e-3 * exchange}}};
     for (int device = 0; device < what.workload.ranks; ++device) {
       step.ops.push_back({"gemm", "forward", 0, 1e-3 * (device == 0 ? first : others), device});
     }
@@ -357,7 +357,7 @@ std::vector<OppositeAnswers> opposite_answers() {
        "Yes: the last loss is 1.010",
        [](const Case&) { return MadeUpStep{.step_s = 1, .loss = 3}; },
        "No: the last loss is 3.000"},
-      {"io-delay.utilisation", waiting(0.5), "No: it computes during 50", waiting(0.05),
+      {"io-delay.utilization", waiting(0.5), "No: it computes during 50", waiting(0.05),
        "Nearly: it computes during 95"},
       {"io-delay.amdahl", waiting(0.5), "less than 3.33x", waiting(0.1), "more than 3.33x"},
       {"io-delay.throughput", waiting(0.5), "With the pause a step is slower",
@@ -465,7 +465,7 @@ TEST_F(OwnSheet, SaysAThingOnceInAParagraph) {
   EXPECT_EQ(all_matches(text, "Not every number divides").size(), 2U);
 }
 
-TEST_F(OwnSheet, HasAReasonInPlaceOfASentenceWithAFigureOfAnInvalidExperiment) {
+TEST_F(OwnSheet, GivesTheReasonWhereAnExperimentIsInvalid) {
   const Sheet sheet = own(
       "A step takes {{warmup.from-start.time}}. *t.* It has {{warmup.from-start.batch}} "
       "samples.\n\n"

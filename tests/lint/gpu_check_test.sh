@@ -185,7 +185,7 @@ logged "-DBARESTEP_nccl_LIBRARY=$work/site/nvidia/nccl/lib/libnccl.so.2"
 if [ -f "$work/too_many" ]; then echo "more than three sanitizers at a time"; failures=$((failures + 1)); fi
 if [ "$(ls "$work/out" | wc -l)" != 2 ]; then ls "$work/out"; failures=$((failures + 1)); fi
 
-# One of our kernels reads uninitialised memory.
+# One of our kernels reads uninitialized memory.
 tool compute-sanitizer <<'END'
 echo "=========     at barestep::adam(long)+0x80"
 echo "========= ERROR SUMMARY: 1 error"

@@ -339,10 +339,10 @@ TEST(Config, NothingItAllowsOverflows64Bits) {
         const Wide parameters = Wide{depth} * dim * (dim + 1);
         const Wide bytes = 16 * (parameters + Wide{batch} * dim * (depth + 1));
         const Wide flops = 6 * Wide{batch} * parameters;
-        const Wide most = Wide{1} << 60;
+        const Wide max = Wide{1} << 60;
         const auto change = [&](TrainConfig& c) { c = config; };
         const Refusal refusal = refusal_of(change);
-        EXPECT_EQ(refusal.code == 0, bytes <= most && flops <= most)
+        EXPECT_EQ(refusal.code == 0, bytes <= max && flops <= max)
             << dim << " " << depth << " " << batch;
         allowed += refusal.code == 0 ? 1 : 0;
       }

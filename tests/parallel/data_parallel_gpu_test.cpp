@@ -53,8 +53,8 @@ TEST_F(DataParallelOnGpus, OneGpuGivenTwiceComputesTheLossesOfOne) {
 TEST_F(DataParallelOnGpus, AddsTheSameSumsByPieces) {
   const SpreadRun direct = train_spread(config_, {.devices = 3}, one_gpu());
   expect_near(direct, one_, config_, kLossBound);
-  for (const std::int64_t most : {50, 1 << 20}) {
-    EXPECT_EQ(train_spread(config_, {.devices = 3, .adds_by_pieces = true, .most_numbers = most},
+  for (const std::int64_t max : {50, 1 << 20}) {
+    EXPECT_EQ(train_spread(config_, {.devices = 3, .adds_by_pieces = true, .max_numbers = max},
                            one_gpu()),
               direct);
   }

@@ -103,8 +103,8 @@ TEST(DataParallel, UsesFewerDevicesThanThereAreForASmallBatch) {
 TEST(DataParallel, AddsTheSameSumsByPiecesOfAnySize) {
   const TrainConfig config = rank_config();
   const SpreadRun direct = train(config, {.devices = 3});
-  for (const std::int64_t most : {1, 7, 1 << 20}) {
-    EXPECT_EQ(train(config, {.devices = 3, .adds_by_pieces = true, .most_numbers = most}), direct);
+  for (const std::int64_t max : {1, 7, 1 << 20}) {
+    EXPECT_EQ(train(config, {.devices = 3, .adds_by_pieces = true, .max_numbers = max}), direct);
   }
 }
 
@@ -184,7 +184,7 @@ TEST_P(DataParallelProgram, MovesEachThingOnce) {
   EnumArray<Exchange, int> times{};
   EnumArray<Exchange, std::int64_t> bytes{};
   for (const Node& node : programs_->train().program.nodes()) {
-    if (node.phase != Phase::kReduce) continue;
+    if (node.phase != Phase::kCommunication) continue;
     const Exchange exchange = exchange_of(node);
     ++times[exchange];
     const auto* op = std::get_if<DeviceOp>(&node.op);

@@ -101,7 +101,7 @@ TEST(Recompute, HasTheBitsOfNoneWithEveryActivation) {
   }
 }
 
-TEST(Recompute, HasTheBitsOfNoneInMicroStepsAndWithClippingAndGradientsThatAddUp) {
+TEST(Recompute, KeepsTheBitsWithMicroStepsClippingAndAccumulation) {
   TrainConfig parts = deep(1);
   parts.training.accumulate = 3;
   parts.model.dropout = 0.4;
@@ -340,9 +340,9 @@ TEST(Recomputation, TakesTheSegmentsWithTheFewestFlopsThatFit) {
                      price_of(programs.train().program).total.flops};
   }
   std::set<int> taken;
-  std::int64_t least = all[1].bytes;
-  for (const auto& [segments, choice] : all) least = std::min(least, choice.bytes);
-  for (std::int64_t available = all[1].bytes; available >= least; available -= 1024) {
+  std::int64_t min = all[1].bytes;
+  for (const auto& [segments, choice] : all) min = std::min(min, choice.bytes);
+  for (std::int64_t available = all[1].bytes; available >= min; available -= 1024) {
     const int found = cheapest_segments(spec, nullptr, [&](const StepPrograms& programs) {
       return MemoryPlan(programs.buffers()).device_bytes(0) <= available;
     });
@@ -354,7 +354,7 @@ TEST(Recomputation, TakesTheSegmentsWithTheFewestFlopsThatFit) {
   }
   EXPECT_GT(taken.size(), 2U) << "less memory asks for other segments";
   const int nearest = cheapest_segments(spec, nullptr, [](const StepPrograms&) { return false; });
-  EXPECT_EQ(all[nearest].bytes, least) << "where none fits, the one that needs least";
+  EXPECT_EQ(all[nearest].bytes, min) << "where none fits, the one that needs least";
 }
 
 TEST(Recomputation, PlansFewOfTheManyNumbersOfSegmentsOfADeepModel) {

@@ -396,7 +396,7 @@ TYPED_TEST(SchemeProgram, StopsAllRanksBehindTheSameStep) {
   EXPECT_EQ(all[2].losses, all[0].losses);
 }
 
-TEST(SchemeOf, GivesSchemesThatRefuseAnUpdateWithoutTheGradientsTheyExchange) {
+TEST(SchemeOf, RefuseAnUpdateWithoutGradientsExchanged) {
   TrainConfig config = rank_config();
   config.optimizer.kind = OptimizerKind::kAdam;
   config.training.update = Update::kFused;

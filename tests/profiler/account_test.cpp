@@ -62,7 +62,7 @@ class Scene {
 TEST(Account, TellsExposedFromHiddenCommunication) {
   Scene scene;
   scene.add(Lane::kCompute, Phase::kBackward, 0, 4);
-  const NodeId reduce = scene.add(Lane::kComm, Phase::kReduce, 3, 6);
+  const NodeId reduce = scene.add(Lane::kComm, Phase::kCommunication, 3, 6);
   scene.add(Lane::kCompute, Phase::kOptimizer, 6.5, 10, {{.node = reduce}});
   const StepAccount account = scene.account();
   EXPECT_NEAR(account[Part::kExposedCommunication], 2e-3, 1e-12);
@@ -73,7 +73,7 @@ TEST(Account, TellsExposedFromHiddenCommunication) {
 TEST(Account, CountsWorkOfOtherLanesAtTheEnd) {
   Scene scene;
   scene.add(Lane::kCompute, Phase::kBackward, 0, 4);
-  scene.add(Lane::kComm, Phase::kReduce, 3, 6);
+  scene.add(Lane::kComm, Phase::kCommunication, 3, 6);
   scene.add(Lane::kComm, Phase::kOptimizer, 7, 9);
   const StepAccount account = scene.account();
   EXPECT_NEAR(account[Part::kExposedCommunication], 2e-3, 1e-12);

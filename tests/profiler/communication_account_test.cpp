@@ -245,8 +245,8 @@ TEST_P(WaitingFor, ARankIsExposedCommunicationOfTheOthersThatNamesIt) {
   config.device.graph = GetParam().graph;
   config.training.log_every = GetParam().log_every;
   const auto scheme = GetParam().scheme();
-  constexpr double kMostOfPause_s = 0.75 * kPauseMs / 1e3;
-  std::vector<double> most_s(static_cast<std::size_t>(GetParam().ranks));  // of any step
+  constexpr double kMaxOfPause_s = 0.75 * kPauseMs / 1e3;
+  std::vector<double> max_s(static_cast<std::size_t>(GetParam().ranks));  // of any step
   repeat_while_busy([&] {
     const AccountOfRun run =
         account_of_run(config, GetParam().ranks, kPauseMs, *scheme, GetParam().by);
@@ -254,16 +254,16 @@ TEST_P(WaitingFor, ARankIsExposedCommunicationOfTheOthersThatNamesIt) {
     for (std::size_t rank = 0; rank < run.steps.size(); ++rank) {
       if (rank == 1) continue;
       const std::vector<double> sorted_s = exposed_s(run.steps[rank]);
-      EXPECT_GE(sorted_s[sorted_s.size() / 2], kMostOfPause_s) << "rank " << rank;
-      most_s[rank] = std::max(most_s[rank], sorted_s.back());
+      EXPECT_GE(sorted_s[sorted_s.size() / 2], kMaxOfPause_s) << "rank " << rank;
+      max_s[rank] = std::max(max_s[rank], sorted_s.back());
       EXPECT_EQ(run.summary.ranks[rank].steps_waited_for, 0) << "rank " << rank;
     }
     EXPECT_EQ(run.summary.ranks[1].steps_waited_for, kSteps - kWarmup);
-    EXPECT_GE(run.summary.ranks[1].cost_s, kMostOfPause_s);
+    EXPECT_GE(run.summary.ranks[1].cost_s, kMaxOfPause_s);
   });
   // Even on a very busy machine, at least one step shows it.
-  for (std::size_t rank = 0; rank < most_s.size(); ++rank) {
-    if (rank != 1) EXPECT_GE(most_s[rank], kMostOfPause_s) << "rank " << rank;
+  for (std::size_t rank = 0; rank < max_s.size(); ++rank) {
+    if (rank != 1) EXPECT_GE(max_s[rank], kMaxOfPause_s) << "rank " << rank;
   }
 }
 

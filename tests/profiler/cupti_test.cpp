@@ -105,7 +105,7 @@ TEST_F(Cupti, IsEnabledForTheProfiledStepsOnly) {
   turn_on();
   EXPECT_THAT(fake().enabled, SizeIs(8));
   EXPECT_TRUE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_OVERHEAD));
-  // The kind that would serialise kernels.
+  // The kind that would serialize kernels.
   EXPECT_FALSE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_KERNEL));
   EXPECT_EQ(source().turn(false, false), "");
   EXPECT_TRUE(fake().enabled.empty());

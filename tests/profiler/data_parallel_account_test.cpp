@@ -47,7 +47,7 @@ TEST(Traffic, OfAStarGoesThroughDevice0) {
               ElementsAre(2 * flat + 42 * (x + y), flat + 22 * y, flat + 20 * y, 0));
 }
 
-TEST(Traffic, OfARingGoesFromNeighbourToNeighbour) {
+TEST(Traffic, OfARingGoesFromNeighborToNeighbor) {
   const ThreeDevices three;
   const std::int64_t flat = three.programs->spec().model.layout.bytes();
   const Traffic traffic = traffic_of(three.program(), 3, Route::kRing);

@@ -165,8 +165,8 @@ CUptiResult cuptiActivityFlushAll(uint32_t) {
     if (buffers.empty() || in_buffer == state.records_of_a_buffer ||
         buffers.back().valid + kSlot > buffers.back().size) {
       Filled buffer{nullptr, 0, 0};
-      std::size_t most = 0;
-      request(&buffer.memory, &buffer.size, &most);
+      std::size_t max = 0;
+      request(&buffer.memory, &buffer.size, &max);
       if (buffer.memory == nullptr) {
         ++state.refused_buffers;
         ++state.dropped;

@@ -12,7 +12,7 @@ int answer(const std::string& function, const std::string& value, auto* out) {
   return 0;
 }
 
-struct Utilisation {
+struct Utilization {
   unsigned gpu, memory;
 };
 struct Memory {
@@ -67,7 +67,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
   return 0;
 }
 
-int nvmlDeviceGetUtilizationRates(void*, Utilisation* out) {
+int nvmlDeviceGetUtilizationRates(void*, Utilization* out) {
   if (const int status = answer("nvmlDeviceGetUtilizationRates", "gpu", &out->gpu); status != 0) {
     return status;
   }

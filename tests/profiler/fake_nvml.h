@@ -12,7 +12,7 @@ struct FakeNvml {
   std::map<std::string, int> status;                // by function; 0, success, if absent
   std::map<std::string, unsigned long long> value;  // its readings; for a clock: name + kind
   std::vector<std::string> gpus;                    // bus ids of its GPUs
-  int open = 0;                                     // initialised and not yet shut down
+  int open = 0;                                     // initialized and not yet shut down
 };
 
 }  // namespace barestep

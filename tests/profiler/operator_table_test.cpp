@@ -70,7 +70,7 @@ TEST(OperatorTable, ShowsTheCpuDevicesTimeInTheCpuColumnsAndNoOthers) {
 TEST(OperatorTable, AddsRatesRoofAndPercentiles) {
   OperatorRow row = row_of("gemm", 4, 0, {100, 200, 300, 400}, 2'000'000'000);
   row.cost.bytes = 5'000'000;
-  row.least_s = 0.00025;
+  row.min_s = 0.00025;
   const auto lines = lines_of(std::istringstream(operator_table({row}, {})));
   std::istringstream titles(lines[1].substr(lines[1].find("Total GFLOPs")));
   EXPECT_EQ(titles.str(),
@@ -128,7 +128,7 @@ TEST(OperatorRows, SumTimesPricesAndTheRoof) {
   EXPECT_NEAR(gemm.host_s, 4 * 1e-5, 1e-12);
   // x[8x4] w[4x4]: 256 flops and 4 (32 + 16 + 32) bytes each; the bytes take longer.
   EXPECT_EQ(gemm.cost.flops, 4 * 2 * 8 * 4 * 4);
-  EXPECT_NEAR(gemm.least_s, 4 * 320e-9, 1e-15);
+  EXPECT_NEAR(gemm.min_s, 4 * 320e-9, 1e-15);
   EXPECT_EQ(gemm.call_s.size(), 4U);
 }
 

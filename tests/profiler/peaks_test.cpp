@@ -21,10 +21,10 @@ namespace {
 
 TEST(Peaks, LeastTimeIsThatOfTheSlowerOfArithmeticAndMemory) {
   const Peaks peaks{.flops_per_s = 100, .bytes_per_s = 10};
-  EXPECT_DOUBLE_EQ(peaks.least_s({.flops = 500, .bytes = 20}), 5);
-  EXPECT_DOUBLE_EQ(peaks.least_s({.flops = 100, .bytes = 20}), 2);
-  EXPECT_DOUBLE_EQ(peaks.least_s({}), 0);
-  EXPECT_DOUBLE_EQ(Peaks{}.least_s({.flops = 100, .bytes = 20}), 0);
+  EXPECT_DOUBLE_EQ(peaks.min_s({.flops = 500, .bytes = 20}), 5);
+  EXPECT_DOUBLE_EQ(peaks.min_s({.flops = 100, .bytes = 20}), 2);
+  EXPECT_DOUBLE_EQ(peaks.min_s({}), 0);
+  EXPECT_DOUBLE_EQ(Peaks{}.min_s({.flops = 100, .bytes = 20}), 0);
 }
 
 TEST(Floor, IsWhatTheOpsOfAStepTakeAtThePeaksWithoutTheirInput) {
@@ -66,7 +66,7 @@ class PretendedGpu final : public ForwardingDevice {
     return info;
   }
   std::byte* allocate(std::int64_t bytes, MemoryKind kind) override {
-    most_asked = std::max(most_asked, bytes);
+    max_asked = std::max(max_asked, bytes);
     return inner().allocate(std::min(bytes, kReal), kind);
   }
   void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override {
@@ -77,7 +77,7 @@ class PretendedGpu final : public ForwardingDevice {
     inner().run(op, addresses, stream, tag);
   }
 
-  std::int64_t copied = 0, most_asked = 0;
+  std::int64_t copied = 0, max_asked = 0;
 
  private:
   static constexpr std::int64_t kReal = std::int64_t{48} << 20;
@@ -93,7 +93,7 @@ TEST(Peaks, OfAGpuAreOfAGibibyteOrWhatItsMemoryAllows) {
   PretendedGpu small(*cpu, (std::int64_t{400} << 20) + 4);
   measure_peaks(small);
   EXPECT_EQ(small.copied, std::int64_t{100} << 20);
-  EXPECT_LE(small.most_asked, std::int64_t{200} << 20);
+  EXPECT_LE(small.max_asked, std::int64_t{200} << 20);
 }
 
 TEST(Peaks, AreMeasuredAndLeaveNothingBehind) {

@@ -58,7 +58,7 @@ class ProgramMaker {
   void reduce(const std::string& name, int devices = 1) {
     AllReduce sum;
     for (int device = 0; device < devices; ++device) sum.tensors.push_back(tensor(name, device));
-    program.add({.op = Collective{sum}, .lane = Lane::kComm, .phase = Phase::kReduce});
+    program.add({.op = Collective{sum}, .lane = Lane::kComm, .phase = Phase::kCommunication});
   }
 
   Program program;
@@ -84,7 +84,7 @@ Program random_program(std::mt19937& random, Buffers& buffers, int devices) {
         maker.reduce(any(), devices);
         break;
       case 1:  // an update on the communication lane
-        maker.work(any(), draw(random, 2) == 0 ? Phase::kReduce : Phase::kOptimizer, device,
+        maker.work(any(), draw(random, 2) == 0 ? Phase::kCommunication : Phase::kOptimizer, device,
                    Lane::kComm);
         break;
       case 2:

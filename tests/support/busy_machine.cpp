@@ -16,8 +16,8 @@
 namespace barestep {
 namespace {
 
-constexpr int kMostAttempts = 10;
-constexpr double kLeastWatched_s = 0.5;  // because CoreWatch counts in ticks
+constexpr int kMaxAttempts = 10;
+constexpr double kMinWatched_s = 0.5;  // because CoreWatch counts in ticks
 
 double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
@@ -65,11 +65,11 @@ void repeat_while_busy(const std::function<void()>& attempt, double busy_share) 
   const double start_s = now_s();
   const double own_start_s = own_cpu_s();
   std::string failures;
-  for (int i = 0; i < kMostAttempts; ++i) {
+  for (int i = 0; i < kMaxAttempts; ++i) {
     failures = failures_of(attempt);
     if (failures.empty()) return;
   }
-  const double unwatched_s = kLeastWatched_s - (now_s() - start_s);
+  const double unwatched_s = kMinWatched_s - (now_s() - start_s);
   if (unwatched_s > 0) std::this_thread::sleep_for(std::chrono::duration<double>(unwatched_s));
   const double others = cores.others_share(own_cpu_s() - own_start_s);
   if (others > busy_share) {

@@ -17,9 +17,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+cudaError_t cudaDeviceGetStreamPriorityRange(int* min, int* greatest) {
   FAKE_CALL();
-  *least = 0;
+  *min = 0;
   *greatest = -5;
   return cudaSuccess;
 }

@@ -312,7 +312,7 @@ void Grid::count_accesses() {
       for (std::size_t lane = 0; lane < lanes.size(); lane += together) {
         const std::size_t size = std::min(together, lanes.size() - lane);
         shared_traffic.rounds += rounds_of(std::span(lanes).subspan(lane, size));
-        ++shared_traffic.least_rounds;
+        ++shared_traffic.min_rounds;
       }
     }
     for (Fiber& fiber : warp) fiber.accesses.clear();
@@ -367,12 +367,12 @@ void fence() {
   active->fiber().has_fenced = true;
 }
 
-unsigned count_up(unsigned* number, unsigned most) {
+unsigned count_up(unsigned* number, unsigned max) {
   bool& has_fenced = active->fiber().has_fenced;
   require(has_fenced, "a thread counts without a fence");
   has_fenced = false;
   const unsigned old = *number;
-  *number = old >= most ? 0 : old + 1;
+  *number = old >= max ? 0 : old + 1;
   return old;
 }
 

@@ -4,7 +4,7 @@
 // in the include path; its cuda_runtime.h maps CUDA's keywords and functions to those here. Every
 // CUDA thread of a block is a fiber; barriers and shuffles switch fibers. Blocks run one after the
 // other. Shared memory is full of NaN before each block. Threads run in opposite orders in
-// neighbouring blocks, which exposes results that depend on their order.
+// neighboring blocks, which exposes results that depend on their order.
 //
 // Detected: barriers and shuffles that not all threads reach; reads of shared memory that lack a
 // barrier or precede the end of the copy they need; bank conflicts; misaligned vectors; blocks
@@ -85,7 +85,7 @@ void require(bool ok, const char* what);
 /// Recorded accesses of warps to dynamic shared memory, the rounds that the banks took for them,
 /// and the rounds they would take without conflicts.
 struct SharedTraffic {
-  std::uint64_t accesses = 0, rounds = 0, least_rounds = 0;
+  std::uint64_t accesses = 0, rounds = 0, min_rounds = 0;
 };
 /// The traffic since the last call.
 SharedTraffic take_shared_traffic();
@@ -115,7 +115,7 @@ void synchronize_threads();
 /// since it last counted: what it wrote may not be visible to a block that sees the count. That the
 /// fence comes after the writes is not checked.
 void fence();
-unsigned count_up(unsigned* number, unsigned most);
+unsigned count_up(unsigned* number, unsigned max);
 
 /// The value held by lane `source` of a warp, or by the partner `lane ^ mask`. Every thread named
 /// in `lanes` must call it.

@@ -211,7 +211,7 @@ SampleProgram ddp_step(const SampleShape& shape, int ranks, int layers_per_bucke
     if (complete) {
       program.add(
           {Collective{AllReduce{{model.layout.range_in(model.grads, bucket_last, l)}, scale}}, 0,
-           Lane::kComm, Phase::kReduce});
+           Lane::kComm, Phase::kCommunication});
     }
     model.input_gradient(l);
     if (!complete) continue;
@@ -226,12 +226,12 @@ SampleProgram data_parallel_step(const SampleShape& shape, int devices) {
   SampleProgram sample = empty("train");
   auto& [buffers, program] = sample;
   const Input input = add_input(*buffers, program, shape);
-  const std::int64_t most_rows = (shape.rows + devices - 1) / devices;
+  const std::int64_t max_rows = (shape.rows + devices - 1) / devices;
   std::vector<ModelBuilder> models;
   std::vector<Tensor> inputs, params, grads;
-  for (std::int64_t first = 0; first < shape.rows; first += most_rows) {
+  for (std::int64_t first = 0; first < shape.rows; first += max_rows) {
     const auto device = static_cast<int>(models.size());
-    const std::int64_t rows = std::min(most_rows, shape.rows - first);
+    const std::int64_t rows = std::min(max_rows, shape.rows - first);
     Tensor x = input.x.row_slice(first, rows);
     if (device > 0) {
       const Tensor piece =
@@ -266,7 +266,7 @@ SampleProgram data_parallel_step(const SampleShape& shape, int devices) {
     first += grad.rows;
     models[i].backward(inputs[i]);
   }
-  program.add({Collective{Reduce{grads}}, 0, Lane::kComm, Phase::kReduce});
+  program.add({Collective{Reduce{grads}}, 0, Lane::kComm, Phase::kCommunication});
   models[0].adam(models[0].layers() - 1, 0, input.scalars, Lane::kCompute);
   return sample;
 }
@@ -344,7 +344,7 @@ SampleProgram random_program(std::uint64_t seed) {
         parts.push_back(range(static_cast<BufferId>(below(names) * devices + d), first(), numbers));
       }
       const Collective op = kind == 6 ? Collective{AllReduce{parts}} : Collective{Broadcast{parts}};
-      program.add({op, 0, lane, Phase::kReduce});
+      program.add({op, 0, lane, Phase::kCommunication});
     }
   }
   return sample;

@@ -25,7 +25,7 @@ class LossList final : public TrainObserver {
   std::vector<float> values;
 };
 
-SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t most_numbers,
+SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t max_numbers,
                 const OpenDevice& open) {
   std::optional<Dataset> dataset;
   if (config.data.kind != DataKind::kRandn) {
@@ -42,7 +42,7 @@ SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t mo
   std::vector<Device*> devices;
   for (const auto& device : opened) devices.push_back(device.get());
   std::optional<Tensor> piece = reduce_piece_of(programs.buffers());
-  if (piece) piece->cols = std::min(piece->cols, most_numbers);
+  if (piece) piece->cols = std::min(piece->cols, max_numbers);
   LocalCommunicator communicator(devices, piece);
   Trainer trainer(config, programs, devices, scheme == nullptr ? nullptr : &communicator, data);
   LossList losses;
@@ -54,7 +54,7 @@ SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t mo
 
 SpreadRun train_spread(const TrainConfig& config, const Spread& spread, const OpenDevice& open) {
   const DataParallel scheme(spread.devices, spread.adds_by_pieces);
-  return train(config, &scheme, spread.most_numbers, open);
+  return train(config, &scheme, spread.max_numbers, open);
 }
 
 SpreadRun train_alone(const TrainConfig& config, const OpenDevice& open) {

@@ -15,7 +15,7 @@ namespace barestep {
 struct Spread {
   int devices = 2;
   bool adds_by_pieces = false;
-  std::int64_t most_numbers = 1 << 20;  // in a piece
+  std::int64_t max_numbers = 1 << 20;  // in a piece
 };
 
 struct SpreadRun {

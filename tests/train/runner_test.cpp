@@ -233,7 +233,7 @@ TEST_P(RunnerTest, TheAccountNamesEveryMillisecond) {
   });
 }
 
-/// Work on two lanes within a step is synchronised only by waits.
+/// Work on two lanes within a step is synchronized only by waits.
 TEST_P(RunnerTest, TwoLanesOverlapAndMeet) {
   const Tensor host = take("host", 2, true);
   const Tensor x = take("x", 2);
@@ -241,8 +241,8 @@ TEST_P(RunnerTest, TwoLanesOverlapAndMeet) {
   const Tensor out = take("out", 2, true);
   Program& program = new_program("two lanes");
   add(program, Lane::kCopy, Phase::kData, Copy{.to = x, .from = host});
-  add(program, Lane::kComm, Phase::kReduce, Copy{.to = message, .from = x});
-  add(program, Lane::kComm, Phase::kReduce, Delay{.seconds = 0.02});
+  add(program, Lane::kComm, Phase::kCommunication, Copy{.to = message, .from = x});
+  add(program, Lane::kComm, Phase::kCommunication, Delay{.seconds = 0.02});
   add(program, Lane::kCompute, Phase::kBackward, Delay{.seconds = 0.02});
   add(program, Lane::kCompute, Phase::kOptimizer, Copy{.to = out, .from = message});
   start({&program});

@@ -172,7 +172,7 @@ TEST(StepMarks, MeasureEachPartOfACollectiveInItsStream) {
         buffers.tensor(device == 0 ? "a" : "b", Category::kActivations, 1, 4, DType::kF32, device));
   }
   Program program("broadcast", buffers);
-  program.add({.op = Collective{broadcast}, .lane = Lane::kComm, .phase = Phase::kReduce});
+  program.add({.op = Collective{broadcast}, .lane = Lane::kComm, .phase = Phase::kCommunication});
   order(program);
   LateOnTheSecond late;
   const MemoryPlan plan(buffers);

@@ -139,7 +139,7 @@ TEST(StepPrograms, ShareTheirBuffers) {
   EXPECT_EQ(programs.buffers()[programs.train().tensors.x.buffer].bytes, 4 * 5 * 4);
 }
 
-TEST(StepPrograms, KeepTheInputOfActivationsWhoseGradientIsFoundFromItAndOfNoOthers) {
+TEST(StepPrograms, KeepInputsOnlyOfActivationsThatNeedThem) {
   for (const Activation activation : kValuesOf<Activation>) {
     for (const bool trains : {true, false}) {
       const StepPrograms programs({.model = {.layout = ParameterLayout({4, 6, 3}),
@@ -235,7 +235,7 @@ TEST(StepPrograms, SumGradientsOfManyRowsInAnOpOfTheirOwn) {
     const MlpSpec model{.layout = ParameterLayout({5, 4, 3})};
     return StepPrograms({.model = model, .batch_size = rows}).train().program.size();
   };
-  EXPECT_EQ(nodes(kMostRowsOfSums + 1), nodes(kMostRowsOfSums) + 1);
+  EXPECT_EQ(nodes(kMaxRowsOfSums + 1), nodes(kMaxRowsOfSums) + 1);
 }
 
 /// By hand, for DEPTH linear layers, each with a ReLU. Products: DEPTH forward, DEPTH for weights

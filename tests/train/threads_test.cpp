@@ -21,10 +21,10 @@ std::int64_t threads_of_this_process() {
 }
 
 /// The same without joined threads, which the system still lists for a moment: if there are more
-/// than `most`, those that last for 10 s.
-std::int64_t lasting_threads(std::int64_t most) {
+/// than `max`, those that last for 10 s.
+std::int64_t lasting_threads(std::int64_t max) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (threads_of_this_process() > most && std::chrono::steady_clock::now() < deadline) {
+  while (threads_of_this_process() > max && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();
   }
   return threads_of_this_process();
@@ -58,12 +58,12 @@ TEST_P(Threads, AreThoseOfThePoolTheStreamsAndTheMainThread) {
     TrainConfig config = config_with(GetParam(), gemm);
     config.model.dim = 128;  // plain loops take long under sanitizers
     TrainerHarness run(config);
-    std::int64_t most = 0;
+    std::int64_t max = 0;
     run.after_step = [&](const StepReport&) {
-      if (most <= expected) most = std::max(most, lasting_threads(expected));
+      if (max <= expected) max = std::max(max, lasting_threads(expected));
     };
     run.run();
-    EXPECT_EQ(most, expected) << run.device->info().product_library;
+    EXPECT_EQ(max, expected) << run.device->info().product_library;
   }
 }
 

@@ -28,14 +28,14 @@ std::int32_t largest_magnitude(const float* values, std::int64_t n) {
 
 /// Extremes in the order of floats, with 0 always included.
 struct Extremes {
-  std::int32_t least = 0, largest = 0;
+  std::int32_t min = 0, largest = 0;
 };
 
 Extremes extremes_of(const float* values, std::int64_t n) {
   Extremes found;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int32_t order = order_of(values[i]);
-    found.least = std::min(found.least, order);
+    found.min = std::min(found.min, order);
     found.largest = std::max(found.largest, order);
   }
   return found;
@@ -70,11 +70,11 @@ std::int64_t int8_rows_per_task(std::int64_t cols) {
 
 }  // namespace
 
-Int8Kernel int8_kernel(int bits, Int8Isa most) {
-  if (most >= Int8Isa::kVnni) {
+Int8Kernel int8_kernel(int bits, Int8Isa max) {
+  if (max >= Int8Isa::kVnni) {
     if (const Int8Kernel kernel = vnni_kernel(bits); kernel.sum != nullptr) return kernel;
   }
-  if (most >= Int8Isa::kAvx2 && bits == 7) {
+  if (max >= Int8Isa::kAvx2 && bits == 7) {
     if (const Int8Kernel kernel = avx2_kernel(); kernel.sum != nullptr) return kernel;
   }
   return {"plain loops", sum_plainly, 0};
@@ -120,10 +120,10 @@ void run_quantize(const Quantize& op, const Addresses& addresses, ThreadPool& po
   if (op.zero_point) {
     Extremes all;
     for (const Extremes& each : reduce_pieces<Extremes>(from, op.from.size(), pool, extremes_of)) {
-      all = {std::min(all.least, each.least), std::max(all.largest, each.largest)};
+      all = {std::min(all.min, each.min), std::max(all.largest, each.largest)};
     }
     const Int8Range range =
-        Int8Range::of_batch(float_of_order(all.least), float_of_order(all.largest), bits);
+        Int8Range::of_batch(float_of_order(all.min), float_of_order(all.largest), bits);
     scales[0] = range.scale;
     *addresses.at<std::int32_t>(*op.zero_point) = range.zero_point;
     for_ranges(

@@ -1,4 +1,4 @@
-// Products of int8 matrices on the CPU, and the quantisation that precedes them.
+// Products of int8 matrices on the CPU, and the quantization that precedes them.
 //
 // Integer sums are exact, so every kernel gives the same bits; the plain loop is the reference for
 // the others.
@@ -37,10 +37,10 @@ struct Int8Kernel {
 /// The instructions that a kernel may use.
 enum class Int8Isa { kPlain, kAvx2, kVnni };
 
-/// The fastest kernel for activations of `bits` bits that this CPU can run, limited to `most`.
+/// The fastest kernel for activations of `bits` bits that this CPU can run, limited to `max`.
 /// AVX-512 VNNI multiplies bytes exactly. AVX2 adds pairs of products in 16 bits, which overflow
 /// for two 8-bit factors. So with AVX2 activations need 7 bits; the plain loop handles 8.
-Int8Kernel int8_kernel(int bits, Int8Isa most = Int8Isa::kVnni);
+Int8Kernel int8_kernel(int bits, Int8Isa max = Int8Isa::kVnni);
 
 /// The kernels for this build's processor type; `sum` is null if this machine cannot run them.
 Int8Kernel vnni_kernel(int bits);

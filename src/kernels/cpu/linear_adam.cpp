@@ -98,9 +98,9 @@ void run_by_tiles(const BoundUpdate& update, const Product& product, ThreadPool&
 /// each group of rows.
 std::int64_t strip_cols(std::int64_t batch) {
   constexpr std::int64_t kFloats = std::int64_t{1} << 17;
-  constexpr std::int64_t kLeast = 256;
-  const std::int64_t cols = kFloats / std::max(batch, std::int64_t{1}) / kLeast * kLeast;
-  return std::clamp(cols, kLeast, kLinearAdamStripCols);
+  constexpr std::int64_t kMin = 256;
+  const std::int64_t cols = kFloats / std::max(batch, std::int64_t{1}) / kMin * kMin;
+  return std::clamp(cols, kMin, kLinearAdamStripCols);
 }
 
 /// Updates in strips, one task each; the biases are updated in tasks of their own.

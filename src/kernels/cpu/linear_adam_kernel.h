@@ -40,8 +40,8 @@ struct LinearAdamKernel {
 /// The instructions that a kernel may use.
 enum class LinearAdamIsa { kNone, kAvx2, kAvx512 };
 
-/// The fastest kernel that this CPU can run, limited to `most`.
-LinearAdamKernel linear_adam_kernel(LinearAdamIsa most = LinearAdamIsa::kAvx512);
+/// The fastest kernel that this CPU can run, limited to `max`.
+LinearAdamKernel linear_adam_kernel(LinearAdamIsa max = LinearAdamIsa::kAvx512);
 
 /// Kernels for x86, compiled for instructions that not every processor has.
 void update_by_avx2(const LinearAdamStrip& strip);

@@ -18,9 +18,9 @@ bool runs_avx512() {
 
 }  // namespace
 
-LinearAdamKernel linear_adam_kernel(LinearAdamIsa most) {
-  if (most >= LinearAdamIsa::kAvx512 && runs_avx512()) return {"AVX-512", update_by_avx512};
-  if (most >= LinearAdamIsa::kAvx2 && runs_avx2()) return {"AVX2", update_by_avx2};
+LinearAdamKernel linear_adam_kernel(LinearAdamIsa max) {
+  if (max >= LinearAdamIsa::kAvx512 && runs_avx512()) return {"AVX-512", update_by_avx512};
+  if (max >= LinearAdamIsa::kAvx2 && runs_avx2()) return {"AVX2", update_by_avx2};
   return {};
 }
 

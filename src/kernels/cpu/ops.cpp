@@ -105,7 +105,7 @@ struct OpRunner {
   }
 
   void operator()(const Dropout& op) const {
-    static constexpr std::int64_t kLanes = 32;  // more than GCC unrolls, so it vectorises
+    static constexpr std::int64_t kLanes = 32;  // more than GCC unrolls, so it vectorizes
     with_number(op.values.dtype, [&]<class Number>(Number) {
       const DropoutElement<Number> element(op, addresses);
       for_rows(op.values, (element.groups + kLanes - 1) / kLanes,

@@ -56,12 +56,12 @@ void run_widened(const Product& product, const Gemm& op, const Addresses& addres
                  ThreadPool& pool);
 
 /// sums (tile.rows x tile.cols, dense) = the tile of op(a) op(b), in fp32, on the calling thread.
-/// Call after prepare_tiles(). The tile has at most kMostTileRows rows and kMostTileCols columns.
+/// Call after prepare_tiles(). The tile has at most kMaxTileRows rows and kMaxTileCols columns.
 /// Returns false if the library failed.
 [[nodiscard]] bool multiply_tile(const Product& product, const Gemm& op, const Addresses& addresses,
                                  const Tile& tile, float* sums) noexcept;
-constexpr std::int64_t kMostTileRows = 128;
-constexpr std::int64_t kMostTileCols = 1024;
+constexpr std::int64_t kMaxTileRows = 128;
+constexpr std::int64_t kMaxTileCols = 1024;
 
 /// kAuto selects the fastest provider of this build. Throws Error(kConfiguration) if the build
 /// lacks the requested one.

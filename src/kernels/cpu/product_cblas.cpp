@@ -69,10 +69,9 @@ class CblasProduct final : public Product {
   [[nodiscard]] std::string_view name() const override { return name_; }
 
   void prepare(const Gemm& op, const ThreadPool& /*pool*/) override {
-    constexpr std::int64_t kMost = std::numeric_limits<blasint>::max();
+    constexpr std::int64_t kMax = std::numeric_limits<blasint>::max();
     for (const Tensor& t : {op.a, op.b, op.c})
-      BARESTEP_REQUIRE(t.rows <= kMost && t.cols <= kMost,
-                       "an extent is too large for the library");
+      BARESTEP_REQUIRE(t.rows <= kMax && t.cols <= kMax, "an extent is too large for the library");
   }
 
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {

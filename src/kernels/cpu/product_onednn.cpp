@@ -215,7 +215,7 @@ class OneDnnProduct final : public Product {
   }
 
   /// One caller at a time: primitives come from a process-wide cache, and ThreadSanitizer cannot
-  /// see how that cache synchronises threads.
+  /// see how that cache synchronizes threads.
   void make_matmul(const Shape& shape) {
     static std::mutex taking_turns;
     const std::lock_guard lock(taking_turns);

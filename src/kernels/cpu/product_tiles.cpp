@@ -6,10 +6,10 @@
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kLeastTileExtent = 64;
+constexpr std::int64_t kMinTileExtent = 64;
 
 /// The minimum multiply-adds of a tile: a few microseconds, the cost of waking a thread.
-constexpr std::int64_t kLeastTileWork = std::int64_t{1} << 18;
+constexpr std::int64_t kMinTileWork = std::int64_t{1} << 18;
 
 /// Tiles begin at multiples of this, a cache line of floats.
 constexpr std::int64_t kTileAlignment = 16;
@@ -52,8 +52,8 @@ Tiling tiling_of(const Gemm& op, int threads) {
 Tiling tiling_of(const Gemm& op, int threads, bool by_rows) {
   const std::int64_t k = op.transpose_a ? op.a.rows : op.a.cols;
   const std::int64_t extent = by_rows ? op.c.rows : op.c.cols;
-  const std::int64_t most = std::min(extent / kLeastTileExtent, op.c.size() * k / kLeastTileWork);
-  const std::int64_t tiles = std::clamp(most, std::int64_t{1}, std::int64_t{threads});
+  const std::int64_t max = std::min(extent / kMinTileExtent, op.c.size() * k / kMinTileWork);
+  const std::int64_t tiles = std::clamp(max, std::int64_t{1}, std::int64_t{threads});
   const std::int64_t share = (extent + tiles - 1) / tiles;
   const std::int64_t width =
       tiles == 1 ? extent : (share + kTileAlignment - 1) / kTileAlignment * kTileAlignment;

@@ -20,8 +20,8 @@ constexpr std::int64_t kWidenedTileRows = 128;
 constexpr std::int64_t kWidenedTileCols = 256;
 /// For a transposed b, so that its rows are read in longer runs.
 constexpr std::int64_t kWidenedTileColsOfRows = 128;
-constexpr std::int64_t kLeastWidenedCols = 64;
-static_assert(kWidenedTileRows <= kMostTileRows && kWidenedTileCols <= kMostTileCols);
+constexpr std::int64_t kMinWidenedCols = 64;
+static_assert(kWidenedTileRows <= kMaxTileRows && kWidenedTileCols <= kMaxTileCols);
 
 /// Widens rows `row` .. row + rows - 1 and columns `col` .. col + cols - 1 of a matrix to fp32.
 template <class Number>
@@ -103,9 +103,9 @@ void run_widened(const Product& product, const Gemm& op, const Addresses& addres
   if (down == 0) return;
   // Uses narrower tiles if there would be fewer tiles than threads.
   const std::int64_t share = op.c.cols * down / pool.threads();
-  const std::int64_t most = op.transpose_b ? kWidenedTileColsOfRows : kWidenedTileCols;
+  const std::int64_t max = op.transpose_b ? kWidenedTileColsOfRows : kWidenedTileCols;
   const std::int64_t width =
-      std::clamp(share / kLeastWidenedCols * kLeastWidenedCols, kLeastWidenedCols, most);
+      std::clamp(share / kMinWidenedCols * kMinWidenedCols, kMinWidenedCols, max);
   const std::int64_t across = (op.c.cols + width - 1) / width;
   std::atomic<bool> failed{false};
   pool.run(down * across, [&](std::int64_t task, int) {

@@ -16,7 +16,7 @@ struct FillElement {
   BARESTEP_HD void operator()(std::int64_t i) const { out[i] = value; }
 };
 
-/// Runs an element for kCount neighbouring numbers from `first` on: all loads before the first
+/// Runs an element for kCount neighboring numbers from `first` on: all loads before the first
 /// store, with 16-byte accesses. There is an overload for each element whose arrays are flat.
 template <int kCount>
 __device__ void apply_pack(const FillElement& element, std::int64_t first) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (std::int64_t i = kCount * packs + grid_thread(); i < n; i += grid_threads()) element(i);
 }
 
-/// The size of a block's tile in each_of_rows and sum_rows: a warp reads neighbouring columns.
+/// The size of a block's tile in each_of_rows and sum_rows: a warp reads neighboring columns.
 constexpr int kTileCols = kWarpThreads;
 constexpr int kTileRows = kBlockWarps;
 
@@ -107,7 +107,7 @@ struct BiasActivationPack {
   }
 };
 
-/// kCount groups: four runs of neighbouring columns.
+/// kCount groups: four runs of neighboring columns.
 template <int kCount, class Number>
 struct DropoutPack {
   DropoutElement<Number> element;

@@ -53,13 +53,13 @@ cudaError_t start(const KernelQueue& queue, dim3 grid, dim3 block, void (*kernel
   return start_sharing(queue, grid, block, 0, kernel, arguments...);
 }
 
-/// Launches as many blocks of kBlockThreads as the GPU holds at once, at most `most`, each with
+/// Launches as many blocks of kBlockThreads as the GPU holds at once, at most `max`, each with
 /// `shared_bytes` of dynamic shared memory; they divide the work.
 template <class... Parameters, class... Arguments>
 cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geometry,
-                             std::int64_t most, std::size_t shared_bytes,
+                             std::int64_t max, std::size_t shared_bytes,
                              void (*kernel)(Parameters...), Arguments... arguments) {
-  std::int64_t blocks = most;
+  std::int64_t blocks = max;
   if (shared_bytes > 0) {
     const auto bytes = static_cast<int>(shared_bytes);
     cudaError_t status =
@@ -70,12 +70,12 @@ cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geome
                                   cudaSharedmemCarveoutMaxShared);
     if (status != cudaSuccess) return status;
   }
-  if (most > geometry.multiprocessors) {  // otherwise all fit
-    int resident = 0;                     // per multiprocessor
+  if (max > geometry.multiprocessors) {  // otherwise all fit
+    int resident = 0;                    // per multiprocessor
     const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &resident, kernel, kBlockThreads, shared_bytes);
     if (status != cudaSuccess) return status;
-    blocks = std::min(most, std::int64_t{geometry.multiprocessors} * std::max(1, resident));
+    blocks = std::min(max, std::int64_t{geometry.multiprocessors} * std::max(1, resident));
   }
   return start_sharing(queue, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads),
                        shared_bytes, kernel, arguments...);

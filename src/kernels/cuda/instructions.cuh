@@ -30,7 +30,7 @@ __device__ __forceinline__ T& dynamic_shared() {
   return *reinterpret_cast<T*>(bytes);
 }
 
-/// A Vector of neighbouring numbers in shared memory, aligned to its size.
+/// A Vector of neighboring numbers in shared memory, aligned to its size.
 template <class Vector, class Number>
 __device__ __forceinline__ Vector load_shared(const Number* from) {
   return *reinterpret_cast<const Vector*>(from);

@@ -1,4 +1,4 @@
-// Kernels that quantise, and the product of int8 numbers for shapes that cuBLASLt does not support.
+// Kernels that quantize, and the product of int8 numbers for shapes that cuBLASLt does not support.
 //
 // Integer sums are exact, so results are bit-identical to the CPU's.
 #pragma once
@@ -11,10 +11,10 @@ namespace barestep {
 
 /// A range of numbers in the order of floats (kernels/formulas.h); it always includes 0.
 struct OrderRange {
-  std::int32_t least, largest;
+  std::int32_t min, largest;
 
   BARESTEP_HD void add(const OrderRange& other) {
-    least = other.least < least ? other.least : least;
+    min = other.min < min ? other.min : min;
     largest = other.largest > largest ? other.largest : largest;
   }
 };
@@ -23,7 +23,7 @@ static_assert(sizeof(OrderRange) == sizeof(double));  // stored in place of a pa
 /// The combined range of a warp's lanes, in every lane.
 inline __device__ OrderRange warp_range(OrderRange range) {
   for (int step = kWarpThreads / 2; step > 0; step /= 2) {
-    range.add({__shfl_xor_sync(kAllLanes, range.least, step),
+    range.add({__shfl_xor_sync(kAllLanes, range.min, step),
                __shfl_xor_sync(kAllLanes, range.largest, step)});
   }
   return range;
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
   begin_kernel();
   const OrderRange range = range_of_partials(partials, count);
   if (threadIdx.x != 0) return;
-  const std::int32_t below = order_of_magnitude(float_of_order(range.least));
+  const std::int32_t below = order_of_magnitude(float_of_order(range.min));
   *scale =
       Int8Range::of_weights(float_of_order(below > range.largest ? below : range.largest)).scale;
 }
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
   const OrderRange range = range_of_partials(partials, count);
   if (threadIdx.x != 0) return;
   const Int8Range found =
-      Int8Range::of_batch(float_of_order(range.least), float_of_order(range.largest), bits);
+      Int8Range::of_batch(float_of_order(range.min), float_of_order(range.largest), bits);
   *scale = found.scale;
   *zero_point = found.zero_point;
 }

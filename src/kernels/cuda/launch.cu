@@ -337,9 +337,9 @@ struct Launcher {
     const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 &&
                          are_aligned(a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x,
                                      a.rounded_weight);
-    std::int64_t most = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
-    if (target.shares) most = std::min(most, std::int64_t{geometry.multiprocessors});
-    return start_persistent(queue, geometry, most, sizeof(LinearAdamShared<Product>),
+    std::int64_t max = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
+    if (target.shares) max = std::min(max, std::int64_t{geometry.multiprocessors});
+    return start_persistent(queue, geometry, max, sizeof(LinearAdamShared<Product>),
                             vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
                             constants);
   }

@@ -104,7 +104,7 @@ __device__ __forceinline__ void fetch_factor(Number* to, const Number* from, int
   }
 }
 
-/// Four neighbouring weights and their moments, of which only `count` exist.
+/// Four neighboring weights and their moments, of which only `count` exist.
 template <bool kVectors, class Number>
 struct FourWeights {
   float4 weight{}, moment1{}, moment2{};

@@ -1,4 +1,4 @@
-// Neighbouring numbers that a thread moves with 16-byte accesses.
+// Neighboring numbers that a thread moves with 16-byte accesses.
 #pragma once
 
 #include <algorithm>

@@ -19,7 +19,7 @@ constexpr unsigned kAllLanes = 0xffffffffU;
 constexpr int kSumThreads = 8;
 constexpr int kSumRows = 8;
 
-/// The first of the kCount neighbouring columns of a thread of sum_rows.
+/// The first of the kCount neighboring columns of a thread of sum_rows.
 template <int kCount>
 __device__ std::int64_t first_column() {
   return (std::int64_t{blockIdx.x} * kSumThreads + threadIdx.x) * kCount;
@@ -45,7 +45,7 @@ __device__ void add_columns(Out* out, const float (&sum)[kCount], std::int64_t c
   out[col] = rounded<Out>(accumulate(all, beta, old));
 }
 
-/// out = column sums + beta * out. A thread adds every kSumRows-th row of kCount neighbouring
+/// out = column sums + beta * out. A thread adds every kSumRows-th row of kCount neighboring
 /// columns. kAligned: all rows are aligned to 16 bytes and their length is a multiple of kCount.
 /// Grid: tiles of kSumThreads * kCount columns.
 template <int kCount, bool kAligned, class Out, class In>
@@ -226,7 +226,7 @@ static __global__ void end_loss_scale(UpdateLossScale op, float* scale, const fl
   *updates = numbers.updates;
 }
 
-/// Writes the gradient of `count` neighbouring numbers; returns the sum of their terms.
+/// Writes the gradient of `count` neighboring numbers; returns the sum of their terms.
 template <int kCount, bool kAligned, class Element>
 __device__ double pack_of_loss(const Element& element, std::int64_t first, std::int64_t count) {
   const auto output = load_some<kCount, kAligned>(element.output + first, count);
@@ -242,7 +242,7 @@ __device__ double pack_of_loss(const Element& element, std::int64_t first, std::
   return sum;
 }
 
-/// The gradient, and the sum of the terms. A thread processes kCount neighbouring numbers at a
+/// The gradient, and the sum of the terms. A thread processes kCount neighboring numbers at a
 /// time, whether or not all arrays are aligned to 16 bytes (kAligned).
 template <int kCount, bool kAligned, class Element>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -273,7 +273,7 @@ __device__ float largest_of_row(const Number* x, std::int64_t cols) {
 }
 
 /// One row, by one warp: writes the row of grad and returns the row's loss in every lane. A lane
-/// processes kCount neighbouring logits at a time; the number of columns is a multiple of kCount.
+/// processes kCount neighboring logits at a time; the number of columns is a multiple of kCount.
 template <int kCount, bool kAligned, class Number>
 __device__ float cross_entropy_row(const CrossEntropyRow<Number>& op, std::int64_t row) {
   constexpr bool kKeeps = CrossEntropyRow<Number>::kKeepsExponentials;

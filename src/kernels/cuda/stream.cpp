@@ -168,12 +168,12 @@ double CudaDeviceEvent::seconds_since(const Event& earlier) const {
 CudaDeviceStream::CudaDeviceStream(CudaContext& context, StreamRole role)
     : context_(context), role_(role) {
   context.use();
-  int least = 0;
+  int min = 0;
   int greatest = 0;
-  context.require(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+  context.require(cudaDeviceGetStreamPriorityRange(&min, &greatest),
                   "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  const int priority = role == StreamRole::kFirst ? greatest : least;
+  const int priority = role == StreamRole::kFirst ? greatest : min;
   context.require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
                   "cudaStreamCreateWithPriority");
   handle_.reset(stream);

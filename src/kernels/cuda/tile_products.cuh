@@ -2,7 +2,7 @@
 // sums are in the registers of a block of kBlockThreads.
 //
 // A product defines the size of its tile and the weights of each thread (kSlots times four
-// neighbours in a row), and adds the product of two factors to the thread's sums. Both factors are
+// neighbors in a row), and adds the product of two factors to the thread's sums. Both factors are
 // row-major with kPadBytes after each row, so that no load has a bank conflict.
 #pragma once
 
@@ -13,13 +13,13 @@
 namespace barestep {
 
 constexpr int kStripCols = 128;  // of every tile
-constexpr int kPadBytes = 32;    // neighbouring rows start 8 or 24 banks apart
+constexpr int kPadBytes = 32;    // neighboring rows start 8 or 24 banks apart
 
 /// The stride between rows of a factor with kCols columns, in numbers.
 template <class Number, int kCols>
 constexpr int kStride = kCols + kPadBytes / static_cast<int>(sizeof(Number));
 
-/// Loads neighbouring numbers from shared memory, exact in fp32. Aligned to four, or two, numbers.
+/// Loads neighboring numbers from shared memory, exact in fp32. Aligned to four, or two, numbers.
 template <class Number>
 __device__ __forceinline__ float4 load_four(const Number* from) {
   if constexpr (sizeof(Number) == sizeof(float)) {
@@ -110,7 +110,7 @@ struct SplitTf32 {
 /// most 8 * kChain rows; their sums are then added in fp32.
 ///
 /// A warp computes 32 rows by 16 columns as two by two tiles of mma_tf32. Rows and columns are
-/// assigned so that factors are read with wide loads and each thread ends up with four neighbours.
+/// assigned so that factors are read with wide loads and each thread ends up with four neighbors.
 /// For lane 4g + q:
 /// row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2;
 /// its column 2c + j is column c of tile j.

@@ -34,7 +34,7 @@ Experiment batch_scaling_experiment();
 Experiment imbalance_experiment();
 Experiment bucket_size_experiment();
 Experiment schemes_experiment();
-Experiment optimisations_experiment();
+Experiment optimizations_experiment();
 Experiment activations_experiment();
 Experiment accumulation_experiment();
 Experiment checkpoint_experiment();

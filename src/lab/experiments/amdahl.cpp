@@ -42,7 +42,7 @@ std::string share_sentence(const Estimate& serial, const Measurement& many) {
     case Side::kAbove:
       return fmt::format(
           "No serial fraction below 1 fits: {} of a step of {} ranks is exposed communication.",
-          percent_text(share_of(many, "reduce")), many.workload().ranks);
+          percent_text(share_of(many, "communication")), many.workload().ranks);
     case Side::kOpen:
       return fmt::format(
           "Whether a serial fraction below 1 fits is unclear: {} of a step behave as if they were "

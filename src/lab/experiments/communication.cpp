@@ -38,11 +38,11 @@ std::vector<Case> comm_vs_compute_cases(const Setting& setting) {
 /// The number of ranks that answers compare with one: the most within the cores, or the
 /// most that were run if only one rank is within them.
 int compared_ranks(const Results& results) {
-  int most = 0;
+  int max = 0;
   for (const Measurement& each : results.cases) {
-    if (!each.what().beyond_cores) most = std::max(most, each.workload().ranks);
+    if (!each.what().beyond_cores) max = std::max(max, each.workload().ranks);
   }
-  return most > 1 ? most : rank_counts(results.setting).back();
+  return max > 1 ? max : rank_counts(results.setting).back();
 }
 
 std::string text_of_model(const Workload& workload) {
@@ -59,7 +59,7 @@ FindingTable course_table() {
   for (const PredictedModel& model :
        {PredictedModel{.dim = 1024, .depth = 2}, PredictedModel{.dim = 8192, .depth = 8}}) {
     const SimulatedStep one = predicted_step(model, card, 1), two = predicted_step(model, card, 2);
-    const double exposed = two.phase_s[Phase::kReduce];
+    const double exposed = two.phase_s[Phase::kCommunication];
     table.rows.push_back({fmt::format("{} x {}", model.dim, model.depth), time_text(one.step_s),
                           time_text(two.step_s), factor_text(one.step_s / two.step_s),
                           time_text(exposed), percent_text(exposed / two.step_s)});
@@ -70,7 +70,7 @@ FindingTable course_table() {
 /// The part that dominates a step of several ranks, with its share.
 std::string dominated_text(const Measurement& each) {
   const std::vector<double> step_s = each.mean_s_by_start();
-  const std::vector<double> reduce_s = each.phase_s_by_start("reduce");
+  const std::vector<double> reduce_s = each.phase_s_by_start("communication");
   const std::vector<double> computing_s = each.phases_s_by_start(computing_phases());
   const auto rest_s =
       by_round(by_round(step_s, reduce_s, std::minus<double>()), computing_s, std::minus<double>());
@@ -115,7 +115,8 @@ Findings conclude_comm_vs_compute(const Results& results) {
     const Comparison of_ranks = results.compare(model_key(is_large, 1), each.what().key);
     table.rows.push_back({text_of_model(each.workload()), std::to_string(each.workload().ranks),
                           time_text(each.mean_s()), factor_text(of_ranks.speed()),
-                          time_text(each.phase_s("reduce")), percent_text(share_of(each, "reduce")),
+                          time_text(each.phase_s("communication")),
+                          percent_text(share_of(each, "communication")),
                           each.what().beyond_cores ? "beyond the cores" : ""});
     labels.push_back(fmt::format("{}, {}", text_of_model(each.workload()), each.workload().ranks));
   }
@@ -182,14 +183,14 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
 
 /// The change in the share of exposed communication from the smallest batch to the largest.
 std::string exposed_sentence(const Measurement& small, const Measurement& large) {
-  const Estimate change =
-      estimate_by_round(std::array{large.phase_s_by_start("reduce"), large.mean_s_by_start(),
-                                   small.phase_s_by_start("reduce"), small.mean_s_by_start()},
-                        [](std::span<const double> s) { return s[0] / s[1] - s[2] / s[3]; });
+  const Estimate change = estimate_by_round(
+      std::array{large.phase_s_by_start("communication"), large.mean_s_by_start(),
+                 small.phase_s_by_start("communication"), small.mean_s_by_start()},
+      [](std::span<const double> s) { return s[0] / s[1] - s[2] / s[3]; });
   const std::string ends =
-      fmt::format("from {} at batch {} to {} at batch {}", percent_text(share_of(small, "reduce")),
-                  small.workload().batch_size(), percent_text(share_of(large, "reduce")),
-                  large.workload().batch_size());
+      fmt::format("from {} at batch {} to {} at batch {}",
+                  percent_text(share_of(small, "communication")), small.workload().batch_size(),
+                  percent_text(share_of(large, "communication")), large.workload().batch_size());
   return by_side(
       side_of(change, 0),
       fmt::format("The share of exposed communication grows {}, although the bytes to reduce stay "
@@ -226,8 +227,8 @@ Findings conclude_batch_scaling(const Results& results) {
     const Measurement &one = results.at(gains[i].a), &two = results.at(gains[i].b);
     const int batch = kScaledBatches[i];
     table.rows.push_back({std::to_string(batch), time_text(one.mean_s()), time_text(two.mean_s()),
-                          factor_text(gains[i].speed()), time_text(two.phase_s("reduce")),
-                          percent_text(share_of(two, "reduce")),
+                          factor_text(gains[i].speed()), time_text(two.phase_s("communication")),
+                          percent_text(share_of(two, "communication")),
                           number_text(one.samples_per_s().median),
                           number_text(two.samples_per_s().median)});
     of_one.points.push_back(plot_point(batch, one.samples_per_s()));

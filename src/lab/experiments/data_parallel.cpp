@@ -17,10 +17,10 @@ namespace barestep {
 namespace {
 
 /// What device 0 does alone: loss, update and exchange.
-constexpr std::array<std::string_view, 3> kDevice0Alone = {"loss", "optimizer", "reduce"};
+constexpr std::array<std::string_view, 3> kDevice0Alone = {"loss", "optimizer", "communication"};
 
 /// The share of a step in which a device computes, rather than waits, copies or queues.
-std::string utilisation_text(const Measurement& each) {
+std::string utilization_text(const Measurement& each) {
   return percent_text(share_of(each, computing_phases()));
 }
 
@@ -89,7 +89,7 @@ Findings conclude_data_parallel(const Results& results) {
   return {
       .sentences = {sentence_of(gain, on_several, "on one device"),
                     fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
-                                percent_text(share_of(several, "reduce")), on_several)},
+                                percent_text(share_of(several, "communication")), on_several)},
       .facts = {fmt::format("Device 0 needs {}, one device alone {}: it keeps the "
                             "optimizer and gathers all outputs. Device 1 needs {}, {} of "
                             "one device's.",
@@ -174,7 +174,7 @@ std::string waiting_sentence(const Measurement& each) {
       "optimizer and {} for the exchange through it: {}.",
       each.workload().ranks, percent_text(alone),
       time_text(each.phase_s("loss") + each.phase_s("optimizer")),
-      time_text(each.phase_s("reduce")),
+      time_text(each.phase_s("communication")),
       by_side(side_of(alone, 0.5), "device 0 is the bottleneck", "device 0 is not the bottleneck",
               "whether that is more than half of it is unclear"));
 }
@@ -188,7 +188,7 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
   for (const Measurement& each : results.cases) {
     table.rows.push_back({std::to_string(each.workload().ranks), time_text(each.mean_s()),
                           time_text(each.phase_s("loss")), time_text(each.phase_s("optimizer")),
-                          time_text(each.phase_s("reduce")),
+                          time_text(each.phase_s("communication")),
                           percent_text(share_of(each, kDevice0Alone)),
                           each.what().beyond_cores ? "beyond the cores" : ""});
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
@@ -257,12 +257,12 @@ Findings conclude_dp_vs_ddp(const Results& results) {
   for (const auto& [name, each] : {std::pair{"DataParallel", &dp}, std::pair{"DDP", &ddp}}) {
     table.rows.push_back({name, time_text(each->mean_s()), time_text(each->p95_s()),
                           percent_text(estimate_of(each->spread_by_start())),
-                          utilisation_text(*each), time_text(each->phase_s("reduce"))});
+                          utilization_text(*each), time_text(each->phase_s("communication"))});
   }
   return {.sentences = {sentence_of(gain, "with DDP", "with DataParallel"),
                         fmt::format("Device 0 computes during {} of a step of DataParallel and {} "
                                     "of DDP.",
-                                    utilisation_text(dp), utilisation_text(ddp)),
+                                    utilization_text(dp), utilization_text(ddp)),
                         spread_sentence(dp, ddp)},
           .facts = {fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on "
                                 "each.",
@@ -306,7 +306,7 @@ Experiment gpu0_bottleneck_experiment() {
 Experiment dp_vs_ddp_experiment() {
   return {.name = "dp-vs-ddp",
           .title = "DataParallel against DDP",
-          .question = "Utilisation, variance and memory of the two on the same two devices.",
+          .question = "Utilization, variance and memory of the two on the same two devices.",
           .cases = dp_vs_ddp_cases,
           .conclude = conclude_dp_vs_ddp,
           .needs_mpi = true};

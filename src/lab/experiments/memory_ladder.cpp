@@ -32,10 +32,10 @@ constexpr int kShards = 2;
 
 /// Each device gets a batch of the same size, also if there are several devices.
 std::vector<Case> memory_cases(const Setting& setting) {
-  constexpr std::int64_t kFewestLayers = 8;
+  constexpr std::int64_t kMinLayers = 8;
   const std::int64_t batch = std::max(setting.batch_size, setting.quick ? 256L : 1024L);
   Workload workload = base_workload(setting);
-  const std::int64_t layers = std::max(setting.depth, kFewestLayers);
+  const std::int64_t layers = std::max(setting.depth, kMinLayers);
   workload.config.model.depth = layers;
   workload.config.data.batch_size = batch;
   workload.config.training.update = Update::kSeparate;

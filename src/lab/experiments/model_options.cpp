@@ -102,7 +102,7 @@ std::vector<Case> accumulation_cases(const Setting& setting) {
 }
 
 Findings conclude_accumulation(const Results& results) {
-  const Comparison most = results.compare(parts_key(1), parts_key(kPartsOfAStep.back()));
+  const Comparison max = results.compare(parts_key(1), parts_key(kPartsOfAStep.back()));
   const Measurement &whole = results.cases.front(), &split = results.cases.back();
   FindingTable table{.title = "The same samples in a step, in parts",
                      .columns = {"parts", "samples of a part", "mean step", "time against one part",
@@ -117,13 +117,13 @@ Findings conclude_accumulation(const Results& results) {
                           factor_text(results.compare(parts_key(1), each.what().key).ratio),
                           human_bytes(activation_bytes(each))});
   }
-  return {.sentences = {sentence_of(most, fmt::format("in {} parts", kPartsOfAStep.back()),
+  return {.sentences = {sentence_of(max, fmt::format("in {} parts", kPartsOfAStep.back()),
                                     "in one part")},
           .facts = {fmt::format("Activations need {} in one part and {} in {} (from the plan); "
                                 "weights are updated once either way.",
                                 human_bytes(activation_bytes(whole)),
                                 human_bytes(activation_bytes(split)), kPartsOfAStep.back())},
-          .comparisons = {most},
+          .comparisons = {max},
           .tables = {table},
           .plots = {account_plot(results.cases, labels)}};
 }

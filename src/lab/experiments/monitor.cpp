@@ -1,4 +1,4 @@
-// The state of the machine during a run: utilisation, memory, clock and power, by batch.
+// The state of the machine during a run: utilization, memory, clock and power, by batch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 /// A device busier than this is fully used.
 constexpr double kFullPercent = 90;
-/// Differences in utilisation below this many points do not count.
+/// Differences in utilization below this many points do not count.
 constexpr double kMorePercent = 10;
 /// Memory and clocks that change by less are called constant; the monitor uses the same limit for
 /// clocks.
@@ -88,7 +88,7 @@ std::vector<double> means_by_start(const Measurement& each, const char* source, 
 /// the other members are meaningless.
 struct Level {
   bool is_known = false;
-  double mean = 0, least = 0, most = 0;
+  double mean = 0, min = 0, max = 0;
 };
 
 Level level_of(const Measurement& each, const char* source, const char* gauge) {
@@ -175,21 +175,20 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
   for (const Measurement& each : results.cases) {
     const Level level = level_of(each, names.source, names.clock);
     if (!level.is_known) continue;
-    all.least = all.is_known ? std::min(all.least, level.least) : level.least;
-    all.most = std::max(all.most, level.most);
+    all.min = all.is_known ? std::min(all.min, level.min) : level.min;
+    all.max = std::max(all.max, level.max);
     all.is_known = true;
   }
   if (!all.is_known) return "The clock cannot be read here.";
-  if (all.most <= kSteadyShare * all.least) {
-    const std::string least = fmt::format("{:.0f}", all.least);
-    const std::string most = fmt::format("{:.0f}", all.most);
-    return fmt::format("The clock was steady: {} MHz.",
-                       least == most ? most : least + " to " + most);
+  if (all.max <= kSteadyShare * all.min) {
+    const std::string min = fmt::format("{:.0f}", all.min);
+    const std::string max = fmt::format("{:.0f}", all.max);
+    return fmt::format("The clock was steady: {} MHz.", min == max ? max : min + " to " + max);
   }
   return fmt::format(
       "The clock changed between {:.0f} and {:.0f} MHz, so times measured at different moments may "
       "differ by {}.",
-      all.least, all.most, percent_text(all.most / all.least - 1));
+      all.min, all.max, percent_text(all.max / all.min - 1));
 }
 
 std::string energy_sentence(const Results& results, Findings& findings) {
@@ -203,14 +202,14 @@ std::string energy_sentence(const Results& results, Findings& findings) {
     energy.push_back({"energy, " + each.what().key, std::move(joules)});
   }
   if (energy.empty()) return "No power is reported here, so energy is not known.";
-  const Fastest least = fastest_of(energy, results.setting.margin);
-  keep(findings, least.others);
-  return fastest_sentence(least, names, "Least energy per sample");
+  const Fastest min = fastest_of(energy, results.setting.margin);
+  keep(findings, min.others);
+  return fastest_sentence(min, names, "Least energy per sample");
 }
 
 std::string level_text(const Level& level, const char* unit) {
   if (!level.is_known) return "-";
-  return fmt::format("{:.0f} {} ({:.0f} to {:.0f})", level.mean, unit, level.least, level.most);
+  return fmt::format("{:.0f} {} ({:.0f} to {:.0f})", level.mean, unit, level.min, level.max);
 }
 
 std::vector<std::string> marks_of(const Results& results) {
@@ -237,7 +236,7 @@ Plot busy_plot(const Results& results, const GaugeNames& names) {
                            percentile(readings, 5), percentile(readings, 95)});
   }
   return {
-      .title = "Utilisation against the batch, with the 5th and 95th percentile of the readings",
+      .title = "Utilization against the batch, with the 5th and 95th percentile of the readings",
       .x_label = "batch size",
       .y_label = "%",
       .log_x = true,

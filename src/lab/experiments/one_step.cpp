@@ -199,14 +199,14 @@ std::string reason_sentence(const Measurement& steps) {
                                       steps.phase_s_by_start(phase), std::minus<double>())});
   }
   if (parts.empty()) return "No phases were recorded, so the longer part is unknown.";
-  const LargestPart most = largest_of(parts, longer_s);
-  if (!most.is_alone()) {
+  const LargestPart max = largest_of(parts, longer_s);
+  if (!max.is_alone()) {
     return fmt::format("Which part of the extra time is largest is unclear: {}.",
-                       list_text(most.names));
+                       list_text(max.names));
   }
   return fmt::format("{} of the extra time is {} ({}).",
-                     most.is_most() ? "Most" : "The largest part", most.names.front(),
-                     percent_text(most.share));
+                     max.is_most() ? "Most" : "The largest part", max.names.front(),
+                     percent_text(max.share));
 }
 
 Findings conclude_warmup(const Results& results) {

@@ -49,11 +49,11 @@ std::vector<Case> pytorch_cases(const Setting& setting) {
 double loss_difference(const Measurement& a, const Measurement& b) {
   const auto& one = a.starts().front().ranks.front().loss;
   const auto& other = b.starts().front().ranks.front().loss;
-  double most = 0;
+  double max = 0;
   for (std::size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
-    most = std::max(most, std::abs(one[i] - other[i]) / std::abs(other[i]));
+    max = std::max(max, std::abs(one[i] - other[i]) / std::abs(other[i]));
   }
-  return most;
+  return max;
 }
 
 Findings conclude_pytorch(const Results& results) {

@@ -127,7 +127,7 @@ std::string waiting_sentence(const Measurement& slow, const Measurement& balance
     return by_round(a, b, std::minus<double>());
   };
   const auto reduce_s = [](const Measurement& each, int rank) {
-    return each.phase_s_by_start("reduce", rank);
+    return each.phase_s_by_start("communication", rank);
   };
   const std::vector<double> longer_s = more(slow.mean_s_by_start(), balanced.mean_s_by_start());
   const auto waits = [&](int rank) {
@@ -159,7 +159,7 @@ Findings conclude_imbalance(const Results& results) {
     for (int rank = 0; rank < each->ranks(); ++rank) {
       table.rows.push_back({each->what().key, std::to_string(rank),
                             time_text(each->mean_s(rank).median),
-                            time_text(each->phase_s("reduce", rank))});
+                            time_text(each->phase_s("communication", rank))});
     }
   }
   const Estimate longer =
@@ -187,9 +187,9 @@ std::string mib_of(const Measurement& each) {
 
 /// With few layers, every size would cut their gradients alike.
 Workload bucket_workload(const Setting& setting, std::string_view mib) {
-  constexpr std::int64_t kFewestLayers = 6;
+  constexpr std::int64_t kMinLayers = 6;
   Workload workload = ddp_workload(setting, compared_with_one(setting));
-  workload.config.model.depth = std::max(setting.depth, kFewestLayers);
+  workload.config.model.depth = std::max(setting.depth, kMinLayers);
   if (mib != kPytorchMib) workload.config.parallel.bucket_mib = std::stod(std::string(mib));
   return workload;
 }
@@ -260,11 +260,12 @@ Findings conclude_bucket_size(const Results& results) {
       .columns = {"MiB", "mean step", "exposed communication", "time against 25 MiB"}};
   PlotSeries times{.name = "step"}, exposed{.name = "exposed communication"};
   for (const Measurement& each : results.cases) {
-    table.rows.push_back({mib_of(each), time_text(each.mean_s()), time_text(each.phase_s("reduce")),
+    table.rows.push_back({mib_of(each), time_text(each.mean_s()),
+                          time_text(each.phase_s("communication")),
                           factor_text(results.compare("bucket-25", each.what().key).ratio)});
     const double mib = std::stod(mib_of(each));
     times.points.push_back(plot_point(mib, each.mean_s(), 1e3));
-    exposed.points.push_back(plot_point(mib, 1e3 * each.phase_s("reduce")));
+    exposed.points.push_back(plot_point(mib, 1e3 * each.phase_s("communication")));
     times.points.back().is_hollow = exposed.points.back().is_hollow = each.what().beyond_cores;
     keys.push_back(each.what().key);
     names.push_back(mib_of(each) + " MiB");

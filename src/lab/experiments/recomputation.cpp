@@ -34,9 +34,9 @@ double flops_factor(const Recomputation& each) {
 
 /// 1, 2, 4, ... segments, as long as each has two layers.
 std::vector<Case> recompute_cases(const Setting& setting) {
-  constexpr std::int64_t kFewestLayers = 8;
+  constexpr std::int64_t kMinLayers = 8;
   Workload workload = base_workload(setting);
-  const std::int64_t layers = std::max(setting.depth, kFewestLayers);
+  const std::int64_t layers = std::max(setting.depth, kMinLayers);
   workload.config.model.depth = layers;
   std::vector<Case> cases;
   for (std::int64_t segments = 1; segments <= layers / 2; segments *= 2) {
@@ -109,12 +109,12 @@ FindingTable pytorch_segments_table() {
 
 Findings conclude_recompute(const Results& results) {
   const Measurement& one = results.cases.front();
-  const Measurement& least = *std::ranges::min_element(
+  const Measurement& min = *std::ranges::min_element(
       results.cases, {},
       [](const Measurement& each) { return recomputation_in(each).activation_bytes; });
-  const Comparison cost = results.compare(one.what().key, least.what().key);
-  const Recomputation planned = recomputation_in(least);
-  const std::int64_t segments = segments_of(least);
+  const Comparison cost = results.compare(one.what().key, min.what().key);
+  const Recomputation planned = recomputation_in(min);
+  const std::int64_t segments = segments_of(min);
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
     labels.push_back(counted(segments_of(each), "segment"));

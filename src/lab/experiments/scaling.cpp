@@ -135,10 +135,11 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
   for (const Measurement& each : results.cases) {
     const int ranks = each.workload().ranks;
     const Estimate gain = gain_of(results, each);
-    table.rows.push_back(
-        {std::to_string(ranks), std::to_string(each.workload().batch_size()),
-         time_text(each.mean_s()), factor_text(gain), percent_text(efficiency_of(results, each)),
-         time_text(each.phase_s("reduce")), each.what().beyond_cores ? "beyond the cores" : ""});
+    table.rows.push_back({std::to_string(ranks), std::to_string(each.workload().batch_size()),
+                          time_text(each.mean_s()), factor_text(gain),
+                          percent_text(efficiency_of(results, each)),
+                          time_text(each.phase_s("communication")),
+                          each.what().beyond_cores ? "beyond the cores" : ""});
     measured.points.push_back(plot_point(ranks, gain));
     measured.points.back().is_hollow = each.what().beyond_cores;
     ideal.points.push_back(plot_point(ranks, ranks));

@@ -29,11 +29,11 @@ std::vector<Case> schemes_cases(const Setting& setting) {
 
 /// The memory of the device or rank that needs the most.
 std::int64_t most_memory(const Measurement& each) {
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (const DeviceMemory& device : planned_memory(each.workload())) {
-    most = std::max(most, device.bytes);
+    max = std::max(max, device.bytes);
   }
-  return most;
+  return max;
 }
 
 /// On a machine with fast communication, where memory bandwidth decides.
@@ -54,16 +54,16 @@ FindingTable simulated_schemes() {
 }
 
 std::string memory_sentence(const Results& results) {
-  std::int64_t least = most_memory(results.cases[1]);
+  std::int64_t min = most_memory(results.cases[1]);
   for (std::size_t i = 2; i < results.cases.size(); ++i) {
-    least = std::min(least, most_memory(results.cases[i]));
+    min = std::min(min, most_memory(results.cases[i]));
   }
   std::vector<std::string> smallest;
   for (std::size_t i = 1; i < results.cases.size(); ++i) {
-    if (most_memory(results.cases[i]) == least) smallest.push_back(results.cases[i].what().key);
+    if (most_memory(results.cases[i]) == min) smallest.push_back(results.cases[i].what().key);
   }
   return fmt::format("Least memory: {}, {} on a device at most; one rank alone needs {}.",
-                     list_text(smallest), human_bytes(least),
+                     list_text(smallest), human_bytes(min),
                      human_bytes(most_memory(results.at("one-rank"))));
 }
 
@@ -81,8 +81,8 @@ Findings conclude_schemes(const Results& results) {
   for (const Measurement& each : results.cases) {
     table.rows.push_back({each.what().key, time_text(each.mean_s()),
                           factor_text(results.compare("one-rank", each.what().key).speed()),
-                          time_text(each.phase_s("reduce")), time_text(each.phase_s("optimizer")),
-                          human_bytes(most_memory(each))});
+                          time_text(each.phase_s("communication")),
+                          time_text(each.phase_s("optimizer")), human_bytes(most_memory(each))});
   }
   std::vector<std::string> sentences = {fastest_sentence(
       fastest, schemes, fmt::format("Fastest of the schemes on {} devices", several))};

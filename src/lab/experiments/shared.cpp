@@ -13,9 +13,9 @@ namespace barestep {
 
 std::vector<int> rank_counts(const Setting& setting) {
   if (!setting.ranks.empty()) return setting.ranks;
-  const int most = setting.on_gpu ? setting.units : std::max(4, setting.units);
+  const int max = setting.on_gpu ? setting.units : std::max(4, setting.units);
   std::vector<int> counts;
-  for (int ranks = 1; ranks <= std::min(most, 16); ranks *= 2) counts.push_back(ranks);
+  for (int ranks = 1; ranks <= std::min(max, 16); ranks *= 2) counts.push_back(ranks);
   return counts;
 }
 
@@ -24,8 +24,8 @@ std::string ranks_key(int ranks) {
 }
 
 int compared_with_one(const Setting& setting) {
-  const int most = setting.ranks.empty() ? 2 : setting.ranks.back();
-  return std::max(most, 2);
+  const int max = setting.ranks.empty() ? 2 : setting.ranks.back();
+  return std::max(max, 2);
 }
 
 std::string several_words(int count, std::string_view noun, bool is_first) {
@@ -123,15 +123,15 @@ Plot bars_plot(const std::vector<AccountBar>& bars) {
   for (const AccountBar& bar : bars) plot.categories.push_back(bar.label);
   for (const std::string_view phase : account_phases()) {
     PlotSeries series{.name = std::string(part_with_key(phase).plot_name())};
-    double most = 0;
+    double max = 0;
     for (std::size_t i = 0; i < bars.size(); ++i) {
       const AccountBar& bar = bars[i];
       const double phase_s = std::max(0.0, bar.of->phase_s(phase, bar.rank));
-      most = std::max(most, phase_s / bar.of->mean_s().median);
+      max = std::max(max, phase_s / bar.of->mean_s().median);
       series.points.push_back(plot_point(static_cast<double>(i), 1e3 * phase_s));
     }
     constexpr double kNothing = 1e-4;
-    if (most > kNothing) plot.series.push_back(std::move(series));
+    if (max > kNothing) plot.series.push_back(std::move(series));
   }
   return plot;
 }

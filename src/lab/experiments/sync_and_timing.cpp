@@ -36,11 +36,11 @@ Findings conclude_timing(const Results& results) {
       .sentences = {answer},
       .tables = {{.title = "One step by two clocks",
                   .columns = {"clock", "time", "of the step"},
-                  .rows = {{"without synchronisation", time_text(queued), percent_text(shown)},
-                           {"with synchronisation", time_text(step.step_s()), percent_text(1)}}}},
+                  .rows = {{"without synchronization", time_text(queued), percent_text(shown)},
+                           {"with synchronization", time_text(step.step_s()), percent_text(1)}}}},
       .plots = {{.title = "One step by two clocks",
                  .y_label = "ms",
-                 .categories = {"without synchronisation", "with synchronisation"},
+                 .categories = {"without synchronization", "with synchronization"},
                  .series = {{.name = "shown",
                              .points = {plot_point(0, queued, 1e3),
                                         plot_point(1, step.step_s(), 1e3)}}}}}};
@@ -89,7 +89,7 @@ Findings conclude_sync(const Results& results) {
 
 Experiment timing_experiment() {
   return {.name = "timing",
-          .title = "Timing without synchronisation",
+          .title = "Timing without synchronization",
           .question = "What does a clock that does not wait for the device show, and why?",
           .cases = timing_cases,
           .conclude = conclude_timing};

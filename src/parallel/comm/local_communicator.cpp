@@ -52,10 +52,10 @@ void LocalCommunicator::prepare(const Collective& collective) {
   made->done = devices_[made->root]->new_event(EventUse::kOrder);
 
   const Tensor& sum = tensors[made->root];
-  const std::int64_t most = piece_ ? piece_->size() : std::max(sum.size(), std::int64_t{1});
+  const std::int64_t max = piece_ ? piece_->size() : std::max(sum.size(), std::int64_t{1});
   for (std::size_t i = 0; made->reduces && i < tensors.size(); ++i) {
-    for (std::int64_t first = 0; i != made->root && first < sum.size(); first += most) {
-      const std::int64_t count = std::min(most, sum.size() - first);
+    for (std::int64_t first = 0; i != made->root && first < sum.size(); first += max) {
+      const std::int64_t count = std::min(max, sum.size() - first);
       const Tensor from = tensors[i].flat_slice(first, count);
       const Tensor by = piece_ ? piece_->flat_slice(0, count) : from;
       // With one row, the column sums are that row.

@@ -29,7 +29,7 @@ constexpr double kLongerThanEver = 1.5;        // a wait is too long if longer b
 constexpr double kLateStartSeconds = 0.3;      // how much later than another a rank may start
 constexpr double kOwnReportSeconds = 2;        // time for a failed rank to print its own line
 constexpr double kOtherReportSeconds = 0.5;    // time for another rank's end_all() to end this one
-constexpr std::size_t kMostRanksNamed = 4;
+constexpr std::size_t kMaxRanksNamed = 4;
 
 /// Whether the process is gone, as far as this process can find out.
 bool is_gone(const FlightRecord& record, const FlightRecord& mine) {
@@ -291,7 +291,7 @@ std::string Watchdog::text_of_late(const FlightRecord* but) const {
     texts.push_back(fmt::format("rank {} (process {}) {} at {}", record->rank.load(),
                                 record->process.load(), how, record->state()));
   }
-  if (texts.size() > kMostRanksNamed) texts.resize(kMostRanksNamed);
+  if (texts.size() > kMaxRanksNamed) texts.resize(kMaxRanksNamed);
   return texts.empty() ? "" : fmt::format(", {}", fmt::join(texts, ", "));
 }
 

@@ -100,7 +100,7 @@ class SpreadMlp {
     draft_.add({.op = DeviceOp{Copy{.to = to, .from = from}},
                 .device = static_cast<int>(device),
                 .lane = Lane::kComm,
-                .phase = Phase::kReduce});
+                .phase = Phase::kCommunication});
   }
 
   Draft& draft_;

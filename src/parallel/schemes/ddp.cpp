@@ -69,7 +69,7 @@ class BucketReduction {
   void cast(const Tensor& to, const Tensor& from, float scale) {
     draft_.add({.op = DeviceOp{Cast{.to = to, .from = from, .scale = scale}},
                 .lane = Lane::kComm,
-                .phase = Phase::kReduce});
+                .phase = Phase::kCommunication});
   }
 
   void update_reduced() {

@@ -26,7 +26,7 @@ inline const host_cuda::Index& gridDim = host_cuda::place.grid_size;
 
 #define __syncthreads() ::host_cuda::synchronize_threads()
 #define __threadfence() ::host_cuda::fence()
-#define atomicInc(number, most) ::host_cuda::count_up(number, most)
+#define atomicInc(number, max) ::host_cuda::count_up(number, max)
 #define __shfl_xor_sync(lanes, value, mask) \
   ::host_cuda::shuffle(::host_cuda::Shuffle::kXor, lanes, value, mask)
 #define __shfl_down_sync(lanes, value, delta) \
@@ -76,7 +76,7 @@ enum cudaError_t : int {
 /// The limits of an H200: per multiprocessor, per block with a larger request, and per block
 /// without one. Each block takes kBlockReserve in addition to its request.
 inline constexpr std::size_t kSharedOfMultiprocessor = std::size_t{228} * 1024;
-inline constexpr std::size_t kMostDynamicShared = std::size_t{227} * 1024;
+inline constexpr std::size_t kMaxDynamicShared = std::size_t{227} * 1024;
 inline constexpr std::size_t kUsualDynamicShared = std::size_t{48} * 1024;
 inline constexpr std::size_t kBlockReserve = 1024;
 
@@ -94,7 +94,7 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
     host_cuda::machine().carveout = value;
     return cudaSuccess;
   }
-  if (value < 0 || static_cast<std::size_t>(value) > kMostDynamicShared) {
+  if (value < 0 || static_cast<std::size_t>(value) > kMaxDynamicShared) {
     return cudaErrorInvalidValue;
   }
   host_cuda::allow_shared(reinterpret_cast<const void*>(kernel), static_cast<std::size_t>(value));

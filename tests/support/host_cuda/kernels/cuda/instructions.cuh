@@ -1,4 +1,4 @@
-// Replaces the GPU's instructions when kernels are compiled for the host, with the worst behaviour
+// Replaces the GPU's instructions when kernels are compiled for the host, with the worst behavior
 // that hardware may show: approximations are an ulp off, differently for different arguments, and
 // tensor cores round towards zero.
 #pragma once

@@ -1,4 +1,4 @@
-// The optimisations that a lecture of the course (docs/lab.md) lists, added one by one.
+// The optimizations that a lecture of the course (docs/lab.md) lists, added one by one.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ std::vector<Rung> rungs_of(bool on_gpu) {
   return rungs;
 }
 
-std::vector<Case> optimisations_cases(const Setting& setting) {
+std::vector<Case> optimizations_cases(const Setting& setting) {
   std::vector<Case> cases;
   Workload workload = base_workload(setting);
   TrainConfig& config = workload.config;
@@ -86,7 +86,7 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
                      largest.names.front(), share);
 }
 
-Findings conclude_optimisations(const Results& results) {
+Findings conclude_optimizations(const Results& results) {
   const std::vector<Rung> rungs = rungs_of(results.setting.on_gpu);
   const auto key = [&](std::size_t i) -> const std::string& { return results.cases[i].what().key; };
   // Times per sample, since the batch size changes between rungs.
@@ -127,7 +127,7 @@ Findings conclude_optimisations(const Results& results) {
                                   contribution_sentence(results, rungs, whole), alone},
                     .comparisons = steps,
                     .tables = {table},
-                    .plots = {{.title = "Samples per second, optimisations added one by one",
+                    .plots = {{.title = "Samples per second, optimizations added one by one",
                                .y_label = "samples/s",
                                .categories = labels,
                                .series = {bars}}}};
@@ -137,12 +137,12 @@ Findings conclude_optimisations(const Results& results) {
 
 }  // namespace
 
-Experiment optimisations_experiment() {
-  return {.name = "optimisations",
-          .title = "Optimisations, added one by one",
-          .question = "What does each optimisation gain?",
-          .cases = optimisations_cases,
-          .conclude = conclude_optimisations,
+Experiment optimizations_experiment() {
+  return {.name = "optimizations",
+          .title = "Optimizations, added one by one",
+          .question = "What does each optimization gain?",
+          .cases = optimizations_cases,
+          .conclude = conclude_optimizations,
           .reads_data = true};
 }
 
