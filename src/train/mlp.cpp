@@ -143,6 +143,7 @@ Factors Mlp::factors(int layer, const Tensor& x) const {
 
 void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready) const {
   if (rounded_x_) add(program, Cast{.to = *rounded_x_, .from = x}, phase, 0);
+  if (ready) ready(-1);
   for (int layer = 0; layer < spec_->layout.layers(); ++layer) {
     if (phase == Phase::kEvaluate && !int8_.empty()) {
       add_int8_layer(program, x, layer);

@@ -88,23 +88,16 @@ void Factor::build(Draft& draft) const {
   draft.leave_factors();
   Gathering gathering(draft);
   const int last = model.layout.layers() - 1;
-  // The last gradient is complete once the loss is computed, unless an activation's follows.
-  const bool loss_makes_last =
-      model.activation_after(last) == Activation::kNone || model.loss_includes_activation();
 
   draft.input([&] { gathering.gather_x(); });
   for (const MicroStep& part : draft.micro_steps()) {
     draft.forward(part, [&](int layer) {
-      if (layer == 0) gathering.gather_rounded_x();
-      if (layer < last) gathering.gather_input_of(layer + 1);
+      if (layer == -1) gathering.gather_rounded_x();
+      if (layer >= 0 && layer < last) gathering.gather_input_of(layer + 1);
     });
-    draft.loss(part, [&] {
-      share();
-      if (loss_makes_last) gathering.gather_grad_output_of(last);
-    });
+    draft.loss(part, share);
     draft.backward(part, [&](int layer, BackwardResult made) {
-      if (made != BackwardResult::kGradOutput || (layer == last && loss_makes_last)) return;
-      gathering.gather_grad_output_of(layer);
+      if (made == BackwardResult::kGradOutput) gathering.gather_grad_output_of(layer);
     });
   }
   // After all of backward, so that their inputs can arrive in the meantime.
