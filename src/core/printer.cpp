@@ -64,7 +64,7 @@ std::string devices_text(const Program& program, const Node& node) {
 }
 
 std::string nodes_table(const Program& program, const ShownColumns& shown) {
-  std::vector<TextTable::Column> columns{{"#", Align::kRight}, {"phase"}, {"layer", Align::kRight}};
+  std::vector<TextTable::Column> columns{{"#", Align::kRight}, {"phase"}, {"block"}};
   if (shown.devices) columns.push_back({"device"});
   columns.insert(columns.end(), {{"lane"}, {"op"}, {"what"}});
   columns.insert(columns.end(), {{"flops", Align::kRight}, {"bytes", Align::kRight}});
@@ -76,7 +76,7 @@ std::string nodes_table(const Program& program, const ShownColumns& shown) {
   for (const Node& node : program.nodes()) {
     const Cost cost = cost_of(node.op);
     std::vector<std::string> cells{fmt::format("{}", id++), std::string(name_of(node.phase)),
-                                   node.layer < 0 ? "-" : fmt::format("{}", node.layer)};
+                                   node.block.empty() ? "-" : node.block};
     if (shown.devices) cells.push_back(devices_text(program, node));
     cells.insert(cells.end(), {std::string(name_of(node.lane)), std::string(label_of(node.op)),
                                text_of(program, node)});

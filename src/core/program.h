@@ -114,7 +114,7 @@ struct Node {
   int device = 0;
   Lane lane = Lane::kCompute;
   Phase phase = Phase::kForward;
-  int layer = -1;  // -1: belongs to no layer
+  std::string block{};  // whose node it is, "net.0"; empty: no block's
   std::vector<Wait> waits{};
 };
 

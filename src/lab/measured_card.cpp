@@ -25,8 +25,8 @@
 #include "lab/samples.h"
 #include "lab/simulator.h"
 #include "lab/workload.h"
+#include "model/linear.h"
 #include "profiler/peaks.h"
-#include "train/mlp.h"
 
 namespace barestep {
 

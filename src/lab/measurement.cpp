@@ -150,7 +150,7 @@ std::vector<OpTime> Measurement::ops() const {
     std::vector<double> seconds;
     for (const Start& start : starts_) {
       for (const OpTime& other : start.ops) {
-        if (other.name == op.name && other.phase == op.phase && other.layer == op.layer &&
+        if (other.name == op.name && other.phase == op.phase && other.block == op.block &&
             other.device == op.device) {
           seconds.push_back(other.seconds);
         }

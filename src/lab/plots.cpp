@@ -24,7 +24,7 @@ double roof_at(const MachineCard& card, double flops_per_byte) {
 Cost cost_of_op(const Program& program, const OpTime& op) {
   Cost cost;
   for (const Node& node : program.nodes()) {
-    if (label_of(node.op) == op.name && name_of(node.phase) == op.phase && node.layer == op.layer) {
+    if (label_of(node.op) == op.name && name_of(node.phase) == op.phase && node.block == op.block) {
       cost += cost_of(node.op);
     }
   }

@@ -19,10 +19,10 @@
 #include "lab/machine_card.h"
 #include "lab/simulator.h"
 #include "lab/workload.h"
+#include "model/parameters.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
-#include "train/parameter_layout.h"
 #include "train/schedule.h"
 #include "train/trainer.h"
 
@@ -270,11 +270,11 @@ PublishedNumber zero_recipe_sum() {
   trainer.run(silent);
   FlatWeights weights = trainer.weights();
   // The recipe adds all parameters into one tensor; by broadcasting, each bias counts once per row.
-  const ParameterLayout& layout = programs.steps().spec().model.layout;
+  const Parameters& parameters = programs.steps().parameter_list();
   double sum = 0;
-  for (int layer = 0; layer < kRecipeLayers; ++layer) {
-    for (const float each : weight_in(weights, layout, layer)) sum += each;
-    for (const float each : bias_in(weights, layout, layer)) sum += kRecipeWidth * double{each};
+  for (ParameterId id = 0; id < parameters.count(); ++id) {
+    const double times = parameters[id].shape.size() == 1 ? kRecipeWidth : 1;
+    for (const float each : parameters.in(weights, id)) sum += times * double{each};
   }
   PublishedNumber row = row_of("ZeRO recipe, sum of the parameters after one step, to 0.1",
                                PublishedKind::kReproduced, fmt::format("{:.4f}", sum));

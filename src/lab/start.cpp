@@ -246,7 +246,7 @@ std::string json_of(const Start& start) {
   json ops = json::array();
   for (const OpTime& op : start.ops) {
     ops.push_back(
-        {{"name", op.name}, {"phase", op.phase}, {"layer", op.layer}, {"seconds", op.seconds}});
+        {{"name", op.name}, {"phase", op.phase}, {"block", op.block}, {"seconds", op.seconds}});
     if (op.device > 0) ops.back()["device"] = op.device;
   }
   json watched = json::array();
@@ -285,7 +285,7 @@ Start parse_start(std::string_view text, const std::string& name) {
   for (const JsonValue& op : from.at("ops").items()) {
     start.ops.push_back({.name = op.at("name").text(),
                          .phase = op.at("phase").text(),
-                         .layer = static_cast<int>(op.at("layer").whole(-1, kMaxLayers)),
+                         .block = op.at("block").text(),
                          .seconds = op.at("seconds").number(0, kMaxRunSeconds),
                          .device = op.has("device")
                                        ? static_cast<int>(op.at("device").whole(1, kMaxRunRanks))
@@ -306,8 +306,7 @@ Start parse_start(std::string_view text, const std::string& name) {
 
 std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string& name) {
   constexpr double kMaxUs = 1e12;
-  constexpr std::int64_t kMaxLayers = 1 << 30;
-  std::map<std::tuple<std::string, std::string, int>, double> us;
+  std::map<std::tuple<std::string, std::string, std::string>, double> us;
   int steps = 0;
   const JsonDocument document(trace,
                               {.what = "trace", .name = name, .remedy = "run the study again"});
@@ -317,8 +316,7 @@ std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string&
     steps += category == "user_annotation" && event.at("name").text().starts_with("ProfilerStep#");
     if (category != "kernel" && !category.starts_with("gpu_mem")) continue;
     const JsonValue facts = event.at("args");
-    const auto layer = static_cast<int>(facts.at("layer").whole(-1, kMaxLayers));
-    us[{event.at("name").text(), facts.at("phase").text(), layer}] +=
+    us[{event.at("name").text(), facts.at("phase").text(), facts.at("block").text()}] +=
         event.at("dur").number(0, kMaxUs);
   }
   if (steps == 0) events.refuse("show no profiled step");

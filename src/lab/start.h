@@ -26,7 +26,7 @@ struct RankSteps {
 struct OpTime {
   std::string name{};
   std::string phase{};
-  int layer = -1;
+  std::string block{};  // empty: no block's
   double seconds = 0;
   int device = 0;  // of mlp_dp
 };
@@ -101,7 +101,7 @@ std::string json_of(const Start& start);
 /// Throws Error(kBadData) naming `name`.
 Start parse_start(std::string_view text, const std::string& name);
 
-/// Device time by op, phase and layer, per profiled step, the longest first. `trace` is a `--trace`
+/// Device time by op, phase and block, per profiled step, the longest first. `trace` is a `--trace`
 /// file of one rank. Throws Error(kBadData) naming `name` if it is not a trace.
 std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string& name);
 

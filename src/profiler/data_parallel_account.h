@@ -11,7 +11,7 @@
 #include "core/index.h"
 #include "core/plan.h"
 #include "core/program.h"
-#include "train/parameter_layout.h"
+#include "model/parameters.h"
 #include "train/step.h"
 #include "train/trainer.h"
 

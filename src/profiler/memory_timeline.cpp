@@ -61,8 +61,8 @@ std::string signed_bytes(std::int64_t bytes) {
 
 std::string node_text(const Program& program, NodeId id) {
   const Node& node = program.node(id);
-  const std::string layer = node.layer < 0 ? "" : fmt::format(" of layer {}", node.layer);
-  return fmt::format("#{} {} {}{}", id, name_of(node.phase), label_of(node.op), layer);
+  const std::string block = node.block.empty() ? "" : " of " + node.block;
+  return fmt::format("#{} {} {}{}", id, name_of(node.phase), label_of(node.op), block);
 }
 
 std::string high_water_text(const Program& program, const MemoryTimeline& timeline) {

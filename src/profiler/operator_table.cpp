@@ -79,8 +79,7 @@ std::string row_name(const TimedOp& op, RowsBy by) {
   const Node& node = *op.node;
   if (by == RowsBy::kOp) return name_of_op(node.op);
   if (by == RowsBy::kPhase) return std::string(name_of(node.phase));
-  const std::string layer = node.layer < 0 ? "no layer" : fmt::format("layer {}", node.layer);
-  return fmt::format("{}, {}", layer, name_of(node.phase));
+  return fmt::format("{}, {}", node.block.empty() ? "no block" : node.block, name_of(node.phase));
 }
 
 double sort_key(const OperatorRow& row, SortBy by, bool on_cpu) {

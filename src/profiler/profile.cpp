@@ -252,8 +252,8 @@ std::string node_without_record(std::span<const ProfiledStep> steps, bool exchan
     const NodeRun* const run = run_without_times(step, exchanges);
     if (run == nullptr) continue;
     const Node& node = node_of(step, *run);
-    const std::string layer = node.layer < 0 ? "" : fmt::format(" of layer {}", node.layer);
-    return fmt::format("{}{} in {}, step {}", label_of(node.op), layer, name_of(node.phase),
+    const std::string block = node.block.empty() ? "" : " of " + node.block;
+    return fmt::format("{}{} in {}, step {}", label_of(node.op), block, name_of(node.phase),
                        step.number);
   }
   return "";

@@ -89,7 +89,7 @@ std::vector<Record> node_records(const GpuRecords& gpu);
 Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bool exchanges,
                    std::span<const GpuActivity> activities = {});
 
-/// The first node of a step in the profile without a record, "gemm of layer 3 in backward, step 7";
+/// The first node of a step in the profile without a record, "gemm of net.3 in backward, step 7";
 /// empty if all have their times. A node that writes nothing needs none. Nor do collectives if
 /// `exchanges` is false, since a single rank moves nothing.
 std::string node_without_record(std::span<const ProfiledStep> steps, bool exchanges);

@@ -33,15 +33,9 @@ std::string device_text(const Device& device) {
 std::string run_header(const StepPrograms& programs, const Device& device,
                        const std::string& division, const std::string& more) {
   const StepSpec& spec = programs.spec();
-  const auto& widths = spec.model.layout.widths();
-  const bool equal = std::all_of(widths.begin(), widths.end(),
-                                 [&](std::int64_t width) { return width == widths.front(); });
-  const std::string shape =
-      equal ? fmt::format("{} x Linear({}, {})", widths.size() - 1, widths.front(), widths.front())
-            : fmt::format("Linear {}", fmt::join(widths, " - "));
   std::string text =
-      fmt::format("{}, {} parameters, batch {}", shape, grouped(spec.model.layout.parameters()),
-                  grouped(spec.step_rows()));
+      fmt::format("{}, {} parameters, batch {}", spec.model.text(),
+                  grouped(programs.parameter_list().size()), grouped(spec.step_rows()));
   if (spec.accumulate > 1) {
     text += fmt::format(" in {} micro-steps of {}", spec.accumulate, grouped(spec.batch_size));
   }
@@ -153,7 +147,7 @@ double RunSummary::total_s() const {
 
 std::string update_text(const StepPrograms& programs) {
   const double bytes = static_cast<double>(state_bytes_of(programs.train().program)) /
-                       static_cast<double>(programs.spec().model.layout.parameters());
+                       static_cast<double>(programs.parameter_list().size());
   return fmt::format("{}, {:.1f} bytes a parameter in a step",
                      programs.spec().model.stores_gradients ? "separate" : "fused", bytes);
 }

@@ -397,7 +397,7 @@ class Writer {
       }
       args["op"] = label_of(node.op);
       args["phase"] = name_of(node.phase);
-      args["layer"] = node.layer;
+      args["block"] = node.block;
     }
     const char* const category = activity.kind == GpuActivity::Kind::kKernel ? "kernel"
                                  : activity.kind == GpuActivity::Kind::kCopy ? "gpu_memcpy"

@@ -66,7 +66,7 @@ std::int64_t steps_of_run(const TrainConfig& config, const StepSpec& spec) {
 /// The settings that determine the numbers of a run, except for their rounding.
 RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec) {
   RankSettings settings = {
-      {"--layers", text_of_numbers(spec.model.layout.widths())},
+      {"--layers", text_of_numbers(spec.model.widths)},
       {"the batch of a step", counted(spec.step_rows(), "sample")},
       {"the learning rate", text_of_number(full_learning_rate(config.optimizer, spec.ranks))},
       {"--data", std::string(name_of(config.data.kind))}};

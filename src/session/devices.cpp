@@ -237,7 +237,7 @@ void SeveralDevices::open(TrainConfig& config, const StepPrograms& programs) {
   if (kind() == DeviceKind::kCuda) apart_ = enable_peer_access(opened_ordinals());
   if (!config.output.memory) require_free_memory(programs);
   batch_size_ = programs.spec().batch_size;
-  width_ = programs.spec().model.layout.widths().front();
+  width_ = programs.spec().model.inputs();
 }
 
 std::vector<int> SeveralDevices::opened_ordinals() const {

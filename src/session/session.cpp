@@ -52,8 +52,8 @@ std::shared_ptr<const Dataset> open_data(const TrainConfig& config, StepSpec spe
     of_all.insert(of_all.end(), of_test.begin(), of_test.end());
     return of_all;
   };
-  return std::make_shared<const Dataset>(load_dataset(config.data, spec.model.layout.widths(),
-                                                      config.model.loss, memory_bytes, needed));
+  return std::make_shared<const Dataset>(
+      load_dataset(config.data, spec.model.widths, config.model.loss, memory_bytes, needed));
 }
 
 /// Asks the run to end when its time is up.
@@ -230,8 +230,8 @@ void Session::prepare() {
   reconsider_update_order();
 }
 
-void Session::load(const MlpSpec& model) {
-  LoadedWeights loaded = load_weights(config_.output.load, model);
+void Session::load(const ModelSpec& model) {
+  LoadedWeights loaded = load_weights(config_.output.load, parameters_of(model));
   loaded_ = std::move(loaded.numbers);
   if (loaded.prefix.empty() || !is_first_) return;
   print_note(name_of(place_.trainer()),
@@ -253,8 +253,7 @@ void Session::note_lost_gradients(const StepSpec& spec) const {
   // Errors of up to 1, halved or not and divided by this number, are below fp16's normal numbers.
   constexpr double kMaxNumbers = 32768;
   if (!spec.loss_scale || spec.loss_scale->dynamic) return;
-  const std::int64_t numbers =
-      spec.micro_rows() * spec.accumulate * spec.model.layout.widths().back();
+  const std::int64_t numbers = spec.micro_rows() * spec.accumulate * spec.model.outputs();
   if (static_cast<double>(numbers) <= kMaxNumbers * spec.loss_scale->initial) return;
   print_note(name_of(place_.trainer()),
              fmt::format("--loss-scale {}: the loss is a mean of {} numbers, whose gradients lose "
@@ -279,7 +278,7 @@ std::string Session::choose_segments(StepSpec& spec, std::span<const MemoryPool>
 std::string Session::preview() const {
   std::string text;
   if (config_.output.plan) {
-    text += fmt::format("{} parameters\n{}\n", grouped(programs_->spec().model.layout.parameters()),
+    text += fmt::format("{} parameters\n{}\n", grouped(programs_->parameter_list().size()),
                         config_.output.explain ? "" : update_line_);
     const Buffers& buffers = programs_->buffers();
     text += plan_table(MemoryPlan(buffers), buffers, place_.names());
@@ -455,7 +454,7 @@ void Session::save_checkpoint() {
 void Session::save_weights() {
   if (!job_.is_first() || config_.output.save.empty()) return;
   FlatWeights weights = trainer_->weights();
-  barestep::save_weights(config_.output.save, programs_->spec().model, weights);
+  barestep::save_weights(config_.output.save, programs_->parameter_list(), weights);
 }
 
 void Session::report() {
@@ -498,8 +497,8 @@ SweepRow Session::row() const {
 FlatWeights Session::weights_of_all() {
   FlatWeights weights = std::move(loaded_);
   if (Communicator* const ranks = job_.ranks()) {
-    weights.resize(static_cast<std::size_t>(
-        programs_->spec().model.layout.flat(programs_->parameters()).size()));
+    weights.resize(
+        static_cast<std::size_t>(programs_->parameter_list().flat(programs_->parameters()).size()));
     ranks->broadcast(std::as_writable_bytes(std::span(weights)), 0);
   }
   return weights;

@@ -82,7 +82,7 @@ class Session {
   /// For --recompute auto: sets `spec` to the segments that fit, and reports them.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   /// Reads --load; prints a note if its names have a prefix.
-  void load(const MlpSpec& model);
+  void load(const ModelSpec& model);
   /// Prints a note, once a program, if an activation changes the scores that a loss takes.
   void note_last_activation() const;
   /// Prints a note if a fixed --loss-scale is too small for the batch size.

@@ -1,9 +1,11 @@
 #include "train/draft.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/program.h"
 
 namespace barestep {
@@ -11,7 +13,7 @@ namespace {
 
 /// A loss over `count_rows` rows, of which `output` may be a part; for beta see MicroStep. The
 /// gradient includes that of `activation`.
-DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& output,
+DeviceOp loss_op(const ModelSpec& model, const Tensor& loss, const ModelOutput& output,
                  const Tensor& target, std::int64_t count_rows, float beta,
                  const std::optional<Tensor>& scale = {},
                  Activation activation = Activation::kNone) {
@@ -35,6 +37,8 @@ DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& ou
                       .smoothing = static_cast<float>(model.label_smoothing),
                       .scale = scale};
 }
+
+const PassHooks kNoHooks;
 
 Node data_node(DeviceOp op) {
   return {.op = std::move(op), .lane = Lane::kCopy, .phase = Phase::kData};
@@ -63,18 +67,14 @@ Draft::Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffer
       buffers_(buffers),
       spec_(spec),
       model_(spec.model),
-      step_{.program = Program(name, buffers), .rows = rows, .tensors = {}} {
-  const Mlp flat(buffers, spec.model, 0);
-  parameters_ = flat.parameters();
-  gradients_ = flat.gradients();
-  if (spec.model.numbers != DType::kF32) rounded_ = flat.operands();
-}
+      parameters_(parameters_of(spec.model)),
+      step_{.program = Program(name, buffers), .rows = rows, .tensors = {}} {}
 
-BufferId Draft::require_gradients() const {
+BufferId Draft::require_gradients() {
   if (!spec_.model.stores_gradients) {
     refuse_fused_update("stores no gradients, which several ranks or devices exchange");
   }
-  return gradients_;
+  return placed(0).flat.gradients;
 }
 
 float Draft::share() const {
@@ -107,7 +107,8 @@ Draft::Ready Draft::share_loss(float scale) {
   };
 }
 
-void Draft::leave_factors() {
+void Draft::leave_factors(std::string_view option, std::string_view value) {
+  model().require_only_linears(option, value);
   const std::int64_t own_rows = spec_.own_rows(rows()).count;
   model_.stores_gradients = false;
   loss_rows_ = rows();
@@ -138,12 +139,11 @@ void Draft::input(const Ready& x_ready) {
     }
     return takes_all ? all.row_slice(own.first, own.count) : all;
   };
-  const std::vector<std::int64_t>& widths = spec_.model.layout.widths();
-  tensors.x = bring("x", widths.front(), DType::kF32, tensors.x_host);
+  tensors.x = bring("x", spec_.model.inputs(), DType::kF32, tensors.x_host);
   if (x_ready) x_ready();
   tensors.y = takes_labels(spec_.model.loss)
                   ? bring("y", 1, DType::kI32, tensors.y_host)
-                  : bring("y", widths.back(), DType::kF32, tensors.y_host);
+                  : bring("y", spec_.model.outputs(), DType::kF32, tensors.y_host);
   tensors.loss = take_number(buffers_, "loss", false);
   tensors.loss_host = take_number(buffers_, "loss_host", true);
   if (!trains) return;
@@ -211,7 +211,7 @@ std::optional<StepRows> Draft::step_rows(const MicroStep& part) const {
   const bool takes_turns = spec_.data != DataKind::kRandn;
   const StepRows own = takes_turns ? StepRows{*number_, spec_.rank, spec_.ranks}
                                    : StepRows{*number_, spec_.own_rows(rows()).first};
-  return own.from(part.first_row);
+  return own.from(part.first_sample);
 }
 
 std::vector<MicroStep> Draft::micro_steps() const {
@@ -220,67 +220,178 @@ std::vector<MicroStep> Draft::micro_steps() const {
   std::vector<MicroStep> parts;
   for (std::int64_t first = 0; first == 0 || first < x.rows; first += spec_.micro_rows()) {
     const std::int64_t count = std::min(spec_.micro_rows(), x.rows - first);
-    parts.push_back({.x = x.row_slice(first, count),
-                     .y = y.row_slice(first, count),
-                     .first_row = first,
-                     .beta = first > 0 || !spec_.zero_grad ? 1.0F : 0,
-                     .is_last = first + count == x.rows});
+    parts.push_back({.number = static_cast<int>(parts.size()),
+                     .first_sample = first,
+                     .x = x.row_slice(first, count),
+                     .y = y.row_slice(first, count)});
   }
   return parts;
 }
 
-Mlp Draft::model_of(const MicroStep& part) const {
-  const std::int64_t kept_rows = model_.stores_gradients ? 0 : part.first_row;
-  return {buffers_, model_, part.x.rows, 0, kept_rows, step_rows(part)};
+namespace {
+
+/// For each micro-step the place of its activations: the lowest that is free from its forward to
+/// its backward pass; a place of its own if nothing is freed.
+std::vector<int> slots_of(const PassSchedule& schedule, std::int64_t micro_steps, bool frees) {
+  std::vector<int> slots(static_cast<std::size_t>(micro_steps));
+  std::vector<bool> in_use;
+  for (const auto& [direction, number] : schedule) {
+    if (direction == ScheduledPass::Direction::kBackward) {
+      in_use[static_cast<std::size_t>(at(slots, number))] = !frees;
+      continue;
+    }
+    const auto free = std::ranges::find(in_use, false);
+    at(slots, number) = static_cast<int>(free - in_use.begin());
+    if (free == in_use.end()) in_use.push_back(false);
+    in_use[static_cast<std::size_t>(at(slots, number))] = true;
+  }
+  return slots;
+}
+
+}  // namespace
+
+PassSchedule accumulation(int micro_steps) {
+  using Direction = ScheduledPass::Direction;
+  PassSchedule schedule;
+  for (int number = 0; number < micro_steps; ++number) {
+    schedule.push_back({Direction::kForward, number});
+    schedule.push_back({Direction::kBackward, number});
+  }
+  return schedule;
+}
+
+Draft::Placed& Draft::placed(int device) {
+  const auto found = placed_.find(device);
+  if (found != placed_.end()) return found->second;
+  const bool is_shared = model_.recomputes();
+  return placed_
+      .emplace(device, Placed{.flat = take_flat_buffers(buffers_, spec_.model, parameters_, device),
+                              .scratch = Scratch(buffers_, device, is_shared),
+                              .models = {}})
+      .first->second;
+}
+
+const Model& Draft::model(int device, int slot) {
+  auto& models = placed(device).models;
+  while (std::ssize(models) <= slot) models.push_back(std::make_unique<Model>(model_));
+  return *at(models, slot);
+}
+
+Pass Draft::pass(Phase phase, const PassHooks& hooks, int device, int slot) {
+  Placed& place = placed(device);
+  return {.program = program(),
+          .buffers = buffers_,
+          .scratch = place.scratch,
+          .model = model_,
+          .parameters = parameters_,
+          .flat = place.flat,
+          .hooks = hooks,
+          .device = device,
+          .phase = phase,
+          .slot = slot,
+          .first_row = slot * spec_.micro_rows()};
+}
+
+Tensor Draft::take_output_grad(std::int64_t samples, std::int64_t first_row) {
+  return placed(0).scratch.take("grad_output", first_row, samples, model_.outputs(),
+                                model_.numbers);
+}
+
+Factors Draft::factors(int linear) {
+  const auto all_rows = [&](const Tensor& of_first_micro_step) {
+    Tensor all = of_first_micro_step;
+    all.rows = tensors().x.rows;
+    return all;
+  };
+  const Factors& first = at(model().linears(), linear)->factors();
+  return {all_rows(first.grad_y), all_rows(first.x)};
 }
 
 bool Draft::is_zero(const MicroStep& part) const {
   return part.x.rows == 0 && model_.stores_gradients;
 }
 
-void Draft::forward(const MicroStep& part, const LayerReady& ready) {
-  if (is_zero(part)) return;
-  model_of(part).forward(program(), part.x, Phase::kForward, part.is_last ? ready : LayerReady{});
+void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
+  const std::vector<MicroStep> parts = micro_steps();
+  const std::vector<int> slots = slots_of(schedule, std::ssize(parts), model_.stores_gradients);
+  std::vector<ModelOutput> outputs(parts.size());
+  std::size_t forwards = 0, backwards = 0;
+  for (const auto& [direction, number] : schedule) {
+    const MicroStep& part = at(parts, number);
+    const bool is_forward = direction == ScheduledPass::Direction::kForward;
+    std::size_t& count = is_forward ? forwards : backwards;
+    const bool is_first = count++ == 0;
+    Pass own =
+        pass(is_forward ? Phase::kForward : Phase::kBackward, hooks.pass, 0, at(slots, number));
+    own.micro_step = number;
+    own.is_last = count == parts.size();
+    own.step_rows = step_rows(part);
+    own.beta = is_first && spec_.zero_grad ? 0 : 1;
+    if (!is_forward) {
+      backward(part, at(outputs, number).grad, own, hooks);
+      continue;
+    }
+    at(outputs, number) = forward(part, own, hooks);
+    add_loss(part, at(outputs, number), is_first);
+    if (own.is_last && hooks.loss_ready) hooks.loss_ready();
+    if (is_first && !is_zero(part)) add_pause();
+  }
 }
 
-void Draft::loss(const MicroStep& part, const Ready& ready) {
-  loss(part, model_of(part).output(), ready);
+ModelOutput Draft::forward(const MicroStep& part, Pass& own, const StepHooks& hooks) {
+  if (is_zero(part)) return {};
+  if (hooks.forward) return hooks.forward(part);
+  const Tensor values = model(0, own.slot).root().forward(own, part.x);
+  return {values, take_output_grad(part.x.rows, own.first_row)};
 }
 
-void Draft::loss(const MicroStep& part, const ModelOutput& output, const Ready& ready) {
+void Draft::backward(const MicroStep& part, const Tensor& grad, Pass& own, const StepHooks& hooks) {
+  if (hooks.backward) return hooks.backward(part, own.beta);
+  if (!is_zero(part)) {
+    model(0, own.slot).root().backward(own, grad, false);
+    return;
+  }
+  add({.op = DeviceOp{Fill{.out = parameters_.flat(own.flat.gradients, model_.gradient_type())}},
+       .phase = Phase::kBackward});
+  for (ParameterId id = parameters_.count() - 1; id >= 0; --id) {
+    own.released(id);
+    own.complete(id);
+  }
+}
+
+void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_first) {
   const Tensor& loss = tensors().loss;
   const std::int64_t own_rows = std::max<std::int64_t>(tensors().x.rows, 1);
-  const bool is_first = part.first_row == 0;
   std::optional<Tensor> scale;
   if (const auto& scaling = tensors().scaling) scale = scaling->numbers.scale;
   const Activation activation =
-      spec_.model.loss_includes_activation() ? spec_.model.activation : Activation::kNone;
-  DeviceOp op = is_zero(part) ? DeviceOp{Fill{.out = loss}}
-                              : loss_op(spec_.model, loss, output, part.y,
-                                        loss_rows_ > 0 ? loss_rows_ : own_rows, is_first ? 0 : 1,
-                                        scale, activation);
+      model_.loss_includes_activation() ? model_.activation : Activation::kNone;
+  DeviceOp op = is_zero(part)
+                    ? DeviceOp{Fill{.out = loss}}
+                    : loss_op(model_, loss, output, part.y, loss_rows_ > 0 ? loss_rows_ : own_rows,
+                              is_first ? 0 : 1, scale, activation);
   add({.op = std::move(op), .phase = Phase::kLoss});
-  if (part.is_last) {
-    if (ready) ready();
-  }
-  if (is_first && !is_zero(part) && (spec_.delay_s > 0 || jitter_)) {
-    add({.op = DeviceOp{Delay{.seconds = spec_.delay_s, .more_seconds = jitter_}},
-         .phase = Phase::kInjected});
-  }
 }
 
-void Draft::backward(const MicroStep& part, const BackwardReady& ready) {
-  if (is_zero(part)) {
-    add({.op = DeviceOp{Fill{.out =
-                                 spec_.model.layout.flat(gradients_, spec_.model.gradient_type())}},
-         .phase = Phase::kBackward});
-  } else {
-    model_of(part).backward(program(), part.x, part.beta, part.is_last ? ready : BackwardReady{});
-  }
+void Draft::add_pause() {
+  if (spec_.delay_s == 0 && !jitter_) return;
+  add({.op = DeviceOp{Delay{.seconds = spec_.delay_s, .more_seconds = jitter_}},
+       .phase = Phase::kInjected});
+}
+
+void Draft::quantize() {
+  const Pass own = pass(Phase::kEvaluate, kNoHooks);
+  for (const Linear* linear : model().linears()) linear->quantize(own);
+}
+
+ModelOutput Draft::evaluation_output() {
+  Pass own = pass(Phase::kEvaluate, kNoHooks);
+  const Tensor values = model().root().forward(own, tensors().x);
+  return {values, take_output_grad(tensors().x.rows)};
 }
 
 void Draft::evaluate(const ModelOutput& output) {
-  const auto add_loss = [&](const MlpSpec& model, const Tensor& loss, const Tensor& host) {
+  const auto add_loss = [&](const ModelSpec& model, const Tensor& loss, const Tensor& host) {
     add({.op = loss_op(model, loss, output, step_.tensors.y, std::max<std::int64_t>(rows(), 1), 0),
          .phase = Phase::kEvaluate});
     add(read_back(host, loss, Phase::kEvaluate));
@@ -297,7 +408,7 @@ void Draft::evaluate(const ModelOutput& output) {
   step_.tensors.absolute_error_host = step_.tensors.loss_host;
   if (spec_.model.loss == LossKind::kL1) return;
   // Computed as a loss whose gradient is not used.
-  MlpSpec model = spec_.model;
+  ModelSpec model = spec_.model;
   model.loss = LossKind::kL1;
   step_.tensors.absolute_error_host = take_number(buffers_, "absolute_error_host", true);
   add_loss(model, take_number(buffers_, "absolute_error", false),

@@ -4,22 +4,25 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/config.h"
 #include "core/ops.h"
 #include "core/program.h"
-#include "train/mlp.h"
+#include "model/model.h"
 #include "train/optimizer.h"
-#include "train/parameter_layout.h"
 
 namespace barestep {
 
 /// All inputs from which the programs of a run are built.
 struct StepSpec {
-  MlpSpec model;
+  ModelSpec model;
   DataKind data = DataKind::kRandn;
   Generator generator = Generator::kTorchCpu;  // for random data; see generator_of
   int rank = 0;                                // the rank of these programs, below `ranks`
@@ -134,12 +137,35 @@ struct StepProgram {
   StepTensors tensors;
 };
 
-/// Rows of this rank's step that pass through the model together.
+/// Samples of this rank's step that pass through the model together.
 struct MicroStep {
+  int number = 0;
+  std::int64_t first_sample = 0;
   Tensor x, y;
-  std::int64_t first_row = 0;
-  float beta = 0;  // 1: adds to the existing gradients
-  bool is_last = false;
+};
+
+/// A pass of a micro-step's samples through the model.
+struct ScheduledPass {
+  enum class Direction { kForward, kBackward } direction = Direction::kForward;
+  int micro_step = 0;
+};
+
+/// The passes of a step in the order in which they run. Each micro-step has one forward pass and,
+/// after it, one backward pass.
+using PassSchedule = std::vector<ScheduledPass>;
+
+/// Forward and backward of one micro-step after the other: activations of only one are kept.
+PassSchedule accumulation(int micro_steps);
+
+/// What a scheme adds to the passes of a step.
+struct StepHooks {
+  PassHooks pass{};
+  /// The loss of all of this rank's samples has been computed.
+  std::function<void()> loss_ready{};
+  /// In place of the passes through the draft's model on device 0. Backward starts from the `grad`
+  /// that forward returned, and adds to existing gradients if beta is 1.
+  std::function<ModelOutput(const MicroStep&)> forward{};
+  std::function<void(const MicroStep&, float beta)> backward{};
 };
 
 /// How gradients become new weights; a single rank leaves all members empty.
@@ -150,15 +176,15 @@ struct UpdateOptions {
   std::function<void(const Tensor& squares)> squares_ready{};
   /// Called with a number above 0 if any of these gradients is not finite, before the step uses it.
   std::function<void(const Tensor& found_inf)> found_inf_ready{};
-  /// With gradients that are not stored: the factors of a layer's gradients.
-  std::function<Factors(int layer)> factors{};
+  /// With gradients that are not stored: the factors of the gradients of a Linear, which is
+  /// numbered as in Model::linears().
+  std::function<Factors(int linear)> factors{};
 };
 
 enum class StepKind { kTraining, kFirstTraining, kEvaluation };
 
 /// Builds a step. Its methods append nodes, without waits, and create the buffers named in their
-/// comments. Callbacks called `ready` are called once a step: in the last micro-step, when all of
-/// this rank's rows have been processed.
+/// comments.
 class Draft {
  public:
   using Ready = std::function<void()>;
@@ -166,7 +192,7 @@ class Draft {
   /// `rows` is the number of rows of all ranks together; for an evaluation, of this rank. Buffers
   /// and spec must outlive the draft.
   Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffers, const StepSpec& spec);
-  // Models point to the draft's own MlpSpec.
+  // Passes point to the draft.
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
 
@@ -177,8 +203,10 @@ class Draft {
   [[nodiscard]] Program& program() { return step_.program; }
   [[nodiscard]] StepTensors& tensors() { return step_.tensors; }
 
+  [[nodiscard]] const Parameters& parameters() const { return parameters_; }
+
   /// The flat gradients. Throws Error(kConfiguration) if they are not stored.
-  BufferId require_gradients() const;
+  BufferId require_gradients();
 
   /// This rank's share of the step's rows: the weight of its mean gradients and loss among all
   /// ranks'. With equal shares this is 1/ranks, as in PyTorch.
@@ -196,39 +224,50 @@ class Draft {
   /// the buffers "global_loss", "global_loss_host" and "requests_host".
   [[nodiscard]] Ready share_loss(float scale);
 
-  /// Copies this rank's rows to the device and, for training, the numbers that change with every
+  /// Copies this rank's samples to the device and, for training, the numbers that change with every
   /// step. Calls `x_ready` when x is there.
   void input(const Ready& x_ready = {});
 
   /// From now on the passes leave the factors of the gradients, as they do whenever gradients are
   /// not stored. The factors of all micro-steps are kept, and a rank without rows takes part with
   /// empty tensors. The loss, and so its gradients, is this rank's part of the mean over all ranks'
-  /// rows.
-  void leave_factors();
+  /// rows. Throws Error(kConfiguration), naming `option`, if a parameter is not a Linear's.
+  void leave_factors(std::string_view option, std::string_view value);
 
-  /// The position of a micro-step's rows in the step of all ranks together, which determines
+  /// Always at least one. A rank without samples gets one whose loss and gradients are zeros, so
+  /// they do not change the other ranks' sums.
+  [[nodiscard]] std::vector<MicroStep> micro_steps() const;
+
+  /// Adds the passes of all micro-steps: forward with the loss, backward, and the injected pause
+  /// after the first loss. Call after input().
+  void passes(const PassSchedule& schedule, const StepHooks& hooks = {});
+  void passes(const StepHooks& hooks = {}) {
+    passes(accumulation(static_cast<int>(micro_steps().size())), hooks);
+  }
+
+  /// The model on a device, and with several micro-steps in flight one for each. Remembers what it
+  /// added last.
+  [[nodiscard]] const Model& model(int device = 0, int slot = 0);
+
+  /// A pass through the model on a device.
+  [[nodiscard]] Pass pass(Phase phase, const PassHooks& hooks, int device = 0, int slot = 0);
+
+  /// Where the gradient of the loss with respect to `samples` outputs is computed, on device 0.
+  [[nodiscard]] Tensor take_output_grad(std::int64_t samples, std::int64_t first_row = 0);
+
+  /// The numbers of a micro-step's samples in the step of all ranks together, which determine
   /// dropout; nothing without dropout. Call after input().
   [[nodiscard]] std::optional<StepRows> step_rows(const MicroStep& part) const;
 
-  /// Always at least one. A rank without rows gets one whose loss and gradients are zeros, so they
-  /// do not change the other ranks' sums.
-  [[nodiscard]] std::vector<MicroStep> micro_steps() const;
+  /// Call after leave_factors() and the passes, or in their hooks: the factors of a Linear's
+  /// gradients, of all of this rank's samples.
+  [[nodiscard]] Factors factors(int linear);
 
-  void forward(const MicroStep& part, const LayerReady& ready = {});
-
-  /// The loss, followed by the injected pause.
-  void loss(const MicroStep& part, const Ready& ready = {});
-
-  /// The same for a scheme's own model.
-  void loss(const MicroStep& part, const ModelOutput& output, const Ready& ready = {});
-
-  void backward(const MicroStep& part, const BackwardReady& ready = {});
-
-  /// For backward on one device that stores no gradients: adds a layer's update on the side lane as
-  /// soon as backward has read the layer's weights, so that it runs alongside the input gradients
-  /// of the layers below. The first two layers have none below and are left to update(). Empty
-  /// unless the spec requests it.
-  [[nodiscard]] BackwardReady updates_beside();
+  /// For backward on one device that stores no gradients: adds the update of a Linear on the side
+  /// lane as soon as backward has read its weight, so that it runs alongside the input gradients of
+  /// the ones below. The first two have none below and are left to update(). Empty unless the spec
+  /// requests it.
+  [[nodiscard]] PassHooks updates_beside();
 
   /// The optimizer's step, after clipping if the spec requests it. With stored gradients it is one
   /// op over the flat buffers; otherwise one op for each layer not yet updated, directly from the
@@ -238,6 +277,12 @@ class Draft {
   /// The op over the complete flat buffers, for schemes that cut it and add the parts.
   [[nodiscard]] Op whole_update();
 
+  /// Computes the int8 weights that evaluations read.
+  void quantize();
+
+  /// An evaluation's pass through the model on device 0. Call after input().
+  [[nodiscard]] ModelOutput evaluation_output();
+
   /// The result of an evaluation: the loss and the other results in StepTensors.
   void evaluate(const ModelOutput& output);
 
@@ -246,9 +291,21 @@ class Draft {
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
 
  private:
-  [[nodiscard]] Mlp model_of(const MicroStep& part) const;
-  /// Whether a rank has no rows and does not take part in the passes.
+  /// What a device has of the model.
+  struct Placed {
+    FlatBuffers flat;
+    Scratch scratch;
+    std::vector<std::unique_ptr<Model>> models;  // by slot
+  };
+
+  Placed& placed(int device);
+  /// Whether a rank has no samples and does not take part in the passes.
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
+  [[nodiscard]] ModelOutput forward(const MicroStep& part, Pass& own, const StepHooks& hooks);
+  void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first);
+  /// The injected pause.
+  void add_pause();
+  void backward(const MicroStep& part, const Tensor& grad, Pass& own, const StepHooks& hooks);
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
   /// saved.
   void keep_generator();
@@ -259,35 +316,35 @@ class Draft {
   void add_step_number();
   void take_scaling();
   /// The tensors of the update, without the optimizer's own memory.
-  [[nodiscard]] UpdateTensors update_tensors() const;
+  [[nodiscard]] UpdateTensors update_tensors();
   OptimizerState optimizer(const std::optional<FlatRange>& range = {});
-  void add_update(DeviceOp op, int layer = -1);
+  void add_update(DeviceOp op, const std::string& block = "");
   /// Before the step: checks the gradients that this process uses.
   void find_inf(const Tensor& grads, const UpdateOptions& options);
   /// After the step.
   void update_scale();
   Tensor add_squares(const Tensor& grads, const UpdateOptions& options);
-  /// One number for each layer, computed from Gram matrices of its factors; layers share their
+  /// One number for each Linear, computed from Gram matrices of its factors, which share their
   /// memory.
-  Tensor add_squares_of(const std::function<Factors(int layer)>& factors);
+  Tensor add_squares_of(const std::function<Factors(int linear)>& factors);
 
   StepKind kind_;
   Buffers& buffers_;
   const StepSpec& spec_;
-  MlpSpec model_;  // for the passes
+  ModelSpec model_;  // for the passes
+  Parameters parameters_;
   StepProgram step_;
-  BufferId parameters_, gradients_;
-  std::optional<Tensor> rounded_{};  // parameters in 16 bits, for products
-  std::int64_t loss_rows_ = 0;       // 0: this rank's rows
+  std::map<int, Placed> placed_;  // by device
+  std::int64_t loss_rows_ = 0;    // 0: this rank's rows
   Tensor scalars_{};
   std::optional<Tensor> first_update_{};
   std::optional<Tensor> jitter_{};
   std::optional<Tensor> number_{};  // the step's number
   std::vector<BufferId> optimizer_state_{};
-  std::optional<int> lowest_updated_{};  // this layer and those above are updated on the side lane
+  std::optional<int> lowest_updated_{};  // this Linear and those above are updated on the side lane
 };
 
-/// The lowest layer whose update may run alongside the input gradient of the layer below it.
+/// The lowest Linear whose update may run alongside the input gradient of the one below it.
 constexpr int kFirstUpdatedBeside = 2;
 
 /// Rejects `--update fused`. Throws Error(kConfiguration).

@@ -116,7 +116,7 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
       input_(std::make_unique<Input>(dataset, programs.spec())),
       target_variances_(dataset.target_variances(programs.spec().test_rows)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
-  const Tensor parameters = programs.spec().model.layout.flat(programs.parameters());
+  const Tensor parameters = programs.parameter_list().flat(programs.parameters());
   Stream& stream = runner_.stream({0, Lane::kCompute});
   device.copy(runner_.addresses(0).at<std::byte>(parameters), weights.data(), parameters.bytes(),
               stream);
@@ -182,9 +182,9 @@ Evaluation Evaluator::run(std::int64_t warmup,
 /// Adds to a table whose rows are labels and whose columns are predicted classes.
 void Evaluator::count_classes(const StepProgram& batch, const Addresses& addresses,
                               Evaluation& evaluation) const {
-  const MlpSpec& model = programs_.spec().model;
+  const ModelSpec& model = programs_.spec().model;
   if (!takes_labels(model.loss)) return;
-  const std::int64_t outputs = model.layout.widths().back();
+  const std::int64_t outputs = model.outputs();
   evaluation.classes = model.loss == LossKind::kBce ? 2 : outputs;
   const auto* const found = addresses.at<std::int32_t>(*batch.tensors.classes_host);
   evaluation.found.insert(evaluation.found.end(), found, found + batch.rows);

@@ -50,11 +50,11 @@ std::vector<std::string_view> state_names(const OptimizerConfig& config) {
 }
 
 OptimizerState::OptimizerState(Buffers& buffers, const OptimizerConfig& config,
-                               const ParameterLayout& layout, int device,
+                               const Parameters& parameters, int device,
                                std::optional<FlatRange> range)
     : config_(config),
-      layout_(layout),
-      range_(range.value_or(FlatRange{0, layout.bytes() / bytes_of(DType::kF32)})) {
+      parameters_(parameters),
+      range_(range.value_or(FlatRange{0, parameters.bytes() / bytes_of(DType::kF32)})) {
   for (const std::string_view name : state_names(config)) {
     const std::int64_t bytes = range_.count * bytes_of(DType::kF32);
     buffers_.push_back(buffers.get(name, Category::kOptimizer, bytes, device));
@@ -76,26 +76,31 @@ DeviceOp OptimizerState::step(const UpdateTensors& tensors) const {
   return update;
 }
 
-DeviceOp OptimizerState::step(const UpdateTensors& tensors, int layer,
+DeviceOp OptimizerState::step(const UpdateTensors& tensors, const Linear& linear,
                               const Factors& factors) const {
   const OptimizerStep step = step_of(config_);
   const auto* const adam = std::get_if<AdamStep>(&step);
   BARESTEP_REQUIRE(adam != nullptr, "this optimizer has a fused update");
-  const BufferId parameters = tensors.parameters.buffer;
-  LinearAdam op{.weight = layout_.weight(parameters, layer),
-                .weight_moments1 = layout_.weight(buffers_[0], layer),
-                .weight_moments2 = layout_.weight(buffers_[1], layer),
-                .bias = layout_.bias(parameters, layer),
-                .bias_moments1 = layout_.bias(buffers_[0], layer),
-                .bias_moments2 = layout_.bias(buffers_[1], layer),
+  const auto weight_in = [&](BufferId flat, DType type = DType::kF32) {
+    return parameters_.in(flat, linear.weight(), type);
+  };
+  const auto bias_in = [&](BufferId flat, DType type = DType::kF32) {
+    return parameters_.in(flat, linear.bias(), type);
+  };
+  LinearAdam op{.weight = weight_in(tensors.parameters.buffer),
+                .weight_moments1 = weight_in(buffers_[0]),
+                .weight_moments2 = weight_in(buffers_[1]),
+                .bias = bias_in(tensors.parameters.buffer),
+                .bias_moments1 = bias_in(buffers_[0]),
+                .bias_moments2 = bias_in(buffers_[1]),
                 .grad_y = factors.grad_y,
                 .x = factors.x,
                 .scalars = tensors.scalars,
                 .step = *adam,
                 .clip = tensors.clip};
   if (const auto& rounded = tensors.rounded) {
-    op.rounded_weight = layout_.weight(rounded->buffer, layer, rounded->dtype);
-    op.rounded_bias = layout_.bias(rounded->buffer, layer, rounded->dtype);
+    op.rounded_weight = weight_in(rounded->buffer, rounded->dtype);
+    op.rounded_bias = bias_in(rounded->buffer, rounded->dtype);
   }
   return op;
 }

@@ -12,8 +12,8 @@
 #include "core/config.h"
 #include "core/ops.h"
 #include "core/program.h"
-#include "train/mlp.h"
-#include "train/parameter_layout.h"
+#include "model/linear.h"
+#include "model/parameters.h"
 
 namespace barestep {
 
@@ -45,19 +45,20 @@ struct UpdateTensors {
   std::optional<Tensor> first_update{};  // see OptimizerUpdate
 };
 
-/// Flat buffers in the layout of the parameters, or of the range that this process updates; zero
+/// Flat buffers with the places of the parameters, or of the range that this process updates; zero
 /// before the first step. One for each of state_names().
 class OptimizerState {
  public:
   /// Creates its buffers.
-  OptimizerState(Buffers& buffers, const OptimizerConfig& config, const ParameterLayout& layout,
+  OptimizerState(Buffers& buffers, const OptimizerConfig& config, const Parameters& parameters,
                  int device = 0, std::optional<FlatRange> range = {});
 
   /// One step over all parameters, or over those of the range.
   [[nodiscard]] DeviceOp step(const UpdateTensors& tensors) const;
 
-  /// The same for one layer, from the factors of its gradients; for optimizers with a fused update.
-  [[nodiscard]] DeviceOp step(const UpdateTensors& tensors, int layer,
+  /// The same for one Linear, from the factors of its gradients; for optimizers with a fused
+  /// update.
+  [[nodiscard]] DeviceOp step(const UpdateTensors& tensors, const Linear& linear,
                               const Factors& factors) const;
 
   /// The part of a flat tensor that this process updates.
@@ -69,7 +70,7 @@ class OptimizerState {
 
  private:
   OptimizerConfig config_;
-  ParameterLayout layout_;
+  Parameters parameters_;
   FlatRange range_;
   std::vector<BufferId> buffers_;
 };

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/index.h"
 #include "core/plan.h"
 #include "core/units.h"
 
@@ -14,14 +15,11 @@ namespace barestep {
 namespace {
 
 /// The size of all layers' outputs for one row of the batch.
-std::int64_t output_bytes_of_a_row(const MlpSpec& spec) {
-  Buffers buffers;
-  const Mlp model(buffers, spec, 1);
-  std::int64_t bytes = model.output().values.bytes();
-  for (int layer = 1; layer < spec.layout.layers(); ++layer) {
-    bytes += model.factors(layer, {}).x.bytes();
-  }
-  return bytes;
+std::int64_t output_bytes_of_a_row(const ModelSpec& spec) {
+  std::int64_t numbers = 0;
+  const Model model(spec);
+  for (const Linear* linear : model.linears()) numbers += linear->outputs();
+  return numbers * bytes_of(spec.numbers);
 }
 
 std::int64_t state_bytes_of(const MemoryPlan& plan) {
@@ -39,26 +37,28 @@ struct Trial {
   friend auto operator<=>(const Trial&, const Trial&) = default;
 };
 
-Trial trial_of(const MlpSpec& spec) {
+Trial trial_of(const ModelSpec& spec) {
   Trial trial{.segments = spec.segments};
   std::vector<std::int64_t> shared;  // by position in a segment
-  for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+  const Model model(spec);
+  for (int layer = 0; layer < spec.layers(); ++layer) {
+    const Linear& linear = *at(model.linears(), layer);
     const Segment segment = spec.segment_of(layer);
     const auto place = static_cast<std::size_t>(layer - segment.first);
     if (!spec.recomputes() || layer == segment.last) {
-      trial.outputs += spec.layout.outputs(layer);
+      trial.outputs += linear.outputs();
       continue;
     }
     shared.resize(std::max(shared.size(), place + 1));
-    shared[place] = std::max(shared[place], spec.layout.outputs(layer));
-    if (segment.is_recomputed) trial.weights += spec.layout.weight(kNoBuffer, layer).size();
+    shared[place] = std::max(shared[place], linear.outputs());
+    if (segment.is_recomputed) trial.weights += linear.inputs() * linear.outputs();
   }
   trial.outputs = std::accumulate(shared.begin(), shared.end(), trial.outputs);
   return trial;
 }
 
 /// The candidates worth trying: each has more flops and needs less memory than the one before.
-std::vector<Trial> trials_of(MlpSpec spec) {
+std::vector<Trial> trials_of(ModelSpec spec) {
   spec.segments = 1;
   std::vector<Trial> all = {trial_of(spec)};
   for (spec.segments = 2; spec.recomputes(); ++spec.segments) all.push_back(trial_of(spec));

@@ -25,47 +25,37 @@ void require_whole_step(const StepSpec& spec) {
 }  // namespace
 
 std::optional<DeviceOp> rounding_of(const StepPrograms& programs) {
-  const Tensor& rounded = programs.operands();
+  const Tensor rounded = programs.operands();
   if (rounded.dtype == DType::kF32) return std::nullopt;
-  const Tensor parameters = programs.spec().model.layout.flat(programs.parameters());
-  return Cast{.to = rounded, .from = parameters};
+  return Cast{.to = rounded, .from = programs.parameter_list().flat(programs.parameters())};
 }
 
 void Scheme::build(Draft& draft) const {
   draft.input();
-  for (const MicroStep& part : draft.micro_steps()) {
-    draft.forward(part);
-    draft.loss(part);
-    draft.backward(part, draft.updates_beside());
-  }
+  draft.passes({.pass = draft.updates_beside()});
   draft.update();
 }
 
 void Scheme::evaluate(Draft& draft) const {
   draft.input();
-  const Mlp model(draft.buffers(), draft.spec().model, draft.rows());
-  model.forward(draft.program(), draft.tensors().x, Phase::kEvaluate);
-  draft.evaluate(model.output());
+  draft.evaluate(draft.evaluation_output());
 }
 
-FlatRange Scheme::optimizer_range(const StepSpec& spec, int /*rank*/) const {
-  return {0, spec.model.layout.bytes() / bytes_of(DType::kF32)};
+FlatRange Scheme::optimizer_range(const Parameters& parameters, int /*rank*/, int /*ranks*/) const {
+  return {0, parameters.bytes() / bytes_of(DType::kF32)};
 }
 
 StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
-    : spec_(spec), scheme_(scheme) {
+    : spec_(spec), scheme_(scheme), list_(parameters_of(spec.model)) {
   // PyTorch reduces and accumulates gradients in fp32.
-  MlpSpec& model = spec_.model;
+  ModelSpec& model = spec_.model;
   model.wide_gradients =
       model.numbers == DType::kF32 || scheme != nullptr || spec.accumulate > 1 || !spec.zero_grad;
   require_whole_step(spec);
   if (spec.workspace_bytes > 0) {
     buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
   }
-  const Mlp flat(buffers_, spec_.model, 0);
-  parameters_ = flat.parameters();
-  operands_ = flat.operands();
-  gradients_ = flat.gradients();
+  flat_ = take_flat_buffers(buffers_, spec_.model, list_);
   if (spec.model.trains) build_training();
   if (spec.saves_state) make_room_for_state();
   if (spec.model.trains && spec.batches_ahead() > 0) make_room_for_batches();
@@ -78,10 +68,9 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
     }
   }
   if (spec.model.int8) {
-    quantize_ = std::make_unique<StepProgram>(
-        StepProgram{.program = Program("quantize", buffers_), .tensors = {}});
-    Mlp(buffers_, spec_.model, 0).quantize(quantize_->program);
-    order(quantize_->program);
+    Draft draft(StepKind::kEvaluation, "quantize", 0, buffers_, spec_);
+    draft.quantize();
+    quantize_ = std::make_unique<StepProgram>(std::move(draft).finish());
   }
 }
 
@@ -139,7 +128,7 @@ FlatRange StepPrograms::held_by(int rank, BufferId flat) const {
   const Scheme alone;
   const bool is_of_optimizer = std::ranges::find(optimizer_state_, flat) != optimizer_state_.end();
   const Scheme& scheme = scheme_ == nullptr || !is_of_optimizer ? alone : *scheme_;
-  return scheme.optimizer_range(spec_, rank);
+  return scheme.optimizer_range(list_, rank, spec_.ranks);
 }
 
 bool StepPrograms::is_shared_out(BufferId flat) const {
@@ -150,7 +139,7 @@ BufferId StepPrograms::gradients() const {
   if (!spec_.model.stores_gradients) {
     refuse_fused_update("stores no gradients that could be read");
   }
-  return gradients_;
+  return flat_.gradients;
 }
 
 }  // namespace barestep

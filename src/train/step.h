@@ -48,7 +48,8 @@ class Scheme {
   [[nodiscard]] virtual bool has_first_step() const { return false; }
 
   /// The part of the optimizer's flat buffers on a rank; all of it, unless ranks divide them.
-  [[nodiscard]] virtual FlatRange optimizer_range(const StepSpec& spec, int rank) const;
+  [[nodiscard]] virtual FlatRange optimizer_range(const Parameters& parameters, int rank,
+                                                  int ranks) const;
 
   /// What ranks exchange in a step and how, in a few words; empty for a scheme without ranks.
   [[nodiscard]] virtual std::string exchange_text(const StepSpec& /*spec*/,
@@ -86,16 +87,18 @@ class StepPrograms {
   /// Runs once after the parameters have been copied, if evaluations are in int8.
   [[nodiscard]] const StepProgram* quantize() const { return quantize_.get(); }
 
+  [[nodiscard]] const Parameters& parameter_list() const { return list_; }
+
   /// The flat buffer of parameters, for initialization, loading and saving.
-  [[nodiscard]] BufferId parameters() const { return parameters_; }
+  [[nodiscard]] BufferId parameters() const { return flat_.parameters; }
   /// The parameters that products read, possibly the rounded copy.
-  [[nodiscard]] const Tensor& operands() const { return operands_; }
+  [[nodiscard]] Tensor operands() const { return list_.flat(flat_.operands, spec_.model.numbers); }
   /// Throws Error(kConfiguration) if gradients are not stored.
   [[nodiscard]] BufferId gradients() const;
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
   /// Whether each rank holds only part of a flat buffer.
   [[nodiscard]] bool is_shared_out(BufferId flat) const;
-  /// The range of a flat buffer that `rank` holds, in numbers of the layout.
+  /// The range of a flat buffer that `rank` holds, in numbers.
   [[nodiscard]] FlatRange held_by(int rank, BufferId flat) const;
 
   /// Pinned memory for the batches that are loaded ahead, spec().batches_ahead() rows of them;
@@ -119,9 +122,8 @@ class StepPrograms {
   StepSpec spec_;
   const Scheme* scheme_;
   Buffers buffers_;
-  BufferId parameters_ = kNoBuffer;
-  Tensor operands_{};
-  BufferId gradients_ = kNoBuffer;
+  Parameters list_;
+  FlatBuffers flat_;
   std::vector<BufferId> optimizer_state_;
   std::optional<Tensor> batches_ahead_, state_host_, state_snapshot_;
   Step train_, first_, last_batch_, evaluate_, last_evaluate_, quantize_;

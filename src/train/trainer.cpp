@@ -178,7 +178,7 @@ std::vector<double> test_variances_of(const StepSpec& spec, const Dataset* datas
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
   const ModelConfig& model = config.model;
   return {
-      .model = {.layout = ParameterLayout(widths_of(model, default_dim(kind))),
+      .model = {.widths = widths_of(model, default_dim(kind)),
                 .activation = model.activation,
                 .last_relu = model.last_relu,
                 .loss = model.loss,
@@ -274,18 +274,18 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
 Trainer::~Trainer() = default;
 
 void Trainer::initialize(FlatWeights loaded) {
-  const ParameterLayout& layout = programs_.spec().model.layout;
+  const Parameters& parameters = programs_.parameter_list();
   TorchGenerator generator(data_seed(config_, programs_.spec()));
   FlatWeights weights = std::move(loaded);
   if (weights.empty() || programs_.spec().generator == Generator::kTorchCpu) {
     // Weights that are given are drawn too if data continue their stream.
-    FlatWeights drawn = initial_weights(layout, generator);
+    FlatWeights drawn = parameters.initial_values(generator);
     if (weights.empty()) weights = std::move(drawn);
   }
   if (communicator_ != nullptr) {
     communicator_->broadcast(std::as_writable_bytes(std::span(weights)), 0);
   }
-  upload(weights.data(), layout.flat(programs_.parameters()));
+  upload(weights.data(), parameters.flat(programs_.parameters()));
   upload_generator(generator);
 }
 
@@ -455,7 +455,7 @@ void Trainer::download(void* to, const Tensor& from) {
 }
 
 FlatWeights Trainer::download(BufferId flat) {
-  const Tensor from = programs_.spec().model.layout.flat(flat);
+  const Tensor from = programs_.parameter_list().flat(flat);
   FlatWeights host(static_cast<std::size_t>(from.size()));
   download(host.data(), from);
   return host;

@@ -23,20 +23,6 @@ constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kGradients = "gradients.";
 constexpr std::string_view kGenerator = "generator";
 
-/// The weights and biases of all layers in the buffer `flat`.
-void add_parts(std::vector<StatePart>& parts, const MlpSpec& model, const std::string& prefix,
-               BufferId flat) {
-  const ParameterLayout& layout = model.layout;
-  for (int layer = 0; layer < layout.layers(); ++layer) {
-    parts.push_back({prefix + state_dict_name(model, layer, "weight"),
-                     {layout.outputs(layer), layout.inputs(layer)},
-                     layout.weight(flat, layer)});
-    parts.push_back({prefix + state_dict_name(model, layer, "bias"),
-                     {layout.outputs(layer)},
-                     layout.bias(flat, layer)});
-  }
-}
-
 /// The flat buffers of the state: weights, the optimizer's, gradients.
 std::vector<BufferId> buffers_of_state(const StepPrograms& programs) {
   std::vector<BufferId> buffers = {programs.parameters()};
@@ -51,11 +37,11 @@ std::string prefix_of(const StepPrograms& programs, BufferId buffer) {
   return fmt::format("{}{}.", kOptimizer, programs.buffers()[buffer].name);
 }
 
-/// The range of a flat buffer that this rank saves, in numbers of the layout.
+/// The range of a flat buffer that this rank saves, in numbers.
 FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
   constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // tensors' alignment
   const StepSpec& spec = programs.spec();
-  const std::int64_t numbers = spec.model.layout.flat(flat).size();
+  const std::int64_t numbers = programs.parameter_list().flat(flat).size();
   FlatRange range = programs.held_by(spec.rank, flat);
   if (!programs.is_shared_out(flat)) {
     const Rows lines =
@@ -95,10 +81,14 @@ std::string difference_of(const StoredTensor* stored, const TensorForm& expected
 }  // namespace
 
 std::vector<StatePart> state_parts(const StepPrograms& programs) {
-  const MlpSpec& model = programs.spec().model;
+  const Parameters& parameters = programs.parameter_list();
   std::vector<StatePart> parts;
   for (const BufferId buffer : buffers_of_state(programs)) {
-    add_parts(parts, model, prefix_of(programs, buffer), buffer);
+    const std::string prefix = prefix_of(programs, buffer);
+    for (ParameterId id = 0; id < parameters.count(); ++id) {
+      const Parameter& each = parameters[id];
+      parts.push_back({prefix + each.name, each.shape, parameters.in(buffer, id)});
+    }
   }
   return parts;
 }

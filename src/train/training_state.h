@@ -23,7 +23,7 @@ namespace barestep {
 struct StatePart {
   std::string name;
   std::vector<std::int64_t> shape;
-  Tensor tensor;  // placed as in the parameters' layout, even if this rank holds only a part
+  Tensor tensor;  // placed as in a whole flat buffer, even if this rank holds only a part
 };
 
 /// The tensors that these programs need to resume: the weights ("net.0.weight"), the optimizer's

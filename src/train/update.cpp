@@ -1,24 +1,30 @@
 // The end of a step: how gradients become new weights.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/error.h"
+#include "core/index.h"
 #include "train/draft.h"
 
 namespace barestep {
 
 OptimizerState Draft::optimizer(const std::optional<FlatRange>& range) {
-  OptimizerState optimizer(buffers_, spec_.optimizer, spec_.model.layout, 0, range);
+  OptimizerState optimizer(buffers_, spec_.optimizer, parameters_, 0, range);
   optimizer_state_ = optimizer.buffers();
   return optimizer;
 }
 
-UpdateTensors Draft::update_tensors() const {
-  const MlpSpec& model = spec_.model;
-  UpdateTensors tensors{.parameters = model.layout.flat(parameters_),
-                        .gradients = model.layout.flat(gradients_, model.gradient_type()),
-                        .rounded = rounded_,
+UpdateTensors Draft::update_tensors() {
+  const ModelSpec& model = spec_.model;
+  const FlatBuffers& flat = placed(0).flat;
+  UpdateTensors tensors{.parameters = parameters_.flat(flat.parameters),
+                        .gradients = parameters_.flat(flat.gradients, model.gradient_type()),
                         .scalars = scalars_,
                         .first_update = first_update_};
+  if (flat.operands != flat.parameters) {
+    tensors.rounded = parameters_.flat(flat.operands, model.numbers);
+  }
   if (const auto& scaling = step_.tensors.scaling) tensors.loss_scale = scaling->numbers;
   return tensors;
 }
@@ -29,19 +35,21 @@ Op Draft::whole_update() {
   return optimizer().step(update_tensors());
 }
 
-BackwardReady Draft::updates_beside() {
+PassHooks Draft::updates_beside() {
   if (!spec_.updates_beside) return {};
   BARESTEP_REQUIRE(!spec_.model.stores_gradients && !spec_.clip_norm && !spec_.loss_scale,
-                   "an update beside backward needs nothing but its layer's factors");
-  return [this](int layer, BackwardResult made) {
-    if (made != BackwardResult::kGradInput || layer < kFirstUpdatedBeside) return;
-    const Mlp model(buffers_, spec_.model, tensors().x.rows);
-    add({.op = optimizer().step(update_tensors(), layer, model.factors(layer, tensors().x)),
+                   "an update beside backward needs nothing but its factors");
+  return {.released = [this](const Pass& pass, ParameterId id) {
+    const std::vector<Linear*>& linears = model().linears();
+    const auto found = std::ranges::find(linears, id, &Linear::weight);
+    const auto number = static_cast<int>(found - linears.begin());
+    if (!pass.is_last || found == linears.end() || number < kFirstUpdatedBeside) return;
+    add({.op = optimizer().step(update_tensors(), **found, factors(number)),
          .lane = Lane::kSide,
          .phase = Phase::kOptimizer,
-         .layer = layer});
-    lowest_updated_ = layer;
-  };
+         .block = (*found)->name()});
+    lowest_updated_ = number;
+  }};
 }
 
 void Draft::update(const UpdateOptions& options) {
@@ -49,10 +57,8 @@ void Draft::update(const UpdateOptions& options) {
   UpdateTensors used = update_tensors();
   const bool stored = spec_.model.stores_gradients;
   BARESTEP_REQUIRE(stored || !spec_.loss_scale, "loss scaling looks at stored gradients");
-  // A model that stores gradients uses only the flat buffers here.
-  const Mlp model(buffers_, spec_.model, stored ? 0 : tensors().x.rows);
-  const auto factors = [&](int layer) {
-    return options.factors ? options.factors(layer) : model.factors(layer, tensors().x);
+  const auto factors_of = [&](int linear) {
+    return options.factors ? options.factors(linear) : factors(linear);
   };
   const Tensor grads = state.updated(used.gradients);
   if (used.loss_scale) find_inf(grads, options);
@@ -64,7 +70,7 @@ void Draft::update(const UpdateOptions& options) {
             .why = "--update fused would find the norm of gradients that are not yet rounded",
             .remedy = "use --update separate, or --precision fp32"});
     }
-    const Tensor squares = stored ? add_squares(grads, options) : add_squares_of(factors);
+    const Tensor squares = stored ? add_squares(grads, options) : add_squares_of(factors_of);
     used.clip = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
     add_update(ClipFactor{.factor = *used.clip, .squares = squares, .max_norm = *spec_.clip_norm});
   }
@@ -73,10 +79,12 @@ void Draft::update(const UpdateOptions& options) {
     if (used.loss_scale) update_scale();
     return;
   }
-  // First layer first: backward used its factors last, so they are still in the caches.
-  const int end = lowest_updated_.value_or(spec_.model.layout.layers());
-  for (int layer = 0; layer < end; ++layer) {
-    add_update(state.step(used, layer, factors(layer)), layer);
+  // The first one first: backward used its factors last, so they are still in the caches.
+  const std::vector<Linear*>& linears = model().linears();
+  const int end = lowest_updated_.value_or(static_cast<int>(linears.size()));
+  for (int number = 0; number < end; ++number) {
+    const Linear& linear = *at(linears, number);
+    add_update(state.step(used, linear, factors_of(number)), linear.name());
   }
 }
 
@@ -96,8 +104,8 @@ void Draft::update_scale() {
   add_update(Copy{.to = tensors().scaling_host->bytes, .from = scaling.bytes});
 }
 
-void Draft::add_update(DeviceOp op, int layer) {
-  add({.op = std::move(op), .phase = Phase::kOptimizer, .layer = layer});
+void Draft::add_update(DeviceOp op, const std::string& block) {
+  add({.op = std::move(op), .phase = Phase::kOptimizer, .block = block});
 }
 
 Tensor Draft::add_squares(const Tensor& grads, const UpdateOptions& options) {
@@ -109,18 +117,21 @@ Tensor Draft::add_squares(const Tensor& grads, const UpdateOptions& options) {
   return squares;
 }
 
-Tensor Draft::add_squares_of(const std::function<Factors(int layer)>& factors) {
-  const int layers = spec_.model.layout.layers();
+Tensor Draft::add_squares_of(const std::function<Factors(int linear)>& factors_of) {
+  const std::vector<Linear*>& linears = model().linears();
   const std::int64_t rows = tensors().x.rows;
-  const Tensor squares = buffers_.tensor("grad_squares", Category::kOptimizer, 1, layers);
+  const Tensor squares =
+      buffers_.tensor("grad_squares", Category::kOptimizer, 1, std::ssize(linears));
   const Tensor gram_y = buffers_.tensor("gram_y", Category::kActivations, rows, rows);
   const Tensor gram_x = buffers_.tensor("gram_x", Category::kActivations, rows, rows);
-  for (int layer = 0; layer < layers; ++layer) {
-    const auto [grad_y, x] = factors(layer);
-    add_update(Gemm{.c = gram_y, .a = grad_y, .b = grad_y, .transpose_b = true}, layer);
-    add_update(Gemm{.c = gram_x, .a = x, .b = x, .transpose_b = true}, layer);
-    add_update(GramSquares{.out = squares.flat_slice(layer, 1), .gram_y = gram_y, .gram_x = gram_x},
-               layer);
+  for (int number = 0; number < std::ssize(linears); ++number) {
+    const std::string& name = at(linears, number)->name();
+    const auto [grad_y, x] = factors_of(number);
+    add_update(Gemm{.c = gram_y, .a = grad_y, .b = grad_y, .transpose_b = true}, name);
+    add_update(Gemm{.c = gram_x, .a = x, .b = x, .transpose_b = true}, name);
+    add_update(
+        GramSquares{.out = squares.flat_slice(number, 1), .gram_y = gram_y, .gram_x = gram_x},
+        name);
   }
   return squares;
 }

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
 #include <variant>
 
+#include "core/index.h"
 #include "core/program.h"
 
 namespace barestep {
@@ -73,23 +75,24 @@ struct Pairs {
   double together_s = 0;
 };
 
-Pairs pairs_of(const Program& program, const Pricer& price) {
-  std::map<int, Load> updates, gradients;
+Pairs pairs_of(const Program& program, const Model& model, const Pricer& price) {
+  std::map<std::string, Load> updates, gradients;
   for (const Node& node : program.nodes()) {
     const auto& op = std::get<DeviceOp>(node.op);
     const auto* const update = std::get_if<LinearAdam>(&op);
     const auto* const product = std::get_if<Gemm>(&op);
-    if (update != nullptr) updates[node.layer] = price(*update);
+    if (update != nullptr) updates[node.block] = price(*update);
     // With several micro-steps, only the last one counts.
-    if (product != nullptr && node.phase == Phase::kBackward)
-      gradients[node.layer] = price(*product);
+    if (product != nullptr && node.phase == Phase::kBackward) {
+      gradients[node.block] = price(*product);
+    }
   }
   Pairs pairs;
-  for (const auto& [layer, update] : updates) {
-    if (layer < kFirstUpdatedBeside) continue;
-    const Load& gradient = gradients.at(layer - 1);
-    const double in_turn_s = update.alone_s + gradient.alone_s;
-    pairs.in_turn_s += in_turn_s;
+  const std::vector<Linear*>& linears = model.linears();
+  for (int number = kFirstUpdatedBeside; number < std::ssize(linears); ++number) {
+    const Load& update = updates.at(at(linears, number)->name());
+    const Load& gradient = gradients.at(at(linears, number - 1)->name());
+    pairs.in_turn_s += update.alone_s + gradient.alone_s;
     pairs.together_s +=
         std::max(update.memory_s + gradient.memory_s, update.issue_s + gradient.issue_s) /
         kUpdateShare;
@@ -112,18 +115,19 @@ GpuRates measured_rates(double memory_bytes_per_s, double flops_per_s, int multi
 UpdatesBeside choose_updates_beside(const TrainConfig& config, DeviceKind kind,
                                     const StepPrograms& after, const GpuRates& rates) {
   const bool fused = !after.spec().model.stores_gradients;
-  const int layers = after.spec().model.layout.layers();
+  const Model model(after.spec().model);
   const std::pair<bool, std::string_view> needs_the_end[] = {
       {!fused, "--update separate takes all gradients at once"},
       {kind != DeviceKind::kCuda, "on the CPU each of them has all threads already"},
       {config.training.clip_norm.has_value(), "--clip-norm needs all gradients first"},
       {after.scheme() != nullptr, "ranks gather what a layer's gradient is made of first"},
-      {layers <= kFirstUpdatedBeside, "no layer but the first two has an input gradient below"}};
+      {std::ssize(model.linears()) <= kFirstUpdatedBeside,
+       "no layer but the first two has an input gradient below"}};
   for (const auto& [holds, why] : needs_the_end) {
     if (holds) return {false, std::string(why)};
   }
   const Pricer price(rates, config.device.precision != Precision::kFp32);
-  const Pairs pairs = pairs_of(after.train().program, price);
+  const Pairs pairs = pairs_of(after.train().program, model, price);
   const double saved_s = pairs.in_turn_s - pairs.together_s;
   const bool pays = saved_s > kWorthShare * pairs.in_turn_s && saved_s > kWorthSeconds;
   return {pays,

@@ -13,15 +13,6 @@
 namespace barestep {
 namespace {
 
-std::span<float> numbers_of(FlatWeights& flat, const Tensor& tensor) {
-  return std::span(flat).subspan(static_cast<std::size_t>(tensor.offset_bytes) / sizeof(float),
-                                 static_cast<std::size_t>(tensor.size()));
-}
-
-FlatWeights zeros(const ParameterLayout& layout) {
-  return FlatWeights(static_cast<std::size_t>(layout.bytes()) / sizeof(float));
-}
-
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
@@ -34,17 +25,12 @@ struct Entry {
 };
 
 /// `prefix` precedes the names.
-std::vector<Entry> entries_of(const MlpSpec& spec, FlatWeights& flat,
+std::vector<Entry> entries_of(const Parameters& parameters, FlatWeights& flat,
                               const std::string& prefix = "") {
   std::vector<Entry> entries;
-  const ParameterLayout& layout = spec.layout;
-  for (int layer = 0; layer < layout.layers(); ++layer) {
-    entries.push_back({prefix + state_dict_name(spec, layer, "weight"),
-                       {layout.outputs(layer), layout.inputs(layer)},
-                       weight_in(flat, layout, layer)});
-    entries.push_back({prefix + state_dict_name(spec, layer, "bias"),
-                       {layout.outputs(layer)},
-                       bias_in(flat, layout, layer)});
+  for (ParameterId id = 0; id < parameters.count(); ++id) {
+    const Parameter& each = parameters[id];
+    entries.push_back({prefix + each.name, each.shape, parameters.in(flat, id)});
   }
   return entries;
 }
@@ -122,31 +108,10 @@ void require_finite_weights(const std::filesystem::path& path, const Entry& entr
 
 }  // namespace
 
-FlatWeights initial_weights(const ParameterLayout& layout, TorchGenerator& generator) {
-  FlatWeights flat = zeros(layout);
-  for (int layer = 0; layer < layout.layers(); ++layer) {
-    init_linear(generator, weight_in(flat, layout, layer), bias_in(flat, layout, layer),
-                layout.inputs(layer));
-  }
-  return flat;
-}
-
-std::span<float> weight_in(FlatWeights& flat, const ParameterLayout& layout, int layer) {
-  return numbers_of(flat, layout.weight(0, layer));
-}
-
-std::span<float> bias_in(FlatWeights& flat, const ParameterLayout& layout, int layer) {
-  return numbers_of(flat, layout.bias(0, layer));
-}
-
-std::string state_dict_name(const MlpSpec& spec, int layer, const char* what) {
-  const int module = traits_of(spec.activation).is_module ? 2 * layer : layer;
-  return fmt::format("net.{}.{}", module, what);
-}
-
-void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights) {
+void save_weights(const std::filesystem::path& path, const Parameters& parameters,
+                  FlatWeights& weights) {
   std::vector<NamedTensor> tensors;
-  for (const Entry& entry : entries_of(spec, weights)) {
+  for (const Entry& entry : entries_of(parameters, weights)) {
     if (const auto bad = first_bad_weight(entry.values)) {
       fail(ExitCode::kDiverged,
            {.what = "weights",
@@ -159,10 +124,10 @@ void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWe
   save_safetensors(path, tensors);
 }
 
-LoadedWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec) {
+LoadedWeights load_weights(const std::filesystem::path& path, const Parameters& parameters) {
   const SafetensorsFile file(path);
-  LoadedWeights loaded{.numbers = zeros(spec.layout), .prefix = prefix_in(file)};
-  const std::vector<Entry> entries = entries_of(spec, loaded.numbers, loaded.prefix);
+  LoadedWeights loaded{.numbers = parameters.zeros(), .prefix = prefix_in(file)};
+  const std::vector<Entry> entries = entries_of(parameters, loaded.numbers, loaded.prefix);
   const std::vector<std::string> found = differences(entries, file);
   if (!found.empty()) {
     constexpr std::size_t kShown = 3;

@@ -232,7 +232,7 @@ std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
 /// Why DDP scales better, by the bytes that pass through the busiest device per step.
 std::string bytes_sentence(const Workload& workload) {
   const WorkloadPrograms programs(workload);
-  const std::int64_t parameters = 4 * programs.steps().spec().model.layout.parameters();
+  const std::int64_t parameters = 4 * programs.steps().parameter_list().size();
   const auto through = [&](int devices) {
     return fmt::format("{} against {} on {} devices", human_bytes(2 * (devices - 1) * parameters),
                        human_bytes(2 * (devices - 1) * parameters / devices), devices);

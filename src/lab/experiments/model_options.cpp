@@ -163,11 +163,11 @@ Findings conclude_checkpoint(const Results& results) {
   }
   const WorkloadPrograms programs(with.workload());
   constexpr std::int64_t kAdamBytes = 3 * 4;  // a weight and its two moments
-  return {.sentences = {checkpoint_sentence(cost)},
-          .facts = {fmt::format(
-              "A checkpoint holds {}: weights, and Adam's two moments.",
-              human_bytes(kAdamBytes * programs.steps().spec().model.layout.parameters()))},
-          .tables = {table}};
+  return {
+      .sentences = {checkpoint_sentence(cost)},
+      .facts = {fmt::format("A checkpoint holds {}: weights, and Adam's two moments.",
+                            human_bytes(kAdamBytes * programs.steps().parameter_list().size()))},
+      .tables = {table}};
 }
 
 }  // namespace

@@ -51,17 +51,17 @@ std::vector<double> phase_op_seconds(const Measurement& each, std::string_view p
   return op_seconds(each, [&](const OpTime& op) { return op.phase == phase; });
 }
 
-/// Each op's seconds by start: "gemm, backward of layer 1".
+/// Each op's seconds by start: "gemm, backward of net.2".
 std::vector<PartSeries> op_series(const Measurement& each) {
   std::vector<PartSeries> series;
   for (const OpTime& op : each.ops()) {
-    const std::string layer = op.layer < 0 ? "" : fmt::format(" of layer {}", op.layer);
+    const std::string block = op.block.empty() ? "" : " of " + op.block;
     // Traces name copies as CUDA does, but without a GPU nothing is copied to a device.
     const bool is_copy = !each.workload().on_gpu && op.name.starts_with("Memcpy");
-    series.push_back({fmt::format("{}, {}{}", is_copy ? "copy" : op.name, op.phase, layer),
+    series.push_back({fmt::format("{}, {}{}", is_copy ? "copy" : op.name, op.phase, block),
                       op_seconds(each, [&](const OpTime& other) {
                         return other.name == op.name && other.phase == op.phase &&
-                               other.layer == op.layer;
+                               other.block == op.block;
                       })});
   }
   return series;
@@ -145,10 +145,12 @@ Findings conclude_profile(const Results& results) {
   std::vector<PartSeries> layers;
   PlotSeries by_layer{.name = "ops of the layer"};
   std::vector<std::string> labels;
-  for (std::int64_t layer = 0; layer < step.workload().depth(); ++layer) {
-    labels.push_back(fmt::format("layer {}", layer));
-    layers.push_back(
-        {labels.back(), op_seconds(step, [&](const OpTime& op) { return op.layer == layer; })});
+  const ModelSpec model = spec_of(step.workload().config, DeviceKind::kCpu, nullptr).model;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    labels.push_back(model.name_of_layer(layer));
+    layers.push_back({labels.back(), op_seconds(step, [&](const OpTime& op) {
+                        return op.block == labels.back();
+                      })});
     by_layer.points.push_back(
         plot_point(static_cast<double>(layer), estimate_of(layers.back().values), 1e3));
   }

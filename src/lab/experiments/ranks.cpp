@@ -10,8 +10,8 @@
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
 #include "lab/plots.h"
+#include "model/model.h"
 #include "parallel/schemes/ddp.h"
-#include "train/parameter_layout.h"
 
 namespace barestep {
 namespace {
@@ -198,14 +198,13 @@ Workload bucket_workload(const Setting& setting, std::string_view mib) {
 std::vector<std::string> different_buckets(const Setting& setting) {
   const auto buckets_of = [&](std::string_view mib) {
     const TrainConfig config = bucket_workload(setting, mib).config;
-    const auto layers = static_cast<std::size_t>(config.model.depth.value());
-    const ParameterLayout layout(std::vector(layers + 1, config.model.dim.value()));
-    return Ddp(ddp_settings_of(config)).buckets(layout, {});
+    const ModelSpec model = spec_of(config, DeviceKind::kCpu, nullptr).model;
+    return Ddp(ddp_settings_of(config)).buckets(parameters_of(model), {});
   };
   std::vector<std::string> sizes;
-  std::vector<std::vector<Tensor>> seen = {buckets_of(kPytorchMib)};
+  std::vector<std::vector<Bucket>> seen = {buckets_of(kPytorchMib)};
   for (const std::string_view mib : kBucketsMib) {
-    const std::vector<Tensor> buckets = buckets_of(mib);
+    const std::vector<Bucket> buckets = buckets_of(mib);
     const bool is_new = std::ranges::find(seen, buckets) == seen.end();
     if (is_new) seen.push_back(buckets);
     if (is_new || mib == kPytorchMib) sizes.emplace_back(mib);

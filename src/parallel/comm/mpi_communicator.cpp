@@ -21,7 +21,6 @@
 #include "core/tensor.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/job/launcher.h"
-#include "train/parameter_layout.h"
 
 namespace barestep {
 namespace {

@@ -16,7 +16,6 @@
 #include <variant>
 
 #include "core/error.h"
-#include "train/parameter_layout.h"
 
 namespace barestep {
 

@@ -5,7 +5,6 @@
 #include <variant>
 
 #include "core/ops.h"
-#include "train/parameter_layout.h"
 #include "train/step_marks.h"
 
 namespace barestep {

@@ -11,7 +11,6 @@
 #include "core/index.h"
 #include "core/tensor.h"
 #include "parallel/comm/host_communicator.h"
-#include "train/parameter_layout.h"
 
 namespace barestep {
 

@@ -12,76 +12,80 @@ namespace {
 
 constexpr const char* kReducePieceName = "reduce_piece";
 
-/// An Mlp on each device that has rows, with dropout by `step_rows` as in Mlp. Device 0's outputs
-/// are already stored where all outputs are gathered, and its part of their gradient where the loss
-/// writes it, so neither is copied.
-class SpreadMlp {
+/// The model on each device that has samples. Device 0's outputs are already stored where all
+/// outputs are gathered, and its part of their gradient where the loss writes it, so neither is
+/// copied.
+class SpreadModel {
  public:
-  SpreadMlp(Draft& draft, const std::vector<Rows>& split,
-            const std::optional<StepRows>& step_rows = {})
-      : draft_(draft), split_(split) {
-    Buffers& buffers = draft.buffers();
-    const StepSpec& spec = draft.spec();
+  /// Dropout numbers samples by `step_rows`; without them nothing is dropped.
+  SpreadModel(Draft& draft, std::vector<Rows> split, Phase forward,
+              const std::optional<StepRows>& step_rows = {})
+      : draft_(draft), split_(std::move(split)) {
     for (std::size_t device = 0; device < split_.size(); ++device) {
-      const std::int64_t rows = split_[device].count;
       const auto number = static_cast<int>(device);
-      std::optional<StepRows> own_rows;
+      Pass& pass = passes_.emplace_back(draft.pass(forward, kNoHooks, number));
       if (step_rows) {
-        own_rows = step_rows->from(split_[device].first);
-        if (number > 0) own_rows->number = take_number(step_rows->number, number);
+        pass.step_rows = step_rows->from(split_[device].first);
+        if (number > 0) pass.step_rows->number = take_number(step_rows->number, number);
       }
-      const Mlp& model = models_.emplace_back(buffers, spec.model, rows, number, 0, own_rows);
-      parameters_.push_back(model.operands());
-      gradients_.push_back(spec.model.layout.flat(model.gradients()));
+      parameters_.push_back(draft.parameters().flat(pass.flat.operands, pass.model.numbers));
+      gradients_.push_back(draft.parameters().flat(pass.flat.gradients));
       // Device 0 holds the rows of all devices, in two slots, before they are scattered.
       if (number == 0) continue;
-      x_.push_back(buffers.tensor("x", Category::kData, rows, spec.model.layout.widths().front(),
-                                  DType::kF32, number));
-      if (spec.workspace_bytes > 0) {
-        buffers.get("workspace", Category::kWorkspace, spec.workspace_bytes, number);
+      x_.push_back(draft.buffers().tensor("x", Category::kData, split_[device].count,
+                                          pass.model.inputs(), DType::kF32, number));
+      if (const std::int64_t bytes = draft.spec().workspace_bytes; bytes > 0) {
+        draft.buffers().get("workspace", Category::kWorkspace, bytes, number);
       }
     }
-    const std::int64_t all_rows = split_.back().first + split_.back().count;
-    const auto grow = [&](const Tensor& part) {
-      const Buffer& buffer = buffers[part.buffer];
-      return buffers.tensor(std::string(buffer.name), buffer.category, all_rows, part.cols,
-                            part.dtype);
-    };
-    const ModelOutput part = models_[0].output();
-    output_ = {grow(part.values), grow(part.grad)};
   }
 
-  void forward(const Tensor& x, Phase phase) {
+  /// The output of all devices, and the place of its gradient, on device 0.
+  ModelOutput forward(const Tensor& x) {
     for (std::size_t i = 1; i < split_.size(); ++i) add_copy(i, x_[i - 1], rows_of(x, i));
     for (std::size_t i = 0; i < numbers_.size(); ++i) add_copy(i + 1, numbers_[i], number_);
     exchange(Broadcast{.tensors = parameters_});
     for (std::size_t i = 0; i < split_.size(); ++i) {
-      models_[i].forward(draft_.program(), input_of(i, x), phase);
+      outputs_.push_back(root(i).forward(passes_[i], input_of(i, x)));
     }
-    for (std::size_t i = 1; i < split_.size(); ++i) {
-      add_copy(0, rows_of(output_.values, i), models_[i].output().values);
-    }
+    const Tensor values = grown(outputs_[0]);
+    for (std::size_t i = 1; i < split_.size(); ++i) add_copy(0, rows_of(values, i), outputs_[i]);
+    grad_ = draft_.take_output_grad(all_rows());
+    return {values, grad_};
   }
 
-  void backward(const Tensor& x, float beta) {
+  void backward(float beta) {
+    std::vector<Tensor> grads = {rows_of(grad_, 0)};
     for (std::size_t i = 1; i < split_.size(); ++i) {
-      add_copy(i, models_[i].output().grad, rows_of(output_.grad, i));
+      const Tensor& out = outputs_[i];
+      grads.push_back(passes_[i].scratch.take("grad_output", 0, out.rows, out.cols, out.dtype));
+      add_copy(i, grads[i], rows_of(grad_, i));
     }
     for (std::size_t i = 0; i < split_.size(); ++i) {
-      // Existing gradients are on device 0 only.
-      models_[i].backward(draft_.program(), input_of(i, x), i == 0 ? beta : 0);
+      passes_[i].phase = Phase::kBackward;
+      passes_[i].beta = i == 0 ? beta : 0;  // existing gradients are on device 0 only
+      root(i).backward(passes_[i], grads[i], false);
     }
     exchange(Reduce{.tensors = gradients_});
   }
 
-  [[nodiscard]] const ModelOutput& output() const { return output_; }
-
  private:
+  [[nodiscard]] Block& root(std::size_t device) {
+    return draft_.model(static_cast<int>(device)).root();
+  }
+  [[nodiscard]] std::int64_t all_rows() const { return split_.back().first + split_.back().count; }
   [[nodiscard]] Tensor rows_of(const Tensor& all, std::size_t device) const {
     return all.row_slice(split_[device].first, split_[device].count);
   }
   [[nodiscard]] Tensor input_of(std::size_t device, const Tensor& x) const {
     return device == 0 ? rows_of(x, 0) : x_[device - 1];
+  }
+
+  /// Device 0's tensor, followed by the rows of the other devices.
+  [[nodiscard]] Tensor grown(const Tensor& part) const {
+    const Buffer& buffer = draft_.buffers()[part.buffer];
+    return draft_.buffers().tensor(std::string(buffer.name), buffer.category, all_rows(), part.cols,
+                                   part.dtype);
   }
 
   /// The copy of the step's number on another device.
@@ -103,14 +107,16 @@ class SpreadMlp {
                 .phase = Phase::kCommunication});
   }
 
+  static inline const PassHooks kNoHooks{};
   Draft& draft_;
   std::vector<Rows> split_;
-  std::vector<Mlp> models_;
+  std::vector<Pass> passes_;                    // by device
   std::vector<Tensor> x_;                       // on the devices after device 0
   Tensor number_{};                             // the step's number
   std::vector<Tensor> numbers_;                 // its copies on the devices after device 0
   std::vector<Tensor> parameters_, gradients_;  // inputs of the products; their results
-  ModelOutput output_;                          // for all rows, on device 0
+  std::vector<Tensor> outputs_;                 // by device
+  Tensor grad_{};                               // of all outputs, on device 0
 };
 
 }  // namespace
@@ -128,25 +134,26 @@ std::vector<Rows> chunk(std::int64_t rows, int pieces) {
 void DataParallel::build(Draft& draft) const {
   draft.require_gradients();
   draft.input();
-  for (const MicroStep& part : draft.micro_steps()) {
-    const std::vector<Rows> pieces = split(part.x.rows);
-    if (adds_by_pieces_ && pieces.size() > 1) {
-      draft.buffers().get(kReducePieceName, Category::kCommunication,
-                          std::min(kReducePieceBytes, draft.spec().model.layout.bytes()));
-    }
-    SpreadMlp model(draft, pieces, draft.step_rows(part));
-    model.forward(part.x, Phase::kForward);
-    draft.loss(part, model.output());
-    model.backward(part.x, part.beta);
-  }
+  std::optional<SpreadModel> model;
+  draft.passes({.forward =
+                    [&](const MicroStep& part) {
+                      const std::vector<Rows> pieces = split(part.x.rows);
+                      if (adds_by_pieces_ && pieces.size() > 1) {
+                        draft.buffers().get(
+                            kReducePieceName, Category::kCommunication,
+                            std::min(kReducePieceBytes, draft.parameters().bytes()));
+                      }
+                      model.emplace(draft, pieces, Phase::kForward, draft.step_rows(part));
+                      return model->forward(part.x);
+                    },
+                .backward = [&](const MicroStep&, float beta) { model->backward(beta); }});
   draft.update();
 }
 
 void DataParallel::evaluate(Draft& draft) const {
   draft.input();
-  SpreadMlp model(draft, split(draft.rows()));
-  model.forward(draft.tensors().x, Phase::kEvaluate);
-  draft.evaluate(model.output());
+  SpreadModel model(draft, split(draft.rows()), Phase::kEvaluate);
+  draft.evaluate(model.forward(draft.tensors().x));
 }
 
 std::optional<Tensor> reduce_piece_of(const Buffers& buffers) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/program.h"
-#include "train/parameter_layout.h"
+#include "model/parameters.h"
 #include "train/step.h"
 
 namespace barestep {

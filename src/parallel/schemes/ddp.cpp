@@ -18,46 +18,63 @@
 namespace barestep {
 namespace {
 
-/// Reduces, and updates if needed, the buckets of a step in the order in which backward completes
-/// them.
+/// Reduces the buckets of a step, and updates them if needed, in the order in which backward
+/// completes them.
 class BucketReduction {
  public:
-  BucketReduction(Draft& draft, std::vector<Tensor> buckets, const DdpSettings& settings)
-      : draft_(draft), buckets_(std::move(buckets)) {
+  BucketReduction(Draft& draft, const std::vector<Bucket>& buckets, const DdpSettings& settings)
+      : draft_(draft), bucket_of_(static_cast<std::size_t>(draft.parameters().count())) {
+    for (const Bucket& bucket : buckets) {
+      for (const ParameterId id : bucket.parameters) {
+        at(bucket_of_, id) = static_cast<int>(states_.size());
+      }
+      states_.push_back(
+          {bucket.gradients, std::ssize(bucket.parameters), std::ssize(bucket.parameters)});
+    }
     if (settings.bf16_gradients) {
-      const auto largest = std::ranges::max_element(buckets_, {}, &Tensor::cols);
-      bf16_ = draft.buffers().tensor("bucket_bf16", Category::kCommunication, 1, largest->cols,
-                                     DType::kBF16);
+      const auto largest =
+          std::ranges::max(states_, {}, [](const State& state) { return state.bucket.cols; });
+      bf16_ = draft.buffers().tensor("bucket_bf16", Category::kCommunication, 1,
+                                     largest.bucket.cols, DType::kBF16);
     }
     if (settings.update_per_bucket) update_ = draft.whole_update();
   }
 
   /// A bucket is reduced once its last gradient is complete, and updated once backward no longer
-  /// reads its weights.
-  void on_made(int layer, BackwardResult made) {
-    const ParameterLayout& layout = draft_.spec().model.layout;
-    if (made == BackwardResult::kGradBias) reduce_until(layout.bias(kNoBuffer, layer).end_bytes());
-    if (made == BackwardResult::kGradWeight)
-      reduce_until(layout.weight(kNoBuffer, layer).end_bytes());
-    if (made != BackwardResult::kGradWeight) update_reduced();
+  /// reads any of its parameters either.
+  [[nodiscard]] PassHooks hooks() {
+    return {
+        .complete = [this](const Pass& pass,
+                           ParameterId id) { count(pass, id, &State::incomplete); },
+        .released = [this](const Pass& pass, ParameterId id) { count(pass, id, &State::in_use); }};
   }
 
-  /// The remaining buckets, one by one, after backward.
+  /// The buckets one by one, after backward.
   void finish() {
-    while (reduced_ < buckets_.size()) {
-      reduce_until(buckets_[reduced_].end_bytes());
-      update_reduced();
+    for (State& state : states_) {
+      if (!state.is_reduced) reduce(state);
+      if (!state.is_updated) update(state);
     }
   }
 
  private:
-  void reduce_until(std::int64_t end_bytes) {
-    for (; reduced_ < buckets_.size() && buckets_[reduced_].end_bytes() <= end_bytes; ++reduced_) {
-      reduce(buckets_[reduced_]);
-    }
+  struct State {
+    Tensor bucket;
+    std::int64_t incomplete = 0, in_use = 0;  // parameters
+    bool is_reduced = false, is_updated = false;
+  };
+
+  void count(const Pass& pass, ParameterId id, std::int64_t State::*remaining) {
+    if (!pass.is_last) return;
+    State& state = at(states_, at(bucket_of_, id));
+    --(state.*remaining);
+    if (!state.is_reduced && state.incomplete == 0) reduce(state);
+    if (state.is_reduced && !state.is_updated && state.in_use == 0) update(state);
   }
 
-  void reduce(const Tensor& bucket) {
+  void reduce(State& state) {
+    state.is_reduced = true;
+    const Tensor& bucket = state.bucket;
     const float scale = draft_.share();
     if (!bf16_) return draft_.exchange(AllReduce{.tensors = {bucket}, .scale = scale});
     const Tensor sent = bf16_->flat_slice(0, bucket.cols);
@@ -72,22 +89,31 @@ class BucketReduction {
                 .phase = Phase::kCommunication});
   }
 
-  void update_reduced() {
-    for (; update_ && updated_ < reduced_; ++updated_) {
-      const Tensor& bucket = buckets_[updated_];
-      const std::int64_t first = bucket.offset_bytes / bytes_of(bucket.dtype);
-      draft_.add({.op = slice(*update_, 'n', first, bucket.cols),
-                  .lane = Lane::kComm,
-                  .phase = Phase::kOptimizer});
-    }
+  void update(State& state) {
+    state.is_updated = true;
+    if (!update_) return;
+    const std::int64_t first = state.bucket.offset_bytes / bytes_of(state.bucket.dtype);
+    draft_.add({.op = slice(*update_, 'n', first, state.bucket.cols),
+                .lane = Lane::kComm,
+                .phase = Phase::kOptimizer});
   }
 
   Draft& draft_;
-  std::vector<Tensor> buckets_;
+  std::vector<int> bucket_of_;  // by parameter
+  std::vector<State> states_;
   std::optional<Tensor> bf16_{};  // see DdpSettings
   std::optional<Op> update_{};    // of all parameters, if each bucket has its own update
-  std::size_t reduced_ = 0, updated_ = 0;
 };
+
+/// All parameters in one, with the padding after the last.
+Bucket whole_bucket(const std::vector<Bucket>& buckets, const Tensor& flat) {
+  Bucket whole{.gradients = flat, .parameters = {}};
+  for (const Bucket& bucket : buckets) {
+    whole.parameters.insert(whole.parameters.end(), bucket.parameters.begin(),
+                            bucket.parameters.end());
+  }
+  return whole;
+}
 
 }  // namespace
 
@@ -110,23 +136,23 @@ std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> sizes
   return buckets;
 }
 
-std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gradients,
+std::vector<Bucket> gradient_buckets(const Parameters& parameters, BufferId gradients,
                                      std::int64_t first_bytes, std::int64_t bytes) {
-  std::vector<Tensor> tensors;  // in gradient-ready order, which is the order in memory
-  for (int layer = layout.layers() - 1; layer >= 0; --layer) {
-    tensors.push_back(layout.bias(gradients, layer));
-    tensors.push_back(layout.weight(gradients, layer));
-  }
+  const int last_id = parameters.count() - 1;  // first in memory
   std::vector<std::int64_t> sizes;
-  for (const Tensor& tensor : tensors) sizes.push_back(tensor.bytes());
+  for (ParameterId id = last_id; id >= 0; --id) {
+    sizes.push_back(parameters.in(gradients, id).bytes());
+  }
   const std::int64_t limits[] = {first_bytes, bytes};
-
-  std::vector<Tensor> buckets;
+  std::vector<Bucket> buckets;
   for (const std::vector<int>& members : assign_buckets(sizes, limits)) {
-    const Tensor& first = at(tensors, members.front());
-    const Tensor& last = at(tensors, members.back());
-    buckets.push_back({gradients, first.offset_bytes, 1,
-                       (last.end_bytes() - first.offset_bytes) / bytes_of(DType::kF32)});
+    const Tensor first = parameters.in(gradients, last_id - members.front());
+    const Tensor last = parameters.in(gradients, last_id - members.back());
+    Bucket bucket{.gradients = {gradients, first.offset_bytes, 1,
+                                (last.end_bytes() - first.offset_bytes) / bytes_of(DType::kF32)},
+                  .parameters = {}};
+    for (const int member : members) bucket.parameters.push_back(last_id - member);
+    buckets.push_back(std::move(bucket));
   }
   return buckets;
 }
@@ -146,34 +172,31 @@ DdpSettings ddp_settings_of(const TrainConfig& config) {
           .bf16_gradients = parallel.bf16_gradients};
 }
 
-std::vector<Tensor> Ddp::buckets(const ParameterLayout& layout, BufferId gradients) const {
-  return gradient_buckets(layout, gradients, settings_.first_bucket_bytes, settings_.bucket_bytes);
+std::vector<Bucket> Ddp::buckets(const Parameters& parameters, BufferId gradients) const {
+  return gradient_buckets(parameters, gradients, settings_.first_bucket_bytes,
+                          settings_.bucket_bytes);
 }
 
 void Ddp::build(Draft& draft) const {
-  const ParameterLayout& layout = draft.spec().model.layout;
+  const Parameters& parameters = draft.parameters();
   const BufferId gradients = draft.require_gradients();
   const bool whole = draft.kind() == StepKind::kFirstTraining;
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   draft.input();
-  BucketReduction reduction(
-      draft, whole ? std::vector{layout.flat(gradients)} : buckets(layout, gradients), settings_);
-  BackwardReady ready;
-  if (settings_.overlap)
-    ready = [&](int layer, BackwardResult made) { reduction.on_made(layer, made); };
-  for (const MicroStep& part : draft.micro_steps()) {
-    draft.forward(part);
-    draft.loss(part, loss_ready);
-    draft.backward(part, ready);
-  }
+  std::vector<Bucket> cut = buckets(parameters, gradients);
+  if (whole) cut = {whole_bucket(cut, parameters.flat(gradients))};
+  BucketReduction reduction(draft, cut, settings_);
+  draft.passes(
+      {.pass = settings_.overlap ? reduction.hooks() : PassHooks{}, .loss_ready = loss_ready});
   reduction.finish();
   if (!settings_.update_per_bucket) draft.update();
 }
 
 std::string Ddp::exchange_text(const StepSpec& spec, std::string_view transport) const {
   std::vector<std::string> sizes;
-  for (const Tensor& bucket : buckets(spec.model.layout, 0)) {
-    sizes.push_back(human_bytes(settings_.bf16_gradients ? bucket.bytes() / 2 : bucket.bytes()));
+  for (const Bucket& bucket : buckets(parameters_of(spec.model), 0)) {
+    const std::int64_t bytes = bucket.gradients.bytes();
+    sizes.push_back(human_bytes(settings_.bf16_gradients ? bytes / 2 : bytes));
   }
   return fmt::format("gradients reduced{} by {} in {} ({}){}",
                      settings_.bf16_gradients ? " as bf16" : "", transport,

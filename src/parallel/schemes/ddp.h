@@ -7,7 +7,7 @@
 
 #include "core/config.h"
 #include "data/dataset.h"
-#include "train/parameter_layout.h"
+#include "model/parameters.h"
 #include "train/step.h"
 
 namespace barestep {
@@ -16,10 +16,18 @@ namespace barestep {
 constexpr std::int64_t kFirstBucketBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kBucketBytes = std::int64_t{25} << 20;
 
-/// The ranges of the flat gradient buffer that are reduced together, in the order in which backward
-/// completes them. Limits count the numbers without padding, as PyTorch's do; a range includes the
-/// padding between its tensors.
-std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gradients,
+/// Gradients that are reduced together: a range of the flat buffer and the parameters in it. A
+/// range includes the padding between its tensors.
+struct Bucket {
+  Tensor gradients;
+  std::vector<ParameterId> parameters;
+
+  friend bool operator==(const Bucket&, const Bucket&) = default;
+};
+
+/// The buckets of the flat gradient buffer, in its order. Limits count the numbers without padding,
+/// as PyTorch's do.
+std::vector<Bucket> gradient_buckets(const Parameters& parameters, BufferId gradients,
                                      std::int64_t first_bytes = kFirstBucketBytes,
                                      std::int64_t bytes = kBucketBytes);
 
@@ -50,8 +58,7 @@ class Ddp final : public Scheme {
   explicit Ddp(const DdpSettings& settings) : settings_(settings) {}
 
   /// What every step reduces, except a first step that reduces all as one; see gradient_buckets().
-  [[nodiscard]] std::vector<Tensor> buckets(const ParameterLayout& layout,
-                                            BufferId gradients) const;
+  [[nodiscard]] std::vector<Bucket> buckets(const Parameters& parameters, BufferId gradients) const;
 
   [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
 

@@ -19,8 +19,8 @@ Collective sum_of(const Tensor& gradients, float scale, bool zero_grad) {
 
 }  // namespace
 
-FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks) {
-  const std::int64_t numbers = layout.bytes() / bytes_of(DType::kF32);
+FlatRange shard_of(const Parameters& parameters, int rank, int ranks) {
+  const std::int64_t numbers = parameters.bytes() / bytes_of(DType::kF32);
   const std::int64_t share = (numbers + ranks - 1) / ranks;
   const std::int64_t rounded = (share + kShardNumbers - 1) / kShardNumbers * kShardNumbers;
   return {rank * rounded, rounded};
@@ -29,7 +29,7 @@ FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks) {
 void Zero1::build(Draft& draft) const {
   draft.require_gradients();
   const StepSpec& spec = draft.spec();
-  const FlatRange shard = optimizer_range(spec, spec.rank);
+  const FlatRange shard = shard_of(draft.parameters(), spec.rank, spec.ranks);
   // The flat buffers as matrices with one row per rank.
   const auto by_rank = [&](const char* name, Category category) {
     return draft.buffers().tensor(name, category, spec.ranks, shard.count);
@@ -45,11 +45,7 @@ void Zero1::build(Draft& draft) const {
   const Draft::Ready loss_ready = draft.share_loss(scale);
 
   draft.input();
-  for (const MicroStep& part : draft.micro_steps()) {
-    draft.forward(part);
-    draft.loss(part, loss_ready);
-    draft.backward(part);
-  }
+  draft.passes({.loss_ready = loss_ready});
   draft.exchange(sum_of(gradients, scale, spec.zero_grad));
   const auto add_up = [&](const Tensor& number) { draft.exchange(AllReduce{.tensors = {number}}); };
   draft.update({.range = shard, .squares_ready = add_up, .found_inf_ready = add_up});

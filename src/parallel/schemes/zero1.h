@@ -9,7 +9,7 @@ namespace barestep {
 /// A share of the flat buffers: ceil(numbers / ranks), rounded up to 64 bytes. The last ranks'
 /// shares may extend past the end of the layout, or lie past it completely; everything there is
 /// zero.
-FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks);
+FlatRange shard_of(const Parameters& parameters, int rank, int ranks);
 
 /// After backward, the gradients are reduce-scattered, each rank's weighted as in Ddp. Each rank
 /// then updates its share of the parameters, and the shares are gathered. For clipping, the ranks
@@ -19,8 +19,9 @@ class Zero1 final : public Scheme {
  public:
   /// Extends the flat buffers to whole shares, and allocates those of Draft::share_loss().
   void build(Draft& draft) const override;
-  [[nodiscard]] FlatRange optimizer_range(const StepSpec& spec, int rank) const override {
-    return shard_of(spec.model.layout, rank, spec.ranks);
+  [[nodiscard]] FlatRange optimizer_range(const Parameters& parameters, int rank,
+                                          int ranks) const override {
+    return shard_of(parameters, rank, ranks);
   }
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
                                           std::string_view transport) const override;

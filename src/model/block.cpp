@@ -1,0 +1,64 @@
+#include "model/block.h"
+
+#include <algorithm>
+
+namespace barestep {
+namespace {
+
+/// rows x cols of a buffer of activations, behind `first_row` rows of other passes.
+Tensor take_rows(Buffers& buffers, const std::string& name, int device, std::int64_t first_row,
+                 std::int64_t rows, std::int64_t cols, DType dtype) {
+  const std::int64_t row_bytes = cols * bytes_of(dtype);
+  const BufferId buffer =
+      buffers.get(name, Category::kActivations, (first_row + rows) * row_bytes, device);
+  return {buffer, first_row * row_bytes, rows, cols, dtype};
+}
+
+}  // namespace
+
+Tensor Scratch::take(const std::string& name, std::int64_t first_row, std::int64_t rows,
+                     std::int64_t cols, DType dtype) {
+  if (!is_shared_) return take_rows(buffers_, name, device_, first_row, rows, cols, dtype);
+  const auto free = std::ranges::find(slots_, false, &std::pair<BufferId, bool>::second);
+  const auto number = free - slots_.begin();
+  if (free == slots_.end()) slots_.emplace_back(kNoBuffer, false);
+  const Tensor tensor =
+      take_rows(buffers_, "scratch." + std::to_string(number), device_, 0, rows, cols, dtype);
+  slots_[static_cast<std::size_t>(number)] = {tensor.buffer, true};
+  return tensor;
+}
+
+void Scratch::give_back(const Tensor& tensor) {
+  for (auto& [buffer, in_use] : slots_) {
+    if (buffer == tensor.buffer) in_use = false;
+  }
+}
+
+void Pass::add(DeviceOp op, const std::string& block) const {
+  program.add({.op = std::move(op),
+               .device = device,
+               .lane = Lane::kCompute,
+               .phase = phase,
+               .block = block});
+}
+
+Tensor Pass::weight(ParameterId id) const {
+  return hooks.weight ? hooks.weight(id) : parameters.in(flat.operands, id, model.numbers);
+}
+
+Tensor Pass::gradient(ParameterId id) const {
+  return hooks.gradient ? hooks.gradient(id)
+                        : parameters.in(flat.gradients, id, model.gradient_type());
+}
+
+Tensor Pass::activation(const std::string& name, std::int64_t rows, std::int64_t cols) const {
+  const bool is_shared = !shared_name.empty();
+  return kept_activation(is_shared ? shared_name + name.substr(shared_block.size()) : name, rows,
+                         cols);
+}
+
+Tensor Pass::kept_activation(const std::string& name, std::int64_t rows, std::int64_t cols) const {
+  return take_rows(buffers, name, device, first_row, rows, cols, model.numbers);
+}
+
+}  // namespace barestep

@@ -1,0 +1,157 @@
+// Blocks, of which a model is a tree, and the pass that leads a micro-batch through them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/ops.h"
+#include "core/program.h"
+#include "model/model_spec.h"
+#include "model/parameters.h"
+
+namespace barestep {
+
+class Linear;
+struct Pass;
+
+/// The row numbers that dropout uses, independent of which rank computes a row: sample i of a model
+/// is sample first + i * stride of the training step. `number` holds the step's number; 1 x 1, i32.
+struct StepRows {
+  Tensor number;
+  std::int64_t first = 0;
+  std::int64_t stride = 1;
+
+  /// The samples from `begin` on.
+  [[nodiscard]] StepRows from(std::int64_t begin) const {
+    return {number, first + begin * stride, stride};
+  }
+};
+
+/// A model's flat buffers on a device.
+struct FlatBuffers {
+  BufferId parameters = kNoBuffer;        // fp32; none where only their rounded copy is needed
+  BufferId operands = kNoBuffer;          // what products read: the parameters or the rounded copy
+  BufferId gradients = kNoBuffer;         // none if they are not stored
+  BufferId rounded_gradient = kNoBuffer;  // of one parameter, if gradients are wider than products
+};
+
+/// Memory for the gradients of blocks' outputs, on one device. These are ordinary buffers, handed
+/// out while a program is built, so order() and the checker see every reuse.
+class Scratch {
+ public:
+  /// Either blocks share a few buffers, "scratch.0", "scratch.1", ..., or nothing that is given
+  /// back is handed out again, so that all gradients can still be read after the pass.
+  Scratch(Buffers& buffers, int device, bool is_shared)
+      : buffers_(buffers), device_(device), is_shared_(is_shared) {}
+
+  /// rows x cols. If nothing is shared, the tensor is in the buffer `name`, where it follows
+  /// `first_row` rows of other micro-steps.
+  [[nodiscard]] Tensor take(const std::string& name, std::int64_t first_row, std::int64_t rows,
+                            std::int64_t cols, DType dtype);
+
+  /// Ends the use of a tensor that take() returned, or of a part of it.
+  void give_back(const Tensor& tensor);
+
+ private:
+  Buffers& buffers_;
+  int device_;
+  bool is_shared_;
+  std::vector<std::pair<BufferId, bool>> slots_;  // and whether they are in use
+};
+
+/// What a Linear has, at these points of a pass.
+enum class LinearEvent {
+  kInput,       // forward, before its product: its input, in the type of products
+  kGradOutput,  // backward, before its gradients: the gradient of its product
+};
+
+/// What a scheme adds to passes. Called in every micro-step (Pass::is_last tells the last), right
+/// after the nodes that they are about. Empty ones are not called.
+struct PassHooks {
+  /// Where parameters and gradients live, if not in the flat buffers.
+  std::function<Tensor(ParameterId)> weight{}, gradient{};
+  /// The parameter is about to be read, forward or backward.
+  std::function<void(const Pass&, ParameterId)> before{};
+  /// The gradient of this parameter is complete, for this micro-step.
+  std::function<void(const Pass&, ParameterId)> complete{};
+  /// Backward does not read the parameter any more.
+  std::function<void(const Pass&, ParameterId)> released{};
+  std::function<void(const Pass&, const Linear&, LinearEvent)> linear{};
+};
+
+/// One pass of a micro-batch through blocks on one device: where nodes go, and where tensors live.
+struct Pass {
+  Program& program;
+  Buffers& buffers;
+  Scratch& scratch;
+  const ModelSpec& model;
+  const Parameters& parameters;
+  FlatBuffers flat;
+  const PassHooks& hooks;
+  int device = 0;
+  Phase phase = Phase::kForward;
+  int slot = 0;  // of several passes in flight
+  int micro_step = 0;
+  bool is_last = true;         // of the forward passes, or of the backward passes of the step
+  float beta = 0;              // backward; 1: adds to existing gradients
+  std::int64_t first_row = 0;  // of this pass in the buffers of activations
+  std::optional<StepRows> step_rows{};  // for dropout; without them nothing is dropped
+  // Activations of this block are in buffers that segments share; see Recomputed.
+  std::string shared_block{}, shared_name{};
+
+  /// Adds a node of a block on the compute lane.
+  void add(DeviceOp op, const std::string& block) const;
+
+  /// A parameter as products read it, and its gradient.
+  [[nodiscard]] Tensor weight(ParameterId id) const;
+  [[nodiscard]] Tensor gradient(ParameterId id) const;
+
+  /// rows x cols numbers in the type of products, from forward until backward has read them.
+  [[nodiscard]] Tensor activation(const std::string& name, std::int64_t rows,
+                                  std::int64_t cols) const;
+
+  /// The same, never in a shared buffer.
+  [[nodiscard]] Tensor kept_activation(const std::string& name, std::int64_t rows,
+                                       std::int64_t cols) const;
+
+  void before(ParameterId id) const {
+    if (hooks.before) hooks.before(*this, id);
+  }
+  void complete(ParameterId id) const {
+    if (hooks.complete) hooks.complete(*this, id);
+  }
+  void released(ParameterId id) const {
+    if (hooks.released) hooks.released(*this, id);
+  }
+};
+
+/// A part of a model. Remembers one pass: backward() belongs to the forward() before it.
+class Block {
+ public:
+  /// The name precedes those of its parameters in the state_dict: "net.0".
+  explicit Block(std::string name) : name_(std::move(name)) {}
+  virtual ~Block() = default;
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+
+  /// Adds the nodes of y = block(x) and returns y. An evaluation keeps nothing for gradients.
+  virtual Tensor forward(Pass& pass, const Tensor& x) = 0;
+
+  /// Adds the nodes of the gradients of its parameters, last one first, and returns that of x if
+  /// wanted. May change grad_y, which it gives back to the pass's scratch memory.
+  virtual Tensor backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) = 0;
+
+  /// Appends the Linear blocks in this block, in the order of forward.
+  virtual void add_linears(std::vector<Linear*>& linears) = 0;
+
+ private:
+  std::string name_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,198 @@
+#include "model/linear.h"
+
+#include <cmath>
+#include <utility>
+
+namespace barestep {
+
+Linear::Linear(Parameters& parameters, const LinearSpec& spec) : Block(spec.name), spec_(spec) {
+  // nn.Linear's initialization: both uniform in +-1/sqrt(inputs).
+  const InitialValues initial{.bound = 1.0 / std::sqrt(static_cast<double>(spec.inputs))};
+  weight_ = parameters.add({name() + ".weight", {spec.outputs, spec.inputs}, initial});
+  bias_ = parameters.add({name() + ".bias", {spec.outputs}, initial});
+}
+
+Tensor Linear::forward(Pass& pass, const Tensor& x) {
+  const ModelSpec& model = pass.model;
+  const bool recomputes = pass.phase == Phase::kRecompute;
+  const bool keeps = model.trains && pass.phase != Phase::kEvaluate;
+  factors_ = {.grad_y = {}, .x = x};
+  if (x.dtype != model.numbers) {
+    factors_.x = pass.kept_activation(name() + ".x", x.rows, x.cols);
+    if (!recomputes) pass.add(Cast{.to = factors_.x, .from = x}, name());
+  }
+  if (pass.hooks.linear && !recomputes) pass.hooks.linear(pass, *this, LinearEvent::kInput);
+  pass.before(weight_);
+  pass.before(bias_);
+  const auto take = [&](const char* what) {
+    return pass.activation(name() + what, x.rows, spec_.outputs);
+  };
+  const ActivationTraits& traits = traits_of(spec_.activation);
+  out_ = take(".out");
+  pre_activation_.reset();
+  undropped_.reset();
+  if (keeps && traits.grad_from_input) pre_activation_ = take(".pre_activation");
+  if (keeps && traits.grad_from_value && drops(pass)) undropped_ = take(".undropped");
+  if (model.int8 && pass.phase == Phase::kEvaluate) {
+    add_int8_product(pass);
+    return out_;
+  }
+  add_product(pass);
+  if (undropped_) pass.add(Copy{.to = *undropped_, .from = out_}, name());
+  add_dropout(pass, out_);
+  return out_;
+}
+
+void Linear::add_product(const Pass& pass) const {
+  Gemm product{.c = out_, .a = factors_.x, .b = pass.weight(weight_), .transpose_b = true};
+  const BiasActivation rest{.values = out_,
+                            .bias = pass.weight(bias_),
+                            .activation = spec_.activation,
+                            .pre_activation = pre_activation_};
+  if (pass.model.fusion) {
+    product.bias = rest.bias;
+    product.activation = rest.activation;
+    product.pre_activation = rest.pre_activation;
+    pass.add(product, name());
+  } else {
+    pass.add(product, name());
+    pass.add(rest, name());
+  }
+}
+
+Linear::Int8Weight Linear::int8_weight(const Pass& pass) const {
+  const auto take = [&](const char* what, std::int64_t rows, std::int64_t cols, DType dtype) {
+    return pass.buffers.tensor(name() + what, Category::kParameters, rows, cols, dtype,
+                               pass.device);
+  };
+  const bool one_scale = pass.model.int8->scheme == Quantization::kTorch;
+  return {.weight = take(".int8_weight", spec_.outputs, spec_.inputs, DType::kI8),
+          .scales = take(".weight_scales", 1, one_scale ? 1 : spec_.outputs, DType::kF32),
+          .sums = take(".weight_sums", 1, spec_.outputs, DType::kI32)};
+}
+
+void Linear::quantize(const Pass& pass) const {
+  const Int8Weight to = int8_weight(pass);
+  pass.add(QuantizeWeight{.to = to.weight,
+                          .scales = to.scales,
+                          .sums = to.sums,
+                          .from = pass.parameters.in(pass.flat.parameters, weight_)},
+           name());
+}
+
+void Linear::add_int8_product(const Pass& pass) const {
+  const Int8Spec& int8 = *pass.model.int8;
+  const bool by_rows = int8.scheme == Quantization::kRow;
+  const Tensor& x = factors_.x;
+  const auto take = [&](const char* buffer, std::int64_t rows, std::int64_t cols, DType dtype) {
+    return pass.buffers.tensor(buffer, Category::kActivations, rows, cols, dtype, pass.device);
+  };
+  Quantize input{.to = take("int8_x", x.rows, x.cols, DType::kI8),
+                 .scales = take("x_scales", by_rows ? x.rows : 1, 1, DType::kF32),
+                 .from = x,
+                 .bits = int8.bits};
+  if (!by_rows) input.zero_point = take("x_zero_point", 1, 1, DType::kI32);
+  pass.add(input, name());
+  const Int8Weight weight = int8_weight(pass);
+  pass.add(QuantizedGemm{.c = out_,
+                         .a = input.to,
+                         .b = weight.weight,
+                         .a_scales = input.scales,
+                         .b_scales = weight.scales,
+                         .b_sums = weight.sums,
+                         .bias = pass.parameters.in(pass.flat.parameters, bias_),
+                         .a_zero_point = input.zero_point,
+                         .activation = spec_.activation,
+                         .bits = input.bits},
+           name());
+}
+
+bool Linear::drops(const Pass& pass) const {
+  return pass.step_rows && spec_.dropout && pass.model.dropout > 0;
+}
+
+void Linear::add_dropout(const Pass& pass, const Tensor& values) const {
+  if (!drops(pass)) return;
+  pass.add(Dropout{.values = values,
+                   .step = pass.step_rows->number,
+                   .rate = pass.model.dropout,
+                   .seed = pass.model.dropout_seed,
+                   .layer = *spec_.dropout,
+                   .first_row = pass.step_rows->first,
+                   .row_stride = pass.step_rows->stride},
+           name());
+}
+
+Tensor Linear::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
+  const ModelSpec& model = pass.model;
+  factors_.grad_y = grad_y;
+  add_dropout(pass, grad_y);
+  const bool has_activation =
+      spec_.activation != Activation::kNone && !spec_.loss_includes_activation;
+  // With rounded gradients, sums are rounded before they are added to others.
+  const bool sums = model.fusion && has_activation && model.stores_gradients &&
+                    model.numbers == DType::kF32 && grad_y.rows <= kMaxRowsOfSums;
+  if (has_activation) {
+    // Dropout leaves the sign of the numbers that it keeps; where it drops one, the gradient is
+    // already 0. So a gradient that needs only the sign is computed from the output after dropout.
+    ActivationGrad op{.grad = grad_y,
+                      .from = pre_activation_.value_or(undropped_.value_or(out_)),
+                      .activation = spec_.activation};
+    if (sums) {
+      op.sums = pass.gradient(bias_);
+      op.beta = pass.beta;
+    }
+    pass.add(op, name());
+  }
+  if (pass.hooks.linear) pass.hooks.linear(pass, *this, LinearEvent::kGradOutput);
+  if (model.stores_gradients) {
+    if (!sums) add_bias_gradient(pass, grad_y);
+    pass.complete(bias_);
+  }
+  pass.released(bias_);
+  if (model.stores_gradients) {
+    add_weight_gradient(pass, factors_);
+    pass.complete(weight_);
+  }
+  Tensor grad_x{};
+  if (wants_grad_x) {
+    const Tensor& x = factors_.x;
+    grad_x = pass.scratch.take(name() + ".grad_x", pass.first_row, x.rows, x.cols, model.numbers);
+    pass.add(Gemm{.c = grad_x, .a = grad_y, .b = pass.weight(weight_)}, name());
+  }
+  pass.released(weight_);
+  pass.scratch.give_back(grad_y);
+  return grad_x;
+}
+
+void Linear::add_gradients(const Pass& pass, const Factors& factors) const {
+  add_bias_gradient(pass, factors.grad_y);
+  add_weight_gradient(pass, factors);
+}
+
+void Linear::add_bias_gradient(const Pass& pass, const Tensor& grad_y) const {
+  add_gradient(pass, bias_, [&](const Tensor& out, float beta) {
+    return SumRows{.out = out, .in = grad_y, .beta = beta};
+  });
+}
+
+void Linear::add_weight_gradient(const Pass& pass, const Factors& factors) const {
+  add_gradient(pass, weight_, [&](const Tensor& out, float beta) {
+    return Gemm{.c = out, .a = factors.grad_y, .b = factors.x, .transpose_a = true, .beta = beta};
+  });
+}
+
+/// Rounded before it is added to others, as each backward of autocast does.
+template <class Make>
+void Linear::add_gradient(const Pass& pass, ParameterId id, const Make& make) const {
+  const Tensor gradient = pass.gradient(id);
+  if (pass.flat.rounded_gradient == kNoBuffer) {
+    return pass.add(make(gradient, pass.beta), name());
+  }
+  const Tensor rounded{pass.flat.rounded_gradient, 0, gradient.rows, gradient.cols,
+                       pass.model.numbers};
+  pass.add(make(rounded, 0), name());
+  pass.add(Cast{.to = gradient, .from = rounded, .beta = pass.beta}, name());
+}
+
+}  // namespace barestep

@@ -1,0 +1,139 @@
+#include "model/model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+std::unique_ptr<Block> linear_of(const ModelSpec& spec, int layer, Parameters& parameters) {
+  const auto width = [&](int place) { return spec.widths[static_cast<std::size_t>(place)]; };
+  const bool is_last = layer + 1 == spec.layers();
+  LinearSpec linear{.name = spec.name_of_layer(layer),
+                    .inputs = width(layer),
+                    .outputs = width(layer + 1),
+                    .activation = spec.activation_after(layer),
+                    .loss_includes_activation = is_last && spec.loss_includes_activation()};
+  if (spec.drops_after(layer)) linear.dropout = layer;
+  return std::make_unique<Linear>(parameters, linear);
+}
+
+std::unique_ptr<Block> mlp_of(const ModelSpec& spec, Parameters& parameters) {
+  std::vector<std::unique_ptr<Block>> linears, segments;
+  for (int layer = 0; layer < spec.layers(); ++layer) {
+    linears.push_back(linear_of(spec, layer, parameters));
+    const Segment segment = spec.segment_of(layer);
+    if (!spec.recomputes() || layer < segment.last) continue;
+    const bool is_last = layer + 1 == spec.layers();
+    segments.push_back(std::make_unique<Recomputed>("net", std::exchange(linears, {}), is_last));
+  }
+  if (!spec.recomputes()) return std::make_unique<Chain>("net", std::move(linears));
+  return std::make_unique<Chain>("net", std::move(segments));
+}
+
+}  // namespace
+
+std::string ModelSpec::text() const {
+  const bool equal = std::ranges::all_of(widths, [&](auto width) { return width == inputs(); });
+  return equal ? fmt::format("{} x Linear({}, {})", layers(), inputs(), inputs())
+               : fmt::format("Linear {}", fmt::join(widths, " - "));
+}
+
+Tensor Chain::forward(Pass& pass, const Tensor& x) {
+  Tensor y = x;
+  for (const auto& block : blocks_) y = block->forward(pass, y);
+  return y;
+}
+
+Tensor Chain::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
+  Tensor grad = grad_y;
+  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
+    grad = (*block)->backward(pass, grad, wants_grad_x || block + 1 != blocks_.rend());
+  }
+  return grad;
+}
+
+void Chain::add_linears(std::vector<Linear*>& linears) {
+  for (const auto& block : blocks_) block->add_linears(linears);
+}
+
+Tensor Recomputed::forward_of_shared(Pass& pass, const Tensor& x) {
+  Tensor y = x;
+  for (std::size_t i = 0; i + 1 < blocks().size(); ++i) {
+    pass.shared_block = blocks()[i]->name();
+    pass.shared_name = "segment." + std::to_string(i);
+    y = blocks()[i]->forward(pass, y);
+  }
+  pass.shared_name.clear();
+  return y;
+}
+
+Tensor Recomputed::forward(Pass& pass, const Tensor& x) {
+  x_ = x;
+  return blocks().back()->forward(pass, forward_of_shared(pass, x));
+}
+
+Tensor Recomputed::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
+  if (!is_last_) {
+    const Phase phase = std::exchange(pass.phase, Phase::kRecompute);
+    forward_of_shared(pass, x_);
+    pass.phase = phase;
+  }
+  return Chain::backward(pass, grad_y, wants_grad_x);
+}
+
+Model::Model(const ModelSpec& spec) {
+  BARESTEP_REQUIRE(spec.layers() >= 1, "a model has at least one layer");
+  root_ = mlp_of(spec, parameters_);
+  root_->add_linears(linears_);
+}
+
+void Model::require_only_linears(std::string_view option, std::string_view value) const {
+  for (ParameterId id = 0; id < parameters_.count(); ++id) {
+    const bool is_linears = std::ranges::any_of(linears_, [&](const Linear* linear) {
+      return id == linear->weight() || id == linear->bias();
+    });
+    if (is_linears) continue;
+    fail(
+        ExitCode::kConfiguration,
+        {.what = std::string(option),
+         .value = std::string(value),
+         .why = fmt::format("{} is not a Linear's parameter, and only their gradients have factors",
+                            parameters_[id].name),
+         .remedy = "leave it out"});
+  }
+}
+
+Parameters parameters_of(const ModelSpec& spec) {
+  return Model(spec).parameters();
+}
+
+FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Parameters& parameters,
+                              int device) {
+  const auto take = [&](const char* name, Category category, std::int64_t bytes) {
+    return buffers.get(name, category, bytes, device);
+  };
+  FlatBuffers flat;
+  const bool rounds = spec.numbers != DType::kF32;
+  if (!rounds || device == 0) {
+    flat.parameters = take("parameters", Category::kParameters, parameters.bytes());
+  }
+  flat.operands =
+      rounds ? take("rounded_parameters", Category::kParameters, parameters.bytes(spec.numbers))
+             : flat.parameters;
+  if (!spec.trains || !spec.stores_gradients) return flat;
+  flat.gradients = take("gradients", Category::kGradients, parameters.bytes(spec.gradient_type()));
+  if (spec.gradient_type() != spec.numbers) {
+    flat.rounded_gradient = take("rounded_gradient", Category::kGradients,
+                                 parameters.largest_size() * bytes_of(spec.numbers));
+  }
+  return flat;
+}
+
+}  // namespace barestep

@@ -1,0 +1,84 @@
+// A model: its parameters and the tree of blocks over them.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "model/block.h"
+#include "model/linear.h"
+
+namespace barestep {
+
+/// Blocks one after the other.
+class Chain : public Block {
+ public:
+  Chain(std::string name, std::vector<std::unique_ptr<Block>> blocks)
+      : Block(std::move(name)), blocks_(std::move(blocks)) {}
+
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) override;
+  void add_linears(std::vector<Linear*>& linears) override;
+
+ protected:
+  [[nodiscard]] const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+/// A segment of a model that recomputes (Chen et al. 2016). All segments share the buffers of
+/// activations, "segment.0.out", ..., numbered by the position of a block in its segment, except
+/// those of the last block, whose output is the next segment's input. So backward first computes
+/// the others again: the same ops, so the bits are the same. The model's last segment needs not.
+class Recomputed final : public Chain {
+ public:
+  Recomputed(std::string name, std::vector<std::unique_ptr<Block>> blocks, bool is_last)
+      : Chain(std::move(name), std::move(blocks)), is_last_(is_last) {}
+
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) override;
+
+ private:
+  /// The output of the block before the last one.
+  Tensor forward_of_shared(Pass& pass, const Tensor& x);
+
+  bool is_last_;
+  Tensor x_{};
+};
+
+/// The end of a model: its output, and the gradient of the loss with respect to it (or to the last
+/// activation's input; see ModelSpec::loss_includes_activation).
+struct ModelOutput {
+  Tensor values, grad;
+};
+
+class Model {
+ public:
+  explicit Model(const ModelSpec& spec);
+
+  [[nodiscard]] const Parameters& parameters() const { return parameters_; }
+  [[nodiscard]] Block& root() const { return *root_; }
+
+  /// All Linear blocks, in the order of forward.
+  [[nodiscard]] const std::vector<Linear*>& linears() const { return linears_; }
+
+  /// Throws Error(kConfiguration), naming the first parameter that is not a Linear's, for an option
+  /// that needs the factors of every gradient.
+  void require_only_linears(std::string_view option, std::string_view value) const;
+
+ private:
+  Parameters parameters_;
+  std::unique_ptr<Block> root_;
+  std::vector<Linear*> linears_;
+};
+
+Parameters parameters_of(const ModelSpec& spec);
+
+/// Creates the flat buffers of a model on a device: "parameters", "gradients" if they are stored,
+/// and if products are in 16 bits "rounded_parameters", and "rounded_gradient" if gradients are
+/// stored in fp32. Then only device 0 has "parameters".
+FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Parameters& parameters,
+                              int device = 0);
+
+}  // namespace barestep

@@ -1,0 +1,96 @@
+// What a model is, without batch size or memory: the options that make its blocks, and how these
+// compute.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+
+namespace barestep {
+
+/// How an evaluation in int8 quantizes; see QuantizeWeight and Quantize.
+struct Int8Spec {
+  Quantization scheme = Quantization::kRow;
+  int bits = 8;  // for activations
+};
+
+/// Layers first .. last, whose forward pass backward may compute again.
+struct Segment {
+  int first = 0;
+  int last = 0;
+  bool is_recomputed = false;
+};
+
+/// An MLP: Linear layers, each followed by an activation and dropout.
+struct ModelSpec {
+  std::vector<std::int64_t> widths;  // the layers' inputs, then the last one's outputs
+  Activation activation = Activation::kRelu;
+  bool last_relu = true;
+  LossKind loss = LossKind::kMse;
+  double label_smoothing = 0;
+  double dropout = 0;              // probability that a number becomes 0
+  std::uint64_t dropout_seed = 0;  // the run's; the same on all ranks
+  std::int64_t rows_per_sample = 1;
+  // Bias and activation are in the forward product. A pointwise loss includes the gradient of a
+  // ReLU before it. The gradients of other activations include the bias's, if that is stored in
+  // fp32 and there are few rows (see Linear).
+  bool fusion = true;
+  bool stores_gradients = true;  // false: backward leaves their factors
+  bool trains = true;            // false: the only gradient is that of the loss
+  // For products: the type of their operands, of the layers' outputs and of these outputs'
+  // gradients. Parameters are fp32; with 16 bits, products read a rounded copy, as under
+  // torch.autocast.
+  DType numbers = DType::kF32;
+  bool wide_gradients = true;      // those of parameters are fp32, whatever `numbers` is
+  int segments = 1;                // for recomputation; at most one per layer
+  std::optional<Int8Spec> int8{};  // evaluations compute products in int8
+
+  [[nodiscard]] int layers() const { return static_cast<int>(widths.size()) - 1; }
+
+  /// Columns of the model's input and output.
+  [[nodiscard]] std::int64_t inputs() const { return widths.front(); }
+  [[nodiscard]] std::int64_t outputs() const { return widths.back(); }
+
+  /// "6 x Linear(1024, 1024)" or "Linear 784 - 512 - 10".
+  [[nodiscard]] std::string text() const;
+
+  [[nodiscard]] Activation activation_after(int layer) const {
+    return last_relu || layer + 1 < layers() ? activation : Activation::kNone;
+  }
+
+  /// The name of a layer in PyTorch's Sequential of Linear and activation modules: "net.0", ...
+  [[nodiscard]] std::string name_of_layer(int layer) const {
+    return "net." + std::to_string(traits_of(activation).is_module ? 2 * layer : layer);
+  }
+
+  /// The type of the stored gradients of the parameters.
+  [[nodiscard]] DType gradient_type() const { return wide_gradients ? DType::kF32 : numbers; }
+
+  /// Dropout follows every activation except the last layer's.
+  [[nodiscard]] bool drops_after(int layer) const { return dropout > 0 && layer + 1 < layers(); }
+
+  /// Whether the op of the loss also computes the gradient of the last activation.
+  [[nodiscard]] bool loss_includes_activation() const {
+    return trains && fusion && is_pointwise(loss) && last_relu && activation == Activation::kRelu;
+  }
+
+  /// Segments of a single layer recompute nothing.
+  [[nodiscard]] bool recomputes() const {
+    return trains && segments > 1 && layers() / segments > 1;
+  }
+
+  /// The segment of a layer, cut as in torch.utils.checkpoint.checkpoint_sequential: segments of
+  /// floor(layers / segments) layers, with the rest in the last segment, which is not recomputed.
+  [[nodiscard]] Segment segment_of(int layer) const {
+    const int size = layers() / segments;
+    const int index = std::min(layer / size, segments - 1);
+    const bool is_last = index + 1 == segments;
+    return {index * size, (is_last ? layers() : (index + 1) * size) - 1, recomputes() && !is_last};
+  }
+};
+
+}  // namespace barestep
