@@ -322,7 +322,7 @@ class StepTimes final : public TrainObserver {
 /// Weights between -1/sqrt(dim) and 1/sqrt(dim), as in nn.Linear, but cheap to generate.
 FlatWeights quick_weights(const StepPrograms& programs, std::int64_t dim) {
   FlatWeights weights(
-      static_cast<std::size_t>(programs.spec().model.layout.bytes() / bytes_of(DType::kF32)));
+      static_cast<std::size_t>(programs.parameter_list().bytes() / bytes_of(DType::kF32)));
   const float bound = 1 / std::sqrt(static_cast<float>(dim));
   std::uint32_t number = 1;
   for (float& weight : weights) {

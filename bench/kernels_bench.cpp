@@ -4,6 +4,7 @@
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "measure.h"
+#include "support/layers.h"
 #include "train/weights.h"
 
 namespace barestep::bench {
@@ -86,13 +87,13 @@ BENCHMARK(randn)->Arg(64 * 1024)->Arg(64 * 8192)->UseManualTime()->Unit(benchmar
 
 /// 402,702,336 parameters: the baseline model, 8192 wide and 6 layers deep.
 void initial_weights_of_the_practical(benchmark::State& state) {
-  const ParameterLayout layout(std::vector<std::int64_t>(7, 8192));
+  const Parameters parameters = parameters_of({.widths = std::vector<std::int64_t>(7, 8192)});
   const double seconds = time_iterations(state, [&] {
     TorchGenerator generator(0);
-    FlatWeights weights = initial_weights(layout, generator);
+    FlatWeights weights = parameters.initial_values(generator);
     benchmark::DoNotOptimize(weights.data());
   });
-  state.counters["ns/param"] = 1e9 * seconds / static_cast<double>(layout.parameters());
+  state.counters["ns/param"] = 1e9 * seconds / static_cast<double>(parameters.size());
 }
 BENCHMARK(initial_weights_of_the_practical)
     ->Iterations(1)

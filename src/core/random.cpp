@@ -278,13 +278,4 @@ std::optional<TorchGenerator> TorchGenerator::from_state(std::span<const std::by
   return generator;
 }
 
-void init_linear(TorchGenerator& generator, std::span<float> weight, std::span<float> bias,
-                 std::int64_t inputs) {
-  BARESTEP_REQUIRE(inputs > 0 && weight.size() == bias.size() * static_cast<std::size_t>(inputs),
-                   "a weight is (outputs x inputs) and a bias (outputs)");
-  const double bound = 1.0 / std::sqrt(static_cast<double>(inputs));
-  generator.uniform(weight, -bound, bound);
-  generator.uniform(bias, -bound, bound);
-}
-
 }  // namespace barestep

@@ -66,9 +66,4 @@ class TorchGenerator {
   double cached_normal_;
 };
 
-/// nn.Linear's default initialization: weight (out x in), then bias (out), both uniform in
-/// +-1/sqrt(in).
-void init_linear(TorchGenerator& generator, std::span<float> weight, std::span<float> bias,
-                 std::int64_t inputs);
-
 }  // namespace barestep

@@ -272,7 +272,6 @@ std::string json_of(const Start& start) {
 
 Start parse_start(std::string_view text, const std::string& name) {
   constexpr std::int64_t kMaxAttempts = 1000;
-  constexpr std::int64_t kMaxLayers = 1 << 30;
   const JsonDocument document(text, {.what = kRunRecords, .name = name, .remedy = kRecordsRemedy});
   const JsonValue from = document.root();
   Start start{.command = from.at("command").text(),

@@ -94,9 +94,10 @@ Model::Model(const ModelSpec& spec) {
   root_->add_linears(linears_);
 }
 
-void Model::require_only_linears(std::string_view option, std::string_view value) const {
-  for (ParameterId id = 0; id < parameters_.count(); ++id) {
-    const bool is_linears = std::ranges::any_of(linears_, [&](const Linear* linear) {
+void require_only_linears(const Parameters& parameters, const std::vector<Linear*>& linears,
+                          std::string_view option, std::string_view value) {
+  for (ParameterId id = 0; id < parameters.count(); ++id) {
+    const bool is_linears = std::ranges::any_of(linears, [&](const Linear* linear) {
       return id == linear->weight() || id == linear->bias();
     });
     if (is_linears) continue;
@@ -105,7 +106,7 @@ void Model::require_only_linears(std::string_view option, std::string_view value
         {.what = std::string(option),
          .value = std::string(value),
          .why = fmt::format("{} is not a Linear's parameter, and only their gradients have factors",
-                            parameters_[id].name),
+                            parameters[id].name),
          .remedy = "leave it out"});
   }
 }

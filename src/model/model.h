@@ -63,10 +63,6 @@ class Model {
   /// All Linear blocks, in the order of forward.
   [[nodiscard]] const std::vector<Linear*>& linears() const { return linears_; }
 
-  /// Throws Error(kConfiguration), naming the first parameter that is not a Linear's, for an option
-  /// that needs the factors of every gradient.
-  void require_only_linears(std::string_view option, std::string_view value) const;
-
  private:
   Parameters parameters_;
   std::unique_ptr<Block> root_;
@@ -74,6 +70,11 @@ class Model {
 };
 
 Parameters parameters_of(const ModelSpec& spec);
+
+/// Throws Error(kConfiguration), naming the first parameter that is not a Linear's, for an option
+/// that needs the factors of every gradient.
+void require_only_linears(const Parameters& parameters, const std::vector<Linear*>& linears,
+                          std::string_view option, std::string_view value);
 
 /// Creates the flat buffers of a model on a device: "parameters", "gradients" if they are stored,
 /// and if products are in 16 bits "rounded_parameters", and "rounded_gradient" if gradients are

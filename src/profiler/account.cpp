@@ -217,7 +217,7 @@ std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) 
   for (const TimedOp& op : profile.ops) {
     if (part_of(op) != part) continue;
     std::string name(label_of(op.node->op));
-    if (op.node->layer >= 0) name += fmt::format(" of layer {}", op.node->layer);
+    if (!op.node->block.empty()) name += " of " + op.node->block;
     Sum& sum = sums[name];
     sum.seconds += op.seconds();
     sum.min_s += peaks.min_s(op.cost);

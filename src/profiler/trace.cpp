@@ -421,7 +421,7 @@ class Writer {
       add_copy_args(args, op.cost.bytes / 2, span);  // each byte is read and written
     }
     args["phase"] = name_of(op.node->phase);
-    args["layer"] = op.node->layer;
+    args["block"] = op.node->block;
     args["flops"] = op.cost.flops;
     args["bytes moved"] = op.cost.bytes;
     events_.slice(name.category, name.name, row, span, args);
@@ -471,18 +471,18 @@ class Writer {
     }
   }
 
-  /// Arrows from each layer's forward pass to its backward pass, in the host's row.
+  /// Arrows from each block's forward pass to its backward pass, in the host's row.
   void write_forward_to_backward() {
-    std::map<std::pair<std::int64_t, int>, std::array<const Queued*, 2>> layers;
+    std::map<std::pair<std::int64_t, std::string>, std::array<const Queued*, 2>> blocks;
     for (const TimedOp& op : profile_.ops) {
       const bool backward = op.node->phase == Phase::kBackward;
-      if (op.node->layer < 0 || (!backward && op.node->phase != Phase::kForward)) continue;
+      if (op.node->block.empty() || (!backward && op.node->phase != Phase::kForward)) continue;
       const auto queued = queued_.find({op.tag.step, op.tag.node});
       if (queued == queued_.end() || op.device != context_.device) continue;
-      const Queued*& first = layers[{op.tag.step, op.node->layer}][backward ? 1 : 0];
+      const Queued*& first = blocks[{op.tag.step, op.node->block}][backward ? 1 : 0];
       if (first == nullptr) first = &queued->second;
     }
-    for (const auto& [layer, ends] : layers) {
+    for (const auto& [block, ends] : blocks) {
       if (ends[0] == nullptr || ends[1] == nullptr) continue;
       const TraceRow row = host_row(context_);
       events_.arrow("fwdbwd", next_id_++, row, ends[0]->span.begin_ns, row, ends[1]->span.begin_ns);

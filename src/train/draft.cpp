@@ -108,7 +108,7 @@ Draft::Ready Draft::share_loss(float scale) {
 }
 
 void Draft::leave_factors(std::string_view option, std::string_view value) {
-  model().require_only_linears(option, value);
+  require_only_linears(parameters_, model().linears(), option, value);
   const std::int64_t own_rows = spec_.own_rows(rows()).count;
   model_.stores_gradients = false;
   loss_rows_ = rows();

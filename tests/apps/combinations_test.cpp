@@ -306,9 +306,8 @@ void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
     EXPECT_EQ(rank.evaluations[i].samples, one.evaluations[i].samples);
     if (!bf16) EXPECT_EQ(rank.evaluations[i].accuracy, one.evaluations[i].accuracy);
   }
-  EXPECT_LT(
-      largest_distance(ParameterLayout(run.config.model.layers), rank.parameters, one.parameters),
-      bf16 ? kBf16WeightBound : kBound);
+  EXPECT_LT(largest_distance({.widths = run.config.model.layers}, rank.parameters, one.parameters),
+            bf16 ? kBf16WeightBound : kBound);
 }
 
 /// The time at which buckets are reduced and updated does not change any bit of the bf16 results.

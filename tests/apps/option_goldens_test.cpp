@@ -13,6 +13,7 @@
 #include "command_line.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/golden.h"
+#include "support/layers.h"
 #include "support/npy_bytes.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
@@ -129,14 +130,14 @@ TEST_P(OptionGolden, TrainsAsPyTorchDoes) {
     const std::vector<double> rates = golden_.at("rates");
     ASSERT_EQ(run.steps.size(), rates.size());
     for (std::size_t i = 0; i < rates.size(); ++i) EXPECT_NEAR(run.steps[i].lr, rates[i], 1e-12);
-    const MlpSpec& spec = run.programs->spec().model;
+    const ModelSpec& spec = run.programs->spec().model;
     FlatWeights flat = run.trainer->weights();
-    for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+    for (int layer = 0; layer < spec.layers(); ++layer) {
       for (const char* const what : {"weight", "bias"}) {
         const std::string name = state_dict_name(spec, layer, what);
         const std::vector<double> expected = golden_.at("parameters").at(name);
         const auto actual =
-            *what == 'w' ? weight_in(flat, spec.layout, layer) : bias_in(flat, spec.layout, layer);
+            *what == 'w' ? weight_in(flat, spec, layer) : bias_in(flat, spec, layer);
         ASSERT_EQ(actual.size(), expected.size());
         for (std::size_t i = 0; i < expected.size(); ++i) {
           EXPECT_NEAR(actual[i], expected[i], bound) << name << " at " << i;

@@ -102,7 +102,7 @@ class SmallProgram : public ::testing::Test {
         two_(buffers_.tensor("two", Category::kData, 4, 4, DType::kF32, 0, 2)) {}
 
   NodeId add(const DeviceOp& op, Lane lane, std::vector<Wait> waits = {}) {
-    return program_.add({op, 0, lane, Phase::kForward, -1, std::move(waits)});
+    return program_.add({op, 0, lane, Phase::kForward, "", std::move(waits)});
   }
 
   Buffers buffers_;

@@ -148,6 +148,14 @@ TEST_F(GoldenStreams, RoundUniformRangesTheSameWay) {
   }
 }
 
+/// nn.Linear's default initialization.
+void init_linear(TorchGenerator& generator, std::span<float> weight, std::span<float> bias,
+                 std::int64_t inputs) {
+  const double bound = 1.0 / std::sqrt(static_cast<double>(inputs));
+  generator.uniform(weight, -bound, bound);
+  generator.uniform(bias, -bound, bound);
+}
+
 TEST_F(GoldenStreams, InitializeLinearLayersTheSameWay) {
   for (const json& stream : streams()) {
     for (const json& linear : stream.at("linear")) {

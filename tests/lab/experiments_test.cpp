@@ -380,11 +380,12 @@ std::vector<Opposites> opposites_of_one_step() {
   std::vector<Opposites> all;
   const auto profile = [](double forward, double backward, double layer_1, double noise = 0.003) {
     return [=](const Case&) {
-      MadeUpStep step{.step_s = 0.01, .noise = noise, .ops = {{"adam", "optimizer", -1, 0.001}}};
+      MadeUpStep step{.step_s = 0.01, .noise = noise, .ops = {{"adam", "optimizer", "", 0.001}}};
       for (int layer = 0; layer < 6; ++layer) {
         const double times = layer == 1 ? layer_1 : 1;
-        step.ops.push_back({"gemm", "forward", layer, forward / 6 * times});
-        step.ops.push_back({"gemm", "backward", layer, backward / 6 * times});
+        const std::string block = "net." + std::to_string(2 * layer);
+        step.ops.push_back({"gemm", "forward", block, forward / 6 * times});
+        step.ops.push_back({"gemm", "backward", block, backward / 6 * times});
       }
       return step;
     };
@@ -393,13 +394,12 @@ std::vector<Opposites> opposites_of_one_step() {
                  profile(0.004, 0.002, 1), "Backward is shorter than forward, 0.50x",
                  profile(0.002, 0.002, 1, 0.1),
                  "Backward and forward take indistinguishable times"});
-  all.push_back({"profile", profile(0.002, 0.004, 5), "The longest op is gemm, backward of layer 1",
+  all.push_back({"profile", profile(0.002, 0.004, 5), "The longest op is gemm, backward of net.2",
                  profile(0.0002, 0.0004, 1), "The longest op is adam, optimizer",
                  profile(0.02, 0.02, 1, 0.1), "The longest ops are"});
-  all.push_back({"profile", profile(0.002, 0.004, 50), "What stands out: layer 1 (90.",
+  all.push_back({"profile", profile(0.002, 0.004, 50), "What stands out: net.2 (90.",
                  profile(0.002, 0.004, 1), "No layer takes 30 % more than an equal share",
-                 profile(0.002, 0.004, 1.38, 0.1),
-                 "Whether a layer stands out is unclear: layer 1"});
+                 profile(0.002, 0.004, 1.38, 0.1), "Whether a layer stands out is unclear: net.2"});
   const auto first_steps = [](double first, double noise = 0.003) {
     return [=](const Case&) {
       return MadeUpStep{
@@ -508,7 +508,7 @@ TEST(Experiments, HaveCasesWithDifferentKeysAndTablesWithFullRows) {
       }
     }
     const Findings findings = concluded(experiment.name, [](const Case& what) {
-      MadeUpStep step{.step_s = 0.1, .ops = {{"gemm", "forward", 0, 0.1}}};
+      MadeUpStep step{.step_s = 0.1, .ops = {{"gemm", "forward", "net.0", 0.1}}};
       step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
                               MadeUpStep{.step_s = 0.1});
       return step;
@@ -851,7 +851,7 @@ TEST(Quick, MakesAsManyStartsAsTheAnswersOfAnExperimentNeed) {
           experiment.conclude(made_up(experiment, setting, [&](const Case& what) {
             const auto place = static_cast<double>(times.size());
             MadeUpStep step{.step_s = times.try_emplace(what.key, 0.1 * (1 + place)).first->second,
-                            .ops = {{"gemm", "forward", 0, 0.1}}};
+                            .ops = {{"gemm", "forward", "net.0", 0.1}}};
             step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
                                     MadeUpStep{.step_s = 0.1});
             return step;

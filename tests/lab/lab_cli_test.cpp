@@ -140,7 +140,7 @@ TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
       run({"run", "profile", "--quick", "--starts", "1", "--device", "cpu", "--card", card()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("The longest ops of a step\n"));
-  EXPECT_THAT(result.out, HasSubstr("gemm, backward of layer 1"));
+  EXPECT_THAT(result.out, HasSubstr("gemm, backward of net.2"));
   EXPECT_THAT(result.out, HasSubstr("INVALID. No conclusion: 1 round was made, a 95 % interval "
                                     "needs 6; run it again with --starts 6."));
 }

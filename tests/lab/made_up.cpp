@@ -62,7 +62,7 @@ MadeUpStep in_start(MadeUpStep step, const std::string& key, std::size_t start) 
   for (auto& [phase, seconds] : step.burst_phase_s) seconds *= factor(phase);
   for (auto& [phase, seconds] : step.first_phase_s) seconds *= factor("first" + phase);
   for (OpTime& op : step.ops)
-    op.seconds *= factor(op.name + op.phase + std::to_string(op.layer) +
+    op.seconds *= factor(op.name + op.phase + op.block +
                          std::string(static_cast<std::size_t>(op.device), 'd'));
   for (Watched& watched : step.watched) {
     for (auto& [gauge, values] : watched.gauges) {

@@ -29,8 +29,8 @@ Results profiled(const std::vector<OpTime>& ops) {
 // A product of 64 rows and width 1024: 2 * 64 * 1024^2 flops, plus bias and ReLU; its bytes are the
 // weight's 4 MiB, two activations of 256 KiB and the bias.
 TEST(Roofline, PlacesOpsByTheWorkOfTheProgramAndTheMeasuredTime) {
-  const Results results =
-      profiled({{"gemm", "forward", 0, 0.002}, {"adam", "optimizer", -1, 0.02}, {"copy", "data"}});
+  const Results results = profiled(
+      {{"gemm", "forward", "net.0", 0.002}, {"adam", "optimizer", "", 0.02}, {"copy", "data"}});
   const auto points = roofline_points(results.cases.front(), round_card());
   ASSERT_THAT(points, SizeIs(2)) << "a copy computes nothing";
   const double flops = 2 * 64 * 1024.0 * 1024, bytes = 4 * (1024.0 * 1024 + 2 * 64 * 1024 + 1024);
@@ -50,9 +50,9 @@ TEST(Roofline, SentenceTurnsRoundWithTheLongestOp) {
   const auto sentences = [](const std::vector<OpTime>& ops) {
     return sentences_of(experiment_of("profile").conclude(profiled(ops)));
   };
-  EXPECT_THAT(sentences({{"gemm", "forward", 0, 0.1}, {"adam", "optimizer", -1, 0.01}}),
+  EXPECT_THAT(sentences({{"gemm", "forward", "net.0", 0.1}, {"adam", "optimizer", "", 0.01}}),
               HasSubstr("gemm does 28.4 flops a byte, so arithmetic bounds it (calculated)"));
-  EXPECT_THAT(sentences({{"adam", "optimizer", -1, 0.1}, {"gemm", "forward", 0, 0.01}}),
+  EXPECT_THAT(sentences({{"adam", "optimizer", "", 0.1}, {"gemm", "forward", "net.0", 0.01}}),
               HasSubstr("adam does 0.5 flops a byte, so memory bounds it (calculated)"));
 }
 

@@ -30,9 +30,9 @@ MadeUpStep usual_step(const Case& what) {
                   .ops = {}};
   for (int device = 0; device < what.workload.ranks; ++device) {
     for (const OpTime& op :
-         {OpTime{"gemm", "forward", 0, 0.01}, OpTime{"bias_relu", "forward", 0, 0.002},
-          OpTime{"mse_loss", "loss", -1, 0.001}, OpTime{"gemm", "backward", 0, 0.02},
-          OpTime{"adam", "optimizer", -1, 0.03}}) {
+         {OpTime{"gemm", "forward", "net.0", 0.01}, OpTime{"bias_relu", "forward", "net.0", 0.002},
+          OpTime{"mse_loss", "loss", "", 0.001}, OpTime{"gemm", "backward", "net.0", 0.02},
+          OpTime{"adam", "optimizer", "", 0.03}}) {
       if (device > 0 && op.name == "adam") continue;
       step.ops.push_back(op);
       step.ops.back().device = device;
@@ -255,7 +255,7 @@ TEST(SheetNames, SayWhatTheIntervalsLeaveOpen) {
     return [=](const Case& what) {
       MadeUpStep step{.step_s = step_s(what), .noise = 0.1, .phase_s = {}, .ops = {}};
       step.phase_s["forward"] = 0.9 * step.step_s;
-      step.ops = {{"gemm", "forward", 0, 0.01}, {"gemm", "backward", 0, 0.01}};
+      step.ops = {{"gemm", "forward", "net.0", 0.01}, {"gemm", "backward", "net.0", 0.01}};
       return step;
     };
   };
@@ -301,12 +301,12 @@ HowCasesWent waiting(double share) {
 HowCasesWent profiled(double forward, double backward, double relu) {
   return [=](const Case&) {
     return MadeUpStep{.step_s = 1,
-                      .ops = {{"gemm", "forward", 0, forward / 2},
-                              {"gemm", "forward", 1, forward / 2},
-                              {"gemm", "backward", 0, backward / 2},
-                              {"gemm", "backward", 1, backward / 2},
-                              {"bias_relu", "forward", 0, relu},
-                              {"adam", "optimizer", -1, 9}}};
+                      .ops = {{"gemm", "forward", "net.0", forward / 2},
+                              {"gemm", "forward", "net.2", forward / 2},
+                              {"gemm", "backward", "net.0", backward / 2},
+                              {"gemm", "backward", "net.2", backward / 2},
+                              {"bias_relu", "forward", "net.0", relu},
+                              {"adam", "optimizer", "", 9}}};
   };
 }
 
@@ -316,7 +316,8 @@ HowCasesWent loaded(double first, double others, double update, double exchange)
     MadeUpStep step{.step_s = 0.1,
                     .phase_s = {{"optimizer", 1e-3 * update}, {"communication", 1e-3 * exchange}}};
     for (int device = 0; device < what.workload.ranks; ++device) {
-      step.ops.push_back({"gemm", "forward", 0, 1e-3 * (device == 0 ? first : others), device});
+      step.ops.push_back(
+          {"gemm", "forward", "net.0", 1e-3 * (device == 0 ? first : others), device});
     }
     return step;
   };

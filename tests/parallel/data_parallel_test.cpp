@@ -194,7 +194,7 @@ TEST_P(DataParallelProgram, MovesEachThingOnce) {
   const int others = GetParam() - 1;
   EXPECT_THAT(times, ElementsAre(1, 2 * others, others, 1));
   const std::int64_t moved_rows = 64 - scheme_.split(64)[0].count;
-  const std::int64_t flat = programs_->spec().model.layout.bytes();
+  const std::int64_t flat = programs_->parameter_list().bytes();
   EXPECT_THAT(bytes, ElementsAre(flat, moved_rows * (5 + 3) * 4, moved_rows * 3 * 4, flat));
 }
 

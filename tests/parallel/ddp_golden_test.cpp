@@ -13,6 +13,7 @@
 #include "parallel/schemes/scheme_of.h"
 #include "support/golden.h"
 #include "support/idx_bytes.h"
+#include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
 #include "train/schedule.h"
@@ -47,17 +48,17 @@ TEST_P(GoldenDdp, LossesAndParametersArePyTorchs) {
           << "rank " << rank << ", step " << step;
     }
   }
-  const MlpSpec spec{.layout = ParameterLayout(config.model.layers)};
+  const ModelSpec spec{.widths = config.model.layers};
   FlatWeights weights = all[0].parameters;
-  for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+  for (int layer = 0; layer < spec.layers(); ++layer) {
     const auto near = [&](const char* what, std::span<const float> values) {
       const auto expected =
           file.at("parameters").at(state_dict_name(spec, layer, what)).get<std::vector<float>>();
       EXPECT_LT(relative_distance({values.begin(), values.end()}, expected), 1e-6)
           << what << " of layer " << layer;
     };
-    near("weight", weight_in(weights, spec.layout, layer));
-    near("bias", bias_in(weights, spec.layout, layer));
+    near("weight", weight_in(weights, spec, layer));
+    near("bias", bias_in(weights, spec, layer));
   }
 }
 
@@ -138,7 +139,7 @@ TEST_F(GoldenSampler, GivesEachRankItsShareOfFiles) {
 TEST(StepsPerEpoch, AreThoseThatOthersPublished) {
   for (const auto& [ranks, steps] :
        {std::pair{1, 64}, std::pair{2, 32}, std::pair{4, 16}, std::pair{8, 8}, std::pair{16, 4}}) {
-    const StepSpec spec{.model = {.layout = ParameterLayout({20, 1})},
+    const StepSpec spec{.model = {.widths = {20, 1}},
                         .data = DataKind::kIdx,
                         .ranks = ranks,
                         .batch_size = std::int64_t{32} * ranks,

@@ -14,6 +14,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/file_runs.h"
+#include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
@@ -159,7 +160,7 @@ TEST(Dropout, LeavesTheOutputForAGradientThatNeedsItsValue) {
     for (const Node& node : programs.train().program.nodes()) {
       const auto* const op = std::get_if<DeviceOp>(&node.op);
       const auto* const grad = op == nullptr ? nullptr : std::get_if<ActivationGrad>(op);
-      if (grad == nullptr || node.layer != 1) continue;
+      if (grad == nullptr || layer_of(node) != 1) continue;
       EXPECT_EQ(programs.buffers()[grad->from.buffer].name, from);
     }
   }

@@ -5,6 +5,7 @@
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/file_runs.h"
+#include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
 #include "train/evaluator.h"
@@ -63,7 +64,7 @@ std::vector<Evaluation> evaluations_by(int ranks, const TrainConfig& config, con
     const StepPrograms programs(
         evaluation_spec_of(spec_of_rank(config, DeviceKind::kCpu, &data, rank, ranks)));
     TorchGenerator generator(7);
-    const FlatWeights weights = initial_weights(programs.spec().model.layout, generator);
+    const FlatWeights weights = initial_weights(programs.spec().model, generator);
     const auto device = make_cpu_device({.threads = 1, .gemm = config.device.gemm});
     found[static_cast<std::size_t>(rank)] =
         Evaluator(programs, *device, data, weights, &communicator)

@@ -16,6 +16,7 @@
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero1.h"
 #include "support/file_runs.h"
+#include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
@@ -44,7 +45,7 @@ StepPrograms programs_of(const TrainConfig& config, const Scheme* scheme = nullp
 std::vector<int> recomputed_layers(const Program& program) {
   std::vector<int> layers;
   for (const Node& node : program.nodes()) {
-    if (node.phase == Phase::kRecompute) layers.push_back(node.layer);
+    if (node.phase == Phase::kRecompute) layers.push_back(layer_of(node));
   }
   return layers;
 }
@@ -69,8 +70,8 @@ TEST(Recompute, StandsBeforeTheSegmentsBackwardAndRepeatsTheOpsOfForward) {
   const auto texts = [&](Phase phase) {
     std::vector<std::string> all;
     for (const Node& node : program.nodes()) {
-      if (node.phase == phase && node.layer < 2) {
-        all.push_back(std::to_string(node.layer) + " " + std::string(label_of(node.op)));
+      if (node.phase == phase && layer_of(node) < 2) {
+        all.push_back(std::to_string(layer_of(node)) + " " + std::string(label_of(node.op)));
       }
     }
     return all;
@@ -81,7 +82,8 @@ TEST(Recompute, StandsBeforeTheSegmentsBackwardAndRepeatsTheOpsOfForward) {
   bool is_recomputed = false;
   for (const Node& node : program.nodes()) {
     is_recomputed |= node.phase == Phase::kRecompute;
-    if (node.phase == Phase::kBackward) EXPECT_EQ(is_recomputed, node.layer <= 2) << node.layer;
+    if (node.phase == Phase::kBackward)
+      EXPECT_EQ(is_recomputed, layer_of(node) <= 2) << layer_of(node);
   }
 }
 

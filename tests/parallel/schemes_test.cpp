@@ -22,6 +22,7 @@
 #include "parallel/schemes/zero1.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
+#include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
 
@@ -31,10 +32,6 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::Not;
-
-ParameterLayout layout_trained(const TrainConfig& config) {
-  return ParameterLayout(widths_of(config.model, 1));
-}
 
 /// The program of one rank's step.
 StepPrograms programs_by(const Scheme& scheme, const TrainConfig& config, int rank, int ranks) {
@@ -79,20 +76,19 @@ TEST(Zero1, AddsGradientsUpFromStepToStepWithTheBitsOfDdp) {
     SCOPED_TRACE(ranks);
     const auto sharded = train_threads_by(Zero1(), ranks, config);
     EXPECT_EQ(sharded, train_threads(ranks, config));
-    EXPECT_LT(largest_distance(layout_trained(config), sharded[0].parameters, one.parameters),
-              1e-6);
+    EXPECT_LT(largest_distance(model_of(config), sharded[0].parameters, one.parameters), 1e-6);
     EXPECT_LT(relative_distance(sharded[0].losses, one.losses), 1e-6);
   }
 }
 
 TEST(Zero1, ThePlanHasEachRanksShareOfTheOptimizersMemory) {
   const TrainConfig config = rank_config();
-  const ParameterLayout layout = layout_trained(config);
+  const Parameters parameters = parameters_of(model_of(config));
   for (const int ranks : {1, 2, 3, 4}) {
     const MemoryPlan plan(programs_by(Zero1(), config, ranks - 1, ranks).buffers());
-    const std::int64_t share = shard_of(layout, 0, ranks).count * 4;
-    EXPECT_GE(share * ranks, layout.bytes());
-    EXPECT_LT((share - 64) * ranks, layout.bytes()) << "no larger than 64 bytes ask for";
+    const std::int64_t share = shard_of(parameters, 0, ranks).count * 4;
+    EXPECT_GE(share * ranks, parameters.bytes());
+    EXPECT_LT((share - 64) * ranks, parameters.bytes()) << "no larger than 64 bytes ask for";
     // Two moments, and the two slots of Adam's scalars, each aligned to 256 bytes.
     const auto aligned = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
     EXPECT_EQ(plan.category_bytes(0, Category::kOptimizer), 2 * aligned(share) + 2 * 256);
@@ -140,7 +136,7 @@ void expect_bits_of_one_rank(const TrainConfig& config, const FlatWeights& one, 
   if (rows_stand_alone) {
     EXPECT_EQ(all[0].parameters, one);
   } else {
-    EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 4e-6);
+    EXPECT_LT(largest_distance(model_of(config), all[0].parameters, one), 4e-6);
   }
 }
 
@@ -166,7 +162,7 @@ TEST(Factor, CombinesWithTheFusedUpdateToTheBitOfOneRank) {
     const FlatWeights separate = train_threads_by(Factor(), 1, config)[0].parameters;
     config.training.update = Update::kFused;
     const FlatWeights one = train_threads_by(Factor(), 1, config)[0].parameters;
-    EXPECT_LT(largest_distance(layout_trained(config), one, separate), 1e-6);
+    EXPECT_LT(largest_distance(model_of(config), one, separate), 1e-6);
     for (const int ranks : {2, 3}) expect_bits_of_one_rank(config, one, ranks);
   }
 }
@@ -188,7 +184,7 @@ TEST(Zero1, ClipsByTheNormOfAllRanksShares) {
     const auto sharded = train_threads_by(Zero1(), ranks, config);
     for (const Trained& rank : sharded) {
       EXPECT_EQ(rank.parameters, sharded[0].parameters);
-      EXPECT_LT(largest_distance(layout_trained(config), rank.parameters, ddp[0].parameters), 1e-6);
+      EXPECT_LT(largest_distance(model_of(config), rank.parameters, ddp[0].parameters), 1e-6);
       EXPECT_LT(relative_distance(rank.losses, ddp[0].losses), 1e-6);
     }
   }
@@ -234,7 +230,7 @@ TEST(Factor, CblasComesNear) {
   EXPECT_EQ(all[0].parameters, all[2].parameters);
   // As for oneDNN above: with AVX2, OpenBLAS computes the last rows of a product differently;
   // 1.3e-6 was observed.
-  EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 4e-6);
+  EXPECT_LT(largest_distance(model_of(config), all[0].parameters, one), 4e-6);
 }
 
 TEST(Factor, RanksWithDataOfTheirOwnGatherItToo) {
@@ -243,8 +239,7 @@ TEST(Factor, RanksWithDataOfTheirOwnGatherItToo) {
   const auto factor = train_threads_by(Factor(), 3, config);
   const auto ddp = train_threads(3, config);
   EXPECT_EQ(factor[1].parameters, factor[0].parameters);
-  EXPECT_LT(largest_distance(layout_trained(config), factor[0].parameters, ddp[0].parameters),
-            1e-6);
+  EXPECT_LT(largest_distance(model_of(config), factor[0].parameters, ddp[0].parameters), 1e-6);
 }
 
 TEST(Factor, AddsGradientsUpFromStepToStepAsOneRankDoes) {
@@ -262,7 +257,7 @@ TEST_F(SchemesOfFiles, FactorComesNearOneRank) {
   const FlatWeights one = train_threads(1, config)[0].parameters;
   for (const int ranks : {2, 3}) {
     for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
-      EXPECT_LT(largest_distance(layout_trained(config), rank.parameters, one), 1e-6);
+      EXPECT_LT(largest_distance(model_of(config), rank.parameters, one), 1e-6);
     }
   }
 }
@@ -277,9 +272,8 @@ TEST_F(SchemesOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
     const auto sharded = train_threads_by(Zero1(), 3, config);
     for (std::size_t rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(factor[rank].parameters, factor[0].parameters);
-      EXPECT_LT(
-          largest_distance(layout_trained(config), factor[rank].parameters, ddp[rank].parameters),
-          1e-6);
+      EXPECT_LT(largest_distance(model_of(config), factor[rank].parameters, ddp[rank].parameters),
+                1e-6);
       EXPECT_LT(relative_distance(factor[rank].losses, ddp[rank].losses), 1e-6);
       EXPECT_EQ(sharded[rank].parameters, ddp[rank].parameters);
     }
@@ -316,9 +310,8 @@ TEST(Factor, AccumulationIsThatOfDdp) {
   const auto ddp = train_threads(3, config);
   const auto factor = train_threads_by(Factor(), 3, config);
   for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_LT(
-        largest_distance(layout_trained(config), factor[rank].parameters, ddp[rank].parameters),
-        1e-6);
+    EXPECT_LT(largest_distance(model_of(config), factor[rank].parameters, ddp[rank].parameters),
+              1e-6);
     EXPECT_LT(relative_distance(factor[rank].own_losses, ddp[rank].own_losses), 1e-6);
   }
 }

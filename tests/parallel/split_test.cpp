@@ -116,11 +116,11 @@ std::vector<std::int64_t> layers_in_buckets(std::optional<double> mib) {
   TrainConfig config;
   config.parallel.bucket_mib = mib;
   const DdpSettings settings = ddp_settings_of(config);
-  const ParameterLayout layout(std::vector<std::int64_t>(7, 700));
+  const ModelSpec model{.widths = std::vector<std::int64_t>(7, 700)};
   std::vector<std::int64_t> layers;
-  for (const Tensor& bucket :
-       gradient_buckets(layout, BufferId{}, settings.first_bucket_bytes, settings.bucket_bytes)) {
-    layers.push_back(std::llround(static_cast<double>(bucket.bytes()) / (4 * 701 * 700)));
+  for (const Bucket& bucket : gradient_buckets(
+           parameters_of(model), BufferId{}, settings.first_bucket_bytes, settings.bucket_bytes)) {
+    layers.push_back(std::llround(static_cast<double>(bucket.gradients.bytes()) / (4 * 701 * 700)));
   }
   return layers;
 }

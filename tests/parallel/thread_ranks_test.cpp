@@ -16,16 +16,13 @@
 #include "parallel/schemes/scheme_of.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
+#include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
-
-ParameterLayout layout_of(const TrainConfig& config) {
-  return ParameterLayout(widths_of(config.model, 1));
-}
 
 /// All ranks have the same bits, and those of one rank except for rounding.
 void expect_near_one_rank(const std::vector<Trained>& all, const Trained& one,
@@ -35,7 +32,7 @@ void expect_near_one_rank(const std::vector<Trained>& all, const Trained& one,
     EXPECT_EQ(rank.losses, all[0].losses);
   }
   ASSERT_EQ(all[0].losses.size(), one.losses.size());
-  EXPECT_LT(largest_distance(layout_of(config), all[0].parameters, one.parameters), 1e-6);
+  EXPECT_LT(largest_distance(model_of(config), all[0].parameters, one.parameters), 1e-6);
   EXPECT_LT(relative_distance(all[0].losses, one.losses), 1e-6);
 }
 
@@ -265,7 +262,7 @@ TEST_P(DdpProgram, ReducesEveryGradientOnceAndTheLossFirst) {
     EXPECT_LT(reduced[i].offset_bytes - end_bytes, 64) << "only padding lies between buckets";
     end_bytes = reduced[i].end_bytes();
   }
-  EXPECT_GT(end_bytes, programs_.spec().model.layout.bytes() - 64);
+  EXPECT_GT(end_bytes, programs_.parameter_list().bytes() - 64);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -36,7 +36,7 @@ struct ThreeDevices {
 
 TEST(Traffic, OfAStarGoesThroughDevice0) {
   const ThreeDevices three;
-  const std::int64_t flat = three.programs->spec().model.layout.bytes();
+  const std::int64_t flat = three.programs->parameter_list().bytes();
   const std::int64_t x = 5 * 4;
   const std::int64_t y = 3 * 4;
   const Traffic traffic = traffic_of(three.program(), 4, Route::kStar);
@@ -49,7 +49,7 @@ TEST(Traffic, OfAStarGoesThroughDevice0) {
 
 TEST(Traffic, OfARingGoesFromNeighborToNeighbor) {
   const ThreeDevices three;
-  const std::int64_t flat = three.programs->spec().model.layout.bytes();
+  const std::int64_t flat = three.programs->parameter_list().bytes();
   const Traffic traffic = traffic_of(three.program(), 3, Route::kRing);
   EXPECT_EQ(traffic.bytes[0], 2 * flat);
   EXPECT_EQ(traffic.out_bytes[0], flat + 42 * 8 * 4);

@@ -112,8 +112,8 @@ TEST(OperatorRows, GroupByOpLayerAndPhase) {
   };
   EXPECT_THAT(names(RowsBy::kOp), ElementsAre("copy", "gemm", "mse_loss", "adam"));
   EXPECT_THAT(names(RowsBy::kLayer),
-              ElementsAre("no layer, data", "layer 0, forward", "no layer, loss",
-                          "layer 0, backward", "no layer, optimizer"));
+              ElementsAre("no block, data", "net.0, forward", "no block, loss", "net.0, backward",
+                          "no block, optimizer"));
   EXPECT_THAT(names(RowsBy::kPhase),
               ElementsAre("data", "forward", "loss", "backward", "optimizer"));
 }

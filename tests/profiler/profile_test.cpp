@@ -75,7 +75,7 @@ TEST(Profile, NamesANodeThatHasNoTimes) {
     return node_without_record(steps, true);
   };
   EXPECT_EQ(node_without_record(sample.steps(), true), "") << "all are there";
-  EXPECT_EQ(missing_without(0, SampleProfile::kForward), "gemm of layer 0 in forward, step 0");
+  EXPECT_EQ(missing_without(0, SampleProfile::kForward), "gemm of net.0 in forward, step 0");
   EXPECT_EQ(missing_without(1, SampleProfile::kAdam), "adam in optimizer, step 1");
 }
 

@@ -226,7 +226,7 @@ TEST(UpdateText, HasTheBytesOfEachPrecision) {
     config.training.accumulate = accumulate;
     const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
     return static_cast<double>(state_bytes_of(programs.train().program)) /
-           static_cast<double>(programs.spec().model.layout.parameters());
+           static_cast<double>(programs.parameter_list().size());
   };
   constexpr double kReads = 1 + 5.0 / 6;
   constexpr double kNear = 0.02;  // biases, and other small reads
@@ -244,10 +244,10 @@ TEST(RunSummary, SaysNothingOfNoSteps) {
 
 TEST(RunHeader, NamesModelDataAndDevice) {
   const auto device = make_cpu_device({.threads = 2, .gemm = GemmProvider::kReference});
-  const StepPrograms square({.model = {.layout = ParameterLayout({1024, 1024, 1024})}});
+  const StepPrograms square({.model = {.widths = {1024, 1024, 1024}}});
   EXPECT_THAT(run_header(square, *device),
               testing::StartsWith("2 x Linear(1024, 1024), 2,099,200 parameters, batch 64\ncpu: "));
-  const StepPrograms files({.model = {.layout = ParameterLayout({784, 10})},
+  const StepPrograms files({.model = {.widths = {784, 10}},
                             .data = DataKind::kIdx,
                             .train_rows = 8000,
                             .test_rows = 2000});

@@ -107,7 +107,7 @@ TEST(Trace, HasTheTimesOfTheRecords) {
   EXPECT_EQ(kernel->at("ts"), 501'000.0);
   EXPECT_EQ(kernel->at("dur"), 2'000.0);
   EXPECT_EQ(kernel->at("args").at("phase"), "forward");
-  EXPECT_EQ(kernel->at("args").at("layer"), 0);
+  EXPECT_EQ(kernel->at("args").at("block"), "net.0");
   const auto copy = events_named(text, "Memcpy HtoD (Pinned -> Device)").at(0);
   EXPECT_EQ(copy.at("args").at("bytes"), 128);
   EXPECT_EQ(copy.at("tid"), 2);

@@ -174,14 +174,13 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
   return std::sqrt(difference / norm);
 }
 
-double largest_distance(const ParameterLayout& layout, FlatWeights a, FlatWeights b) {
+double largest_distance(const ModelSpec& model, FlatWeights a, FlatWeights b) {
+  const Parameters parameters = parameters_of(model);
   double largest = 0;
-  const auto compare = [&](std::span<float> x, std::span<float> y) {
+  for (ParameterId id = 0; id < parameters.count(); ++id) {
+    const std::span<float> x = parameters.in(a, id);
+    const std::span<float> y = parameters.in(b, id);
     largest = std::max(largest, relative_distance({x.begin(), x.end()}, {y.begin(), y.end()}));
-  };
-  for (int layer = 0; layer < layout.layers(); ++layer) {
-    compare(weight_in(a, layout, layer), weight_in(b, layout, layer));
-    compare(bias_in(a, layout, layer), bias_in(b, layout, layer));
   }
   return largest;
 }

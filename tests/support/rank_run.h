@@ -78,6 +78,6 @@ void on_threads(int ranks, const std::function<void(Communicator&)>& body);
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b);
 
 /// The largest relative distance of any tensor, over all weights and biases.
-double largest_distance(const ParameterLayout& layout, FlatWeights a, FlatWeights b);
+double largest_distance(const ModelSpec& model, FlatWeights a, FlatWeights b);
 
 }  // namespace barestep

@@ -48,7 +48,9 @@ class SampleProfile {
     add({.op = DeviceOp{Copy{.to = x, .from = take("x_host", 8, 4, true)}},
          .lane = Lane::kCopy,
          .phase = Phase::kData});
-    add({.op = DeviceOp{Gemm{.c = out, .a = x, .b = w}}, .phase = Phase::kForward, .layer = 0});
+    add({.op = DeviceOp{Gemm{.c = out, .a = x, .b = w}},
+         .phase = Phase::kForward,
+         .block = "net.0"});
     add({.op = DeviceOp{PointwiseLoss{.loss = take("loss", 1, 1),
                                       .grad = grad,
                                       .output = out,
@@ -57,7 +59,7 @@ class SampleProfile {
          .phase = Phase::kLoss});
     add({.op = DeviceOp{Gemm{.c = grad_w, .a = x, .b = grad, .transpose_a = true}},
          .phase = Phase::kBackward,
-         .layer = 0});
+         .block = "net.0"});
     add({.op = DeviceOp{OptimizerUpdate{.weights = flat(w),
                                         .grads = flat(grad_w),
                                         .state = {take("m", 1, 16), take("v", 1, 16)},

@@ -72,7 +72,7 @@ struct ModelBuilder {
   }
 
   void add(const DeviceOp& op, Phase phase, std::size_t layer) {
-    program.add({op, device, Lane::kCompute, phase, static_cast<int>(layer)});
+    program.add({op, device, Lane::kCompute, phase, "net." + std::to_string(2 * layer)});
   }
 
   void forward(const Tensor& x, Phase phase = Phase::kForward) {

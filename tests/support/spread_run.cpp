@@ -67,8 +67,9 @@ void expect_near(const SpreadRun& run, const SpreadRun& one, const TrainConfig& 
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     EXPECT_NEAR(run.losses[i], one.losses[i], bound * one.losses[i]) << "step " << i;
   }
-  const ParameterLayout layout(widths_of(config.model, 1));
-  EXPECT_LT(largest_distance(layout, run.parameters, one.parameters), 1e-6);
+  EXPECT_LT(
+      largest_distance({.widths = widths_of(config.model, 1)}, run.parameters, one.parameters),
+      1e-6);
 }
 
 }  // namespace barestep

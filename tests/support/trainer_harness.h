@@ -48,7 +48,8 @@ class TrainerHarness final : public TrainObserver {
  public:
   explicit TrainerHarness(TrainConfig wanted, std::optional<Generator> generator = {},
                           std::unique_ptr<Device> opened = nullptr,
-                          const TrainingState* start = nullptr, bool updates_beside = false)
+                          const TrainingState* start = nullptr, bool updates_beside = false,
+                          const Scheme* scheme = nullptr, std::int64_t rows_per_sample = 1)
       : config(std::move(wanted)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
@@ -61,11 +62,12 @@ class TrainerHarness final : public TrainObserver {
     StepSpec spec = spec_of(c, device->kind(), data);
     if (generator) spec.generator = *generator;
     spec.updates_beside = updates_beside;
-    programs = std::make_unique<StepPrograms>(spec);
+    spec.model.rows_per_sample = rows_per_sample;
+    programs = std::make_unique<StepPrograms>(spec, scheme);
     for (const StepProgram* step : programs->all()) expect_ordered(step->program);
     FlatWeights loaded;
     if (!c.output.load.empty())
-      loaded = load_weights(c.output.load, programs->spec().model).numbers;
+      loaded = load_weights(c.output.load, programs->parameter_list()).numbers;
     trainer = std::make_unique<Trainer>(c, *programs, std::vector{device.get()}, nullptr, data,
                                         std::move(loaded), nullptr, start);
   }

@@ -10,6 +10,7 @@
 #include "profiler/report.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
+#include "support/layers.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -79,10 +80,8 @@ TEST_F(EvaluatorTest, CountsWhatSamplesOfEachClassAreTakenFor) {
 /// The numbers are those of sklearn.metrics.r2_score for the targets (1, 2, 5), (3, 4, 5), (8, 0,
 /// 5) and the outputs (1, 1, 5), (4, 4, 5), (7, 1, 5), then with a 6 for the last 5.
 TEST(EvaluationPart, HasTheMeanR2OfItsOutputs) {
-  const StepPrograms programs({.model = {.layout = ParameterLayout({1, 3})},
-                               .data = DataKind::kIdx,
-                               .train_rows = 3,
-                               .test_rows = 3});
+  const StepPrograms programs(
+      {.model = {.widths = {1, 3}}, .data = DataKind::kIdx, .train_rows = 3, .test_rows = 3});
   const std::vector<double> variances = {26.0 / 3, 8.0 / 3, 0};
   EvaluationPart part{.squared_errors = {2, 2, 0}, .samples = 3};
   EXPECT_DOUBLE_EQ(*part.report(*programs.evaluate(), variances).r2, 0.891025641025641);
@@ -169,7 +168,7 @@ TEST_F(EvaluatorTest, QuantizesWeightsOnceAndReadsTheirBytesAlone) {
     return std::ranges::count_if(program.nodes(),
                                  [&](const Node& node) { return label_of(node.op) == label; });
   };
-  const int layers = programs.spec().model.layout.layers();
+  const int layers = programs.spec().model.layers();
   EXPECT_EQ(count(programs.quantize()->program, "quantize_weight"), layers);
   const Program& evaluates = programs.evaluate()->program;
   EXPECT_EQ(count(evaluates, "quantize_weight"), 0);
@@ -179,8 +178,8 @@ TEST_F(EvaluatorTest, QuantizesWeightsOnceAndReadsTheirBytesAlone) {
   // One byte per weight; a bias, a sum and a scale per output.
   std::int64_t bytes = 0;
   for (int layer = 0; layer < layers; ++layer) {
-    const ParameterLayout& layout = programs.spec().model.layout;
-    bytes += layout.outputs(layer) * (layout.inputs(layer) + 3 * 4);
+    const Parameter& weight = programs.parameter_list()[weight_id(layer)];
+    bytes += weight.rows() * (weight.cols() + 3 * 4);
   }
   EXPECT_EQ(state_bytes_of(evaluates), bytes);
 }
@@ -188,7 +187,7 @@ TEST_F(EvaluatorTest, QuantizesWeightsOnceAndReadsTheirBytesAlone) {
 TEST_F(EvaluatorTest, RefusesALossThatIsNoNumberInInt8Too) {
   TrainerHarness run(number_run(folder()));
   FlatWeights weights = run.trainer->weights();
-  const Tensor weight = run.trainer->programs().spec().model.layout.weight(0, 0);
+  const Tensor weight = run.programs->parameter_list().in(0, weight_id(0));
   weights[static_cast<std::size_t>(weight.offset_bytes / 4)] =
       std::numeric_limits<float>::quiet_NaN();
   const StepPrograms programs(int8_spec(run, Quantization::kRow, 8));

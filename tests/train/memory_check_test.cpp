@@ -10,7 +10,7 @@ namespace barestep {
 namespace {
 
 StepSpec spec_of_batch(std::int64_t batch_size) {
-  return {.model = {.layout = ParameterLayout({256, 256, 256})}, .batch_size = batch_size};
+  return {.model = {.widths = {256, 256, 256}}, .batch_size = batch_size};
 }
 
 /// The memory of a run with this batch.
@@ -58,7 +58,7 @@ TEST(RequireMemory, CountsWhatCheckpointsAreWrittenFrom) {
   StepSpec spec = spec_of_batch(64);
   const std::int64_t device = device_bytes(64);
   // Weights and two moments.
-  const std::int64_t numbers = 3 * spec.model.layout.bytes();
+  const std::int64_t numbers = 3 * parameters_of(spec.model).bytes();
   spec.saves_state = true;
   {
     const StepPrograms programs(spec);
@@ -87,7 +87,7 @@ TEST(RequireMemory, CountsOfRanksWhatEachWrites) {
   spec.saves_state = true;
   spec.has_own_memory = true;
   spec.ranks = 4;
-  const std::int64_t numbers = 3 * spec.model.layout.bytes();
+  const std::int64_t numbers = 3 * parameters_of(spec.model).bytes();
   std::int64_t sum = 0;
   for (spec.rank = 0; spec.rank < spec.ranks; ++spec.rank) {
     const StepPrograms programs(spec);
@@ -128,7 +128,7 @@ TEST(RequireMemory, SharesTheMemoryOfAHostAmongItsRanks) {
 }
 
 TEST(RequireMemory, CountsBatchesAheadAndAsksForFewer) {
-  StepSpec spec{.model = {.layout = ParameterLayout({6, 4})},
+  StepSpec spec{.model = {.widths = {6, 4}},
                 .data = DataKind::kIdx,
                 .train_rows = 1'000'000,
                 .workers_ahead = 1'000};

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "model/model.h"
+
 namespace barestep {
 namespace {
 
@@ -18,12 +20,12 @@ std::vector<float> scalars(const OptimizerConfig& config, std::int64_t t, int wo
 /// The tensors that an optimizer allocates in addition to parameters and gradients.
 std::vector<std::string> state_of(const OptimizerConfig& config) {
   Buffers buffers;
-  const ParameterLayout layout({4, 4});
-  const OptimizerState state(buffers, config, layout);
+  const Parameters parameters = parameters_of({.widths = {4, 4}});
+  const OptimizerState state(buffers, config, parameters);
   std::vector<std::string> names;
   for (const Buffer& buffer : buffers.all()) {
     EXPECT_EQ(buffer.category, Category::kOptimizer);
-    EXPECT_EQ(buffer.bytes, layout.bytes());
+    EXPECT_EQ(buffer.bytes, parameters.bytes());
     names.push_back(buffer.name);
   }
   return names;

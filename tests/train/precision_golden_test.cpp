@@ -17,6 +17,7 @@
 #include "kernels/formulas.h"
 #include "support/file_runs.h"
 #include "support/golden.h"
+#include "support/layers.h"
 #include "support/npy_bytes.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
@@ -73,7 +74,7 @@ class PrecisionGolden : public TempDirTest, public testing::WithParamInterface<s
     const std::int64_t rows = config.data.batch_size;
     const std::int64_t draws = *config.training.steps * config.training.accumulate;
     TorchGenerator generator(config.training.seed);
-    static_cast<void>(initial_weights(ParameterLayout(widths), generator));
+    static_cast<void>(initial_weights({.widths = widths}, generator));
     std::vector<float> x;
     std::vector<float> y;
     std::vector<std::int64_t> classes;
@@ -170,8 +171,8 @@ using TinyPrecisionGolden = PrecisionGolden;
 
 TEST_P(TinyPrecisionGolden, HasPyTorchsBits) {
   TrainerHarness run(config());
-  const MlpSpec& model = run.programs->spec().model;
-  const ParameterLayout& layout = model.layout;
+  const ModelSpec& model = run.programs->spec().model;
+  const Parameters& list = run.programs->parameter_list();
   const bool exact_loss = !is("_ce_");  // exp and log depend on the library
   FlatWeights replayed = run.trainer->weights();
   std::vector<NewerAdam> adam(replayed.size());
@@ -210,11 +211,11 @@ TEST_P(TinyPrecisionGolden, HasPyTorchsBits) {
             << name << " at " << i;
       }
     };
-    for (int layer = 0; layer < layout.layers(); ++layer) {
+    for (int layer = 0; layer < model.layers(); ++layer) {
       const std::string module = std::to_string(2 * layer);
       const BufferId gradients = run.programs->gradients();
-      expect(module + ".weight", layout.weight(gradients, layer, model.gradient_type()));
-      expect(module + ".bias", layout.bias(gradients, layer, model.gradient_type()));
+      expect(module + ".weight", list.in(gradients, weight_id(layer), model.gradient_type()));
+      expect(module + ".bias", list.in(gradients, bias_id(layer), model.gradient_type()));
     }
   };
   run.run();
@@ -317,7 +318,7 @@ TEST(MixedPrecision, TakesTheBytesForEachParameterThatItsFormsNeed) {
     config.training.accumulate = form.accumulate;
     config.device.precision = form.precision;
     const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
-    const std::int64_t numbers = programs.spec().model.layout.bytes() / bytes_of(DType::kF32);
+    const std::int64_t numbers = programs.parameter_list().bytes() / bytes_of(DType::kF32);
     std::int64_t bytes = 0;
     for (const Buffer& buffer : programs.buffers().all()) {
       const bool of_all = buffer.bytes >= 2 * numbers;  // not only for a layer or a step

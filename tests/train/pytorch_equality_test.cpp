@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "kernels/cpu/product.h"
 #include "support/golden.h"
+#include "support/layers.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -43,14 +44,13 @@ std::vector<std::string> random_data_runs() {
 
 void expect_parameters(Trainer& trainer, const StepPrograms& programs, const Golden& golden,
                        std::uint64_t GoldenParameter::*hash) {
-  const MlpSpec& spec = programs.spec().model;
+  const ModelSpec& spec = programs.spec().model;
   FlatWeights weights = trainer.weights();
-  for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+  for (int layer = 0; layer < spec.layers(); ++layer) {
     const std::string weight = state_dict_name(spec, layer, "weight");
     const std::string bias = state_dict_name(spec, layer, "bias");
-    EXPECT_EQ(xxh3(weight_in(weights, spec.layout, layer)), golden.parameter(weight).*hash)
-        << weight;
-    EXPECT_EQ(xxh3(bias_in(weights, spec.layout, layer)), golden.parameter(bias).*hash) << bias;
+    EXPECT_EQ(xxh3(weight_in(weights, spec, layer)), golden.parameter(weight).*hash) << weight;
+    EXPECT_EQ(xxh3(bias_in(weights, spec, layer)), golden.parameter(bias).*hash) << bias;
   }
 }
 

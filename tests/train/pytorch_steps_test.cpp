@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/product.h"
 #include "support/golden.h"
+#include "support/layers.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -30,15 +31,14 @@ void expect_values(std::span<const float> values, const std::vector<float>& expe
 }
 
 /// All tensors of a flat buffer.
-void expect_flat(FlatWeights flat, const MlpSpec& spec, const GoldenValues& expected,
+void expect_flat(FlatWeights flat, const ModelSpec& spec, const GoldenValues& expected,
                  const Tolerance& tolerance, const std::string& what) {
-  for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+  for (int layer = 0; layer < spec.layers(); ++layer) {
     const std::string weight = state_dict_name(spec, layer, "weight");
     const std::string bias = state_dict_name(spec, layer, "bias");
-    expect_values(weight_in(flat, spec.layout, layer), expected.at(weight), tolerance,
+    expect_values(weight_in(flat, spec, layer), expected.at(weight), tolerance,
                   what + " of " + weight);
-    expect_values(bias_in(flat, spec.layout, layer), expected.at(bias), tolerance,
-                  what + " of " + bias);
+    expect_values(bias_in(flat, spec, layer), expected.at(bias), tolerance, what + " of " + bias);
   }
 }
 
@@ -67,7 +67,7 @@ TEST_P(TinyRun, HasEveryBitOfEveryStep) {
     TrainConfig config = tiny_config(golden);
     config.device.fusion = fusion;
     TrainerHarness run(config);
-    const MlpSpec& spec = run.programs->spec().model;
+    const ModelSpec& spec = run.programs->spec().model;
     Trainer& trainer = *run.trainer;
     expect_flat(trainer.weights(), spec, golden.initial, {}, "initial value");
     run.after_step = [&](const StepReport& report) {
@@ -157,7 +157,7 @@ TEST(CrossEntropyRun, HasPyTorchsLossesGradientsAndParameters) {
   if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   const Golden golden = load_golden("ce_tiny");
   const auto steps = static_cast<std::int64_t>(golden.each_step.size());
-  const StepPrograms programs({.model = {.layout = ParameterLayout(golden.layers),
+  const StepPrograms programs({.model = {.widths = golden.layers,
                                          .last_relu = golden.last_relu,
                                          .loss = LossKind::kCrossEntropy},
                                .data = DataKind::kIdx,
@@ -166,9 +166,9 @@ TEST(CrossEntropyRun, HasPyTorchsLossesGradientsAndParameters) {
                                .zero_grad = golden.zero_grad});
   const StepProgram& train = programs.train();
   expect_ordered(train.program);
-  const MlpSpec& spec = programs.spec().model;
+  const ModelSpec& spec = programs.spec().model;
   TorchGenerator generator(golden.seed);
-  const FlatWeights initial = initial_weights(spec.layout, generator);
+  const FlatWeights initial = initial_weights(spec, generator);
   expect_flat(initial, spec, golden.initial, {}, "initial value");
 
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kCblas});
@@ -176,7 +176,7 @@ TEST(CrossEntropyRun, HasPyTorchsLossesGradientsAndParameters) {
   Runner runner(std::array<Device*, 1>{device.get()}, nullptr, programs.buffers(), plan, {});
   runner.add(train.program);
   const auto numbers = [&](BufferId buffer) {
-    const Tensor flat = spec.layout.flat(buffer);
+    const Tensor flat = programs.parameter_list().flat(buffer);
     return std::span(runner.addresses(0).at(flat), static_cast<std::size_t>(flat.size()));
   };
   const auto values = [&](BufferId buffer) {

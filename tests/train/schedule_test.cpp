@@ -14,7 +14,7 @@ namespace {
 using testing::ElementsAre;
 
 StepSpec spec_of_rows(std::int64_t train_rows, std::int64_t test_rows, std::int64_t batch_size) {
-  return {.model = {.layout = ParameterLayout({3, 2})},
+  return {.model = {.widths = {3, 2}},
           .data = train_rows == 0 ? DataKind::kRandn : DataKind::kIdx,
           .batch_size = batch_size,
           .train_rows = train_rows,

@@ -9,6 +9,7 @@
 
 #include "core/checker.h"
 #include "core/printer.h"
+#include "support/layers.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -25,7 +26,7 @@ std::vector<StepSpec> all_specs() {
       if (classes && !files) continue;
       const bool tails = (bits & 32) != 0;
       if (tails && !files) continue;
-      specs.push_back({.model = {.layout = ParameterLayout(widths),
+      specs.push_back({.model = {.widths = widths,
                                  .activation = (bits & 4) != 0   ? Activation::kRelu
                                                : (bits & 8) != 0 ? Activation::kGelu
                                                                  : Activation::kNone,
@@ -78,7 +79,7 @@ TEST(StepPrograms, AreOrderedAndNeedEachOfTheirWaits) {
 
 /// Five layers whose gradients are not stored.
 StepSpec fused_spec(std::int64_t accumulate = 1) {
-  return {.model = {.layout = ParameterLayout({6, 6, 6, 6, 6, 6}), .stores_gradients = false},
+  return {.model = {.widths = {6, 6, 6, 6, 6, 6}, .stores_gradients = false},
           .data = DataKind::kIdx,
           .batch_size = 4,
           .accumulate = accumulate,
@@ -109,11 +110,11 @@ TEST(StepPrograms, UpdateAllLayersButTwoBesideTheInputGradientBelow) {
   int read = 6;  // the lowest layer whose weights backward has read
   for (const Node& node : program.nodes()) {
     const auto& op = std::get<DeviceOp>(node.op);
-    if (std::holds_alternative<Gemm>(op) && node.phase == Phase::kBackward) read = node.layer;
+    if (std::holds_alternative<Gemm>(op) && node.phase == Phase::kBackward) read = layer_of(node);
     if (!std::holds_alternative<LinearAdam>(op)) continue;
-    (node.lane == Lane::kSide ? side : main).push_back(node.layer);
+    (node.lane == Lane::kSide ? side : main).push_back(layer_of(node));
     if (node.lane == Lane::kSide) {
-      EXPECT_EQ(node.layer, read);
+      EXPECT_EQ(layer_of(node), read);
       EXPECT_EQ(node.phase, Phase::kOptimizer);
     }
   }
@@ -122,12 +123,11 @@ TEST(StepPrograms, UpdateAllLayersButTwoBesideTheInputGradientBelow) {
 }
 
 TEST(StepPrograms, ShareTheirBuffers) {
-  const StepPrograms programs(
-      {.model = {.layout = ParameterLayout({5, 4, 3}), .loss = LossKind::kCrossEntropy},
-       .data = DataKind::kIdx,
-       .batch_size = 4,
-       .train_rows = 10,
-       .test_rows = 7});
+  const StepPrograms programs({.model = {.widths = {5, 4, 3}, .loss = LossKind::kCrossEntropy},
+                               .data = DataKind::kIdx,
+                               .batch_size = 4,
+                               .train_rows = 10,
+                               .test_rows = 7});
   ASSERT_NE(programs.last_batch(), nullptr);
   ASSERT_NE(programs.last_evaluate(), nullptr);
   EXPECT_EQ(programs.last_batch()->rows, 2);
@@ -142,7 +142,7 @@ TEST(StepPrograms, ShareTheirBuffers) {
 TEST(StepPrograms, KeepInputsOnlyOfActivationsThatNeedThem) {
   for (const Activation activation : kValuesOf<Activation>) {
     for (const bool trains : {true, false}) {
-      const StepPrograms programs({.model = {.layout = ParameterLayout({4, 6, 3}),
+      const StepPrograms programs({.model = {.widths = {4, 6, 3},
                                              .activation = activation,
                                              .last_relu = false,
                                              .trains = trains},
@@ -152,11 +152,11 @@ TEST(StepPrograms, KeepInputsOnlyOfActivationsThatNeedThem) {
                                    .test_rows = 4});
       std::vector<std::string> kept;
       for (const Buffer& buffer : programs.buffers().all()) {
-        if (buffer.name.starts_with("pre_activation")) kept.push_back(buffer.name);
+        if (buffer.name.ends_with("pre_activation")) kept.push_back(buffer.name);
       }
       const bool needs_it = activation == Activation::kGelu ||
                             activation == Activation::kGeluTanh || activation == Activation::kSilu;
-      EXPECT_EQ(kept, needs_it && trains ? std::vector<std::string>{"pre_activation0"}
+      EXPECT_EQ(kept, needs_it && trains ? std::vector<std::string>{"net.0.pre_activation"}
                                          : std::vector<std::string>{})
           << name_of(activation);
     }
@@ -164,7 +164,7 @@ TEST(StepPrograms, KeepInputsOnlyOfActivationsThatNeedThem) {
 }
 
 TEST(StepPrograms, HaveNoSmallerBatchesWhereTheBatchSizeDividesTheSamples) {
-  const StepPrograms programs({.model = {.layout = ParameterLayout({5, 3})},
+  const StepPrograms programs({.model = {.widths = {5, 3}},
                                .data = DataKind::kIdx,
                                .batch_size = 4,
                                .train_rows = 8,
@@ -174,45 +174,60 @@ TEST(StepPrograms, HaveNoSmallerBatchesWhereTheBatchSizeDividesTheSamples) {
   EXPECT_EQ(programs.last_evaluate(), nullptr);
 }
 
-/// Records its callbacks, with the last buffer written before each.
+/// Records its callbacks, with the number of the micro-step and the last buffer written before
+/// each.
 class ListeningScheme final : public Scheme {
  public:
   void build(Draft& draft) const override {
-    const auto note = [&](const std::string& what, int layer = -1) {
+    const auto note = [&](const std::string& what) {
       std::string written;
       for (const Access& access : accesses_of(draft.program().nodes().back().op)) {
         if (access.writes) written = draft.buffers()[access.tensor.buffer].name;
       }
-      heard.push_back(what + (layer < 0 ? "" : std::to_string(layer)) + ": " + written);
+      heard.push_back(what + ": " + written);
     };
+    const auto number = [](const Pass& pass) {
+      return std::to_string(pass.micro_step) + (pass.is_last ? " last " : " ");
+    };
+    const auto name = [&](ParameterId id) { return draft.parameters()[id].name; };
     draft.input([&] { note("x"); });
-    for (const MicroStep& part : draft.micro_steps()) {
-      draft.forward(part, [&](int layer) { note("output ", layer); });
-      draft.loss(part, [&] { note("loss"); });
-      draft.backward(part, [&](int layer, BackwardResult made) {
-        const std::vector<std::string> names{"grad_output ", "grad_bias ", "grad_weight ",
-                                             "grad_input "};
-        note(names[static_cast<std::size_t>(made)], layer);
-      });
-    }
+    draft.passes(
+        {.pass = {.complete = [&](const Pass& pass,
+                                  ParameterId id) { note(number(pass) + "complete " + name(id)); },
+                  .released = [&](const Pass& pass,
+                                  ParameterId id) { note(number(pass) + "released " + name(id)); },
+                  .linear =
+                      [&](const Pass& pass, const Linear& linear, LinearEvent event) {
+                        const bool is_input = event == LinearEvent::kInput;
+                        note(number(pass) + (is_input ? "input " : "grad_output ") + linear.name());
+                      }},
+         .loss_ready = [&] { note("loss"); }});
     draft.update();
   }
 
   mutable std::vector<std::string> heard;
 };
 
-TEST(Draft, TellsOnceAStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
-  StepSpec spec{.model = {.layout = ParameterLayout({5, 4, 3}), .fusion = false},
-                .batch_size = 4,
-                .accumulate = 3};
+TEST(Draft, TellsInEachMicroStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
+  const StepSpec spec{
+      .model = {.widths = {5, 4, 3}, .fusion = false}, .batch_size = 4, .accumulate = 2};
   const ListeningScheme scheme;
   const StepPrograms programs(spec, &scheme);
-  EXPECT_THAT(scheme.heard,
-              testing::ElementsAre("x: generator", "output 0: out0", "output 1: out1", "loss: loss",
-                                   "grad_output 1: grad_out1", "grad_bias 1: gradients",
-                                   "grad_weight 1: gradients", "grad_input 1: grad_out0",
-                                   "grad_output 0: grad_out0", "grad_bias 0: gradients",
-                                   "grad_weight 0: gradients", "grad_input 0: gradients"));
+  EXPECT_THAT(
+      scheme.heard,
+      testing::ElementsAre(
+          "x: generator", "0 input net.0: step_scalars", "0 input net.2: net.0.out",
+          "0 grad_output net.2: grad_output", "0 complete net.2.bias: gradients",
+          "0 released net.2.bias: gradients", "0 complete net.2.weight: gradients",
+          "0 released net.2.weight: net.2.grad_x", "0 grad_output net.0: net.2.grad_x",
+          "0 complete net.0.bias: gradients", "0 released net.0.bias: gradients",
+          "0 complete net.0.weight: gradients", "0 released net.0.weight: gradients",
+          "1 last input net.0: gradients", "1 last input net.2: net.0.out", "loss: loss",
+          "1 last grad_output net.2: grad_output", "1 last complete net.2.bias: gradients",
+          "1 last released net.2.bias: gradients", "1 last complete net.2.weight: gradients",
+          "1 last released net.2.weight: net.2.grad_x", "1 last grad_output net.0: net.2.grad_x",
+          "1 last complete net.0.bias: gradients", "1 last released net.0.bias: gradients",
+          "1 last complete net.0.weight: gradients", "1 last released net.0.weight: gradients"));
   const auto labels = [](const Program& program) {
     std::vector<std::string> all;
     for (const Node& node : program.nodes()) all.emplace_back(label_of(node.op));
@@ -222,17 +237,16 @@ TEST(Draft, TellsOnceAStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
 }
 
 TEST(Draft, TellsOfBothGradientsThatOneNodeMakesAfterIt) {
-  const StepSpec spec{.model = {.layout = ParameterLayout({5, 4, 3}), .last_relu = false},
-                      .batch_size = 4};
+  const StepSpec spec{.model = {.widths = {5, 4, 3}, .last_relu = false}, .batch_size = 4};
   const ListeningScheme scheme;
   const StepPrograms programs(spec, &scheme);
-  EXPECT_THAT(scheme.heard,
-              testing::IsSupersetOf({"grad_output 0: grad_out0", "grad_bias 0: grad_out0"}));
+  EXPECT_THAT(scheme.heard, testing::IsSupersetOf({"0 last grad_output net.0: net.2.grad_x",
+                                                   "0 last complete net.0.bias: net.2.grad_x"}));
 }
 
 TEST(StepPrograms, SumGradientsOfManyRowsInAnOpOfTheirOwn) {
   const auto nodes = [](std::int64_t rows) {
-    const MlpSpec model{.layout = ParameterLayout({5, 4, 3})};
+    const ModelSpec model{.widths = {5, 4, 3}};
     return StepPrograms({.model = model, .batch_size = rows}).train().program.size();
   };
   EXPECT_EQ(nodes(kMaxRowsOfSums + 1), nodes(kMaxRowsOfSums) + 1);
@@ -241,12 +255,12 @@ TEST(StepPrograms, SumGradientsOfManyRowsInAnOpOfTheirOwn) {
 /// By hand, for DEPTH linear layers, each with a ReLU. Products: DEPTH forward, DEPTH for weights
 /// if their gradients are stored, DEPTH - 1 for inputs.
 TEST(StepPrograms, LaunchAsFewKernelsAsTheirDataFlowAllows) {
-  const auto kernels = [](const MlpSpec& model) {
+  const auto kernels = [](const ModelSpec& model) {
     return launches_of(StepPrograms({.model = model, .batch_size = 4}).train().program);
   };
   for (const std::int64_t depth : {1, 2, 6}) {
     const std::vector<std::int64_t> widths(static_cast<std::size_t>(depth) + 1, 8);
-    MlpSpec model{.layout = ParameterLayout(widths)};
+    ModelSpec model{.widths = widths};
     // The products, a loss, a gradient of ReLU or a sum for each bias, and one update.
     EXPECT_EQ(kernels(model), (3 * depth - 1) + 1 + depth + 1);
     // Without products for weights and sums for biases; the last ReLU's gradient is in the loss.

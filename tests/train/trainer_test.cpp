@@ -12,6 +12,7 @@
 #include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
+#include "support/layers.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -252,7 +253,7 @@ TEST(Trainer, TakesAnySeedAsPyTorchDoes) {
   config.training.seed = ~std::uint64_t{0};  // the value of --seed -1
   TrainerHarness run(config);
   TorchGenerator generator(18446744073709551615U);
-  EXPECT_EQ(run.trainer->weights(), initial_weights(run.programs->spec().model.layout, generator));
+  EXPECT_EQ(run.trainer->weights(), initial_weights(run.programs->spec().model, generator));
 }
 
 TEST_F(TrainerOfFiles, EvaluatesBehindEveryEpochOnTheWholeTestSet) {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/product.h"
 #include "support/expect_error.h"
 #include "support/golden.h"
+#include "support/layers.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -154,7 +155,7 @@ TEST(FusedUpdate, PlansNoGradients) {
   const StepPrograms fused(spec_with(true));
   const MemoryPlan before(separate.buffers());
   const MemoryPlan after(fused.buffers());
-  const std::int64_t gradients = separate.spec().model.layout.bytes();
+  const std::int64_t gradients = separate.parameter_list().bytes();
   EXPECT_EQ(before.category_bytes(0, Category::kGradients), gradients);
   EXPECT_EQ(after.category_bytes(0, Category::kGradients), 0);
   EXPECT_EQ(after.device_bytes(0), before.device_bytes(0) - gradients);
@@ -173,7 +174,7 @@ TEST(FusedUpdate, MovesThirtyOneInsteadOfThirtyNineBytesAParameter) {
   const auto bytes = [](bool fused) {
     const StepPrograms programs(spec_with(fused));
     return static_cast<double>(state_bytes_of(programs.train().program)) /
-           static_cast<double>(programs.spec().model.layout.parameters());
+           static_cast<double>(programs.parameter_list().size());
   };
   EXPECT_NEAR(bytes(false), 39 + 1.0 / 3, 0.1);
   EXPECT_NEAR(bytes(true), 31 + 1.0 / 3, 0.1);
@@ -248,10 +249,10 @@ TEST_P(ClippedRun, HasPyTorchsNormsAndLosses) {
       EXPECT_NEAR(factor_of(run), factor, 1e-6) << step;
       EXPECT_NEAR(report.loss, golden_.losses[step], 1e-6 * golden_.losses[step]) << step;
       if (golden_.each_step.empty()) return;
-      const MlpSpec& spec = run.programs->spec().model;
+      const ModelSpec& spec = run.programs->spec().model;
       FlatWeights weights = run.trainer->weights();
-      for (int layer = 0; layer < spec.layout.layers(); ++layer) {
-        EXPECT_THAT(weight_in(weights, spec.layout, layer),
+      for (int layer = 0; layer < spec.layers(); ++layer) {
+        EXPECT_THAT(weight_in(weights, spec, layer),
                     testing::Pointwise(testing::FloatNear(2e-6F),
                                        golden_.each_step[step].parameters.at(
                                            state_dict_name(spec, layer, "weight"))));

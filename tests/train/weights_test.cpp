@@ -8,6 +8,7 @@
 
 #include "data/safetensors.h"
 #include "support/expect_error.h"
+#include "support/layers.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -16,8 +17,12 @@ namespace {
 using testing::ElementsAre;
 using testing::UnorderedElementsAre;
 
-MlpSpec small_model(Activation activation = Activation::kRelu) {
-  return {.layout = ParameterLayout({3, 2, 4}), .activation = activation};
+ModelSpec small_model(Activation activation = Activation::kRelu) {
+  return {.widths = {3, 2, 4}, .activation = activation};
+}
+
+Parameters small_parameters() {
+  return parameters_of(small_model());
 }
 
 class WeightFiles : public TempDirTest {
@@ -34,32 +39,35 @@ class WeightFiles : public TempDirTest {
 };
 
 TEST(InitialWeights, DrawLayerByLayerAndLeavePaddingZero) {
-  const MlpSpec spec = small_model();
+  const ModelSpec spec = small_model();
   TorchGenerator generator(3);
-  FlatWeights flat = initial_weights(spec.layout, generator);
+  FlatWeights flat = initial_weights(spec, generator);
   TorchGenerator other(3);
   for (int layer = 0; layer < 2; ++layer) {
-    std::vector<float> weight(weight_in(flat, spec.layout, layer).size());
-    std::vector<float> bias(bias_in(flat, spec.layout, layer).size());
-    init_linear(other, weight, bias, spec.layout.inputs(layer));
-    EXPECT_TRUE(std::ranges::equal(weight, weight_in(flat, spec.layout, layer)));
-    EXPECT_TRUE(std::ranges::equal(bias, bias_in(flat, spec.layout, layer)));
+    std::vector<float> weight(weight_in(flat, spec, layer).size());
+    std::vector<float> bias(bias_in(flat, spec, layer).size());
+    const double bound =
+        1 / std::sqrt(static_cast<double>(spec.widths[static_cast<std::size_t>(layer)]));
+    other.uniform(weight, -bound, bound);
+    other.uniform(bias, -bound, bound);
+    EXPECT_TRUE(std::ranges::equal(weight, weight_in(flat, spec, layer)));
+    EXPECT_TRUE(std::ranges::equal(bias, bias_in(flat, spec, layer)));
   }
   EXPECT_EQ(generator.next(), other.next()) << "the stream goes on after the weights";
   EXPECT_EQ(std::ranges::count(flat, 0.0F), static_cast<std::ptrdiff_t>(flat.size()) - 20);
 }
 
 TEST_F(WeightFiles, ComeBackAsTheyWereSaved) {
-  const MlpSpec spec = small_model();
+  const ModelSpec spec = small_model();
   TorchGenerator generator(1);
-  FlatWeights weights = initial_weights(spec.layout, generator);
-  save_weights(path(), spec, weights);
-  EXPECT_EQ(load_weights(path(), spec).numbers, weights);
+  FlatWeights weights = initial_weights(spec, generator);
+  save_weights(path(), parameters_of(spec), weights);
+  EXPECT_EQ(load_weights(path(), parameters_of(spec)).numbers, weights);
   const SafetensorsFile file(path());
   const SafetensorsEntry* weight = file.find("net.2.weight");
   ASSERT_NE(weight, nullptr);
   EXPECT_THAT(weight->shape, ElementsAre(4, 2)) << "outputs x inputs";
-  EXPECT_TRUE(std::ranges::equal(file.f32("net.0.bias"), bias_in(weights, spec.layout, 0)));
+  EXPECT_TRUE(std::ranges::equal(file.f32("net.0.bias"), bias_in(weights, spec, 0)));
   EXPECT_THAT(names(), ElementsAre("weights.safetensors"));
 }
 
@@ -69,9 +77,10 @@ TEST_F(WeightFiles, MayHaveThePrefixesOfPyTorchsWrappers) {
   for (const std::string prefix : {"", "module.", "_orig_mod.", "module._orig_mod."}) {
     save_safetensors(path(), std::vector<NamedTensor>{{prefix + "net.0.weight", {2, 3}, weight},
                                                       {prefix + "net.0.bias", {2}, bias}});
-    LoadedWeights loaded = load_weights(path(), {.layout = ParameterLayout({3, 2})});
+    LoadedWeights loaded = load_weights(path(), parameters_of({.widths = {3, 2}}));
     EXPECT_EQ(loaded.prefix, prefix);
-    EXPECT_TRUE(std::ranges::equal(weight_in(loaded.numbers, ParameterLayout({3, 2}), 0), weight));
+    EXPECT_TRUE(
+        std::ranges::equal(weight_in(loaded.numbers, ModelSpec{.widths = {3, 2}}, 0), weight));
   }
   save_safetensors(path(), std::vector<NamedTensor>{{"module.net.0.weight", {2, 3}, weight},
                                                     {"net.0.bias", {2}, bias}});
@@ -79,20 +88,20 @@ TEST_F(WeightFiles, MayHaveThePrefixesOfPyTorchsWrappers) {
                "the weights are not this model's: module.net.0.bias is missing, net.0.bias is not "
                "in the model",
                [&] {
-                 load_weights(path(), {.layout = ParameterLayout({3, 2})});
+                 load_weights(path(), parameters_of({.widths = {3, 2}}));
                });
 }
 
 TEST_F(WeightFiles, NameLayersAsASequentialWithActivationsDoes) {
-  FlatWeights zeros(static_cast<std::size_t>(small_model().layout.bytes()) / 4);
-  save_weights(path(), small_model(), zeros);
+  FlatWeights zeros = small_parameters().zeros();
+  save_weights(path(), small_parameters(), zeros);
   EXPECT_THAT(saved_names(),
               UnorderedElementsAre("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"));
 }
 
 TEST_F(WeightFiles, NameLayersAsASequentialWithoutActivationsDoes) {
-  FlatWeights zeros(static_cast<std::size_t>(small_model().layout.bytes()) / 4);
-  save_weights(path(), small_model(Activation::kNone), zeros);
+  FlatWeights zeros = small_parameters().zeros();
+  save_weights(path(), parameters_of(small_model(Activation::kNone)), zeros);
   EXPECT_THAT(saved_names(),
               UnorderedElementsAre("net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias"));
 }
@@ -112,7 +121,7 @@ TEST_F(WeightFiles, AreRefusedWithTheFirstThreeDifferences) {
                   "model's is [2, 3], net.2.weight is missing, net.2.bias is [4, 1], the model's "
                   "is [4], and 2 more; give the options the file was saved with",
                   path().string()),
-      [&] { load_weights(path(), small_model()); });
+      [&] { load_weights(path(), small_parameters()); });
 }
 
 TEST_F(WeightFiles, AreRefusedWhenTheyAreOfAnotherType) {
@@ -124,7 +133,7 @@ TEST_F(WeightFiles, AreRefusedWhenTheyAreOfAnotherType) {
   file("weights.safetensors", bytes + header + std::string(20, '\0'));
   expect_error(ExitCode::kBadData,
                "the weights are not this model's: net.0.weight is F16, not F32; give", [&] {
-                 load_weights(path(), {.layout = ParameterLayout({3, 2})});
+                 load_weights(path(), parameters_of({.widths = {3, 2}}));
                });
 }
 
@@ -141,24 +150,24 @@ TEST_F(WeightFiles, AreRefusedWhenAWeightIsNoNumber) {
                   "that did not diverge",
                   path().string()),
       [&] {
-        load_weights(path(), {.layout = ParameterLayout({3, 2})});
+        load_weights(path(), parameters_of({.widths = {3, 2}}));
       });
 }
 
 TEST_F(WeightFiles, AreRefusedWhenTheFileIsMissing) {
   expect_error(ExitCode::kNoInput, fmt::format("'{}': No such file or directory", path().string()),
-               [&] { load_weights(path(), small_model()); });
+               [&] { load_weights(path(), small_parameters()); });
 }
 
 TEST_F(WeightFiles, AreNotSavedWhenAWeightIsNoNumber) {
   file("weights.safetensors", "the last good ones");
-  FlatWeights weights(static_cast<std::size_t>(small_model().layout.bytes()) / 4);
-  bias_in(weights, small_model().layout, 1)[2] = std::numeric_limits<float>::quiet_NaN();
+  FlatWeights weights = small_parameters().zeros();
+  bias_in(weights, small_model(), 1)[2] = std::numeric_limits<float>::quiet_NaN();
   expect_error(ExitCode::kDiverged,
                fmt::format("weights '{}': net.2.bias holds nan, so they are not saved; training "
                            "diverged in its last step: use a smaller --lr",
                            path().string()),
-               [&] { save_weights(path(), small_model(), weights); });
+               [&] { save_weights(path(), small_parameters(), weights); });
   EXPECT_EQ(read_file(path()), "the last good ones");
 }
 

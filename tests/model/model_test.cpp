@@ -1,0 +1,94 @@
+#include "model/model.h"
+
+#include <gtest/gtest.h>
+
+#include "core/checker.h"
+#include "support/expect_error.h"
+#include "support/trainer_harness.h"
+#include "train/step.h"
+
+namespace barestep {
+namespace {
+
+TEST(ModelSpec, DescribesEqualLayersByTheirNumber) {
+  EXPECT_EQ((ModelSpec{.widths = {8, 8, 8}}.text()), "2 x Linear(8, 8)");
+  EXPECT_EQ((ModelSpec{.widths = {784, 512, 10}}.text()), "Linear 784 - 512 - 10");
+}
+
+/// A block whose parameter is no factor's: y = x.
+class Shift final : public Block {
+ public:
+  explicit Shift(Parameters& parameters) : Block("shift") { parameters.add({"shift.by", {4}}); }
+  Tensor forward(Pass& /*pass*/, const Tensor& x) override { return x; }
+  Tensor backward(Pass& /*pass*/, const Tensor& grad_y, bool /*wants_grad_x*/) override {
+    return grad_y;
+  }
+  void add_linears(std::vector<Linear*>& /*linears*/) override {}
+};
+
+TEST(RequireOnlyLinears, NamesTheFirstParameterWithoutFactors) {
+  Parameters parameters;
+  Linear linear(parameters, {.name = "net.0", .inputs = 4, .outputs = 4});
+  EXPECT_NO_THROW(require_only_linears(parameters, {&linear}, "--scheme", "factor"));
+  const Shift shift(parameters);
+  expect_error(ExitCode::kConfiguration,
+               "--scheme 'factor': shift.by is not a Linear's parameter, and only their gradients "
+               "have factors; leave it out",
+               [&] { require_only_linears(parameters, {&linear}, "--scheme", "factor"); });
+}
+
+/// Runs the passes of a step in this order.
+class Scheduled final : public Scheme {
+ public:
+  explicit Scheduled(PassSchedule schedule) : schedule_(std::move(schedule)) {}
+  void build(Draft& draft) const override {
+    draft.input();
+    draft.passes(schedule_);
+    draft.update();
+  }
+
+ private:
+  PassSchedule schedule_;
+};
+
+TrainConfig three_micro_steps() {
+  TrainConfig config;
+  config.model.layers = {5, 7, 3};
+  config.model.dropout = 0.4;
+  config.model.activation = Activation::kGelu;
+  config.data.batch_size = 4;
+  config.training.accumulate = 3;
+  config.training.steps = 4;
+  return config;
+}
+
+// GPipe's order keeps the activations of all micro-steps, 1F1B's of two, one after the other one.
+TEST(Passes, HaveTheBitsOfAccumulationInAnyOrderThatAddsInItsOrder) {
+  using enum ScheduledPass::Direction;
+  const PassSchedule gpipe = {{kForward, 0},  {kForward, 1},  {kForward, 2},
+                              {kBackward, 0}, {kBackward, 1}, {kBackward, 2}};
+  const PassSchedule alternating = {{kForward, 0}, {kForward, 1},  {kBackward, 0},
+                                    {kForward, 2}, {kBackward, 1}, {kBackward, 2}};
+  const TrainConfig config = three_micro_steps();
+  TrainerHarness expected(config);
+  expected.run();
+  const auto activations = [](const TrainerHarness& run) {
+    std::int64_t bytes = 0;
+    for (const Buffer& buffer : run.programs->buffers().all()) {
+      if (buffer.name == "net.0.out") bytes = buffer.bytes;
+    }
+    return bytes;
+  };
+  for (const auto& [schedule, in_flight] : {std::pair{gpipe, 3}, std::pair{alternating, 2}}) {
+    const Scheduled scheme(schedule);
+    TrainerHarness run(config, {}, nullptr, nullptr, false, &scheme);
+    EXPECT_TRUE(check(run.programs->train().program).empty());
+    run.run();
+    EXPECT_EQ(run.losses(), expected.losses());
+    EXPECT_EQ(run.trainer->weights(), expected.trainer->weights());
+    EXPECT_EQ(activations(run), in_flight * activations(expected));
+  }
+}
+
+}  // namespace
+}  // namespace barestep

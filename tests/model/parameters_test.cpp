@@ -1,0 +1,109 @@
+#include "model/parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "model/model.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+TEST(Parameters, BeginWithTheOneAddedLast) {
+  Parameters parameters;
+  EXPECT_EQ(parameters.add({"a.weight", {5, 3}}), 0);
+  EXPECT_EQ(parameters.add({"a.bias", {5}}), 1);
+  EXPECT_EQ(parameters.add({"b.weight", {2, 5}}), 2);
+  EXPECT_EQ(parameters.add({"b.bias", {2}}), 3);
+  EXPECT_EQ(parameters.in(BufferId{0}, 3), (Tensor{0, 0, 1, 2}));
+  EXPECT_EQ(parameters.in(BufferId{0}, 2), (Tensor{0, 64, 2, 5}));
+  EXPECT_EQ(parameters.in(BufferId{0}, 1), (Tensor{0, 128, 1, 5}));
+  EXPECT_EQ(parameters.in(BufferId{0}, 0), (Tensor{0, 192, 5, 3}));
+  EXPECT_EQ(parameters.in(BufferId{0}, 0, DType::kBF16), (Tensor{0, 96, 5, 3, DType::kBF16}));
+  EXPECT_EQ(parameters.bytes(), 256);
+  EXPECT_EQ(parameters.bytes(DType::kBF16), 128);
+  EXPECT_EQ(parameters.flat(7), (Tensor{7, 0, 1, 64}));
+  EXPECT_EQ(parameters.size(), 5 * 3 + 5 + 2 * 5 + 2) << "without padding";
+  EXPECT_EQ(parameters.largest_size(), 15);
+}
+
+TEST(Parameters, OfAnMlpAreNamedAsInTheStateDict) {
+  const Parameters parameters = parameters_of({.widths = {3, 5, 2}});
+  std::vector<std::string> names;
+  for (const Parameter& each : parameters.all()) names.push_back(each.name);
+  EXPECT_THAT(names,
+              testing::ElementsAre("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"));
+  EXPECT_EQ(parameters[2].shape, (std::vector<std::int64_t>{2, 5}));
+  EXPECT_EQ(parameters[3].shape, (std::vector<std::int64_t>{2}));
+}
+
+TEST(Parameters, AlignEveryTensorTo64BytesWithoutOverlap) {
+  const Parameters parameters = parameters_of({.widths = {1, 17, 16, 33, 1, 4}});
+  std::int64_t end = 0;
+  for (ParameterId id = parameters.count() - 1; id >= 0; --id) {
+    const Tensor tensor = parameters.in(BufferId{0}, id);
+    EXPECT_EQ(tensor.offset_bytes % 64, 0);
+    EXPECT_GE(tensor.offset_bytes, end);
+    EXPECT_LT(tensor.offset_bytes - end, 64) << "no more padding than it takes";
+    end = tensor.end_bytes();
+  }
+  EXPECT_EQ(parameters.bytes(), (end + 63) / 64 * 64);
+}
+
+// PyTorch draws from one stream, parameter by parameter; constants take nothing from it.
+TEST(Parameters, DrawInitialValuesInTheOrderInWhichTheyAreAdded) {
+  Parameters parameters;
+  parameters.add({"norm.weight", {3}, {.value = 1}});
+  parameters.add({"a", {2, 3}, {.bound = 0.5}});
+  parameters.add({"norm.bias", {3}});
+  parameters.add({"b", {4}, {.bound = 0.25}});
+  TorchGenerator generator(7);
+  FlatWeights flat = parameters.initial_values(generator);
+  TorchGenerator same(7);
+  std::vector<float> a(6), b(4);
+  same.uniform(a, -0.5, 0.5);
+  same.uniform(b, -0.25, 0.25);
+  EXPECT_THAT(parameters.in(flat, 0), testing::Each(1.0F));
+  EXPECT_THAT(parameters.in(flat, 1), testing::ElementsAreArray(a));
+  EXPECT_THAT(parameters.in(flat, 2), testing::Each(0.0F));
+  EXPECT_THAT(parameters.in(flat, 3), testing::ElementsAreArray(b));
+}
+
+/// The indices of a flat buffer that are not part of any tensor.
+std::set<std::size_t> padding_of(const Parameters& parameters) {
+  std::set<std::size_t> padding;
+  for (std::size_t i = 0; i < parameters.zeros().size(); ++i) padding.insert(i);
+  for (ParameterId id = 0; id < parameters.count(); ++id) {
+    const Tensor tensor = parameters.in(BufferId{0}, id);
+    for (std::int64_t byte = tensor.offset_bytes; byte < tensor.end_bytes(); byte += 4) {
+      padding.erase(static_cast<std::size_t>(byte / 4));
+    }
+  }
+  return padding;
+}
+
+TEST(Parameters, PaddingIsZeroAfterFiftySteps) {
+  TrainConfig config;
+  config.model.layers = {5, 7, 3, 9};
+  config.data.batch_size = 4;
+  config.training.steps = 50;
+  config.optimizer.lr = 0.01;
+  config.training.zero_grad = false;
+  TrainerHarness run(config);
+  run.run();
+  const std::set<std::size_t> padding = padding_of(run.programs->parameter_list());
+  ASSERT_GT(padding.size(), 30U);
+  std::vector<BufferId> buffers = run.programs->optimizer_state();
+  buffers.insert(buffers.end(), {run.programs->parameters(), run.programs->gradients()});
+  for (const BufferId buffer : buffers) {
+    const FlatWeights flat = run.trainer->download(buffer);
+    for (const std::size_t i : padding) {
+      EXPECT_EQ(flat[i], 0.0F) << run.programs->buffers()[buffer].name << " at " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace barestep
