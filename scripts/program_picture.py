@@ -29,7 +29,7 @@ def nodes(path):
     """Number, phase, lane, op, and the numbers of the nodes in the same step that it waits for."""
     found = []
     for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
-        match = re.match(r" *(\d+)  (\w+) +(\d+|-)  (\w+) +(\w+) ", line)
+        match = re.match(r" *(\d+)  (\w+) +(\S+) +(\w+) +(\w+) ", line)
         if match:
             number, phase, _, lane, op = match.groups()
             last = re.split(r"  +", line.rstrip())[-1]

@@ -234,7 +234,7 @@ Operands Dropout::operands() const {
 
 std::vector<OpRule> Dropout::rules() const {
   return {{rate >= 0 && rate < 1, "rate must be at least 0 and below 1"},
-          {layer >= 0 && first_row >= 0 && row_stride >= 1,
+          {layer >= 0 && first_row >= 0 && row_stride >= 1 && rows_per_sample >= 1,
            "layer and rows must be numbered from 0 on"}};
 }
 

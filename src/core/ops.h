@@ -200,10 +200,12 @@ struct ActivationGrad {
 /// values *= mask, in place; each number of the mask is 0 with probability `rate`, else
 /// 1 / (1 - rate). The mask is a function of the seed, the step (counted from 1, read from `step`),
 /// the layer, the column and the row within the whole step: row i of values is row
-/// first_row + i * row_stride there. So the same op on the gradient gets the same mask, and no mask
-/// is stored. Philox4x32-10, keyed with the seed, turns the counter (j, row, layer, step) into the
-/// words of columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded up. A number is 0 if
-/// its word is below rate * 2^32. values m x n, of a real type; step 1 x 1, i32.
+/// first_row + i * row_stride there. (If a sample has several rows, first_row and row_stride count
+/// samples, and each row of a sample has its own number.) So the same op on the gradient gets the
+/// same mask, and no mask is stored. Philox4x32-10, keyed with the seed, turns the counter (j, row,
+/// layer, step) into the words of columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded
+/// up. A number is 0 if its word is below rate * 2^32. values m x n, of a real type; step 1 x 1,
+/// i32.
 struct Dropout {
   static constexpr std::string_view kLabel = "dropout";
   static constexpr std::int64_t kLaunches = 1;
@@ -213,6 +215,7 @@ struct Dropout {
   std::int64_t layer = 0;
   std::int64_t first_row = 0;
   std::int64_t row_stride = 1;
+  std::int64_t rows_per_sample = 1;
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;

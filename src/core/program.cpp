@@ -34,6 +34,11 @@ Tensor Buffers::tensor(std::string_view name, Category category, std::int64_t ro
   return {get(name, category, bytes, device, slots, pinned), 0, rows, cols, dtype};
 }
 
+BufferId Buffers::find(std::string_view name, int device) const {
+  const auto found = ids_.find({std::string(name), device});
+  return found == ids_.end() ? kNoBuffer : found->second;
+}
+
 const Buffer& Buffers::operator[](BufferId id) const {
   BARESTEP_REQUIRE(id >= 0 && id < size(), "no such buffer");
   return at(all_, id);

@@ -87,6 +87,9 @@ class Buffers {
   Tensor tensor(std::string_view name, Category category, std::int64_t rows, std::int64_t cols,
                 DType dtype = DType::kF32, int device = 0, int slots = 1, bool pinned = false);
 
+  /// kNoBuffer if there is none with this name on this device.
+  [[nodiscard]] BufferId find(std::string_view name, int device = 0) const;
+
   [[nodiscard]] const Buffer& operator[](BufferId id) const;
   [[nodiscard]] int size() const { return static_cast<int>(all_.size()); }
   [[nodiscard]] const std::vector<Buffer>& all() const { return all_; }

@@ -85,7 +85,7 @@ template <class Number>
 struct DropoutElement {
   Number* values;
   const std::int32_t* step;
-  std::int64_t cols, groups, first_row, row_stride;
+  std::int64_t cols, groups, first_row, row_stride, rows_per_sample;
   std::array<std::uint32_t, 2> key;
   std::uint32_t layer;
   std::uint32_t first_kept;  // smallest word whose number is kept
@@ -98,10 +98,18 @@ struct DropoutElement {
         groups((op.values.cols + 3) / 4),
         first_row(op.first_row),
         row_stride(op.row_stride),
+        rows_per_sample(op.rows_per_sample),
         key{low_word(op.seed), high_word(op.seed)},
         layer(static_cast<std::uint32_t>(op.layer)),
         first_kept(static_cast<std::uint32_t>(op.rate * 0x1p32)),
         scale(static_cast<float>(1 / (1 - op.rate))) {}
+
+  /// The number that decides a row's masks, whichever rank computes it.
+  [[nodiscard]] BARESTEP_HD std::uint32_t number_of(std::int64_t row) const {
+    if (rows_per_sample == 1) return static_cast<std::uint32_t>(first_row + row * row_stride);
+    const std::int64_t sample = first_row + row / rows_per_sample * row_stride;
+    return static_cast<std::uint32_t>(sample * rows_per_sample + row % rows_per_sample);
+  }
 
   /// The words of kLanes groups: word w of lane l belongs to column w * groups + group + l.
   template <std::size_t kLanes>
@@ -109,7 +117,7 @@ struct DropoutElement {
     PhiloxLanes<kLanes> words;
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       words[0][lane] = static_cast<std::uint32_t>(group) + static_cast<std::uint32_t>(lane);
-      words[1][lane] = static_cast<std::uint32_t>(first_row + row * row_stride);
+      words[1][lane] = number_of(row);
       words[2][lane] = layer;
       words[3][lane] = static_cast<std::uint32_t>(*step);
     }

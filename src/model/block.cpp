@@ -16,6 +16,12 @@ Tensor take_rows(Buffers& buffers, const std::string& name, int device, std::int
 
 }  // namespace
 
+BufferId take_gradients(Buffers& buffers, const ModelSpec& model, const Parameters& parameters,
+                        int device) {
+  return buffers.get("gradients", Category::kGradients, parameters.bytes(model.gradient_type()),
+                     device);
+}
+
 Tensor Scratch::take(const std::string& name, std::int64_t first_row, std::int64_t rows,
                      std::int64_t cols, DType dtype) {
   if (!is_shared_) return take_rows(buffers_, name, device_, first_row, rows, cols, dtype);
@@ -48,7 +54,8 @@ Tensor Pass::weight(ParameterId id) const {
 
 Tensor Pass::gradient(ParameterId id) const {
   return hooks.gradient ? hooks.gradient(id)
-                        : parameters.in(flat.gradients, id, model.gradient_type());
+                        : parameters.in(take_gradients(buffers, model, parameters, device), id,
+                                        model.gradient_type());
 }
 
 Tensor Pass::activation(const std::string& name, std::int64_t rows, std::int64_t cols) const {

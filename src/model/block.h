@@ -31,13 +31,15 @@ struct StepRows {
   }
 };
 
-/// A model's flat buffers on a device.
+/// A model's flat buffers of parameters on a device.
 struct FlatBuffers {
-  BufferId parameters = kNoBuffer;        // fp32; none where only their rounded copy is needed
-  BufferId operands = kNoBuffer;          // what products read: the parameters or the rounded copy
-  BufferId gradients = kNoBuffer;         // none if they are not stored
-  BufferId rounded_gradient = kNoBuffer;  // of one parameter, if gradients are wider than products
+  BufferId parameters = kNoBuffer;  // fp32; none where only their rounded copy is needed
+  BufferId operands = kNoBuffer;    // what products read: the parameters or the rounded copy
 };
+
+/// Creates "gradients" on a device, for a model that stores them.
+BufferId take_gradients(Buffers& buffers, const ModelSpec& model, const Parameters& parameters,
+                        int device = 0);
 
 /// Memory for the gradients of blocks' outputs, on one device. These are ordinary buffers, handed
 /// out while a program is built, so order() and the checker see every reuse.
@@ -72,7 +74,8 @@ enum class LinearEvent {
 /// What a scheme adds to passes. Called in every micro-step (Pass::is_last tells the last), right
 /// after the nodes that they are about. Empty ones are not called.
 struct PassHooks {
-  /// Where parameters and gradients live, if not in the flat buffers.
+  /// Where parameters and gradients live, if not in the flat buffers. Then there is no flat buffer
+  /// of gradients.
   std::function<Tensor(ParameterId)> weight{}, gradient{};
   /// The parameter is about to be read, forward or backward.
   std::function<void(const Pass&, ParameterId)> before{};

@@ -119,7 +119,8 @@ void Linear::add_dropout(const Pass& pass, const Tensor& values) const {
                    .seed = pass.model.dropout_seed,
                    .layer = *spec_.dropout,
                    .first_row = pass.step_rows->first,
-                   .row_stride = pass.step_rows->stride},
+                   .row_stride = pass.step_rows->stride,
+                   .rows_per_sample = pass.model.rows_per_sample},
            name());
 }
 
@@ -186,11 +187,12 @@ void Linear::add_weight_gradient(const Pass& pass, const Factors& factors) const
 template <class Make>
 void Linear::add_gradient(const Pass& pass, ParameterId id, const Make& make) const {
   const Tensor gradient = pass.gradient(id);
-  if (pass.flat.rounded_gradient == kNoBuffer) {
+  if (gradient.dtype == pass.model.numbers) {
     return pass.add(make(gradient, pass.beta), name());
   }
-  const Tensor rounded{pass.flat.rounded_gradient, 0, gradient.rows, gradient.cols,
-                       pass.model.numbers};
+  const Tensor rounded =
+      pass.buffers.tensor("rounded_gradient", Category::kGradients, gradient.rows, gradient.cols,
+                          pass.model.numbers, pass.device);
   pass.add(make(rounded, 0), name());
   pass.add(Cast{.to = gradient, .from = rounded, .beta = pass.beta}, name());
 }

@@ -33,7 +33,7 @@ struct LinearSpec {
 /// "<name>.undropped" if it is computed from the value of an output that dropout changes; and
 /// "<name>.x", a rounded input, if products are in 16 bits and x is not. With int8 also
 /// "<name>.int8_weight", "<name>.weight_scales" and "<name>.weight_sums", and one "int8_x" with its
-/// scales for all.
+/// scales for all; and one "rounded_gradient" for all if gradients are wider than products.
 class Linear final : public Block {
  public:
   /// Adds "<name>.weight" (outputs x inputs) and "<name>.bias".

@@ -40,8 +40,9 @@ std::unique_ptr<Block> mlp_of(const ModelSpec& spec, Parameters& parameters) {
 }  // namespace
 
 std::string ModelSpec::text() const {
-  const bool equal = std::ranges::all_of(widths, [&](auto width) { return width == inputs(); });
-  return equal ? fmt::format("{} x Linear({}, {})", layers(), inputs(), inputs())
+  const std::int64_t first = widths.front();
+  const bool equal = std::ranges::all_of(widths, [&](auto width) { return width == first; });
+  return equal ? fmt::format("{} x Linear({}, {})", layers(), first, first)
                : fmt::format("Linear {}", fmt::join(widths, " - "));
 }
 
@@ -128,12 +129,6 @@ FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Par
   flat.operands =
       rounds ? take("rounded_parameters", Category::kParameters, parameters.bytes(spec.numbers))
              : flat.parameters;
-  if (!spec.trains || !spec.stores_gradients) return flat;
-  flat.gradients = take("gradients", Category::kGradients, parameters.bytes(spec.gradient_type()));
-  if (spec.gradient_type() != spec.numbers) {
-    flat.rounded_gradient = take("rounded_gradient", Category::kGradients,
-                                 parameters.largest_size() * bytes_of(spec.numbers));
-  }
   return flat;
 }
 

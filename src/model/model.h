@@ -76,9 +76,8 @@ Parameters parameters_of(const ModelSpec& spec);
 void require_only_linears(const Parameters& parameters, const std::vector<Linear*>& linears,
                           std::string_view option, std::string_view value);
 
-/// Creates the flat buffers of a model on a device: "parameters", "gradients" if they are stored,
-/// and if products are in 16 bits "rounded_parameters", and "rounded_gradient" if gradients are
-/// stored in fp32. Then only device 0 has "parameters".
+/// Creates the flat buffers of a model's parameters on a device: "parameters", and if products are
+/// in 16 bits "rounded_parameters". Then only device 0 has "parameters".
 FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Parameters& parameters,
                               int device = 0);
 

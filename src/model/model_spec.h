@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/tensor.h"
 
 namespace barestep {
 
@@ -32,9 +33,9 @@ struct ModelSpec {
   bool last_relu = true;
   LossKind loss = LossKind::kMse;
   double label_smoothing = 0;
-  double dropout = 0;              // probability that a number becomes 0
-  std::uint64_t dropout_seed = 0;  // the run's; the same on all ranks
-  std::int64_t rows_per_sample = 1;
+  double dropout = 0;                // probability that a number becomes 0
+  std::uint64_t dropout_seed = 0;    // the run's; the same on all ranks
+  std::int64_t rows_per_sample = 1;  // rows of blocks' tensors; losses of labels need 1
   // Bias and activation are in the forward product. A pointwise loss includes the gradient of a
   // ReLU before it. The gradients of other activations include the bias's, if that is stored in
   // fp32 and there are few rows (see Linear).
@@ -51,9 +52,21 @@ struct ModelSpec {
 
   [[nodiscard]] int layers() const { return static_cast<int>(widths.size()) - 1; }
 
-  /// Columns of the model's input and output.
-  [[nodiscard]] std::int64_t inputs() const { return widths.front(); }
-  [[nodiscard]] std::int64_t outputs() const { return widths.back(); }
+  /// Numbers of a sample, which is a row of data, of the loss and of its gradient.
+  [[nodiscard]] std::int64_t inputs() const { return rows_per_sample * widths.front(); }
+  [[nodiscard]] std::int64_t outputs() const { return rows_per_sample * widths.back(); }
+
+  /// The same numbers with a row for each sample, and with the rows that blocks work on.
+  [[nodiscard]] Tensor as_samples(Tensor rows) const {
+    rows.rows /= rows_per_sample;
+    rows.cols *= rows_per_sample;
+    return rows;
+  }
+  [[nodiscard]] Tensor as_rows(Tensor samples) const {
+    samples.rows *= rows_per_sample;
+    samples.cols /= rows_per_sample;
+    return samples;
+  }
 
   /// "6 x Linear(1024, 1024)" or "Linear 784 - 512 - 10".
   [[nodiscard]] std::string text() const;

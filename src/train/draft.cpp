@@ -74,7 +74,7 @@ BufferId Draft::require_gradients() {
   if (!spec_.model.stores_gradients) {
     refuse_fused_update("stores no gradients, which several ranks or devices exchange");
   }
-  return placed(0).flat.gradients;
+  return take_gradients(buffers_, spec_.model, parameters_);
 }
 
 float Draft::share() const {
@@ -108,9 +108,9 @@ Draft::Ready Draft::share_loss(float scale) {
 }
 
 void Draft::leave_factors(std::string_view option, std::string_view value) {
-  require_only_linears(parameters_, model().linears(), option, value);
   const std::int64_t own_rows = spec_.own_rows(rows()).count;
   model_.stores_gradients = false;
+  require_only_linears(parameters_, model().linears(), option, value);
   loss_rows_ = rows();
   tensors().own_loss_scale =
       own_rows == 0 ? 0 : static_cast<double>(rows()) / static_cast<double>(own_rows);
@@ -263,10 +263,9 @@ PassSchedule accumulation(int micro_steps) {
 Draft::Placed& Draft::placed(int device) {
   const auto found = placed_.find(device);
   if (found != placed_.end()) return found->second;
-  const bool is_shared = model_.recomputes();
   return placed_
       .emplace(device, Placed{.flat = take_flat_buffers(buffers_, spec_.model, parameters_, device),
-                              .scratch = Scratch(buffers_, device, is_shared),
+                              .scratch = Scratch(buffers_, device, model_.stores_gradients),
                               .models = {}})
       .first->second;
 }
@@ -289,18 +288,18 @@ Pass Draft::pass(Phase phase, const PassHooks& hooks, int device, int slot) {
           .device = device,
           .phase = phase,
           .slot = slot,
-          .first_row = slot * spec_.micro_rows()};
+          .first_row = slot * spec_.micro_rows() * model_.rows_per_sample};
 }
 
-Tensor Draft::take_output_grad(std::int64_t samples, std::int64_t first_row) {
-  return placed(0).scratch.take("grad_output", first_row, samples, model_.outputs(),
-                                model_.numbers);
+Tensor Draft::take_output_grad(const Tensor& values, int device, int slot) {
+  return placed(device).scratch.take("grad_output", slot * spec_.micro_rows(), values.rows,
+                                     values.cols, values.dtype);
 }
 
 Factors Draft::factors(int linear) {
   const auto all_rows = [&](const Tensor& of_first_micro_step) {
     Tensor all = of_first_micro_step;
-    all.rows = tensors().x.rows;
+    all.rows = tensors().x.rows * model_.rows_per_sample;
     return all;
   };
   const Factors& first = at(model().linears(), linear)->factors();
@@ -341,19 +340,23 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
 ModelOutput Draft::forward(const MicroStep& part, Pass& own, const StepHooks& hooks) {
   if (is_zero(part)) return {};
   if (hooks.forward) return hooks.forward(part);
-  const Tensor values = model(0, own.slot).root().forward(own, part.x);
-  return {values, take_output_grad(part.x.rows, own.first_row)};
+  const Tensor values =
+      model_.as_samples(model(0, own.slot).root().forward(own, model_.as_rows(part.x)));
+  return {values, take_output_grad(values, 0, own.slot)};
 }
 
 void Draft::backward(const MicroStep& part, const Tensor& grad, Pass& own, const StepHooks& hooks) {
   if (hooks.backward) return hooks.backward(part, own.beta);
   if (!is_zero(part)) {
-    model(0, own.slot).root().backward(own, grad, false);
+    model(0, own.slot).root().backward(own, model_.as_rows(grad), false);
     return;
   }
-  add({.op = DeviceOp{Fill{.out = parameters_.flat(own.flat.gradients, model_.gradient_type())}},
-       .phase = Phase::kBackward});
+  if (!hooks.pass.gradient) {
+    const Tensor all = parameters_.flat(require_gradients(), model_.gradient_type());
+    add({.op = DeviceOp{Fill{.out = all}}, .phase = Phase::kBackward});
+  }
   for (ParameterId id = parameters_.count() - 1; id >= 0; --id) {
+    if (hooks.pass.gradient) own.add(Fill{.out = own.gradient(id)}, "");
     own.released(id);
     own.complete(id);
   }
@@ -386,8 +389,8 @@ void Draft::quantize() {
 
 ModelOutput Draft::evaluation_output() {
   Pass own = pass(Phase::kEvaluate, kNoHooks);
-  const Tensor values = model().root().forward(own, tensors().x);
-  return {values, take_output_grad(tensors().x.rows)};
+  const Tensor values = model_.as_samples(model().root().forward(own, model_.as_rows(tensors().x)));
+  return {values, take_output_grad(values)};
 }
 
 void Draft::evaluate(const ModelOutput& output) {

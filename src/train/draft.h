@@ -252,8 +252,9 @@ class Draft {
   /// A pass through the model on a device.
   [[nodiscard]] Pass pass(Phase phase, const PassHooks& hooks, int device = 0, int slot = 0);
 
-  /// Where the gradient of the loss with respect to `samples` outputs is computed, on device 0.
-  [[nodiscard]] Tensor take_output_grad(std::int64_t samples, std::int64_t first_row = 0);
+  /// Where the gradient of the loss with respect to these outputs of the model is stored; one row
+  /// per sample.
+  [[nodiscard]] Tensor take_output_grad(const Tensor& values, int device = 0, int slot = 0);
 
   /// The numbers of a micro-step's samples in the step of all ranks together, which determine
   /// dropout; nothing without dropout. Call after input().

@@ -139,7 +139,7 @@ BufferId StepPrograms::gradients() const {
   if (!spec_.model.stores_gradients) {
     refuse_fused_update("stores no gradients that could be read");
   }
-  return flat_.gradients;
+  return buffers_.find("gradients");
 }
 
 }  // namespace barestep

@@ -19,9 +19,11 @@ UpdateTensors Draft::update_tensors() {
   const ModelSpec& model = spec_.model;
   const FlatBuffers& flat = placed(0).flat;
   UpdateTensors tensors{.parameters = parameters_.flat(flat.parameters),
-                        .gradients = parameters_.flat(flat.gradients, model.gradient_type()),
                         .scalars = scalars_,
                         .first_update = first_update_};
+  if (model.stores_gradients) {
+    tensors.gradients = parameters_.flat(require_gradients(), model.gradient_type());
+  }
   if (flat.operands != flat.parameters) {
     tensors.rounded = parameters_.flat(flat.operands, model.numbers);
   }
@@ -119,7 +121,7 @@ Tensor Draft::add_squares(const Tensor& grads, const UpdateOptions& options) {
 
 Tensor Draft::add_squares_of(const std::function<Factors(int linear)>& factors_of) {
   const std::vector<Linear*>& linears = model().linears();
-  const std::int64_t rows = tensors().x.rows;
+  const std::int64_t rows = tensors().x.rows * model_.rows_per_sample;
   const Tensor squares =
       buffers_.tensor("grad_squares", Category::kOptimizer, 1, std::ssize(linears));
   const Tensor gram_y = buffers_.tensor("gram_y", Category::kActivations, rows, rows);

@@ -90,5 +90,23 @@ TEST(Passes, HaveTheBitsOfAccumulationInAnyOrderThatAddsInItsOrder) {
   }
 }
 
+// The same numbers as samples of three rows, and as samples of one.
+TEST(RowsPerSample, GiveTheLossesOfAsManySamplesOfOneRow) {
+  TrainConfig one_row = three_micro_steps();
+  one_row.data.batch_size = 12;
+  TrainConfig three_rows = one_row;
+  three_rows.data.batch_size = 4;
+  for (const Update update : {Update::kSeparate, Update::kFused}) {
+    one_row.training.update = three_rows.training.update = update;
+    TrainerHarness expected(one_row);
+    expected.run();
+    TrainerHarness run(three_rows, {}, nullptr, nullptr, false, nullptr, 3);
+    run.run();
+    EXPECT_EQ(run.losses(), expected.losses());
+    EXPECT_EQ(run.trainer->weights(), expected.trainer->weights());
+    EXPECT_EQ(run.programs->train().rows, 12) << "samples of a step";
+  }
+}
+
 }  // namespace
 }  // namespace barestep

@@ -29,7 +29,10 @@ class SpreadModel {
         if (number > 0) pass.step_rows->number = take_number(step_rows->number, number);
       }
       parameters_.push_back(draft.parameters().flat(pass.flat.operands, pass.model.numbers));
-      gradients_.push_back(draft.parameters().flat(pass.flat.gradients));
+      if (forward != Phase::kEvaluate) {
+        gradients_.push_back(draft.parameters().flat(
+            take_gradients(draft.buffers(), pass.model, draft.parameters(), number)));
+      }
       // Device 0 holds the rows of all devices, in two slots, before they are scattered.
       if (number == 0) continue;
       x_.push_back(draft.buffers().tensor("x", Category::kData, split_[device].count,
@@ -46,25 +49,26 @@ class SpreadModel {
     for (std::size_t i = 0; i < numbers_.size(); ++i) add_copy(i + 1, numbers_[i], number_);
     exchange(Broadcast{.tensors = parameters_});
     for (std::size_t i = 0; i < split_.size(); ++i) {
-      outputs_.push_back(root(i).forward(passes_[i], input_of(i, x)));
+      const ModelSpec& model = passes_[i].model;
+      outputs_.push_back(
+          model.as_samples(root(i).forward(passes_[i], model.as_rows(input_of(i, x)))));
     }
     const Tensor values = grown(outputs_[0]);
     for (std::size_t i = 1; i < split_.size(); ++i) add_copy(0, rows_of(values, i), outputs_[i]);
-    grad_ = draft_.take_output_grad(all_rows());
+    grad_ = draft_.take_output_grad(values);
     return {values, grad_};
   }
 
   void backward(float beta) {
     std::vector<Tensor> grads = {rows_of(grad_, 0)};
     for (std::size_t i = 1; i < split_.size(); ++i) {
-      const Tensor& out = outputs_[i];
-      grads.push_back(passes_[i].scratch.take("grad_output", 0, out.rows, out.cols, out.dtype));
+      grads.push_back(draft_.take_output_grad(outputs_[i], static_cast<int>(i)));
       add_copy(i, grads[i], rows_of(grad_, i));
     }
     for (std::size_t i = 0; i < split_.size(); ++i) {
       passes_[i].phase = Phase::kBackward;
       passes_[i].beta = i == 0 ? beta : 0;  // existing gradients are on device 0 only
-      root(i).backward(passes_[i], grads[i], false);
+      root(i).backward(passes_[i], passes_[i].model.as_rows(grads[i]), false);
     }
     exchange(Reduce{.tensors = gradients_});
   }

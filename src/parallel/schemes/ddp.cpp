@@ -177,15 +177,17 @@ std::vector<Bucket> Ddp::buckets(const Parameters& parameters, BufferId gradient
                           settings_.bucket_bytes);
 }
 
-void Ddp::build(Draft& draft) const {
-  const Parameters& parameters = draft.parameters();
+std::vector<Bucket> Ddp::buckets_of(Draft& draft) const {
   const BufferId gradients = draft.require_gradients();
-  const bool whole = draft.kind() == StepKind::kFirstTraining;
+  std::vector<Bucket> all = buckets(draft.parameters(), gradients);
+  if (draft.kind() != StepKind::kFirstTraining) return all;
+  return {whole_bucket(all, draft.parameters().flat(gradients))};
+}
+
+void Ddp::build(Draft& draft) const {
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   draft.input();
-  std::vector<Bucket> cut = buckets(parameters, gradients);
-  if (whole) cut = {whole_bucket(cut, parameters.flat(gradients))};
-  BucketReduction reduction(draft, cut, settings_);
+  BucketReduction reduction(draft, buckets_of(draft), settings_);
   draft.passes(
       {.pass = settings_.overlap ? reduction.hooks() : PassHooks{}, .loss_ready = loss_ready});
   reduction.finish();

@@ -69,6 +69,8 @@ class Ddp final : public Scheme {
                                           std::string_view transport) const override;
 
  private:
+  [[nodiscard]] std::vector<Bucket> buckets_of(Draft& draft) const;
+
   DdpSettings settings_;
 };
 

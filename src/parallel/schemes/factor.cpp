@@ -26,7 +26,8 @@ class Gathering {
   explicit Gathering(Draft& draft) : draft_(draft) {}
 
   void gather_x() {
-    if (!rounds() && !draft_.spec().draws_all()) gather(draft_.tensors().x);
+    if (rounds() || draft_.spec().draws_all()) return;
+    gather(draft_.spec().model.as_rows(draft_.tensors().x));
   }
 
   [[nodiscard]] PassHooks hooks() {
@@ -53,8 +54,9 @@ class Gathering {
     const PassHooks none;
     Pass pass = draft_.pass(Phase::kBackward, none);
     const std::vector<Linear*>& linears = draft_.model().linears();
-    for (std::int64_t first = 0; first < draft_.rows(); first += spec.batch_size) {
-      const std::int64_t count = std::min(spec.batch_size, draft_.rows() - first);
+    const std::int64_t batch = spec.batch_size * spec.model.rows_per_sample;
+    for (std::int64_t first = 0; first < all_rows(); first += batch) {
+      const std::int64_t count = std::min(batch, all_rows() - first);
       pass.beta = first > 0 || !spec.zero_grad ? 1 : 0;
       for (int linear = static_cast<int>(linears.size()) - 1; linear >= 0; --linear) {
         const auto [grad_y, x] = factors(linear);
@@ -65,14 +67,18 @@ class Gathering {
   }
 
  private:
+  /// Of blocks' tensors, all ranks together.
+  [[nodiscard]] std::int64_t all_rows() const {
+    return draft_.rows() * draft_.spec().model.rows_per_sample;
+  }
   [[nodiscard]] bool rounds() const { return draft_.spec().model.numbers != DType::kF32; }
 
   [[nodiscard]] Tensor of_all_ranks(const Tensor& own) {
     if (own.buffer == draft_.tensors().x.buffer && draft_.spec().draws_all()) {
-      return {own.buffer, 0, draft_.rows(), own.cols};
+      return {own.buffer, 0, all_rows(), own.cols};
     }
     return draft_.buffers().tensor("all_" + draft_.buffers()[own.buffer].name,
-                                   Category::kCommunication, draft_.rows(), own.cols, own.dtype);
+                                   Category::kCommunication, all_rows(), own.cols, own.dtype);
   }
   void gather(const Tensor& own) {
     draft_.exchange(AllGather{.tensors = {of_all_ranks(own)}, .own = {own}});
