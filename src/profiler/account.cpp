@@ -207,7 +207,7 @@ std::string row(std::string_view name, double seconds, double wall_s) {
                      100 * seconds / wall_s);
 }
 
-/// The op type and layer that take longest in a part: "gemm of layer 3 (1.204 ms, 92 % of its
+/// The op type and block that take longest in a part: "gemm of net.6 (1.204 ms, 92 % of its
 /// roof)".
 std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) {
   struct Sum {

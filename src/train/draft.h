@@ -168,10 +168,16 @@ struct StepHooks {
   std::function<void(const MicroStep&, float beta)> backward{};
 };
 
+/// The part of the flat buffers that a process updates, and the gradients of this part.
+struct UpdatedPart {
+  FlatRange range;
+  Tensor gradients;
+};
+
 /// How gradients become new weights; a single rank leaves all members empty.
 struct UpdateOptions {
-  /// With stored gradients: the part of the flat buffers that this process updates.
-  std::optional<FlatRange> range{};
+  /// With stored gradients; otherwise all of the flat buffers.
+  std::optional<UpdatedPart> part{};
   /// Called with the sum of squares of these gradients, before clipping uses it.
   std::function<void(const Tensor& squares)> squares_ready{};
   /// Called with a number above 0 if any of these gradients is not finite, before the step uses it.

@@ -63,7 +63,7 @@ OptimizerState::OptimizerState(Buffers& buffers, const OptimizerConfig& config,
 
 DeviceOp OptimizerState::step(const UpdateTensors& tensors) const {
   OptimizerUpdate update{.weights = updated(tensors.parameters),
-                         .grads = updated(tensors.gradients),
+                         .grads = tensors.gradients,
                          .scalars = tensors.scalars,
                          .step = step_of(config_),
                          .clip = tensors.clip,

@@ -37,7 +37,7 @@ std::vector<std::string_view> state_names(const OptimizerConfig& config);
 /// The tensors of an optimizer's step other than its own memory.
 struct UpdateTensors {
   Tensor parameters;                // flat, f32
-  Tensor gradients{};               // flat; unused if not stored
+  Tensor gradients{};               // of what is updated; unused if not stored
   std::optional<Tensor> rounded{};  // flat: the 16-bit copy of the parameters
   Tensor scalars;                   // rows of scalars_of(config) numbers
   std::optional<Tensor> clip{};     // factor of gradients, 1 x 1

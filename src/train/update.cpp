@@ -21,9 +21,6 @@ UpdateTensors Draft::update_tensors() {
   UpdateTensors tensors{.parameters = parameters_.flat(flat.parameters),
                         .scalars = scalars_,
                         .first_update = first_update_};
-  if (model.stores_gradients) {
-    tensors.gradients = parameters_.flat(require_gradients(), model.gradient_type());
-  }
   if (flat.operands != flat.parameters) {
     tensors.rounded = parameters_.flat(flat.operands, model.numbers);
   }
@@ -33,8 +30,9 @@ UpdateTensors Draft::update_tensors() {
 
 Op Draft::whole_update() {
   BARESTEP_REQUIRE(!spec_.loss_scale, "all gradients are looked at before the first is used");
-  require_gradients();
-  return optimizer().step(update_tensors());
+  UpdateTensors tensors = update_tensors();
+  tensors.gradients = parameters_.flat(require_gradients(), spec_.model.gradient_type());
+  return optimizer().step(tensors);
 }
 
 PassHooks Draft::updates_beside() {
@@ -55,14 +53,20 @@ PassHooks Draft::updates_beside() {
 }
 
 void Draft::update(const UpdateOptions& options) {
-  const OptimizerState state = optimizer(options.range);
-  UpdateTensors used = update_tensors();
   const bool stored = spec_.model.stores_gradients;
+  const auto& part = options.part;
+  const OptimizerState state = optimizer(part ? std::optional(part->range) : std::nullopt);
+  UpdateTensors used = update_tensors();
+  if (part) {
+    used.gradients = part->gradients;
+  } else if (stored) {
+    used.gradients = parameters_.flat(require_gradients(), spec_.model.gradient_type());
+  }
   BARESTEP_REQUIRE(stored || !spec_.loss_scale, "loss scaling looks at stored gradients");
   const auto factors_of = [&](int linear) {
     return options.factors ? options.factors(linear) : factors(linear);
   };
-  const Tensor grads = state.updated(used.gradients);
+  const Tensor& grads = used.gradients;
   if (used.loss_scale) find_inf(grads, options);
   if (spec_.clip_norm) {
     if (!stored && spec_.model.numbers != DType::kF32) {

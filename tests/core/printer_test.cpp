@@ -37,22 +37,22 @@ TEST(Explain, PrintsTheWholeStepAsATable) {
   program.add({DeviceOp{Copy{x, data("host_x", 2, true)}}, 0, Lane::kCopy, Phase::kData});
   program.add({DeviceOp{Fill{y, 0.5F}}, 0, Lane::kCopy, Phase::kData});
   program.add({DeviceOp{Gemm{out, x, weight, false, true, 0, bias, Activation::kRelu}}, 0,
-               Lane::kCompute, Phase::kForward, 0});
+               Lane::kCompute, Phase::kForward, "net.0"});
   program.add(
       {DeviceOp{PointwiseLoss{loss, grad_out, out, y, 12}}, 0, Lane::kCompute, Phase::kLoss});
   program.add({DeviceOp{Delay{0.002}}, 0, Lane::kCompute, Phase::kInjected});
   program.add({DeviceOp{Gemm{grad_weight, grad_out, x, true, false, 1}}, 0, Lane::kCompute,
-               Phase::kBackward, 0});
+               Phase::kBackward, "net.0"});
   order(program);
   EXPECT_EQ(explain(program), R"(Program 'train': one step of 6 nodes, kernels on a GPU: 4
 
-#  phase     layer  lane     op        what                                                                        flops  bytes  waits for
-0  data          -  copy     copy      x[4x2] = host_x[4x2]                                                            0     64  #5 of 2 steps before
-1  data          -  copy     fill      y[4x3] = 0.5                                                                    0     48
-2  forward       0  compute  gemm      out0[4x3] = x[4x2] * params@64[3x2]^T + params[1x3], relu                      72    116  #0
-3  loss          -  compute  mse_loss  loss[1x1] = sum of (out0[4x3] - y[4x3])^2 / 12, gradient in grad_out0[4x3]     49    148  #1
-4  injected      -  compute  delay     2 ms                                                                            0      0
-5  backward      0  compute  gemm      grads[3x2] = grad_out0[4x3]^T * x[4x2] + grads[3x2]                            60    128
+#  phase     block  lane     op        what                                                                        flops  bytes  waits for
+0  data      -      copy     copy      x[4x2] = host_x[4x2]                                                            0     64  #5 of 2 steps before
+1  data      -      copy     fill      y[4x3] = 0.5                                                                    0     48
+2  forward   net.0  compute  gemm      out0[4x3] = x[4x2] * params@64[3x2]^T + params[1x3], relu                      72    116  #0
+3  loss      -      compute  mse_loss  loss[1x1] = sum of (out0[4x3] - y[4x3])^2 / 12, gradient in grad_out0[4x3]     49    148  #1
+4  injected  -      compute  delay     2 ms                                                                            0      0
+5  backward  net.0  compute  gemm      grads[3x2] = grad_out0[4x3]^T * x[4x2] + grads[3x2]                            60    128
 
 phase     nodes  flops  bytes
 data          2      0    112
@@ -73,10 +73,10 @@ TEST(Explain, ShowsDevicesAndMessagesWhereThereAreAny) {
   SampleProgram sample = data_parallel_step({.widths = {2, 3}, .rows = 4}, 2);
   order(sample.program);
   const std::string text = explain(sample.program);
-  EXPECT_THAT(text, HasSubstr("layer  device  lane"));
+  EXPECT_THAT(text, HasSubstr("block  device  lane"));
   EXPECT_THAT(text, HasSubstr("message  waits for\n"));
   EXPECT_THAT(text,
-              HasSubstr("-  0,1     comm     broadcast  params[1x32], 1:params[1x32] = that"));
+              HasSubstr("-      0,1     comm     broadcast  params[1x32], 1:params[1x32] = that"));
   EXPECT_THAT(text, HasSubstr("gathered@24[2x3] = 1:out0[2x3]"));
   EXPECT_THAT(text, EndsWith("A message counts the bytes of one rank's tensor.\n"));
 

@@ -338,19 +338,6 @@ TEST(BoxMuller, RefusesAnUnfinishedBlock) {
   }
 }
 
-TEST(InitLinear, RefusesAWeightThatDoesNotFitTheBias) {
-  TorchGenerator generator(0);
-  std::vector<float> weight(12);
-  std::vector<float> bias(3);
-  try {
-    init_linear(generator, weight, bias, 5);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBug);
-    EXPECT_THAT(error.what(), HasSubstr("a weight is (outputs x inputs) and a bias (outputs)"));
-  }
-}
-
 TEST(TorchGenerator, DrawsOnFromItsState) {
   // Before any draw, within a block of words, at its end, and with a cached normal number.
   for (const std::size_t words : {0U, 3U, 624U, 625U}) {

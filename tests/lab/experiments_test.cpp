@@ -530,8 +530,7 @@ TEST(Recompute, SaysWhetherItPaysAtTheBatchAndStandsBesidePyTorchsFigures) {
   EXPECT_THAT(
       sentences_of(small),
       AllOf(HasSubstr("Activations need the least memory in 2 or 4 segments: 1.75 MiB "
-                      "instead of 4.00 "
-                      "MiB (from the plan)."),
+                      "instead of 2.50 MiB (from the plan)."),
             HasSubstr(
                 "At a batch of 64 recomputation hardly pays off: outputs of layers are as large as "
                 "parameters, gradients and optimizer from a batch of 4,101 on (calculated).")));

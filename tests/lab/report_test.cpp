@@ -38,7 +38,7 @@ Report whole_report() {
     Results results = made_up(experiment, made_up_setting(), [](const Case& what) {
       MadeUpStep step{.step_s = what.workload.ranks == 1 ? 0.1 : 0.095,
                       .phase_s = {{"forward", 0.04}, {"communication", 0.05}},
-                      .ops = {{"gemm", "forward", 0, 0.1}}};
+                      .ops = {{"gemm", "forward", "net.0", 0.1}}};
       step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
                               MadeUpStep{.step_s = 0.1});
       return step;

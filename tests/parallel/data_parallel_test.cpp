@@ -203,9 +203,13 @@ TEST_P(DataParallelProgram, MovesEachThingOnce) {
 TEST_P(DataParallelProgram, KeepsActivationsOfADevicesOwnRows) {
   const MemoryPlan plan(programs_->buffers());
   const auto rounded = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  // Outputs of 7, 6 and 3 columns. Two gradients take turns: of the last output and of the first,
+  // and of the one between them.
   const auto activations = [&](std::int64_t hidden_rows, std::int64_t output_rows) {
-    return 2 * (rounded(hidden_rows * 7 * 4) + rounded(hidden_rows * 6 * 4) +
-                rounded(output_rows * 3 * 4));
+    return rounded(hidden_rows * 7 * 4) + rounded(hidden_rows * 6 * 4) +
+           rounded(output_rows * 3 * 4) +
+           rounded(std::max(output_rows * 3 * 4, hidden_rows * 7 * 4)) +
+           rounded(hidden_rows * 6 * 4);
   };
   const std::vector<Rows> split = scheme_.split(64);
   for (int device = 0; device < GetParam(); ++device) {

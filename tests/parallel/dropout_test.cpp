@@ -138,8 +138,9 @@ TEST(Dropout, GivesTheGradientTheMaskOfTheOutput) {
     ASSERT_THAT(forward, SizeIs(kLayers - 1));
     ASSERT_THAT(backward, SizeIs(kLayers - 1));
     for (std::size_t i = 0; i < forward.size(); ++i) {
-      EXPECT_EQ(programs.buffers()[forward[i].values.buffer].name, "out" + std::to_string(i));
-      EXPECT_EQ(programs.buffers()[backward[i].values.buffer].name, "grad_out" + std::to_string(i));
+      EXPECT_EQ(programs.buffers()[forward[i].values.buffer].name,
+                "net." + std::to_string(2 * i) + ".out");
+      EXPECT_EQ(backward[i].values.cols, forward[i].values.cols);
       EXPECT_EQ(forward[i].step, backward[i].step);
       EXPECT_EQ(forward[i].layer, backward[i].layer);
       EXPECT_EQ(forward[i].first_row, backward[i].first_row);
@@ -150,11 +151,11 @@ TEST(Dropout, GivesTheGradientTheMaskOfTheOutput) {
 
 TEST(Dropout, LeavesTheOutputForAGradientThatNeedsItsValue) {
   TrainConfig config = dropping();
-  for (const auto& [activation, from] : {std::pair{Activation::kRelu, "out1"},
-                                         {Activation::kLeakyRelu, "out1"},
-                                         {Activation::kGelu, "pre_activation1"},
-                                         {Activation::kTanh, "undropped1"},
-                                         {Activation::kSigmoid, "undropped1"}}) {
+  for (const auto& [activation, from] : {std::pair{Activation::kRelu, "net.2.out"},
+                                         {Activation::kLeakyRelu, "net.2.out"},
+                                         {Activation::kGelu, "net.2.pre_activation"},
+                                         {Activation::kTanh, "net.2.undropped"},
+                                         {Activation::kSigmoid, "net.2.undropped"}}) {
     config.model.activation = activation;
     const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
     for (const Node& node : programs.train().program.nodes()) {

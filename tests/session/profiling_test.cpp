@@ -65,7 +65,7 @@ TEST(Profiling, OfACpuNamesANodeThatHasNoRecord) {
   with_profile(device, config, [](Profiling& profiling) {
     EXPECT_EQ(profiling.text(), "") << "a table without products would be wrong";
     expect_error(ExitCode::kBug,
-                 "profile 'gemm of layer 0 in forward, step 1': has no record from the CPU; this "
+                 "profile 'gemm of net.0 in forward, step 1': has no record from the CPU; this "
                  "is a bug, please report it",
                  [&] { profiling.save(false); });
   });

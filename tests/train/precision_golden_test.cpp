@@ -336,7 +336,7 @@ TEST(MixedPrecision, HalvesTheActivations) {
     const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
     std::int64_t bytes = 0;
     for (const Buffer& buffer : programs.buffers().all()) {
-      if (buffer.category == Category::kActivations && buffer.name != "rounded_x") {
+      if (buffer.category == Category::kActivations && buffer.name != "net.0.x") {
         bytes += buffer.bytes;
       }
     }

@@ -216,16 +216,16 @@ TEST(Draft, TellsInEachMicroStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
   EXPECT_THAT(
       scheme.heard,
       testing::ElementsAre(
-          "x: generator", "0 input net.0: step_scalars", "0 input net.2: net.0.out",
-          "0 grad_output net.2: grad_output", "0 complete net.2.bias: gradients",
+          "x: generator", "0 input net.0: scalars", "0 input net.2: net.0.out",
+          "0 grad_output net.2: loss", "0 complete net.2.bias: gradients",
           "0 released net.2.bias: gradients", "0 complete net.2.weight: gradients",
-          "0 released net.2.weight: net.2.grad_x", "0 grad_output net.0: net.2.grad_x",
+          "0 released net.2.weight: scratch.1", "0 grad_output net.0: scratch.1",
           "0 complete net.0.bias: gradients", "0 released net.0.bias: gradients",
           "0 complete net.0.weight: gradients", "0 released net.0.weight: gradients",
           "1 last input net.0: gradients", "1 last input net.2: net.0.out", "loss: loss",
-          "1 last grad_output net.2: grad_output", "1 last complete net.2.bias: gradients",
+          "1 last grad_output net.2: loss", "1 last complete net.2.bias: gradients",
           "1 last released net.2.bias: gradients", "1 last complete net.2.weight: gradients",
-          "1 last released net.2.weight: net.2.grad_x", "1 last grad_output net.0: net.2.grad_x",
+          "1 last released net.2.weight: scratch.1", "1 last grad_output net.0: scratch.1",
           "1 last complete net.0.bias: gradients", "1 last released net.0.bias: gradients",
           "1 last complete net.0.weight: gradients", "1 last released net.0.weight: gradients"));
   const auto labels = [](const Program& program) {
@@ -240,8 +240,22 @@ TEST(Draft, TellsOfBothGradientsThatOneNodeMakesAfterIt) {
   const StepSpec spec{.model = {.widths = {5, 4, 3}, .last_relu = false}, .batch_size = 4};
   const ListeningScheme scheme;
   const StepPrograms programs(spec, &scheme);
-  EXPECT_THAT(scheme.heard, testing::IsSupersetOf({"0 last grad_output net.0: net.2.grad_x",
-                                                   "0 last complete net.0.bias: net.2.grad_x"}));
+  EXPECT_THAT(scheme.heard, testing::IsSupersetOf({"0 last grad_output net.0: scratch.1",
+                                                   "0 last complete net.0.bias: scratch.1"}));
+}
+
+TEST(StepPrograms, MakeTwoGradientsOfOutputsTakeTurnsUnlessTheyAreKept) {
+  const auto gradients = [](bool stores_gradients) {
+    const StepPrograms programs(
+        {.model = {.widths = {6, 9, 7, 12, 5}, .stores_gradients = stores_gradients},
+         .batch_size = 4});
+    return std::ranges::count_if(programs.buffers().all(), [](const Buffer& buffer) {
+      return buffer.name.starts_with("scratch") || buffer.name.ends_with("grad_x") ||
+             buffer.name == "grad_output";
+    });
+  };
+  EXPECT_EQ(gradients(true), 2);
+  EXPECT_EQ(gradients(false), 4);
 }
 
 TEST(StepPrograms, SumGradientsOfManyRowsInAnOpOfTheirOwn) {

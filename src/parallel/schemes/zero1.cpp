@@ -48,7 +48,9 @@ void Zero1::build(Draft& draft) const {
   draft.passes({.loss_ready = loss_ready});
   draft.exchange(sum_of(gradients, scale, spec.zero_grad));
   const auto add_up = [&](const Tensor& number) { draft.exchange(AllReduce{.tensors = {number}}); };
-  draft.update({.range = shard, .squares_ready = add_up, .found_inf_ready = add_up});
+  draft.update({.part = UpdatedPart{shard, shard.of(gradients.buffer)},
+                .squares_ready = add_up,
+                .found_inf_ready = add_up});
   draft.exchange(AllGather{.tensors = {parameters}});
   // Rounded by the rank that updated them, which saves another pass over the parameters.
   if (rounded) draft.exchange(AllGather{.tensors = {*rounded}});
