@@ -18,7 +18,7 @@
 namespace barestep {
 
 /// What a row of the table combines.
-enum class RowsBy { kOp, kLayer, kPhase };
+enum class RowsBy { kOp, kBlock, kPhase };
 
 struct OperatorRow {
   std::string name;

@@ -361,7 +361,7 @@ std::string Profiling::tables(const Profile& of_steps) const {
   };
   std::string text = table(RowsBy::kOp);
   layout.footer = false;
-  text += "\nBy layer\n" + table(RowsBy::kLayer);
+  text += "\nBy block\n" + table(RowsBy::kBlock);
   text += "\nBy phase\n" + table(RowsBy::kPhase);
   const std::string roofline = roofline_table(operator_rows(profile, RowsBy::kOp, peaks_), peaks_,
                                               std::ssize(profile.steps));

@@ -73,7 +73,7 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_THAT(out, ContainsRegex("\n +gemm +[0-9.]+% .* 50 "));
   EXPECT_THAT(out, ContainsRegex("\n +adam +[0-9.]+% .* 10 "));
   EXPECT_THAT(out, ContainsRegex("\nSelf CPU time total: [0-9.]+[mu]s\n"));
-  EXPECT_THAT(out, ContainsRegex("\nBy layer\n.*\n.*\n.*\n +(layer|no layer)"));
+  EXPECT_THAT(out, ContainsRegex("\nBy block\n.*\n.*\n.*\n +(net|no block)"));
   EXPECT_THAT(out, ContainsRegex("\n +backward +[0-9.]+% "));
   EXPECT_THAT(out, ContainsRegex("\n +wait for the step +[0-9.]+[mu]s +[0-9.]+[mu]s +10 "));
   EXPECT_THAT(out, HasSubstr("\nAccount of a profiled step, mean of 10\n"));

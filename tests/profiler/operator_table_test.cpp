@@ -111,7 +111,7 @@ TEST(OperatorRows, GroupByOpLayerAndPhase) {
     return all;
   };
   EXPECT_THAT(names(RowsBy::kOp), ElementsAre("copy", "gemm", "mse_loss", "adam"));
-  EXPECT_THAT(names(RowsBy::kLayer),
+  EXPECT_THAT(names(RowsBy::kBlock),
               ElementsAre("no block, data", "net.0, forward", "no block, loss", "net.0, backward",
                           "no block, optimizer"));
   EXPECT_THAT(names(RowsBy::kPhase),
