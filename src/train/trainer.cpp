@@ -475,10 +475,12 @@ void Trainer::run(TrainObserver& observer) {
     unfinished = batch;
     // Work of a training step on other lanes must not run into an evaluation.
     const bool is_last = !next || was_stopped_ || next->evaluates;
-    if (is_last || is_awaited(*batch) || pauses_after(*batch)) {
+    // After an evaluation rather than before it, so that no run that resumes here repeats it.
+    const auto pauses = [&] { return next && !next->evaluates && pauses_after(*batch); };
+    if (is_last || is_awaited(*batch) || pauses()) {
       finish_batch(*batch, observer);
       unfinished.reset();
-      if (pauses_after(*batch)) pause(observer);
+      if (pauses()) pause(observer);
     }
     batch = next;
   }
@@ -494,8 +496,8 @@ void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& aske
 }
 
 bool Trainer::pauses_after(const Batch& batch) const {
-  const std::int64_t done = batch.number + 1;
-  if (batch.evaluates || was_stopped_ || done == schedule_.steps()) return false;
+  const std::int64_t done = batch.evaluates ? position_.steps : batch.number + 1;
+  if (was_stopped_ || done == schedule_.steps()) return false;
   return pause_is_requested_ || (pauses_every_ > 0 && done % pauses_every_ == 0);
 }
 
