@@ -197,8 +197,9 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
       .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
       .drop_last = config.data.drop_last,
-      .workers_ahead =
-          dataset == nullptr ? 0 : std::int64_t{config.data.workers} * config.data.prefetch,
+      .workers_ahead = config.data.kind == DataKind::kRandn
+                           ? 0
+                           : std::int64_t{config.data.workers} * config.data.prefetch,
       .optimizer = config.optimizer,
       .zero_grad = config.training.zero_grad,
       .clip_norm = config.training.clip_norm,
