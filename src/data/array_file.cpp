@@ -32,11 +32,25 @@ struct TypeInfo {
   std::string_view name;
 };
 
-constexpr TypeInfo kTypes[] = {{1, "u8"},  {1, "i8"},  {2, "i16"}, {4, "i32"},
-                               {8, "i64"}, {4, "f32"}, {8, "f64"}};
+constexpr TypeInfo kTypes[] = {{1, "u8"},  {2, "u16"},  {4, "u32"}, {8, "u64"},
+                               {1, "i8"},  {2, "i16"},  {4, "i32"}, {8, "i64"},
+                               {2, "f16"}, {2, "bf16"}, {4, "f32"}, {8, "f64"}};
 
 const TypeInfo& info_of(ElementType type) {
   return kTypes[static_cast<std::size_t>(type)];
+}
+
+[[noreturn]] void refuse_size(const char* what, const std::filesystem::path& path) {
+  fail(ExitCode::kMemory, {.what = what,
+                           .value = path.string(),
+                           .why = "does not fit into this machine's memory",
+                           .remedy = "use fewer samples"});
+}
+
+/// Throws std::bad_alloc if less memory is known to be free.
+void require_free(std::int64_t bytes) {
+  const std::int64_t free_bytes = host_memory().free_bytes;
+  if (free_bytes > 0 && bytes > free_bytes) throw std::bad_alloc();
 }
 
 void to_host_order(const ArrayHeader& header, std::span<std::byte> elements) {
@@ -117,10 +131,7 @@ void ArrayFile::load(std::vector<RowRange> ranges) {
     rows_before_ = std::move(before);
     if (count == rows()) file_.reset();
   } catch (const std::bad_alloc&) {
-    fail(ExitCode::kMemory, {.what = "data",
-                             .value = path_.string(),
-                             .why = "does not fit into this machine's memory",
-                             .remedy = "use fewer samples"});
+    refuse_size("data", path_);
   }
 }
 
@@ -326,8 +337,7 @@ std::vector<std::byte> read_data(IdxBytes& bytes, const ArrayHeader& header,
   if (constexpr std::int64_t kMaxPerByte = 1032; want / kMaxPerByte > file_bytes) {
     refuse(fmt::format("at most {}", kMaxPerByte * file_bytes));
   }
-  const std::int64_t free_bytes = host_memory().free_bytes;
-  if (free_bytes > 0 && want > free_bytes) throw std::bad_alloc();
+  require_free(want);
   std::vector<std::byte> data;
   std::int64_t have = 0;
   while (have < want) {
@@ -367,10 +377,7 @@ ArrayFile open_idx(const std::filesystem::path& path) {
     }
     return {path, std::move(header), std::move(file)};
   } catch (const std::bad_alloc&) {
-    fail(ExitCode::kMemory, {.what = "idx file",
-                             .value = path.string(),
-                             .why = "does not fit into this machine's memory",
-                             .remedy = "use fewer samples"});
+    refuse_size("idx file", path);
   }
 }
 
@@ -379,8 +386,7 @@ namespace {
 constexpr std::size_t kMaxNpyDims = 64;              // NumPy's own limit
 constexpr std::int64_t kMaxNpyHeaderBytes = 10'000;  // NumPy's own limit
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr const char* kPlainTypes =
-    "save it as uint8, int8, int16, int32, int64, float32 or float64";
+constexpr const char* kPlainTypes = "save it as whole numbers, float32 or float64";
 
 [[noreturn]] void refuse_npy(const std::filesystem::path& path, const std::string& why,
                              const std::string& remedy = "it is damaged or not an npy file") {
@@ -527,16 +533,37 @@ std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::
 void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem::path& path) {
   // NumPy's codes, which may follow a byte order, and its words, which may not.
   constexpr std::pair<std::string_view, ElementType> kNpyTypes[] = {
-      {"u1", ElementType::kU8},       {"b1", ElementType::kU8},      {"B", ElementType::kU8},
-      {"?", ElementType::kU8},        {"i1", ElementType::kI8},      {"b", ElementType::kI8},
-      {"i2", ElementType::kI16},      {"h", ElementType::kI16},      {"i4", ElementType::kI32},
-      {"i", ElementType::kI32},       {"i8", ElementType::kI64},     {"l", ElementType::kI64},
-      {"q", ElementType::kI64},       {"f4", ElementType::kF32},     {"f", ElementType::kF32},
-      {"f8", ElementType::kF64},      {"d", ElementType::kF64},      {"bool", ElementType::kU8},
-      {"uint8", ElementType::kU8},    {"int8", ElementType::kI8},    {"int16", ElementType::kI16},
-      {"int32", ElementType::kI32},   {"int64", ElementType::kI64},  {"int", ElementType::kI64},
-      {"float32", ElementType::kF32}, {"single", ElementType::kF32}, {"float64", ElementType::kF64},
-      {"double", ElementType::kF64},  {"float", ElementType::kF64}};
+      {"u1", ElementType::kU8},         {"b1", ElementType::kU8},
+      {"B", ElementType::kU8},          {"?", ElementType::kU8},
+      {"bool", ElementType::kU8},       {"bool_", ElementType::kU8},
+      {"uint8", ElementType::kU8},      {"ubyte", ElementType::kU8},
+      {"u2", ElementType::kU16},        {"H", ElementType::kU16},
+      {"uint16", ElementType::kU16},    {"ushort", ElementType::kU16},
+      {"u4", ElementType::kU32},        {"I", ElementType::kU32},
+      {"uint32", ElementType::kU32},    {"uintc", ElementType::kU32},
+      {"u8", ElementType::kU64},        {"L", ElementType::kU64},
+      {"Q", ElementType::kU64},         {"P", ElementType::kU64},
+      {"N", ElementType::kU64},         {"uint64", ElementType::kU64},
+      {"uint", ElementType::kU64},      {"ulong", ElementType::kU64},
+      {"ulonglong", ElementType::kU64}, {"uintp", ElementType::kU64},
+      {"i1", ElementType::kI8},         {"b", ElementType::kI8},
+      {"int8", ElementType::kI8},       {"byte", ElementType::kI8},
+      {"i2", ElementType::kI16},        {"h", ElementType::kI16},
+      {"int16", ElementType::kI16},     {"short", ElementType::kI16},
+      {"i4", ElementType::kI32},        {"i", ElementType::kI32},
+      {"int32", ElementType::kI32},     {"intc", ElementType::kI32},
+      {"i8", ElementType::kI64},        {"l", ElementType::kI64},
+      {"q", ElementType::kI64},         {"p", ElementType::kI64},
+      {"n", ElementType::kI64},         {"int64", ElementType::kI64},
+      {"int", ElementType::kI64},       {"int_", ElementType::kI64},
+      {"long", ElementType::kI64},      {"longlong", ElementType::kI64},
+      {"intp", ElementType::kI64},      {"f2", ElementType::kF16},
+      {"e", ElementType::kF16},         {"float16", ElementType::kF16},
+      {"half", ElementType::kF16},      {"f4", ElementType::kF32},
+      {"f", ElementType::kF32},         {"float32", ElementType::kF32},
+      {"single", ElementType::kF32},    {"f8", ElementType::kF64},
+      {"d", ElementType::kF64},         {"float64", ElementType::kF64},
+      {"double", ElementType::kF64},    {"float", ElementType::kF64}};
   const char order = descr.empty() ? ' ' : descr.front();
   const bool has_order = std::string_view("<>|=").find(order) != std::string_view::npos;
   const std::string_view name = has_order ? descr.substr(1) : descr;
@@ -609,18 +636,42 @@ ArrayHeader parse_npy_header(std::string_view text, const std::filesystem::path&
   ArrayHeader header;
   header.dims = dims_of(values.find("shape")->second, path);
   const std::string& order = values.find("fortran_order")->second;
-  if (order == "True" && !is_in_either_order(header)) {
-    refuse_npy(path, "is column-major (fortran_order is True)",
-               "save numpy.ascontiguousarray() of the array");
-  }
   if (order != "False" && order != "True") {
     refuse_npy(path, fmt::format("its fortran_order is '{}', not True or False", shown(order)));
   }
   set_type(values.find("descr")->second, header, path);
+  header.column_major = order == "True" && !is_in_either_order(header);
   return header;
 }
 
-ArrayFile open_npy(const std::filesystem::path& path) {
+namespace {
+
+/// The elements of a column-major file, row-major.
+std::vector<std::byte> rows_of_columns(const InputFile& file, const ArrayHeader& header,
+                                       std::int64_t bytes) {
+  require_free(bytes);
+  const std::int64_t width = bytes_of(header.type);
+  std::vector<std::byte> elements(static_cast<std::size_t>(bytes));
+  std::vector<std::byte> column(static_cast<std::size_t>(header.rows() * width));
+  for (std::int64_t number = 0; number < header.cols(); ++number) {
+    file.read_at(header.begin_bytes + number * std::ssize(column), column);
+    // Of the dimensions that make a row, the file has the first as the fastest.
+    std::int64_t place = 0;
+    std::int64_t rest = number;
+    for (std::size_t d = 1; d < header.dims.size(); rest /= header.dims[d++]) {
+      place = place * header.dims[d] + rest % header.dims[d];
+    }
+    for (std::int64_t row = 0; row < header.rows(); ++row) {
+      std::memcpy(&elements[static_cast<std::size_t>((row * header.cols() + place) * width)],
+                  &column[static_cast<std::size_t>(row * width)], static_cast<std::size_t>(width));
+    }
+  }
+  return elements;
+}
+
+}  // namespace
+
+ArrayFile open_npy(const std::filesystem::path& path) try {
   auto file = std::make_shared<InputFile>(path, "npy file");
   std::int64_t begin_bytes = 0;
   std::string text(static_cast<std::size_t>(read_lengths(*file, path, begin_bytes)), ' ');
@@ -633,7 +684,13 @@ ArrayFile open_npy(const std::filesystem::path& path) {
     refuse_npy(path, fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header),
                                  *want, there));
   }
+  if (header.column_major) {
+    std::vector<std::byte> elements = rows_of_columns(*file, header, *want);
+    return {path, std::move(header), std::move(elements)};
+  }
   return {path, std::move(header), std::move(file)};
+} catch (const std::bad_alloc&) {
+  refuse_size("npy file", path);
 }
 
 }  // namespace barestep

@@ -16,18 +16,32 @@
 
 namespace barestep {
 
-enum class ElementType : std::uint8_t { kU8, kI8, kI16, kI32, kI64, kF32, kF64 };
+enum class ElementType : std::uint8_t {
+  kU8,
+  kU16,
+  kU32,
+  kU64,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64
+};
 
 std::int64_t bytes_of(ElementType type);
 std::string_view name_of(ElementType type);  // "u8"
 constexpr bool is_float(ElementType type) {
-  return type == ElementType::kF32 || type == ElementType::kF64;
+  return type >= ElementType::kF16;
 }
 
-/// dims[0] x dims[1] x ... elements, row-major.
+/// dims[0] x dims[1] x ... elements.
 struct ArrayHeader {
   ElementType type = ElementType::kU8;
-  bool big_endian = false;  // byte order in the file
+  bool big_endian = false;    // byte order in the file
+  bool column_major = false;  // the first dimension is the fastest in the file, not the last
   std::vector<std::int64_t> dims;
   std::int64_t begin_bytes = 0;  // offset of the elements in the file
 
@@ -117,15 +131,16 @@ ArrayFile open_idx(const std::filesystem::path& path);
 /// numpy/lib/format.py, with what Python 2 wrote. A grammar for just these literals parses the
 /// header; it is never evaluated. Of equal keys the last one counts, as in Python.
 ///
-/// Elements are u1, i1, b1 (as u8), i2, i4, i8, f4 or f8, of either byte order, by any of NumPy's
-/// names for them. Throws Error(kBadData) naming `path`.
+/// Elements are booleans (as u8), whole numbers or floats of up to 8 bytes, of either byte order,
+/// by any of NumPy's names for them. Throws Error(kBadData) naming `path`.
 ArrayHeader parse_npy_header(std::string_view text, const std::filesystem::path& path);
 
-/// Reads the header of an npy file; the elements stay in the file. Refuses what NumPy refuses, in
+/// Reads the header of an npy file; the elements stay in the file, unless they are column-major:
+/// those are read, and are row-major in memory. Refuses what NumPy refuses, in
 /// its order: magic, version (1 to 3), a header longer than 10,000 bytes or than the file, keys,
-/// shape, order, type. Also refuses column-major arrays whose elements would be in another order
-/// row-major, types that are not plain numbers, and files longer than the header specifies. Throws
-/// Error: kNoInput if the file cannot be opened, kBadData, kInputOutput if reading fails.
+/// shape, order, type. Also refuses types that are not plain numbers, and files longer than the
+/// header specifies. Throws Error: kNoInput if the file cannot be opened, kBadData, kMemory if the
+/// elements do not fit, kInputOutput if reading fails.
 ArrayFile open_npy(const std::filesystem::path& path);
 
 }  // namespace barestep

@@ -16,6 +16,7 @@
 #include "core/index.h"
 #include "core/input_file.h"
 #include "core/random.h"
+#include "core/tensor.h"
 #include "core/units.h"
 #include "data/array_file.h"
 #include "data/safetensors.h"
@@ -44,6 +45,48 @@ Shards open_shards(DataKind kind, const std::filesystem::path& pattern, std::str
   return Shards(std::move(files));
 }
 
+/// Calls use(T()) with the type of the elements.
+template <class Use>
+void with_element_type(ElementType type, const Use& use) {
+  switch (type) {
+    case ElementType::kU8:
+      return use(std::uint8_t());
+    case ElementType::kU16:
+      return use(std::uint16_t());
+    case ElementType::kU32:
+      return use(std::uint32_t());
+    case ElementType::kU64:
+      return use(std::uint64_t());
+    case ElementType::kI8:
+      return use(std::int8_t());
+    case ElementType::kI16:
+      return use(std::int16_t());
+    case ElementType::kI32:
+      return use(std::int32_t());
+    case ElementType::kI64:
+      return use(std::int64_t());
+    case ElementType::kF16:
+      return use(F16());
+    case ElementType::kBF16:
+      return use(Bf16());
+    case ElementType::kF32:
+      return use(float());
+    case ElementType::kF64:
+      return use(double());
+  }
+}
+
+template <class T>
+T number_of_element(T element) {
+  return element;
+}
+float number_of_element(F16 element) {
+  return float_of(element);
+}
+float number_of_element(Bf16 element) {
+  return float_of(element);
+}
+
 template <class T, class Visit>
 void visit_as(const ArrayFile& file, RowRange rows, const Visit& visit) {
   // In pieces, since the file may be larger than memory.
@@ -55,30 +98,16 @@ void visit_as(const ArrayFile& file, RowRange rows, const Visit& visit) {
         std::span(piece).first(static_cast<std::size_t>(std::min(kPiece, end - first)));
     file.read(first, std::as_writable_bytes(part));
     for (std::size_t i = 0; i < part.size(); ++i) {
-      visit(first + static_cast<std::int64_t>(i), part[i]);
+      visit(first + static_cast<std::int64_t>(i), number_of_element(part[i]));
     }
   }
 }
 
-/// Calls visit(index, element) for every element of the rows, in the array's own type.
+/// Calls visit(index, number) for every element of the rows, in the array's own type or, of 16
+/// bits, as float.
 template <class Visit>
 void visit_elements(const ArrayFile& file, RowRange rows, const Visit& visit) {
-  switch (file.type()) {
-    case ElementType::kU8:
-      return visit_as<std::uint8_t>(file, rows, visit);
-    case ElementType::kI8:
-      return visit_as<std::int8_t>(file, rows, visit);
-    case ElementType::kI16:
-      return visit_as<std::int16_t>(file, rows, visit);
-    case ElementType::kI32:
-      return visit_as<std::int32_t>(file, rows, visit);
-    case ElementType::kI64:
-      return visit_as<std::int64_t>(file, rows, visit);
-    case ElementType::kF32:
-      return visit_as<float>(file, rows, visit);
-    case ElementType::kF64:
-      return visit_as<double>(file, rows, visit);
-  }
+  with_element_type(file.type(), [&]<class T>(T) { visit_as<T>(file, rows, visit); });
 }
 
 /// Whether all numbers are finite in 32 bits, whatever the file holds.
@@ -86,7 +115,7 @@ bool is_always_finite(const Shards& shards) {
   return !is_float(shards.type()) && shards.divisor() >= 1;
 }
 
-/// Refuses NaN and infinities in the rows that are loaded, including those that arise when f64
+/// Refuses NaN and infinities in the rows that are in memory, including those that arise when f64
 /// becomes f32.
 void require_finite(const Shards& shards) {
   if (is_always_finite(shards)) return;
@@ -335,23 +364,20 @@ double divisor_of_targets(const DataConfig& data, const Shards& x, const Shards&
 }
 
 Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
-                   std::int64_t memory_bytes, const NeededRows& needed_rows) {
+                   std::int64_t memory_bytes, const NeededRowsOf& needed_of) {
   BARESTEP_REQUIRE(widths.size() >= 2, "a model has at least one layer");
   Shards x = open_shards(data.kind, data.x, "x");
   Shards y = open_shards(data.kind, data.kind == DataKind::kSafetensors ? data.x : data.y, "y");
   require_shapes_fit(x, y, widths.front());
   x.divide_by(divisor_of_features(data, x));
   const std::int64_t test_rows = test_rows_of(data, x.rows());
-  const std::vector<bool> needed =
-      needed_rows ? needed_rows(x.rows() - test_rows, test_rows)
-                  : std::vector<bool>(static_cast<std::size_t>(x.rows()), true);
+  const NeededRows needed =
+      needed_of ? needed_of(x.rows() - test_rows, test_rows)
+                : NeededRows{std::vector<bool>(static_cast<std::size_t>(x.rows()), true), x.rows()};
   const std::int64_t bytes_of_row = x.bytes() / x.rows() + y.bytes() / y.rows();
-  const bool is_loaded =
-      std::ranges::count(needed, true) <= memory_bytes / std::max<std::int64_t>(bytes_of_row, 1);
-  if (is_loaded) {
-    x.load(needed);
-    require_finite(x);
-  }
+  const bool is_loaded = needed.max_count <= memory_bytes / std::max<std::int64_t>(bytes_of_row, 1);
+  if (is_loaded) x.load(needed.own);
+  require_finite(x);
   if (takes_labels(loss)) {
     std::vector<std::int32_t> labels = checked_labels(y, loss, widths.back());
     return {std::move(x), {}, std::move(labels), test_rows};
@@ -368,18 +394,16 @@ Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths,
                        labels ? ", or use --loss cross-entropy if they are labels" : ""));
   }
   y.divide_by(divisor_of_targets(data, x, y));
-  if (is_loaded) {
-    y.load(needed);
-    require_finite(y);
-  }
+  if (is_loaded) y.load(needed.own);
+  require_finite(y);
   return {std::move(x), {std::move(y)}, {}, test_rows};
 }
 
 }  // namespace
 
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
-                     std::int64_t memory_bytes, const NeededRows& needed) {
-  Dataset dataset = dataset_of(data, widths, loss, memory_bytes, needed);
+                     std::int64_t memory_bytes, const NeededRowsOf& needed_of) {
+  Dataset dataset = dataset_of(data, widths, loss, memory_bytes, needed_of);
   if (data.standardize) dataset.standardize();
   return dataset;
 }
@@ -399,7 +423,7 @@ void convert_each(const std::byte* from, std::span<Number> out, const Convert& c
   for (std::size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-    out[i] = convert(value);
+    out[i] = convert(number_of_element(value));
   }
 }
 
@@ -410,11 +434,12 @@ void convert(const std::byte* from, double divisor, std::span<Number> out) {
   constexpr bool kFitsFloat = sizeof(T) <= 2 || std::is_same_v<T, float>;
   const auto float_divisor = static_cast<float>(divisor);
   if (divisor == 1) {
-    convert_each<T>(from, out, [](T value) { return static_cast<Number>(value); });
+    convert_each<T>(from, out, [](auto value) { return static_cast<Number>(value); });
   } else if (kFitsFloat && std::is_same_v<Number, float> && float_divisor == divisor) {
-    convert_each<T>(from, out, [=](T value) { return static_cast<float>(value) / float_divisor; });
+    convert_each<T>(from, out,
+                    [=](auto value) { return static_cast<float>(value) / float_divisor; });
   } else {
-    convert_each<T>(from, out, [=](T value) {
+    convert_each<T>(from, out, [=](auto value) {
       return static_cast<Number>(static_cast<double>(value) / divisor);
     });
   }
@@ -422,22 +447,7 @@ void convert(const std::byte* from, double divisor, std::span<Number> out) {
 
 template <class Number>
 void convert(ElementType type, const std::byte* from, double divisor, std::span<Number> out) {
-  switch (type) {
-    case ElementType::kU8:
-      return convert<std::uint8_t>(from, divisor, out);
-    case ElementType::kI8:
-      return convert<std::int8_t>(from, divisor, out);
-    case ElementType::kI16:
-      return convert<std::int16_t>(from, divisor, out);
-    case ElementType::kI32:
-      return convert<std::int32_t>(from, divisor, out);
-    case ElementType::kI64:
-      return convert<std::int64_t>(from, divisor, out);
-    case ElementType::kF32:
-      return convert<float>(from, divisor, out);
-    case ElementType::kF64:
-      return convert<double>(from, divisor, out);
-  }
+  with_element_type(type, [&]<class T>(T) { convert<T>(from, divisor, out); });
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why,

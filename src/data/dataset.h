@@ -115,9 +115,13 @@ class Dataset {
   Standard standard_;
 };
 
-/// Says which rows a process reads: a bit for each of train_rows + test_rows.
-using NeededRows =
-    std::function<std::vector<bool>(std::int64_t train_rows, std::int64_t test_rows)>;
+/// The rows that a process reads, a bit for each, and the largest number that any process of the
+/// run reads.
+struct NeededRows {
+  std::vector<bool> own;
+  std::int64_t max_count = 0;
+};
+using NeededRowsOf = std::function<NeededRows(std::int64_t train_rows, std::int64_t test_rows)>;
 
 /// Opens the files of `data`, idx, npy or safetensors, for a model whose layers have `widths`
 /// (inputs first, outputs last). Cross-entropy needs one integer label per sample, in [0, outputs);
@@ -126,15 +130,15 @@ using NeededRows =
 /// idx files are divided by 255, features and targets alike. `data.input_scale` is the divisor of
 /// all features instead, and of targets that are images if the files are idx files or the features
 /// are u8 of the same size, as an autoencoder's. The last samples become the test set: as many as
-/// make a share of at most test_split. If the
-/// rows that `needed` names, all by default, have at most `memory_bytes`, they are loaded into
-/// memory and checked for NaN and infinities; other rows stay in their files and are checked as
-/// they are gathered. Standardizes if `data` says so. Throws what the readers throw, kNoInput if a
-/// pattern matches no file, kConfiguration if a test split leaves no sample for the test set, and
-/// Error(kBadData) if the files do not match each other, the model or the loss.
+/// make a share of at most test_split. If as
+/// many rows as any process needs, all by default, have at most `memory_bytes`, this one's are
+/// loaded into memory and checked for NaN and infinities; other rows stay in their files and are
+/// checked as they are gathered. Standardizes if `data` says so. Throws what the readers throw,
+/// kNoInput if a pattern matches no file, kConfiguration if a test split leaves no sample for the
+/// test set, and Error(kBadData) if the files do not match each other, the model or the loss.
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
                      std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max(),
-                     const NeededRows& needed = {});
+                     const NeededRowsOf& needed_of = {});
 
 /// Writes the order in which epoch `epoch`, counted from 0, visits order.size() training samples:
 /// torch.randperm with a generator seeded with seed + epoch modulo 2^64. Allocates nothing.

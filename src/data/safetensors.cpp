@@ -613,9 +613,11 @@ void SafetensorsReader::require_whole(const SafetensorsEntry& entry) const {
 
 ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view name) {
   constexpr std::pair<std::string_view, ElementType> kTypes[] = {
-      {"U8", ElementType::kU8},   {"BOOL", ElementType::kU8}, {"I8", ElementType::kI8},
-      {"I16", ElementType::kI16}, {"I32", ElementType::kI32}, {"I64", ElementType::kI64},
-      {"F32", ElementType::kF32}, {"F64", ElementType::kF64}};
+      {"U8", ElementType::kU8},   {"BOOL", ElementType::kU8},   {"U16", ElementType::kU16},
+      {"U32", ElementType::kU32}, {"U64", ElementType::kU64},   {"I8", ElementType::kI8},
+      {"I16", ElementType::kI16}, {"I32", ElementType::kI32},   {"I64", ElementType::kI64},
+      {"F16", ElementType::kF16}, {"BF16", ElementType::kBF16}, {"F32", ElementType::kF32},
+      {"F64", ElementType::kF64}};
   const SafetensorsReader reader(path);
   const std::span<const SafetensorsEntry> entries = reader.tensors();
   const SafetensorsEntry* const entry = reader.find(name);
@@ -639,7 +641,7 @@ ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view n
     fail(ExitCode::kBadData, {.what = "safetensors file",
                               .value = path.string(),
                               .why = fmt::format("tensor '{}' is {}", name, entry->dtype),
-                              .remedy = "save it as U8, I8, I16, I32, I64, F32 or F64"});
+                              .remedy = "save it as whole numbers, F32 or F64"});
   }
   ArrayHeader header{
       .type = type->second,

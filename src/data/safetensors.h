@@ -94,8 +94,8 @@ struct SafetensorsEntry {
 };
 
 /// Opens one tensor of a file; its elements stay there. Throws Error as SafetensorsReader does, and
-/// kBadData if the tensor does not exist or its dtype is not U8, I8, I16, I32, I64, F32, F64 or
-/// BOOL (as u8).
+/// kBadData if the tensor does not exist or its dtype is not BOOL (as u8), U8 to U64, I8 to I64,
+/// F16, BF16, F32 or F64.
 ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view name);
 
 /// A file with its header read and checked; the tensors stay in the file, and are compared with

@@ -124,7 +124,7 @@ Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& op
 }
 
 Workload base_workload(const Setting& setting) {
-  Workload workload{.on_gpu = setting.on_gpu};
+  Workload workload{.on_gpu = setting.on_gpu, .data_rows = setting.data_rows};
   workload.config.model.dim = setting.dim;
   workload.config.model.depth = setting.depth;
   workload.config.data.batch_size = setting.batch_size;

@@ -58,10 +58,11 @@ std::string command_line_of(const Workload& workload) {
 
 WorkloadPrograms::WorkloadPrograms(const Workload& workload, int rank)
     : WorkloadPrograms(workload.config, workload.trainer, workload.ranks,
-                       workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank) {}
+                       workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank,
+                       workload.data_rows) {}
 
 WorkloadPrograms::WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer, int ranks,
-                                   DeviceKind kind, int rank) {
+                                   DeviceKind kind, int rank, std::int64_t data_rows) {
   validate(asked, trainer);
   TrainConfig config = asked;
   if (config.training.update == Update::kAuto) {
@@ -71,6 +72,7 @@ WorkloadPrograms::WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer
       scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
   StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, rank, ranks)
                                                : spec_of(config, kind, nullptr);
+  if (config.data.kind != DataKind::kRandn) spec.train_rows = data_rows;
   if (config.training.evaluate_only) {
     spec.train_rows = config.data.batch_size;
     spec = evaluation_spec_of(spec);

@@ -19,8 +19,9 @@ struct Workload {
   TrainerKind trainer = TrainerKind::kSingle;
   int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
   bool on_gpu = false;
-  int gpus = 1;          // available GPUs; further devices of mlp_dp share them
-  bool pytorch = false;  // runs pytorch/practical.py in place of our trainer
+  int gpus = 1;                // available GPUs; further devices of mlp_dp share them
+  bool pytorch = false;        // runs pytorch/practical.py in place of our trainer
+  std::int64_t data_rows = 0;  // of its files, if it reads any
   TrainConfig
       config{};  // the configuration that the trainer receives; the batch is that of all ranks
 
@@ -55,9 +56,9 @@ class WorkloadPrograms {
   explicit WorkloadPrograms(const Workload& workload, int rank = 0);
 
   /// The programs of any model. `ranks` is the number of processes or devices; the batch is that of
-  /// all. Throws as validate() does.
+  /// all; files have `data_rows`. Throws as validate() does.
   WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer, int ranks, DeviceKind kind,
-                   int rank = 0);
+                   int rank = 0, std::int64_t data_rows = 0);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }
   /// A training step, or a batch of an evaluation.

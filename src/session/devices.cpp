@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -236,6 +237,11 @@ void SeveralDevices::open(TrainConfig& config, const StepPrograms& programs) {
   // NCCL's devices scatter and gather by copies too.
   if (kind() == DeviceKind::kCuda) apart_ = enable_peer_access(opened_ordinals());
   if (!config.output.memory) require_free_memory(programs);
+  if (kind() == DeviceKind::kCuda) {
+    std::vector<int> all(opened_.size());
+    std::iota(all.begin(), all.end(), 0);
+    require_memory(programs, host_pool(std::move(all)));
+  }
   batch_size_ = programs.spec().batch_size;
   width_ = programs.spec().model.inputs();
 }

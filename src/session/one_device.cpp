@@ -39,6 +39,7 @@ class OneDevice final : public Place {
     if (!config.output.memory) {
       require_memory(programs, device_->info().free_bytes, kind_, device_->name());
     }
+    if (kind_ == DeviceKind::kCuda) require_memory(programs, host_pool({0}));
     if (kind_ == DeviceKind::kCpu) config.device.threads = device_->info().threads;
   }
 

@@ -178,6 +178,7 @@ void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
   if (!config.output.memory) {
     require_memory(programs, device_->info().free_bytes, kind_, device_->name(), sharers);
   }
+  if (kind_ == DeviceKind::kCuda) require_memory(programs, host_pool({0}, place_.local_size));
 }
 
 void DeviceOfRank::require_agreement(const TrainConfig& config, const StepPrograms& programs) {

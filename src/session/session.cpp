@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <optional>
 #include <span>
@@ -43,17 +44,27 @@ std::int64_t memory_for_samples(Job& job) {
 /// Throws what load_dataset() throws.
 std::shared_ptr<const Dataset> open_data(const TrainConfig& config, StepSpec spec,
                                          std::int64_t memory_bytes) {
-  const auto needed = [&](std::int64_t train_rows, std::int64_t test_rows) {
-    spec.train_rows = train_rows;
-    spec.test_rows = test_rows;
+  const int own_rank = spec.rank;
+  const auto rows_of_rank = [&](int rank) {
+    spec.rank = rank;
     if (!config.training.evaluate_only) return needed_rows(spec, config.data.shuffle);
-    std::vector<bool> of_all(static_cast<std::size_t>(test_rows > 0 ? train_rows : 0));
+    std::vector<bool> of_all(static_cast<std::size_t>(spec.test_rows > 0 ? spec.train_rows : 0));
     const std::vector<bool> of_test = needed_rows(evaluation_spec_of(spec), false);
     of_all.insert(of_all.end(), of_test.begin(), of_test.end());
     return of_all;
   };
+  const auto needed = [&](std::int64_t train_rows, std::int64_t test_rows) {
+    spec.train_rows = train_rows;
+    spec.test_rows = test_rows;
+    std::vector<bool> own = rows_of_rank(own_rank);
+    // No rank has more rows than the first. Shares differ by a row, and all ranks must decide
+    // alike.
+    const std::int64_t max_count = std::ranges::count(rows_of_rank(0), true);
+    return NeededRows{std::move(own), max_count};
+  };
+  const std::array of_sample{spec.model.inputs(), spec.model.outputs()};
   return std::make_shared<const Dataset>(
-      load_dataset(config.data, spec.model.widths, config.model.loss, memory_bytes, needed));
+      load_dataset(config.data, of_sample, config.model.loss, memory_bytes, needed));
 }
 
 /// Asks the run to end when its time is up.

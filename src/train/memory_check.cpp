@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/plan.h"
 #include "core/units.h"
 
@@ -13,13 +15,17 @@ namespace barestep {
 namespace {
 
 /// On the CPU, pinned memory comes from the same memory.
+bool holds_pinned(const MemoryPool& pool) {
+  return pool.is_of_host || pool.kind == DeviceKind::kCpu;
+}
+
 std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) {
   const MemoryPlan plan(programs.buffers());
   std::int64_t bytes = 0;
   for (const int device : pool.devices) {
     if (device >= plan.devices()) continue;
-    bytes += plan.device_bytes(device);
-    if (pool.kind == DeviceKind::kCpu) bytes += plan.pinned_bytes(device);
+    if (!pool.is_of_host) bytes += plan.device_bytes(device);
+    if (holds_pinned(pool)) bytes += plan.pinned_bytes(device);
   }
   return bytes;
 }
@@ -28,8 +34,8 @@ std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) 
 std::int64_t checkpoint_bytes(const StepPrograms& programs, const MemoryPool& pool) {
   const MemoryPlan plan(programs.buffers());
   if (std::ranges::find(pool.devices, 0) == pool.devices.end()) return 0;
-  return pool.kind == DeviceKind::kCpu ? plan.pinned_category_bytes(0, Category::kCheckpoint)
-                                       : plan.category_bytes(0, Category::kCheckpoint);
+  return holds_pinned(pool) ? plan.pinned_category_bytes(0, Category::kCheckpoint)
+                            : plan.category_bytes(0, Category::kCheckpoint);
 }
 
 /// Whether it fits with a single batch ahead.
@@ -60,6 +66,15 @@ std::string remedy_for(const StepPrograms& programs, const MemoryPool& pool) {
 }
 
 }  // namespace
+
+MemoryPool host_pool(std::vector<int> devices, int sharers) {
+  return {.name = "this host",
+          .kind = DeviceKind::kCuda,
+          .available_bytes = host_memory().free_bytes,
+          .sharers = sharers,
+          .devices = std::move(devices),
+          .is_of_host = true};
+}
 
 bool fits(const StepPrograms& programs, const MemoryPool& pool) {
   const std::int64_t share_bytes = pool.available_bytes / pool.sharers - pool.beside_bytes;

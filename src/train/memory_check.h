@@ -22,7 +22,12 @@ struct MemoryPool {
   std::vector<int> devices = {0};  // of the programs; unused ones need nothing
   std::int64_t beside_bytes = 0;   // used by something else, for each sharer
   std::string_view beside{};       // the name of that other use
+  bool is_of_host = false;  // the host's memory, where GPUs' devices have pinned buffers only
 };
+
+/// The free memory of this host, for the pinned buffers of these GPUs and those of as many in each
+/// of `sharers` processes.
+MemoryPool host_pool(std::vector<int> devices, int sharers = 1);
 
 /// Whether the plan of `programs` fits in the memory for this process.
 bool fits(const StepPrograms& programs, const MemoryPool& pool);

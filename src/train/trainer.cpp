@@ -197,8 +197,9 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
       .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
       .drop_last = config.data.drop_last,
-      .workers_ahead =
-          dataset == nullptr ? 0 : std::int64_t{config.data.workers} * config.data.prefetch,
+      .workers_ahead = config.data.kind == DataKind::kRandn
+                           ? 0
+                           : std::int64_t{config.data.workers} * config.data.prefetch,
       .optimizer = config.optimizer,
       .zero_grad = config.training.zero_grad,
       .clip_norm = config.training.clip_norm,
@@ -475,10 +476,12 @@ void Trainer::run(TrainObserver& observer) {
     unfinished = batch;
     // Work of a training step on other lanes must not run into an evaluation.
     const bool is_last = !next || was_stopped_ || next->evaluates;
-    if (is_last || is_awaited(*batch) || pauses_after(*batch)) {
+    // After an evaluation rather than before it, so that no run that resumes here repeats it.
+    const auto pauses = [&] { return next && !next->evaluates && pauses_after(*batch); };
+    if (is_last || is_awaited(*batch) || pauses()) {
       finish_batch(*batch, observer);
       unfinished.reset();
-      if (pauses_after(*batch)) pause(observer);
+      if (pauses()) pause(observer);
     }
     batch = next;
   }
@@ -494,8 +497,8 @@ void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& aske
 }
 
 bool Trainer::pauses_after(const Batch& batch) const {
-  const std::int64_t done = batch.number + 1;
-  if (batch.evaluates || was_stopped_ || done == schedule_.steps()) return false;
+  const std::int64_t done = batch.evaluates ? position_.steps : batch.number + 1;
+  if (was_stopped_ || done == schedule_.steps()) return false;
   return pause_is_requested_ || (pauses_every_ > 0 && done % pauses_every_ == 0);
 }
 

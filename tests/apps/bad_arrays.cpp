@@ -41,7 +41,6 @@ void write_bad_arrays(const std::filesystem::path& folder) {
   write("magic.npy", "NUMPY" + good);
   write("version.npy", std::string(good).replace(6, 1, 1, '\x04'));
   write("header.npy", std::string(good).replace(8, 2, "\xff\x20"));
-  headed("order.npy", "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }");
   headed("object.npy", npy_header("|O", "2, 2"));
   headed("fields.npy", "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 2), }");
   headed("code.npy",
@@ -60,15 +59,15 @@ void write_bad_arrays(const std::filesystem::path& folder) {
         safetensors_bytes(R"({"x":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 20));
   write("no_y.safetensors",
         safetensors_bytes(R"({"x":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 16));
-  write("half.safetensors",
-        safetensors_bytes(R"({"x":{"dtype":"F16","shape":[2,2],"data_offsets":[0,8]},)"
-                          R"("y":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]}})",
-                          16));
+  write("byte.safetensors",
+        safetensors_bytes(R"({"x":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[8,12]},)"
+                          R"("y":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}})",
+                          12));
 }
 
 std::vector<BadInput> bad_arrays() {
   const std::string no_npy = "; it is damaged or not an npy file";
-  const std::string plain = "; save it as uint8, int8, int16, int32, int64, float32 or float64";
+  const std::string plain = "; save it as whole numbers, float32 or float64";
   return {
       {14, npy("magic.npy"), 65, "npy file 'magic.npy': does not start with \\x93NUMPY" + no_npy},
       {14, npy("version.npy"), 65,
@@ -76,9 +75,6 @@ std::vector<BadInput> bad_arrays() {
        "numpy.save"},
       {14, npy("header.npy"), 65,
        "npy file 'header.npy': states a header of 8447 bytes, 134 follow" + no_npy},
-      {15, npy("order.npy"), 65,
-       "npy file 'order.npy': is column-major (fortran_order is True); save "
-       "numpy.ascontiguousarray() of the array"},
       {15, npy("object.npy"), 65, "npy file 'object.npy': holds elements of type '|O'" + plain},
       {15, npy("fields.npy"), 65,
        "npy file 'fields.npy': holds elements of a structured type" + plain},
@@ -105,9 +101,10 @@ std::vector<BadInput> bad_arrays() {
       {18, safetensors_data("no_y.safetensors"), 65,
        "safetensors file 'no_y.safetensors': has no tensor 'y', but x; name the samples 'x' and "
        "their labels or targets 'y'"},
-      {18, safetensors_data("half.safetensors"), 65,
-       "safetensors file 'half.safetensors': tensor 'x' is F16; save it as U8, I8, I16, I32, I64, "
-       "F32 or F64"},
+      {18, safetensors_data("byte.safetensors"), 65,
+       "safetensors file 'byte.safetensors': tensor 'x' is F8_E4M3; save it as whole numbers, F32 "
+       "or "
+       "F64"},
       {19, npy("x.npy", "y3.npy"), 65,
        "data 'x.npy': has 2 samples, 'y3.npy' has 3; use files that belong together"},
       {12, npy("missing-*.npy"), 66,

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -75,6 +76,29 @@ class MlpDdp : public TempDirTest {
     return records_of(read_file(folder() / name));
   }
 };
+
+/// As another user, since root may start as many processes as it likes.
+TEST_F(MlpDdp, AloneMayStartTooFewThreadsWhichIsOneLine) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  if (kAddressSanitized) GTEST_SKIP() << "LeakSanitizer starts a thread at the end";
+  std::filesystem::permissions(folder(), std::filesystem::perms::all);
+  int refused = 0;
+  for (int processes = 1; processes <= 24; ++processes) {
+    SCOPED_TRACE(processes);
+    const auto result = run_process(
+        {"/usr/bin/setpriv", "--reuid", "54322", "--regid", "54322", "--clear-groups",
+         "--inh-caps=-all", "/bin/bash", "-c",
+         fmt::format(". '{}'; export HOME=$PWD; ulimit -u {}; exec '{}' --device cpu --threads 2 "
+                     "--layers 4,4 --steps 2",
+                     BARESTEP_MPI_ENV, processes, MLP_DDP)},
+        {.working_directory = folder()});
+    if (result.exit_code == 0) continue;
+    ++refused;
+    EXPECT_EQ(result.exit_code, 71);
+    EXPECT_THAT(result.err, ::testing::MatchesRegex("mlp_ddp: error: threads[^\n]*\n"));
+  }
+  EXPECT_GT(refused, 8);
+}
 
 TEST_F(MlpDdp, EndsNearOneRankWithAnyNumberOfRanks) {
   const Arguments run = {"--layers",  "12,16,9", "--global-batch-size", "10",     "--steps",

@@ -228,17 +228,21 @@ TEST_F(DatasetFiles, LoadTheRowsThatAreNeededAndReadOthersFromTheFile) {
   const DataConfig config{
       .kind = DataKind::kIdx, .x = file("x.idx", x), .y = file("y.idx", y), .test_split = 0.5};
   const std::vector<bool> needed = {true, true, false, false, true, false};
-  const auto load_needed = [&](std::int64_t memory_bytes) {
+  const auto load_needed = [&](std::int64_t max_count, std::int64_t memory_bytes) {
     return load_dataset(config, std::array<std::int64_t, 2>{2, 1}, LossKind::kMse, memory_bytes,
                         [&](std::int64_t train_rows, std::int64_t test_rows) {
                           EXPECT_EQ(train_rows, 3);
                           EXPECT_EQ(test_rows, 3);
-                          return needed;
+                          return NeededRows{needed, max_count};
                         });
   };
-  // Three rows of two floats and a double.
-  for (const std::int64_t memory_bytes : {std::int64_t{3 * 16}, std::int64_t{3 * 16 - 1}}) {
-    const Dataset data = load_needed(memory_bytes);
+  struct Limit {
+    std::int64_t max_count, memory_bytes;
+    bool is_loaded;
+  };
+  // Three rows of two floats and a double; another process needs as many or one more.
+  for (const Limit& limit : {Limit{3, 48, true}, {3, 47, false}, {4, 64, true}, {4, 63, false}}) {
+    const Dataset data = load_needed(limit.max_count, limit.memory_bytes);
     EXPECT_FALSE(data.is_loaded());
     std::array<float, 10> features{};
     std::array<float, 5> targets{};
@@ -253,7 +257,7 @@ TEST_F(DatasetFiles, LoadTheRowsThatAreNeededAndReadOthersFromTheFile) {
     const auto read_row_4 = [&] {
       data.gather(std::array<std::int64_t, 1>{4}, features.data(), targets.data());
     };
-    if (memory_bytes == 3 * 16) {
+    if (limit.is_loaded) {
       EXPECT_NO_THROW(read_row_4());
     } else {
       expect_error(ExitCode::kInputOutput, "became shorter", read_row_4);
@@ -306,6 +310,13 @@ TEST_F(DatasetFiles, ThatStayWhereTheyAreAreLookedThroughAsTheyAreGathered) {
   expect_error(ExitCode::kBadData,
                "/x.idx': row 1, column 1 is not a finite 32-bit number; remove or replace",
                [&] { data.gather(std::array<std::int64_t, 1>{1}, x.data(), &y); });
+  // What is compressed is in memory.
+  expect_error(ExitCode::kBadData,
+               "/x.idx': row 1, column 1 is not a finite 32-bit number, the first of 1; remove",
+               [&] {
+                 load(gzipped(idx_bytes<float>(kF32, {2, 2}, {1, 2, 3, nan})),
+                      idx_bytes<float>(kF32, {2, 1}, {1, 2}), {2, 1}, LossKind::kMse, 0, 0);
+               });
 }
 
 /// The files of --data, for two features and one target or three classes.
@@ -335,6 +346,55 @@ TEST_F(DatasetFiles, OfEveryFormatHoldTheSameSamples) {
     EXPECT_THAT(got_x, testing::ElementsAreArray(x)) << source.x;
     EXPECT_THAT(got_y, testing::ElementsAreArray(y)) << source.x;
   }
+}
+
+TEST_F(DatasetFiles, HaveTheNumbersOfEveryType) {
+  const auto numbers_of = [this](const std::string& bytes) {
+    const Source source{DataKind::kNpy, file("x.npy", bytes), file("x.npy", bytes)};
+    std::array<float, 2> x{};
+    std::array<float, 2> y{};
+    const Dataset data = load_source(source, LossKind::kMse, {2, 2});
+    data.gather(std::array<std::int64_t, 1>{0}, x.data(), y.data());
+    EXPECT_EQ(x, y);
+    return x;
+  };
+  using U16 = std::uint16_t;
+  const std::string shape = "1, 2";
+  EXPECT_THAT(numbers_of(npy_bytes<U16>("<u2", shape, {1, 65535})), ElementsAre(1, 65535));
+  EXPECT_THAT(numbers_of(npy_bytes<U16>(">u2", shape, {1, 0xFF00})), ElementsAre(256, 255));
+  EXPECT_THAT(numbers_of(npy_bytes<std::uint32_t>("<u4", shape, {7, 0x80000000})),
+              ElementsAre(7, 0x1p31F));
+  EXPECT_THAT(numbers_of(npy_bytes<std::uint64_t>("<u8", shape, {7, 1ULL << 63U})),
+              ElementsAre(7, 0x1p63F));
+  // IEEE 754's binary16: a sign, 5 bits of exponent, 10 of fraction.
+  EXPECT_THAT(numbers_of(npy_bytes<U16>("<f2", shape, {0x3E00, 0x8001})),
+              ElementsAre(1.5F, -0x1p-24F));
+  expect_error(ExitCode::kBadData, "row 0, column 1 is not a finite 32-bit number", [&] {
+    numbers_of(npy_bytes<U16>("<f2", shape, {0, 0x7C00}));
+  });
+
+  const std::string header = R"({"x":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]},)"
+                             R"("y":{"dtype":"BF16","shape":[1,2],"data_offsets":[4,8]}})";
+  const std::string bytes("\x00\x3E\x00\xC0\xC0\x3F\x00\xC0", 8);
+  std::string tensors(8, '\0');
+  tensors[0] = static_cast<char>(header.size());
+  const Source source{DataKind::kSafetensors, file("t", tensors + header + bytes), {}};
+  std::array<float, 2> x{};
+  std::array<float, 2> y{};
+  load_source(source, LossKind::kMse, {2, 2})
+      .gather(std::array<std::int64_t, 1>{0}, x.data(), y.data());
+  EXPECT_THAT(x, ElementsAre(1.5F, -2));
+  EXPECT_THAT(y, ElementsAre(1.5F, -2));
+}
+
+TEST_F(DatasetFiles, OfLabelsMayHaveNoSign) {
+  const Source source{DataKind::kNpy, file("x.npy", npy_bytes<float>("<f4", "2, 1", {1, 2})),
+                      file("y.npy", npy_bytes<std::uint64_t>("<u8", "2,", {2, 0}))};
+  std::array<float, 2> x{};
+  std::array<std::int32_t, 2> y{};
+  load_source(source, LossKind::kCrossEntropy, {1, 3})
+      .gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
+  EXPECT_THAT(y, ElementsAre(2, 0));
 }
 
 TEST_F(DatasetFiles, OfSeveralShardsFollowEachOtherByName) {

@@ -58,6 +58,19 @@ TEST(PlannedMemory, OfAllRanksAndDevicesMustFit) {
   const auto of_devices = planned_memory(devices);
   expect_least(devices, of_devices[0].bytes + of_devices[2].bytes,
                "needs 68.03 MiB for 2 devices, a GPU has 68.03 MiB free");
+  Workload loading = made_up_workload(256, 2);
+  loading.data_rows = 10 * loading.batch_size();
+  loading.config.data.kind = DataKind::kNpy;
+  loading.config.data.x = "x.npy";
+  loading.config.data.y = "y.npy";
+  loading.config.data.workers = 0;
+  const WorkloadPrograms programs(loading);
+  const MemoryPlan without(programs.steps().buffers());
+  loading.config.data.workers = 4;
+  loading.config.data.prefetch = 2;
+  const std::int64_t bytes_of_batch = loading.batch_size() * (256 + 256) * 4;
+  expect_least(loading, without.device_bytes(0) + without.pinned_bytes(0) + 8 * bytes_of_batch,
+               "--workers 1 --prefetch 1 fits");
   Workload script = made_up_workload(256, 2);
   script.pytorch = true;
   EXPECT_NO_THROW(require_memory(script, 1));

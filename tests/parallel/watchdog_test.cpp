@@ -270,6 +270,14 @@ TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
   EXPECT_EQ(said(options, 0.5), "");
 }
 
+TEST_F(WatchdogTest, TellsThatNothingIsSavedBeforeTheFirstStepIsDone) {
+  FlightRecord& record = board_.mine();
+  const char* const why = "other ranks, before the first step is done, so nothing is saved; see";
+  record.begin(Track::kPhase, Activity::kStep, 0);
+  record.begin(Track::kCollective, activity_of(AllReduce{}), 0, 8);
+  EXPECT_THAT(said(ended_by_launcher()), HasSubstr(why));
+}
+
 TEST_F(WatchdogTest, LetsAStepThatWaitsForNobodyEndInOrder) {
   board_.mine().begin(Track::kPhase, Activity::kStep, 1);
   EXPECT_EQ(said(ended_by_launcher(), 0.7), "");
@@ -285,7 +293,7 @@ TEST_F(WatchdogTest, LetsAWaitEndThatIsNoLongerThanOnesBefore) {
   record.begin(Track::kCollective, activity_of(AllReduce{}), 2, 8);
   const double begin_s = now_s();
   EXPECT_EQ(said(ended_by_launcher(), 0.7), "");
-  EXPECT_THAT(said(ended_by_launcher()), HasSubstr("the launcher is ending the job"));
+  EXPECT_THAT(said(ended_by_launcher()), HasSubstr("this process waits for other ranks; see"));
   EXPECT_GT(now_s() - begin_s, 1.5);
 }
 

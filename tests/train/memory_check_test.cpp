@@ -146,6 +146,27 @@ TEST(RequireMemory, CountsBatchesAheadAndAsksForFewer) {
                [&] { require_memory(programs, 1 << 20, DeviceKind::kCpu, "cpu"); });
 }
 
+/// GPUs' own memory holds none of it.
+TEST(RequireMemory, CountsBatchesAheadOfGpusInTheHostsMemory) {
+  const StepPrograms programs({.model = {.layout = ParameterLayout({6, 4})},
+                               .data = DataKind::kIdx,
+                               .train_rows = 1'000'000,
+                               .workers_ahead = 1'000});
+  const MemoryPlan plan(programs.buffers());
+  ASSERT_GT(plan.pinned_bytes(0), 1'000 * 64 * (6 + 4) * 4);
+  require_memory(programs, plan.device_bytes(0), DeviceKind::kCuda, "cuda:0");
+  MemoryPool host = host_pool({0, 1}, 2);
+  EXPECT_GT(host.available_bytes, 0);
+  host.available_bytes = 2 * plan.pinned_bytes(0);
+  require_memory(programs, host);
+  host.available_bytes -= 2;
+  expect_error(ExitCode::kMemory,
+               fmt::format("too little memory: needs {} in each of 2 ranks for 2 devices, this "
+                           "host has {} free; --workers 1 --prefetch 1 fits",
+                           human_bytes(plan.pinned_bytes(0)), human_bytes(host.available_bytes)),
+               [&] { require_memory(programs, host); });
+}
+
 TEST(RequireMemory, SaysWhenNoBatchFits) {
   expect_error(ExitCode::kMemory,
                fmt::format("too little memory: needs {}, cuda:0 has 1.00 MiB free; no batch size "

@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -69,10 +70,29 @@ bool is_running() {
   return started != 0 && ended == 0;
 }
 
+/// Throws std::system_error if the system does not allow the threads that MPI starts, and the
+/// daemon of a process without mpirun. Open MPI would end the process with many lines of its own.
+void require_threads_for_mpi() {
+  struct Threads {
+    std::atomic<bool> end{false};
+    std::vector<std::thread> all{};
+    ~Threads() {
+      end = true;
+      end.notify_all();
+      for (std::thread& thread : all) thread.join();
+    }
+  } threads;
+  constexpr int kThreadsOfMpi = 8;
+  for (int i = 0; i < kThreadsOfMpi; ++i) {
+    threads.all.emplace_back([&threads] { threads.end.wait(false); });
+  }
+}
+
 /// Holds MPI between MPI_Init and MPI_Finalize.
 class Mpi {
  public:
   Mpi() {
+    require_threads_for_mpi();
     int provided = MPI_THREAD_SINGLE;
     must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

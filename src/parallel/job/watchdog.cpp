@@ -211,10 +211,15 @@ void Watchdog::check_launcher() {
   if (!entry || entry->begin_s > asked_s) return;
   // What took as long before may end yet, and the run in order after it.
   if (now_s() - entry->begin_s < kLongerThanEver * board_.mine().longest_wait_s()) return;
-  report({.what = own_name(),
-          .value = entry->text(),
-          .why = "the launcher is ending the job while this process waits for other ranks",
-          .remedy = "see the output of the other hosts, then run again"});
+  const auto phase = board_.mine().open(Track::kPhase);
+  const bool is_first = phase && phase->activity == Activity::kStep && phase->step == 0;
+  report(
+      {.what = own_name(),
+       .value = entry->text(),
+       .why = fmt::format("the launcher is ending the job while this process waits for other "
+                          "ranks{}",
+                          is_first ? ", before the first step is done, so nothing is saved" : ""),
+       .remedy = "see the output of the other hosts, then run again"});
 }
 
 /// The only sign of a rank that died before it had a place on the board is that mpirun ends the
