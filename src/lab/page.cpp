@@ -34,7 +34,8 @@ figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radiu
 .sheet img{max-width:100%;background:#fff}
 @media screen{td:first-child{min-width:7em}.summary td:first-child,.sheet td:first-child{min-width:0}
 .bs-plot{min-width:600px}}
-@media screen and (max-width:40rem){h1{font-size:1.5em}.summary th:first-child,.summary td:first-child{display:none}}
+@media screen and (max-width:40rem){h1{font-size:1.5em}.summary th:first-child,.summary td:first-child{display:none}
+td+td{white-space:nowrap}.summary td{white-space:normal}}
 @media screen and (min-width:100rem){body{max-width:110rem;padding:1rem 2rem}
 .page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
 nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "core/units.h"
@@ -74,8 +73,7 @@ FindingTable loading_table(const Results& results) {
 
 /// Amdahl's law with an infinitely fast device: the disk is the serial share.
 std::string free_computing_sentence(const Measurement& none) {
-  static constexpr std::array<std::string_view, 2> kDisk = {"data", "injected"};
-  const Estimate disk = share_of(none, kDisk);
+  const Estimate disk = share_of(none, disk_phases());
   return fmt::format(
       "If computing were free, the wait for the disk would remain: {} of a step "
       "without workers, so it could be {} as fast at most.",
