@@ -53,7 +53,7 @@ table{font-size:7pt;break-inside:avoid}th,td{padding:.12rem .25rem}
 
 constexpr std::string_view kNoBreak = "\u00a0";
 
-/// Keeps "12.3 ms" and "5 %" on one line.
+/// "ms" in "12.3 ms", "%" in "5 %".
 bool is_unit(std::string_view word) {
   static constexpr std::array<std::string_view, 29> kUnits = {
       "s",     "ms",    "us",     "ns",      "%",       "B",       "KiB",       "MiB",
@@ -309,10 +309,13 @@ void print_pdf(const std::filesystem::path& page, const std::filesystem::path& p
   std::filesystem::remove(to);
   const ChildResult result = run_child(command);
   if (result.exit_code == 0 && std::filesystem::exists(to)) return;
+  const std::string name = std::filesystem::path(printer).filename().string();
   fail(ExitCode::kInputOutput,
        {.what = "--pdf",
         .value = pdf.string(),
-        .why = fmt::format("{} ended with code {} and wrote nothing", printer, result.exit_code),
+        .why = result.exit_code == 0 ? name + " wrote nothing"
+                                     : fmt::format("{} ended with code {}: {}", name,
+                                                   result.exit_code, error_line(result.err)),
         .remedy = "print " + page.string() + " from a browser"});
 }
 

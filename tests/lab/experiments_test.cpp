@@ -153,7 +153,7 @@ std::vector<Opposites> opposites_of_data() {
     };
   };
   all.push_back({"io-delay", bursts(4.45e-3),
-                 "No number of workers here hides the disk: at the least, with ", bursts(1.85e-3),
+                 "No number of workers here hides the disk: at best, with ", bursts(1.85e-3),
                  "1 worker hides the disk: a step takes 1.00x"});
   const auto parts = [](double injected, double backward, double noise = 0.003) {
     return [=](const Case&) {
@@ -396,7 +396,7 @@ std::vector<Opposites> opposites_of_one_step() {
   all.push_back({"profile", profile(0.002, 0.004, 5), "The longest op is gemm, backward of layer 1",
                  profile(0.0002, 0.0004, 1), "The longest op is adam, optimizer",
                  profile(0.02, 0.02, 1, 0.1), "The longest ops are"});
-  all.push_back({"profile", profile(0.002, 0.004, 50), "What stands out: layer 1 (90.",
+  all.push_back({"profile", profile(0.002, 0.004, 50), "What stands out: layer 1 with 90.",
                  profile(0.002, 0.004, 1), "No layer takes 30 % more than an equal share",
                  profile(0.002, 0.004, 1.38, 0.1),
                  "Whether a layer stands out is unclear: layer 1"});

@@ -103,7 +103,7 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
     const Side side = side_of(share, kStandsOut * equal);
     if (side == Side::kBelow) continue;
     (side == Side::kAbove ? above : open)
-        .push_back(fmt::format("{} ({})", each.name, percent_text(share)));
+        .push_back(fmt::format("{} with {}", each.name, percent_text(share)));
   }
   const std::string of_all =
       fmt::format(" of all layers' time, where an equal share is {}", percent_text(equal));
