@@ -229,7 +229,7 @@ LargestPart largest_of(std::span<const PartSeries> parts, std::span<const double
 std::string largest_text(const LargestPart& largest, const std::string& whole) {
   const std::string share = percent_text(largest.share);
   if (!largest.is_alone()) {
-    return fmt::format("the largest parts of {} are {}, which are indistinguishable ({}: {})",
+    return fmt::format("the largest parts of {} are {}, which are indistinguishable; {} is {}",
                        whole, list_text(largest.names), largest.names.front(), share);
   }
   return fmt::format("{} is {}: {} of {}",

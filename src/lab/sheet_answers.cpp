@@ -278,15 +278,19 @@ Estimate load_ratio(const std::vector<std::vector<double>>& busy_s) {
   });
 }
 
-std::string load_answer(const Results& results) {
+std::string busy_answer(const Results& results) {
   const auto busy_s = busy_seconds(results.cases.front());
-  const Estimate ratio = load_ratio(busy_s);
-  const Side side = side_of(ratio, 1);
-  return fmt::format("{}: it is busy for {} in a step, {} the time of the others.",
+  return fmt::format("Device 0 is busy for {} in a step, {} the time of the others.",
+                     time_text(estimate_of(busy_s.front())), factor_text(load_ratio(busy_s)));
+}
+
+std::string load_answer(const Results& results) {
+  const Side side = side_of(load_ratio(busy_seconds(results.cases.front())), 1);
+  return fmt::format("{}. {}",
                      side == Side::kAbove   ? "Yes"
                      : side == Side::kBelow ? "No"
                                             : "That is unclear",
-                     time_text(estimate_of(busy_s.front())), factor_text(ratio));
+                     busy_answer(results));
 }
 
 std::string equal_use_answer(const Results& results) {
@@ -435,7 +439,7 @@ std::string delay_law(const Results& results) {
     holds = holds && off.low > 1 / kAgrees && off.high < kAgrees;
     fails = fails || off.low >= kAgrees || off.high <= 1 / kAgrees;
     pairs.push_back(
-        fmt::format("{} at {} ms (measured: {})",
+        fmt::format("{} at {} ms, where {} was measured",
                     factor_text(law(at(1, 0).mean_s().median, at(ranks, 0).mean_s().median)), ms,
                     factor_text(results.compare(one.what().key, many.what().key).speed())));
   }
@@ -518,7 +522,9 @@ std::vector<SheetName> names_of_practical5() {
       concluded("data-parallel", "proportion", "speed-up and efficiency", proportion_answer),
       stated("gpu0-bottleneck.devices", "busy time, bytes and memory by device (a table)",
              {"gpu0-bottleneck"}, load_table, SheetNameKind::kTable),
-      concluded("gpu0-bottleneck", "load", "device 0 against the others", load_answer),
+      concluded("gpu0-bottleneck", "device-0", "device 0's busy time against the others'",
+                busy_answer),
+      concluded("gpu0-bottleneck", "load", "whether device 0 is more loaded", load_answer),
       concluded("gpu0-bottleneck", "equal", "whether all devices are used equally",
                 equal_use_answer),
       concluded("gpu0-bottleneck", "where", "where the bottleneck is", where_answer),

@@ -204,9 +204,8 @@ std::string reason_sentence(const Measurement& steps) {
     return fmt::format("Which part of the extra time is largest is unclear: {}.",
                        list_text(max.names));
   }
-  return fmt::format("{} of the extra time is {} ({}).",
-                     max.is_most() ? "Most" : "The largest part", max.names.front(),
-                     percent_text(max.share));
+  return fmt::format("{} of the extra time is {}, {}.", max.is_most() ? "Most" : "The largest part",
+                     max.names.front(), percent_text(max.share));
 }
 
 Findings conclude_warmup(const Results& results) {
