@@ -85,7 +85,7 @@ std::string_view nearest(std::string_view name, std::span<const std::string_view
   std::string_view best;
   std::size_t best_distance = allowed + 1;
   for (const std::string_view candidate : candidates) {
-    const bool cut_short = name.size() >= 3 && candidate.starts_with(name);
+    const bool cut_short = name.size() >= 3 && candidate != name && candidate.starts_with(name);
     const std::size_t distance = cut_short ? 1 : edit_distance(name, candidate);
     if (distance == best_distance) best = {};
     if (distance < best_distance) {

@@ -226,15 +226,10 @@ LargestPart largest_of(std::span<const PartSeries> parts, std::span<const double
   return largest;
 }
 
-LargestPart largest_of(std::span<const PartSeries> parts) {
-  BARESTEP_REQUIRE(!parts.empty(), "the largest needs a part");
-  return largest_of(parts, std::vector<double>(parts.front().values.size(), 1.0));
-}
-
 std::string largest_text(const LargestPart& largest, const std::string& whole) {
   const std::string share = percent_text(largest.share);
   if (!largest.is_alone()) {
-    return fmt::format("the largest parts of {} are {}, which are indistinguishable ({}: {})",
+    return fmt::format("the largest parts of {} are {}, which are indistinguishable; {} is {}",
                        whole, list_text(largest.names), largest.names.front(), share);
   }
   return fmt::format("{} is {}: {} of {}",

@@ -147,12 +147,10 @@ struct LargestPart {
 
 /// Compares differences within each round, which cancels what all parts share. At least one part.
 LargestPart largest_of(std::span<const PartSeries> parts, std::span<const double> whole);
-/// The same for parts that are shares.
-LargestPart largest_of(std::span<const PartSeries> parts);
 
 /// "the bottleneck is X: 90.1 % (89.0 % to 91.2 %) of a step", "the largest part of a step is X:
-/// ...", "the largest parts of a step are X (...) and Y, which are indistinguishable"; `whole` is
-/// "a step". A part is called the bottleneck only above half of the whole, and "no part is more
+/// ...", "the largest parts of a step are X and Y, which are indistinguishable; X is ..."; `whole`
+/// is "a step". A part is called the bottleneck only above half of the whole, and "no part is more
 /// than half" needs an interval below half.
 std::string largest_text(const LargestPart& largest, const std::string& whole);
 

@@ -101,12 +101,6 @@ std::vector<double> Measurement::phases_s_by_start(std::span<const std::string_v
   return sums;
 }
 
-std::vector<double> Measurement::share_by_start(std::span<const std::string_view> phases) const {
-  std::vector<double> shares = phases_s_by_start(phases);
-  std::ranges::transform(shares, mean_s_by_start(), shares.begin(), std::divides<double>());
-  return shares;
-}
-
 std::vector<double> Measurement::median_phase_s_by_start(std::string_view phase) const {
   return phase_by_start(phase, 0, median);
 }

@@ -54,10 +54,9 @@ class Measurement {
   /// Mean over the steps; 0 for a phase that the trainer does not have. The phases add up to the
   /// mean step.
   [[nodiscard]] std::vector<double> phase_s_by_start(std::string_view phase, int rank = 0) const;
-  /// The same for the sum of several phases, and its share in the time of all steps.
+  /// The same for the sum of several phases.
   [[nodiscard]] std::vector<double> phases_s_by_start(
       std::span<const std::string_view> phases) const;
-  [[nodiscard]] std::vector<double> share_by_start(std::span<const std::string_view> phases) const;
   /// Median over the steps.
   [[nodiscard]] std::vector<double> median_phase_s_by_start(std::string_view phase) const;
   /// Host time until a step's work was queued, in the median step.

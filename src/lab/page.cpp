@@ -34,7 +34,8 @@ figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radiu
 .sheet img{max-width:100%;background:#fff}
 @media screen{td:first-child{min-width:7em}.summary td:first-child,.sheet td:first-child{min-width:0}
 .bs-plot{min-width:600px}}
-@media screen and (max-width:40rem){h1{font-size:1.5em}.summary th:first-child,.summary td:first-child{display:none}}
+@media screen and (max-width:40rem){h1{font-size:1.5em}.summary th:first-child,.summary td:first-child{display:none}
+td+td{white-space:nowrap}.summary td{white-space:normal}}
 @media screen and (min-width:100rem){body{max-width:110rem;padding:1rem 2rem}
 .page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
 nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}
@@ -52,7 +53,7 @@ table{font-size:7pt;break-inside:avoid}th,td{padding:.12rem .25rem}
 
 constexpr std::string_view kNoBreak = "\u00a0";
 
-/// Keeps "12.3 ms" and "5 %" on one line.
+/// "ms" in "12.3 ms", "%" in "5 %".
 bool is_unit(std::string_view word) {
   static constexpr std::array<std::string_view, 29> kUnits = {
       "s",     "ms",    "us",     "ns",      "%",       "B",       "KiB",       "MiB",
@@ -308,10 +309,13 @@ void print_pdf(const std::filesystem::path& page, const std::filesystem::path& p
   std::filesystem::remove(to);
   const ChildResult result = run_child(command);
   if (result.exit_code == 0 && std::filesystem::exists(to)) return;
+  const std::string name = std::filesystem::path(printer).filename().string();
   fail(ExitCode::kInputOutput,
        {.what = "--pdf",
         .value = pdf.string(),
-        .why = fmt::format("{} ended with code {} and wrote nothing", printer, result.exit_code),
+        .why = result.exit_code == 0 ? name + " wrote nothing"
+                                     : fmt::format("{} ended with code {}: {}", name,
+                                                   result.exit_code, error_line(result.err)),
         .remedy = "print " + page.string() + " from a browser"});
 }
 

@@ -42,11 +42,12 @@ std::string machine_note(const SheetRuns& runs) {
 std::string size_note(const SheetRuns& runs) {
   const Setting setting = runs.setting(), course = new_setting(false, true, 1);
   const bool is_course = setting.dim == course.dim && setting.depth == course.depth;
-  std::string text = fmt::format(
-      "Measured with a model of {} x {} (width x layers){}, on {}.", setting.dim, setting.depth,
-      is_course ? ", the course's"
-                : fmt::format(" in place of the course's {} x {}", course.dim, course.depth),
-      setting.on_gpu ? "GPUs" : "the CPU: its ranks and devices are cores, not GPUs");
+  std::string text =
+      fmt::format("Measured with a model of {} (width x layers){}, on {}.",
+                  model_text(setting.dim, setting.depth),
+                  is_course ? ", the course's"
+                            : " in place of the course's " + model_text(course.dim, course.depth),
+                  setting.on_gpu ? "GPUs" : "the CPU: its ranks and devices are cores, not GPUs");
   return text + fmt::format(
                     " Columns headed \"Simulated\" are the course's size on {}: calculated by "
                     "mlp_lab's simulator, not measured.",
@@ -104,23 +105,17 @@ std::string disk_answer(const Results& results) {
   return sentence_of(results.compare("no-delay", "workers-0"), "with the pause", "without it");
 }
 
-/// The wait for the disk, by start.
-std::vector<double> disk_shares(const Results& results) {
-  static constexpr std::array<std::string_view, 2> kDisk = {"data", "injected"};
-  return results.at("workers-0").share_by_start(kDisk);
-}
-
 std::string utilization_answer(const Results& results) {
-  const Estimate computing =
-      estimate_of(results.at("workers-0").share_by_start(computing_phases()));
+  const Measurement& waits = results.at("workers-0");
+  const Estimate computing = share_of(waits, computing_phases());
   return fmt::format("{}: it computes during {} of a step, and waits for the disk during {}.",
                      by_side(side_of(computing, 0.9), "Nearly", "No", "That is unclear"),
-                     percent_text(computing), percent_text(estimate_of(disk_shares(results))));
+                     percent_text(computing), percent_text(share_of(waits, disk_phases())));
 }
 
 std::string amdahl_answer(const Results& results) {
   constexpr double kExercise = 0.3;
-  const Estimate disk = estimate_of(disk_shares(results));
+  const Estimate disk = share_of(results.at("workers-0"), disk_phases());
   const Side side = side_of(disk, kExercise);
   const std::string here = fmt::format(
       "in task 3 the wait is {} of a step, so with free computing a step would be {} as fast",
@@ -140,21 +135,17 @@ std::vector<double> region_seconds(const Measurement& step) {
 }
 
 /// The operations of the region by PyTorch's names, each the sum of its calls as key_averages()
-/// shows it, as shares of the region by start; the longest first.
+/// shows it, in seconds by start; the longest first.
 std::vector<PartSeries> region_parts(const Measurement& step) {
-  const std::vector<double> all = region_seconds(step);
   std::vector<PartSeries> parts;
   for (const OpTime& op : step.ops()) {
     const std::string_view name = pytorch_name(op);
     if (!is_in_region(op) || std::ranges::find(parts, name, &PartSeries::name) != parts.end()) {
       continue;
     }
-    parts.push_back({std::string(name), by_round(op_seconds(step,
-                                                            [&](const OpTime& other) {
-                                                              return is_in_region(other) &&
-                                                                     pytorch_name(other) == name;
-                                                            }),
-                                                 all, std::divides<double>())});
+    parts.push_back({std::string(name), op_seconds(step, [&](const OpTime& other) {
+                       return is_in_region(other) && pytorch_name(other) == name;
+                     })});
   }
   std::ranges::sort(parts, std::ranges::greater{},
                     [](const PartSeries& each) { return median(each.values); });
@@ -168,8 +159,8 @@ std::string region_table(const SheetRuns& runs) {
                      .columns = {"Operation, in PyTorch's name", "Time in a step", "Share"}};
   for (const PartSeries& each : region_parts(step)) {
     table.rows.push_back(
-        {each.name, time_text(estimate_of(by_round(each.values, all, std::multiplies<double>()))),
-         percent_text(estimate_of(each.values))});
+        {each.name, time_text(estimate_of(each.values)),
+         percent_text(estimate_by_round(each.values, all, std::divides<double>()))});
   }
   return markdown_table(table);
 }
@@ -178,8 +169,9 @@ std::string most_time_answer(const Results& results) {
   const Measurement& step = results.at("profiled");
   const std::vector<PartSeries> parts = region_parts(step);
   if (parts.empty()) return "No operation was recorded.";
-  const LargestPart longest = largest_of(parts);
-  const std::string all = time_text(estimate_of(region_seconds(step)));
+  const std::vector<double> all_s = region_seconds(step);
+  const LargestPart longest = largest_of(parts, all_s);
+  const std::string all = time_text(estimate_of(all_s));
   if (longest.is_alone()) {
     return fmt::format("{}: {} of the {} that forward, loss and backward take.",
                        longest.names.front(), percent_text(longest.share), all);
@@ -199,7 +191,7 @@ std::string most_time_reason(const Results& results) {
       "aten::mm is {} products of backward, for the gradients of weights and inputs (the first "
       "layer needs none of its input); aten::addmm is {} of forward",
       2 * layers - 1, layers);
-  const LargestPart largest = largest_of(parts);
+  const LargestPart largest = largest_of(parts, region_seconds(step));
   const std::string& longest = largest.names.front();
   if (!largest.is_alone() || longest == "aten::mm") return counts + ".";
   if (longest == "aten::addmm") return counts + ", and takes longer although it has fewer.";
@@ -245,6 +237,12 @@ std::vector<std::vector<double>> busy_seconds(const Measurement& each) {
   return busy_s;
 }
 
+/// What a device computes, as a share of a step.
+std::string busy_share_text(const Measurement& each, const std::vector<double>& busy_s) {
+  return percent_text(
+      estimate_by_round(busy_s, each.mean_s_by_start(), std::divides<double>()).median);
+}
+
 std::string load_table(const SheetRuns& runs) {
   const Measurement& each = runs.of("gpu0-bottleneck").cases.front();
   const std::vector<std::vector<double>> busy_s = busy_seconds(each);
@@ -255,11 +253,10 @@ std::string load_table(const SheetRuns& runs) {
       .columns = {"Device", "Rows", "Busy", "Of a step", "Bytes in", "Bytes out", "Memory"}};
   const std::vector<DeviceMemory> memory = planned_memory(each.workload());
   for (std::size_t i = 0; i < busy_s.size(); ++i) {
-    const auto share = by_round(busy_s[i], each.mean_s_by_start(), std::divides<double>());
     table.rows.push_back({std::to_string(i), std::to_string(i < split.size() ? split[i].count : 0),
-                          time_text(estimate_of(busy_s[i])),
-                          percent_text(estimate_of(share).median), human_bytes(traffic.in_bytes[i]),
-                          human_bytes(traffic.out_bytes[i]), human_bytes(memory[i].bytes)});
+                          time_text(estimate_of(busy_s[i])), busy_share_text(each, busy_s[i]),
+                          human_bytes(traffic.in_bytes[i]), human_bytes(traffic.out_bytes[i]),
+                          human_bytes(memory[i].bytes)});
   }
   return markdown_table(table);
 }
@@ -276,20 +273,24 @@ std::vector<double> others_busy_s(const std::vector<std::vector<double>>& busy_s
 
 /// Device 0's busy time as a multiple of the others'.
 Estimate load_ratio(const std::vector<std::vector<double>>& busy_s) {
-  return estimate_of(
-      by_round(busy_s.front(), others_busy_s(busy_s),
-               [](double first, double other) { return other > 0 ? first / other : 1; }));
+  return estimate_by_round(busy_s.front(), others_busy_s(busy_s), [](double first, double other) {
+    return other > 0 ? first / other : 1;
+  });
+}
+
+std::string busy_answer(const Results& results) {
+  const auto busy_s = busy_seconds(results.cases.front());
+  return fmt::format("Device 0 is busy for {} in a step, {} the time of the others.",
+                     time_text(estimate_of(busy_s.front())), factor_text(load_ratio(busy_s)));
 }
 
 std::string load_answer(const Results& results) {
-  const auto busy_s = busy_seconds(results.cases.front());
-  const Estimate ratio = load_ratio(busy_s);
-  const Side side = side_of(ratio, 1);
-  return fmt::format("{}: it is busy for {} in a step, {} the time of the others.",
+  const Side side = side_of(load_ratio(busy_seconds(results.cases.front())), 1);
+  return fmt::format("{}. {}",
                      side == Side::kAbove   ? "Yes"
                      : side == Side::kBelow ? "No"
                                             : "That is unclear",
-                     time_text(estimate_of(busy_s.front())), factor_text(ratio));
+                     busy_answer(results));
 }
 
 std::string equal_use_answer(const Results& results) {
@@ -298,8 +299,7 @@ std::string equal_use_answer(const Results& results) {
   const std::vector<std::vector<double>> all = busy_seconds(each);
   std::vector<std::string> shares;
   for (const std::vector<double>& busy_s : all) {
-    const auto share = by_round(busy_s, each.mean_s_by_start(), std::divides<double>());
-    shares.push_back(percent_text(estimate_of(share).median));
+    shares.push_back(busy_share_text(each, busy_s));
   }
   const Estimate ratio = load_ratio(all);
   const bool is_equal = ratio.low > 1 / kEqual && ratio.high < kEqual;
@@ -324,9 +324,9 @@ std::string where_answer(const Results& results) {
        {std::pair<std::string_view, const char*>{"loss", "the loss"},
         {"optimizer", "the update"},
         {"communication", "the exchange of parameters, rows and gradients"}}) {
-    parts.push_back({words, each.share_by_start(std::span(&phase, 1))});
+    parts.push_back({words, each.phase_s_by_start(phase)});
   }
-  const LargestPart largest = largest_of(parts);
+  const LargestPart largest = largest_of(parts, each.mean_s_by_start());
   return fmt::format("{}: {}. The longest of what only it does is {}{}: {} of a step.",
                      side == Side::kAbove   ? "At device 0"
                      : side == Side::kBelow ? "Not in what device 0 computes"
@@ -385,6 +385,7 @@ std::string bottleneck_answer(const SheetRuns& runs) {
 std::string bottleneck_reason(const SheetRuns& runs) {
   constexpr std::int64_t kWidth = 8192, kBatch = 64;
   const MachineCard& card = runs.gpus();
+  if (card.max_ranks() < 2) return "One device has no gradients to sum with others.";
   const double bytes = 4.0 * kWidth * kWidth;
   const double reduce_s = all_reduce_s(card, bytes, 2);
   const double products_s = products_of_layer_s(card, kWidth, kBatch / 2);
@@ -399,11 +400,22 @@ std::string bottleneck_reason(const SheetRuns& runs) {
 
 std::string acceptable_answer(const Results& results) {
   const Comparison duel = results.compare("data-parallel", "ddp");
-  return fmt::format("{}: DDP takes {} as long on the same devices.",
-                     duel.is_slower()   ? "Here, for one"
-                     : duel.is_faster() ? "Not for speed"
-                                        : "Where speed decides, both are",
-                     factor_text(duel.ratio));
+  const std::string ddp =
+      fmt::format("DDP takes {} as long on the same devices", factor_text(duel.ratio));
+  switch (duel.word) {
+    case Word::kSlower:
+      return fmt::format("Here, for one: {}.", ddp);
+    case Word::kFaster:
+      return fmt::format("Not for speed: {}.", ddp);
+    case Word::kNoDifference:
+      return fmt::format("Where speed decides, both are: {}.", ddp);
+    case Word::kUndecided:
+      return fmt::format("Whether speed speaks against it is unclear: {}.", ddp);
+    case Word::kTooFewStarts:
+      return fmt::format("Whether speed speaks against it: {}; {}.", too_few_text(duel.compared),
+                         ddp);
+  }
+  return "";
 }
 
 /// Whether (T1 + d) / (Tn + d) foretells the speed-up with each pause, by rounds.
@@ -420,14 +432,14 @@ std::string delay_law(const Results& results) {
       return (one_s + 1e-3 * ms) / (many_s + 1e-3 * ms);
     };
     const Measurement &one = at(1, ms), &many = at(ranks, ms);
-    const Estimate off = estimate_of(
-        by_round(by_round(one.mean_s_by_start(), many.mean_s_by_start(), std::divides<double>()),
-                 by_round(at(1, 0).mean_s_by_start(), at(ranks, 0).mean_s_by_start(), law),
-                 std::divides<double>()));
+    const Estimate off =
+        estimate_by_round(std::array{one.mean_s_by_start(), many.mean_s_by_start(),
+                                     at(1, 0).mean_s_by_start(), at(ranks, 0).mean_s_by_start()},
+                          [&](std::span<const double> s) { return s[0] / s[1] / law(s[2], s[3]); });
     holds = holds && off.low > 1 / kAgrees && off.high < kAgrees;
     fails = fails || off.low >= kAgrees || off.high <= 1 / kAgrees;
     pairs.push_back(
-        fmt::format("{} at {} ms (measured: {})",
+        fmt::format("{} at {} ms, where {} was measured",
                     factor_text(law(at(1, 0).mean_s().median, at(ranks, 0).mean_s().median)), ms,
                     factor_text(results.compare(one.what().key, many.what().key).speed())));
   }
@@ -445,23 +457,18 @@ std::string delay_limit(const Results& results) {
 
 std::string batch_improves(const Results& results) {
   const int ranks = compared_with_one(results.setting);
-  const auto key = [](int count, int batch) {
-    return fmt::format("ranks-{}-batch-{}", count, batch);
+  const auto gain = [&](int batch) {
+    return results.compare(fmt::format("ranks-1-batch-{}", batch),
+                           fmt::format("ranks-{}-batch-{}", ranks, batch));
   };
-  const auto gains = [&](int batch) {
-    return by_round(results.at(key(1, batch)).mean_s_by_start(),
-                    results.at(key(ranks, batch)).mean_s_by_start(), std::divides<double>());
-  };
-  const auto shown = [&](int batch) {
-    return factor_text(results.compare(key(1, batch), key(ranks, batch)).speed());
-  };
-  const Side side =
-      side_of(estimate_of(by_round(gains(256), gains(32), std::divides<double>())), 1);
+  const Comparison small = gain(32), large = gain(256);
+  const Side side = side_of(relative_gain(results, large, small), 1);
   return fmt::format("{}: {} reach {} at batch 32 and {} at batch 256.",
                      side == Side::kAbove   ? "Yes"
                      : side == Side::kBelow ? "No, it gets worse"
                                             : "That is unclear",
-                     counted(ranks, "rank"), shown(32), shown(256));
+                     counted(ranks, "rank"), factor_text(small.speed()),
+                     factor_text(large.speed()));
 }
 
 // The list.
@@ -515,7 +522,9 @@ std::vector<SheetName> names_of_practical5() {
       concluded("data-parallel", "proportion", "speed-up and efficiency", proportion_answer),
       stated("gpu0-bottleneck.devices", "busy time, bytes and memory by device (a table)",
              {"gpu0-bottleneck"}, load_table, SheetNameKind::kTable),
-      concluded("gpu0-bottleneck", "load", "device 0 against the others", load_answer),
+      concluded("gpu0-bottleneck", "device-0", "device 0's busy time against the others'",
+                busy_answer),
+      concluded("gpu0-bottleneck", "load", "whether device 0 is more loaded", load_answer),
       concluded("gpu0-bottleneck", "equal", "whether all devices are used equally",
                 equal_use_answer),
       concluded("gpu0-bottleneck", "where", "where the bottleneck is", where_answer),

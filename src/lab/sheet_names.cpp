@@ -53,10 +53,6 @@ struct CaseFigure {
   std::function<std::string(const SimulatedCase&)> simulated{};
 };
 
-std::string model_of(const Workload& workload) {
-  return fmt::format("{} x {}", workload.dim(), workload.depth());
-}
-
 std::string memory_of(const Workload& workload) {
   std::vector<std::string> devices;
   for (const DeviceMemory& each : planned_memory(workload)) {
@@ -189,11 +185,7 @@ const std::vector<CaseFigure>& shares_of_cases() {
       {.name = "alone",
        .about = "share of a step of DataParallel in which the others wait for device 0",
        .measured =
-           [](Measured each) {
-             static constexpr std::array<std::string_view, 3> kAlone = {"loss", "optimizer",
-                                                                        "communication"};
-             return percent_text(estimate_of(each.of.share_by_start(kAlone)));
-           }},
+           [](Measured each) { return percent_text(share_of(each.of, device_0_phases())); }},
   };
   return all;
 }
@@ -213,7 +205,9 @@ const std::vector<CaseFigure>& facts_of_cases() {
       {.name = "steps",
        .about = "steps of a start, warm-up included",
        .of_workload = [](const Workload& workload) { return std::to_string(workload.steps()); }},
-      {.name = "model", .about = "width x layers", .of_workload = model_of},
+      {.name = "model",
+       .about = "width x layers",
+       .of_workload = [](const Workload& workload) { return model_text(workload); }},
       {.name = "memory", .about = "planned memory of each device", .of_workload = memory_of},
       {.name = "split", .about = "rows of each device", .of_workload = split_of},
       {.name = "moved",
@@ -469,7 +463,9 @@ std::optional<SheetName> sheet_name(std::string_view asked) {
   return is_simulated ? std::nullopt : finding_name(*experiment, rest);
 }
 
-std::string nearest_sheet_name(std::string_view name) {
+namespace {
+
+std::vector<std::string> all_sheet_names() {
   std::vector<std::string> all;
   for (const SheetName& each : sheet_answers()) all.push_back(each.name);
   for (const Experiment& experiment : experiments()) {
@@ -483,8 +479,29 @@ std::string nearest_sheet_name(std::string_view name) {
       }
     }
   }
+  return all;
+}
+
+/// The name with the experiment's whole name for a part of it: gpu0.load is gpu0-bottleneck.load.
+/// Empty if that is not known.
+std::string with_whole_experiment(std::string_view name) {
+  const std::string_view front = name.starts_with(kSimulated) ? kSimulated : "";
+  name.remove_prefix(front.size());
+  const std::size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return "";
+  std::vector<std::string_view> experiment_names;
+  for (const Experiment& each : experiments()) experiment_names.emplace_back(each.name);
+  const std::string_view experiment = nearest(name.substr(0, dot), experiment_names);
+  return experiment.empty() ? "" : fmt::format("{}{}{}", front, experiment, name.substr(dot));
+}
+
+}  // namespace
+
+std::string nearest_sheet_name(std::string_view name) {
+  const std::vector<std::string> all = all_sheet_names();
   const std::vector<std::string_view> views(all.begin(), all.end());
-  return std::string(nearest(name, views));
+  const std::string_view near = nearest(with_whole_experiment(name), views);
+  return std::string(near.empty() ? nearest(name, views) : near);
 }
 
 std::string sheet_names_text() {

@@ -539,8 +539,8 @@ namespace {
 /// Rules for the classes of plots.
 std::string style_sheet() {
   std::string style = R"(.bs-plot{max-width:720px;width:100%}
-.bs-plot,.bs-thumbnail{font:12px system-ui,sans-serif}
-.bs-card{fill:#fff}.bs-text{fill:#333}.bs-small{fill:#333;font-size:11px}
+.bs-plot,.bs-thumbnail{font-family:system-ui,sans-serif}
+.bs-card{fill:#fff}.bs-text{fill:#333;font-size:12px}.bs-small{fill:#333;font-size:11px}
 .bs-title{fill:#111;font-weight:600;font-size:14px}
 .bs-grid{stroke:#ddd}.bs-axis{stroke:#666}.bs-error{stroke:#333;stroke-width:1.2}
 .bs-hollow{fill:#fff;stroke-width:2}.bs-edge{stroke:#fff;stroke-width:.5}.bs-line{fill:none;stroke-width:2}.bs-dashed{stroke-dasharray:6 4}

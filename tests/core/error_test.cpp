@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 
 namespace barestep {
@@ -23,6 +24,7 @@ TEST(Nearest, FindsSlipsAndAbbreviationsButGuessesNothing) {
   EXPECT_EQ(nearest("batch_size", kNames), "batch-size");
   EXPECT_EQ(nearest("lor", kNames), "lr");
   EXPECT_EQ(nearest("sb", kNames), "");
+  EXPECT_EQ(nearest("load", std::array<std::string_view, 2>{"load", "loud"}), "load");
   EXPECT_EQ(nearest("xyz", kNames), "");
   EXPECT_EQ(nearest("", kNames), "");
   EXPECT_EQ(nearest(std::string(1 << 20, 'x'), kNames), "");

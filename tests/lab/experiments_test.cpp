@@ -76,7 +76,7 @@ std::vector<Opposites> opposites() {
   all.push_back({"strong-scaling", by_ranks(divided), "stays above 80 %: at 4 ranks it is 100",
                  by_ranks(communicating),
                  "falls below 80 % at 2 ranks: it is 20.0 % (19.9 % to 20.1 %) there, and most of "
-                 "what is lost is exposed communication (100.0 %",
+                 "what is lost is exposed communication, 100.0 %",
                  by_ranks([](int ranks) {
                    return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125 / ranks, .noise = 0.1};
                  }),
@@ -101,7 +101,7 @@ std::vector<Opposites> opposites() {
                  "Fastest: undecided among 1 rank"});
   all.push_back({"weak-scaling", by_ranks([](int) { return MadeUpStep{.step_s = 0.1}; }),
                  "stays above 80 %: at 4 ranks it is 100", by_ranks(communicating),
-                 "there, and exposed communication alone is longer than what is lost (133",
+                 "there, and exposed communication alone is longer than what is lost, 133",
                  by_ranks([](int ranks) {
                    return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125, .noise = 0.1};
                  }),
@@ -153,7 +153,7 @@ std::vector<Opposites> opposites_of_data() {
     };
   };
   all.push_back({"io-delay", bursts(4.45e-3),
-                 "No number of workers here hides the disk: at the least, with ", bursts(1.85e-3),
+                 "No number of workers here hides the disk: at best, with ", bursts(1.85e-3),
                  "1 worker hides the disk: a step takes 1.00x"});
   const auto parts = [](double injected, double backward, double noise = 0.003) {
     return [=](const Case&) {
@@ -199,12 +199,13 @@ std::vector<Opposites> opposites_of_data() {
   all.push_back({"optimizations", ladder(9), "Most of the gain is a captured graph: 61.", ladder(1),
                  "Most of the gain is a batch of 256: ", ladder(4, 0.1),
                  "Which gains most is unclear"});
-  all.push_back(
-      {"optimizations", ladder(9), "Measurably faster than the row above: a batch of 256 (4.00x",
-       [](const Case& what) {
-         return MadeUpStep{.step_s = 1e-4 * static_cast<double>(what.workload.batch_size())};
-       },
-       "None of them alone is measurably faster"});
+  all.push_back({"optimizations", ladder(9),
+                 "Measurably faster than the row above: a batch of 256 with 4.00x",
+                 [](const Case& what) {
+                   return MadeUpStep{.step_s =
+                                         1e-4 * static_cast<double>(what.workload.batch_size())};
+                 },
+                 "None of them alone is measurably faster"});
   all.push_back({"optimizations", ladder(9), "With all of them a sample is faster than with none",
                  [](const Case& what) {
                    return MadeUpStep{.step_s =
@@ -279,7 +280,7 @@ std::vector<Opposites> opposites_of_ranks() {
                  "The loss is linear in the pause", paused(0.2, 0.1, 0.05),
                  "Whether a pause costs speed-up is unclear"});
   all.push_back({"delay", paused(0.02, 0.01), "The loss is not linear", paused(0.02, 0.04),
-                 "There was no speed-up to lose", paused(0.2, 0.1, 0.006),
+                 "There was no speed-up to lose: without a pause it is 0.", paused(0.2, 0.1, 0.006),
                  "Whether the loss is linear is unclear"});
   const auto scheme = [](const std::string& fastest) {
     return by_key([fastest](const std::string& key) {
@@ -397,7 +398,7 @@ std::vector<Opposites> opposites_of_one_step() {
   all.push_back({"profile", profile(0.002, 0.004, 5), "The longest op is gemm, backward of net.2",
                  profile(0.0002, 0.0004, 1), "The longest op is adam, optimizer",
                  profile(0.02, 0.02, 1, 0.1), "The longest ops are"});
-  all.push_back({"profile", profile(0.002, 0.004, 50), "What stands out: net.2 (90.",
+  all.push_back({"profile", profile(0.002, 0.004, 50), "What stands out: net.2 with 90.",
                  profile(0.002, 0.004, 1), "No layer takes 30 % more than an equal share",
                  profile(0.002, 0.004, 1.38, 0.1), "Whether a layer stands out is unclear: net.2"});
   const auto first_steps = [](double first, double noise = 0.003) {

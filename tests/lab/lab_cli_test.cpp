@@ -11,6 +11,8 @@
 #include "apps/bad_input_cases.h"
 #include "apps/expect_refused.h"
 #include "lab/json_schema.h"
+#include "lab/start.h"
+#include "support/pattern.h"
 #include "support/process.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
@@ -252,6 +254,35 @@ TEST_F(MlpLab, IsInstalledWithItsSheetsAndCards) {
   EXPECT_EQ(run_there({"predict", "--machine", "own", "--ranks", "1"}).exit_code, 0);
 }
 
+/// The microseconds of the first match of a pattern with "12.345" and "us" or "ms".
+double microseconds_in(const std::string& text, const std::string& pattern) {
+  const auto found = first_match(text, pattern);
+  EXPECT_FALSE(found.empty()) << pattern << "\n" << text;
+  return found.empty() ? 0 : std::stod(found[1]) * (found[2] == "ms" ? 1000 : 1);
+}
+
+// What a sheet's table of the region adds up is what the command in the sheet prints of one run.
+TEST_F(MlpLab, AddsUpTheRegionThatProfilePhasesPrints) {
+  const std::string mlp_single = std::filesystem::path(MLP_LAB).parent_path() / "mlp_single";
+  constexpr int kSteps = 5;
+  const ProcessResult run = run_process(
+      {mlp_single, "--dim", "64", "--depth", "2", "--device", "cpu", "--steps", "10", "--profile",
+       "--profile-steps", "5:10", "--profile-phases", "forward,loss,backward", "--trace", "t.json"},
+      {.working_directory = folder()});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  double all_us = 0, products_us = 0;
+  for (const OpTime& op : op_times_of_trace(read_file(folder() / "t.json"), "t.json")) {
+    if (op.phase != "forward" && op.phase != "loss" && op.phase != "backward") continue;
+    all_us += 1e6 * kSteps * op.seconds;
+    if (op.name == "gemm") products_us += 1e6 * kSteps * op.seconds;
+  }
+  const double shown_us = 3;  // as rounded, in both
+  EXPECT_NEAR(microseconds_in(run.out, "\nSelf CPU time total: ([0-9.]+)([mu]s)\n"), all_us,
+              shown_us);
+  EXPECT_NEAR(microseconds_in(run.out, "\n +gemm +[0-9.]+% +([0-9.]+)([mu]s) "), products_us,
+              shown_us);
+}
+
 TEST_F(MlpLab, PrintsASheetToOnePdf) {
   if (run_process({"/bin/sh", "-c", "command -v chromium || command -v weasyprint"}).exit_code !=
       0) {
@@ -261,6 +292,35 @@ TEST_F(MlpLab, PrintsASheetToOnePdf) {
   ASSERT_EQ(blank.exit_code, 0) << blank.err;
   EXPECT_THAT(blank.out, testing::EndsWith("Sheet: ./practical3-blank.pdf\n"));
   EXPECT_THAT(read_file(folder() / "practical3-blank.pdf"), testing::StartsWith("%PDF-"));
+}
+
+TEST_F(MlpLab, PrintsByWeasyPrintWhereNoBrowserIs) {
+  const std::string found =
+      run_process({"/bin/sh", "-c", "command -v weasyprint | tr -d '\\n'"}).out;
+  if (found.empty()) GTEST_SKIP() << "no WeasyPrint";
+  std::filesystem::create_symlink(found, folder() / "weasyprint");
+  const ProcessResult blank = run_process({"/usr/bin/env", "PATH=" + folder().string(), MLP_LAB,
+                                           "sheet", "practical3", "--blank", "--pdf"},
+                                          {.working_directory = folder()});
+  ASSERT_EQ(blank.exit_code, 0) << blank.err;
+  EXPECT_THAT(read_file(folder() / "practical3-blank.pdf"), testing::StartsWith("%PDF-"));
+}
+
+TEST_F(MlpLab, HandsOnWhatAPrinterSays) {
+  const auto error_of = [&](const std::string& printer) {
+    const std::filesystem::path path = file("weasyprint", "#!/bin/sh\n" + printer + "\n");
+    ::chmod(path.c_str(), 0755);
+    const ProcessResult result = run_process({"/usr/bin/env", "PATH=" + folder().string(), MLP_LAB,
+                                              "sheet", "practical3", "--blank", "--pdf"},
+                                             {.working_directory = folder()});
+    EXPECT_EQ(result.exit_code, 74);
+    return result.err;
+  };
+  const std::string line = "mlp_lab: error: --pdf './practical3-blank.pdf': ";
+  const std::string remedy = "; print ./practical3-blank.html from a browser\n";
+  EXPECT_EQ(error_of("echo 'no fonts' >&2; exit 3"),
+            line + "weasyprint ended with code 3: no fonts" + remedy);
+  EXPECT_EQ(error_of("exit 0"), line + "weasyprint wrote nothing" + remedy);
 }
 
 TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {

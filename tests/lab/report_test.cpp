@@ -454,6 +454,21 @@ Plot two_stacks(std::vector<PlotSeries> series) {
 
 class PlotOnPaper : public TempDirTest {};
 
+// 17 cm for 720 px, so a text of 12 px has 8 pt, and a word about 1.17 times as much.
+TEST_F(PlotOnPaper, HasTheSizeOfItsTextByWeasyPrintToo) {
+  const std::string weasyprint = find_on_path("weasyprint");
+  if (weasyprint.empty() || find_on_path("pdftotext").empty()) {
+    GTEST_SKIP() << "no WeasyPrint, or no poppler-utils";
+  }
+  const std::vector<PlotPoint> points = {plot_point(0, 30), plot_point(1, 1)};
+  const std::string page = html_page(
+      "",
+      svg_of(two_stacks({{.name = "ideal", .points = points}, {.name = "b", .points = points}})));
+  const std::filesystem::path pdf = folder() / "page.pdf";
+  run_child({weasyprint, file("page.html", page).string(), pdf.string()});
+  EXPECT_NEAR(printed_pages(pdf).at(0).min_legend, 8 * 1.17, 1.5);
+}
+
 TEST_F(PlotOnPaper, HasItsColorsByWeasyPrintToo) {
   const std::string weasyprint = find_on_path("weasyprint"), raster = find_on_path("pdftoppm");
   if (weasyprint.empty() || raster.empty()) GTEST_SKIP() << "no WeasyPrint, or no poppler-utils";

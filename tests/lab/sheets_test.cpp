@@ -222,6 +222,15 @@ TEST(SheetNames, SayFromWhichBatchComputingIsLongerAtEachWidth) {
   EXPECT_THAT(reason, HasSubstr("at batch 64 it is not."));
 }
 
+TEST(SheetNames, CompareNothingOnAMachineWithOneGpu) {
+  const Report none;
+  const SheetRuns runs(none, load_card("t4"));
+  EXPECT_EQ(sheet_name("communication.bottleneck").value().text(runs),
+            "Not on one T4, which has one device.");
+  EXPECT_EQ(sheet_name("communication.bottleneck-why").value().text(runs),
+            "One device has no gradients to sum with others.");
+}
+
 TEST(SheetNames, OfTheSimulatorAreThatMachines) {
   const SheetName name = sheet_name("simulated.strong-scaling.ranks-4.time").value();
   EXPECT_TRUE(name.experiments.empty()) << "nothing is measured for it";
@@ -240,7 +249,13 @@ TEST(SheetNames, AreKnownOrNear) {
   EXPECT_TRUE(sheet_name("strong_scaling.table").has_value());
   EXPECT_EQ(nearest_sheet_name("strong-scaling.ranks-2.tim"), "strong-scaling.ranks-2.time");
   EXPECT_EQ(nearest_sheet_name("gpu0-bottleneck.lod"), "gpu0-bottleneck.load");
+  EXPECT_EQ(nearest_sheet_name("gpu0.why"), "gpu0-bottleneck.where");
+  EXPECT_EQ(nearest_sheet_name("gpu0.load"), "gpu0-bottleneck.load");
+  EXPECT_EQ(nearest_sheet_name("simulated.strong.ranks-2.time"),
+            "simulated.strong-scaling.ranks-2.time");
+  EXPECT_EQ(nearest_sheet_name("communication.botleneck"), "communication.bottleneck");
   EXPECT_EQ(nearest_sheet_name("nothing like it"), "");
+  EXPECT_EQ(nearest_sheet_name("nothing.like.it"), "");
   const std::string all = sheet_names_text();
   EXPECT_THAT(all, HasSubstr("\n  imbalance.answer  "));
   EXPECT_THAT(all, HasSubstr("Rank 0 pauses 20 ms before backward: who waits for whom?\n"));
@@ -344,8 +359,10 @@ HowCasesWent gaining(double small, double large) {
   };
 }
 
-HowCasesWent with_ddp(double step_s) {
-  return [=](const Case& what) { return MadeUpStep{.step_s = what.key == "ddp" ? step_s : 0.1}; };
+HowCasesWent with_ddp(double step_s, double noise = MadeUpStep{}.noise) {
+  return [=](const Case& what) {
+    return MadeUpStep{.step_s = what.key == "ddp" ? step_s : 0.1, .noise = noise};
+  };
 }
 
 std::vector<OppositeAnswers> opposite_answers() {
@@ -373,8 +390,10 @@ std::vector<OppositeAnswers> opposite_answers() {
        "aten::relu computes less than either"},
       {"data-parallel.proportion", on_ranks(0.1, 0.05), "Yes, within a tenth: 2.00x",
        on_ranks(0.1, 0.11), "No: 0.91x"},
-      {"gpu0-bottleneck.load", loaded(60, 20, 0, 0), "Yes: it is busy for 60.0 ms",
-       loaded(20, 40, 0, 0), "No: it is busy for 20.0 ms"},
+      {"gpu0-bottleneck.load", loaded(60, 20, 0, 0), "Yes. Device 0 is busy for 60.0 ms",
+       loaded(20, 40, 0, 0), "No. Device 0 is busy for 20.0 ms"},
+      {"gpu0-bottleneck.device-0", loaded(60, 20, 0, 0),
+       "60.0 ms (59.9 ms to 60.2 ms) in a step, 3.00x", loaded(20, 40, 0, 0), " in a step, 0.50x"},
       {"gpu0-bottleneck.equal", loaded(60, 20, 0, 0), "No: they compute during 60.0 %",
        loaded(40, 40, 0, 0), "Yes, within a tenth"},
       {"gpu0-bottleneck.where", loaded(60, 20, 30, 10), "At device 0: it computes for 60.0 ms",
@@ -387,6 +406,8 @@ std::vector<OppositeAnswers> opposite_answers() {
        "Not for speed: DDP takes 0.50x"},
       {"dp-vs-ddp.acceptable", with_ddp(0.2), "Here, for one", with_ddp(0.1),
        "Where speed decides, both are"},
+      {"dp-vs-ddp.acceptable", with_ddp(0.1), "Where speed decides, both are", with_ddp(0.1, 0.2),
+       "Whether speed speaks against it is unclear: DDP takes"},
       {"delay.amdahl", paused(0.1, 0.05, 1), "Amdahl's law holds within a tenth",
        paused(0.1, 0.05, 5), "Amdahl's law does not hold here"},
       {"batch-scaling.improves", gaining(1, 2), "Yes: 2 ranks reach 1.00x", gaining(2, 1),
@@ -402,6 +423,18 @@ TEST(SheetAnswers, TurnRoundWithTheMeasurements) {
     EXPECT_THAT(text_of(each.name, each.other),
                 AllOf(HasSubstr(each.says_of_other), Not(HasSubstr(each.says_of_one))));
   }
+}
+
+// Four starts decide nothing, whichever way they went.
+TEST(SheetAnswers, SayWhereTooFewStartsDecideNothing) {
+  Report report = made_up_report({&experiment_of("dp-vs-ddp")}, with_ddp(0.2));
+  std::vector<Measurement>& cases = report.sections.front().results.cases;
+  for (Measurement& each : cases) {
+    each = Measurement(each.what(), {each.starts().begin(), each.starts().begin() + 4});
+  }
+  EXPECT_THAT(sheet_name("dp-vs-ddp.acceptable").value().text(SheetRuns(report, gpus())),
+              testing::StartsWith(
+                  "Whether speed speaks against it: too few starts to say; 6 are needed; DDP"));
 }
 
 // The ratio of two times in a table, wherever it is shown.

@@ -148,7 +148,7 @@ TEST(RequireMemory, CountsBatchesAheadAndAsksForFewer) {
 
 /// GPUs' own memory holds none of it.
 TEST(RequireMemory, CountsBatchesAheadOfGpusInTheHostsMemory) {
-  const StepPrograms programs({.model = {.layout = ParameterLayout({6, 4})},
+  const StepPrograms programs({.model = {.widths = {6, 4}},
                                .data = DataKind::kIdx,
                                .train_rows = 1'000'000,
                                .workers_ahead = 1'000});

@@ -79,6 +79,16 @@ std::span<const std::string_view> account_phases();
 /// The phases that do computation: forward, loss, backward and optimizer.
 std::span<const std::string_view> computing_phases();
 
+/// The phases that are the wait for a slow disk: data wait and the injected pause.
+std::span<const std::string_view> disk_phases();
+
+/// What device 0 of DataParallel does while the others wait: loss, update and exchange.
+std::span<const std::string_view> device_0_phases();
+
+/// "1024 x 6", width x layers.
+std::string model_text(std::int64_t dim, std::int64_t depth);
+std::string model_text(const Workload& workload);
+
 /// The seconds by start of the recorded ops that `takes` selects.
 std::vector<double> op_seconds(const Measurement& each,
                                const std::function<bool(const OpTime& op)>& takes);

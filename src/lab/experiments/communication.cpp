@@ -45,10 +45,6 @@ int compared_ranks(const Results& results) {
   return max > 1 ? max : rank_counts(results.setting).back();
 }
 
-std::string text_of_model(const Workload& workload) {
-  return fmt::format("{} x {}", workload.dim(), workload.depth());
-}
-
 /// The two models of the course (docs/lab.md) on the hardware that they were meant for.
 FindingTable course_table() {
   const MachineCard card = load_card("h200-nvlink");
@@ -60,7 +56,7 @@ FindingTable course_table() {
        {PredictedModel{.dim = 1024, .depth = 2}, PredictedModel{.dim = 8192, .depth = 8}}) {
     const SimulatedStep one = predicted_step(model, card, 1), two = predicted_step(model, card, 2);
     const double exposed = two.phase_s[Phase::kCommunication];
-    table.rows.push_back({fmt::format("{} x {}", model.dim, model.depth), time_text(one.step_s),
+    table.rows.push_back({model_text(model.dim, model.depth), time_text(one.step_s),
                           time_text(two.step_s), factor_text(one.step_s / two.step_s),
                           time_text(exposed), percent_text(exposed / two.step_s)});
   }
@@ -79,7 +75,7 @@ std::string dominated_text(const Measurement& each) {
                  PartSeries{"computing", computing_s}, PartSeries{"other waiting", rest_s}},
       step_s);
   return fmt::format(
-      "On {}, {}", text_of_model(each.workload()),
+      "On {}, {}", model_text(each.workload()),
       largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
 }
 
@@ -113,12 +109,12 @@ Findings conclude_comm_vs_compute(const Results& results) {
   for (const Measurement& each : results.cases) {
     const bool is_large = each.what().key.starts_with("large");
     const Comparison of_ranks = results.compare(model_key(is_large, 1), each.what().key);
-    table.rows.push_back({text_of_model(each.workload()), std::to_string(each.workload().ranks),
+    table.rows.push_back({model_text(each.workload()), std::to_string(each.workload().ranks),
                           time_text(each.mean_s()), factor_text(of_ranks.speed()),
                           time_text(each.phase_s("communication")),
                           percent_text(share_of(each, "communication")),
                           each.what().beyond_cores ? "beyond the cores" : ""});
-    labels.push_back(fmt::format("{}, {}", text_of_model(each.workload()), each.workload().ranks));
+    labels.push_back(fmt::format("{}, {}", model_text(each.workload()), each.workload().ranks));
   }
   return {.sentences = {models_sentence(small_gain, large_gain, ranks, larger_gain),
                         dominated_text(results.at(small_gain.b)) + ".",

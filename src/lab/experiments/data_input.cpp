@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "core/units.h"
@@ -39,12 +38,14 @@ constexpr double kHidden = 1.1;
 
 std::string hidden_sentence(const Results& results, const std::vector<Comparison>& against_fast) {
   const Estimate& fast = results.at("no-delay").mean_s();
+  const auto workers_of = [&](const std::string& key) {
+    return counted(results.at(key).workload().config.data.workers, "worker");
+  };
   for (const Comparison& each : against_fast) {
     if (side_of(each.ratio, kHidden) != Side::kBelow) continue;
-    const std::int64_t workers = results.at(each.b).workload().config.data.workers;
     return fmt::format(
         "{} {} the disk: a step takes {} as long as without the delay ({}, without it {}).",
-        counted(workers, "worker"), workers == 1 ? "hides" : "hide", factor_text(each.ratio),
+        workers_of(each.b), each.b == workers_key(1) ? "hides" : "hide", factor_text(each.ratio),
         time_text(results.at(each.b).mean_s()), time_text(fast));
   }
   const Comparison& best = *std::ranges::min_element(
@@ -52,11 +53,11 @@ std::string hidden_sentence(const Results& results, const std::vector<Comparison
   const bool none = std::ranges::all_of(against_fast, [](const Comparison& each) {
     return side_of(each.ratio, kHidden) == Side::kAbove;
   });
-  return fmt::format(
-      "{}: at the least, with {}, a step takes {} as long as without the delay, and {}.",
-      none ? "No number of workers here hides the disk"
-           : "Whether workers hide the disk is unclear",
-      best.b, factor_text(best.ratio), largest_text(largest_phase(results.at(best.b)), "it"));
+  return fmt::format("{}: at best, with {}, a step takes {} as long as without the delay, and {}.",
+                     none ? "No number of workers here hides the disk"
+                          : "Whether workers hide the disk is unclear",
+                     workers_of(best.b), factor_text(best.ratio),
+                     largest_text(largest_phase(results.at(best.b)), "it"));
 }
 
 FindingTable loading_table(const Results& results) {
@@ -74,8 +75,7 @@ FindingTable loading_table(const Results& results) {
 
 /// Amdahl's law with an infinitely fast device: the disk is the serial share.
 std::string free_computing_sentence(const Measurement& none) {
-  static constexpr std::array<std::string_view, 2> kDisk = {"data", "injected"};
-  const Estimate disk = share_of(none, kDisk);
+  const Estimate disk = share_of(none, disk_phases());
   return fmt::format(
       "If computing were free, the wait for the disk would remain: {} of a step "
       "without workers, so it could be {} as fast at most.",

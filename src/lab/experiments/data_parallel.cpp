@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <utility>
 
@@ -15,9 +14,6 @@
 
 namespace barestep {
 namespace {
-
-/// What device 0 does alone: loss, update and exchange.
-constexpr std::array<std::string_view, 3> kDevice0Alone = {"loss", "optimizer", "communication"};
 
 /// The share of a step in which a device computes, rather than waits, copies or queues.
 std::string utilization_text(const Measurement& each) {
@@ -85,7 +81,7 @@ Findings conclude_data_parallel(const Results& results) {
   const Measurement &one = results.at(devices_key(1)), &several = results.at(devices_key(count));
   const Comparison gain = results.compare(devices_key(1), devices_key(count));
   const auto memory = devices_of_cases({{"one device", &one}, {"DataParallel", &several}});
-  const double share = times_the_bytes(memory.back().second.bytes, memory.front().second.bytes);
+  const double share = times_the_bytes(memory[2].second.bytes, memory[0].second.bytes);
   return {
       .sentences = {sentence_of(gain, on_several, "on one device"),
                     fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
@@ -95,7 +91,7 @@ Findings conclude_data_parallel(const Results& results) {
                             "one device's.",
                             human_bytes(memory[1].second.bytes),
                             human_bytes(memory[0].second.bytes),
-                            human_bytes(memory.back().second.bytes), percent_text(share))},
+                            human_bytes(memory[2].second.bytes), percent_text(share))},
       .comparisons = {gain},
       .tables = {memory_table(memory)},
       .plots = {account_plot(results.cases, {"one device", fmt::format("DataParallel, {}", count)}),
@@ -168,7 +164,7 @@ std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
 }
 
 std::string waiting_sentence(const Measurement& each) {
-  const Estimate alone = share_of(each, kDevice0Alone);
+  const Estimate alone = share_of(each, device_0_phases());
   return fmt::format(
       "With {} devices the others wait for device 0 during {} of a step, {} for loss and "
       "optimizer and {} for the exchange through it: {}.",
@@ -189,7 +185,7 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
     table.rows.push_back({std::to_string(each.workload().ranks), time_text(each.mean_s()),
                           time_text(each.phase_s("loss")), time_text(each.phase_s("optimizer")),
                           time_text(each.phase_s("communication")),
-                          percent_text(share_of(each, kDevice0Alone)),
+                          percent_text(share_of(each, device_0_phases())),
                           each.what().beyond_cores ? "beyond the cores" : ""});
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
   }

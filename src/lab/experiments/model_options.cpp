@@ -33,7 +33,7 @@ std::string slower_sentence(const std::vector<Comparison>& against_relu) {
   std::vector<std::string> slower;
   for (const Comparison& each : against_relu) {
     if (!each.is_slower()) continue;
-    slower.push_back(fmt::format("{} ({})", each.b, factor_text(each.ratio)));
+    slower.push_back(fmt::format("{} with {}", each.b, factor_text(each.ratio)));
   }
   if (!slower.empty()) {
     return fmt::format("Steps that take longer than with ReLU: {}.", list_text(slower));

@@ -103,7 +103,7 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
     const Side side = side_of(share, kStandsOut * equal);
     if (side == Side::kBelow) continue;
     (side == Side::kAbove ? above : open)
-        .push_back(fmt::format("{} ({})", each.name, percent_text(share)));
+        .push_back(fmt::format("{} with {}", each.name, percent_text(share)));
   }
   const std::string of_all =
       fmt::format(" of all layers' time, where an equal share is {}", percent_text(equal));
@@ -206,9 +206,8 @@ std::string reason_sentence(const Measurement& steps) {
     return fmt::format("Which part of the extra time is largest is unclear: {}.",
                        list_text(max.names));
   }
-  return fmt::format("{} of the extra time is {} ({}).",
-                     max.is_most() ? "Most" : "The largest part", max.names.front(),
-                     percent_text(max.share));
+  return fmt::format("{} of the extra time is {}, {}.", max.is_most() ? "Most" : "The largest part",
+                     max.names.front(), percent_text(max.share));
 }
 
 Findings conclude_warmup(const Results& results) {

@@ -114,7 +114,7 @@ Findings conclude_optimizations(const Results& results) {
     bars.points.push_back(plot_point(static_cast<double>(i), each.samples_per_s()));
     labels.emplace_back(rungs[i].key);
     if (i > 0 && steps[i - 1].is_faster()) {
-      useful.push_back(fmt::format("{} ({})", rungs[i].words, before));
+      useful.push_back(fmt::format("{} with {}", rungs[i].words, before));
     }
   }
   std::string alone = "None of them alone is measurably faster than the row above.";

@@ -40,7 +40,10 @@ std::vector<Case> delay_cases(const Setting& setting) {
 /// speed-up without a pause.
 std::string linear_sentence(const Results& results, const Estimate& without) {
   constexpr double kLinear = 0.25;
-  if (side_of(without, 1) == Side::kBelow) return "There was no speed-up to lose.";
+  if (side_of(without, 1) == Side::kBelow) {
+    return fmt::format("There was no speed-up to lose: without a pause it is {}.",
+                       factor_text(without));
+  }
   std::vector<std::vector<double>> step_s;
   for (const int delay_ms : {0, 10, 20}) {
     for (const int ranks : {1, compared_with_one(results.setting)}) {

@@ -66,16 +66,17 @@ std::string loss_text(const LargestPart& loss) {
   const std::string share = percent_text(loss.share);
   if (loss.is_alone() && side_of(loss.share, 1) == Side::kAbove) {
     return fmt::format(
-        "{} alone is longer than what is lost ({} of it), since other parts of a step "
+        "{} alone is longer than what is lost, {} of it, since other parts of a step "
         "become shorter",
         loss.names.front(), share);
   }
   if (loss.is_alone()) {
-    return fmt::format("{} is {} ({})",
+    return fmt::format("{} is {}, {}",
                        loss.is_most() ? "most of what is lost" : "the largest part of what is lost",
                        loss.names.front(), share);
   }
-  return fmt::format("the main cause of the loss is unclear ({}: {})", loss.names.front(), share);
+  return fmt::format("the main cause of the loss is unclear, perhaps {} with {}",
+                     loss.names.front(), share);
 }
 
 std::string efficiency_sentence(const Results& results, const std::vector<std::string>& keys,

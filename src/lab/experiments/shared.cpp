@@ -105,6 +105,24 @@ std::span<const std::string_view> computing_phases() {
   return phases;
 }
 
+std::span<const std::string_view> disk_phases() {
+  static constexpr std::array<std::string_view, 2> kPhases = {"data", "injected"};
+  return kPhases;
+}
+
+std::span<const std::string_view> device_0_phases() {
+  static constexpr std::array<std::string_view, 3> kPhases = {"loss", "optimizer", "communication"};
+  return kPhases;
+}
+
+std::string model_text(std::int64_t dim, std::int64_t depth) {
+  return fmt::format("{} x {}", dim, depth);
+}
+
+std::string model_text(const Workload& workload) {
+  return model_text(workload.dim(), workload.depth());
+}
+
 std::string phase_words(std::string_view phase) {
   return std::string(part_with_key(phase).words);
 }
