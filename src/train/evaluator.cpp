@@ -114,7 +114,7 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
       device_(&device),
       runner_({&device_, 1}, nullptr, programs.buffers(), plan_, {.fetch = Fetch::kInStep}),
       input_(std::make_unique<Input>(dataset, programs.spec())),
-      target_variances_(dataset.target_variances(programs.spec().test_rows)) {
+      sum_(programs, &dataset, ranks) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   const Tensor parameters = programs.spec().model.layout.flat(programs.parameters());
   Stream& stream = runner_.stream({0, Lane::kCompute});
@@ -147,13 +147,12 @@ Evaluation Evaluator::run(std::int64_t warmup,
 
   Evaluation evaluation{.batch_size = programs_.spec().batch_size,
                         .weight_bytes = state_bytes_of(programs_.evaluate()->program)};
-  EvaluationPart part;
-  while (part.samples < samples) {
-    const StepProgram& program = step(part.samples);
+  while (sum_.samples() < samples) {
+    const StepProgram& program = step(sum_.samples());
     const Addresses& addresses = runner_.addresses(runner_.steps());
     runner_.step(program.program, nullptr, *input_);
     const double latency_s = runner_.timeline().wall_of_newest(kMainLane).seconds();
-    part.add(program, addresses, latency_s);
+    sum_.add(program, addresses, latency_s);
     count_classes(program, addresses, evaluation);
     evaluation.batches.push_back({.rank = programs_.spec().rank,
                                   .number = std::ssize(evaluation.batches),
@@ -161,7 +160,11 @@ Evaluation Evaluator::run(std::int64_t warmup,
                                   .latency_s = latency_s});
     on_batch(evaluation.batches.back());
   }
-  add_up(evaluation, part);
+  evaluation.total = sum_.finish();
+  if (ranks_ != nullptr && ranks_->size() > 1) {
+    evaluation.batches = of_all_ranks(*ranks_, evaluation.batches);
+    evaluation.confusion = sum_over_ranks(*ranks_, evaluation.confusion);
+  }
   const EvaluationReport& total = evaluation.total;
   if (!std::isfinite(total.loss)) {
     fail(ExitCode::kDiverged,
@@ -194,19 +197,6 @@ void Evaluator::count_classes(const StepProgram& batch, const Addresses& address
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     ++at(evaluation.confusion, evaluation.classes * labels[row] + found[row]);
   }
-}
-
-/// Combines this rank's result with those of all ranks.
-void Evaluator::add_up(Evaluation& evaluation, EvaluationPart part) const {
-  if (ranks_ != nullptr && ranks_->size() > 1) {
-    // A rank without samples has not added any.
-    const auto& errors = programs_.evaluate()->tensors.squared_errors_host;
-    part.squared_errors.resize(static_cast<std::size_t>(errors ? errors->cols : 0));
-    part = sum_of_ranks(*ranks_, part);
-    evaluation.batches = of_all_ranks(*ranks_, evaluation.batches);
-    evaluation.confusion = sum_over_ranks(*ranks_, evaluation.confusion);
-  }
-  evaluation.total = part.report(*programs_.evaluate(), target_variances_);
 }
 
 }  // namespace barestep
