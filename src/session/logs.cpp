@@ -17,9 +17,8 @@ namespace {
 /// The share of a step's wall time in which the compute lane was busy, 0 to 1.
 double utilization(const StepAccount& account) {
   double work_s = 0;
-  for (const Part part :
-       {Part::kForward, Part::kLoss, Part::kRecompute, Part::kBackward, Part::kOptimizer}) {
-    work_s += account[part];
+  for (const Part part : kValuesOf<Part>) {
+    if (traits_of(part).computes) work_s += account[part];
   }
   return work_s / account.wall_s;
 }
