@@ -149,37 +149,38 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
                  to_text(study.python)));
 }
 
-struct AskedSheet {
+struct SheetRequest {
   SheetOptions options{};
   bool lists_names = false;
 };
 
-void produce(const AskedSheet& asked) {
-  if (asked.lists_names) return list_sheet_names();
-  if (asked.options.name.empty()) {
+void produce(const SheetRequest& requested) {
+  if (requested.lists_names) return list_sheet_names();
+  if (requested.options.name.empty()) {
     fail(ExitCode::kUsage, {.what = "argument",
                             .value = "name",
                             .why = "is missing",
                             .remedy = "mlp_lab sheet --help describes it"});
   }
-  if (asked.options.blank && asked.options.key) {
+  if (requested.options.blank && requested.options.key) {
     fail(
         ExitCode::kUsage,
         {.what = "--blank", .why = "a copy with --key is not blank", .remedy = "give one of them"});
   }
-  print_sheet(asked.options);
+  print_sheet(requested.options);
 }
 
-void add_sheet(ArgumentParser& parser, AskedSheet& asked) {
-  SheetOptions& options = asked.options;
+void add_sheet(ArgumentParser& parser, SheetRequest& requested) {
+  SheetOptions& options = requested.options;
   Command& sheet = parser.add_command(
       "sheet", "Fill in an exercise sheet: one of a university course, or your own.",
-      [&] { produce(asked); });
+      [&] { produce(requested); });
   sheet.add(
       option("name", "",
              fmt::format("of a sheet, {}, or your own file in .md", fmt::join(sheet_names(), ", ")),
              to_text(options.name)));
-  sheet.add(flag("--names", "list the names that a sheet may use, and exit", asked.lists_names));
+  sheet.add(
+      flag("--names", "list the names that a sheet may use, and exit", requested.lists_names));
   sheet.add(flag("--blank", "leave the students' cells and answers empty; nothing is measured",
                  options.blank));
   sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", options.key));
@@ -207,17 +208,17 @@ struct Prediction {
   PredictedModel model{};
 };
 
-void add_predict(ArgumentParser& parser, Prediction& asked) {
-  PredictedModel& model = asked.model;
+void add_predict(ArgumentParser& parser, Prediction& requested) {
+  PredictedModel& model = requested.model;
   Command& predicts =
       parser.add_command("predict", "Simulate a step on another machine, described by its card.",
-                         [&] { predict(asked.machine, asked.model, asked.ranks); });
+                         [&] { predict(requested.machine, requested.model, requested.ranks); });
   predicts.add(
       required(option("--machine", "CARD",
                       fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")),
-                      to_text(asked.machine))));
+                      to_text(requested.machine))));
   predicts.add(
-      option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", to_rank_counts(asked.ranks)));
+      option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", to_rank_counts(requested.ranks)));
   predicts.add(
       trainer_option("dim", "8192", [&](const TrainConfig& c) { model.dim = *c.model.dim; }));
   predicts.add(
@@ -281,7 +282,7 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
                      list_experiments);
   StudyOptions study{.version = kVersion};
   add_run(parser, study);
-  AskedSheet sheet;
+  SheetRequest sheet;
   sheet.options.study.version = kVersion;
   add_sheet(parser, sheet);
   std::filesystem::path folder;

@@ -60,10 +60,10 @@ WorkloadPrograms::WorkloadPrograms(const Workload& workload, int rank)
     : WorkloadPrograms(workload.config, workload.trainer, workload.ranks,
                        workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank) {}
 
-WorkloadPrograms::WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer, int ranks,
+WorkloadPrograms::WorkloadPrograms(const TrainConfig& requested, TrainerKind trainer, int ranks,
                                    DeviceKind kind, int rank) {
-  validate(asked, trainer);
-  TrainConfig config = asked;
+  validate(requested, trainer);
+  TrainConfig config = requested;
   if (config.training.update == Update::kAuto) {
     config.training.update = choose_update(config, trainer, kind).update;
   }

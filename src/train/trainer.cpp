@@ -86,12 +86,12 @@ class Trainer::Input final : public StepInput {
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
   void set_scaling(const std::optional<ScalingPosition>& scaling) { scaling_ = scaling; }
 
-  void set_request(StepRequest request, const std::atomic<bool>& asked) {
-    requests_[static_cast<std::size_t>(request)] = &asked;
+  void set_request(StepRequest request, const std::atomic<bool>& requested) {
+    requests_[static_cast<std::size_t>(request)] = &requested;
   }
   [[nodiscard]] bool is_requested(StepRequest request) const {
-    const std::atomic<bool>* const asked = requests_[static_cast<std::size_t>(request)];
-    return asked != nullptr && *asked;
+    const std::atomic<bool>* const requested = requests_[static_cast<std::size_t>(request)];
+    return requested != nullptr && *requested;
   }
 
   RunDetail detail_of(std::int64_t step) override {
@@ -468,13 +468,13 @@ void Trainer::run(TrainObserver& observer) {
   }
 }
 
-void Trainer::stop_when(const std::atomic<bool>& asked) {
-  input_->set_request(StepRequest::kStop, asked);
+void Trainer::stop_when(const std::atomic<bool>& requested) {
+  input_->set_request(StepRequest::kStop, requested);
 }
 
-void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& asked) {
+void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& requested) {
   pauses_every_ = every_steps;
-  input_->set_request(StepRequest::kPause, asked);
+  input_->set_request(StepRequest::kPause, requested);
 }
 
 bool Trainer::pauses_after(const Batch& batch) const {

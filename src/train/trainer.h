@@ -87,10 +87,10 @@ class Trainer {
   /// small that no gradient survives. Allocates nothing once each program has run in both slots.
   void run(TrainObserver& observer);
 
-  /// Once `asked` is true, the run ends after the current training step. With several ranks, once
-  /// it is true on any, all end after the same step. Call before run(). `asked` must outlive the
-  /// trainer.
-  void stop_when(const std::atomic<bool>& asked);
+  /// Once `requested` is true, the run ends after the current training step. With several ranks,
+  /// once it is true on any, all end after the same step. Call before run(). `requested` must
+  /// outlive the trainer.
+  void stop_when(const std::atomic<bool>& requested);
 
   /// Whether the run ended this way, with steps left.
   [[nodiscard]] bool was_stopped() const { return was_stopped_; }
@@ -99,9 +99,9 @@ class Trainer {
   [[nodiscard]] bool ended_early() const;
 
   /// The run pauses for on_pause() after each `every_steps`-th step of the whole run, unless that
-  /// is 0, and soon after `asked` is true on any rank; never after the last step. Call before
-  /// run(). `asked` must outlive the trainer.
-  void pause_when(std::int64_t every_steps, const std::atomic<bool>& asked);
+  /// is 0, and soon after `requested` is true on any rank; never after the last step. Call before
+  /// run(). `requested` must outlive the trainer.
+  void pause_when(std::int64_t every_steps, const std::atomic<bool>& requested);
 
   /// Starts copying this rank's part of the state (train/training_state.h) to the host, and returns
   /// as soon as steps may continue; on a device with its own memory, once a snapshot exists there.

@@ -46,10 +46,10 @@ inline void add_saved(TrainingState& state, const StepPrograms& programs,
 
 class TrainerHarness final : public TrainObserver {
  public:
-  explicit TrainerHarness(TrainConfig wanted, std::optional<Generator> generator = {},
+  explicit TrainerHarness(TrainConfig requested, std::optional<Generator> generator = {},
                           std::unique_ptr<Device> opened = nullptr,
                           const TrainingState* start = nullptr, bool updates_beside = false)
-      : config(std::move(wanted)), device(std::move(opened)) {
+      : config(std::move(requested)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
       device = make_cpu_device({.threads = c.device.threads.value_or(0), .gemm = c.device.gemm});

@@ -90,12 +90,12 @@ std::string why_nccl_cannot_join(std::span<const RankGpu> ranks) {
 }
 
 std::string why_gpus_are_not_shared(int nccl_version, const char* variable) {
-  const bool asked = variable != nullptr && std::string_view(variable) == "1";
+  const bool requested = variable != nullptr && std::string_view(variable) == "1";
   const bool can = nccl_version >= kFirstThatShares;
-  if (asked && can) return "";
+  if (requested && can) return "";
   std::string why = "takes each GPU once";
   if (can) why += fmt::format(" without {}=1", kSharingVariable);
-  if (asked && nccl_version > 0) {
+  if (requested && nccl_version > 0) {
     why += fmt::format(": {} needs NCCL 2.30.3, this is {}", kSharingVariable,
                        nccl_version_text(nccl_version));
   }
