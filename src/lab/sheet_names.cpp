@@ -453,8 +453,8 @@ std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) cons
   return SimulatedCase{workload, step_of(workload), step_of(alone)};
 }
 
-std::optional<SheetName> sheet_name(std::string_view name) {
-  std::string hyphened(name);
+std::optional<SheetName> sheet_name(std::string_view written) {
+  std::string hyphened(written);
   std::ranges::replace(hyphened, '_', '-');
   std::string_view name = hyphened;
   for (const SheetName& each : sheet_answers()) {

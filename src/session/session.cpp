@@ -34,9 +34,7 @@ std::int64_t memory_for_samples(Job& job) {
   const std::int64_t mine = host_memory().free_bytes / 2 / job.processes_of_host();
   Communicator* const ranks = job.ranks();
   if (ranks == nullptr) return mine;
-  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks->size()));
-  ranks->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  return *std::ranges::min_element(all);
+  return std::ranges::min(gather_values(*ranks, mine));
 }
 
 /// The files of --data, if there are any. `spec` is for programs of this process without data.
@@ -328,7 +326,7 @@ void Session::choose_products() {
       }
       choices = devices.front()->product_choices();
     }
-    if (ranks != nullptr) choices = gather_texts(*ranks, choices).front();
+    if (ranks != nullptr) choices = gather_lists(*ranks, choices).front();
   }
   for (Device* const device : devices) device->set_product_choices(choices);
 }

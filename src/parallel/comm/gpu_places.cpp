@@ -50,10 +50,8 @@ std::vector<RankGpu> gather_gpu_places(Communicator& ranks, const std::string& b
   pack(host_identity(), mine.host);
   pack(bus_id, mine.bus_id);
   pack(why_gpus_are_not_shared(), mine.why_not_shared);
-  std::vector<PackedPlace> all(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   std::vector<RankGpu> places;
-  for (const PackedPlace& place : all) {
+  for (const PackedPlace& place : gather_values(ranks, mine)) {
     places.push_back({place.host.data(), place.bus_id.data(), place.why_not_shared.data()});
   }
   return places;
