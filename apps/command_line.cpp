@@ -73,9 +73,10 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   bool start_array(std::size_t /*size*/) override {
-    const bool wanted = option_ != nullptr && (option_->value.json == JsonKind::kNumbers ||
-                                               option_->value.json == JsonKind::kNumberOrNumbers);
-    if (numbers_ || !wanted) refuse_kind("an array");
+    const bool requested =
+        option_ != nullptr && (option_->value.json == JsonKind::kNumbers ||
+                               option_->value.json == JsonKind::kNumberOrNumbers);
+    if (numbers_ || !requested) refuse_kind("an array");
     numbers_.emplace();
     return true;
   }

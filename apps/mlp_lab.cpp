@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
+#include <functional>
 #include <span>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "argument_parser.h"
@@ -18,6 +19,7 @@
 #include "lab/machine_card.h"
 #include "lab/sheets.h"
 #include "options/option_values.h"
+#include "options/options.h"
 #include "session/run_program.h"
 
 namespace barestep {
@@ -58,9 +60,25 @@ Read to_rank_counts(std::vector<int>& counts) {
   };
 }
 
-/// A whole number that replaces an experiment's default.
-Read to_choice(std::optional<std::int64_t>& member, std::int64_t max) {
-  return [&member, max](const RawValue& given) { member = whole_number(given, {1, max}); };
+/// An option that mlp_dp or mlp_ddp has too, with its limits and help. `usual` is its default here,
+/// if that differs; `use` takes a configuration in which it is set.
+Argument trainer_option(std::string_view name, std::string usual,
+                        std::function<void(const TrainConfig&)> use) {
+  std::span<const Option> all = options_of(TrainerKind::kDataParallel);
+  auto found = std::ranges::find(all, name, &Option::name);
+  if (found == all.end()) {
+    all = options_of(TrainerKind::kDdp);
+    found = std::ranges::find(all, name, &Option::name);
+  }
+  BARESTEP_REQUIRE(found != all.end(), "a trainer has the option");
+  Option here = *found;
+  if (!usual.empty()) here.unset = std::move(usual);
+  return option(fmt::format("--{}", name), here.value.argument, help_of(here),
+                [read = here.value.read, use = std::move(use)](const RawValue& given) {
+                  TrainConfig config;
+                  read(given, config);
+                  use(config);
+                });
 }
 
 /// Reads percent; stores a ratio above 1.
@@ -83,19 +101,19 @@ void add_study_options(Command& run, StudyOptions& study) {
                  "starts of each case (9; 6 or 9 with --quick); fewer than 6 allow no conclusion",
                  to_number(study.starts, 1000)));
   run.add(margin_option(study.margin));
-  run.add(option("--dim", "N",
-                 "width of every layer, unless an experiment varies it (1024; 8192 on GPUs; with "
-                 "--quick as wide as a step of 3 ms needs)",
-                 to_choice(study.setting.dim, 1 << 17)));
-  run.add(option("--depth", "N", "number of Linear layers, likewise (6)",
-                 to_choice(study.setting.depth, 1000)));
-  run.add(option("--batch-size", "N", "samples of all ranks, likewise (64)",
-                 to_choice(study.setting.batch_size, 1 << 20)));
-  run.add(option("--steps", "N", "steps of a start, likewise (30, 20 with --quick)",
-                 to_choice(study.setting.steps, 1 << 20)));
-  run.add(option("--recompute", "S",
-                 "segments of layers whose activations are recomputed, likewise (1)",
-                 to_choice(study.setting.recompute, 1000)));
+  SettingOptions& setting = study.setting;
+  run.add(trainer_option(
+      "dim", "1024, on GPUs 8192, with --quick as wide as a step of 3 ms needs, or varied",
+      [&](const TrainConfig& c) { setting.dim = c.model.dim; }));
+  run.add(trainer_option("depth", "6, or varied",
+                         [&](const TrainConfig& c) { setting.depth = c.model.depth; }));
+  run.add(trainer_option("batch-size", "",
+                         [&](const TrainConfig& c) { setting.batch_size = c.data.batch_size; }));
+  run.add(trainer_option("steps", "30, with --quick 20",
+                         [&](const TrainConfig& c) { setting.steps = c.training.steps; }));
+  run.add(option(
+      "--recompute", "S", "segments of layers whose activations are recomputed (1)",
+      [&](const RawValue& given) { setting.recompute = whole_number(given, limits::kDepths); }));
   run.add(option("--ranks", "N,N,...",
                  "numbers of ranks in scaling experiments, which always include 1 (1,2,4,...)",
                  [&study](const RawValue& given) {
@@ -131,37 +149,38 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
                  to_text(study.python)));
 }
 
-struct AskedSheet {
+struct SheetRequest {
   SheetOptions options{};
   bool lists_names = false;
 };
 
-void produce(const AskedSheet& asked) {
-  if (asked.lists_names) return list_sheet_names();
-  if (asked.options.name.empty()) {
+void produce(const SheetRequest& requested) {
+  if (requested.lists_names) return list_sheet_names();
+  if (requested.options.name.empty()) {
     fail(ExitCode::kUsage, {.what = "argument",
                             .value = "name",
                             .why = "is missing",
                             .remedy = "mlp_lab sheet --help describes it"});
   }
-  if (asked.options.blank && asked.options.key) {
+  if (requested.options.blank && requested.options.key) {
     fail(
         ExitCode::kUsage,
         {.what = "--blank", .why = "a copy with --key is not blank", .remedy = "give one of them"});
   }
-  print_sheet(asked.options);
+  print_sheet(requested.options);
 }
 
-void add_sheet(ArgumentParser& parser, AskedSheet& asked) {
-  SheetOptions& options = asked.options;
+void add_sheet(ArgumentParser& parser, SheetRequest& requested) {
+  SheetOptions& options = requested.options;
   Command& sheet = parser.add_command(
       "sheet", "Fill in an exercise sheet: one of a university course, or your own.",
-      [&] { produce(asked); });
+      [&] { produce(requested); });
   sheet.add(
       option("name", "",
              fmt::format("of a sheet, {}, or your own file in .md", fmt::join(sheet_names(), ", ")),
              to_text(options.name)));
-  sheet.add(flag("--names", "list the names that a sheet may use, and exit", asked.lists_names));
+  sheet.add(
+      flag("--names", "list the names that a sheet may use, and exit", requested.lists_names));
   sheet.add(flag("--blank", "leave the students' cells and answers empty; nothing is measured",
                  options.blank));
   sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", options.key));
@@ -189,21 +208,23 @@ struct Prediction {
   PredictedModel model{};
 };
 
-void add_predict(ArgumentParser& parser, Prediction& asked) {
-  PredictedModel& model = asked.model;
+void add_predict(ArgumentParser& parser, Prediction& requested) {
+  PredictedModel& model = requested.model;
   Command& predicts =
       parser.add_command("predict", "Simulate a step on another machine, described by its card.",
-                         [&] { predict(asked.machine, asked.model, asked.ranks); });
+                         [&] { predict(requested.machine, requested.model, requested.ranks); });
   predicts.add(
       required(option("--machine", "CARD",
                       fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")),
-                      to_text(asked.machine))));
+                      to_text(requested.machine))));
   predicts.add(
-      option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", to_rank_counts(asked.ranks)));
-  predicts.add(option("--dim", "N", "width of every layer (8192)", to_number(model.dim, 1 << 17)));
-  predicts.add(option("--depth", "N", "number of Linear layers (6)", to_number(model.depth, 1000)));
-  predicts.add(option("--batch-size", "N", "samples in a step of all ranks (64)",
-                      to_number(model.batch_size, 1 << 20)));
+      option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", to_rank_counts(requested.ranks)));
+  predicts.add(
+      trainer_option("dim", "8192", [&](const TrainConfig& c) { model.dim = *c.model.dim; }));
+  predicts.add(
+      trainer_option("depth", "", [&](const TrainConfig& c) { model.depth = *c.model.depth; }));
+  predicts.add(trainer_option("batch-size", "",
+                              [&](const TrainConfig& c) { model.batch_size = c.data.batch_size; }));
   predicts.add(
       option("--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
              "how devices share a step; data-parallel is what mlp_dp does (ddp)",
@@ -214,13 +235,13 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
                       "of matrix products (fp32)", [&model, trained](const RawValue& given) {
                         model.precision = static_cast<Precision>(choice(given, trained));
                       }));
-  predicts.add(option("--recompute", "S", "segments of layers, all but the last recomputed (1)",
-                      to_number(model.recompute, 1000)));
-  predicts.add(option("--delay-ms", "X", "a pause before backward (0)", [&](const RawValue& given) {
-    model.delay_ms = real_number(given, limits::kDelays);
-  }));
-  predicts.add(option("--slow-rank", "R:MS", "a further pause on one rank of several",
-                      [&](const RawValue& given) { model.slow_rank = slow_rank(given); }));
+  predicts.add(option(
+      "--recompute", "S", "segments of layers, all but the last recomputed (1)",
+      [&](const RawValue& given) { model.recompute = whole_number(given, limits::kDepths); }));
+  predicts.add(trainer_option("delay-ms", "",
+                              [&](const TrainConfig& c) { model.delay_ms = c.injected.delay_ms; }));
+  predicts.add(trainer_option(
+      "slow-rank", "none", [&](const TrainConfig& c) { model.slow_rank = c.injected.slow_rank; }));
   predicts.add(flag("--batch-per-rank", "--batch-size is each rank's, which is weak scaling",
                     model.batch_per_rank));
 }
@@ -261,7 +282,7 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
                      list_experiments);
   StudyOptions study{.version = kVersion};
   add_run(parser, study);
-  AskedSheet sheet;
+  SheetRequest sheet;
   sheet.options.study.version = kVersion;
   add_sheet(parser, sheet);
   std::filesystem::path folder;

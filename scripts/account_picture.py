@@ -13,10 +13,9 @@ import html
 import re
 import sys
 
+from step_colors import COLORS
+
 WIDTH, LEFT, BAR, ROW = 900, 10, 26, 62
-COLOURS = {"data wait": "#9d755d", "host to device": "#d8b5a5", "forward": "#4c78a8", "recompute": "#72b7b2",
-           "loss": "#b279a2", "backward": "#f58518", "exposed communication": "#e45756",
-           "optimizer": "#54a24b", "other device": "#eeca3b", "host": "#bab0ac", "idle": "#dddddd"}
 
 
 def account(path):
@@ -28,8 +27,8 @@ def account(path):
         name, ms = re.match(r"  (\S.*?) {2,}([\d.]+) ms", line).groups()
         if name == "wall time":
             return parts, float(ms)
-        if name not in COLOURS:
-            sys.exit(f"account_picture.py: no color for '{name}' of {path}; add one to COLOURS")
+        if name not in COLORS:
+            sys.exit(f"account_picture.py: no color for '{name}' of {path}; add one to step_colors.py")
         parts.append((name, float(ms)))
     sys.exit(f"account_picture.py: {path} has no wall time")
 
@@ -37,7 +36,7 @@ def account(path):
 def main():
     out, runs = sys.argv[1], [argument.rsplit("=", 1) for argument in sys.argv[2:]]
     accounts = [(title, *account(path)) for title, path in runs]
-    used = [name for name in COLOURS if any(name == part and ms / wall >= 0.005
+    used = [name for name in COLORS if any(name == part and ms / wall >= 0.005
                                             for _, parts, wall in accounts for part, ms in parts)]
     height = ROW * len(accounts) + 34
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
@@ -51,13 +50,13 @@ def main():
             width = ms * scale
             label = f"{name}: {ms:.3f} ms, {100 * ms / wall:.1f} %"
             svg.append(f'<rect x="{x:.1f}" y="{y + 20}" width="{width:.1f}" height="{BAR}" '
-                       f'fill="{COLOURS[name]}"><title>{label}</title></rect>')
+                       f'fill="{COLORS[name]}"><title>{label}</title></rect>')
             if width > 60:
                 svg.append(f'<text x="{x + 5:.1f}" y="{y + 38}" fill="{"black" if name == "idle" else "white"}">{100 * ms / wall:.0f} %</text>')
             x += width
     x = LEFT
     for name in used:
-        svg.append(f'<rect x="{x}" y="{height - 22}" width="12" height="12" fill="{COLOURS[name]}"/>'
+        svg.append(f'<rect x="{x}" y="{height - 22}" width="12" height="12" fill="{COLORS[name]}"/>'
                    f'<text x="{x + 16}" y="{height - 11}">{name}</text>')
         x += 38 + 7 * len(name)
     with open(out, "w", encoding="utf-8") as file:

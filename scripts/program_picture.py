@@ -12,10 +12,10 @@ import pathlib
 import re
 import sys
 
+from step_colors import COLORS
+
 LANES = {"copy": 250, "compute": 420, "comm": 590}
 BOX, ROW, TOP, WIDTH = 150, 24, 66, 1000
-COLOURS = {"data": "#9d755d", "forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2", "backward": "#f58518",
-           "optimizer": "#54a24b", "communication": "#e45756"}
 VERBS = {"data": "input", "forward": "forward", "loss": "loss", "backward": "backward", "optimizer": "update",
          "communication": "exchange"}
 READERS = [("order()", "src/core/order.cpp", "who waits for whom"), ("check()", "src/core/checker.cpp", "no two collide"),
@@ -67,10 +67,10 @@ def main():
         x, y = LANES[lane], TOP + row * ROW
         places[number] = (x, y + ROW // 2 - 2)
         if phase != previous:
-            svg.append(box(20, y, 110, VERBS.get(phase, phase), COLOURS[phase], f"phase {phase}"))
+            svg.append(box(20, y, 110, VERBS.get(phase, phase), COLORS[phase], f"phase {phase}"))
             svg.append(f'<path d="M130 {y + 9}H{x - 4}" stroke="#ccc" stroke-dasharray="3 3"/>')
             previous = phase
-        svg.append(box(x, y, BOX, f"#{number} {op}", COLOURS[phase], f"#{number}, {phase}, waits for {waits or 'nothing'}"))
+        svg.append(box(x, y, BOX, f"#{number} {op}", COLORS[phase], f"#{number}, {phase}, waits for {waits or 'nothing'}"))
         for wait in waits:
             fx, fy = places[wait]
             fx, tx = (fx + BOX, x) if fx < x else (fx, x + BOX)

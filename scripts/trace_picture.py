@@ -12,9 +12,10 @@ import html
 import json
 import sys
 
+from step_colors import COLORS
+
 WIDTH, ROW, LEFT, TOP = 1000, 30, 130, 40
-COLOURS = {"forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2", "backward": "#f58518",
-           "optimizer": "#54a24b", "data": "#9d755d", "communication": "#e45756", "host": "#bab0ac"}
+LEGEND = ["forward", "loss", "recompute", "backward", "optimizer", "data", "communication", "host"]
 
 
 def main():
@@ -51,14 +52,14 @@ def main():
         width = max(0.5, event["dur"] * scale)
         label = f"{event['name']}, {event['dur']:.1f} us"
         parts.append(f'<rect x="{x:.2f}" y="{rows[name] + 3}" width="{width:.2f}" '
-                     f'height="{ROW - 6}" fill="{COLOURS.get(phase, "#999")}" stroke="white" '
+                     f'height="{ROW - 6}" fill="{COLORS.get(phase, "#999")}" stroke="white" '
                      f'stroke-width="0.4"><title>{html.escape(label)}</title></rect>')
         if width > 8 * len(event["name"]):
             parts.append(f'<text x="{x + 4:.2f}" y="{rows[name] + 19}" fill="white">'
                          f'{html.escape(event["name"])}</text>')
-    for index, (phase, color) in enumerate(COLOURS.items()):
+    for index, phase in enumerate(LEGEND):
         x = LEFT + index * 110
-        parts.append(f'<rect x="{x}" y="{height - 24}" width="12" height="12" fill="{color}"/>'
+        parts.append(f'<rect x="{x}" y="{height - 24}" width="12" height="12" fill="{COLORS[phase]}"/>'
                      f'<text x="{x + 16}" y="{height - 13}">{phase}</text>')
     parts.append("</svg>\n")
     with open(out, "w", encoding="utf-8") as file:

@@ -4,9 +4,13 @@
 // process that drives n devices holds n consecutive ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "core/addresses.h"
 #include "core/device.h"
@@ -52,5 +56,30 @@ class Communicator {
   /// Gives up. Blocked ranks either return or exit with `code`.
   virtual void abort(ExitCode code) noexcept = 0;
 };
+
+/// Every rank's value, in rank order. Every rank calls it. Blocks.
+template <class T>
+std::vector<T> gather_values(Communicator& ranks, const T& mine) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+/// The same of a string or a vector, whose length may differ between ranks.
+template <class List>
+std::vector<List> gather_lists(Communicator& ranks, List mine) {
+  const std::vector<std::int64_t> sizes = gather_values(ranks, std::ssize(mine));
+  mine.resize(static_cast<std::size_t>(std::ranges::max(sizes)));
+  List padded;
+  padded.resize(sizes.size() * mine.size());
+  ranks.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(padded)));
+  std::vector<List> all;
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+    const auto begin = padded.begin() + static_cast<std::ptrdiff_t>(rank * mine.size());
+    all.emplace_back(begin, begin + sizes[rank]);
+  }
+  return all;
+}
 
 }  // namespace barestep

@@ -130,13 +130,14 @@ StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::
     const std::int64_t first = steps - std::clamp((measured + 1) / 2, std::int64_t{1}, kMax);
     return {std::max(first, done), steps};
   }
-  const StepRange asked = *config.output.profile_steps;
-  if (asked.end <= steps) return {std::max(asked.first, done), asked.end};
-  fail(ExitCode::kConfiguration, {.what = "--profile-steps",
-                                  .value = fmt::format("{}:{}", asked.first, asked.end),
-                                  .why = fmt::format("the run has the steps 0 to {}", steps - 1),
-                                  .remedy = fmt::format("{}:{} fits, or give more --steps",
-                                                        std::min(asked.first, steps - 1), steps)});
+  const StepRange requested = *config.output.profile_steps;
+  if (requested.end <= steps) return {std::max(requested.first, done), requested.end};
+  fail(ExitCode::kConfiguration,
+       {.what = "--profile-steps",
+        .value = fmt::format("{}:{}", requested.first, requested.end),
+        .why = fmt::format("the run has the steps 0 to {}", steps - 1),
+        .remedy = fmt::format("{}:{} fits, or give more --steps",
+                              std::min(requested.first, steps - 1), steps)});
 }
 
 }  // namespace barestep

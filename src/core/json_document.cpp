@@ -162,8 +162,8 @@ void JsonValue::refuse(const std::string& why) const {
         .remedy = source_->remedy});
 }
 
-void JsonValue::refuse_kind(const std::string& wanted) const {
-  refuse(fmt::format("is {}, not {}", shown_value(json_of(json_)), wanted));
+void JsonValue::refuse_kind(const std::string& expected) const {
+  refuse(fmt::format("is {}, not {}", shown_value(json_of(json_)), expected));
 }
 
 JsonDocument::JsonDocument(std::string_view text, JsonSource source) : source_(std::move(source)) {

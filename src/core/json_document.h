@@ -62,7 +62,7 @@ class JsonValue {
 
   [[nodiscard]] JsonValue member(const char* key, const void* json) const;
   [[nodiscard]] JsonValue item(std::size_t index, const void* json) const;
-  [[noreturn]] void refuse_kind(const std::string& wanted) const;
+  [[noreturn]] void refuse_kind(const std::string& expected) const;
 
   const void* json_;  // nlohmann's; headers do not include its type
   const JsonSource* source_;

@@ -523,4 +523,14 @@ void Shards::read(std::int64_t row, std::int64_t first, std::span<Number> out) c
 template void Shards::read(std::int64_t row, std::int64_t first, std::span<float> out) const;
 template void Shards::read(std::int64_t row, std::int64_t first, std::span<double> out) const;
 
+std::string overflow_remedy(const Dataset* dataset, DType numbers, std::string other) {
+  constexpr float kBeyondF16 = 65520;  // what rounds to 65504, its largest, is below
+  if (dataset == nullptr || numbers != DType::kF16) return other;
+  const float largest = dataset->largest_feature();
+  if (largest < kBeyondF16) return other;
+  const bool is_standard = !dataset->standard().mean.empty();
+  return fmt::format("the samples reach {}, and fp16 ends at 65504: {}use --precision bf16",
+                     largest, is_standard ? "" : "give --standardize, or ");
+}
+
 }  // namespace barestep

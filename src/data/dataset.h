@@ -144,4 +144,8 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
 /// torch.randperm with a generator seeded with seed + epoch modulo 2^64. Allocates nothing.
 void epoch_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> order);
 
+/// What to do about a loss that is not finite: `other`, unless `numbers` is fp16 and the data set,
+/// which may be null, has features that it cannot hold. Reads all samples then.
+std::string overflow_remedy(const Dataset* dataset, DType numbers, std::string other);
+
 }  // namespace barestep

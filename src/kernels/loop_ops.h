@@ -176,16 +176,16 @@ struct LossElement {
         factor(Formula::factor(op.count)) {}
 
   BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = grad_of(output[i], target[i]); }
-  [[nodiscard]] BARESTEP_HD Number grad_of(Number at, typename Formula::Target wanted) const {
-    const float of_loss = Formula::grad(factor, float_of(at), wanted);
+  [[nodiscard]] BARESTEP_HD Number grad_of(Number at, typename Formula::Target expected) const {
+    const float of_loss = Formula::grad(factor, float_of(at), expected);
     const auto of_output = rounded<Number>(of_loss * factor_at(scale));
     return rounded<Number>(OfActivation::grad(float_of(of_output), float_of(at)));
   }
   [[nodiscard]] BARESTEP_HD float value(std::int64_t i) const {
     return value_of(output[i], target[i]);
   }
-  [[nodiscard]] BARESTEP_HD static float value_of(Number at, typename Formula::Target wanted) {
-    return Formula::value(float_of(at), wanted);
+  [[nodiscard]] BARESTEP_HD static float value_of(Number at, typename Formula::Target expected) {
+    return Formula::value(float_of(at), expected);
   }
 };
 

@@ -68,24 +68,24 @@ std::string text_of(const std::vector<PublishedNumber>& numbers) {
 /// `all` skips, with a message, the experiments that cannot run here; an experiment given by name
 /// must run.
 std::vector<const Experiment*> experiments_named(const std::vector<std::string>& names) {
-  std::vector<const Experiment*> wanted;
+  std::vector<const Experiment*> requested;
   const bool has_mpirun = !find_on_path("mpirun").empty();
   for (const std::string& name : names) {
     if (name != "all") {
-      wanted.push_back(&experiment_of(name));
+      requested.push_back(&experiment_of(name));
       continue;
     }
     for (const Experiment& each : experiments()) {
       if (each.needs_pytorch) continue;
       if (!each.needs_mpi || has_mpirun) {
-        wanted.push_back(&each);
+        requested.push_back(&each);
       } else {
         print_note("mlp_lab",
                    fmt::format("{} is left out, since there is no mpirun on PATH", each.name));
       }
     }
   }
-  return wanted;
+  return requested;
 }
 
 /// On a terminal, one line that is rewritten; otherwise one line per start.
@@ -103,9 +103,9 @@ void end_progress() {
   if (::isatty(STDERR_FILENO) == 1) print_to_stderr("\r\x1b[K");
 }
 
-void print_answers(const Report& report, const std::vector<const Experiment*>& wanted) {
+void print_answers(const Report& report, const std::vector<const Experiment*>& requested) {
   for (const ReportSection& section : report.sections) {
-    if (std::ranges::find(wanted, section.experiment) == wanted.end()) continue;
+    if (std::ranges::find(requested, section.experiment) == requested.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
     if (!section.verdict.empty()) text += fmt::format("  {}\n", invalid_line(section));
     show(text + text_of(shown_answers(section), section.findings) + "\n");
@@ -154,12 +154,12 @@ MachineCard measured_card(const StudyIdentity& identity, const std::filesystem::
 
 /// Checks memory before anything is measured. On GPUs, the trainers check the free memory
 /// themselves.
-void require_memory(const Study& study, const std::vector<const Experiment*>& wanted,
+void require_memory(const Study& study, const std::vector<const Experiment*>& requested,
                     std::optional<std::int64_t> stated) {
   if (stated) {
-    study.require_memory(wanted, *stated);
+    study.require_memory(requested, *stated);
   } else if (!study.identity().on_gpu) {
-    study.require_memory(wanted, host_memory().free_bytes);
+    study.require_memory(requested, host_memory().free_bytes);
   }
 }
 
@@ -199,13 +199,14 @@ void list_experiments() {
 namespace {
 
 /// Measures the parts of these experiments that the study in `output` lacks, and writes its report.
-Report measured_report(const StudyOptions& options, const std::vector<const Experiment*>& wanted) {
-  for (const Experiment* each : wanted) {
+Report measured_report(const StudyOptions& options,
+                       const std::vector<const Experiment*>& requested) {
+  for (const Experiment* each : requested) {
     if (each->needs_mpi) path_of_mpirun();
     if (each->needs_pytorch) pytorch_version(options.python);
   }
   Study study(options.output, identity_of(options), options.starts);
-  require_memory(study, wanted, options.memory);
+  require_memory(study, requested, options.memory);
   let_signals_stop_children();
   const Programs programs(folder_of_program(), options.python);
   if (!options.card.empty()) {
@@ -214,8 +215,8 @@ Report measured_report(const StudyOptions& options, const std::vector<const Expe
     study.keep_card(measured_card(study.identity(), study.folder() / "scratch"));
   }
   study.choose_width(programs, show_progress);
-  require_memory(study, wanted, options.memory);  // of the model that was chosen
-  study.run(wanted, programs, show_progress);
+  require_memory(study, requested, options.memory);  // of the model that was chosen
+  study.run(requested, programs, show_progress);
   end_progress();
   Report report = report_of(study, options.margin);
   write_report(study.folder(), report);
@@ -225,10 +226,10 @@ Report measured_report(const StudyOptions& options, const std::vector<const Expe
 }  // namespace
 
 void run_study(const StudyOptions& options) {
-  std::vector<const Experiment*> wanted = experiments_named(options.names);
-  if (options.with_pytorch) wanted.push_back(&experiment_of("pytorch"));
-  const Report report = measured_report(options, wanted);
-  print_answers(report, wanted);
+  std::vector<const Experiment*> requested = experiments_named(options.names);
+  if (options.with_pytorch) requested.push_back(&experiment_of("pytorch"));
+  const Report report = measured_report(options, requested);
+  print_answers(report, requested);
   print_prediction(report);
   show(fmt::format("Report: {}\n", on_one_line((options.output / "report.html").string())));
 }
@@ -238,10 +239,10 @@ namespace {
 /// The sheet filled in from the study that its experiments ask for, if they ask for any.
 std::string filled_sheet(const SheetOptions& options, const Sheet& sheet) {
   const MachineCard gpus = load_card(options.machine);
-  const std::vector<const Experiment*> wanted = experiments_of(sheet);
-  Report report = wanted.empty() ? Report{} : measured_report(options.study, wanted);
+  const std::vector<const Experiment*> requested = experiments_of(sheet);
+  Report report = requested.empty() ? Report{} : measured_report(options.study, requested);
   std::erase_if(report.sections, [&](const ReportSection& each) {
-    return std::ranges::find(wanted, each.experiment) == wanted.end();
+    return std::ranges::find(requested, each.experiment) == requested.end();
   });
   return markdown_of(sheet, SheetRuns(report, gpus),
                      options.key ? SheetCopy::kKey : SheetCopy::kFilled);

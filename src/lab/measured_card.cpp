@@ -180,11 +180,9 @@ class RankBench {
   }
 
   double mean_of_ranks(double mine) {
-    std::vector<double> all(static_cast<std::size_t>(ranks_.size()));
-    ranks_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
     double sum = 0;
-    for (const double each : all) sum += each;
-    return sum / static_cast<double>(all.size());
+    for (const double each : gather_values(ranks_, mine)) sum += each;
+    return sum / ranks_.size();
   }
 
   Communicator& ranks_;

@@ -15,6 +15,7 @@
 #include "core/units.h"
 #include "lab/findings.h"
 #include "lab/simulator.h"
+#include "profiler/account.h"
 
 namespace barestep {
 namespace {
@@ -389,11 +390,6 @@ namespace {
 
 constexpr double kGoal = 0.1;
 
-/// The phases that both the simulator and the account report for a step.
-constexpr std::array kComparedPhases = {Phase::kInjected,  Phase::kForward,  Phase::kLoss,
-                                        Phase::kRecompute, Phase::kBackward, Phase::kCommunication,
-                                        Phase::kOptimizer};
-
 struct Deviation {
   std::string name;
   double more_s = 0;  // predicted minus measured
@@ -407,7 +403,7 @@ Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted
   const auto consider = [&](const Deviation& part) {
     if (worst.name.empty() || std::abs(part.more_s) > std::abs(worst.more_s)) worst = part;
   };
-  for (const Phase phase : kComparedPhases) {
+  for (const Phase phase : phases_with_parts(false)) {
     const std::string name(name_of(phase));
     const double more_s = predicted.phase_s[phase] - measured.phase_s(name);
     consider({name, more_s});

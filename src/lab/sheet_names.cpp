@@ -16,6 +16,7 @@
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
 #include "parallel/schemes/data_parallel.h"
+#include "profiler/account.h"
 
 namespace barestep {
 namespace {
@@ -95,8 +96,6 @@ double share_of_step(const SimulatedCase& each, std::span<const Phase> phases) {
   return sum / each.step.step_s;
 }
 
-constexpr std::array kComputing = {Phase::kForward, Phase::kLoss, Phase::kRecompute,
-                                   Phase::kBackward, Phase::kOptimizer};
 constexpr std::array kCommunication = {Phase::kCommunication};
 
 double speed_up_of(const SimulatedCase& each) {
@@ -181,7 +180,10 @@ const std::vector<CaseFigure>& shares_of_cases() {
        .about = "share of a step in which rank 0 or device 0 computes",
        .measured =
            [](Measured each) { return percent_text(share_of(each.of, computing_phases())); },
-       .simulated = [](Simulated each) { return percent_text(share_of_step(each, kComputing)); }},
+       .simulated =
+           [](Simulated each) {
+             return percent_text(share_of_step(each, phases_with_parts(true)));
+           }},
       {.name = "alone",
        .about = "share of a step of DataParallel in which the others wait for device 0",
        .measured =
@@ -445,8 +447,8 @@ std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) cons
   return SimulatedCase{workload, step_of(workload), step_of(alone)};
 }
 
-std::optional<SheetName> sheet_name(std::string_view asked) {
-  std::string hyphened(asked);
+std::optional<SheetName> sheet_name(std::string_view written) {
+  std::string hyphened(written);
   std::ranges::replace(hyphened, '_', '-');
   std::string_view name = hyphened;
   for (const SheetName& each : sheet_answers()) {

@@ -237,9 +237,9 @@ void Study::make(const Job& job, const Programs& programs) const {
   write_text(file_of(job), json_of(best));
 }
 
-void Study::require_memory(const std::vector<const Experiment*>& wanted,
+void Study::require_memory(const std::vector<const Experiment*>& requested,
                            std::int64_t free_bytes) const {
-  for (const Experiment* experiment : wanted) {
+  for (const Experiment* experiment : requested) {
     for (const Job& job : jobs_of(*experiment)) {
       if (job.start > 0 || is_done(job)) continue;
       const Workload& workload = job.what.workload;
@@ -259,10 +259,10 @@ void Study::require_memory(const std::vector<const Experiment*>& wanted,
   }
 }
 
-void Study::run(const std::vector<const Experiment*>& wanted, const Programs& programs,
+void Study::run(const std::vector<const Experiment*>& requested, const Programs& programs,
                 const std::function<void(const StudyProgress&)>& on_progress) {
   std::vector<Job> jobs;
-  for (const Experiment* experiment : wanted) {
+  for (const Experiment* experiment : requested) {
     if (experiment->reads_data) {
       const Setting setting = this->setting();
       make_data_set(setting.data, setting.data_rows, setting.dim);

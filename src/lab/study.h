@@ -67,12 +67,13 @@ class Study {
                     const std::function<void(const StudyProgress&)>& on_progress);
 
   /// Throws Error(kMemory) if a missing run needs more than `free_bytes` (see step_programs.h).
-  void require_memory(const std::vector<const Experiment*>& wanted, std::int64_t free_bytes) const;
+  void require_memory(const std::vector<const Experiment*>& requested,
+                      std::int64_t free_bytes) const;
 
   /// Makes every missing start, in an order that alternates cases: A B B A. A start disturbed by
   /// other programs is repeated up to twice. Blocks for a long time. Throws Error with the run's
   /// message and code if a run fails; kTryAgain if stopped.
-  void run(const std::vector<const Experiment*>& wanted, const Programs& programs,
+  void run(const std::vector<const Experiment*>& requested, const Programs& programs,
            const std::function<void(const StudyProgress&)>& on_progress);
 
   /// The experiments in which every case has a start.

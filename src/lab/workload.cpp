@@ -61,10 +61,10 @@ WorkloadPrograms::WorkloadPrograms(const Workload& workload, int rank)
                        workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank,
                        workload.data_rows) {}
 
-WorkloadPrograms::WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer, int ranks,
+WorkloadPrograms::WorkloadPrograms(const TrainConfig& requested, TrainerKind trainer, int ranks,
                                    DeviceKind kind, int rank, std::int64_t data_rows) {
-  validate(asked, trainer);
-  TrainConfig config = asked;
+  validate(requested, trainer);
+  TrainConfig config = requested;
   if (config.training.update == Update::kAuto) {
     config.training.update = choose_update(config, trainer, kind).update;
   }

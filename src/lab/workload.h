@@ -57,7 +57,7 @@ class WorkloadPrograms {
 
   /// The programs of any model. `ranks` is the number of processes or devices; the batch is that of
   /// all; files have `data_rows`. Throws as validate() does.
-  WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer, int ranks, DeviceKind kind,
+  WorkloadPrograms(const TrainConfig& requested, TrainerKind trainer, int ranks, DeviceKind kind,
                    int rank = 0, std::int64_t data_rows = 0);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }

@@ -1,5 +1,6 @@
 // The table of options that are refused together.
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <optional>
@@ -16,8 +17,21 @@ namespace {
 
 constexpr const char* kUseFiles = "use --data with files";
 constexpr const char* kGiveOne = "give one of the two";
+constexpr const char* kNotDynamic = "there is no dynamic loss scale";
+constexpr const char* kScaleDynamically = "use --precision fp16 and --loss-scale dynamic";
+constexpr const char* kSeveralSizes = "cannot be combined with several batch sizes";
+constexpr const char* kGiveOneSize = "give one --batch-size, or leave it out";
 
-constexpr OptionConflict kConflicts[] = {
+/// A condition is written as an option that is given ("clip-norm"), that has one of some values
+/// ("scheme=zero1|factor"), or the opposite of either ("!profile").
+struct Row {
+  std::string_view options;  // separated by ", "
+  std::string_view when;     // conditions, separated by " & "
+  const char* why;
+  const char* remedy;
+};
+
+constexpr Row kRows[] = {
     // The model.
     {"dropout=*", "activation=none", "follows activations, and --activation none has none",
      "leave it out, or use --activation relu"},
@@ -51,6 +65,11 @@ constexpr OptionConflict kConflicts[] = {
     {"clip-norm=*", "update=fused & precision=tf32",
      "--update fused would find the norm from products in tf32",
      "use --update separate, or --precision fp32"},
+    {"clip-norm=*", "update=fused & precision=bf16 & !evaluate-only",
+     "--update fused would find the norm of gradients that are not yet rounded",
+     "use --update separate, or --precision fp32"},
+    {"clip-norm=*", "update=fused & scheme=factor", "--scheme factor clips stored gradients only",
+     "use --update separate"},
     {"recompute=auto", "!plan", "works only with --plan",
      "give --plan too, or a number of segments"},
     {"recompute=auto", "!memory", "there is no memory to fit into",
@@ -63,8 +82,12 @@ constexpr OptionConflict kConflicts[] = {
      "--scheme factor gathers and keeps the activations of all layers",
      "use --scheme ddp or zero1"},
     // Precision.
+    {"precision=int8", "!evaluate-only", "nothing is trained in int8, only evaluated",
+     "use --precision fp32, or --evaluate-only --load FILE (not in mlp_dp)"},
     {"loss-scale=*", "!precision=fp16", "gradients of {precision} need none",
      "leave it out, or use --precision fp16"},
+    {"loss-scale-window=*", "!precision=fp16", kNotDynamic, kScaleDynamically},
+    {"loss-scale-window=*", "precision=fp16 & loss-scale=[0-9]*", kNotDynamic, kScaleDynamically},
     {"fusion=off", "precision=bf16|fp16",
      "with --precision {precision} a product is rounded once, after its bias",
      "use --fusion on, or --precision fp32"},
@@ -99,6 +122,8 @@ constexpr OptionConflict kConflicts[] = {
      "leave it out, or use --data randn"},
     {"update=per-bucket, first-bucket=whole, grad-dtype=bf16, no-overlap", "!scheme=ddp",
      "is about the buckets of --scheme ddp", "leave it out, or use --scheme ddp"},
+    {"update=fused", "scheme=ddp|zero1 & !evaluate-only",
+     "stores no gradients, which several ranks or devices exchange", "use --update separate"},
     // Output.
     {"sort-by, row-limit, profile-phases", "!profile", "there is nothing to profile for",
      "give --profile too, or leave it out"},
@@ -111,6 +136,9 @@ constexpr OptionConflict kConflicts[] = {
      "recompute, graph, checkpoint, resume-from, time-limit",
      "evaluate-only", "cannot be combined with --evaluate-only, which trains nothing",
      "leave one of the two out"},
+    {"save, trace, tensorboard, checkpoint, resume-from", "batch-size=*,*", kSeveralSizes,
+     kGiveOneSize},
+    {"metrics", "batch-size=*,* & !evaluate-only", kSeveralSizes, kGiveOneSize},
     {"checkpoint-every, checkpoint-keep, checkpoint-best, resume", "!checkpoint",
      "there is no folder of checkpoints", "give --checkpoint DIR too"},
     {"resume", "resume-from", "cannot be combined with --resume-from", kGiveOne},
@@ -130,39 +158,31 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
   return parts;
 }
 
+Condition condition_of(std::string_view text) {
+  Condition condition{.is_opposite = text.starts_with('!')};
+  if (condition.is_opposite) text.remove_prefix(1);
+  const std::vector<std::string_view> sides = split(text, "=");
+  condition.name = sides.front();
+  if (sides.size() > 1) {
+    for (const std::string_view value : split(sides[1], "|")) condition.values.emplace_back(value);
+  }
+  return condition;
+}
+
+std::vector<Condition> conditions_of(std::string_view text, std::string_view separator) {
+  std::vector<Condition> conditions;
+  for (const std::string_view part : split(text, separator)) {
+    conditions.push_back(condition_of(part));
+  }
+  return conditions;
+}
+
 /// The option of the trainer; null if it has none of this name.
 const Option* option_called(std::string_view name, TrainerKind trainer) {
   const std::span<const Option> options = options_of(trainer);
   const auto found = std::ranges::find(options, name, &Option::name);
   return found == options.end() ? nullptr : &*found;
 }
-
-/// A condition of the table.
-struct Condition {
-  explicit Condition(std::string_view text) : is_opposite(text.starts_with('!')) {
-    if (is_opposite) text.remove_prefix(1);
-    const std::vector<std::string_view> sides = split(text, "=");
-    name = sides.front();
-    if (sides.size() > 1) values = split(sides[1], "|");
-  }
-
-  [[nodiscard]] bool holds(const TrainConfig& config, TrainerKind trainer) const {
-    return is_met(config, trainer) != is_opposite;
-  }
-
-  bool is_opposite;
-  std::string_view name;
-  std::vector<std::string_view> values{};  // empty: given
-
- private:
-  [[nodiscard]] bool is_met(const TrainConfig& config, TrainerKind trainer) const {
-    const Option* const option = option_called(name, trainer);
-    if (option == nullptr) return false;
-    const std::optional<std::string> text = option->value.text(config);
-    if (values.empty() || values.front() == "*") return text && text != option->value.text({});
-    return text && std::ranges::find(values, *text) != values.end();
-  }
-};
 
 /// The text with the values of the options that it names in braces.
 std::string with_values(std::string text, const TrainConfig& config, TrainerKind trainer) {
@@ -177,22 +197,42 @@ std::string with_values(std::string text, const TrainConfig& config, TrainerKind
 
 }  // namespace
 
+bool Condition::holds(const std::optional<std::string>& text,
+                      const std::optional<std::string>& usual) const {
+  const bool is_given = text && text != usual;
+  const auto matches = [&](const std::string& pattern) {
+    return pattern == "*" ? is_given : text && fnmatch(pattern.c_str(), text->c_str(), 0) == 0;
+  };
+  return (values.empty() ? is_given : std::ranges::any_of(values, matches)) != is_opposite;
+}
+
 std::span<const OptionConflict> conflicts() {
-  return kConflicts;
+  static const std::vector<OptionConflict> all = [] {
+    std::vector<OptionConflict> parsed;
+    for (const Row& row : kRows) {
+      parsed.push_back({.options = conditions_of(row.options, ", "),
+                        .when = conditions_of(row.when, " & "),
+                        .why = row.why,
+                        .remedy = row.remedy});
+    }
+    return parsed;
+  }();
+  return all;
 }
 
 void refuse_conflicts(const TrainConfig& config, TrainerKind trainer) {
-  const auto holds = [&](std::string_view condition) {
-    return Condition(condition).holds(config, trainer);
+  const auto holds = [&](const Condition& condition) {
+    const Option* const option = option_called(condition.name, trainer);
+    if (option == nullptr) return condition.holds({}, {});
+    return condition.holds(option->value.text(config), option->value.text({}));
   };
-  for (const OptionConflict& conflict : kConflicts) {
-    for (const std::string_view given : split(conflict.options, ", ")) {
-      if (!holds(given) || !std::ranges::all_of(split(conflict.when, " & "), holds)) continue;
-      const Condition refused(given);
-      const Option& option = *option_called(refused.name, trainer);
+  for (const OptionConflict& conflict : conflicts()) {
+    for (const Condition& given : conflict.options) {
+      if (!holds(given) || !std::ranges::all_of(conflict.when, holds)) continue;
+      const Option& option = *option_called(given.name, trainer);
       fail(ExitCode::kConfiguration,
            {.what = fmt::format("--{}", option.name),
-            .value = refused.values.empty() ? "" : option.value.text(config).value_or(""),
+            .value = given.values.empty() ? "" : option.value.text(config).value_or(""),
             .why = with_values(conflict.why, config, trainer),
             .remedy = conflict.remedy});
     }

@@ -243,13 +243,13 @@ void data_source(const RawValue& given, DataConfig& data) {
     refuse(given, "not a data source", remedy);
   }
   const auto files = split(std::string_view(given.text).substr(colon + 1), ',');
-  const std::size_t wanted = kind->second == DataKind::kSafetensors ? 1 : 2;
-  if (files.size() != wanted || files.front().empty() || files.back().empty()) {
-    refuse(given, wanted == 1 ? "not one file" : "not two files", remedy);
+  const std::size_t expected = kind->second == DataKind::kSafetensors ? 1 : 2;
+  if (files.size() != expected || files.front().empty() || files.back().empty()) {
+    refuse(given, expected == 1 ? "not one file" : "not two files", remedy);
   }
   data.kind = kind->second;
   data.x = files.front();
-  data.y = wanted == 2 ? files.back() : "";
+  data.y = expected == 2 ? files.back() : "";
 }
 
 SlowRank slow_rank(const RawValue& given) {

@@ -201,46 +201,18 @@ void check_schedule(const OptimizerConfig& optimizer) {
   }
 }
 
-/// Options whose results each batch size of a sweep would overwrite.
-void check_sweep(const TrainConfig& config) {
-  if (config.data.sweep.empty()) return;
-  const OutputConfig& output = config.output;
-  const char* const file = !output.save.empty()                                        ? "--save"
-                           : !output.metrics.empty() && !config.training.evaluate_only ? "--metrics"
-                           : !output.trace.empty()                                     ? "--trace"
-                           : !output.tensorboard.empty()            ? "--tensorboard"
-                           : !config.checkpoint.folder.empty()      ? "--checkpoint"
-                           : !config.checkpoint.resume_from.empty() ? "--resume-from"
-                                                                    : nullptr;
-  if (file == nullptr) return;
-  fail(ExitCode::kConfiguration, {.what = file,
-                                  .why = "cannot be combined with several batch sizes",
-                                  .remedy = "give one --batch-size, or leave it out"});
-}
-
-void check_int8(const TrainConfig& config, TrainerKind trainer) {
-  const DeviceConfig& device = config.device;
-  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
-    fail(ExitCode::kConfiguration, {.what = std::move(what),
-                                    .value = std::move(value),
-                                    .why = std::move(why),
-                                    .remedy = std::move(remedy)});
-  };
-  if (device.precision != Precision::kInt8) return;
-  if (!config.training.evaluate_only) {
-    const bool can = trainer != TrainerKind::kDataParallel;
-    refuse("--precision", "int8", "nothing is trained in int8, only evaluated",
-           can ? "add --evaluate-only --load FILE, or use --precision fp32"
-               : "use --precision fp32, or mlp_single --evaluate-only");
-  }
+/// The sums of int8 products must not overflow.
+void check_int8(const TrainConfig& config) {
+  if (config.device.precision != Precision::kInt8) return;
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCpu);
   const std::int64_t max = *std::max_element(widths.begin(), widths.end() - 1);
-  if (max > kMaxInt8Inputs) {
-    refuse("--precision", "int8",
-           fmt::format("a layer has {} inputs, and sums of more than {} products may overflow", max,
-                       kMaxInt8Inputs),
-           "use --precision fp32");
-  }
+  if (max <= kMaxInt8Inputs) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--precision",
+        .value = "int8",
+        .why = fmt::format("a layer has {} inputs, and sums of more than {} products may overflow",
+                           max, kMaxInt8Inputs),
+        .remedy = "use --precision fp32"});
 }
 
 /// A program has a node for each layer of each micro-step.
@@ -278,16 +250,6 @@ void check_recomputation(const TrainConfig& config) {
         .value = text_of_segments(segments),
         .why = fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
         .remedy = fmt::format("give at most {}", layers)});
-}
-
-void check_loss_scaling(const TrainConfig& config) {
-  const std::optional<std::int64_t> window = config.training.loss_scale_window;
-  const std::optional<LossScaling> scaling = loss_scaling_of(config);
-  if (!window || (scaling && scaling->dynamic)) return;
-  fail(ExitCode::kConfiguration, {.what = "--loss-scale-window",
-                                  .value = std::to_string(*window),
-                                  .why = "there is no dynamic loss scale",
-                                  .remedy = "use --precision fp16 and --loss-scale dynamic"});
 }
 
 void check_training(const TrainConfig& config, TrainerKind trainer) {
@@ -367,11 +329,9 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_dropout(config.model);
   check_loss(config.model);
   check_training(config, trainer);
-  check_loss_scaling(config);
   check_device(config.device);
   check_parallel(config);
-  check_int8(config, trainer);
-  check_sweep(config);
+  check_int8(config);
   check_micro_steps(config);
   check_recomputation(config);
   check_size(config, config.data.batch_size);

@@ -83,15 +83,24 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConf
 /// determine them.
 std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainConfig& config);
 
-/// A row of the table of options that are refused together. A condition is an option that is given
-/// ("clip-norm"), that has one of some values ("scheme=zero1|factor"), or the opposite of either
-/// ("!profile").
+/// That an option is given, that it has one of some values, or the opposite of either.
+struct Condition {
+  bool is_opposite = false;
+  std::string_view name{};  // of the option
+  // Patterns of fnmatch(3), one of which the value matches; "*" is any but the default. None: the
+  // option is given.
+  std::vector<std::string> values{};
+
+  /// Of an option with this value and this default.
+  [[nodiscard]] bool holds(const std::optional<std::string>& text,
+                           const std::optional<std::string>& usual) const;
+};
+
+/// A row of the table of options that are refused together.
 struct OptionConflict {
-  // The options that are refused, separated by ", ": with their names alone, or with their values,
-  // if they have one of these or, as in "dropout=*", any.
-  std::string_view options;
-  std::string_view when;  // conditions, separated by " & ": refused if all of them hold
-  const char* why;        // {name} stands for the value of that option
+  std::vector<Condition> options;  // each is refused; with its value if the condition has values
+  std::vector<Condition> when;     // if all of these hold
+  const char* why;                 // {name} stands for the value of that option
   const char* remedy;
 };
 

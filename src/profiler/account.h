@@ -90,6 +90,15 @@ constexpr Part part_for(Phase work) {
                             [](Part part) { return traits_of(part).work_of; });
 }
 
+/// The phases with a part of their own, in the order of parts; or only those that compute.
+inline std::vector<Phase> phases_with_parts(bool computing_only) {
+  std::vector<Phase> phases;
+  for (const PartTraits& part : kAccountParts) {
+    if (part.work_of && (part.computes || !computing_only)) phases.push_back(*part.work_of);
+  }
+  return phases;
+}
+
 /// A run of the step that is `steps_back` steps before the newest.
 struct RunOfStep {
   std::size_t run = 0;

@@ -102,10 +102,11 @@ std::int64_t DataParallelAccount::memory_bytes(std::size_t device) const {
 }
 
 std::string DataParallelAccount::devices_table() const {
-  std::vector<Phase> phases = {Phase::kForward, Phase::kLoss, Phase::kBackward, Phase::kOptimizer};
-  const bool recomputes = std::ranges::any_of(
-      loads_, [](const Load& load) { return load.phase_s[Phase::kRecompute] > 0; });
-  if (recomputes) phases.insert(phases.begin() + 2, Phase::kRecompute);
+  std::vector<Phase> phases = phases_with_parts(true);
+  std::erase_if(phases, [&](Phase phase) {
+    return traits_of(part_for(phase)).is_rare &&
+           std::ranges::none_of(loads_, [&](const Load& load) { return load.phase_s[phase] > 0; });
+  });
   std::vector<TextTable::Column> columns = {
       {"device"}, {"rows", Align::kRight}, {"memory", Align::kRight}};
   for (const Phase phase : phases) columns.push_back({std::string(name_of(phase)), Align::kRight});

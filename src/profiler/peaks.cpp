@@ -60,8 +60,8 @@ class PeakBench {
 std::int64_t copy_bytes(const Device& device) {
   const DeviceInfo info = device.info();
   constexpr std::int64_t kRowBytes = kCopyCols * bytes_of(DType::kF32);
-  const std::int64_t wanted = device.kind() == DeviceKind::kCpu ? kCpuCopyBytes : kGpuCopyBytes;
-  const std::int64_t bytes = std::min(std::max(wanted, info.cache_bytes), info.free_bytes / 4);
+  const std::int64_t usual = device.kind() == DeviceKind::kCpu ? kCpuCopyBytes : kGpuCopyBytes;
+  const std::int64_t bytes = std::min(std::max(usual, info.cache_bytes), info.free_bytes / 4);
   return std::max(kRowBytes, bytes / kRowBytes * kRowBytes);
 }
 

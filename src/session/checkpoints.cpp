@@ -154,7 +154,7 @@ void require_own_folder(const CheckpointConfig& config) {
 
 void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point) {
   const std::string mine = point ? point->file.string() + '\0' + point->text : "";
-  const std::string first = gather_texts(ranks, mine).front();
+  const std::string first = gather_lists(ranks, mine).front();
   if (ranks.rank() == 0 || first.empty()) return;
   const std::size_t end = first.find('\0');
   point = resume_point_of(first.substr(0, end), first.substr(end + 1));
@@ -237,7 +237,7 @@ void require_shared_folder(Job& job, const fs::path& folder) {
   if (ranks == nullptr || ranks->size() == 1) return;
   // The file exists only for a moment.
   const std::string own_name = fmt::format(".barestep-{}-{}", host_name(), ::getpid());
-  const fs::path mark = folder / gather_texts(*ranks, own_name).front();
+  const fs::path mark = folder / gather_lists(*ranks, own_name).front();
   job.together([&] {
     if (!job.is_first()) return;
     make_folder(folder);

@@ -17,9 +17,8 @@ namespace {
 /// The share of a step's wall time in which the compute lane was busy, 0 to 1.
 double utilization(const StepAccount& account) {
   double work_s = 0;
-  for (const Part part :
-       {Part::kForward, Part::kLoss, Part::kRecompute, Part::kBackward, Part::kOptimizer}) {
-    work_s += account[part];
+  for (const Part part : kValuesOf<Part>) {
+    if (traits_of(part).computes) work_s += account[part];
   }
   return work_s / account.wall_s;
 }
@@ -79,13 +78,9 @@ void MetricsLog::close() {
 }
 
 void MetricsLog::write_lost_time() {
-  static_assert(std::is_trivially_copyable_v<LostTime>);
   const LostTime own = watch_->lost();
-  std::vector<LostTime> all = {own};
-  if (ranks_ != nullptr) {
-    all.resize(static_cast<std::size_t>(ranks_->size()));
-    ranks_->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
-  }
+  const std::vector<LostTime> all =
+      ranks_ == nullptr ? std::vector{own} : gather_values(*ranks_, own);
   if (!file_) return;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     write(lost_time_record(all[rank], static_cast<int>(rank)));

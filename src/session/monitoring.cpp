@@ -85,7 +85,7 @@ void Monitoring::close() {
 }
 
 void Monitoring::gather(Communicator& ranks) {
-  const std::vector<std::string> texts = gather_texts(ranks, text_);
+  const std::vector<std::string> texts = gather_lists(ranks, text_);
   if (ranks.rank() != 0 || texts.size() == 1) return;
   std::vector<std::string> parts;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {

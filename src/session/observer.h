@@ -79,11 +79,11 @@ class Observers final : public TrainObserver {
 
   /// Functions that close each observer, in the order of closing.
   [[nodiscard]] std::vector<std::function<void()>> closing() const {
-    std::vector<std::function<void()>> works;
+    std::vector<std::function<void()>> tasks;
     for (auto each = all_.rbegin(); each != all_.rend(); ++each) {
-      works.emplace_back([observer = each->get()] { observer->close(); });
+      tasks.emplace_back([observer = each->get()] { observer->close(); });
     }
-    return works;
+    return tasks;
   }
 
  private:

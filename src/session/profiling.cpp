@@ -149,11 +149,11 @@ void Profiling::check_peaks() {
 
 std::optional<std::int64_t> Profiling::overhead_place(std::int64_t number) const {
   // The step before the kept ones fetches the first one's input.
-  const StepRange wanted{kept_.first - 1, kept_.end};
-  if (number < first_counted_ || wanted.contains(number)) return std::nullopt;
+  const StepRange requested{kept_.first - 1, kept_.end};
+  if (number < first_counted_ || requested.contains(number)) return std::nullopt;
   std::int64_t place = number - first_counted_;
-  if (number >= wanted.end) {
-    place -= std::max(std::int64_t{0}, wanted.end - std::max(wanted.first, first_counted_));
+  if (number >= requested.end) {
+    place -= std::max(std::int64_t{0}, requested.end - std::max(requested.first, first_counted_));
   }
   if (place >= kMaxOverheadSteps) return std::nullopt;
   return place;

@@ -64,23 +64,6 @@ RankSettings settings_of(const TrainConfig& config) {
   return settings;
 }
 
-std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine) {
-  const auto count = static_cast<std::size_t>(ranks.size());
-  const std::int64_t size = std::ssize(mine);
-  std::vector<std::int64_t> sizes(count);
-  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
-  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
-  std::string padded = mine;
-  padded.resize(longest);
-  std::string all(count * longest, kEndOfValue);
-  ranks.all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
-  std::vector<std::string> texts;
-  for (std::size_t rank = 0; rank < count; ++rank) {
-    texts.push_back(all.substr(rank * longest, static_cast<std::size_t>(sizes[rank])));
-  }
-  return texts;
-}
-
 std::string hash_of_program() {
   try {
     return content_hash("/proc/self/exe");
@@ -102,7 +85,7 @@ void require_agreement(Communicator& ranks, const RankSettings& settings) {
     }
   }
   std::vector<std::map<std::string, std::string>> all;
-  for (const std::string& text : gather_texts(ranks, mine)) all.push_back(settings_in(text));
+  for (const std::string& text : gather_lists(ranks, mine)) all.push_back(settings_in(text));
 
   // In this rank's order, followed by names that only others have.
   std::vector<std::string> names;

@@ -31,9 +31,6 @@ std::string hash_of_program();
 /// This program, identified by its file's hash, and the MPI that it uses.
 RankSettings settings_of_build(const std::string& mpi);
 
-/// Every rank's text, in rank order. Every rank calls it. Blocks.
-std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine);
-
 /// Throws Error(kConfiguration) with the same text on every rank, listing what differs and where.
 /// Every rank calls it. Blocks.
 void require_agreement(Communicator& ranks, const RankSettings& settings);

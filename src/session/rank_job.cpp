@@ -97,8 +97,7 @@ void RankJob::together(const std::function<void()>& work) {
   }
   Communicator& ranks = *place_.communicator;
   const int code = error ? static_cast<int>(error->code()) : 0;
-  std::vector<int> codes(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(std::as_bytes(std::span(&code, 1)), std::as_writable_bytes(std::span(codes)));
+  const std::vector<int> codes = gather_values(ranks, code);
   const auto failed = std::ranges::find_if(codes, [](int each) { return each != 0; });
   if (failed == codes.end()) return;
   if (failed - codes.begin() == ranks.rank()) print_error(program_, *error);

@@ -52,7 +52,7 @@ class DeviceOfRank final : public Place {
       : job_(job),
         ranks_(*job.ranks()),
         place_(job.place()),
-        hosts_(gather_texts(ranks_, host_name())) {}
+        hosts_(gather_lists(ranks_, host_name())) {}
   ~DeviceOfRank() override { job_.watch(nullptr); }
   DeviceOfRank(const DeviceOfRank&) = delete;
   DeviceOfRank& operator=(const DeviceOfRank&) = delete;

@@ -169,11 +169,11 @@ void print_note(std::string_view name, std::string_view note) {
 }
 
 std::optional<Error> first_failure(std::string_view program,
-                                   std::span<const std::function<void()>> works) {
+                                   std::span<const std::function<void()>> tasks) {
   std::optional<Error> first;
-  for (const auto& work : works) {
+  for (const auto& task : tasks) {
     try {
-      work();
+      task();
     } catch (const Error& error) {
       if (!concerns_an_output(error)) throw;
       if (first) {

@@ -42,10 +42,10 @@ void print_error(std::string_view name, const Error& error);
 /// Prints `<name>: note: <note>` on stderr.
 void print_note(std::string_view name, std::string_view note);
 
-/// Calls each of `works` in turn, even after one that could not write its output. Returns the first
+/// Calls each of `tasks` in turn, even after one that could not write its output. Returns the first
 /// such failure; `program` prints the others as notes on stderr. Throws any other error at once.
 std::optional<Error> first_failure(std::string_view program,
-                                   std::span<const std::function<void()>> works);
+                                   std::span<const std::function<void()>> tasks);
 
 /// Writes to stdout and flushes, for text that is the program's only result. Throws
 /// std::system_error if that fails.

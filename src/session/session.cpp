@@ -35,9 +35,7 @@ std::int64_t memory_for_samples(Job& job) {
   const std::int64_t mine = host_memory().free_bytes / 2 / job.processes_of_host();
   Communicator* const ranks = job.ranks();
   if (ranks == nullptr) return mine;
-  std::vector<std::int64_t> all(static_cast<std::size_t>(ranks->size()));
-  ranks->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  return *std::ranges::min_element(all);
+  return std::ranges::min(gather_values(*ranks, mine));
 }
 
 /// The files of --data, if there are any. `spec` is for programs of this process without data.
@@ -167,11 +165,11 @@ void Session::find_start() {
 
 void Session::resolve_update() {
   if (config_.training.update != Update::kAuto || config_.training.evaluate_only) return;
-  TrainConfig asked = config_;
+  TrainConfig requested = config_;
   const std::string before = start_ ? update_before(*start_) : "";
   // A resumed run keeps its bits, so it is profiled without changing its update.
-  if (!before.empty()) asked.output.profile = false;
-  UpdateChoice choice = choose_update(asked, place_.trainer(), place_.kind());
+  if (!before.empty()) requested.output.profile = false;
+  UpdateChoice choice = choose_update(requested, place_.trainer(), place_.kind());
   if (before == name_of(Update::kSeparate) && choice.update == Update::kFused) {
     choice = {Update::kSeparate, "as before the checkpoint"};
   }
@@ -338,7 +336,7 @@ void Session::choose_products() {
       }
       choices = devices.front()->product_choices();
     }
-    if (ranks != nullptr) choices = gather_texts(*ranks, choices).front();
+    if (ranks != nullptr) choices = gather_lists(*ranks, choices).front();
   }
   for (Device* const device : devices) device->set_product_choices(choices);
 }
@@ -417,14 +415,14 @@ void Session::train() {
     if (!is_alone && error.code() != ExitCode::kDiverged) throw;
     if (checkpoints_ != nullptr) checkpoints_->finish();
     trainer_.reset();  // waits for queued work, so recording ends
-    std::vector<std::function<void()>> works = observers_.closing();
+    std::vector<std::function<void()>> tasks = observers_.closing();
     for (const auto& each : observers_.all()) {
-      works.emplace_back([&] {
+      tasks.emplace_back([&] {
         if (job_.ranks() != nullptr) each->gather(*job_.ranks());
       });
-      works.emplace_back([&] { each->save(true); });
+      tasks.emplace_back([&] { each->save(true); });
     }
-    if (const auto lost = first_failure(name_of(place_.trainer()), works)) {
+    if (const auto lost = first_failure(name_of(place_.trainer()), tasks)) {
       print_note(name_of(place_.trainer()), lost->what());
     }
     throw;
@@ -440,14 +438,14 @@ void Session::note_early_end() {
 }
 
 void Session::end() {
-  std::vector<std::function<void()>> works = {[&] { save_weights(); },
+  std::vector<std::function<void()>> tasks = {[&] { save_weights(); },
                                               [&] {
                                                 if (checkpoints_ != nullptr) save_checkpoint();
                                               }};
-  for (auto& close : observers_.closing()) works.push_back(std::move(close));
-  works.emplace_back([&] { report(); });
-  for (const auto& each : observers_.all()) works.emplace_back([&] { each->save(false); });
-  const auto failure = first_failure(name_of(place_.trainer()), works);
+  for (auto& close : observers_.closing()) tasks.push_back(std::move(close));
+  tasks.emplace_back([&] { report(); });
+  for (const auto& each : observers_.all()) tasks.emplace_back([&] { each->save(false); });
+  const auto failure = first_failure(name_of(place_.trainer()), tasks);
   job_.together([&] {
     if (failure) throw Error(*failure);
   });
@@ -561,10 +559,10 @@ namespace {
 /// fp32 and the precision compared with it, or only the requested one.
 std::vector<Precision> precisions_of(const TrainConfig& config) {
   const bool only_shows = config.output.plan || config.output.explain;
-  const Precision asked = config.device.precision;
-  const bool is_narrow = asked == Precision::kInt8 || type_of(asked) != DType::kF32;
-  if (!is_narrow || only_shows) return {asked};
-  return {Precision::kFp32, asked};
+  const Precision requested = config.device.precision;
+  const bool is_narrow = requested == Precision::kInt8 || type_of(requested) != DType::kF32;
+  if (!is_narrow || only_shows) return {requested};
+  return {Precision::kFp32, requested};
 }
 
 /// Empty except for int8.
@@ -603,10 +601,10 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
         continue;
       }
       if (!metrics && !config.output.metrics.empty()) {
-        TrainConfig asked = session.config();
-        asked.device.precision = precisions.back();
-        asked.device.quantization = quantization;
-        job.together([&] { metrics.emplace(place.trainer(), asked, job.ranks()); });
+        TrainConfig requested = session.config();
+        requested.device.precision = precisions.back();
+        requested.device.quantization = quantization;
+        job.together([&] { metrics.emplace(place.trainer(), requested, job.ranks()); });
       }
       if (metrics) metrics->watch();
       MetricsLog* const records = metrics && job.is_first() ? &*metrics : nullptr;

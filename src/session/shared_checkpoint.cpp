@@ -25,7 +25,7 @@ class Writers {
 
   /// All ranks' texts, in rank order.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const {
-    return are_several() ? gather_texts(*ranks_, mine) : std::vector{mine};
+    return are_several() ? gather_lists(*ranks_, mine) : std::vector{mine};
   }
 
  private:

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,39 +18,13 @@ namespace barestep {
 
 namespace {
 
-/// All ranks' batches, ordered by rank. Every rank calls it.
-std::vector<EvaluatedBatch> of_all_ranks(Communicator& ranks,
-                                         const std::vector<EvaluatedBatch>& mine) {
-  static_assert(std::is_trivially_copyable_v<EvaluatedBatch>);
-  const auto count = static_cast<std::size_t>(ranks.size());
-  const std::int64_t size = std::ssize(mine);
-  std::vector<std::int64_t> sizes(count);
-  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
-  const auto max = static_cast<std::size_t>(*std::ranges::max_element(sizes));
-  std::vector<EvaluatedBatch> padded = mine;
-  padded.resize(max);
-  std::vector<EvaluatedBatch> gathered(count * max);
-  ranks.all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(gathered)));
-  std::vector<EvaluatedBatch> all;
-  for (std::size_t rank = 0; rank < count; ++rank) {
-    const auto own = std::span(gathered).subspan(rank * max, static_cast<std::size_t>(sizes[rank]));
-    all.insert(all.end(), own.begin(), own.end());
-  }
-  return all;
-}
-
 /// Elementwise. A rank without samples passes an empty vector. Every rank calls it.
-std::vector<std::int64_t> sum_over_ranks(Communicator& ranks, std::vector<std::int64_t> mine) {
-  const auto count = static_cast<std::size_t>(ranks.size());
-  const std::int64_t size = std::ssize(mine);
-  std::vector<std::int64_t> sizes(count);
-  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
-  const auto numbers = static_cast<std::size_t>(*std::ranges::max_element(sizes));
-  mine.resize(numbers);
-  std::vector<std::int64_t> gathered(count * numbers);
-  ranks.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(gathered)));
-  std::vector<std::int64_t> sum(numbers);
-  for (std::size_t i = 0; i < gathered.size(); ++i) sum[i % numbers] += gathered[i];
+std::vector<std::int64_t> sum_of_all_ranks(Communicator& ranks, std::vector<std::int64_t> mine) {
+  std::vector<std::int64_t> sum;
+  for (const std::vector<std::int64_t>& each : gather_lists(ranks, std::move(mine))) {
+    sum.resize(std::max(sum.size(), each.size()));
+    std::ranges::transform(each, sum, sum.begin(), std::plus());
+  }
   return sum;
 }
 
@@ -64,7 +38,7 @@ class NoInput final : public StepInput {
 }  // namespace
 
 std::int64_t sum_over_ranks(Communicator* ranks, std::int64_t mine) {
-  return ranks == nullptr ? mine : sum_over_ranks(*ranks, std::vector{mine}).front();
+  return ranks == nullptr ? mine : sum_of_all_ranks(*ranks, {mine}).front();
 }
 
 StepSpec evaluation_spec_of(StepSpec training) {
@@ -114,7 +88,7 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
       device_(&device),
       runner_({&device_, 1}, nullptr, programs.buffers(), plan_, {.fetch = Fetch::kInStep}),
       input_(std::make_unique<Input>(dataset, programs.spec())),
-      target_variances_(dataset.target_variances(programs.spec().test_rows)) {
+      sum_(programs, &dataset, ranks) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   const Tensor parameters = programs.parameter_list().flat(programs.parameters());
   Stream& stream = runner_.stream({0, Lane::kCompute});
@@ -147,13 +121,12 @@ Evaluation Evaluator::run(std::int64_t warmup,
 
   Evaluation evaluation{.batch_size = programs_.spec().batch_size,
                         .weight_bytes = state_bytes_of(programs_.evaluate()->program)};
-  EvaluationPart part;
-  while (part.samples < samples) {
-    const StepProgram& program = step(part.samples);
+  while (sum_.samples() < samples) {
+    const StepProgram& program = step(sum_.samples());
     const Addresses& addresses = runner_.addresses(runner_.steps());
     runner_.step(program.program, nullptr, *input_);
     const double latency_s = runner_.timeline().wall_of_newest(kMainLane).seconds();
-    part.add(program, addresses, latency_s);
+    sum_.add(program, addresses, latency_s);
     count_classes(program, addresses, evaluation);
     evaluation.batches.push_back({.rank = programs_.spec().rank,
                                   .number = std::ssize(evaluation.batches),
@@ -161,7 +134,14 @@ Evaluation Evaluator::run(std::int64_t warmup,
                                   .latency_s = latency_s});
     on_batch(evaluation.batches.back());
   }
-  add_up(evaluation, part);
+  evaluation.total = sum_.finish();
+  if (ranks_ != nullptr && ranks_->size() > 1) {
+    const auto batches = gather_lists(*ranks_, std::exchange(evaluation.batches, {}));
+    for (const std::vector<EvaluatedBatch>& each : batches) {
+      evaluation.batches.insert(evaluation.batches.end(), each.begin(), each.end());
+    }
+    evaluation.confusion = sum_of_all_ranks(*ranks_, evaluation.confusion);
+  }
   const EvaluationReport& total = evaluation.total;
   if (!std::isfinite(total.loss)) {
     fail(ExitCode::kDiverged,
@@ -194,19 +174,6 @@ void Evaluator::count_classes(const StepProgram& batch, const Addresses& address
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     ++at(evaluation.confusion, evaluation.classes * labels[row] + found[row]);
   }
-}
-
-/// Combines this rank's result with those of all ranks.
-void Evaluator::add_up(Evaluation& evaluation, EvaluationPart part) const {
-  if (ranks_ != nullptr && ranks_->size() > 1) {
-    // A rank without samples has not added any.
-    const auto& errors = programs_.evaluate()->tensors.squared_errors_host;
-    part.squared_errors.resize(static_cast<std::size_t>(errors ? errors->cols : 0));
-    part = sum_of_ranks(*ranks_, part);
-    evaluation.batches = of_all_ranks(*ranks_, evaluation.batches);
-    evaluation.confusion = sum_over_ranks(*ranks_, evaluation.confusion);
-  }
-  evaluation.total = part.report(*programs_.evaluate(), target_variances_);
 }
 
 }  // namespace barestep

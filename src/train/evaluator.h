@@ -11,9 +11,9 @@
 #include "core/config.h"
 #include "core/statistics.h"
 #include "data/dataset.h"
+#include "train/evaluation.h"
 #include "train/runner.h"
 #include "train/step.h"
-#include "train/trainer.h"
 #include "train/weights.h"
 
 namespace barestep {
@@ -77,7 +77,6 @@ class Evaluator {
 
   void count_classes(const StepProgram& batch, const Addresses& addresses,
                      Evaluation& evaluation) const;
-  void add_up(Evaluation& evaluation, EvaluationPart part) const;
 
   const StepPrograms& programs_;
   const Dataset& dataset_;
@@ -86,7 +85,7 @@ class Evaluator {
   Device* device_;
   Runner runner_;
   std::unique_ptr<Input> input_;
-  std::vector<double> target_variances_;
+  EvaluationSum sum_;
 };
 
 }  // namespace barestep

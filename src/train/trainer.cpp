@@ -86,12 +86,12 @@ class Trainer::Input final : public StepInput {
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
   void set_scaling(const std::optional<ScalingPosition>& scaling) { scaling_ = scaling; }
 
-  void set_request(StepRequest request, const std::atomic<bool>& asked) {
-    requests_[static_cast<std::size_t>(request)] = &asked;
+  void set_request(StepRequest request, const std::atomic<bool>& requested) {
+    requests_[static_cast<std::size_t>(request)] = &requested;
   }
   [[nodiscard]] bool is_requested(StepRequest request) const {
-    const std::atomic<bool>* const asked = requests_[static_cast<std::size_t>(request)];
-    return asked != nullptr && *asked;
+    const std::atomic<bool>* const requested = requests_[static_cast<std::size_t>(request)];
+    return requested != nullptr && *requested;
   }
 
   RunDetail detail_of(std::int64_t step) override {
@@ -167,12 +167,6 @@ std::span<std::byte> room_of(const std::optional<Tensor>& tensor, const Addresse
   return {addresses.at<std::byte>(*tensor), static_cast<std::size_t>(tensor->bytes())};
 }
 
-/// Those of the test set, whose rows are the last ones.
-std::vector<double> test_variances_of(const StepSpec& spec, const Dataset* dataset) {
-  if (dataset == nullptr) return {};
-  return dataset->target_variances(spec.test_rows);
-}
-
 }  // namespace
 
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
@@ -212,16 +206,6 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .loss_scale = loss_scaling_of(config)};
 }
 
-std::string overflow_remedy(const Dataset* dataset, DType numbers, std::string other) {
-  constexpr float kBeyondF16 = 65520;  // what rounds to 65504, its largest, is below
-  if (dataset == nullptr || numbers != DType::kF16) return other;
-  const float largest = dataset->largest_feature();
-  if (largest < kBeyondF16) return other;
-  const bool is_standard = !dataset->standard().mean.empty();
-  return fmt::format("the samples reach {}, and fp16 ends at 65504: {}use --precision bf16",
-                     largest, is_standard ? "" : "give --standardize, or ");
-}
-
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                  std::vector<Device*> devices, Communicator* communicator, const Dataset* dataset,
                  FlatWeights loaded, StepProfiler* profiler, const TrainingState* start)
@@ -241,7 +225,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                                      room_of(programs.batches_ahead(), runner_.addresses(0)))),
       flops_(flops_of(&programs.train())),
       last_batch_flops_(flops_of(programs.last_batch())),
-      target_variances_(test_variances_of(programs.spec(), dataset)) {
+      evaluation_(programs, dataset, has_ranks() ? communicator : nullptr) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   if (const auto& host = programs.state_host()) {
     // Touches the pages now, so that the run's pause does not have to.
@@ -487,13 +471,13 @@ void Trainer::run(TrainObserver& observer) {
   }
 }
 
-void Trainer::stop_when(const std::atomic<bool>& asked) {
-  input_->set_request(StepRequest::kStop, asked);
+void Trainer::stop_when(const std::atomic<bool>& requested) {
+  input_->set_request(StepRequest::kStop, requested);
 }
 
-void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& asked) {
+void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& requested) {
   pauses_every_ = every_steps;
-  input_->set_request(StepRequest::kPause, asked);
+  input_->set_request(StepRequest::kPause, requested);
 }
 
 bool Trainer::pauses_after(const Batch& batch) const {
@@ -619,85 +603,14 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .timeline = &runner_.timeline()});
 }
 
-EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
-  // Counts are exact in double too.
-  std::vector<double> numbers = mine.squared_errors;
-  for (const double number : {mine.loss, mine.absolute_error, static_cast<double>(mine.samples),
-                              static_cast<double>(mine.correct), mine.seconds}) {
-    numbers.push_back(number);
-  }
-  std::vector<double> all(numbers.size() * static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(all)));
-  std::vector<double> sum(numbers.size());
-  EvaluationPart part;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    sum[i % sum.size()] += all[i];
-    if ((i + 1) % sum.size() == 0) part.seconds = std::max(part.seconds, all[i]);
-  }
-  const auto rest = sum.end() - 5;
-  part.squared_errors.assign(sum.begin(), rest);
-  part.loss = rest[0];
-  part.absolute_error = rest[1];
-  part.samples = static_cast<std::int64_t>(rest[2]);
-  part.correct = static_cast<std::int64_t>(rest[3]);
-  return part;
-}
-
-void EvaluationPart::clear() {
-  std::vector<double> room = std::move(squared_errors);
-  room.clear();
-  *this = {};
-  squared_errors = std::move(room);
-}
-
-void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, double batch_s) {
-  const StepTensors& tensors = batch.tensors;
-  // Weighted by rows, because the last batch may be smaller.
-  const auto sum_of = [&](const std::optional<Tensor>& mean) {
-    return mean ? static_cast<double>(*addresses.at(*mean)) * static_cast<double>(batch.rows) : 0;
-  };
-  loss += sum_of(tensors.loss_host);
-  absolute_error += sum_of(tensors.absolute_error_host);
-  if (const auto& errors = tensors.squared_errors_host) {
-    squared_errors.resize(static_cast<std::size_t>(errors->cols));
-    const float* const added = addresses.at(*errors);
-    for (std::size_t i = 0; i < squared_errors.size(); ++i) {
-      squared_errors[i] += static_cast<double>(added[i]);
-    }
-  }
-  if (tensors.correct_host) correct += *addresses.at<std::int32_t>(*tensors.correct_host);
-  samples += batch.rows;
-  seconds += batch_s;
-}
-
-EvaluationReport EvaluationPart::report(const StepProgram& batch,
-                                        std::span<const double> target_variances) const {
-  const auto count = static_cast<double>(samples);
-  EvaluationReport report{.samples = samples, .loss = loss / count, .seconds = seconds};
-  if (batch.tensors.correct_host) report.accuracy = static_cast<double>(correct) / count;
-  if (!batch.tensors.absolute_error_host) return report;
-  report.mean_absolute_error = absolute_error / count;
-  if (samples < 2) return report;
-  double sum = 0;
-  for (std::size_t i = 0; i < squared_errors.size(); ++i) {
-    const double error = squared_errors[i] / count;
-    const double variance = target_variances[i];
-    sum += variance > 0 ? 1 - error / variance : (error > 0 ? 0 : 1);
-  }
-  report.r2 = sum / static_cast<double>(squared_errors.size());
-  return report;
-}
-
 void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
                                 TrainObserver& observer) {
-  if (batch.number == 0) evaluation_.clear();
   evaluation_.add(*batch.program, addresses,
                   runner_.timeline().wall_of_newest(kMainLane).seconds());
   if (!batch.ends_evaluation) return;
   position_.evaluated = true;
-  if (has_ranks()) evaluation_ = sum_of_ranks(*communicator_, evaluation_);
 
-  EvaluationReport report = evaluation_.report(*batch.program, target_variances_);
+  EvaluationReport report = evaluation_.finish();
   report.epoch = batch.epoch;
   report.epochs = config_.training.epochs.value_or(0);
   if (!std::isfinite(report.loss)) {

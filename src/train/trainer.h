@@ -14,6 +14,7 @@
 #include "core/device.h"
 #include "core/plan.h"
 #include "data/dataset.h"
+#include "train/evaluation.h"
 #include "train/runner.h"
 #include "train/schedule.h"
 #include "train/step.h"
@@ -46,46 +47,6 @@ struct StepReport {
   const Timeline* timeline = nullptr;  // its newest step is this one; valid during the report
 };
 
-struct EvaluationReport {
-  std::int64_t epoch = 0;
-  std::int64_t epochs = 0;
-  std::int64_t samples = 0;
-  double loss = 0;                   // mean over the test set
-  std::optional<double> accuracy{};  // for a classifier, 0 to 1
-  // For targets that are numbers. R2 is the mean over the outputs of 1 - squared errors / squared
-  // distances of the targets from their mean, as sklearn's r2_score: an output whose targets are
-  // all equal counts as 1 if it is exact, else 0. Nothing for a single sample.
-  std::optional<double> r2{}, mean_absolute_error{};
-  double seconds = 0;
-  bool is_best = false;  // the smallest loss after an epoch so far
-};
-
-/// A rank's results for its part of a test set.
-struct EvaluationPart {
-  // Sums over samples.
-  double loss = 0;
-  std::vector<double> squared_errors{};  // of each output
-  double absolute_error = 0;
-  double seconds = 0;
-  std::int64_t samples = 0;
-  std::int64_t correct = 0;
-
-  /// Begins anew, without freeing memory.
-  void clear();
-
-  /// Adds a finished batch.
-  void add(const StepProgram& batch, const Addresses& addresses, double batch_s);
-
-  /// The means over all samples, for evaluations by programs like `batch`, with targets of these
-  /// variances.
-  [[nodiscard]] EvaluationReport report(const StepProgram& batch,
-                                        std::span<const double> target_variances) const;
-};
-
-/// The sum of all ranks' parts, each with as many squared errors; the seconds are the slowest
-/// rank's. Every rank calls it. Blocks.
-EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine);
-
 /// Receives events between steps.
 class TrainObserver {
  public:
@@ -104,10 +65,6 @@ class TrainObserver {
 /// The spec of a configuration's programs on a device of this kind, for one rank. `dataset` is null
 /// for random data.
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset);
-
-/// What to do about a loss that is not finite: `other`, unless `numbers` is fp16 and the data set,
-/// which may be null, has features that it cannot hold. Reads all samples then.
-std::string overflow_remedy(const Dataset* dataset, DType numbers, std::string other);
 
 class Trainer {
  public:
@@ -130,10 +87,10 @@ class Trainer {
   /// small that no gradient survives. Allocates nothing once each program has run in both slots.
   void run(TrainObserver& observer);
 
-  /// Once `asked` is true, the run ends after the current training step. With several ranks, once
-  /// it is true on any, all end after the same step. Call before run(). `asked` must outlive the
-  /// trainer.
-  void stop_when(const std::atomic<bool>& asked);
+  /// Once `requested` is true, the run ends after the current training step. With several ranks,
+  /// once it is true on any, all end after the same step. Call before run(). `requested` must
+  /// outlive the trainer.
+  void stop_when(const std::atomic<bool>& requested);
 
   /// Whether the run ended this way, with steps left.
   [[nodiscard]] bool was_stopped() const { return was_stopped_; }
@@ -142,10 +99,10 @@ class Trainer {
   [[nodiscard]] bool ended_early() const;
 
   /// The run pauses for on_pause() after each `every_steps`-th step of the whole run, unless that
-  /// is 0, and soon after `asked` is true on any rank; after the evaluation that follows the step,
-  /// if one does, and never after the last step. Call before run(). `asked` must outlive the
+  /// is 0, and soon after `requested` is true on any rank; after the evaluation that follows the step,
+  /// if one does, and never after the last step. Call before run(). `requested` must outlive the
   /// trainer.
-  void pause_when(std::int64_t every_steps, const std::atomic<bool>& asked);
+  void pause_when(std::int64_t every_steps, const std::atomic<bool>& requested);
 
   /// Starts copying this rank's part of the state (train/training_state.h) to the host, and returns
   /// as soon as steps may continue; on a device with its own memory, once a snapshot exists there.
@@ -224,8 +181,7 @@ class Trainer {
   std::unique_ptr<Input> input_;
   std::int64_t flops_ = 0, last_batch_flops_ = 0;
   float last_loss_ = 0;
-  EvaluationPart evaluation_;
-  std::vector<double> target_variances_;  // of the test set
+  EvaluationSum evaluation_;
   Position position_;
   std::int64_t first_measured_ = 0;  // the first after warm-up
   bool was_stopped_ = false;

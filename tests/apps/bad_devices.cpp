@@ -41,10 +41,6 @@ std::vector<BadInput> bad_device_options() {
        {"--devices", "cpu,cuda:0"},
        78,
        "--devices 'cpu,cuda:0': names the CPU and GPUs; give devices of one kind"},
-      {0,
-       {"--devices", "cpu", "--device", "cpu"},
-       78,
-       "--devices 'cpu': cannot be combined with --device; give one of the two"},
       {0, {"--devices", many}, 78, "--devices '" + many + "': names 65 devices; give at most 64"},
       {0,
        {"--batch-size", "4,8"},
@@ -94,9 +90,6 @@ std::vector<BadInput> bad_devices() {
       {0, two({"--autotune", "f"}), 78,
        "--autotune 'f': there is nothing to choose from on the CPU; leave it out, or use --device "
        "cuda"},
-      {0, two({"--precision", "int8"}), 78,
-       "--precision 'int8': nothing is trained in int8, only evaluated; use --precision fp32, or "
-       "mlp_single --evaluate-only"},
       {0, two({"--precision", "tf32"}), 78,
        "--precision 'tf32': the CPU has no tf32; use --precision fp32 or bf16, or --device cuda"},
       {0, two({"--memory", "50KiB", "--batch-size", "1024"}), 71,

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/config.h"
+
 namespace barestep {
 
 struct BadInput {
@@ -28,6 +30,11 @@ inline const std::string kNeedsBatch = "; give a whole number from 1 to 21474836
 
 std::vector<BadInput> bad_command_lines();
 std::vector<BadInput> bad_profiling();
+
+/// A command line for each refusal in the table of options that exclude each other (conflicts() of
+/// options.h), by the first program that has these options.
+std::vector<BadInput> bad_combinations(TrainerKind program);
+
 std::vector<BadInput> bad_updates();
 std::vector<BadInput> bad_config_files();
 

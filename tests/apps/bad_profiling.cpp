@@ -10,8 +10,6 @@ const std::string kNeedsKey =
 const std::string kNeedsPhase =
     "use data or injected or forward or loss or recompute or backward or communication or "
     "optimizer";
-const std::string kNothing =
-    ": there is nothing to profile for; give --profile too, or leave it out";
 
 /// Values out of range are case 3, and so are runs without the requested steps.
 BadInput bad(std::vector<std::string> arguments, int exit_code, std::string line) {
@@ -53,13 +51,6 @@ std::vector<BadInput> bad_profiling() {
       bad({"--tensorboard", "d/runs", "--save", "d"}, 78,
           "--tensorboard 'd/runs': --save writes the file 'd', which would have to be a folder; "
           "give two names"),
-      bad({"--trace", "t.json", "--batch-size", "1,2"}, 78,
-          "--trace: cannot be combined with several batch sizes; give one --batch-size, or leave "
-          "it out"),
-      bad({"--tensorboard", "runs", "--batch-size", "1,2"}, 78,
-          "--tensorboard: cannot be combined with several batch sizes; give one --batch-size, or "
-          "leave it "
-          "out"),
       {3,
        {"--tensorboard", "run.json/runs"},
        73,
@@ -68,12 +59,6 @@ std::vector<BadInput> bad_profiling() {
       bad({"--trace", "missing/t.json"}, 73,
           "output file 'missing/t.json': cannot be created: No such file or directory; choose a "
           "writable path"),
-      bad({"--trace", "t.json", "--sort-by", "count"}, 78, "--sort-by" + kNothing),
-      bad({"--profile-steps", "5:6"}, 78, "--profile-steps" + kNothing),
-      bad({"--sort-by", "count"}, 78, "--sort-by" + kNothing),
-      bad({"--row-limit", "3"}, 78, "--row-limit" + kNothing),
-      bad({"--profile-phases", "forward"}, 78, "--profile-phases" + kNothing),
-      bad({"--trace", "t.json", "--profile-phases", "forward"}, 78, "--profile-phases" + kNothing),
   };
 }
 

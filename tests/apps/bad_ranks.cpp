@@ -25,8 +25,6 @@ BadInput launched_by(const Arguments& environment, const std::string& line) {
 
 std::vector<BadInput> bad_rank_options() {
   const std::string not_a_rank = ": not a rank and milliseconds; give them like 1:20";
-  const std::string of_ddp =
-      ": is about the buckets of --scheme ddp; leave it out, or use --scheme ddp";
   return {
       {0,
        {"--devices", "cpu,cpu"},
@@ -84,32 +82,6 @@ std::vector<BadInput> bad_rank_options() {
        {"--first-bucket", "x"},
        2,
        "--first-bucket 'x': not one of the choices; use same or whole"},
-      {0,
-       {"--data", "idx:a,b", "--data-seeding", "per-rank"},
-       78,
-       "--data-seeding 'per-rank': files hold the same samples for every rank; leave it out, or "
-       "use --data randn"},
-      {0, {"--scheme", "factor", "--no-overlap"}, 78, "--no-overlap" + of_ddp},
-      {0, {"--scheme", "zero1", "--first-bucket", "whole"}, 78, "--first-bucket 'whole'" + of_ddp},
-      {0, {"--scheme", "zero1", "--grad-dtype", "bf16"}, 78, "--grad-dtype 'bf16'" + of_ddp},
-      {0, {"--scheme", "factor", "--grad-dtype", "bf16"}, 78, "--grad-dtype 'bf16'" + of_ddp},
-      {0, {"--scheme", "zero1", "--update", "per-bucket"}, 78, "--update 'per-bucket'" + of_ddp},
-      {0,
-       {"--scheme", "factor", "--recompute", "2"},
-       78,
-       "--recompute '2': --scheme factor gathers and keeps the activations of all layers; use "
-       "--scheme ddp or zero1"},
-      {0,
-       {"--update", "per-bucket", "--clip-norm", "1"},
-       78,
-       "--update 'per-bucket': --clip-norm needs the gradients of all buckets first; use --update "
-       "separate"},
-      {0,
-       {"--grad-dtype", "bf16", "--no-zero-grad"},
-       78,
-       "--no-zero-grad: --grad-dtype bf16 rounds the whole sum in each step, which loses the "
-       "gradients added; use "
-       "--grad-dtype fp32"},
   };
 }
 
@@ -119,11 +91,6 @@ std::vector<BadInput> bad_ranks() {
   const std::string alone = " copies that do not see each other; ";
   std::vector<BadInput> all = bad_rank_options();
   const std::vector<BadInput> of_ranks = {
-      {0, kTiny + Arguments{"--update", "fused"}, 78,
-       "--update 'fused': stores no gradients, which several ranks or devices exchange; use "
-       "--update separate"},
-      {0, kTiny + Arguments{"--scheme", "factor", "--update", "fused", "--clip-norm", "1"}, 78,
-       "--clip-norm '1': --scheme factor clips stored gradients only; use --update separate"},
       {0, kTiny + Arguments{"--transport", "nccl"}, 78,
        "--transport 'nccl': joins GPUs, and this rank trains on the CPU; use mpi or auto"},
       {0, kTiny + Arguments{"--slow-rank", "1:20"}, 78,
@@ -145,15 +112,6 @@ std::vector<BadInput> bad_ranks() {
                "--metrics 'm.flight': --save writes to the same file; give two files"),
       by_ranks(2, {"--evaluate-only"}, 78,
                "--evaluate-only: there are no weights to evaluate; give --load FILE"),
-      {0,
-       {"--evaluate-only", "--load", "w"},
-       78,
-       "--evaluate-only: there are no samples to evaluate with; give files by --data"},
-      {0,
-       {"--evaluate-only", "--load", "w", "--data", "idx:x,y", "--save", "v"},
-       78,
-       "--save: cannot be combined with --evaluate-only, which trains nothing; leave one of the "
-       "two out"},
       launched_by({"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"},
                   "ranks: srun started 2" + alone + "use srun --mpi=pmix"),
       // No first rank has reported it.

@@ -30,44 +30,6 @@ std::vector<BadInput> bad_updates() {
        {"--recompute", "3", "--layers", "4,3,2", "--data", "idx:none,none"},
        78,
        "--recompute '3': the model has 2 layers; give at most 2"},
-      {7,
-       {"--recompute", "2", "--update", "fused"},
-       78,
-       "--recompute '2': --update fused makes gradients and update from the activations of all "
-       "layers at the end of the step; use --update separate"},
-      {7,
-       {"--recompute", "auto"},
-       78,
-       "--recompute 'auto': works only with --plan; give --plan too, or a number of segments"},
-      {7,
-       {"--recompute", "auto", "--plan"},
-       78,
-       "--recompute 'auto': there is no memory to fit into; give --memory too, such as 16GiB"},
-      {7,
-       {"--clip-norm", "1", "--no-zero-grad"},
-       78,
-       "--no-zero-grad: it adds up gradients that are not clipped, so --clip-norm cannot be used; "
-       "give one of the two"},
-      {7,
-       {"--update", "fused", "--no-zero-grad"},
-       78,
-       "--no-zero-grad: --update fused stores no gradients that could add up; use --update "
-       "separate"},
-      {7,
-       {"--update", "fused", "--optimizer", "sgd"},
-       78,
-       "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
-       "adam or adamw, or --update separate"},
-      {7,
-       {"--update", "fused", "--precision", "tf32", "--clip-norm", "1"},
-       78,
-       "--clip-norm '1': --update fused would find the norm from products in tf32; use --update "
-       "separate, or --precision fp32"},
-      {7,
-       {"--update", "fused", "--precision", "bf16", "--clip-norm", "1"},
-       78,
-       "--clip-norm '1': --update fused would find the norm of gradients that are not yet rounded; "
-       "use --update separate, or --precision fp32"},
   };
 }
 

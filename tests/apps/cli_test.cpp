@@ -55,6 +55,10 @@ TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
   expect_refused(bad_command_lines());
 }
 
+TEST_F(MlpSingle, RefusesOptionsThatExcludeEachOther) {
+  expect_refused(bad_combinations(TrainerKind::kSingle));
+}
+
 /// For another user, since root may start as many processes as it likes.
 class OtherUser : public MlpSingle {
  protected:

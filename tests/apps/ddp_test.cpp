@@ -136,14 +136,16 @@ TEST_F(MlpDdp, EndsNearOneRankWithAnyNumberOfRanks) {
 }
 
 TEST_F(MlpDdp, RefusesBadInputInOneLine) {
-  expect_refused("mlp_ddp", bad_ranks(), folder(), [this](const BadInput& bad) {
+  const auto run_ranks = [this](const BadInput& bad) {
     if (bad.ranks > 1) return mpirun(bad.ranks, bad.arguments);
     BadInput here = bad;
     here.arguments = on_cpu(bad.arguments);
     const std::string after_env = fmt::format(". '{}' && exec \"$@\"", BARESTEP_MPI_ENV);
     return run_process(Arguments{"/bin/bash", "-c", after_env, "bash"} + command_of(MLP_DDP, here),
                        {.working_directory = folder()});
-  });
+  };
+  expect_refused("mlp_ddp", bad_ranks(), folder(), run_ranks);
+  expect_refused("mlp_ddp", bad_combinations(TrainerKind::kDdp), folder(), run_ranks);
 }
 
 TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {

@@ -393,9 +393,11 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
 }
 
 TEST_F(MlpDp, RefusesBadInputInOneLine) {
-  expect_refused("mlp_dp", bad_devices(), folder(), [this](const BadInput& bad) {
-    return run_process(command_of(MLP_DP, bad), {.working_directory = folder()});
-  });
+  for (const auto& cases : {bad_devices(), bad_combinations(TrainerKind::kDataParallel)}) {
+    expect_refused("mlp_dp", cases, folder(), [this](const BadInput& bad) {
+      return run_process(command_of(MLP_DP, bad), {.working_directory = folder()});
+    });
+  }
   EXPECT_THAT(names(), testing::IsEmpty());
 }
 

@@ -120,9 +120,9 @@ TEST_P(OptionGolden, TrainsAsPyTorchDoes) {
   for (const char* const fusion : {"on", "off"}) {
     if (is_in_16_bits(GetParam()) && fusion == std::string("off")) continue;  // is refused
     SCOPED_TRACE(std::string("--fusion ") + fusion);
-    const TrainConfig wanted = config({"--fusion", fusion});
-    expect_losses(train_single(wanted));
-    TrainerHarness run(wanted);
+    const TrainConfig requested = config({"--fusion", fusion});
+    expect_losses(train_single(requested));
+    TrainerHarness run(requested);
     run.run();
     expect_evaluations(run.evaluations);
     // In 16 bits another rounding shows in the gradients; if all are PyTorch's, less is left.
@@ -153,9 +153,9 @@ TEST_P(OptionGoldenOfRanks, TrainsSoWithEveryScheme) {
   for (const char* const scheme : {"ddp", "zero1", "factor"}) {
     for (const int ranks : {2, 3}) {
       SCOPED_TRACE(std::string(scheme) + " on " + std::to_string(ranks));
-      const TrainConfig wanted = config({"--scheme", scheme});
-      const auto made = scheme_of(wanted, TrainerKind::kDdp, {.first_bucket_bytes = 100});
-      for (const Trained& rank : train_threads_by(*made, ranks, wanted)) expect_losses(rank);
+      const TrainConfig requested = config({"--scheme", scheme});
+      const auto made = scheme_of(requested, TrainerKind::kDdp, {.first_bucket_bytes = 100});
+      for (const Trained& rank : train_threads_by(*made, ranks, requested)) expect_losses(rank);
     }
   }
 }

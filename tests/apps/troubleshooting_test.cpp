@@ -1,5 +1,6 @@
-// docs/troubleshooting.md lists the error lines of the tables of bad input. To regenerate it, run
-// BARESTEP_WRITE_DOCS=1 build/tests/programs_test --gtest_filter='Troubleshooting.*'
+// docs/troubleshooting.md lists the error lines of the tables of bad input, and those of the table
+// of options that exclude each other. To regenerate it, run BARESTEP_WRITE_DOCS=1
+// build/tests/programs_test --gtest_filter='Troubleshooting.*'
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +41,13 @@ std::string lines_of(const std::vector<BadInput>& cases, std::set<std::string>& 
 }
 
 std::string all_lines() {
+  std::vector<BadInput> together;
+  for (const TrainerKind program : kValuesOf<TrainerKind>) {
+    const std::vector<BadInput> more = bad_combinations(program);
+    together.insert(together.end(), more.begin(), more.end());
+  }
   const Section sections[] = {{"Options", bad_command_lines()},
+                              {"Options that exclude each other", together},
                               {"Updates", bad_updates()},
                               {"Profiles and traces", bad_profiling()},
                               {"Evaluation", bad_evaluations()},

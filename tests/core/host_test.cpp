@@ -198,8 +198,8 @@ class Count {
     ++value_;
     value_.notify_all();
   }
-  void wait_for(int wanted) const {
-    for (int now = value_; now < wanted; now = value_) value_.wait(now);
+  void wait_for(int requested) const {
+    for (int now = value_; now < requested; now = value_) value_.wait(now);
   }
 
  private:

@@ -139,9 +139,9 @@ TEST_F(LoaderOfFiles, TrainsTheSameWhateverTheNumberOfWorkers) {
     TrainerHarness none(with_workers(config, 0));
     none.run();
     for (const bool pin : {true, false}) {
-      TrainConfig wanted = with_workers(config, 3);
-      wanted.data.pin = pin;
-      TrainerHarness three(wanted);
+      TrainConfig requested = with_workers(config, 3);
+      requested.data.pin = pin;
+      TrainerHarness three(requested);
       three.run();
       EXPECT_EQ(three.losses(), none.losses());
     }

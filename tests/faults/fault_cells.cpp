@@ -139,7 +139,7 @@ std::vector<std::string> launch_command(const Options& options, const Cell& cell
 
 /// The ids of the processes whose environment names the cell, including its launcher.
 std::vector<pid_t> processes_of(const std::string& mark) {
-  const std::string wanted = fmt::format("{}={}", kMark, mark);
+  const std::string requested = fmt::format("{}={}", kMark, mark);
   std::vector<pid_t> found;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
@@ -147,7 +147,7 @@ std::vector<pid_t> processes_of(const std::string& mark) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "environ", std::ios::binary);
     for (std::string variable; std::getline(file, variable, '\0');) {
-      if (variable == wanted) found.push_back(static_cast<pid_t>(std::stol(name)));
+      if (variable == requested) found.push_back(static_cast<pid_t>(std::stol(name)));
     }
   }
   return found;

@@ -98,9 +98,9 @@ TEST_F(Int8OnFake, LeavesShapesThatTheLibraryDoesNotTakeToOurOwnKernel) {
 
 TEST_F(ProductOnFake, AsksTheHeuristicOnceForAShape) {
   run(op, memory);
-  const int asked = fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic");
+  const int requested = fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic");
   run(op, memory);
-  EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), asked);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), requested);
 }
 
 TEST_F(ProductOnFake, RefusesAShapeNoAlgorithmIsFor) {

@@ -46,10 +46,10 @@ MadeUpStep usual_step(const Case& what) {
   return step;
 }
 
-Report made_up_report(const std::vector<const Experiment*>& wanted,
+Report made_up_report(const std::vector<const Experiment*>& requested,
                       const HowCasesWent& how = usual_step) {
   Report report{.environment = {{"processor", "made up"}}, .options = "", .sections = {}};
-  for (const Experiment* const experiment : wanted) {
+  for (const Experiment* const experiment : requested) {
     Results results = made_up(*experiment, made_up_setting(), how);
     Findings findings = experiment->conclude(results);
     report.sections.push_back({experiment, std::move(results), std::move(findings), ""});
@@ -177,9 +177,9 @@ INSTANTIATE_TEST_SUITE_P(OfTheCourse, EverySheet, testing::ValuesIn(sheet_names(
 /// What a name stands for, if cases went like this.
 std::string text_of(const std::string& name, const HowCasesWent& how = usual_step) {
   const SheetName found = sheet_name(name).value();
-  std::vector<const Experiment*> wanted;
-  for (const std::string& each : found.experiments) wanted.push_back(&experiment_of(each));
-  const Report report = made_up_report(wanted, how);
+  std::vector<const Experiment*> requested;
+  for (const std::string& each : found.experiments) requested.push_back(&experiment_of(each));
+  const Report report = made_up_report(requested, how);
   return found.text(SheetRuns(report, gpus()));
 }
 

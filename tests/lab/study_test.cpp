@@ -234,14 +234,14 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
 }
 
 TEST_F(StudyTest, TakesSizesThatWereAskedFor) {
-  StudyIdentity asked = identity();
-  asked.options = {
+  StudyIdentity requested = identity();
+  requested.options = {
       .dim = 128, .depth = 3, .batch_size = 8, .steps = 25, .recompute = 2, .ranks = {1, 3}};
-  EXPECT_EQ(text_of(asked.options),
+  EXPECT_EQ(text_of(requested.options),
             " --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 --ranks 1,3");
   {
-    const Study study(output(), asked);
-    EXPECT_EQ(Study::open(output()).identity(), asked) << "kept with the study";
+    const Study study(output(), requested);
+    EXPECT_EQ(Study::open(output()).identity(), requested) << "kept with the study";
     const std::vector<Case> cases = experiment_of("strong-scaling").cases(study.setting());
     ASSERT_THAT(cases, SizeIs(2));
     EXPECT_THAT(

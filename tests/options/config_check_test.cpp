@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <regex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -125,16 +124,11 @@ TEST(Conflicts, NameOptionsOfThePrograms) {
   for (const TrainerKind trainer : kValuesOf<TrainerKind>) {
     for (const std::string_view name : names_of_options(trainer)) names.insert(name);
   }
-  const std::regex word("[a-z][a-z0-9-]*(=[a-z0-9*|-]+)?");
-  int count = 0;
   for (const OptionConflict& conflict : conflicts()) {
-    const std::string text = fmt::format("{} {}", conflict.options, conflict.when);
-    for (std::sregex_iterator it(text.begin(), text.end(), word), end; it != end; ++it, ++count) {
-      const std::string condition = it->str();
-      EXPECT_TRUE(names.contains(condition.substr(0, condition.find('=')))) << condition;
+    for (const auto& conditions : {conflict.options, conflict.when}) {
+      for (const Condition& each : conditions) EXPECT_TRUE(names.contains(each.name)) << each.name;
     }
   }
-  EXPECT_GT(count, 100);
 }
 
 TEST(Config, TakesEveryNumberThatIsOneInFloat32) {
@@ -144,27 +138,12 @@ TEST(Config, TakesEveryNumberThatIsOneInFloat32) {
 }
 
 TEST(Config, RefusesOptionsThatDoNotFitTogether) {
+  // Of the table of conflicts, one row of each form.
   const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
+      {[](auto& c) { c.training.loss_scale = LossScaling{.dynamic = false, .initial = 8}; },
+       "--loss-scale '8': gradients of fp32 need none; leave it out, or use --precision fp16"},
       {[](auto& c) { c.training.steps = c.training.epochs = 1; },
        "--steps: cannot be combined with --epochs; give one of the two"},
-      {[](auto& c) { c.training.epochs = 1; },
-       "--epochs: --data randn is not a fixed set of samples; use --data with files"},
-      {[](auto& c) { c.data.test_split = 0.1; },
-       "--test-split: --data randn is not a fixed set of samples; use --data with files"},
-      {[](auto& c) { c.data.input_scale = 2; },
-       "--input-scale: --data randn reads no numbers from files; use --data with files"},
-      {[](auto& c) { c.training.early_stop = 2; },
-       "--early-stop: there is no test set to decide when to stop; give --test-split"},
-      {[](auto& c) {
-         c.model.layers = {4, 4};
-         c.model.dim = 4;
-       },
-       "--layers: cannot be combined with --dim; give --layers, or --dim and --depth"},
-      {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
-       "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
-      {[](auto& c) { c.model.label_smoothing = 0.1; },
-       "--label-smoothing '0.1': only --loss cross-entropy has it; leave it out, or use --loss "
-       "cross-entropy"},
       {[](auto& c) {
          c.model.dropout = 0.1;
          c.model.activation = Activation::kNone;
@@ -190,11 +169,6 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        },
        "--loss 'bce': has one column of 0 and 1, and the model has 3 outputs; end --layers with 1, "
        "or use --loss cross-entropy"},
-      {[](auto& c) {
-         c.model.layers = {4, 1};
-         c.model.loss = LossKind::kBce;
-       },
-       "--loss 'bce': needs labels, and --data randn has none; use --data with files"},
       {[](auto& c) {
          c.optimizer.kind = OptimizerKind::kSgd;
          c.optimizer.beta1 = 0.9;
@@ -243,39 +217,12 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--amsgrad: only --optimizer adam or adamw has it; leave it out, or use --optimizer adam or "
        "adamw"},
       {[](auto& c) {
-         c.optimizer.amsgrad = true;
-         c.training.update = Update::kFused;
-       },
-       "--update 'fused': the Adam step inside the weight gradient keeps no maximum for --amsgrad; "
-       "leave out --amsgrad, or use --update separate"},
-      {[](auto& c) {
-         c.optimizer.kind = OptimizerKind::kLion;
-         c.training.update = Update::kFused;
-       },
-       "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
-       "adam or adamw, or --update separate"},
-      {[](auto& c) { c.optimizer.lr_min = 0; },
-       "--lr-min: only --lr-schedule linear or cosine has it; leave it out, or use --lr-schedule "
-       "cosine"},
-      {[](auto& c) { c.optimizer.lr_step = 5; },
-       "--lr-step: only --lr-schedule step has it; leave it out, or use --lr-schedule step"},
-      {[](auto& c) {
-         c.optimizer.lr_gamma = 0.5;
-         c.optimizer.lr_schedule = LrSchedule::kCosine;
-       },
-       "--lr-gamma: only --lr-schedule step has it; leave it out, or use --lr-schedule step"},
-      {[](auto& c) {
          c.optimizer.lr_min = 0.1;
          c.optimizer.lr_schedule = LrSchedule::kLinear;
        },
        "--lr-min '0.1': is above --lr, which is 0.001; give a smaller one, or a larger --lr"},
       {[](auto& c) { c.optimizer.nesterov = true; },
        "--nesterov: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
-      {[](auto& c) {
-         c.optimizer.kind = OptimizerKind::kSgd;
-         c.optimizer.nesterov = true;
-       },
-       "--nesterov: needs momentum; give --momentum 0.9, or leave it out"},
       {[](auto& c) {
          c.model.depth = 30;
          c.training.accumulate = 500;
@@ -294,12 +241,6 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
          c.output.save = "f";
        },
        "--save: cannot be combined with several batch sizes; give one --batch-size, or leave it "
-       "out"},
-      {[](auto& c) {
-         c.data.sweep = {64, 128};
-         c.output.metrics = "f";
-       },
-       "--metrics: cannot be combined with several batch sizes; give one --batch-size, or leave it "
        "out"},
   };
   for (const auto& [change, line] : cases) {

@@ -106,25 +106,25 @@ TEST(RunProgram, ReadingAFolderAsAFileIsReportedWithoutTheLibrarysWords) {
   fail(code, {.what = what, .why = "full"});
 }
 
-using Works = std::vector<std::function<void()>>;
+using Tasks = std::vector<std::function<void()>>;
 
 TEST(FirstFailure, OfOutputsIsReturnedWhenAllWorkIsDone) {
   std::string done;
-  const Works works = {[&] { done += "a"; }, [] { fail_at("weights"); }, [] { fail_at("trace"); },
+  const Tasks tasks = {[&] { done += "a"; }, [] { fail_at("weights"); }, [] { fail_at("trace"); },
                        [&] { done += "b"; }};
   ::testing::internal::CaptureStderr();
-  const auto failure = first_failure("mlp_test", works);
+  const auto failure = first_failure("mlp_test", tasks);
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "mlp_test: note: trace: full\n");
   EXPECT_EQ(done, "ab");
   ASSERT_TRUE(failure);
   EXPECT_STREQ(failure->what(), "weights: full");
-  EXPECT_EQ(first_failure("mlp_test", Works{[] {}}), std::nullopt);
+  EXPECT_EQ(first_failure("mlp_test", Tasks{[] {}}), std::nullopt);
 }
 
 TEST(FirstFailure, OfAnythingElseIsThrownAtOnce) {
   bool goes_on = false;
-  const Works works = {[] { fail_at("rank", ExitCode::kTryAgain); }, [&] { goes_on = true; }};
-  EXPECT_THROW(first_failure("mlp_test", works), Error);
+  const Tasks tasks = {[] { fail_at("rank", ExitCode::kTryAgain); }, [&] { goes_on = true; }};
+  EXPECT_THROW(first_failure("mlp_test", tasks), Error);
   EXPECT_FALSE(goes_on);
 }
 

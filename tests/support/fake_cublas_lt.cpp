@@ -309,12 +309,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulPreference_t preference, int max_count,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* count) {
   FAKE_LT_CALL();
   const auto& matmul = mine<Matmul>(desc);
-  const auto& asked = mine<Preference>(preference);
+  const auto& requested = mine<Preference>(preference);
   if (c != d || !fits(matmul, mine<Layout>(a), mine<Layout>(b), mine<Layout>(c))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -323,7 +323,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   constexpr std::uint32_t kInSixteenBits =
       CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   const cudaDataType_t type = mine<Layout>(a).type;
-  if ((type == CUDA_R_16BF || type == CUDA_R_16F) && (asked.reductions & kInSixteenBits) != 0) {
+  if ((type == CUDA_R_16BF || type == CUDA_R_16F) && (requested.reductions & kInSixteenBits) != 0) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   *count = 0;
@@ -334,15 +334,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   const std::uint64_t first = state().machine.chooses_by_rows ? mine<Layout>(c).cols : 0;
-  for (std::uint64_t i = 0; i < kAlgorithms && *count < wanted; ++i) {
+  for (std::uint64_t i = 0; i < kAlgorithms && *count < max_count; ++i) {
     const std::uint64_t number = (first + i) % kAlgorithms;
     Algorithm algorithm{.magic = kMagic,
                         .number = number,
                         .workspace_bytes = number << 20,
                         .alignment = {},
                         .epilogue = matmul.epilogue};
-    std::copy_n(asked.alignment, 4, algorithm.alignment);
-    if (algorithm.workspace_bytes > asked.workspace_bytes) continue;
+    std::copy_n(requested.alignment, 4, algorithm.alignment);
+    if (algorithm.workspace_bytes > requested.workspace_bytes) continue;
     auto& result = results[(*count)++];
     result = {};
     result.state = CUBLAS_STATUS_SUCCESS;

@@ -46,11 +46,11 @@ inline void add_saved(TrainingState& state, const StepPrograms& programs,
 
 class TrainerHarness final : public TrainObserver {
  public:
-  explicit TrainerHarness(TrainConfig wanted, std::optional<Generator> generator = {},
+  explicit TrainerHarness(TrainConfig requested, std::optional<Generator> generator = {},
                           std::unique_ptr<Device> opened = nullptr,
                           const TrainingState* start = nullptr, bool updates_beside = false,
                           const Scheme* scheme = nullptr, std::int64_t rows_per_sample = 1)
-      : config(std::move(wanted)), device(std::move(opened)) {
+      : config(std::move(requested)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
       device = make_cpu_device({.threads = c.device.threads.value_or(0), .gemm = c.device.gemm});

@@ -205,9 +205,9 @@ TEST_P(TinyPrecisionGolden, HasPyTorchsBits) {
         if (!report.scaling || !report.scaling->skipped) {
           at(adam, place).step(grad / scale, update, weight);
         }
-        const float wanted = number_of(at(parameters, i));
-        EXPECT_EQ(weight, wanted) << name << " at " << i;
-        EXPECT_NEAR(at(weights, place), wanted, 2e-10 + 1.2e-7 * std::abs(wanted))
+        const float of_torch = number_of(at(parameters, i));
+        EXPECT_EQ(weight, of_torch) << name << " at " << i;
+        EXPECT_NEAR(at(weights, place), of_torch, 2e-10 + 1.2e-7 * std::abs(of_torch))
             << name << " at " << i;
       }
     };

@@ -145,12 +145,12 @@ TEST(Resolve, SaysWhichStepsAreProfiled) {
 }
 
 TEST(Resolve, LeavesWhatWasAskedFor) {
-  TrainConfig asked;
-  asked.device.device = "cuda:1";
-  asked.model.layers = {3, 2};
-  asked.optimizer.kind = OptimizerKind::kAdamW;
-  asked.training.epochs = 2;
-  TrainConfig expected = asked;
+  TrainConfig requested;
+  requested.device.device = "cuda:1";
+  requested.model.layers = {3, 2};
+  requested.optimizer.kind = OptimizerKind::kAdamW;
+  requested.training.epochs = 2;
+  TrainConfig expected = requested;
   expected.optimizer.lr = 0.001;
   expected.optimizer.beta1 = 0.9;
   expected.optimizer.beta2 = 0.999;
@@ -158,7 +158,7 @@ TEST(Resolve, LeavesWhatWasAskedFor) {
   expected.optimizer.weight_decay = 0.01;
   expected.training.warmup = 5;  // for 2 x 3 steps
   const StepSpec spec = spec_of_rows(10, 0, 4);
-  EXPECT_EQ(resolve(asked, DeviceKind::kCuda, spec), expected);
+  EXPECT_EQ(resolve(requested, DeviceKind::kCuda, spec), expected);
   EXPECT_EQ(resolve(expected, DeviceKind::kCuda, spec), expected);
 }
 

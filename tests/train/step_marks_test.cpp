@@ -23,7 +23,7 @@ namespace {
 class MiddleSteps final : public StepProfiler {
  public:
   RunDetail detail_of(std::int64_t step) override {
-    asked.push_back(step);
+    requested.push_back(step);
     return step == 3 || step == 4 ? RunDetail::kNodes : RunDetail::kRuns;
   }
   void before_work(const Tag& tag, std::string_view label, int device) override {
@@ -32,7 +32,7 @@ class MiddleSteps final : public StepProfiler {
   }
   void after_work() override { ++done; }
 
-  std::vector<std::int64_t> asked;
+  std::vector<std::int64_t> requested;
   std::vector<std::pair<NodeId, std::string>> seen;
   std::size_t done = 0;
 };
@@ -103,7 +103,7 @@ TEST_P(Marks, AreOfNodesWhereThatIsAskedFor) {
       free_s = span.end_s;
     }
   });
-  EXPECT_EQ(profiler_.asked, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8}))
+  EXPECT_EQ(profiler_.requested, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8}))
       << "each once, with the input of the step that never comes";
 }
 

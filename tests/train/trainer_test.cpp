@@ -125,9 +125,9 @@ TEST(Trainer, AskedToStopEndsAfterTheCurrentStep) {
     TrainConfig config = random_run(50);
     config.training.log_every = log_every;
     TrainerHarness harness(config);
-    std::atomic<bool> asked{false};
-    harness.trainer->stop_when(asked);
-    harness.after_step = [&](const StepReport& report) { asked = report.step == 10; };
+    std::atomic<bool> requested{false};
+    harness.trainer->stop_when(requested);
+    harness.after_step = [&](const StepReport& report) { requested = report.step == 10; };
     harness.run();
     EXPECT_TRUE(harness.trainer->was_stopped());
     EXPECT_EQ(harness.trainer->steps_done(), log_every == 1 ? 12 : 13);
@@ -143,9 +143,9 @@ TEST(Trainer, AskedToStopInItsLastStepIsComplete) {
   TrainConfig config = random_run(50);
   config.training.steps = 4;
   TrainerHarness harness(config);
-  std::atomic<bool> asked{false};
-  harness.trainer->stop_when(asked);
-  harness.after_step = [&](const StepReport& report) { asked = report.step == 2; };
+  std::atomic<bool> requested{false};
+  harness.trainer->stop_when(requested);
+  harness.after_step = [&](const StepReport& report) { requested = report.step == 2; };
   harness.run();
   EXPECT_EQ(harness.trainer->steps_done(), 4);
   EXPECT_FALSE(harness.trainer->was_stopped());

@@ -153,8 +153,8 @@ class HeldCopies final : public ForwardingDevice {
  private:
   static void wait(void* self) {
     auto& held = *static_cast<HeldCopies*>(self);
-    const auto asked = held.may_go_on_.get_future().wait_for(std::chrono::minutes(1));
-    held.were_released_ = asked == std::future_status::ready;
+    const auto status = held.may_go_on_.get_future().wait_for(std::chrono::minutes(1));
+    held.were_released_ = status == std::future_status::ready;
   }
 
   std::promise<void> may_go_on_;

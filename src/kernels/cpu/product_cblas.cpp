@@ -75,7 +75,7 @@ class CblasProduct final : public Product {
   }
 
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
-    const auto transpose = [](bool asked) { return asked ? CblasTrans : CblasNoTrans; };
+    const auto transpose = [](bool transposed) { return transposed ? CblasTrans : CblasNoTrans; };
     const auto as_int = [](std::int64_t extent) { return static_cast<blasint>(extent); };
     cblas().sgemm(CblasRowMajor, transpose(p.transpose_a), transpose(p.transpose_b), as_int(p.m),
                   as_int(p.n), as_int(p.k), 1, p.a, as_int(p.stride_a), p.b, as_int(p.stride_b),

@@ -157,7 +157,7 @@ class OneDnnProduct final : public Product {
 
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
     take_one_thread();
-    const auto transpose = [](bool asked) { return asked ? 'T' : 'N'; };
+    const auto transpose = [](bool transposed) { return transposed ? 'T' : 'N'; };
     return dnnl_sgemm(transpose(p.transpose_a), transpose(p.transpose_b), p.m, p.n, p.k, 1, p.a,
                       p.stride_a, p.b, p.stride_b, p.beta, p.c, p.stride_c) == dnnl_success;
   }

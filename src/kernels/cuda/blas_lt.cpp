@@ -135,11 +135,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t library, cublasLtMatmulDesc_t matmul,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulPreference_t preference, int max_count,
                                               cublasLtMatmulHeuristicResult_t* found, int* count) {
   static auto* const call =
       loaded_function(cublasLtMatmulAlgoGetHeuristic, "cublasLtMatmulAlgoGetHeuristic");
-  return call(library, matmul, a, b, c, d, preference, asked, found, count);
+  return call(library, matmul, a, b, c, d, preference, max_count, found, count);
 }
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t library, cublasLtMatmulDesc_t matmul,

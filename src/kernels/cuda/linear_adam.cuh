@@ -226,12 +226,12 @@ struct LinearAdamBlock {
   /// Starts copying the data of the next step that is not in the buffers. Returns whether its x is
   /// in the other buffer.
   __device__ __forceinline__ bool fetch_next(int grad_y_buffer) {
-    const int wanted = next.chunk_of_x();
-    const bool elsewhere = wanted != held;
-    if (elsewhere && wanted != other) {
+    const int requested = next.chunk_of_x();
+    const bool elsewhere = requested != held;
+    if (elsewhere && requested != other) {
       Marks::rare();
       fetch_x(x_buffer ^ 1, next);
-      other = wanted;
+      other = requested;
     }
     fetch_grad_y(grad_y_buffer, next);
     return elsewhere;

@@ -114,7 +114,9 @@ CudaProductPlan CudaProduct::new_plan(const ProductShape& shape, bool fused) {
   context_.require(cublasLtMatmulDescCreate(&matmul, compute, CUDA_R_32F),
                    "cublasLtMatmulDescCreate");
   plan.matmul.reset(matmul);
-  const auto transposed = [](bool asked) { return asked ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  const auto transposed = [](bool is_transposed) {
+    return is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  };
   set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_TRANSA, transposed(shape.transpose_b));
   set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_TRANSB, transposed(shape.transpose_a));
   set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(shape, fused));
@@ -135,7 +137,7 @@ CudaProductPlan CudaProduct::new_plan(const ProductShape& shape, bool fused) {
 
 std::vector<cublasLtMatmulHeuristicResult_t> CudaProduct::candidates(const ProductShape& shape,
                                                                      const CudaProductPlan& plan,
-                                                                     int wanted) {
+                                                                     int max_count) {
   cublasLtMatmulPreference_t made = nullptr;
   context_.require(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   const OwnedPreference preference(made);
@@ -154,11 +156,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> CudaProduct::candidates(const Produ
         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   }
 
-  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(wanted));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(max_count));
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
-      preference.get(), wanted, found.data(), &count);
+      preference.get(), max_count, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   context_.require(status, "cublasLtMatmulAlgoGetHeuristic");
   found.resize(static_cast<std::size_t>(count));

@@ -63,7 +63,8 @@ class CudaProduct {
   CudaProductPlan new_plan(const ProductShape& shape, bool fused);
   /// The heuristic's algorithms, best first; may be empty.
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const ProductShape& shape,
-                                                          const CudaProductPlan& plan, int wanted);
+                                                          const CudaProductPlan& plan,
+                                                          int max_count);
   bool choose(const ProductShape& shape, CudaProductPlan& plan);
   /// Applies the stored choice, if there is one that runs. Throws Error(kConfiguration) if the
   /// choice is from another device or library.

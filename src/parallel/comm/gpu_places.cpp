@@ -50,10 +50,8 @@ std::vector<RankGpu> gather_gpu_places(Communicator& ranks, const std::string& b
   pack(host_identity(), mine.host);
   pack(bus_id, mine.bus_id);
   pack(why_gpus_are_not_shared(), mine.why_not_shared);
-  std::vector<PackedPlace> all(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   std::vector<RankGpu> places;
-  for (const PackedPlace& place : all) {
+  for (const PackedPlace& place : gather_values(ranks, mine)) {
     places.push_back({place.host.data(), place.bus_id.data(), place.why_not_shared.data()});
   }
   return places;
@@ -90,12 +88,12 @@ std::string why_nccl_cannot_join(std::span<const RankGpu> ranks) {
 }
 
 std::string why_gpus_are_not_shared(int nccl_version, const char* variable) {
-  const bool asked = variable != nullptr && std::string_view(variable) == "1";
+  const bool requested = variable != nullptr && std::string_view(variable) == "1";
   const bool can = nccl_version >= kFirstThatShares;
-  if (asked && can) return "";
+  if (requested && can) return "";
   std::string why = "takes each GPU once";
   if (can) why += fmt::format(" without {}=1", kSharingVariable);
-  if (asked && nccl_version > 0) {
+  if (requested && nccl_version > 0) {
     why += fmt::format(": {} needs NCCL 2.30.3, this is {}", kSharingVariable,
                        nccl_version_text(nccl_version));
   }

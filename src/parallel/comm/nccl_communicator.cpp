@@ -152,8 +152,8 @@ class NcclCommunicator final : public Communicator {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return "";  // aborted
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-    const ncclResult_t found = asked == ncclSuccess ? state : asked;
+    const ncclResult_t status = ncclCommGetAsyncError(comm_, &state);
+    const ncclResult_t found = status == ncclSuccess ? state : status;
     return found == ncclSuccess ? "" : std::string("NCCL: ") + ncclGetErrorString(found);
   }
 
@@ -346,8 +346,8 @@ class NcclDevices final : public Communicator {
     for (const auto& [size, clique] : cliques_) {
       for (ncclComm_t comm : clique) {
         ncclResult_t state = ncclSuccess;
-        const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
-        const ncclResult_t found = asked == ncclSuccess ? state : asked;
+        const ncclResult_t status = ncclCommGetAsyncError(comm, &state);
+        const ncclResult_t found = status == ncclSuccess ? state : status;
         if (found != ncclSuccess) return std::string("NCCL: ") + ncclGetErrorString(found);
       }
     }
