@@ -252,6 +252,10 @@ void add_explain(ArgumentParser& parser, ExplainOptions& options) {
                      [&](const RawValue& given) { options.traces.push_back(file_path(given)); }))));
   explains.add(option("--output", "DIR", "also write report.html, report.md and results.json there",
                       to_path(options.output)));
+  explains.add(option("--machine", "CARD",
+                      "if the model is an MLP: the machine to predict it for, a card's file or "
+                      "name (that of the GPU in the trace)",
+                      to_text(options.machine)));
 }
 
 /// The hidden command that a card's measurement starts.

@@ -84,6 +84,7 @@ void merge_traces(const std::filesystem::path& out, std::span<const std::filesys
 struct ExplainOptions {
   std::vector<std::filesystem::path> traces{};  // one of each rank
   std::filesystem::path output{};               // the report's folder; empty: none
+  std::string machine{};                        // the card of a prediction; empty: by the GPU
 };
 
 /// Prints the account of a run from its traces, by PyTorch's profiler or by --trace, and writes its

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/output_file.h"
 #include "lab/commands.h"
+#include "lab/explain/traced_mlp.h"
 #include "lab/page.h"
 #include "lab/report.h"
 #include "lab/svg.h"
@@ -223,11 +224,10 @@ LongestPart longest_part_of(const RankSum& sum) {
           sum.step_s(sum.part_ns[part])};
 }
 
-/// The rank that the others waited for longest, if they waited for the larger part of exposed
-/// communication.
+/// The rank that the others waited for longest, if they waited for a tenth of their time.
 std::optional<std::size_t> awaited_rank(const RunAccount& account) {
   const RankSum all = rank_sum(account);
-  if (2 * all.waiting_ns <= all.part_ns[Part::kExposedCommunication]) return std::nullopt;
+  if (10 * all.waiting_ns < all.wall_ns) return std::nullopt;
   std::vector<std::int64_t> waited_for(account.waited_ns.size(), 0);
   for (const auto& row : account.waited_ns) {
     for (std::size_t rank = 0; rank < row.size(); ++rank) waited_for[rank] += row[rank];
@@ -235,13 +235,19 @@ std::optional<std::size_t> awaited_rank(const RunAccount& account) {
   return static_cast<std::size_t>(std::ranges::max_element(waited_for) - waited_for.begin());
 }
 
-/// What a rank does longer than the others, besides communication.
-Part excess_of(const RunAccount& account, std::size_t rank, double& excess_s) {
-  const RankSum own = rank_sum(account, rank);
+/// The sum over all ranks but one.
+RankSum others_sum(const RunAccount& account, std::size_t rank) {
   RankSum others;
   for (const TracedAccount& each : account.accounts) {
     if (each.rank != rank) others.add(each);
   }
+  return others;
+}
+
+/// What a rank does longer than the others, besides communication.
+Part excess_of(const RunAccount& account, std::size_t rank, double& excess_s) {
+  const RankSum own = rank_sum(account, rank);
+  const RankSum others = others_sum(account, rank);
   const auto excess = [&](Part part) {
     return own.step_s(own.part_ns[part]) - others.step_s(others.part_ns[part]);
   };
@@ -256,24 +262,24 @@ Part excess_of(const RunAccount& account, std::size_t rank, double& excess_s) {
 
 /// The bottleneck, and what to change.
 std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& account) {
-  const LongestPart largest = longest_part_of(rank_sum(account));
-  const std::optional<std::size_t> late = awaited_rank(account);
-  const std::string_view cause = cause_of(largest.part);
-  std::vector<std::string> sentences = {
-      fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.", name_of(largest.part),
-                  100 * largest.share, time_text(largest.step_s), cause)};
-  if (largest.part == Part::kExposedCommunication && late) {
+  if (const std::optional<std::size_t> late = awaited_rank(account)) {
+    const RankSum others = others_sum(account, *late);
     double excess_s = 0;
     const Part longer = excess_of(account, *late, excess_s);
-    sentences.push_back(fmt::format(
-        "Most of it is waiting for {}, which spends {} a step more than the others on {}.",
-        rank_name(run.ranks[*late]), time_text(excess_s), traits_of(longer).words));
-    sentences.push_back(
-        fmt::format("To change, on {}: {}", rank_name(run.ranks[*late]), change_for(longer)));
-    return sentences;
+    const std::string name = rank_name(run.ranks[*late]);
+    return {
+        fmt::format("The bottleneck is {}: the others wait {} a step for it, {:.1f} % of theirs, "
+                    "and it spends {} a step more than they do on {}.",
+                    name, time_text(others.step_s(others.waiting_ns)),
+                    100 * static_cast<double>(others.waiting_ns) /
+                        static_cast<double>(std::max<std::int64_t>(1, others.wall_ns)),
+                    time_text(excess_s), traits_of(longer).words),
+        fmt::format("To change, on {}: {}", name, change_for(longer))};
   }
-  sentences.push_back(fmt::format("To change: {}", change_for(largest.part)));
-  return sentences;
+  const LongestPart longest = longest_part_of(rank_sum(account));
+  return {fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.", name_of(longest.part),
+                      100 * longest.share, time_text(longest.step_s), cause_of(longest.part)),
+          fmt::format("To change: {}", change_for(longest.part))};
 }
 
 /// What the traces do not tell, and what takes its place.
@@ -440,6 +446,14 @@ std::string explain_json(const TracedRun& run, const RunAccount& account,
   return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
+/// The prediction follows the account.
+void add_mlp(Findings mlp, Findings& findings) {
+  std::ranges::move(mlp.sentences, std::back_inserter(findings.sentences));
+  for (FindingTable& table : mlp.tables) {
+    findings.tables.insert(findings.tables.begin() + 1, std::move(table));
+  }
+}
+
 void write_explanation(const std::filesystem::path& folder, const TracedRun& run,
                        const RunAccount& account, const Findings& findings) {
   constexpr const char* kTitle = "Account of a run, from its traces";
@@ -492,7 +506,8 @@ void explain_traces(const ExplainOptions& options) {
     refuse_trace(options.traces.front(), "has no complete step",
                  "profile at least two steps of a run whose steps overlap");
   }
-  const Findings findings = findings_of(run, account);
+  Findings findings = findings_of(run, account);
+  add_mlp(mlp_findings(run, account, options.machine), findings);
   std::vector<std::string> sentences = findings.sentences;
   sentences.insert(sentences.end(), findings.facts.begin(), findings.facts.end());
   print_now(text_of_findings(sentences, findings));

@@ -233,7 +233,8 @@ class TraceCollector {
     file_.linears.push_back({.at_ns = event.begin_ns,
                              .rows = input[0],
                              .inputs = input[1],
-                             .outputs = x == 0 ? weight[0] : weight[1]});
+                             .outputs = x == 0 ? weight[0] : weight[1],
+                             .is_module = x == 0});
   }
 
   std::int32_t add_step(const TraceJson& args) {

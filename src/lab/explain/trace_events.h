@@ -104,9 +104,11 @@ struct TraceFile {
   std::vector<TracedNode> nodes{};
   std::vector<TracedStep> steps{};
   std::vector<TracedStreamWait> waits{};
-  /// The inputs and outputs of the linear layers that ran, in their order, and the rows of x.
+  /// The inputs and outputs of the linear layers that ran forward, in their order, and the rows of
+  /// x. A module's aten::linear has an aten::addmm in it.
   struct Linear {
     std::int64_t at_ns = 0, rows = 0, inputs = 0, outputs = 0;
+    bool is_module = false;
   };
   std::vector<Linear> linears{};
 };

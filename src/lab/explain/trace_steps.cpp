@@ -354,7 +354,7 @@ class RankReader {
     }
     if (computed_ns.empty()) {
       refuse_trace(file().path, "has no op and no work of a device",
-                   "profile with record_function or ProfilerActivity.CPU");
+                   "profile with ProfilerActivity.CPU, and .CUDA on a GPU");
     }
     rank_.main =
         static_cast<std::size_t>(std::ranges::max_element(computed_ns) - computed_ns.begin());
