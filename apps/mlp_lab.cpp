@@ -40,7 +40,8 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab checkpoint run1/step-000000400.safetensors
   mlp_lab card --output here.json
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
-  mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json)";
+  mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json
+  mlp_lab explain trace.rank0.json trace.rank1.json --output account)";
 
 Argument device_option(std::string& device) {
   static constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
@@ -263,6 +264,21 @@ void add_amdahl(ArgumentParser& parser, AmdahlsLaw& law) {
       option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8,16)", to_rank_counts(law.ranks)));
 }
 
+void add_explain(ArgumentParser& parser, ExplainOptions& options) {
+  Command& explains = parser.add_command(
+      "explain", "Account for each step of a run, PyTorch's or ours, from its traces.",
+      [&] { explain_traces(options); });
+  explains.add(required(
+      several(option("trace", "", "each rank's trace, .json or .json.gz",
+                     [&](const RawValue& given) { options.traces.push_back(file_path(given)); }))));
+  explains.add(option("--output", "DIR", "also write report.html, report.md and results.json there",
+                      to_path(options.output)));
+  explains.add(option("--machine", "CARD",
+                      "if the model is an MLP: the machine to predict it for, a card's file or "
+                      "name (that of the GPU in the trace)",
+                      to_text(options.machine)));
+}
+
 /// The hidden command that a card's measurement starts.
 void add_measure_rank(ArgumentParser& parser, RankRatesOptions& rates) {
   Command& measure = parser.add_command("measure-rank", "", [&] { measure_rank(rates); });
@@ -315,6 +331,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
       required(several(option("in", "", "the files that --trace wrote", [&](const RawValue& given) {
         traces.push_back(file_path(given));
       }))));
+  ExplainOptions explained;
+  add_explain(parser, explained);
   RankRatesOptions rank_rates;
   add_measure_rank(parser, rank_rates);
   const std::string answer = parser.parse(arguments);

@@ -36,10 +36,8 @@
 #include "session/run_program.h"
 
 namespace barestep {
-namespace {
 
-/// The sentences, followed by the tables.
-std::string text_of(const std::vector<std::string>& sentences, const Findings& findings) {
+std::string text_of_findings(const std::vector<std::string>& sentences, const Findings& findings) {
   std::string text;
   for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
   for (const FindingTable& table : findings.tables) {
@@ -53,6 +51,8 @@ std::string text_of(const std::vector<std::string>& sentences, const Findings& f
   }
   return text;
 }
+
+namespace {
 
 /// A table of published numbers next to ours.
 std::string text_of(const std::vector<PublishedNumber>& numbers) {
@@ -108,7 +108,7 @@ void print_answers(const Report& report, const std::vector<const Experiment*>& r
     if (std::ranges::find(requested, section.experiment) == requested.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
     if (!section.verdict.empty()) text += fmt::format("  {}\n", invalid_line(section));
-    show(text + text_of(shown_answers(section), section.findings) + "\n");
+    show(text + text_of_findings(shown_answers(section), section.findings) + "\n");
   }
 }
 
@@ -356,7 +356,7 @@ void predict(const std::string& machine, const PredictedModel& model,
              const std::vector<int>& ranks) {
   const MachineCard card = load_card(machine);
   const Findings findings = predict_scaling(model, card, ranks);
-  print_now(text_of(findings.sentences, findings));
+  print_now(text_of_findings(findings.sentences, findings));
   TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
   for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
   print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));

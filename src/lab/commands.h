@@ -81,6 +81,19 @@ void predict(const std::string& machine, const PredictedModel& model,
 /// same rank; kConfiguration if `out` is one of the files; also as write_trace() does.
 void merge_traces(const std::filesystem::path& out, std::span<const std::filesystem::path> paths);
 
+struct ExplainOptions {
+  std::vector<std::filesystem::path> traces{};  // one of each rank
+  std::filesystem::path output{};               // the report's folder; empty: none
+  std::string machine{};                        // the card of a prediction; empty: by the GPU
+};
+
+/// Prints the account of a run from its traces, by PyTorch's profiler or by --trace, and writes its
+/// report. Throws Error: kNoInput, kBadData; kCannotCreate, kInputOutput.
+void explain_traces(const ExplainOptions& options);
+
+/// The sentences, followed by the tables.
+std::string text_of_findings(const std::vector<std::string>& sentences, const Findings& findings);
+
 /// Options of one rank of measure_card().
 struct RankRatesOptions {
   std::filesystem::path output{};

@@ -386,9 +386,6 @@ std::string markdown_table(const FindingTable& table) {
   return text + "\n";
 }
 
-namespace {
-
-/// Answers, tables and plots.
 std::string markdown_details(const std::vector<std::string>& answers, const Findings& findings,
                              const std::string& name) {
   std::string text;
@@ -400,6 +397,8 @@ std::string markdown_details(const std::vector<std::string>& answers, const Find
   }
   return text;
 }
+
+namespace {
 
 std::string markdown_section(const Report& report, const ReportSection& section) {
   std::string text =
@@ -441,9 +440,6 @@ std::string markdown_of(const Report& report) {
                             fmt::join(method_sentences(report.margin), " "));
 }
 
-namespace {
-
-/// Answers, tables and plots.
 std::string html_details(const std::vector<std::string>& answers, const Findings& findings) {
   std::string text = "<ul>\n";
   for (const std::string& sentence : answers) {
@@ -458,6 +454,8 @@ std::string html_details(const std::vector<std::string>& answers, const Findings
   }
   return text + "</div>\n";
 }
+
+namespace {
 
 std::string html_section(const Report& report, const ReportSection& section) {
   const Experiment& experiment = *section.experiment;

@@ -67,6 +67,11 @@ std::string configurations_of(const ReportSection& section);
 std::string markdown_of(const Report& report);
 std::string markdown_table(const FindingTable& table);
 
+/// Answers, tables and plots; `name` is that of the plots' files.
+std::string markdown_details(const std::vector<std::string>& answers, const Findings& findings,
+                             const std::string& name);
+std::string html_details(const std::vector<std::string>& answers, const Findings& findings);
+
 /// One page without scripts: contents, a summary that fits on a sheet of paper, then the sections.
 std::string html_of(const Report& report);
 

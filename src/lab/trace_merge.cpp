@@ -1,32 +1,24 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
-#include <istream>
-#include <memory>
 #include <set>
 #include <span>
 #include <stdexcept>
-#include <streambuf>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_document.h"
 #include "core/output_file.h"
 #include "lab/commands.h"
+#include "lab/explain/trace_events.h"
 #include "profiler/trace.h"
 #include "session/outputs.h"
 
 namespace barestep {
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 // The ids of a rank's processes, arrows and calls are offset, so they follow those of lower ranks.
 constexpr std::int64_t kProcesses = 10'000'000;
@@ -37,47 +29,8 @@ constexpr std::int64_t kMaxTraceRanks = 1 << 20;
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 53;
 constexpr std::int64_t kMaxTraceUs = 1'000'000'000'000'000;
 constexpr std::int64_t kMaxBaseNs = std::int64_t{1} << 62;
-constexpr std::int64_t kMaxUnpackedBytes = std::int64_t{4} << 30;
-constexpr std::int64_t kMaxEventBytes = std::int64_t{16} << 20;  // also of the file without events
 
-[[noreturn]] void refuse_trace(const std::filesystem::path& path, std::string why) {
-  fail(ExitCode::kBadData, {.what = "trace",
-                            .value = path.string(),
-                            .why = std::move(why),
-                            .remedy = "give the files that --trace wrote, each once"});
-}
-
-/// The text of a trace, unpacked while it is read.
-class TraceText : public std::streambuf {
- public:
-  explicit TraceText(const std::filesystem::path& path)
-      : path_(path),
-        input_(gzdopen(InputFile(path, "trace").release(), "rb"), gzclose),
-        piece_(1 << 18) {}
-
-  /// Called after each event; limits the size of the next one.
-  void begin_event() { event_bytes_ = 0; }
-
- protected:
-  int_type underflow() override {
-    const int count = gzread(input_.get(), piece_.data(), static_cast<unsigned>(piece_.size()));
-    if (count < 0) refuse_trace(path_, "its gzip stream is corrupt");
-    bytes_ += count;
-    event_bytes_ += count;
-    if (bytes_ > kMaxUnpackedBytes) refuse_trace(path_, "holds more than 4 GiB");
-    if (event_bytes_ > kMaxEventBytes) {
-      refuse_trace(path_, "holds more than 16 MiB in one of its events, or beside them");
-    }
-    setg(piece_.data(), piece_.data(), piece_.data() + count);
-    return count == 0 ? traits_type::eof() : traits_type::to_int_type(piece_.front());
-  }
-
- private:
-  const std::filesystem::path& path_;
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> input_;
-  std::vector<char> piece_;
-  std::int64_t bytes_ = 0, event_bytes_ = 0;
-};
+constexpr const char* kMergeRemedy = "give the files that --trace wrote, each once";
 
 struct RankTrace {
   std::filesystem::path path;
@@ -85,31 +38,8 @@ struct RankTrace {
   std::int64_t base_ns = 0;
 };
 
-/// Calls `on_event` for each event, and returns the rest of the file. Never holds more than one of
-/// the events in memory.
-OrderedJson read_events(const std::filesystem::path& path,
-                        const std::function<void(OrderedJson&)>& on_event) {
-  TraceText text(path);
-  std::istream stream(&text);
-  constexpr int kEventDepth = 2;  // in an array in an object
-  bool in_events = false;
-  using Kind = OrderedJson::parse_event_t;
-  const auto on_value = [&](int depth, Kind kind, OrderedJson& value) {
-    const bool begins = kind == Kind::object_start || kind == Kind::array_start;
-    if (begins && depth >= kMaxJsonDepth) {
-      refuse_trace(path, fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth));
-    }
-    if (kind == Kind::key && depth == 1) in_events = value == "traceEvents";
-    if (!in_events || depth != kEventDepth || begins || kind == Kind::key) return true;
-    on_event(value);
-    text.begin_event();
-    return false;
-  };
-  return OrderedJson::parse(stream, on_value);
-}
-
 /// The number, if it is within the limits; otherwise throws std::out_of_range.
-std::int64_t within(const OrderedJson& value, std::int64_t min, std::int64_t max) {
+std::int64_t within(const TraceJson& value, std::int64_t min, std::int64_t max) {
   const auto number = value.get<double>();
   if (!(number >= static_cast<double>(min) && number <= static_cast<double>(max))) {
     throw std::out_of_range("a number of a trace");
@@ -121,20 +51,21 @@ std::int64_t within(const OrderedJson& value, std::int64_t min, std::int64_t max
 RankTrace read_trace(const std::filesystem::path& path) {
   RankTrace trace{.path = path};
   try {
-    const OrderedJson rest = read_events(path, [](OrderedJson&) {});
+    const TraceJson rest = read_trace_json(path, kMergeRemedy, [](TraceJson&) {});
     trace.rank = within(rest.at("distributedInfo").at("rank"), 0, kMaxTraceRanks);
     trace.base_ns = within(rest.at("baseTimeNanoseconds"), 0, kMaxBaseNs);
-    if (!rest.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is not an array");
-  } catch (const OrderedJson::exception&) {
-    refuse_trace(path, "is not the trace of a single rank");
+    if (!rest.at("traceEvents").is_array())
+      refuse_trace(path, "traceEvents is not an array", kMergeRemedy);
+  } catch (const TraceJson::exception&) {
+    refuse_trace(path, "is not the trace of a single rank", kMergeRemedy);
   } catch (const std::out_of_range&) {
-    refuse_trace(path, "is not the trace of a single rank");
+    refuse_trace(path, "is not the trace of a single rank", kMergeRemedy);
   }
   return trace;
 }
 
 /// Moves an event to its rank's rows and to the common time axis.
-void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns) {
+void move_event(TraceJson& event, const RankTrace& trace, std::int64_t base_ns) {
   const std::int64_t later_ns = trace.base_ns - base_ns;
   const std::string phase = event.at("ph").get<std::string>();
   if (phase != "M") {
@@ -142,13 +73,13 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
     const auto ns = std::llround(event.at("ts").get<double>() * 1e3);
     event["ts"] = static_cast<double>(ns + later_ns) / 1e3;
   }
-  OrderedJson& pid = event.at("pid");
+  TraceJson& pid = event.at("pid");
   if (pid.is_number_integer()) {
     pid = trace.rank * kProcesses + pid.get<std::int64_t>() % kProcesses;
   } else {
     pid = fmt::format("rank {} {}", trace.rank, pid.get<std::string>());
   }
-  const auto make_unique_by_rank = [&](OrderedJson& object, const char* key) {
+  const auto make_unique_by_rank = [&](TraceJson& object, const char* key) {
     if (object.contains(key))
       object[key] = trace.rank * kArrows + within(object[key], -kMaxNumber, kMaxNumber);
   };
@@ -157,7 +88,7 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
     for (const char* key : {"External id", "correlation"}) make_unique_by_rank(event["args"], key);
   }
   if (phase != "M") return;
-  OrderedJson& args = event.at("args");
+  TraceJson& args = event.at("args");
   const std::string name = event.at("name").get<std::string>();
   if (name == "process_name") {
     args["name"] = fmt::format("rank {}: {}", trace.rank, args.at("name").get<std::string>());
@@ -174,14 +105,15 @@ std::vector<RankTrace> read_traces(std::span<const std::filesystem::path> paths)
   for (const auto& path : paths) {
     traces.push_back(read_trace(path));
     if (!ranks.insert(traces.back().rank).second) {
-      refuse_trace(path, fmt::format("another file also holds rank {}", traces.back().rank));
+      refuse_trace(path, fmt::format("another file also holds rank {}", traces.back().rank),
+                   kMergeRemedy);
     }
   }
   return traces;
 }
 
-std::string text_of_json(const OrderedJson& value) {
-  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+std::string text_of_json(const TraceJson& value) {
+  return value.dump(-1, ' ', false, TraceJson::error_handler_t::replace);
 }
 
 /// Hands over the merged trace, with the events one after another; `name` is its name.
@@ -195,7 +127,7 @@ void write_merged(std::span<const RankTrace> traces, const std::string& name,
                   base_ns, text_of_json(on_one_line(name)));
   const char* before = "\n";
   for (const RankTrace& trace : traces) {
-    const auto add = [&](OrderedJson& event) {
+    const auto add = [&](TraceJson& event) {
       move_event(event, trace, base_ns);
       text += before + text_of_json(event);
       before = ",\n";
@@ -204,11 +136,11 @@ void write_merged(std::span<const RankTrace> traces, const std::string& name,
       text.clear();
     };
     try {
-      read_events(trace.path, add);
-    } catch (const OrderedJson::exception&) {
-      refuse_trace(trace.path, "one of its events is malformed");
+      read_trace_json(trace.path, kMergeRemedy, add);
+    } catch (const TraceJson::exception&) {
+      refuse_trace(trace.path, "one of its events is malformed", kMergeRemedy);
     } catch (const std::out_of_range&) {
-      refuse_trace(trace.path, "one of its events is malformed");
+      refuse_trace(trace.path, "one of its events is malformed", kMergeRemedy);
     }
   }
   sink(text + "\n]}\n");

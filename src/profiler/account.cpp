@@ -233,6 +233,8 @@ std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) 
   return fmt::format("; its largest piece is {} ({}{})", name, table_time(step_s), roof);
 }
 
+}  // namespace
+
 std::string_view cause_of(Part part) {
   switch (part) {
     case Part::kDataWait:
@@ -253,8 +255,6 @@ std::string_view cause_of(Part part) {
       return "";
   }
 }
-
-}  // namespace
 
 void visit_stretches(const Timeline& timeline, LaneId lane, const StretchVisitor& visit) {
   LaneWalk(timeline, lane).visit_stretches(visit);

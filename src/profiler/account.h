@@ -158,6 +158,10 @@ class MeanAccount {
 /// the parts.
 std::string account_table(const StepAccount& account);
 
+/// What makes a part long that is not work: ": the messages are slow, or a rank is late"; empty for
+/// work.
+std::string_view cause_of(Part part);
+
 /// One sentence that names the largest part of a step of the profile and its main cause. Empty
 /// without steps.
 std::string bottleneck(const Profile& profile, const MeanAccount& account, const Peaks& peaks);

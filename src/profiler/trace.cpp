@@ -271,9 +271,7 @@ class Writer {
   void write() {
     name_rows();
     for (const ProfiledStep& step : profile_.steps) {
-      events_.slice("user_annotation", fmt::format("ProfilerStep#{}", step.number),
-                    host_row(context_), events_.span(step.host().begin_s, step.host().end_s),
-                    {{"External id", next_id_++}});
+      write_step(step);
     }
     for (const Record& record : profile_.queued) {
       if (record.device == context_.device) write_queued(record);
@@ -303,6 +301,44 @@ class Writer {
       const TraceRow row = lane_row(context_, lane);
       events_.name_thread(row, fmt::format("stream {} ({})", row.tid, name_of(lane)), row.tid);
     }
+  }
+
+  /// With the host's times, which mlp_lab explain reads.
+  void write_step(const ProfiledStep& step) {
+    const HostTimes& host = step.host();
+    timelines_[step.timeline.step] = &step.timeline;
+    events_.slice("user_annotation", fmt::format("ProfilerStep#{}", step.number),
+                  host_row(context_), events_.span(host.begin_s, host.end_s),
+                  {{"External id", next_id_++},
+                   {"step", step.timeline.step},
+                   {"clock start", us(events_.ns(host.start_s))},
+                   {"fetch begin", us(events_.ns(host.fetch_begin_s))},
+                   {"fetch end", us(events_.ns(host.fetched_s))},
+                   {"overlaps previous", host.overlaps_previous},
+                   {"overlaps next", host.overlaps_next},
+                   {"joins lanes", host.joins_lanes}});
+  }
+
+  /// Which node of the program it was, and the nodes that it waited for on other lanes: node,
+  /// device, steps before.
+  void add_node(TraceJson& args, const TimedOp& op) const {
+    args["phase"] = name_of(op.node->phase);
+    args["block"] = op.node->block;
+    args["step"] = op.tag.step;
+    args["node"] = op.tag.node;
+    const auto timeline = timelines_.find(op.tag.step);
+    if (timeline == timelines_.end()) return;
+    const RunPlan& plan = *timeline->second->plan;
+    TraceJson waits = TraceJson::array();
+    for (const std::size_t i : plan.runs_of(op.tag.node)) {
+      const NodeRun& run = plan.runs()[i];
+      if (run.lane.device != op.device) continue;
+      for (const NodeRun::AwaitedPart& each : run.awaited) {
+        const NodeRun& awaited = plan.runs()[plan.runs_of(each.node)[each.part]];
+        waits.push_back({each.node, awaited.lane.device, each.steps_back});
+      }
+    }
+    if (!waits.empty()) args["waits"] = std::move(waits);
   }
 
   void write_queued(const Record& record) {
@@ -396,8 +432,7 @@ class Writer {
         add_collective_args(args, *op->second, *collective, context_);
       }
       args["op"] = label_of(node.op);
-      args["phase"] = name_of(node.phase);
-      args["block"] = node.block;
+      add_node(args, *op->second);
     }
     const char* const category = activity.kind == GpuActivity::Kind::kKernel ? "kernel"
                                  : activity.kind == GpuActivity::Kind::kCopy ? "gpu_memcpy"
@@ -420,8 +455,7 @@ class Writer {
     } else if (name.category == std::string_view("gpu_memcpy")) {
       add_copy_args(args, op.cost.bytes / 2, span);  // each byte is read and written
     }
-    args["phase"] = name_of(op.node->phase);
-    args["block"] = op.node->block;
+    add_node(args, op);
     args["flops"] = op.cost.flops;
     args["bytes moved"] = op.cost.bytes;
     events_.slice(name.category, name.name, row, span, args);
@@ -494,7 +528,8 @@ class Writer {
   const TraceContext& context_;
   std::map<WorkId, const TimedOp*> ops_;
   std::map<WorkId, Queued> queued_;
-  std::map<std::int64_t, const GpuActivity*> calls_;  // by correlation
+  std::map<std::int64_t, const StepTimeline*> timelines_;  // by step
+  std::map<std::int64_t, const GpuActivity*> calls_;       // by correlation
   std::int64_t max_correlation_ = 0;
   std::int64_t next_id_ = kFirstId;
 };

@@ -35,6 +35,7 @@ std::vector<BadInput> bad_lab_usage() {
       bad_usage({"report", "a", "b"},
                 "argument 'b': belongs to no option; options begin with --, see --help"),
       bad_usage({"run"}, "argument 'name': is missing; mlp_lab run --help describes it"),
+      bad_usage({"explain"}, "argument 'trace': is missing; mlp_lab explain --help describes it"),
       bad_usage({"merge-traces"},
                 "argument 'out': is missing; mlp_lab merge-traces --help describes it"),
       bad_usage({"merge-traces", "all.json"},
@@ -320,12 +321,48 @@ std::vector<BadInput> bad_lab_files() {
   };
 }
 
+std::vector<BadInput> bad_explained_traces() {
+  const auto trace = [](const std::string& content, const std::string& why,
+                        const std::string& remedy =
+                            "give traces by PyTorch's profiler, or by "
+                            "--trace") -> BadInput {
+    return {0, {"explain", "run.json"}, 65, "trace 'run.json': " + why + "; " + remedy, content};
+  };
+  const std::string event =
+      R"({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1})";
+  const std::string twice = R"({"distributedInfo": {"rank": 3}, "traceEvents": [)" + event + "]}";
+  BadInput same_rank =
+      trace(twice, "another file also holds rank 3", "give each rank's trace once");
+  same_rank.arguments.push_back("run.json");
+  return {
+      {0, {"explain", "none"}, 66, "trace 'none': No such file or directory; check the path"},
+      {0,
+       {"explain", "fifo.json"},
+       66,
+       "trace 'fifo.json': is a FIFO, not a regular file; check the path"},
+      trace(" ", "is damaged or cut: it is not complete JSON"),
+      trace("a report", "is damaged or cut: it is not complete JSON"),
+      trace(R"({"traceEvents": [)" + event, "is damaged or cut: it is not complete JSON"),
+      trace("[7]", "has no traceEvents"),
+      trace(R"({"name": 7})", "has no traceEvents"),
+      trace(R"({"traceEvents": []})", "has no event of a program's work"),
+      trace(R"({"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1e300}]})",
+            "one of its events is malformed"),
+      trace(R"({"traceEvents": [{"ph": "X", "cat": "cuda_runtime", "name": "a", "ts": 1}]})",
+            "has no op and no work of a device",
+            "profile with ProfilerActivity.CPU, and .CUDA on a GPU"),
+      trace(std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff", 13),
+            "its gzip stream is corrupt"),
+      same_rank,
+  };
+}
+
 }  // namespace
 
 std::vector<BadInput> bad_lab() {
   std::vector<BadInput> all;
-  for (const auto& cases : {bad_lab_usage(), bad_prediction_options(), bad_predictions(),
-                            bad_studies(), bad_sheets(), bad_lab_files()}) {
+  for (const auto& cases : {bad_explained_traces(), bad_lab_usage(), bad_prediction_options(),
+                            bad_predictions(), bad_studies(), bad_sheets(), bad_lab_files()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

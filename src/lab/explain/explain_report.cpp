@@ -1,0 +1,519 @@
+#include "lab/explain/explain_report.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "core/error.h"
+#include "core/output_file.h"
+#include "lab/commands.h"
+#include "lab/explain/traced_mlp.h"
+#include "lab/page.h"
+#include "lab/report.h"
+#include "lab/svg.h"
+#include "session/outputs.h"
+#include "session/run_program.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::string_view kExplainName = "explain";
+
+double ns_seconds(std::int64_t ns) {
+  return 1e-9 * static_cast<double>(ns);
+}
+
+/// Sums over steps.
+struct RankSum {
+  std::int64_t steps = 0, wall_ns = 0, waiting_ns = 0, hidden_ns = 0;
+  EnumArray<Part, std::int64_t> part_ns{};
+
+  void add(const TracedAccount& account) {
+    ++steps;
+    wall_ns += account.wall_ns;
+    waiting_ns += account.waiting_ns;
+    hidden_ns += account.hidden_ns;
+    for (const Part part : kValuesOf<Part>) part_ns[part] += account.part_ns[part];
+  }
+  [[nodiscard]] double step_s(std::int64_t ns) const {
+    return ns_seconds(ns) / static_cast<double>(std::max<std::int64_t>(1, steps));
+  }
+};
+
+RankSum rank_sum(const RunAccount& account, std::optional<std::size_t> rank = std::nullopt) {
+  RankSum sum;
+  for (const TracedAccount& each : account.accounts) {
+    if (!rank || each.rank == *rank) sum.add(each);
+  }
+  return sum;
+}
+
+/// "what of a step": a column of the tables of accounts.
+struct AccountColumn {
+  std::string name;
+  std::function<std::int64_t(const RankSum&)> ns;
+};
+
+/// The columns that any account has time in; they add up to the wall time, but for the last.
+std::vector<AccountColumn> columns_of(const RunAccount& account) {
+  const RankSum all = rank_sum(account);
+  std::vector<AccountColumn> columns = {
+      {"wall time", [](const RankSum& sum) { return sum.wall_ns; }}};
+  for (const Part part : kValuesOf<Part>) {
+    if (all.part_ns[part] == 0) continue;
+    if (part != Part::kExposedCommunication) {
+      columns.push_back(
+          {std::string(name_of(part)), [part](const RankSum& sum) { return sum.part_ns[part]; }});
+      continue;
+    }
+    columns.push_back(
+        {"waiting for the last rank", [](const RankSum& sum) { return sum.waiting_ns; }});
+    columns.push_back({"moving bytes", [](const RankSum& sum) {
+                         return sum.part_ns[Part::kExposedCommunication] - sum.waiting_ns;
+                       }});
+  }
+  if (all.hidden_ns > 0) {
+    columns.push_back({"hidden communication", [](const RankSum& sum) { return sum.hidden_ns; }});
+  }
+  return columns;
+}
+
+std::string rank_name(const TracedRank& rank) {
+  return fmt::format("rank {}", rank.rank);
+}
+
+FindingTable mean_table(const TracedRun& run, const RunAccount& account) {
+  FindingTable table{.title = "The account of a step, mean of a rank's steps", .columns = {"part"}};
+  for (const TracedRank& rank : run.ranks) table.columns.push_back(rank_name(rank));
+  for (const AccountColumn& column : columns_of(account)) {
+    std::vector<std::string> row = {column.name};
+    for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+      const RankSum sum = rank_sum(account, rank);
+      const std::int64_t ns = column.ns(sum);
+      row.push_back(sum.wall_ns == 0 ? "-"
+                                     : fmt::format("{} ms, {:.2f} %", milliseconds(sum.step_s(ns)),
+                                                   100 * static_cast<double>(ns) /
+                                                       static_cast<double>(sum.wall_ns)));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+FindingTable step_table_of(const TracedRun& run, const RunAccount& account) {
+  FindingTable table{.title = "Every step, in milliseconds", .columns = {"step", "rank"}};
+  const std::vector<AccountColumn> columns = columns_of(account);
+  for (const AccountColumn& column : columns) table.columns.push_back(column.name);
+  for (const TracedAccount& each : account.accounts) {
+    RankSum sum;
+    sum.add(each);
+    std::vector<std::string> row = {std::to_string(each.number),
+                                    std::to_string(run.ranks[each.rank].rank)};
+    for (const AccountColumn& column : columns) {
+      row.push_back(milliseconds(ns_seconds(column.ns(sum))));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+/// The ops of a rank's steps, the longest first.
+FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
+  struct Sum {
+    std::int64_t calls = 0, ns = 0;
+  };
+  constexpr std::size_t kRows = 20;
+  const TracedRank& of = run.ranks[rank];
+  std::map<std::string, Sum> sums;
+  std::int64_t total_ns = 0;
+  for (const TracedWork& work : run.works) {
+    if (work.rank != rank || !work.step) continue;
+    Sum& sum = sums[on_one_line(of.file.names[work.op])];
+    ++sum.calls;
+    sum.ns += work.end_ns - work.begin_ns;
+    total_ns += work.end_ns - work.begin_ns;
+  }
+  std::vector<std::pair<std::string, Sum>> rows(sums.begin(), sums.end());
+  std::ranges::stable_sort(rows,
+                           [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
+  FindingTable table{.title = fmt::format("Operators of {}: time on its lanes", rank_name(of)),
+                     .columns = {"operator", "calls", "total", "mean", "share"}};
+  for (std::size_t i = 0; i < std::min(kRows, rows.size()); ++i) {
+    const auto& [name, sum] = rows[i];
+    table.rows.push_back({name, std::to_string(sum.calls), table_time(ns_seconds(sum.ns)),
+                          table_time(ns_seconds(sum.ns) / static_cast<double>(sum.calls)),
+                          percent_text(static_cast<double>(sum.ns) /
+                                       static_cast<double>(std::max<std::int64_t>(1, total_ns)))});
+  }
+  if (rows.size() > kRows) table.title += fmt::format(", the longest {} of {}", kRows, rows.size());
+  return table;
+}
+
+FindingTable waits_table(const TracedRun& run, const RunAccount& account) {
+  FindingTable table{.title = "Who waited for whom in exposed communication, a step",
+                     .columns = {"waited"}};
+  for (const TracedRank& rank : run.ranks) table.columns.push_back("for " + rank_name(rank));
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    std::vector<std::string> row = {rank_name(run.ranks[rank])};
+    const RankSum sum = rank_sum(account, rank);
+    for (const std::int64_t ns : account.waited_ns[rank]) {
+      row.push_back(ns == 0 ? "-" : time_text(sum.step_s(ns)));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+FindingTable bucket_table(const RunAccount& account) {
+  FindingTable table{.title = "Collectives: mean of each",
+                     .columns = {"collective", "size", "times", "from entry to end", "moving",
+                                 "exposed", "of that waiting", "bus bandwidth"}};
+  for (const BucketAccount& each : account.buckets) {
+    const auto mean = [&](std::int64_t ns, std::int64_t count) {
+      return time_text(ns_seconds(ns) / static_cast<double>(std::max<std::int64_t>(1, count)));
+    };
+    const double rate = each.bus_bytes_per_s();
+    table.rows.push_back({each.name, human_bytes(each.bytes), std::to_string(each.count),
+                          mean(each.duration_ns, each.works), mean(each.moving_ns, each.count),
+                          mean(each.exposed_ns, each.works), mean(each.waiting_ns, each.works),
+                          rate == 0 ? "-" : fmt::format("{:.2f} GB/s", 1e-9 * rate)});
+  }
+  return table;
+}
+
+/// What shortens a part of a step.
+std::string_view change_for(Part part) {
+  switch (part) {
+    case Part::kDataWait:
+      return "Make input faster than it is consumed: more loading workers, prefetch, less work "
+             "for each sample.";
+    case Part::kHostToDevice:
+      return "Copy input from pinned memory on a stream of its own, a step ahead.";
+    case Part::kInjected:
+      return "Leave out the injected delay.";
+    case Part::kExposedCommunication:
+      return "Move fewer bytes (16-bit gradients, fewer ranks in a group), or hide them: smaller "
+             "buckets start earlier, a larger batch or accumulation gives more to hide behind.";
+    case Part::kOtherDevice:
+      return "Divide the batch evenly, or use a process for each device.";
+    case Part::kHost:
+      return "Queue less or earlier: no .item(), print or synchronization inside the step; fused "
+             "or foreach optimizers, torch.compile, CUDA graphs, or a larger batch.";
+    case Part::kIdle:
+      return "Record what streams wait for (enable_cuda_sync_events of the profiler) to learn "
+             "what holds this one.";
+    default:
+      return "The step computes: a lower precision, fused kernels, or more ranks shorten it.";
+  }
+}
+
+struct LongestPart {
+  Part part = Part::kIdle;
+  double share = 0, step_s = 0;
+};
+
+LongestPart longest_part_of(const RankSum& sum) {
+  const Part part =
+      *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return sum.part_ns[each]; });
+  return {part,
+          static_cast<double>(sum.part_ns[part]) /
+              static_cast<double>(std::max<std::int64_t>(1, sum.wall_ns)),
+          sum.step_s(sum.part_ns[part])};
+}
+
+/// The rank that the others waited for longest, if they waited for a tenth of their time.
+std::optional<std::size_t> awaited_rank(const RunAccount& account) {
+  const RankSum all = rank_sum(account);
+  if (10 * all.waiting_ns < all.wall_ns) return std::nullopt;
+  std::vector<std::int64_t> waited_for(account.waited_ns.size(), 0);
+  for (const auto& row : account.waited_ns) {
+    for (std::size_t rank = 0; rank < row.size(); ++rank) waited_for[rank] += row[rank];
+  }
+  return static_cast<std::size_t>(std::ranges::max_element(waited_for) - waited_for.begin());
+}
+
+/// The sum over all ranks but one.
+RankSum others_sum(const RunAccount& account, std::size_t rank) {
+  RankSum others;
+  for (const TracedAccount& each : account.accounts) {
+    if (each.rank != rank) others.add(each);
+  }
+  return others;
+}
+
+/// What a rank does longer than the others, besides communication.
+Part excess_of(const RunAccount& account, std::size_t rank, double& excess_s) {
+  const RankSum own = rank_sum(account, rank);
+  const RankSum others = others_sum(account, rank);
+  const auto excess = [&](Part part) {
+    return own.step_s(own.part_ns[part]) - others.step_s(others.part_ns[part]);
+  };
+  Part longest = Part::kIdle;
+  for (const Part part : kValuesOf<Part>) {
+    if (part == Part::kExposedCommunication) continue;
+    if (longest == Part::kIdle || excess(part) > excess(longest)) longest = part;
+  }
+  excess_s = excess(longest);
+  return longest;
+}
+
+/// The bottleneck, and what to change.
+std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& account) {
+  if (const std::optional<std::size_t> late = awaited_rank(account)) {
+    const RankSum others = others_sum(account, *late);
+    double excess_s = 0;
+    const Part longer = excess_of(account, *late, excess_s);
+    const std::string name = rank_name(run.ranks[*late]);
+    return {
+        fmt::format("The bottleneck is {}: the others wait {} a step for it, {:.1f} % of theirs, "
+                    "and it spends {} a step more than they do on {}.",
+                    name, time_text(others.step_s(others.waiting_ns)),
+                    100 * static_cast<double>(others.waiting_ns) /
+                        static_cast<double>(std::max<std::int64_t>(1, others.wall_ns)),
+                    time_text(excess_s), traits_of(longer).words),
+        fmt::format("To change, on {}: {}", name, change_for(longer))};
+  }
+  const LongestPart longest = longest_part_of(rank_sum(account));
+  return {fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.", name_of(longest.part),
+                      100 * longest.share, time_text(longest.step_s), cause_of(longest.part)),
+          fmt::format("To change: {}", change_for(longest.part))};
+}
+
+/// What the traces do not tell, and what takes its place.
+std::vector<std::string> gaps_of(const TracedRun& run) {
+  std::vector<std::string> sentences;
+  std::vector<std::string> no_launch, no_waits, on_host;
+  for (const TracedRank& rank : run.ranks) {
+    const bool is_ours = rank.file.is_ours && !rank.file.nodes.empty();
+    if (is_ours) continue;
+    if (rank.on_host) {
+      on_host.push_back(rank_name(rank));
+    } else if (!rank.has_launches) {
+      no_launch.push_back(rank_name(rank));
+    } else if (!rank.has_stream_waits) {
+      no_waits.push_back(rank_name(rank));
+    }
+    if (rank.shift_ns == 0) continue;
+    sentences.push_back(fmt::format(
+        "The clock of {} contradicts the first rank's; it was moved by {}{} (within {}).",
+        rank_name(rank), rank.shift_ns < 0 ? "-" : "",
+        time_text(std::abs(ns_seconds(rank.shift_ns))),
+        time_text(ns_seconds(rank.shift_error_ns))));
+  }
+  if (!on_host.empty()) {
+    sentences.push_back(fmt::format(
+        "No device in the trace of {}: the account is that of the thread that trains, and its time "
+        "between ops is the host's unless a collective ended in it.",
+        list_text(on_host)));
+  }
+  if (!no_launch.empty()) {
+    sentences.push_back(fmt::format(
+        "No correlated launches in the trace of {}: a late host cannot be told from an idle "
+        "device, and all computing counts as forward.",
+        list_text(no_launch)));
+  }
+  if (!no_waits.empty()) {
+    sentences.push_back(fmt::format(
+        "No waits between streams in the trace of {}: what ended last before a stream went on "
+        "counts as what held it.",
+        list_text(no_waits)));
+  }
+  const bool is_partial = std::ranges::any_of(
+      run.exchanges, [](const TracedExchange& each) { return !each.last_begin_ns.has_value(); });
+  if (is_partial) {
+    sentences.push_back(
+        "Not every rank's trace is here, so waiting for the last rank counts as moving bytes.");
+  }
+  return sentences;
+}
+
+/// One step of all ranks: the account of each, and its communication.
+Plot picture_of(const TracedRun& run, const RunAccount& account) {
+  const TracedAccount& chosen = account.accounts[account.accounts.size() / 2];
+  Plot plot{.title = fmt::format("Step {} of all ranks", chosen.number),
+            .x_label = "ms since the step began",
+            .is_timeline = true};
+  std::optional<std::int64_t> origin_ns;
+  std::vector<std::pair<std::size_t, std::size_t>> shown;  // rank, step
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const std::vector<RankStep>& steps = run.ranks[rank].steps;
+    const auto step = std::ranges::find(steps, chosen.number, &RankStep::number);
+    if (step == steps.end()) continue;
+    shown.emplace_back(rank, step - steps.begin());
+    origin_ns = std::min(origin_ns.value_or(step->wall_begin_ns), step->wall_begin_ns);
+  }
+  const auto ms = [&](std::int64_t ns) { return 1e3 * ns_seconds(ns - *origin_ns); };
+  std::map<Part, PlotSeries> series;
+  PlotSeries messages{.name = "communication"};
+  for (const auto& [rank, step] : shown) {
+    const std::size_t row = plot.categories.size();
+    plot.categories.push_back(rank_name(run.ranks[rank]));
+    const RankStep& of = run.ranks[rank].steps[step];
+    const double least = 1e3 * ns_seconds(of.wall_end_ns - of.wall_begin_ns) / 2000;
+    visit_stretches(run, rank, step, [&](const TracedStretch& stretch) {
+      std::vector<PlotSpan>& spans = series[stretch.part].spans;
+      const bool joins = !spans.empty() && spans.back().row == row &&
+                         ms(stretch.begin_ns) - spans.back().end < least;
+      if (joins) {
+        spans.back().end = ms(stretch.end_ns);
+      } else {
+        spans.push_back({row, ms(stretch.begin_ns), ms(stretch.end_ns)});
+      }
+    });
+    bool communicates = false;
+    for (const TracedWork& work : run.works) {
+      if (work.rank != rank || work.step != step || !work.is_collective()) continue;
+      if (!communicates) plot.categories.push_back("its messages");
+      communicates = true;
+      messages.spans.push_back({row + 1, std::max(0.0, ms(work.begin_ns)), ms(work.end_ns)});
+    }
+  }
+  for (auto& [part, each] : series) {
+    each.name = std::string(traits_of(part).plot_name());
+    plot.series.push_back(std::move(each));
+  }
+  if (!messages.spans.empty()) plot.series.push_back(std::move(messages));
+  return plot;
+}
+
+/// Without what Markdown reads as markup: names in traces are data.
+std::string plain_markdown(const std::string& text) {
+  std::string safe;
+  for (const char each : text) {
+    if (std::string_view("\\<[`*").find(each) != std::string_view::npos) safe += '\\';
+    safe += each;
+  }
+  return safe;
+}
+
+Findings for_markdown(Findings findings) {
+  for (std::string& each : findings.sentences) each = plain_markdown(each);
+  for (std::string& each : findings.facts) each = plain_markdown(each);
+  for (FindingTable& table : findings.tables) {
+    for (auto& row : table.rows) std::ranges::transform(row, row.begin(), plain_markdown);
+  }
+  return findings;
+}
+
+/// Times in seconds.
+std::string explain_json(const TracedRun& run, const RunAccount& account,
+                         const Findings& findings) {
+  using nlohmann::json;
+  json accounts = json::array(), buckets = json::array(), waits = json::array();
+  for (const TracedAccount& each : account.accounts) {
+    json parts = json::object();
+    for (const Part part : kValuesOf<Part>) {
+      parts[std::string(name_of(part))] = ns_seconds(each.part_ns[part]);
+    }
+    accounts.push_back({{"rank", run.ranks[each.rank].rank},
+                        {"step", each.number},
+                        {"wall_s", ns_seconds(each.wall_ns)},
+                        {"parts_s", parts},
+                        {"waiting_s", ns_seconds(each.waiting_ns)},
+                        {"moving_s", ns_seconds(each.moving_ns())},
+                        {"hidden_communication_s", ns_seconds(each.hidden_ns)}});
+  }
+  for (const BucketAccount& each : account.buckets) {
+    buckets.push_back({{"collective", each.name},
+                       {"bytes", each.bytes},
+                       {"ranks", each.ranks},
+                       {"count", each.count},
+                       {"moving_s", ns_seconds(each.moving_ns)},
+                       {"exposed_s", ns_seconds(each.exposed_ns)},
+                       {"waiting_s", ns_seconds(each.waiting_ns)},
+                       {"bus_bytes_per_s", each.bus_bytes_per_s()}});
+  }
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    for (std::size_t other = 0; other < run.ranks.size(); ++other) {
+      if (account.waited_ns[rank][other] == 0) continue;
+      waits.push_back({{"rank", run.ranks[rank].rank},
+                       {"for", run.ranks[other].rank},
+                       {"seconds", ns_seconds(account.waited_ns[rank][other])}});
+    }
+  }
+  json traces = json::array();
+  for (const TracedRank& rank : run.ranks) {
+    traces.push_back({{"rank", rank.rank},
+                      {"file", rank.file.path.string()},
+                      {"clock_shift_s", ns_seconds(rank.shift_ns)}});
+  }
+  const json all = {
+      {"traces", traces},       {"accounts", accounts},          {"waits", waits},
+      {"collectives", buckets}, {"answers", findings.sentences}, {"notes", findings.facts}};
+  return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+/// The prediction follows the account.
+void add_mlp(Findings mlp, Findings& findings) {
+  std::ranges::move(mlp.sentences, std::back_inserter(findings.sentences));
+  for (FindingTable& table : mlp.tables) {
+    findings.tables.insert(findings.tables.begin() + 1, std::move(table));
+  }
+}
+
+void write_explanation(const std::filesystem::path& folder, const TracedRun& run,
+                       const RunAccount& account, const Findings& findings) {
+  constexpr const char* kTitle = "Account of a run, from its traces";
+  make_folder(folder);
+  make_folder(folder / "plots");
+  const std::string name(kExplainName);
+  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
+    write_text_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
+  }
+  std::vector<std::string> answers = findings.sentences;
+  answers.insert(answers.end(), findings.facts.begin(), findings.facts.end());
+  const Findings plain = for_markdown(findings);
+  std::vector<std::string> plain_answers = answers;
+  std::ranges::transform(plain_answers, plain_answers.begin(), plain_markdown);
+  write_text_file(folder / "results.json", explain_json(run, account, findings));
+  write_text_file(folder / "report.md",
+                  fmt::format("# {}\n\n{}", kTitle, markdown_details(plain_answers, plain, name)));
+  write_text_file(folder / "report.html",
+                  html_page(kTitle, fmt::format("<h1>{}</h1>\n<div class=\"page\">\n<main>\n"
+                                                "<section>\n{}</section>\n</main>\n</div>\n",
+                                                kTitle, html_details(answers, findings))));
+}
+
+}  // namespace
+
+Findings findings_of(const TracedRun& run, const RunAccount& account) {
+  Findings findings{.sentences = trace_verdict(run, account), .facts = gaps_of(run)};
+  findings.tables.push_back(mean_table(run, account));
+  const auto late = awaited_rank(account);
+  findings.tables.push_back(operator_table_of(run, late.value_or(0)));
+  if (run.ranks.size() > 1) findings.tables.push_back(waits_table(run, account));
+  if (!account.buckets.empty()) findings.tables.push_back(bucket_table(account));
+  findings.tables.push_back(step_table_of(run, account));
+  findings.plots.push_back(picture_of(run, account));
+  return findings;
+}
+
+void explain_traces(const ExplainOptions& options) {
+  if (!options.output.empty()) {
+    std::vector<FileUse> inputs;
+    for (const auto& path : options.traces) inputs.push_back({"mlp_lab explain", path});
+    const std::vector<FileUse> outputs = {{"--output", options.output / "report.html"},
+                                          {"--output", options.output / "report.md"},
+                                          {"--output", options.output / "results.json"}};
+    require_separate_files(outputs, inputs);
+  }
+  const TracedRun run = read_run(options.traces);
+  const RunAccount account = account_of(run);
+  if (account.accounts.empty()) {
+    refuse_trace(options.traces.front(), "has no complete step",
+                 "profile at least two steps of a run whose steps overlap");
+  }
+  Findings findings = findings_of(run, account);
+  add_mlp(mlp_findings(run, account, options.machine), findings);
+  std::vector<std::string> sentences = findings.sentences;
+  sentences.insert(sentences.end(), findings.facts.begin(), findings.facts.end());
+  print_now(text_of_findings(sentences, findings));
+  if (options.output.empty()) return;
+  write_explanation(options.output, run, account, findings);
+  print_now(fmt::format("Report: {}\n", on_one_line((options.output / "report.html").string())));
+}
+
+}  // namespace barestep

@@ -1,0 +1,74 @@
+// The account of each step of each rank of a run, from its traces: every instant of the wall time
+// has one cause. The causes are those of profiler/account.h, and so is the way they are found.
+//
+// Where a trace does not tell what a stream waited for, the cause is what ended last before the
+// stream went on: whatever was still running when the next work began did not hold it. A stretch
+// in which the next work was not launched yet is the host's, unless the host itself waited for the
+// device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "lab/explain/trace_steps.h"
+
+namespace barestep {
+
+/// A stretch of a step's wall time with one cause, in nanoseconds.
+struct TracedStretch {
+  std::int64_t begin_ns = 0, end_ns = 0;
+  Part part = Part::kIdle;
+  std::optional<std::size_t> held_by{};  // the work that ran, or for which the lane waited
+  bool is_own_work = false;              // it ran on the lane itself
+
+  [[nodiscard]] std::int64_t ns() const { return end_ns - begin_ns; }
+};
+
+/// Calls visit(stretch) for consecutive stretches of the wall time of a rank's step, from begin to
+/// end, without gaps or overlaps.
+void visit_stretches(const TracedRun& run, std::size_t rank, std::size_t step,
+                     const std::function<void(const TracedStretch&)>& visit);
+
+struct TracedAccount {
+  std::size_t rank = 0;
+  std::int64_t number = 0;  // the step's
+  std::int64_t wall_ns = 0;
+  EnumArray<Part, std::int64_t> part_ns{};  // add up to wall_ns
+  std::int64_t waiting_ns = 0;              // of exposed communication: until the last rank entered
+  std::int64_t hidden_ns = 0;               // communication beside other work or waits; in no part
+
+  [[nodiscard]] std::int64_t moving_ns() const {
+    return part_ns[Part::kExposedCommunication] - waiting_ns;
+  }
+};
+
+/// What a collective cost all ranks, summed over steps; one that recurs in every step is one row.
+struct BucketAccount {
+  std::string name{};
+  std::int64_t bytes = 0;
+  int ranks = 0;                 // that take part; 0: unknown
+  std::int64_t count = 0;        // of exchanges
+  std::int64_t works = 0;        // over all ranks
+  std::int64_t moving_ns = 0;    // from the last rank's entry to the end; the shortest of ranks
+  std::int64_t duration_ns = 0;  // from a rank's entry to its end, summed over ranks
+  std::int64_t exposed_ns = 0;
+  std::int64_t waiting_ns = 0;
+
+  /// Bytes per second on the bus, as nccl-tests counts them; 0 if unknown.
+  [[nodiscard]] double bus_bytes_per_s() const;
+};
+
+/// A step of a run, of every rank.
+struct RunAccount {
+  std::vector<TracedAccount> accounts{};  // by step, then rank
+  std::vector<BucketAccount> buckets{};
+  /// waited_ns[a][b]: how long rank a waited for rank b in exposed communication.
+  std::vector<std::vector<std::int64_t>> waited_ns{};
+};
+
+RunAccount account_of(const TracedRun& run);
+
+}  // namespace barestep

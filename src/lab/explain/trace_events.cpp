@@ -1,0 +1,399 @@
+#include "lab/explain/trace_events.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <istream>
+#include <memory>
+#include <streambuf>
+#include <string_view>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/json_document.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kMaxUnpackedBytes = std::int64_t{4} << 30;
+constexpr std::int64_t kMaxEventBytes = std::int64_t{16} << 20;  // also of the file without events
+
+/// The text of a trace, unpacked while it is read.
+class TraceText : public std::streambuf {
+ public:
+  TraceText(const std::filesystem::path& path, const char* remedy)
+      : path_(path),
+        remedy_(remedy),
+        input_(gzdopen(InputFile(path, "trace").release(), "rb"), gzclose),
+        piece_(1 << 18) {}
+
+  /// Called after each event; limits the size of the next one.
+  void begin_event() { event_bytes_ = 0; }
+
+ protected:
+  int_type underflow() override {
+    const int count = gzread(input_.get(), piece_.data(), static_cast<unsigned>(piece_.size()));
+    if (count < 0) refuse_trace(path_, "its gzip stream is corrupt", remedy_);
+    bytes_ += count;
+    event_bytes_ += count;
+    if (bytes_ > kMaxUnpackedBytes) refuse_trace(path_, "holds more than 4 GiB", remedy_);
+    if (event_bytes_ > kMaxEventBytes) {
+      refuse_trace(path_, "holds more than 16 MiB in one of its events, or beside them", remedy_);
+    }
+    setg(piece_.data(), piece_.data(), piece_.data() + count);
+    return count == 0 ? traits_type::eof() : traits_type::to_int_type(piece_.front());
+  }
+
+ private:
+  const std::filesystem::path& path_;
+  const char* remedy_;
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> input_;
+  std::vector<char> piece_;
+  std::int64_t bytes_ = 0, event_bytes_ = 0;
+};
+
+constexpr const char* kTraceRemedy = "give traces by PyTorch's profiler, or by --trace";
+
+// Far beyond any time or count of a trace; sums of them fit.
+constexpr double kMaxMicroseconds = 4e15;
+constexpr double kMaxInteger = 9e15;
+constexpr std::int64_t kMaxBase = std::int64_t{1} << 62;
+
+/// A member's number; `otherwise` if there is none, or one out of range.
+double number_or(const TraceJson& object, const char* key, double otherwise) {
+  const auto found = object.find(key);
+  if (found == object.end()) return otherwise;
+  if (found->is_boolean()) return found->get<bool>() ? 1 : 0;
+  if (!found->is_number()) return otherwise;
+  const auto number = found->get<double>();
+  return std::abs(number) <= kMaxInteger ? number : otherwise;
+}
+
+std::int64_t integer_or(const TraceJson& object, const char* key, std::int64_t otherwise) {
+  return std::llround(number_or(object, key, static_cast<double>(otherwise)));
+}
+
+std::string text_or_empty(const TraceJson& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return "";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+std::int64_t trace_ns(double us) {
+  return std::llround(1e3 * us);
+}
+
+std::optional<TraceEvent::Kind> kind_named(std::string_view category) {
+  using Kind = TraceEvent::Kind;
+  constexpr std::pair<std::string_view, Kind> kKinds[] = {
+      {"cpu_op", Kind::kOp},         {"user_annotation", Kind::kAnnotation},
+      {"cuda_runtime", Kind::kCall}, {"cuda_driver", Kind::kCall},
+      {"kernel", Kind::kKernel},     {"gpu_memcpy", Kind::kCopy},
+      {"gpu_memset", Kind::kFill},   {"cuda_sync", Kind::kStreamWait},
+      {"Operator", Kind::kOp},       {"Kernel", Kind::kKernel},  // before PyTorch 1.13
+      {"Runtime", Kind::kCall},      {"Memcpy", Kind::kCopy},
+      {"Memset", Kind::kFill},       {"hip_runtime", Kind::kCall},
+      {"xpu_runtime", Kind::kCall}};
+  const auto found = std::ranges::find(kKinds, category, &std::pair<std::string_view, Kind>::first);
+  if (found == std::end(kKinds)) return std::nullopt;
+  return found->second;
+}
+
+/// The bytes of a number, by the names of types in collectives and in ops.
+std::int64_t type_bytes(std::string_view type) {
+  constexpr std::pair<std::string_view, std::int64_t> kTypes[] = {
+      {"Half", 2}, {"BFloat16", 2}, {"Double", 8},        {"Long", 8},          {"Byte", 1},
+      {"Char", 1}, {"Bool", 1},     {"c10::Half", 2},     {"c10::BFloat16", 2}, {"double", 8},
+      {"long", 8}, {"long int", 8}, {"unsigned char", 1}, {"signed char", 1}};
+  const auto found =
+      std::ranges::find(kTypes, type, &std::pair<std::string_view, std::int64_t>::first);
+  return found == std::end(kTypes) ? 4 : found->second;
+}
+
+/// The numbers of an array; nothing if it is none of sensible numbers.
+std::vector<std::int64_t> extents_of(const TraceJson& array) {
+  std::vector<std::int64_t> extents;
+  if (!array.is_array()) return {};
+  for (const TraceJson& each : array) {
+    if (!each.is_number_integer()) return {};
+    const auto extent = each.get<std::int64_t>();
+    if (extent < 0 || extent > (std::int64_t{1} << 40)) return {};
+    extents.push_back(extent);
+  }
+  return extents;
+}
+
+/// One name for the ways in which NCCL, gloo and PyTorch write a collective:
+/// "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "nccl:all_reduce", "gloo:all_reduce", "allreduce".
+std::string collective_named(std::string_view name) {
+  std::string letters;
+  for (const char each : name) {
+    if (std::isalpha(static_cast<unsigned char>(each)) != 0) {
+      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
+    }
+  }
+  constexpr std::pair<std::string_view, const char*> kNames[] = {
+      {"reducescatter", "reduce_scatter"},
+      {"allreduce", "all_reduce"},
+      {"allgather", "all_gather"},
+      {"alltoall", "all_to_all"},
+      {"broadcast", "broadcast"},
+      {"sendrecv", "send_receive"},
+      {"send", "send"},
+      {"recv", "receive"},
+      {"barrier", "barrier"},
+      {"scatter", "scatter"},
+      {"gather", "gather"},
+      {"reduce", "reduce"}};
+  for (const auto& [part, called] : kNames) {
+    if (letters.find(part) != std::string::npos) return called;
+  }
+  return "collective";
+}
+
+bool names_collective(std::string_view name) {
+  return name.starts_with("nccl") || name.find("ncclKernel") != std::string_view::npos ||
+         name.find("ncclDevKernel") != std::string_view::npos;
+}
+
+/// Collects the events of a file.
+class TraceCollector {
+ public:
+  explicit TraceCollector(TraceFile& file) : file_(file) {}
+
+  void add(const TraceJson& from) {
+    if (!from.is_object() || text_or_empty(from, "ph") != "X") return;
+    const std::optional<TraceEvent::Kind> kind = kind_named(text_or_empty(from, "cat"));
+    if (!kind) return;
+    const double ts = number_or(from, "ts", 2 * kMaxInteger);
+    const double duration = number_or(from, "dur", 0);
+    if (std::abs(ts) > kMaxMicroseconds || duration < 0 || duration > kMaxMicroseconds) {
+      refuse_trace(file_.path, "one of its events is malformed", kTraceRemedy);
+    }
+    static const TraceJson none = TraceJson::object();
+    const auto found = from.find("args");
+    const TraceJson& args = found != from.end() && found->is_object() ? *found : none;
+    const std::string name = text_or_empty(from, "name");
+    TraceEvent event{.kind = *kind, .name = name_index(name), .row = row_index(from)};
+    event.begin_ns = trace_ns(ts);
+    event.end_ns = event.begin_ns + trace_ns(duration);
+    event.correlation = integer_or(args, "correlation", 0);
+    add_details(event, name, args);
+    file_.events.push_back(event);
+  }
+
+ private:
+  void add_details(TraceEvent& event, const std::string& name, const TraceJson& args) {
+    using Kind = TraceEvent::Kind;
+    switch (event.kind) {
+      case Kind::kOp:
+        event.is_backward = integer_or(args, "Fwd thread id", 0) > 0 ||
+                            name.starts_with("autograd::engine::evaluate_function");
+        if (name == "aten::linear" || name == "aten::addmm") add_linear(event, name, args);
+        return;
+      case Kind::kAnnotation:
+        if (name.starts_with("ProfilerStep#") && args.contains("clock start")) {
+          event.details = add_step(args);
+        } else if (name.starts_with("gloo:") || name.starts_with("mpi:")) {
+          event.collective = add_collective(name, args);
+        }
+        return;
+      case Kind::kKernel:
+      case Kind::kCopy:
+      case Kind::kFill:
+        if (args.contains("node") && args.contains("phase")) event.details = add_node(args);
+        if (names_collective(name)) event.collective = add_collective(name, args);
+        return;
+      case Kind::kStreamWait:
+        if (name != "Stream Wait Event") return;
+        event.details = static_cast<std::int32_t>(file_.waits.size());
+        file_.waits.push_back({integer_or(args, "stream", -1),
+                               integer_or(args, "wait_on_stream", -1),
+                               integer_or(args, "wait_on_cuda_event_record_corr_id", 0)});
+        return;
+      case Kind::kCall:
+        return;
+    }
+  }
+
+  /// aten::linear(x, weight, bias); aten::addmm(bias, x, transposed weight).
+  void add_linear(const TraceEvent& event, const std::string& name, const TraceJson& args) {
+    const auto dims = args.find("Input Dims");
+    const std::size_t x = name == "aten::linear" ? 0 : 1;
+    if (event.is_backward || dims == args.end() || !dims->is_array() || dims->size() < x + 2)
+      return;
+    const std::vector<std::int64_t> input = extents_of((*dims)[x]),
+                                    weight = extents_of((*dims)[x + 1]);
+    if (input.size() != 2 || weight.size() != 2) return;
+    file_.linears.push_back({.at_ns = event.begin_ns,
+                             .rows = input[0],
+                             .inputs = input[1],
+                             .outputs = x == 0 ? weight[0] : weight[1],
+                             .is_module = x == 0});
+  }
+
+  std::int32_t add_step(const TraceJson& args) {
+    const auto at = [&](const char* key) { return trace_ns(number_or(args, key, 0)); };
+    file_.steps.push_back({.step = integer_or(args, "step", 0),
+                           .start_ns = at("clock start"),
+                           .fetch_begin_ns = at("fetch begin"),
+                           .fetched_ns = at("fetch end"),
+                           .overlaps_previous = integer_or(args, "overlaps previous", 0) != 0,
+                           .overlaps_next = integer_or(args, "overlaps next", 0) != 0,
+                           .joins_lanes = integer_or(args, "joins lanes", 0) != 0});
+    return static_cast<std::int32_t>(file_.steps.size()) - 1;
+  }
+
+  std::int32_t add_node(const TraceJson& args) {
+    const std::string phase = text_or_empty(args, "phase");
+    const auto found = std::ranges::find(kNamesOf<Phase>, phase);
+    if (found == std::end(kNamesOf<Phase>)) return -1;
+    TracedNode node{.step = integer_or(args, "step", 0),
+                    .node = integer_or(args, "node", 0),
+                    .device = integer_or(args, "device", 0),
+                    .phase = static_cast<Phase>(found - std::begin(kNamesOf<Phase>))};
+    if (const auto waits = args.find("waits"); waits != args.end() && waits->is_array()) {
+      for (const TraceJson& each : *waits) {
+        const std::vector<std::int64_t> wait = extents_of(each);
+        if (wait.size() == 3) node.waits.push_back({wait[0], wait[1], wait[2]});
+      }
+    }
+    file_.nodes.push_back(std::move(node));
+    return static_cast<std::int32_t>(file_.nodes.size()) - 1;
+  }
+
+  std::int32_t add_collective(const std::string& name, const TraceJson& args) {
+    TracedCollective all{.name = collective_named(name),
+                         .group = text_or_empty(args, "Process Group Name"),
+                         .ranks = static_cast<int>(std::clamp<std::int64_t>(
+                             integer_or(args, "Group size", 0), 0, 1 << 20))};
+    if (args.contains("In msg nelems")) {
+      const std::int64_t numbers =
+          std::max(integer_or(args, "In msg nelems", 0), integer_or(args, "Out msg nelems", 0));
+      all.bytes = std::min<std::int64_t>(numbers, std::int64_t{1} << 50) *
+                  type_bytes(text_or_empty(args, "dtype"));
+    } else if (const auto dims = args.find("Input Dims");
+               dims != args.end() && dims->is_array() && !dims->empty()) {
+      std::int64_t numbers = 1;
+      for (const std::int64_t extent : extents_of(dims->front())) {
+        numbers =
+            std::min(numbers, std::int64_t{1} << 20) * std::min(extent, std::int64_t{1} << 30);
+      }
+      const auto types = args.find("Input type");
+      const bool is_typed =
+          types != args.end() && types->is_array() && !types->empty() && types->front().is_string();
+      all.bytes = numbers * type_bytes(is_typed ? types->front().get<std::string>() : "float");
+    }
+    file_.collectives.push_back(std::move(all));
+    return static_cast<std::int32_t>(file_.collectives.size()) - 1;
+  }
+
+  TraceIndex name_index(const std::string& name) {
+    const auto [at, is_new] = names_.try_emplace(name, static_cast<TraceIndex>(file_.names.size()));
+    if (is_new) file_.names.push_back(name);
+    return at->second;
+  }
+
+  TraceIndex row_index(const TraceJson& from) {
+    TracedRow row{text_or_empty(from, "pid"), text_or_empty(from, "tid")};
+    const auto [at, is_new] = rows_.try_emplace(row.process + '\n' + row.thread,
+                                                static_cast<TraceIndex>(file_.rows.size()));
+    if (is_new) file_.rows.push_back(std::move(row));
+    return at->second;
+  }
+
+  TraceFile& file_;
+  std::unordered_map<std::string, TraceIndex> names_, rows_;
+};
+
+/// Adds what the file tells beside its events.
+void read_trace_head(const TraceJson& rest, TraceFile& file) {
+  if (!rest.is_object() || !rest.contains("traceEvents") || !rest.at("traceEvents").is_array()) {
+    refuse_trace(file.path, "has no traceEvents", kTraceRemedy);
+  }
+  file.is_ours = rest.contains("barestep_version");
+  if (const auto job = rest.find("distributedInfo"); job != rest.end() && job->is_object()) {
+    const std::int64_t rank = integer_or(*job, "rank", -1);
+    if (rank >= 0 && rank < 1 << 20) file.rank = rank;
+  }
+  if (const auto devices = rest.find("deviceProperties");
+      devices != rest.end() && devices->is_array() && !devices->empty() &&
+      devices->front().is_object()) {
+    file.gpu = text_or_empty(devices->front(), "name");
+  }
+  std::int64_t base_ns = 0;
+  if (const auto base = rest.find("baseTimeNanoseconds");
+      base != rest.end() && base->is_number_integer()) {
+    base_ns = base->get<std::int64_t>();
+    if (base_ns < 0 || base_ns > kMaxBase) base_ns = 0;
+  }
+  for (TraceEvent& event : file.events) {
+    event.begin_ns += base_ns;
+    event.end_ns += base_ns;
+  }
+  for (TracedStep& step : file.steps) {
+    for (std::int64_t* const at : {&step.start_ns, &step.fetch_begin_ns, &step.fetched_ns}) {
+      *at += base_ns;
+    }
+  }
+  for (TraceFile::Linear& linear : file.linears) linear.at_ns += base_ns;
+}
+
+}  // namespace
+
+void refuse_trace(const std::filesystem::path& path, std::string why, const char* remedy) {
+  fail(ExitCode::kBadData,
+       {.what = "trace", .value = path.string(), .why = std::move(why), .remedy = remedy});
+}
+
+TraceJson read_trace_json(const std::filesystem::path& path, const char* remedy,
+                          const std::function<void(TraceJson&)>& on_event) {
+  TraceText text(path, remedy);
+  std::istream stream(&text);
+  constexpr int kEventDepth = 2;  // in an array in an object
+  bool in_events = false;
+  using Kind = TraceJson::parse_event_t;
+  const auto on_value = [&](int depth, Kind kind, TraceJson& value) {
+    const bool begins = kind == Kind::object_start || kind == Kind::array_start;
+    if (begins && depth >= kMaxJsonDepth) {
+      refuse_trace(path, fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth),
+                   remedy);
+    }
+    if (kind == Kind::key && depth == 1) in_events = value == "traceEvents";
+    if (!in_events || depth != kEventDepth || begins || kind == Kind::key) return true;
+    on_event(value);
+    text.begin_event();
+    return false;
+  };
+  return TraceJson::parse(stream, on_value);
+}
+
+TraceFile read_trace_file(const std::filesystem::path& path) {
+  TraceFile file{.path = path};
+  TraceCollector collector(file);
+  try {
+    read_trace_head(
+        read_trace_json(path, kTraceRemedy, [&](TraceJson& event) { collector.add(event); }), file);
+  } catch (const TraceJson::exception&) {
+    refuse_trace(path, "is damaged or cut: it is not complete JSON", kTraceRemedy);
+  }
+  if (file.events.empty()) refuse_trace(path, "has no event of a program's work", kTraceRemedy);
+  for (const TraceEvent& event : file.events) {
+    if (event.kind != TraceEvent::Kind::kOp && event.kind != TraceEvent::Kind::kAnnotation)
+      continue;
+    file.process = file.rows[event.row].process;
+    break;
+  }
+  std::ranges::stable_sort(file.events, [](const TraceEvent& a, const TraceEvent& b) {
+    return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
+  });
+  std::ranges::stable_sort(file.linears, {}, &TraceFile::Linear::at_ns);
+  return file;
+}
+
+}  // namespace barestep

@@ -1,0 +1,120 @@
+// Reads traces in the format of PyTorch's profiler (Kineto), as a stream: ours, and anyone's.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/program.h"
+#include "profiler/trace.h"
+
+namespace barestep {
+
+/// Throws Error(kBadData) about a trace.
+[[noreturn]] void refuse_trace(const std::filesystem::path& path, std::string why,
+                               const char* remedy);
+
+/// Calls `on_event` for each event of a trace, plain or gzipped, and returns the rest of the file.
+/// Never holds more than one of the events in memory. Throws Error: kNoInput if the file cannot be
+/// read, kBadData if it is corrupt or holds more than is sensible; nlohmann's exceptions if it is
+/// not JSON.
+TraceJson read_trace_json(const std::filesystem::path& path, const char* remedy,
+                          const std::function<void(TraceJson&)>& on_event);
+
+/// An index into TraceFile::names or ::rows.
+using TraceIndex = std::uint32_t;
+
+/// An event with a duration, as far as an account needs it.
+struct TraceEvent {
+  enum class Kind : std::uint8_t {
+    kOp,          // of PyTorch, on a thread of the host
+    kAnnotation,  // of a stretch of the program, on a thread of the host
+    kCall,        // to the GPU's runtime or driver
+    kKernel,      // work on a device
+    kCopy,        //
+    kFill,        //
+    kStreamWait,  // a stream waits for an event of another one
+  };
+  Kind kind = Kind::kOp;
+  bool is_backward = false;  // op: belongs to an earlier op of the forward pass
+  TraceIndex name = 0;
+  TraceIndex row = 0;            // its thread, or its stream
+  std::int32_t details = -1;     // index into the file's nodes or waits, by kind
+  std::int32_t collective = -1;  // index into the file's collectives
+  std::int64_t begin_ns = 0;     // since 1970, or what the file counts from
+  std::int64_t end_ns = 0;
+  std::int64_t correlation = 0;  // of a call and the work that it queued
+};
+
+/// A collective's arguments.
+struct TracedCollective {
+  std::string name{};   // "all_reduce"
+  std::string group{};  // of ranks
+  std::int64_t bytes = 0;
+  int ranks = 0;  // 0: not told
+};
+
+/// Work of a trace by barestep: which node of which step it was, and what it waited for.
+struct TracedNode {
+  struct Wait {
+    std::int64_t node = 0;
+    std::int64_t device = 0;
+    std::int64_t steps_back = 0;
+  };
+  std::int64_t step = 0;
+  std::int64_t node = 0;
+  std::int64_t device = 0;
+  Phase phase = Phase::kForward;
+  std::vector<Wait> waits{};
+};
+
+/// The host's times of a step in a trace by barestep; see HostTimes.
+struct TracedStep {
+  std::int64_t step = 0;
+  std::int64_t start_ns = 0, fetch_begin_ns = 0, fetched_ns = 0;
+  bool overlaps_previous = false, overlaps_next = false, joins_lanes = false;
+};
+
+/// A stream that waits for what another one had to do when an event was recorded.
+struct TracedStreamWait {
+  std::int64_t stream = 0, on_stream = 0, record_correlation = 0;
+};
+
+/// A thread or a stream.
+struct TracedRow {
+  std::string process{};  // of a stream: its device
+  std::string thread{};
+};
+
+/// The trace of one rank, or of one device of a process.
+struct TraceFile {
+  std::filesystem::path path{};
+  std::optional<std::int64_t> rank{};
+  bool is_ours = false;
+  std::string gpu{};      // its name, if the file tells
+  std::string process{};  // the host's process id
+  std::vector<std::string> names{};
+  std::vector<TracedRow> rows{};
+  std::vector<TraceEvent> events{};  // by begin; of those, the longest first
+  std::vector<TracedCollective> collectives{};
+  std::vector<TracedNode> nodes{};
+  std::vector<TracedStep> steps{};
+  std::vector<TracedStreamWait> waits{};
+  /// The inputs and outputs of the linear layers that ran forward, in their order, and the rows of
+  /// x. A module's aten::linear has an aten::addmm in it.
+  struct Linear {
+    std::int64_t at_ns = 0, rows = 0, inputs = 0, outputs = 0;
+    bool is_module = false;
+  };
+  std::vector<Linear> linears{};
+};
+
+/// Reads a trace. Throws Error: kNoInput if the file cannot be read, kBadData if it is not a trace
+/// or has no event with a duration.
+TraceFile read_trace_file(const std::filesystem::path& path);
+
+}  // namespace barestep

@@ -1,0 +1,647 @@
+#include "lab/explain/trace_steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+
+namespace barestep {
+namespace {
+
+using Kind = TraceEvent::Kind;
+
+constexpr const char* kRankRemedy = "give each rank's trace once";
+constexpr std::string_view kStepName = "ProfilerStep#";
+
+bool is_work(const TraceEvent& event) {
+  return event.kind == Kind::kKernel || event.kind == Kind::kCopy || event.kind == Kind::kFill;
+}
+
+bool is_on_host(const TraceEvent& event) {
+  return event.kind == Kind::kOp || event.kind == Kind::kAnnotation;
+}
+
+std::int64_t number_of_step(std::string_view name, std::size_t otherwise) {
+  std::int64_t number = 0;
+  const std::string_view digits = name.substr(kStepName.size());
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return error == std::errc() ? number : static_cast<std::int64_t>(otherwise);
+}
+
+bool is_loss(std::string_view op) {
+  constexpr std::string_view kLosses[] = {"aten::mse_loss",
+                                          "aten::l1_loss",
+                                          "aten::huber_loss",
+                                          "aten::smooth_l1_loss",
+                                          "aten::nll_loss",
+                                          "aten::cross_entropy_loss",
+                                          "aten::nll_loss_nd",
+                                          "aten::binary_cross_entropy",
+                                          "aten::binary_cross_entropy_with_logits"};
+  return std::ranges::find(kLosses, op) != std::end(kLosses);
+}
+
+bool is_loader(std::string_view name) {
+  return name.starts_with("enumerate(DataLoader)");
+}
+
+/// What a thread of the host was doing: the events around a moment.
+class HostPlace {
+ public:
+  /// Events come in the order of their begin, the longest first.
+  void enter(const TraceEvent& event, std::string_view name) {
+    leave_until(event.begin_ns);
+    open_.push_back({.end_ns = event.end_ns,
+                     .name = event.name,
+                     .is_op = event.kind == Kind::kOp,
+                     .is_optimizer = name.starts_with("Optimizer."),
+                     .is_backward = event.is_backward,
+                     .is_loss = is_loss(name)});
+  }
+  void leave_until(std::int64_t now_ns) {
+    while (!open_.empty() && open_.back().end_ns <= now_ns) open_.pop_back();
+  }
+  [[nodiscard]] bool is_in_op() const { return std::ranges::any_of(open_, &Open::is_op); }
+  [[nodiscard]] std::optional<TraceIndex> op() const {
+    for (auto each = open_.rbegin(); each != open_.rend(); ++each) {
+      if (each->is_op) return each->name;
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] Part part() const {
+    if (std::ranges::any_of(open_, &Open::is_optimizer)) return Part::kOptimizer;
+    if (std::ranges::any_of(open_, &Open::is_backward)) return Part::kBackward;
+    if (std::ranges::any_of(open_, &Open::is_loss)) return Part::kLoss;
+    return Part::kForward;
+  }
+
+ private:
+  struct Open {
+    std::int64_t end_ns = 0;
+    TraceIndex name = 0;
+    bool is_op = false, is_optimizer = false, is_backward = false, is_loss = false;
+  };
+  std::vector<Open> open_;
+};
+
+/// A call that queued work.
+struct HostLaunch {
+  std::int64_t at_ns = 0;
+  Part part = Part::kForward;
+  std::optional<TraceIndex> op{};
+};
+
+/// Adds one file's steps and works to a run.
+class RankReader {
+ public:
+  RankReader(TracedRun& run, std::size_t index)
+      : run_(run), rank_(run.ranks[index]), index_(index) {}
+
+  void read() {
+    const bool has_nodes = rank_.file.is_ours && !rank_.file.nodes.empty() && !file().steps.empty();
+    rank_.on_host = std::ranges::none_of(file().events, is_work);
+    read_steps(has_nodes);
+    read_host();
+    if (has_nodes) {
+      read_nodes();
+    } else {
+      read_works();
+    }
+    choose_main(has_nodes);
+    order_lanes(has_nodes);
+    if (!has_nodes) {
+      read_stream_waits();
+      find_walls();
+    }
+  }
+
+ private:
+  [[nodiscard]] const TraceFile& file() const { return rank_.file; }
+  [[nodiscard]] std::string_view name_of_event(const TraceEvent& event) const {
+    return file().names[event.name];
+  }
+
+  void read_steps(bool has_nodes) {
+    std::set<TraceIndex> seen;
+    for (const TraceEvent& event : file().events) {
+      if (!is_on_host(event) || !name_of_event(event).starts_with(kStepName)) continue;
+      if ((has_nodes && event.details < 0) || !seen.insert(event.name).second) continue;
+      step_row_ = event.row;
+      rank_.steps.push_back({.number = number_of_step(name_of_event(event), rank_.steps.size()),
+                             .begin_ns = event.begin_ns,
+                             .end_ns = event.end_ns});
+      if (has_nodes) traced_steps_.push_back(file().steps[static_cast<std::size_t>(event.details)]);
+    }
+    if (rank_.steps.empty()) read_steps_of_optimizer();
+    if (!rank_.steps.empty()) return;
+    RankStep whole{.begin_ns = file().events.front().begin_ns};
+    for (const TraceEvent& event : file().events)
+      whole.end_ns = std::max(whole.end_ns, event.end_ns);
+    rank_.steps.push_back(whole);
+  }
+
+  /// A step ends when the optimizer ends.
+  void read_steps_of_optimizer() {
+    std::optional<TraceIndex> name;
+    std::int64_t begin_ns = file().events.front().begin_ns;
+    for (const TraceEvent& event : file().events) {
+      if (!is_on_host(event) || !name_of_event(event).starts_with("Optimizer.step#")) continue;
+      if (name.value_or(event.name) != event.name) continue;
+      name = event.name;
+      step_row_ = event.row;
+      rank_.steps.push_back({.number = static_cast<std::int64_t>(rank_.steps.size()),
+                             .begin_ns = begin_ns,
+                             .end_ns = event.end_ns});
+      begin_ns = event.end_ns;
+    }
+  }
+
+  /// Walks along the host's threads: where calls were made, and, without a device, the outermost
+  /// ops.
+  void read_host() {
+    std::unordered_map<TraceIndex, HostPlace> places;
+    for (const TraceEvent& event : file().events) {
+      const std::string_view name = name_of_event(event);
+      if (is_on_host(event)) {
+        HostPlace& place = places[event.row];
+        place.leave_until(event.begin_ns);
+        const bool is_outermost = event.kind == Kind::kOp && !place.is_in_op();
+        place.enter(event, name);
+        if (is_loader(name)) rank_.loading.push_back({event.begin_ns, event.end_ns});
+        if (rank_.on_host && is_outermost && !is_loader(name))
+          outermost_.push_back({&event, place.part()});
+      } else if (event.kind == Kind::kCall) {
+        HostPlace& place = places[event.row];
+        place.leave_until(event.begin_ns);
+        launches_.try_emplace(event.correlation,
+                              HostLaunch{event.begin_ns, place.part(), place.op()});
+        if (name.find("Synchronize") != std::string_view::npos || name.starts_with("cudaMemcpy")) {
+          rank_.blocked.push_back({event.begin_ns, event.end_ns});
+        }
+      }
+    }
+  }
+
+  std::size_t lane_of(TraceIndex row) {
+    const auto [at, is_new] = lane_of_row_.try_emplace(row, rank_.lanes.size());
+    if (is_new) rank_.lanes.push_back({.row = row});
+    return at->second;
+  }
+
+  TracedWork& add_work(const TraceEvent& event) {
+    const std::size_t lane = lane_of(event.row);
+    rank_.lanes[lane].works.push_back(run_.works.size());
+    run_.works.push_back({.rank = index_,
+                          .lane = lane,
+                          .name = event.name,
+                          .op = event.name,
+                          .collective = event.collective,
+                          .begin_ns = event.begin_ns,
+                          .end_ns = event.end_ns});
+    TracedWork& work = run_.works.back();
+    if (work.is_collective()) work.part = Part::kExposedCommunication;
+    return work;
+  }
+
+  [[nodiscard]] const HostLaunch* launch_of(const TraceEvent& event) const {
+    const auto found = launches_.find(event.correlation);
+    return event.correlation == 0 || found == launches_.end() ? nullptr : &found->second;
+  }
+
+  /// The work of a trace by barestep: the kernels of a node are one piece of work.
+  void read_nodes() {
+    std::map<std::int64_t, std::size_t> step_of;
+    for (std::size_t i = 0; i < traced_steps_.size(); ++i) step_of[traced_steps_[i].step] = i;
+    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::size_t> found;
+    for (const TraceEvent& event : file().events) {
+      if (!is_work(event) || event.details < 0) continue;
+      const TracedNode& node = file().nodes[static_cast<std::size_t>(event.details)];
+      const auto step = step_of.find(node.step);
+      if (step == step_of.end()) continue;
+      const auto [at, is_new] =
+          found.try_emplace({node.step, node.node, node.device}, run_.works.size());
+      if (!is_new) {
+        TracedWork& work = run_.works[at->second];
+        work.end_ns = std::max(work.end_ns, event.end_ns);
+        continue;
+      }
+      TracedWork& work = add_work(event);
+      work.node = node.node;
+      work.step = step->second;
+      work.is_input = node.phase == Phase::kData;
+      work.queued_ns = 0;  // known to be queued
+      if (const HostLaunch* const launch = launch_of(event)) work.queued_ns = launch->at_ns;
+      if (work.is_collective()) continue;
+      work.part = !work.is_input              ? part_for(node.phase)
+                  : event.kind == Kind::kCopy ? Part::kHostToDevice
+                                              : Part::kDataWait;
+    }
+    read_waits_of_nodes(found, step_of);
+    find_walls_of_ours();
+  }
+
+  /// Only waits inside this file; those for other devices of the process are added later.
+  template <class Found, class StepOf>
+  void read_waits_of_nodes(const Found& found, const StepOf& step_of) {
+    for (const TraceEvent& event : file().events) {
+      if (!is_work(event) || event.details < 0) continue;
+      const TracedNode& node = file().nodes[static_cast<std::size_t>(event.details)];
+      const auto work = found.find({node.step, node.node, node.device});
+      if (work == found.end()) continue;
+      for (const TracedNode::Wait& wait : node.waits) {
+        if (!is_reached(step_of, node.step, wait.steps_back)) continue;
+        const auto held_by = found.find({node.step - wait.steps_back, wait.node, wait.device});
+        std::vector<std::size_t>& awaited = run_.works[work->second].awaited;
+        if (held_by == found.end()) continue;
+        if (std::ranges::find(awaited, held_by->second) == awaited.end()) {
+          awaited.push_back(held_by->second);
+        }
+      }
+    }
+  }
+
+  /// Whether a wait reaches a step that is kept, without a change of the program in between.
+  template <class StepOf>
+  bool is_reached(const StepOf& step_of, std::int64_t step, std::int64_t steps_back) const {
+    for (std::int64_t back = 0; back < steps_back; ++back) {
+      const auto at = step_of.find(step - back);
+      if (at == step_of.end() || traced_steps_[at->second].joins_lanes) return false;
+    }
+    return step_of.contains(step - steps_back);
+  }
+
+  /// As Timeline::wall_of_newest().
+  void find_walls_of_ours() {
+    std::vector<std::int64_t> lane_end_ns(rank_.steps.size(), 0);
+    for (const TracedWork& work : run_.works) {
+      if (work.rank != index_ || work.lane != compute_lane()) continue;
+      lane_end_ns[*work.step] = std::max(lane_end_ns[*work.step], work.end_ns);
+    }
+    for (std::size_t i = 0; i < rank_.steps.size(); ++i) {
+      const TracedStep& traced = traced_steps_[i];
+      RankStep& step = rank_.steps[i];
+      const bool follows = i > 0 && traced_steps_[i - 1].step + 1 == traced.step;
+      step.has_account = follows || !traced.overlaps_previous;
+      step.wall_begin_ns =
+          follows && traced.overlaps_previous ? lane_end_ns[i - 1] : traced.start_ns;
+      const std::int64_t end_ns = traced.overlaps_next ? lane_end_ns[i] : step.end_ns;
+      step.wall_end_ns = std::max(step.wall_begin_ns, end_ns);
+      step.fetch_begin_ns = traced.fetch_begin_ns;
+      step.fetched_ns = traced.fetched_ns;
+    }
+  }
+
+  /// In our traces stream 1 is the compute lane.
+  std::size_t compute_lane() {
+    for (std::size_t lane = 0; lane < rank_.lanes.size(); ++lane) {
+      if (file().rows[rank_.lanes[lane].row].thread == "1") return lane;
+    }
+    return 0;
+  }
+
+  void read_works() {
+    for (const TraceEvent& event : file().events) {
+      if (!is_work(event) && event.collective < 0) continue;
+      TracedWork& work = add_work(event);
+      std::int64_t at_ns = event.begin_ns;
+      if (const HostLaunch* const launch = launch_of(event)) {
+        rank_.has_launches = true;
+        at_ns = launch->at_ns;
+        work.queued_ns = at_ns;
+        if (!work.is_collective()) work.part = launch->part;
+        work.op = launch->op.value_or(event.name);
+      }
+      if (event.kind == Kind::kCopy &&
+          name_of_event(event).find("HtoD") != std::string_view::npos) {
+        work.part = Part::kHostToDevice;
+      }
+      work.step = step_at(at_ns);
+    }
+    for (const auto& [event, part] : outermost_) {
+      TracedWork& work = add_work(*event);
+      work.part = part;
+      work.step = step_at(event->begin_ns);
+    }
+  }
+
+  /// The step that contains a moment on the host.
+  [[nodiscard]] std::optional<std::size_t> step_at(std::int64_t at_ns) const {
+    const auto after = std::ranges::upper_bound(rank_.steps, at_ns, {}, &RankStep::begin_ns);
+    if (after == rank_.steps.begin()) return std::nullopt;
+    const auto step = std::prev(after);
+    if (at_ns > step->end_ns) return std::nullopt;
+    return static_cast<std::size_t>(step - rank_.steps.begin());
+  }
+
+  /// The lane that computes longest; without a device, the thread of the steps.
+  void choose_main(bool has_nodes) {
+    if (has_nodes) {
+      rank_.main = compute_lane();
+      return;
+    }
+    std::vector<std::int64_t> computed_ns(rank_.lanes.size(), 0);
+    for (const TracedLane& lane : rank_.lanes) {
+      for (const std::size_t i : lane.works) {
+        const TracedWork& work = run_.works[i];
+        if (!work.is_collective()) computed_ns[work.lane] += work.end_ns - work.begin_ns;
+      }
+    }
+    if (computed_ns.empty()) {
+      refuse_trace(file().path, "has no op and no work of a device",
+                   "profile with ProfilerActivity.CPU, and .CUDA on a GPU");
+    }
+    rank_.main =
+        static_cast<std::size_t>(std::ranges::max_element(computed_ns) - computed_ns.begin());
+    if (!rank_.on_host || !step_row_) return;
+    if (const auto lane = lane_of_row_.find(*step_row_); lane != lane_of_row_.end()) {
+      rank_.main = lane->second;
+    }
+  }
+
+  void order_lanes(bool has_nodes) {
+    for (TracedLane& lane : rank_.lanes) {
+      std::ranges::stable_sort(lane.works, {}, [&](std::size_t i) {
+        const TracedWork& work = run_.works[i];
+        const auto step = static_cast<std::int64_t>(work.step.value_or(0));
+        return has_nodes ? std::tuple(step, work.node) : std::tuple(work.begin_ns, work.end_ns);
+      });
+      std::optional<std::size_t> before;
+      for (const std::size_t i : lane.works) {
+        TracedWork& work = run_.works[i];
+        // Steps of ours that do not follow each other do not wait for each other.
+        const bool follows = before && (!has_nodes || follows_step(run_.works[*before], work));
+        if (follows) work.previous = before;
+        before = i;
+      }
+    }
+    if (has_nodes) join_lanes();
+  }
+
+  [[nodiscard]] bool follows_step(const TracedWork& before, const TracedWork& work) const {
+    return traced_steps_[*work.step].step - traced_steps_[*before.step].step <= 1;
+  }
+
+  /// When the program changes, every lane waits for all lanes.
+  void join_lanes() {
+    std::map<std::size_t, std::vector<std::size_t>> firsts, lasts;  // by step, one a lane
+    for (const TracedLane& lane : rank_.lanes) {
+      for (std::size_t i = 0; i < lane.works.size(); ++i) {
+        const std::size_t step = *run_.works[lane.works[i]].step;
+        const bool is_first = i == 0 || *run_.works[lane.works[i - 1]].step != step;
+        const bool is_last =
+            i + 1 == lane.works.size() || *run_.works[lane.works[i + 1]].step != step;
+        if (is_first) firsts[step].push_back(lane.works[i]);
+        if (is_last) lasts[step].push_back(lane.works[i]);
+      }
+    }
+    for (std::size_t step = 1; step < traced_steps_.size(); ++step) {
+      const bool follows = traced_steps_[step - 1].step + 1 == traced_steps_[step].step;
+      if (!traced_steps_[step].joins_lanes || !follows) continue;
+      for (const std::size_t first : firsts[step]) {
+        auto& awaited = run_.works[first].awaited;
+        awaited.insert(awaited.end(), lasts[step - 1].begin(), lasts[step - 1].end());
+      }
+    }
+  }
+
+  /// The next work on the waiting stream waits for what the other stream had been given when the
+  /// event was recorded.
+  void read_stream_waits() {
+    for (const TraceEvent& event : file().events) {
+      if (event.kind != Kind::kStreamWait || event.details < 0) continue;
+      const TracedStreamWait& wait = file().waits[static_cast<std::size_t>(event.details)];
+      const auto record = launches_.find(wait.record_correlation);
+      const auto call = launches_.find(event.correlation);
+      const std::int64_t at_ns = call == launches_.end() ? event.begin_ns : call->second.at_ns;
+      if (record == launches_.end()) continue;
+      const auto held = first_queued_after(file().rows[event.row].process, wait.stream, at_ns);
+      const auto holder =
+          last_queued_before(file().rows[event.row].process, wait.on_stream, record->second.at_ns);
+      if (!held || !holder || *held == *holder) continue;
+      rank_.has_stream_waits = true;
+      run_.works[*held].awaited.push_back(*holder);
+    }
+  }
+
+  [[nodiscard]] const TracedLane* lane_named(std::string_view process, std::int64_t stream) const {
+    for (const TracedLane& lane : rank_.lanes) {
+      const TracedRow& row = file().rows[lane.row];
+      if (row.process == process && row.thread == std::to_string(stream)) return &lane;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] std::optional<std::size_t> first_queued_after(std::string_view process,
+                                                              std::int64_t stream,
+                                                              std::int64_t at_ns) const {
+    const TracedLane* const lane = lane_named(process, stream);
+    if (lane == nullptr) return std::nullopt;
+    const auto queued = [&](std::size_t i) { return run_.works[i].queued_ns.value_or(0); };
+    const auto found = std::ranges::upper_bound(lane->works, at_ns, {}, queued);
+    if (found == lane->works.end()) return std::nullopt;
+    return *found;
+  }
+
+  [[nodiscard]] std::optional<std::size_t> last_queued_before(std::string_view process,
+                                                              std::int64_t stream,
+                                                              std::int64_t at_ns) const {
+    const TracedLane* const lane = lane_named(process, stream);
+    if (lane == nullptr) return std::nullopt;
+    const auto queued = [&](std::size_t i) { return run_.works[i].queued_ns.value_or(0); };
+    const auto found = std::ranges::lower_bound(lane->works, at_ns, {}, queued);
+    if (found == lane->works.begin()) return std::nullopt;
+    return *std::prev(found);
+  }
+
+  /// A step lasts until the host and the lane are done with it; the next begins after that.
+  void find_walls() {
+    std::vector<std::int64_t> lane_end_ns(rank_.steps.size(), 0);
+    for (const std::size_t i : rank_.lanes[rank_.main].works) {
+      const TracedWork& work = run_.works[i];
+      if (work.step) lane_end_ns[*work.step] = std::max(lane_end_ns[*work.step], work.end_ns);
+    }
+    std::int64_t free_ns = std::numeric_limits<std::int64_t>::min();
+    for (std::size_t i = 0; i < rank_.steps.size(); ++i) {
+      RankStep& step = rank_.steps[i];
+      step.wall_begin_ns = std::max(step.begin_ns, free_ns);
+      step.wall_end_ns = std::max({step.wall_begin_ns, step.end_ns, lane_end_ns[i]});
+      free_ns = step.wall_end_ns;
+    }
+  }
+
+  TracedRun& run_;
+  TracedRank& rank_;
+  std::size_t index_;
+  std::optional<TraceIndex> step_row_;
+  std::vector<TracedStep> traced_steps_;  // of ours, like rank_.steps
+  std::unordered_map<std::int64_t, HostLaunch> launches_;
+  std::vector<std::pair<const TraceEvent*, Part>> outermost_;
+  std::unordered_map<TraceIndex, std::size_t> lane_of_row_;
+};
+
+/// What identifies a collective on every rank: step, group, name, bytes, and how many of these came
+/// before in the step. Ranks may begin those of two threads in another order.
+using ExchangeKey = std::tuple<std::int64_t, std::string, std::string, std::int64_t, std::int64_t>;
+
+void match_exchanges(TracedRun& run) {
+  std::map<ExchangeKey, TracedExchange> found;
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const TracedRank& of = run.ranks[rank];
+    std::vector<std::size_t> works;
+    for (const TracedLane& lane : of.lanes) {
+      for (const std::size_t i : lane.works) {
+        if (run.works[i].is_collective() && run.works[i].step) works.push_back(i);
+      }
+    }
+    std::ranges::stable_sort(works, {}, [&](std::size_t i) { return run.works[i].begin_ns; });
+    std::map<ExchangeKey, std::int64_t> counts;
+    for (const std::size_t i : works) {
+      const TracedCollective& each =
+          of.file.collectives[static_cast<std::size_t>(run.works[i].collective)];
+      ExchangeKey key{of.steps[*run.works[i].step].number, each.group, each.name, each.bytes, 0};
+      std::get<4>(key) = counts[key]++;
+      TracedExchange& exchange = found[key];
+      exchange.step = std::get<0>(key);
+      exchange.works.resize(run.ranks.size());
+      exchange.works[rank] = i;
+    }
+  }
+  for (auto& [key, exchange] : found) run.exchanges.push_back(std::move(exchange));
+  const auto begin_of = [&](const TracedExchange& exchange) {
+    const auto first =
+        std::ranges::find_if(exchange.works, [](const auto& w) { return w.has_value(); });
+    return std::pair(exchange.step, run.works[**first].begin_ns);
+  };
+  std::ranges::stable_sort(run.exchanges, {}, begin_of);
+}
+
+/// Whether no rank can leave before all have entered.
+bool holds_all(const std::string& collective) {
+  return collective == "all_reduce" || collective == "all_gather" || collective == "all_to_all" ||
+         collective == "reduce_scatter" || collective == "barrier";
+}
+
+/// Shifts a rank's clock if it contradicts the first rank's.
+void align_clock(TracedRun& run, std::size_t rank) {
+  std::int64_t min = std::numeric_limits<std::int64_t>::min();
+  std::int64_t max = std::numeric_limits<std::int64_t>::max();
+  for (const TracedExchange& exchange : run.exchanges) {
+    if (!exchange.works[0] || !exchange.works[rank]) continue;
+    const TracedWork& first = run.works[*exchange.works[0]];
+    const TracedWork& other = run.works[*exchange.works[rank]];
+    const TraceFile& file = run.ranks[0].file;
+    if (!holds_all(file.collectives[static_cast<std::size_t>(first.collective)].name)) continue;
+    min = std::max(min, first.begin_ns - other.end_ns);
+    max = std::min(max, first.end_ns - other.begin_ns);
+  }
+  if (max == std::numeric_limits<std::int64_t>::max() || (min <= 0 && max >= 0)) return;
+  TracedRank& of = run.ranks[rank];
+  of.shift_ns = min / 2 + max / 2;
+  of.shift_error_ns = std::abs(max / 2 - min / 2);
+  const auto shift = [&](std::initializer_list<std::int64_t*> times) {
+    for (std::int64_t* const at : times) *at += of.shift_ns;
+  };
+  for (TracedWork& work : run.works) {
+    if (work.rank != rank) continue;
+    shift({&work.begin_ns, &work.end_ns});
+    if (work.queued_ns) *work.queued_ns += of.shift_ns;
+  }
+  for (RankStep& step : of.steps) {
+    shift({&step.begin_ns, &step.end_ns, &step.fetch_begin_ns, &step.fetched_ns,
+           &step.wall_begin_ns, &step.wall_end_ns});
+  }
+  for (auto* const stretches : {&of.blocked, &of.loading}) {
+    for (HostStretch& stretch : *stretches) shift({&stretch.begin_ns, &stretch.end_ns});
+  }
+}
+
+/// Finds who entered each collective last, if the traces of all of its ranks are here.
+void find_last_ranks(TracedRun& run) {
+  for (std::size_t e = 0; e < run.exchanges.size(); ++e) {
+    TracedExchange& exchange = run.exchanges[e];
+    int ranks = 0, told = 0;
+    for (std::size_t rank = 0; rank < exchange.works.size(); ++rank) {
+      if (!exchange.works[rank]) continue;
+      const TracedWork& work = run.works[*exchange.works[rank]];
+      run.exchange_of[*exchange.works[rank]] = e;
+      told = run.ranks[rank].file.collectives[static_cast<std::size_t>(work.collective)].ranks;
+      ++ranks;
+      if (work.begin_ns <= exchange.last_begin_ns.value_or(work.begin_ns - 1)) continue;
+      exchange.last_begin_ns = work.begin_ns;
+      exchange.last_rank = rank;
+    }
+    if (ranks > 1 && (told == 0 || told == ranks)) continue;
+    exchange.last_begin_ns.reset();
+    exchange.last_rank.reset();
+  }
+}
+
+/// Waits for other devices of a process of ours, whose traces are files of their own.
+void link_devices(TracedRun& run) {
+  using Key = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>;
+  std::map<Key, std::size_t> found;
+  const auto node_of = [&](const TracedRank& rank, const TraceEvent& event) {
+    return &rank.file.nodes[static_cast<std::size_t>(event.details)];
+  };
+  std::map<std::tuple<std::size_t, std::int64_t, std::int64_t>, std::size_t> work_of;
+  for (std::size_t i = 0; i < run.works.size(); ++i) {
+    const TracedWork& work = run.works[i];
+    if (work.node < 0) continue;
+    const std::int64_t number = run.ranks[work.rank].steps[*work.step].number;
+    work_of[{work.rank, number, work.node}] = i;
+  }
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const TracedRank& of = run.ranks[rank];
+    for (const TraceEvent& event : of.file.events) {
+      if (!is_work(event) || event.details < 0) continue;
+      const TracedNode* const node = node_of(of, event);
+      for (const TracedNode::Wait& wait : node->waits) {
+        if (wait.device == node->device) continue;
+        for (std::size_t other = 0; other < run.ranks.size(); ++other) {
+          const TracedRank& with = run.ranks[other];
+          const bool is_device = other != rank && with.file.process == of.file.process &&
+                                 !with.file.nodes.empty() &&
+                                 with.file.nodes.front().device == wait.device;
+          if (!is_device) continue;
+          const std::int64_t offset = of.steps.front().number - of.file.steps.front().step;
+          const auto held = work_of.find({rank, node->step + offset, node->node});
+          const auto holder =
+              work_of.find({other, node->step - wait.steps_back + offset, wait.node});
+          if (held != work_of.end() && holder != work_of.end()) {
+            run.works[held->second].awaited.push_back(holder->second);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TracedRun read_run(const std::vector<std::filesystem::path>& paths) {
+  TracedRun run;
+  std::set<std::int64_t> seen;
+  for (const std::filesystem::path& path : paths) {
+    TracedRank rank{.file = read_trace_file(path)};
+    rank.rank = rank.file.rank.value_or(static_cast<std::int64_t>(run.ranks.size()));
+    if (!seen.insert(rank.rank).second) {
+      refuse_trace(path, fmt::format("another file also holds rank {}", rank.rank), kRankRemedy);
+    }
+    run.ranks.push_back(std::move(rank));
+  }
+  std::ranges::sort(run.ranks, {}, &TracedRank::rank);
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) RankReader(run, rank).read();
+  link_devices(run);
+  match_exchanges(run);
+  for (std::size_t rank = 1; rank < run.ranks.size(); ++rank) align_clock(run, rank);
+  find_last_ranks(run);
+  return run;
+}
+
+}  // namespace barestep

@@ -1,0 +1,99 @@
+// What ran in the steps of traces: on every lane, by which phase, queued when and after what.
+//
+// A trace by barestep tells all of that. For others, a kernel's phase follows from where the host
+// was when it launched it, and its step from the same moment. Waits between streams follow from
+// CUDA's records of them, if the trace has any; otherwise only order and time are known.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lab/explain/trace_events.h"
+#include "profiler/account.h"
+
+namespace barestep {
+
+/// A piece of work on a stream, or an op on the host of a trace without a device.
+struct TracedWork {
+  std::size_t rank = 0;  // index into TracedRun::ranks
+  std::size_t lane = 0;  // index into its lanes
+  TraceIndex name = 0;
+  TraceIndex op = 0;  // the op that launched it; its own name if none is known
+  Part part = Part::kForward;
+  bool is_input = false;
+  std::int32_t collective = -1;  // index into the file's
+  std::int64_t node = -1;        // of a program of barestep
+  std::optional<std::int64_t> queued_ns{};
+  std::int64_t begin_ns = 0, end_ns = 0;
+  std::optional<std::size_t> step{};      // index into its rank's steps
+  std::optional<std::size_t> previous{};  // on its lane
+  std::vector<std::size_t> awaited{};     // besides, on other lanes
+
+  [[nodiscard]] bool is_collective() const { return collective >= 0; }
+};
+
+/// A step as the host saw it, and the wall time that its account covers.
+struct RankStep {
+  std::int64_t number = 0;
+  std::int64_t begin_ns = 0, end_ns = 0;
+  std::int64_t fetch_begin_ns = 0, fetched_ns = 0;  // equal if no input is fetched at its end
+  std::int64_t wall_begin_ns = 0, wall_end_ns = 0;
+  bool has_account = true;
+};
+
+/// A stretch of the host's time.
+struct HostStretch {
+  std::int64_t begin_ns = 0, end_ns = 0;
+};
+
+struct TracedLane {
+  TraceIndex row = 0;
+  std::vector<std::size_t> works{};  // in the order of the lane
+};
+
+/// The steps of one trace.
+struct TracedRank {
+  TraceFile file{};
+  std::int64_t rank = 0;
+  bool on_host = false;  // no device: the lanes are threads
+  bool has_launches = false, has_stream_waits = false;
+  std::vector<TracedLane> lanes{};
+  std::size_t main = 0;  // the lane that accounts describe
+  std::vector<RankStep> steps{};
+  std::vector<HostStretch> blocked{};  // the host waits for the device
+  std::vector<HostStretch> loading{};  // the host waits for its data loader
+  std::int64_t shift_ns = 0;           // what was added to its clock
+  std::int64_t shift_error_ns = 0;
+
+  [[nodiscard]] const std::string& process_of(const TracedWork& work) const {
+    return file.rows[lanes[work.lane].row].process;
+  }
+};
+
+/// A collective, with the work of every rank that takes part.
+struct TracedExchange {
+  std::int64_t step = 0;                            // its number
+  std::vector<std::optional<std::size_t>> works{};  // by rank
+  std::optional<std::int64_t> last_begin_ns{};      // nothing unless all of its ranks are here
+  std::optional<std::size_t> last_rank{};
+};
+
+/// Traces of one run, by rank, with their works in one list.
+struct TracedRun {
+  std::vector<TracedRank> ranks{};
+  std::vector<TracedWork> works{};
+  std::vector<TracedExchange> exchanges{};
+  std::map<std::size_t, std::size_t> exchange_of{};  // by work
+};
+
+/// Reads the traces of a run; each has a rank of its own. Where clocks of ranks contradict each
+/// other, they are shifted: no rank leaves a collective of all before the last one has entered.
+/// Throws Error as read_trace_file() does, and kBadData if two files are of one rank.
+TracedRun read_run(const std::vector<std::filesystem::path>& paths);
+
+}  // namespace barestep
