@@ -99,9 +99,9 @@ class Trainer {
   [[nodiscard]] bool ended_early() const;
 
   /// The run pauses for on_pause() after each `every_steps`-th step of the whole run, unless that
-  /// is 0, and soon after `requested` is true on any rank; after the evaluation that follows the step,
-  /// if one does, and never after the last step. Call before run(). `requested` must outlive the
-  /// trainer.
+  /// is 0, and soon after `requested` is true on any rank; after the evaluation that follows the
+  /// step, if one does, and never after the last step. Call before run(). `requested` must outlive
+  /// the trainer.
   void pause_when(std::int64_t every_steps, const std::atomic<bool>& requested);
 
   /// Starts copying this rank's part of the state (train/training_state.h) to the host, and returns
