@@ -8,8 +8,9 @@ namespace barestep {
 Linear::Linear(Parameters& parameters, const LinearSpec& spec) : Block(spec.name), spec_(spec) {
   // nn.Linear's initialization: both uniform in +-1/sqrt(inputs).
   const InitialValues initial{.bound = 1.0 / std::sqrt(static_cast<double>(spec.inputs))};
-  weight_ = parameters.add({name() + ".weight", {spec.outputs, spec.inputs}, initial});
-  bias_ = parameters.add({name() + ".bias", {spec.outputs}, initial});
+  weight_ = parameters.add({name() + ".weight", {spec.outputs, spec.inputs}, initial, spec.cut});
+  const Cut cut = spec.cut == Cut::kRows ? Cut::kCols : Cut::kNone;
+  bias_ = parameters.add({name() + ".bias", {spec.outputs}, initial, cut});
 }
 
 Tensor Linear::forward(Pass& pass, const Tensor& x) {

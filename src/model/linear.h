@@ -24,6 +24,7 @@ struct LinearSpec {
   std::string name;
   std::int64_t inputs = 0, outputs = 0;
   Activation activation = Activation::kNone;
+  Cut cut = Cut::kNone;  // of the weight; cut by rows, its outputs and the bias are shared out
   bool loss_includes_activation = false;  // backward starts from the gradient of its input
   std::optional<int> dropout{};           // the number of this dropout, which decides its masks
 };

@@ -39,11 +39,19 @@ std::unique_ptr<Block> mlp_of(const ModelSpec& spec, Parameters& parameters) {
 
 }  // namespace
 
+std::string ModelSpec::short_text() const {
+  return has_equal_widths() ? fmt::format("{} x {}", widths.front(), layers())
+                            : fmt::format("{}", fmt::join(widths, "-"));
+}
+
+bool ModelSpec::has_equal_widths() const {
+  return std::ranges::all_of(widths, [&](auto width) { return width == widths.front(); });
+}
+
 std::string ModelSpec::text() const {
   const std::int64_t first = widths.front();
-  const bool equal = std::ranges::all_of(widths, [&](auto width) { return width == first; });
-  return equal ? fmt::format("{} x Linear({}, {})", layers(), first, first)
-               : fmt::format("Linear {}", fmt::join(widths, " - "));
+  return has_equal_widths() ? fmt::format("{} x Linear({}, {})", layers(), first, first)
+                            : fmt::format("Linear {}", fmt::join(widths, " - "));
 }
 
 Tensor Chain::forward(Pass& pass, const Tensor& x) {

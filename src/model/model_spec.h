@@ -50,6 +50,7 @@ struct ModelSpec {
   int segments = 1;                // for recomputation; at most one per layer
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
 
+  [[nodiscard]] bool has_equal_widths() const;
   [[nodiscard]] int layers() const { return static_cast<int>(widths.size()) - 1; }
 
   /// Numbers of a sample, which is a row of data, of the loss and of its gradient.
@@ -70,6 +71,9 @@ struct ModelSpec {
 
   /// "6 x Linear(1024, 1024)" or "Linear 784 - 512 - 10".
   [[nodiscard]] std::string text() const;
+
+  /// The same in short: "1024 x 6" or "784-512-10".
+  [[nodiscard]] std::string short_text() const;
 
   [[nodiscard]] Activation activation_after(int layer) const {
     return last_relu || layer + 1 < layers() ? activation : Activation::kNone;

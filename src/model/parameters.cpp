@@ -11,6 +11,18 @@ namespace {
 
 constexpr std::int64_t kAlignedNumbers = 64 / bytes_of(DType::kF32);
 
+/// The rows and columns of a parameter that a rank has.
+struct Share {
+  Rows rows, cols;
+};
+
+Share share_of(const Parameter& parameter, int rank, int ranks) {
+  Share share{{0, parameter.rows()}, {0, parameter.cols()}};
+  if (parameter.cut == Cut::kRows) share.rows = share_of_rank(parameter.rows(), rank, ranks);
+  if (parameter.cut == Cut::kCols) share.cols = share_of_rank(parameter.cols(), rank, ranks);
+  return share;
+}
+
 }  // namespace
 
 ParameterId Parameters::add(Parameter parameter) {
@@ -72,6 +84,35 @@ FlatWeights Parameters::initial_values(TorchGenerator& generator) const {
       generator.uniform(values, -*initial.bound, *initial.bound);
     } else {
       std::ranges::fill(values, initial.value);
+    }
+  }
+  return flat;
+}
+
+Parameters Parameters::part(int rank, int ranks) const {
+  Parameters parts;
+  for (Parameter each : all_) {
+    const Share share = share_of(each, rank, ranks);
+    if (each.shape.size() == 2) each.shape.front() = share.rows.count;
+    each.shape.back() = share.cols.count;
+    parts.add(std::move(each));
+  }
+  return parts;
+}
+
+FlatWeights Parameters::part(FlatWeights& all, int rank, int ranks) const {
+  const Parameters parts = part(rank, ranks);
+  FlatWeights flat = parts.zeros();
+  for (ParameterId id = 0; id < count(); ++id) {
+    const Share share = share_of(at(all_, id), rank, ranks);
+    const std::span<const float> from = in(all, id);
+    auto to = parts.in(flat, id).begin();
+    for (std::int64_t row = 0; row < share.rows.count; ++row) {
+      const std::int64_t first = (share.rows.first + row) * at(all_, id).cols() + share.cols.first;
+      to = std::ranges::copy(from.subspan(static_cast<std::size_t>(first),
+                                          static_cast<std::size_t>(share.cols.count)),
+                             to)
+               .out;
     }
   }
   return flat;

@@ -27,10 +27,15 @@ struct InitialValues {
   float value = 0;
 };
 
+/// How tensor ranks share a parameter: each has all of it, or some of its rows or columns. The
+/// numbers of a parameter with one dimension are its columns.
+enum class Cut { kNone, kRows, kCols };
+
 struct Parameter {
   std::string name;                 // in PyTorch's state_dict: "net.0.weight"
   std::vector<std::int64_t> shape;  // one or two dimensions
   InitialValues initial{};
+  Cut cut = Cut::kNone;
 
   [[nodiscard]] std::int64_t rows() const { return shape.size() == 1 ? 1 : shape.front(); }
   [[nodiscard]] std::int64_t cols() const { return shape.back(); }
@@ -75,6 +80,13 @@ class Parameters {
 
   /// The values before training; advances the generator.
   [[nodiscard]] FlatWeights initial_values(TorchGenerator& generator) const;
+
+  /// The parameters of one of `ranks` tensor ranks, which share rows and columns as
+  /// share_of_rank() does.
+  [[nodiscard]] Parameters part(int rank, int ranks) const;
+
+  /// That rank's values out of those of all: a flat buffer of part(rank, ranks).
+  [[nodiscard]] FlatWeights part(FlatWeights& all, int rank, int ranks) const;
 
  private:
   std::vector<Parameter> all_;

@@ -224,10 +224,10 @@ class Draft {
   void exchange(Collective collective);
 
   /// For several ranks; call before anything else. Copies this rank's requests to the device. Pass
-  /// the result to loss(): then the losses of all ranks, each times `scale`, are summed together
-  /// with the requests, as the first work on the comm lane. They are read back on that lane too; on
-  /// the compute lane, backward would wait for the other ranks. A rank's own loss is kept. Creates
-  /// the buffers "global_loss", "global_loss_host" and "requests_host".
+  /// the result as StepHooks::loss_ready: then the losses of all ranks, each times `scale`, are
+  /// summed together with the requests, as the first work on the comm lane. They are read back on
+  /// that lane too; on the compute lane, backward would wait for the other ranks. A rank's own loss
+  /// is kept. Creates the buffers "global_loss", "global_loss_host" and "requests_host".
   [[nodiscard]] Ready share_loss(float scale);
 
   /// Copies this rank's samples to the device and, for training, the numbers that change with every
@@ -277,7 +277,7 @@ class Draft {
   [[nodiscard]] PassHooks updates_beside();
 
   /// The optimizer's step, after clipping if the spec requests it. With stored gradients it is one
-  /// op over the flat buffers; otherwise one op for each layer not yet updated, directly from the
+  /// op over the flat buffers; otherwise one op for each Linear not yet updated, directly from the
   /// factors of its gradients.
   void update(const UpdateOptions& options = {});
 

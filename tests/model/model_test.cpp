@@ -13,6 +13,8 @@ namespace {
 TEST(ModelSpec, DescribesEqualLayersByTheirNumber) {
   EXPECT_EQ((ModelSpec{.widths = {8, 8, 8}}.text()), "2 x Linear(8, 8)");
   EXPECT_EQ((ModelSpec{.widths = {784, 512, 10}}.text()), "Linear 784 - 512 - 10");
+  EXPECT_EQ((ModelSpec{.widths = {8, 8, 8}}.short_text()), "8 x 2");
+  EXPECT_EQ((ModelSpec{.widths = {784, 512, 10}}.short_text()), "784-512-10");
 }
 
 /// A block whose parameter is no factor's: y = x.

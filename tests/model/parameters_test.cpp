@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "model/model.h"
@@ -69,6 +70,41 @@ TEST(Parameters, DrawInitialValuesInTheOrderInWhichTheyAreAdded) {
   EXPECT_THAT(parameters.in(flat, 1), testing::ElementsAreArray(a));
   EXPECT_THAT(parameters.in(flat, 2), testing::Each(0.0F));
   EXPECT_THAT(parameters.in(flat, 3), testing::ElementsAreArray(b));
+}
+
+// A pair of Linears, the first cut by outputs, the second by inputs; the last bias is whole.
+TEST(Parameters, OfTensorRanksAreTogetherAllOfThem) {
+  Parameters all;
+  const Linear up(all, {.name = "up", .inputs = 3, .outputs = 5, .cut = Cut::kRows});
+  const Linear down(all, {.name = "down", .inputs = 5, .outputs = 2, .cut = Cut::kCols});
+  TorchGenerator generator(3);
+  FlatWeights values = all.initial_values(generator);
+  for (const int ranks : {1, 2, 3, 5}) {
+    std::map<ParameterId, std::vector<float>> rows;
+    std::vector<float> columns(10);
+    std::int64_t first_col = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Parameters list = all.part(rank, ranks);
+      FlatWeights own = all.part(values, rank, ranks);
+      ASSERT_EQ(own.size(), list.zeros().size());
+      EXPECT_EQ(list[up.weight()].name, "up.weight");
+      for (const ParameterId id : {up.weight(), up.bias()}) {
+        const std::span<float> part = list.in(own, id);
+        rows[id].insert(rows[id].end(), part.begin(), part.end());
+      }
+      const std::int64_t cols = list[down.weight()].cols();
+      for (std::int64_t i = 0; i < 2 * cols; ++i) {
+        at(columns, i / cols * 5 + first_col + i % cols) = at(list.in(own, down.weight()), i);
+      }
+      first_col += cols;
+      EXPECT_THAT(list.in(own, down.bias()),
+                  testing::ElementsAreArray(all.in(values, down.bias())));
+    }
+    for (const auto& [id, part] : rows) {
+      EXPECT_THAT(part, testing::ElementsAreArray(all.in(values, id)));
+    }
+    EXPECT_THAT(columns, testing::ElementsAreArray(all.in(values, down.weight())));
+  }
 }
 
 /// The indices of a flat buffer that are not part of any tensor.

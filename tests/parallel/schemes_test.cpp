@@ -17,6 +17,7 @@
 #include "kernels/make_device.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/comm/thread_communicator.h"
+#include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero1.h"
@@ -25,6 +26,7 @@
 #include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
@@ -387,6 +389,38 @@ TYPED_TEST(SchemeProgram, StopsAllRanksBehindTheSameStep) {
   EXPECT_LT(all[0].losses.size(), 100'000U);
   EXPECT_EQ(all[1].losses, all[0].losses);
   EXPECT_EQ(all[2].losses, all[0].losses);
+}
+
+// Samples of three rows cost what three times as many samples of one row cost, in every op and
+// message.
+TEST(Schemes, CountRowsWhereASampleHasSeveral) {
+  TrainConfig config = rank_config();
+  config.data.batch_size = 12;
+  config.training.accumulate = 2;
+  config.model.dropout = 0.5;
+  const Ddp ddp(ddp_settings_of(config));
+  const Zero1 zero1;
+  const Factor factor;
+  const DataParallel devices(2, false);
+  for (const Scheme* scheme :
+       std::initializer_list<const Scheme*>{&ddp, &zero1, &factor, &devices}) {
+    const int ranks = scheme == &devices ? 1 : 2;
+    StepSpec one_row = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks);
+    StepSpec three_rows = one_row;
+    three_rows.model.rows_per_sample = 3;
+    three_rows.batch_size /= 3;
+    const StepPrograms expected(one_row, scheme);
+    const StepPrograms programs(three_rows, scheme);
+    expect_ordered(programs.train().program);
+    const std::vector<Node>& nodes = programs.train().program.nodes();
+    ASSERT_EQ(nodes.size(), expected.train().program.nodes().size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      const Node& other = expected.train().program.nodes()[i];
+      EXPECT_EQ(label_of(nodes[i].op), label_of(other.op));
+      EXPECT_EQ(cost_of(nodes[i].op).flops, cost_of(other.op).flops) << label_of(other.op);
+      EXPECT_EQ(cost_of(nodes[i].op).message_bytes, cost_of(other.op).message_bytes);
+    }
+  }
 }
 
 TEST(SchemeOf, RefuseAnUpdateWithoutGradientsExchanged) {

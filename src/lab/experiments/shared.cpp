@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "lab/experiments/all.h"
+#include "model/model_spec.h"
 #include "profiler/account.h"
 
 namespace barestep {
@@ -116,7 +117,7 @@ std::span<const std::string_view> device_0_phases() {
 }
 
 std::string model_text(std::int64_t dim, std::int64_t depth) {
-  return fmt::format("{} x {}", dim, depth);
+  return ModelSpec{.widths = std::vector(static_cast<std::size_t>(depth) + 1, dim)}.short_text();
 }
 
 std::string model_text(const Workload& workload) {
