@@ -8,7 +8,8 @@ const std::string kNeedsKey =
     "; use cuda_time_total or self_cuda_time_total or cuda_time or cpu_time_total or "
     "self_cpu_time_total or cpu_time or count";
 const std::string kNeedsPhase =
-    "use data or injected or forward or loss or recompute or backward or communication or optimizer";
+    "use data or injected or forward or loss or recompute or backward or communication or "
+    "optimizer";
 const std::string kNothing =
     ": there is nothing to profile for; give --profile too, or leave it out";
 
