@@ -111,11 +111,11 @@ std::vector<Opposites> opposites_of_int8() {
 
 std::vector<Opposites> opposites_of_model_options() {
   return {
-      {"activations", slow_key("gelu", 1.5), "Steps that take longer than with ReLU: gelu (1.50x",
-       slow_key("relu", 1), "No activation makes a step more than 5 % longer than ReLU does.",
-       slow_key("relu", 1, 0.2),
+      {"activations", slow_key("gelu", 1.5),
+       "Steps that take longer than with ReLU: gelu with 1.50x", slow_key("relu", 1),
+       "No activation makes a step more than 5 % longer than ReLU does.", slow_key("relu", 1, 0.2),
        "Whether any activation makes a step longer than ReLU does is unclear."},
-      {"activations", slow_key("tanh", 1.5), "longer than with ReLU: tanh (1.50x",
+      {"activations", slow_key("tanh", 1.5), "longer than with ReLU: tanh with 1.50x",
        slow_key("relu", 2), "No activation makes a step more than 5 % longer than ReLU does."},
       {"accumulation", slow_key("parts-8", 1.5),
        "In 8 parts a step is slower than in one part: ", slow_key("parts-8", 0.5),
