@@ -10,11 +10,6 @@ const std::string kNeedsKey =
 const std::string kNeedsPhase =
     "use data or injected or forward or loss or recompute or backward or communication or "
     "optimizer";
-<<<<<<< HEAD
-=======
-const std::string kNothing =
-    ": there is nothing to profile for; give --profile too, or leave it out";
->>>>>>> a2a8f7abced6f5f4a054c32c4b7647f3c6b35fdf
 
 /// Values out of range are case 3, and so are runs without the requested steps.
 BadInput bad(std::vector<std::string> arguments, int exit_code, std::string line) {
