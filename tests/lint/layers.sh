@@ -50,7 +50,7 @@ includes() {
       library("^xxhash", "^src/core/.*\\.cpp$", "sources of core/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # system headers
-      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|spawn|poll|glob|immintrin|cxxabi)\\.h)",
+      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|spawn|poll|glob|fnmatch|immintrin|cxxabi)\\.h)",
               "(\\.cpp$|\\.cu$|^apps/|^src/kernels/)", "sources")
     }
     function library(headers, places, words) {
