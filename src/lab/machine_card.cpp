@@ -350,7 +350,7 @@ struct Group {
   int ranks = 2;
   int nodes = 1;
 
-  /// Of any kind: rank counts and sizes that were not measured follow it.
+  /// The all-reduces with the most sizes: other tables follow it at sizes that they do not have.
   [[nodiscard]] const ExchangeTable& longest_table() const {
     return *std::ranges::max_element(
         rates.tables[ExchangeKind::kAllReduce], {},

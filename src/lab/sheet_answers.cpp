@@ -48,6 +48,10 @@ std::string size_note(const SheetRuns& runs) {
                   is_course ? ", the course's"
                             : " in place of the course's " + model_text(course.dim, course.depth),
                   setting.on_gpu ? "GPUs" : "the CPU: its ranks and devices are cores, not GPUs");
+  if (setting.batch_size != course.batch_size) {
+    text += fmt::format(" Tasks that do not vary the batch take {} in place of {}.",
+                        setting.batch_size, course.batch_size);
+  }
   return text + fmt::format(
                     " Columns headed \"Simulated\" are the course's size on {}: calculated by "
                     "mlp_lab's simulator, not measured.",

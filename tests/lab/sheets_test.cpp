@@ -222,6 +222,16 @@ TEST(SheetNames, SayFromWhichBatchComputingIsLongerAtEachWidth) {
   EXPECT_THAT(reason, HasSubstr("at batch 64 it is not."));
 }
 
+TEST(SheetNames, SayWhichSizesAreNotTheCourses) {
+  Report report = made_up_report({&experiment_of("splits")});
+  const auto size = [&] { return sheet_name("size").value().text(SheetRuns(report, gpus())); };
+  EXPECT_THAT(size(),
+              AllOf(HasSubstr("1024 x 6 (width x layers) in place of the course's 8192 x 6"),
+                    Not(HasSubstr("Tasks that do not vary the batch"))));
+  report.sections.front().results.setting.batch_size = 128;
+  EXPECT_THAT(size(), HasSubstr(" Tasks that do not vary the batch take 128 in place of 64. "));
+}
+
 TEST(SheetNames, CompareNothingOnAMachineWithOneGpu) {
   const Report none;
   const SheetRuns runs(none, load_card("t4"));
