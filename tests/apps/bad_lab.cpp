@@ -361,8 +361,8 @@ std::vector<BadInput> bad_explained_traces() {
 
 std::vector<BadInput> bad_lab() {
   std::vector<BadInput> all;
-  for (const auto& cases : {bad_explained_traces(), bad_lab_usage(), bad_prediction_options(),
-                            bad_predictions(), bad_studies(), bad_sheets(), bad_lab_files()}) {
+  for (const auto& cases : {bad_lab_usage(), bad_prediction_options(), bad_predictions(),
+                            bad_studies(), bad_sheets(), bad_lab_files(), bad_explained_traces()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;
