@@ -135,20 +135,20 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   [[noreturn]] void refuse_kind(std::string_view found) const {
-    constexpr std::string_view kWanted[] = {"true or false",
-                                            "a number",
-                                            "a string",
-                                            "an array of numbers",
-                                            "a number or a string",
-                                            "a number or an array of numbers"};
+    constexpr std::string_view kExpected[] = {"true or false",
+                                              "a number",
+                                              "a string",
+                                              "an array of numbers",
+                                              "a number or a string",
+                                              "a number or an array of numbers"};
     if (option_ == nullptr) {
       refuse(where(0), "", fmt::format("{} where an object should be", found),
              "a config file is one JSON object");
     }
-    refuse(
-        fmt::format("{}: {}", key_where_, option_->name), "",
-        fmt::format("{} where {} should be", found, kWanted[static_cast<int>(option_->value.json)]),
-        fmt::format("--help describes --{}", option_->name));
+    refuse(fmt::format("{}: {}", key_where_, option_->name), "",
+           fmt::format("{} where {} should be", found,
+                       kExpected[static_cast<int>(option_->value.json)]),
+           fmt::format("--help describes --{}", option_->name));
   }
 
   void expect(std::initializer_list<JsonKind> kinds, std::string_view found) const {

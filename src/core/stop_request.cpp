@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kSameRequestSeconds = 0.2;
 
-std::atomic<bool> stop_asked{false};
+std::atomic<bool> stop_is_requested{false};
 std::atomic<double> signalled_at_s{0};
 std::atomic<double> ended_at_s{0};
 std::atomic<double> continued_at_s{0};
@@ -22,7 +22,7 @@ extern "C" void note_stop_signal(int signal) {
   if (signal == SIGTERM) ended_at_s.compare_exchange_strong(never, now_s());
   never = 0;
   signalled_at_s.compare_exchange_strong(never, now_s());
-  stop_asked = true;
+  stop_is_requested = true;
 }
 
 /// The default action ends the process as soon as the handler returns.
@@ -60,11 +60,11 @@ void take_stop_signals(SecondSignal second) {
 }
 
 void request_stop() {
-  stop_asked = true;
+  stop_is_requested = true;
 }
 
 const std::atomic<bool>& stop_requested() {
-  return stop_asked;
+  return stop_is_requested;
 }
 
 double termination_requested_s() {

@@ -33,7 +33,7 @@
 namespace barestep {
 namespace {
 
-std::vector<std::string> devices_asked(const DeviceConfig& config) {
+std::vector<std::string> requested_devices(const DeviceConfig& config) {
   if (!config.devices.empty()) return config.devices;
   if (device_kind(config.device) == DeviceKind::kCpu) return {"cpu", "cpu"};
   if (config.device.starts_with("cuda:")) return {config.device};
@@ -158,7 +158,7 @@ class AccountOfDevices final : public Observer {
 
 void SeveralDevices::resolve_config(TrainConfig& config) {
   takes_any_ = config.device.devices.empty() && config.device.device == "auto";
-  devices_ = devices_asked(config.device);
+  devices_ = requested_devices(config.device);
   names_ = names_of(devices_);
   if (config.device.graph && size() > 1) {
     fail(ExitCode::kConfiguration,

@@ -109,7 +109,7 @@ class DeviceOfRank final : public Place {
   std::vector<std::string> hosts_;  // of all ranks
   DeviceKind kind_ = DeviceKind::kCpu;
   bool takes_any_ = false;
-  Transport wanted_ = Transport::kAuto;
+  Transport requested_ = Transport::kAuto;
   std::vector<std::filesystem::path> traces_;  // all ranks' paths
   std::unique_ptr<Device> device_;
   std::vector<RankGpu> gpus_;                    // all ranks' GPUs, once they agree
@@ -134,7 +134,7 @@ class AccountOfRanks final : public Observer {
 void DeviceOfRank::resolve_config(TrainConfig& config) {
   takes_any_ = config.device.device == "auto";
   kind_ = device_kind(config.device.device);
-  wanted_ = config.parallel.transport;
+  requested_ = config.parallel.transport;
   traces_ = trace_files(config.output.trace, "rank", ranks_.size());
   if (!traces_.empty()) config.output.trace = at(traces_, ranks_.rank());
 }
@@ -161,7 +161,7 @@ void DeviceOfRank::require_outputs(const TrainConfig& config) const {
 }
 
 void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
-  if (kind_ == DeviceKind::kCpu && wanted_ == Transport::kNccl) {
+  if (kind_ == DeviceKind::kCpu && requested_ == Transport::kNccl) {
     fail(ExitCode::kConfiguration, {.what = "--transport",
                                     .value = "nccl",
                                     .why = "joins GPUs, and this rank trains on the CPU",
@@ -218,8 +218,8 @@ void DeviceOfRank::require_nccl(const TrainConfig& config, const StepPrograms& p
 
 bool DeviceOfRank::uses_nccl() const {
   return kind_ == DeviceKind::kCuda &&
-         (wanted_ == Transport::kNccl ||
-          (wanted_ == Transport::kAuto && has_nccl() && why_nccl_cannot_join(gpus_).empty()));
+         (requested_ == Transport::kNccl ||
+          (requested_ == Transport::kAuto && has_nccl() && why_nccl_cannot_join(gpus_).empty()));
 }
 
 std::string DeviceOfRank::transport_name() const {

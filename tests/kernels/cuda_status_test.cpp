@@ -13,7 +13,7 @@ const CudaFacts kFacts{.call = "cudaMemcpyAsync",
                        .device = "cuda:0",
                        .is_open = true,
                        .last_op = "gemm of 64x8",
-                       .asked_bytes = std::int64_t{8} << 30,
+                       .requested_bytes = std::int64_t{8} << 30,
                        .free_bytes = std::int64_t{6} << 30,
                        .total_bytes = std::int64_t{16} << 30,
                        .driver_version = 13000,
@@ -41,7 +41,7 @@ TEST(CudaStatus, OutOfMemorySaysWhatWasAskedForAndWhatThereIs) {
   expect(explain_status(cudaErrorMemoryAllocation, kFacts), ExitCode::kMemory,
          "memory of device 'cuda:0': 8.00 GiB asked for, 6.00 GiB of 16.00 GiB free" + remedy);
   const auto unasked = with([](CudaFacts& facts) {
-    facts.asked_bytes = 0;
+    facts.requested_bytes = 0;
     facts.call = "launch of a kernel";
   });
   expect(explain_status(cudaErrorMemoryAllocation, unasked), ExitCode::kMemory,

@@ -59,10 +59,11 @@ CudaFailure no_device(const CudaFacts& facts, std::string why, std::string remed
 
 CudaFailure out_of_memory(const CudaFacts& facts) {
   std::string why;
-  if (facts.asked_bytes > 0) why = fmt::format("{} asked for, ", human_bytes(facts.asked_bytes));
+  if (facts.requested_bytes > 0)
+    why = fmt::format("{} asked for, ", human_bytes(facts.requested_bytes));
   why +=
       fmt::format("{} of {} free", human_bytes(facts.free_bytes), human_bytes(facts.total_bytes));
-  if (facts.asked_bytes == 0) why += fmt::format(", {} needs more", facts.call);
+  if (facts.requested_bytes == 0) why += fmt::format(", {} needs more", facts.call);
   return {ExitCode::kMemory,
           {"memory of device", device_or_cuda(facts), std::move(why),
            "use a smaller --batch-size, --dim or --depth, or end other programs on it"}};

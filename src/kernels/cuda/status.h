@@ -21,7 +21,7 @@ struct CudaFacts {
   std::string device;                // "cuda:0"
   bool is_open = false;              // the device worked before this call
   std::string last_op;               // "gemm of 64x1024, 1024x1024, 64x1024"
-  std::int64_t asked_bytes = 0;      // size of a failed allocation
+  std::int64_t requested_bytes = 0;  // size of a failed allocation
   std::int64_t free_bytes = 0;       // device memory
   std::int64_t total_bytes = 0;      // device memory
   int driver_version = 0;            // cudaDriverGetVersion(); 0 without a driver

@@ -48,13 +48,13 @@ void CudaContext::queueing(const DeviceOp& op) {
   last_op_ = op;
 }
 
-CudaFacts CudaContext::facts(const char* call, std::int64_t asked_bytes) const {
+CudaFacts CudaContext::facts(const char* call, std::int64_t requested_bytes) const {
   CudaFacts facts = facts_of_process();
   facts.call = call;
   facts.device = name_;
   facts.is_open = is_open_;
   if (last_op_) facts.last_op = text_of(*last_op_);
-  facts.asked_bytes = asked_bytes;
+  facts.requested_bytes = requested_bytes;
   facts.architecture = architecture_;
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
@@ -72,11 +72,11 @@ void CudaContext::keep(const CudaFailure& failure, bool final_error) {
   if (!error_) error_.emplace(failure.code, failure.problem);
 }
 
-void CudaContext::require(cudaError_t status, const char* call, std::int64_t asked_bytes) {
+void CudaContext::require(cudaError_t status, const char* call, std::int64_t requested_bytes) {
   if (status == cudaSuccess) return;
   const std::lock_guard lock(mutex_);
   if (final_error_) throw Error(*error_);
-  const CudaFailure failure = explain_status(status, facts(call, asked_bytes));
+  const CudaFailure failure = explain_status(status, facts(call, requested_bytes));
   if (is_final(status)) keep(failure, true);
   fail(failure.code, failure.problem);
 }

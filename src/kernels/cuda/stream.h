@@ -38,7 +38,7 @@ class CudaContext {
 
   /// Throws if the call failed; throws the first error if one ended the device. Names are static
   /// text.
-  void require(cudaError_t status, const char* call, std::int64_t asked_bytes = 0);
+  void require(cudaError_t status, const char* call, std::int64_t requested_bytes = 0);
   void require(cublasStatus_t status, const char* call);
 
   /// Stores the error if the call failed. `status` may belong to earlier work.
@@ -53,7 +53,7 @@ class CudaContext {
   bool capturing = false;
 
  private:
-  [[nodiscard]] CudaFacts facts(const char* call, std::int64_t asked_bytes) const;
+  [[nodiscard]] CudaFacts facts(const char* call, std::int64_t requested_bytes) const;
   void keep(const CudaFailure& failure, bool final_error);
 
   int ordinal_;

@@ -204,11 +204,13 @@ void Watchdog::check_communicator() {
 /// mpirun gives a second. Ranks that do not wait for others end normally. So do all ranks when
 /// SIGTERM comes without SIGCONT: launchers wake the processes that they end.
 void Watchdog::check_launcher() {
-  const double asked_s = options_.termination_requested_s ? options_.termination_requested_s() : 0;
-  if (options_.one_host || asked_s == 0 || now_s() - asked_s < kLauncherGraceSeconds) return;
-  if (std::abs(asked_s - last_continued_s()) > kAwakeSeconds) return;
+  const double requested_s =
+      options_.termination_requested_s ? options_.termination_requested_s() : 0;
+  if (options_.one_host || requested_s == 0 || now_s() - requested_s < kLauncherGraceSeconds)
+    return;
+  if (std::abs(requested_s - last_continued_s()) > kAwakeSeconds) return;
   const auto entry = waiting_in(board_.mine());
-  if (!entry || entry->begin_s > asked_s) return;
+  if (!entry || entry->begin_s > requested_s) return;
   // What took as long before may end yet, and the run in order after it.
   if (now_s() - entry->begin_s < kLongerThanEver * board_.mine().longest_wait_s()) return;
   const auto phase = board_.mine().open(Track::kPhase);
@@ -226,9 +228,9 @@ void Watchdog::check_launcher() {
 /// others, for which it takes two seconds.
 void Watchdog::check_for_absent_ranks() {
   if (!options_.one_host || !board_.is_shared() || !options_.termination_requested_s) return;
-  const double asked_s = options_.termination_requested_s();
+  const double requested_s = options_.termination_requested_s();
   const auto phase = board_.mine().open(Track::kPhase);
-  if (asked_s == 0 || now_s() - asked_s < kLateStartSeconds) return;
+  if (requested_s == 0 || now_s() - requested_s < kLateStartSeconds) return;
   if (!phase || phase->activity != Activity::kStart) return;
   const auto places = board_.all().first(
       static_cast<std::size_t>(std::clamp(options_.ranks, 0, FlightBoard::kPlaces)));
