@@ -451,7 +451,7 @@ std::string delay_law(const Results& results) {
                      holds   ? "Amdahl's law holds within a tenth"
                      : fails ? "Amdahl's law does not hold here"
                              : "Whether Amdahl's law holds within a tenth is unclear",
-                     list_text(pairs));
+                     fmt::join(pairs, ", and "));
 }
 
 std::string delay_limit(const Results& results) {
