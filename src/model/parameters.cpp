@@ -12,15 +12,15 @@ namespace {
 constexpr std::int64_t kAlignedNumbers = 64 / bytes_of(DType::kF32);
 
 /// The rows and columns of a parameter that a rank has.
-struct Share {
+struct OwnPart {
   Rows rows, cols;
 };
 
-Share share_of(const Parameter& parameter, int rank, int ranks) {
-  Share share{{0, parameter.rows()}, {0, parameter.cols()}};
-  if (parameter.cut == Cut::kRows) share.rows = share_of_rank(parameter.rows(), rank, ranks);
-  if (parameter.cut == Cut::kCols) share.cols = share_of_rank(parameter.cols(), rank, ranks);
-  return share;
+OwnPart own_part_of(const Parameter& parameter, int rank, int ranks) {
+  OwnPart own{{0, parameter.rows()}, {0, parameter.cols()}};
+  if (parameter.cut == Cut::kRows) own.rows = share_of_rank(parameter.rows(), rank, ranks);
+  if (parameter.cut == Cut::kCols) own.cols = share_of_rank(parameter.cols(), rank, ranks);
+  return own;
 }
 
 }  // namespace
@@ -92,9 +92,9 @@ FlatWeights Parameters::initial_values(TorchGenerator& generator) const {
 Parameters Parameters::part(int rank, int ranks) const {
   Parameters parts;
   for (Parameter each : all_) {
-    const Share share = share_of(each, rank, ranks);
-    if (each.shape.size() == 2) each.shape.front() = share.rows.count;
-    each.shape.back() = share.cols.count;
+    const OwnPart own = own_part_of(each, rank, ranks);
+    if (each.shape.size() == 2) each.shape.front() = own.rows.count;
+    each.shape.back() = own.cols.count;
     parts.add(std::move(each));
   }
   return parts;
@@ -104,13 +104,13 @@ FlatWeights Parameters::part(FlatWeights& all, int rank, int ranks) const {
   const Parameters parts = part(rank, ranks);
   FlatWeights flat = parts.zeros();
   for (ParameterId id = 0; id < count(); ++id) {
-    const Share share = share_of(at(all_, id), rank, ranks);
+    const OwnPart own = own_part_of(at(all_, id), rank, ranks);
     const std::span<const float> from = in(all, id);
     auto to = parts.in(flat, id).begin();
-    for (std::int64_t row = 0; row < share.rows.count; ++row) {
-      const std::int64_t first = (share.rows.first + row) * at(all_, id).cols() + share.cols.first;
+    for (std::int64_t row = 0; row < own.rows.count; ++row) {
+      const std::int64_t first = (own.rows.first + row) * at(all_, id).cols() + own.cols.first;
       to = std::ranges::copy(from.subspan(static_cast<std::size_t>(first),
-                                          static_cast<std::size_t>(share.cols.count)),
+                                          static_cast<std::size_t>(own.cols.count)),
                              to)
                .out;
     }

@@ -99,6 +99,7 @@ check_lists() {
   local list
   comm -23 <(printf '%s\n' "$@" | sort) <(
     find "${folders[@]}" -name CMakeLists.txt | while read -r list; do
+      if grep -q '^file(GLOB sources CONFIGURE_DEPENDS \*\.cpp)$' "$list"; then ls "$(dirname "$list")"/*.cpp; fi
       sed 's/#.*//' "$list" | tr -s ' ()\t' '\n' | grep -E '^[^$].*\.(cpp|cu)$' |
         sed "s|^|$(dirname "$list")/|"
     done | xargs -r realpath -m --relative-to=. | sort -u

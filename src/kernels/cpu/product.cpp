@@ -40,7 +40,7 @@ namespace {
 
 /// c is computed in kBlock x kBlock tiles, whose sums and operands fit in the first-level cache.
 constexpr std::int64_t kBlock = 64;
-using Block = float[kBlock][kBlock];
+using BlockOfSums = float[kBlock][kBlock];
 
 /// A row-major matrix, or the transpose of one.
 struct Matrix {
@@ -50,7 +50,7 @@ struct Matrix {
 
   /// block[i][j] = the element at (row + i, col + j).
   void load(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
-            Block& block) const {
+            BlockOfSums& block) const {
     const std::int64_t step_row = transposed ? 1 : stride;
     const std::int64_t step_col = transposed ? stride : 1;
     const float* first = values + row * step_row + col * step_col;
@@ -61,8 +61,8 @@ struct Matrix {
 
 /// sums += a b, in the order of k. Always computes the full width of a block, even if only part of
 /// it is used, so that the inner loop has a fixed length.
-void multiply_block(const Block& a, const Block& b, std::int64_t rows, std::int64_t depth,
-                    Block& sums) {
+void multiply_block(const BlockOfSums& a, const BlockOfSums& b, std::int64_t rows,
+                    std::int64_t depth, BlockOfSums& sums) {
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t k = 0; k < depth; ++k)
       for (std::int64_t j = 0; j < kBlock; ++j) sums[i][j] += a[i][k] * b[k][j];
@@ -70,10 +70,10 @@ void multiply_block(const Block& a, const Block& b, std::int64_t rows, std::int6
 
 /// sums = the block of a b whose top left corner is tile's `row` and `col`, in the order of k.
 void sum_block(const Matrix& a, const Matrix& b, const Tile& tile, std::int64_t depth,
-               Block& sums) {
+               BlockOfSums& sums) {
   std::fill_n(&sums[0][0], kBlock * kBlock, 0.0F);
-  Block a_block = {};
-  Block b_block = {};
+  BlockOfSums a_block = {};
+  BlockOfSums b_block = {};
   for (std::int64_t k = 0; k < depth; k += kBlock) {
     const std::int64_t count = std::min(kBlock, depth - k);
     a.load(tile.row, tile.rows, k, count, a_block);
@@ -95,7 +95,7 @@ class ReferenceProduct final : public Product {
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
     const Matrix a{p.a, p.stride_a, p.transpose_a};
     const Matrix b{p.b, p.stride_b, p.transpose_b};
-    Block sums;
+    BlockOfSums sums;
     for (std::int64_t row = 0; row < p.m; row += kBlock) {
       for (std::int64_t col = 0; col < p.n; col += kBlock) {
         const Tile tile{row, std::min(kBlock, p.m - row), col, std::min(kBlock, p.n - col)};
@@ -126,7 +126,7 @@ class ReferenceProduct final : public Product {
     const Matrix a{addresses.at(op.a), op.a.cols, op.transpose_a};
     const Matrix b{addresses.at(op.b), op.b.cols, op.transpose_b};
 
-    Block sums;
+    BlockOfSums sums;
     sum_block(a, b, {row, rows, col, cols}, depth, sums);
     const float* bias = op.bias ? addresses.at(*op.bias) + col : nullptr;
     float* const c = addresses.at(op.c);

@@ -70,11 +70,9 @@ class TraceCauses {
 
   /// What kept the host, which had nothing queued.
   [[nodiscard]] TracedStretch host_at(std::int64_t now_ns, std::int64_t until_ns) const {
-    if (const HostState loading = state_at(rank_.loading, now_ns); loading.in != nullptr) {
-      return {now_ns, std::min(until_ns, loading.until_ns), Part::kDataWait};
-    } else {
-      until_ns = std::min(until_ns, loading.until_ns);
-    }
+    const HostState loading = state_at(rank_.loading, now_ns);
+    until_ns = std::min(until_ns, loading.until_ns);
+    if (loading.in != nullptr) return {now_ns, until_ns, Part::kDataWait};
     const HostState blocked = state_at(rank_.blocked, now_ns);
     until_ns = std::min(until_ns, blocked.until_ns);
     if (blocked.in == nullptr) return {now_ns, until_ns, Part::kHost};

@@ -14,17 +14,16 @@
 namespace barestep {
 namespace {
 
-using Kind = TraceEvent::Kind;
-
 constexpr const char* kRankRemedy = "give each rank's trace once";
 constexpr std::string_view kStepName = "ProfilerStep#";
 
 bool is_work(const TraceEvent& event) {
-  return event.kind == Kind::kKernel || event.kind == Kind::kCopy || event.kind == Kind::kFill;
+  return event.kind == TraceEvent::Kind::kKernel || event.kind == TraceEvent::Kind::kCopy ||
+         event.kind == TraceEvent::Kind::kFill;
 }
 
 bool is_on_host(const TraceEvent& event) {
-  return event.kind == Kind::kOp || event.kind == Kind::kAnnotation;
+  return event.kind == TraceEvent::Kind::kOp || event.kind == TraceEvent::Kind::kAnnotation;
 }
 
 std::int64_t number_of_step(std::string_view name, std::size_t otherwise) {
@@ -59,7 +58,7 @@ class HostPlace {
     leave_until(event.begin_ns);
     open_.push_back({.end_ns = event.end_ns,
                      .name = event.name,
-                     .is_op = event.kind == Kind::kOp,
+                     .is_op = event.kind == TraceEvent::Kind::kOp,
                      .is_optimizer = name.starts_with("Optimizer."),
                      .is_backward = event.is_backward,
                      .is_loss = is_loss(name)});
@@ -171,12 +170,12 @@ class RankReader {
       if (is_on_host(event)) {
         HostPlace& place = places[event.row];
         place.leave_until(event.begin_ns);
-        const bool is_outermost = event.kind == Kind::kOp && !place.is_in_op();
+        const bool is_outermost = event.kind == TraceEvent::Kind::kOp && !place.is_in_op();
         place.enter(event, name);
         if (is_loader(name)) rank_.loading.push_back({event.begin_ns, event.end_ns});
         if (rank_.on_host && is_outermost && !is_loader(name))
           outermost_.push_back({&event, place.part()});
-      } else if (event.kind == Kind::kCall) {
+      } else if (event.kind == TraceEvent::Kind::kCall) {
         HostPlace& place = places[event.row];
         place.leave_until(event.begin_ns);
         launches_.try_emplace(event.correlation,
@@ -238,9 +237,9 @@ class RankReader {
       work.queued_ns = 0;  // known to be queued
       if (const HostLaunch* const launch = launch_of(event)) work.queued_ns = launch->at_ns;
       if (work.is_collective()) continue;
-      work.part = !work.is_input              ? part_for(node.phase)
-                  : event.kind == Kind::kCopy ? Part::kHostToDevice
-                                              : Part::kDataWait;
+      work.part = !work.is_input                          ? part_for(node.phase)
+                  : event.kind == TraceEvent::Kind::kCopy ? Part::kHostToDevice
+                                                          : Part::kDataWait;
     }
     read_waits_of_nodes(found, step_of);
     find_walls_of_ours();
@@ -317,7 +316,7 @@ class RankReader {
         if (!work.is_collective()) work.part = launch->part;
         work.op = launch->op.value_or(event.name);
       }
-      if (event.kind == Kind::kCopy &&
+      if (event.kind == TraceEvent::Kind::kCopy &&
           name_of_event(event).find("HtoD") != std::string_view::npos) {
         work.part = Part::kHostToDevice;
       }
@@ -414,7 +413,7 @@ class RankReader {
   /// event was recorded.
   void read_stream_waits() {
     for (const TraceEvent& event : file().events) {
-      if (event.kind != Kind::kStreamWait || event.details < 0) continue;
+      if (event.kind != TraceEvent::Kind::kStreamWait || event.details < 0) continue;
       const TracedStreamWait& wait = file().waits[static_cast<std::size_t>(event.details)];
       const auto record = launches_.find(wait.record_correlation);
       const auto call = launches_.find(event.correlation);
