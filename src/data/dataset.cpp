@@ -48,7 +48,7 @@ Shards open_shards(DataKind kind, const std::filesystem::path& pattern, std::str
 /// Calls use(T()) with the type of the elements.
 template <class Use>
 void with_element_type(ElementType type, const Use& use) {
-  // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ in their types.
+  // NOLINTBEGIN(bugprone-branch-clone): the branches differ in their types.
   switch (type) {
     case ElementType::kU8:
       return use(std::uint8_t());
@@ -75,6 +75,7 @@ void with_element_type(ElementType type, const Use& use) {
     case ElementType::kF64:
       return use(double());
   }
+  // NOLINTEND(bugprone-branch-clone)
 }
 
 template <class T>

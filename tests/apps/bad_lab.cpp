@@ -215,7 +215,7 @@ std::vector<BadInput> bad_studies() {
        {"run", "sync", "--device", "cpu", "--quick", "--memory", "1MiB"},
        71,
        sync + "256 --depth 2" + of_data +
-           "2.76 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
+           "3.01 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
            "--dim, --depth or --layers; free some, or leave this experiment out"},
       {0,
        {"run", "timing", "--quick", "--device", "cpu", "--recompute", "3"},
