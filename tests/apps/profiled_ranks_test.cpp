@@ -9,6 +9,7 @@
 #include <map>
 
 #include "apps/on_cpu.h"
+#include "profiler/account.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
 #include "support/metrics.h"
@@ -235,6 +236,69 @@ TEST_F(ProfiledRanks, AreToHolisticTraceAnalysisWhatTheyAreToUs) {
   expect_near(2, 100 * first.at("non_compute").get<double>() / span);
   expect_near(3, 100 * first.at("idle").get<double>() / span);
   expect_near(4, 100 * first.at("overlap").get<double>());
+}
+
+/// What `mlp_lab explain` finds in traces, against the metrics of the same run, to the microsecond.
+class ExplainedRuns : public TempDirTest {
+ protected:
+  /// `program` is a command that starts a trainer. Requires `count` accounts.
+  void expect_own_account(const std::string& program, std::int64_t count) {
+    SCOPED_TRACE(program);
+    const std::string script = fmt::format(
+        ". '{}' && rm -rf t*.json out && {} --layers 12,16,9 --steps 9 --warmup 2 --profile-steps "
+        "4:7 "
+        "--trace t.json --metrics m.jsonl && '{}' explain t*.json --output out",
+        BARESTEP_MPI_ENV, program, MLP_LAB);
+    const auto result = run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    std::map<std::pair<int, int>, json> of_metrics;  // by rank and step
+    for (const json& record : records_of(read_file(folder() / "m.jsonl"))) {
+      if (record.contains("phases_s")) {
+        of_metrics[{record.at("rank"), record.at("step")}] = record.at("phases_s");
+      }
+    }
+    const json explained = json::parse(read_file(folder() / "out" / "results.json"));
+    std::int64_t found = 0;
+    for (const json& account : explained.at("accounts")) {
+      const auto metrics = of_metrics.find({account.at("rank"), account.at("step")});
+      if (metrics == of_metrics.end()) continue;  // of another device than the first
+      ++found;
+      std::map<std::string, double> parts;
+      for (const auto& [name, seconds] : account.at("parts_s").items()) {
+        parts[key_of(name)] += seconds.get<double>();
+      }
+      for (const auto& [key, seconds] : metrics->second.items()) {
+        EXPECT_NEAR(parts[key], seconds.get<double>(), 1e-6) << key;
+      }
+    }
+    EXPECT_GE(found, count);
+  }
+
+  /// Of a part in records of metrics.
+  static std::string key_of(const std::string& part) {
+    for (const PartTraits& traits : kAccountParts) {
+      if (traits.name == part) return std::string(traits.key);
+    }
+    return part;
+  }
+};
+
+TEST_F(ExplainedRuns, HaveTheirOwnAccountOnOneDeviceAndSeveral) {
+  const std::string single = fmt::format("'{}' --device cpu --batch-size 8 ", MLP_SINGLE);
+  for (const char* const options :
+       {"", "--graph", "--accumulate 2", "--update separate --recompute 2"}) {
+    expect_own_account(single + options, 3);
+  }
+  expect_own_account(fmt::format("'{}' --devices cpu,cpu --batch-size 8", MLP_DP), 3);
+}
+
+TEST_F(ExplainedRuns, HaveTheirOwnAccountWithEveryScheme) {
+  for (const char* const scheme : {"ddp", "zero1", "factor"}) {
+    expect_own_account(
+        fmt::format("mpirun -np 2 '{}' --device cpu --threads 1 --global-batch-size 8 --scheme {}",
+                    MLP_DDP, scheme),
+        6);
+  }
 }
 
 }  // namespace
