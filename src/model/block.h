@@ -97,7 +97,6 @@ struct Pass {
   const PassHooks& hooks;
   int device = 0;
   Phase phase = Phase::kForward;
-  int slot = 0;  // of several passes in flight
   int micro_step = 0;
   bool is_last = true;         // of the forward passes, or of the backward passes of the step
   float beta = 0;              // backward; 1: adds to existing gradients

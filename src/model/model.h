@@ -30,7 +30,8 @@ class Chain : public Block {
 /// A segment of a model that recomputes (Chen et al. 2016). All segments share the buffers of
 /// activations, "segment.0.out", ..., numbered by the position of a block in its segment, except
 /// those of the last block, whose output is the next segment's input. So backward first computes
-/// the others again: the same ops, so the bits are the same. The model's last segment needs not.
+/// the others again: the same ops, so the bits are the same. The model's last segment does not need
+/// to.
 class Recomputed final : public Chain {
  public:
   Recomputed(std::string name, std::vector<std::unique_ptr<Block>> blocks, bool is_last)

@@ -287,13 +287,12 @@ Pass Draft::pass(Phase phase, const PassHooks& hooks, int device, int slot) {
           .hooks = hooks,
           .device = device,
           .phase = phase,
-          .slot = slot,
           .first_row = slot * spec_.micro_rows() * model_.rows_per_sample};
 }
 
-Tensor Draft::take_output_grad(const Tensor& values, int device, int slot) {
-  return placed(device).scratch.take("grad_output", slot * spec_.micro_rows(), values.rows,
-                                     values.cols, values.dtype);
+Tensor Draft::take_output_grad(const Tensor& values, int device, std::int64_t first_sample) {
+  return placed(device).scratch.take("grad_output", first_sample, values.rows, values.cols,
+                                     values.dtype);
 }
 
 Factors Draft::factors(int linear) {
@@ -320,35 +319,37 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     const bool is_forward = direction == ScheduledPass::Direction::kForward;
     std::size_t& count = is_forward ? forwards : backwards;
     const bool is_first = count++ == 0;
-    Pass own =
-        pass(is_forward ? Phase::kForward : Phase::kBackward, hooks.pass, 0, at(slots, number));
+    const int slot = at(slots, number);
+    const Model& tree = model(0, slot);
+    Pass own = pass(is_forward ? Phase::kForward : Phase::kBackward, hooks.pass, 0, slot);
     own.micro_step = number;
     own.is_last = count == parts.size();
     own.step_rows = step_rows(part);
     own.beta = is_first && spec_.zero_grad ? 0 : 1;
     if (!is_forward) {
-      backward(part, at(outputs, number).grad, own, hooks);
+      backward(part, at(outputs, number).grad, tree, own, hooks);
       continue;
     }
-    at(outputs, number) = forward(part, own, hooks);
+    at(outputs, number) = forward(part, tree, own, hooks);
     add_loss(part, at(outputs, number), is_first);
     if (own.is_last && hooks.loss_ready) hooks.loss_ready();
     if (is_first && !is_zero(part)) add_pause();
   }
 }
 
-ModelOutput Draft::forward(const MicroStep& part, Pass& own, const StepHooks& hooks) {
+ModelOutput Draft::forward(const MicroStep& part, const Model& tree, Pass& own,
+                           const StepHooks& hooks) {
   if (is_zero(part)) return {};
   if (hooks.forward) return hooks.forward(part);
-  const Tensor values =
-      model_.as_samples(model(0, own.slot).root().forward(own, model_.as_rows(part.x)));
-  return {values, take_output_grad(values, 0, own.slot)};
+  const Tensor values = model_.as_samples(tree.root().forward(own, model_.as_rows(part.x)));
+  return {values, take_output_grad(values, 0, own.first_row / model_.rows_per_sample)};
 }
 
-void Draft::backward(const MicroStep& part, const Tensor& grad, Pass& own, const StepHooks& hooks) {
+void Draft::backward(const MicroStep& part, const Tensor& grad, const Model& tree, Pass& own,
+                     const StepHooks& hooks) {
   if (hooks.backward) return hooks.backward(part, own.beta);
   if (!is_zero(part)) {
-    model(0, own.slot).root().backward(own, model_.as_rows(grad), false);
+    tree.root().backward(own, model_.as_rows(grad), false);
     return;
   }
   if (!hooks.pass.gradient) {

@@ -260,7 +260,8 @@ class Draft {
 
   /// Where the gradient of the loss with respect to these outputs of the model is stored; one row
   /// per sample.
-  [[nodiscard]] Tensor take_output_grad(const Tensor& values, int device = 0, int slot = 0);
+  [[nodiscard]] Tensor take_output_grad(const Tensor& values, int device = 0,
+                                        std::int64_t first_sample = 0);
 
   /// The numbers of a micro-step's samples in the step of all ranks together, which determine
   /// dropout; nothing without dropout. Call after input().
@@ -308,11 +309,13 @@ class Draft {
   Placed& placed(int device);
   /// Whether a rank has no samples and does not take part in the passes.
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
-  [[nodiscard]] ModelOutput forward(const MicroStep& part, Pass& own, const StepHooks& hooks);
+  [[nodiscard]] ModelOutput forward(const MicroStep& part, const Model& tree, Pass& own,
+                                    const StepHooks& hooks);
   void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first);
   /// The injected pause.
   void add_pause();
-  void backward(const MicroStep& part, const Tensor& grad, Pass& own, const StepHooks& hooks);
+  void backward(const MicroStep& part, const Tensor& grad, const Model& tree, Pass& own,
+                const StepHooks& hooks);
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
   /// saved.
   void keep_generator();

@@ -1,5 +1,4 @@
 // The end of a step: how gradients become new weights.
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -69,13 +68,8 @@ void Draft::update(const UpdateOptions& options) {
   const Tensor& grads = used.gradients;
   if (used.loss_scale) find_inf(grads, options);
   if (spec_.clip_norm) {
-    if (!stored && spec_.model.numbers != DType::kF32) {
-      fail(ExitCode::kConfiguration,
-           {.what = "--clip-norm",
-            .value = fmt::format("{}", *spec_.clip_norm),
-            .why = "--update fused would find the norm of gradients that are not yet rounded",
-            .remedy = "use --update separate, or --precision fp32"});
-    }
+    BARESTEP_REQUIRE(stored || spec_.model.numbers == DType::kF32,
+                     "factors give the norm of gradients that are not yet rounded");
     const Tensor squares = stored ? add_squares(grads, options) : add_squares_of(factors_of);
     used.clip = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
     add_update(ClipFactor{.factor = *used.clip, .squares = squares, .max_norm = *spec_.clip_norm});

@@ -92,6 +92,49 @@ TEST(Passes, HaveTheBitsOfAccumulationInAnyOrderThatAddsInItsOrder) {
   }
 }
 
+/// Keeps every gradient in a buffer of its own, as schemes without a flat buffer of them do, and
+/// copies them where the update reads them.
+class OwnGradients final : public Scheme {
+ public:
+  void build(Draft& draft) const override {
+    const Parameters& list = draft.parameters();
+    const auto own = [&](ParameterId id) {
+      const Parameter& each = list[id];
+      return draft.buffers().tensor("gradient of " + each.name, Category::kGradients, each.rows(),
+                                    each.cols());
+    };
+    const Tensor summed =
+        list.flat(draft.buffers().get("summed", Category::kGradients, list.bytes()));
+    const BufferId weights = draft.buffers().find("parameters");
+    draft.input();
+    draft.passes({.pass = {.weight = [&](ParameterId id) { return list.in(weights, id); },
+                           .gradient = own,
+                           .before = [&](const Pass&, ParameterId id) { read.push_back(id); },
+                           .complete =
+                               [&](const Pass& pass, ParameterId id) {
+                                 if (!pass.is_last) return;
+                                 pass.add(Copy{.to = list.in(summed.buffer, id), .from = own(id)},
+                                          "");
+                               }}});
+    draft.update({.part = UpdatedPart{{0, summed.cols}, summed}});
+  }
+
+  mutable std::vector<ParameterId> read;
+};
+
+TEST(Passes, ReadAndWriteWhereTheSchemeSaysThatParametersAndGradientsLive) {
+  const TrainConfig config = three_micro_steps();
+  TrainerHarness expected(config);
+  expected.run();
+  const OwnGradients scheme;
+  TrainerHarness run(config, {}, nullptr, nullptr, false, &scheme);
+  EXPECT_EQ(run.programs->buffers().find("gradients"), kNoBuffer);
+  EXPECT_THAT(scheme.read, testing::ElementsAre(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3));
+  run.run();
+  EXPECT_EQ(run.losses(), expected.losses());
+  EXPECT_EQ(run.trainer->weights(), expected.trainer->weights());
+}
+
 // The same numbers as samples of three rows, and as samples of one.
 TEST(RowsPerSample, GiveTheLossesOfAsManySamplesOfOneRow) {
   TrainConfig one_row = three_micro_steps();

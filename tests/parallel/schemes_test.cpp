@@ -193,16 +193,6 @@ TEST(Zero1, ClipsByTheNormOfAllRanksShares) {
   EXPECT_NE(train_threads_by(Zero1(), 3, config)[0].losses, train_threads_by(Zero1(), 3)[0].losses);
 }
 
-TEST(Factor, RefusesClippingWhereGradientsAreNotStored) {
-  TrainConfig config = rank_config();
-  config.training.clip_norm = 0.5;
-  config.training.update = Update::kFused;
-  expect_error(ExitCode::kConfiguration,
-               "--clip-norm '0.5': --scheme factor clips stored gradients only; use --update "
-               "separate",
-               [&] { programs_by(Factor(), config, 0, 2); });
-}
-
 TEST(Factor, TheLossAndEachRanksOwnAreThoseOfDdp) {
   const auto ddp = train_threads(3);
   const auto factor = train_threads_by(Factor(), 3);

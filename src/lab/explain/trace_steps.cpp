@@ -428,34 +428,36 @@ class RankReader {
     }
   }
 
-  [[nodiscard]] const TracedLane* lane_named(std::string_view process, std::int64_t stream) const {
+  /// Empty if nothing ran on the stream.
+  [[nodiscard]] std::span<const std::size_t> works_of(std::string_view process,
+                                                      std::int64_t stream) const {
     for (const TracedLane& lane : rank_.lanes) {
       const TracedRow& row = file().rows[lane.row];
-      if (row.process == process && row.thread == std::to_string(stream)) return &lane;
+      if (row.process == process && row.thread == std::to_string(stream)) return lane.works;
     }
-    return nullptr;
+    return {};
   }
 
+  [[nodiscard]] auto queued() const {
+    return [this](std::size_t i) { return run_.works[i].queued_ns.value_or(0); };
+  }
+
+  /// The first work of a stream that was queued after that moment.
   [[nodiscard]] std::optional<std::size_t> first_queued_after(std::string_view process,
                                                               std::int64_t stream,
                                                               std::int64_t at_ns) const {
-    const TracedLane* const lane = lane_named(process, stream);
-    if (lane == nullptr) return std::nullopt;
-    const auto queued = [&](std::size_t i) { return run_.works[i].queued_ns.value_or(0); };
-    const auto found = std::ranges::upper_bound(lane->works, at_ns, {}, queued);
-    if (found == lane->works.end()) return std::nullopt;
-    return *found;
+    const std::span<const std::size_t> works = works_of(process, stream);
+    const auto found = std::ranges::upper_bound(works, at_ns, {}, queued());
+    return found == works.end() ? std::nullopt : std::optional(*found);
   }
 
+  /// The last one that was queued before it.
   [[nodiscard]] std::optional<std::size_t> last_queued_before(std::string_view process,
                                                               std::int64_t stream,
                                                               std::int64_t at_ns) const {
-    const TracedLane* const lane = lane_named(process, stream);
-    if (lane == nullptr) return std::nullopt;
-    const auto queued = [&](std::size_t i) { return run_.works[i].queued_ns.value_or(0); };
-    const auto found = std::ranges::lower_bound(lane->works, at_ns, {}, queued);
-    if (found == lane->works.begin()) return std::nullopt;
-    return *std::prev(found);
+    const std::span<const std::size_t> works = works_of(process, stream);
+    const auto found = std::ranges::lower_bound(works, at_ns, {}, queued());
+    return found == works.begin() ? std::nullopt : std::optional(*std::prev(found));
   }
 
   /// A step lasts until the host and the lane are done with it; the next begins after that.

@@ -12,14 +12,6 @@
 namespace barestep {
 namespace {
 
-void require_clipping(const StepSpec& spec) {
-  if (!spec.clip_norm || spec.model.stores_gradients) return;
-  fail(ExitCode::kConfiguration, {.what = "--clip-norm",
-                                  .value = fmt::format("{}", *spec.clip_norm),
-                                  .why = "--scheme factor clips stored gradients only",
-                                  .remedy = "use --update separate"});
-}
-
 /// Gathers the factors of this rank's samples, in the last micro-step.
 class Gathering {
  public:
@@ -90,7 +82,8 @@ class Gathering {
 }  // namespace
 
 void Factor::build(Draft& draft) const {
-  require_clipping(draft.spec());
+  BARESTEP_REQUIRE(!draft.spec().clip_norm || draft.spec().model.stores_gradients,
+                   "--scheme factor clips stored gradients only");
   const Draft::Ready share = draft.share_loss(1);
   draft.leave_factors("--scheme", "factor");
   Gathering gathering(draft);
