@@ -91,6 +91,7 @@ constexpr RealRange kShares{0, true, 1, true};  // --betas, --momentum, --dropou
 constexpr RealRange kTestSplits{0, true, 1};
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
+constexpr Range kMeshSizes{1, 1024};
 constexpr RealRange kBucketMibs{0, false, 1e6};
 constexpr RealRange kTimeouts{0, false, 1e9};
 constexpr Range kProfiledSteps{0, 1'000'000'000};
@@ -368,6 +369,8 @@ struct ParallelConfig {
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
   Transport transport = Transport::kAuto;
   RankScheme scheme = RankScheme::kDdp;
+  int tensor = 1;                      // ranks that share every layer
+  int pipeline = 1;                    // stages of layers
   std::optional<double> bucket_mib{};  // closes a bucket of gradients; default: PyTorch's limits
   bool whole_first_bucket = false;  // the first step reduces all gradients at once, as PyTorch does
   bool overlap = true;              // communication runs during backward

@@ -814,6 +814,10 @@ std::string scale_text(float scale) {
   return scale == 1 ? "" : fmt::format(", each times {}", scale);
 }
 
+std::string ranks_on(Axis axis) {
+  return axis == Axis::kAll ? "all ranks" : fmt::format("the {} ranks", name_of(axis));
+}
+
 OpRule has_tensor(const std::vector<Tensor>& tensors) {
   return {!tensors.empty(), "a collective must have a tensor"};
 }
@@ -825,7 +829,7 @@ OpRule is_rank(int root) {
 }  // namespace
 
 Operands AllReduce::operands() const {
-  const DType type = type_of_first(tensors) == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  const DType type = is_real(type_of_first(tensors)) ? type_of_first(tensors) : DType::kF32;
   return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type});
 }
 
@@ -835,7 +839,7 @@ std::vector<OpRule> AllReduce::rules() const {
 }
 
 std::string AllReduce::text(const TensorText& t) const {
-  return tensors_text(tensors, t) + " summed over all ranks" + scale_text(scale);
+  return fmt::format("{} summed over {}{}", tensors_text(tensors, t), ranks_on(axis), scale_text(scale));
 }
 
 /// Only the communicator can identify the root's tensor, since ranks are numbered across all
@@ -861,8 +865,8 @@ std::vector<OpRule> Reduce::rules() const {
 }
 
 std::string Reduce::text(const TensorText& t) const {
-  return fmt::format("{} summed over all ranks into that of rank {}", tensors_text(tensors, t),
-                     root);
+  return fmt::format("{} summed over {} into that of rank {}", tensors_text(tensors, t),
+                     ranks_on(axis), root);
 }
 
 /// Likewise, a rank's own rows are unknown here.
@@ -875,7 +879,8 @@ std::vector<OpRule> ReduceScatter::rules() const {
 }
 
 std::string ReduceScatter::text(const TensorText& t) const {
-  return tensors_text(tensors, t) + ", each rank's rows summed over all ranks" + scale_text(scale);
+  return fmt::format("{}, each rank's rows summed over {}{}", tensors_text(tensors, t),
+                     ranks_on(axis), scale_text(scale));
 }
 
 Operands AllGather::operands() const {
@@ -898,7 +903,7 @@ std::vector<OpRule> AllGather::rules() const {
 std::string AllGather::text(const TensorText& t) const {
   const std::string from =
       own.empty() ? "" : fmt::format(", this one's from {}", tensors_text(own, t));
-  return tensors_text(tensors, t) + " = the rows of all ranks" + from;
+  return fmt::format("{} = the rows of {}{}", tensors_text(tensors, t), ranks_on(axis), from);
 }
 
 }  // namespace barestep

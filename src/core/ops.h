@@ -27,6 +27,7 @@
 
 #include "core/activation.h"
 #include "core/loss.h"
+#include "core/mesh.h"
 #include "core/tensor.h"
 
 namespace barestep {
@@ -625,6 +626,8 @@ struct AllReduce {
   static constexpr std::string_view kLabel = "all_reduce";
   std::vector<Tensor> tensors;
   float scale = 1;
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -636,6 +639,8 @@ struct Broadcast {
   static constexpr std::string_view kLabel = "broadcast";
   std::vector<Tensor> tensors;
   int root = 0;
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -647,6 +652,8 @@ struct Reduce {
   static constexpr std::string_view kLabel = "reduce";
   std::vector<Tensor> tensors;
   int root = 0;
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -661,6 +668,8 @@ struct ReduceScatter {
   static constexpr std::string_view kLabel = "reduce_scatter";
   std::vector<Tensor> tensors;
   float scale = 1;
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -675,6 +684,8 @@ struct AllGather {
   static constexpr std::string_view kLabel = "all_gather";
   std::vector<Tensor> tensors;
   std::vector<Tensor> own{};
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;

@@ -21,6 +21,12 @@ std::unique_ptr<Block> linear_of(const ModelSpec& spec, int layer, Parameters& p
                     .activation = spec.activation_after(layer),
                     .loss_includes_activation = is_last && spec.loss_includes_activation()};
   if (spec.drops_after(layer)) linear.dropout = layer;
+  // Pairs of layers: the first one's outputs are cut, and so are the second one's inputs. A last
+  // layer without a partner is whole on every tensor rank.
+  if (layer % 2 == 1) linear.cut = Cut::kCols;
+  if (layer % 2 == 0 && !is_last) linear.cut = Cut::kRows;
+  linear.tensor_rank = spec.tensor_rank;
+  linear.tensor_ranks = spec.tensor_ranks;
   return std::make_unique<Linear>(parameters, linear);
 }
 
@@ -99,7 +105,9 @@ Tensor Recomputed::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x)
 
 Model::Model(const ModelSpec& spec) {
   BARESTEP_REQUIRE(spec.layers() >= 1, "a model has at least one layer");
-  root_ = mlp_of(spec, parameters_);
+  Parameters whole;
+  root_ = mlp_of(spec, whole);
+  parameters_ = spec.tensor_ranks == 1 ? whole : whole.part(spec.tensor_rank, spec.tensor_ranks);
   root_->add_linears(linears_);
 }
 
@@ -122,6 +130,12 @@ void require_only_linears(const Parameters& parameters, const std::vector<Linear
 
 Parameters parameters_of(const ModelSpec& spec) {
   return Model(spec).parameters();
+}
+
+Parameters whole_parameters_of(ModelSpec spec) {
+  spec.tensor_rank = 0;
+  spec.tensor_ranks = 1;
+  return parameters_of(spec);
 }
 
 FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Parameters& parameters,

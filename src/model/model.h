@@ -70,7 +70,9 @@ class Model {
   std::vector<Linear*> linears_;
 };
 
+/// A rank's parameters, and those of the whole model.
 Parameters parameters_of(const ModelSpec& spec);
+Parameters whole_parameters_of(ModelSpec spec);
 
 /// Throws Error(kConfiguration), naming the first parameter that is not a Linear's, for an option
 /// that needs the factors of every gradient.

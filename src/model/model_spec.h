@@ -48,6 +48,8 @@ struct ModelSpec {
   DType numbers = DType::kF32;
   bool wide_gradients = true;      // those of parameters are fp32, whatever `numbers` is
   int segments = 1;                // for recomputation; at most one per layer
+  int tensor_rank = 0;             // these programs' rank of the `tensor_ranks` that share layers
+  int tensor_ranks = 1;
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
 
   [[nodiscard]] bool has_equal_widths() const;

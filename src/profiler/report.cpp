@@ -35,11 +35,11 @@ std::string run_header(const StepPrograms& programs, const Device& device,
   const StepSpec& spec = programs.spec();
   std::string text =
       fmt::format("{}, {} parameters, batch {}", spec.model.text(),
-                  grouped(programs.parameter_list().size()), grouped(spec.step_rows()));
+                  grouped(programs.whole_list().size()), grouped(spec.step_rows()));
   if (spec.accumulate > 1) {
     text += fmt::format(" in {} micro-steps of {}", spec.accumulate, grouped(spec.batch_size));
   }
-  if (spec.ranks > 1) text += fmt::format(" over {} ranks", spec.ranks);
+  if (spec.mesh.ranks() > 1) text += fmt::format(" over {} ranks", spec.mesh.ranks());
   if (spec.train_rows > 0) {
     text += fmt::format(", {} training and {} test {}", grouped(spec.train_rows),
                         grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
@@ -147,7 +147,7 @@ double RunSummary::total_s() const {
 
 std::string update_text(const StepPrograms& programs) {
   const double bytes = static_cast<double>(state_bytes_of(programs.train().program)) /
-                       static_cast<double>(programs.parameter_list().size());
+                       static_cast<double>(programs.whole_list().size());
   return fmt::format("{}, {:.1f} bytes a parameter in a step",
                      programs.spec().model.stores_gradients ? "separate" : "fused", bytes);
 }

@@ -96,9 +96,12 @@ Draft::Ready Draft::share_loss(float scale) {
   tensors().requests_host = take("requests_host", Category::kData, requests, true);
   add(data_node(Copy{.to = global.flat_slice(1, requests), .from = *tensors().requests_host}));
   return [this, global, host, requests, scale] {
-    add({.op = DeviceOp{Copy{.to = global.flat_slice(0, 1), .from = tensors().loss}},
+    // The ranks of a copy of the model have the same loss; one of them adds it.
+    const Tensor own = global.flat_slice(0, 1);
+    add({.op = spec_.mesh.has_results() ? DeviceOp{Copy{.to = own, .from = tensors().loss}}
+                                        : DeviceOp{Fill{.out = own}},
          .phase = Phase::kLoss});
-    exchange(AllReduce{.tensors = {global}, .scale = scale});
+    exchange(AllReduce{.tensors = {global}, .scale = scale, .name = "loss"});
     add({.op = DeviceOp{Copy{.to = host, .from = global}},
          .lane = Lane::kComm,
          .phase = Phase::kCommunication});
@@ -209,7 +212,7 @@ void Draft::add_step_number() {
 std::optional<StepRows> Draft::step_rows(const MicroStep& part) const {
   if (!number_) return std::nullopt;
   const bool takes_turns = spec_.data != DataKind::kRandn;
-  const StepRows own = takes_turns ? StepRows{*number_, spec_.rank, spec_.ranks}
+  const StepRows own = takes_turns ? StepRows{*number_, spec_.mesh.data_rank(), spec_.mesh.data}
                                    : StepRows{*number_, spec_.own_rows(rows()).first};
   return own.from(part.first_sample);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/mesh.h"
 #include "core/ops.h"
 #include "core/program.h"
 #include "model/model.h"
@@ -25,9 +26,8 @@ struct StepSpec {
   ModelSpec model;
   DataKind data = DataKind::kRandn;
   Generator generator = Generator::kTorchCpu;  // for random data; see generator_of
-  int rank = 0;                                // the rank of these programs, below `ranks`
-  int ranks = 1;
-  bool own_data = false;         // random data: draws only this rank's rows, not all rows
+  Mesh mesh{};                                 // the place of these programs among the ranks
+  bool own_data = false;         // random data: a stream for each data rank, not one for all
   std::int64_t batch_size = 64;  // rows per micro-step, all ranks together
   std::int64_t accumulate = 1;   // micro-steps per step
   std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
@@ -50,7 +50,9 @@ struct StepSpec {
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
 
   /// The largest number of rows in this rank's micro-steps, whose activations are stored.
-  [[nodiscard]] std::int64_t micro_rows() const { return (batch_size + ranks - 1) / ranks; }
+  [[nodiscard]] std::int64_t micro_rows() const {
+    return (batch_size + mesh.data - 1) / mesh.data;
+  }
 
   /// The largest number of rows that this rank reads from the files for a batch of training or
   /// evaluation.
@@ -67,14 +69,16 @@ struct StepSpec {
   /// Rows of an epoch: the training set, plus its first rows again if the ranks' shares would
   /// otherwise be unequal, or without the rows after the last whole step if those are dropped.
   [[nodiscard]] std::int64_t epoch_rows() const {
-    const std::int64_t rows = (train_rows + ranks - 1) / ranks * ranks;
+    const std::int64_t rows = (train_rows + mesh.data - 1) / mesh.data * mesh.data;
     return drop_last ? rows / step_rows() * step_rows() : rows;
   }
 
   /// This rank's rows in a step of `rows`. From random data it uses exactly these rows. From files
-  /// it reads the same number, but at positions rank, rank + ranks, ... of the step in the epoch's
+  /// it reads the same number, but at every data rank's turn of the step in the epoch's
   /// order, as torch.utils.data.DistributedSampler does.
-  [[nodiscard]] Rows own_rows(std::int64_t rows) const { return share_of_rank(rows, rank, ranks); }
+  [[nodiscard]] Rows own_rows(std::int64_t rows) const {
+    return share_of_rank(rows, mesh.data_rank(), mesh.data);
+  }
 
   /// The rows of the test set that this rank evaluates.
   [[nodiscard]] Rows own_test_rows() const { return own_rows(test_rows); }
@@ -222,6 +226,9 @@ class Draft {
 
   /// Adds a collective on the comm lane.
   void exchange(Collective collective);
+
+  /// The ranks that have the same parameters and other rows: those among which gradients are summed.
+  [[nodiscard]] Axis data_axis() const { return spec_.mesh.simplest(Axis::kData); }
 
   /// For several ranks; call before anything else. Copies this rank's requests to the device. Pass
   /// the result as StepHooks::loss_ready: then the losses of all ranks, each times `scale`, are

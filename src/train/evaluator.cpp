@@ -128,7 +128,7 @@ Evaluation Evaluator::run(std::int64_t warmup,
     const double latency_s = runner_.timeline().wall_of_newest(kMainLane).seconds();
     sum_.add(program, addresses, latency_s);
     count_classes(program, addresses, evaluation);
-    evaluation.batches.push_back({.rank = programs_.spec().rank,
+    evaluation.batches.push_back({.rank = programs_.spec().mesh.rank,
                                   .number = std::ssize(evaluation.batches),
                                   .samples = program.rows,
                                   .latency_s = latency_s});

@@ -46,7 +46,10 @@ FlatRange Scheme::optimizer_range(const Parameters& parameters, int /*rank*/, in
 }
 
 StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
-    : spec_(spec), scheme_(scheme), list_(parameters_of(spec.model)) {
+    : spec_(spec),
+      scheme_(scheme),
+      list_(parameters_of(spec.model)),
+      whole_(whole_parameters_of(spec.model)) {
   // PyTorch reduces and accumulates gradients in fp32.
   ModelSpec& model = spec_.model;
   model.wide_gradients =
@@ -124,15 +127,15 @@ std::vector<const StepProgram*> StepPrograms::all() const {
   return found;
 }
 
-FlatRange StepPrograms::held_by(int rank, BufferId flat) const {
+FlatRange StepPrograms::held_by(int data_rank, BufferId flat) const {
   const Scheme alone;
   const bool is_of_optimizer = std::ranges::find(optimizer_state_, flat) != optimizer_state_.end();
   const Scheme& scheme = scheme_ == nullptr || !is_of_optimizer ? alone : *scheme_;
-  return scheme.optimizer_range(list_, rank, spec_.ranks);
+  return scheme.optimizer_range(list_, data_rank, spec_.mesh.data);
 }
 
 bool StepPrograms::is_shared_out(BufferId flat) const {
-  return spec_.ranks > 1 && held_by(0, flat) != held_by(1, flat);
+  return spec_.mesh.data > 1 && held_by(0, flat) != held_by(1, flat);
 }
 
 BufferId StepPrograms::gradients() const {

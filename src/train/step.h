@@ -87,7 +87,9 @@ class StepPrograms {
   /// Runs once after the parameters have been copied, if evaluations are in int8.
   [[nodiscard]] const StepProgram* quantize() const { return quantize_.get(); }
 
+  /// This rank's parameters, and those of the whole model.
   [[nodiscard]] const Parameters& parameter_list() const { return list_; }
+  [[nodiscard]] const Parameters& whole_list() const { return whole_; }
 
   /// The flat buffer of parameters, for initialization, loading and saving.
   [[nodiscard]] BufferId parameters() const { return flat_.parameters; }
@@ -96,10 +98,13 @@ class StepPrograms {
   /// Throws Error(kConfiguration) if gradients are not stored.
   [[nodiscard]] BufferId gradients() const;
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
-  /// Whether each rank holds only part of a flat buffer.
+  /// Whether each data rank holds only part of a flat buffer.
   [[nodiscard]] bool is_shared_out(BufferId flat) const;
-  /// The range of a flat buffer that `rank` holds, in numbers.
-  [[nodiscard]] FlatRange held_by(int rank, BufferId flat) const;
+  /// The range of this rank's flat buffer that a data rank holds, in numbers.
+  [[nodiscard]] FlatRange held_by(int data_rank, BufferId flat) const;
+  [[nodiscard]] FlatRange held(BufferId flat) const {
+    return held_by(spec_.mesh.data_rank(), flat);
+  }
 
   /// Pinned memory for the batches that are loaded ahead, spec().batches_ahead() rows of them;
   /// nothing if there are none.
@@ -122,7 +127,7 @@ class StepPrograms {
   StepSpec spec_;
   const Scheme* scheme_;
   Buffers buffers_;
-  Parameters list_;
+  Parameters list_, whole_;
   FlatBuffers flat_;
   std::vector<BufferId> optimizer_state_;
   std::optional<Tensor> batches_ahead_, state_host_, state_snapshot_;

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/index.h"
+#include "core/input_file.h"
 #include "core/philox.h"
 #include "core/program.h"
 #include "core/units.h"
@@ -24,7 +25,7 @@ namespace {
 
 /// Ranks with data of their own seed their streams as torch.manual_seed(seed + rank) does.
 std::uint64_t data_seed(const TrainConfig& config, const StepSpec& spec) {
-  return config.training.seed + static_cast<std::uint64_t>(spec.own_data ? spec.rank : 0);
+  return config.training.seed + static_cast<std::uint64_t>(spec.own_data ? spec.mesh.data_rank() : 0);
 }
 
 /// Whether the host waits for each step before it queues the next one. Profiles need such steps.
@@ -80,7 +81,7 @@ class Trainer::Input final : public StepInput {
 
   /// The learning rate of an update, counted from 0.
   [[nodiscard]] double rate_of(std::int64_t update) const {
-    return learning_rate(config_.optimizer, update + 1, spec_.ranks, steps_);
+    return learning_rate(config_.optimizer, update + 1, spec_.mesh.data, steps_);
   }
 
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
@@ -142,7 +143,7 @@ class Trainer::Input final : public StepInput {
   std::array<const std::atomic<bool>*, 2> requests_{};  // null: never requested
   std::array<Batch, 2> batches_{};
   std::optional<ScalingPosition> scaling_{};
-  std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
+  std::minstd_rand random_{static_cast<unsigned>(spec_.mesh.rank) + 1};
   std::optional<Loader> loader_;
 };
 
@@ -258,20 +259,60 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
 
 Trainer::~Trainer() = default;
 
+void require_equal_weights(Communicator& ranks, Mesh mesh, const FlatWeights& weights) {
+  const std::vector<std::string> hashes =
+      gather_lists(ranks, hash_of_bytes(std::as_bytes(std::span(weights))));
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    mesh.rank = rank;
+    const int first = mesh.first_on(Axis::kData);
+    if (at(hashes, rank) == at(hashes, first)) continue;
+    fail(ExitCode::kConfiguration,
+         {.what = "ranks differ",
+          .value = "",
+          .why = fmt::format("the weights at the start are not the same on ranks {} and {}", first,
+                             rank),
+          .remedy = "give all ranks the same build and the same kind of machine"});
+  }
+}
+
 void Trainer::initialize(FlatWeights loaded) {
+  const StepSpec& spec = programs_.spec();
   const Parameters& parameters = programs_.parameter_list();
-  TorchGenerator generator(data_seed(config_, programs_.spec()));
-  FlatWeights weights = std::move(loaded);
-  if (weights.empty() || programs_.spec().generator == Generator::kTorchCpu) {
+  bool is_loaded = !loaded.empty();
+  if (has_ranks()) is_loaded = gather_values(*communicator_, is_loaded ? 1 : 0).front() == 1;
+  TorchGenerator generator(data_seed(config_, spec));
+  FlatWeights weights;
+  if (!is_loaded || spec.generator == Generator::kTorchCpu) {
     // Weights that are given are drawn too if data continue their stream.
-    FlatWeights drawn = parameters.initial_values(generator);
-    if (weights.empty()) weights = std::move(drawn);
+    weights = parameters.initial_values(generator, programs_.whole_list());
   }
-  if (communicator_ != nullptr) {
-    communicator_->broadcast(std::as_writable_bytes(std::span(weights)), 0);
+  if (is_loaded) {
+    weights = part_of_loaded(std::move(loaded));
+  } else if (spec.own_data) {
+    // Every rank has its own stream of data, but all have the weights of the first one.
+    TorchGenerator of_first(config_.training.seed);
+    weights = parameters.initial_values(of_first, programs_.whole_list());
   }
+  if (has_ranks()) require_equal_weights(*communicator_, spec.mesh, weights);
   upload(weights.data(), parameters.flat(programs_.parameters()));
   upload_generator(generator);
+}
+
+FlatWeights Trainer::part_of_loaded(FlatWeights whole) {
+  const Parameters& all = programs_.whole_list();
+  const Parameters& parameters = programs_.parameter_list();
+  FlatWeights own = parameters.zeros();
+  std::vector<float> numbers;
+  for (ParameterId id = 0; id < all.count(); ++id) {
+    numbers.resize(static_cast<std::size_t>(all[id].size()));
+    if (!whole.empty()) std::ranges::copy(all.in(whole, id), numbers.begin());
+    if (has_ranks()) communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
+    const Parameter* const found = parameters.find(all[id].name);
+    if (found == nullptr) continue;
+    const auto own_id = static_cast<ParameterId>(found - parameters.all().data());
+    copy_from_whole(found->in_whole(), numbers, parameters.in(own, own_id));
+  }
+  return own;
 }
 
 void Trainer::upload_generator(const TorchGenerator& behind_weights) {
@@ -288,30 +329,28 @@ void Trainer::upload_generator(const TorchGenerator& behind_weights) {
   }
 }
 
-template <class Use>
-void Trainer::for_each_holder(const StatePart& part, const Use& use) const {
-  const std::int64_t first = part.tensor.offset_bytes / bytes_of(DType::kF32);
-  for (int rank = 0; rank < programs_.spec().ranks; ++rank) {
-    const FlatRange held = programs_.held_by(rank, part.tensor.buffer);
-    const std::int64_t begin = std::max(first, held.first);
-    const std::int64_t end = std::min(first + part.tensor.size(), held.first + held.count);
-    if (begin >= end) continue;
-    const FlatRange in_buffer{begin - held.first, end - begin};
-    use(rank, in_buffer.of(part.tensor.buffer),
-        static_cast<std::size_t>((begin - first) * bytes_of(DType::kF32)));
-  }
+void Trainer::upload_held(const StatePart& part, std::span<const float> whole) {
+  if (!part.own) return;
+  const Tensor& tensor = part.own->tensor;
+  std::vector<float> own(static_cast<std::size_t>(tensor.size()));
+  copy_from_whole(part.own->part, whole, own);
+  const std::int64_t first = tensor.offset_bytes / bytes_of(DType::kF32);
+  const FlatRange held = programs_.held(tensor.buffer);
+  const std::int64_t begin = std::max(first, held.first);
+  const std::int64_t end = std::min(first + tensor.size(), held.first + held.count);
+  if (begin >= end) return;
+  upload(&at(own, begin - first),
+         FlatRange{begin - held.first, end - begin}.of(tensor.buffer));
 }
 
 void Trainer::restore(const TrainingState& start) {
-  std::vector<std::byte> numbers;
+  std::vector<float> numbers;
   for (const StatePart& part : state_parts(programs_)) {
     const StoredTensor* const stored = start.find(part.name);
-    numbers.resize(static_cast<std::size_t>(part.tensor.bytes()));
-    if (stored != nullptr) numbers = stored->bytes;
-    if (has_ranks()) communicator_->broadcast(numbers, 0);
-    for_each_holder(part, [&](int rank, const Tensor& held, std::size_t offset) {
-      if (rank == programs_.spec().rank) upload(&numbers.at(offset), held);
-    });
+    numbers.resize(static_cast<std::size_t>(part.bytes()) / sizeof(float));
+    if (stored != nullptr) std::memcpy(numbers.data(), stored->bytes.data(), stored->bytes.size());
+    if (has_ranks()) communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
+    upload_held(part, numbers);
   }
   restore_generator(start);
 }
@@ -325,7 +364,7 @@ void Trainer::restore_generator(const TrainingState& start) {
     std::vector<std::byte> bytes(bytes_of_generator(spec.generator));
     if (stored != nullptr) bytes = stored->bytes;
     if (has_ranks()) communicator_->broadcast(bytes, 0);
-    if (spec.own_data && stream != spec.rank) continue;
+    if (spec.own_data && stream != spec.mesh.data_rank()) continue;
     if (spec.generator == Generator::kTorchCpu) {
       const auto generator = TorchGenerator::from_state(bytes);
       BARESTEP_REQUIRE(generator.has_value(), "a state that require_state() has seen");
@@ -447,7 +486,35 @@ FlatWeights Trainer::download(BufferId flat) {
 }
 
 FlatWeights Trainer::weights() {
-  return download(programs_.parameters());
+  const Mesh& mesh = programs_.spec().mesh;
+  FlatWeights own = download(programs_.parameters());
+  if (!mesh.cuts_model()) return own;
+  const Parameters& all = programs_.whole_list();
+  const Parameters& parameters = programs_.parameter_list();
+  FlatWeights whole = mesh.rank == 0 ? all.zeros() : FlatWeights{};
+  std::vector<float> numbers;
+  for (ParameterId id = 0; id < all.count(); ++id) {
+    // One parameter at a time: the ranks of the first copy of the model send rank 0 what they have.
+    const Parameter* const found = parameters.find(all[id].name);
+    const bool sends = found != nullptr && mesh.data_rank() == 0 &&
+                       (found->cut != Cut::kNone || mesh.tensor_rank() == 0);
+    const std::vector<char> senders = gather_values(*communicator_, static_cast<char>(sends));
+    for (int rank = 0; rank < mesh.ranks(); ++rank) {
+      if (at(senders, rank) == 0) continue;
+      Mesh sender = mesh;
+      sender.rank = rank;
+      const PartOfParameter part = all.part(sender.tensor_rank(), mesh.tensor)[id].in_whole();
+      numbers.resize(static_cast<std::size_t>(part.rows.count * part.cols.count));
+      if (rank == mesh.rank) {
+        std::ranges::copy(
+            parameters.in(own, static_cast<ParameterId>(found - parameters.all().data())),
+            numbers.begin());
+      }
+      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), rank);
+      if (mesh.rank == 0) copy_to_whole(part, numbers, all.in(whole, id));
+    }
+  }
+  return whole;
 }
 
 void Trainer::run(TrainObserver& observer) {

@@ -42,10 +42,10 @@ FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
   constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // tensors' alignment
   const StepSpec& spec = programs.spec();
   const std::int64_t numbers = programs.parameter_list().flat(flat).size();
-  FlatRange range = programs.held_by(spec.rank, flat);
+  FlatRange range = programs.held(flat);
   if (!programs.is_shared_out(flat)) {
-    const Rows lines =
-        share_of_rank((numbers + kLineNumbers - 1) / kLineNumbers, spec.rank, spec.ranks);
+    const Rows lines = share_of_rank((numbers + kLineNumbers - 1) / kLineNumbers,
+                                     spec.mesh.data_rank(), spec.mesh.data);
     range = {lines.first * kLineNumbers, lines.count * kLineNumbers};
   }
   range.first = std::min(range.first, numbers);
@@ -53,10 +53,12 @@ FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
   return range;
 }
 
-/// Whether this rank saves a random stream: its own, or as the first rank the common one.
+/// Whether this rank saves a random stream: that of its data rank, or as the first one the common
+/// one. The ranks of a copy of the model have the same stream.
 bool saves_generator(const StepPrograms& programs) {
   const StepSpec& spec = programs.spec();
-  return spec.rank < static_cast<int>(generator_names(spec).size());
+  return spec.mesh.has_results() &&
+         spec.mesh.data_rank() < static_cast<int>(generator_names(spec).size());
 }
 
 /// How a tensor differs from the expected one; empty if it does not.
@@ -81,16 +83,25 @@ std::string difference_of(const StoredTensor* stored, const TensorForm& expected
 }  // namespace
 
 std::vector<StatePart> state_parts(const StepPrograms& programs) {
-  const Parameters& parameters = programs.parameter_list();
+  const Parameters& owned = programs.parameter_list();
   std::vector<StatePart> parts;
   for (const BufferId buffer : buffers_of_state(programs)) {
     const std::string prefix = prefix_of(programs, buffer);
-    for (ParameterId id = 0; id < parameters.count(); ++id) {
-      const Parameter& each = parameters[id];
-      parts.push_back({prefix + each.name, each.shape, parameters.in(buffer, id)});
+    for (const Parameter& each : programs.whole_list().all()) {
+      StatePart& part = parts.emplace_back(StatePart{prefix + each.name, each.shape});
+      if (const Parameter* const own = owned.find(each.name)) {
+        const auto id = static_cast<ParameterId>(own - owned.all().data());
+        part.own = {owned.in(buffer, id), own->in_whole(), own->cut != Cut::kNone};
+      }
     }
   }
   return parts;
+}
+
+std::int64_t StatePart::bytes() const {
+  std::int64_t bytes = bytes_of(DType::kF32);
+  for (const std::int64_t extent : shape) bytes *= extent;
+  return bytes;
 }
 
 bool is_non_weight_state(std::string_view name) {
@@ -106,7 +117,7 @@ std::vector<std::string> generator_names(const StepSpec& spec) {
   if (spec.data != DataKind::kRandn) return {};
   if (!spec.own_data) return {std::string(kGenerator)};
   std::vector<std::string> names;
-  for (int rank = 0; rank < spec.ranks; ++rank) {
+  for (int rank = 0; rank < spec.mesh.data; ++rank) {
     names.push_back(fmt::format("{}.rank{}", kGenerator, rank));
   }
   return names;
@@ -115,7 +126,7 @@ std::vector<std::string> generator_names(const StepSpec& spec) {
 std::vector<TensorForm> state_tensors(const StepPrograms& programs) {
   std::vector<TensorForm> tensors;
   for (const StatePart& part : state_parts(programs)) {
-    tensors.push_back({part.name, "F32", part.shape, part.tensor.bytes()});
+    tensors.push_back({part.name, "F32", part.shape, part.bytes()});
   }
   const auto bytes = static_cast<std::int64_t>(bytes_of_generator(programs.spec().generator));
   for (const std::string& name : generator_names(programs.spec())) {
@@ -129,7 +140,7 @@ std::vector<SavedNumbers> saved_numbers(const StepPrograms& programs) {
   std::int64_t offset = 0;
   for (const BufferId flat : buffers_of_state(programs)) {
     FlatRange range = saved_of(programs, flat);
-    range.first -= programs.held_by(programs.spec().rank, flat).first;
+    range.first -= programs.held(flat).first;
     saved.push_back({range.of(flat), offset});
     offset += saved.back().numbers.bytes();
   }
@@ -159,16 +170,23 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
   std::vector<TensorPiece> pieces;
   const std::vector<StatePart> parts = state_parts(programs);
   for (std::int64_t place = 0; place < std::ssize(parts); ++place) {
-    const Tensor& tensor = at(parts, place).tensor;
-    const Tensor range = saved_of(programs, tensor.buffer).of(tensor.buffer);
-    const std::int64_t begin = std::max(tensor.offset_bytes, range.offset_bytes);
-    const std::int64_t end = std::min(tensor.end_bytes(), range.end_bytes());
-    if (begin >= end) continue;
-    const std::int64_t offset = offsets[tensor.buffer] + begin - range.offset_bytes;
-    pieces.push_back({place, begin - tensor.offset_bytes, bytes_at(offset, end - begin)});
+    const auto& own = at(parts, place).own;
+    // The tensor ranks have the same numbers of a parameter that is not cut; one saves them.
+    if (!own || (!own->is_cut && programs.spec().mesh.tensor_rank() > 0)) continue;
+    const BufferId buffer = own->tensor.buffer;
+    const Tensor range = saved_of(programs, buffer).of(buffer);
+    constexpr std::int64_t kBytes = bytes_of(DType::kF32);
+    for_each_run(own->part, [&](std::int64_t whole, std::int64_t first, std::int64_t count) {
+      const std::int64_t run = own->tensor.offset_bytes + first * kBytes;
+      const std::int64_t begin = std::max(run, range.offset_bytes);
+      const std::int64_t end = std::min(run + count * kBytes, range.end_bytes());
+      if (begin >= end) return;
+      const std::int64_t offset = offsets[buffer] + begin - range.offset_bytes;
+      pieces.push_back({place, whole * kBytes + begin - run, bytes_at(offset, end - begin)});
+    });
   }
   if (saves_generator(programs)) {
-    const std::int64_t stream = programs.spec().own_data ? programs.spec().rank : 0;
+    const std::int64_t stream = programs.spec().own_data ? programs.spec().mesh.data_rank() : 0;
     const std::int64_t offset = generator_offset(programs);
     pieces.push_back({std::ssize(parts) + stream, 0, bytes_at(offset, std::ssize(saved) - offset)});
   }

@@ -76,11 +76,17 @@ class BucketReduction {
     state.is_reduced = true;
     const Tensor& bucket = state.bucket;
     const float scale = draft_.share();
-    if (!bf16_) return draft_.exchange(AllReduce{.tensors = {bucket}, .scale = scale});
+    if (!bf16_) return exchange(state, {.tensors = {bucket}, .scale = scale});
     const Tensor sent = bf16_->flat_slice(0, bucket.cols);
     cast(sent, bucket, scale);
-    draft_.exchange(AllReduce{.tensors = {sent}});
+    exchange(state, {.tensors = {sent}});
     cast(bucket, sent, 1);
+  }
+
+  void exchange(const State& state, AllReduce sum) {
+    sum.axis = draft_.data_axis();
+    sum.name = fmt::format("bucket {}", &state - states_.data() + 1);
+    draft_.exchange(std::move(sum));
   }
 
   void cast(const Tensor& to, const Tensor& from, float scale) {

@@ -73,7 +73,9 @@ class Gathering {
                                    Category::kCommunication, all_rows(), own.cols, own.dtype);
   }
   void gather(const Tensor& own) {
-    draft_.exchange(AllGather{.tensors = {of_all_ranks(own)}, .own = {own}});
+    draft_.exchange(AllGather{.tensors = {of_all_ranks(own)},
+                              .own = {own},
+                              .name = draft_.buffers()[own.buffer].name + ", gathered"});
   }
 
   Draft& draft_;
