@@ -23,25 +23,40 @@ constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kGradients = "gradients.";
 constexpr std::string_view kGenerator = "generator";
 
-/// The flat buffers of the state: weights, the optimizer's, gradients.
-std::vector<BufferId> buffers_of_state(const StepPrograms& programs) {
-  std::vector<BufferId> buffers = {programs.parameters()};
-  for (const BufferId buffer : programs.optimizer_state()) buffers.push_back(buffer);
-  if (!programs.spec().zero_grad) buffers.push_back(programs.gradients());
+/// A flat buffer of the state: weights, one of the optimizer's, or gradients.
+struct StateBuffer {
+  const HeldStage* stage;
+  BufferId flat;
+  std::string prefix{};  // of its tensors' names
+};
+
+/// Those of all stages, so that their tensors are in the order of a whole model's.
+std::vector<StateBuffer> buffers_of_state(const StepPrograms& programs) {
+  const std::vector<HeldStage>& stages = programs.stages();
+  std::vector<StateBuffer> buffers;
+  for (const HeldStage& stage : stages) buffers.push_back({&stage, stage.flat.parameters});
+  for (std::size_t i = 0; i < stages[0].optimizer_state.size(); ++i) {
+    for (const HeldStage& stage : stages) {
+      const BufferId flat = stage.optimizer_state[i];
+      buffers.push_back(
+          {&stage, flat, fmt::format("{}{}.", kOptimizer, programs.buffers()[flat].name)});
+    }
+  }
+  if (programs.spec().zero_grad) return buffers;
+  const std::string& name = programs.buffers()[programs.gradients()].name;
+  for (const HeldStage& stage : stages) {
+    const BufferId flat = programs.buffers().find(name, stage.device);
+    buffers.push_back({&stage, flat, std::string(kGradients)});
+  }
   return buffers;
 }
 
-std::string prefix_of(const StepPrograms& programs, BufferId buffer) {
-  if (buffer == programs.parameters()) return "";
-  if (!programs.spec().zero_grad && buffer == programs.gradients()) return std::string(kGradients);
-  return fmt::format("{}{}.", kOptimizer, programs.buffers()[buffer].name);
-}
-
 /// The range of a flat buffer that this rank saves, in numbers.
-FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
+FlatRange saved_of(const StepPrograms& programs, const StateBuffer& buffer) {
+  const BufferId flat = buffer.flat;
   constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // tensors' alignment
   const StepSpec& spec = programs.spec();
-  const std::int64_t numbers = programs.parameter_list().flat(flat).size();
+  const std::int64_t numbers = buffer.stage->range.count;
   FlatRange range = programs.held_by(spec.rank, flat);
   if (!programs.is_shared_out(flat)) {
     const Rows lines =
@@ -81,13 +96,11 @@ std::string difference_of(const StoredTensor* stored, const TensorForm& expected
 }  // namespace
 
 std::vector<StatePart> state_parts(const StepPrograms& programs) {
-  const Parameters& parameters = programs.parameter_list();
   std::vector<StatePart> parts;
-  for (const BufferId buffer : buffers_of_state(programs)) {
-    const std::string prefix = prefix_of(programs, buffer);
-    for (ParameterId id = 0; id < parameters.count(); ++id) {
-      const Parameter& each = parameters[id];
-      parts.push_back({prefix + each.name, each.shape, parameters.in(buffer, id)});
+  for (const auto& [stage, flat, prefix] : buffers_of_state(programs)) {
+    for (ParameterId id = 0; id < stage->parameters.count(); ++id) {
+      const Parameter& each = stage->parameters[id];
+      parts.push_back({prefix + each.name, each.shape, stage->parameters.in(flat, id)});
     }
   }
   return parts;
@@ -127,10 +140,10 @@ std::vector<TensorForm> state_tensors(const StepPrograms& programs) {
 std::vector<SavedNumbers> saved_numbers(const StepPrograms& programs) {
   std::vector<SavedNumbers> saved;
   std::int64_t offset = 0;
-  for (const BufferId flat : buffers_of_state(programs)) {
-    FlatRange range = saved_of(programs, flat);
-    range.first -= programs.held_by(programs.spec().rank, flat).first;
-    saved.push_back({range.of(flat), offset});
+  for (const StateBuffer& buffer : buffers_of_state(programs)) {
+    FlatRange range = saved_of(programs, buffer);
+    range.first -= programs.held_by(programs.spec().rank, buffer.flat).first;
+    saved.push_back({range.of(buffer.flat), offset});
     offset += saved.back().numbers.bytes();
   }
   return saved;
@@ -156,11 +169,15 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
   for (const SavedNumbers& each : saved_numbers(programs)) {
     offsets[each.numbers.buffer] = each.offset;
   }
+  std::map<BufferId, Tensor> ranges;
+  for (const StateBuffer& buffer : buffers_of_state(programs)) {
+    ranges[buffer.flat] = saved_of(programs, buffer).of(buffer.flat);
+  }
   std::vector<TensorPiece> pieces;
   const std::vector<StatePart> parts = state_parts(programs);
   for (std::int64_t place = 0; place < std::ssize(parts); ++place) {
     const Tensor& tensor = at(parts, place).tensor;
-    const Tensor range = saved_of(programs, tensor.buffer).of(tensor.buffer);
+    const Tensor& range = ranges[tensor.buffer];
     const std::int64_t begin = std::max(tensor.offset_bytes, range.offset_bytes);
     const std::int64_t end = std::min(tensor.end_bytes(), range.end_bytes());
     if (begin >= end) continue;
