@@ -112,8 +112,11 @@ class Parameters {
   /// A flat buffer of zeros on the host.
   [[nodiscard]] FlatWeights zeros() const;
 
-  /// Null if no parameter has this name.
+  /// Null if no parameter has this name; and the position of a parameter of this list.
   [[nodiscard]] const Parameter* find(std::string_view name) const;
+  [[nodiscard]] ParameterId id_of(const Parameter& parameter) const {
+    return static_cast<ParameterId>(&parameter - all_.data());
+  }
 
   /// The values before training: these parameters' of those of the `whole` model. Advances the
   /// generator past all of them; numbers of other ranks are skipped, not computed.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "core/program.h"
 #include "model/model.h"
 #include "train/optimizer.h"
+#include "train/pass_schedule.h"
 
 namespace barestep {
 
@@ -30,6 +32,7 @@ struct StepSpec {
   bool own_data = false;         // random data: a stream for each data rank, not one for all
   std::int64_t batch_size = 64;  // rows per micro-step, all ranks together
   std::int64_t accumulate = 1;   // micro-steps per step
+  PipelineSpec pipeline{};       // each stage is on a device of its own, if there are several
   std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
   bool drop_last = false;          // drops the rows of an epoch after its last whole step
@@ -51,7 +54,8 @@ struct StepSpec {
 
   /// The largest number of rows in this rank's micro-steps, whose activations are stored.
   [[nodiscard]] std::int64_t micro_rows() const {
-    return (batch_size + mesh.data - 1) / mesh.data;
+    const std::int64_t own = (batch_size + mesh.data - 1) / mesh.data;
+    return (own + pipeline.micro_batches - 1) / pipeline.micro_batches;
   }
 
   /// The largest number of rows that this rank reads from the files for a batch of training or
@@ -94,6 +98,9 @@ struct ScalingState {
   Tensor bytes;       // all of them, as bytes
 };
 
+/// The same numbers in a copy of `bytes`.
+ScalingState scaling_in(const Tensor& bytes);
+
 /// The number of updates whose scalars a step with loss scaling receives. The host knows only how
 /// many updates the device had applied three steps earlier.
 constexpr std::int64_t kScalarRows = 4;
@@ -110,7 +117,7 @@ struct StepTensors {
   std::optional<Tensor> first_update_host{};
   std::optional<ScalingState> scaling{},
       scaling_host{};         // on the device; and pinned, after the step
-  Tensor loss;                // of this rank's rows, on the device; 1 x 1
+  Tensor loss;                // of this rank's rows, on the last stage's device; 1 x 1
   double own_loss_scale = 1;  // factor for own_loss_host
   Tensor own_loss_host;       // loss, pinned; training only
   Tensor loss_host;           // of all ranks' rows; pinned, 1 x 1
@@ -148,22 +155,19 @@ struct MicroStep {
   Tensor x, y;
 };
 
-/// A pass of a micro-step's samples through the model.
-struct ScheduledPass {
-  enum class Direction { kForward, kBackward } direction = Direction::kForward;
-  int micro_step = 0;
+/// How a pipeline's stages hand results to each other.
+struct StageHooks {
+  /// The result of a pass is complete: an output, or the gradient of an input, which stays until
+  /// Draft::give_back().
+  std::function<void(const ScheduledPass&, const Tensor& result)> send{};
+  /// The pass is about to read `to`, where the result of source_of() must then be.
+  std::function<void(const ScheduledPass&, const Tensor& to)> receive{};
 };
-
-/// The passes of a step in the order in which they run. Each micro-step has one forward pass and,
-/// after it, one backward pass.
-using PassSchedule = std::vector<ScheduledPass>;
-
-/// Forward and backward of one micro-step after the other: activations of only one are kept.
-PassSchedule accumulation(int micro_steps);
 
 /// What a scheme adds to the passes of a step.
 struct StepHooks {
   PassHooks pass{};
+  StageHooks stage{};
   /// The loss of all of this rank's samples has been computed.
   std::function<void()> loss_ready{};
   /// In place of the passes through the draft's model on device 0. Backward starts from the `grad`
@@ -215,7 +219,7 @@ class Draft {
 
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
 
-  /// The flat gradients. Throws Error(kConfiguration) if they are not stored.
+  /// The flat gradients on device 0. Throws Error(kConfiguration) if they are not stored.
   BufferId require_gradients();
 
   /// This rank's share of the step's rows: the weight of its mean gradients and loss among all
@@ -229,6 +233,9 @@ class Draft {
 
   /// The ranks that have the same parameters and other rows: those among which gradients are summed.
   [[nodiscard]] Axis data_axis() const { return spec_.mesh.simplest(Axis::kData); }
+
+  /// Adds a copy on the comm lane of the device of `to`.
+  void copy_between(const Tensor& to, const Tensor& from);
 
   /// For several ranks; call before anything else. Copies this rank's requests to the device. Pass
   /// the result as StepHooks::loss_ready: then the losses of all ranks, each times `scale`, are
@@ -247,12 +254,14 @@ class Draft {
   /// rows. Throws Error(kConfiguration), naming `option`, if a parameter is not a Linear's.
   void leave_factors(std::string_view option, std::string_view value);
 
-  /// Always at least one. A rank without samples gets one whose loss and gradients are zeros, so
+  /// As many as accumulate, or torch.chunk's pieces for a pipeline's micro-batches; always at least
+  /// one. A rank without samples gets one whose loss and gradients are zeros, so
   /// they do not change the other ranks' sums.
   [[nodiscard]] std::vector<MicroStep> micro_steps() const;
 
   /// Adds the passes of all micro-steps: forward with the loss, backward, and the injected pause
-  /// after the first loss. Call after input().
+  /// after the first loss. Call after input(). Creates "stage_input" and "stage_grad" where stages
+  /// receive.
   void passes(const PassSchedule& schedule, const StepHooks& hooks = {});
   void passes(const StepHooks& hooks = {}) {
     passes(accumulation(static_cast<int>(micro_steps().size())), hooks);
@@ -265,6 +274,9 @@ class Draft {
   /// A pass through the model on a device.
   [[nodiscard]] Pass pass(Phase phase, const PassHooks& hooks, int device = 0, int slot = 0);
 
+  /// The memory of a result that StageHooks::send was called with may be used again.
+  void give_back(const ScheduledPass& pass, const Tensor& result);
+
   /// Where the gradient of the loss with respect to these outputs of the model is stored; one row
   /// per sample.
   [[nodiscard]] Tensor take_output_grad(const Tensor& values, int device = 0,
@@ -272,7 +284,7 @@ class Draft {
 
   /// The numbers of a micro-step's samples in the step of all ranks together, which determine
   /// dropout; nothing without dropout. Call after input().
-  [[nodiscard]] std::optional<StepRows> step_rows(const MicroStep& part) const;
+  [[nodiscard]] std::optional<StepRows> step_rows(const MicroStep& part, int device = 0);
 
   /// Call after leave_factors() and the passes, or in their hooks: the factors of a Linear's
   /// gradients, of all of this rank's samples.
@@ -295,52 +307,72 @@ class Draft {
   /// Computes the int8 weights that evaluations read.
   void quantize();
 
-  /// An evaluation's pass through the model on device 0. Call after input().
-  [[nodiscard]] ModelOutput evaluation_output();
+  /// An evaluation's pass through the model on device 0, or through the stages of a pipeline. Call
+  /// after input().
+  [[nodiscard]] ModelOutput evaluation_output(const StageHooks& hooks = {});
 
   /// The result of an evaluation: the loss and the other results in StepTensors.
   void evaluate(const ModelOutput& output);
 
-  /// The step with its waits, and the optimizer's flat buffers. Call last.
+  /// The step with its waits, and the optimizer's flat buffers by device. Call last.
   [[nodiscard]] StepProgram finish() &&;
-  [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
+  [[nodiscard]] const std::map<int, std::vector<BufferId>>& optimizer_state() const {
+    return optimizer_state_;
+  }
 
  private:
   /// What a device has of the model.
   struct Placed {
+    LayerRange layers;
+    Parameters parameters;
     FlatBuffers flat;
     Scratch scratch;
     std::vector<std::unique_ptr<Model>> models;  // by slot
   };
 
   Placed& placed(int device);
+  /// The device of a stage, and the one with the loss.
+  [[nodiscard]] int device_of(int stage) const { return stage; }
+  [[nodiscard]] int loss_device() const { return device_of(spec_.pipeline.stages - 1); }
+  /// The same numbers on another device: copied when first asked for in this step.
+  Tensor on_device(const Tensor& numbers, int device);
+  /// The place for what a stage receives: an activation stays until its backward pass.
+  [[nodiscard]] Tensor take_received(const ScheduledPass& scheduled, const Pass& pass,
+                                     std::int64_t samples);
   /// Whether a rank has no samples and does not take part in the passes.
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
-  [[nodiscard]] ModelOutput forward(const MicroStep& part, const Model& tree, Pass& own,
-                                    const StepHooks& hooks);
+  [[nodiscard]] ModelOutput forward(const ScheduledPass& scheduled, const MicroStep& part,
+                                    const Model& tree, Pass& own, const StepHooks& hooks);
   void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first);
   /// The injected pause.
   void add_pause();
-  void backward(const MicroStep& part, const Tensor& grad, const Model& tree, Pass& own,
-                const StepHooks& hooks);
+  void backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
+                const Model& tree, Pass& own, const StepHooks& hooks);
+  void add_zero_gradients(const Pass& own, const PassHooks& hooks);
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
   /// saved.
   void keep_generator();
-  void count_correct(const ModelOutput& output);
+  void count_correct(const ModelOutput& output, const Tensor& labels);
+  /// Copies numbers into the pinned slot that the host reads.
+  void read_back(const Tensor& host, const Tensor& from, Phase phase);
   void read_loss_back();
   void add_scalars();
   void add_jitter();
   void add_step_number();
   void take_scaling();
   /// The tensors of the update, without the optimizer's own memory.
-  [[nodiscard]] UpdateTensors update_tensors();
-  OptimizerState optimizer(const std::optional<FlatRange>& range = {});
-  void add_update(DeviceOp op, const std::string& block = "");
-  /// Before the step: checks the gradients that this process uses.
-  void find_inf(const Tensor& grads, const UpdateOptions& options);
+  [[nodiscard]] UpdateTensors update_tensors(int device = 0);
+  OptimizerState optimizer(const std::optional<FlatRange>& range = {}, int device = 0);
+  void update_from_factors(const UpdateOptions& options);
+  Tensor add_clip_factor(const Tensor& squares);
+  void add_update(DeviceOp op, const std::string& block = "", int device = 0);
+  /// Before the step: checks the gradients that this process uses, by device.
+  void find_inf(std::span<const UpdateTensors> updates, const UpdateOptions& options);
   /// After the step.
   void update_scale();
-  Tensor add_squares(const Tensor& grads, const UpdateOptions& options);
+  Tensor add_squares(std::span<const UpdateTensors> updates, const UpdateOptions& options);
+  /// One number of each device in a row on device 0.
+  Tensor gather_numbers(const char* name, const std::vector<Tensor>& by_device);
   /// One number for each Linear, computed from Gram matrices of its factors, which share their
   /// memory.
   Tensor add_squares_of(const std::function<Factors(int linear)>& factors);
@@ -357,7 +389,8 @@ class Draft {
   std::optional<Tensor> first_update_{};
   std::optional<Tensor> jitter_{};
   std::optional<Tensor> number_{};  // the step's number
-  std::vector<BufferId> optimizer_state_{};
+  std::map<int, std::vector<BufferId>> optimizer_state_{};  // by device
+  std::map<std::pair<BufferId, int>, Tensor> copies_{};      // by original and device
   std::optional<int> lowest_updated_{};  // this Linear and those above are updated on the side lane
 };
 

@@ -94,7 +94,7 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
   Stream& stream = runner_.stream({0, Lane::kCompute});
   device.copy(runner_.addresses(0).at<std::byte>(parameters), weights.data(), parameters.bytes(),
               stream);
-  if (const auto rounding = rounding_of(programs)) {
+  if (const auto rounding = rounding_of(programs, programs.stages()[0])) {
     device.prepare(*rounding);
     device.run(*rounding, runner_.addresses(0), stream, {.node = kPartOfNode});
   }

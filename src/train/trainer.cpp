@@ -189,6 +189,9 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .generator = generator_of(kind),
       .batch_size = config.data.batch_size,
       .accumulate = config.training.accumulate,
+      .pipeline = {.stages = static_cast<int>(config.parallel.pipeline),
+                   .micro_batches = static_cast<int>(micro_batches_of(config.parallel)),
+                   .schedule = config.parallel.schedule},
       .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
       .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
       .drop_last = config.data.drop_last,
@@ -243,17 +246,21 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
   const Buffers& buffers = programs_.buffers();
   // Includes padding: the optimizer processes it, and zeros stay zeros. Other devices' gradients,
   // with padding, are added to device 0's.
-  fill_with_zeros(whole(programs_.parameters()));
+  for (const HeldStage& stage : programs_.stages()) {
+    fill_with_zeros(whole(stage.flat.parameters));
+    for (const BufferId buffer : stage.optimizer_state) fill_with_zeros(whole(buffer));
+  }
   for (BufferId id = 0; id < buffers.size(); ++id) {
     if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
   }
-  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(whole(buffer));
   if (start != nullptr) {
     restore(*start);
   } else {
     initialize(std::move(loaded));
   }
-  if (const auto rounding = rounding_of(programs_)) run_now(*rounding, 0);
+  for (const HeldStage& stage : programs_.stages()) {
+    if (const auto rounding = rounding_of(programs_, stage)) run_now(*rounding, stage.device);
+  }
   begin_scaling();
 }
 
@@ -294,7 +301,9 @@ void Trainer::initialize(FlatWeights loaded) {
     weights = parameters.initial_values(of_first, programs_.whole_list());
   }
   if (has_ranks()) require_equal_weights(*communicator_, spec.mesh, weights);
-  upload(weights.data(), parameters.flat(programs_.parameters()));
+  for (const HeldStage& stage : programs_.stages()) {
+    upload(&at(weights, stage.range.first), stage.parameters.flat(stage.flat.parameters));
+  }
   upload_generator(generator);
 }
 
@@ -309,8 +318,7 @@ FlatWeights Trainer::part_of_loaded(FlatWeights whole) {
     if (has_ranks()) communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
     const Parameter* const found = parameters.find(all[id].name);
     if (found == nullptr) continue;
-    const auto own_id = static_cast<ParameterId>(found - parameters.all().data());
-    copy_from_whole(found->in_whole(), numbers, parameters.in(own, own_id));
+    copy_from_whole(found->in_whole(), numbers, parameters.in(own, parameters.id_of(*found)));
   }
   return own;
 }
@@ -396,23 +404,25 @@ std::vector<std::byte> Trainer::generator_state() {
 
 void Trainer::begin_copy() {
   BARESTEP_REQUIRE(programs_.state_host().has_value(), "the programs save their state");
-  Device& device = *devices_[0];
   const Addresses& addresses = runner_.addresses(0);
   const auto& snapshot = programs_.state_snapshot();
   std::byte* const host = addresses.at<std::byte>(*programs_.state_host());
   std::byte* const copy = snapshot ? addresses.at<std::byte>(*snapshot) : host;
-  Stream& stream = runner_.stream(kMainLane);
   for (const SavedNumbers& saved : saved_numbers(programs_)) {
-    device.copy(copy + saved.offset, addresses.at<std::byte>(saved.numbers), saved.numbers.bytes(),
-                stream);
+    const int device = device_with(saved.numbers);
+    at(devices_, device)
+        ->copy(copy + saved.offset, addresses.at<std::byte>(saved.numbers), saved.numbers.bytes(),
+               runner_.stream({device, Lane::kCompute}));
   }
   const std::vector<std::byte> generator = generator_state();
   const std::int64_t numbers = generator_offset(programs_);
   if (numbers < bytes_saved(programs_)) std::ranges::copy(generator, host + numbers);
-  stream.synchronize();
+  for (const HeldStage& stage : programs_.stages()) {
+    runner_.stream({stage.device, Lane::kCompute}).synchronize();
+  }
   if (!snapshot) return;
   is_copied_ = false;
-  device.copy(host, copy, numbers, *copies_);
+  devices_[0]->copy(host, copy, numbers, *copies_);
   // Skipped if the copy fails.
   copies_->call([](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &is_copied_);
   copy_ends_->record(*copies_);
@@ -437,14 +447,19 @@ Tensor Trainer::whole(BufferId flat) const {
   return {flat, 0, 1, bytes / bytes_of(DType::kF32)};
 }
 
+int Trainer::device_with(const Tensor& tensor) const {
+  return programs_.buffers()[tensor.buffer].device;
+}
+
 void Trainer::upload(const void* from, const Tensor& to) {
-  Stream& stream = runner_.stream({0, Lane::kCompute});
-  devices_[0]->copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
+  const int number = device_with(to);
+  Stream& stream = runner_.stream({number, Lane::kCompute});
+  at(devices_, number)->copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
   stream.synchronize();
 }
 
 void Trainer::fill_with_zeros(const Tensor& tensor) {
-  run_now(Fill{.out = tensor}, programs_.buffers()[tensor.buffer].device);
+  run_now(Fill{.out = tensor}, device_with(tensor));
 }
 
 void Trainer::run_now(const DeviceOp& op, int number) {
@@ -473,15 +488,19 @@ void Trainer::begin_scaling() {
 }
 
 void Trainer::download(void* to, const Tensor& from) {
-  Stream& stream = runner_.stream({0, Lane::kCompute});
-  devices_[0]->copy(to, runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
+  const int number = device_with(from);
+  Stream& stream = runner_.stream({number, Lane::kCompute});
+  at(devices_, number)->copy(to, runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
   stream.synchronize();
 }
 
 FlatWeights Trainer::download(BufferId flat) {
-  const Tensor from = programs_.parameter_list().flat(flat);
-  FlatWeights host(static_cast<std::size_t>(from.size()));
-  download(host.data(), from);
+  const Buffers& buffers = programs_.buffers();
+  FlatWeights host = programs_.parameter_list().zeros();
+  for (const HeldStage& stage : programs_.stages()) {
+    const BufferId own = buffers.find(buffers[flat].name, stage.device);
+    download(&at(host, stage.range.first), stage.parameters.flat(own));
+  }
   return host;
 }
 
@@ -506,9 +525,7 @@ FlatWeights Trainer::weights() {
       const PartOfParameter part = all.part(sender.tensor_rank(), mesh.tensor)[id].in_whole();
       numbers.resize(static_cast<std::size_t>(part.rows.count * part.cols.count));
       if (rank == mesh.rank) {
-        std::ranges::copy(
-            parameters.in(own, static_cast<ParameterId>(found - parameters.all().data())),
-            numbers.begin());
+        std::ranges::copy(parameters.in(own, parameters.id_of(*found)), numbers.begin());
       }
       communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), rank);
       if (mesh.rank == 0) copy_to_whole(part, numbers, all.in(whole, id));

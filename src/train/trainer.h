@@ -123,7 +123,7 @@ class Trainer {
   /// gets them. Blocks.
   [[nodiscard]] FlatWeights weights();
 
-  /// Any flat buffer of the programs (gradients, moments), for inspection. Blocks.
+  /// Any flat buffer of the programs (gradients, moments), of all stages, for inspection. Blocks.
   [[nodiscard]] FlatWeights download(BufferId flat);
 
   /// The training steps of the whole run, and those done so far.
@@ -148,6 +148,7 @@ class Trainer {
   [[nodiscard]] std::vector<std::byte> generator_state();
   /// Whether the job for which the programs are built has several ranks.
   [[nodiscard]] bool has_ranks() const { return programs_.spec().mesh.ranks() > 1; }
+  [[nodiscard]] int device_with(const Tensor& tensor) const;
   /// The whole buffer, including padding.
   [[nodiscard]] Tensor whole(BufferId flat) const;
   void upload(const void* from, const Tensor& to);

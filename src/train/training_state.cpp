@@ -23,25 +23,54 @@ constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kGradients = "gradients.";
 constexpr std::string_view kGenerator = "generator";
 
-/// The flat buffers of the state: weights, the optimizer's, gradients.
-std::vector<BufferId> buffers_of_state(const StepPrograms& programs) {
-  std::vector<BufferId> buffers = {programs.parameters()};
-  for (const BufferId buffer : programs.optimizer_state()) buffers.push_back(buffer);
-  if (!programs.spec().zero_grad) buffers.push_back(programs.gradients());
+/// A flat buffer of the state.
+struct StateBuffer {
+  const HeldStage* stage;
+  BufferId flat;
+};
+
+/// The weights, one of the optimizer's states, or the gradients: a flat buffer of each stage here.
+struct StateKind {
+  std::string prefix;  // of its tensors' names
+  std::vector<StateBuffer> buffers;
+};
+
+std::vector<StateKind> kinds_of_state(const StepPrograms& programs) {
+  const std::vector<HeldStage>& stages = programs.stages();
+  std::vector<StateKind> kinds;
+  const auto add = [&](const std::string& prefix, const auto& flat_of) {
+    StateKind& kind = kinds.emplace_back(StateKind{prefix, {}});
+    for (const HeldStage& stage : stages) kind.buffers.push_back({&stage, flat_of(stage)});
+  };
+  const auto name_of_buffer = [&](BufferId flat) { return programs.buffers()[flat].name; };
+  add("", [](const HeldStage& stage) { return stage.flat.parameters; });
+  for (std::size_t i = 0; i < stages[0].optimizer_state.size(); ++i) {
+    add(fmt::format("{}{}.", kOptimizer, name_of_buffer(stages[0].optimizer_state[i])),
+        [i](const HeldStage& stage) { return stage.optimizer_state[i]; });
+  }
+  if (!programs.spec().zero_grad) {
+    const std::string name = name_of_buffer(programs.gradients());
+    add(std::string(kGradients), [&](const HeldStage& stage) {
+      return programs.buffers().find(name, stage.device);
+    });
+  }
+  return kinds;
+}
+
+std::vector<StateBuffer> buffers_of_state(const StepPrograms& programs) {
+  std::vector<StateBuffer> buffers;
+  for (const StateKind& kind : kinds_of_state(programs)) {
+    buffers.insert(buffers.end(), kind.buffers.begin(), kind.buffers.end());
+  }
   return buffers;
 }
 
-std::string prefix_of(const StepPrograms& programs, BufferId buffer) {
-  if (buffer == programs.parameters()) return "";
-  if (!programs.spec().zero_grad && buffer == programs.gradients()) return std::string(kGradients);
-  return fmt::format("{}{}.", kOptimizer, programs.buffers()[buffer].name);
-}
-
 /// The range of a flat buffer that this rank saves, in numbers.
-FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
+FlatRange saved_of(const StepPrograms& programs, const StateBuffer& buffer) {
+  const BufferId flat = buffer.flat;
   constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // tensors' alignment
   const StepSpec& spec = programs.spec();
-  const std::int64_t numbers = programs.parameter_list().flat(flat).size();
+  const std::int64_t numbers = buffer.stage->range.count;
   FlatRange range = programs.held(flat);
   if (!programs.is_shared_out(flat)) {
     const Rows lines = share_of_rank((numbers + kLineNumbers - 1) / kLineNumbers,
@@ -83,15 +112,16 @@ std::string difference_of(const StoredTensor* stored, const TensorForm& expected
 }  // namespace
 
 std::vector<StatePart> state_parts(const StepPrograms& programs) {
-  const Parameters& owned = programs.parameter_list();
   std::vector<StatePart> parts;
-  for (const BufferId buffer : buffers_of_state(programs)) {
-    const std::string prefix = prefix_of(programs, buffer);
+  for (const auto& kind : kinds_of_state(programs)) {
     for (const Parameter& each : programs.whole_list().all()) {
-      StatePart& part = parts.emplace_back(StatePart{prefix + each.name, each.shape});
-      if (const Parameter* const own = owned.find(each.name)) {
-        const auto id = static_cast<ParameterId>(own - owned.all().data());
-        part.own = {owned.in(buffer, id), own->in_whole(), own->cut != Cut::kNone};
+      StatePart& part = parts.emplace_back(StatePart{kind.prefix + each.name, each.shape});
+      for (const StateBuffer& buffer : kind.buffers) {
+        const Parameters& parameters = buffer.stage->parameters;
+        const Parameter* const own = parameters.find(each.name);
+        if (own == nullptr) continue;
+        part.own = {parameters.in(buffer.flat, parameters.id_of(*own)), own->in_whole(),
+                    own->cut != Cut::kNone};
       }
     }
   }
@@ -138,10 +168,10 @@ std::vector<TensorForm> state_tensors(const StepPrograms& programs) {
 std::vector<SavedNumbers> saved_numbers(const StepPrograms& programs) {
   std::vector<SavedNumbers> saved;
   std::int64_t offset = 0;
-  for (const BufferId flat : buffers_of_state(programs)) {
-    FlatRange range = saved_of(programs, flat);
-    range.first -= programs.held(flat).first;
-    saved.push_back({range.of(flat), offset});
+  for (const StateBuffer& buffer : buffers_of_state(programs)) {
+    FlatRange range = saved_of(programs, buffer);
+    range.first -= programs.held(buffer.flat).first;
+    saved.push_back({range.of(buffer.flat), offset});
     offset += saved.back().numbers.bytes();
   }
   return saved;
@@ -167,21 +197,24 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
   for (const SavedNumbers& each : saved_numbers(programs)) {
     offsets[each.numbers.buffer] = each.offset;
   }
+  std::map<BufferId, Tensor> ranges;
+  for (const StateBuffer& buffer : buffers_of_state(programs)) {
+    ranges[buffer.flat] = saved_of(programs, buffer).of(buffer.flat);
+  }
   std::vector<TensorPiece> pieces;
   const std::vector<StatePart> parts = state_parts(programs);
   for (std::int64_t place = 0; place < std::ssize(parts); ++place) {
     const auto& own = at(parts, place).own;
     // The tensor ranks have the same numbers of a parameter that is not cut; one saves them.
     if (!own || (!own->is_cut && programs.spec().mesh.tensor_rank() > 0)) continue;
-    const BufferId buffer = own->tensor.buffer;
-    const Tensor range = saved_of(programs, buffer).of(buffer);
+    const Tensor& range = ranges[own->tensor.buffer];
     constexpr std::int64_t kBytes = bytes_of(DType::kF32);
     for_each_run(own->part, [&](std::int64_t whole, std::int64_t first, std::int64_t count) {
       const std::int64_t run = own->tensor.offset_bytes + first * kBytes;
       const std::int64_t begin = std::max(run, range.offset_bytes);
       const std::int64_t end = std::min(run + count * kBytes, range.end_bytes());
       if (begin >= end) return;
-      const std::int64_t offset = offsets[buffer] + begin - range.offset_bytes;
+      const std::int64_t offset = offsets[range.buffer] + begin - range.offset_bytes;
       pieces.push_back({place, whole * kBytes + begin - run, bytes_at(offset, end - begin)});
     });
   }

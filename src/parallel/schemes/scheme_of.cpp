@@ -8,6 +8,7 @@
 #include "core/units.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
+#include "parallel/schemes/pipeline.h"
 #include "parallel/schemes/zero1.h"
 #include "train/trainer.h"
 
@@ -38,6 +39,7 @@ std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer
     case TrainerKind::kSingle:
       return nullptr;
     case TrainerKind::kDataParallel:
+      if (config.parallel.pipeline > 1) return std::make_unique<Pipeline>();
       return std::make_unique<DataParallel>(options.devices, options.adds_by_pieces);
     case TrainerKind::kDdp:
       return scheme_of_ranks(config, options);
@@ -46,8 +48,9 @@ std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer
 }
 
 Mesh mesh_of(const TrainConfig& config, int rank, int ranks) {
-  Mesh mesh{
-      .tensor = config.parallel.tensor, .pipeline = config.parallel.pipeline, .rank = rank};
+  Mesh mesh{.tensor = static_cast<int>(config.parallel.tensor),
+            .pipeline = static_cast<int>(config.parallel.pipeline),
+            .rank = rank};
   if (!mesh.cuts_model() || ranks % mesh.ranks() == 0) {
     mesh.data = ranks / mesh.ranks();
     return mesh;
