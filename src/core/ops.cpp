@@ -756,7 +756,12 @@ Operands Randn::operands() const {
 }
 
 std::vector<OpRule> Randn::rules() const {
-  return {{state.bytes() == state_bytes(generator), "state must have the bytes of its generator"}};
+  const bool in_blocks = before % kNormalBlock == 0 && out.size() % kNormalBlock == 0 &&
+                         after % kNormalBlock == 0;
+  return {{state.bytes() == state_bytes(generator), "state must have the bytes of its generator"},
+          {before >= 0 && after >= 0, "before and after must be zero or more"},
+          {before + after == 0 || (generator == Generator::kTorchCpu && in_blocks),
+           "only whole blocks of the CPU's stream can be skipped"}};
 }
 
 /// Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi, cosine,
@@ -766,7 +771,9 @@ std::int64_t Randn::flops() const {
 }
 
 std::string Randn::text(const TensorText& t) const {
-  return fmt::format("{} = normal numbers drawn from {}", t(out), t(state));
+  const std::string skipped =
+      before + after == 0 ? "" : fmt::format(", {} before and {} after them skipped", before, after);
+  return fmt::format("{} = normal numbers drawn from {}{}", t(out), t(state), skipped);
 }
 
 Operands Delay::operands() const {

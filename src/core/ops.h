@@ -584,12 +584,16 @@ enum class Generator {
 /// The size of a generator's state.
 std::int64_t state_bytes(Generator generator);
 
-/// Standard normal numbers; reads the generator's state and writes the advanced one.
+/// Standard normal numbers; reads the generator's state and writes the advanced one. `out` is part
+/// of a larger tensor that is drawn: `before` and `after` numbers of it are only skipped. They and
+/// out are whole blocks of 16 numbers of the CPU's stream, so its bits are those of the whole
+/// tensor.
 struct Randn {
   static constexpr std::string_view kLabel = "randn";
   static constexpr std::int64_t kLaunches = 1;
   Tensor out, state;
   Generator generator = Generator::kTorchCpu;
+  std::int64_t before = 0, after = 0;
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;

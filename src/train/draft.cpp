@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/index.h"
 #include "core/program.h"
+#include "core/random.h"
 
 namespace barestep {
 namespace {
@@ -133,16 +134,22 @@ void Draft::input(const Ready& x_ready) {
   }
   StepTensors& tensors = step_.tensors;
   const Rows own = trains ? spec_.own_rows(rows()) : Rows{0, rows()};
-  const bool takes_all = trains && spec_.draws_all();
-  const std::int64_t taken = takes_all ? rows() : own.count;
+  const bool is_part = trains && spec_.draws_all();
   const auto bring = [&](const std::string& name, std::int64_t cols, DType dtype,
                          std::optional<Tensor>& host) {
+    const Rows skipped = is_part ? skipped_rows(own, cols) : Rows{};
+    const bool takes_all = is_part && skipped == Rows{};
+    const std::int64_t taken = takes_all ? rows() : own.count;
     const Tensor all = buffers_.tensor(name, Category::kData, taken, cols, dtype, 0, 2);
     if (spec_.data == DataKind::kRandn) {
       const std::int64_t bytes = state_bytes(spec_.generator);
       tensors.generator = buffers_.tensor("generator", Category::kData, 1, bytes, DType::kU8);
       if (spec_.saves_state && !tensors.generator_host) keep_generator();
-      add(data_node(Randn{.out = all, .state = *tensors.generator, .generator = spec_.generator}));
+      add(data_node(Randn{.out = all,
+                          .state = *tensors.generator,
+                          .generator = spec_.generator,
+                          .before = skipped.first * cols,
+                          .after = skipped.count * cols}));
     } else {
       host = buffers_.tensor(name + "_host", Category::kData, taken, cols, dtype, 0, 2, true);
       add(data_node(Copy{.to = all, .from = *host}));
@@ -161,6 +168,14 @@ void Draft::input(const Ready& x_ready) {
   add_scalars();
   add_jitter();
   if (spec_.model.dropout > 0) add_step_number();
+}
+
+/// The rows before and after this rank's that its stream can skip; none if it must draw them.
+Rows Draft::skipped_rows(const Rows& own, std::int64_t cols) const {
+  const bool in_blocks = own.first * cols % kNormalBlock == 0 && own.count > 0 &&
+                         own.count * cols % kNormalBlock == 0 && rows() * cols % kNormalBlock == 0;
+  if (keeps_all_rows_ || spec_.generator != Generator::kTorchCpu || !in_blocks) return {};
+  return {own.first, rows() - own.first - own.count};
 }
 
 void Draft::keep_generator() {

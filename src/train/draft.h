@@ -87,7 +87,7 @@ struct StepSpec {
   /// The rows of the test set that this rank evaluates.
   [[nodiscard]] Rows own_test_rows() const { return own_rows(test_rows); }
 
-  /// Whether each rank draws the rows of all ranks and uses only its own.
+  /// Whether each rank draws its rows out of one stream of all ranks' rows.
   [[nodiscard]] bool draws_all() const { return data == DataKind::kRandn && !own_data; }
 };
 
@@ -248,6 +248,9 @@ class Draft {
   /// step. Calls `x_ready` when x is there.
   void input(const Ready& x_ready = {});
 
+  /// Call before input(): random data of all ranks stay in the buffers of x and y.
+  void keep_all_rows() { keeps_all_rows_ = true; }
+
   /// From now on the passes leave the factors of the gradients, as they do whenever gradients are
   /// not stored. The factors of all micro-steps are kept, and a rank without rows takes part with
   /// empty tensors. The loss, and so its gradients, is this rank's part of the mean over all ranks'
@@ -349,6 +352,7 @@ class Draft {
   void backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
                 const Model& tree, Pass& own, const StepHooks& hooks);
   void add_zero_gradients(const Pass& own, const PassHooks& hooks);
+  [[nodiscard]] Rows skipped_rows(const Rows& own, std::int64_t cols) const;
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
   /// saved.
   void keep_generator();
@@ -366,6 +370,13 @@ class Draft {
   void update_from_factors(const UpdateOptions& options);
   Tensor add_clip_factor(const Tensor& squares);
   void add_update(DeviceOp op, const std::string& block = "", int device = 0);
+  /// Adds up a number of all ranks that share a copy of the model.
+  void add_up_over_model(const Tensor& number, const char* name);
+  /// The ranges of the flat buffers whose parameters are cut among tensor ranks.
+  [[nodiscard]] std::vector<FlatRange> counted_ranges(const FlatRange& within, int device);
+  /// The squares of a device's gradients, counted once over the ranks of a copy of the model.
+  void add_squares_of_copy(const Tensor& out, const UpdateTensors& used,
+                           const std::optional<UpdatedPart>& part, int device);
   /// Before the step: checks the gradients that this process uses, by device.
   void find_inf(std::span<const UpdateTensors> updates, const UpdateOptions& options);
   /// After the step.
@@ -385,6 +396,7 @@ class Draft {
   StepProgram step_;
   std::map<int, Placed> placed_;  // by device
   std::int64_t loss_rows_ = 0;    // 0: this rank's rows
+  bool keeps_all_rows_ = false;
   Tensor scalars_{};
   std::optional<Tensor> first_update_{};
   std::optional<Tensor> jitter_{};

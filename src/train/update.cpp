@@ -133,6 +133,54 @@ void Draft::find_inf(std::span<const UpdateTensors> updates, const UpdateOptions
     for (std::size_t i = 1; i < found_inf.size(); ++i) copy_between(found_inf[i], found_inf[0]);
   }
   if (options.found_inf_ready) options.found_inf_ready(found_inf.front());
+  add_up_over_model(found_inf.front(), "overflow of all parts");
+}
+
+void Draft::add_up_over_model(const Tensor& number, const char* name) {
+  const Mesh& mesh = spec_.mesh;
+  if (!mesh.cuts_model()) return;
+  exchange(AllReduce{.tensors = {number}, .axis = mesh.simplest(Axis::kModel), .name = name});
+}
+
+std::vector<FlatRange> Draft::counted_ranges(const FlatRange& within, int device) {
+  const Parameters& parameters = placed(device).parameters;
+  std::vector<FlatRange> ranges;
+  for (ParameterId id = parameters.count() - 1; id >= 0; --id) {
+    const Tensor tensor = parameters.in(kNoBuffer, id);
+    const std::int64_t first = std::max(tensor.offset_bytes / bytes_of(tensor.dtype), within.first);
+    const std::int64_t end =
+        std::min(tensor.end_bytes() / bytes_of(tensor.dtype), within.first + within.count);
+    if (parameters[id].cut == Cut::kNone || first >= end) continue;
+    // The padding between two tensors is zero.
+    const bool follows = id + 1 < parameters.count() && parameters[id + 1].cut != Cut::kNone;
+    if (follows && !ranges.empty()) {
+      ranges.back().count = end - ranges.back().first;
+    } else {
+      ranges.push_back({first, end - first});
+    }
+  }
+  return ranges;
+}
+
+void Draft::add_squares_of_copy(const Tensor& out, const UpdateTensors& used,
+                                const std::optional<UpdatedPart>& part, int device) {
+  std::optional<Tensor> scale;
+  if (used.loss_scale) scale = used.loss_scale->scale;
+  const auto add_sum = [&](const Tensor& sum, const Tensor& of) {
+    add_update(SumSquares{.out = sum, .in = of, .scale = scale}, "", device);
+  };
+  // All tensor ranks have the same parameters that are not cut; the first one counts them.
+  if (spec_.mesh.tensor_rank() == 0) return add_sum(out, used.gradients);
+  const FlatRange within = part ? part->range : FlatRange{0, used.gradients.size()};
+  const std::vector<FlatRange> ranges = counted_ranges(within, device);
+  if (ranges.empty()) return add_update(Fill{.out = out}, "", device);
+  const Tensor sums = buffers_.tensor("squares_of_ranges", Category::kOptimizer, std::ssize(ranges),
+                                      1, DType::kF32, device);
+  for (std::int64_t i = 0; i < std::ssize(ranges); ++i) {
+    const FlatRange& range = at(ranges, i);
+    add_sum(sums.row_slice(i, 1), used.gradients.flat_slice(range.first - within.first, range.count));
+  }
+  add_update(SumRows{.out = out, .in = sums}, "", device);
 }
 
 void Draft::update_scale() {
@@ -154,12 +202,10 @@ Tensor Draft::add_squares(std::span<const UpdateTensors> updates, const UpdateOp
     const int device = static_cast<int>(of_devices.size());
     of_devices.push_back(buffers_.tensor("grad_squares", Category::kOptimizer, 1, 1, DType::kF32,
                                          device));
-    std::optional<Tensor> scale;
-    if (used.loss_scale) scale = used.loss_scale->scale;
-    add_update(SumSquares{.out = of_devices.back(), .in = used.gradients, .scale = scale}, "",
-               device);
+    add_squares_of_copy(of_devices.back(), used, options.part, device);
   }
   if (options.squares_ready) options.squares_ready(of_devices.front());
+  add_up_over_model(of_devices.front(), "squares of gradients of all parts");
   return gather_numbers("squares_of_stages", of_devices);
 }
 

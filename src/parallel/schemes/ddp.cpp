@@ -193,6 +193,11 @@ std::vector<Bucket> Ddp::buckets_of(Draft& draft) const {
 void Ddp::build(Draft& draft) const {
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   draft.input();
+  if (!draft.spec().model.stores_gradients) {
+    // One copy of the model: nothing to reduce.
+    draft.passes({.pass = draft.updates_beside(), .loss_ready = loss_ready});
+    return draft.update();
+  }
   BucketReduction reduction(draft, buckets_of(draft), settings_);
   draft.passes(
       {.pass = settings_.overlap ? reduction.hooks() : PassHooks{}, .loss_ready = loss_ready});

@@ -88,6 +88,7 @@ void Factor::build(Draft& draft) const {
                    "--scheme factor clips stored gradients only");
   const Draft::Ready share = draft.share_loss(1);
   draft.leave_factors("--scheme", "factor");
+  draft.keep_all_rows();
   Gathering gathering(draft);
   draft.input([&] { gathering.gather_x(); });
   draft.passes({.pass = gathering.hooks(), .loss_ready = share});

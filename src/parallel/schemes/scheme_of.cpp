@@ -107,6 +107,10 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
   }
   spec.own_data = config.parallel.seed_per_rank;
   const int copies = spec.mesh.data;
+  const bool exchanges = config.parallel.scheme != RankScheme::kFactor && spec.mesh.cuts_model();
+  if (!spec.model.stores_gradients && spec.model.trains && exchanges && copies > 1) {
+    refuse_fused_update("stores no gradients, which several copies of the model exchange");
+  }
   if (config.parallel.batch_per_rank) spec.batch_size *= copies;
   if (spec.batch_size < copies) {
     fail(ExitCode::kConfiguration,
