@@ -382,7 +382,7 @@ struct ParallelConfig {
   std::int64_t pipeline = 1;        // stages into which the model's layers are cut
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::optional<std::int64_t> micro_batches{};  // of a step; read it through micro_batches_of()
-  double timeout_s = 300;           // a rank that is in one operation for longer ends the run
+  double timeout_s = 300;  // a rank that is in one operation for longer ends the run
 
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };

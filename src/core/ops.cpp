@@ -756,8 +756,8 @@ Operands Randn::operands() const {
 }
 
 std::vector<OpRule> Randn::rules() const {
-  const bool in_blocks = before % kNormalBlock == 0 && out.size() % kNormalBlock == 0 &&
-                         after % kNormalBlock == 0;
+  const bool in_blocks =
+      before % kNormalBlock == 0 && out.size() % kNormalBlock == 0 && after % kNormalBlock == 0;
   return {{state.bytes() == state_bytes(generator), "state must have the bytes of its generator"},
           {before >= 0 && after >= 0, "before and after must be zero or more"},
           {before + after == 0 || (generator == Generator::kTorchCpu && in_blocks),
@@ -772,7 +772,8 @@ std::int64_t Randn::flops() const {
 
 std::string Randn::text(const TensorText& t) const {
   const std::string skipped =
-      before + after == 0 ? "" : fmt::format(", {} before and {} after them skipped", before, after);
+      before + after == 0 ? ""
+                          : fmt::format(", {} before and {} after them skipped", before, after);
   return fmt::format("{} = normal numbers drawn from {}{}", t(out), t(state), skipped);
 }
 
@@ -846,7 +847,8 @@ std::vector<OpRule> AllReduce::rules() const {
 }
 
 std::string AllReduce::text(const TensorText& t) const {
-  return fmt::format("{} summed over {}{}", tensors_text(tensors, t), ranks_on(axis), scale_text(scale));
+  return fmt::format("{} summed over {}{}", tensors_text(tensors, t), ranks_on(axis),
+                     scale_text(scale));
 }
 
 /// Only the communicator can identify the root's tensor, since ranks are numbered across all

@@ -169,8 +169,8 @@ Price price_of(const Program& program);
 std::int64_t state_bytes_of(const Program& program);
 
 /// The bytes that each rank of a mesh sends in a step of `program`, averaged over the ranks of each
-/// group, with ring collectives (Patarasuk & Yuan 2009): 2 (n - 1) / n of the payload for an all-reduce, (n - 1) / n
-/// for all others.
+/// group, with ring collectives (Patarasuk & Yuan 2009): 2 (n - 1) / n of the payload for an
+/// all-reduce, (n - 1) / n for all others.
 std::int64_t bytes_sent(const Program& program, const Mesh& mesh);
 
 /// Replaces all waits of the program. Afterwards any two nodes that touch the same bytes, at least

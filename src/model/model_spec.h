@@ -56,9 +56,9 @@ struct ModelSpec {
   // gradients. Parameters are fp32; with 16 bits, products read a rounded copy, as under
   // torch.autocast.
   DType numbers = DType::kF32;
-  bool wide_gradients = true;      // those of parameters are fp32, whatever `numbers` is
-  int segments = 1;                // for recomputation; at most one per layer
-  int tensor_rank = 0;             // these programs' rank of the `tensor_ranks` that share layers
+  bool wide_gradients = true;  // those of parameters are fp32, whatever `numbers` is
+  int segments = 1;            // for recomputation; at most one per layer
+  int tensor_rank = 0;         // these programs' rank of the `tensor_ranks` that share layers
   int tensor_ranks = 1;
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
 

@@ -84,8 +84,7 @@ FlatWeights Parameters::initial_values(TorchGenerator& generator, const Paramete
   FlatWeights flat = zeros();
   for (const Parameter& drawn : whole.all()) {
     const Parameter* const own = find(drawn.name);
-    const std::span<float> values =
-        own == nullptr ? std::span<float>{} : in(flat, id_of(*own));
+    const std::span<float> values = own == nullptr ? std::span<float>{} : in(flat, id_of(*own));
     if (!drawn.initial.bound) {
       std::ranges::fill(values, drawn.initial.value);
       continue;

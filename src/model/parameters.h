@@ -76,8 +76,7 @@ void for_each_run(const PartOfParameter& part, const Use& use) {
 /// only.
 void copy_from_whole(const PartOfParameter& part, std::span<const float> whole,
                      std::span<float> own);
-void copy_to_whole(const PartOfParameter& part, std::span<const float> own,
-                   std::span<float> whole);
+void copy_to_whole(const PartOfParameter& part, std::span<const float> own, std::span<float> whole);
 
 class Parameters {
  public:

@@ -162,7 +162,8 @@ class CollectivesOfRanks {
     }
     const auto names_of = gather_lists(ranks, names);
     const auto numbers_of = gather_lists(ranks, numbers);
-    for (std::size_t rank = 0; rank < names_of.size(); ++rank) add(names_of[rank], numbers_of[rank]);
+    for (std::size_t rank = 0; rank < names_of.size(); ++rank)
+      add(names_of[rank], numbers_of[rank]);
   }
 
   [[nodiscard]] const std::vector<NamedCollective>& all() const { return all_; }
@@ -357,7 +358,8 @@ CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
   const auto times = gather_lists(ranks, std::vector<CollectiveTimes>(mine.begin(), mine.end()));
 
   std::vector<std::vector<CommunicatedStep>> all(
-      steps, std::vector<CommunicatedStep>(times.size(), CommunicatedStep(collectives.all().size())));
+      steps,
+      std::vector<CommunicatedStep>(times.size(), CommunicatedStep(collectives.all().size())));
   for (std::size_t rank = 0; rank < times.size(); ++rank) {
     const std::vector<std::size_t>& places = collectives.places_of(rank);
     for (std::size_t i = 0; i < steps * places.size(); ++i) {

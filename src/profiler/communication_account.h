@@ -80,10 +80,10 @@ struct CommunicationSummary {
 /// The group in which each rank takes part in a collective; nothing for ranks that do not.
 using GroupsOfRanks = std::vector<std::optional<int>>;
 
-/// Adds up `steps[step][rank]`, all on one clock; every rank's step has a place for each collective.
-/// The last rank of a group to begin a collective is the one that the others of the group wait for.
-/// `groups` has an entry for each collective; without it, all ranks form one group. The caller sets
-/// the collectives' names, axes and bytes.
+/// Adds up `steps[step][rank]`, all on one clock; every rank's step has a place for each
+/// collective. The last rank of a group to begin a collective is the one that the others of the
+/// group wait for. `groups` has an entry for each collective; without it, all ranks form one group.
+/// The caller sets the collectives' names, axes and bytes.
 CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps,
                                 std::span<const GroupsOfRanks> groups = {});
 

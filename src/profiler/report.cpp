@@ -33,9 +33,8 @@ std::string device_text(const Device& device) {
 std::string run_header(const StepPrograms& programs, const Device& device,
                        const std::string& division, const std::string& more) {
   const StepSpec& spec = programs.spec();
-  std::string text =
-      fmt::format("{}, {} parameters, batch {}", spec.model.text(),
-                  grouped(programs.whole_list().size()), grouped(spec.step_rows()));
+  std::string text = fmt::format("{}, {} parameters, batch {}", spec.model.text(),
+                                 grouped(programs.whole_list().size()), grouped(spec.step_rows()));
   if (spec.accumulate > 1) {
     text += fmt::format(" in {} micro-steps of {}", spec.accumulate, grouped(spec.batch_size));
   }

@@ -113,10 +113,10 @@ class DeviceOfRank final : public Place {
   Transport requested_ = Transport::kAuto;
   std::vector<std::filesystem::path> traces_;  // all ranks' paths
   std::unique_ptr<Device> device_;
-  std::vector<RankGpu> gpus_;                    // all ranks' GPUs, once they agree
-  std::unique_ptr<Communicator> own_transport_;  // null if MPI itself is used
-  std::unique_ptr<Communicator> mesh_transport_; // null if ranks only share the batch
-  Communicator* transport_ = nullptr;            // set by join()
+  std::vector<RankGpu> gpus_;                     // all ranks' GPUs, once they agree
+  std::unique_ptr<Communicator> own_transport_;   // null if MPI itself is used
+  std::unique_ptr<Communicator> mesh_transport_;  // null if ranks only share the batch
+  Communicator* transport_ = nullptr;             // set by join()
 };
 
 /// The account of all ranks' collectives, as an observer.

@@ -254,8 +254,7 @@ Draft::Placed& Draft::placed(int device) {
   const LayerRange layers =
       stages == 1 ? model_.all_layers() : at(layers_of_stages(model_, stages), device);
   const Parameters parameters = parameters_of(model_, layers);
-  const Holding holding =
-      stages == 1 && device > 0 ? Holding::kOperands : Holding::kParameters;
+  const Holding holding = stages == 1 && device > 0 ? Holding::kOperands : Holding::kParameters;
   return placed_
       .emplace(device,
                Placed{.layers = layers,
@@ -310,8 +309,8 @@ bool Draft::is_zero(const MicroStep& part) const {
 void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
   const std::vector<MicroStep> parts = micro_steps();
   const int last_stage = spec_.pipeline.stages - 1;
-  const auto places = places_of_activations(schedule, static_cast<int>(parts.size()),
-                                            model_.stores_gradients);
+  const auto places =
+      places_of_activations(schedule, static_cast<int>(parts.size()), model_.stores_gradients);
   std::vector<ModelOutput> outputs(parts.size());  // of the last stage
   std::map<std::pair<int, Phase>, std::size_t> counts;
   for (const ScheduledPass& scheduled : schedule) {
@@ -345,8 +344,7 @@ Tensor Draft::take_received(const ScheduledPass& scheduled, const Pass& pass,
                             std::int64_t samples) {
   const bool is_forward = scheduled.direction == ScheduledPass::Direction::kForward;
   const LayerRange& layers = placed(pass.device).layers;
-  const std::int64_t cols =
-      at(model_.widths, is_forward ? layers.first : layers.end);
+  const std::int64_t cols = at(model_.widths, is_forward ? layers.first : layers.end);
   const std::int64_t first = is_forward ? pass.first_row : 0;
   const std::int64_t rows = samples * model_.rows_per_sample;
   Tensor all = buffers_.tensor(is_forward ? "stage_input" : "stage_grad", Category::kActivations,
@@ -354,8 +352,8 @@ Tensor Draft::take_received(const ScheduledPass& scheduled, const Pass& pass,
   return all.row_slice(first, rows);
 }
 
-ModelOutput Draft::forward(const ScheduledPass& scheduled, const MicroStep& part,
-                           const Model& tree, Pass& own, const StepHooks& hooks) {
+ModelOutput Draft::forward(const ScheduledPass& scheduled, const MicroStep& part, const Model& tree,
+                           Pass& own, const StepHooks& hooks) {
   if (is_zero(part)) return {};
   if (hooks.forward) return hooks.forward(part);
   Tensor x = model_.as_rows(part.x);
@@ -483,8 +481,8 @@ void Draft::evaluate(const ModelOutput& output) {
   add_loss(spec_.model, step_.tensors.loss, step_.tensors.loss_host);
   if (takes_labels(spec_.model.loss)) return count_correct(output, y);
   const auto take_errors = [&](const char* name, bool pinned) {
-    return buffers_.tensor(name, Category::kData, 1, output.values.cols, DType::kF32,
-                           loss_device(), 2, pinned);
+    return buffers_.tensor(name, Category::kData, 1, output.values.cols, DType::kF32, loss_device(),
+                           2, pinned);
   };
   const SquaredErrors squares{take_errors("squared_errors", false), output.values, y};
   step_.tensors.squared_errors_host = take_errors("squared_errors_host", true);

@@ -231,7 +231,8 @@ class Draft {
   /// Adds a collective on the comm lane.
   void exchange(Collective collective);
 
-  /// The ranks that have the same parameters and other rows: those among which gradients are summed.
+  /// The ranks that have the same parameters and other rows: those among which gradients are
+  /// summed.
   [[nodiscard]] Axis data_axis() const { return spec_.mesh.simplest(Axis::kData); }
 
   /// Adds a copy on the comm lane of the device of `to`.
@@ -400,9 +401,9 @@ class Draft {
   Tensor scalars_{};
   std::optional<Tensor> first_update_{};
   std::optional<Tensor> jitter_{};
-  std::optional<Tensor> number_{};  // the step's number
+  std::optional<Tensor> number_{};                          // the step's number
   std::map<int, std::vector<BufferId>> optimizer_state_{};  // by device
-  std::map<std::pair<BufferId, int>, Tensor> copies_{};      // by original and device
+  std::map<std::pair<BufferId, int>, Tensor> copies_{};     // by original and device
   std::optional<int> lowest_updated_{};  // this Linear and those above are updated on the side lane
 };
 

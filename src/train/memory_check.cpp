@@ -61,7 +61,8 @@ std::string remedy_for(const StepPrograms& programs, const MemoryPool& pool) {
   if (fits_with_one_ahead(programs, pool)) return "--workers 1 --prefetch 1 fits";
   const auto batch = fitting_batch(programs, pool);
   if (!batch) return "no batch size fits, use a smaller --dim, --depth or --layers";
-  const char* const option = programs.spec().mesh.ranks() == 1 ? "--batch-size" : "--global-batch-size";
+  const char* const option =
+      programs.spec().mesh.ranks() == 1 ? "--batch-size" : "--global-batch-size";
   return fmt::format("{} {} fits", option, *batch);
 }
 

@@ -25,7 +25,8 @@ namespace {
 
 /// Ranks with data of their own seed their streams as torch.manual_seed(seed + rank) does.
 std::uint64_t data_seed(const TrainConfig& config, const StepSpec& spec) {
-  return config.training.seed + static_cast<std::uint64_t>(spec.own_data ? spec.mesh.data_rank() : 0);
+  return config.training.seed +
+         static_cast<std::uint64_t>(spec.own_data ? spec.mesh.data_rank() : 0);
 }
 
 /// Whether the host waits for each step before it queues the next one. Profiles need such steps.
@@ -347,8 +348,7 @@ void Trainer::upload_held(const StatePart& part, std::span<const float> whole) {
   const std::int64_t begin = std::max(first, held.first);
   const std::int64_t end = std::min(first + tensor.size(), held.first + held.count);
   if (begin >= end) return;
-  upload(&at(own, begin - first),
-         FlatRange{begin - held.first, end - begin}.of(tensor.buffer));
+  upload(&at(own, begin - first), FlatRange{begin - held.first, end - begin}.of(tensor.buffer));
 }
 
 void Trainer::restore(const TrainingState& start) {

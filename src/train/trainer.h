@@ -75,10 +75,10 @@ class Trainer {
   /// Allocates all memory of the run. `devices` are those of the programs, by index. `communicator`
   /// connects the ranks that the programs are built for, and may be null for a single rank.
   /// Training starts with the weights `loaded`, or, if they are empty, with nn.Linear's
-  /// initialization. Loaded weights are those of the whole model, on rank 0. `profiler` may be null. If `start`
-  /// is given, training resumes from there instead: its tensors are on rank 0 and have passed
-  /// require_state(); its position is on every rank. All other arguments must outlive the trainer.
-  /// Blocks.
+  /// initialization. Loaded weights are those of the whole model, on rank 0. `profiler` may be
+  /// null. If `start` is given, training resumes from there instead: its tensors are on rank 0 and
+  /// have passed require_state(); its position is on every rank. All other arguments must outlive
+  /// the trainer. Blocks.
   Trainer(const TrainConfig& config, const StepPrograms& programs, std::vector<Device*> devices,
           Communicator* communicator, const Dataset* dataset, FlatWeights loaded = {},
           StepProfiler* profiler = nullptr, const TrainingState* start = nullptr);

@@ -50,9 +50,8 @@ std::vector<StateKind> kinds_of_state(const StepPrograms& programs) {
   }
   if (!programs.spec().zero_grad) {
     const std::string name = name_of_buffer(programs.gradients());
-    add(std::string(kGradients), [&](const HeldStage& stage) {
-      return programs.buffers().find(name, stage.device);
-    });
+    add(std::string(kGradients),
+        [&](const HeldStage& stage) { return programs.buffers().find(name, stage.device); });
   }
   return kinds;
 }

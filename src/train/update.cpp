@@ -57,15 +57,16 @@ PassHooks Draft::updates_beside() {
 void Draft::update(const UpdateOptions& options) {
   if (!spec_.model.stores_gradients) return update_from_factors(options);
   const auto& part = options.part;
-  std::vector<OptimizerState> states;   // by device
+  std::vector<OptimizerState> states;  // by device
   std::vector<UpdateTensors> updates;  // by device
   for (int device = 0; device <= loss_device(); ++device) {
     states.push_back(optimizer(part ? std::optional(part->range) : std::nullopt, device));
     UpdateTensors& used = updates.emplace_back(update_tensors(device));
     const Parameters& parameters = placed(device).parameters;
-    used.gradients = part ? part->gradients
-                          : parameters.flat(take_gradients(buffers_, spec_.model, parameters, device),
-                                            spec_.model.gradient_type());
+    used.gradients =
+        part ? part->gradients
+             : parameters.flat(take_gradients(buffers_, spec_.model, parameters, device),
+                               spec_.model.gradient_type());
   }
   if (spec_.loss_scale) find_inf(updates, options);
   if (spec_.clip_norm) {
@@ -178,7 +179,8 @@ void Draft::add_squares_of_copy(const Tensor& out, const UpdateTensors& used,
                                       1, DType::kF32, device);
   for (std::int64_t i = 0; i < std::ssize(ranges); ++i) {
     const FlatRange& range = at(ranges, i);
-    add_sum(sums.row_slice(i, 1), used.gradients.flat_slice(range.first - within.first, range.count));
+    add_sum(sums.row_slice(i, 1),
+            used.gradients.flat_slice(range.first - within.first, range.count));
   }
   add_update(SumRows{.out = out, .in = sums}, "", device);
 }
@@ -200,8 +202,8 @@ Tensor Draft::add_squares(std::span<const UpdateTensors> updates, const UpdateOp
   std::vector<Tensor> of_devices;
   for (const UpdateTensors& used : updates) {
     const int device = static_cast<int>(of_devices.size());
-    of_devices.push_back(buffers_.tensor("grad_squares", Category::kOptimizer, 1, 1, DType::kF32,
-                                         device));
+    of_devices.push_back(
+        buffers_.tensor("grad_squares", Category::kOptimizer, 1, 1, DType::kF32, device));
     add_squares_of_copy(of_devices.back(), used, options.part, device);
   }
   if (options.squares_ready) options.squares_ready(of_devices.front());

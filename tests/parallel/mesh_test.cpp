@@ -66,7 +66,8 @@ TEST(Mesh, SumsAmongTheRanksOfAnAxis) {
     const auto groups = join_mesh(all, mesh);
     const auto device = make_cpu_device({.threads = 1});
     const auto stream = device->new_stream("test");
-    for (const Axis axis : {Axis::kData, Axis::kTensor, Axis::kPipeline, Axis::kModel, Axis::kAll}) {
+    for (const Axis axis :
+         {Axis::kData, Axis::kTensor, Axis::kPipeline, Axis::kModel, Axis::kAll}) {
       float number = std::ldexp(1.0F, all.rank());
       const Addresses addresses({reinterpret_cast<std::byte*>(&number)});
       const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 1}}, .axis = axis};
@@ -101,10 +102,11 @@ TEST(Mesh, EndsAllGroupsWhenOneRankGivesUp) {
 TEST(Mesh, RefusesRanksThatAreNoMultipleOfACopy) {
   TrainConfig config = rank_config();
   config.parallel.tensor = 3;
-  expect_error(ExitCode::kConfiguration,
-               "--tensor '3': a copy of the model takes 3 ranks, which do not divide 4 ranks; start "
-               "3 ranks, or a multiple",
-               [&] { static_cast<void>(mesh_of(config, 0, 4)); });
+  expect_error(
+      ExitCode::kConfiguration,
+      "--tensor '3': a copy of the model takes 3 ranks, which do not divide 4 ranks; start "
+      "3 ranks, or a multiple",
+      [&] { static_cast<void>(mesh_of(config, 0, 4)); });
   config.parallel.pipeline = 2;
   expect_error(ExitCode::kConfiguration,
                "--tensor '3': with --pipeline 2, a copy of the model takes 6 ranks, which do not "
@@ -125,11 +127,15 @@ TEST(TensorRanks, RefuseAFusedUpdateOfSeveralCopies) {
   TrainConfig config = rank_config();
   config.parallel.tensor = 2;
   config.training.update = Update::kFused;
-  spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 2);
+  const Ddp scheme(small_buckets());
+  const auto build = [&](int ranks) {
+    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks), &scheme);
+  };
+  build(2);
   expect_error(ExitCode::kConfiguration,
-               "--update 'fused': stores no gradients, which several copies of the model exchange; "
+               "--update 'fused': stores no gradients, which several ranks or devices exchange; "
                "use --update separate",
-               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4); });
+               [&] { build(4); });
 }
 
 /// A model without a ReLU whose input could be rounded to the other side of 0.
@@ -326,7 +332,8 @@ TEST(Trainer, RefusesRanksThatStartFromOtherWeights) {
                  on_threads(4, [](Communicator& ranks) {
                    // Tensor ranks 0 and 1 have others, which is right; data rank 1 differs.
                    const Mesh mesh{.data = 2, .tensor = 2, .rank = ranks.rank()};
-                   const float weight = ranks.rank() == 3 ? 9 : static_cast<float>(ranks.rank() % 2);
+                   const float weight =
+                       ranks.rank() == 3 ? 9 : static_cast<float>(ranks.rank() % 2);
                    require_equal_weights(ranks, mesh, FlatWeights{weight});
                  });
                });

@@ -350,7 +350,7 @@ TEST(CommunicationAccount, KeepsTheFirstTenThousandStepsOfALongRun) {
   const CommunicationSummary summary = summary_of_long_run(10'005);
   EXPECT_EQ(summary.steps, 10'000);
   ASSERT_FALSE(summary.collectives.empty());
-  for (const auto& [name, bytes, ready_before_start_s, parts] : summary.collectives) {
+  for (const auto& [name, axis, bytes, ready_before_start_s, parts] : summary.collectives) {
     EXPECT_NEAR(parts.hidden_s + parts.waiting_s + parts.moving_s, 3, 1e-6) << name;
   }
 }

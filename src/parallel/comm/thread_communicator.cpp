@@ -72,10 +72,7 @@ Share share_of(std::int64_t n, int rank, int ranks) {
 class ThreadCommunicator final : public HostCommunicator {
  public:
   ThreadCommunicator(ThreadGroup& group, int rank)
-      : group_(group),
-        collectives_(*group.collectives_),
-        host_(*group.host_calls_),
-        rank_(rank) {}
+      : group_(group), collectives_(*group.collectives_), host_(*group.host_calls_), rank_(rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return host_.size; }

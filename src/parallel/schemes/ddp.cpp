@@ -193,8 +193,9 @@ std::vector<Bucket> Ddp::buckets_of(Draft& draft) const {
 void Ddp::build(Draft& draft) const {
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   draft.input();
-  if (!draft.spec().model.stores_gradients) {
-    // One copy of the model: nothing to reduce.
+  const Mesh& mesh = draft.spec().mesh;
+  if (!draft.spec().model.stores_gradients && mesh.cuts_model() && mesh.data == 1) {
+    // There is nothing to reduce.
     draft.passes({.pass = draft.updates_beside(), .loss_ready = loss_ready});
     return draft.update();
   }

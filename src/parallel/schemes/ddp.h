@@ -63,7 +63,8 @@ class Ddp final : public Scheme {
   [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
 
   /// Allocates the buffers of Draft::share_loss(), and "bucket_bf16" if gradients are reduced as
-  /// bf16. Without stored gradients, which needs a single copy of the model, reduces nothing.
+  /// bf16. Without stored gradients, ranks must share a single copy of
+  /// the model, and reduce nothing.
   void build(Draft& draft) const override;
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
                                           std::string_view transport) const override;

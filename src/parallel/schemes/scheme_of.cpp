@@ -76,13 +76,12 @@ void require_width_for_tensor_ranks(const StepSpec& spec) {
   for (std::size_t layer = 0; layer + 2 < model.widths.size(); layer += 2) {
     const std::int64_t width = model.widths[layer + 1];
     if (width >= spec.mesh.tensor) continue;
-    fail(ExitCode::kConfiguration,
-         {.what = "--tensor",
-          .value = std::to_string(spec.mesh.tensor),
-          .why = fmt::format("{} has {}, so some ranks would have none",
-                             model.name_of_layer(static_cast<int>(layer)),
-                             counted(width, "output")),
-          .remedy = fmt::format("use at most --tensor {}", width)});
+    fail(ExitCode::kConfiguration, {.what = "--tensor",
+                                    .value = std::to_string(spec.mesh.tensor),
+                                    .why = fmt::format("{} has {}, so some ranks would have none",
+                                                       model.name_of_layer(static_cast<int>(layer)),
+                                                       counted(width, "output")),
+                                    .remedy = fmt::format("use at most --tensor {}", width)});
   }
 }
 
@@ -107,10 +106,6 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
   }
   spec.own_data = config.parallel.seed_per_rank;
   const int copies = spec.mesh.data;
-  const bool exchanges = config.parallel.scheme != RankScheme::kFactor && spec.mesh.cuts_model();
-  if (!spec.model.stores_gradients && spec.model.trains && exchanges && copies > 1) {
-    refuse_fused_update("stores no gradients, which several copies of the model exchange");
-  }
   if (config.parallel.batch_per_rank) spec.batch_size *= copies;
   if (spec.batch_size < copies) {
     fail(ExitCode::kConfiguration,
