@@ -52,23 +52,26 @@ Tensor Linear::forward(Pass& pass, const Tensor& x) {
 
 void Linear::add_product(const Pass& pass) const {
   Gemm product{.c = out_, .a = factors_.x, .b = pass.weight(weight_), .transpose_b = true};
-  const BiasActivation rest{.values = out_,
-                            .bias = pass.weight(bias_),
-                            .activation = spec_.activation,
-                            .pre_activation = pre_activation_};
-  if (is_cut(Cut::kCols)) {
-    pass.add(product, name());
-    pass.sum_over_tensor_ranks(out_, name(), "output");
-    pass.add(rest, name());
-  } else if (pass.model.fusion) {
+  BiasActivation rest{.values = out_,
+                      .bias = pass.weight(bias_),
+                      .activation = spec_.activation,
+                      .pre_activation = pre_activation_};
+  const bool sums = is_cut(Cut::kCols);
+  const bool narrow = pass.model.numbers != DType::kF32;
+  if (sums && narrow) {
+    // Added by one rank before its product is rounded, since sums are rounded already.
+    if (spec_.tensor_rank == 0) product.bias = rest.bias;
+    rest.bias.reset();
+  } else if (!sums && pass.model.fusion) {
     product.bias = rest.bias;
     product.activation = rest.activation;
     product.pre_activation = rest.pre_activation;
-    pass.add(product, name());
-  } else {
-    pass.add(product, name());
-    pass.add(rest, name());
+    return pass.add(product, name());
   }
+  pass.add(product, name());
+  if (sums) pass.sum_over_tensor_ranks(out_, name(), "output");
+  const bool remains = rest.bias || rest.activation != Activation::kNone || rest.pre_activation;
+  if (remains) pass.add(rest, name());
 }
 
 Linear::Int8Weight Linear::int8_weight(const Pass& pass) const {

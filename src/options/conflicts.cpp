@@ -126,6 +126,8 @@ constexpr Row kRows[] = {
      "stores no gradients, which several ranks or devices exchange", "use --update separate"},
     {"update=fused", "scheme=ddp & tensor=1 & !evaluate-only",
      "stores no gradients, which several ranks or devices exchange", "use --update separate"},
+    {"clip-norm=*", "update=fused & tensor=[2-9]*|1?*",
+     "--update fused finds the norm of whole layers only", "use --update separate"},
     {"tensor=[2-9]*|1?*", "scheme=factor", "--scheme factor gathers the factors of whole layers",
      "use --scheme ddp or zero1"},
     {"dropout=*", "tensor=[2-9]*|1?*", "a rank of --tensor has no mask for some of the columns",

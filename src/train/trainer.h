@@ -146,8 +146,10 @@ class Trainer {
   /// This rank's parameters of `whole` ones, which rank 0 has; by every rank.
   [[nodiscard]] FlatWeights part_of_loaded(FlatWeights whole);
   [[nodiscard]] std::vector<std::byte> generator_state();
-  /// Whether the job for which the programs are built has several ranks.
-  [[nodiscard]] bool has_ranks() const { return programs_.spec().mesh.ranks() > 1; }
+  /// Whether the job for which the programs are built has several ranks, which are connected.
+  [[nodiscard]] bool has_ranks() const {
+    return communicator_ != nullptr && programs_.spec().mesh.ranks() > 1;
+  }
   [[nodiscard]] int device_with(const Tensor& tensor) const;
   /// The whole buffer, including padding.
   [[nodiscard]] Tensor whole(BufferId flat) const;

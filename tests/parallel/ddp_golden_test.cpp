@@ -141,7 +141,7 @@ TEST(StepsPerEpoch, AreThoseThatOthersPublished) {
        {std::pair{1, 64}, std::pair{2, 32}, std::pair{4, 16}, std::pair{8, 8}, std::pair{16, 4}}) {
     const StepSpec spec{.model = {.widths = {20, 1}},
                         .data = DataKind::kIdx,
-                        .ranks = ranks,
+                        .mesh = Mesh::of_data(0, ranks),
                         .batch_size = std::int64_t{32} * ranks,
                         .train_rows = 2048};
     EXPECT_EQ(steps_of({.epochs = 1}, spec.epoch_rows(), spec.step_rows()), steps);

@@ -233,6 +233,31 @@ TEST(TensorRanks, CountEveryGradientOnceInTheNorm) {
   expect_as_one_rank(config, 6, Zero1());
 }
 
+// Partial sums are rounded to 16 bits before they are added up.
+TEST(TensorRanks, TrainInSixteenBitsAsOneRankUpToRounding) {
+  TrainConfig config = smooth_config();
+  config.parallel.tensor = 2;
+  config.device.precision = Precision::kBf16;
+  expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 256);
+  config.device.precision = Precision::kFp16;
+  expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 1024);
+  expect_as_one_rank(config, 4, Zero1(), 1.0 / 1024);
+}
+
+// If one rank finds a gradient that is not finite, all skip the step.
+TEST(TensorRanks, SkipAStepTogetherThatOverflowsOnOneOfThem) {
+  TrainConfig config = smooth_config();
+  config.parallel.tensor = 2;
+  config.device.precision = Precision::kFp16;
+  config.training.loss_scale = LossScaling{.initial = 1e9};
+  TrainConfig stays = config;
+  stays.optimizer.lr = 1e-30;
+  const auto trained = train_threads_by(Ddp(small_buckets()), 2, config);
+  const auto same = train_threads_by(Ddp(small_buckets()), 2, stays);
+  EXPECT_EQ(trained[0].losses[1], same[0].losses[1]) << "the first step was skipped";
+  EXPECT_EQ(trained[1].losses, trained[0].losses);
+}
+
 TEST(TensorRanks, TrainAsOneRankWithAFusedUpdate) {
   TrainConfig config = smooth_config();
   config.optimizer.kind = OptimizerKind::kAdam;
