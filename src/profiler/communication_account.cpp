@@ -269,7 +269,7 @@ std::string CommunicationSummary::text() const {
   row("exposed, waiting", parts.waiting_s);
   row("exposed, moving bytes", parts.moving_s);
   text += "\n";
-  TextTable table({{"Reduced", Align::kLeft},
+  TextTable table({{"Collective", Align::kLeft},
                    {"Size", Align::kRight},
                    {"Queued (ms)", Align::kRight},
                    {"Hidden", Align::kRight},
@@ -282,14 +282,45 @@ std::string CommunicationSummary::text() const {
   }
   text += table.text();
   if (ranks.size() == 1) return text;
-  text += "\n";
+  text += "\n" + by_axis();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    text += fmt::format("Waited for rank {}: longest in {} of {} step{}, {} ms a step\n", rank,
+    Mesh place = mesh;
+    place.rank = static_cast<int>(rank);
+    text += fmt::format("Waited for {}: longest in {} of {} step{}, {} ms a step\n", place.text(),
                         ranks[rank].steps_waited_for, steps, steps == 1 ? "" : "s",
                         milliseconds(ranks[rank].cost_s));
   }
   return text +
          fmt::format("The ranks' clocks are aligned within {:.1f} us\n", 1e6 * clock_error_s);
+}
+
+std::string CommunicationSummary::by_axis() const {
+  if (!mesh.cuts_model()) return "";
+  struct Sum {
+    std::int64_t count = 0, bytes = 0;
+    CommunicationParts parts{};
+  };
+  EnumArray<Axis, Sum> sums{};
+  for (const OfCollective& each : collectives) {
+    Sum& sum = sums[each.axis];
+    ++sum.count;
+    sum.bytes += each.bytes;
+    sum.parts += each.parts;
+  }
+  TextTable table({{"Among ranks of axis", Align::kLeft},
+                   {"Messages", Align::kRight},
+                   {"Size", Align::kRight},
+                   {"Hidden", Align::kRight},
+                   {"Waiting", Align::kRight},
+                   {"Moving", Align::kRight}});
+  for (const Axis axis : kValuesOf<Axis>) {
+    const auto& [count, bytes, times] = sums[axis];
+    if (count == 0) continue;
+    table.add_row({std::string(name_of(axis)), std::to_string(count), human_bytes(bytes),
+                   milliseconds(times.hidden_s), milliseconds(times.waiting_s),
+                   milliseconds(times.moving_s)});
+  }
+  return table.text() + "\n";
 }
 
 CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::int64_t steps)
@@ -372,6 +403,7 @@ CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
     }
   }
   CommunicationSummary summary = summary_of(all, collectives.groups(mesh_));
+  summary.mesh = mesh_;
   summary.clock_error_s = clocks.largest_error_s() + *std::ranges::max_element(errors_s);
   for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
     const auto& [name, axis, bytes] = collectives.all()[i];

@@ -69,12 +69,17 @@ struct CommunicationSummary {
     double cost_s = 0;                  // each other rank's exposed wait for it, per step
   };
   std::int64_t steps = 0;
+  Mesh mesh{};  // of the ranks
   CommunicationParts parts{};
   std::vector<OfCollective> collectives{};
   std::vector<OfRank> ranks{};
   double clock_error_s = 0;
 
   [[nodiscard]] std::string text() const;
+
+ private:
+  /// A row for each axis; empty if the ranks only share the batch.
+  [[nodiscard]] std::string by_axis() const;
 };
 
 /// The group in which each rank takes part in a collective; nothing for ranks that do not.

@@ -83,16 +83,21 @@ StepFigures::StepFigures(const StepReport& step)
   account.between_s = std::max(0.0, account.between_s - step.checkpoint_s);
 }
 
-std::string metrics_record(const StepFigures& step, int rank) {
+std::string metrics_record(const StepFigures& step, int rank, const Mesh& mesh) {
   const StepReport& report = step.report;
   // Losses are float32. Widened to double, their shortest text is what Python prints for
   // loss.item().
-  OrderedJson record = {{"step", report.step},
-                        {"rank", rank},
-                        {"loss", static_cast<double>(report.loss)},
-                        {"samples", report.samples},
-                        {"step_time_s", report.wall_s},
-                        {"samples_per_s", static_cast<double>(report.samples) / report.wall_s}};
+  OrderedJson record = {{"step", report.step}, {"rank", rank}};
+  if (mesh.cuts_model()) {
+    Mesh place = mesh;
+    place.rank = rank;
+    record["place"] = {
+        {"data", place.data_rank()}, {"tensor", place.tensor_rank()}, {"stage", place.stage()}};
+  }
+  record["loss"] = static_cast<double>(report.loss);
+  record["samples"] = report.samples;
+  record["step_time_s"] = report.wall_s;
+  record["samples_per_s"] = static_cast<double>(report.samples) / report.wall_s;
   if (report.own_loss) record["own_loss"] = static_cast<double>(*report.own_loss);
   record["queued_s"] = step.queued_s;
   record["lr"] = report.lr;

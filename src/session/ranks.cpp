@@ -284,6 +284,10 @@ std::string DeviceOfRank::text(const TrainConfig& config, const StepPrograms& pr
   const int ranks = ranks_.size();
   std::string text = counted(ranks, "rank");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
+  if (const Mesh& mesh = programs.spec().mesh; mesh.cuts_model()) {
+    text += fmt::format(", a mesh of {} data x {} tensor x {} pipeline", mesh.data, mesh.tensor,
+                        mesh.pipeline);
+  }
   text += ", " + exchange_text(config, programs);
   const int cores = place_.local_cpus;
   const int own_threads = config.device.threads.value_or(0);

@@ -286,6 +286,8 @@ std::string Session::choose_segments(StepSpec& spec, std::span<const MemoryPool>
 
 std::string Session::preview() const {
   std::string text;
+  const Mesh& mesh = programs_->spec().mesh;
+  if (mesh.cuts_model()) text += fmt::format("Of {}\n\n", mesh.text());
   if (config_.output.plan) {
     text += fmt::format("{} parameters\n{}\n", grouped(programs_->whole_list().size()),
                         config_.output.explain ? "" : update_line_);
@@ -369,7 +371,8 @@ void Session::set_up() {
   }
   MetricsLog* metrics = nullptr;
   if (!output.metrics.empty()) {
-    metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks(), done);
+    metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks(),
+                                           programs_->spec().mesh, done);
   }
   if (job_.is_first()) console_ = &observers_.make<Console>(config_, *programs_, place_, steps);
   observers_.add(place_.new_account(*programs_, steps));
