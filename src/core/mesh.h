@@ -90,6 +90,23 @@ struct Mesh {
     return 0;
   }
 
+  /// Ranks from the first of that group to its last, including those of other groups between them.
+  [[nodiscard]] constexpr int span_of(Axis axis) const {
+    switch (axis) {
+      case Axis::kAll:
+        return ranks();
+      case Axis::kData:
+        return tensor * (data - 1) + 1;
+      case Axis::kTensor:
+        return tensor;
+      case Axis::kPipeline:
+        return tensor * data * (pipeline - 1) + 1;
+      case Axis::kModel:
+        return tensor * data * (pipeline - 1) + tensor;
+    }
+    return 1;
+  }
+
   /// The first rank of that group, by which groups of an axis differ.
   [[nodiscard]] constexpr int first_on(Axis axis) const {
     switch (axis) {

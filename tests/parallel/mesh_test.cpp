@@ -56,6 +56,7 @@ TEST(Mesh, GroupsOfAnAxisShareAllOtherCoordinates) {
     for (const auto& [first, group] : groups) {
       EXPECT_EQ(group.front(), first);
       EXPECT_EQ(std::ssize(group), mesh.size_of(axis));
+      EXPECT_EQ(group.back() - group.front() + 1, mesh.span_of(axis));
     }
   }
 }

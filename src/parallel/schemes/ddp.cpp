@@ -31,7 +31,7 @@ class BucketReduction {
       states_.push_back(
           {bucket.gradients, std::ssize(bucket.parameters), std::ssize(bucket.parameters)});
     }
-    if (settings.bf16_gradients) {
+    if (settings.bf16_gradients && !states_.empty()) {
       const auto largest =
           std::ranges::max(states_, {}, [](const State& state) { return state.bucket.cols; });
       bf16_ = draft.buffers().tensor("bucket_bf16", Category::kCommunication, 1,
@@ -43,6 +43,7 @@ class BucketReduction {
   /// A bucket is reduced once its last gradient is complete, and updated once backward no longer
   /// reads any of its parameters either.
   [[nodiscard]] PassHooks hooks() {
+    if (states_.empty()) return draft_.updates_beside();
     return {
         .complete = [this](const Pass& pass,
                            ParameterId id) { count(pass, id, &State::incomplete); },
@@ -184,6 +185,9 @@ std::vector<Bucket> Ddp::buckets(const Parameters& parameters, BufferId gradient
 }
 
 std::vector<Bucket> Ddp::buckets_of(Draft& draft) const {
+  const StepSpec& spec = draft.spec();
+  const bool is_one_copy = spec.mesh.cuts_model() && spec.mesh.data == 1;
+  if (is_one_copy && !spec.model.stores_gradients) return {};
   const BufferId gradients = draft.require_gradients();
   std::vector<Bucket> all = buckets(draft.parameters(), gradients);
   if (draft.kind() != StepKind::kFirstTraining) return all;
@@ -193,12 +197,6 @@ std::vector<Bucket> Ddp::buckets_of(Draft& draft) const {
 void Ddp::build(Draft& draft) const {
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   draft.input();
-  const Mesh& mesh = draft.spec().mesh;
-  if (!draft.spec().model.stores_gradients && mesh.cuts_model() && mesh.data == 1) {
-    // There is nothing to reduce.
-    draft.passes({.pass = draft.updates_beside(), .loss_ready = loss_ready});
-    return draft.update();
-  }
   BucketReduction reduction(draft, buckets_of(draft), settings_);
   draft.passes(
       {.pass = settings_.overlap ? reduction.hooks() : PassHooks{}, .loss_ready = loss_ready});

@@ -70,6 +70,7 @@ class Ddp final : public Scheme {
                                           std::string_view transport) const override;
 
  private:
+  /// None for a single copy of the model that stores no gradients.
   [[nodiscard]] std::vector<Bucket> buckets_of(Draft& draft) const;
 
   DdpSettings settings_;
