@@ -49,8 +49,7 @@ std::optional<ScheduledPass> next_in_stage(const std::vector<PassSchedule>& of_s
 }  // namespace
 
 PassSchedule accumulation(int micro_steps) {
-  return schedule_of_stage(
-      {.micro_batches = micro_steps, .schedule = PipelineSchedule::kNaive}, 0);
+  return schedule_of_stage({.micro_batches = micro_steps, .schedule = PipelineSchedule::kNaive}, 0);
 }
 
 std::vector<PassSchedule> schedules_of_stages(const PipelineSpec& pipeline) {
@@ -94,7 +93,8 @@ PassSchedule by_time_slots(const std::vector<PassSchedule>& of_stages) {
       if (at(next, stage) == at(of_stages, stage).size()) continue;
       const ScheduledPass& pass = at(of_stages, stage)[at(next, stage)];
       const std::optional<ScheduledPass> source = source_of(pass, stages);
-      const bool is_ready = !source || at(before, source->stage).of(pass.direction) > pass.micro_step;
+      const bool is_ready =
+          !source || at(before, source->stage).of(pass.direction) > pass.micro_step;
       if (!is_ready) continue;
       merged.push_back(pass);
       ++at(next, stage);
@@ -111,7 +111,7 @@ PassSchedule by_time_slots(const std::vector<PassSchedule>& of_stages) {
 
 std::vector<std::vector<int>> places_of_activations(const PassSchedule& schedule, int micro_steps,
                                                     bool frees) {
-  std::vector<std::vector<int>> places;        // by stage and micro-step
+  std::vector<std::vector<int>> places;      // by stage and micro-step
   std::vector<std::vector<bool>> is_in_use;  // by stage and place
   for (const auto& [direction, number, stage] : schedule) {
     const auto row = static_cast<std::size_t>(stage);
@@ -146,9 +146,9 @@ std::vector<std::vector<StageExchange>> exchanges_of_stage(
     if (const auto source = i < list.size() ? source_of(list[i], stages) : std::nullopt) {
       receive = {.peer = source->stage, .receives = list[i]};
     }
-    const bool at_once = send && receive && send->peer == receive->peer &&
-                         next_in_stage(of_stages, *source_of(list[i], stages)) ==
-                             reader_of(list[i - 1], stages);
+    const bool at_once =
+        send && receive && send->peer == receive->peer &&
+        next_in_stage(of_stages, *source_of(list[i], stages)) == reader_of(list[i - 1], stages);
     if (at_once) send->receives = receive->receives;
     if (send) exchanges[i].push_back(*send);
     if (receive && !at_once) exchanges[i].push_back(*receive);

@@ -71,10 +71,10 @@ struct StageExchange {
   friend bool operator==(const StageExchange&, const StageExchange&) = default;
 };
 
-/// The exchanges of a stage: before the first pass, and after each one. A send and the receive after
-/// it are one exchange if the peer also receives the former right after it sends the latter. Then
-/// the lists of two neighbors with each other are mirror images. Otherwise two stages that each
-/// send first, and wait until that is received, would wait for each other.
+/// The exchanges of a stage: before the first pass, and after each one. A send and the receive
+/// after it are one exchange if the peer also receives the former right after it sends the latter.
+/// Then the lists of two neighbors with each other are mirror images. Otherwise two stages that
+/// each send first, and wait until that is received, would wait for each other.
 std::vector<std::vector<StageExchange>> exchanges_of_stage(
     const std::vector<PassSchedule>& of_stages, int stage);
 

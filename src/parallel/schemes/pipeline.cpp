@@ -18,8 +18,7 @@ class StageCopies {
   [[nodiscard]] StageHooks hooks() {
     return {.send = [this](const ScheduledPass& pass,
                            const Tensor& result) { results_.emplace_back(pass, result); },
-            .receive = [this](const ScheduledPass& pass,
-                              const Tensor& to) { receive(pass, to); }};
+            .receive = [this](const ScheduledPass& pass, const Tensor& to) { receive(pass, to); }};
   }
 
  private:

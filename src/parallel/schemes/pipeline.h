@@ -2,8 +2,8 @@
 // them one after the other, so that several stages work at the same time.
 //
 // GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019) differ only in the order of passes
-// (train/pass_schedule.h). Every stage adds up the gradients of its micro-batches in their order and
-// is updated after the last one, so a step has the bits of --accumulate on one device.
+// (train/pass_schedule.h). Every stage adds up the gradients of its micro-batches in their order
+// and is updated after the last one, so a step has the bits of --accumulate on one device.
 #pragma once
 
 #include "train/step.h"
