@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -121,6 +122,14 @@ TEST_F(PipelineFiles, HasTheBitsOfAccumulationWithEvaluations) {
       EXPECT_EQ(train_pipeline(with_pipeline(config, 3, 4, schedule), open_stage), expected);
     }
   }
+}
+
+TEST_F(PipelineFiles, HasTheBitsOfAccumulationForClasses) {
+  expect_bits_with_files(class_run(folder()));
+}
+
+TEST_F(PipelineFiles, HasTheBitsOfAccumulationForNumbers) {
+  expect_bits_with_files(number_run(folder()));
 }
 
 // The squares of each stage are added up by themselves first.
