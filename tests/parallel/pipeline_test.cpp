@@ -58,8 +58,9 @@ void expect_bits_of_accumulation(const TrainConfig& config) {
       for (const std::int64_t stages : {2, 3, 5}) {
         SCOPED_TRACE(std::string(name_of(schedule)) + ", " + std::to_string(stages) + " stages, " +
                      std::to_string(micro_batches) + " micro-batches");
-        EXPECT_EQ(train_pipeline(with_pipeline(config, stages, micro_batches, schedule), open_stage),
-                  expected);
+        EXPECT_EQ(
+            train_pipeline(with_pipeline(config, stages, micro_batches, schedule), open_stage),
+            expected);
       }
     }
   }
@@ -111,16 +112,14 @@ TEST(Pipeline, HasThemIn16Bits) {
 class PipelineFiles : public TempDirTest {};
 
 // The last batch of an epoch has 6 of 8 rows.
-TEST_F(PipelineFiles, HasTheBitsOfAccumulationWithEvaluations) {
-  for (TrainConfig config : {class_run(folder()), number_run(folder())}) {
-    config.model.layers = {6, 12, 9, 4};
-    TrainConfig accumulates = config;
-    accumulates.data.batch_size = 2;
-    accumulates.training.accumulate = 4;
-    const SpreadRun expected = train_alone(accumulates, open_stage);
-    for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
-      EXPECT_EQ(train_pipeline(with_pipeline(config, 3, 4, schedule), open_stage), expected);
-    }
+void expect_bits_with_files(TrainConfig config) {
+  config.model.layers = {6, 12, 9, 4};
+  TrainConfig accumulates = config;
+  accumulates.data.batch_size = 2;
+  accumulates.training.accumulate = 4;
+  const SpreadRun expected = train_alone(accumulates, open_stage);
+  for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
+    EXPECT_EQ(train_pipeline(with_pipeline(config, 3, 4, schedule), open_stage), expected);
   }
 }
 
