@@ -45,7 +45,7 @@ TEST(GoldenMesh, LossesArePyTorchsOfOneProcess) {
     config.optimizer.kind = is_adam ? OptimizerKind::kAdam : OptimizerKind::kSgd;
     config.optimizer.lr = is_adam ? 1e-3 : 0.1;
     config.device.threads = 1;
-    config.device.gemm = GemmProvider::kReference;
+    config.device.gemm = GemmProvider::kAuto;
     const auto losses = run.at("losses").get<std::vector<float>>();
     for (const auto& [tensor, ranks] : {std::pair{2, 2}, std::pair{4, 4}, std::pair{2, 4}}) {
       SCOPED_TRACE(testing::Message() << run.at("optimizer") << " " << run.at("dim") << ", seed "
