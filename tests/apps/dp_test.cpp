@@ -376,6 +376,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "c/step-000000020.safetensors"},
       {"--devices", "cpu,cpu", "--plan", "--explain"},
       {"--devices", "cpu,cpu", "--dim", "8", "--depth", "4", "--steps", "2", "--recompute", "2"},
+      {"--pipeline", "2", "--schedule", "gpipe", "--micro-batches", "4", "--dim", "8", "--depth",
+       "4", "--steps", "2"},
       {"--version"},
       {"--help"},
   };
