@@ -270,7 +270,7 @@ std::map<ExchangeKind, double> largest_exchanges(const Program& step, const Mesh
   for (const Node& node : step.nodes()) {
     const auto* collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
-    const auto axis = std::visit([](const auto& op) { return op.axis; }, *collective);
+    const Axis axis = std::visit([](const auto& op) { return op.axis; }, *collective);
     if (mesh.size_of(axis) == 1 && mesh.cuts_model()) continue;
     double& max = largest[exchange_kind_of(*collective)];
     max = std::max(max, static_cast<double>(cost_of(node.op).message_bytes));

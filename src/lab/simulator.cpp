@@ -285,7 +285,7 @@ double collective_s(const Collective& collective, const MachineCard& card, const
                     const MachineLoad* load) {
   const auto& tensors = std::visit(
       [](const auto& op) -> const std::vector<Tensor>& { return op.tensors; }, collective);
-  const auto axis = std::visit([](const auto& op) { return op.axis; }, collective);
+  const Axis axis = std::visit([](const auto& op) { return op.axis; }, collective);
   const Mesh mesh = run.mesh.ranks() > 1 ? run.mesh : Mesh::of_data(0, run.ranks);
   // Among all devices of one process if it has several, otherwise among all ranks.
   if (tensors.size() > 1 && !card.on_gpu) {

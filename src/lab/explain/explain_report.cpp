@@ -21,7 +21,7 @@ namespace barestep {
 namespace {
 
 constexpr std::string_view kExplainName = "explain";
-constexpr std::size_t kRows = 20;  // of tables of operators and collectives
+constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
 
 double ns_seconds(std::int64_t ns) {
   return 1e-9 * static_cast<double>(ns);
@@ -141,14 +141,15 @@ FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
                            [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
   FindingTable table{.title = fmt::format("Operators of {}: time on its lanes", rank_name(of)),
                      .columns = {"operator", "calls", "total", "mean", "share"}};
-  for (std::size_t i = 0; i < std::min(kRows, rows.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kTableRows, rows.size()); ++i) {
     const auto& [name, sum] = rows[i];
     table.rows.push_back({name, std::to_string(sum.calls), table_time(ns_seconds(sum.ns)),
                           table_time(ns_seconds(sum.ns) / static_cast<double>(sum.calls)),
                           percent_text(static_cast<double>(sum.ns) /
                                        static_cast<double>(std::max<std::int64_t>(1, total_ns)))});
   }
-  if (rows.size() > kRows) table.title += fmt::format(", the longest {} of {}", kRows, rows.size());
+  if (rows.size() > kTableRows)
+    table.title += fmt::format(", the longest {} of {}", kTableRows, rows.size());
   return table;
 }
 
@@ -173,10 +174,11 @@ FindingTable bucket_table(const RunAccount& account) {
                      .columns = {"collective", "size", "times", "from entry to end", "moving",
                                  "exposed", "of that waiting", "bus bandwidth"}};
   std::vector<BucketAccount> buckets = account.buckets;
-  if (buckets.size() > kRows) {
-    table.title += fmt::format(", the {} of {} that were exposed longest", kRows, buckets.size());
+  if (buckets.size() > kTableRows) {
+    table.title +=
+        fmt::format(", the {} of {} that were exposed longest", kTableRows, buckets.size());
     std::ranges::stable_sort(buckets, std::greater(), &BucketAccount::exposed_ns);
-    buckets.resize(kRows);
+    buckets.resize(kTableRows);
   }
   for (const BucketAccount& each : buckets) {
     const auto mean = [&](std::int64_t ns, std::int64_t count) {
