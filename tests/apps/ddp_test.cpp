@@ -486,7 +486,8 @@ TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
   const auto four = mpirun(4, model + Arguments{"--device", "cpu", "--tensor", "2", "--save",
                                                 "four", "--metrics", "m.jsonl"});
   ASSERT_EQ(four.exit_code, 0) << four.err;
-  EXPECT_THAT(four.out, HasSubstr("4 ranks, a mesh of 2 data x 2 tensor x 1 pipeline"));
+  EXPECT_THAT(four.out,
+              HasSubstr("4 ranks, 2 copies of the model on 2 tensor ranks each, gradients"));
   EXPECT_THAT(four.out, HasSubstr("Waited for rank 3 (data 1, tensor 1)"));
   EXPECT_THAT(lines(four.out), ElementsAreArray(lines(one.out)));
   EXPECT_THAT(read_file(folder() / "m.jsonl"),

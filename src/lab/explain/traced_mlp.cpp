@@ -128,7 +128,7 @@ class PassReader {
     if (linear.is_module == has_modules_) pass_.linears.push_back(linear);
   }
 
-  /// Each layer takes what the one before it gives, and one activation is behind all, perhaps but
+  /// Each layer takes what the one before it gives, and one activation follows all, perhaps but
   /// for the last.
   [[nodiscard]] static std::vector<std::int64_t> widths_of(const TracedPass& pass) {
     constexpr std::size_t kMaxLayers = 10'000;
