@@ -208,7 +208,8 @@ def bytes_needed():
 
 def budget(kernel, nvcc, cuobjdump, work):
     name, product, rows, depth, instruction, needed, ahead, part, limit, size = kernel
-    shared = 2 * depth * (size * (COLS + rows) + 2 * PAD_BYTES) + 16
+    exchanged = 0 if product.startswith("Fma") else 4 * rows * (COLS + 4)
+    shared = 2 * depth * (size * (COLS + rows) + 2 * PAD_BYTES) + exchanged + 16
     moved = BYTES_PER_WEIGHT + (size if size < 4 else 0)
     source, cubin = work / "kernel.cu", work / "kernel.cubin"
     source.write_text(SOURCE % (product, shared, ahead))

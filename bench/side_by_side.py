@@ -2,8 +2,8 @@
 """mlp_single beside PyTorch on one device: the same losses, the same random numbers, and how long a
 step takes.
 
-PyTorch runs in processes that stay, one for each way to run it: eager, fused (Adam), compile, graph
-(the whole step in a CUDA graph). In each round every way and mlp_single time the same case in turn,
+PyTorch runs in processes that stay, one for each way to run it: eager, fused (Adam), compile,
+max-autotune (compile's mode), graph (the whole step in a CUDA graph). In each round every way and mlp_single time the same case in turn,
 the order turning round from round to round; a ratio is the median over the rounds of (PyTorch's
 median step time / mlp_single's). Cases stand in order of importance, and what the time does not
 suffice for is left out and said. The file is written anew after each case.
@@ -36,6 +36,7 @@ def parse():
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--small", action="store_true", help="shapes that take seconds on a CPU")
     parser.add_argument("--seconds", type=float, default=360, help="begin no case after that")
+    parser.add_argument("--rounds", type=int, help="instead of a case's own number")
     parser.add_argument("--output", required=True)
     return parser.parse_args()
 
@@ -116,8 +117,9 @@ def cases(options):
     for dim, depth, batch, rounds in shapes:
         for precision in ("fp32", "tf32", "bf16") if options.device == "cuda" else ("fp32", "bf16"):
             large = dim >= 8192
-            ways = ["eager", "fused"] + (["compile", "graph"] if batch == 64 else [])
-            yield {"dim": dim, "depth": depth, "batch": batch, "precision": precision, "rounds": rounds,
+            ways = ["eager", "fused"] + (["compile", "max-autotune", "graph"] if batch == 64 else [])
+            yield {"dim": dim, "depth": depth, "batch": batch, "precision": precision,
+                   "rounds": options.rounds or rounds,
                    "ways": ways if options.device == "cuda" else ["eager"],
                    "steps": 25 if large else 120, "warmup": 5 if large else 20}
 

@@ -59,17 +59,20 @@ class Worker:
 
     def step_of(self, model, precision):
         """A function of x and y that trains one step and returns the loss."""
-        how = {"eager": {}, "fused": {"fused": True}, "compile": {},
+        how = {"eager": {}, "fused": {"fused": True}, "compile": {}, "max-autotune": {},
                "graph": {"fused": True, "capturable": True}}[self.variant]
         criterion = nn.MSELoss()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, **how)
         update = optimizer.step
-        if self.variant == "compile":
+        compiled = self.variant in ("compile", "max-autotune")
+        if compiled:
             torch._dynamo.reset()
-            model = torch.compile(model)
+            model = torch.compile(model, mode="max-autotune" if self.variant == "max-autotune" else None)
             update = torch.compile(optimizer.step)
 
         def step(x, y):
+            if compiled:
+                torch.compiler.cudagraph_mark_step_begin()
             optimizer.zero_grad()
             # The cache of casted weights has no use in a loop of one forward pass, and must not outlive a capture.
             with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16",
@@ -111,7 +114,7 @@ class Worker:
         else:
             self.kept = (None, None)
             step = self.step_of(self.model(order["dim"], order["depth"]), order["precision"])
-            if self.variant in ("compile", "graph"):
+            if self.variant in ("compile", "max-autotune", "graph"):
                 self.kept = (case, step)
         inputs = getattr(step, "inputs", {})
         shape = (order["batch"], order["dim"])
@@ -133,7 +136,7 @@ class Worker:
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variant", choices=["eager", "fused", "compile", "graph"], default="eager")
+    parser.add_argument("--variant", choices=["eager", "fused", "compile", "max-autotune", "graph"], default="eager")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     worker = Worker(options.variant, options.device)

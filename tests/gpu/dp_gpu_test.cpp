@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -31,10 +33,10 @@ class DpOnGpu : public TempDirTest {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr(says));
     std::vector<double> all;
-    const std::string records = read_file(folder() / "m.jsonl");
-    const std::string key = "\"loss\": ";
-    for (std::size_t at = 0; (at = records.find(key, at)) != std::string::npos; ++at) {
-      all.push_back(std::stod(records.substr(at + key.size())));
+    std::istringstream records(read_file(folder() / "m.jsonl"));
+    for (std::string line; std::getline(records, line);) {
+      const auto record = nlohmann::json::parse(line);
+      if (record.contains("step")) all.push_back(record.at("loss"));
     }
     return all;
   }

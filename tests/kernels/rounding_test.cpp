@@ -132,6 +132,19 @@ TEST(RoundingOf16Bits, ExplainsOnlyOneNumberIfNothingCancels) {
   EXPECT_TRUE(explains(sum, DType::kF16, 1.0 + 0x1p-9));
 }
 
+TEST(RoundingOf16Bits, ExplainsABiasAddedAfterRoundingWhereThatIsAsked) {
+  // 1 + 2^-9 rounds to 1 in bf16, and so does 1 + 2^-9 - 1 to 2^-9 unless it was rounded before.
+  const std::vector<double> terms{1.0, 0x1p-9, -1.0};
+  EXPECT_TRUE(explains(exact_sum(terms), DType::kBF16, 0x1p-9));
+  EXPECT_FALSE(explains(exact_sum(terms), DType::kBF16, 0));
+  EXPECT_TRUE(explains(sum_after_rounding(terms, DType::kBF16), DType::kBF16, 0));
+  EXPECT_FALSE(explains(sum_after_rounding(terms, DType::kBF16), DType::kBF16, 0x1p-9));
+  // A sum within its error of the middle of two numbers may round to either.
+  const std::vector<double> middle{1.0, 0x1p-8, -1.0};
+  EXPECT_TRUE(explains(sum_after_rounding(middle, DType::kBF16), DType::kBF16, 0));
+  EXPECT_TRUE(explains(sum_after_rounding(middle, DType::kBF16), DType::kBF16, 0x1p-7));
+}
+
 TEST(RoundingOf16Bits, AppliesToWhatAnActivationMakesOfASum) {
   using enum Activation;
   const ExactSum sum = exact_sum({1.0, -1.0 - 0x1p-20});

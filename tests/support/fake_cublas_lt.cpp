@@ -390,8 +390,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const bool as_promised = aligned(a, algorithm.alignment[0]) &&
                            aligned(b, algorithm.alignment[1]) &&
                            aligned(c, algorithm.alignment[2]) && aligned(d, algorithm.alignment[3]);
+  // A pointer to a bias that is not added: version 13.1 refuses it on an H200.
+  const bool unused_bias = product.matmul.bias != nullptr && !has_bias(product.matmul.epilogue);
   if (algorithm.magic != kMagic || algorithm.epilogue != product.matmul.epilogue || !as_promised ||
-      layout_c != layout_d || !fits(product.matmul, product.a, product.b, product.c) ||
+      unused_bias || layout_c != layout_d ||
+      !fits(product.matmul, product.a, product.b, product.c) ||
       workspace_bytes < algorithm.workspace_bytes || workspace == nullptr) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }

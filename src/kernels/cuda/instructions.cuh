@@ -36,6 +36,11 @@ __device__ __forceinline__ Vector load_shared(const Number* from) {
   return *reinterpret_cast<const Vector*>(from);
 }
 
+template <class Vector, class Number>
+__device__ __forceinline__ void store_shared(Number* to, const Vector& vector) {
+  *reinterpret_cast<Vector*>(to) = vector;
+}
+
 /// Starts copying kBytes (2, 4, 8 or 16) to shared memory, or writing zeros if `valid` is false;
 /// both addresses are aligned to the size of the copy. commit_copies() groups the copies that this
 /// thread has started since the last group; wait_for_copies() blocks until all its groups are

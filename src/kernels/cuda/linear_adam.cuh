@@ -58,6 +58,7 @@ struct LinearAdamShared {
   using Number = typename Product::Number;
   alignas(kVectorBytes) Number x[2][Product::kDepth * kStride<Number, kStripCols>];
   alignas(kVectorBytes) Number grad_y[2][Product::kDepth * kStride<Number, Product::kRows>];
+  [[no_unique_address]] typename Product::Exchange exchange;
   AdamScalars step;  // registers cost more than loads
 };
 
@@ -207,8 +208,8 @@ struct LinearAdamBlock {
   }
 
   __device__ __forceinline__ void load(int slot, const TileWalk& of) {
-    const int row = of.tile * kRows + Product::row(slot);
-    const int col = of.strip * kStripCols + Product::col();
+    const int row = of.tile * kRows + row_of<Product::kSlots>(slot);
+    const int col = of.strip * kStripCols + col_of();
     if (row >= out || col >= in) return;
     ring[slot % Product::kAhead].load(a, std::int64_t{row} * in + col, in - col);
   }
@@ -248,12 +249,13 @@ struct LinearAdamBlock {
   }
 
   __device__ __forceinline__ void update_weights(bool more) {
+    Product::exchange(sums, shared.exchange);
 #pragma unroll
     for (int slot = 0; slot < Product::kSlots; ++slot) {
-      const int row = now.tile * kRows + Product::row(slot);
-      const int col = now.strip * kStripCols + Product::col();
+      const int row = now.tile * kRows + row_of<Product::kSlots>(slot);
+      const int col = now.strip * kStripCols + col_of();
       auto& four = ring[slot % Product::kAhead];
-      const float4 grads = widened(narrowed<Number>(Product::grads(sums, slot)));
+      const float4 grads = widened(narrowed<Number>(Product::grads(sums, shared.exchange, slot)));
       four.template update<Arithmetic>(constants, shared.step, grads);
       if (row < out && col < in) four.store(a, std::int64_t{row} * in + col, in - col);
       constexpr int kAhead = Product::kAhead;

@@ -357,18 +357,17 @@ class ProductBench {
         a_(allocate(shape.m * shape.k * bytes_of(shape.type))),
         b_(allocate(shape.k * shape.n * bytes_of(shape.type))),
         c_(allocate(shape.m * shape.n * bytes_of(shape.type_of_c))),
-        bias_(allocate(shape.n * bytes_of(shape.type_of_c))),
+        bias_(allocate(shape.bias ? shape.n * bytes_of(shape.type_of_c) : 0)),
         workspace_(allocate(workspace_bytes(DeviceKind::kCuda))),
         flush_(allocate(flushed_bytes_)) {}
 
-  /// The best of a few runs, in milliseconds; infinity if the candidate cannot run.
+  /// The best of a few runs, in milliseconds; infinity if the candidate cannot run, and then
+  /// failure() says why.
   float milliseconds(const cublasLtMatmulAlgo_t& algorithm, const CudaProductPlan& plan,
                      cublasLtHandle_t library) {
     constexpr int kRuns = 5;  // the first also loads the kernel
-    const void* const bias = bias_.get();
-    context_.require(cublasLtMatmulDescSetAttribute(
-                         plan.matmul.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias)),
-                     "cublasLtMatmulDescSetAttribute");
+    // Products without a bias do not run with a pointer to one (cuBLASLt 13.1).
+    if (bias_) set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_.get());
     float best = std::numeric_limits<float>::infinity();
     for (int run = 0; run < kRuns; ++run) {
       if (flushed_bytes_ > 0) {
@@ -383,7 +382,10 @@ class ProductBench {
           library, plan.matmul.get(), &one, b_.get(), plan.b.get(), a_.get(), plan.a.get(), &zero,
           c_.get(), plan.c.get(), c_.get(), plan.c.get(), &algorithm, workspace_.get(),
           static_cast<std::size_t>(workspace_bytes(DeviceKind::kCuda)), stream_.get());
-      if (status != CUBLAS_STATUS_SUCCESS) return std::numeric_limits<float>::infinity();
+      if (status != CUBLAS_STATUS_SUCCESS) {
+        failure_ = status;
+        return std::numeric_limits<float>::infinity();
+      }
       require(cudaEventRecord(end_.get(), stream_.get()), "cudaEventRecord");
       require(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
       float milliseconds = 0;
@@ -393,6 +395,8 @@ class ProductBench {
     }
     return best;
   }
+
+  [[nodiscard]] std::string failure() const { return cublasLtGetStatusName(failure_); }
 
  private:
   void require(cudaError_t status, const char* call) { context_.require(status, call); }
@@ -434,6 +438,7 @@ class ProductBench {
   OwnedStream stream_;
   OwnedEvent begin_, end_;
   OwnedDeviceMemory a_, b_, c_, bias_, workspace_, flush_;
+  cublasStatus_t failure_ = CUBLAS_STATUS_SUCCESS;
 };
 
 }  // namespace
@@ -451,10 +456,12 @@ std::size_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidat
     fastest = i;
   }
   if (fastest == candidates.size()) {
-    fail(ExitCode::kBug, {.what = "--autotune",
-                          .value = text_of(shape),
-                          .why = "no algorithm that cuBLASLt offers for this product runs",
-                          .remedy = "use --autotune off, and please report it"});
+    fail(ExitCode::kBug,
+         {.what = "--autotune",
+          .value = text_of(shape),
+          .why = fmt::format("no algorithm that cuBLASLt offers for this product runs ({})",
+                             bench.failure()),
+          .remedy = "use --autotune off, and please report it"});
   }
   return fastest;
 }

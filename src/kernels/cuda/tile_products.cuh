@@ -1,9 +1,11 @@
 // Products grad_y^T x over kDepth rows of the batch in shared memory, for a tile of the weight; the
 // sums are in the registers of a block of kBlockThreads.
 //
-// A product defines the size of its tile and the weights of each thread (kSlots times four
-// neighbors in a row), and adds the product of two factors to the thread's sums. Both factors are
-// row-major with kPadBytes after each row, so that no load has a bank conflict.
+// A product defines the size of its tile and adds the product of two factors to the thread's sums.
+// Both factors are row-major with kPadBytes after each row, so that no load has a bank conflict. In
+// the end each thread has the sums of its own weights: kSlots rows (row_of()), four neighbors in
+// each (col_of()). A warp then has whole rows of the tile, 512 bytes next to each other; with 64
+// bytes an H200 moves weights at half the rate (bench/results/nvidia-h200/).
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
@@ -48,7 +50,17 @@ __device__ inline int lane_of_warp() {
   return block_thread() % kWarpThreads;
 }
 
-/// In fp32, with fused multiply-adds. A warp computes 32 rows by 32 columns, a thread 8 rows by 4.
+/// A thread's weights in a tile: of each of kSlots rows, four from this column on.
+template <int kSlots>
+__device__ __forceinline__ int row_of(int slot) {
+  return warp_of_block() * kSlots + slot;
+}
+__device__ __forceinline__ int col_of() {
+  return lane_of_warp() * 4;
+}
+static_assert(kStripCols == 4 * kWarpThreads);
+
+/// In fp32, with fused multiply-adds. A warp computes 8 rows by 128 columns, a thread 8 rows by 4.
 template <int kOfDepth, class OfNumber = float>
 struct FmaProduct {
   using Number = OfNumber;
@@ -60,17 +72,11 @@ struct FmaProduct {
   struct Sums {
     float at[kSlots][4] = {};
   };
-
-  static __device__ __forceinline__ int row(int slot) {
-    return block_thread() / 128 * 32 + lane_of_warp() / 8 * 8 + slot;
-  }
-  static __device__ __forceinline__ int col() {
-    return warp_of_block() % 4 * 32 + lane_of_warp() % 8 * 4;
-  }
+  struct Exchange {};  // each thread computes the sums of its own weights
 
   static __device__ __forceinline__ void add(const Number* grad_y, const Number* x, Sums& sums) {
-    grad_y += row(0);
-    x += col();
+    grad_y += row_of<kSlots>(0);
+    x += col_of();
 #pragma unroll 8
     for (int k = 0; k < kDepth; ++k) {
       const float4 a0 = load_four(grad_y + k * kStride<Number, kRows>);
@@ -87,7 +93,10 @@ struct FmaProduct {
     }
   }
 
-  static __device__ __forceinline__ float4 grads(const Sums& sums, int slot) {
+  static __device__ __forceinline__ void exchange(const Sums& /*sums*/, Exchange& /*shared*/) {}
+
+  static __device__ __forceinline__ float4 grads(const Sums& sums, const Exchange& /*shared*/,
+                                                 int slot) {
     return {sums.at[slot][0], sums.at[slot][1], sums.at[slot][2], sums.at[slot][3]};
   }
 };
@@ -110,8 +119,8 @@ struct SplitTf32 {
 /// most 8 * kChain rows; their sums are then added in fp32.
 ///
 /// A warp computes 32 rows by 16 columns as two by two tiles of mma_tf32. Rows and columns are
-/// assigned so that factors are read with wide loads and each thread ends up with four neighbors.
-/// For lane 4g + q:
+/// assigned so that factors are read with wide loads and each thread computes four neighbors, which
+/// it exchanges for those of its own weights in shared memory. For lane 4g + q:
 /// row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2;
 /// its column 2c + j is column c of tile j.
 template <int kChain = 1, class OfNumber = float>
@@ -126,11 +135,10 @@ struct TensorProduct {
   struct Sums {
     float at[2][2][4] = {};
   };
-
-  static __device__ __forceinline__ int row(int slot) { return lane_of_warp() / 4 * 4 + slot; }
-  static __device__ __forceinline__ int col() {
-    return warp_of_block() * 16 + lane_of_warp() % 4 * 4;
-  }
+  struct Exchange {
+    static constexpr int kStrideOfRows = kStripCols + 4;  // four rows on are 16 banks on
+    alignas(kVectorBytes) float at[kRows * kStrideOfRows];
+  };
 
   static __device__ __forceinline__ void add(const Number* grad_y, const Number* x, Sums& sums) {
     const int g = lane_of_warp() / 4;
@@ -155,11 +163,24 @@ struct TensorProduct {
     }
   }
 
-  static __device__ __forceinline__ float4 grads(const Sums& sums, int slot) {
-    const int tile = slot / 2;
-    const int first = slot % 2 * 2;
-    return {sums.at[tile][0][first], sums.at[tile][1][first], sums.at[tile][0][first + 1],
-            sums.at[tile][1][first + 1]};
+  /// Called by all threads of the block.
+  static __device__ __forceinline__ void exchange(const Sums& sums, Exchange& shared) {
+    float* const to = shared.at + lane_of_warp() / 4 * 4 * Exchange::kStrideOfRows +
+                      warp_of_block() * 16 + lane_of_warp() % 4 * 4;
+#pragma unroll
+    for (int row = 0; row < 4; ++row) {
+      const auto& tile = sums.at[row / 2];
+      const int first = row % 2 * 2;
+      store_shared(to + row * Exchange::kStrideOfRows,
+                   float4{tile[0][first], tile[1][first], tile[0][first + 1], tile[1][first + 1]});
+    }
+    __syncthreads();
+  }
+
+  static __device__ __forceinline__ float4 grads(const Sums& /*sums*/, const Exchange& shared,
+                                                 int slot) {
+    return load_shared<float4>(shared.at + row_of<kSlots>(slot) * Exchange::kStrideOfRows +
+                               col_of());
   }
 
  private:

@@ -26,6 +26,12 @@ Vector load_shared(const Number* from) {
   return *reinterpret_cast<const Vector*>(from);
 }
 
+template <class Vector, class Number>
+void store_shared(Number* to, const Vector& vector) {
+  host_cuda::note_shared_access(to, sizeof(Vector));
+  *reinterpret_cast<Vector*>(to) = vector;
+}
+
 template <int kBytes>
 void copy_async(void* to, const void* from, bool valid) {
   static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
