@@ -225,7 +225,7 @@ std::string gradient_error(int multiprocessors) {
 template <class Product>
 std::string times(const Layer& layer, int multiprocessors) {
   std::string text = "[";
-  for (const int each : {1, 2}) {
+  for (const int each : {1, 2, 3}) {
     const double ms = milliseconds([&] { update<Product>(layer, 0.9, each * multiprocessors); });
     text += (each == 1 ? "" : ", ") + std::to_string(ms);
   }
@@ -274,6 +274,16 @@ std::string survey() {
     must(cudaMemcpyAsync(copy, layer.state, kBytes, cudaMemcpyDefault), "cudaMemcpyAsync");
   });
   return json + "}, \"ms_by_blocks\": {\"fp32\": " + times<FmaProduct<64>>(layer, multiprocessors) +
+         ", \"fp32, 32 rows, 4 ahead\": " +
+         times<FmaProduct<64, float, 4, 4>>(layer, multiprocessors) +
+         ", \"fp32, 32 rows, 2 ahead\": " +
+         times<FmaProduct<64, float, 4, 2>>(layer, multiprocessors) +
+         ", \"tf32_8\": " + times<TensorProduct<1, float, false>>(layer, multiprocessors) +
+         ", \"tf32_64\": " + times<TensorProduct<8, float, false>>(layer, multiprocessors) +
+         ", \"tf32_8, 2 ahead\": " +
+         times<TensorProduct<1, float, false, 2>>(layer, multiprocessors) +
+         ", \"3xtf32_8, 2 ahead\": " +
+         times<TensorProduct<1, float, true, 2>>(layer, multiprocessors) +
          ", \"3xtf32_8\": " + times<TensorProduct<1>>(layer, multiprocessors) +
          ", \"3xtf32_16\": " + times<TensorProduct<2>>(layer, multiprocessors) +
          "}, \"access_ms\": {" + access_times<true, 4>(layer, multiprocessors) + ", " +

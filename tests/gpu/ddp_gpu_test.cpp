@@ -102,7 +102,7 @@ TEST_F(DdpOnGpu, OneRankOverNcclReducesAsBf16) {
 TEST_F(DdpOnGpu, TellsWhoWasWaitedFor) {
   for (const char* const how : {"", " --graph"}) {
     losses(fmt::format("mpirun -np 2 {} --transport mpi --slow-rank 1:20{}", MLP_DDP, how),
-           "Waited for rank 1: longest in 1 of 1 steps");
+           "Waited for rank 1: longest in 1 of 1 step,");
   }
 }
 

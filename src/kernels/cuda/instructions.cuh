@@ -41,6 +41,11 @@ __device__ __forceinline__ void store_shared(Number* to, const Vector& vector) {
   *reinterpret_cast<Vector*>(to) = vector;
 }
 
+/// Starts moving the 128 bytes around `from` from memory into the L2 cache.
+__device__ __forceinline__ void prefetch(const void* from) {
+  NV_IF_TARGET(NV_IS_DEVICE, (asm volatile("prefetch.global.L2 [%0];" ::"l"(from));))
+}
+
 /// Starts copying kBytes (2, 4, 8 or 16) to shared memory, or writing zeros if `valid` is false;
 /// both addresses are aligned to the size of the copy. commit_copies() groups the copies that this
 /// thread has started since the last group; wait_for_copies() blocks until all its groups are

@@ -5,8 +5,9 @@
 // computed. A persistent block walks down a strip of kStripCols columns of the weight, tile by
 // tile. The strip's x stays in shared memory in two chunks of kDepth rows of the batch; if these
 // are enough, it is read only once per strip. The tiles of grad_y arrive through asynchronous
-// copies one step ahead. Weights and moments bypass shared memory: a thread keeps those of its next
-// kAhead slots in registers, loaded as earlier slots are stored.
+// copies one step ahead. Weights and moments bypass shared memory: those of the next tile move into
+// the L2 cache during the product, and a thread keeps those of its next kAhead slots in registers,
+// loaded as earlier slots are stored.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
@@ -214,6 +215,22 @@ struct LinearAdamBlock {
     ring[slot % Product::kAhead].load(a, std::int64_t{row} * in + col, in - col);
   }
 
+  /// Starts moving the weights and moments of a tile into the L2 cache: memory then has work while
+  /// the product is computed, and loads take less time.
+  __device__ __forceinline__ void prefetch_weights(const TileWalk& of) {
+    const int col = of.strip * kStripCols + col_of();
+    if (lane_of_warp() % 8 != 0 || col >= in) return;  // eight lanes load 128 bytes
+#pragma unroll
+    for (int slot = 0; slot < Product::kSlots; ++slot) {
+      const int row = of.tile * kRows + row_of<Product::kSlots>(slot);
+      if (row >= out) return;
+      const std::int64_t at = std::int64_t{row} * in + col;
+      prefetch(a.weight + at);
+      prefetch(a.weight_moments1 + at);
+      prefetch(a.weight_moments2 + at);
+    }
+  }
+
   /// Starts loading the factors of the block's first step and the weights of its first slots.
   __device__ __forceinline__ void begin() {
     if (block_thread() == 0) shared.step = AdamScalars(constants, a.scalars, a.clip);
@@ -292,6 +309,7 @@ struct LinearAdamBlock {
       const bool more = i + 1 < steps;
       const bool elsewhere = more && fetch_next((i + 1) & 1);
       commit_copies();
+      if (more && next.chunk == 0) prefetch_weights(next);
       const Number* const grad_y = shared.grad_y[i & 1];
       Product::add(grad_y, shared.x[x_buffer], sums);
       add_biases(grad_y);

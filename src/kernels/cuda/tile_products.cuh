@@ -61,13 +61,13 @@ __device__ __forceinline__ int col_of() {
 static_assert(kStripCols == 4 * kWarpThreads);
 
 /// In fp32, with fused multiply-adds. A warp computes 8 rows by 128 columns, a thread 8 rows by 4.
-template <int kOfDepth, class OfNumber = float>
+template <int kOfDepth, class OfNumber = float, int kOfSlots = 8, int kOfAhead = 2>
 struct FmaProduct {
   using Number = OfNumber;
   static constexpr int kDepth = kOfDepth;
-  static constexpr int kRows = 64;
-  static constexpr int kSlots = 8;
-  static constexpr int kAhead = 2;  // slots whose weights and moments are loaded early
+  static constexpr int kSlots = kOfSlots;
+  static constexpr int kRows = kBlockWarps * kSlots;
+  static constexpr int kAhead = kOfAhead;  // slots whose weights and moments are loaded early
 
   struct Sums {
     float at[kSlots][4] = {};
@@ -79,10 +79,16 @@ struct FmaProduct {
     x += col_of();
 #pragma unroll 8
     for (int k = 0; k < kDepth; ++k) {
-      const float4 a0 = load_four(grad_y + k * kStride<Number, kRows>);
-      const float4 a1 = load_four(grad_y + k * kStride<Number, kRows> + 4);
       const float4 b = load_four(x + k * kStride<Number, kStripCols>);
-      const float a[kSlots] = {a0.x, a0.y, a0.z, a0.w, a1.x, a1.y, a1.z, a1.w};
+      float a[kSlots];
+#pragma unroll
+      for (int i = 0; i < kSlots; i += 4) {
+        const float4 four = load_four(grad_y + k * kStride<Number, kRows> + i);
+        a[i] = four.x;
+        a[i + 1] = four.y;
+        a[i + 2] = four.z;
+        a[i + 3] = four.w;
+      }
 #pragma unroll
       for (int i = 0; i < kSlots; ++i) {
         sums.at[i][0] = std::fma(a[i], b.x, sums.at[i][0]);
@@ -123,13 +129,13 @@ struct SplitTf32 {
 /// it exchanges for those of its own weights in shared memory. For lane 4g + q:
 /// row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2;
 /// its column 2c + j is column c of tile j.
-template <int kChain = 1, class OfNumber = float>
+template <int kChain = 1, class OfNumber = float, bool kSplits = true, int kOfAhead = 4>
 struct TensorProduct {
   using Number = OfNumber;
   static constexpr int kDepth = 64;
   static constexpr int kRows = 32;
   static constexpr int kSlots = 4;
-  static constexpr int kAhead = 4;
+  static constexpr int kAhead = kOfAhead;
   static constexpr int kMmaDepth = 8;
 
   struct Sums {
@@ -190,7 +196,7 @@ struct TensorProduct {
     const float4 a1 = load_four(grad_y + 4 * kStride<Number, kRows>);
     const float2 b0 = load_two(x);
     const float2 b1 = load_two(x + 4 * kStride<Number, kStripCols>);
-    if constexpr (sizeof(Number) == sizeof(float)) {
+    if constexpr (sizeof(Number) == sizeof(float) && kSplits) {
       multiply_split(a0, a1, b0, b1, sums);
     } else {
       multiply(a0, a1, b0, b1, sums);

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kSharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE";
 constexpr int kFirstThatShares = 23003;
 
-/// /// The form in which a place is exchanged between ranks: zero-terminated texts.
+/// The form in which a place is exchanged between ranks: zero-terminated texts.
 struct PackedPlace {
   std::array<char, 320> host;
   std::array<char, 32> bus_id;

@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 namespace barestep {
@@ -30,6 +31,11 @@ template <class Vector, class Number>
 void store_shared(Number* to, const Vector& vector) {
   host_cuda::note_shared_access(to, sizeof(Vector));
   *reinterpret_cast<Vector*>(to) = vector;
+}
+
+/// A prefetch may not leave its array either: sanitizers see this read.
+inline void prefetch(const void* from) {
+  static_cast<void>(*static_cast<const volatile std::byte*>(from));
 }
 
 template <int kBytes>
