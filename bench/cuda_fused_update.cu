@@ -225,8 +225,10 @@ std::string gradient_error(int multiprocessors) {
 template <class Product>
 std::string times(const Layer& layer, int multiprocessors) {
   std::string text = "[";
-  for (const int each : {1, 2, 3}) {
-    const double ms = milliseconds([&] { update<Product>(layer, 0.9, each * multiprocessors); });
+  for (const int each : {1, 2}) {
+    // A multiple of the strips, as in training.
+    const int blocks = each * multiprocessors / 64 * 64;
+    const double ms = milliseconds([&] { update<Product>(layer, 0.9, blocks); });
     text += (each == 1 ? "" : ", ") + std::to_string(ms);
   }
   return text + "]";
@@ -274,16 +276,16 @@ std::string survey() {
     must(cudaMemcpyAsync(copy, layer.state, kBytes, cudaMemcpyDefault), "cudaMemcpyAsync");
   });
   return json + "}, \"ms_by_blocks\": {\"fp32\": " + times<FmaProduct<64>>(layer, multiprocessors) +
-         ", \"fp32, 32 rows, 4 ahead\": " +
-         times<FmaProduct<64, float, 4, 4>>(layer, multiprocessors) +
-         ", \"fp32, 32 rows, 2 ahead\": " +
-         times<FmaProduct<64, float, 4, 2>>(layer, multiprocessors) +
+         ", \"fp32, fetched\": " +
+         times<FmaProduct<64, float, 8, 2, true>>(layer, multiprocessors) +
+         ", \"fp32, 32 rows\": " + times<FmaProduct<64, float, 4, 4>>(layer, multiprocessors) +
+         ", \"fp32, 32 rows, fetched\": " +
+         times<FmaProduct<64, float, 4, 4, true>>(layer, multiprocessors) +
          ", \"tf32_8\": " + times<TensorProduct<1, float, false>>(layer, multiprocessors) +
-         ", \"tf32_64\": " + times<TensorProduct<8, float, false>>(layer, multiprocessors) +
-         ", \"tf32_8, 2 ahead\": " +
-         times<TensorProduct<1, float, false, 2>>(layer, multiprocessors) +
-         ", \"3xtf32_8, 2 ahead\": " +
-         times<TensorProduct<1, float, true, 2>>(layer, multiprocessors) +
+         ", \"tf32_8, fetched\": " +
+         times<TensorProduct<1, float, false, 4, true>>(layer, multiprocessors) +
+         ", \"3xtf32_8, fetched\": " +
+         times<TensorProduct<1, float, true, 4, true>>(layer, multiprocessors) +
          ", \"3xtf32_8\": " + times<TensorProduct<1>>(layer, multiprocessors) +
          ", \"3xtf32_16\": " + times<TensorProduct<2>>(layer, multiprocessors) +
          "}, \"access_ms\": {" + access_times<true, 4>(layer, multiprocessors) + ", " +

@@ -54,10 +54,11 @@ cudaError_t start(const KernelQueue& queue, dim3 grid, dim3 block, void (*kernel
 }
 
 /// Launches as many blocks of kBlockThreads as the GPU holds at once, at most `max`, each with
-/// `shared_bytes` of dynamic shared memory; they divide the work.
+/// `shared_bytes` of dynamic shared memory; they divide the work. Their number is a multiple of
+/// `multiple` if that costs at most a sixteenth of them.
 template <class... Parameters, class... Arguments>
 cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geometry,
-                             std::int64_t max, std::size_t shared_bytes,
+                             std::int64_t max, std::int64_t multiple, std::size_t shared_bytes,
                              void (*kernel)(Parameters...), Arguments... arguments) {
   std::int64_t blocks = max;
   if (shared_bytes > 0) {
@@ -77,6 +78,7 @@ cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geome
     if (status != cudaSuccess) return status;
     blocks = std::min(max, std::int64_t{geometry.multiprocessors} * std::max(1, resident));
   }
+  if (const std::int64_t rest = blocks % multiple; 16 * rest <= blocks) blocks -= rest;
   return start_sharing(queue, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads),
                        shared_bytes, kernel, arguments...);
 }

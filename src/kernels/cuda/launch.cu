@@ -337,9 +337,10 @@ struct Launcher {
     const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 &&
                          are_aligned(a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x,
                                      a.rounded_weight);
+    const std::int64_t strips = std::max(std::int64_t{1}, tiles(a.in, kStripCols));
     std::int64_t max = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
     if (target.shares) max = std::min(max, std::int64_t{geometry.multiprocessors});
-    return start_persistent(queue, geometry, max, sizeof(LinearAdamShared<Product>),
+    return start_persistent(queue, geometry, max, strips, sizeof(LinearAdamShared<Product>),
                             vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
                             constants);
   }
@@ -394,7 +395,7 @@ struct Launcher {
   cudaError_t by_packs(std::int64_t n, bool aligned, Kernel* kernel, Arguments... arguments) const {
     const std::int64_t packs = aligned ? n / kCount : 0;
     const std::int64_t threads = aligned ? tiles(n, kCount) : n;
-    return start_persistent(queue, geometry, tiles(threads, kBlockThreads), 0, kernel, n, packs,
+    return start_persistent(queue, geometry, tiles(threads, kBlockThreads), 1, 0, kernel, n, packs,
                             arguments...);
   }
 

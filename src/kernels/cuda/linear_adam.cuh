@@ -2,9 +2,9 @@
 // updates the weights of each tile.
 //
 // To keep the memory busy all the time, weights and moments are transferred while the product is
-// computed. A persistent block walks down a strip of kStripCols columns of the weight, tile by
-// tile. The strip's x stays in shared memory in two chunks of kDepth rows of the batch; if these
-// are enough, it is read only once per strip. The tiles of grad_y arrive through asynchronous
+// computed. A persistent block walks from tile to tile. The x of a strip of kStripCols columns
+// stays in shared memory in two chunks of kDepth rows of the batch; if these are enough, it is read
+// only when the block comes to another strip. The tiles of grad_y arrive through asynchronous
 // copies one step ahead. Weights and moments bypass shared memory: those of the next tile move into
 // the L2 cache during the product, and a thread keeps those of its next kAhead slots in registers,
 // loaded as earlier slots are stored.
@@ -63,17 +63,26 @@ struct LinearAdamShared {
   AdamScalars step;  // registers cost more than loads
 };
 
-/// A block's path: down a strip by tiles, each in chunks of the batch, then down the next strip.
+/// A block's path: tile by tile, each in chunks of the batch. All blocks together go through the
+/// weight from its first row to its last, so that what they access at a time lies close together.
+/// If their number is a multiple of the strips, a block stays in its strip.
 struct TileWalk {
-  int down, chunks;
-  int strip, tile, chunk;
+  int strips, chunks;
+  int rows_on, strips_on;  // from a tile to the block's next
+  int tile, strip, chunk;  // the tile's row and column among tiles
 
   __device__ __forceinline__ void advance() {
     if (++chunk < chunks) return;
     chunk = 0;
-    if (++tile < down) return;
-    tile = 0;
-    ++strip;
+    tile += rows_on;
+    strip += strips_on;
+    if (strip < strips) return;
+    strip -= strips;
+    ++tile;
+  }
+  /// Whether this tile's block updates the biases of its rows. Every strip has its share of them.
+  [[nodiscard]] __device__ __forceinline__ bool has_biases() const {
+    return tile % strips == strip;
   }
   /// The index of a chunk of x, counted across all strips.
   [[nodiscard]] __device__ __forceinline__ int chunk_of_x() const { return strip * chunks + chunk; }
@@ -255,9 +264,9 @@ struct LinearAdamBlock {
     return elsewhere;
   }
 
-  /// The blocks of the first strip sum the biases' gradients, in the order of the rows.
+  /// Sums the gradients of biases, in the order of the rows.
   __device__ __forceinline__ void add_biases(const Number* grad_y) {
-    if (now.strip != 0 || block_thread() >= kRows) return;
+    if (!now.has_biases() || block_thread() >= kRows) return;
     Marks::rare();
 #pragma unroll 8
     for (int k = 0; k < kDepth; ++k)
@@ -285,7 +294,7 @@ struct LinearAdamBlock {
   }
 
   __device__ __forceinline__ void update_biases() {
-    if (now.strip != 0 || block_thread() >= kRows) return;
+    if (!now.has_biases() || block_thread() >= kRows) return;
     Marks::rare();
     const int at = now.tile * kRows + block_thread();
     if (at < out) {
@@ -309,7 +318,9 @@ struct LinearAdamBlock {
       const bool more = i + 1 < steps;
       const bool elsewhere = more && fetch_next((i + 1) & 1);
       commit_copies();
-      if (more && next.chunk == 0) prefetch_weights(next);
+      if constexpr (Product::kPrefetches) {
+        if (more && next.chunk == 0) prefetch_weights(next);
+      }
       const Number* const grad_y = shared.grad_y[i & 1];
       Product::add(grad_y, shared.x[x_buffer], sums);
       add_biases(grad_y);
@@ -341,15 +352,18 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const int in = static_cast<int>(a.in);
   const int n = static_cast<int>(a.n);
   const int down = (out + Product::kRows - 1) / Product::kRows;
+  const int strips = (in + kStripCols - 1) / kStripCols;
   const int chunks = n <= Product::kDepth ? 1 : (n + Product::kDepth - 1) / Product::kDepth;
-  const std::int64_t tiles = std::int64_t{down} * ((in + kStripCols - 1) / kStripCols);
-  const std::int64_t first = tiles * blockIdx.x / gridDim.x;
-  const auto own = static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x - first);
-  if (own == 0) return;
-  const TileWalk begin{.down = down,
+  const auto first = static_cast<int>(blockIdx.x);
+  const auto blocks = static_cast<int>(gridDim.x);
+  const auto own = static_cast<int>((std::int64_t{down} * strips - first + blocks - 1) / blocks);
+  if (own <= 0) return;
+  const TileWalk begin{.strips = strips,
                        .chunks = chunks,
-                       .strip = static_cast<int>(first / down),
-                       .tile = static_cast<int>(first % down),
+                       .rows_on = blocks / strips,
+                       .strips_on = blocks % strips,
+                       .tile = first / strips,
+                       .strip = first % strips,
                        .chunk = 0};
   LinearAdamBlock<Product, kVectors, Arithmetic, Marks> block{
       .a = a,

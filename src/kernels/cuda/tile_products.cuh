@@ -61,8 +61,10 @@ __device__ __forceinline__ int col_of() {
 static_assert(kStripCols == 4 * kWarpThreads);
 
 /// In fp32, with fused multiply-adds. A warp computes 8 rows by 128 columns, a thread 8 rows by 4.
-template <int kOfDepth, class OfNumber = float, int kOfSlots = 8, int kOfAhead = 2>
+template <int kOfDepth, class OfNumber = float, int kOfSlots = 8, int kOfAhead = 2,
+          bool kOfPrefetches = false>
 struct FmaProduct {
+  static constexpr bool kPrefetches = kOfPrefetches;
   using Number = OfNumber;
   static constexpr int kDepth = kOfDepth;
   static constexpr int kSlots = kOfSlots;
@@ -129,8 +131,10 @@ struct SplitTf32 {
 /// it exchanges for those of its own weights in shared memory. For lane 4g + q:
 /// row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2;
 /// its column 2c + j is column c of tile j.
-template <int kChain = 1, class OfNumber = float, bool kSplits = true, int kOfAhead = 4>
+template <int kChain = 1, class OfNumber = float, bool kSplits = true, int kOfAhead = 4,
+          bool kOfPrefetches = false>
 struct TensorProduct {
+  static constexpr bool kPrefetches = kOfPrefetches;
   using Number = OfNumber;
   static constexpr int kDepth = 64;
   static constexpr int kRows = 32;
