@@ -276,16 +276,6 @@ std::string survey() {
     must(cudaMemcpyAsync(copy, layer.state, kBytes, cudaMemcpyDefault), "cudaMemcpyAsync");
   });
   return json + "}, \"ms_by_blocks\": {\"fp32\": " + times<FmaProduct<64>>(layer, multiprocessors) +
-         ", \"fp32, fetched\": " +
-         times<FmaProduct<64, float, 8, 2, true>>(layer, multiprocessors) +
-         ", \"fp32, 32 rows\": " + times<FmaProduct<64, float, 4, 4>>(layer, multiprocessors) +
-         ", \"fp32, 32 rows, fetched\": " +
-         times<FmaProduct<64, float, 4, 4, true>>(layer, multiprocessors) +
-         ", \"tf32_8\": " + times<TensorProduct<1, float, false>>(layer, multiprocessors) +
-         ", \"tf32_8, fetched\": " +
-         times<TensorProduct<1, float, false, 4, true>>(layer, multiprocessors) +
-         ", \"3xtf32_8, fetched\": " +
-         times<TensorProduct<1, float, true, 4, true>>(layer, multiprocessors) +
          ", \"3xtf32_8\": " + times<TensorProduct<1>>(layer, multiprocessors) +
          ", \"3xtf32_16\": " + times<TensorProduct<2>>(layer, multiprocessors) +
          "}, \"access_ms\": {" + access_times<true, 4>(layer, multiprocessors) + ", " +

@@ -52,7 +52,7 @@ PIPES = {
 # slots loaded ahead, the share of the time that they are in flight, limit of issue / memory, bytes
 # of a number of its factors.
 KERNELS = [
-    ("fp32 FMA", "FmaProduct<64>", 64, 64, "FFMA", 64 * 32, 2, 0.7, 0.70, 4),
+    ("fp32 FMA", "FmaProduct<64>", 32, 64, "FFMA", 64 * 16, 4, 0.6, 0.75, 4),
     ("3xTF32, sums of 8", "TensorProduct<1>", 32, 64, "HMMA", 8 * 12, 4, 0.6, 0.55, 4),
     ("3xTF32, sums of 16", "TensorProduct<2>", 32, 64, "HMMA", 8 * 12, 4, 0.6, 0.55, 4),
     ("bf16, sums of 8", "TensorProduct<1, Bf16>", 32, 64, "HMMA", 8 * 4, 4, 0.6, 0.55, 2),
@@ -92,7 +92,7 @@ SOURCE = """#include "kernels/cuda/linear_adam.cuh"
 namespace barestep {
 struct Marks { static __device__ __forceinline__ void rare() { asm volatile("pmevent 7;"); } };
 using Kernel = %s;
-static_assert(sizeof(LinearAdamShared<Kernel>) == %d && Kernel::kAhead == %d);
+static_assert(sizeof(LinearAdamShared<Kernel>) == %d);
 template __global__ void linear_adam<Kernel, true, StraightArithmetic, Marks>(LinearAdamArrays<Kernel::Number>, AdamConstants);
 }
 """
@@ -212,7 +212,7 @@ def budget(kernel, nvcc, cuobjdump, work):
     shared = 2 * depth * (size * (COLS + rows) + 2 * PAD_BYTES) + exchanged + 16
     moved = BYTES_PER_WEIGHT + (size if size < 4 else 0)
     source, cubin = work / "kernel.cu", work / "kernel.cubin"
-    source.write_text(SOURCE % (product, shared, ahead))
+    source.write_text(SOURCE % (product, shared))
     done = compile_kernel(nvcc, source, cubin)
     registers = int(re.search(r"Used (\d+) registers", done.stderr)[1])
     spilled = int(re.search(r"(\d+) bytes spill stores", done.stderr)[1])

@@ -339,9 +339,9 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
 }
 
 UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind) {
-  // Both limits were measured: bench/results/*/steps_and_updates.txt. Adam's 16 bytes a parameter
-  // must exceed the caches, or there is no memory time to hide; and the library's products are
-  // faster than the update's own where a batch has many rows.
+  // The limits were measured: bench/results/*/steps_and_updates.txt and bench/results/nvidia-h200.
+  // On the CPU, Adam's 16 bytes a parameter must exceed the caches, or there is no memory time to
+  // hide; and the library's products are faster than the update's own where a batch has many rows.
   constexpr double kMinParameters = 0x1p21;
   constexpr std::int64_t kMaxRows = 256;
   const TrainingConfig& training = config.training;

@@ -6,8 +6,8 @@
 // stays in shared memory in two chunks of kDepth rows of the batch; if these are enough, it is read
 // only when the block comes to another strip. The tiles of grad_y arrive through asynchronous
 // copies one step ahead. Weights and moments bypass shared memory: those of the next tile move into
-// the L2 cache during the product, and a thread keeps those of its next kAhead slots in registers,
-// loaded as earlier slots are stored.
+// the L2 cache during the product, and a thread loads each of its rows into registers as soon as it
+// has stored that row of this tile.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
@@ -58,7 +58,7 @@ template <class Product>
 struct LinearAdamShared {
   using Number = typename Product::Number;
   alignas(kVectorBytes) Number x[2][Product::kDepth * kStride<Number, kStripCols>];
-  alignas(kVectorBytes) Number grad_y[2][Product::kDepth * kStride<Number, Product::kRows>];
+  alignas(kVectorBytes) Number grad_y[2][Product::kDepth * kStride<Number, kRows>];
   [[no_unique_address]] typename Product::Exchange exchange;
   AdamScalars step;  // registers cost more than loads
 };
@@ -193,9 +193,7 @@ struct NoMarks {
 template <class Product, bool kVectors, class Arithmetic, class Marks>
 struct LinearAdamBlock {
   using Number = typename Product::Number;
-  static constexpr int kRows = Product::kRows;
   static constexpr int kDepth = Product::kDepth;
-  static_assert(Product::kSlots % Product::kAhead == 0);
 
   const LinearAdamArrays<Number>& a;
   const AdamConstants& constants;
@@ -204,7 +202,7 @@ struct LinearAdamBlock {
   TileWalk now, next;
   int x_buffer = 0;
   int held, other = -1;  // the chunks of x in this buffer and in the other
-  FourWeights<kVectors, Number> ring[Product::kAhead]{};
+  FourWeights<kVectors, Number> weights[kSlots]{};
   typename Product::Sums sums{};
   float bias_sum = 0;
 
@@ -218,10 +216,10 @@ struct LinearAdamBlock {
   }
 
   __device__ __forceinline__ void load(int slot, const TileWalk& of) {
-    const int row = of.tile * kRows + row_of<Product::kSlots>(slot);
+    const int row = of.tile * kRows + row_of(slot);
     const int col = of.strip * kStripCols + col_of();
     if (row >= out || col >= in) return;
-    ring[slot % Product::kAhead].load(a, std::int64_t{row} * in + col, in - col);
+    weights[slot].load(a, std::int64_t{row} * in + col, in - col);
   }
 
   /// Starts moving the weights and moments of a tile into the L2 cache: memory then has work while
@@ -230,8 +228,8 @@ struct LinearAdamBlock {
     const int col = of.strip * kStripCols + col_of();
     if (lane_of_warp() % 8 != 0 || col >= in) return;  // eight lanes load 128 bytes
 #pragma unroll
-    for (int slot = 0; slot < Product::kSlots; ++slot) {
-      const int row = of.tile * kRows + row_of<Product::kSlots>(slot);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const int row = of.tile * kRows + row_of(slot);
       if (row >= out) return;
       const std::int64_t at = std::int64_t{row} * in + col;
       prefetch(a.weight + at);
@@ -247,7 +245,7 @@ struct LinearAdamBlock {
     fetch_grad_y(0, now);
     commit_copies();
 #pragma unroll
-    for (int slot = 0; slot < Product::kAhead; ++slot) load(slot, now);
+    for (int slot = 0; slot < kSlots; ++slot) load(slot, now);
   }
 
   /// Starts copying the data of the next step that is not in the buffers. Returns whether its x is
@@ -277,18 +275,14 @@ struct LinearAdamBlock {
   __device__ __forceinline__ void update_weights(bool more) {
     Product::exchange(sums, shared.exchange);
 #pragma unroll
-    for (int slot = 0; slot < Product::kSlots; ++slot) {
-      const int row = now.tile * kRows + row_of<Product::kSlots>(slot);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const int row = now.tile * kRows + row_of(slot);
       const int col = now.strip * kStripCols + col_of();
-      auto& four = ring[slot % Product::kAhead];
+      auto& four = weights[slot];
       const float4 grads = widened(narrowed<Number>(Product::grads(sums, shared.exchange, slot)));
       four.template update<Arithmetic>(constants, shared.step, grads);
       if (row < out && col < in) four.store(a, std::int64_t{row} * in + col, in - col);
-      constexpr int kAhead = Product::kAhead;
-      if (slot + kAhead < Product::kSlots)
-        load(slot + kAhead, now);
-      else if (more)
-        load(slot + kAhead - Product::kSlots, next);
+      if (more) load(slot, next);
     }
     sums = {};
   }
@@ -318,9 +312,7 @@ struct LinearAdamBlock {
       const bool more = i + 1 < steps;
       const bool elsewhere = more && fetch_next((i + 1) & 1);
       commit_copies();
-      if constexpr (Product::kPrefetches) {
-        if (more && next.chunk == 0) prefetch_weights(next);
-      }
+      if (more && next.chunk == 0) prefetch_weights(next);
       const Number* const grad_y = shared.grad_y[i & 1];
       Product::add(grad_y, shared.x[x_buffer], sums);
       add_biases(grad_y);
@@ -351,7 +343,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const int out = static_cast<int>(a.out);
   const int in = static_cast<int>(a.in);
   const int n = static_cast<int>(a.n);
-  const int down = (out + Product::kRows - 1) / Product::kRows;
+  const int down = (out + kRows - 1) / kRows;
   const int strips = (in + kStripCols - 1) / kStripCols;
   const int chunks = n <= Product::kDepth ? 1 : (n + Product::kDepth - 1) / Product::kDepth;
   const auto first = static_cast<int>(blockIdx.x);

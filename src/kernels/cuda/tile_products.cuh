@@ -1,7 +1,7 @@
 // Products grad_y^T x over kDepth rows of the batch in shared memory, for a tile of the weight; the
 // sums are in the registers of a block of kBlockThreads.
 //
-// A product defines the size of its tile and adds the product of two factors to the thread's sums.
+// A product adds the product of two factors to the thread's sums.
 // Both factors are row-major with kPadBytes after each row, so that no load has a bank conflict. In
 // the end each thread has the sums of its own weights: kSlots rows (row_of()), four neighbors in
 // each (col_of()). A warp then has whole rows of the tile, 512 bytes next to each other; with 64
@@ -14,8 +14,10 @@
 
 namespace barestep {
 
-constexpr int kStripCols = 128;  // of every tile
-constexpr int kPadBytes = 32;    // neighboring rows start 8 or 24 banks apart
+constexpr int kStripCols = 128;              // of every tile
+constexpr int kRows = 32;                    // of every tile
+constexpr int kSlots = kRows / kBlockWarps;  // rows of a thread
+constexpr int kPadBytes = 32;                // neighboring rows start 8 or 24 banks apart
 
 /// The stride between rows of a factor with kCols columns, in numbers.
 template <class Number, int kCols>
@@ -51,7 +53,6 @@ __device__ inline int lane_of_warp() {
 }
 
 /// A thread's weights in a tile: of each of kSlots rows, four from this column on.
-template <int kSlots>
 __device__ __forceinline__ int row_of(int slot) {
   return warp_of_block() * kSlots + slot;
 }
@@ -60,16 +61,11 @@ __device__ __forceinline__ int col_of() {
 }
 static_assert(kStripCols == 4 * kWarpThreads);
 
-/// In fp32, with fused multiply-adds. A warp computes 8 rows by 128 columns, a thread 8 rows by 4.
-template <int kOfDepth, class OfNumber = float, int kOfSlots = 8, int kOfAhead = 2,
-          bool kOfPrefetches = false>
+/// In fp32, with fused multiply-adds. A warp computes 4 rows by 128 columns, a thread 4 rows by 4.
+template <int kOfDepth, class OfNumber = float>
 struct FmaProduct {
-  static constexpr bool kPrefetches = kOfPrefetches;
   using Number = OfNumber;
   static constexpr int kDepth = kOfDepth;
-  static constexpr int kSlots = kOfSlots;
-  static constexpr int kRows = kBlockWarps * kSlots;
-  static constexpr int kAhead = kOfAhead;  // slots whose weights and moments are loaded early
 
   struct Sums {
     float at[kSlots][4] = {};
@@ -77,20 +73,13 @@ struct FmaProduct {
   struct Exchange {};  // each thread computes the sums of its own weights
 
   static __device__ __forceinline__ void add(const Number* grad_y, const Number* x, Sums& sums) {
-    grad_y += row_of<kSlots>(0);
+    grad_y += row_of(0);
     x += col_of();
 #pragma unroll 8
     for (int k = 0; k < kDepth; ++k) {
+      const float4 four = load_four(grad_y + k * kStride<Number, kRows>);
       const float4 b = load_four(x + k * kStride<Number, kStripCols>);
-      float a[kSlots];
-#pragma unroll
-      for (int i = 0; i < kSlots; i += 4) {
-        const float4 four = load_four(grad_y + k * kStride<Number, kRows> + i);
-        a[i] = four.x;
-        a[i + 1] = four.y;
-        a[i + 2] = four.z;
-        a[i + 3] = four.w;
-      }
+      const float a[kSlots] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int i = 0; i < kSlots; ++i) {
         sums.at[i][0] = std::fma(a[i], b.x, sums.at[i][0]);
@@ -131,15 +120,10 @@ struct SplitTf32 {
 /// it exchanges for those of its own weights in shared memory. For lane 4g + q:
 /// row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2;
 /// its column 2c + j is column c of tile j.
-template <int kChain = 1, class OfNumber = float, bool kSplits = true, int kOfAhead = 4,
-          bool kOfPrefetches = false>
+template <int kChain = 1, class OfNumber = float>
 struct TensorProduct {
-  static constexpr bool kPrefetches = kOfPrefetches;
   using Number = OfNumber;
   static constexpr int kDepth = 64;
-  static constexpr int kRows = 32;
-  static constexpr int kSlots = 4;
-  static constexpr int kAhead = kOfAhead;
   static constexpr int kMmaDepth = 8;
 
   struct Sums {
@@ -189,8 +173,7 @@ struct TensorProduct {
 
   static __device__ __forceinline__ float4 grads(const Sums& /*sums*/, const Exchange& shared,
                                                  int slot) {
-    return load_shared<float4>(shared.at + row_of<kSlots>(slot) * Exchange::kStrideOfRows +
-                               col_of());
+    return load_shared<float4>(shared.at + row_of(slot) * Exchange::kStrideOfRows + col_of());
   }
 
  private:
@@ -200,7 +183,7 @@ struct TensorProduct {
     const float4 a1 = load_four(grad_y + 4 * kStride<Number, kRows>);
     const float2 b0 = load_two(x);
     const float2 b1 = load_two(x + 4 * kStride<Number, kStripCols>);
-    if constexpr (sizeof(Number) == sizeof(float) && kSplits) {
+    if constexpr (sizeof(Number) == sizeof(float)) {
       multiply_split(a0, a1, b0, b1, sums);
     } else {
       multiply(a0, a1, b0, b1, sums);
