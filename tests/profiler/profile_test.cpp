@@ -50,7 +50,7 @@ TEST(Profile, LeavesOutStepsThatLackADroppedRecord) {
   EXPECT_TRUE(profile_of(steps, 4, true).ops.empty());
 }
 
-TEST(Profile, QueuesAGraphInOnePiece) {
+TEST(Profile, QueuesEachOfAStepsGraphsInOnePiece) {
   const SampleProfile sample;
   std::vector<ProfiledStep> steps = sample.steps();
   for (Span& span : std::span(steps[0].timeline.spans).subspan(1)) {
@@ -65,6 +65,11 @@ TEST(Profile, QueuesAGraphInOnePiece) {
   EXPECT_EQ(profile.queued[1].label, "launch graph");
   EXPECT_EQ(profile.queued[1].start_s, 100.00005);
   EXPECT_EQ(profile.queued[1].end_s, 100.00009);
+  steps[0].timeline.host.input_is_graph = true;
+  const Profile of_two = profile_of(steps, 0, true).of({.first = 0, .end = 1});
+  ASSERT_EQ(of_two.queued.size(), 2U);
+  EXPECT_EQ(of_two.queued[0].tag.node, kInputLaunch);
+  EXPECT_EQ(of_two.queued[0].label, "launch input graph");
 }
 
 TEST(Profile, NamesANodeThatHasNoTimes) {
@@ -147,12 +152,17 @@ class SeenByATool final : public GpuRecords {
       const Tag tag{.step = step.timeline.step, .node = node};
       activities_.push_back({.tag = tag, .start_s = span.begin_s, .end_s = middle_s});
       activities_.push_back({.tag = tag, .start_s = middle_s, .end_s = span.end_s});
-      if (in_graph && node != SampleProfile::kCopyX) continue;
+      if (in_graph) continue;
       queued_.push_back({.tag = tag, .start_s = span.queued_s, .end_s = span.queued_until_s});
     }
     activities_.push_back({.start_s = 1, .end_s = 2});  // belongs to no node
-    const Tag launch{.step = step.timeline.step, .node = kGraphLaunch};
-    if (in_graph) queued_.push_back({.tag = launch, .start_s = 7, .end_s = 8});
+    const auto launch = [&](NodeId of, double begin_s) {
+      const Tag tag{.step = step.timeline.step, .node = of};
+      queued_.push_back({.tag = tag, .start_s = begin_s, .end_s = begin_s + 1});
+    };
+    if (!in_graph) return;
+    launch(kInputLaunch, 5);
+    launch(kGraphLaunch, 7);
   }
   [[nodiscard]] std::string source() const override { return "a tool"; }
   std::string turn(bool /*on*/, bool /*keeps*/) override { return ""; }
