@@ -226,10 +226,11 @@ void add_predict(ArgumentParser& parser, Prediction& requested) {
       trainer_option("depth", "", [&](const TrainConfig& c) { model.depth = *c.model.depth; }));
   predicts.add(trainer_option("batch-size", "",
                               [&](const TrainConfig& c) { model.batch_size = c.data.batch_size; }));
-  predicts.add(
-      option("--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
-             "how devices share a step; data-parallel is what mlp_dp does (ddp)",
-             [&](const RawValue& given) { choose_scheme(model, choice(given, scheme_names())); }));
+  predicts.add(option(
+      "--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
+      "how devices share a step; data-parallel is what mlp_dp does, and the ranks of tensor share "
+      "every layer (ddp)",
+      [&](const RawValue& given) { choose_scheme(model, choice(given, scheme_names())); }));
   // int8, the last precision, is not for training.
   const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
   predicts.add(option("--precision", fmt::format("{}", fmt::join(trained, "|")),

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -55,6 +56,14 @@ class Communicator {
 
   /// Gives up. Blocked ranks either return or exit with `code`.
   virtual void abort(ExitCode code) noexcept = 0;
+
+  /// The ranks that give the same `color`, in the order of their ranks, with messages of their own.
+  /// Every rank calls it, for all groups in the same order. This communicator must outlive the
+  /// group. Blocks.
+  [[nodiscard]] virtual std::unique_ptr<Communicator> split(int /*color*/) {
+    BARESTEP_REQUIRE(false, "these ranks do not form groups");
+    return nullptr;
+  }
 };
 
 /// Every rank's value, in rank order. Every rank calls it. Blocks.

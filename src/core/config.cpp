@@ -87,6 +87,12 @@ OptimizerNumbers numbers_of(const OptimizerConfig& optimizer) {
           .weight_decay = optimizer.weight_decay.value_or(usual.weight_decay)};
 }
 
+std::int64_t micro_batches_of(const ParallelConfig& parallel) {
+  if (parallel.pipeline == 1) return 1;
+  const bool is_naive = parallel.schedule == PipelineSchedule::kNaive;
+  return parallel.micro_batches.value_or(is_naive ? 1 : parallel.pipeline);
+}
+
 OptimizerConfig with_numbers(OptimizerConfig optimizer) {
   const auto [lr, beta1, beta2, eps, weight_decay] = numbers_of(optimizer);
   const OptimizerTraits traits = traits_of(optimizer.kind);

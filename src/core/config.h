@@ -91,6 +91,7 @@ constexpr RealRange kShares{0, true, 1, true};  // --betas, --momentum, --dropou
 constexpr RealRange kTestSplits{0, true, 1};
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
+constexpr Range kMeshSizes{1, 1024};
 constexpr RealRange kBucketMibs{0, false, 1e6};
 constexpr RealRange kTimeouts{0, false, 1e9};
 constexpr Range kProfiledSteps{0, 1'000'000'000};
@@ -237,6 +238,11 @@ enum class RankScheme { kDdp, kZero1, kFactor };
 template <>
 inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "factor"};
 
+/// The order in which a pipeline's stages run their passes; see train/pass_schedule.h.
+enum class PipelineSchedule { kOneForwardOneBackward, kGPipe, kNaive };
+template <>
+inline constexpr std::string_view kNamesOf<PipelineSchedule>[] = {"1f1b", "gpipe", "naive"};
+
 /// The sort keys of the operator table; the names are PyTorch's.
 enum class SortBy {
   kDeviceTotal,
@@ -361,18 +367,22 @@ struct InjectedConfig {
   friend bool operator==(const InjectedConfig&, const InjectedConfig&) = default;
 };
 
-/// Options for several ranks: mlp_ddp has all, mlp_dp only the transport and the timeout.
+/// Options for several ranks or devices; each program has those that apply to it.
 struct ParallelConfig {
   bool batch_per_rank = false;  // data.batch_size is per rank (--batch-size)
   bool global_batch = false;    // the batch size was given for all ranks (--global-batch-size)
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
   Transport transport = Transport::kAuto;
   RankScheme scheme = RankScheme::kDdp;
+  std::int64_t tensor = 1;             // ranks that share every layer
   std::optional<double> bucket_mib{};  // closes a bucket of gradients; default: PyTorch's limits
   bool whole_first_bucket = false;  // the first step reduces all gradients at once, as PyTorch does
   bool overlap = true;              // communication runs during backward
   bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce
-  double timeout_s = 300;           // a rank that is in one operation for longer ends the run
+  std::int64_t pipeline = 1;        // stages into which the model's layers are cut
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  std::optional<std::int64_t> micro_batches{};  // of a step; read it through micro_batches_of()
+  double timeout_s = 300;  // a rank that is in one operation for longer ends the run
 
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
@@ -462,6 +472,10 @@ std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t defau
 
 /// The numbers given as options; the optimizer's defaults for the rest.
 OptimizerNumbers numbers_of(const OptimizerConfig& optimizer);
+
+/// The micro-batches of a pipeline's step: as given, else as many as stages, or one if only one
+/// stage works at a time. 1 without a pipeline.
+std::int64_t micro_batches_of(const ParallelConfig& parallel);
 
 /// The loss scaling of a run; none except with fp16.
 std::optional<LossScaling> loss_scaling_of(const TrainConfig& config);

@@ -756,7 +756,12 @@ Operands Randn::operands() const {
 }
 
 std::vector<OpRule> Randn::rules() const {
-  return {{state.bytes() == state_bytes(generator), "state must have the bytes of its generator"}};
+  const bool in_blocks =
+      before % kNormalBlock == 0 && out.size() % kNormalBlock == 0 && after % kNormalBlock == 0;
+  return {{state.bytes() == state_bytes(generator), "state must have the bytes of its generator"},
+          {before >= 0 && after >= 0, "before and after must be zero or more"},
+          {before + after == 0 || (generator == Generator::kTorchCpu && in_blocks),
+           "only whole blocks of the CPU's stream can be skipped"}};
 }
 
 /// Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi, cosine,
@@ -766,7 +771,10 @@ std::int64_t Randn::flops() const {
 }
 
 std::string Randn::text(const TensorText& t) const {
-  return fmt::format("{} = normal numbers drawn from {}", t(out), t(state));
+  const std::string skipped =
+      before + after == 0 ? ""
+                          : fmt::format(", {} before and {} after them skipped", before, after);
+  return fmt::format("{} = normal numbers drawn from {}{}", t(out), t(state), skipped);
 }
 
 Operands Delay::operands() const {
@@ -814,6 +822,10 @@ std::string scale_text(float scale) {
   return scale == 1 ? "" : fmt::format(", each times {}", scale);
 }
 
+std::string ranks_on(Axis axis) {
+  return axis == Axis::kAll ? "all ranks" : fmt::format("the {} ranks", name_of(axis));
+}
+
 OpRule has_tensor(const std::vector<Tensor>& tensors) {
   return {!tensors.empty(), "a collective must have a tensor"};
 }
@@ -825,7 +837,7 @@ OpRule is_rank(int root) {
 }  // namespace
 
 Operands AllReduce::operands() const {
-  const DType type = type_of_first(tensors) == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  const DType type = is_real(type_of_first(tensors)) ? type_of_first(tensors) : DType::kF32;
   return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type});
 }
 
@@ -835,7 +847,8 @@ std::vector<OpRule> AllReduce::rules() const {
 }
 
 std::string AllReduce::text(const TensorText& t) const {
-  return tensors_text(tensors, t) + " summed over all ranks" + scale_text(scale);
+  return fmt::format("{} summed over {}{}", tensors_text(tensors, t), ranks_on(axis),
+                     scale_text(scale));
 }
 
 /// Only the communicator can identify the root's tensor, since ranks are numbered across all
@@ -861,8 +874,8 @@ std::vector<OpRule> Reduce::rules() const {
 }
 
 std::string Reduce::text(const TensorText& t) const {
-  return fmt::format("{} summed over all ranks into that of rank {}", tensors_text(tensors, t),
-                     root);
+  return fmt::format("{} summed over {} into that of rank {}", tensors_text(tensors, t),
+                     ranks_on(axis), root);
 }
 
 /// Likewise, a rank's own rows are unknown here.
@@ -875,7 +888,8 @@ std::vector<OpRule> ReduceScatter::rules() const {
 }
 
 std::string ReduceScatter::text(const TensorText& t) const {
-  return tensors_text(tensors, t) + ", each rank's rows summed over all ranks" + scale_text(scale);
+  return fmt::format("{}, each rank's rows summed over {}{}", tensors_text(tensors, t),
+                     ranks_on(axis), scale_text(scale));
 }
 
 Operands AllGather::operands() const {
@@ -898,7 +912,7 @@ std::vector<OpRule> AllGather::rules() const {
 std::string AllGather::text(const TensorText& t) const {
   const std::string from =
       own.empty() ? "" : fmt::format(", this one's from {}", tensors_text(own, t));
-  return tensors_text(tensors, t) + " = the rows of all ranks" + from;
+  return fmt::format("{} = the rows of {}{}", tensors_text(tensors, t), ranks_on(axis), from);
 }
 
 }  // namespace barestep

@@ -27,6 +27,7 @@
 
 #include "core/activation.h"
 #include "core/loss.h"
+#include "core/mesh.h"
 #include "core/tensor.h"
 
 namespace barestep {
@@ -583,12 +584,16 @@ enum class Generator {
 /// The size of a generator's state.
 std::int64_t state_bytes(Generator generator);
 
-/// Standard normal numbers; reads the generator's state and writes the advanced one.
+/// Standard normal numbers; reads the generator's state and writes the advanced one. `out` is part
+/// of a larger tensor that is drawn: `before` and `after` numbers of it are only skipped. They and
+/// out are whole blocks of 16 numbers of the CPU's stream, so its bits are those of the whole
+/// tensor.
 struct Randn {
   static constexpr std::string_view kLabel = "randn";
   static constexpr std::int64_t kLaunches = 1;
   Tensor out, state;
   Generator generator = Generator::kTorchCpu;
+  std::int64_t before = 0, after = 0;
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -625,6 +630,8 @@ struct AllReduce {
   static constexpr std::string_view kLabel = "all_reduce";
   std::vector<Tensor> tensors;
   float scale = 1;
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -636,6 +643,8 @@ struct Broadcast {
   static constexpr std::string_view kLabel = "broadcast";
   std::vector<Tensor> tensors;
   int root = 0;
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -647,6 +656,8 @@ struct Reduce {
   static constexpr std::string_view kLabel = "reduce";
   std::vector<Tensor> tensors;
   int root = 0;
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -661,6 +672,8 @@ struct ReduceScatter {
   static constexpr std::string_view kLabel = "reduce_scatter";
   std::vector<Tensor> tensors;
   float scale = 1;
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -675,6 +688,8 @@ struct AllGather {
   static constexpr std::string_view kLabel = "all_gather";
   std::vector<Tensor> tensors;
   std::vector<Tensor> own{};
+  Axis axis = Axis::kAll;
+  std::string name{};
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;

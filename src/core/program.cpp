@@ -98,15 +98,17 @@ std::int64_t state_bytes_of(const Program& program) {
   return bytes;
 }
 
-std::int64_t bytes_sent(const Program& program, int ranks) {
+std::int64_t bytes_sent(const Program& program, const Mesh& mesh) {
   double sent = 0;
   for (const Node& node : program.nodes()) {
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
     const double times = std::holds_alternative<AllReduce>(*collective) ? 2 : 1;
-    sent += times * static_cast<double>(cost_of(node.op).message_bytes);
+    const Axis axis = std::visit([](const auto& op) { return op.axis; }, *collective);
+    const int ranks = mesh.size_of(axis);
+    sent += times * static_cast<double>(cost_of(node.op).message_bytes) * (ranks - 1) / ranks;
   }
-  return std::llround(sent * (ranks - 1) / ranks);
+  return std::llround(sent);
 }
 
 }  // namespace barestep

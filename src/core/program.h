@@ -168,10 +168,10 @@ Price price_of(const Program& program);
 /// do not grow with the batch. Each op reads its input once and writes its output once.
 std::int64_t state_bytes_of(const Program& program);
 
-/// The bytes that each of `ranks` sends in a step of `program`, averaged over ranks, with ring
-/// collectives (Patarasuk & Yuan 2009): 2 (n - 1) / n of the payload for an all-reduce, (n - 1) / n
-/// for all others.
-std::int64_t bytes_sent(const Program& program, int ranks);
+/// The bytes that each rank of a mesh sends in a step of `program`, averaged over the ranks of each
+/// group, with ring collectives (Patarasuk & Yuan 2009): 2 (n - 1) / n of the payload for an
+/// all-reduce, (n - 1) / n for all others.
+std::int64_t bytes_sent(const Program& program, const Mesh& mesh);
 
 /// Replaces all waits of the program. Afterwards any two nodes that touch the same bytes, at least
 /// one of them writing, run in the order of the list, within a step and across steps. Every wait is

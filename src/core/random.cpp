@@ -161,6 +161,15 @@ std::uint32_t TorchGenerator::next() {
   return tempered(at(state_, position_++));
 }
 
+void TorchGenerator::discard(std::int64_t words) {
+  while (words > kStateWords - position_) {
+    words -= kStateWords - position_;
+    twist(state_);
+    position_ = 0;
+  }
+  position_ += static_cast<std::int32_t>(words);
+}
+
 void TorchGenerator::uniform(std::span<float> out, double low, double high) {
   const float from = static_cast<float>(low);
   const float range = static_cast<float>(high) - from;

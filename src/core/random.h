@@ -38,6 +38,9 @@ class TorchGenerator {
   /// The next 32 random bits.
   std::uint32_t next();
 
+  /// Skips `words` calls of next(), at about a thirtieth of the cost of drawing normal numbers.
+  void discard(std::int64_t words);
+
   /// torch.empty(out.size()).uniform_(low, high): draws one word per number, in memory order.
   void uniform(std::span<float> out, double low, double high);
 

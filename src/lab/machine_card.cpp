@@ -358,11 +358,13 @@ struct Group {
   }
 };
 
-Group group_of(const MachineCard& card, int ranks) {
-  const LinkRates& rates = card.links_of(ranks);
+/// `ranks` neighbors, or as many among `span` ranks.
+Group group_of(const MachineCard& card, int ranks, int span = 0) {
+  span = std::max(span, ranks);
+  const LinkRates& rates = card.links_of(span);
   const bool in_node = &rates == &card.node;
-  const int nodes = in_node ? 1 : (ranks + card.node_ranks - 1) / card.node_ranks;
-  return {rates, ranks, in_node ? 1 : std::max(nodes, 2)};
+  const int nodes = in_node ? 1 : (span + card.node_ranks - 1) / card.node_ranks;
+  return {rates, ranks, in_node ? 1 : std::clamp(nodes, 2, std::max(ranks, 2))};
 }
 
 double latency_s(const Group& group, ExchangeKind exchange) {
@@ -566,7 +568,8 @@ void read_measured(const JsonValue& from, MachineLoad& load) {
   if (from.has("all_reduce")) load.all_reduce = points_of(from.at("all_reduce"));
 }
 
-double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
+double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
+                  int span) {
   if (ranks <= 1) return 0;
   const double factor = bus_factor(exchange, ranks);
   for (const MachineLoad& load : card.loads) {
@@ -574,7 +577,7 @@ double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, 
     return seconds_at(load.all_reduce, bytes) * factor /
            bus_factor(ExchangeKind::kAllReduce, ranks);
   }
-  const Group group = group_of(card, ranks);
+  const Group group = group_of(card, ranks, span);
   if (!group.rates.is_known()) return 0;
   return latency_s(group, exchange) + bytes * factor / bandwidth(card, group, exchange, bytes);
 }

@@ -166,7 +166,11 @@ std::vector<std::string> card_names();
 /// bandwidth fits both small and large messages, or both few and many ranks. Outside its sizes, a
 /// table follows the card's table with the most sizes, in proportion. At a table's own sizes and
 /// ranks, the result is the table's. On a card without tables it is 0.
-double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
+///
+/// The ranks are neighbors, or spread evenly over `span` of the machine's: then they share the
+/// links that join as many.
+double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
+                  int span = 0);
 double all_reduce_s(const MachineCard& card, double bytes, int ranks);
 
 /// Bytes per second on the bus, as nccl-tests counts them: the bytes on the bus in the time above.

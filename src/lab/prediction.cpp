@@ -27,8 +27,10 @@ constexpr std::int64_t kLargestWidth = 1 << 17;
 constexpr double kTie = 0.01;
 
 constexpr std::string_view kDataParallelName = "data-parallel";
+constexpr std::string_view kTensorName = "tensor";
 
 std::string_view scheme_of_model(const PredictedModel& model) {
+  if (model.tensor) return kTensorName;
   return model.data_parallel ? kDataParallelName : name_of(model.scheme);
 }
 
@@ -138,7 +140,17 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
                     card.name, card.node_ranks),
         "ask for fewer, or use another --scheme");
   }
-  if (!model.batch_per_rank && !model.data_parallel && max > model.batch_size) {
+  if (model.tensor && model.batch_per_rank) {
+    refuse_prediction("--batch-per-rank", "", "the ranks of --scheme tensor share all samples",
+                      "leave it out, or use another --scheme");
+  }
+  if (model.tensor && max > model.dim) {
+    refuse_prediction("--ranks", std::to_string(max),
+                      fmt::format("the ranks of --scheme tensor share {} outputs", model.dim),
+                      "ask for fewer");
+  }
+  const bool divides_batch = !model.batch_per_rank && !model.data_parallel && !model.tensor;
+  if (divides_batch && max > model.batch_size) {
     refuse_prediction("--batch-size", std::to_string(model.batch_size),
                       fmt::format("leaves some of {} ranks without a sample", max),
                       "ask for fewer ranks, or give --batch-per-rank");
@@ -165,12 +177,15 @@ std::vector<std::string_view> scheme_names() {
   std::vector<std::string_view> names(std::begin(kNamesOf<RankScheme>),
                                       std::end(kNamesOf<RankScheme>));
   names.push_back(kDataParallelName);
+  names.push_back(kTensorName);
   return names;
 }
 
 void choose_scheme(PredictedModel& model, std::size_t number) {
-  model.data_parallel = number == std::size(kNamesOf<RankScheme>);
-  if (!model.data_parallel) model.scheme = static_cast<RankScheme>(number);
+  const std::size_t of_ranks = std::size(kNamesOf<RankScheme>);
+  model.data_parallel = number == of_ranks;
+  model.tensor = number == of_ranks + 1;
+  model.scheme = number < of_ranks ? static_cast<RankScheme>(number) : RankScheme::kDdp;
 }
 
 namespace {
@@ -188,6 +203,7 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   config.device.precision = model.precision;
   config.training.recompute = model.recompute;
   config.parallel.scheme = model.scheme;
+  if (model.tensor) config.parallel.tensor = ranks;
   config.injected.delay_ms = model.delay_ms;
   if (ranks > 1) config.injected.slow_rank = model.slow_rank;
   // On the CPU, each rank has one core.
@@ -249,11 +265,13 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
 }
 
 /// The bytes of a step's largest exchange of each kind.
-std::map<ExchangeKind, double> largest_exchanges(const Program& step) {
+std::map<ExchangeKind, double> largest_exchanges(const Program& step, const Mesh& mesh) {
   std::map<ExchangeKind, double> largest;
   for (const Node& node : step.nodes()) {
     const auto* collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
+    const auto axis = std::visit([](const auto& op) { return op.axis; }, *collective);
+    if (mesh.size_of(axis) == 1 && mesh.cuts_model()) continue;
     double& max = largest[exchange_kind_of(*collective)];
     max = std::max(max, static_cast<double>(cost_of(node.op).message_bytes));
   }
@@ -299,7 +317,8 @@ FindingTable communication_table(const PredictedModel& model, const MachineCard&
   for (const int count : ranks) {
     if (count == 1 || !card.links_of(count).is_known()) continue;
     const WorkloadPrograms programs(workload_of(model, card, count));
-    for (const auto& [exchange, bytes] : largest_exchanges(programs.step())) {
+    for (const auto& [exchange, bytes] :
+         largest_exchanges(programs.step(), programs.steps().spec().mesh)) {
       table.rows.push_back(communication_row(card, count, exchange, bytes));
     }
   }
@@ -316,6 +335,7 @@ FindingTable products_table(const PredictedModel& model, const MachineCard& card
     const Workload workload = workload_of(model, card, count);
     const WorkloadPrograms programs(workload);
     const NodeSetting run{.ranks = count,
+                          .mesh = programs.steps().spec().mesh,
                           .threads = card.on_gpu ? 0 : workload.config.device.threads.value_or(1),
                           .precision = model.precision};
     std::set<std::pair<std::string, ProductSize>> seen;

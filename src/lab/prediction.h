@@ -24,13 +24,14 @@ struct PredictedModel {
   bool batch_per_rank = false;
   RankScheme scheme = RankScheme::kDdp;
   bool data_parallel = false;  // mlp_dp's devices instead of the scheme's mlp_ddp ranks
+  bool tensor = false;         // all ranks share every layer instead of the batch
   Precision precision = Precision::kFp32;
   std::int64_t recompute = 1;           // segments
   double delay_ms = 0;                  // before backward, on every rank
   std::optional<SlowRank> slow_rank{};  // additional delay; ignored with one rank
 };
 
-/// The names of the schemes: those of ranks, and "data-parallel".
+/// The names of the schemes: those of ranks, "data-parallel" and "tensor".
 std::vector<std::string_view> scheme_names();
 
 /// Sets the scheme with this index in scheme_names().

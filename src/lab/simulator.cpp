@@ -281,17 +281,19 @@ double in_memory_s(const Collective& collective, const Tensor& tensor, std::size
   return sums_s + copy_each_s;
 }
 
-double collective_s(const Collective& collective, const MachineCard& card, int ranks,
+double collective_s(const Collective& collective, const MachineCard& card, const NodeSetting& run,
                     const MachineLoad* load) {
   const auto& tensors = std::visit(
       [](const auto& op) -> const std::vector<Tensor>& { return op.tensors; }, collective);
+  const auto axis = std::visit([](const auto& op) { return op.axis; }, collective);
+  const Mesh mesh = run.mesh.ranks() > 1 ? run.mesh : Mesh::of_data(0, run.ranks);
   // Among all devices of one process if it has several, otherwise among all ranks.
   if (tensors.size() > 1 && !card.on_gpu) {
     return in_memory_s(collective, tensors.front(), tensors.size(), card, load);
   }
-  return exchange_s(card, exchange_kind_of(collective),
-                    static_cast<double>(tensors.front().bytes()),
-                    std::max(static_cast<int>(tensors.size()), ranks));
+  return exchange_s(
+      card, exchange_kind_of(collective), static_cast<double>(tensors.front().bytes()),
+      std::max(static_cast<int>(tensors.size()), mesh.size_of(axis)), mesh.span_of(axis));
 }
 
 /// The number of lanes of one process that run at full speed at once.
@@ -323,7 +325,7 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run) {
   const MachineLoad* load = card.load_of(run.ranks, run.threads);
   if (const auto* collective = std::get_if<Collective>(&node.op)) {
-    return collective_s(*collective, card, run.ranks, load);
+    return collective_s(*collective, card, run, load);
   }
   if (const Copy* copy = copy_between_gpus(program, node, card)) {
     return copy_s(card, static_cast<double>(copy->to.bytes()));
@@ -334,12 +336,13 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const TrainConfig& config = workload.config;
   const int all_cores = config.device.threads.value_or(card.node_ranks);
-  const NodeSetting run{.ranks = workload.ranks,
-                        .threads = card.on_gpu ? 0 : all_cores,
-                        .precision = config.device.precision};
   const std::optional<SlowRank>& slow = config.injected.slow_rank;
   const int rank = slow ? static_cast<int>(slow->rank) : 0;
   const WorkloadPrograms programs(workload, rank);
+  const NodeSetting run{.ranks = workload.ranks,
+                        .mesh = programs.steps().spec().mesh,
+                        .threads = card.on_gpu ? 0 : all_cores,
+                        .precision = config.device.precision};
   const Program& program = programs.step();
   const MachineLoad* load = card.load_of(run.ranks, run.threads);
   const auto sends_from = [&](const Node& node) -> std::optional<int> {

@@ -48,6 +48,16 @@ void Pass::add(DeviceOp op, const std::string& block) const {
                .block = block});
 }
 
+void Pass::sum_over_tensor_ranks(const Tensor& tensor, const std::string& block,
+                                 const char* what) const {
+  program.add({.op = Collective{AllReduce{
+                   .tensors = {tensor}, .axis = Axis::kTensor, .name = block + " " + what}},
+               .device = device,
+               .lane = Lane::kComm,
+               .phase = Phase::kCommunication,
+               .block = block});
+}
+
 Tensor Pass::weight(ParameterId id) const {
   return hooks.weight ? hooks.weight(id) : parameters.in(flat.operands, id, model.numbers);
 }

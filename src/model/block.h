@@ -108,6 +108,11 @@ struct Pass {
   /// Adds a node of a block on the compute lane.
   void add(DeviceOp op, const std::string& block) const;
 
+  /// Adds the sum of the tensor ranks' tensors, on the comm lane. `what` it is of the block is part
+  /// of its name: "net.2 output".
+  void sum_over_tensor_ranks(const Tensor& tensor, const std::string& block,
+                             const char* what) const;
+
   /// A parameter as products read it, and its gradient.
   [[nodiscard]] Tensor weight(ParameterId id) const;
   [[nodiscard]] Tensor gradient(ParameterId id) const;

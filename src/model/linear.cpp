@@ -5,12 +5,18 @@
 
 namespace barestep {
 
-Linear::Linear(Parameters& parameters, const LinearSpec& spec) : Block(spec.name), spec_(spec) {
+Linear::Linear(Parameters& parameters, const LinearSpec& spec)
+    : Block(spec.name), spec_(spec), inputs_(spec.inputs), outputs_(spec.outputs) {
   // nn.Linear's initialization: both uniform in +-1/sqrt(inputs).
   const InitialValues initial{.bound = 1.0 / std::sqrt(static_cast<double>(spec.inputs))};
   weight_ = parameters.add({name() + ".weight", {spec.outputs, spec.inputs}, initial, spec.cut});
   const Cut cut = spec.cut == Cut::kRows ? Cut::kCols : Cut::kNone;
   bias_ = parameters.add({name() + ".bias", {spec.outputs}, initial, cut});
+  const auto own = [&](std::int64_t width) {
+    return share_of_rank(width, spec.tensor_rank, spec.tensor_ranks).count;
+  };
+  if (is_cut(Cut::kRows)) outputs_ = own(spec.outputs);
+  if (is_cut(Cut::kCols)) inputs_ = own(spec.inputs);
 }
 
 Tensor Linear::forward(Pass& pass, const Tensor& x) {
@@ -26,7 +32,7 @@ Tensor Linear::forward(Pass& pass, const Tensor& x) {
   pass.before(weight_);
   pass.before(bias_);
   const auto take = [&](const char* what) {
-    return pass.activation(name() + what, x.rows, spec_.outputs);
+    return pass.activation(name() + what, x.rows, outputs_);
   };
   const ActivationTraits& traits = traits_of(spec_.activation);
   out_ = take(".out");
@@ -46,19 +52,26 @@ Tensor Linear::forward(Pass& pass, const Tensor& x) {
 
 void Linear::add_product(const Pass& pass) const {
   Gemm product{.c = out_, .a = factors_.x, .b = pass.weight(weight_), .transpose_b = true};
-  const BiasActivation rest{.values = out_,
-                            .bias = pass.weight(bias_),
-                            .activation = spec_.activation,
-                            .pre_activation = pre_activation_};
-  if (pass.model.fusion) {
+  BiasActivation rest{.values = out_,
+                      .bias = pass.weight(bias_),
+                      .activation = spec_.activation,
+                      .pre_activation = pre_activation_};
+  const bool sums = is_cut(Cut::kCols);
+  const bool narrow = pass.model.numbers != DType::kF32;
+  if (sums && narrow) {
+    // Added by one rank before its product is rounded, since sums are rounded already.
+    if (spec_.tensor_rank == 0) product.bias = rest.bias;
+    rest.bias.reset();
+  } else if (!sums && pass.model.fusion) {
     product.bias = rest.bias;
     product.activation = rest.activation;
     product.pre_activation = rest.pre_activation;
-    pass.add(product, name());
-  } else {
-    pass.add(product, name());
-    pass.add(rest, name());
+    return pass.add(product, name());
   }
+  pass.add(product, name());
+  if (sums) pass.sum_over_tensor_ranks(out_, name(), "output");
+  const bool remains = rest.bias || rest.activation != Activation::kNone || rest.pre_activation;
+  if (remains) pass.add(rest, name());
 }
 
 Linear::Int8Weight Linear::int8_weight(const Pass& pass) const {
@@ -147,24 +160,39 @@ Tensor Linear::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
     pass.add(op, name());
   }
   if (pass.hooks.linear) pass.hooks.linear(pass, *this, LinearEvent::kGradOutput);
-  if (model.stores_gradients) {
-    if (!sums) add_bias_gradient(pass, grad_y);
-    pass.complete(bias_);
-  }
-  pass.released(bias_);
-  if (model.stores_gradients) {
-    add_weight_gradient(pass, factors_);
-    pass.complete(weight_);
-  }
   Tensor grad_x{};
-  if (wants_grad_x) {
-    const Tensor& x = factors_.x;
-    grad_x = pass.scratch.take(name() + ".grad_x", pass.first_row, x.rows, x.cols, model.numbers);
-    pass.add(Gemm{.c = grad_x, .a = grad_y, .b = pass.weight(weight_)}, name());
+  if (wants_grad_x && is_cut(Cut::kRows)) {
+    // Before the gradients of parameters, so that these hide the sum.
+    grad_x = add_grad_x(pass, grad_y);
+    pass.sum_over_tensor_ranks(grad_x, name(), "input gradient");
+    add_gradients_of(pass, grad_y, sums);
+  } else {
+    add_gradients_of(pass, grad_y, sums);
+    if (wants_grad_x) grad_x = add_grad_x(pass, grad_y);
   }
   pass.released(weight_);
   pass.scratch.give_back(grad_y);
   return grad_x;
+}
+
+Tensor Linear::add_grad_x(const Pass& pass, const Tensor& grad_y) const {
+  const Tensor& x = factors_.x;
+  const Tensor grad_x =
+      pass.scratch.take(name() + ".grad_x", pass.first_row, x.rows, x.cols, pass.model.numbers);
+  pass.add(Gemm{.c = grad_x, .a = grad_y, .b = pass.weight(weight_)}, name());
+  return grad_x;
+}
+
+void Linear::add_gradients_of(Pass& pass, const Tensor& grad_y, bool bias_is_summed) {
+  const bool stores = pass.model.stores_gradients;
+  if (stores) {
+    if (!bias_is_summed) add_bias_gradient(pass, grad_y);
+    pass.complete(bias_);
+  }
+  pass.released(bias_);
+  if (!stores) return;
+  add_weight_gradient(pass, factors_);
+  pass.complete(weight_);
 }
 
 void Linear::add_gradients(const Pass& pass, const Factors& factors) const {

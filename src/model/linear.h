@@ -24,7 +24,10 @@ struct LinearSpec {
   std::string name;
   std::int64_t inputs = 0, outputs = 0;
   Activation activation = Activation::kNone;
-  Cut cut = Cut::kNone;  // of the weight; cut by rows, its outputs and the bias are shared out
+  // Of the weight. Cut by rows, a rank has some of the outputs and their bias; cut by columns, it
+  // needs some of the inputs only, and outputs are sums over the tensor ranks.
+  Cut cut = Cut::kNone;
+  int tensor_rank = 0, tensor_ranks = 1;
   bool loss_includes_activation = false;  // backward starts from the gradient of its input
   std::optional<int> dropout{};           // the number of this dropout, which decides its masks
 };
@@ -59,14 +62,18 @@ class Linear final : public Block {
 
   [[nodiscard]] ParameterId weight() const { return weight_; }
   [[nodiscard]] ParameterId bias() const { return bias_; }
-  [[nodiscard]] std::int64_t inputs() const { return spec_.inputs; }
-  [[nodiscard]] std::int64_t outputs() const { return spec_.outputs; }
+  /// This tensor rank's.
+  [[nodiscard]] std::int64_t inputs() const { return inputs_; }
+  [[nodiscard]] std::int64_t outputs() const { return outputs_; }
 
  private:
   struct Int8Weight {
     Tensor weight, scales, sums;
   };
 
+  [[nodiscard]] bool is_cut(Cut cut) const { return spec_.tensor_ranks > 1 && spec_.cut == cut; }
+  [[nodiscard]] Tensor add_grad_x(const Pass& pass, const Tensor& grad_y) const;
+  void add_gradients_of(Pass& pass, const Tensor& grad_y, bool bias_is_summed);
   void add_product(const Pass& pass) const;
   void add_int8_product(const Pass& pass) const;
   [[nodiscard]] Int8Weight int8_weight(const Pass& pass) const;
@@ -80,6 +87,7 @@ class Linear final : public Block {
   [[nodiscard]] bool drops(const Pass& pass) const;
 
   LinearSpec spec_;
+  std::int64_t inputs_, outputs_;
   ParameterId weight_, bias_;
   Factors factors_{};
   Tensor out_{};                            // rows x outputs, after activation and dropout

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,12 +22,19 @@ std::unique_ptr<Block> linear_of(const ModelSpec& spec, int layer, Parameters& p
                     .activation = spec.activation_after(layer),
                     .loss_includes_activation = is_last && spec.loss_includes_activation()};
   if (spec.drops_after(layer)) linear.dropout = layer;
+  // Pairs of layers: the first one's outputs are cut, and so are the second one's inputs. A last
+  // layer without a partner is whole on every tensor rank.
+  if (layer % 2 == 1) linear.cut = Cut::kCols;
+  if (layer % 2 == 0 && !is_last) linear.cut = Cut::kRows;
+  linear.tensor_rank = spec.tensor_rank;
+  linear.tensor_ranks = spec.tensor_ranks;
   return std::make_unique<Linear>(parameters, linear);
 }
 
-std::unique_ptr<Block> mlp_of(const ModelSpec& spec, Parameters& parameters) {
+std::unique_ptr<Block> mlp_of(const ModelSpec& spec, const LayerRange& layers,
+                              Parameters& parameters) {
   std::vector<std::unique_ptr<Block>> linears, segments;
-  for (int layer = 0; layer < spec.layers(); ++layer) {
+  for (int layer = layers.first; layer < layers.end; ++layer) {
     linears.push_back(linear_of(spec, layer, parameters));
     const Segment segment = spec.segment_of(layer);
     if (!spec.recomputes() || layer < segment.last) continue;
@@ -52,6 +60,49 @@ std::string ModelSpec::text() const {
   const std::int64_t first = widths.front();
   return has_equal_widths() ? fmt::format("{} x Linear({}, {})", layers(), first, first)
                             : fmt::format("Linear {}", fmt::join(widths, " - "));
+}
+
+namespace {
+
+/// Where the first of `stages` stages ends if the largest of them has at most `most` parameters and
+/// the first takes all it can; nothing if they need more.
+std::optional<int> first_end(const ModelSpec& spec, int begin, int stages, std::int64_t most) {
+  std::optional<int> first;
+  int layer = begin;
+  for (int stage = 0; stage < stages; ++stage) {
+    std::int64_t sum = 0;
+    const int last_end = spec.layers() - (stages - stage - 1);  // one layer for each later stage
+    for (; layer < last_end; ++layer) {
+      sum += spec.parameters_of_layer(layer);
+      if (sum > most) break;
+    }
+    if (!first) first = layer;
+  }
+  return layer == spec.layers() ? first : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<LayerRange> layers_of_stages(const ModelSpec& spec, int stages) {
+  BARESTEP_REQUIRE(stages >= 1 && stages <= spec.layers(), "a stage has at least one layer");
+  std::vector<LayerRange> all;
+  for (int begin = 0; stages > 0; begin = all.back().end, --stages) {
+    std::int64_t low = 1, high = 0;
+    for (int layer = begin; layer < spec.layers(); ++layer) {
+      low = std::max(low, spec.parameters_of_layer(layer));
+      high += spec.parameters_of_layer(layer);
+    }
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (first_end(spec, begin, stages, middle)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    all.push_back({begin, *first_end(spec, begin, stages, high)});
+  }
+  return all;
 }
 
 Tensor Chain::forward(Pass& pass, const Tensor& x) {
@@ -97,9 +148,12 @@ Tensor Recomputed::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x)
   return Chain::backward(pass, grad_y, wants_grad_x);
 }
 
-Model::Model(const ModelSpec& spec) {
-  BARESTEP_REQUIRE(spec.layers() >= 1, "a model has at least one layer");
-  root_ = mlp_of(spec, parameters_);
+Model::Model(const ModelSpec& spec, const LayerRange& layers) {
+  BARESTEP_REQUIRE(layers.size() >= 1, "a model has at least one layer");
+  BARESTEP_REQUIRE(layers == spec.all_layers() || !spec.recomputes(), "a stage does not recompute");
+  Parameters whole;
+  root_ = mlp_of(spec, layers, whole);
+  parameters_ = spec.tensor_ranks == 1 ? whole : whole.part(spec.tensor_rank, spec.tensor_ranks);
   root_->add_linears(linears_);
 }
 
@@ -124,14 +178,24 @@ Parameters parameters_of(const ModelSpec& spec) {
   return Model(spec).parameters();
 }
 
+Parameters whole_parameters_of(ModelSpec spec) {
+  spec.tensor_rank = 0;
+  spec.tensor_ranks = 1;
+  return parameters_of(spec);
+}
+
+Parameters parameters_of(const ModelSpec& spec, const LayerRange& layers) {
+  return Model(spec, layers).parameters();
+}
+
 FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Parameters& parameters,
-                              int device) {
+                              int device, Holding holding) {
   const auto take = [&](const char* name, Category category, std::int64_t bytes) {
     return buffers.get(name, category, bytes, device);
   };
   FlatBuffers flat;
   const bool rounds = spec.numbers != DType::kF32;
-  if (!rounds || device == 0) {
+  if (!rounds || holding == Holding::kParameters) {
     flat.parameters = take("parameters", Category::kParameters, parameters.bytes());
   }
   flat.operands =

@@ -56,12 +56,16 @@ struct ModelOutput {
 
 class Model {
  public:
-  explicit Model(const ModelSpec& spec);
+  explicit Model(const ModelSpec& spec) : Model(spec, spec.all_layers()) {}
+
+  /// A stage: only these layers, with the names that they have in the whole model. A stage does not
+  /// recompute.
+  Model(const ModelSpec& spec, const LayerRange& layers);
 
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
   [[nodiscard]] Block& root() const { return *root_; }
 
-  /// All Linear blocks, in the order of forward.
+  /// Its Linear blocks, in the order of forward.
   [[nodiscard]] const std::vector<Linear*>& linears() const { return linears_; }
 
  private:
@@ -70,16 +74,22 @@ class Model {
   std::vector<Linear*> linears_;
 };
 
+/// A rank's parameters, and those of the whole model.
 Parameters parameters_of(const ModelSpec& spec);
+Parameters whole_parameters_of(ModelSpec spec);
+Parameters parameters_of(const ModelSpec& spec, const LayerRange& layers);
 
 /// Throws Error(kConfiguration), naming the first parameter that is not a Linear's, for an option
 /// that needs the factors of every gradient.
 void require_only_linears(const Parameters& parameters, const std::vector<Linear*>& linears,
                           std::string_view option, std::string_view value);
 
-/// Creates the flat buffers of a model's parameters on a device: "parameters", and if products are
-/// in 16 bits "rounded_parameters". Then only device 0 has "parameters".
+/// Whether a device has only what products read, or also the fp32 parameters that are updated.
+enum class Holding { kOperands, kParameters };
+
+/// Creates the flat buffers of these parameters on a device: "parameters", and if products are in
+/// 16 bits "rounded_parameters". Then a device that only holds operands has no "parameters".
 FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Parameters& parameters,
-                              int device = 0);
+                              int device = 0, Holding holding = Holding::kParameters);
 
 }  // namespace barestep

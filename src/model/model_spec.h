@@ -26,6 +26,16 @@ struct Segment {
   bool is_recomputed = false;
 };
 
+/// Consecutive layers: `first` up to but not including `end`.
+struct LayerRange {
+  int first = 0;
+  int end = 0;
+
+  [[nodiscard]] int size() const { return end - first; }
+
+  friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
 /// An MLP: Linear layers, each followed by an activation and dropout.
 struct ModelSpec {
   std::vector<std::int64_t> widths;  // the layers' inputs, then the last one's outputs
@@ -46,8 +56,10 @@ struct ModelSpec {
   // gradients. Parameters are fp32; with 16 bits, products read a rounded copy, as under
   // torch.autocast.
   DType numbers = DType::kF32;
-  bool wide_gradients = true;      // those of parameters are fp32, whatever `numbers` is
-  int segments = 1;                // for recomputation; at most one per layer
+  bool wide_gradients = true;  // those of parameters are fp32, whatever `numbers` is
+  int segments = 1;            // for recomputation; at most one per layer
+  int tensor_rank = 0;         // these programs' rank of the `tensor_ranks` that share layers
+  int tensor_ranks = 1;
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
 
   [[nodiscard]] bool has_equal_widths() const;
@@ -84,6 +96,14 @@ struct ModelSpec {
     return "net." + std::to_string(traits_of(activation).is_module ? 2 * layer : layer);
   }
 
+  [[nodiscard]] LayerRange all_layers() const { return {0, layers()}; }
+
+  /// Numbers in the weight and the bias of a layer.
+  [[nodiscard]] std::int64_t parameters_of_layer(int layer) const {
+    const auto place = static_cast<std::size_t>(layer);
+    return (widths[place] + 1) * widths[place + 1];
+  }
+
   /// The type of the stored gradients of the parameters.
   [[nodiscard]] DType gradient_type() const { return wide_gradients ? DType::kF32 : numbers; }
 
@@ -109,5 +129,10 @@ struct ModelSpec {
     return {index * size, (is_last ? layers() : (index + 1) * size) - 1, recomputes() && !is_last};
   }
 };
+
+/// The layers of each stage of a pipeline, at least one each. Stage by stage, the stages that are
+/// left get layers so that the largest of them has as few parameters as possible; of several ways,
+/// the first stage takes the most. So layers of equal size are divided as share_of_rank() does.
+std::vector<LayerRange> layers_of_stages(const ModelSpec& spec, int stages);
 
 }  // namespace barestep

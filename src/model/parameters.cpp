@@ -11,16 +11,16 @@ namespace {
 
 constexpr std::int64_t kAlignedNumbers = 64 / bytes_of(DType::kF32);
 
-/// The rows and columns of a parameter that a rank has.
-struct OwnPart {
-  Rows rows, cols;
-};
-
-OwnPart own_part_of(const Parameter& parameter, int rank, int ranks) {
-  OwnPart own{{0, parameter.rows()}, {0, parameter.cols()}};
-  if (parameter.cut == Cut::kRows) own.rows = share_of_rank(parameter.rows(), rank, ranks);
-  if (parameter.cut == Cut::kCols) own.cols = share_of_rank(parameter.cols(), rank, ranks);
+PartOfParameter part_of(const Parameter& parameter, int rank, int ranks) {
+  PartOfParameter own = parameter.in_whole();
+  if (parameter.cut == Cut::kRows) own.rows = share_of_rank(own.rows.count, rank, ranks);
+  if (parameter.cut == Cut::kCols) own.cols = share_of_rank(own.cols.count, rank, ranks);
   return own;
+}
+
+template <class Number>
+std::span<Number> run_of(std::span<Number> numbers, std::int64_t first, std::int64_t count) {
+  return numbers.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
 
 }  // namespace
@@ -75,16 +75,29 @@ FlatWeights Parameters::zeros() const {
   return FlatWeights(static_cast<std::size_t>(bytes()) / sizeof(float));
 }
 
-FlatWeights Parameters::initial_values(TorchGenerator& generator) const {
+const Parameter* Parameters::find(std::string_view name) const {
+  const auto found = std::ranges::find(all_, name, &Parameter::name);
+  return found == all_.end() ? nullptr : &*found;
+}
+
+FlatWeights Parameters::initial_values(TorchGenerator& generator, const Parameters& whole) const {
   FlatWeights flat = zeros();
-  for (ParameterId id = 0; id < count(); ++id) {
-    const InitialValues& initial = at(all_, id).initial;
-    const std::span<float> values = in(flat, id);
-    if (initial.bound) {
-      generator.uniform(values, -*initial.bound, *initial.bound);
-    } else {
-      std::ranges::fill(values, initial.value);
+  for (const Parameter& drawn : whole.all()) {
+    const Parameter* const own = find(drawn.name);
+    const std::span<float> values = own == nullptr ? std::span<float>{} : in(flat, id_of(*own));
+    if (!drawn.initial.bound) {
+      std::ranges::fill(values, drawn.initial.value);
+      continue;
     }
+    std::int64_t passed = 0;
+    if (own != nullptr) {
+      for_each_run(own->in_whole(), [&](std::int64_t first, std::int64_t at, std::int64_t count) {
+        generator.discard(first - passed);
+        generator.uniform(run_of(values, at, count), -*drawn.initial.bound, *drawn.initial.bound);
+        passed = first + count;
+      });
+    }
+    generator.discard(drawn.size() - passed);
   }
   return flat;
 }
@@ -92,30 +105,26 @@ FlatWeights Parameters::initial_values(TorchGenerator& generator) const {
 Parameters Parameters::part(int rank, int ranks) const {
   Parameters parts;
   for (Parameter each : all_) {
-    const OwnPart own = own_part_of(each, rank, ranks);
-    if (each.shape.size() == 2) each.shape.front() = own.rows.count;
-    each.shape.back() = own.cols.count;
+    each.part = part_of(each, rank, ranks);
+    if (each.shape.size() == 2) each.shape.front() = each.part->rows.count;
+    each.shape.back() = each.part->cols.count;
     parts.add(std::move(each));
   }
   return parts;
 }
 
-FlatWeights Parameters::part(FlatWeights& all, int rank, int ranks) const {
-  const Parameters parts = part(rank, ranks);
-  FlatWeights flat = parts.zeros();
-  for (ParameterId id = 0; id < count(); ++id) {
-    const OwnPart own = own_part_of(at(all_, id), rank, ranks);
-    const std::span<const float> from = in(all, id);
-    auto to = parts.in(flat, id).begin();
-    for (std::int64_t row = 0; row < own.rows.count; ++row) {
-      const std::int64_t first = (own.rows.first + row) * at(all_, id).cols() + own.cols.first;
-      to = std::ranges::copy(from.subspan(static_cast<std::size_t>(first),
-                                          static_cast<std::size_t>(own.cols.count)),
-                             to)
-               .out;
-    }
-  }
-  return flat;
+void copy_from_whole(const PartOfParameter& part, std::span<const float> whole,
+                     std::span<float> own) {
+  for_each_run(part, [&](std::int64_t first, std::int64_t at, std::int64_t count) {
+    std::ranges::copy(run_of(whole, first, count), run_of(own, at, count).begin());
+  });
+}
+
+void copy_to_whole(const PartOfParameter& part, std::span<const float> own,
+                   std::span<float> whole) {
+  for_each_run(part, [&](std::int64_t first, std::int64_t at, std::int64_t count) {
+    std::ranges::copy(run_of(own, at, count), run_of(whole, first, count).begin());
+  });
 }
 
 }  // namespace barestep

@@ -31,19 +31,52 @@ struct InitialValues {
 /// numbers of a parameter with one dimension are its columns.
 enum class Cut { kNone, kRows, kCols };
 
+/// The numbers of a parameter that a rank has, in the parameter of the whole model.
+struct PartOfParameter {
+  std::vector<std::int64_t> whole;  // the shape of all of it
+  Rows rows, cols;
+
+  friend bool operator==(const PartOfParameter&, const PartOfParameter&) = default;
+};
+
 struct Parameter {
   std::string name;                 // in PyTorch's state_dict: "net.0.weight"
   std::vector<std::int64_t> shape;  // one or two dimensions
   InitialValues initial{};
   Cut cut = Cut::kNone;
+  std::optional<PartOfParameter> part{};  // a tensor rank's; nothing: these are all numbers
 
   [[nodiscard]] std::int64_t rows() const { return shape.size() == 1 ? 1 : shape.front(); }
   [[nodiscard]] std::int64_t cols() const { return shape.back(); }
   [[nodiscard]] std::int64_t size() const { return rows() * cols(); }
+
+  /// These numbers in the parameter of the whole model, and its shape.
+  [[nodiscard]] PartOfParameter in_whole() const {
+    return part.value_or(PartOfParameter{shape, {0, rows()}, {0, cols()}});
+  }
 };
 
 /// A flat buffer on the host; padding is zero.
 using FlatWeights = std::vector<float>;
+
+/// Calls use(first in the whole parameter, first in the part, count) for each run of numbers that
+/// are next to each other in both, in order.
+template <class Use>
+void for_each_run(const PartOfParameter& part, const Use& use) {
+  const std::int64_t width = part.whole.back();
+  const bool has_whole_rows = part.cols.count == width;
+  const std::int64_t runs = has_whole_rows ? 1 : part.rows.count;
+  const std::int64_t count = part.cols.count * (has_whole_rows ? part.rows.count : 1);
+  for (std::int64_t run = 0; run < runs; ++run) {
+    use((part.rows.first + run) * width + part.cols.first, run * count, count);
+  }
+}
+
+/// Copies a rank's numbers of a parameter between a tensor of all its numbers and one of the rank's
+/// only.
+void copy_from_whole(const PartOfParameter& part, std::span<const float> whole,
+                     std::span<float> own);
+void copy_to_whole(const PartOfParameter& part, std::span<const float> own, std::span<float> whole);
 
 class Parameters {
  public:
@@ -78,15 +111,23 @@ class Parameters {
   /// A flat buffer of zeros on the host.
   [[nodiscard]] FlatWeights zeros() const;
 
-  /// The values before training; advances the generator.
-  [[nodiscard]] FlatWeights initial_values(TorchGenerator& generator) const;
+  /// Null if no parameter has this name; and the position of a parameter of this list.
+  [[nodiscard]] const Parameter* find(std::string_view name) const;
+  [[nodiscard]] ParameterId id_of(const Parameter& parameter) const {
+    return static_cast<ParameterId>(&parameter - all_.data());
+  }
+
+  /// The values before training: these parameters' of those of the `whole` model. Advances the
+  /// generator past all of them; numbers of other ranks are skipped, not computed.
+  [[nodiscard]] FlatWeights initial_values(TorchGenerator& generator,
+                                           const Parameters& whole) const;
+  [[nodiscard]] FlatWeights initial_values(TorchGenerator& generator) const {
+    return initial_values(generator, *this);
+  }
 
   /// The parameters of one of `ranks` tensor ranks, which share rows and columns as
   /// share_of_rank() does.
   [[nodiscard]] Parameters part(int rank, int ranks) const;
-
-  /// That rank's values out of those of all: a flat buffer of part(rank, ranks).
-  [[nodiscard]] FlatWeights part(FlatWeights& all, int rank, int ranks) const;
 
  private:
   std::vector<Parameter> all_;

@@ -466,6 +466,11 @@ Table rank_options() {
                "output gradients, from which each rank computes the whole gradient",
        .value = one_of(&ParallelConfig::scheme),
        .trainers = {kDdp}},
+      {.name = "tensor",
+       .help = "ranks that share every layer: pairs of layers are cut by the first one's outputs "
+               "and the second one's inputs; the other ranks share the batch",
+       .value = number(&ParallelConfig::tensor, limits::kMeshSizes),
+       .trainers = {kDdp}},
       {.name = "bucket-mib",
        .help = "reduce gradients in buckets of this many MiB as soon as one is complete",
        .value = number(&ParallelConfig::bucket_mib, limits::kBucketMibs),

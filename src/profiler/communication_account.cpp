@@ -6,8 +6,11 @@
 #include <chrono>
 #include <cstddef>
 #include <limits>
+#include <map>
 #include <span>
 #include <thread>
+#include <utility>
+#include <variant>
 
 #include "core/clock.h"
 #include "core/index.h"
@@ -92,41 +95,16 @@ std::vector<Number> gather_all(Communicator& ranks, std::span<const Number> mine
   return all;
 }
 
-/// The names of a program's collectives, in order; gradients are numbered as buckets.
-std::vector<std::string> titles_of(const Program& program, std::span<const NodeId> collectives) {
-  std::vector<std::string> titles;
-  int buckets = 0;
-  for (const NodeId id : collectives) {
-    const auto& collective = std::get<Collective>(program.node(id).op);
-    const Tensor reduced = parts_of(collective).front().front().tensor;
-    const std::string& buffer = program.buffers()[reduced.buffer].name;
-    if (const auto* gather = std::get_if<AllGather>(&collective)) {
-      titles.push_back(program.buffers()[gather->tensors[0].buffer].name + ", gathered");
-    } else if (std::holds_alternative<ReduceScatter>(collective)) {
-      titles.emplace_back("gradients, scattered");
-    } else if (buffer == "global_loss") {
-      titles.emplace_back("loss");
-    } else if (buffer == "grad_squares") {
-      titles.emplace_back("squares of gradients");
-    } else {
-      titles.push_back(fmt::format("bucket {}", ++buckets));
-    }
-  }
-  return titles;
-}
-
-/// Adds one collective of one step: its parts on every rank to `of_collective`, and the time that
-/// others waited for each rank to `waited_for_s`.
-void add_collective(const std::vector<CommunicatedStep>& ranks, std::size_t index,
-                    CommunicationSummary::OfCollective& of_collective,
+/// Adds one collective of one step: its parts on every rank of a group to `of_collective`, and the
+/// time that others waited for each rank to `waited_for_s`.
+void add_collective(const std::vector<CommunicatedStep>& ranks, std::span<const std::size_t> group,
+                    std::size_t index, CommunicationSummary::OfCollective& of_collective,
                     std::vector<double>& waited_for_s) {
-  std::size_t last = 0;
-  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
-    if (ranks[rank][index].start_s > ranks[last][index].start_s) last = rank;
-  }
+  const std::size_t last = *std::ranges::max_element(
+      group, {}, [&](std::size_t rank) { return ranks[rank][index].start_s; });
   const double all_there_s = ranks[last][index].start_s;
-  for (const CommunicatedStep& rank : ranks) {
-    const CollectiveTimes& times = rank[index];
+  for (const std::size_t rank : group) {
+    const CollectiveTimes& times = ranks[rank][index];
     const double border_s = std::clamp(all_there_s, times.held_from_s, times.held_to_s);
     const double exposed_s = times.held_to_s - times.held_from_s;
     const CommunicationParts parts{
@@ -138,6 +116,89 @@ void add_collective(const std::vector<CommunicatedStep>& ranks, std::size_t inde
     waited_for_s[last] += parts.waiting_s;
   }
 }
+
+/// The ranks of each group.
+std::vector<std::vector<std::size_t>> ranks_of_groups(const GroupsOfRanks& groups) {
+  std::map<int, std::vector<std::size_t>> by_group;
+  for (std::size_t rank = 0; rank < groups.size(); ++rank) {
+    if (groups[rank]) by_group[*groups[rank]].push_back(rank);
+  }
+  std::vector<std::vector<std::size_t>> all;
+  for (auto& [group, ranks] : by_group) all.push_back(std::move(ranks));
+  return all;
+}
+
+/// What a rank says of its collectives, in program order.
+struct NamedCollective {
+  std::string name;
+  Axis axis = Axis::kAll;
+  std::int64_t bytes = 0;
+};
+
+std::vector<NamedCollective> collectives_of(const Program& program, std::span<const NodeId> nodes) {
+  std::vector<NamedCollective> named;
+  for (const NodeId id : nodes) {
+    const Node& node = program.node(id);
+    named.push_back(std::visit(
+        [&](const auto& op) {
+          return NamedCollective{op.name, op.axis, cost_of(node.op).message_bytes};
+        },
+        std::get<Collective>(node.op)));
+  }
+  return named;
+}
+
+/// The collectives of all ranks by name; ranks of different stages have different ones. A name that
+/// a program has several times counts every time.
+class CollectivesOfRanks {
+ public:
+  /// Every rank calls it. Blocks.
+  CollectivesOfRanks(Communicator& ranks, const std::vector<NamedCollective>& mine) {
+    std::string names;
+    std::vector<std::int64_t> numbers;  // axis and bytes, one after the other
+    for (const NamedCollective& each : mine) {
+      names += each.name + '\n';
+      numbers.insert(numbers.end(), {static_cast<std::int64_t>(each.axis), each.bytes});
+    }
+    const auto names_of = gather_lists(ranks, names);
+    const auto numbers_of = gather_lists(ranks, numbers);
+    for (std::size_t rank = 0; rank < names_of.size(); ++rank)
+      add(names_of[rank], numbers_of[rank]);
+  }
+
+  [[nodiscard]] const std::vector<NamedCollective>& all() const { return all_; }
+  /// Where a rank's collectives are in all().
+  [[nodiscard]] const std::vector<std::size_t>& places_of(std::size_t rank) const {
+    return places_[rank];
+  }
+  [[nodiscard]] std::vector<GroupsOfRanks> groups(Mesh mesh) const {
+    std::vector<GroupsOfRanks> groups(all_.size(), GroupsOfRanks(places_.size()));
+    for (std::size_t rank = 0; rank < places_.size(); ++rank) {
+      mesh.rank = static_cast<int>(rank);
+      for (const std::size_t place : places_[rank]) {
+        groups[place][rank] = mesh.first_on(all_[place].axis);
+      }
+    }
+    return groups;
+  }
+
+ private:
+  void add(std::string_view names, std::span<const std::int64_t> numbers) {
+    std::vector<std::size_t>& places = places_.emplace_back();
+    std::map<std::string, int> seen;
+    for (std::size_t i = 0; i < numbers.size(); i += 2) {
+      const std::string name(names.substr(0, names.find('\n')));
+      names.remove_prefix(name.size() + 1);
+      const auto [place, is_new] = found_.try_emplace({name, seen[name]++}, all_.size());
+      if (is_new) all_.push_back({name, static_cast<Axis>(numbers[i]), numbers[i + 1]});
+      places.push_back(place->second);
+    }
+  }
+
+  std::vector<NamedCollective> all_;
+  std::map<std::pair<std::string, int>, std::size_t> found_;
+  std::vector<std::vector<std::size_t>> places_;  // by rank
+};
 
 }  // namespace
 
@@ -155,16 +216,24 @@ CommunicationParts& CommunicationParts::operator/=(double divisor) {
   return *this;
 }
 
-CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps) {
+CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps,
+                                std::span<const GroupsOfRanks> groups) {
   CommunicationSummary summary{.steps = static_cast<std::int64_t>(steps.size())};
   if (steps.empty()) return summary;
   const std::size_t ranks = steps.front().size();
   summary.ranks.resize(ranks);
   summary.collectives.resize(steps.front().front().size());
+  const GroupsOfRanks one_group(ranks, 0);
+  std::vector<std::vector<std::vector<std::size_t>>> members;
+  for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
+    members.push_back(ranks_of_groups(groups.empty() ? one_group : groups[i]));
+  }
   for (const std::vector<CommunicatedStep>& step : steps) {
     std::vector<double> waited_for_s(ranks);
     for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
-      add_collective(step, i, summary.collectives[i], waited_for_s);
+      for (const auto& group : members[i]) {
+        add_collective(step, group, i, summary.collectives[i], waited_for_s);
+      }
     }
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       summary.ranks[rank].cost_s += waited_for_s[rank];
@@ -200,7 +269,7 @@ std::string CommunicationSummary::text() const {
   row("exposed, waiting", parts.waiting_s);
   row("exposed, moving bytes", parts.moving_s);
   text += "\n";
-  TextTable table({{"Reduced", Align::kLeft},
+  TextTable table({{"Collective", Align::kLeft},
                    {"Size", Align::kRight},
                    {"Queued (ms)", Align::kRight},
                    {"Hidden", Align::kRight},
@@ -213,9 +282,11 @@ std::string CommunicationSummary::text() const {
   }
   text += table.text();
   if (ranks.size() == 1) return text;
-  text += "\n";
+  text += "\n" + by_axis();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    text += fmt::format("Waited for rank {}: longest in {} of {} step{}, {} ms a step\n", rank,
+    Mesh place = mesh;
+    place.rank = static_cast<int>(rank);
+    text += fmt::format("Waited for {}: longest in {} of {} step{}, {} ms a step\n", place.text(),
                         ranks[rank].steps_waited_for, steps, steps == 1 ? "" : "s",
                         milliseconds(ranks[rank].cost_s));
   }
@@ -223,8 +294,37 @@ std::string CommunicationSummary::text() const {
          fmt::format("The ranks' clocks are aligned within {:.1f} us\n", 1e6 * clock_error_s);
 }
 
+std::string CommunicationSummary::by_axis() const {
+  if (!mesh.cuts_model()) return "";
+  struct Sum {
+    std::int64_t count = 0, bytes = 0;
+    CommunicationParts parts{};
+  };
+  EnumArray<Axis, Sum> sums{};
+  for (const OfCollective& each : collectives) {
+    Sum& sum = sums[each.axis];
+    ++sum.count;
+    sum.bytes += each.bytes;
+    sum.parts += each.parts;
+  }
+  TextTable table({{"Among ranks of axis", Align::kLeft},
+                   {"Messages", Align::kRight},
+                   {"Size", Align::kRight},
+                   {"Hidden", Align::kRight},
+                   {"Waiting", Align::kRight},
+                   {"Moving", Align::kRight}});
+  for (const Axis axis : kValuesOf<Axis>) {
+    const auto& [count, bytes, times] = sums[axis];
+    if (count == 0) continue;
+    table.add_row({std::string(name_of(axis)), std::to_string(count), human_bytes(bytes),
+                   milliseconds(times.hidden_s), milliseconds(times.waiting_s),
+                   milliseconds(times.moving_s)});
+  }
+  return table.text() + "\n";
+}
+
 CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::int64_t steps)
-    : program_(programs.train().program) {
+    : program_(programs.train().program), mesh_(programs.spec().mesh) {
   for (NodeId id = 0; id < program_.size(); ++id) {
     const Node& node = program_.node(id);
     if (std::holds_alternative<Collective>(node.op)) collectives_.push_back(id);
@@ -283,32 +383,33 @@ CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
   const std::vector<double> errors_s = gather_all<double>(ranks, std::span(&error_s_, 1));
   // A run that ends early may end between two ranks' reports of the same step.
   const std::size_t steps = std::ranges::min(gather_all<std::size_t>(ranks, std::span(&steps_, 1)));
-  const auto size = static_cast<std::size_t>(ranks.size());
-  const std::size_t count = collectives_.size();
-  const std::vector<CollectiveTimes> times =
-      gather_all<CollectiveTimes>(ranks, std::span(times_).first(steps * count));
+  const std::size_t own_count = collectives_.size();
+  const CollectivesOfRanks collectives(ranks, collectives_of(program_, collectives_));
+  const auto mine = std::span(times_).first(steps * own_count);
+  const auto times = gather_lists(ranks, std::vector<CollectiveTimes>(mine.begin(), mine.end()));
 
-  std::vector<std::vector<CommunicatedStep>> all(steps, std::vector<CommunicatedStep>(size));
-  for (std::size_t step = 0; step < steps; ++step) {
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      const double shift_s = clocks.shift_s[rank];
-      for (std::size_t i = 0; i < count; ++i) {
-        CollectiveTimes shifted = times[(rank * steps + step) * count + i];
-        for (double* const at : {&shifted.ready_s, &shifted.start_s, &shifted.end_s,
-                                 &shifted.held_from_s, &shifted.held_to_s}) {
-          *at += shift_s;
-        }
-        all[step][rank].push_back(shifted);
+  std::vector<std::vector<CommunicatedStep>> all(
+      steps,
+      std::vector<CommunicatedStep>(times.size(), CommunicatedStep(collectives.all().size())));
+  for (std::size_t rank = 0; rank < times.size(); ++rank) {
+    const std::vector<std::size_t>& places = collectives.places_of(rank);
+    for (std::size_t i = 0; i < steps * places.size(); ++i) {
+      CollectiveTimes shifted = times[rank][i];
+      for (double* const at : {&shifted.ready_s, &shifted.start_s, &shifted.end_s,
+                               &shifted.held_from_s, &shifted.held_to_s}) {
+        *at += clocks.shift_s[rank];
       }
+      all[i / places.size()][rank][places[i % places.size()]] = shifted;
     }
   }
-  CommunicationSummary summary = summary_of(all);
+  CommunicationSummary summary = summary_of(all, collectives.groups(mesh_));
+  summary.mesh = mesh_;
   summary.clock_error_s = clocks.largest_error_s() + *std::ranges::max_element(errors_s);
-  const std::vector<std::string> titles = titles_of(program_, collectives_);
   for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
-    const Node& node = program_.node(collectives_[i]);
-    summary.collectives[i].name = titles[i];
-    summary.collectives[i].bytes = cost_of(node.op).message_bytes;
+    const auto& [name, axis, bytes] = collectives.all()[i];
+    summary.collectives[i].name = name;
+    summary.collectives[i].axis = axis;
+    summary.collectives[i].bytes = bytes;
   }
   return summary;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,6 +59,7 @@ struct CommunicationParts {
 struct CommunicationSummary {
   struct OfCollective {
     std::string name;  // e.g. "loss", "bucket 1"
+    Axis axis = Axis::kAll;
     std::int64_t bytes = 0;
     double ready_before_start_s = 0;  // it waited for the previous collective
     CommunicationParts parts{};
@@ -67,17 +69,28 @@ struct CommunicationSummary {
     double cost_s = 0;                  // each other rank's exposed wait for it, per step
   };
   std::int64_t steps = 0;
+  Mesh mesh{};  // of the ranks
   CommunicationParts parts{};
   std::vector<OfCollective> collectives{};
   std::vector<OfRank> ranks{};
   double clock_error_s = 0;
 
   [[nodiscard]] std::string text() const;
+
+ private:
+  /// A row for each axis; empty if the ranks only share the batch.
+  [[nodiscard]] std::string by_axis() const;
 };
 
-/// Adds up `steps[step][rank]`, all on one clock. The last rank to begin a collective is the one
-/// that the others wait for. The caller sets the collectives' `names` and `bytes`.
-CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps);
+/// The group in which each rank takes part in a collective; nothing for ranks that do not.
+using GroupsOfRanks = std::vector<std::optional<int>>;
+
+/// Adds up `steps[step][rank]`, all on one clock; every rank's step has a place for each
+/// collective. The last rank of a group to begin a collective is the one that the others of the
+/// group wait for. `groups` has an entry for each collective; without it, all ranks form one group.
+/// The caller sets the collectives' names, axes and bytes.
+CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps,
+                                std::span<const GroupsOfRanks> groups = {});
 
 /// Stores the times of this rank's collectives, and at the end combines those of all ranks.
 class CommunicationAccount final {
@@ -102,6 +115,7 @@ class CommunicationAccount final {
   [[nodiscard]] std::size_t place_of(const NodeRun& collective) const;
 
   const Program& program_;
+  Mesh mesh_;
   std::vector<NodeId> collectives_;     // in program order
   std::vector<CollectiveTimes> times_;  // by step and collective
   std::size_t steps_ = 0;               // number stored

@@ -33,13 +33,12 @@ std::string device_text(const Device& device) {
 std::string run_header(const StepPrograms& programs, const Device& device,
                        const std::string& division, const std::string& more) {
   const StepSpec& spec = programs.spec();
-  std::string text =
-      fmt::format("{}, {} parameters, batch {}", spec.model.text(),
-                  grouped(programs.parameter_list().size()), grouped(spec.step_rows()));
+  std::string text = fmt::format("{}, {} parameters, batch {}", spec.model.text(),
+                                 grouped(programs.whole_list().size()), grouped(spec.step_rows()));
   if (spec.accumulate > 1) {
     text += fmt::format(" in {} micro-steps of {}", spec.accumulate, grouped(spec.batch_size));
   }
-  if (spec.ranks > 1) text += fmt::format(" over {} ranks", spec.ranks);
+  if (spec.mesh.ranks() > 1) text += fmt::format(" over {} ranks", spec.mesh.ranks());
   if (spec.train_rows > 0) {
     text += fmt::format(", {} training and {} test {}", grouped(spec.train_rows),
                         grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
@@ -84,16 +83,21 @@ StepFigures::StepFigures(const StepReport& step)
   account.between_s = std::max(0.0, account.between_s - step.checkpoint_s);
 }
 
-std::string metrics_record(const StepFigures& step, int rank) {
+std::string metrics_record(const StepFigures& step, int rank, const Mesh& mesh) {
   const StepReport& report = step.report;
   // Losses are float32. Widened to double, their shortest text is what Python prints for
   // loss.item().
-  OrderedJson record = {{"step", report.step},
-                        {"rank", rank},
-                        {"loss", static_cast<double>(report.loss)},
-                        {"samples", report.samples},
-                        {"step_time_s", report.wall_s},
-                        {"samples_per_s", static_cast<double>(report.samples) / report.wall_s}};
+  OrderedJson record = {{"step", report.step}, {"rank", rank}};
+  if (mesh.cuts_model()) {
+    Mesh place = mesh;
+    place.rank = rank;
+    record["place"] = {
+        {"data", place.data_rank()}, {"tensor", place.tensor_rank()}, {"stage", place.stage()}};
+  }
+  record["loss"] = static_cast<double>(report.loss);
+  record["samples"] = report.samples;
+  record["step_time_s"] = report.wall_s;
+  record["samples_per_s"] = static_cast<double>(report.samples) / report.wall_s;
   if (report.own_loss) record["own_loss"] = static_cast<double>(*report.own_loss);
   record["queued_s"] = step.queued_s;
   record["lr"] = report.lr;
@@ -148,7 +152,7 @@ double RunSummary::total_s() const {
 
 std::string update_text(const StepPrograms& programs) {
   const double bytes = static_cast<double>(state_bytes_of(programs.train().program)) /
-                       static_cast<double>(programs.parameter_list().size());
+                       static_cast<double>(programs.whole_list().size());
   return fmt::format("{}, {:.1f} bytes a parameter in a step",
                      programs.spec().model.stores_gradients ? "separate" : "fused", bytes);
 }

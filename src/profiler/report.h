@@ -48,7 +48,7 @@ struct StepFigures {
 /// One line of JSON: step, rank, loss at full precision, samples, step_time_s, samples_per_s,
 /// queued_s, between_s, checkpoint_s if the run paused before the step, and the parts of the
 /// account.
-std::string metrics_record(const StepFigures& step, int rank);
+std::string metrics_record(const StepFigures& step, int rank, const Mesh& mesh = {});
 
 /// The time that a rank lost to others since its warm-up, or since the start of an evaluation, as a
 /// line of JSON: {"lost_time": {the fields of LostTime}, "rank"}.

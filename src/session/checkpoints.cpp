@@ -68,7 +68,7 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
   RankSettings settings = {
       {"--layers", text_of_numbers(spec.model.widths)},
       {"the batch of a step", counted(spec.step_rows(), "sample")},
-      {"the learning rate", text_of_number(full_learning_rate(config.optimizer, spec.ranks))},
+      {"the learning rate", text_of_number(full_learning_rate(config.optimizer, spec.mesh.data))},
       {"--data", std::string(name_of(config.data.kind))}};
   for (auto& each : settings_of_data(config)) settings.push_back(std::move(each));
   // Ranks may pad an epoch to equal shares.
@@ -83,7 +83,7 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
     settings.emplace_back("the number of steps of --lr-schedule",
                           std::to_string(steps_of_run(config, spec)));
   }
-  if (spec.own_data) settings.emplace_back("the number of ranks", std::to_string(spec.ranks));
+  if (spec.own_data) settings.emplace_back("the number of ranks", std::to_string(spec.mesh.data));
   return settings;
 }
 
@@ -204,7 +204,7 @@ RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms&
   const std::string hash = hash_of_program();
   return {
       {kProgram, std::string(name_of(trainer))},
-      {"the number of ranks", std::to_string(programs.spec().ranks)},
+      {"the number of ranks", std::to_string(programs.spec().mesh.ranks())},
       {"the number of devices", std::to_string(MemoryPlan(programs.buffers()).devices())},
       {"--scheme", has_scheme ? std::string(name_of(config.parallel.scheme)) : "none"},
       {"--accumulate", std::to_string(config.training.accumulate)},

@@ -43,8 +43,8 @@ std::int64_t bytes_of_records(const std::filesystem::path& path, std::int64_t en
 }  // namespace
 
 MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
-                       std::int64_t done)
-    : ranks_(ranks) {
+                       const Mesh& mesh, std::int64_t done)
+    : ranks_(ranks), mesh_(mesh) {
   if (ranks_ != nullptr) all_.resize(static_cast<std::size_t>(ranks_->size()));
   if (ranks_ != nullptr && ranks_->rank() != 0) return;
   const std::int64_t kept_bytes = done == 0 ? 0 : bytes_of_records(config.output.metrics, done);
@@ -59,12 +59,12 @@ void MetricsLog::on_pause() {
 void MetricsLog::on_step(const StepFigures& step) {
   static_assert(std::is_trivially_copyable_v<StepFigures>);
   if (step.report.warmup || !watch_) watch_.emplace();
-  if (file_) write(metrics_record(step, 0));
+  if (file_) write(metrics_record(step, 0, mesh_));
   if (ranks_ == nullptr) return;
   ranks_->all_gather(std::as_bytes(std::span(&step, 1)), std::as_writable_bytes(std::span(all_)));
   if (!file_) return;
   for (std::size_t rank = 1; rank < all_.size(); ++rank) {
-    write(metrics_record(all_[rank], static_cast<int>(rank)));
+    write(metrics_record(all_[rank], static_cast<int>(rank), mesh_));
   }
 }
 

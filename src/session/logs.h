@@ -60,11 +60,12 @@ class RunFile {
 /// last the time that each rank lost to other programs after its warm-up, or in an evaluation.
 class MetricsLog final : public Observer {
  public:
-  /// Rank 0 creates the file; the others send it the figures of their steps. `ranks` may be null,
-  /// and must outlive it. `config` is the run's, resolved. If the run has `done` steps already, the
-  /// file keeps their records and continues after them. Throws Error(kCannotCreate).
+  /// Rank 0 creates the file; the others send it the figures of their steps. `ranks`
+  /// may be null, and must outlive it; they form `mesh`. `config` is the run's, resolved. If the
+  /// run has `done` steps already, the file keeps their records and continues after them. Throws
+  /// Error(kCannotCreate).
   MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
-             std::int64_t done = 0);
+             const Mesh& mesh = {}, std::int64_t done = 0);
 
   /// Watches from here on the time that an evaluation loses; training is watched from its first
   /// step after warm-up.
@@ -85,6 +86,7 @@ class MetricsLog final : public Observer {
   void write_lost_time();
 
   Communicator* ranks_;
+  Mesh mesh_;
   std::optional<RunFile<OutputFile>> file_;  // only on rank 0
   std::vector<StepFigures> all_;             // for one step, by rank
   std::optional<LostTimeWatch> watch_;       // this process, since its warm-up or watch()

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/stop_request.h"
+#include "parallel/schemes/scheme_of.h"
 #include "session/run_program.h"
 
 namespace barestep {
@@ -20,6 +21,12 @@ std::optional<LaunchedRank> launched_with_signals() {
   auto launched = launched_rank();
   take_stop_signals(launched ? SecondSignal::kIsIgnored : SecondSignal::kEndsAtOnce);
   return launched;
+}
+
+/// The mesh of the options, if the ranks form one; they are refused later if they do not.
+Mesh shape_of(const TrainConfig& config, int ranks) {
+  const auto of_copy = config.parallel.tensor * config.parallel.pipeline;
+  return ranks % of_copy == 0 ? mesh_of(config, 0, ranks) : Mesh::of_data(0, ranks);
 }
 
 }  // namespace
@@ -57,6 +64,7 @@ WatchdogOptions RankJob::watchdog_options(const TrainConfig& config) {
   return {.program = program_,
           .limit_s = config.parallel.timeout_s,
           .ranks = launched_->ranks,
+          .mesh = shape_of(config, launched_->ranks),
           .one_host = launched_->one_host,
           .record_file = flight_file(config.output.metrics),
           .end_all = &end_all_ranks,

@@ -17,6 +17,7 @@
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
+#include "parallel/comm/mesh_communicator.h"
 #include "parallel/comm/nccl_communicator.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/job/watchdog.h"
@@ -112,9 +113,10 @@ class DeviceOfRank final : public Place {
   Transport requested_ = Transport::kAuto;
   std::vector<std::filesystem::path> traces_;  // all ranks' paths
   std::unique_ptr<Device> device_;
-  std::vector<RankGpu> gpus_;                    // all ranks' GPUs, once they agree
-  std::unique_ptr<Communicator> own_transport_;  // null if MPI itself is used
-  Communicator* transport_ = nullptr;            // set by join()
+  std::vector<RankGpu> gpus_;                     // all ranks' GPUs, once they agree
+  std::unique_ptr<Communicator> own_transport_;   // null if MPI itself is used
+  std::unique_ptr<Communicator> mesh_transport_;  // null if ranks only share the batch
+  Communicator* transport_ = nullptr;             // set by join()
 };
 
 /// The account of all ranks' collectives, as an observer.
@@ -227,13 +229,17 @@ std::string DeviceOfRank::transport_name() const {
   return uses_nccl() ? "NCCL" : "MPI through pinned memory";
 }
 
-void DeviceOfRank::join(const TrainConfig& config, const StepPrograms& /*programs*/) {
+void DeviceOfRank::join(const TrainConfig& config, const StepPrograms& programs) {
   if (kind_ == DeviceKind::kCuda && uses_nccl()) {
     own_transport_ = join_nccl(ranks_, *device_, config.device.graph ? nullptr : &job_.record());
   } else if (kind_ == DeviceKind::kCuda) {
     own_transport_ = std::make_unique<StagedCommunicator>(ranks_, *device_);
   }
   transport_ = own_transport_ != nullptr ? own_transport_.get() : &ranks_;
+  if (const Mesh& mesh = programs.spec().mesh; mesh.cuts_model()) {
+    mesh_transport_ = join_mesh(*transport_, mesh);
+    transport_ = mesh_transport_.get();
+  }
   job_.watch(transport_);
 }
 
@@ -268,7 +274,7 @@ std::string DeviceOfRank::exchange_text(const TrainConfig& config,
   with_gradients.model.stores_gradients = true;
   const StepPrograms with_ddp(with_gradients, &ddp);
   const auto sent = [&](const StepPrograms& each) {
-    return human_bytes(bytes_sent(each.train().program, spec.ranks));
+    return human_bytes(bytes_sent(each.train().program, spec.mesh));
   };
   return text +
          fmt::format(": each sends {} a step, ddp would send {}", sent(programs), sent(with_ddp));
@@ -278,6 +284,10 @@ std::string DeviceOfRank::text(const TrainConfig& config, const StepPrograms& pr
   const int ranks = ranks_.size();
   std::string text = counted(ranks, "rank");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
+  if (const Mesh& mesh = programs.spec().mesh; mesh.cuts_model()) {
+    text += fmt::format(", a mesh of {} data x {} tensor x {} pipeline", mesh.data, mesh.tensor,
+                        mesh.pipeline);
+  }
   text += ", " + exchange_text(config, programs);
   const int cores = place_.local_cpus;
   const int own_threads = config.device.threads.value_or(0);

@@ -42,9 +42,9 @@ std::int64_t memory_for_samples(Job& job) {
 /// Throws what load_dataset() throws.
 std::shared_ptr<const Dataset> open_data(const TrainConfig& config, StepSpec spec,
                                          std::int64_t memory_bytes) {
-  const int own_rank = spec.rank;
+  const int own_rank = spec.mesh.rank;
   const auto rows_of_rank = [&](int rank) {
-    spec.rank = rank;
+    spec.mesh.rank = rank;
     if (!config.training.evaluate_only) return needed_rows(spec, config.data.shuffle);
     std::vector<bool> of_all(static_cast<std::size_t>(spec.test_rows > 0 ? spec.train_rows : 0));
     const std::vector<bool> of_test = needed_rows(evaluation_spec_of(spec), false);
@@ -240,7 +240,7 @@ void Session::prepare() {
 }
 
 void Session::load(const ModelSpec& model) {
-  LoadedWeights loaded = load_weights(config_.output.load, parameters_of(model));
+  LoadedWeights loaded = load_weights(config_.output.load, whole_parameters_of(model));
   loaded_ = std::move(loaded.numbers);
   if (loaded.prefix.empty() || !is_first_) return;
   print_note(name_of(place_.trainer()),
@@ -286,8 +286,10 @@ std::string Session::choose_segments(StepSpec& spec, std::span<const MemoryPool>
 
 std::string Session::preview() const {
   std::string text;
+  const Mesh& mesh = programs_->spec().mesh;
+  if (mesh.cuts_model()) text += fmt::format("Of {}\n\n", mesh.text());
   if (config_.output.plan) {
-    text += fmt::format("{} parameters\n{}\n", grouped(programs_->parameter_list().size()),
+    text += fmt::format("{} parameters\n{}\n", grouped(programs_->whole_list().size()),
                         config_.output.explain ? "" : update_line_);
     const Buffers& buffers = programs_->buffers();
     text += plan_table(MemoryPlan(buffers), buffers, place_.names());
@@ -369,7 +371,8 @@ void Session::set_up() {
   }
   MetricsLog* metrics = nullptr;
   if (!output.metrics.empty()) {
-    metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks(), done);
+    metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks(),
+                                           programs_->spec().mesh, done);
   }
   if (job_.is_first()) console_ = &observers_.make<Console>(config_, *programs_, place_, steps);
   observers_.add(place_.new_account(*programs_, steps));
@@ -461,9 +464,11 @@ void Session::save_checkpoint() {
 }
 
 void Session::save_weights() {
-  if (!job_.is_first() || config_.output.save.empty()) return;
+  const bool is_alone = !programs_->spec().mesh.cuts_model();
+  if (config_.output.save.empty() || (is_alone && !job_.is_first())) return;
   FlatWeights weights = trainer_->weights();
-  barestep::save_weights(config_.output.save, programs_->parameter_list(), weights);
+  if (!job_.is_first()) return;
+  barestep::save_weights(config_.output.save, programs_->whole_list(), weights);
 }
 
 void Session::report() {
@@ -491,7 +496,7 @@ void Session::end_if_stopped() {
     print_note(name_of(place_.trainer()),
                fmt::format("{}, {}ended after step {}{}",
                            limit_is_reached_ ? "the time limit is reached" : "asked to stop",
-                           programs_->spec().ranks > 1 ? "all ranks " : "",
+                           programs_->spec().mesh.ranks() > 1 ? "all ranks " : "",
                            trainer_->steps_done() - 1, wrote));
   }
   throw SilentExit{static_cast<int>(ExitCode::kTryAgain)};

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/index.h"
 #include "core/program.h"
+#include "core/random.h"
 
 namespace barestep {
 namespace {
@@ -44,14 +45,10 @@ Node data_node(DeviceOp op) {
   return {.op = std::move(op), .lane = Lane::kCopy, .phase = Phase::kData};
 }
 
-/// Copies a number into the pinned slot that the host reads.
-Node read_back(const Tensor& host, const Tensor& device, Phase phase) {
-  return {.op = DeviceOp{Copy{.to = host, .from = device}}, .phase = phase};
-}
-
 /// A number that the host reads or writes in every step.
-Tensor take_number(Buffers& buffers, const char* name, bool pinned, DType dtype = DType::kF32) {
-  return buffers.tensor(name, Category::kData, 1, 1, dtype, 0, 2, pinned);
+Tensor take_number(Buffers& buffers, const char* name, bool pinned, DType dtype = DType::kF32,
+                   int device = 0) {
+  return buffers.tensor(name, Category::kData, 1, 1, dtype, device, 2, pinned);
 }
 
 }  // namespace
@@ -59,6 +56,17 @@ Tensor take_number(Buffers& buffers, const char* name, bool pinned, DType dtype 
 void refuse_fused_update(const char* why) {
   fail(ExitCode::kConfiguration,
        {.what = "--update", .value = "fused", .why = why, .remedy = "use --update separate"});
+}
+
+ScalingState scaling_in(const Tensor& bytes) {
+  const auto number = [&](std::int64_t place, DType type) {
+    return Tensor{bytes.buffer, place * bytes_of(type), 1, 1, type};
+  };
+  return {.numbers = {.scale = number(0, DType::kF32),
+                      .found_inf = number(1, DType::kF32),
+                      .updates = number(2, DType::kI32)},
+          .good_steps = number(3, DType::kI32),
+          .bytes = bytes};
 }
 
 Draft::Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffers,
@@ -74,7 +82,7 @@ BufferId Draft::require_gradients() {
   if (!spec_.model.stores_gradients) {
     refuse_fused_update("stores no gradients, which several ranks or devices exchange");
   }
-  return take_gradients(buffers_, spec_.model, parameters_);
+  return take_gradients(buffers_, spec_.model, placed(0).parameters);
 }
 
 float Draft::share() const {
@@ -96,9 +104,12 @@ Draft::Ready Draft::share_loss(float scale) {
   tensors().requests_host = take("requests_host", Category::kData, requests, true);
   add(data_node(Copy{.to = global.flat_slice(1, requests), .from = *tensors().requests_host}));
   return [this, global, host, requests, scale] {
-    add({.op = DeviceOp{Copy{.to = global.flat_slice(0, 1), .from = tensors().loss}},
+    // The ranks of a copy of the model have the same loss; one of them adds it.
+    const Tensor own = global.flat_slice(0, 1);
+    add({.op = spec_.mesh.has_results() ? DeviceOp{Copy{.to = own, .from = tensors().loss}}
+                                        : DeviceOp{Fill{.out = own}},
          .phase = Phase::kLoss});
-    exchange(AllReduce{.tensors = {global}, .scale = scale});
+    exchange(AllReduce{.tensors = {global}, .scale = scale, .name = "loss"});
     add({.op = DeviceOp{Copy{.to = host, .from = global}},
          .lane = Lane::kComm,
          .phase = Phase::kCommunication});
@@ -123,16 +134,22 @@ void Draft::input(const Ready& x_ready) {
   }
   StepTensors& tensors = step_.tensors;
   const Rows own = trains ? spec_.own_rows(rows()) : Rows{0, rows()};
-  const bool takes_all = trains && spec_.draws_all();
-  const std::int64_t taken = takes_all ? rows() : own.count;
+  const bool is_part = trains && spec_.draws_all();
   const auto bring = [&](const std::string& name, std::int64_t cols, DType dtype,
                          std::optional<Tensor>& host) {
+    const Rows skipped = is_part ? skipped_rows(own, cols) : Rows{};
+    const bool takes_all = is_part && skipped == Rows{};
+    const std::int64_t taken = takes_all ? rows() : own.count;
     const Tensor all = buffers_.tensor(name, Category::kData, taken, cols, dtype, 0, 2);
     if (spec_.data == DataKind::kRandn) {
       const std::int64_t bytes = state_bytes(spec_.generator);
       tensors.generator = buffers_.tensor("generator", Category::kData, 1, bytes, DType::kU8);
       if (spec_.saves_state && !tensors.generator_host) keep_generator();
-      add(data_node(Randn{.out = all, .state = *tensors.generator, .generator = spec_.generator}));
+      add(data_node(Randn{.out = all,
+                          .state = *tensors.generator,
+                          .generator = spec_.generator,
+                          .before = skipped.first * cols,
+                          .after = skipped.count * cols}));
     } else {
       host = buffers_.tensor(name + "_host", Category::kData, taken, cols, dtype, 0, 2, true);
       add(data_node(Copy{.to = all, .from = *host}));
@@ -144,13 +161,21 @@ void Draft::input(const Ready& x_ready) {
   tensors.y = takes_labels(spec_.model.loss)
                   ? bring("y", 1, DType::kI32, tensors.y_host)
                   : bring("y", spec_.model.outputs(), DType::kF32, tensors.y_host);
-  tensors.loss = take_number(buffers_, "loss", false);
-  tensors.loss_host = take_number(buffers_, "loss_host", true);
+  tensors.loss = take_number(buffers_, "loss", false, DType::kF32, loss_device());
+  tensors.loss_host = take_number(buffers_, "loss_host", true, DType::kF32, loss_device());
   if (!trains) return;
   tensors.own_loss_host = tensors.loss_host;
   add_scalars();
   add_jitter();
   if (spec_.model.dropout > 0) add_step_number();
+}
+
+/// The rows before and after this rank's that its stream can skip; none if it must draw them.
+Rows Draft::skipped_rows(const Rows& own, std::int64_t cols) const {
+  const bool in_blocks = own.first * cols % kNormalBlock == 0 && own.count > 0 &&
+                         own.count * cols % kNormalBlock == 0 && rows() * cols % kNormalBlock == 0;
+  if (keeps_all_rows_ || spec_.generator != Generator::kTorchCpu || !in_blocks) return {};
+  return {own.first, rows() - own.first - own.count};
 }
 
 void Draft::keep_generator() {
@@ -177,19 +202,9 @@ void Draft::take_scaling() {
   tensors().first_update_host = take_number(buffers_, "first_update_host", true, DType::kI32);
   add(data_node(Copy{.to = *first_update_, .from = *tensors().first_update_host}));
   constexpr std::int64_t kBytes = 4 * bytes_of(DType::kF32);
-  const auto numbers_in = [&](const Tensor& bytes) {
-    const auto number = [&](std::int64_t place, DType type) {
-      return Tensor{bytes.buffer, place * bytes_of(type), 1, 1, type};
-    };
-    return ScalingState{.numbers = {.scale = number(0, DType::kF32),
-                                    .found_inf = number(1, DType::kF32),
-                                    .updates = number(2, DType::kI32)},
-                        .good_steps = number(3, DType::kI32),
-                        .bytes = bytes};
-  };
   tensors().scaling =
-      numbers_in(buffers_.tensor("loss_scale", Category::kOptimizer, 1, kBytes, DType::kU8));
-  tensors().scaling_host = numbers_in(
+      scaling_in(buffers_.tensor("loss_scale", Category::kOptimizer, 1, kBytes, DType::kU8));
+  tensors().scaling_host = scaling_in(
       buffers_.tensor("loss_scale_host", Category::kData, 1, kBytes, DType::kU8, 0, 2, true));
 }
 
@@ -206,11 +221,12 @@ void Draft::add_step_number() {
   add(data_node(Copy{.to = *number_, .from = *tensors().number_host}));
 }
 
-std::optional<StepRows> Draft::step_rows(const MicroStep& part) const {
+std::optional<StepRows> Draft::step_rows(const MicroStep& part, int device) {
   if (!number_) return std::nullopt;
+  const Tensor number = on_device(*number_, device);
   const bool takes_turns = spec_.data != DataKind::kRandn;
-  const StepRows own = takes_turns ? StepRows{*number_, spec_.rank, spec_.ranks}
-                                   : StepRows{*number_, spec_.own_rows(rows()).first};
+  const StepRows own = takes_turns ? StepRows{number, spec_.mesh.data_rank(), spec_.mesh.data}
+                                   : StepRows{number, spec_.own_rows(rows()).first};
   return own.from(part.first_sample);
 }
 
@@ -218,8 +234,11 @@ std::vector<MicroStep> Draft::micro_steps() const {
   const Tensor& x = step_.tensors.x;
   const Tensor& y = step_.tensors.y;
   std::vector<MicroStep> parts;
-  for (std::int64_t first = 0; first == 0 || first < x.rows; first += spec_.micro_rows()) {
-    const std::int64_t count = std::min(spec_.micro_rows(), x.rows - first);
+  const std::int64_t pieces = spec_.pipeline.micro_batches;
+  const std::int64_t each =
+      pieces == 1 ? spec_.micro_rows() : std::max<std::int64_t>((x.rows + pieces - 1) / pieces, 1);
+  for (std::int64_t first = 0; first == 0 || first < x.rows; first += each) {
+    const std::int64_t count = std::min(each, x.rows - first);
     parts.push_back({.number = static_cast<int>(parts.size()),
                      .first_sample = first,
                      .x = x.row_slice(first, count),
@@ -228,52 +247,30 @@ std::vector<MicroStep> Draft::micro_steps() const {
   return parts;
 }
 
-namespace {
-
-/// For each micro-step the place of its activations: the lowest that is free from its forward to
-/// its backward pass; a place of its own if nothing is freed.
-std::vector<int> slots_of(const PassSchedule& schedule, std::int64_t micro_steps, bool frees) {
-  std::vector<int> slots(static_cast<std::size_t>(micro_steps));
-  std::vector<bool> in_use;
-  for (const auto& [direction, number] : schedule) {
-    if (direction == ScheduledPass::Direction::kBackward) {
-      in_use[static_cast<std::size_t>(at(slots, number))] = !frees;
-      continue;
-    }
-    const auto free = std::ranges::find(in_use, false);
-    at(slots, number) = static_cast<int>(free - in_use.begin());
-    if (free == in_use.end()) in_use.push_back(false);
-    in_use[static_cast<std::size_t>(at(slots, number))] = true;
-  }
-  return slots;
-}
-
-}  // namespace
-
-PassSchedule accumulation(int micro_steps) {
-  using Direction = ScheduledPass::Direction;
-  PassSchedule schedule;
-  for (int number = 0; number < micro_steps; ++number) {
-    schedule.push_back({Direction::kForward, number});
-    schedule.push_back({Direction::kBackward, number});
-  }
-  return schedule;
-}
-
 Draft::Placed& Draft::placed(int device) {
   const auto found = placed_.find(device);
   if (found != placed_.end()) return found->second;
+  const int stages = spec_.pipeline.stages;
+  const LayerRange layers =
+      stages == 1 ? model_.all_layers() : at(layers_of_stages(model_, stages), device);
+  const Parameters parameters = parameters_of(model_, layers);
+  const Holding holding = stages == 1 && device > 0 ? Holding::kOperands : Holding::kParameters;
   return placed_
-      .emplace(device, Placed{.flat = take_flat_buffers(buffers_, spec_.model, parameters_, device),
-                              .scratch = Scratch(buffers_, device, model_.stores_gradients),
-                              .models = {}})
+      .emplace(device,
+               Placed{.layers = layers,
+                      .parameters = parameters,
+                      .flat = take_flat_buffers(buffers_, spec_.model, parameters, device, holding),
+                      .scratch = Scratch(buffers_, device, model_.stores_gradients),
+                      .models = {}})
       .first->second;
 }
 
 const Model& Draft::model(int device, int slot) {
-  auto& models = placed(device).models;
-  while (std::ssize(models) <= slot) models.push_back(std::make_unique<Model>(model_));
-  return *at(models, slot);
+  Placed& place = placed(device);
+  while (std::ssize(place.models) <= slot) {
+    place.models.push_back(std::make_unique<Model>(model_, place.layers));
+  }
+  return *at(place.models, slot);
 }
 
 Pass Draft::pass(Phase phase, const PassHooks& hooks, int device, int slot) {
@@ -282,7 +279,7 @@ Pass Draft::pass(Phase phase, const PassHooks& hooks, int device, int slot) {
           .buffers = buffers_,
           .scratch = place.scratch,
           .model = model_,
-          .parameters = parameters_,
+          .parameters = place.parameters,
           .flat = place.flat,
           .hooks = hooks,
           .device = device,
@@ -311,75 +308,142 @@ bool Draft::is_zero(const MicroStep& part) const {
 
 void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
   const std::vector<MicroStep> parts = micro_steps();
-  const std::vector<int> slots = slots_of(schedule, std::ssize(parts), model_.stores_gradients);
-  std::vector<ModelOutput> outputs(parts.size());
-  std::size_t forwards = 0, backwards = 0;
-  for (const auto& [direction, number] : schedule) {
+  const int last_stage = spec_.pipeline.stages - 1;
+  const auto places =
+      places_of_activations(schedule, static_cast<int>(parts.size()), model_.stores_gradients);
+  std::vector<ModelOutput> outputs(parts.size());  // of the last stage
+  std::map<std::pair<int, Phase>, std::size_t> counts;
+  for (const ScheduledPass& scheduled : schedule) {
+    const auto& [direction, number, stage] = scheduled;
     const MicroStep& part = at(parts, number);
     const bool is_forward = direction == ScheduledPass::Direction::kForward;
-    std::size_t& count = is_forward ? forwards : backwards;
+    const Phase phase = is_forward ? Phase::kForward : Phase::kBackward;
+    std::size_t& count = counts[{stage, phase}];
     const bool is_first = count++ == 0;
-    const int slot = at(slots, number);
-    const Model& tree = model(0, slot);
-    Pass own = pass(is_forward ? Phase::kForward : Phase::kBackward, hooks.pass, 0, slot);
+    const int slot = at(at(places, stage), number);
+    const Model& tree = model(device_of(stage), slot);
+    Pass own = pass(phase, hooks.pass, device_of(stage), slot);
     own.micro_step = number;
     own.is_last = count == parts.size();
-    own.step_rows = step_rows(part);
+    own.step_rows = step_rows(part, own.device);
     own.beta = is_first && spec_.zero_grad ? 0 : 1;
     if (!is_forward) {
-      backward(part, at(outputs, number).grad, tree, own, hooks);
+      backward(scheduled, part, at(outputs, number).grad, tree, own, hooks);
       continue;
     }
-    at(outputs, number) = forward(part, tree, own, hooks);
-    add_loss(part, at(outputs, number), is_first);
+    ModelOutput output = forward(scheduled, part, tree, own, hooks);
+    if (stage != last_stage) continue;
+    add_loss(part, output, is_first);
+    at(outputs, number) = output;
     if (own.is_last && hooks.loss_ready) hooks.loss_ready();
     if (is_first && !is_zero(part)) add_pause();
   }
 }
 
-ModelOutput Draft::forward(const MicroStep& part, const Model& tree, Pass& own,
-                           const StepHooks& hooks) {
-  if (is_zero(part)) return {};
-  if (hooks.forward) return hooks.forward(part);
-  const Tensor values = model_.as_samples(tree.root().forward(own, model_.as_rows(part.x)));
-  return {values, take_output_grad(values, 0, own.first_row / model_.rows_per_sample)};
+Tensor Draft::take_received(const ScheduledPass& scheduled, const Pass& pass,
+                            std::int64_t samples) {
+  const bool is_forward = scheduled.direction == ScheduledPass::Direction::kForward;
+  const LayerRange& layers = placed(pass.device).layers;
+  const std::int64_t cols = at(model_.widths, is_forward ? layers.first : layers.end);
+  const std::int64_t first = is_forward ? pass.first_row : 0;
+  const std::int64_t rows = samples * model_.rows_per_sample;
+  Tensor all = buffers_.tensor(is_forward ? "stage_input" : "stage_grad", Category::kActivations,
+                               first + rows, cols, model_.numbers, pass.device);
+  return all.row_slice(first, rows);
 }
 
-void Draft::backward(const MicroStep& part, const Tensor& grad, const Model& tree, Pass& own,
-                     const StepHooks& hooks) {
-  if (hooks.backward) return hooks.backward(part, own.beta);
-  if (!is_zero(part)) {
-    tree.root().backward(own, model_.as_rows(grad), false);
-    return;
+ModelOutput Draft::forward(const ScheduledPass& scheduled, const MicroStep& part, const Model& tree,
+                           Pass& own, const StepHooks& hooks) {
+  if (is_zero(part)) return {};
+  if (hooks.forward) return hooks.forward(part);
+  Tensor x = model_.as_rows(part.x);
+  if (scheduled.stage > 0) {
+    x = take_received(scheduled, own, part.x.rows);
+    hooks.stage.receive(scheduled, x);
   }
-  if (!hooks.pass.gradient) {
+  const Tensor y = tree.root().forward(own, x);
+  if (scheduled.stage + 1 < spec_.pipeline.stages) {
+    hooks.stage.send(scheduled, y);
+    return {};
+  }
+  const Tensor values = model_.as_samples(y);
+  return {values, take_output_grad(values, own.device, own.first_row / model_.rows_per_sample)};
+}
+
+void Draft::backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
+                     const Model& tree, Pass& own, const StepHooks& hooks) {
+  if (hooks.backward) return hooks.backward(part, own.beta);
+  if (is_zero(part)) return add_zero_gradients(own, hooks.pass);
+  Tensor grad_y = model_.as_rows(grad);
+  if (scheduled.stage + 1 < spec_.pipeline.stages) {
+    grad_y = take_received(scheduled, own, part.x.rows);
+    hooks.stage.receive(scheduled, grad_y);
+  }
+  const Tensor grad_x = tree.root().backward(own, grad_y, scheduled.stage > 0);
+  if (scheduled.stage > 0) hooks.stage.send(scheduled, grad_x);
+}
+
+void Draft::add_zero_gradients(const Pass& own, const PassHooks& hooks) {
+  if (!hooks.gradient) {
     const Tensor all = parameters_.flat(require_gradients(), model_.gradient_type());
     add({.op = DeviceOp{Fill{.out = all}}, .phase = Phase::kBackward});
   }
   for (ParameterId id = parameters_.count() - 1; id >= 0; --id) {
-    if (hooks.pass.gradient) own.add(Fill{.out = own.gradient(id)}, "");
+    if (hooks.gradient) own.add(Fill{.out = own.gradient(id)}, "");
     own.released(id);
     own.complete(id);
   }
+}
+
+void Draft::give_back(const ScheduledPass& pass, const Tensor& result) {
+  if (pass.direction == ScheduledPass::Direction::kBackward) {
+    placed(device_of(pass.stage)).scratch.give_back(result);
+  }
+}
+
+void Draft::copy_between(const Tensor& to, const Tensor& from) {
+  add({.op = DeviceOp{Copy{.to = to, .from = from}},
+       .device = buffers_[to.buffer].device,
+       .lane = Lane::kComm,
+       .phase = Phase::kCommunication});
+}
+
+Tensor Draft::on_device(const Tensor& numbers, int device) {
+  const Buffer original = buffers_[numbers.buffer];
+  if (original.device == device) return numbers;
+  const auto [copy, is_new] = copies_.try_emplace({numbers.buffer, device});
+  if (is_new) {
+    copy->second = buffers_.tensor(original.name, original.category, numbers.rows, numbers.cols,
+                                   numbers.dtype, device);
+    copy_between(copy->second, numbers);
+  }
+  return copy->second;
 }
 
 void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_first) {
   const Tensor& loss = tensors().loss;
   const std::int64_t own_rows = std::max<std::int64_t>(tensors().x.rows, 1);
   std::optional<Tensor> scale;
-  if (const auto& scaling = tensors().scaling) scale = scaling->numbers.scale;
+  if (const auto& scaling = tensors().scaling) {
+    scale = scaling_in(on_device(scaling->bytes, loss_device())).numbers.scale;
+  }
+  const Tensor target =
+      on_device(tensors().y, loss_device()).row_slice(part.first_sample, part.y.rows);
   const Activation activation =
       model_.loss_includes_activation() ? model_.activation : Activation::kNone;
   DeviceOp op = is_zero(part)
                     ? DeviceOp{Fill{.out = loss}}
-                    : loss_op(model_, loss, output, part.y, loss_rows_ > 0 ? loss_rows_ : own_rows,
+                    : loss_op(model_, loss, output, target, loss_rows_ > 0 ? loss_rows_ : own_rows,
                               is_first ? 0 : 1, scale, activation);
-  add({.op = std::move(op), .phase = Phase::kLoss});
+  add({.op = std::move(op), .device = loss_device(), .phase = Phase::kLoss});
 }
 
 void Draft::add_pause() {
   if (spec_.delay_s == 0 && !jitter_) return;
-  add({.op = DeviceOp{Delay{.seconds = spec_.delay_s, .more_seconds = jitter_}},
+  std::optional<Tensor> jitter;
+  if (jitter_) jitter = on_device(*jitter_, loss_device());
+  add({.op = DeviceOp{Delay{.seconds = spec_.delay_s, .more_seconds = jitter}},
+       .device = loss_device(),
        .phase = Phase::kInjected});
 }
 
@@ -388,60 +452,83 @@ void Draft::quantize() {
   for (const Linear* linear : model().linears()) linear->quantize(own);
 }
 
-ModelOutput Draft::evaluation_output() {
-  Pass own = pass(Phase::kEvaluate, kNoHooks);
-  const Tensor values = model_.as_samples(model().root().forward(own, model_.as_rows(tensors().x)));
-  return {values, take_output_grad(values)};
+ModelOutput Draft::evaluation_output(const StageHooks& hooks) {
+  Tensor x = model_.as_rows(tensors().x);
+  for (int stage = 0;; ++stage) {
+    const ScheduledPass scheduled{.stage = stage};
+    Pass own = pass(Phase::kEvaluate, kNoHooks, device_of(stage));
+    if (stage > 0) {
+      x = take_received(scheduled, own, tensors().x.rows);
+      hooks.receive(scheduled, x);
+    }
+    const Tensor y = model(own.device).root().forward(own, x);
+    if (stage + 1 == spec_.pipeline.stages) {
+      const Tensor values = model_.as_samples(y);
+      return {values, take_output_grad(values, own.device)};
+    }
+    hooks.send(scheduled, y);
+  }
 }
 
 void Draft::evaluate(const ModelOutput& output) {
+  const Tensor y = on_device(step_.tensors.y, loss_device());
   const auto add_loss = [&](const ModelSpec& model, const Tensor& loss, const Tensor& host) {
-    add({.op = loss_op(model, loss, output, step_.tensors.y, std::max<std::int64_t>(rows(), 1), 0),
+    add({.op = loss_op(model, loss, output, y, std::max<std::int64_t>(rows(), 1), 0),
+         .device = loss_device(),
          .phase = Phase::kEvaluate});
-    add(read_back(host, loss, Phase::kEvaluate));
+    read_back(host, loss, Phase::kEvaluate);
   };
   add_loss(spec_.model, step_.tensors.loss, step_.tensors.loss_host);
-  if (takes_labels(spec_.model.loss)) return count_correct(output);
+  if (takes_labels(spec_.model.loss)) return count_correct(output, y);
   const auto take_errors = [&](const char* name, bool pinned) {
-    return buffers_.tensor(name, Category::kData, 1, output.values.cols, DType::kF32, 0, 2, pinned);
+    return buffers_.tensor(name, Category::kData, 1, output.values.cols, DType::kF32, loss_device(),
+                           2, pinned);
   };
-  const SquaredErrors squares{take_errors("squared_errors", false), output.values, step_.tensors.y};
+  const SquaredErrors squares{take_errors("squared_errors", false), output.values, y};
   step_.tensors.squared_errors_host = take_errors("squared_errors_host", true);
-  add({.op = DeviceOp{squares}, .phase = Phase::kEvaluate});
-  add(read_back(*step_.tensors.squared_errors_host, squares.out, Phase::kEvaluate));
+  add({.op = DeviceOp{squares}, .device = loss_device(), .phase = Phase::kEvaluate});
+  read_back(*step_.tensors.squared_errors_host, squares.out, Phase::kEvaluate);
   step_.tensors.absolute_error_host = step_.tensors.loss_host;
   if (spec_.model.loss == LossKind::kL1) return;
   // Computed as a loss whose gradient is not used.
   ModelSpec model = spec_.model;
   model.loss = LossKind::kL1;
-  step_.tensors.absolute_error_host = take_number(buffers_, "absolute_error_host", true);
-  add_loss(model, take_number(buffers_, "absolute_error", false),
-           *step_.tensors.absolute_error_host);
+  const auto take = [&](const char* name, bool pinned) {
+    return take_number(buffers_, name, pinned, DType::kF32, loss_device());
+  };
+  step_.tensors.absolute_error_host = take("absolute_error_host", true);
+  add_loss(model, take("absolute_error", false), *step_.tensors.absolute_error_host);
 }
 
 /// A run that does not train also reports the class of each sample.
-void Draft::count_correct(const ModelOutput& output) {
-  CountCorrect op{.correct = take_number(buffers_, "correct", false, DType::kI32),
-                  .logits = output.values,
-                  .labels = step_.tensors.y,
-                  .binary = spec_.model.loss == LossKind::kBce};
-  step_.tensors.correct_host = take_number(buffers_, "correct_host", true, DType::kI32);
-  const auto take_classes = [&](const char* name, bool pinned) {
-    return buffers_.tensor(name, Category::kData, rows(), 1, DType::kI32, 0, 2, pinned);
+void Draft::count_correct(const ModelOutput& output, const Tensor& labels) {
+  const auto take = [&](const char* name, std::int64_t count, bool pinned) {
+    return buffers_.tensor(name, Category::kData, count, 1, DType::kI32, loss_device(), 2, pinned);
   };
+  CountCorrect op{.correct = take("correct", 1, false),
+                  .logits = output.values,
+                  .labels = labels,
+                  .binary = spec_.model.loss == LossKind::kBce};
+  step_.tensors.correct_host = take("correct_host", 1, true);
   if (!spec_.model.trains) {
-    op.classes = take_classes("classes", false);
-    step_.tensors.classes_host = take_classes("classes_host", true);
+    op.classes = take("classes", rows(), false);
+    step_.tensors.classes_host = take("classes_host", rows(), true);
   }
-  add({.op = DeviceOp{op}, .phase = Phase::kEvaluate});
-  add(read_back(*step_.tensors.correct_host, op.correct, Phase::kEvaluate));
-  if (op.classes) add(read_back(*step_.tensors.classes_host, *op.classes, Phase::kEvaluate));
+  add({.op = DeviceOp{op}, .device = loss_device(), .phase = Phase::kEvaluate});
+  read_back(*step_.tensors.correct_host, op.correct, Phase::kEvaluate);
+  if (op.classes) read_back(*step_.tensors.classes_host, *op.classes, Phase::kEvaluate);
+}
+
+void Draft::read_back(const Tensor& host, const Tensor& from, Phase phase) {
+  add({.op = DeviceOp{Copy{.to = host, .from = from}},
+       .device = buffers_[from.buffer].device,
+       .phase = phase});
 }
 
 /// The host reads the loss after the step, so the copy does not stand between loss and backward.
 void Draft::read_loss_back() {
   if (kind_ == StepKind::kEvaluation) return;
-  add(read_back(step_.tensors.own_loss_host, step_.tensors.loss, Phase::kOptimizer));
+  read_back(step_.tensors.own_loss_host, step_.tensors.loss, Phase::kOptimizer);
 }
 
 StepProgram Draft::finish() && {

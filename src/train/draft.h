@@ -7,16 +7,19 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/config.h"
+#include "core/mesh.h"
 #include "core/ops.h"
 #include "core/program.h"
 #include "model/model.h"
 #include "train/optimizer.h"
+#include "train/pass_schedule.h"
 
 namespace barestep {
 
@@ -25,11 +28,11 @@ struct StepSpec {
   ModelSpec model;
   DataKind data = DataKind::kRandn;
   Generator generator = Generator::kTorchCpu;  // for random data; see generator_of
-  int rank = 0;                                // the rank of these programs, below `ranks`
-  int ranks = 1;
-  bool own_data = false;         // random data: draws only this rank's rows, not all rows
+  Mesh mesh{};                                 // the place of these programs among the ranks
+  bool own_data = false;         // random data: a stream for each data rank, not one for all
   std::int64_t batch_size = 64;  // rows per micro-step, all ranks together
   std::int64_t accumulate = 1;   // micro-steps per step
+  PipelineSpec pipeline{};       // each stage is on a device of its own, if there are several
   std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
   bool drop_last = false;          // drops the rows of an epoch after its last whole step
@@ -50,7 +53,10 @@ struct StepSpec {
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
 
   /// The largest number of rows in this rank's micro-steps, whose activations are stored.
-  [[nodiscard]] std::int64_t micro_rows() const { return (batch_size + ranks - 1) / ranks; }
+  [[nodiscard]] std::int64_t micro_rows() const {
+    const std::int64_t own = (batch_size + mesh.data - 1) / mesh.data;
+    return (own + pipeline.micro_batches - 1) / pipeline.micro_batches;
+  }
 
   /// The largest number of rows that this rank reads from the files for a batch of training or
   /// evaluation.
@@ -67,19 +73,21 @@ struct StepSpec {
   /// Rows of an epoch: the training set, plus its first rows again if the ranks' shares would
   /// otherwise be unequal, or without the rows after the last whole step if those are dropped.
   [[nodiscard]] std::int64_t epoch_rows() const {
-    const std::int64_t rows = (train_rows + ranks - 1) / ranks * ranks;
+    const std::int64_t rows = (train_rows + mesh.data - 1) / mesh.data * mesh.data;
     return drop_last ? rows / step_rows() * step_rows() : rows;
   }
 
   /// This rank's rows in a step of `rows`. From random data it uses exactly these rows. From files
-  /// it reads the same number, but at positions rank, rank + ranks, ... of the step in the epoch's
+  /// it reads the same number, but at every data rank's turn of the step in the epoch's
   /// order, as torch.utils.data.DistributedSampler does.
-  [[nodiscard]] Rows own_rows(std::int64_t rows) const { return share_of_rank(rows, rank, ranks); }
+  [[nodiscard]] Rows own_rows(std::int64_t rows) const {
+    return share_of_rank(rows, mesh.data_rank(), mesh.data);
+  }
 
   /// The rows of the test set that this rank evaluates.
   [[nodiscard]] Rows own_test_rows() const { return own_rows(test_rows); }
 
-  /// Whether each rank draws the rows of all ranks and uses only its own.
+  /// Whether each rank draws its rows out of one stream of all ranks' rows.
   [[nodiscard]] bool draws_all() const { return data == DataKind::kRandn && !own_data; }
 };
 
@@ -89,6 +97,9 @@ struct ScalingState {
   Tensor good_steps;  // 1 x 1, i32; see UpdateLossScale
   Tensor bytes;       // all of them, as bytes
 };
+
+/// The same numbers in a copy of `bytes`.
+ScalingState scaling_in(const Tensor& bytes);
 
 /// The number of updates whose scalars a step with loss scaling receives. The host knows only how
 /// many updates the device had applied three steps earlier.
@@ -106,7 +117,7 @@ struct StepTensors {
   std::optional<Tensor> first_update_host{};
   std::optional<ScalingState> scaling{},
       scaling_host{};         // on the device; and pinned, after the step
-  Tensor loss;                // of this rank's rows, on the device; 1 x 1
+  Tensor loss;                // of this rank's rows, on the last stage's device; 1 x 1
   double own_loss_scale = 1;  // factor for own_loss_host
   Tensor own_loss_host;       // loss, pinned; training only
   Tensor loss_host;           // of all ranks' rows; pinned, 1 x 1
@@ -144,22 +155,19 @@ struct MicroStep {
   Tensor x, y;
 };
 
-/// A pass of a micro-step's samples through the model.
-struct ScheduledPass {
-  enum class Direction { kForward, kBackward } direction = Direction::kForward;
-  int micro_step = 0;
+/// How a pipeline's stages hand results to each other.
+struct StageHooks {
+  /// The result of a pass is complete: an output, or the gradient of an input, which stays until
+  /// Draft::give_back().
+  std::function<void(const ScheduledPass&, const Tensor& result)> send{};
+  /// The pass is about to read `to`, where the result of source_of() must then be.
+  std::function<void(const ScheduledPass&, const Tensor& to)> receive{};
 };
-
-/// The passes of a step in the order in which they run. Each micro-step has one forward pass and,
-/// after it, one backward pass.
-using PassSchedule = std::vector<ScheduledPass>;
-
-/// Forward and backward of one micro-step after the other: activations of only one are kept.
-PassSchedule accumulation(int micro_steps);
 
 /// What a scheme adds to the passes of a step.
 struct StepHooks {
   PassHooks pass{};
+  StageHooks stage{};
   /// The loss of all of this rank's samples has been computed.
   std::function<void()> loss_ready{};
   /// In place of the passes through the draft's model on device 0. Backward starts from the `grad`
@@ -211,7 +219,7 @@ class Draft {
 
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
 
-  /// The flat gradients. Throws Error(kConfiguration) if they are not stored.
+  /// The flat gradients on device 0. Throws Error(kConfiguration) if they are not stored.
   BufferId require_gradients();
 
   /// This rank's share of the step's rows: the weight of its mean gradients and loss among all
@@ -222,6 +230,13 @@ class Draft {
 
   /// Adds a collective on the comm lane.
   void exchange(Collective collective);
+
+  /// The ranks that have the same parameters and other rows: those among which gradients are
+  /// summed.
+  [[nodiscard]] Axis data_axis() const { return spec_.mesh.simplest(Axis::kData); }
+
+  /// Adds a copy on the comm lane of the device of `to`.
+  void copy_between(const Tensor& to, const Tensor& from);
 
   /// For several ranks; call before anything else. Copies this rank's requests to the device. Pass
   /// the result as StepHooks::loss_ready: then the losses of all ranks, each times `scale`, are
@@ -234,18 +249,23 @@ class Draft {
   /// step. Calls `x_ready` when x is there.
   void input(const Ready& x_ready = {});
 
+  /// Call before input(): random data of all ranks stay in the buffers of x and y.
+  void keep_all_rows() { keeps_all_rows_ = true; }
+
   /// From now on the passes leave the factors of the gradients, as they do whenever gradients are
   /// not stored. The factors of all micro-steps are kept, and a rank without rows takes part with
   /// empty tensors. The loss, and so its gradients, is this rank's part of the mean over all ranks'
   /// rows. Throws Error(kConfiguration), naming `option`, if a parameter is not a Linear's.
   void leave_factors(std::string_view option, std::string_view value);
 
-  /// Always at least one. A rank without samples gets one whose loss and gradients are zeros, so
+  /// As many as accumulate, or torch.chunk's pieces for a pipeline's micro-batches; always at least
+  /// one. A rank without samples gets one whose loss and gradients are zeros, so
   /// they do not change the other ranks' sums.
   [[nodiscard]] std::vector<MicroStep> micro_steps() const;
 
   /// Adds the passes of all micro-steps: forward with the loss, backward, and the injected pause
-  /// after the first loss. Call after input().
+  /// after the first loss. Call after input(). Creates "stage_input" and "stage_grad" where stages
+  /// receive.
   void passes(const PassSchedule& schedule, const StepHooks& hooks = {});
   void passes(const StepHooks& hooks = {}) {
     passes(accumulation(static_cast<int>(micro_steps().size())), hooks);
@@ -258,6 +278,9 @@ class Draft {
   /// A pass through the model on a device.
   [[nodiscard]] Pass pass(Phase phase, const PassHooks& hooks, int device = 0, int slot = 0);
 
+  /// The memory of a result that StageHooks::send was called with may be used again.
+  void give_back(const ScheduledPass& pass, const Tensor& result);
+
   /// Where the gradient of the loss with respect to these outputs of the model is stored; one row
   /// per sample.
   [[nodiscard]] Tensor take_output_grad(const Tensor& values, int device = 0,
@@ -265,7 +288,7 @@ class Draft {
 
   /// The numbers of a micro-step's samples in the step of all ranks together, which determine
   /// dropout; nothing without dropout. Call after input().
-  [[nodiscard]] std::optional<StepRows> step_rows(const MicroStep& part) const;
+  [[nodiscard]] std::optional<StepRows> step_rows(const MicroStep& part, int device = 0);
 
   /// Call after leave_factors() and the passes, or in their hooks: the factors of a Linear's
   /// gradients, of all of this rank's samples.
@@ -288,52 +311,80 @@ class Draft {
   /// Computes the int8 weights that evaluations read.
   void quantize();
 
-  /// An evaluation's pass through the model on device 0. Call after input().
-  [[nodiscard]] ModelOutput evaluation_output();
+  /// An evaluation's pass through the model on device 0, or through the stages of a pipeline. Call
+  /// after input().
+  [[nodiscard]] ModelOutput evaluation_output(const StageHooks& hooks = {});
 
   /// The result of an evaluation: the loss and the other results in StepTensors.
   void evaluate(const ModelOutput& output);
 
-  /// The step with its waits, and the optimizer's flat buffers. Call last.
+  /// The step with its waits, and the optimizer's flat buffers by device. Call last.
   [[nodiscard]] StepProgram finish() &&;
-  [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
+  [[nodiscard]] const std::map<int, std::vector<BufferId>>& optimizer_state() const {
+    return optimizer_state_;
+  }
 
  private:
   /// What a device has of the model.
   struct Placed {
+    LayerRange layers;
+    Parameters parameters;
     FlatBuffers flat;
     Scratch scratch;
     std::vector<std::unique_ptr<Model>> models;  // by slot
   };
 
   Placed& placed(int device);
+  /// The device of a stage, and the one with the loss.
+  [[nodiscard]] int device_of(int stage) const { return stage; }
+  [[nodiscard]] int loss_device() const { return device_of(spec_.pipeline.stages - 1); }
+  /// The same numbers on another device: copied when first asked for in this step.
+  Tensor on_device(const Tensor& numbers, int device);
+  /// The place for what a stage receives: an activation stays until its backward pass.
+  [[nodiscard]] Tensor take_received(const ScheduledPass& scheduled, const Pass& pass,
+                                     std::int64_t samples);
   /// Whether a rank has no samples and does not take part in the passes.
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
-  [[nodiscard]] ModelOutput forward(const MicroStep& part, const Model& tree, Pass& own,
-                                    const StepHooks& hooks);
+  [[nodiscard]] ModelOutput forward(const ScheduledPass& scheduled, const MicroStep& part,
+                                    const Model& tree, Pass& own, const StepHooks& hooks);
   void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first);
   /// The injected pause.
   void add_pause();
-  void backward(const MicroStep& part, const Tensor& grad, const Model& tree, Pass& own,
-                const StepHooks& hooks);
+  void backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
+                const Model& tree, Pass& own, const StepHooks& hooks);
+  void add_zero_gradients(const Pass& own, const PassHooks& hooks);
+  [[nodiscard]] Rows skipped_rows(const Rows& own, std::int64_t cols) const;
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
   /// saved.
   void keep_generator();
-  void count_correct(const ModelOutput& output);
+  void count_correct(const ModelOutput& output, const Tensor& labels);
+  /// Copies numbers into the pinned slot that the host reads.
+  void read_back(const Tensor& host, const Tensor& from, Phase phase);
   void read_loss_back();
   void add_scalars();
   void add_jitter();
   void add_step_number();
   void take_scaling();
   /// The tensors of the update, without the optimizer's own memory.
-  [[nodiscard]] UpdateTensors update_tensors();
-  OptimizerState optimizer(const std::optional<FlatRange>& range = {});
-  void add_update(DeviceOp op, const std::string& block = "");
-  /// Before the step: checks the gradients that this process uses.
-  void find_inf(const Tensor& grads, const UpdateOptions& options);
+  [[nodiscard]] UpdateTensors update_tensors(int device = 0);
+  OptimizerState optimizer(const std::optional<FlatRange>& range = {}, int device = 0);
+  void update_from_factors(const UpdateOptions& options);
+  Tensor add_clip_factor(const Tensor& squares);
+  void add_update(DeviceOp op, const std::string& block = "", int device = 0);
+  /// Adds up a number of all ranks that share a copy of the model.
+  void add_up_over_model(const Tensor& number, const char* name);
+  /// The ranges of the flat buffers whose parameters are cut among tensor ranks.
+  [[nodiscard]] std::vector<FlatRange> counted_ranges(const FlatRange& within, int device);
+  /// The squares of a device's gradients, counted once over the ranks of a copy of the model.
+  void add_squares_of_copy(const Tensor& out, const UpdateTensors& used,
+                           const std::optional<UpdatedPart>& part, int device);
+  /// Before the step: checks the gradients that this process uses, by device.
+  void find_inf(std::span<const UpdateTensors> updates, const UpdateOptions& options);
   /// After the step.
   void update_scale();
-  Tensor add_squares(const Tensor& grads, const UpdateOptions& options);
+  Tensor add_squares(std::span<const UpdateTensors> updates, const UpdateOptions& options);
+  /// One number of each device in a row on device 0.
+  Tensor gather_numbers(const char* name, const std::vector<Tensor>& by_device);
   /// One number for each Linear, computed from Gram matrices of its factors, which share their
   /// memory.
   Tensor add_squares_of(const std::function<Factors(int linear)>& factors);
@@ -346,11 +397,13 @@ class Draft {
   StepProgram step_;
   std::map<int, Placed> placed_;  // by device
   std::int64_t loss_rows_ = 0;    // 0: this rank's rows
+  bool keeps_all_rows_ = false;
   Tensor scalars_{};
   std::optional<Tensor> first_update_{};
   std::optional<Tensor> jitter_{};
-  std::optional<Tensor> number_{};  // the step's number
-  std::vector<BufferId> optimizer_state_{};
+  std::optional<Tensor> number_{};                          // the step's number
+  std::map<int, std::vector<BufferId>> optimizer_state_{};  // by device
+  std::map<std::pair<BufferId, int>, Tensor> copies_{};     // by original and device
   std::optional<int> lowest_updated_{};  // this Linear and those above are updated on the side lane
 };
 

@@ -88,6 +88,8 @@ EvaluationSum::EvaluationSum(const StepPrograms& programs, const Dataset* datase
 EvaluationReport EvaluationSum::finish() {
   const StepProgram& batch = *programs_.evaluate();
   if (ranks_ != nullptr && ranks_->size() > 1) {
+    // The ranks of a copy of the model have the same results; one of them adds them.
+    if (!programs_.spec().mesh.has_results()) part_ = {.seconds = part_.seconds};
     // A rank without samples has not added any errors.
     const auto& errors = batch.tensors.squared_errors_host;
     part_.squared_errors.resize(static_cast<std::size_t>(errors ? errors->cols : 0));

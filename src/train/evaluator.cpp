@@ -94,7 +94,7 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
   Stream& stream = runner_.stream({0, Lane::kCompute});
   device.copy(runner_.addresses(0).at<std::byte>(parameters), weights.data(), parameters.bytes(),
               stream);
-  if (const auto rounding = rounding_of(programs)) {
+  if (const auto rounding = rounding_of(programs, programs.stages()[0])) {
     device.prepare(*rounding);
     device.run(*rounding, runner_.addresses(0), stream, {.node = kPartOfNode});
   }
@@ -128,7 +128,7 @@ Evaluation Evaluator::run(std::int64_t warmup,
     const double latency_s = runner_.timeline().wall_of_newest(kMainLane).seconds();
     sum_.add(program, addresses, latency_s);
     count_classes(program, addresses, evaluation);
-    evaluation.batches.push_back({.rank = programs_.spec().rank,
+    evaluation.batches.push_back({.rank = programs_.spec().mesh.rank,
                                   .number = std::ssize(evaluation.batches),
                                   .samples = program.rows,
                                   .latency_s = latency_s});

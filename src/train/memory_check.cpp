@@ -49,7 +49,7 @@ bool fits_with_one_ahead(const StepPrograms& programs, const MemoryPool& pool) {
 /// The largest half, quarter, eighth, ... of the batch that fits with at least one row per rank.
 std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const MemoryPool& pool) {
   StepSpec spec = programs.spec();
-  while (spec.batch_size / 2 >= spec.ranks) {
+  while (spec.batch_size / 2 >= spec.mesh.data) {
     spec.batch_size /= 2;
     const StepPrograms smaller(spec, programs.scheme());
     if (fits(smaller, pool)) return spec.batch_size;
@@ -61,7 +61,8 @@ std::string remedy_for(const StepPrograms& programs, const MemoryPool& pool) {
   if (fits_with_one_ahead(programs, pool)) return "--workers 1 --prefetch 1 fits";
   const auto batch = fitting_batch(programs, pool);
   if (!batch) return "no batch size fits, use a smaller --dim, --depth or --layers";
-  const char* const option = programs.spec().ranks == 1 ? "--batch-size" : "--global-batch-size";
+  const char* const option =
+      programs.spec().mesh.ranks() == 1 ? "--batch-size" : "--global-batch-size";
   return fmt::format("{} {} fits", option, *batch);
 }
 

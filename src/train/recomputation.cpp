@@ -85,7 +85,7 @@ Recomputation recomputation_of(const StepPrograms& programs) {
           .flops = price_of(programs.train().program).total.flops,
           .flops_without = price_of(without.train().program).total.flops,
           .batch_size = spec.batch_size,
-          .paying_batch_size = rows * spec.ranks * plan.devices()};
+          .paying_batch_size = rows * spec.mesh.data * plan.devices()};
 }
 
 std::string recomputation_text(const Recomputation& r) {

@@ -83,8 +83,10 @@ BatchRows Schedule::rows_of(const Batch& batch) const {
   const std::int64_t count = batch.program->tensors.x.rows;
   if (batch.evaluates) return {.from_test_set = true, .first = batch.first, .count = count};
   const StepSpec& spec = programs_.spec();
-  return {
-      .epoch = batch.epoch, .first = batch.first + spec.rank, .stride = spec.ranks, .count = count};
+  return {.epoch = batch.epoch,
+          .first = batch.first + spec.mesh.data_rank(),
+          .stride = spec.mesh.data,
+          .count = count};
 }
 
 NextBatch batches_of(Schedule schedule) {
@@ -98,7 +100,7 @@ NextBatch batches_of(Schedule schedule) {
 std::vector<bool> needed_rows(const StepSpec& spec, bool shuffle) {
   const auto begin = static_cast<std::size_t>(spec.train_rows);
   // Shuffled, each rank reads all rows of the training set sooner or later.
-  std::vector<bool> needed(begin, shuffle || spec.ranks == 1);
+  std::vector<bool> needed(begin, shuffle || spec.mesh.data == 1);
   needed.resize(begin + static_cast<std::size_t>(spec.test_rows), false);
   const Rows own = spec.own_test_rows();
   std::fill_n(needed.begin() + spec.train_rows + own.first, own.count, true);
@@ -107,8 +109,8 @@ std::vector<bool> needed_rows(const StepSpec& spec, bool shuffle) {
     const std::int64_t rows = std::min(spec.step_rows(), spec.epoch_rows() - first);
     const std::int64_t count = spec.own_rows(rows).count;
     for (std::int64_t i = 0; i < count; ++i) {
-      needed[static_cast<std::size_t>((first + spec.rank + i * spec.ranks) % spec.train_rows)] =
-          true;
+      needed[static_cast<std::size_t>((first + spec.mesh.data_rank() + i * spec.mesh.data) %
+                                      spec.train_rows)] = true;
     }
   }
   return needed;

@@ -24,10 +24,11 @@ void require_whole_step(const StepSpec& spec) {
 
 }  // namespace
 
-std::optional<DeviceOp> rounding_of(const StepPrograms& programs) {
-  const Tensor rounded = programs.operands();
-  if (rounded.dtype == DType::kF32) return std::nullopt;
-  return Cast{.to = rounded, .from = programs.parameter_list().flat(programs.parameters())};
+std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStage& stage) {
+  const DType type = programs.spec().model.numbers;
+  if (type == DType::kF32) return std::nullopt;
+  return Cast{.to = stage.parameters.flat(stage.flat.operands, type),
+              .from = stage.parameters.flat(stage.flat.parameters)};
 }
 
 void Scheme::build(Draft& draft) const {
@@ -46,16 +47,16 @@ FlatRange Scheme::optimizer_range(const Parameters& parameters, int /*rank*/, in
 }
 
 StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
-    : spec_(spec), scheme_(scheme), list_(parameters_of(spec.model)) {
+    : spec_(spec),
+      scheme_(scheme),
+      list_(parameters_of(spec.model)),
+      whole_(whole_parameters_of(spec.model)) {
   // PyTorch reduces and accumulates gradients in fp32.
   ModelSpec& model = spec_.model;
   model.wide_gradients =
       model.numbers == DType::kF32 || scheme != nullptr || spec.accumulate > 1 || !spec.zero_grad;
   require_whole_step(spec);
-  if (spec.workspace_bytes > 0) {
-    buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
-  }
-  flat_ = take_flat_buffers(buffers_, spec_.model, list_);
+  hold_stages();
   if (spec.model.trains) build_training();
   if (spec.saves_state) make_room_for_state();
   if (spec.model.trains && spec.batches_ahead() > 0) make_room_for_batches();
@@ -71,6 +72,26 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
     Draft draft(StepKind::kEvaluation, "quantize", 0, buffers_, spec_);
     draft.quantize();
     quantize_ = std::make_unique<StepProgram>(std::move(draft).finish());
+  }
+}
+
+void StepPrograms::hold_stages() {
+  const int stages = spec_.pipeline.stages;
+  for (const LayerRange& layers : layers_of_stages(spec_.model, stages)) {
+    const int device = static_cast<int>(stages_.size());
+    if (spec_.workspace_bytes > 0) {
+      buffers_.get("workspace", Category::kWorkspace, spec_.workspace_bytes, device);
+    }
+    const Parameters parameters = parameters_of(spec_.model, layers);
+    const std::int64_t numbers = parameters.bytes() / bytes_of(DType::kF32);
+    stages_.push_back({.device = device,
+                       .parameters = parameters,
+                       .range = {0, numbers},
+                       .flat = take_flat_buffers(buffers_, spec_.model, parameters, device)});
+    // The parameters added last come first.
+    for (HeldStage& before : stages_) {
+      if (before.device < device) before.range.first += numbers;
+    }
   }
 }
 
@@ -97,7 +118,8 @@ void StepPrograms::make_room_for_state() {
     return buffers_.tensor(name, Category::kCheckpoint, 1, bytes, DType::kU8, 0, 1, pinned);
   };
   state_host_ = room("state_host", bytes_saved(*this), true);
-  if (spec_.has_own_memory) {
+  // A snapshot of all stages has no room beside one of them.
+  if (spec_.has_own_memory && spec_.pipeline.stages == 1) {
     state_snapshot_ = room("state_snapshot", generator_offset(*this), false);
   }
 }
@@ -110,7 +132,9 @@ StepPrograms::Step StepPrograms::new_step(StepKind kind, const char* name, std::
     scheme.evaluate(draft);
   } else {
     scheme.build(draft);
-    optimizer_state_ = draft.optimizer_state();
+    for (HeldStage& stage : stages_) {
+      stage.optimizer_state = draft.optimizer_state().at(stage.device);
+    }
   }
   return std::make_unique<StepProgram>(std::move(draft).finish());
 }
@@ -124,15 +148,17 @@ std::vector<const StepProgram*> StepPrograms::all() const {
   return found;
 }
 
-FlatRange StepPrograms::held_by(int rank, BufferId flat) const {
+FlatRange StepPrograms::held_by(int data_rank, BufferId flat) const {
   const Scheme alone;
-  const bool is_of_optimizer = std::ranges::find(optimizer_state_, flat) != optimizer_state_.end();
+  const bool is_of_optimizer = std::ranges::any_of(stages_, [&](const HeldStage& stage) {
+    return std::ranges::find(stage.optimizer_state, flat) != stage.optimizer_state.end();
+  });
   const Scheme& scheme = scheme_ == nullptr || !is_of_optimizer ? alone : *scheme_;
-  return scheme.optimizer_range(list_, rank, spec_.ranks);
+  return scheme.optimizer_range(list_, data_rank, spec_.mesh.data);
 }
 
 bool StepPrograms::is_shared_out(BufferId flat) const {
-  return spec_.ranks > 1 && held_by(0, flat) != held_by(1, flat);
+  return spec_.mesh.data > 1 && held_by(0, flat) != held_by(1, flat);
 }
 
 BufferId StepPrograms::gradients() const {

@@ -29,9 +29,18 @@ constexpr std::int64_t default_dim(DeviceKind kind) {
 
 class StepPrograms;
 
-/// The op that creates the 16-bit copy of the parameters once these are on device 0; nothing if
+/// What a device of this process has of the model: all of it, or a stage of a pipeline.
+struct HeldStage {
+  int device = 0;
+  Parameters parameters;
+  FlatRange range;  // their place in the flat buffers of the whole model
+  FlatBuffers flat;
+  std::vector<BufferId> optimizer_state{};  // in the order of state_names()
+};
+
+/// The op that creates the 16-bit copy of the parameters once these are on the device; nothing if
 /// products are in fp32. Later the optimizer updates the copy.
-std::optional<DeviceOp> rounding_of(const StepPrograms& programs);
+std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStage& stage);
 
 /// How a step is built. This class is for a single device; derived classes are for one of many.
 class Scheme {
@@ -87,19 +96,33 @@ class StepPrograms {
   /// Runs once after the parameters have been copied, if evaluations are in int8.
   [[nodiscard]] const StepProgram* quantize() const { return quantize_.get(); }
 
+  /// This rank's parameters, and those of the whole model.
   [[nodiscard]] const Parameters& parameter_list() const { return list_; }
+  [[nodiscard]] const Parameters& whole_list() const { return whole_; }
+
+  /// The parts of the model that are updated here: a single one without a pipeline.
+  [[nodiscard]] const std::vector<HeldStage>& stages() const { return stages_; }
+
+  // Flat buffers of device 0; if the model is cut into stages, those of the first.
 
   /// The flat buffer of parameters, for initialization, loading and saving.
-  [[nodiscard]] BufferId parameters() const { return flat_.parameters; }
+  [[nodiscard]] BufferId parameters() const { return stages_[0].flat.parameters; }
   /// The parameters that products read, possibly the rounded copy.
-  [[nodiscard]] Tensor operands() const { return list_.flat(flat_.operands, spec_.model.numbers); }
+  [[nodiscard]] Tensor operands() const {
+    return stages_[0].parameters.flat(stages_[0].flat.operands, spec_.model.numbers);
+  }
   /// Throws Error(kConfiguration) if gradients are not stored.
   [[nodiscard]] BufferId gradients() const;
-  [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
-  /// Whether each rank holds only part of a flat buffer.
+  [[nodiscard]] const std::vector<BufferId>& optimizer_state() const {
+    return stages_[0].optimizer_state;
+  }
+  /// Whether each data rank holds only part of a flat buffer.
   [[nodiscard]] bool is_shared_out(BufferId flat) const;
-  /// The range of a flat buffer that `rank` holds, in numbers.
-  [[nodiscard]] FlatRange held_by(int rank, BufferId flat) const;
+  /// The range of this rank's flat buffer that a data rank holds, in numbers.
+  [[nodiscard]] FlatRange held_by(int data_rank, BufferId flat) const;
+  [[nodiscard]] FlatRange held(BufferId flat) const {
+    return held_by(spec_.mesh.data_rank(), flat);
+  }
 
   /// Pinned memory for the batches that are loaded ahead, spec().batches_ahead() rows of them;
   /// nothing if there are none.
@@ -108,12 +131,13 @@ class StepPrograms {
   /// For programs that save their state: pinned memory for this rank's part of it
   /// (train/training_state.h).
   [[nodiscard]] const std::optional<Tensor>& state_host() const { return state_host_; }
-  /// On a device with its own memory: a copy of these numbers on the device.
+  /// On a single device with its own memory: a copy of these numbers on the device.
   [[nodiscard]] const std::optional<Tensor>& state_snapshot() const { return state_snapshot_; }
 
  private:
   using Step = std::unique_ptr<StepProgram>;
 
+  void hold_stages();
   void build_training();
   void make_room_for_batches();
   void make_room_for_state();
@@ -122,9 +146,8 @@ class StepPrograms {
   StepSpec spec_;
   const Scheme* scheme_;
   Buffers buffers_;
-  Parameters list_;
-  FlatBuffers flat_;
-  std::vector<BufferId> optimizer_state_;
+  Parameters list_, whole_;
+  std::vector<HeldStage> stages_;
   std::optional<Tensor> batches_ahead_, state_host_, state_snapshot_;
   Step train_, first_, last_batch_, evaluate_, last_evaluate_, quantize_;
 };

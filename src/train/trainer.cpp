@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/index.h"
+#include "core/input_file.h"
 #include "core/philox.h"
 #include "core/program.h"
 #include "core/units.h"
@@ -24,7 +25,8 @@ namespace {
 
 /// Ranks with data of their own seed their streams as torch.manual_seed(seed + rank) does.
 std::uint64_t data_seed(const TrainConfig& config, const StepSpec& spec) {
-  return config.training.seed + static_cast<std::uint64_t>(spec.own_data ? spec.rank : 0);
+  return config.training.seed +
+         static_cast<std::uint64_t>(spec.own_data ? spec.mesh.data_rank() : 0);
 }
 
 /// Whether the host waits for each step before it queues the next one. Profiles need such steps.
@@ -86,7 +88,7 @@ class Trainer::Input final : public StepInput {
 
   /// The learning rate of an update, counted from 0.
   [[nodiscard]] double rate_of(std::int64_t update) const {
-    return learning_rate(config_.optimizer, update + 1, spec_.ranks, steps_);
+    return learning_rate(config_.optimizer, update + 1, spec_.mesh.data, steps_);
   }
 
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
@@ -148,7 +150,7 @@ class Trainer::Input final : public StepInput {
   std::array<const std::atomic<bool>*, 2> requests_{};  // null: never requested
   std::array<Batch, 2> batches_{};
   std::optional<ScalingPosition> scaling_{};
-  std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
+  std::minstd_rand random_{static_cast<unsigned>(spec_.mesh.rank) + 1};
   std::optional<Loader> loader_;
 };
 
@@ -194,6 +196,9 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .generator = generator_of(kind),
       .batch_size = config.data.batch_size,
       .accumulate = config.training.accumulate,
+      .pipeline = {.stages = static_cast<int>(config.parallel.pipeline),
+                   .micro_batches = static_cast<int>(micro_batches_of(config.parallel)),
+                   .schedule = config.parallel.schedule},
       .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
       .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
       .drop_last = config.data.drop_last,
@@ -249,36 +254,81 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
   const Buffers& buffers = programs_.buffers();
   // Includes padding: the optimizer processes it, and zeros stay zeros. Other devices' gradients,
   // with padding, are added to device 0's.
-  fill_with_zeros(whole(programs_.parameters()));
+  for (const HeldStage& stage : programs_.stages()) {
+    fill_with_zeros(whole(stage.flat.parameters));
+    for (const BufferId buffer : stage.optimizer_state) fill_with_zeros(whole(buffer));
+  }
   for (BufferId id = 0; id < buffers.size(); ++id) {
     if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
   }
-  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(whole(buffer));
   if (start != nullptr) {
     restore(*start);
   } else {
     initialize(std::move(loaded));
   }
-  if (const auto rounding = rounding_of(programs_)) run_now(*rounding, 0);
+  for (const HeldStage& stage : programs_.stages()) {
+    if (const auto rounding = rounding_of(programs_, stage)) run_now(*rounding, stage.device);
+  }
   begin_scaling();
 }
 
 Trainer::~Trainer() = default;
 
+void require_equal_weights(Communicator& ranks, Mesh mesh, const FlatWeights& weights) {
+  const std::vector<std::string> hashes =
+      gather_lists(ranks, hash_of_bytes(std::as_bytes(std::span(weights))));
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    mesh.rank = rank;
+    const int first = mesh.first_on(Axis::kData);
+    if (at(hashes, rank) == at(hashes, first)) continue;
+    fail(ExitCode::kConfiguration,
+         {.what = "ranks differ",
+          .value = "",
+          .why = fmt::format("the weights at the start are not the same on ranks {} and {}", first,
+                             rank),
+          .remedy = "give all ranks the same build and the same kind of machine"});
+  }
+}
+
 void Trainer::initialize(FlatWeights loaded) {
+  const StepSpec& spec = programs_.spec();
   const Parameters& parameters = programs_.parameter_list();
-  TorchGenerator generator(data_seed(config_, programs_.spec()));
-  FlatWeights weights = std::move(loaded);
-  if (weights.empty() || programs_.spec().generator == Generator::kTorchCpu) {
+  bool is_loaded = !loaded.empty();
+  if (has_ranks()) is_loaded = gather_values(*communicator_, is_loaded ? 1 : 0).front() == 1;
+  TorchGenerator generator(data_seed(config_, spec));
+  FlatWeights weights;
+  if (!is_loaded || spec.generator == Generator::kTorchCpu) {
     // Weights that are given are drawn too if data continue their stream.
-    FlatWeights drawn = parameters.initial_values(generator);
-    if (weights.empty()) weights = std::move(drawn);
+    weights = parameters.initial_values(generator, programs_.whole_list());
   }
-  if (communicator_ != nullptr) {
-    communicator_->broadcast(std::as_writable_bytes(std::span(weights)), 0);
+  if (is_loaded) {
+    weights = part_of_loaded(std::move(loaded));
+  } else if (spec.own_data) {
+    // Every rank has its own stream of data, but all have the weights of the first one.
+    TorchGenerator of_first(config_.training.seed);
+    weights = parameters.initial_values(of_first, programs_.whole_list());
   }
-  upload(weights.data(), parameters.flat(programs_.parameters()));
+  if (has_ranks()) require_equal_weights(*communicator_, spec.mesh, weights);
+  for (const HeldStage& stage : programs_.stages()) {
+    upload(&at(weights, stage.range.first), stage.parameters.flat(stage.flat.parameters));
+  }
   upload_generator(generator);
+}
+
+FlatWeights Trainer::part_of_loaded(FlatWeights whole) {
+  const Parameters& all = programs_.whole_list();
+  const Parameters& parameters = programs_.parameter_list();
+  FlatWeights own = parameters.zeros();
+  std::vector<float> numbers;
+  for (ParameterId id = 0; id < all.count(); ++id) {
+    numbers.resize(static_cast<std::size_t>(all[id].size()));
+    if (!whole.empty()) std::ranges::copy(all.in(whole, id), numbers.begin());
+    if (has_ranks()) communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
+    const Parameter* const found = parameters.find(all[id].name);
+    if (found == nullptr) continue;
+    copy_from_whole(found->in_whole(), numbers, parameters.in(own, parameters.id_of(*found)));
+  }
+  return own;
 }
 
 void Trainer::upload_generator(const TorchGenerator& behind_weights) {
@@ -295,30 +345,27 @@ void Trainer::upload_generator(const TorchGenerator& behind_weights) {
   }
 }
 
-template <class Use>
-void Trainer::for_each_holder(const StatePart& part, const Use& use) const {
-  const std::int64_t first = part.tensor.offset_bytes / bytes_of(DType::kF32);
-  for (int rank = 0; rank < programs_.spec().ranks; ++rank) {
-    const FlatRange held = programs_.held_by(rank, part.tensor.buffer);
-    const std::int64_t begin = std::max(first, held.first);
-    const std::int64_t end = std::min(first + part.tensor.size(), held.first + held.count);
-    if (begin >= end) continue;
-    const FlatRange in_buffer{begin - held.first, end - begin};
-    use(rank, in_buffer.of(part.tensor.buffer),
-        static_cast<std::size_t>((begin - first) * bytes_of(DType::kF32)));
-  }
+void Trainer::upload_held(const StatePart& part, std::span<const float> whole) {
+  if (!part.own) return;
+  const Tensor& tensor = part.own->tensor;
+  std::vector<float> own(static_cast<std::size_t>(tensor.size()));
+  copy_from_whole(part.own->part, whole, own);
+  const std::int64_t first = tensor.offset_bytes / bytes_of(DType::kF32);
+  const FlatRange held = programs_.held(tensor.buffer);
+  const std::int64_t begin = std::max(first, held.first);
+  const std::int64_t end = std::min(first + tensor.size(), held.first + held.count);
+  if (begin >= end) return;
+  upload(&at(own, begin - first), FlatRange{begin - held.first, end - begin}.of(tensor.buffer));
 }
 
 void Trainer::restore(const TrainingState& start) {
-  std::vector<std::byte> numbers;
+  std::vector<float> numbers;
   for (const StatePart& part : state_parts(programs_)) {
     const StoredTensor* const stored = start.find(part.name);
-    numbers.resize(static_cast<std::size_t>(part.tensor.bytes()));
-    if (stored != nullptr) numbers = stored->bytes;
-    if (has_ranks()) communicator_->broadcast(numbers, 0);
-    for_each_holder(part, [&](int rank, const Tensor& held, std::size_t offset) {
-      if (rank == programs_.spec().rank) upload(&numbers.at(offset), held);
-    });
+    numbers.resize(static_cast<std::size_t>(part.bytes()) / sizeof(float));
+    if (stored != nullptr) std::memcpy(numbers.data(), stored->bytes.data(), stored->bytes.size());
+    if (has_ranks()) communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
+    upload_held(part, numbers);
   }
   restore_generator(start);
 }
@@ -332,7 +379,7 @@ void Trainer::restore_generator(const TrainingState& start) {
     std::vector<std::byte> bytes(bytes_of_generator(spec.generator));
     if (stored != nullptr) bytes = stored->bytes;
     if (has_ranks()) communicator_->broadcast(bytes, 0);
-    if (spec.own_data && stream != spec.rank) continue;
+    if (spec.own_data && stream != spec.mesh.data_rank()) continue;
     if (spec.generator == Generator::kTorchCpu) {
       const auto generator = TorchGenerator::from_state(bytes);
       BARESTEP_REQUIRE(generator.has_value(), "a state that require_state() has seen");
@@ -364,23 +411,25 @@ std::vector<std::byte> Trainer::generator_state() {
 
 void Trainer::begin_copy() {
   BARESTEP_REQUIRE(programs_.state_host().has_value(), "the programs save their state");
-  Device& device = *devices_[0];
   const Addresses& addresses = runner_.addresses(0);
   const auto& snapshot = programs_.state_snapshot();
   std::byte* const host = addresses.at<std::byte>(*programs_.state_host());
   std::byte* const copy = snapshot ? addresses.at<std::byte>(*snapshot) : host;
-  Stream& stream = runner_.stream(kMainLane);
   for (const SavedNumbers& saved : saved_numbers(programs_)) {
-    device.copy(copy + saved.offset, addresses.at<std::byte>(saved.numbers), saved.numbers.bytes(),
-                stream);
+    const int device = device_with(saved.numbers);
+    at(devices_, device)
+        ->copy(copy + saved.offset, addresses.at<std::byte>(saved.numbers), saved.numbers.bytes(),
+               runner_.stream({device, Lane::kCompute}));
   }
   const std::vector<std::byte> generator = generator_state();
   const std::int64_t numbers = generator_offset(programs_);
   if (numbers < bytes_saved(programs_)) std::ranges::copy(generator, host + numbers);
-  stream.synchronize();
+  for (const HeldStage& stage : programs_.stages()) {
+    runner_.stream({stage.device, Lane::kCompute}).synchronize();
+  }
   if (!snapshot) return;
   is_copied_ = false;
-  device.copy(host, copy, numbers, *copies_);
+  devices_[0]->copy(host, copy, numbers, *copies_);
   // Skipped if the copy fails.
   copies_->call([](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &is_copied_);
   copy_ends_->record(*copies_);
@@ -405,14 +454,19 @@ Tensor Trainer::whole(BufferId flat) const {
   return {flat, 0, 1, bytes / bytes_of(DType::kF32)};
 }
 
+int Trainer::device_with(const Tensor& tensor) const {
+  return programs_.buffers()[tensor.buffer].device;
+}
+
 void Trainer::upload(const void* from, const Tensor& to) {
-  Stream& stream = runner_.stream({0, Lane::kCompute});
-  devices_[0]->copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
+  const int number = device_with(to);
+  Stream& stream = runner_.stream({number, Lane::kCompute});
+  at(devices_, number)->copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
   stream.synchronize();
 }
 
 void Trainer::fill_with_zeros(const Tensor& tensor) {
-  run_now(Fill{.out = tensor}, programs_.buffers()[tensor.buffer].device);
+  run_now(Fill{.out = tensor}, device_with(tensor));
 }
 
 void Trainer::run_now(const DeviceOp& op, int number) {
@@ -441,20 +495,50 @@ void Trainer::begin_scaling() {
 }
 
 void Trainer::download(void* to, const Tensor& from) {
-  Stream& stream = runner_.stream({0, Lane::kCompute});
-  devices_[0]->copy(to, runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
+  const int number = device_with(from);
+  Stream& stream = runner_.stream({number, Lane::kCompute});
+  at(devices_, number)->copy(to, runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
   stream.synchronize();
 }
 
 FlatWeights Trainer::download(BufferId flat) {
-  const Tensor from = programs_.parameter_list().flat(flat);
-  FlatWeights host(static_cast<std::size_t>(from.size()));
-  download(host.data(), from);
+  const Buffers& buffers = programs_.buffers();
+  FlatWeights host = programs_.parameter_list().zeros();
+  for (const HeldStage& stage : programs_.stages()) {
+    const BufferId own = buffers.find(buffers[flat].name, stage.device);
+    download(&at(host, stage.range.first), stage.parameters.flat(own));
+  }
   return host;
 }
 
 FlatWeights Trainer::weights() {
-  return download(programs_.parameters());
+  const Mesh& mesh = programs_.spec().mesh;
+  FlatWeights own = download(programs_.parameters());
+  if (!mesh.cuts_model()) return own;
+  const Parameters& all = programs_.whole_list();
+  const Parameters& parameters = programs_.parameter_list();
+  FlatWeights whole = mesh.rank == 0 ? all.zeros() : FlatWeights{};
+  std::vector<float> numbers;
+  for (ParameterId id = 0; id < all.count(); ++id) {
+    // One parameter at a time: the ranks of the first copy of the model send rank 0 what they have.
+    const Parameter* const found = parameters.find(all[id].name);
+    const bool sends = found != nullptr && mesh.data_rank() == 0 &&
+                       (found->cut != Cut::kNone || mesh.tensor_rank() == 0);
+    const std::vector<char> senders = gather_values(*communicator_, static_cast<char>(sends));
+    for (int rank = 0; rank < mesh.ranks(); ++rank) {
+      if (at(senders, rank) == 0) continue;
+      Mesh sender = mesh;
+      sender.rank = rank;
+      const PartOfParameter part = all.part(sender.tensor_rank(), mesh.tensor)[id].in_whole();
+      numbers.resize(static_cast<std::size_t>(part.rows.count * part.cols.count));
+      if (rank == mesh.rank) {
+        std::ranges::copy(parameters.in(own, parameters.id_of(*found)), numbers.begin());
+      }
+      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), rank);
+      if (mesh.rank == 0) copy_to_whole(part, numbers, all.in(whole, id));
+    }
+  }
+  return whole;
 }
 
 void Trainer::run(TrainObserver& observer) {

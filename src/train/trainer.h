@@ -66,15 +66,19 @@ class TrainObserver {
 /// for random data.
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset);
 
+/// Throws Error(kConfiguration) if ranks that have the same parameters start from different values.
+/// Every rank calls it with its own. Blocks.
+void require_equal_weights(Communicator& ranks, Mesh mesh, const FlatWeights& weights);
+
 class Trainer {
  public:
   /// Allocates all memory of the run. `devices` are those of the programs, by index. `communicator`
   /// connects the ranks that the programs are built for, and may be null for a single rank.
   /// Training starts with the weights `loaded`, or, if they are empty, with nn.Linear's
-  /// initialization; with several ranks, with rank 0's weights. `profiler` may be null. If `start`
-  /// is given, training resumes from there instead: its tensors are on rank 0 and have passed
-  /// require_state(); its position is on every rank. All other arguments must outlive the trainer.
-  /// Blocks.
+  /// initialization. Loaded weights are those of the whole model, on rank 0. `profiler` may be
+  /// null. If `start` is given, training resumes from there instead: its tensors are on rank 0 and
+  /// have passed require_state(); its position is on every rank. All other arguments must outlive
+  /// the trainer. Blocks.
   Trainer(const TrainConfig& config, const StepPrograms& programs, std::vector<Device*> devices,
           Communicator* communicator, const Dataset* dataset, FlatWeights loaded = {},
           StepProfiler* profiler = nullptr, const TrainingState* start = nullptr);
@@ -115,10 +119,11 @@ class Trainer {
   /// Error(kTryAgain) if the device failed.
   [[nodiscard]] std::span<const std::byte> finish_copy();
 
-  /// The current weights. Blocks.
+  /// The current weights of the whole model. Where ranks share it, every rank calls it, and rank 0
+  /// gets them. Blocks.
   [[nodiscard]] FlatWeights weights();
 
-  /// Any flat buffer of the programs (gradients, moments), for inspection. Blocks.
+  /// Any flat buffer of the programs (gradients, moments), of all stages, for inspection. Blocks.
   [[nodiscard]] FlatWeights download(BufferId flat);
 
   /// The training steps of the whole run, and those done so far.
@@ -136,13 +141,16 @@ class Trainer {
   void upload_generator(const TorchGenerator& behind_weights);
   void restore(const TrainingState& start);
   void restore_generator(const TrainingState& start);
-  /// Calls use(rank, position on that rank, offset in the part) for each rank that holds some of a
-  /// part.
-  template <class Use>
-  void for_each_holder(const StatePart& part, const Use& use) const;
+  /// Copies what this rank holds of a tensor of the state from all its numbers to the device.
+  void upload_held(const StatePart& part, std::span<const float> whole);
+  /// This rank's parameters of `whole` ones, which rank 0 has; by every rank.
+  [[nodiscard]] FlatWeights part_of_loaded(FlatWeights whole);
   [[nodiscard]] std::vector<std::byte> generator_state();
-  /// Whether the job for which the programs are built has several ranks.
-  [[nodiscard]] bool has_ranks() const { return programs_.spec().ranks > 1; }
+  /// Whether the job for which the programs are built has several ranks, which are connected.
+  [[nodiscard]] bool has_ranks() const {
+    return communicator_ != nullptr && programs_.spec().mesh.ranks() > 1;
+  }
+  [[nodiscard]] int device_with(const Tensor& tensor) const;
   /// The whole buffer, including padding.
   [[nodiscard]] Tensor whole(BufferId flat) const;
   void upload(const void* from, const Tensor& to);

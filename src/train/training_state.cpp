@@ -23,29 +23,57 @@ constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kGradients = "gradients.";
 constexpr std::string_view kGenerator = "generator";
 
-/// The flat buffers of the state: weights, the optimizer's, gradients.
-std::vector<BufferId> buffers_of_state(const StepPrograms& programs) {
-  std::vector<BufferId> buffers = {programs.parameters()};
-  for (const BufferId buffer : programs.optimizer_state()) buffers.push_back(buffer);
-  if (!programs.spec().zero_grad) buffers.push_back(programs.gradients());
+/// A flat buffer of the state.
+struct StateBuffer {
+  const HeldStage* stage;
+  BufferId flat;
+};
+
+/// The weights, one of the optimizer's states, or the gradients: a flat buffer of each stage here.
+struct StateKind {
+  std::string prefix;  // of its tensors' names
+  std::vector<StateBuffer> buffers;
+};
+
+std::vector<StateKind> kinds_of_state(const StepPrograms& programs) {
+  const std::vector<HeldStage>& stages = programs.stages();
+  std::vector<StateKind> kinds;
+  const auto add = [&](const std::string& prefix, const auto& flat_of) {
+    StateKind& kind = kinds.emplace_back(StateKind{prefix, {}});
+    for (const HeldStage& stage : stages) kind.buffers.push_back({&stage, flat_of(stage)});
+  };
+  const auto name_of_buffer = [&](BufferId flat) { return programs.buffers()[flat].name; };
+  add("", [](const HeldStage& stage) { return stage.flat.parameters; });
+  for (std::size_t i = 0; i < stages[0].optimizer_state.size(); ++i) {
+    add(fmt::format("{}{}.", kOptimizer, name_of_buffer(stages[0].optimizer_state[i])),
+        [i](const HeldStage& stage) { return stage.optimizer_state[i]; });
+  }
+  if (!programs.spec().zero_grad) {
+    const std::string name = name_of_buffer(programs.gradients());
+    add(std::string(kGradients),
+        [&](const HeldStage& stage) { return programs.buffers().find(name, stage.device); });
+  }
+  return kinds;
+}
+
+std::vector<StateBuffer> buffers_of_state(const StepPrograms& programs) {
+  std::vector<StateBuffer> buffers;
+  for (const StateKind& kind : kinds_of_state(programs)) {
+    buffers.insert(buffers.end(), kind.buffers.begin(), kind.buffers.end());
+  }
   return buffers;
 }
 
-std::string prefix_of(const StepPrograms& programs, BufferId buffer) {
-  if (buffer == programs.parameters()) return "";
-  if (!programs.spec().zero_grad && buffer == programs.gradients()) return std::string(kGradients);
-  return fmt::format("{}{}.", kOptimizer, programs.buffers()[buffer].name);
-}
-
 /// The range of a flat buffer that this rank saves, in numbers.
-FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
+FlatRange saved_of(const StepPrograms& programs, const StateBuffer& buffer) {
+  const BufferId flat = buffer.flat;
   constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // tensors' alignment
   const StepSpec& spec = programs.spec();
-  const std::int64_t numbers = programs.parameter_list().flat(flat).size();
-  FlatRange range = programs.held_by(spec.rank, flat);
+  const std::int64_t numbers = buffer.stage->range.count;
+  FlatRange range = programs.held(flat);
   if (!programs.is_shared_out(flat)) {
-    const Rows lines =
-        share_of_rank((numbers + kLineNumbers - 1) / kLineNumbers, spec.rank, spec.ranks);
+    const Rows lines = share_of_rank((numbers + kLineNumbers - 1) / kLineNumbers,
+                                     spec.mesh.data_rank(), spec.mesh.data);
     range = {lines.first * kLineNumbers, lines.count * kLineNumbers};
   }
   range.first = std::min(range.first, numbers);
@@ -53,10 +81,12 @@ FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
   return range;
 }
 
-/// Whether this rank saves a random stream: its own, or as the first rank the common one.
+/// Whether this rank saves a random stream: that of its data rank, or as the first one the common
+/// one. The ranks of a copy of the model have the same stream.
 bool saves_generator(const StepPrograms& programs) {
   const StepSpec& spec = programs.spec();
-  return spec.rank < static_cast<int>(generator_names(spec).size());
+  return spec.mesh.has_results() &&
+         spec.mesh.data_rank() < static_cast<int>(generator_names(spec).size());
 }
 
 /// How a tensor differs from the expected one; empty if it does not.
@@ -81,16 +111,26 @@ std::string difference_of(const StoredTensor* stored, const TensorForm& expected
 }  // namespace
 
 std::vector<StatePart> state_parts(const StepPrograms& programs) {
-  const Parameters& parameters = programs.parameter_list();
   std::vector<StatePart> parts;
-  for (const BufferId buffer : buffers_of_state(programs)) {
-    const std::string prefix = prefix_of(programs, buffer);
-    for (ParameterId id = 0; id < parameters.count(); ++id) {
-      const Parameter& each = parameters[id];
-      parts.push_back({prefix + each.name, each.shape, parameters.in(buffer, id)});
+  for (const auto& kind : kinds_of_state(programs)) {
+    for (const Parameter& each : programs.whole_list().all()) {
+      StatePart& part = parts.emplace_back(StatePart{kind.prefix + each.name, each.shape});
+      for (const StateBuffer& buffer : kind.buffers) {
+        const Parameters& parameters = buffer.stage->parameters;
+        const Parameter* const own = parameters.find(each.name);
+        if (own == nullptr) continue;
+        part.own = {parameters.in(buffer.flat, parameters.id_of(*own)), own->in_whole(),
+                    own->cut != Cut::kNone};
+      }
     }
   }
   return parts;
+}
+
+std::int64_t StatePart::bytes() const {
+  std::int64_t bytes = bytes_of(DType::kF32);
+  for (const std::int64_t extent : shape) bytes *= extent;
+  return bytes;
 }
 
 bool is_non_weight_state(std::string_view name) {
@@ -106,7 +146,7 @@ std::vector<std::string> generator_names(const StepSpec& spec) {
   if (spec.data != DataKind::kRandn) return {};
   if (!spec.own_data) return {std::string(kGenerator)};
   std::vector<std::string> names;
-  for (int rank = 0; rank < spec.ranks; ++rank) {
+  for (int rank = 0; rank < spec.mesh.data; ++rank) {
     names.push_back(fmt::format("{}.rank{}", kGenerator, rank));
   }
   return names;
@@ -115,7 +155,7 @@ std::vector<std::string> generator_names(const StepSpec& spec) {
 std::vector<TensorForm> state_tensors(const StepPrograms& programs) {
   std::vector<TensorForm> tensors;
   for (const StatePart& part : state_parts(programs)) {
-    tensors.push_back({part.name, "F32", part.shape, part.tensor.bytes()});
+    tensors.push_back({part.name, "F32", part.shape, part.bytes()});
   }
   const auto bytes = static_cast<std::int64_t>(bytes_of_generator(programs.spec().generator));
   for (const std::string& name : generator_names(programs.spec())) {
@@ -127,10 +167,10 @@ std::vector<TensorForm> state_tensors(const StepPrograms& programs) {
 std::vector<SavedNumbers> saved_numbers(const StepPrograms& programs) {
   std::vector<SavedNumbers> saved;
   std::int64_t offset = 0;
-  for (const BufferId flat : buffers_of_state(programs)) {
-    FlatRange range = saved_of(programs, flat);
-    range.first -= programs.held_by(programs.spec().rank, flat).first;
-    saved.push_back({range.of(flat), offset});
+  for (const StateBuffer& buffer : buffers_of_state(programs)) {
+    FlatRange range = saved_of(programs, buffer);
+    range.first -= programs.held(buffer.flat).first;
+    saved.push_back({range.of(buffer.flat), offset});
     offset += saved.back().numbers.bytes();
   }
   return saved;
@@ -156,19 +196,29 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
   for (const SavedNumbers& each : saved_numbers(programs)) {
     offsets[each.numbers.buffer] = each.offset;
   }
+  std::map<BufferId, Tensor> ranges;
+  for (const StateBuffer& buffer : buffers_of_state(programs)) {
+    ranges[buffer.flat] = saved_of(programs, buffer).of(buffer.flat);
+  }
   std::vector<TensorPiece> pieces;
   const std::vector<StatePart> parts = state_parts(programs);
   for (std::int64_t place = 0; place < std::ssize(parts); ++place) {
-    const Tensor& tensor = at(parts, place).tensor;
-    const Tensor range = saved_of(programs, tensor.buffer).of(tensor.buffer);
-    const std::int64_t begin = std::max(tensor.offset_bytes, range.offset_bytes);
-    const std::int64_t end = std::min(tensor.end_bytes(), range.end_bytes());
-    if (begin >= end) continue;
-    const std::int64_t offset = offsets[tensor.buffer] + begin - range.offset_bytes;
-    pieces.push_back({place, begin - tensor.offset_bytes, bytes_at(offset, end - begin)});
+    const auto& own = at(parts, place).own;
+    // The tensor ranks have the same numbers of a parameter that is not cut; one saves them.
+    if (!own || (!own->is_cut && programs.spec().mesh.tensor_rank() > 0)) continue;
+    const Tensor& range = ranges[own->tensor.buffer];
+    constexpr std::int64_t kBytes = bytes_of(DType::kF32);
+    for_each_run(own->part, [&](std::int64_t whole, std::int64_t first, std::int64_t count) {
+      const std::int64_t run = own->tensor.offset_bytes + first * kBytes;
+      const std::int64_t begin = std::max(run, range.offset_bytes);
+      const std::int64_t end = std::min(run + count * kBytes, range.end_bytes());
+      if (begin >= end) return;
+      const std::int64_t offset = offsets[range.buffer] + begin - range.offset_bytes;
+      pieces.push_back({place, whole * kBytes + begin - run, bytes_at(offset, end - begin)});
+    });
   }
   if (saves_generator(programs)) {
-    const std::int64_t stream = programs.spec().own_data ? programs.spec().rank : 0;
+    const std::int64_t stream = programs.spec().own_data ? programs.spec().mesh.data_rank() : 0;
     const std::int64_t offset = generator_offset(programs);
     pieces.push_back({std::ssize(parts) + stream, 0, bytes_at(offset, std::ssize(saved) - offset)});
   }

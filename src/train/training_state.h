@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,11 +20,20 @@
 
 namespace barestep {
 
-/// A tensor of the state, with its position in its flat buffer.
+/// A tensor of the state of the whole model.
 struct StatePart {
   std::string name;
   std::vector<std::int64_t> shape;
-  Tensor tensor;  // placed as in a whole flat buffer, even if this rank holds only a part
+  /// What this rank's model has of it, as placed in a whole flat buffer of that model, even if data
+  /// ranks share it out; nothing if it belongs to another stage.
+  struct Own {
+    Tensor tensor;
+    PartOfParameter part;
+    bool is_cut = false;  // the tensor ranks have different parts
+  };
+  std::optional<Own> own{};
+
+  [[nodiscard]] std::int64_t bytes() const;
 };
 
 /// The tensors that these programs need to resume: the weights ("net.0.weight"), the optimizer's

@@ -8,22 +8,25 @@
 
 namespace barestep {
 
-OptimizerState Draft::optimizer(const std::optional<FlatRange>& range) {
-  OptimizerState optimizer(buffers_, spec_.optimizer, parameters_, 0, range);
-  optimizer_state_ = optimizer.buffers();
+OptimizerState Draft::optimizer(const std::optional<FlatRange>& range, int device) {
+  OptimizerState optimizer(buffers_, spec_.optimizer, placed(device).parameters, device, range);
+  optimizer_state_[device] = optimizer.buffers();
   return optimizer;
 }
 
-UpdateTensors Draft::update_tensors() {
+UpdateTensors Draft::update_tensors(int device) {
   const ModelSpec& model = spec_.model;
-  const FlatBuffers& flat = placed(0).flat;
-  UpdateTensors tensors{.parameters = parameters_.flat(flat.parameters),
-                        .scalars = scalars_,
-                        .first_update = first_update_};
+  const Parameters& parameters = placed(device).parameters;
+  const FlatBuffers flat = placed(device).flat;
+  UpdateTensors tensors{.parameters = parameters.flat(flat.parameters),
+                        .scalars = on_device(scalars_, device)};
+  if (first_update_) tensors.first_update = on_device(*first_update_, device);
   if (flat.operands != flat.parameters) {
-    tensors.rounded = parameters_.flat(flat.operands, model.numbers);
+    tensors.rounded = parameters.flat(flat.operands, model.numbers);
   }
-  if (const auto& scaling = step_.tensors.scaling) tensors.loss_scale = scaling->numbers;
+  if (const auto& scaling = step_.tensors.scaling) {
+    tensors.loss_scale = scaling_in(on_device(scaling->bytes, device)).numbers;
+  }
   return tensors;
 }
 
@@ -52,32 +55,43 @@ PassHooks Draft::updates_beside() {
 }
 
 void Draft::update(const UpdateOptions& options) {
-  const bool stored = spec_.model.stores_gradients;
+  if (!spec_.model.stores_gradients) return update_from_factors(options);
   const auto& part = options.part;
-  const OptimizerState state = optimizer(part ? std::optional(part->range) : std::nullopt);
-  UpdateTensors used = update_tensors();
-  if (part) {
-    used.gradients = part->gradients;
-  } else if (stored) {
-    used.gradients = parameters_.flat(require_gradients(), spec_.model.gradient_type());
+  std::vector<OptimizerState> states;  // by device
+  std::vector<UpdateTensors> updates;  // by device
+  for (int device = 0; device <= loss_device(); ++device) {
+    states.push_back(optimizer(part ? std::optional(part->range) : std::nullopt, device));
+    UpdateTensors& used = updates.emplace_back(update_tensors(device));
+    const Parameters& parameters = placed(device).parameters;
+    used.gradients =
+        part ? part->gradients
+             : parameters.flat(take_gradients(buffers_, spec_.model, parameters, device),
+                               spec_.model.gradient_type());
   }
-  BARESTEP_REQUIRE(stored || !spec_.loss_scale, "loss scaling looks at stored gradients");
+  if (spec_.loss_scale) find_inf(updates, options);
+  if (spec_.clip_norm) {
+    const Tensor factor = add_clip_factor(add_squares(updates, options));
+    for (int device = 0; device <= loss_device(); ++device) {
+      at(updates, device).clip = on_device(factor, device);
+    }
+  }
+  for (int device = 0; device <= loss_device(); ++device) {
+    add_update(at(states, device).step(at(updates, device)), "", device);
+  }
+  if (spec_.loss_scale) update_scale();
+}
+
+void Draft::update_from_factors(const UpdateOptions& options) {
+  BARESTEP_REQUIRE(!spec_.loss_scale, "loss scaling looks at stored gradients");
   const auto factors_of = [&](int linear) {
     return options.factors ? options.factors(linear) : factors(linear);
   };
-  const Tensor& grads = used.gradients;
-  if (used.loss_scale) find_inf(grads, options);
+  const OptimizerState state = optimizer();
+  UpdateTensors used = update_tensors();
   if (spec_.clip_norm) {
-    BARESTEP_REQUIRE(stored || spec_.model.numbers == DType::kF32,
+    BARESTEP_REQUIRE(spec_.model.numbers == DType::kF32,
                      "factors give the norm of gradients that are not yet rounded");
-    const Tensor squares = stored ? add_squares(grads, options) : add_squares_of(factors_of);
-    used.clip = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
-    add_update(ClipFactor{.factor = *used.clip, .squares = squares, .max_norm = *spec_.clip_norm});
-  }
-  if (stored) {
-    add_update(state.step(used));
-    if (used.loss_scale) update_scale();
-    return;
+    used.clip = add_clip_factor(add_squares_of(factors_of));
   }
   // The first one first: backward used its factors last, so they are still in the caches.
   const std::vector<Linear*>& linears = model().linears();
@@ -88,11 +102,87 @@ void Draft::update(const UpdateOptions& options) {
   }
 }
 
-void Draft::find_inf(const Tensor& grads, const UpdateOptions& options) {
-  const Tensor& found_inf = tensors().scaling->numbers.found_inf;
-  add_update(Fill{.out = found_inf});
-  add_update(CheckFinite{.found_inf = found_inf, .in = grads});
-  if (options.found_inf_ready) options.found_inf_ready(found_inf);
+Tensor Draft::add_clip_factor(const Tensor& squares) {
+  const Tensor factor = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
+  add_update(ClipFactor{.factor = factor, .squares = squares, .max_norm = *spec_.clip_norm});
+  return factor;
+}
+
+Tensor Draft::gather_numbers(const char* name, const std::vector<Tensor>& by_device) {
+  if (by_device.size() == 1) return by_device.front();
+  const Tensor all =
+      buffers_.tensor(name, Category::kOptimizer, 1, std::ssize(by_device), DType::kF32);
+  for (int device = 0; device < std::ssize(by_device); ++device) {
+    copy_between(all.flat_slice(device, 1), at(by_device, device));
+  }
+  return all;
+}
+
+void Draft::find_inf(std::span<const UpdateTensors> updates, const UpdateOptions& options) {
+  std::vector<Tensor> found_inf;
+  for (const UpdateTensors& used : updates) {
+    const int device = static_cast<int>(found_inf.size());
+    found_inf.push_back(used.loss_scale->found_inf);
+    add_update(Fill{.out = found_inf.back()}, "", device);
+    add_update(CheckFinite{.found_inf = found_inf.back(), .in = used.gradients}, "", device);
+  }
+  if (found_inf.size() > 1) {
+    // If any device has found one, the sum is above 0 on all.
+    Tensor all = gather_numbers("found_inf_of_stages", found_inf);
+    std::swap(all.rows, all.cols);
+    add_update(SumRows{.out = found_inf.front(), .in = all});
+    for (std::size_t i = 1; i < found_inf.size(); ++i) copy_between(found_inf[i], found_inf[0]);
+  }
+  if (options.found_inf_ready) options.found_inf_ready(found_inf.front());
+  add_up_over_model(found_inf.front(), "overflow of all parts");
+}
+
+void Draft::add_up_over_model(const Tensor& number, const char* name) {
+  const Mesh& mesh = spec_.mesh;
+  if (!mesh.cuts_model()) return;
+  exchange(AllReduce{.tensors = {number}, .axis = mesh.simplest(Axis::kModel), .name = name});
+}
+
+std::vector<FlatRange> Draft::counted_ranges(const FlatRange& within, int device) {
+  const Parameters& parameters = placed(device).parameters;
+  std::vector<FlatRange> ranges;
+  for (ParameterId id = parameters.count() - 1; id >= 0; --id) {
+    const Tensor tensor = parameters.in(kNoBuffer, id);
+    const std::int64_t first = std::max(tensor.offset_bytes / bytes_of(tensor.dtype), within.first);
+    const std::int64_t end =
+        std::min(tensor.end_bytes() / bytes_of(tensor.dtype), within.first + within.count);
+    if (parameters[id].cut == Cut::kNone || first >= end) continue;
+    // The padding between two tensors is zero.
+    const bool follows = id + 1 < parameters.count() && parameters[id + 1].cut != Cut::kNone;
+    if (follows && !ranges.empty()) {
+      ranges.back().count = end - ranges.back().first;
+    } else {
+      ranges.push_back({first, end - first});
+    }
+  }
+  return ranges;
+}
+
+void Draft::add_squares_of_copy(const Tensor& out, const UpdateTensors& used,
+                                const std::optional<UpdatedPart>& part, int device) {
+  std::optional<Tensor> scale;
+  if (used.loss_scale) scale = used.loss_scale->scale;
+  const auto add_sum = [&](const Tensor& sum, const Tensor& of) {
+    add_update(SumSquares{.out = sum, .in = of, .scale = scale}, "", device);
+  };
+  // All tensor ranks have the same parameters that are not cut; the first one counts them.
+  if (spec_.mesh.tensor_rank() == 0) return add_sum(out, used.gradients);
+  const FlatRange within = part ? part->range : FlatRange{0, used.gradients.size()};
+  const std::vector<FlatRange> ranges = counted_ranges(within, device);
+  if (ranges.empty()) return add_update(Fill{.out = out}, "", device);
+  const Tensor sums = buffers_.tensor("squares_of_ranges", Category::kOptimizer, std::ssize(ranges),
+                                      1, DType::kF32, device);
+  for (std::int64_t i = 0; i < std::ssize(ranges); ++i) {
+    const FlatRange& range = at(ranges, i);
+    add_sum(sums.row_slice(i, 1),
+            used.gradients.flat_slice(range.first - within.first, range.count));
+  }
+  add_update(SumRows{.out = out, .in = sums}, "", device);
 }
 
 void Draft::update_scale() {
@@ -104,17 +194,21 @@ void Draft::update_scale() {
   add_update(Copy{.to = tensors().scaling_host->bytes, .from = scaling.bytes});
 }
 
-void Draft::add_update(DeviceOp op, const std::string& block) {
-  add({.op = std::move(op), .phase = Phase::kOptimizer, .block = block});
+void Draft::add_update(DeviceOp op, const std::string& block, int device) {
+  add({.op = std::move(op), .device = device, .phase = Phase::kOptimizer, .block = block});
 }
 
-Tensor Draft::add_squares(const Tensor& grads, const UpdateOptions& options) {
-  const Tensor squares = buffers_.tensor("grad_squares", Category::kOptimizer, 1, 1);
-  std::optional<Tensor> scale;
-  if (const auto& scaling = tensors().scaling) scale = scaling->numbers.scale;
-  add_update(SumSquares{.out = squares, .in = grads, .scale = scale});
-  if (options.squares_ready) options.squares_ready(squares);
-  return squares;
+Tensor Draft::add_squares(std::span<const UpdateTensors> updates, const UpdateOptions& options) {
+  std::vector<Tensor> of_devices;
+  for (const UpdateTensors& used : updates) {
+    const int device = static_cast<int>(of_devices.size());
+    of_devices.push_back(
+        buffers_.tensor("grad_squares", Category::kOptimizer, 1, 1, DType::kF32, device));
+    add_squares_of_copy(of_devices.back(), used, options.part, device);
+  }
+  if (options.squares_ready) options.squares_ready(of_devices.front());
+  add_up_over_model(of_devices.front(), "squares of gradients of all parts");
+  return gather_numbers("squares_of_stages", of_devices);
 }
 
 Tensor Draft::add_squares_of(const std::function<Factors(int linear)>& factors_of) {

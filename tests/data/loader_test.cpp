@@ -40,8 +40,8 @@ struct LoaderRoom {
 std::vector<float> samples_of(const TrainConfig& config, int rank = 0, int ranks = 1) {
   TrainerHarness run(config);
   StepSpec spec = run.programs->spec();
-  spec.rank = rank;
-  spec.ranks = ranks;
+  spec.mesh.rank = rank;
+  spec.mesh.data = ranks;
   const StepPrograms programs(spec);
   Schedule schedule(config.training, programs);
   LoaderRoom room(programs);

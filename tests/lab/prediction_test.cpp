@@ -722,7 +722,8 @@ TEST(Predictions, CallATieNoGain) {
 
 TEST(Predictions, CoverEverySchemeByTheNameThatUsersGive) {
   const MachineCard h200 = load_card("h200-nvlink");
-  EXPECT_THAT(scheme_names(), testing::ElementsAre("ddp", "zero1", "factor", "data-parallel"));
+  EXPECT_THAT(scheme_names(),
+              testing::ElementsAre("ddp", "zero1", "factor", "data-parallel", "tensor"));
   std::set<double> steps;
   for (std::size_t i = 0; i < scheme_names().size(); ++i) {
     PredictedModel model;
@@ -733,7 +734,7 @@ TEST(Predictions, CoverEverySchemeByTheNameThatUsersGive) {
     EXPECT_EQ(findings.tables.front().columns.front(), model.data_parallel ? "devices" : "ranks");
     steps.insert(predicted_step(model, h200, 4).step_s);
   }
-  EXPECT_EQ(steps.size(), 4U);
+  EXPECT_EQ(steps.size(), scheme_names().size());
   // Parameters to the devices, gradients back, all through device 0, none of it hidden.
   EXPECT_GT(predicted_step({.data_parallel = true}, h200, 4).step_s,
             predicted_step({}, h200, 4).step_s);

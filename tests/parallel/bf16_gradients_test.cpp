@@ -114,7 +114,7 @@ TEST(Bf16Gradients, MoveHalfTheBytesByWayOfTheLargestBucket) {
   const Ddp ddp({.bf16_gradients = true});
   const StepPrograms programs(spec, &ddp);
   const std::int64_t gradients = 4 * (1024 * 1024 + 1024 + 64 * 1024 + 64);
-  EXPECT_EQ(bytes_sent(programs.train().program, 2), gradients / 2 + 2 * 4);
+  EXPECT_EQ(bytes_sent(programs.train().program, Mesh::of_data(0, 2)), gradients / 2 + 2 * 4);
   const MemoryPlan plan(programs.buffers());
   const std::int64_t all = plan.category_bytes(0, Category::kCommunication);
   const Ddp plain({});

@@ -32,6 +32,29 @@ TEST(MpiRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
   EXPECT_EQ(mine.parameters, first);
 }
 
+/// A model without a ReLU whose input could be rounded to the other side of 0.
+TEST(MpiRanks, ShareAModelAndTrainAsOneRank) {
+  Communicator& ranks = *mpi().communicator;
+  TrainConfig config = rank_config();
+  config.model.layers = {6, 8, 5, 7, 4};
+  config.model.activation = Activation::kTanh;
+  config.training.clip_norm = 0.1;
+  const Trained one = train_single(config);
+  for (const int tensor : {2, ranks.size()}) {
+    if (ranks.size() % tensor != 0) continue;
+    config.parallel.tensor = tensor;
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
+      config.device.precision = precision;
+      const Trained mine = train_rank(ranks, config);
+      const double bound = precision == Precision::kFp32 ? 1e-6 : 1.0 / 256;
+      EXPECT_LT(relative_distance(mine.losses, one.losses), bound);
+      if (ranks.rank() == 0 && precision == Precision::kFp32) {
+        EXPECT_LT(relative_distance(mine.parameters, one.parameters), 1e-5);
+      }
+    }
+  }
+}
+
 TEST(MpiRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
   DdpSettings apart = small_buckets();
   apart.overlap = false;

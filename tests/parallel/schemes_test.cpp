@@ -444,7 +444,8 @@ TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   config.model.layers = {1024, 1024};
   config.data.batch_size = 8;
   const auto sent = [&](const Scheme& scheme, int ranks) {
-    return bytes_sent(programs_by(scheme, config, 0, ranks).train().program, ranks);
+    return bytes_sent(programs_by(scheme, config, 0, ranks).train().program,
+                      Mesh::of_data(0, ranks));
   };
   const std::int64_t gradients = 4 * (1024 * 1024 + 1024);
   const std::int64_t loss = 2 * 4;  // and whether to stop

@@ -105,8 +105,8 @@ TEST(CommunicationSummary, TellsItsFiguresInWords) {
             "  exposed, waiting            500.0000 ms\n"
             "  exposed, moving bytes      2250.0000 ms\n"
             "\n"
-            "Reduced       Size  Queued (ms)     Hidden   Waiting     Moving\n"
-            "bucket 1  1.00 MiB     250.0000  1500.0000  500.0000  2250.0000\n"
+            "Collective      Size  Queued (ms)     Hidden   Waiting     Moving\n"
+            "bucket 1    1.00 MiB     250.0000  1500.0000  500.0000  2250.0000\n"
             "\n"
             "Waited for rank 0: longest in 0 of 1 step, 0.0000 ms a step\n"
             "Waited for rank 1: longest in 1 of 1 step, 1000.0000 ms a step\n"
@@ -350,7 +350,7 @@ TEST(CommunicationAccount, KeepsTheFirstTenThousandStepsOfALongRun) {
   const CommunicationSummary summary = summary_of_long_run(10'005);
   EXPECT_EQ(summary.steps, 10'000);
   ASSERT_FALSE(summary.collectives.empty());
-  for (const auto& [name, bytes, ready_before_start_s, parts] : summary.collectives) {
+  for (const auto& [name, axis, bytes, ready_before_start_s, parts] : summary.collectives) {
     EXPECT_NEAR(parts.hidden_s + parts.waiting_s + parts.moving_s, 3, 1e-6) << name;
   }
 }

@@ -18,6 +18,7 @@
 namespace {
 
 using barestep::Bf16;
+using barestep::F16;
 
 constexpr std::chrono::seconds kPatience(20);
 
@@ -83,6 +84,8 @@ struct World {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::uint64_t, Rendezvous> meetings;
+  std::map<int, std::vector<std::pair<int, int>>> splits;        // by their number: color and key
+  std::map<std::pair<int, int>, std::shared_ptr<World>> groups;  // by number and color
 };
 
 std::map<int, std::shared_ptr<World>>& worlds() {
@@ -91,12 +94,13 @@ std::map<int, std::shared_ptr<World>>& worlds() {
 }
 
 std::size_t bytes_of_type(int type) {
-  if (type == ncclBfloat16) return 2;
+  if (type == ncclBfloat16 || type == ncclFloat16) return 2;
   return type == ncclUint8 ? 1 : 4;
 }
 
 double number(const Part& part, int type, std::size_t i) {
   if (type == ncclBfloat16) return float_of(static_cast<const Bf16*>(part.from)[i]);
+  if (type == ncclFloat16) return float_of(static_cast<const F16*>(part.from)[i]);
   return static_cast<const float*>(part.from)[i];
 }
 
@@ -110,6 +114,8 @@ void sum(const Rendezvous& meeting, std::size_t first, std::size_t count, std::v
     }
     if (type == ncclBfloat16) {
       reinterpret_cast<Bf16*>(to.data())[i] = barestep::bf16_of(total);
+    } else if (type == ncclFloat16) {
+      reinterpret_cast<F16*>(to.data())[i] = barestep::f16_of(total);
     } else {
       reinterpret_cast<float*>(to.data())[i] = total;
     }
@@ -158,6 +164,7 @@ struct ncclComm {
   std::thread::id owner{};
   std::uint64_t next = 0;
   std::vector<float> scales;  // of the PreMulSum ops
+  int splits = 0;
 };
 
 namespace {
@@ -320,6 +327,34 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   }
   lock.unlock();
   *comm = join(world, rank, config->blocking != 0);
+  return ncclSuccess;
+}
+
+// All ranks of `parent` must call it; the ranks of a color meet, in the order of their keys.
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm,
+                           ncclConfig_t* config) {
+  count(__func__);
+  World& all = *parent->world;
+  std::unique_lock lock(all.mutex);
+  const int round = parent->splits++;
+  auto& members = all.splits[round];
+  members.emplace_back(color, key);
+  all.changed.notify_all();
+  const auto are_all_here = [&] { return std::ssize(members) == all.ranks; };
+  if (!all.changed.wait_for(lock, kPatience, are_all_here)) {
+    complain("not all ranks split their communicator");
+    return ncclSystemError;
+  }
+  const auto is_before = [&](const auto& member) {
+    return member.first == color && member.second < key;
+  };
+  const auto is_same = [&](const auto& member) { return member.first == color; };
+  const auto place = std::ranges::count_if(members, is_before);
+  auto& world = all.groups[{round, color}];
+  if (world == nullptr) {
+    world = std::make_shared<World>(static_cast<int>(std::ranges::count_if(members, is_same)));
+  }
+  *comm = join(world, static_cast<int>(place), config == nullptr || config->blocking != 0);
   return ncclSuccess;
 }
 

@@ -51,6 +51,7 @@ inline const std::map<std::string_view, std::string>& samples() {
       {"loss-scale", "dynamic:1024"},
       {"loss-scale-window", "500"},
       {"devices", "cuda:0,cuda:2"},
+      {"tensor", "2"},
       {"bucket-mib", "0.25"},
       {"timeout", "60"},
       {"io-delay-ms", "0.30000000000000004"},

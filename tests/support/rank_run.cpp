@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "kernels/make_device.h"
+#include "parallel/comm/mesh_communicator.h"
 #include "parallel/comm/thread_communicator.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/trainer_harness.h"
+#include "train/weights.h"
 
 namespace barestep {
 
@@ -106,8 +108,16 @@ Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const Tr
   const auto device =
       make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
   const auto start = start_of(interruption, communicator.rank());
+  std::unique_ptr<Communicator> groups;
+  const Mesh& mesh = programs.spec().mesh;
+  if (mesh.cuts_model()) groups = join_mesh(communicator, mesh);
+  Communicator& transport = groups == nullptr ? communicator : *groups;
+  FlatWeights loaded;
+  if (!config.output.load.empty() && communicator.rank() == 0) {
+    loaded = load_weights(config.output.load, programs.whole_list()).numbers;
+  }
   Trained trained;
-  Trainer trainer(config, programs, {device.get()}, &communicator, data, {}, nullptr,
+  Trainer trainer(config, programs, {device.get()}, &transport, data, std::move(loaded), nullptr,
                   start ? &*start : nullptr);
   Losses losses(trained, trainer, interruption, communicator.rank() == 0);
   if (stop != nullptr) trainer.stop_when(*stop);

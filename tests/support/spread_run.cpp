@@ -8,6 +8,7 @@
 #include "core/plan.h"
 #include "parallel/comm/local_communicator.h"
 #include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/pipeline.h"
 #include "support/rank_run.h"
 #include "support/trainer_harness.h"
 
@@ -55,6 +56,11 @@ SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t ma
 SpreadRun train_spread(const TrainConfig& config, const Spread& spread, const OpenDevice& open) {
   const DataParallel scheme(spread.devices, spread.adds_by_pieces);
   return train(config, &scheme, spread.max_numbers, open);
+}
+
+SpreadRun train_pipeline(const TrainConfig& config, const OpenDevice& open) {
+  const Pipeline scheme;
+  return train(config, &scheme, 0, open);
 }
 
 SpreadRun train_alone(const TrainConfig& config, const OpenDevice& open) {

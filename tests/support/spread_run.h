@@ -1,4 +1,4 @@
-// Small runs of DataParallel on any devices, for tests to compare.
+// Small runs of DataParallel and pipelines on any devices, for tests to compare.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,9 @@ using OpenDevice = std::function<std::unique_ptr<Device>(const DeviceConfig& con
 
 /// The whole run. Programs are checked.
 SpreadRun train_spread(const TrainConfig& config, const Spread& spread, const OpenDevice& open);
+
+/// The same of the configuration's pipeline, a stage a device.
+SpreadRun train_pipeline(const TrainConfig& config, const OpenDevice& open);
 
 /// The same on one device, without a scheme.
 SpreadRun train_alone(const TrainConfig& config, const OpenDevice& open);

@@ -86,14 +86,14 @@ TEST(RequireMemory, CountsOfRanksWhatEachWrites) {
   StepSpec spec = spec_of_batch(64);
   spec.saves_state = true;
   spec.has_own_memory = true;
-  spec.ranks = 4;
+  spec.mesh.data = 4;
   const std::int64_t numbers = 3 * parameters_of(spec.model).bytes();
   std::int64_t sum = 0;
-  for (spec.rank = 0; spec.rank < spec.ranks; ++spec.rank) {
+  for (spec.mesh.rank = 0; spec.mesh.rank < spec.mesh.data; ++spec.mesh.rank) {
     const StepPrograms programs(spec);
     const std::int64_t own =
         MemoryPlan(programs.buffers()).category_bytes(0, Category::kCheckpoint);
-    EXPECT_LE(own, numbers / spec.ranks + 2 * kPlanAlignmentBytes) << "rank " << spec.rank;
+    EXPECT_LE(own, numbers / spec.mesh.data + 2 * kPlanAlignmentBytes) << "rank " << spec.mesh.rank;
     sum += own;
   }
   EXPECT_GE(sum, numbers);
@@ -110,7 +110,7 @@ TEST(RequireMemory, NamesTheLargestHalvingOfTheBatchThatFits) {
 TEST(RequireMemory, SharesTheMemoryOfAHostAmongItsRanks) {
   const auto spec_of_rank = [](std::int64_t batch_size) {
     StepSpec spec = spec_of_batch(batch_size);
-    spec.ranks = 4;
+    spec.mesh.data = 4;
     return spec;
   };
   const auto bytes = [&](std::int64_t batch_size) {

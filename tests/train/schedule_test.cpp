@@ -87,8 +87,8 @@ TEST(Schedule, NeedsTheRowsOfItsBatches) {
     std::int64_t count_of_first = 0;
     for (int rank = 0; rank < 3; ++rank) {
       StepSpec spec = spec_of_rows(train_rows, test_rows, batch);
-      spec.rank = rank;
-      spec.ranks = 3;
+      spec.mesh.rank = rank;
+      spec.mesh.data = 3;
       const StepPrograms programs(spec);
       TrainingConfig training;
       training.epochs = 1;

@@ -337,7 +337,10 @@ struct OpRunner {
     BARESTEP_REQUIRE(op.state.bytes() == state_bytes(op.generator), "not a generator's state");
     const std::span out(addresses.at(op.out), static_cast<std::size_t>(op.out.size()));
     if (op.generator == Generator::kTorchCpu) {
-      addresses.at<TorchGenerator>(op.state)->randn(out);
+      TorchGenerator& generator = *addresses.at<TorchGenerator>(op.state);
+      generator.discard(op.before);
+      generator.randn(out);
+      generator.discard(op.after);
     } else {
       philox_randn(*addresses.at<PhiloxState>(op.state), out);
     }

@@ -114,14 +114,28 @@ class Mpi {
 /// A group of ranks with its own messages.
 class MpiGroup {
  public:
-  MpiGroup() { must(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"); }
-  explicit MpiGroup(int split_type) {
-    must(MPI_Comm_split_type(MPI_COMM_WORLD, split_type, 0, MPI_INFO_NULL, &comm_),
+  /// The ranks of `of`.
+  static MpiGroup same(MPI_Comm of) {
+    MpiGroup group;
+    must(MPI_Comm_dup(of, &group.comm_), "MPI_Comm_dup");
+    return group;
+  }
+  /// Those that give the same color, in the order of their ranks.
+  static MpiGroup of_color(MPI_Comm of, int color) {
+    MpiGroup group;
+    must(MPI_Comm_split(of, color, 0, &group.comm_), "MPI_Comm_split");
+    return group;
+  }
+  static MpiGroup of_host() {
+    MpiGroup group;
+    must(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &group.comm_),
          "MPI_Comm_split_type");
+    return group;
   }
   ~MpiGroup() {
-    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+    if (comm_ != MPI_COMM_NULL && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
   }
+  MpiGroup(MpiGroup&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
@@ -138,26 +152,32 @@ class MpiGroup {
   }
 
  private:
+  MpiGroup() = default;
+
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// Sums in bf16: each addition of two numbers is computed in fp32 and rounded before it is sent on.
-class Bf16Sum {
+/// Sums in 16 bits: each addition of two numbers is computed in fp32 and rounded before it is sent
+/// on.
+template <class Number>
+class NarrowSum {
  public:
-  Bf16Sum() { must(MPI_Op_create(&add, 1, &sum_), "MPI_Op_create"); }
-  ~Bf16Sum() {
+  NarrowSum() { must(MPI_Op_create(&add, 1, &sum_), "MPI_Op_create"); }
+  ~NarrowSum() {
     if (std::uncaught_exceptions() == 0) MPI_Op_free(&sum_);
   }
-  Bf16Sum(const Bf16Sum&) = delete;
-  Bf16Sum& operator=(const Bf16Sum&) = delete;
+  NarrowSum(const NarrowSum&) = delete;
+  NarrowSum& operator=(const NarrowSum&) = delete;
 
   [[nodiscard]] MPI_Op get() const { return sum_; }
 
  private:
   static void add(void* from, void* to, int* count, MPI_Datatype* /*type*/) {
-    const auto* const addends = static_cast<const Bf16*>(from);
-    auto* const sums = static_cast<Bf16*>(to);
-    for (int i = 0; i < *count; ++i) sums[i] = bf16_of(float_of(addends[i]) + float_of(sums[i]));
+    const auto* const addends = static_cast<const Number*>(from);
+    auto* const sums = static_cast<Number*>(to);
+    for (int i = 0; i < *count; ++i) {
+      sums[i] = rounded<Number>(float_of(addends[i]) + float_of(sums[i]));
+    }
   }
 
   MPI_Op sum_ = MPI_OP_NULL;
@@ -167,9 +187,10 @@ class Bf16Sum {
 /// group, so their messages never mix.
 class MpiHostCommunicator final : public HostCommunicator {
  public:
+  /// Joins all of MPI's ranks.
+  MpiHostCommunicator() : MpiHostCommunicator(std::make_shared<Mpi>(), std::nullopt) {}
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
-  [[nodiscard]] const MpiGroup& local() const { return local_; }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     const FlightScope scope(flight_record(), Activity::kHostBroadcast, std::ssize(bytes));
@@ -194,13 +215,27 @@ class MpiHostCommunicator final : public HostCommunicator {
 
   void abort(ExitCode code) noexcept override { end_all_ranks(code); }
 
+  std::unique_ptr<Communicator> split(int color) override {
+    auto group = std::unique_ptr<MpiHostCommunicator>(
+        new MpiHostCommunicator(mpi_, MpiGroup::of_color(host_calls_.get(), color)));
+    group->set_flight_record(flight_record());
+    return group;
+  }
+
  private:
+  /// Joins the ranks of `group`, or all.
+  MpiHostCommunicator(std::shared_ptr<Mpi> mpi, const std::optional<MpiGroup>& group)
+      : mpi_(std::move(mpi)),
+        collectives_(MpiGroup::same(group ? group->get() : MPI_COMM_WORLD)),
+        host_calls_(MpiGroup::same(group ? group->get() : MPI_COMM_WORLD)) {}
+
   void perform(const Collective& collective, const Addresses& addresses) override {
     std::visit([&](const auto& op) { perform_op(op, addresses); }, collective);
   }
 
   void perform_op(const AllReduce& op, const Addresses& addresses) {
-    if (op.tensors[0].dtype == DType::kBF16) return all_reduce_bf16(op.tensors[0], addresses);
+    if (op.tensors[0].dtype == DType::kBF16) return add_up(bf16_sum_, op.tensors[0], addresses);
+    if (op.tensors[0].dtype == DType::kF16) return add_up(f16_sum_, op.tensors[0], addresses);
     float* const values = addresses.at(op.tensors[0]);
     for_pieces(op.tensors[0].size(), [&](std::int64_t first, int count) {
       float* const piece = values + first;
@@ -212,10 +247,11 @@ class MpiHostCommunicator final : public HostCommunicator {
     });
   }
 
-  void all_reduce_bf16(const Tensor& tensor, const Addresses& addresses) {
-    auto* const values = addresses.at<Bf16>(tensor);
+  template <class Number>
+  void add_up(const NarrowSum<Number>& sum, const Tensor& tensor, const Addresses& addresses) {
+    auto* const values = addresses.at<Number>(tensor);
     for_pieces(tensor.size(), [&](std::int64_t first, int count) {
-      must(MPI_Allreduce(MPI_IN_PLACE, values + first, count, MPI_UINT16_T, bf16_sum_.get(),
+      must(MPI_Allreduce(MPI_IN_PLACE, values + first, count, MPI_UINT16_T, sum.get(),
                          collectives_.get()),
            "MPI_Allreduce");
     });
@@ -274,11 +310,11 @@ class MpiHostCommunicator final : public HostCommunicator {
     });
   }
 
-  Mpi mpi_;
-  Bf16Sum bf16_sum_;
+  std::shared_ptr<Mpi> mpi_;  // the first member: MPI ends after all groups
+  NarrowSum<Bf16> bf16_sum_;
+  NarrowSum<F16> f16_sum_;
   MpiGroup collectives_;
   MpiGroup host_calls_;
-  MpiGroup local_{MPI_COMM_TYPE_SHARED};
   int rank_ = collectives_.rank();
   int size_ = collectives_.size();
 };
@@ -329,7 +365,7 @@ class MpiBackgroundCommunicator final : public HostCommunicator {
     BARESTEP_REQUIRE(false, "the background has no collectives");
   }
 
-  MpiGroup group_;
+  MpiGroup group_ = MpiGroup::same(MPI_COMM_WORLD);
 };
 
 /// The CPUs that each rank of this host may run on. Every rank of the host calls it.
@@ -357,16 +393,16 @@ MpiRank join_mpi(FlightRecord* record) {
   auto communicator = std::make_unique<MpiHostCommunicator>();
   communicator->set_flight_record(record);
   require_joined(launched_rank(), communicator->size());
-  const int local_rank = communicator->local().rank();
-  const std::vector<CpuSet> sets = local_cpu_sets(communicator->local());
+  const MpiGroup local = MpiGroup::of_host();
+  const std::vector<CpuSet> sets = local_cpu_sets(local);
   CpuSet all;
   for (const CpuSet& each : sets) all |= each;
   const std::optional<double> quota = cpu_quota();
   return {.communicator = std::move(communicator),
           .background = std::make_unique<MpiBackgroundCommunicator>(),
-          .local_rank = local_rank,
+          .local_rank = local.rank(),
           .local_size = static_cast<int>(sets.size()),
-          .cpus = share_of_cpus(sets, static_cast<std::size_t>(local_rank), quota),
+          .cpus = share_of_cpus(sets, static_cast<std::size_t>(local.rank()), quota),
           .local_cpus = cpus_within(all, quota),
           .library = library_name()};
 }

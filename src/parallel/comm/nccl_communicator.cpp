@@ -25,6 +25,7 @@ namespace {
 ncclDataType_t nccl_type_of(DType dtype) {
   if (dtype == DType::kF32) return ncclFloat32;
   if (dtype == DType::kBF16) return ncclBfloat16;
+  if (dtype == DType::kF16) return ncclFloat16;
   return dtype == DType::kI32 ? ncclInt32 : ncclUint8;
 }
 
@@ -103,6 +104,13 @@ class NcclCommunicator final : public Communicator {
          "ncclCommInitRankConfig");
     if (record != nullptr) queued_.emplace(device, *record);
   }
+  /// A group of the ranks of `all`.
+  NcclCommunicator(NcclCommunicator& all, int color)
+      : own_host_(all.host_.split(color)), host_(*own_host_), device_(all.device_) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    must(ncclCommSplit(all.comm_, color, all.rank(), &comm_, &config), "ncclCommSplit");
+  }
   /// During stack unwinding, other ranks may never join, so collectives in flight are aborted.
   ~NcclCommunicator() override {
     if (comm_ == nullptr) return;
@@ -165,6 +173,10 @@ class NcclCommunicator final : public Communicator {
     }
     if (given_up != nullptr) ncclCommAbort(given_up);
     host_.abort(code);
+  }
+
+  std::unique_ptr<Communicator> split(int color) override {
+    return std::make_unique<NcclCommunicator>(*this, color);
   }
 
  private:
@@ -240,6 +252,7 @@ class NcclCommunicator final : public Communicator {
     if (result != ncclSuccess) refuse(result, call, comm_);
   }
 
+  std::unique_ptr<Communicator> own_host_;  // of a group; else null
   Communicator& host_;
   Device& device_;
   std::mutex mutex_;  // guards comm_ between users and abort()

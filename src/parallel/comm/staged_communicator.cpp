@@ -74,6 +74,12 @@ StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, std::
       pinned_(device.allocate(piece_bytes, MemoryKind::kPinned)),
       pinned_addresses_{Addresses({pinned_}), Addresses({pinned_})} {}
 
+StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> host, Device& device,
+                                       std::int64_t piece_bytes)
+    : StagedCommunicator(*host, device, piece_bytes) {
+  own_host_ = std::move(host);
+}
+
 StagedCommunicator::~StagedCommunicator() {
   device_.release(pinned_, MemoryKind::kPinned);
 }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -52,6 +53,8 @@ class StagedCommunicator final : public Communicator {
   /// Allocates `piece_bytes` of pinned memory, a multiple of the size of a number. Both references
   /// must outlive the communicator.
   StagedCommunicator(Communicator& host, Device& device, std::int64_t piece_bytes = kPieceBytes);
+  /// The same for a group of the host's ranks, which it owns.
+  StagedCommunicator(std::unique_ptr<Communicator> host, Device& device, std::int64_t piece_bytes);
   ~StagedCommunicator() override;
   StagedCommunicator(const StagedCommunicator&) = delete;
   StagedCommunicator& operator=(const StagedCommunicator&) = delete;
@@ -68,6 +71,9 @@ class StagedCommunicator final : public Communicator {
   void barrier() override { host_.barrier(); }
   [[nodiscard]] std::string poll_error() override { return host_.poll_error(); }
   void abort(ExitCode code) noexcept override { host_.abort(code); }
+  std::unique_ptr<Communicator> split(int color) override {
+    return std::make_unique<StagedCommunicator>(host_.split(color), device_, piece_bytes_);
+  }
 
  private:
   /// A part of a collective's tensor, and the collective over the pinned memory that transfers it.
@@ -93,6 +99,7 @@ class StagedCommunicator final : public Communicator {
   void add_pieces(const Op& op, std::vector<Piece>& pieces) const;
   void prepare_gather(const AllGather& op, Prepared& prepared) const;
 
+  std::unique_ptr<Communicator> own_host_;  // may be null
   Communicator& host_;
   Device& device_;
   std::int64_t piece_bytes_;

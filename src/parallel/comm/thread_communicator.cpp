@@ -71,8 +71,8 @@ Share share_of(std::int64_t n, int rank, int ranks) {
 
 class ThreadCommunicator final : public HostCommunicator {
  public:
-  ThreadCommunicator(ThreadGroup::Rendezvous& collectives, ThreadGroup::Rendezvous& host, int rank)
-      : collectives_(collectives), host_(host), rank_(rank) {}
+  ThreadCommunicator(ThreadGroup& group, int rank)
+      : group_(group), collectives_(*group.collectives_), host_(*group.host_calls_), rank_(rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return host_.size; }
@@ -100,12 +100,13 @@ class ThreadCommunicator final : public HostCommunicator {
 
   void barrier() override { must(host_.barrier()); }
 
-  void abort(ExitCode /*code*/) noexcept override {
-    for (ThreadGroup::Rendezvous* meeting : {&collectives_, &host_}) {
-      const std::lock_guard lock(meeting->mutex);
-      meeting->aborted = true;
-      meeting->all_here.notify_all();
-    }
+  void abort(ExitCode /*code*/) noexcept override { group_.abort(); }
+
+  std::unique_ptr<Communicator> split(int color) override {
+    const std::vector<int> colors = gather_values(*this, color);
+    const auto place = std::count(colors.begin(), colors.begin() + rank_, color);
+    const auto ranks = std::ranges::count(colors, color);
+    return group_.child(splits_++, color, static_cast<int>(ranks)).join(static_cast<int>(place));
   }
 
  private:
@@ -115,13 +116,10 @@ class ThreadCommunicator final : public HostCommunicator {
 
   void perform_op(const AllReduce& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
-    if (tensor.dtype == DType::kBF16) {
-      all_reduce(tensor, Contribution<Bf16>{addresses.at<Bf16>(tensor), op.scale},
-                 [](float sum) { return bf16_of(sum); });
-    } else {
-      all_reduce(tensor, Contribution<float>{addresses.at(tensor), op.scale},
-                 [](float sum) { return sum; });
-    }
+    with_number(tensor.dtype, [&](auto zero) {
+      using Number = decltype(zero);
+      all_reduce(tensor, Contribution<Number>{addresses.at<Number>(tensor), op.scale});
+    });
   }
 
   /// What a rank adds. Scales differ where the ranks' shares of the batch differ.
@@ -132,12 +130,12 @@ class ThreadCommunicator final : public HostCommunicator {
   };
 
   /// Each rank sums its own share of the numbers, in rank order, and passes it to all.
-  template <class Number, class Round>
-  void all_reduce(const Tensor& tensor, Contribution<Number> mine, const Round& round) {
+  template <class Number>
+  void all_reduce(const Tensor& tensor, Contribution<Number> mine) {
     must(collectives_.meet(rank_, &mine, [&] {
       const Share share = share_of(tensor.size(), rank_, size());
       for (std::int64_t i = share.first; i < share.last; ++i) {
-        const Number sum = round(sum_at<Number>(i));
+        const Number sum = rounded<Number>(sum_at<Number>(i));
         for (int rank = 0; rank < size(); ++rank) {
           collectives_.shown_by<Contribution<Number>>(rank)->values[i] = sum;
         }
@@ -221,9 +219,11 @@ class ThreadCommunicator final : public HostCommunicator {
     }
   }
 
+  ThreadGroup& group_;
   ThreadGroup::Rendezvous& collectives_;
   ThreadGroup::Rendezvous& host_;
   int rank_;
+  int splits_ = 0;
 };
 
 ThreadGroup::ThreadGroup(int ranks)
@@ -233,7 +233,28 @@ ThreadGroup::ThreadGroup(int ranks)
 ThreadGroup::~ThreadGroup() = default;
 
 std::unique_ptr<Communicator> ThreadGroup::join(int rank) {
-  return std::make_unique<ThreadCommunicator>(*collectives_, *host_calls_, rank);
+  return std::make_unique<ThreadCommunicator>(*this, rank);
+}
+
+ThreadGroup& ThreadGroup::child(int split, int color, int ranks) {
+  const std::lock_guard lock(mutex_);
+  auto& group = children_[{split, color}];
+  if (group == nullptr) {
+    group = std::make_unique<ThreadGroup>(ranks);
+    if (is_aborted_) group->abort();
+  }
+  return *group;
+}
+
+void ThreadGroup::abort() {
+  for (Rendezvous* meeting : {collectives_.get(), host_calls_.get()}) {
+    const std::lock_guard lock(meeting->mutex);
+    meeting->aborted = true;
+    meeting->all_here.notify_all();
+  }
+  const std::lock_guard lock(mutex_);
+  is_aborted_ = true;
+  for (const auto& [key, group] : children_) group->abort();
 }
 
 }  // namespace barestep

@@ -2,7 +2,10 @@
 // and ThreadSanitizer sees the whole protocol.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "core/communicator.h"
 
@@ -23,9 +26,17 @@ class ThreadGroup {
  private:
   friend class ThreadCommunicator;
   struct Rendezvous;
+
+  /// The group of the n-th split() whose members gave this color; made by the first to ask.
+  ThreadGroup& child(int split, int color, int ranks);
+  void abort();
+
   // Collectives run in the ranks' stream threads, host calls in their main threads.
   std::unique_ptr<Rendezvous> collectives_;
   std::unique_ptr<Rendezvous> host_calls_;
+  std::mutex mutex_;  // guards the members below
+  std::map<std::pair<int, int>, std::unique_ptr<ThreadGroup>> children_;
+  bool is_aborted_ = false;
 };
 
 }  // namespace barestep

@@ -118,6 +118,12 @@ bool Watchdog::may_report() const {
   return now_s() - woken_s_ > (was_stopped() ? kAwakeSeconds : kHeldUpSeconds);
 }
 
+std::string Watchdog::name_of_rank(std::int64_t rank) const {
+  Mesh place = options_.mesh;
+  place.rank = static_cast<int>(rank);
+  return place.text();
+}
+
 /// Whether this rank was stopped, rather than held up, when it last woke.
 bool Watchdog::was_stopped() const {
   return woken_s_ > 0 && std::abs(woken_s_ - last_continued_s()) < kHeldUpSeconds;
@@ -137,7 +143,7 @@ void Watchdog::check_for_dead_ranks() {
   for (const FlightRecord& record : board_.all()) {
     if (&record == &mine || record.process == 0 || record.has_left) continue;
     if (!is_gone(record, mine) || record.has_left) continue;
-    return report({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
+    return report({.what = fmt::format("{} on {}", name_of_rank(record.rank.load()), host_name()),
                    .value = fmt::format("process {}", record.process.load()),
                    .why = fmt::format("died during {}", record.state()),
                    .remedy = "see its output and the system log, then run again"});
@@ -182,10 +188,10 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
                                         : fmt::format("is not done after {:.1f} s",
                                                       phase ? now_s() - phase->begin_s : age_s);
   return {
-      .what = fmt::format("rank {} on {}", blamed.rank.load(), host_name()),
+      .what = fmt::format("{} on {}", name_of_rank(blamed.rank.load()), host_name()),
       .value = blamed.state(),
-      .why = fmt::format("process {} {}, and rank {} waits for it in {}{}", blamed.process.load(),
-                         how, mine.rank.load(), waiting->text(), text_of_late(&blamed)),
+      .why = fmt::format("process {} {}, and {} waits for it in {}{}", blamed.process.load(), how,
+                         name_of_rank(mine.rank.load()), waiting->text(), text_of_late(&blamed)),
       .remedy = "find out what delays it, or give a larger --timeout"};
 }
 
@@ -237,7 +243,7 @@ void Watchdog::check_for_absent_ranks() {
   const auto absent =
       std::ranges::find_if(places, [](const FlightRecord& record) { return record.process == 0; });
   if (absent == places.end()) return;
-  report({.what = fmt::format("rank {} on {}", absent - places.begin(), host_name()),
+  report({.what = fmt::format("{} on {}", name_of_rank(absent - places.begin()), host_name()),
           .why = "never reached the start of MPI, and the launcher is ending the job",
           .remedy = "see its output and the system log, then run again"});
 }
@@ -265,14 +271,14 @@ void Watchdog::write_records() const {
   std::ofstream file(options_.one_host ? all : flight_file_of_host(all, host_name()));
   for (const FlightRecord& record : board_.all()) {
     if (record.process == 0) continue;
-    file << fmt::format("rank {} on {}, process {}\n{}", record.rank.load(), host_name(),
+    file << fmt::format("{} on {}, process {}\n{}", name_of_rank(record.rank.load()), host_name(),
                         record.process.load(), record.text());
   }
 }
 
 std::string Watchdog::own_name() const {
   if (options_.ranks == 1) return fmt::format("process {} on {}", ::getpid(), host_name());
-  return fmt::format("rank {} on {}", board_.mine().rank.load(), host_name());
+  return fmt::format("{} on {}", name_of_rank(board_.mine().rank.load()), host_name());
 }
 
 /// The other ranks of this host that are stopped or have not reached this point.
@@ -295,7 +301,7 @@ std::string Watchdog::text_of_late(const FlightRecord* but) const {
     const double stopped_s = stopped_for_s(*record);
     const std::string how =
         stopped_s > 0 ? fmt::format("has been stopped for {:.1f} s", stopped_s) : "is";
-    texts.push_back(fmt::format("rank {} (process {}) {} at {}", record->rank.load(),
+    texts.push_back(fmt::format("{} (process {}) {} at {}", name_of_rank(record->rank.load()),
                                 record->process.load(), how, record->state()));
   }
   if (texts.size() > kMaxRanksNamed) texts.resize(kMaxRanksNamed);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/mesh.h"
 #include "parallel/job/flight_record.h"
 
 namespace barestep {
@@ -24,6 +25,7 @@ struct WatchdogOptions {
   std::string program{};  // printed in front of its line
   double limit_s = 300;   // the longest that an entry of this rank may take
   int ranks = 0;          // in the job; 0: unknown
+  Mesh mesh{};            // which these ranks form; its own rank does not matter
   bool one_host = true;   // all ranks are on this host
   /// The file for the records of this host's ranks when the job is ended; with several hosts, the
   /// host's name is appended. May be empty.
@@ -66,6 +68,7 @@ class Watchdog {
  private:
   void check_all();
   [[nodiscard]] bool may_report() const;
+  [[nodiscard]] std::string name_of_rank(std::int64_t rank) const;
   [[nodiscard]] bool was_stopped() const;
   [[nodiscard]] double last_continued_s() const;
   [[nodiscard]] double begin_of(const FlightEntry& entry) const;

@@ -31,7 +31,7 @@ class BucketReduction {
       states_.push_back(
           {bucket.gradients, std::ssize(bucket.parameters), std::ssize(bucket.parameters)});
     }
-    if (settings.bf16_gradients) {
+    if (settings.bf16_gradients && !states_.empty()) {
       const auto largest =
           std::ranges::max(states_, {}, [](const State& state) { return state.bucket.cols; });
       bf16_ = draft.buffers().tensor("bucket_bf16", Category::kCommunication, 1,
@@ -43,6 +43,7 @@ class BucketReduction {
   /// A bucket is reduced once its last gradient is complete, and updated once backward no longer
   /// reads any of its parameters either.
   [[nodiscard]] PassHooks hooks() {
+    if (states_.empty()) return draft_.updates_beside();
     return {
         .complete = [this](const Pass& pass,
                            ParameterId id) { count(pass, id, &State::incomplete); },
@@ -76,11 +77,17 @@ class BucketReduction {
     state.is_reduced = true;
     const Tensor& bucket = state.bucket;
     const float scale = draft_.share();
-    if (!bf16_) return draft_.exchange(AllReduce{.tensors = {bucket}, .scale = scale});
+    if (!bf16_) return exchange(state, {.tensors = {bucket}, .scale = scale});
     const Tensor sent = bf16_->flat_slice(0, bucket.cols);
     cast(sent, bucket, scale);
-    draft_.exchange(AllReduce{.tensors = {sent}});
+    exchange(state, {.tensors = {sent}});
     cast(bucket, sent, 1);
+  }
+
+  void exchange(const State& state, AllReduce sum) {
+    sum.axis = draft_.data_axis();
+    sum.name = fmt::format("bucket {}", &state - states_.data() + 1);
+    draft_.exchange(std::move(sum));
   }
 
   void cast(const Tensor& to, const Tensor& from, float scale) {
@@ -178,6 +185,9 @@ std::vector<Bucket> Ddp::buckets(const Parameters& parameters, BufferId gradient
 }
 
 std::vector<Bucket> Ddp::buckets_of(Draft& draft) const {
+  const StepSpec& spec = draft.spec();
+  const bool is_one_copy = spec.mesh.cuts_model() && spec.mesh.data == 1;
+  if (is_one_copy && !spec.model.stores_gradients) return {};
   const BufferId gradients = draft.require_gradients();
   std::vector<Bucket> all = buckets(draft.parameters(), gradients);
   if (draft.kind() != StepKind::kFirstTraining) return all;

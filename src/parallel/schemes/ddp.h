@@ -63,12 +63,14 @@ class Ddp final : public Scheme {
   [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
 
   /// Allocates the buffers of Draft::share_loss(), and "bucket_bf16" if gradients are reduced as
-  /// bf16.
+  /// bf16. Without stored gradients, ranks must share a single copy of
+  /// the model, and reduce nothing.
   void build(Draft& draft) const override;
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
                                           std::string_view transport) const override;
 
  private:
+  /// None for a single copy of the model that stores no gradients.
   [[nodiscard]] std::vector<Bucket> buckets_of(Draft& draft) const;
 
   DdpSettings settings_;

@@ -73,7 +73,9 @@ class Gathering {
                                    Category::kCommunication, all_rows(), own.cols, own.dtype);
   }
   void gather(const Tensor& own) {
-    draft_.exchange(AllGather{.tensors = {of_all_ranks(own)}, .own = {own}});
+    draft_.exchange(AllGather{.tensors = {of_all_ranks(own)},
+                              .own = {own},
+                              .name = draft_.buffers()[own.buffer].name + ", gathered"});
   }
 
   Draft& draft_;
@@ -86,6 +88,7 @@ void Factor::build(Draft& draft) const {
                    "--scheme factor clips stored gradients only");
   const Draft::Ready share = draft.share_loss(1);
   draft.leave_factors("--scheme", "factor");
+  draft.keep_all_rows();
   Gathering gathering(draft);
   draft.input([&] { gathering.gather_x(); });
   draft.passes({.pass = gathering.hooks(), .loss_ready = share});

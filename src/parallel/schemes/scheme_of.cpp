@@ -8,6 +8,7 @@
 #include "core/units.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
+#include "parallel/schemes/pipeline.h"
 #include "parallel/schemes/zero1.h"
 #include "train/trainer.h"
 
@@ -38,6 +39,7 @@ std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer
     case TrainerKind::kSingle:
       return nullptr;
     case TrainerKind::kDataParallel:
+      if (config.parallel.pipeline > 1) return std::make_unique<Pipeline>();
       return std::make_unique<DataParallel>(options.devices, options.adds_by_pieces);
     case TrainerKind::kDdp:
       return scheme_of_ranks(config, options);
@@ -45,11 +47,53 @@ std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer
   return nullptr;
 }
 
+Mesh mesh_of(const TrainConfig& config, int rank, int ranks) {
+  Mesh mesh{.tensor = static_cast<int>(config.parallel.tensor),
+            .pipeline = static_cast<int>(config.parallel.pipeline),
+            .rank = rank};
+  if (!mesh.cuts_model() || ranks % mesh.ranks() == 0) {
+    mesh.data = ranks / mesh.ranks();
+    return mesh;
+  }
+  const bool is_tensor = mesh.tensor > 1;
+  fail(ExitCode::kConfiguration,
+       {.what = is_tensor ? "--tensor" : "--pipeline",
+        .value = std::to_string(is_tensor ? mesh.tensor : mesh.pipeline),
+        .why = is_tensor && mesh.pipeline > 1
+                   ? fmt::format("with --pipeline {}, a copy of the model takes {} ranks, which do "
+                                 "not divide {}",
+                                 mesh.pipeline, mesh.ranks(), counted(ranks, "rank"))
+                   : fmt::format("a copy of the model takes {} ranks, which do not divide {}",
+                                 mesh.ranks(), counted(ranks, "rank")),
+        .remedy = fmt::format("start {} ranks, or a multiple", mesh.ranks())});
+}
+
+namespace {
+
+/// Tensor ranks share the outputs of every other layer.
+void require_width_for_tensor_ranks(const StepSpec& spec) {
+  const ModelSpec& model = spec.model;
+  for (std::size_t layer = 0; layer + 2 < model.widths.size(); layer += 2) {
+    const std::int64_t width = model.widths[layer + 1];
+    if (width >= spec.mesh.tensor) continue;
+    fail(ExitCode::kConfiguration, {.what = "--tensor",
+                                    .value = std::to_string(spec.mesh.tensor),
+                                    .why = fmt::format("{} has {}, so some ranks would have none",
+                                                       model.name_of_layer(static_cast<int>(layer)),
+                                                       counted(width, "output")),
+                                    .remedy = fmt::format("use at most --tensor {}", width)});
+  }
+}
+
+}  // namespace
+
 StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
                       int ranks) {
   StepSpec spec = spec_of(config, kind, dataset);
-  spec.rank = rank;
-  spec.ranks = ranks;
+  spec.mesh = mesh_of(config, rank, ranks);
+  spec.model.tensor_rank = spec.mesh.tensor_rank();
+  spec.model.tensor_ranks = spec.mesh.tensor;
+  require_width_for_tensor_ranks(spec);
   if (const auto& slow = config.injected.slow_rank) {
     if (slow->rank >= ranks) {
       fail(ExitCode::kConfiguration,
@@ -61,20 +105,21 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
     if (slow->rank == rank) spec.delay_s += slow->delay_ms / 1e3;
   }
   spec.own_data = config.parallel.seed_per_rank;
-  if (config.parallel.batch_per_rank) spec.batch_size *= ranks;
-  if (spec.batch_size < ranks) {
+  const int copies = spec.mesh.data;
+  if (config.parallel.batch_per_rank) spec.batch_size *= copies;
+  if (spec.batch_size < copies) {
     fail(ExitCode::kConfiguration,
          {.what = "--global-batch-size",
           .value = std::to_string(spec.batch_size),
-          .why = fmt::format("leaves some of {} ranks without a sample", ranks),
-          .remedy = fmt::format("give at least {}, or start fewer ranks", ranks)});
+          .why = fmt::format("leaves some of {} ranks without a sample", copies),
+          .remedy = fmt::format("give at least {}, or start fewer ranks", copies)});
   }
   if (!limits::kBatchSizes.contains(spec.step_rows())) {
     fail(ExitCode::kConfiguration,
          {.what = "--batch-size",
           .value = std::to_string(config.data.batch_size),
-          .why = fmt::format("{} {} {} samples in a step", counted(ranks, "rank"),
-                             ranks == 1 ? "makes" : "make", spec.step_rows()),
+          .why = fmt::format("{} {} {} samples in a step", counted(copies, "rank"),
+                             copies == 1 ? "makes" : "make", spec.step_rows()),
           .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
   }
   return spec;

@@ -11,8 +11,13 @@
 
 namespace barestep {
 
-/// The spec of one rank's programs. Throws Error(kConfiguration) when a step has fewer samples than
-/// there are ranks, or too many.
+/// The mesh that --tensor and --pipeline form of `ranks` ranks. Throws Error(kConfiguration) if
+/// they do not.
+Mesh mesh_of(const TrainConfig& config, int rank, int ranks);
+
+/// The spec of one rank's programs. Throws what mesh_of() throws, and Error(kConfiguration) when a
+/// step has fewer samples than there are data ranks, or too many, or a layer has fewer outputs than
+/// there are tensor ranks.
 StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
                       int ranks);
 

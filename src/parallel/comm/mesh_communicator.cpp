@@ -1,0 +1,67 @@
+#include "parallel/comm/mesh_communicator.h"
+
+#include <map>
+#include <string>
+#include <variant>
+
+namespace barestep {
+namespace {
+
+class MeshCommunicator final : public Communicator {
+ public:
+  MeshCommunicator(Communicator& all, const Mesh& mesh) : all_(all) {
+    // Also for axes with one rank: every rank must split in the same order.
+    for (const Axis axis : kGroupedAxes) groups_[axis] = all.split(mesh.first_on(axis));
+  }
+
+  [[nodiscard]] int rank() const override { return all_.rank(); }
+  [[nodiscard]] int size() const override { return all_.size(); }
+
+  void prepare(const Collective& collective) override { group_of(collective).prepare(collective); }
+  void run(const Collective& collective, const Addresses& addresses,
+           std::span<Stream* const> streams, Tag tag) override {
+    group_of(collective).run(collective, addresses, streams, tag);
+  }
+
+  [[nodiscard]] bool sends_records() const override { return all_.sends_records(); }
+  void set_record_sink(RecordSink* sink) override {
+    all_.set_record_sink(sink);
+    for (const auto& [axis, group] : groups_) group->set_record_sink(sink);
+  }
+
+  void broadcast(std::span<std::byte> bytes, int root) override { all_.broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
+    all_.all_gather(bytes, all);
+  }
+  void barrier() override { all_.barrier(); }
+
+  [[nodiscard]] std::string poll_error() override {
+    std::string error = all_.poll_error();
+    for (const auto& [axis, group] : groups_) {
+      if (error.empty()) error = group->poll_error();
+    }
+    return error;
+  }
+
+  void abort(ExitCode code) noexcept override {
+    for (const auto& [axis, group] : groups_) group->abort(code);
+    all_.abort(code);
+  }
+
+ private:
+  [[nodiscard]] Communicator& group_of(const Collective& collective) const {
+    const Axis axis = std::visit([](const auto& op) { return op.axis; }, collective);
+    return axis == Axis::kAll ? all_ : *groups_.at(axis);
+  }
+
+  Communicator& all_;
+  std::map<Axis, std::unique_ptr<Communicator>> groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> join_mesh(Communicator& all, const Mesh& mesh) {
+  return std::make_unique<MeshCommunicator>(all, mesh);
+}
+
+}  // namespace barestep

@@ -1,0 +1,165 @@
+#include "train/pass_schedule.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/error.h"
+#include "core/index.h"
+
+namespace barestep {
+namespace {
+
+using Direction = ScheduledPass::Direction;
+
+/// One of GPipe, 1F1B and naive; they differ in how many forward passes come before the first
+/// backward pass.
+PassSchedule schedule_of_stage(const PipelineSpec& pipeline, int stage) {
+  const int micro_batches = pipeline.micro_batches;
+  int ahead = 0;
+  switch (pipeline.schedule) {
+    case PipelineSchedule::kOneForwardOneBackward:
+      ahead = std::min(micro_batches, pipeline.stages - 1 - stage);
+      break;
+    case PipelineSchedule::kGPipe:
+      ahead = micro_batches;
+      break;
+    case PipelineSchedule::kNaive:
+      break;
+  }
+  PassSchedule schedule;
+  int forward = 0;
+  for (; forward < ahead; ++forward) schedule.push_back({Direction::kForward, forward, stage});
+  for (int backward = 0; backward < micro_batches; ++backward) {
+    if (forward < micro_batches) schedule.push_back({Direction::kForward, forward++, stage});
+    schedule.push_back({Direction::kBackward, backward, stage});
+  }
+  return schedule;
+}
+
+/// The pass that directly follows this one in its stage's list.
+std::optional<ScheduledPass> next_in_stage(const std::vector<PassSchedule>& of_stages,
+                                           const ScheduledPass& pass) {
+  const PassSchedule& list = at(of_stages, pass.stage);
+  const auto found = std::ranges::find(list, pass);
+  BARESTEP_REQUIRE(found != list.end(), "a stage's list has all its passes");
+  if (found + 1 == list.end()) return std::nullopt;
+  return found[1];
+}
+
+}  // namespace
+
+PassSchedule accumulation(int micro_steps) {
+  return schedule_of_stage({.micro_batches = micro_steps, .schedule = PipelineSchedule::kNaive}, 0);
+}
+
+std::vector<PassSchedule> schedules_of_stages(const PipelineSpec& pipeline) {
+  BARESTEP_REQUIRE(pipeline.stages >= 1 && pipeline.micro_batches >= 1,
+                   "a pipeline has a stage and a micro-batch");
+  std::vector<PassSchedule> all;
+  for (int stage = 0; stage < pipeline.stages; ++stage) {
+    all.push_back(schedule_of_stage(pipeline, stage));
+  }
+  return all;
+}
+
+std::optional<ScheduledPass> source_of(const ScheduledPass& pass, int stages) {
+  const int stage = pass.stage + (pass.direction == Direction::kForward ? -1 : 1);
+  if (stage < 0 || stage == stages) return std::nullopt;
+  return ScheduledPass{pass.direction, pass.micro_step, stage};
+}
+
+std::optional<ScheduledPass> reader_of(const ScheduledPass& pass, int stages) {
+  const int stage = pass.stage + (pass.direction == Direction::kForward ? 1 : -1);
+  if (stage < 0 || stage == stages) return std::nullopt;
+  return ScheduledPass{pass.direction, pass.micro_step, stage};
+}
+
+PassSchedule by_time_slots(const std::vector<PassSchedule>& of_stages) {
+  const int stages = static_cast<int>(of_stages.size());
+  PassSchedule merged;
+  std::vector<std::size_t> next(of_stages.size());
+  // Micro-steps follow each other in every list, so the number of those done says which.
+  struct Done {
+    int forward = 0, backward = 0;
+    [[nodiscard]] int& of(Direction direction) {
+      return direction == Direction::kForward ? forward : backward;
+    }
+  };
+  std::vector<Done> done(of_stages.size());
+  for (bool advances = true; advances;) {
+    advances = false;
+    std::vector<Done> before = done;
+    for (int stage = 0; stage < stages; ++stage) {
+      if (at(next, stage) == at(of_stages, stage).size()) continue;
+      const ScheduledPass& pass = at(of_stages, stage)[at(next, stage)];
+      const std::optional<ScheduledPass> source = source_of(pass, stages);
+      const bool is_ready =
+          !source || at(before, source->stage).of(pass.direction) > pass.micro_step;
+      if (!is_ready) continue;
+      merged.push_back(pass);
+      ++at(next, stage);
+      ++at(done, stage).of(pass.direction);
+      advances = true;
+    }
+  }
+  for (int stage = 0; stage < stages; ++stage) {
+    BARESTEP_REQUIRE(at(next, stage) == at(of_stages, stage).size(),
+                     "a pipeline's stages wait for each other");
+  }
+  return merged;
+}
+
+std::vector<std::vector<int>> places_of_activations(const PassSchedule& schedule, int micro_steps,
+                                                    bool frees) {
+  std::vector<std::vector<int>> places;      // by stage and micro-step
+  std::vector<std::vector<bool>> is_in_use;  // by stage and place
+  for (const auto& [direction, number, stage] : schedule) {
+    const auto row = static_cast<std::size_t>(stage);
+    if (row >= places.size()) {
+      places.resize(row + 1, std::vector<int>(static_cast<std::size_t>(micro_steps)));
+      is_in_use.resize(row + 1);
+    }
+    std::vector<bool>& in_use = is_in_use[row];
+    int& place = at(places[row], number);
+    if (direction == Direction::kBackward) {
+      in_use[static_cast<std::size_t>(place)] = !frees;
+      continue;
+    }
+    const auto free = std::ranges::find(in_use, false);
+    place = static_cast<int>(free - in_use.begin());
+    if (free == in_use.end()) in_use.push_back(false);
+    in_use[static_cast<std::size_t>(place)] = true;
+  }
+  return places;
+}
+
+std::vector<std::vector<StageExchange>> exchanges_of_stage(
+    const std::vector<PassSchedule>& of_stages, int stage) {
+  const int stages = static_cast<int>(of_stages.size());
+  const PassSchedule& list = at(of_stages, stage);
+  std::vector<std::vector<StageExchange>> exchanges(list.size() + 1);
+  for (std::size_t i = 0; i <= list.size(); ++i) {
+    std::optional<StageExchange> send, receive;
+    if (const auto reader = i > 0 ? reader_of(list[i - 1], stages) : std::nullopt) {
+      send = {.peer = reader->stage, .sends = list[i - 1]};
+    }
+    if (const auto source = i < list.size() ? source_of(list[i], stages) : std::nullopt) {
+      receive = {.peer = source->stage, .receives = list[i]};
+    }
+    const bool at_once =
+        send && receive && send->peer == receive->peer &&
+        next_in_stage(of_stages, *source_of(list[i], stages)) == reader_of(list[i - 1], stages);
+    if (at_once) send->receives = receive->receives;
+    if (send) exchanges[i].push_back(*send);
+    if (receive && !at_once) exchanges[i].push_back(*receive);
+  }
+  return exchanges;
+}
+
+double ideal_bubble(const PipelineSpec& pipeline) {
+  const double waits = pipeline.stages - 1;
+  if (pipeline.schedule == PipelineSchedule::kNaive) return waits / pipeline.stages;
+  return waits / (pipeline.micro_batches + waits);
+}
+
+}  // namespace barestep

@@ -1,0 +1,369 @@
+// Ranks that share a model, as threads, compared with one rank.
+#include "core/mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/program.h"
+#include "kernels/make_device.h"
+#include "parallel/comm/mesh_communicator.h"
+#include "parallel/schemes/ddp.h"
+#include "parallel/schemes/scheme_of.h"
+#include "parallel/schemes/zero1.h"
+#include "support/expect_error.h"
+#include "support/file_runs.h"
+#include "support/layers.h"
+#include "support/rank_run.h"
+#include "support/temp_dir.h"
+#include "train/weights.h"
+
+namespace barestep {
+namespace {
+
+TEST(Mesh, NumbersTensorRanksFirstAndStagesLast) {
+  const Mesh mesh{.data = 3, .tensor = 2, .pipeline = 4};
+  ASSERT_EQ(mesh.ranks(), 24);
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    Mesh at = mesh;
+    at.rank = rank;
+    EXPECT_EQ(rank, at.tensor_rank() + 2 * (at.data_rank() + 3 * at.stage()));
+    EXPECT_EQ(rank, mesh.rank_at(at.data_rank(), at.tensor_rank(), at.stage()));
+  }
+  Mesh last = mesh;
+  last.rank = 23;
+  EXPECT_EQ(last.text(), "rank 23 (data 2, tensor 1, stage 3)");
+  EXPECT_EQ(Mesh::of_data(2, 3).text(), "rank 2");
+}
+
+TEST(Mesh, GroupsOfAnAxisShareAllOtherCoordinates) {
+  for (const Axis axis : kGroupedAxes) {
+    SCOPED_TRACE(name_of(axis));
+    Mesh mesh{.data = 3, .tensor = 2, .pipeline = 4};
+    std::map<int, std::vector<int>> groups;
+    for (mesh.rank = 0; mesh.rank < mesh.ranks(); ++mesh.rank) {
+      std::vector<int>& group = groups[mesh.first_on(axis)];
+      EXPECT_EQ(mesh.place_on(axis), std::ssize(group)) << "places follow the order of ranks";
+      group.push_back(mesh.rank);
+    }
+    EXPECT_EQ(std::ssize(groups), 24 / mesh.size_of(axis));
+    for (const auto& [first, group] : groups) {
+      EXPECT_EQ(group.front(), first);
+      EXPECT_EQ(std::ssize(group), mesh.size_of(axis));
+      EXPECT_EQ(group.back() - group.front() + 1, mesh.span_of(axis));
+    }
+  }
+}
+
+TEST(Mesh, SumsAmongTheRanksOfAnAxis) {
+  on_threads(8, [](Communicator& all) {
+    const Mesh mesh{.data = 2, .tensor = 2, .pipeline = 2, .rank = all.rank()};
+    const auto groups = join_mesh(all, mesh);
+    const auto device = make_cpu_device({.threads = 1});
+    const auto stream = device->new_stream("test");
+    for (const Axis axis :
+         {Axis::kData, Axis::kTensor, Axis::kPipeline, Axis::kModel, Axis::kAll}) {
+      float number = std::ldexp(1.0F, all.rank());
+      const Addresses addresses({reinterpret_cast<std::byte*>(&number)});
+      const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 1}}, .axis = axis};
+      groups->prepare(sum);
+      Stream* const streams[] = {stream.get()};
+      groups->run(sum, addresses, streams, {});
+      stream->synchronize();
+      float expected = 0;
+      for (int rank = 0; rank < 8; ++rank) {
+        Mesh other = mesh;
+        other.rank = rank;
+        if (other.first_on(axis) == mesh.first_on(axis)) expected += std::ldexp(1.0F, rank);
+      }
+      EXPECT_EQ(number, expected) << name_of(axis) << " on " << mesh.text();
+      all.barrier();
+    }
+  });
+}
+
+TEST(Mesh, EndsAllGroupsWhenOneRankGivesUp) {
+  EXPECT_THROW(on_threads(4,
+                          [](Communicator& all) {
+                            const Mesh mesh{.data = 2, .tensor = 2, .rank = all.rank()};
+                            const auto half = all.split(mesh.first_on(Axis::kTensor));
+                            if (all.rank() == 3) throw std::runtime_error("gave up");
+                            half->barrier();
+                            half->barrier();
+                          }),
+               std::exception);
+}
+
+TEST(Mesh, RefusesRanksThatAreNoMultipleOfACopy) {
+  TrainConfig config = rank_config();
+  config.parallel.tensor = 3;
+  expect_error(
+      ExitCode::kConfiguration,
+      "--tensor '3': a copy of the model takes 3 ranks, which do not divide 4 ranks; start "
+      "3 ranks, or a multiple",
+      [&] { static_cast<void>(mesh_of(config, 0, 4)); });
+  config.parallel.pipeline = 2;
+  expect_error(ExitCode::kConfiguration,
+               "--tensor '3': with --pipeline 2, a copy of the model takes 6 ranks, which do not "
+               "divide 4 ranks; start 6 ranks, or a multiple",
+               [&] { static_cast<void>(mesh_of(config, 0, 4)); });
+}
+
+TEST(TensorRanks, NeedAnOutputEach) {
+  TrainConfig config = rank_config();  // 5, 7, 6, 3
+  config.parallel.tensor = 8;
+  expect_error(ExitCode::kConfiguration,
+               "--tensor '8': net.0 has 7 outputs, so some ranks would have none; use at most "
+               "--tensor 7",
+               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8); });
+}
+
+TEST(TensorRanks, RefuseAFusedUpdateOfSeveralCopies) {
+  TrainConfig config = rank_config();
+  config.parallel.tensor = 2;
+  config.training.update = Update::kFused;
+  const Ddp scheme(small_buckets());
+  const auto build = [&](int ranks) {
+    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks), &scheme);
+  };
+  build(2);
+  expect_error(ExitCode::kConfiguration,
+               "--update 'fused': stores no gradients, which several ranks or devices exchange; "
+               "use --update separate",
+               [&] { build(4); });
+}
+
+/// A model without a ReLU whose input could be rounded to the other side of 0.
+TrainConfig smooth_config() {
+  TrainConfig config = rank_config();
+  config.model.layers = {6, 8, 5, 7, 4};
+  config.model.activation = Activation::kTanh;
+  config.model.last_relu = true;
+  config.optimizer.kind = OptimizerKind::kSgd;
+  config.optimizer.lr = 0.1;
+  return config;
+}
+
+/// Trains on ranks of a mesh and on one, and expects the same losses and weights up to the order of
+/// sums.
+void expect_as_one_rank(TrainConfig config, int ranks, const Scheme& scheme = Ddp(small_buckets()),
+                        double tolerance = 5e-7) {
+  TrainConfig alone = config;
+  alone.parallel.tensor = 1;
+  alone.training.update =
+      config.training.update == Update::kFused ? Update::kFused : Update::kSeparate;
+  const Trained one = train_single(alone);
+  const std::vector<Trained> all = train_threads_by(scheme, ranks, config);
+  for (const Trained& rank : all) {
+    ASSERT_EQ(rank.losses.size(), one.losses.size());
+    for (std::size_t step = 0; step < one.losses.size(); ++step) {
+      EXPECT_NEAR(rank.losses[step], one.losses[step], tolerance * std::abs(one.losses[step]))
+          << "step " << step;
+    }
+    EXPECT_EQ(rank.losses, all.front().losses) << "all ranks have the same losses";
+    ASSERT_EQ(rank.evaluations.size(), one.evaluations.size());
+    for (std::size_t i = 0; i < one.evaluations.size(); ++i) {
+      EXPECT_EQ(rank.evaluations[i].samples, one.evaluations[i].samples);
+      EXPECT_EQ(rank.evaluations[i].accuracy, one.evaluations[i].accuracy);
+    }
+  }
+  StepSpec spec = spec_of(alone, DeviceKind::kCpu, nullptr);
+  EXPECT_LE(largest_distance(spec.model, all.front().parameters, one.parameters), 10 * tolerance);
+}
+
+TEST(TensorRanks, TrainAsOneRankWithAnyWidthsAndDepths) {
+  TrainConfig config = smooth_config();
+  using Widths = std::vector<std::int64_t>;
+  for (const Widths& widths : {Widths{6, 8, 5, 7, 4}, Widths{5, 7, 6, 3}, Widths{3, 5, 2},
+                               Widths{4, 9}, Widths{16, 16, 16, 16, 16, 16}}) {
+    config.model.layers = widths;
+    for (const int tensor : {2, 3, 4, 5}) {
+      SCOPED_TRACE(testing::Message() << testing::PrintToString(widths) << " on " << tensor);
+      config.parallel.tensor = tensor;
+      expect_as_one_rank(config, tensor);
+    }
+  }
+}
+
+TEST(TensorRanks, TrainAsOneRankBesideDataRanks) {
+  TrainConfig config = smooth_config();
+  config.data.batch_size = 12;
+  config.parallel.tensor = 2;
+  for (const int ranks : {4, 6}) {
+    SCOPED_TRACE(ranks);
+    expect_as_one_rank(config, ranks);
+    expect_as_one_rank(config, ranks, Zero1());
+  }
+}
+
+TEST(TensorRanks, TrainAsOneRankWithEveryKindOfStep) {
+  TrainConfig config = smooth_config();
+  config.parallel.tensor = 2;
+  TrainConfig accumulate = config;
+  accumulate.training.accumulate = 3;
+  TrainConfig keeps = config;
+  keeps.training.zero_grad = false;
+  TrainConfig recompute = config;
+  recompute.training.recompute = 2;
+  TrainConfig unfused = config;
+  unfused.device.fusion = false;
+  TrainConfig gelu = config;
+  gelu.model.activation = Activation::kGelu;
+  TrainConfig clip = config;
+  clip.training.clip_norm = 0.05;
+  for (const TrainConfig& each : {accumulate, keeps, recompute, unfused, gelu, clip}) {
+    expect_as_one_rank(each, 2);
+    expect_as_one_rank(each, 4);
+    if (each.training.zero_grad) expect_as_one_rank(each, 4, Zero1());
+  }
+}
+
+// The norm would be too large if every rank counted what all have.
+TEST(TensorRanks, CountEveryGradientOnceInTheNorm) {
+  TrainConfig config = smooth_config();
+  config.model.layers = {4, 3, 40};  // the last bias is on every rank, and larger than all cuts
+  config.training.clip_norm = 1e-3;
+  config.parallel.tensor = 3;
+  expect_as_one_rank(config, 3);
+  expect_as_one_rank(config, 6, Zero1());
+}
+
+// Partial sums are rounded to 16 bits before they are added up.
+TEST(TensorRanks, TrainInSixteenBitsAsOneRankUpToRounding) {
+  TrainConfig config = smooth_config();
+  config.parallel.tensor = 2;
+  config.device.precision = Precision::kBf16;
+  expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 256);
+  config.device.precision = Precision::kFp16;
+  expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 1024);
+  expect_as_one_rank(config, 4, Zero1(), 1.0 / 1024);
+}
+
+// If one rank finds a gradient that is not finite, all skip the step.
+TEST(TensorRanks, SkipAStepTogetherThatOverflowsOnOneOfThem) {
+  TrainConfig config = smooth_config();
+  config.parallel.tensor = 2;
+  config.device.precision = Precision::kFp16;
+  config.training.loss_scale = LossScaling{.initial = 1e9};
+  TrainConfig stays = config;
+  stays.optimizer.lr = 1e-30;
+  const auto trained = train_threads_by(Ddp(small_buckets()), 2, config);
+  const auto same = train_threads_by(Ddp(small_buckets()), 2, stays);
+  EXPECT_EQ(trained[0].losses[1], same[0].losses[1]) << "the first step was skipped";
+  EXPECT_EQ(trained[1].losses, trained[0].losses);
+}
+
+TEST(TensorRanks, TrainAsOneRankWithAFusedUpdate) {
+  TrainConfig config = smooth_config();
+  config.optimizer.kind = OptimizerKind::kAdam;
+  config.optimizer.lr = 1e-3;
+  config.training.update = Update::kFused;
+  config.parallel.tensor = 2;
+  // Adam divides by the root of tiny gradients, so its weights differ more than SGD's.
+  expect_as_one_rank(config, 2, Ddp(small_buckets()), 5e-6);
+}
+
+TEST(TensorRanks, TrainAsOneRankWithRandomDataDrawnInBlocks) {
+  TrainConfig config = smooth_config();
+  config.model.layers = {16, 32, 16};
+  config.data.batch_size = 8;
+  config.parallel.tensor = 2;
+  expect_as_one_rank(config, 4);
+  // Skipped, not drawn: a rank's buffers have its own rows only.
+  const Ddp scheme(small_buckets());
+  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 2, 4), &scheme);
+  EXPECT_EQ(programs.train().tensors.x.rows, 4);
+  EXPECT_EQ(programs.buffers()[programs.train().tensors.x.buffer].bytes, 4 * 16 * 4);
+}
+
+TEST(TensorRanks, KeepTheirSharesOfWeightsAndState) {
+  TrainConfig config = smooth_config();
+  config.model.layers = {64, 64, 64, 64, 64};
+  config.parallel.tensor = 4;
+  const Ddp scheme(small_buckets());
+  const StepPrograms shared(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 4), &scheme);
+  config.parallel.tensor = 1;
+  const StepPrograms whole(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 1), &scheme);
+  // A quarter of the weights and the cut biases; two biases of 64 numbers are on every rank.
+  const std::int64_t numbers = 4 * 64 * 64 / 4 + 2 * 64 / 4 + 2 * 64;
+  EXPECT_EQ(shared.parameter_list().size(), numbers);
+  EXPECT_EQ(shared.whole_list().size(), whole.parameter_list().size());
+  EXPECT_EQ(shared.buffers()[shared.parameters()].bytes, numbers * 4);
+}
+
+class TensorRanksWithFiles : public TempDirTest {};
+
+TEST_F(TensorRanksWithFiles, EvaluateAsOneRank) {
+  TrainConfig config = class_run(folder());
+  config.model.activation = Activation::kTanh;
+  config.parallel.tensor = 2;
+  expect_as_one_rank(config, 4, Ddp(small_buckets()), 2e-6);
+}
+
+TEST_F(TensorRanksWithFiles, LoadWeightsOfTheWholeModel) {
+  TrainConfig config = smooth_config();
+  const ModelSpec model = spec_of(config, DeviceKind::kCpu, nullptr).model;
+  TorchGenerator generator(99);
+  FlatWeights weights = parameters_of(model).initial_values(generator);
+  config.output.load = folder() / "weights.safetensors";
+  save_weights(config.output.load, parameters_of(model), weights);
+  config.parallel.tensor = 3;
+  expect_as_one_rank(config, 3);
+}
+
+TEST(TensorRanks, ResumeFromAnyOtherMesh) {
+  TrainConfig config = smooth_config();
+  config.optimizer.momentum = 0.9;
+  config.checkpoint.folder = "a folder";  // the programs can save their state
+  const Trained one = train_single(config);
+  const Ddp scheme(small_buckets());
+  const auto train = [&](int tensor, int ranks, const Scheme& by, const Interruption& with) {
+    TrainConfig cut = config;
+    cut.parallel.tensor = tensor;
+    return train_threads_by(by, ranks, cut, with).front();
+  };
+  const Zero1 zero1;
+  struct Job {
+    int tensor, ranks;
+    const Scheme& by;
+  };
+  const Job jobs[] = {{1, 1, scheme}, {2, 2, scheme}, {3, 3, scheme}, {2, 4, zero1}, {1, 3, zero1}};
+  for (const Job& before : jobs) {
+    TrainingState state;
+    train(before.tensor, before.ranks, before.by, {.kept = &state, .pause_every = 3});
+    ASSERT_EQ(state.position.steps, 3);
+    for (const Job& after : jobs) {
+      SCOPED_TRACE(testing::Message() << before.tensor << " of " << before.ranks << " to "
+                                      << after.tensor << " of " << after.ranks);
+      const Trained rest = train(after.tensor, after.ranks, after.by, {.start = &state});
+      ASSERT_EQ(rest.losses.size(), one.losses.size() - 3);
+      for (std::size_t step = 0; step < rest.losses.size(); ++step) {
+        EXPECT_NEAR(rest.losses[step], one.losses[step + 3], 5e-7 * one.losses[step + 3]);
+      }
+    }
+  }
+}
+
+TEST(Trainer, RefusesRanksThatStartFromOtherWeights) {
+  expect_error(ExitCode::kConfiguration,
+               "ranks differ: the weights at the start are not the same on ranks 1 and 3; give all "
+               "ranks the same build and the same kind of machine",
+               [] {
+                 on_threads(4, [](Communicator& ranks) {
+                   // Tensor ranks 0 and 1 have others, which is right; data rank 1 differs.
+                   const Mesh mesh{.data = 2, .tensor = 2, .rank = ranks.rank()};
+                   const float weight =
+                       ranks.rank() == 3 ? 9 : static_cast<float>(ranks.rank() % 2);
+                   require_equal_weights(ranks, mesh, FlatWeights{weight});
+                 });
+               });
+}
+
+}  // namespace
+}  // namespace barestep

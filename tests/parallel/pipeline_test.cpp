@@ -1,0 +1,233 @@
+// Pipelines on CPU devices of one process. The oracle is gradient accumulation on one device, with
+// as many micro-steps as the pipeline has micro-batches.
+#include "parallel/schemes/pipeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/checker.h"
+#include "core/plan.h"
+#include "kernels/make_device.h"
+#include "support/expect_error.h"
+#include "support/file_runs.h"
+#include "support/rank_run.h"
+#include "support/spread_run.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+std::unique_ptr<Device> open_cpu(const DeviceConfig& config, int index) {
+  return make_cpu_device({.index = index, .threads = 1, .gemm = config.gemm});
+}
+
+/// Five layers and batches of 12.
+TrainConfig deep_config() {
+  TrainConfig config = rank_config();
+  config.model.layers = {5, 7, 6, 8, 4, 3};
+  config.data.batch_size = 12;
+  return config;
+}
+
+TrainConfig with_pipeline(TrainConfig config, std::int64_t stages, std::int64_t micro_batches,
+                          PipelineSchedule schedule) {
+  config.parallel.pipeline = stages;
+  config.parallel.micro_batches = micro_batches;
+  config.parallel.schedule = schedule;
+  return config;
+}
+
+/// Compares every schedule, with 2 to 5 stages and several micro-batches, with accumulation to the
+/// bit. 12 rows make micro-batches of equal size.
+void expect_bits_of_accumulation(const TrainConfig& config) {
+  for (const std::int64_t micro_batches : {1, 2, 3, 6}) {
+    TrainConfig accumulates = config;
+    accumulates.data.batch_size = config.data.batch_size / micro_batches;
+    accumulates.training.accumulate = micro_batches;
+    const SpreadRun expected = train_alone(accumulates, open_cpu);
+    for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
+      for (const std::int64_t stages : {2, 3, 5}) {
+        SCOPED_TRACE(std::string(name_of(schedule)) + ", " + std::to_string(stages) + " stages, " +
+                     std::to_string(micro_batches) + " micro-batches");
+        EXPECT_EQ(train_pipeline(with_pipeline(config, stages, micro_batches, schedule), open_cpu),
+                  expected);
+      }
+    }
+  }
+}
+
+TEST(Pipeline, HasTheBitsOfAccumulationOnOneDevice) {
+  expect_bits_of_accumulation(deep_config());
+}
+
+TEST(Pipeline, HasThemWithoutFusion) {
+  TrainConfig config = deep_config();
+  config.device.fusion = false;
+  expect_bits_of_accumulation(config);
+}
+
+TEST(Pipeline, HasThemWithOtherActivationsAndOptimizers) {
+  TrainConfig config = deep_config();
+  config.model.activation = Activation::kGelu;
+  config.model.last_relu = true;
+  config.optimizer.kind = OptimizerKind::kSgd;
+  config.optimizer.momentum = 0.9;
+  expect_bits_of_accumulation(config);
+  config.optimizer = {.kind = OptimizerKind::kAdamW, .lr = 1e-2, .amsgrad = true};
+  expect_bits_of_accumulation(config);
+}
+
+TEST(Pipeline, HasThemWhereGradientsAddUpFromStepToStep) {
+  TrainConfig config = deep_config();
+  config.training.zero_grad = false;
+  expect_bits_of_accumulation(config);
+}
+
+TEST(Pipeline, HasThemWithDropout) {
+  TrainConfig config = deep_config();
+  config.model.dropout = 0.25;
+  expect_bits_of_accumulation(config);
+}
+
+TEST(Pipeline, HasThemIn16Bits) {
+  TrainConfig config = deep_config();
+  config.device.precision = Precision::kBf16;
+  expect_bits_of_accumulation(config);
+  // A scale that some steps find too large.
+  config.device.precision = Precision::kFp16;
+  config.training.loss_scale = LossScaling{.initial = 0x1p24, .window = 3};
+  expect_bits_of_accumulation(config);
+}
+
+class PipelineFiles : public TempDirTest {};
+
+// The last batch of an epoch has 6 of 8 rows.
+TEST_F(PipelineFiles, HasTheBitsOfAccumulationWithEvaluations) {
+  for (TrainConfig config : {class_run(folder()), number_run(folder())}) {
+    config.model.layers = {6, 12, 9, 4};
+    TrainConfig accumulates = config;
+    accumulates.data.batch_size = 2;
+    accumulates.training.accumulate = 4;
+    const SpreadRun expected = train_alone(accumulates, open_cpu);
+    for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
+      EXPECT_EQ(train_pipeline(with_pipeline(config, 3, 4, schedule), open_cpu), expected);
+    }
+  }
+}
+
+// The squares of each stage are added up by themselves first.
+TEST(Pipeline, ClipsAsOneDeviceDoes) {
+  TrainConfig config = deep_config();
+  config.training.clip_norm = 0.1;
+  const SpreadRun one = train_alone(config, open_cpu);
+  const SpreadRun cut = train_pipeline(
+      with_pipeline(config, 3, 4, PipelineSchedule::kOneForwardOneBackward), open_cpu);
+  expect_near(cut, one, config);
+  config.training.clip_norm.reset();
+  EXPECT_NE(train_alone(config, open_cpu).losses, one.losses);
+}
+
+// 10 rows in 4 micro-batches are 3, 3, 3 and 1; in 6 they are five of 2.
+TEST(Pipeline, CutsRowsAsTorchChunkDoes) {
+  for (const auto& [pieces, sizes] : std::map<std::int64_t, std::vector<std::int64_t>>{
+           {4, {3, 3, 3, 1}}, {6, {2, 2, 2, 2, 2}}}) {
+    const TrainConfig config = with_pipeline(rank_config(), 2, pieces, PipelineSchedule::kGPipe);
+    const Pipeline scheme;
+    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
+    std::vector<std::int64_t> found;
+    for (const Node& node : programs.train().program.nodes()) {
+      if (const auto* loss = op_if<PointwiseLoss>(node.op)) found.push_back(loss->output.rows);
+    }
+    EXPECT_EQ(found, sizes);
+    expect_near(train_pipeline(config, open_cpu), train_alone(rank_config(), open_cpu), config);
+  }
+}
+
+class PipelineProgram : public testing::TestWithParam<PipelineSchedule> {
+ protected:
+  PipelineProgram() {
+    config_ = with_pipeline(deep_config(), 3, 4, GetParam());
+    config_.training.clip_norm = 1;
+    config_.model.dropout = 0.1;
+    programs_ = std::make_unique<StepPrograms>(spec_of(config_, DeviceKind::kCpu, nullptr),
+                                               &scheme_);
+  }
+
+  TrainConfig config_;
+  const Pipeline scheme_;
+  std::unique_ptr<StepPrograms> programs_;
+};
+
+TEST_P(PipelineProgram, IsOrderedAndNeedsEveryWait) {
+  Program program = programs_->train().program;
+  ASSERT_THAT(check(program), IsEmpty());
+  int deleted = 0;
+  for (Node& node : program.nodes()) {
+    const std::vector<Wait> waits = node.waits;
+    for (std::size_t i = 0; i < waits.size(); ++i) {
+      node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_THAT(check(program), Not(IsEmpty())) << label_of(node.op);
+      node.waits = waits;
+      ++deleted;
+    }
+  }
+  EXPECT_GT(deleted, 30);
+}
+
+// Of 5-7-6-8-4-3 on three devices: two layers with 42 + 48 numbers, one with 56, two with 36 + 15.
+TEST_P(PipelineProgram, EachDeviceHasItsLayersOnly) {
+  const auto rounded = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  const auto flat = [&](std::initializer_list<std::int64_t> parameters) {
+    std::int64_t bytes = 0;
+    for (const std::int64_t numbers : parameters) bytes += rounded(4 * numbers);
+    return bytes;
+  };
+  const std::vector<std::int64_t> expected = {flat({35, 7, 42, 6}), flat({48, 8}),
+                                              flat({32, 4, 12, 3})};
+  const Buffers& buffers = programs_->buffers();
+  for (int device = 0; device < 3; ++device) {
+    for (const char* name : {"parameters", "gradients", "exp_avg", "exp_avg_sq"}) {
+      const BufferId id = buffers.find(name, device);
+      ASSERT_NE(id, kNoBuffer) << name;
+      EXPECT_EQ(buffers[id].bytes, expected[static_cast<std::size_t>(device)]) << name;
+    }
+  }
+  EXPECT_EQ(buffers.find("net.4.out", 0), kNoBuffer);
+  EXPECT_EQ(programs_->parameter_list().size(), 42 + 48 + 56 + 36 + 15);
+}
+
+// A stage keeps the outputs of all micro-batches in flight.
+TEST_P(PipelineProgram, KeepsTheActivationsOfMicroBatchesInFlight) {
+  const Buffers& buffers = programs_->buffers();
+  const auto rows_of = [&](const char* name, int device, std::int64_t cols) {
+    return buffers[buffers.find(name, device)].bytes / 4 / cols;
+  };
+  const auto in_flight = [&](std::int64_t stage) -> std::int64_t {
+    if (GetParam() == PipelineSchedule::kNaive) return 1;
+    return GetParam() == PipelineSchedule::kGPipe ? 4 : 3 - stage;
+  };
+  EXPECT_EQ(rows_of("net.0.out", 0, 7), 3 * in_flight(0));
+  EXPECT_EQ(rows_of("net.4.out", 1, 8), 3 * in_flight(1));
+  EXPECT_EQ(rows_of("stage_input", 1, 6), 3 * in_flight(1));
+  EXPECT_EQ(rows_of("stage_grad", 1, 8), 3);
+  EXPECT_EQ(rows_of("net.8.out", 2, 3), 3 * in_flight(2));
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PipelineProgram,
+                         testing::ValuesIn(kValuesOf<PipelineSchedule>),
+                         [](const auto& test) {
+                           constexpr const char* kNames[] = {"OneForwardOneBackward", "GPipe",
+                                                             "Naive"};
+                           return kNames[test.index];
+                         });
+
+}  // namespace
+}  // namespace barestep
