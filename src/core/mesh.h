@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
 #include "core/index.h"
 
 namespace barestep {
@@ -37,35 +36,36 @@ struct Mesh {
   [[nodiscard]] constexpr int tensor_rank() const { return rank % tensor; }
   [[nodiscard]] constexpr int data_rank() const { return rank / tensor % data; }
   [[nodiscard]] constexpr int stage() const { return rank / (tensor * data); }
-  [[nodiscard]] constexpr bool is_last_stage() const { return stage() + 1 == pipeline; }
 
   /// Whether several ranks share a copy of the model.
   [[nodiscard]] constexpr bool cuts_model() const { return tensor * pipeline > 1; }
 
-  /// The rank at these coordinates.
-  [[nodiscard]] constexpr int rank_at(int data_rank, int tensor_rank, int stage) const {
-    return tensor_rank + tensor * (data_rank + data * stage);
-  }
-
   /// Whether this rank answers for its copy of the model: one rank of each copy has its loss and
   /// its results for a test set.
-  [[nodiscard]] constexpr bool has_results() const { return tensor_rank() == 0 && is_last_stage(); }
+  [[nodiscard]] constexpr bool has_results() const {
+    return tensor_rank() == 0 && stage() + 1 == pipeline;
+  }
 
   /// The number of ranks of this rank's group.
   [[nodiscard]] constexpr int size_of(Axis axis) const {
-    switch (axis) {
-      case Axis::kAll:
-        return ranks();
-      case Axis::kData:
-        return data;
-      case Axis::kTensor:
-        return tensor;
-      case Axis::kPipeline:
-        return pipeline;
-      case Axis::kModel:
-        return tensor * pipeline;
-    }
-    return 1;
+    const Varying varying = varying_on(axis);
+    return (varying.data ? data : 1) * (varying.tensor ? tensor : 1) *
+           (varying.stage ? pipeline : 1);
+  }
+
+  /// The first rank of that group, by which groups of an axis differ.
+  [[nodiscard]] constexpr int first_on(Axis axis) const {
+    const Varying varying = varying_on(axis);
+    return rank_at(varying.data ? 0 : data_rank(), varying.tensor ? 0 : tensor_rank(),
+                   varying.stage ? 0 : stage());
+  }
+
+  /// Ranks from the first of that group to its last, including those of other groups between them.
+  [[nodiscard]] constexpr int span_of(Axis axis) const {
+    const Varying varying = varying_on(axis);
+    return rank_at(varying.data ? data - 1 : 0, varying.tensor ? tensor - 1 : 0,
+                   varying.stage ? pipeline - 1 : 0) +
+           1;
   }
 
   /// Axis::kAll if that group is all ranks.
@@ -73,62 +73,37 @@ struct Mesh {
     return size_of(axis) == ranks() ? Axis::kAll : axis;
   }
 
-  /// This rank's place in that group; places follow the order of ranks.
-  [[nodiscard]] constexpr int place_on(Axis axis) const {
-    switch (axis) {
-      case Axis::kAll:
-        return rank;
-      case Axis::kData:
-        return data_rank();
-      case Axis::kTensor:
-        return tensor_rank();
-      case Axis::kPipeline:
-        return stage();
-      case Axis::kModel:
-        return tensor_rank() + tensor * stage();
-    }
-    return 0;
-  }
-
-  /// Ranks from the first of that group to its last, including those of other groups between them.
-  [[nodiscard]] constexpr int span_of(Axis axis) const {
-    switch (axis) {
-      case Axis::kAll:
-        return ranks();
-      case Axis::kData:
-        return tensor * (data - 1) + 1;
-      case Axis::kTensor:
-        return tensor;
-      case Axis::kPipeline:
-        return tensor * data * (pipeline - 1) + 1;
-      case Axis::kModel:
-        return tensor * data * (pipeline - 1) + tensor;
-    }
-    return 1;
-  }
-
-  /// The first rank of that group, by which groups of an axis differ.
-  [[nodiscard]] constexpr int first_on(Axis axis) const {
-    switch (axis) {
-      case Axis::kAll:
-        return 0;
-      case Axis::kData:
-        return rank_at(0, tensor_rank(), stage());
-      case Axis::kTensor:
-        return rank_at(data_rank(), 0, stage());
-      case Axis::kPipeline:
-        return rank_at(data_rank(), tensor_rank(), 0);
-      case Axis::kModel:
-        return rank_at(data_rank(), 0, 0);
-    }
-    return 0;
-  }
-
   /// "rank 5", and where ranks share the model also its place: "rank 5 (data 1, tensor 0, stage
   /// 1)", without the axes that have one rank.
-  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string text() const {
+    std::string places;
+    const auto add = [&](const char* name, int size, int place) {
+      if (size == 1) return;
+      places += (places.empty() ? "" : ", ") + std::string(name) + ' ' + std::to_string(place);
+    };
+    add("data", data, data_rank());
+    add("tensor", tensor, tensor_rank());
+    add("stage", pipeline, stage());
+    return "rank " + std::to_string(rank) + (cuts_model() ? " (" + places + ")" : "");
+  }
 
   friend bool operator==(const Mesh&, const Mesh&) = default;
+
+ private:
+  /// The coordinates in which the ranks of a group differ.
+  struct Varying {
+    bool data = false, tensor = false, stage = false;
+  };
+  static constexpr Varying varying_on(Axis axis) {
+    const bool all = axis == Axis::kAll, model = axis == Axis::kModel;
+    return {.data = all || axis == Axis::kData,
+            .tensor = all || model || axis == Axis::kTensor,
+            .stage = all || model || axis == Axis::kPipeline};
+  }
+
+  [[nodiscard]] constexpr int rank_at(int at_data, int at_tensor, int at_stage) const {
+    return at_tensor + tensor * (at_data + data * at_stage);
+  }
 };
 
 }  // namespace barestep

@@ -699,6 +699,10 @@ struct AllGather {
 using Collective = std::variant<AllReduce, Broadcast, Reduce, ReduceScatter, AllGather>;
 using Op = std::variant<DeviceOp, Collective>;
 
+inline Axis axis_of(const Collective& collective) {
+  return std::visit([](const auto& op) { return op.axis; }, collective);
+}
+
 /// function(op's struct), for an Op.
 template <class AnyOp, class Function>
 auto visit_op(AnyOp& op, const Function& function) {

@@ -104,8 +104,7 @@ std::int64_t bytes_sent(const Program& program, const Mesh& mesh) {
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
     const double times = std::holds_alternative<AllReduce>(*collective) ? 2 : 1;
-    const Axis axis = std::visit([](const auto& op) { return op.axis; }, *collective);
-    const int ranks = mesh.size_of(axis);
+    const int ranks = mesh.size_of(axis_of(*collective));
     sent += times * static_cast<double>(cost_of(node.op).message_bytes) * (ranks - 1) / ranks;
   }
   return std::llround(sent);

@@ -270,8 +270,7 @@ std::map<ExchangeKind, double> largest_exchanges(const Program& step, const Mesh
   for (const Node& node : step.nodes()) {
     const auto* collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
-    const auto axis = std::visit([](const auto& op) { return op.axis; }, *collective);
-    if (mesh.size_of(axis) == 1 && mesh.cuts_model()) continue;
+    if (mesh.size_of(axis_of(*collective)) == 1) continue;
     double& max = largest[exchange_kind_of(*collective)];
     max = std::max(max, static_cast<double>(cost_of(node.op).message_bytes));
   }
@@ -317,8 +316,7 @@ FindingTable communication_table(const PredictedModel& model, const MachineCard&
   for (const int count : ranks) {
     if (count == 1 || !card.links_of(count).is_known()) continue;
     const WorkloadPrograms programs(workload_of(model, card, count));
-    for (const auto& [exchange, bytes] :
-         largest_exchanges(programs.step(), programs.steps().spec().mesh)) {
+    for (const auto& [exchange, bytes] : largest_exchanges(programs.step(), programs.mesh())) {
       table.rows.push_back(communication_row(card, count, exchange, bytes));
     }
   }
@@ -334,8 +332,7 @@ FindingTable products_table(const PredictedModel& model, const MachineCard& card
   for (const int count : ranks) {
     const Workload workload = workload_of(model, card, count);
     const WorkloadPrograms programs(workload);
-    const NodeSetting run{.ranks = count,
-                          .mesh = programs.steps().spec().mesh,
+    const NodeSetting run{.mesh = programs.mesh(),
                           .threads = card.on_gpu ? 0 : workload.config.device.threads.value_or(1),
                           .precision = model.precision};
     std::set<std::pair<std::string, ProductSize>> seen;

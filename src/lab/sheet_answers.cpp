@@ -357,7 +357,9 @@ std::string scaling_line(const Results& results) {
 /// Seconds of the three products of a layer on one device: output, gradients of input and weight.
 double products_of_layer_s(const MachineCard& card, std::int64_t width, std::int64_t rows) {
   const Tensor activations{.rows = rows, .cols = width}, weight{.rows = width, .cols = width};
-  const auto seconds = [&](const Gemm& gemm) { return device_op_s(gemm, card, {.ranks = 2}); };
+  const auto seconds = [&](const Gemm& gemm) {
+    return device_op_s(gemm, card, {.mesh = Mesh::of_data(0, 2)});
+  };
   return seconds({.c = activations, .a = activations, .b = weight, .transpose_b = true}) +
          seconds({.c = activations, .a = activations, .b = weight}) +
          seconds({.c = weight, .a = activations, .b = activations, .transpose_a = true});

@@ -285,15 +285,14 @@ double collective_s(const Collective& collective, const MachineCard& card, const
                     const MachineLoad* load) {
   const auto& tensors = std::visit(
       [](const auto& op) -> const std::vector<Tensor>& { return op.tensors; }, collective);
-  const auto axis = std::visit([](const auto& op) { return op.axis; }, collective);
-  const Mesh mesh = run.mesh.ranks() > 1 ? run.mesh : Mesh::of_data(0, run.ranks);
+  const Axis axis = axis_of(collective);
   // Among all devices of one process if it has several, otherwise among all ranks.
   if (tensors.size() > 1 && !card.on_gpu) {
     return in_memory_s(collective, tensors.front(), tensors.size(), card, load);
   }
   return exchange_s(
       card, exchange_kind_of(collective), static_cast<double>(tensors.front().bytes()),
-      std::max(static_cast<int>(tensors.size()), mesh.size_of(axis)), mesh.span_of(axis));
+      std::max(static_cast<int>(tensors.size()), run.mesh.size_of(axis)), run.mesh.span_of(axis));
 }
 
 /// The number of lanes of one process that run at full speed at once.
@@ -318,12 +317,12 @@ const Copy* copy_between_gpus(const Program& program, const Node& node, const Ma
 }  // namespace
 
 double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run) {
-  return device_op_s(op, card, card.load_of(run.ranks, run.threads), run.precision);
+  return device_op_s(op, card, card.load_of(run.mesh.ranks(), run.threads), run.precision);
 }
 
 double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run) {
-  const MachineLoad* load = card.load_of(run.ranks, run.threads);
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
   if (const auto* collective = std::get_if<Collective>(&node.op)) {
     return collective_s(*collective, card, run, load);
   }
@@ -339,12 +338,11 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const std::optional<SlowRank>& slow = config.injected.slow_rank;
   const int rank = slow ? static_cast<int>(slow->rank) : 0;
   const WorkloadPrograms programs(workload, rank);
-  const NodeSetting run{.ranks = workload.ranks,
-                        .mesh = programs.steps().spec().mesh,
+  const NodeSetting run{.mesh = programs.mesh(),
                         .threads = card.on_gpu ? 0 : all_cores,
                         .precision = config.device.precision};
   const Program& program = programs.step();
-  const MachineLoad* load = card.load_of(run.ranks, run.threads);
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
   const auto sends_from = [&](const Node& node) -> std::optional<int> {
     const Copy* copy = copy_between_gpus(program, node, card);
     if (copy == nullptr) return std::nullopt;
@@ -354,7 +352,7 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
       simulate(program, [&](const Node& node) { return node_s(program, node, card, run); },
                {.at_once = lanes_at_once(workload, card),
                 .contention = load == nullptr ? 1 : load->contention,
-                .kernel_slowdown = card.on_gpu ? card.links_of(run.ranks).kernel_slowdown : 1,
+                .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
                 .sends_from = sends_from});
   if (rank != 0) {
     const double waited_s = 1e-3 * slow->delay_ms;

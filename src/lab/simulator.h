@@ -62,8 +62,7 @@ double product_share(const ProductSize& product, double flops_per_s, const Machi
 
 /// The processes and threads that run a node.
 struct NodeSetting {
-  int ranks = 1;    // processes or devices
-  Mesh mesh{};      // which processes form; without one they only share the batch
+  Mesh mesh{};      // of all processes or devices
   int threads = 0;  // per rank; 0: a GPU
   Precision precision = Precision::kFp32;
 };

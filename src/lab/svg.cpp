@@ -82,7 +82,7 @@ std::vector<std::size_t> colors_of(const std::vector<PlotSeries>& all) {
 }
 
 /// Maps numbers to positions on one axis.
-struct Axis {
+struct PlotAxis {
   double low = 0, high = 1;
   double from = 0, to = 1;  // positions of the ends
   bool is_log = false;
@@ -319,7 +319,8 @@ class Drawing {
   void set_places() {
     if (!plot_.categories.empty()) {
       const double last = static_cast<double>(plot_.categories.size()) - 0.5;
-      places_ = has_rows_ ? Axis{-0.5, last, top_, bottom_} : Axis{-0.5, last, left_, right_};
+      places_ =
+          has_rows_ ? PlotAxis{-0.5, last, top_, bottom_} : PlotAxis{-0.5, last, left_, right_};
       return;
     }
     for (const PlotSeries& series : plot_.series) {
@@ -526,7 +527,7 @@ class Drawing {
   std::vector<std::size_t> colors_;
   std::vector<LegendEntry> legend_;
   double width_ = 0, height_ = 0, left_ = 0, right_ = 0, top_ = 0, bottom_ = 0;
-  Axis values_, places_;
+  PlotAxis values_, places_;
   std::set<double> xs_;
   std::vector<double> value_marks_;
   std::string body_;

@@ -72,6 +72,7 @@ WorkloadPrograms::WorkloadPrograms(const TrainConfig& requested, TrainerKind tra
       scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
   StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, rank, ranks)
                                                : spec_of(config, kind, nullptr);
+  mesh_ = trainer == TrainerKind::kDdp ? spec.mesh : Mesh::of_data(0, ranks);
   if (config.data.kind != DataKind::kRandn) spec.train_rows = data_rows;
   if (config.training.evaluate_only) {
     spec.train_rows = config.data.batch_size;

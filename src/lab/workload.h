@@ -61,12 +61,15 @@ class WorkloadPrograms {
                    int rank = 0, std::int64_t data_rows = 0);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }
+  /// Of all processes, or of the devices of one process.
+  [[nodiscard]] const Mesh& mesh() const { return mesh_; }
   /// A training step, or a batch of an evaluation.
   [[nodiscard]] const Program& step() const { return steps_->all().front()->program; }
 
  private:
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> steps_;
+  Mesh mesh_{};
 };
 
 /// The memory of one device.

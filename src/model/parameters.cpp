@@ -75,31 +75,40 @@ FlatWeights Parameters::zeros() const {
   return FlatWeights(static_cast<std::size_t>(bytes()) / sizeof(float));
 }
 
-const Parameter* Parameters::find(std::string_view name) const {
+std::optional<ParameterId> Parameters::find(std::string_view name) const {
   const auto found = std::ranges::find(all_, name, &Parameter::name);
-  return found == all_.end() ? nullptr : &*found;
+  if (found == all_.end()) return std::nullopt;
+  return static_cast<ParameterId>(found - all_.begin());
 }
 
 FlatWeights Parameters::initial_values(TorchGenerator& generator, const Parameters& whole) const {
   FlatWeights flat = zeros();
   for (const Parameter& drawn : whole.all()) {
-    const Parameter* const own = find(drawn.name);
-    const std::span<float> values = own == nullptr ? std::span<float>{} : in(flat, id_of(*own));
+    const std::optional<ParameterId> own = find(drawn.name);
+    const std::span<float> values = own ? in(flat, *own) : std::span<float>{};
     if (!drawn.initial.bound) {
       std::ranges::fill(values, drawn.initial.value);
       continue;
     }
     std::int64_t passed = 0;
-    if (own != nullptr) {
-      for_each_run(own->in_whole(), [&](std::int64_t first, std::int64_t at, std::int64_t count) {
-        generator.discard(first - passed);
-        generator.uniform(run_of(values, at, count), -*drawn.initial.bound, *drawn.initial.bound);
-        passed = first + count;
-      });
+    if (own) {
+      for_each_run(at(all_, *own).in_whole(),
+                   [&](std::int64_t first, std::int64_t begin, std::int64_t count) {
+                     generator.discard(first - passed);
+                     generator.uniform(run_of(values, begin, count), -*drawn.initial.bound,
+                                       *drawn.initial.bound);
+                     passed = first + count;
+                   });
     }
     generator.discard(drawn.size() - passed);
   }
   return flat;
+}
+
+void Parameters::skip_initial_values(TorchGenerator& generator) const {
+  for (const Parameter& each : all_) {
+    if (each.initial.bound) generator.discard(each.size());
+  }
 }
 
 Parameters Parameters::part(int rank, int ranks) const {

@@ -111,11 +111,8 @@ class Parameters {
   /// A flat buffer of zeros on the host.
   [[nodiscard]] FlatWeights zeros() const;
 
-  /// Null if no parameter has this name; and the position of a parameter of this list.
-  [[nodiscard]] const Parameter* find(std::string_view name) const;
-  [[nodiscard]] ParameterId id_of(const Parameter& parameter) const {
-    return static_cast<ParameterId>(&parameter - all_.data());
-  }
+  /// Nothing if no parameter has this name.
+  [[nodiscard]] std::optional<ParameterId> find(std::string_view name) const;
 
   /// The values before training: these parameters' of those of the `whole` model. Advances the
   /// generator past all of them; numbers of other ranks are skipped, not computed.
@@ -124,6 +121,9 @@ class Parameters {
   [[nodiscard]] FlatWeights initial_values(TorchGenerator& generator) const {
     return initial_values(generator, *this);
   }
+
+  /// Advances the generator past the values before training.
+  void skip_initial_values(TorchGenerator& generator) const;
 
   /// The parameters of one of `ranks` tensor ranks, which share rows and columns as
   /// share_of_rank() does.

@@ -443,6 +443,22 @@ Table spread_options() {
        .value = one_of(&ParallelConfig::transport,
                        {Transport::kAuto, Transport::kNccl, Transport::kPeer}),
        .trainers = {kDp}},
+      {.name = "pipeline",
+       .help = "cut the model's layers into stages, each on a device of its own, instead of the "
+               "batch; micro-batches pass through them",
+       .value = number(&ParallelConfig::pipeline, limits::kMeshSizes),
+       .trainers = {kDp}},
+      {.name = "schedule",
+       .help = "the order of passes in a stage: 1f1b keeps the activations of at most as many "
+               "micro-batches as stages; gpipe runs all forward passes first; naive has one "
+               "micro-batch in flight",
+       .value = one_of(&ParallelConfig::schedule),
+       .trainers = {kDp}},
+      {.name = "micro-batches",
+       .help = "parts of each batch that pass through a pipeline, cut as torch.chunk does",
+       .value = number(&ParallelConfig::micro_batches, limits::kMicroSteps),
+       .unset = "as many as stages; 1 with --schedule naive",
+       .trainers = {kDp}},
       {.name = "show-split",
        .help = "print the rows of each device in each step",
        .value = flag(&OutputConfig::show_split),

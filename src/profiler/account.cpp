@@ -351,11 +351,9 @@ struct Interval {
   double begin_s = 0, end_s = 0;
 };
 
-enum class Kind { kCompute, kCopy, kCommunication };
-
-Kind kind_of(const TimedOp& op) {
-  if (std::holds_alternative<Collective>(op.node->op)) return Kind::kCommunication;
-  return op_if<Copy>(op.node->op) != nullptr ? Kind::kCopy : Kind::kCompute;
+DeviceWork::Kind kind_of(const TimedOp& op) {
+  if (std::holds_alternative<Collective>(op.node->op)) return DeviceWork::Kind::kCommunication;
+  return op_if<Copy>(op.node->op) != nullptr ? DeviceWork::Kind::kCopy : DeviceWork::Kind::kCompute;
 }
 
 /// Adds an interval that begins no earlier than those before it.
@@ -406,38 +404,49 @@ class QueueTimes {
 }  // namespace
 
 Breakdown breakdown_of(const Profile& profile, int device) {
-  std::vector<Interval> busy, compute, communication;
-  std::map<int, StreamIdle> streams;
-  std::map<int, double> ends;
+  std::vector<DeviceWork> works;
   const QueueTimes queue_times(profile);
   for (const TimedOp& op : profile.ops) {
     if (op.device != device) continue;
-    const Interval interval{op.start_s, op.end_s};
-    unite(busy, interval);
-    if (kind_of(op) == Kind::kCompute) unite(compute, interval);
-    if (kind_of(op) == Kind::kCommunication) unite(communication, interval);
+    works.push_back({.kind = kind_of(op),
+                     .stream = static_cast<int>(op.node->lane) + 1,
+                     .queued_s = queue_times.of(op),
+                     .begin_s = op.start_s,
+                     .end_s = op.end_s});
+  }
+  return breakdown_of(works);
+}
 
-    const int stream = static_cast<int>(op.node->lane) + 1;
-    StreamIdle& idle = streams[stream];
-    idle.stream = stream;
-    const auto [end, is_first] = ends.try_emplace(stream, op.end_s);
+Breakdown breakdown_of(std::span<const DeviceWork> works) {
+  std::vector<Interval> busy, compute, communication;
+  std::map<int, StreamIdle> streams;
+  std::map<int, double> ends;
+  for (const DeviceWork& work : works) {
+    const Interval interval{work.begin_s, work.end_s};
+    unite(busy, interval);
+    if (work.kind == DeviceWork::Kind::kCompute) unite(compute, interval);
+    if (work.kind == DeviceWork::Kind::kCommunication) unite(communication, interval);
+
+    StreamIdle& idle = streams[work.stream];
+    idle.stream = work.stream;
+    const auto [end, is_first] = ends.try_emplace(work.stream, work.end_s);
     if (is_first) continue;
-    const double gap_s = op.start_s - end->second;
-    const auto queued_s = queue_times.of(op);
-    const bool host_was_late = queued_s && *queued_s > end->second;
+    const double gap_s = work.begin_s - end->second;
+    const bool host_was_late = work.queued_s && *work.queued_s > end->second;
     (host_was_late              ? idle.host_wait_s
      : gap_s < kShortGapSeconds ? idle.kernel_wait_s
                                 : idle.other_s) += gap_s;
-    end->second = op.end_s;
+    end->second = work.end_s;
   }
-  Breakdown breakdown{.streams = {}};
+  Breakdown breakdown;
   if (busy.empty()) return breakdown;
   breakdown.span_s = busy.back().end_s - busy.front().begin_s;
   breakdown.compute_s = length(compute);
   breakdown.idle_s = breakdown.span_s - length(busy);
   breakdown.non_compute_s = length(busy) - breakdown.compute_s;
+  breakdown.communication_s = length(communication);
   if (!communication.empty()) {
-    breakdown.overlap = common_length(communication, compute) / length(communication);
+    breakdown.overlap = common_length(communication, compute) / breakdown.communication_s;
   }
   for (const auto& [stream, idle] : streams) breakdown.streams.push_back(idle);
   return breakdown;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -180,17 +181,30 @@ struct StreamIdle {
 };
 
 struct Breakdown {
-  double span_s = 0;         // from the first start to the last end
-  double compute_s = 0;      // time with computation
-  double non_compute_s = 0;  // time with only copies and communication
-  double idle_s = 0;         // time with no work
+  double span_s = 0;           // from the first start to the last end
+  double compute_s = 0;        // time with computation
+  double non_compute_s = 0;    // time with only copies and communication
+  double idle_s = 0;           // time with no work
+  double communication_s = 0;  // time with communication
   /// The share of communication that overlaps with computation; nothing without communication.
   std::optional<double> overlap{};
-  std::vector<StreamIdle> streams;
+  std::vector<StreamIdle> streams{};
 };
 
 /// HolisticTraceAnalysis's default, which it interprets as microseconds.
 constexpr double kShortGapSeconds = 30e-6;
+
+/// A piece of a device's work.
+struct DeviceWork {
+  enum class Kind { kCompute, kCopy, kCommunication };
+  Kind kind = Kind::kCompute;
+  int stream = 0;
+  std::optional<double> queued_s{};  // when the host began to queue it
+  double begin_s = 0, end_s = 0;
+};
+
+/// The breakdown of a device's work, given in the order of its begin.
+Breakdown breakdown_of(std::span<const DeviceWork> works);
 
 /// The breakdown of one device. Copies and communication are distinguished from computation by
 /// their ops.

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <ranges>
 #include <span>
 #include <thread>
 #include <utility>
@@ -117,17 +119,6 @@ void add_collective(const std::vector<CommunicatedStep>& ranks, std::span<const 
   }
 }
 
-/// The ranks of each group.
-std::vector<std::vector<std::size_t>> ranks_of_groups(const GroupsOfRanks& groups) {
-  std::map<int, std::vector<std::size_t>> by_group;
-  for (std::size_t rank = 0; rank < groups.size(); ++rank) {
-    if (groups[rank]) by_group[*groups[rank]].push_back(rank);
-  }
-  std::vector<std::vector<std::size_t>> all;
-  for (auto& [group, ranks] : by_group) all.push_back(std::move(ranks));
-  return all;
-}
-
 /// What a rank says of its collectives, in program order.
 struct NamedCollective {
   std::string name;
@@ -139,11 +130,10 @@ std::vector<NamedCollective> collectives_of(const Program& program, std::span<co
   std::vector<NamedCollective> named;
   for (const NodeId id : nodes) {
     const Node& node = program.node(id);
-    named.push_back(std::visit(
-        [&](const auto& op) {
-          return NamedCollective{op.name, op.axis, cost_of(node.op).message_bytes};
-        },
-        std::get<Collective>(node.op)));
+    const auto& collective = std::get<Collective>(node.op);
+    const std::string& name =
+        std::visit([](const auto& op) -> const std::string& { return op.name; }, collective);
+    named.push_back({name, axis_of(collective), cost_of(node.op).message_bytes});
   }
   return named;
 }
@@ -171,13 +161,18 @@ class CollectivesOfRanks {
   [[nodiscard]] const std::vector<std::size_t>& places_of(std::size_t rank) const {
     return places_[rank];
   }
-  [[nodiscard]] std::vector<GroupsOfRanks> groups(Mesh mesh) const {
-    std::vector<GroupsOfRanks> groups(all_.size(), GroupsOfRanks(places_.size()));
+  [[nodiscard]] std::vector<RankGroups> groups(Mesh mesh) const {
+    std::vector<std::map<int, std::vector<std::size_t>>> by_first(all_.size());
     for (std::size_t rank = 0; rank < places_.size(); ++rank) {
       mesh.rank = static_cast<int>(rank);
       for (const std::size_t place : places_[rank]) {
-        groups[place][rank] = mesh.first_on(all_[place].axis);
+        by_first[place][mesh.first_on(all_[place].axis)].push_back(rank);
       }
+    }
+    std::vector<RankGroups> groups;
+    for (const auto& each : by_first) {
+      const auto ranks = std::views::values(each);
+      groups.emplace_back(ranks.begin(), ranks.end());
     }
     return groups;
   }
@@ -217,21 +212,18 @@ CommunicationParts& CommunicationParts::operator/=(double divisor) {
 }
 
 CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps,
-                                std::span<const GroupsOfRanks> groups) {
+                                std::span<const RankGroups> groups) {
   CommunicationSummary summary{.steps = static_cast<std::int64_t>(steps.size())};
   if (steps.empty()) return summary;
   const std::size_t ranks = steps.front().size();
   summary.ranks.resize(ranks);
   summary.collectives.resize(steps.front().front().size());
-  const GroupsOfRanks one_group(ranks, 0);
-  std::vector<std::vector<std::vector<std::size_t>>> members;
-  for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
-    members.push_back(ranks_of_groups(groups.empty() ? one_group : groups[i]));
-  }
+  RankGroups one_group(1, std::vector<std::size_t>(ranks));
+  std::iota(one_group.front().begin(), one_group.front().end(), std::size_t{0});
   for (const std::vector<CommunicatedStep>& step : steps) {
     std::vector<double> waited_for_s(ranks);
     for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
-      for (const auto& group : members[i]) {
+      for (const auto& group : groups.empty() ? one_group : groups[i]) {
         add_collective(step, group, i, summary.collectives[i], waited_for_s);
       }
     }
@@ -307,7 +299,7 @@ std::string CommunicationSummary::by_axis() const {
     sum.bytes += each.bytes;
     sum.parts += each.parts;
   }
-  TextTable table({{"Among ranks of axis", Align::kLeft},
+  TextTable table({{"Axis of the mesh", Align::kLeft},
                    {"Messages", Align::kRight},
                    {"Size", Align::kRight},
                    {"Hidden", Align::kRight},

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -82,15 +81,15 @@ struct CommunicationSummary {
   [[nodiscard]] std::string by_axis() const;
 };
 
-/// The group in which each rank takes part in a collective; nothing for ranks that do not.
-using GroupsOfRanks = std::vector<std::optional<int>>;
+/// The ranks of each group in which a collective runs.
+using RankGroups = std::vector<std::vector<std::size_t>>;
 
 /// Adds up `steps[step][rank]`, all on one clock; every rank's step has a place for each
 /// collective. The last rank of a group to begin a collective is the one that the others of the
 /// group wait for. `groups` has an entry for each collective; without it, all ranks form one group.
 /// The caller sets the collectives' names, axes and bytes.
 CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps,
-                                std::span<const GroupsOfRanks> groups = {});
+                                std::span<const RankGroups> groups = {});
 
 /// Stores the times of this rank's collectives, and at the end combines those of all ranks.
 class CommunicationAccount final {

@@ -201,13 +201,18 @@ RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms&
                                   const Device& device, TrainerKind trainer) {
   const DeviceInfo info = device.info();
   const bool has_scheme = trainer == TrainerKind::kDdp;
+  const Mesh& mesh = programs.spec().mesh;
   const std::string hash = hash_of_program();
   return {
       {kProgram, std::string(name_of(trainer))},
-      {"the number of ranks", std::to_string(programs.spec().mesh.ranks())},
+      {"the number of ranks", mesh.tensor == 1 ? std::to_string(mesh.ranks())
+                                               : fmt::format("{} in groups of {} for --tensor",
+                                                             mesh.ranks(), mesh.tensor)},
       {"the number of devices", std::to_string(MemoryPlan(programs.buffers()).devices())},
       {"--scheme", has_scheme ? std::string(name_of(config.parallel.scheme)) : "none"},
-      {"--accumulate", std::to_string(config.training.accumulate)},
+      // A pipeline has the bits of accumulation.
+      {"--accumulate",
+       std::to_string(config.training.accumulate * micro_batches_of(config.parallel))},
       {"--update", std::string(name_of(config.training.update))},
       {"--fusion", config.device.fusion ? "on" : "off"},
       {"--autotune", config.device.autotunes ? "on" : "off"},

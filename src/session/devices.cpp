@@ -24,6 +24,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/data_parallel_account.h"
+#include "profiler/pipeline_account.h"
 #include "session/job.h"
 #include "session/outputs.h"
 #include "session/place.h"
@@ -33,15 +34,29 @@
 namespace barestep {
 namespace {
 
-std::vector<std::string> requested_devices(const DeviceConfig& config) {
+std::vector<std::string> requested_devices(const DeviceConfig& config, std::size_t stages) {
   if (!config.devices.empty()) return config.devices;
-  if (device_kind(config.device) == DeviceKind::kCpu) return {"cpu", "cpu"};
+  if (device_kind(config.device) == DeviceKind::kCpu) {
+    return std::vector<std::string>(std::max<std::size_t>(stages, 2), "cpu");
+  }
   if (config.device.starts_with("cuda:")) return {config.device};
   // If there is none, opening the first one reports why.
   std::vector<std::string> all;
   for (int i = 0; i < std::max(1, cuda_device_count()); ++i)
     all.push_back(fmt::format("cuda:{}", i));
+  if (stages > 1 && all.size() > stages) all.resize(stages);
   return all;
+}
+
+void require_device_for_each_stage(std::size_t stages, const std::vector<std::string>& devices) {
+  if (stages == 1 || stages == devices.size()) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--pipeline",
+        .value = std::to_string(stages),
+        .why =
+            fmt::format("each stage is on a device of its own, and there {} {}",
+                        devices.size() == 1 ? "is" : "are", counted(std::ssize(devices), "device")),
+        .remedy = "list as many --devices; one may be named several times"});
 }
 
 std::vector<std::string> names_of(const std::vector<std::string>& devices) {
@@ -128,6 +143,7 @@ class SeveralDevices final : public Place {
   /// The ordinals of the GPUs, each once.
   [[nodiscard]] std::vector<int> opened_ordinals() const;
   [[nodiscard]] std::string peers_text() const;
+  [[nodiscard]] std::string stages_text(const StepPrograms& programs) const;
 
   bool takes_any_ = false;
   std::vector<std::string> devices_;  // as --devices lists them: cpu, cuda:0, ...
@@ -138,8 +154,22 @@ class SeveralDevices final : public Place {
   std::vector<std::pair<int, int>> apart_;  // GPUs whose peer copies pass through the host
   std::vector<std::unique_ptr<Device>> opened_;
   std::unique_ptr<Communicator> communicator_;
+  bool is_pipeline_ = false;
   std::int64_t batch_size_ = 0;
   std::int64_t width_ = 0;  // features of a sample
+};
+
+/// A pipeline's account, as an observer.
+class AccountOfStages final : public Observer {
+ public:
+  AccountOfStages(const StepPrograms& programs, std::vector<std::string> names)
+      : account_(programs, std::move(names)) {}
+
+  void on_step(const StepFigures& step) override { account_.add(step.report); }
+  [[nodiscard]] std::string text() const override { return account_.text(); }
+
+ private:
+  PipelineAccount account_;
 };
 
 /// DataParallel's account, as an observer.
@@ -158,7 +188,10 @@ class AccountOfDevices final : public Observer {
 
 void SeveralDevices::resolve_config(TrainConfig& config) {
   takes_any_ = config.device.devices.empty() && config.device.device == "auto";
-  devices_ = requested_devices(config.device);
+  const auto stages = static_cast<std::size_t>(config.parallel.pipeline);
+  is_pipeline_ = stages > 1;
+  devices_ = requested_devices(config.device, stages);
+  require_device_for_each_stage(stages, devices_);
   names_ = names_of(devices_);
   if (config.device.graph && size() > 1) {
     fail(ExitCode::kConfiguration,
@@ -262,7 +295,8 @@ std::vector<Device*> SeveralDevices::devices() const {
 }
 
 void SeveralDevices::join(const TrainConfig& /*config*/, const StepPrograms& programs) {
-  if (size() == 1) return;
+  // Stages exchange by copies.
+  if (size() == 1 || is_pipeline_) return;
   if (exchanges_ != Exchanges::kNccl) {
     communicator_ =
         std::make_unique<LocalCommunicator>(devices(), reduce_piece_of(programs.buffers()));
@@ -297,8 +331,23 @@ std::string SeveralDevices::peers_text() const {
   return fmt::format(", by way of the host between {}", fmt::join(pairs, ", "));
 }
 
+/// Which layers each device has.
+std::string SeveralDevices::stages_text(const StepPrograms& programs) const {
+  const PipelineSpec& pipeline = programs.spec().pipeline;
+  const std::vector<LayerRange> layers = layers_of_stages(programs.spec().model, pipeline.stages);
+  std::vector<std::string> parts;
+  for (int stage = 0; stage < pipeline.stages; ++stage) {
+    const LayerRange& own = at(layers, stage);
+    parts.push_back(fmt::format("{} {}", at(names_, stage), counted(own.size(), "layer")));
+  }
+  return fmt::format("A pipeline of {} stages: {}\nSchedule {}, {} micro-batches a step\n",
+                     pipeline.stages, fmt::join(parts, ", "), name_of(pipeline.schedule),
+                     pipeline.micro_batches);
+}
+
 std::string SeveralDevices::text(const TrainConfig& /*config*/,
                                  const StepPrograms& programs) const {
+  if (is_pipeline_) return stages_text(programs);
   const std::vector<Rows> split = scheme().split(programs.spec().batch_size);
   std::vector<std::string> parts;
   int threads = 0;
@@ -340,6 +389,7 @@ std::string SeveralDevices::split_lines(std::int64_t step_rows) const {
 
 std::unique_ptr<Observer> SeveralDevices::new_account(const StepPrograms& programs,
                                                       std::int64_t /*steps*/) const {
+  if (is_pipeline_) return std::make_unique<AccountOfStages>(programs, names_);
   const Route route = exchanges_ == Exchanges::kNccl ? Route::kRing : Route::kStar;
   return std::make_unique<AccountOfDevices>(programs, scheme().split(batch_size_), names_, route);
 }

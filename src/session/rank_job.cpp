@@ -25,8 +25,7 @@ std::optional<LaunchedRank> launched_with_signals() {
 
 /// The mesh of the options, if the ranks form one; they are refused later if they do not.
 Mesh shape_of(const TrainConfig& config, int ranks) {
-  const auto of_copy = config.parallel.tensor * config.parallel.pipeline;
-  return ranks % of_copy == 0 ? mesh_of(config, 0, ranks) : Mesh::of_data(0, ranks);
+  return ranks % config.parallel.tensor == 0 ? mesh_of(config, 0, ranks) : Mesh::of_data(0, ranks);
 }
 
 }  // namespace

@@ -285,8 +285,9 @@ std::string DeviceOfRank::text(const TrainConfig& config, const StepPrograms& pr
   std::string text = counted(ranks, "rank");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
   if (const Mesh& mesh = programs.spec().mesh; mesh.cuts_model()) {
-    text += fmt::format(", a mesh of {} data x {} tensor x {} pipeline", mesh.data, mesh.tensor,
-                        mesh.pipeline);
+    text +=
+        fmt::format(", {} of the model on {} tensor ranks each",
+                    mesh.data == 1 ? "one copy" : fmt::format("{} copies", mesh.data), mesh.tensor);
   }
   text += ", " + exchange_text(config, programs);
   const int cores = place_.local_cpus;

@@ -137,8 +137,8 @@ void Draft::input(const Ready& x_ready) {
   const bool is_part = trains && spec_.draws_all();
   const auto bring = [&](const std::string& name, std::int64_t cols, DType dtype,
                          std::optional<Tensor>& host) {
-    const Rows skipped = is_part ? skipped_rows(own, cols) : Rows{};
-    const bool takes_all = is_part && skipped == Rows{};
+    const bool skips = is_part && can_skip(own, cols);
+    const bool takes_all = is_part && !skips;
     const std::int64_t taken = takes_all ? rows() : own.count;
     const Tensor all = buffers_.tensor(name, Category::kData, taken, cols, dtype, 0, 2);
     if (spec_.data == DataKind::kRandn) {
@@ -148,8 +148,8 @@ void Draft::input(const Ready& x_ready) {
       add(data_node(Randn{.out = all,
                           .state = *tensors.generator,
                           .generator = spec_.generator,
-                          .before = skipped.first * cols,
-                          .after = skipped.count * cols}));
+                          .before = skips ? own.first * cols : 0,
+                          .after = skips ? (rows() - own.first - own.count) * cols : 0}));
     } else {
       host = buffers_.tensor(name + "_host", Category::kData, taken, cols, dtype, 0, 2, true);
       add(data_node(Copy{.to = all, .from = *host}));
@@ -170,12 +170,10 @@ void Draft::input(const Ready& x_ready) {
   if (spec_.model.dropout > 0) add_step_number();
 }
 
-/// The rows before and after this rank's that its stream can skip; none if it must draw them.
-Rows Draft::skipped_rows(const Rows& own, std::int64_t cols) const {
+bool Draft::can_skip(const Rows& own, std::int64_t cols) const {
   const bool in_blocks = own.first * cols % kNormalBlock == 0 && own.count > 0 &&
                          own.count * cols % kNormalBlock == 0 && rows() * cols % kNormalBlock == 0;
-  if (keeps_all_rows_ || spec_.generator != Generator::kTorchCpu || !in_blocks) return {};
-  return {own.first, rows() - own.first - own.count};
+  return in_blocks && !keeps_all_rows_ && spec_.generator == Generator::kTorchCpu;
 }
 
 void Draft::keep_generator() {

@@ -353,7 +353,8 @@ class Draft {
   void backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
                 const Model& tree, Pass& own, const StepHooks& hooks);
   void add_zero_gradients(const Pass& own, const PassHooks& hooks);
-  [[nodiscard]] Rows skipped_rows(const Rows& own, std::int64_t cols) const;
+  /// Whether the random stream can skip the other ranks' rows of such a matrix.
+  [[nodiscard]] bool can_skip(const Rows& own, std::int64_t cols) const;
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
   /// saved.
   void keep_generator();

@@ -22,6 +22,16 @@ void require_whole_step(const StepSpec& spec) {
         .remedy = "use a smaller --batch-size"});
 }
 
+void require_layer_for_each_stage(const StepSpec& spec) {
+  const int layers = spec.model.layers();
+  if (spec.pipeline.stages <= layers) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--pipeline",
+        .value = std::to_string(spec.pipeline.stages),
+        .why = fmt::format("the model has {}, and each stage needs one", counted(layers, "layer")),
+        .remedy = fmt::format("use at most --pipeline {}", layers)});
+}
+
 }  // namespace
 
 std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStage& stage) {
@@ -56,6 +66,7 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   model.wide_gradients =
       model.numbers == DType::kF32 || scheme != nullptr || spec.accumulate > 1 || !spec.zero_grad;
   require_whole_step(spec);
+  require_layer_for_each_stage(spec);
   hold_stages();
   if (spec.model.trains) build_training();
   if (spec.saves_state) make_room_for_state();

@@ -291,28 +291,21 @@ void require_equal_weights(Communicator& ranks, Mesh mesh, const FlatWeights& we
 }
 
 void Trainer::initialize(FlatWeights loaded) {
-  const StepSpec& spec = programs_.spec();
-  const Parameters& parameters = programs_.parameter_list();
+  const Parameters& whole = programs_.whole_list();
   bool is_loaded = !loaded.empty();
   if (has_ranks()) is_loaded = gather_values(*communicator_, is_loaded ? 1 : 0).front() == 1;
-  TorchGenerator generator(data_seed(config_, spec));
-  FlatWeights weights;
-  if (!is_loaded || spec.generator == Generator::kTorchCpu) {
-    // Weights that are given are drawn too if data continue their stream.
-    weights = parameters.initial_values(generator, programs_.whole_list());
-  }
-  if (is_loaded) {
-    weights = part_of_loaded(std::move(loaded));
-  } else if (spec.own_data) {
-    // Every rank has its own stream of data, but all have the weights of the first one.
-    TorchGenerator of_first(config_.training.seed);
-    weights = parameters.initial_values(of_first, programs_.whole_list());
-  }
-  if (has_ranks()) require_equal_weights(*communicator_, spec.mesh, weights);
+  // Also where every rank has a stream of data of its own, all have the first one's weights.
+  TorchGenerator of_weights(config_.training.seed);
+  FlatWeights weights = is_loaded ? part_of_loaded(std::move(loaded))
+                                  : programs_.parameter_list().initial_values(of_weights, whole);
+  if (has_ranks()) require_equal_weights(*communicator_, programs_.spec().mesh, weights);
   for (const HeldStage& stage : programs_.stages()) {
     upload(&at(weights, stage.range.first), stage.parameters.flat(stage.flat.parameters));
   }
-  upload_generator(generator);
+  // Data continue the stream after the weights, even if those were loaded.
+  TorchGenerator of_data(data_seed(config_, programs_.spec()));
+  whole.skip_initial_values(of_data);
+  upload_generator(of_data);
 }
 
 FlatWeights Trainer::part_of_loaded(FlatWeights whole) {
@@ -324,9 +317,8 @@ FlatWeights Trainer::part_of_loaded(FlatWeights whole) {
     numbers.resize(static_cast<std::size_t>(all[id].size()));
     if (!whole.empty()) std::ranges::copy(all.in(whole, id), numbers.begin());
     if (has_ranks()) communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
-    const Parameter* const found = parameters.find(all[id].name);
-    if (found == nullptr) continue;
-    copy_from_whole(found->in_whole(), numbers, parameters.in(own, parameters.id_of(*found)));
+    const std::optional<ParameterId> found = parameters.find(all[id].name);
+    if (found) copy_from_whole(parameters[*found].in_whole(), numbers, parameters.in(own, *found));
   }
   return own;
 }
@@ -519,23 +511,16 @@ FlatWeights Trainer::weights() {
   const Parameters& parameters = programs_.parameter_list();
   FlatWeights whole = mesh.rank == 0 ? all.zeros() : FlatWeights{};
   std::vector<float> numbers;
-  for (ParameterId id = 0; id < all.count(); ++id) {
-    // One parameter at a time: the ranks of the first copy of the model send rank 0 what they have.
-    const Parameter* const found = parameters.find(all[id].name);
-    const bool sends = found != nullptr && mesh.data_rank() == 0 &&
-                       (found->cut != Cut::kNone || mesh.tensor_rank() == 0);
-    const std::vector<char> senders = gather_values(*communicator_, static_cast<char>(sends));
-    for (int rank = 0; rank < mesh.ranks(); ++rank) {
-      if (at(senders, rank) == 0) continue;
-      Mesh sender = mesh;
-      sender.rank = rank;
-      const PartOfParameter part = all.part(sender.tensor_rank(), mesh.tensor)[id].in_whole();
-      numbers.resize(static_cast<std::size_t>(part.rows.count * part.cols.count));
-      if (rank == mesh.rank) {
-        std::ranges::copy(parameters.in(own, parameters.id_of(*found)), numbers.begin());
-      }
-      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), rank);
-      if (mesh.rank == 0) copy_to_whole(part, numbers, all.in(whole, id));
+  // The ranks of the first copy of the model are the first ones. They send rank 0 what they have,
+  // one parameter at a time.
+  for (int sender = 0; sender < mesh.tensor; ++sender) {
+    const Parameters parts = all.part(sender, mesh.tensor);
+    for (ParameterId id = 0; id < all.count(); ++id) {
+      if (all[id].cut == Cut::kNone && sender > 0) continue;
+      numbers.resize(static_cast<std::size_t>(parts[id].size()));
+      if (sender == mesh.rank) std::ranges::copy(parameters.in(own, id), numbers.begin());
+      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), sender);
+      if (mesh.rank == 0) copy_to_whole(parts[id].in_whole(), numbers, all.in(whole, id));
     }
   }
   return whole;

@@ -117,10 +117,10 @@ std::vector<StatePart> state_parts(const StepPrograms& programs) {
       StatePart& part = parts.emplace_back(StatePart{kind.prefix + each.name, each.shape});
       for (const StateBuffer& buffer : kind.buffers) {
         const Parameters& parameters = buffer.stage->parameters;
-        const Parameter* const own = parameters.find(each.name);
-        if (own == nullptr) continue;
-        part.own = {parameters.in(buffer.flat, parameters.id_of(*own)), own->in_whole(),
-                    own->cut != Cut::kNone};
+        const std::optional<ParameterId> own = parameters.find(each.name);
+        if (!own) continue;
+        part.own = {parameters.in(buffer.flat, *own), parameters[*own].in_whole(),
+                    parameters[*own].cut != Cut::kNone};
       }
     }
   }

@@ -22,6 +22,17 @@ std::vector<BadInput> bad_device_options() {
        2,
        "unknown option '--tensorboard': " + none + "--help lists all"},
       {0, {"--scheme", "zero1"}, 2, "unknown option '--scheme': " + none + "--help lists all"},
+      {0,
+       {"--devices", "cpu,cpu", "--pipeline", "3"},
+       78,
+       "--pipeline '3': each stage is on a device of its own, and there are 2 devices; list as "
+       "many "
+       "--devices; one may be named several times"},
+      {0,
+       {"--pipeline", "3", "--depth", "2"},
+       78,
+       "--pipeline '3': the model has 2 layers, and each stage needs one; use at most --pipeline "
+       "2"},
       {0, {"--devices", "0,9"}, 2, "--devices '0,9': '0'" + kNotADevice},
       {0, {"--devices", "-1"}, 2, "--devices '-1': '-1'" + kNotADevice},
       {0, {"--devices", "gpu"}, 2, "--devices 'gpu': 'gpu'" + kNotADevice},

@@ -104,8 +104,8 @@ std::vector<BadInput> bad_ranks() {
                "--batch-size '2147483647': 2 ranks make 4294967294 samples in a step; a step has "
                "at most 2147483647"),
       by_ranks(2, kTiny + Arguments{"--memory", "10KiB"}, 71,
-               "too little memory: needs 18.00 KiB, the device that --memory states has 10.00 KiB "
-               "free; --global-batch-size 8 fits"),
+               "too little memory: needs 14.00 KiB, the device that --memory states has 10.00 KiB "
+               "free; --global-batch-size 16 fits"),
       by_ranks(2, kTiny + Arguments{"--trace", "f.json", "--save", "f.rank1.json"}, 78,
                "--trace 'f.rank1.json': --save writes to the same file; give two files"),
       by_ranks(2, kTiny + Arguments{"--metrics", "m", "--save", "m.flight"}, 78,

@@ -101,7 +101,11 @@ bool always_holds(const Condition& condition, const std::map<std::string, std::s
     return names;
   }();
   const auto found = values.find(std::string(condition.name));
-  if (found != values.end()) return condition.holds(found->second, std::nullopt);
+  if (found != values.end()) {
+    const auto option =
+        std::ranges::find(options_of(TrainerKind::kDdp), condition.name, &Option::name);
+    return condition.holds(found->second, option->value.text({}));
+  }
   return !in_some_case.contains(std::string(condition.name)) && condition.holds({}, {});
 }
 

@@ -35,6 +35,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ContainsRegex;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -177,7 +178,7 @@ TEST_F(MlpDdp, ReducesBf16GradientsWithHalfTheBytes) {
   EXPECT_EQ(bf16.exit_code, 0) << bf16.err;
   EXPECT_THAT(bf16.out,
               StartsWith("2 ranks, gradients reduced as bf16 by MPI in 1 bucket (352.75 KiB) "));
-  EXPECT_THAT(bf16.out, HasSubstr("\nbucket 1  352.75 KiB "));
+  EXPECT_THAT(bf16.out, HasSubstr("\nbucket 1    352.75 KiB "));
   double furthest = 0;
   const std::vector<json> exact = records("fp32");
   const std::vector<json> rounded = records("bf16");
@@ -469,10 +470,41 @@ TEST_F(MlpDdp, TellsOnceThatLoadedWeightsAreNoNumbers) {
   EXPECT_THAT(result.err, HasSubstr("nan"));
 }
 
+TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
+  const Arguments model = {"--layers", "6,8,5,7,4", "--steps", "3", "--global-batch-size", "8"};
+  const auto lines = [](const std::string& out) {
+    std::vector<std::string> losses;
+    for (std::size_t at = out.find("Loss: "); at != std::string::npos;
+         at = out.find("Loss: ", at)) {
+      losses.push_back(out.substr(at, std::string("Loss: 1.234").size()));
+      at += losses.back().size();
+    }
+    return losses;
+  };
+  const auto one = alone(model + Arguments{"--device", "cpu", "--save", "one"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const auto four = mpirun(4, model + Arguments{"--device", "cpu", "--tensor", "2", "--save",
+                                                "four", "--metrics", "m.jsonl"});
+  ASSERT_EQ(four.exit_code, 0) << four.err;
+  EXPECT_THAT(four.out,
+              HasSubstr("4 ranks, 2 copies of the model on 2 tensor ranks each, gradients"));
+  EXPECT_THAT(four.out, HasSubstr("Waited for rank 3 (data 1, tensor 1)"));
+  EXPECT_THAT(lines(four.out), ElementsAreArray(lines(one.out)));
+  EXPECT_THAT(read_file(folder() / "m.jsonl"),
+              HasSubstr(R"("rank":3,"place":{"data":1,"tensor":1,"stage":0})"));
+  // Any mesh loads what any other has saved.
+  const auto next =
+      mpirun(2, model + Arguments{"--device", "cpu", "--tensor", "2", "--load", "one"});
+  const auto same = alone(model + Arguments{"--device", "cpu", "--load", "four"});
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(lines(next.out), ElementsAreArray(lines(same.out)));
+}
+
 TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
   const std::vector<Arguments> runs = {
       {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
-       "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1", "--scheme", "ddp"},
+       "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1", "--scheme", "ddp",
+       "--tensor", "1"},
       {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
        "--jitter-ms", "1", "--timeout", "60", "--grad-dtype", "fp32"},
   };

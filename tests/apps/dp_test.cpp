@@ -376,6 +376,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "c/step-000000020.safetensors"},
       {"--devices", "cpu,cpu", "--plan", "--explain"},
       {"--devices", "cpu,cpu", "--dim", "8", "--depth", "4", "--steps", "2", "--recompute", "2"},
+      {"--pipeline", "2", "--schedule", "gpipe", "--micro-batches", "4", "--dim", "8", "--depth",
+       "4", "--steps", "2"},
       {"--version"},
       {"--help"},
   };
@@ -390,6 +392,18 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
   }
   const std::vector<std::string> named = options_of(run({"--help"}).out);
   EXPECT_EQ(std::set<std::string>(named.begin(), named.end()), covered);
+}
+
+TEST_F(MlpDp, TellsTheStagesOfAPipelineAndHowLongTheyWait) {
+  const auto result = run({"--pipeline", "3", "--schedule", "gpipe", "--micro-batches", "4",
+                           "--dim", "8", "--depth", "4", "--steps", "8", "--batch-size", "8"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("A pipeline of 3 stages: cpu:0 2 layers, cpu:1 1 layer, cpu:2 1 "
+                        "layer\nSchedule gpipe, 4 micro-batches a step\n"));
+  EXPECT_THAT(result.out, HasSubstr("\nStages of a step, mean of 3 steps\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\n2 on cpu:2( +[0-9]+\\.[0-9]+){6}\n"));
+  EXPECT_THAT(result.out, HasSubstr("would wait (P - 1) / (m + P - 1) = 33.3 % (calculated, "));
 }
 
 TEST_F(MlpDp, RefusesBadInputInOneLine) {

@@ -222,7 +222,7 @@ TEST_F(ProfiledRanks, AreToHolisticTraceAnalysisWhatTheyAreToUs) {
   const auto ours = first_match(
       result.out,
       "From first to last op the device computes ([0-9.]+) % of [0-9.]+[mu]?s, only copies or "
-      "communicates ([0-9.]+) %, and is idle ([0-9.]+) %; ([0-9.]+) % of communication is beside "
+      "communicates ([0-9.]+) %, and is idle ([0-9.]+) %; ([0-9.]+) % of communication overlaps "
       "computation");
   ASSERT_FALSE(ours.empty()) << result.out;
   const json& first = ranks[0];
@@ -241,16 +241,21 @@ TEST_F(ProfiledRanks, AreToHolisticTraceAnalysisWhatTheyAreToUs) {
 /// What `mlp_lab explain` finds in traces, against the metrics of the same run, to the microsecond.
 class ExplainedRuns : public TempDirTest {
  protected:
-  /// `program` is a command that starts a trainer. Requires `count` accounts.
-  void expect_own_account(const std::string& program, std::int64_t count) {
-    SCOPED_TRACE(program);
+  /// `program` is a command that starts a trainer. Writes its traces t*.json, its metrics m.jsonl,
+  /// and the results of `mlp_lab explain`.
+  void run(const std::string& program) {
     const std::string script = fmt::format(
-        ". '{}' && rm -rf t*.json out && {} --layers 12,16,9 --steps 9 --warmup 2 --profile-steps "
-        "4:7 "
+        ". '{}' && rm -rf t*.json out && {} --steps 9 --warmup 2 --profile-steps 4:7 "
         "--trace t.json --metrics m.jsonl && '{}' explain t*.json --output out",
         BARESTEP_MPI_ENV, program, MLP_LAB);
     const auto result = run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
     ASSERT_EQ(result.exit_code, 0) << result.err;
+  }
+
+  /// Requires `count` accounts.
+  void expect_own_account(const std::string& program, std::int64_t count) {
+    SCOPED_TRACE(program);
+    run(program + " --layers 12,16,9");
     std::map<std::pair<int, int>, json> of_metrics;  // by rank and step
     for (const json& record : records_of(read_file(folder() / "m.jsonl"))) {
       if (record.contains("phases_s")) {
@@ -272,6 +277,18 @@ class ExplainedRuns : public TempDirTest {
       }
     }
     EXPECT_GE(found, count);
+  }
+
+  /// What HolisticTraceAnalysis finds in the same traces, by rank; nothing if it is not installed.
+  std::optional<json> found_by_reader() {
+    const char* const python = std::getenv("BARESTEP_READERS_PYTHON");
+    const ProcessResult theirs =
+        run_process({"/usr/bin/env", python != nullptr ? python : "python3", READERS_PY, "hta-all",
+                     "t.rank0.json", "t.rank1.json"},
+                    {.working_directory = folder()});
+    if (theirs.exit_code == 77 || theirs.exit_code == 127) return std::nullopt;
+    EXPECT_EQ(theirs.exit_code, 0) << theirs.err;
+    return json::parse(theirs.out.substr(theirs.out.rfind("\n{"))).at("ranks");
   }
 
   /// Of a part in records of metrics.
@@ -298,6 +315,38 @@ TEST_F(ExplainedRuns, HaveTheirOwnAccountWithEveryScheme) {
         fmt::format("mpirun -np 2 '{}' --device cpu --threads 1 --global-batch-size 8 --scheme {}",
                     MLP_DDP, scheme),
         6);
+  }
+}
+
+TEST_F(ExplainedRuns, AreAsBusyAsForHolisticTraceAnalysis) {
+  for (const char* const scheme : {"ddp", "zero1", "factor"}) {
+    SCOPED_TRACE(scheme);
+    run(
+        fmt::format("mpirun -np 2 '{}' --device cpu --threads 1 --dim 128 --depth 6 "
+                    "--global-batch-size 16 --bucket-mib 0.1 --scheme {}",
+                    MLP_DDP, scheme));
+    const std::optional<json> theirs = found_by_reader();
+    if (!theirs) GTEST_SKIP() << "HolisticTraceAnalysis is not installed";
+    const json ours = json::parse(read_file(folder() / "out" / "results.json")).at("devices");
+    ASSERT_EQ(ours.size(), 2U);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      // Both count nanoseconds; the share is rounded to a hundredth of a percent.
+      for (const char* const time : {"span", "compute", "non_compute", "idle", "communication"}) {
+        const double our_us = 1e6 * ours[rank].at(std::string(time) + "_s").get<double>();
+        EXPECT_NEAR(our_us, theirs->at(rank).at(time).get<double>(), 0.01) << time;
+      }
+      EXPECT_GT(ours[rank].at("communication_s").get<double>(), 0);
+      EXPECT_NEAR(ours[rank].at("overlap").get<double>(),
+                  theirs->at(rank).at("overlap").get<double>(), 6e-5);
+      fmt::print(
+          "{} rank {}: compute {:.3f}, {:.3f} us; communication {:.3f}, {:.3f} us; overlap "
+          "{:.4f}, {:.4f} (explain, HolisticTraceAnalysis)\n",
+          scheme, rank, 1e6 * ours[rank].at("compute_s").get<double>(),
+          theirs->at(rank).at("compute").get<double>(),
+          1e6 * ours[rank].at("communication_s").get<double>(),
+          theirs->at(rank).at("communication").get<double>(),
+          ours[rank].at("overlap").get<double>(), theirs->at(rank).at("overlap").get<double>());
+    }
   }
 }
 

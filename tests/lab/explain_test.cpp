@@ -43,8 +43,13 @@ class MadeTrace {
     nlohmann::json args = {{"correlation", correlation}, {"stream", stream}};
     args.update(more);
     event("cuda_runtime", "cudaLaunchKernel", 100, 1, called, 2, {{"correlation", correlation}});
-    return event(name.starts_with("Memcpy") ? "gpu_memcpy" : "kernel", name, 0, stream, begin,
+    return event(name.starts_with("Memcpy") ? "gpu_memcpy" : "kernel", name, device_, stream, begin,
                  end - begin, args);
+  }
+  /// Of the work that follows.
+  MadeTrace& device(int device) {
+    device_ = device;
+    return *this;
   }
   MadeTrace& shifted(double us) {
     shift_us_ = us;
@@ -60,6 +65,7 @@ class MadeTrace {
  private:
   nlohmann::json events_ = nlohmann::json::array();
   double shift_us_ = 0;
+  int device_ = 0;
 };
 
 const nlohmann::json kAllReduced = {{"Collective name", "allreduce"},
@@ -121,8 +127,9 @@ class Explain : public TempDirTest {
     EXPECT_EQ(us(account, Part::kExposedCommunication), 100);
     EXPECT_EQ(us(account, Part::kOptimizer), 100);
     EXPECT_EQ(us(account, Part::kHostToDevice), 50);
-    EXPECT_EQ(us(account, Part::kHost), 12 + 100 + 150);
-    EXPECT_EQ(us(account, Part::kIdle), 38 + 20 + 10);
+    // Work is queued when the call that queues it returns.
+    EXPECT_EQ(us(account, Part::kHost), 14 + 100 + 152);
+    EXPECT_EQ(us(account, Part::kIdle), 36 + 20 + 8);
     EXPECT_EQ(account.hidden_ns, 80'000);
   }
 };
@@ -166,6 +173,144 @@ TEST_F(Explain, BlamesTheDeviceForWhichTheHostWaits) {
   EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 70);
   EXPECT_EQ(us(account.accounts[0], Part::kHost), 10 + 20);
   EXPECT_EQ(us(account.accounts[0], Part::kForward), 900);
+}
+
+TEST_F(Explain, CountsACallThatLaunchesSlowlyAsTheHosts) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .work(1, 0, 7, "gemm", 5, 100)
+      .event("cuda_runtime", "hipLaunchKernel", 100, 1, 110, 690, {{"correlation", 2}})
+      .event("kernel", "adam", 0, 7, 805, 195, {{"correlation", 2}});
+  const RunAccount account = account_of(run_of({trace.text()}));
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kHost), 2 + 700);
+  EXPECT_EQ(us(account.accounts[0], Part::kIdle), 3 + 5);
+}
+
+TEST_F(Explain, CallsTimeInTheDataLoaderDataOnAGpu) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0,
+               300)
+      .on_host("cpu_op", "aten::stack", 100, 50)
+      .work(1, 310, 7, "gemm", 315, 900);
+  const RunAccount account = account_of(run_of({trace.text()}));
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kDataWait), 300);
+  EXPECT_EQ(us(account.accounts[0], Part::kHost), 12 + 100);
+  EXPECT_EQ(us(account.accounts[0], Part::kIdle), 3);
+  EXPECT_EQ(us(account.accounts[0], Part::kForward), 585);
+}
+
+TEST_F(Explain, CallsTimeInTheDataLoaderDataOnTheCpu) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 600)
+      .on_host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0,
+               300)
+      .on_host("cpu_op", "aten::stack", 100, 50)
+      .on_host("cpu_op", "aten::linear", 320, 180);
+  const RunAccount account = account_of(run_of({trace.text()}));
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kDataWait), 300);
+  EXPECT_EQ(us(account.accounts[0], Part::kHost), 20 + 100);
+  EXPECT_EQ(us(account.accounts[0], Part::kForward), 180);
+}
+
+TEST_F(Explain, SeesBackwardOnAnotherThreadOfTheCpu) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 600)
+      .on_host("cpu_op", "aten::linear", 0, 100)
+      .event("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 100, 2, 150, 200)
+      .event("cpu_op", "aten::stack", 100, 3, 100, 450)  // a loader's thread
+      .on_host("user_annotation", "Optimizer.step#SGD.step", 400, 200)
+      .on_host("cpu_op", "aten::add_", 450, 150);
+  const RunAccount account = account_of(run_of({trace.text()}));
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kForward), 100);
+  EXPECT_EQ(us(account.accounts[0], Part::kHost), 50 + 100);
+  EXPECT_EQ(us(account.accounts[0], Part::kBackward), 200);
+  EXPECT_EQ(us(account.accounts[0], Part::kOptimizer), 150);
+}
+
+TEST_F(Explain, TellsDevicesOfOneTraceApart) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 700)
+      .work(1, 0, 7, "gemm", 10, 150)
+      .device(1)
+      .work(2, 3, 7, "gemm", 10, 300)
+      .device(0)
+      .work(3, 6, 7, "gather", 300, 350)
+      .work(4, 9, 7, "adam", 350, 700);
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  ASSERT_EQ(account.accounts.size(), 1U);
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kForward), 140 + 50 + 350);
+  EXPECT_EQ(us(account.accounts[0], Part::kOtherDevice), 150);
+  const std::vector<DeviceBreakdown> devices = breakdowns_of(run);
+  ASSERT_EQ(devices.size(), 2U);
+  EXPECT_EQ(devices[0].device, "0");
+  EXPECT_NEAR(devices[0].breakdown.span_s, 690e-6, 1e-12);
+  EXPECT_NEAR(devices[0].breakdown.compute_s, 540e-6, 1e-12);
+  EXPECT_EQ(devices[1].device, "1");
+  EXPECT_NEAR(devices[1].breakdown.compute_s, 290e-6, 1e-12);
+}
+
+TEST_F(Explain, CountsHowBusyADeviceWas) {
+  MadeTrace trace = step_of_every_cause();
+  trace.event("kernel", "launched before the trace", 0, 7, -500, 100, {{"correlation", 99}})
+      .work(8, 1010, 7, "launched after the last step", 1020, 1030);
+  const std::vector<DeviceBreakdown> devices = breakdowns_of(run_of({trace.text()}));
+  ASSERT_EQ(devices.size(), 1U);
+  const Breakdown& times = devices[0].breakdown;
+  EXPECT_NEAR(times.span_s, 800e-6, 1e-12);
+  EXPECT_NEAR(times.compute_s, (330 + 100 + 90) * 1e-6, 1e-12);
+  EXPECT_NEAR(times.non_compute_s, (100 + 50) * 1e-6, 1e-12);
+  EXPECT_NEAR(times.idle_s, (20 + 110) * 1e-6, 1e-12);
+  EXPECT_NEAR(times.communication_s, 180e-6, 1e-12);
+  EXPECT_NEAR(times.overlap.value_or(0), 80.0 / 180, 1e-9);
+}
+
+TEST_F(Explain, LeavesOutAStepThatTheProfilerCut) {
+  MadeTrace trace = step_of_every_cause();
+  trace.on_host("user_annotation", "ProfilerStep#8", 1000, 30);
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  ASSERT_EQ(account.accounts.size(), 1U);
+  EXPECT_EQ(account.accounts[0].number, 7);
+  EXPECT_THAT(findings_of(run, account).facts,
+              testing::Contains("Of the steps of rank 0, 1 without any work is left out."));
+}
+
+TEST_F(Explain, TakesASizeFromTheAnnotationOfALaunch) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 300)
+      .event("user_annotation", "nccl:all_to_all", 100, 1, 0, 20,
+             {{"Input Dims", {{1000, 250}}}, {"Input type", {"c10::Half"}}})
+      .work(1, 5, 20, "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", 10, 110)
+      .work(2, 30, 7, "gemm", 120, 300);
+  const RunAccount account = account_of(run_of({trace.text()}));
+  ASSERT_EQ(account.buckets.size(), 1U);
+  EXPECT_EQ(account.buckets[0].name, "all_to_all");
+  EXPECT_EQ(account.buckets[0].bytes, 500'000);
+}
+
+TEST_F(Explain, ShowsTheCollectivesThatMatterIfThereAreMany) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 3000);
+  for (int i = 0; i < 30; ++i) {
+    trace.work(2 * i + 1, i, 20, "ncclKernel_Broadcast", 100 * i, 100 * i + 10 + i)
+        .work(2 * i + 2, i + 0.5, 7, "gemm", 100 * i + 10 + i, 100 * i + 100);
+  }
+  const TracedRun run = run_of({trace.text()});
+  const std::vector<FindingTable> tables = findings_of(run, account_of(run)).tables;
+  const auto table = std::ranges::find_if(
+      tables, [](const FindingTable& each) { return each.title.starts_with("Collectives"); });
+  ASSERT_NE(table, tables.end());
+  EXPECT_EQ(table->title, "Collectives: mean of each, the 20 of 30 that were exposed longest");
+  ASSERT_EQ(table->rows.size(), 20U);
+  EXPECT_THAT(table->rows[0], testing::ElementsAre("broadcast", "-", "1", "39.0 us", "39.0 us",
+                                                   "39.0 us", "0 ms", "-"));
 }
 
 MadeTrace rank_of_two(double enters, double shift_us = 0) {
@@ -303,6 +448,109 @@ TEST_F(Explain, RecognizesAnMlpAndPredictsIt) {
   EXPECT_TRUE(mlp_findings(run_of({other.text()}), account, "").sentences.empty());
 }
 
+/// A forward and a backward pass on the host, and the optimizer if that follows.
+struct MadePass {
+  std::vector<std::int64_t> widths{12, 12, 12};
+  std::int64_t rows = 8;
+  std::string activation = "aten::relu", loss = "aten::mse_loss";
+  bool last_activation = true, recomputes = false;
+};
+
+double add_pass(MadeTrace& trace, double at, const MadePass& pass, bool is_last = true) {
+  const auto op = [&](const std::string& name, const nlohmann::json& args) {
+    trace.event("cpu_op", name, 100, 1, at, 10, args);
+    at += 10;
+  };
+  const auto linear = [&](std::size_t i) {
+    op("aten::linear", {{"Input Dims",
+                         {{pass.rows, pass.widths[i]},
+                          {pass.widths[i + 1], pass.widths[i]},
+                          {pass.widths[i + 1]}}}});
+  };
+  for (std::size_t i = 0; i + 1 < pass.widths.size(); ++i) {
+    linear(i);
+    if (i + 2 < pass.widths.size() || pass.last_activation) {
+      op(pass.activation, nlohmann::json::object());
+    }
+  }
+  op(pass.loss, nlohmann::json::object());
+  if (pass.recomputes) {
+    trace.event("cpu_op", "autograd::engine::evaluate_function: Checkpoint", 100, 1, at, 20);
+    linear(0);
+    linear(0);
+  }
+  op("autograd::engine::evaluate_function: AddmmBackward0", nlohmann::json::object());
+  if (is_last) {
+    trace.event("user_annotation", "Optimizer.step#SGD.step", 100, 1, at, 10);
+    op("aten::add_", nlohmann::json::object());
+  }
+  return at;
+}
+
+/// The sentence on the model, or "" if it is no multi-layer perceptron.
+std::string mlp_sentence(const TracedRun& run, const std::string& machine = "") {
+  const Findings findings = mlp_findings(run, account_of(run), machine);
+  return findings.sentences.empty() ? "" : findings.sentences[0];
+}
+
+TEST_F(Explain, CountsTheMicroBatchesOfAnOptimizerStep) {
+  MadeTrace whole, single;  // a profiled step for each optimizer step, and for each micro-batch
+  double at = 0;
+  for (int step = 0; step < 2; ++step) {
+    const double begin = at;
+    for (int i = 0; i < 3; ++i) {
+      const double from = at;
+      at = add_pass(whole, at, {}, i == 2);
+      add_pass(single, from, {}, i == 2);
+      single.on_host("user_annotation", fmt::format("ProfilerStep#{}", 3 * step + i), from,
+                     at - from);
+    }
+    whole.on_host("user_annotation", fmt::format("ProfilerStep#{}", step), begin, at - begin);
+  }
+  for (const MadeTrace& trace : {whole, single}) {
+    const TracedRun run = run_of({trace.text()});
+    EXPECT_THAT(mlp_sentence(run),
+                HasSubstr("of widths 12, 12, 12 with 8 rows a rank in each of 3 micro-batches"));
+    EXPECT_THAT(mlp_sentence(run), ContainsRegex("mlp_single .*--batch-size 8 .*--accumulate 3"));
+    EXPECT_EQ(mlp_findings(run, account_of(run), "h100-nvlink").tables.size(), 1U);
+  }
+}
+
+TEST_F(Explain, TellsTheModelsActivationAndLoss) {
+  const auto sentence = [&](const MadePass& pass) {
+    MadeTrace trace;
+    add_pass(trace, 0, pass);
+    return mlp_sentence(run_of({trace.text()}), "h100-nvlink");
+  };
+  const std::string plain = sentence({});
+  EXPECT_THAT(plain, HasSubstr("mlp_single --layers 12,12,12 --batch-size 8 --optimizer sgd"));
+  EXPECT_THAT(plain, Not(ContainsRegex("--activation|--no-last-relu|--loss |--accumulate")));
+  const std::string other = sentence({.widths = {5, 7, 3},
+                                      .activation = "aten::gelu",
+                                      .loss = "aten::l1_loss",
+                                      .last_activation = false});
+  for (const char* part : {"--layers 5,7,3", "--activation gelu", "--no-last-relu", "--loss l1"}) {
+    EXPECT_THAT(other, HasSubstr(part));
+  }
+  const std::string labels = sentence({.loss = "aten::cross_entropy_loss"});
+  EXPECT_THAT(labels, HasSubstr("--loss cross-entropy"));
+  EXPECT_THAT(labels, HasSubstr("--data safetensors:FILE"));
+  EXPECT_EQ(sentence({.recomputes = true}), plain);
+  // Layers that a multi-layer perceptron lacks.
+  EXPECT_EQ(sentence({.activation = "aten::conv2d"}), "");
+  EXPECT_EQ(sentence({.loss = "aten::embedding"}), "");
+}
+
+TEST_F(Explain, CountsTheRanksWhoseTracesAreMissing) {
+  MadeTrace trace;
+  const double end = add_pass(trace, 0, {});
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, end)
+      .work(1, 5, 20, kAllReduceKernel, 10, 20, kAllReduced)
+      .work(2, 25, 7, "gemm", 30, 40);
+  EXPECT_THAT(mlp_sentence(run_of({trace.text()})),
+              ContainsRegex("mpirun -np 2 mlp_ddp .*--global-batch-size 16"));
+}
+
 TEST_F(Explain, WritesNoMarkupOfATrace) {
   MadeTrace trace;
   const std::string name = "<script>alert(`x`)</script>[a](javascript:b)";
@@ -318,8 +566,64 @@ TEST_F(Explain, WritesNoMarkupOfATrace) {
   const std::string markdown = read_file(folder() / "out/report.md");
   EXPECT_THAT(markdown, HasSubstr("\\<script>alert(\\`x\\`)\\</script>\\[a]"));
   EXPECT_THAT(markdown, Not(HasSubstr("|<")));
+}
+
+std::vector<std::string> keys_of(const nlohmann::json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
+}
+
+TEST_F(Explain, WritesTheResultsThatItsPageNames) {
+  const auto first = file("0.json", rank_of_two(100).text(0));
+  const auto second = file("1.json", rank_of_two(300, 5000).text(1));
+  testing::internal::CaptureStdout();
+  explain_traces({.traces = {second, first}, .output = folder() / "out"});
+  testing::internal::GetCapturedStdout();
   const auto results = nlohmann::json::parse(read_file(folder() / "out/results.json"));
-  EXPECT_DOUBLE_EQ(results.at("accounts").at(0).at("wall_s").get<double>(), 1e-4);
+  EXPECT_THAT(keys_of(results), testing::ElementsAre("accounts", "answers", "collectives",
+                                                     "devices", "notes", "traces", "waits"));
+  EXPECT_EQ(results.at("traces"),
+            nlohmann::json({{{"rank", 0}, {"file", first.string()}, {"clock_shift_s", 0.0}},
+                            {{"rank", 1}, {"file", second.string()}, {"clock_shift_s", -5.1e-3}}}));
+  ASSERT_EQ(results.at("accounts").size(), 2U);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const nlohmann::json& account = results.at("accounts").at(rank);
+    EXPECT_THAT(keys_of(account),
+                testing::ElementsAre("hidden_communication_s", "moving_s", "parts_s", "rank",
+                                     "step", "waiting_s", "wall_s"));
+    EXPECT_EQ(account.at("rank"), rank);
+    EXPECT_EQ(account.at("step"), 0);
+    EXPECT_DOUBLE_EQ(account.at("wall_s"), 500e-6);
+    const nlohmann::json& parts = account.at("parts_s");
+    double sum_s = 0;
+    for (const Part part : kValuesOf<Part>) {
+      sum_s += parts.at(std::string(name_of(part))).get<double>();
+    }
+    EXPECT_EQ(parts.size(), std::size(kValuesOf<Part>));
+    EXPECT_NEAR(sum_s, 500e-6, 1e-12);
+    EXPECT_NEAR(account.at("waiting_s").get<double>() + account.at("moving_s").get<double>(),
+                parts.at("exposed communication").get<double>(), 1e-12);
+    EXPECT_DOUBLE_EQ(account.at("hidden_communication_s"), 0);
+  }
+  // With the clock in the middle of what is possible, rank 1 enters 100 us after rank 0.
+  EXPECT_EQ(results.at("waits"), nlohmann::json({{{"rank", 0}, {"for", 1}, {"seconds", 100e-6}}}));
+  ASSERT_EQ(results.at("collectives").size(), 1U);
+  const nlohmann::json& collective = results.at("collectives").at(0);
+  EXPECT_THAT(keys_of(collective),
+              testing::ElementsAre("bus_bytes_per_s", "bytes", "collective", "count", "exposed_s",
+                                   "moving_s", "ranks", "waiting_s"));
+  EXPECT_EQ(collective.at("collective"), "all_reduce");
+  EXPECT_EQ(collective.at("bytes"), 4'000'000);
+  EXPECT_EQ(collective.at("ranks"), 2);
+  EXPECT_EQ(collective.at("count"), 1);
+  ASSERT_EQ(results.at("devices").size(), 2U);
+  EXPECT_THAT(keys_of(results.at("devices").at(0)),
+              testing::ElementsAre("communication_s", "compute_s", "device", "idle_s",
+                                   "non_compute_s", "overlap", "rank", "span_s"));
+  EXPECT_DOUBLE_EQ(results.at("devices").at(1).at("communication_s"), 100e-6);
+  EXPECT_THAT(results.at("answers").at(0).get<std::string>(), HasSubstr("The bottleneck is "));
+  EXPECT_THAT(results.at("notes").dump(), HasSubstr("The clock of rank 1 contradicts"));
 }
 
 }  // namespace

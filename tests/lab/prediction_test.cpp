@@ -508,7 +508,7 @@ TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
   for (const Node& node : programs.step().nodes()) {
     if (node.lane != Lane::kComm || label_of(node.op) != "copy") continue;
     ++copies;
-    EXPECT_DOUBLE_EQ(node_s(programs.step(), node, h200, {.ranks = 2}),
+    EXPECT_DOUBLE_EQ(node_s(programs.step(), node, h200, {.mesh = Mesh::of_data(0, 2)}),
                      3e-6 + 32.0 * 8192 * 4 / 376e9);
   }
   EXPECT_EQ(copies, 3) << "samples out, outputs in, their gradient out";
@@ -617,7 +617,7 @@ TEST(Links, CarryNoStepFasterThanTheyCan) {
             if (collective == nullptr) continue;
             expect_within_links(name, exchange_kind_of(*collective),
                                 static_cast<double>(cost_of(node.op).message_bytes), ranks,
-                                node_s(programs.step(), node, card, {.ranks = ranks}));
+                                node_s(programs.step(), node, card, {.mesh = programs.mesh()}));
           }
         }
       }

@@ -73,12 +73,20 @@ class UnwrappingDevice final : public ForwardingDevice {
 class WrappingCommunicator final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
+  explicit WrappingCommunicator(std::unique_ptr<Communicator> owned)
+      : ForwardingCommunicator(*owned), owned_(std::move(owned)) {}
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override {
     NativeStream native(*streams[0]);
     Stream* const wrapped = &native;
     inner().run(collective, addresses, std::span(&wrapped, 1), tag);
   }
+  std::unique_ptr<Communicator> split(int color) override {
+    return std::make_unique<WrappingCommunicator>(inner().split(color));
+  }
+
+ private:
+  std::unique_ptr<Communicator> owned_;  // of a group
 };
 
 /// A rank over NCCL on a CPU device.
@@ -129,6 +137,19 @@ TEST_F(OverNccl, RanksComputeTheBitsOfThreads) {
     expect_bits_of_threads(Zero1(), ranks, rank_config());
     expect_bits_of_threads(Factor(), ranks, rank_config());
   }
+}
+
+TEST_F(OverNccl, RanksThatShareAModelComputeTheBitsOfThreads) {
+  TrainConfig config = rank_config();
+  config.parallel.tensor = 2;
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
+    config.device.precision = precision;
+    for (const int ranks : {2, 4}) {
+      expect_bits_of_threads(Ddp(small_buckets()), ranks, config);
+      expect_bits_of_threads(Zero1(), ranks, config);
+    }
+  }
+  EXPECT_GT(fake_nccl::calls("ncclCommSplit"), 0);
 }
 
 /// The last of 30 samples is a batch of its own: the first rank has all of it, the second rank

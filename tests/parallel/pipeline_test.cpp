@@ -5,11 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "core/checker.h"
 #include "core/plan.h"
 #include "kernels/make_device.h"
 #include "support/expect_error.h"
@@ -17,15 +17,14 @@
 #include "support/rank_run.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
+#include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
-std::unique_ptr<Device> open_cpu(const DeviceConfig& config, int index) {
+std::unique_ptr<Device> open_stage(const DeviceConfig& config, int index) {
   return make_cpu_device({.index = index, .threads = 1, .gemm = config.gemm});
 }
 
@@ -52,13 +51,14 @@ void expect_bits_of_accumulation(const TrainConfig& config) {
     TrainConfig accumulates = config;
     accumulates.data.batch_size = config.data.batch_size / micro_batches;
     accumulates.training.accumulate = micro_batches;
-    const SpreadRun expected = train_alone(accumulates, open_cpu);
+    const SpreadRun expected = train_alone(accumulates, open_stage);
     for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
       for (const std::int64_t stages : {2, 3, 5}) {
         SCOPED_TRACE(std::string(name_of(schedule)) + ", " + std::to_string(stages) + " stages, " +
                      std::to_string(micro_batches) + " micro-batches");
-        EXPECT_EQ(train_pipeline(with_pipeline(config, stages, micro_batches, schedule), open_cpu),
-                  expected);
+        EXPECT_EQ(
+            train_pipeline(with_pipeline(config, stages, micro_batches, schedule), open_stage),
+            expected);
       }
     }
   }
@@ -110,35 +110,41 @@ TEST(Pipeline, HasThemIn16Bits) {
 class PipelineFiles : public TempDirTest {};
 
 // The last batch of an epoch has 6 of 8 rows.
-TEST_F(PipelineFiles, HasTheBitsOfAccumulationWithEvaluations) {
-  for (TrainConfig config : {class_run(folder()), number_run(folder())}) {
-    config.model.layers = {6, 12, 9, 4};
-    TrainConfig accumulates = config;
-    accumulates.data.batch_size = 2;
-    accumulates.training.accumulate = 4;
-    const SpreadRun expected = train_alone(accumulates, open_cpu);
-    for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
-      EXPECT_EQ(train_pipeline(with_pipeline(config, 3, 4, schedule), open_cpu), expected);
-    }
+void expect_bits_with_files(TrainConfig config) {
+  config.model.layers = {6, 12, 9, 4};
+  TrainConfig accumulates = config;
+  accumulates.data.batch_size = 2;
+  accumulates.training.accumulate = 4;
+  const SpreadRun expected = train_alone(accumulates, open_stage);
+  for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
+    EXPECT_EQ(train_pipeline(with_pipeline(config, 3, 4, schedule), open_stage), expected);
   }
+}
+
+TEST_F(PipelineFiles, HasTheBitsOfAccumulationForClasses) {
+  expect_bits_with_files(class_run(folder()));
+}
+
+TEST_F(PipelineFiles, HasTheBitsOfAccumulationForNumbers) {
+  expect_bits_with_files(number_run(folder()));
 }
 
 // The squares of each stage are added up by themselves first.
 TEST(Pipeline, ClipsAsOneDeviceDoes) {
   TrainConfig config = deep_config();
   config.training.clip_norm = 0.1;
-  const SpreadRun one = train_alone(config, open_cpu);
+  const SpreadRun one = train_alone(config, open_stage);
   const SpreadRun cut = train_pipeline(
-      with_pipeline(config, 3, 4, PipelineSchedule::kOneForwardOneBackward), open_cpu);
+      with_pipeline(config, 3, 4, PipelineSchedule::kOneForwardOneBackward), open_stage);
   expect_near(cut, one, config);
   config.training.clip_norm.reset();
-  EXPECT_NE(train_alone(config, open_cpu).losses, one.losses);
+  EXPECT_NE(train_alone(config, open_stage).losses, one.losses);
 }
 
 // 10 rows in 4 micro-batches are 3, 3, 3 and 1; in 6 they are five of 2.
 TEST(Pipeline, CutsRowsAsTorchChunkDoes) {
-  for (const auto& [pieces, sizes] : std::map<std::int64_t, std::vector<std::int64_t>>{
-           {4, {3, 3, 3, 1}}, {6, {2, 2, 2, 2, 2}}}) {
+  for (const auto& [pieces, sizes] :
+       std::map<std::int64_t, std::vector<std::int64_t>>{{4, {3, 3, 3, 1}}, {6, {2, 2, 2, 2, 2}}}) {
     const TrainConfig config = with_pipeline(rank_config(), 2, pieces, PipelineSchedule::kGPipe);
     const Pipeline scheme;
     const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
@@ -147,7 +153,7 @@ TEST(Pipeline, CutsRowsAsTorchChunkDoes) {
       if (const auto* loss = op_if<PointwiseLoss>(node.op)) found.push_back(loss->output.rows);
     }
     EXPECT_EQ(found, sizes);
-    expect_near(train_pipeline(config, open_cpu), train_alone(rank_config(), open_cpu), config);
+    expect_near(train_pipeline(config, open_stage), train_alone(rank_config(), open_stage), config);
   }
 }
 
@@ -157,8 +163,8 @@ class PipelineProgram : public testing::TestWithParam<PipelineSchedule> {
     config_ = with_pipeline(deep_config(), 3, 4, GetParam());
     config_.training.clip_norm = 1;
     config_.model.dropout = 0.1;
-    programs_ = std::make_unique<StepPrograms>(spec_of(config_, DeviceKind::kCpu, nullptr),
-                                               &scheme_);
+    programs_ =
+        std::make_unique<StepPrograms>(spec_of(config_, DeviceKind::kCpu, nullptr), &scheme_);
   }
 
   TrainConfig config_;
@@ -167,19 +173,7 @@ class PipelineProgram : public testing::TestWithParam<PipelineSchedule> {
 };
 
 TEST_P(PipelineProgram, IsOrderedAndNeedsEveryWait) {
-  Program program = programs_->train().program;
-  ASSERT_THAT(check(program), IsEmpty());
-  int deleted = 0;
-  for (Node& node : program.nodes()) {
-    const std::vector<Wait> waits = node.waits;
-    for (std::size_t i = 0; i < waits.size(); ++i) {
-      node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(i));
-      EXPECT_THAT(check(program), Not(IsEmpty())) << label_of(node.op);
-      node.waits = waits;
-      ++deleted;
-    }
-  }
-  EXPECT_GT(deleted, 30);
+  EXPECT_GT(expect_every_deletion_found(programs_->train().program), 30);
 }
 
 // Of 5-7-6-8-4-3 on three devices: two layers with 42 + 48 numbers, one with 56, two with 36 + 15.
@@ -221,13 +215,13 @@ TEST_P(PipelineProgram, KeepsTheActivationsOfMicroBatchesInFlight) {
   EXPECT_EQ(rows_of("net.8.out", 2, 3), 3 * in_flight(2));
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, PipelineProgram,
-                         testing::ValuesIn(kValuesOf<PipelineSchedule>),
-                         [](const auto& test) {
-                           constexpr const char* kNames[] = {"OneForwardOneBackward", "GPipe",
-                                                             "Naive"};
-                           return kNames[test.index];
-                         });
+std::string name_of_case(const testing::TestParamInfo<PipelineSchedule>& test) {
+  constexpr const char* kNames[] = {"OneForwardOneBackward", "GPipe", "Naive"};
+  return kNames[test.index];
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PipelineProgram, testing::ValuesIn(kValuesOf<PipelineSchedule>),
+                         &name_of_case);
 
 }  // namespace
 }  // namespace barestep

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""readers.py hta|tensorboard|perfetto TRACE...: prints a reader's view of a trace as a line of JSON.
+"""readers.py hta|hta-all|tensorboard|perfetto TRACE...: prints a reader's view of a trace as a line of JSON.
 
-HolisticTraceAnalysis takes the traces of several ranks.
+HolisticTraceAnalysis takes the traces of several ranks. As hta it leaves out the last step, as its users see it.
 
 Exits with 77 if the reader is not installed."""
 
+import functools
 import json
 import os
 import shutil
@@ -17,17 +18,22 @@ warnings.filterwarnings("ignore")
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
 
 
-def hta(*paths):
+def hta(*paths, last_step=False):
     from hta.trace_analysis import TraceAnalysis
+    from hta.utils.utils import get_kernel_type, merge_kernel_intervals
 
     with tempfile.TemporaryDirectory() as folder:
         for rank, path in enumerate(paths):
             shutil.copy(path, os.path.join(folder, f"rank{rank}.json"))
-        analysis = TraceAnalysis(trace_dir=folder)
+        analysis = TraceAnalysis(trace_dir=folder, include_last_profiler_step=last_step)
         times = analysis.get_temporal_breakdown(visualize=False).set_index("rank")
         overlaps = analysis.get_comm_comp_overlap(visualize=False).set_index("rank")
         ranks = []
-        for rank in range(len(paths)):
+        for rank in sorted(analysis.t.get_ranks()):
+            works = analysis.t.get_trace(rank)
+            works = works[works["stream"].ne(-1)]
+            names = works["name"].map(analysis.t.symbol_table.get_sym_table().__getitem__)
+            messages = merge_kernel_intervals(works[names.map(get_kernel_type).eq("COMMUNICATION")].copy())
             row = times.loc[rank]
             idle = analysis.get_idle_time_breakdown(ranks=[rank], visualize=False)[0]
             overlap = overlaps.loc[rank]["comp_comm_overlap_pctg"]
@@ -36,6 +42,7 @@ def hta(*paths):
                 "compute": float(row["compute_time(us)"]),
                 "non_compute": float(row["non_compute_time(us)"]),
                 "idle": float(row["idle_time(us)"]),
+                "communication": float((messages["end"] - messages["ts"]).sum()),
                 "overlap": None if overlap != overlap else float(overlap) / 100,
                 "streams": {
                     f"{int(r['stream'])} {r['idle_category']}": float(r["idle_time"])
@@ -79,7 +86,9 @@ def perfetto(path):
 
 if __name__ == "__main__":
     try:
-        found = {"hta": hta, "tensorboard": tensorboard, "perfetto": perfetto}[sys.argv[1]](*sys.argv[2:])
+        readers = {"hta": hta, "hta-all": functools.partial(hta, last_step=True), "tensorboard": tensorboard,
+                   "perfetto": perfetto}
+        found = readers[sys.argv[1]](*sys.argv[2:])
     except ModuleNotFoundError as missing:
         print(missing, file=sys.stderr)
         sys.exit(77)

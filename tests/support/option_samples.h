@@ -52,6 +52,8 @@ inline const std::map<std::string_view, std::string>& samples() {
       {"loss-scale-window", "500"},
       {"devices", "cuda:0,cuda:2"},
       {"tensor", "2"},
+      {"pipeline", "3"},
+      {"micro-batches", "4"},
       {"bucket-mib", "0.25"},
       {"timeout", "60"},
       {"io-delay-ms", "0.30000000000000004"},

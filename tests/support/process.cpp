@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,6 +84,10 @@ void drain(int& end, std::string& text) {
   if (count == 0) Pipe::close(end);
 }
 
+double cpu_seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
 int exit_code_of(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
@@ -105,7 +110,8 @@ ProcessResult run_process(const std::vector<std::string>& command, const Process
     if (ends[1].revents != 0) drain(err.read, result.err);
   }
   int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
+  rusage usage{};
+  while (::wait4(child, &status, WNOHANG, &usage) == 0) {
     if (Clock::now() >= deadline) {
       ::kill(child, SIGKILL);
       ::waitpid(child, &status, 0);
@@ -115,6 +121,8 @@ ProcessResult run_process(const std::vector<std::string>& command, const Process
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   result.exit_code = exit_code_of(status);
+  result.peak_bytes = 1024 * std::int64_t{usage.ru_maxrss};
+  result.cpu_s = cpu_seconds(usage.ru_utime) + cpu_seconds(usage.ru_stime);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Runs a program and collects its output.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ struct ProcessResult {
   int exit_code = 0;  // 128 + n if signal n ended it, 124 if it timed out and was killed
   std::string out{};
   std::string err{};
+  std::int64_t peak_bytes = 0;  // its largest memory, but at least this process's at the start
+  double cpu_s = 0;
 };
 
 /// Runs command[0] with the rest as arguments, without a shell. Blocks until it ends. Throws

@@ -29,6 +29,25 @@ inline void expect_ordered(const Program& program) {
   }
 }
 
+/// Deletes each wait in turn; returns the number of waits and reports those whose deletion is not
+/// found.
+inline int expect_every_deletion_found(Program program) {
+  expect_ordered(program);
+  int waits = 0;
+  for (Node& node : program.nodes()) {
+    const std::vector<Wait> all = node.waits;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_FALSE(check(program).empty())
+          << program.name() << ": a " << label_of(node.op) << " need not wait for node "
+          << all[i].node << ", " << all[i].steps_back << " steps back";
+      node.waits = all;
+      ++waits;
+    }
+  }
+  return waits;
+}
+
 /// Adds the state that a rank saved to `state`, whose tensors may be empty.
 inline void add_saved(TrainingState& state, const StepPrograms& programs,
                       std::span<const std::byte> saved) {

@@ -42,9 +42,8 @@ TEST(PassSchedule, OneForwardOneBackwardIsThatOfThePaper) {
 }
 
 TEST(PassSchedule, GPipeRunsAllForwardPassesFirst) {
-  EXPECT_THAT(
-      texts_of({.stages = 2, .micro_batches = 3, .schedule = PipelineSchedule::kGPipe}),
-      ElementsAre("F0 F1 F2 B0 B1 B2", "F0 F1 F2 B0 B1 B2"));
+  EXPECT_THAT(texts_of({.stages = 2, .micro_batches = 3, .schedule = PipelineSchedule::kGPipe}),
+              ElementsAre("F0 F1 F2 B0 B1 B2", "F0 F1 F2 B0 B1 B2"));
 }
 
 TEST(PassSchedule, NaiveRunsOneMicroBatchAfterTheOther) {
@@ -58,8 +57,8 @@ void for_all_pipelines(const std::function<void(const PipelineSpec&)>& test) {
   for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
     for (int stages = 2; stages <= 8; ++stages) {
       for (int micro_batches = 1; micro_batches <= 32; ++micro_batches) {
-        SCOPED_TRACE(std::string(name_of(schedule)) + ", " + std::to_string(stages) +
-                     " stages, " + std::to_string(micro_batches) + " micro-batches");
+        SCOPED_TRACE(std::string(name_of(schedule)) + ", " + std::to_string(stages) + " stages, " +
+                     std::to_string(micro_batches) + " micro-batches");
         test({.stages = stages, .micro_batches = micro_batches, .schedule = schedule});
         if (testing::Test::HasFailure()) return;
       }

@@ -44,24 +44,6 @@ std::vector<StepSpec> all_specs() {
   return specs;
 }
 
-/// Deletes each wait in turn; returns the number of waits and reports those whose deletion is not
-/// found.
-int expect_every_deletion_found(Program program) {
-  int waits = 0;
-  for (Node& node : program.nodes()) {
-    const std::vector<Wait> all = node.waits;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(i));
-      EXPECT_FALSE(check(program).empty())
-          << program.name() << ": a " << label_of(node.op) << " need not wait for node "
-          << all[i].node << ", " << all[i].steps_back << " steps back";
-      node.waits = all;
-      ++waits;
-    }
-  }
-  return waits;
-}
-
 TEST(StepPrograms, AreOrderedAndNeedEachOfTheirWaits) {
   const std::vector<StepSpec> specs = all_specs();
   EXPECT_EQ(specs.size(), 3U * (8 + 4 * 8));

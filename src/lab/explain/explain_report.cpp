@@ -21,6 +21,7 @@ namespace barestep {
 namespace {
 
 constexpr std::string_view kExplainName = "explain";
+constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
 
 double ns_seconds(std::int64_t ns) {
   return 1e-9 * static_cast<double>(ns);
@@ -125,7 +126,6 @@ FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
   struct Sum {
     std::int64_t calls = 0, ns = 0;
   };
-  constexpr std::size_t kRows = 20;
   const TracedRank& of = run.ranks[rank];
   std::map<std::string, Sum> sums;
   std::int64_t total_ns = 0;
@@ -141,14 +141,15 @@ FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
                            [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
   FindingTable table{.title = fmt::format("Operators of {}: time on its lanes", rank_name(of)),
                      .columns = {"operator", "calls", "total", "mean", "share"}};
-  for (std::size_t i = 0; i < std::min(kRows, rows.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kTableRows, rows.size()); ++i) {
     const auto& [name, sum] = rows[i];
     table.rows.push_back({name, std::to_string(sum.calls), table_time(ns_seconds(sum.ns)),
                           table_time(ns_seconds(sum.ns) / static_cast<double>(sum.calls)),
                           percent_text(static_cast<double>(sum.ns) /
                                        static_cast<double>(std::max<std::int64_t>(1, total_ns)))});
   }
-  if (rows.size() > kRows) table.title += fmt::format(", the longest {} of {}", kRows, rows.size());
+  if (rows.size() > kTableRows)
+    table.title += fmt::format(", the longest {} of {}", kTableRows, rows.size());
   return table;
 }
 
@@ -167,19 +168,48 @@ FindingTable waits_table(const TracedRun& run, const RunAccount& account) {
   return table;
 }
 
+/// In their order; if there are too many for a page, those that were exposed longest.
 FindingTable bucket_table(const RunAccount& account) {
   FindingTable table{.title = "Collectives: mean of each",
                      .columns = {"collective", "size", "times", "from entry to end", "moving",
                                  "exposed", "of that waiting", "bus bandwidth"}};
-  for (const BucketAccount& each : account.buckets) {
+  std::vector<BucketAccount> buckets = account.buckets;
+  if (buckets.size() > kTableRows) {
+    table.title +=
+        fmt::format(", the {} of {} that were exposed longest", kTableRows, buckets.size());
+    std::ranges::stable_sort(buckets, std::greater(), &BucketAccount::exposed_ns);
+    buckets.resize(kTableRows);
+  }
+  for (const BucketAccount& each : buckets) {
     const auto mean = [&](std::int64_t ns, std::int64_t count) {
       return time_text(ns_seconds(ns) / static_cast<double>(std::max<std::int64_t>(1, count)));
     };
     const double rate = each.bus_bytes_per_s();
-    table.rows.push_back({each.name, human_bytes(each.bytes), std::to_string(each.count),
-                          mean(each.duration_ns, each.works), mean(each.moving_ns, each.count),
-                          mean(each.exposed_ns, each.works), mean(each.waiting_ns, each.works),
+    table.rows.push_back({each.name, each.bytes == 0 ? "-" : human_bytes(each.bytes),
+                          std::to_string(each.count), mean(each.duration_ns, each.works),
+                          mean(each.moving_ns, each.count), mean(each.exposed_ns, each.works),
+                          mean(each.waiting_ns, each.works),
                           rate == 0 ? "-" : fmt::format("{:.2f} GB/s", 1e-9 * rate)});
+  }
+  return table;
+}
+
+FindingTable breakdown_table(const TracedRun& run) {
+  FindingTable table{
+      .title = "How busy devices were, as HolisticTraceAnalysis counts",
+      .columns = {"device", "first to last work", "computes", "only copies or communicates", "idle",
+                  "communicates", "of that beside computation"}};
+  for (const DeviceBreakdown& each : breakdowns_of(run)) {
+    const Breakdown& times = each.breakdown;
+    const auto share = [&](double seconds) {
+      return fmt::format("{} ms, {:.2f} %", milliseconds(seconds),
+                         100 * seconds / std::max(1e-9, times.span_s));
+    };
+    table.rows.push_back(
+        {fmt::format("{}: {}", rank_name(run.ranks[each.rank]), on_one_line(each.device)),
+         milliseconds(times.span_s) + " ms", share(times.compute_s), share(times.non_compute_s),
+         share(times.idle_s), share(times.communication_s),
+         times.overlap ? fmt::format("{:.2f} %", 100 * *times.overlap) : "-"});
   }
   return table;
 }
@@ -289,6 +319,11 @@ std::vector<std::string> gaps_of(const TracedRun& run) {
   for (const TracedRank& rank : run.ranks) {
     const bool is_ours = rank.file.is_ours && !rank.file.nodes.empty();
     if (is_ours) continue;
+    const auto cut = std::ranges::count(rank.steps, false, &RankStep::has_account);
+    if (cut > 0) {
+      sentences.push_back(fmt::format("Of the steps of {}, {} without any work {} left out.",
+                                      rank_name(rank), cut, cut == 1 ? "is" : "are"));
+    }
     if (rank.on_host) {
       on_host.push_back(rank_name(rank));
     } else if (!rank.has_launches) {
@@ -434,15 +469,28 @@ std::string explain_json(const TracedRun& run, const RunAccount& account,
                        {"seconds", ns_seconds(account.waited_ns[rank][other])}});
     }
   }
+  json devices = json::array();
+  for (const DeviceBreakdown& each : breakdowns_of(run)) {
+    const Breakdown& times = each.breakdown;
+    devices.push_back({{"rank", run.ranks[each.rank].rank},
+                       {"device", each.device},
+                       {"span_s", times.span_s},
+                       {"compute_s", times.compute_s},
+                       {"non_compute_s", times.non_compute_s},
+                       {"idle_s", times.idle_s},
+                       {"communication_s", times.communication_s},
+                       {"overlap", times.overlap ? json(*times.overlap) : json()}});
+  }
   json traces = json::array();
   for (const TracedRank& rank : run.ranks) {
     traces.push_back({{"rank", rank.rank},
                       {"file", rank.file.path.string()},
                       {"clock_shift_s", ns_seconds(rank.shift_ns)}});
   }
-  const json all = {
-      {"traces", traces},       {"accounts", accounts},          {"waits", waits},
-      {"collectives", buckets}, {"answers", findings.sentences}, {"notes", findings.facts}};
+  const json all = {{"traces", traces},       {"accounts", accounts},
+                    {"waits", waits},         {"collectives", buckets},
+                    {"devices", devices},     {"answers", findings.sentences},
+                    {"notes", findings.facts}};
   return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -486,6 +534,8 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   findings.tables.push_back(operator_table_of(run, late.value_or(0)));
   if (run.ranks.size() > 1) findings.tables.push_back(waits_table(run, account));
   if (!account.buckets.empty()) findings.tables.push_back(bucket_table(account));
+  FindingTable breakdowns = breakdown_table(run);
+  if (!breakdowns.rows.empty()) findings.tables.push_back(std::move(breakdowns));
   findings.tables.push_back(step_table_of(run, account));
   findings.plots.push_back(picture_of(run, account));
   return findings;

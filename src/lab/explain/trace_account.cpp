@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace barestep {
@@ -73,6 +74,7 @@ class TraceCauses {
     const HostState loading = state_at(rank_.loading, now_ns);
     until_ns = std::min(until_ns, loading.until_ns);
     if (loading.in != nullptr) return {now_ns, until_ns, Part::kDataWait};
+    if (rank_.on_host) return other_thread_at(now_ns, until_ns);
     const HostState blocked = state_at(rank_.blocked, now_ns);
     until_ns = std::min(until_ns, blocked.until_ns);
     if (blocked.in == nullptr) return {now_ns, until_ns, Part::kHost};
@@ -86,6 +88,16 @@ class TraceCauses {
   }
 
  private:
+  /// In a trace without a device, the thread that trains may wait for autograd's.
+  [[nodiscard]] TracedStretch other_thread_at(std::int64_t now_ns, std::int64_t until_ns) const {
+    for (const TracedLane& lane : rank_.lanes) {
+      const std::optional<std::size_t> running = running_on(lane, now_ns);
+      if (!running || work(*running).part != Part::kBackward) continue;
+      return {now_ns, std::min(until_ns, work(*running).end_ns), Part::kBackward, running};
+    }
+    return {now_ns, std::min(until_ns, next_begin_ns(now_ns)), Part::kHost};
+  }
+
   [[nodiscard]] std::optional<std::size_t> running_on(const TracedLane& lane,
                                                       std::int64_t now_ns) const {
     const auto begin = [&](std::size_t i) { return work(i).begin_ns; };
@@ -171,7 +183,7 @@ class TraceWalk {
         now_ns_(wall_.wall_begin_ns) {}
 
   void visit_stretches(const StretchVisitorNs& visit) {
-    for (const std::size_t i : rank_.lanes[rank_.main].works) {
+    for (const std::size_t i : rank_.lanes[rank_.main].works_around(step_)) {
       const TracedWork& work = run_.works[i];
       if (work.step != step_) continue;
       wait_for(i, work.begin_ns, visit);
@@ -208,7 +220,7 @@ class TraceWalk {
     while (now_ns_ < wall_.wall_end_ns) {
       std::optional<std::size_t> last;
       for (const TracedLane& lane : rank_.lanes) {
-        for (const std::size_t i : lane.works) {
+        for (const std::size_t i : lane.works_around(step_)) {
           const TracedWork& work = run_.works[i];
           if (work.step != step_ || work.is_input) continue;
           // Work that outlives the step did not hold its end.
@@ -377,6 +389,47 @@ double BucketAccount::bus_bytes_per_s() const {
                             : 1;
   return factor * static_cast<double>(bytes) * static_cast<double>(count) /
          (1e-9 * static_cast<double>(moving_ns));
+}
+
+namespace {
+
+/// The calls before the last step's end, by correlation.
+std::set<std::int64_t> launched_in_steps(const TracedRank& rank) {
+  std::set<std::int64_t> calls;
+  for (const TraceEvent& event : rank.file.events) {
+    const bool counts = event.kind == TraceEvent::Kind::kCall &&
+                        event.begin_ns + rank.shift_ns <= rank.steps.back().end_ns;
+    if (counts) calls.insert(event.correlation);
+  }
+  return calls;
+}
+
+}  // namespace
+
+std::vector<DeviceBreakdown> breakdowns_of(const TracedRun& run) {
+  std::vector<DeviceBreakdown> breakdowns;
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const TracedRank& of = run.ranks[rank];
+    const std::int64_t origin_ns = of.file.events.front().begin_ns;
+    const std::set<std::int64_t> launched = launched_in_steps(of);
+    std::map<std::string, std::vector<DeviceWork>> devices;
+    for (const TraceEvent& event : of.file.events) {
+      using Kind = TraceEvent::Kind;
+      const bool is_copy = event.kind == Kind::kCopy || event.kind == Kind::kFill;
+      if (!is_copy && event.kind != Kind::kKernel) continue;
+      if (!launched.empty() && !launched.contains(event.correlation)) continue;
+      devices[of.file.rows[event.row].process].push_back(
+          {.kind = is_copy                 ? DeviceWork::Kind::kCopy
+                   : event.collective >= 0 ? DeviceWork::Kind::kCommunication
+                                           : DeviceWork::Kind::kCompute,
+           .begin_s = 1e-9 * static_cast<double>(event.begin_ns - origin_ns),
+           .end_s = 1e-9 * static_cast<double>(event.end_ns - origin_ns)});
+    }
+    for (const auto& [device, works] : devices) {
+      breakdowns.push_back({rank, device, breakdown_of(works)});
+    }
+  }
+  return breakdowns;
 }
 
 RunAccount account_of(const TracedRun& run) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lab/explain/trace_steps.h"
@@ -70,5 +71,16 @@ struct RunAccount {
 };
 
 RunAccount account_of(const TracedRun& run);
+
+/// How busy a device of a rank's trace was with what the host launched until the end of the last
+/// step. If the trace has no launches: with all its work.
+struct DeviceBreakdown {
+  std::size_t rank = 0;
+  std::string device{};  // its number in the trace
+  Breakdown breakdown{};
+};
+
+/// By rank and device; none for a trace without a device.
+std::vector<DeviceBreakdown> breakdowns_of(const TracedRun& run);
 
 }  // namespace barestep

@@ -84,8 +84,10 @@ std::string text_or_empty(const TraceJson& object, const char* key) {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
+/// Exact: times since 1970 have more digits than a double of nanoseconds.
 std::int64_t trace_ns(double us) {
-  return std::llround(1e3 * us);
+  const double whole = std::trunc(us);
+  return 1000 * static_cast<std::int64_t>(whole) + std::llround(1e3 * (us - whole));
 }
 
 std::optional<TraceEvent::Kind> kind_named(std::string_view category) {
@@ -194,12 +196,13 @@ class TraceCollector {
       case Kind::kOp:
         event.is_backward = integer_or(args, "Fwd thread id", 0) > 0 ||
                             name.starts_with("autograd::engine::evaluate_function");
-        if (name == "aten::linear" || name == "aten::addmm") add_linear(event, name, args);
+        if (name == "aten::linear" || name == "aten::addmm") event.details = add_linear(name, args);
         return;
       case Kind::kAnnotation:
         if (name.starts_with("ProfilerStep#") && args.contains("clock start")) {
           event.details = add_step(args);
-        } else if (name.starts_with("gloo:") || name.starts_with("mpi:")) {
+        } else if (name.starts_with("gloo:") || name.starts_with("mpi:") ||
+                   name.starts_with("nccl:")) {
           event.collective = add_collective(name, args);
         }
         return;
@@ -222,19 +225,20 @@ class TraceCollector {
   }
 
   /// aten::linear(x, weight, bias); aten::addmm(bias, x, transposed weight).
-  void add_linear(const TraceEvent& event, const std::string& name, const TraceJson& args) {
+  std::int32_t add_linear(const std::string& name, const TraceJson& args) {
     const auto dims = args.find("Input Dims");
     const std::size_t x = name == "aten::linear" ? 0 : 1;
-    if (event.is_backward || dims == args.end() || !dims->is_array() || dims->size() < x + 2)
-      return;
+    if (dims == args.end() || !dims->is_array() || dims->size() < x + 2) return -1;
     const std::vector<std::int64_t> input = extents_of((*dims)[x]),
                                     weight = extents_of((*dims)[x + 1]);
-    if (input.size() != 2 || weight.size() != 2) return;
-    file_.linears.push_back({.at_ns = event.begin_ns,
-                             .rows = input[0],
-                             .inputs = input[1],
-                             .outputs = x == 0 ? weight[0] : weight[1],
-                             .is_module = x == 0});
+    TraceFile::Linear linear{.is_module = x == 0};
+    if (input.size() == 2 && weight.size() == 2) {
+      linear.rows = input[0];
+      linear.inputs = input[1];
+      linear.outputs = weight[x];
+    }
+    file_.linears.push_back(linear);
+    return static_cast<std::int32_t>(file_.linears.size()) - 1;
   }
 
   std::int32_t add_step(const TraceJson& args) {
@@ -341,7 +345,6 @@ void read_trace_head(const TraceJson& rest, TraceFile& file) {
       *at += base_ns;
     }
   }
-  for (TraceFile::Linear& linear : file.linears) linear.at_ns += base_ns;
 }
 
 }  // namespace
@@ -392,7 +395,6 @@ TraceFile read_trace_file(const std::filesystem::path& path) {
   std::ranges::stable_sort(file.events, [](const TraceEvent& a, const TraceEvent& b) {
     return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
   });
-  std::ranges::stable_sort(file.linears, {}, &TraceFile::Linear::at_ns);
   return file;
 }
 

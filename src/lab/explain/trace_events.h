@@ -43,7 +43,7 @@ struct TraceEvent {
   bool is_backward = false;  // op: belongs to an earlier op of the forward pass
   TraceIndex name = 0;
   TraceIndex row = 0;            // its thread, or its stream
-  std::int32_t details = -1;     // index into the file's nodes or waits, by kind
+  std::int32_t details = -1;     // index into the file's nodes, steps, waits or linears, by kind
   std::int32_t collective = -1;  // index into the file's collectives
   std::int64_t begin_ns = 0;     // since 1970, or what the file counts from
   std::int64_t end_ns = 0;
@@ -104,10 +104,10 @@ struct TraceFile {
   std::vector<TracedNode> nodes{};
   std::vector<TracedStep> steps{};
   std::vector<TracedStreamWait> waits{};
-  /// The inputs and outputs of the linear layers that ran forward, in their order, and the rows of
-  /// x. A module's aten::linear has an aten::addmm in it.
+  /// The rows, inputs and outputs of a linear layer; 0 if its input is no matrix. A module's
+  /// aten::linear has an aten::addmm in it.
   struct Linear {
-    std::int64_t at_ns = 0, rows = 0, inputs = 0, outputs = 0;
+    std::int64_t rows = 0, inputs = 0, outputs = 0;
     bool is_module = false;
   };
   std::vector<Linear> linears{};

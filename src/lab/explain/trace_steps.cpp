@@ -46,6 +46,12 @@ bool is_loss(std::string_view op) {
   return std::ranges::find(kLosses, op) != std::end(kLosses);
 }
 
+/// An annotation by PyTorch around a collective's launch. Those of gloo and MPI are the collective.
+bool is_launch_of_collective(const TraceEvent& event, std::string_view name) {
+  return event.kind == TraceEvent::Kind::kAnnotation && event.collective >= 0 &&
+         name.starts_with("nccl:");
+}
+
 bool is_loader(std::string_view name) {
   return name.starts_with("enumerate(DataLoader)");
 }
@@ -58,10 +64,12 @@ class HostPlace {
     leave_until(event.begin_ns);
     open_.push_back({.end_ns = event.end_ns,
                      .name = event.name,
+                     .collective = event.collective,
                      .is_op = event.kind == TraceEvent::Kind::kOp,
                      .is_optimizer = name.starts_with("Optimizer."),
                      .is_backward = event.is_backward,
-                     .is_loss = is_loss(name)});
+                     .is_loss = is_loss(name),
+                     .is_loader = is_loader(name)});
   }
   void leave_until(std::int64_t now_ns) {
     while (!open_.empty() && open_.back().end_ns <= now_ns) open_.pop_back();
@@ -73,7 +81,14 @@ class HostPlace {
     }
     return std::nullopt;
   }
+  /// The collective that is being launched, an index; -1 if none is.
+  [[nodiscard]] std::int32_t collective() const {
+    const auto found =
+        std::ranges::find_if(open_, [](const Open& each) { return each.collective >= 0; });
+    return found == open_.end() ? -1 : found->collective;
+  }
   [[nodiscard]] Part part() const {
+    if (std::ranges::any_of(open_, &Open::is_loader)) return Part::kDataWait;
     if (std::ranges::any_of(open_, &Open::is_optimizer)) return Part::kOptimizer;
     if (std::ranges::any_of(open_, &Open::is_backward)) return Part::kBackward;
     if (std::ranges::any_of(open_, &Open::is_loss)) return Part::kLoss;
@@ -84,16 +99,19 @@ class HostPlace {
   struct Open {
     std::int64_t end_ns = 0;
     TraceIndex name = 0;
-    bool is_op = false, is_optimizer = false, is_backward = false, is_loss = false;
+    std::int32_t collective = -1;
+    bool is_op = false, is_optimizer = false, is_backward = false, is_loss = false,
+         is_loader = false;
   };
   std::vector<Open> open_;
 };
 
-/// A call that queued work.
+/// A call that queued work. The work may begin before the call returns.
 struct HostLaunch {
-  std::int64_t at_ns = 0;
+  std::int64_t at_ns = 0, end_ns = 0;
   Part part = Part::kForward;
   std::optional<TraceIndex> op{};
+  std::int32_t collective = -1;
 };
 
 /// Adds one file's steps and works to a run.
@@ -178,13 +196,20 @@ class RankReader {
       } else if (event.kind == TraceEvent::Kind::kCall) {
         HostPlace& place = places[event.row];
         place.leave_until(event.begin_ns);
-        launches_.try_emplace(event.correlation,
-                              HostLaunch{event.begin_ns, place.part(), place.op()});
-        if (name.find("Synchronize") != std::string_view::npos || name.starts_with("cudaMemcpy")) {
+        launches_.try_emplace(
+            event.correlation,
+            HostLaunch{event.begin_ns, event.end_ns, place.part(), place.op(), place.collective()});
+        if (name.find("Synchronize") != std::string_view::npos || name.starts_with("cudaMemcpy") ||
+            name.starts_with("hipMemcpy")) {
           rank_.blocked.push_back({event.begin_ns, event.end_ns});
         }
       }
     }
+  }
+
+  /// In older traces, kernels of NCCL do not tell their sizes.
+  [[nodiscard]] bool is_sized(std::int32_t collective) const {
+    return file().collectives[static_cast<std::size_t>(collective)].bytes > 0;
   }
 
   std::size_t lane_of(TraceIndex row) {
@@ -306,15 +331,20 @@ class RankReader {
 
   void read_works() {
     for (const TraceEvent& event : file().events) {
-      if (!is_work(event) && event.collective < 0) continue;
+      const bool is_on_thread =
+          event.collective >= 0 && !is_launch_of_collective(event, name_of_event(event));
+      if (!is_work(event) && !is_on_thread) continue;
       TracedWork& work = add_work(event);
       std::int64_t at_ns = event.begin_ns;
       if (const HostLaunch* const launch = launch_of(event)) {
         rank_.has_launches = true;
         at_ns = launch->at_ns;
-        work.queued_ns = at_ns;
+        work.queued_ns = std::min(launch->end_ns, event.begin_ns);
         if (!work.is_collective()) work.part = launch->part;
         work.op = launch->op.value_or(event.name);
+        if (work.is_collective() && launch->collective >= 0 && !is_sized(work.collective)) {
+          work.collective = launch->collective;
+        }
       }
       if (event.kind == TraceEvent::Kind::kCopy &&
           name_of_event(event).find("HtoD") != std::string_view::npos) {
@@ -380,6 +410,18 @@ class RankReader {
       }
     }
     if (has_nodes) join_lanes();
+    for (TracedLane& lane : rank_.lanes) find_steps(lane);
+  }
+
+  void find_steps(TracedLane& lane) const {
+    lane.steps.assign(rank_.steps.size(), {0, 0});
+    for (std::size_t i = 0; i < lane.works.size(); ++i) {
+      const std::optional<std::size_t> step = run_.works[lane.works[i]].step;
+      if (!step) continue;
+      auto& [first, end] = lane.steps[*step];
+      if (end == 0) first = i;
+      end = i + 1;
+    }
   }
 
   [[nodiscard]] bool follows_step(const TracedWork& before, const TracedWork& work) const {
@@ -460,9 +502,14 @@ class RankReader {
     return found == works.begin() ? std::nullopt : std::optional(*std::prev(found));
   }
 
-  /// A step lasts until the host and the lane are done with it; the next begins after that.
+  /// A step lasts until the host and the lane are done with it; the next begins after that. A step
+  /// without work is one that the profiler cut.
   void find_walls() {
     std::vector<std::int64_t> lane_end_ns(rank_.steps.size(), 0);
+    std::set<std::size_t> with_work;
+    for (const TracedWork& work : run_.works) {
+      if (work.rank == index_ && work.step) with_work.insert(*work.step);
+    }
     for (const std::size_t i : rank_.lanes[rank_.main].works) {
       const TracedWork& work = run_.works[i];
       if (work.step) lane_end_ns[*work.step] = std::max(lane_end_ns[*work.step], work.end_ns);
@@ -472,6 +519,7 @@ class RankReader {
       RankStep& step = rank_.steps[i];
       step.wall_begin_ns = std::max(step.begin_ns, free_ns);
       step.wall_end_ns = std::max({step.wall_begin_ns, step.end_ns, lane_end_ns[i]});
+      step.has_account = with_work.empty() || with_work.contains(i);
       free_ns = step.wall_end_ns;
     }
   }

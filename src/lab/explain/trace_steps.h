@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,14 @@ struct HostStretch {
 struct TracedLane {
   TraceIndex row = 0;
   std::vector<std::size_t> works{};  // in the order of the lane
+  /// For each step of the rank: where its first work is in that list, and where its last one ends.
+  std::vector<std::pair<std::size_t, std::size_t>> steps{};
+
+  /// The list from a step's first work to its last; works of others may be among them.
+  [[nodiscard]] std::span<const std::size_t> works_around(std::size_t step) const {
+    const auto [first, end] = steps[step];
+    return std::span(works).subspan(first, end - first);
+  }
 };
 
 /// The steps of one trace.

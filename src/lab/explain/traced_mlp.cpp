@@ -4,8 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/units.h"
@@ -17,29 +20,147 @@
 namespace barestep {
 namespace {
 
+/// What a rank's steps train, as far as the trace tells.
 struct TracedMlp {
   std::vector<std::int64_t> widths{};
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;        // of a micro-batch
+  std::int64_t accumulate = 1;  // micro-batches of a step
+  Activation activation = Activation::kNone;
+  bool last_activation = false;
+  std::optional<LossKind> loss{};
 };
 
-/// The chain of a step's linear layers: each takes what the one before it gives.
-std::optional<TracedMlp> mlp_in(const TracedRank& rank, const RankStep& step) {
-  TracedMlp mlp;
-  const bool has_modules = std::ranges::any_of(rank.file.linears, &TraceFile::Linear::is_module);
-  for (const TraceFile::Linear& each : rank.file.linears) {
-    const std::int64_t at_ns = each.at_ns + rank.shift_ns;
-    if (at_ns < step.begin_ns || at_ns >= step.end_ns || each.is_module != has_modules) continue;
-    if (mlp.widths.empty()) {
-      mlp = {{each.inputs}, each.rows};
-    } else if (mlp.widths.back() != each.inputs || mlp.rows != each.rows) {
-      return std::nullopt;
-    }
-    mlp.widths.push_back(each.outputs);
-  }
-  constexpr std::size_t kMaxWidths = 10'001;
-  if (mlp.widths.empty() || mlp.widths.size() > kMaxWidths || mlp.rows < 1) return std::nullopt;
-  return mlp;
+/// A forward pass: the linear layers, and the other ops that tell what the model is.
+struct TracedPass {
+  std::vector<TraceFile::Linear> linears{};
+  std::vector<Activation> activations{};
+  bool is_mlp = true;
+};
+
+template <class Value>
+using OpName = std::pair<std::string_view, Value>;
+
+template <class Value, std::size_t N>
+std::optional<Value> value_of(const OpName<Value> (&names)[N], std::string_view op) {
+  const auto found = std::ranges::find(names, op, &OpName<Value>::first);
+  return found == std::end(names) ? std::nullopt : std::optional(found->second);
 }
+
+constexpr OpName<Activation> kTracedActivations[] = {{"aten::relu", Activation::kRelu},
+                                                     {"aten::relu_", Activation::kRelu},
+                                                     {"aten::gelu", Activation::kGelu},
+                                                     {"aten::silu", Activation::kSilu},
+                                                     {"aten::silu_", Activation::kSilu},
+                                                     {"aten::tanh", Activation::kTanh},
+                                                     {"aten::sigmoid", Activation::kSigmoid},
+                                                     {"aten::leaky_relu", Activation::kLeakyRelu},
+                                                     {"aten::leaky_relu_", Activation::kLeakyRelu}};
+
+constexpr OpName<LossKind> kTracedLosses[] = {
+    {"aten::mse_loss", LossKind::kMse},
+    {"aten::l1_loss", LossKind::kL1},
+    {"aten::huber_loss", LossKind::kHuber},
+    {"aten::cross_entropy_loss", LossKind::kCrossEntropy},
+    {"aten::binary_cross_entropy_with_logits", LossKind::kBce}};
+
+/// Whether an op of the forward pass belongs to a layer that a multi-layer perceptron lacks.
+bool is_foreign_layer(std::string_view op) {
+  constexpr std::string_view kForeign[] = {"aten::conv",       "aten::embedding",
+                                           "aten::layer_norm", "aten::batch_norm",
+                                           "aten::lstm",       "aten::gru",
+                                           "aten::bmm",        "aten::scaled_dot_product_attention",
+                                           "aten::group_norm", "aten::rms_norm",
+                                           "aten::softmax",    "aten::baddbmm",
+                                           "fbgemm::"};
+  return std::ranges::any_of(kForeign,
+                             [&](std::string_view layer) { return op.starts_with(layer); });
+}
+
+/// Collects the forward passes of a trace and where optimizer steps end among them. A pass ends
+/// when backward begins.
+class PassReader {
+ public:
+  explicit PassReader(const TracedRank& rank) : file_(rank.file) {
+    has_modules_ = std::ranges::any_of(file_.linears, &TraceFile::Linear::is_module);
+    const std::int64_t begin_ns = rank.steps.front().begin_ns - rank.shift_ns;
+    const std::int64_t end_ns = rank.steps.back().end_ns - rank.shift_ns;
+    for (const TraceEvent& event : file_.events) {
+      if (event.begin_ns >= begin_ns && event.begin_ns < end_ns) read(event);
+    }
+  }
+
+  /// Nothing if the passes are not those of one multi-layer perceptron.
+  [[nodiscard]] std::optional<TracedMlp> mlp() const {
+    if (passes_.empty()) return std::nullopt;
+    TracedMlp mlp{.loss = loss_};
+    for (const TracedPass& pass : passes_) {
+      const std::vector<std::int64_t> widths = widths_of(pass);
+      if (widths.empty() || (!mlp.widths.empty() && mlp.widths != widths)) return std::nullopt;
+      mlp.widths = widths;
+      mlp.rows = std::max(mlp.rows, pass.linears.front().rows);
+    }
+    const TracedPass& first = passes_.front();
+    if (!first.activations.empty()) mlp.activation = first.activations.front();
+    mlp.last_activation = first.activations.size() == first.linears.size();
+    mlp.accumulate = static_cast<std::int64_t>(micro_batches());
+    return mlp;
+  }
+
+ private:
+  void read(const TraceEvent& event) {
+    const std::string_view name = file_.names[event.name];
+    if (event.kind == TraceEvent::Kind::kAnnotation && name.starts_with("Optimizer.step#")) {
+      passes_at_step_.push_back(passes_.size());
+    }
+    if (event.kind != TraceEvent::Kind::kOp) return;
+    if (event.is_backward) {
+      if (!pass_.linears.empty()) passes_.push_back(std::exchange(pass_, {}));
+      backward_until_ns_[event.row] = std::max(backward_until_ns_[event.row], event.end_ns);
+    }
+    if (event.begin_ns < backward_until_ns_[event.row]) return;  // recomputes, if it is a layer
+    if (const auto loss = value_of(kTracedLosses, name)) loss_ = loss;
+    if (const auto activation = value_of(kTracedActivations, name)) {
+      pass_.activations.push_back(*activation);
+    }
+    if (is_foreign_layer(name)) pass_.is_mlp = false;
+    if (event.details < 0) return;
+    const TraceFile::Linear& linear = file_.linears[static_cast<std::size_t>(event.details)];
+    if (linear.is_module == has_modules_) pass_.linears.push_back(linear);
+  }
+
+  /// Each layer takes what the one before it gives, and one activation follows all, perhaps but
+  /// for the last.
+  [[nodiscard]] static std::vector<std::int64_t> widths_of(const TracedPass& pass) {
+    constexpr std::size_t kMaxLayers = 10'000;
+    const std::size_t count = pass.activations.size(), layers = pass.linears.size();
+    const bool fits = count == 0 || count == layers || count + 1 == layers;
+    const bool same = std::ranges::all_of(
+        pass.activations, [&](Activation each) { return each == pass.activations.front(); });
+    if (!pass.is_mlp || !fits || !same || layers > kMaxLayers) return {};
+    std::vector<std::int64_t> widths = {pass.linears.front().inputs};
+    for (const TraceFile::Linear& each : pass.linears) {
+      const bool follows = each.inputs == widths.back() && each.rows == pass.linears.front().rows;
+      if (!follows || each.rows < 1 || each.inputs < 1 || each.outputs < 1) return {};
+      widths.push_back(each.outputs);
+    }
+    return widths;
+  }
+
+  /// Between the first optimizer step and the next one; if there is only one, before it.
+  [[nodiscard]] std::size_t micro_batches() const {
+    const std::vector<std::size_t>& at = passes_at_step_;
+    const std::size_t passes = at.empty() ? 1 : at.size() == 1 ? at[0] : at[1] - at[0];
+    return std::max<std::size_t>(1, passes);
+  }
+
+  const TraceFile& file_;
+  bool has_modules_ = false;
+  TracedPass pass_;
+  std::vector<TracedPass> passes_;
+  std::vector<std::size_t> passes_at_step_;  // how many there were at each optimizer step
+  std::map<TraceIndex, std::int64_t> backward_until_ns_;  // by thread
+  std::optional<LossKind> loss_;
+};
 
 /// The optimizer whose step the trace names: "Optimizer.step#Adam.step".
 std::optional<OptimizerKind> optimizer_in(const TraceFile& file) {
@@ -68,15 +189,33 @@ std::string card_for(std::string_view gpu) {
   return "";
 }
 
+/// How many ranks the run had: as many as there are files, or as its collectives tell.
+int ranks_of(const TracedRun& run) {
+  auto ranks = static_cast<int>(run.ranks.size());
+  for (const TracedCollective& each : run.ranks.front().file.collectives) {
+    ranks = std::max(ranks, each.ranks);
+  }
+  return ranks;
+}
+
 Workload workload_for(const TracedRun& run, const TracedMlp& mlp, bool on_gpu) {
-  const auto ranks = static_cast<int>(run.ranks.size());
+  const int ranks = ranks_of(run);
   Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
                     .ranks = ranks,
                     .on_gpu = on_gpu,
                     .gpus = ranks};
   TrainConfig& config = workload.config;
   config.model.layers = mlp.widths;
+  config.model.activation = mlp.activation;
+  config.model.last_relu = mlp.last_activation || mlp.activation == Activation::kNone;
   config.data.batch_size = mlp.rows * ranks;
+  config.training.accumulate = mlp.accumulate;
+  config.model.loss = mlp.loss.value_or(LossKind::kMse);
+  if (takes_labels(config.model.loss)) {
+    config.data.kind = DataKind::kSafetensors;
+    config.data.x = "FILE";
+    workload.data_rows = workload.step_samples();
+  }
   if (const auto kind = optimizer_in(run.ranks[0].file)) config.optimizer.kind = *kind;
   return workload;
 }
@@ -116,7 +255,7 @@ FindingTable prediction_table(const TracedRun& run, const RunAccount& account,
 Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std::string& machine) {
   const TracedRank& first = run.ranks.front();
   if (first.file.is_ours || account.accounts.empty()) return {};
-  const std::optional<TracedMlp> mlp = mlp_in(first, first.steps.front());
+  const std::optional<TracedMlp> mlp = PassReader(first).mlp();
   if (!mlp) return {};
   const std::string name = machine.empty() ? card_for(first.file.gpu) : machine;
   std::optional<MachineCard> card;
@@ -124,9 +263,11 @@ Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std
   const Workload workload = workload_for(run, *mlp, card ? card->on_gpu : !first.on_host);
   Findings findings{
       .sentences = {fmt::format(
-          "The linear layers are a multi-layer perceptron of widths {} with {} a "
-          "rank. The same here: {}",
-          fmt::join(mlp->widths, ", "), counted(mlp->rows, "row"), command_line_of(workload))}};
+          "The model is a multi-layer perceptron of widths {} with {} a rank{}. The same here: {}, "
+          "and what a trace does not tell: --lr, dropout, the precision",
+          fmt::join(mlp->widths, ", "), counted(mlp->rows, "row"),
+          mlp->accumulate == 1 ? "" : fmt::format(" in each of {} micro-batches", mlp->accumulate),
+          command_line_of(workload))}};
   if (!card) {
     findings.sentences.emplace_back(
         "No prediction beside it: state the card of a machine with --machine.");

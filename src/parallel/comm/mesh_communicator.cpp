@@ -2,7 +2,6 @@
 
 #include <map>
 #include <string>
-#include <variant>
 
 namespace barestep {
 namespace {
@@ -50,7 +49,7 @@ class MeshCommunicator final : public Communicator {
 
  private:
   [[nodiscard]] Communicator& group_of(const Collective& collective) const {
-    const Axis axis = std::visit([](const auto& op) { return op.axis; }, collective);
+    const Axis axis = axis_of(collective);
     return axis == Axis::kAll ? all_ : *groups_.at(axis);
   }
 

@@ -48,24 +48,14 @@ std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer
 }
 
 Mesh mesh_of(const TrainConfig& config, int rank, int ranks) {
-  Mesh mesh{.tensor = static_cast<int>(config.parallel.tensor),
-            .pipeline = static_cast<int>(config.parallel.pipeline),
-            .rank = rank};
-  if (!mesh.cuts_model() || ranks % mesh.ranks() == 0) {
-    mesh.data = ranks / mesh.ranks();
-    return mesh;
-  }
-  const bool is_tensor = mesh.tensor > 1;
+  const auto tensor = static_cast<int>(config.parallel.tensor);
+  if (ranks % tensor == 0) return {.data = ranks / tensor, .tensor = tensor, .rank = rank};
   fail(ExitCode::kConfiguration,
-       {.what = is_tensor ? "--tensor" : "--pipeline",
-        .value = std::to_string(is_tensor ? mesh.tensor : mesh.pipeline),
-        .why = is_tensor && mesh.pipeline > 1
-                   ? fmt::format("with --pipeline {}, a copy of the model takes {} ranks, which do "
-                                 "not divide {}",
-                                 mesh.pipeline, mesh.ranks(), counted(ranks, "rank"))
-                   : fmt::format("a copy of the model takes {} ranks, which do not divide {}",
-                                 mesh.ranks(), counted(ranks, "rank")),
-        .remedy = fmt::format("start {} ranks, or a multiple", mesh.ranks())});
+       {.what = "--tensor",
+        .value = std::to_string(tensor),
+        .why = fmt::format("a copy of the model takes {} ranks, which do not divide {}", tensor,
+                           counted(ranks, "rank")),
+        .remedy = fmt::format("start {} ranks, or a multiple", tensor)});
 }
 
 namespace {

@@ -11,8 +11,8 @@
 
 namespace barestep {
 
-/// The mesh that --tensor and --pipeline form of `ranks` ranks. Throws Error(kConfiguration) if
-/// they do not.
+/// The mesh that --tensor forms of `ranks` ranks. Throws Error(kConfiguration) if they are not a
+/// multiple of it.
 Mesh mesh_of(const TrainConfig& config, int rank, int ranks);
 
 /// The spec of one rank's programs. Throws what mesh_of() throws, and Error(kConfiguration) when a
