@@ -43,10 +43,10 @@ enum class Part {
 
 /// What programs, records and reports call a part.
 struct PartTraits {
-  std::string_view name;           // in tables
-  std::string_view key;  // in records, which add up neighbors with the same key; empty: in none
-  std::string_view words;          // in sentences
-  std::size_t color = 0;           // in plots
+  std::string_view name;   // in tables
+  std::string_view key;    // in records, which add up neighbors with the same key; empty: in none
+  std::string_view words;  // in sentences
+  std::size_t color = 0;   // in plots
   std::optional<Phase> work_of{};  // the phase whose work on the compute lane it is
   bool computes = false;
   bool is_rare = false;  // left out of tables of runs that have none

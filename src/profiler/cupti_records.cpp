@@ -328,8 +328,8 @@ CuptiRecords::Launches CuptiRecords::launches() const {
   return all;
 }
 
-/// The graphs of a slot, of input and of other work, are launched again only after the step of their
-/// last launch was done, so their work is of the last launch before.
+/// The graphs of a slot, of input and of other work, are launched again only after the step of
+/// their last launch was done, so their work is of the last launch before.
 void CuptiRecords::resolve_graph_work(GpuActivity& activity, const Launches& launches) const {
   const auto node = graph_nodes_.find(static_cast<std::uint64_t>(activity.graph_node));
   if (node == graph_nodes_.end()) return;

@@ -214,9 +214,7 @@ void Runner::launch(PreparedProgram& program, std::int64_t step, bool data) {
       queue_wait(program, program.at(id), step, streams);
     }
   }
-  const Tag tag{.program = program.index,
-                .step = step,
-                .node = data ? kInputLaunch : kGraphLaunch};
+  const Tag tag{.program = program.index, .step = step, .node = data ? kInputLaunch : kGraphLaunch};
   marks_->begin_launch(tag);
   devices_[0]->launch(*graph, *part.origin, step);
   marks_->end_launch(tag, *part.origin);

@@ -46,7 +46,7 @@ enum class Fetch {
 
 struct RunnerOptions {
   Fetch fetch = Fetch::kAhead;
-  bool graph = false;                            // captures and launches graphs; one device only
+  bool graph = false;  // captures and launches graphs; one device only
   bool phases = true;  // graphs show them; else a step in graphs is measured by lanes
   MemoryKind host_memory = MemoryKind::kPinned;  // for pinned buffers; a graph needs kPinned
   StepProfiler* profiler = nullptr;              // may be null; must outlive the runner
@@ -154,8 +154,8 @@ class Runner {
     PreparedProgram* program = nullptr;
     HostTimes host{};
   };
-  std::array<Unfinished, 2> unfinished_;     // by step mod 2
-  std::array<bool, 2> input_is_graph_{};     // by step mod 2, of those fetched
+  std::array<Unfinished, 2> unfinished_;  // by step mod 2
+  std::array<bool, 2> input_is_graph_{};  // by step mod 2, of those fetched
 };
 
 }  // namespace barestep

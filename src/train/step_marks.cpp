@@ -157,9 +157,8 @@ void StepMarks::for_each_launched(const Tag& tag, const Use& use) {
 
 void StepMarks::begin_launch(const Tag& tag) {
   const double launched_s = now_s();
-  for_each_launched(tag, [&](MarkedRun& run, std::size_t set) {
-    run.spans[set] = {.queued_s = launched_s};
-  });
+  for_each_launched(
+      tag, [&](MarkedRun& run, std::size_t set) { run.spans[set] = {.queued_s = launched_s}; });
   if (profiler_ != nullptr) profiler_->before_work(tag, label_of_launch(tag.node), 0);
 }
 

@@ -38,7 +38,7 @@ struct NodeRun {
   Phase phase = Phase::kForward;  // of its first node
   bool mixes_phases = false;      // only if lanes are measured as a whole
   bool is_collective = false;
-  bool is_copy = false;  // all its nodes only copy input
+  bool is_copy = false;                   // all its nodes only copy input
   bool follows_directly = false;          // waits only for the previous run on its lane
   std::optional<std::size_t> previous{};  // on its lane, in the same step
   std::vector<AwaitedPart> awaited{};

@@ -400,8 +400,8 @@ TEST_F(OnFake, AGraphRecordsTwoEventsAndFiveWithPhases) {
       for (const Part part : {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer}) {
         EXPECT_EQ(account[part] > 0, phases) << name_of(part);
       }
-      EXPECT_NEAR(std::accumulate(account.part_s.begin(), account.part_s.end(), 0.0),
-                  report.wall_s, 1e-9);
+      EXPECT_NEAR(std::accumulate(account.part_s.begin(), account.part_s.end(), 0.0), report.wall_s,
+                  1e-9);
     };
     run.run();
     EXPECT_EQ(fake_cuda::event_nodes() - before, 2 * (phases ? 5 : 2)) << "in each of two graphs";
@@ -448,8 +448,9 @@ TEST_F(OnFake, UpdatesBesideBackwardHaveTheBitsOfThoseAfterIt) {
 }
 
 /// In the graphs of a run, kernels are launched before the previous kernel has ended.
-int launched_ahead_in(bool graph, Update update, bool fusion = true) {
+int launched_ahead_in(bool graph, Update update, bool fusion = true, bool phases = false) {
   TrainConfig config;
+  if (phases) config.output.metrics = "metrics";
   config.model.layers = {8, 24, 16, 8};
   config.training.steps = 4;
   config.training.update = update;
@@ -461,12 +462,14 @@ int launched_ahead_in(bool graph, Update update, bool fusion = true) {
 }
 
 // In each slot's graph of the input: all kernels that draw it but the first. In the other one: the
-// first kernel of the backward pass after the loss, and each layer's sum of rows after the gradient
-// of its activation, unless they are one kernel; or all updates. Between other kernels are products.
+// loss after the last layer's bias, unless its product adds that; the first kernel of the backward
+// pass after the loss; each layer's sum of rows after the gradient of its output, unless they are
+// one kernel; or all updates. Between other kernels are products, and between phases their marks.
 TEST_F(OnFake, GraphsLaunchOurKernelsBeforeTheOneAheadOfThemHasEnded) {
   close();
   constexpr int kOfInput = 3;
-  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate, false), 2 * (kOfInput + 1 + 3));
+  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate, false), 2 * (kOfInput + 2 + 3));
+  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate, false, true), 2 * (kOfInput + 3));
   EXPECT_EQ(launched_ahead_in(true, Update::kSeparate), 2 * (kOfInput + 1));
   EXPECT_EQ(launched_ahead_in(true, Update::kFused), 2 * (kOfInput + 3));
   EXPECT_EQ(launched_ahead_in(false, Update::kFused), 0);

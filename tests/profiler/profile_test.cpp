@@ -187,7 +187,7 @@ TEST(ProfiledSteps, AreAmendedByWhatAToolSawOfTheNodes) {
     StepTimeline by_runs = sample.steps()[0].timeline;
     by_runs.plan = std::make_shared<const RunPlan>(sample.program(), RunDetail::kRuns);
     by_runs.spans.assign(by_runs.plan->runs().size(), {.begin_s = 1, .end_s = 2});
-    by_runs.host.is_graph = in_graph;
+    by_runs.host.is_graph = by_runs.host.input_is_graph = in_graph;
     by_runs.clock_error_s = 1e-6;
     Timeline timeline;
     timeline.add(by_runs);
@@ -200,11 +200,12 @@ TEST(ProfiledSteps, AreAmendedByWhatAToolSawOfTheNodes) {
     EXPECT_EQ(amended.host.end_s, by_runs.host.end_s);
     ASSERT_EQ(amended.spans.size(), expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      const bool launched = in_graph && i != SampleProfile::kCopyX;
+      const double launched_s = i == SampleProfile::kCopyX ? 5 : 7;
       EXPECT_EQ(amended.spans[i].begin_s, expected[i].begin_s);
       EXPECT_EQ(amended.spans[i].end_s, expected[i].end_s);
-      EXPECT_EQ(amended.spans[i].queued_s, launched ? 7 : expected[i].queued_s);
-      EXPECT_EQ(amended.spans[i].queued_until_s, launched ? 8 : expected[i].queued_until_s);
+      EXPECT_EQ(amended.spans[i].queued_s, in_graph ? launched_s : expected[i].queued_s);
+      EXPECT_EQ(amended.spans[i].queued_until_s,
+                in_graph ? launched_s + 1 : expected[i].queued_until_s);
     }
     EXPECT_EQ(node_without_record(steps.kept(), true), "");
   }

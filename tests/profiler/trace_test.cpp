@@ -124,11 +124,10 @@ TEST(Trace, GivesTheWorkOfAGraphToItsLaunch) {
   for (const ProfiledStep& step : profile.steps) {
     for (const NodeId launch : {kInputLaunch, kGraphLaunch}) {
       const double begin_s = step.host().start_s + (launch == kGraphLaunch ? 2e-5 : 0);
-      profile.queued.push_back(
-          {.tag = {.program = 0, .step = step.timeline.step, .node = launch},
-           .label = label_of_launch(launch),
-           .start_s = begin_s,
-           .end_s = begin_s + 1e-5});
+      profile.queued.push_back({.tag = {.program = 0, .step = step.timeline.step, .node = launch},
+                                .label = label_of_launch(launch),
+                                .start_s = begin_s,
+                                .end_s = begin_s + 1e-5});
     }
   }
   const std::string text = trace_of(profile, context_of_rank(0, 1));
