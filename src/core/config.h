@@ -427,6 +427,12 @@ struct OutputConfig {
   std::optional<SortBy> sort_by{};           // default: kDeviceTotal
   std::optional<std::int64_t> row_limit{};   // default: kDefaultRowLimit
 
+  /// Whether any output tells the phases of a step apart. The table at a run's end does if they are
+  /// measured.
+  [[nodiscard]] bool shows_phases() const {
+    return records() || !metrics.empty() || !tensorboard.empty();
+  }
+
   /// Whether any output needs records.
   [[nodiscard]] bool records() const { return profile || !trace.empty(); }
 

@@ -39,7 +39,8 @@ class Stream {
   /// Blocks until everything queued is done; throws the first error since the last one thrown.
   virtual void synchronize() = 0;
 
-  /// Throws the first error since the last one thrown, if any. Does not block.
+  /// Throws the first known error since the last one thrown, if any. An error is known at the
+  /// latest when the host has waited for an event after the work. Does not block.
   virtual void check() = 0;
 
   /// Gives the stream the scratch memory of its lane: workspace_bytes() for its device's kind. Call

@@ -16,9 +16,19 @@ struct Tag {
   NodeId node = 0;
 };
 
-/// Tag of work that the host queues as a unit, such as a graph's launch, instead of a node.
-constexpr NodeId kGraphLaunch = -1;
-constexpr std::string_view kGraphLaunchLabel = "launch graph";
+/// Tags of work that the host queues as a unit instead of a node: the graph of a step's input, and
+/// that of the rest of its work.
+constexpr NodeId kGraphLaunch = -1, kInputLaunch = -3;
+constexpr bool is_launch(NodeId node) {
+  return node == kGraphLaunch || node == kInputLaunch;
+}
+/// The launch that queues a node of this phase, if it is in a graph.
+constexpr NodeId launch_of(Phase phase) {
+  return phase == Phase::kData ? kInputLaunch : kGraphLaunch;
+}
+constexpr std::string_view label_of_launch(NodeId launch) {
+  return launch == kInputLaunch ? "launch input graph" : "launch graph";
+}
 
 /// Tag of work that is part of another node's; that node records the whole.
 constexpr NodeId kPartOfNode = -2;

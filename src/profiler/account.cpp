@@ -25,6 +25,7 @@ Part part_of(Phase phase, bool is_copy, LaneId lane, int device) {
 
 Part part_of(const NodeRun& run, int device) {
   if (run.is_collective) return Part::kExposedCommunication;
+  if (run.mixes_phases && run.phase != Phase::kData) return Part::kGraph;
   return part_of(run.phase, run.is_copy, run.lane, device);
 }
 
@@ -389,7 +390,7 @@ class QueueTimes {
     }
   }
   [[nodiscard]] std::optional<double> of(const TimedOp& op) const {
-    for (const NodeId node : {op.tag.node, kGraphLaunch}) {
+    for (const NodeId node : {op.tag.node, launch_of(op.node->phase)}) {
       const auto at = times_.find({op.tag.step, node});
       if (at != times_.end()) return at->second;
     }

@@ -35,6 +35,7 @@ enum class Part {
   kBackward,              //
   kExposedCommunication,  // a collective must finish before anything can run
   kOptimizer,             //
+  kGraph,                 // work of a graph whose phases are not measured
   kOtherDevice,           // another device of this process is computing
   kHost,                  // the host has not queued the next work
   kIdle,                  // next work is queued, and nothing known holds the lane
@@ -42,10 +43,10 @@ enum class Part {
 
 /// What programs, records and reports call a part.
 struct PartTraits {
-  std::string_view name;           // in tables
-  std::string_view key;            // in records, which add up neighbors with the same key
-  std::string_view words;          // in sentences
-  std::size_t color = 0;           // in plots
+  std::string_view name;   // in tables
+  std::string_view key;    // in records, which add up neighbors with the same key; empty: in none
+  std::string_view words;  // in sentences
+  std::size_t color = 0;   // in plots
   std::optional<Phase> work_of{};  // the phase whose work on the compute lane it is
   bool computes = false;
   bool is_rare = false;  // left out of tables of runs that have none
@@ -69,6 +70,7 @@ inline constexpr PartTraits kAccountParts[] = {
     {"exposed communication", "communication", "exposed communication", 1, Phase::kCommunication,
      false, true},
     {"optimizer", "optimizer", "the optimizer", 3, Phase::kOptimizer, true},
+    {"graph", "", "the step's graph", 3, {}, true, true},
     {"other device", "other_device", "the other devices", 8, {}, false, true},
     {"host", "host", "the host", 9},
     {"idle", "idle", "idle gaps", 7}};

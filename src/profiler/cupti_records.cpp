@@ -322,14 +322,14 @@ void CuptiRecords::resolve() {
 CuptiRecords::Launches CuptiRecords::launches() const {
   Launches all;
   for (const Record& queued : queued_) {
-    if (queued.tag.node != kGraphLaunch) continue;
+    if (!is_launch(queued.tag.node)) continue;
     all[{queued.tag.program, slot_of(queued.tag.step)}].push_back(queued);
   }
   return all;
 }
 
-/// A graph is launched again only after the step of its last launch was done, so its work is of the
-/// last launch before.
+/// The graphs of a slot, of input and of other work, are launched again only after the step of
+/// their last launch was done, so their work is of the last launch before.
 void CuptiRecords::resolve_graph_work(GpuActivity& activity, const Launches& launches) const {
   const auto node = graph_nodes_.find(static_cast<std::uint64_t>(activity.graph_node));
   if (node == graph_nodes_.end()) return;

@@ -114,7 +114,7 @@ class CuptiRecords final : public GpuRecords {
   void correct_drift();
   void resolve();
   [[nodiscard]] const Record* queued_of(const GpuActivity& activity) const;
-  /// The launches of each graph, by its program and slot, in order.
+  /// The launches of graphs, of input too, by their program and slot, in order.
   using Launches = std::map<std::pair<int, std::size_t>, std::vector<Record>>;
   [[nodiscard]] Launches launches() const;
   /// Sets the tag of work in a graph, if it is of a node.

@@ -48,6 +48,11 @@ const NodeRun* run_without_times(const ProfiledStep& step, bool exchanges) {
   return nullptr;
 }
 
+/// Whether the host queued the step's nodes of this phase as a graph.
+bool is_in_graph(const HostTimes& host, Phase phase) {
+  return phase == Phase::kData ? host.input_is_graph : host.is_graph;
+}
+
 /// Adds the steps' ops, and the host's records of queueing, to a profile.
 class Joined {
  public:
@@ -57,7 +62,7 @@ class Joined {
     const Program& program = step.timeline.plan->program();
     const Priced& priced = priced_of(program);
     const std::vector<NodeRun>& runs = step.timeline.plan->runs();
-    bool has_launch = false;
+    std::set<NodeId> launched;
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Node& node = node_of(step, runs[i]);
       const Span& span = step.timeline.spans[i];
@@ -72,15 +77,14 @@ class Joined {
                                 .start_s = span.begin_s,
                                 .end_s = span.end_s});
       }
-      const bool in_graph = step.host().is_graph && node.phase != Phase::kData;
-      if (span.queued_s == 0 || (in_graph && has_launch)) continue;
-      has_launch = has_launch || in_graph;
-      profile_.queued.push_back(
-          {.tag = in_graph ? Tag{.step = tag.step, .node = kGraphLaunch} : tag,
-           .label = in_graph ? kGraphLaunchLabel : label_of(node.op),
-           .device = in_graph ? 0 : device,
-           .start_s = span.queued_s,
-           .end_s = span.queued_until_s});
+      const bool in_graph = is_in_graph(step.host(), node.phase);
+      const NodeId launch = launch_of(node.phase);
+      if (span.queued_s == 0 || (in_graph && !launched.insert(launch).second)) continue;
+      profile_.queued.push_back({.tag = in_graph ? Tag{.step = tag.step, .node = launch} : tag,
+                                 .label = in_graph ? label_of_launch(launch) : label_of(node.op),
+                                 .device = in_graph ? 0 : device,
+                                 .start_s = span.queued_s,
+                                 .end_s = span.queued_until_s});
     }
   }
 
@@ -172,7 +176,6 @@ void ProfiledSteps::amend(const GpuRecords& gpu) {
     const RunPlan& plan = *made;
     step.timeline.clock_error_s = 0;  // it was the events' error
     step.timeline.spans.assign(plan.runs().size(), {});
-    const auto launch = times.find({step.timeline.step, kGraphLaunch, 0});
     std::map<LaneId, double> lane_end_s;
     for (std::size_t i = 0; i < plan.runs().size(); ++i) {
       const NodeRun& run = plan.runs()[i];
@@ -185,7 +188,8 @@ void ProfiledSteps::amend(const GpuRecords& gpu) {
         span.begin_s = std::max(span.begin_s, before_s);
         before_s = span.end_s = std::max(span.end_s, span.begin_s);
       }
-      if (!step.host().is_graph || run.phase == Phase::kData || launch == times.end()) continue;
+      const auto launch = times.find({step.timeline.step, launch_of(run.phase), 0});
+      if (!is_in_graph(step.host(), run.phase) || launch == times.end()) continue;
       span.queued_s = launch->second.queued_s;
       span.queued_until_s = launch->second.queued_until_s;
     }

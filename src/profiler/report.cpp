@@ -111,6 +111,7 @@ std::string metrics_record(const StepFigures& step, int rank, const Mesh& mesh) 
   OrderedJson& phases = record["phases_s"] = OrderedJson::object();
   for (const Part part : kValuesOf<Part>) {
     const std::string key(traits_of(part).key);
+    if (key.empty()) continue;
     phases[key] = phases.value(key, 0.0) + step.account[part];
   }
   return record.dump();

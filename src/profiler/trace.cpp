@@ -347,7 +347,7 @@ class Writer {
     queued_[{record.tag.step, record.tag.node}] = {id, span};
     const TraceRow row = host_row(context_);
     const TraceJson args = {{"External id", id}, {"cbid", 0}, {"correlation", id}};
-    if (record.tag.node == kGraphLaunch) {
+    if (is_launch(record.tag.node)) {
       if (calls_.empty()) events_.slice("cuda_runtime", "cudaGraphLaunch", row, span, args);
       return;
     }
@@ -475,7 +475,7 @@ class Writer {
 
   /// The call that queued the work: its own, or its step's graph launch.
   [[nodiscard]] Queued queued_of(const TimedOp& op) const {
-    for (const NodeId node : {op.tag.node, kGraphLaunch}) {
+    for (const NodeId node : {op.tag.node, launch_of(op.node->phase)}) {
       const auto at = queued_.find({op.tag.step, node});
       if (at != queued_.end()) return at->second;
     }

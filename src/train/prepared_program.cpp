@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "core/error.h"
 #include "core/index.h"
 
 namespace barestep {
@@ -23,20 +24,22 @@ std::vector<NodeId> last_of_lanes(const Program& program, bool data) {
 }  // namespace
 
 void PreparedProgram::find_roles() {
-  for (NodeId id = 0; id < program->size(); ++id) {
-    at(id).is_data = node(id).phase == Phase::kData;
-    for (const Access& access : accesses_of(node(id).op)) {
-      if (program->buffers()[access.tensor.buffer].pinned && !access.writes) {
-        at(id).reads_pinned = true;
-      }
-    }
-  }
+  for (NodeId id = 0; id < program->size(); ++id) at(id).is_data = node(id).phase == Phase::kData;
   last_of_lane = last_of_lanes(*program, false);
   last_data_of_lane = last_of_lanes(*program, true);
-  for (const NodeId id : last_of_lane) at(id).awaited_outside = true;
-  for (NodeId id = 0; id < program->size(); ++id) {
-    if (!at(id).is_data) continue;
-    for (const Wait& wait : node(id).waits) at(wait.node).awaited_outside = true;
+}
+
+void PreparedProgram::prepare_graphs(Device& device, Stream& main) {
+  if (!last_data_of_lane.empty()) input.origin = at(last_data_of_lane.front()).streams.front();
+  for (const PreparedNode& each : nodes) {
+    for (const Stream* const stream : each.streams) {
+      BARESTEP_REQUIRE(each.is_data == (stream == input.origin),
+                       "a graph's input is on a lane of its own");
+    }
+  }
+  work.origin = &main;
+  for (PreparedGraph* const graph : {&input, &work}) {
+    for (auto& end : graph->ends) end = device.new_event(EventUse::kOrder);
   }
 }
 

@@ -27,15 +27,22 @@ struct PreparedNode {
   // for the node.
   std::array<std::vector<std::unique_ptr<Event>>, kEventSets> events;
   bool is_data = false;
-  bool reads_pinned = false;
-  bool awaited_outside = false;  // a data node or the host waits for it
+};
+
+/// A part of a program's steps as a graph: the input, or the rest of the work.
+struct PreparedGraph {
+  Stream* origin = nullptr;                      // captured from and launched on; null: no nodes
+  std::array<std::unique_ptr<Graph>, 2> graphs;  // by slot, once captured
+  std::array<std::unique_ptr<Event>, kStepSets> ends;  // by set: recorded after its launch
+  bool has_run = false;  // once outside a graph, so that libraries have loaded what they need
 };
 
 struct PreparedProgram {
-  /// `streams` returns the stream of a lane. Creates all events.
+  /// `streams` returns the stream of a lane. Creates all events. `in_graph`: the program's steps
+  /// are graphs, for which all its input must be on one lane.
   template <class StreamOf>
   PreparedProgram(const Program& source, int number, std::span<Device* const> devices,
-                  const StreamOf& stream_of)
+                  bool in_graph, const StreamOf& stream_of)
       : program(&source), index(number), nodes(source.nodes().size()) {
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       for (const LaneId& lane : lanes_of(source, source.nodes()[i])) {
@@ -44,6 +51,7 @@ struct PreparedProgram {
     }
     find_roles();
     make_events(devices);
+    if (in_graph) prepare_graphs(*devices[0], *stream_of(kMainLane));
   }
 
   [[nodiscard]] const Node& node(NodeId id) const { return program->node(id); }
@@ -53,14 +61,14 @@ struct PreparedProgram {
   const Program* program;
   int index;  // in the tags of its work
   std::vector<PreparedNode> nodes;
-  std::vector<NodeId> last_of_lane;              // by lane: the last node, without data nodes
-  std::vector<NodeId> last_data_of_lane;         // by lane: the last data node
-  std::array<std::unique_ptr<Graph>, 2> graphs;  // by slot, once captured
-  bool has_run = false;                          // one step of it was queued eagerly
+  std::vector<NodeId> last_of_lane;       // by lane: the last node, without data nodes
+  std::vector<NodeId> last_data_of_lane;  // by lane: the last data node
+  PreparedGraph input, work;
 
  private:
   void find_roles();
   void make_events(std::span<Device* const> devices);
+  void prepare_graphs(Device& device, Stream& main);
 };
 
 }  // namespace barestep

@@ -70,10 +70,10 @@ void Runner::add(const Program& program) {
       communicator_->prepare(std::get<Collective>(node.op));
     }
   }
-  marks_->add(program, options_.graph);
-  programs_.push_back(
-      std::make_unique<PreparedProgram>(program, static_cast<int>(programs_.size()), devices_,
-                                        [this](const LaneId& lane) { return stream_of(lane); }));
+  marks_->add(program, options_.graph, options_.phases);
+  programs_.push_back(std::make_unique<PreparedProgram>(
+      program, static_cast<int>(programs_.size()), devices_, options_.graph,
+      [this](const LaneId& lane) { return stream_of(lane); }));
 }
 
 PreparedProgram& Runner::prepared(const Program& program) {
@@ -95,17 +95,44 @@ void Runner::enter(PreparedProgram& program) {
   entered_ = queued_;
 }
 
+bool Runner::is_graph(std::int64_t step, bool data) const {
+  return data ? input_is_graph_[slot_of(step)] : unfinished_[slot_of(step)].host.is_graph;
+}
+
+/// A step that has finished need not be waited for, since the host has done so.
+void Runner::queue_wait(const PreparedProgram& program, const PreparedNode& awaited,
+                        std::int64_t awaited_step, std::span<Stream* const> streams) {
+  if (awaited_step < std::max(entered_, finished_)) return;
+  const std::size_t set = set_of(awaited_step);
+  if (is_graph(awaited_step, awaited.is_data)) {
+    const PreparedGraph& graph = awaited.is_data ? program.input : program.work;
+    for (Stream* stream : streams) stream->wait(*graph.ends[set]);
+    return;
+  }
+  for (const auto& event : awaited.events[set]) {
+    for (Stream* stream : streams) stream->wait(*event);
+  }
+}
+
 void Runner::queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode) {
+  const PreparedNode& waiting = program.at(id);
   for (const Wait& wait : program.node(id).waits) {
     const PreparedNode& awaited = program.at(wait.node);
-    const std::int64_t awaited_step = step - wait.steps_back;
-    if (awaited_step < entered_) continue;
-    // A graph contains only this step's work; launch_graph() handles the other waits.
-    if (mode == Mode::kCaptured && (wait.steps_back > 0 || awaited.is_data)) continue;
-    const std::size_t set = mode == Mode::kCaptured ? captured_set_of(step) : set_of(awaited_step);
-    for (const auto& event : awaited.events[set]) {
-      for (Stream* stream : program.at(id).streams) stream->wait(*event);
+    if (mode == Mode::kEager) {
+      queue_wait(program, awaited, step - wait.steps_back, waiting.streams);
+      continue;
     }
+    // A graph contains only this step's work of its kind; its launch takes the other waits.
+    if (wait.steps_back > 0 || awaited.is_data != waiting.is_data) continue;
+    for (const auto& event : awaited.events[captured_set_of(step)]) {
+      for (Stream* stream : waiting.streams) stream->wait(*event);
+    }
+  }
+}
+
+void Runner::queue_nodes(PreparedProgram& program, std::int64_t step, bool data, Mode mode) {
+  for (NodeId id = 0; id < program.program->size(); ++id) {
+    if (program.at(id).is_data == data) queue_node(program, step, id, mode);
   }
 }
 
@@ -129,36 +156,32 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
   }
 }
 
+/// The step that used the same pinned slots before has finished, and its input with it.
 void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input) {
-  auto& fences = fences_[slot_of(step)];
-  for (const auto& fence : fences) fence->synchronize();
+  BARESTEP_REQUIRE(step - 2 < finished_, "a step's slots are free again when it has finished");
   marks_->start_input(step, input.detail_of(step));
   input.fill(step, *program.program, addresses(step));
-  std::size_t fence = 0;
-  for (NodeId id = 0; id < program.program->size(); ++id) {
-    if (!program.at(id).is_data) continue;
-    queue_node(program, step, id, Mode::kEager);
-    if (!program.at(id).reads_pinned) continue;
-    // The first fetches create the fences; later ones reuse them.
-    if (fence == fences.size()) fences.push_back(devices_[0]->new_event(EventUse::kOrder));
-    fences[fence++]->record(*program.at(id).streams[0]);
+  input_is_graph_[slot_of(step)] = options_.graph && program.input.has_run;
+  if (is_graph(step, true)) {
+    launch(program, step, true);
+  } else {
+    queue_nodes(program, step, true, Mode::kEager);
+    program.input.has_run = program.input.origin != nullptr;
   }
   fetched_ = step;
 }
 
 void Runner::queue_work(PreparedProgram& program, std::int64_t step) {
   marks_->start_work(step);
-  if (options_.graph && program.has_run) {
-    unfinished_[slot_of(step)].host.is_graph = true;
-    launch_graph(program, step);
-    return;
-  }
-  for (NodeId id = 0; id < program.program->size(); ++id) {
-    if (!program.at(id).is_data) queue_node(program, step, id, Mode::kEager);
-  }
-  program.has_run = true;
+  HostTimes& host = unfinished_[slot_of(step)].host;
+  host.input_is_graph = input_is_graph_[slot_of(step)];
+  host.is_graph = options_.graph && program.work.has_run;
+  if (host.is_graph) return launch(program, step, false);
+  queue_nodes(program, step, false, Mode::kEager);
+  if (!options_.graph) return;
+  program.work.has_run = true;
   // A graph starts after the work on the main lane only, so the main lane must wait for all others.
-  if (options_.graph) join_main();
+  join_main();
 }
 
 void Runner::join_main() {
@@ -170,46 +193,59 @@ void Runner::join_main() {
   }
 }
 
-void Runner::launch_graph(PreparedProgram& program, std::int64_t step) {
-  auto& graph = program.graphs[slot_of(step)];
-  if (graph == nullptr) capture(program, step);
-  Stream& main = *streams_.at(kMainLane);
-  // The graph waits for this step's data, which its nodes need from outside. Earlier graphs precede
-  // it on the main lane.
-  for (NodeId id = 0; id < program.program->size(); ++id) {
-    if (program.at(id).is_data) continue;
-    for (const Wait& wait : program.node(id).waits) {
-      if (!program.at(wait.node).is_data || step - wait.steps_back < entered_) continue;
-      for (const auto& event : program.at(wait.node).events[set_of(step - wait.steps_back)]) {
-        main.wait(*event);
+/// Work waits for its step's input; earlier graphs precede it on the main lane. Input waits for the
+/// work that uses the same memory, and for earlier input on its lane.
+void Runner::launch(PreparedProgram& program, std::int64_t step, bool data) {
+  PreparedGraph& part = data ? program.input : program.work;
+  auto& graph = part.graphs[slot_of(step)];
+  if (graph == nullptr) capture(program, step, data);
+  Stream* const streams[] = {part.origin};
+  if (data) {
+    for (NodeId id = 0; id < program.program->size(); ++id) {
+      if (!program.at(id).is_data) continue;
+      for (const Wait& wait : program.node(id).waits) {
+        const PreparedNode& awaited = program.at(wait.node);
+        if (!awaited.is_data) queue_wait(program, awaited, step - wait.steps_back, streams);
       }
     }
+  } else if (input_done_ < step) {
+    // All input is on one lane, so all of it is done when the last is.
+    for (const NodeId id : program.last_data_of_lane) {
+      queue_wait(program, program.at(id), step, streams);
+    }
   }
-  const Tag tag{.program = program.index, .step = step, .node = kGraphLaunch};
+  const Tag tag{.program = program.index, .step = step, .node = data ? kInputLaunch : kGraphLaunch};
   marks_->begin_launch(tag);
-  devices_[0]->launch(*graph, main, step);
-  marks_->end_launch(tag);
-  // Work outside waits for the whole graph.
-  for (PreparedNode& node : program.nodes) {
-    if (node.is_data || !node.awaited_outside) continue;
-    for (const auto& event : node.events[set_of(step)]) event->record(main);
-  }
+  devices_[0]->launch(*graph, *part.origin, step);
+  marks_->end_launch(tag, *part.origin);
+  part.ends[set_of(step)]->record(*part.origin);
 }
 
-void Runner::capture(PreparedProgram& program, std::int64_t step) {
-  Stream& main = *streams_.at(kMainLane);
+void Runner::capture(PreparedProgram& program, std::int64_t step, bool data) {
+  PreparedGraph& part = data ? program.input : program.work;
   marks_->capture(true);
-  devices_[0]->begin_capture(main);
-  joins_.at(kMainLane)->record(main);
-  for (auto& [lane, stream] : streams_) {
-    if (lane != kMainLane) stream->wait(*joins_.at(kMainLane));
+  devices_[0]->begin_capture(*part.origin);
+  if (!data) {
+    joins_.at(kMainLane)->record(*part.origin);
+    for (auto& [lane, stream] : streams_) {
+      if (lane != kMainLane) stream->wait(*joins_.at(kMainLane));
+    }
   }
-  for (NodeId id = 0; id < program.program->size(); ++id) {
-    if (!program.at(id).is_data) queue_node(program, step, id, Mode::kCaptured);
-  }
-  join_main();
-  program.graphs[slot_of(step)] = devices_[0]->end_capture(main);
+  queue_nodes(program, step, data, Mode::kCaptured);
+  if (!data) join_main();
+  part.graphs[slot_of(step)] = devices_[0]->end_capture(*part.origin);
   marks_->capture(false);
+}
+
+void Runner::wait_for_input(const PreparedProgram& program, std::int64_t step) {
+  if (is_graph(step, true)) {
+    program.input.ends[set_of(step)]->synchronize();
+  } else {
+    for (const NodeId id : program.last_data_of_lane) {
+      for (const auto& event : program.at(id).events[set_of(step)]) event->synchronize();
+    }
+  }
+  input_done_ = step;
 }
 
 void Runner::queue_step(const Program& program, const Program* next, StepInput& input) {
@@ -221,9 +257,7 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
   unfinished = {.program = &now, .host = {.begin_s = now_s(), .joins_lanes = entered_ == step}};
   if (options_.fetch == Fetch::kBeforeClock) {
     fetch(now, step, input);
-    for (const NodeId id : now.last_data_of_lane) {
-      for (const auto& event : now.at(id).events[set_of(step)]) event->synchronize();
-    }
+    wait_for_input(now, step);
   }
 
   unfinished.host.start_s = now_s();
@@ -262,8 +296,11 @@ void Runner::finish_step() {
   const std::int64_t step = finished_;
   const Unfinished& unfinished = unfinished_[slot_of(step)];
   const PreparedProgram& program = *unfinished.program;
-  for (const auto* ids : {&program.last_data_of_lane, &program.last_of_lane}) {
-    for (const NodeId id : *ids) {
+  if (unfinished.host.is_graph) {
+    program.work.ends[set_of(step)]->synchronize();  // behind the input, too
+  } else {
+    wait_for_input(program, step);
+    for (const NodeId id : program.last_of_lane) {
       for (const auto& event : program.at(id).events[set_of(step)]) event->synchronize();
     }
   }

@@ -1,10 +1,10 @@
 // The runner: executes programs on devices, step after step.
 //
 // It queues a step's nodes on their lanes' streams, with an event after every node that others wait
-// for, and marks when the step's work begins and ends on every lane (train/timeline.h). With a
-// graph, a program's first step runs eagerly, so that libraries do their loading and setup outside
-// captures. Then all nodes except data nodes are captured once per slot and launched as a unit.
-// Nothing is allocated in a step.
+// for, and marks when the step's work begins and ends on every lane (train/timeline.h). With
+// graphs, a program's first step runs eagerly, so that libraries do their loading and setup outside
+// captures. Then the data nodes, and all others, are captured once per slot and launched as two
+// units. Nothing is allocated in a step.
 #pragma once
 
 #include <array>
@@ -33,8 +33,8 @@ class StepInput {
   /// Called before the data nodes of `step` are queued, when its pinned slots are free. May block.
   virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
 
-  /// How finely the step is measured; called once, before fill(). Nodes need a profiler that
-  /// measures them.
+  /// How finely the step is measured: by nodes, which needs a profiler that measures them, or not.
+  /// Called once, before fill().
   [[nodiscard]] virtual RunDetail detail_of(std::int64_t /*step*/) { return RunDetail::kRuns; }
 };
 
@@ -46,7 +46,8 @@ enum class Fetch {
 
 struct RunnerOptions {
   Fetch fetch = Fetch::kAhead;
-  bool graph = false;                            // captures and launches graphs; one device only
+  bool graph = false;  // captures and launches graphs; one device only
+  bool phases = true;  // graphs show them; else a step in graphs is measured by lanes
   MemoryKind host_memory = MemoryKind::kPinned;  // for pinned buffers; a graph needs kPinned
   StepProfiler* profiler = nullptr;              // may be null; must outlive the runner
 };
@@ -101,6 +102,7 @@ class Runner {
  private:
   /// Which events order a node's work.
   enum class Mode { kEager, kCaptured };
+  using Events = std::vector<std::unique_ptr<Event>>;
 
   Stream* stream_of(const LaneId& lane);
   /// Gives the stream its lane's workspace buffer, if the device has one.
@@ -112,12 +114,19 @@ class Runner {
   void fetch_next();
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
+  void queue_nodes(PreparedProgram& program, std::int64_t step, bool data, Mode mode);
+  void queue_wait(const PreparedProgram& program, const PreparedNode& awaited,
+                  std::int64_t awaited_step, std::span<Stream* const> streams);
+  /// Whether a step's input, or the rest of its work, was queued as a graph.
+  [[nodiscard]] bool is_graph(std::int64_t step, bool data) const;
 
   void queue_work(PreparedProgram& program, std::int64_t step);
   /// From here on, work on the main lane runs after that of all other lanes.
   void join_main();
-  void launch_graph(PreparedProgram& program, std::int64_t step);
-  void capture(PreparedProgram& program, std::int64_t step);
+  /// Queues the graph of a step's data nodes, or that of the others.
+  void launch(PreparedProgram& program, std::int64_t step, bool data);
+  void capture(PreparedProgram& program, std::int64_t step, bool data);
+  void wait_for_input(const PreparedProgram& program, std::int64_t step);
   void check_for_errors(std::int64_t step);
 
   std::vector<Device*> devices_;
@@ -131,14 +140,13 @@ class Runner {
   std::map<LaneId, std::unique_ptr<Stream>> streams_;
   std::map<LaneId, std::unique_ptr<Event>>
       joins_;  // for joining lanes: when programs change or graphs begin
-  std::array<std::vector<std::unique_ptr<Event>>, 2>
-      fences_;  // by slot: its pinned memory has been read
   std::vector<std::unique_ptr<PreparedProgram>> programs_;
 
   PreparedProgram* current_ = nullptr;
   std::int64_t entered_ = 0;  // the first step of the current program
   std::int64_t queued_ = 0;
   std::int64_t fetched_ = -1;        // the last step whose input was fetched
+  std::int64_t input_done_ = -1;     // the last step whose input the host has waited for
   StepInput* next_input_ = nullptr;  // of the next step, which is of current_, while it is wanted
   std::int64_t finished_ = 0;
 
@@ -147,6 +155,7 @@ class Runner {
     HostTimes host{};
   };
   std::array<Unfinished, 2> unfinished_;  // by step mod 2
+  std::array<bool, 2> input_is_graph_{};  // by step mod 2, of those fetched
 };
 
 }  // namespace barestep

@@ -45,10 +45,11 @@ EventClock& StepMarks::clock_of(int device) {
   return *clock;
 }
 
-void StepMarks::add(const Program& program, bool in_graph) {
+void StepMarks::add(const Program& program, bool in_graph, bool phases) {
   MarkedProgram& made = programs_.emplace_back();
   for (const Node& node : program.nodes()) made.is_input.push_back(node.phase == Phase::kData);
-  made.by_runs = make_marks(program, RunDetail::kRuns, in_graph);
+  const bool by_lanes = in_graph && !phases;
+  made.by_runs = make_marks(program, by_lanes ? RunDetail::kLanes : RunDetail::kRuns, in_graph);
   if (profiler_ != nullptr) made.by_nodes = make_marks(program, RunDetail::kNodes, in_graph);
 }
 
@@ -70,12 +71,15 @@ std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program,
     made.by_events = true;
     clock_of(run.lane.device);  // created here, not during a step
     Device& device = *at(devices_, run.lane.device);
-    const std::size_t sets = run.phase == Phase::kData ? kSets : 2;
+    const bool is_input = run.phase == Phase::kData;
+    const bool has_begin = !run.follows_directly && !(in_graph && is_input);
+    const std::size_t sets = is_input ? kSets : 2;
     for (std::size_t set = 0; set < sets; ++set) {
-      if (!run.follows_directly) made.begin[set] = device.new_event(EventUse::kTime);
+      if (has_begin) made.begin[set] = device.new_event(EventUse::kTime);
       made.end[set] = device.new_event(EventUse::kTime);
     }
   }
+  ends_s_.resize(std::max(ends_s_.size(), marked->runs.size()));
   return marked;
 }
 
@@ -129,37 +133,46 @@ void StepMarks::end(const Tag& tag, std::span<Stream* const> streams) {
   const bool is_last = at(marks.places, tag.node).is_last;
   if (!is_last && profiler_ == nullptr) return;
   const std::size_t set = set_for(tag);
+  const bool is_in_input_graph = is_capturing_ && is_input(tag);
   const auto& parts = marks.plan->runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (profiler_ != nullptr) profiler_->after_work();
     if (!is_last) continue;
     MarkedRun& run = marks.runs[parts[part]];
-    if (run.by_events) run.end[set]->record(*streams[part]);
+    if (run.by_events && !is_in_input_graph) run.end[set]->record(*streams[part]);
     if (profiler_ != nullptr) run.spans[set].queued_until_s = now_s();
   }
 }
 
-void StepMarks::begin_launch(const Tag& tag) {
-  Marked& marks = marked(tag.program, work_detail_[slot_of(tag.step)]);
-  const double launched_s = now_s();
+template <class Use>
+void StepMarks::for_each_launched(const Tag& tag, const Use& use) {
+  const bool of_input = tag.node == kInputLaunch;
+  const std::size_t set = of_input ? set_of(tag.step) : slot_of(tag.step);
+  Marked& marks = marked(tag.program, of_input ? input_detail_[set] : work_detail_[set]);
   for (std::size_t i = 0; i < marks.runs.size(); ++i) {
-    if (marks.plan->runs()[i].phase == Phase::kData) continue;
-    marks.runs[i].spans[slot_of(tag.step)] = {.queued_s = launched_s};
+    if ((marks.plan->runs()[i].phase == Phase::kData) != of_input) continue;
+    use(marks.runs[i], set);
   }
-  if (profiler_ != nullptr) profiler_->before_work(tag, kGraphLaunchLabel, 0);
 }
 
-void StepMarks::end_launch(const Tag& tag) {
+void StepMarks::begin_launch(const Tag& tag) {
+  const double launched_s = now_s();
+  for_each_launched(
+      tag, [&](MarkedRun& run, std::size_t set) { run.spans[set] = {.queued_s = launched_s}; });
+  if (profiler_ != nullptr) profiler_->before_work(tag, label_of_launch(tag.node), 0);
+}
+
+void StepMarks::end_launch(const Tag& tag, Stream& stream) {
   if (profiler_ != nullptr) profiler_->after_work();
-  Marked& marks = marked(tag.program, work_detail_[slot_of(tag.step)]);
   const double done_s = now_s();
-  for (std::size_t i = 0; i < marks.runs.size(); ++i) {
-    if (marks.plan->runs()[i].phase == Phase::kData) continue;
-    marks.runs[i].spans[slot_of(tag.step)].queued_until_s = done_s;
-  }
+  for_each_launched(tag, [&](MarkedRun& run, std::size_t set) {
+    run.spans[set].queued_until_s = done_s;
+    if (tag.node == kInputLaunch && run.by_events) run.end[set]->record(stream);
+  });
 }
 
 void StepMarks::capture(bool on) {
+  is_capturing_ = on;
   if (profiler_ != nullptr) profiler_->on_capture(on);
 }
 
@@ -174,15 +187,20 @@ void StepMarks::on_record(const Record& record) {
   if (place.is_last) span.end_s = record.end_s;
 }
 
-Span StepMarks::read_events(const Marked& marked, std::size_t run, std::size_t set) {
+Span StepMarks::read_events(const Marked& marked, std::size_t run, std::size_t set,
+                            double previous_end_s) {
   const NodeRun& read = marked.plan->runs()[run];
   const EventClock& clock = clock_of(read.lane.device);
   const MarkedRun& of_run = marked.runs[run];
-  const Event& begin =
-      read.follows_directly ? *marked.runs[*read.previous].end[set] : *of_run.begin[set];
   Span span = of_run.spans[set];
-  span.begin_s = clock.time_of(begin);
-  span.end_s = clock.time_of(*of_run.end[set]);
+  if (read.follows_directly) {
+    span.begin_s = ends_s_[*read.previous];
+  } else if (of_run.begin[set] != nullptr) {
+    span.begin_s = clock.time_of(*of_run.begin[set]);
+  } else {
+    span.begin_s = std::max(span.queued_s, previous_end_s);
+  }
+  span.end_s = ends_s_[run] = clock.time_of(*of_run.end[set]);
   return span;
 }
 
@@ -193,20 +211,22 @@ void StepMarks::read(int program, StepTimeline& step) {
   step.spans.resize(marks.runs.size());
   for (std::size_t i = 0; i < marks.runs.size(); ++i) {
     const NodeRun& run = marks.plan->runs()[i];
+    const bool is_input = run.phase == Phase::kData;
+    double& lane_end_s = is_input ? input_end_s_ : lane_end_s_.at(run.lane);
     const std::size_t set = set_for(run, step.step);
     Span& span = step.spans[i];
     if (!marks.runs[i].by_events) {
       span = marks.runs[i].spans[set];
     } else {
-      span = read_events(marks, i, set);
+      span = read_events(marks, i, set, lane_end_s);
       // Limits the effect of the clocks' error: nothing runs before the host has queued it, before
       // the work ahead of it on its lane is done, or after the host has seen the step's end.
       double first_s = span.queued_s;
-      if (run.phase != Phase::kData) first_s = std::max(first_s, lane_end_s_.at(run.lane));
+      if (!is_input) first_s = std::max(first_s, lane_end_s);
       span.begin_s = std::clamp(span.begin_s, first_s, step.host.end_s);
       span.end_s = std::clamp(span.end_s, span.begin_s, step.host.end_s);
     }
-    if (run.phase != Phase::kData) lane_end_s_.at(run.lane) = span.end_s;
+    lane_end_s = span.end_s;
   }
   for (const auto& clock : clocks_) {
     if (clock != nullptr && clock->is_old()) clock->compare();

@@ -3,6 +3,8 @@
 // CPU streams and communicators over host memory send records with their times, at the cost of two
 // clock readings. For all other work, events are recorded before and after it, in stream order.
 // Inside a captured graph, these events are nodes of the graph, and every launch records them anew.
+// The graph of the input holds none: an event is recorded after its launch, and it begins when it
+// is queued.
 #pragma once
 
 #include <array>
@@ -76,7 +78,7 @@ class StepProfiler {
   virtual RunDetail detail_of(std::int64_t number) = 0;
 
   /// Called before and after a node's work is queued or captured, once for each of its devices. For
-  /// a graph's launch, the tag's node is kGraphLaunch. `label` is static text.
+  /// a graph's launch, the tag's node is kGraphLaunch or kInputLaunch. `label` is static text.
   virtual void before_work(const Tag& /*tag*/, std::string_view /*label*/, int /*device*/) {}
   virtual void after_work() {}
 
@@ -96,11 +98,12 @@ class StepMarks final : public RecordSink {
   StepMarks& operator=(const StepMarks&) = delete;
 
   /// Creates the marks of a program, whose steps after the first are graphs if `in_graph`. The n-th
-  /// program added has number n, which is in the tags of its work.
-  void add(const Program& program, bool in_graph = false);
+  /// program added has number n, which is in the tags of its work. Without `phases`, a step in
+  /// graphs is measured by lanes unless the profiler requests nodes.
+  void add(const Program& program, bool in_graph = false, bool phases = true);
 
-  /// Called before the step's input is queued, and before the rest of its work. `detail` is kRuns
-  /// unless the profiler requests nodes.
+  /// Called before the step's input is queued, and before the rest of its work. `detail` is kNodes
+  /// if the profiler requests nodes.
   void start_input(std::int64_t step, RunDetail detail);
   void start_work(std::int64_t step);
 
@@ -108,10 +111,10 @@ class StepMarks final : public RecordSink {
   void begin(const Tag& tag, std::span<Stream* const> streams);
   void end(const Tag& tag, std::span<Stream* const> streams);
 
-  /// Called before and after the graph with a step's captured work is launched. The tag's node is
-  /// kGraphLaunch.
+  /// Called before and after the graph with a step's captured input or other work is launched. The
+  /// tag's node is kInputLaunch or kGraphLaunch.
   void begin_launch(const Tag& tag);
-  void end_launch(const Tag& tag);
+  void end_launch(const Tag& tag, Stream& stream);
   void capture(bool on);
 
   /// Reads the spans of a finished step, on the host's clock. Call for every step in order, with
@@ -133,7 +136,8 @@ class StepMarks final : public RecordSink {
     bool by_events = false;
     std::array<Span, kSets> spans{};  // from records; and when the host queued it
     // A run that directly follows another one begins when that one ends, or when the host queues it
-    // if that is later.
+    // if that is later. Input in a graph begins when the host queues it, or when the input before
+    // it ends.
     std::array<std::unique_ptr<Event>, kSets> begin{}, end{};
   };
   /// A node's position in the run of its first part. Several parts are separate runs.
@@ -163,8 +167,13 @@ class StepMarks final : public RecordSink {
   [[nodiscard]] bool is_input(const Tag& tag) const;
   /// The index of a run's set for its node's work in this step.
   [[nodiscard]] std::size_t set_for(const Tag& tag) const;
+  /// Calls use(run, its span) for the runs of a launched graph.
+  template <class Use>
+  void for_each_launched(const Tag& tag, const Use& use);
   EventClock& clock_of(int device);
-  [[nodiscard]] Span read_events(const Marked& marked, std::size_t run, std::size_t set);
+  /// The times of a run's events. `previous_end_s` is that of the run before it on its lane.
+  [[nodiscard]] Span read_events(const Marked& marked, std::size_t run, std::size_t set,
+                                 double previous_end_s);
 
   std::vector<Device*> devices_;
   Communicator* communicator_;
@@ -174,6 +183,9 @@ class StepMarks final : public RecordSink {
   std::array<RunDetail, kSets> input_detail_{};      // of a step's input, by its set
   std::array<RunDetail, 2> work_detail_{};           // of its other work, by its slot
   std::map<LaneId, double> lane_end_s_;              // of the last step read, without input
+  double input_end_s_ = 0;                           // of the last step read
+  std::vector<double> ends_s_;  // by run of the step that is read: what its end event says
+  bool is_capturing_ = false;
 };
 
 }  // namespace barestep

@@ -5,14 +5,19 @@
 #include <utility>
 #include <variant>
 
+#include "core/error.h"
 #include "core/index.h"
 
 namespace barestep {
 namespace {
 
+bool is_input(Phase phase) {
+  return phase == Phase::kData;
+}
+
 /// Whether the node only copies input.
 bool is_input_copy(const Node& node) {
-  return node.phase == Phase::kData && op_if<Copy>(node.op) != nullptr;
+  return is_input(node.phase) && op_if<Copy>(node.op) != nullptr;
 }
 
 /// When the lane finished its last work of the step; without any, the end of all work.
@@ -42,13 +47,11 @@ RunPlan::RunPlan(const Program& program, RunDetail detail, bool in_graph)
       detail_(detail),
       in_graph_(in_graph),
       runs_of_node_(program.nodes().size()) {
-  const auto is_data = [](const Node& node) { return node.phase == Phase::kData; };
+  BARESTEP_REQUIRE(detail != RunDetail::kLanes || in_graph, "only graphs are measured by lanes");
   std::set<NodeId> awaited;
   for (const Node& node : program.nodes()) {
     for (const Wait& wait : node.waits) {
-      // Input waits for a whole graph, not for a node of it.
-      const bool is_of_graph = in_graph && is_data(node) != is_data(program.node(wait.node));
-      if (takes_place(node, wait) && !is_of_graph) awaited.insert(wait.node);
+      if (takes_place(node, wait)) awaited.insert(wait.node);
     }
   }
   for (NodeId id = 0; id < program.size(); ++id) {
@@ -56,12 +59,9 @@ RunPlan::RunPlan(const Program& program, RunDetail detail, bool in_graph)
     for (const LaneId& lane : lanes_of(program, node)) {
       const auto earlier = runs_on(lane);
       const NodeRun* const before = earlier.empty() ? nullptr : &runs_[earlier.back()];
-      const bool continues = detail == RunDetail::kRuns && before != nullptr && !waits(node) &&
-                             std::holds_alternative<DeviceOp>(node.op) && !before->is_collective &&
-                             before->phase == node.phase &&
-                             before->is_copy == is_input_copy(node) &&
-                             !awaited.contains(before->last);
-      add_part(id, lane, !continues);
+      const bool goes_on =
+          before != nullptr && continues(*before, node, awaited.contains(before->last));
+      add_part(id, lane, !goes_on);
     }
   }
   for (NodeRun& run : runs_) {
@@ -71,16 +71,26 @@ RunPlan::RunPlan(const Program& program, RunDetail detail, bool in_graph)
     }
     if (run.is_collective) run.parts = runs_of(run.first);
   }
-  if (in_graph) add_waits_of_launch();
+  if (!in_graph) return;
+  add_waits_of_launch(true);
+  add_waits_of_launch(false);
 }
 
 bool RunPlan::takes_place(const Node& node, const Wait& wait) const {
-  const bool is_outside = wait.steps_back > 0 || program_->node(wait.node).phase == Phase::kData;
-  return !in_graph_ || node.phase == Phase::kData || !is_outside;
+  if (!in_graph_) return true;
+  const Node& awaited = program_->node(wait.node);
+  return wait.steps_back == 0 && is_input(awaited.phase) == is_input(node.phase);
 }
 
 bool RunPlan::waits(const Node& node) const {
   return std::ranges::any_of(node.waits, [&](const Wait& wait) { return takes_place(node, wait); });
+}
+
+bool RunPlan::continues(const NodeRun& before, const Node& node, bool is_awaited) const {
+  if (detail_ == RunDetail::kNodes || is_input(before.phase) != is_input(node.phase)) return false;
+  if (in_graph_ && (is_input(node.phase) || detail_ == RunDetail::kLanes)) return true;
+  return !waits(node) && std::holds_alternative<DeviceOp>(node.op) && !before.is_collective &&
+         before.phase == node.phase && before.is_copy == is_input_copy(node) && !is_awaited;
 }
 
 void RunPlan::add_awaited(NodeRun& run, const Wait& wait) const {
@@ -89,16 +99,16 @@ void RunPlan::add_awaited(NodeRun& run, const Wait& wait) const {
   }
 }
 
-/// The graph is launched after the input that any of its nodes needs, so its first run waits for
-/// that.
-void RunPlan::add_waits_of_launch() {
-  const auto is_work = [](const NodeRun& run) { return run.phase != Phase::kData; };
-  const auto first = std::ranges::find_if(runs_, is_work);
+/// The waits of all its nodes for other graphs are those of its first run. Graphs of work wait for
+/// earlier ones on their lane.
+void RunPlan::add_waits_of_launch(bool of_input) {
+  const auto first = std::ranges::find_if(
+      runs_, [&](const NodeRun& run) { return is_input(run.phase) == of_input; });
   if (first == runs_.end()) return;
   for (const Node& node : program_->nodes()) {
-    if (node.phase == Phase::kData) continue;
+    if (is_input(node.phase) != of_input) continue;
     for (const Wait& wait : node.waits) {
-      if (program_->node(wait.node).phase == Phase::kData) add_awaited(*first, wait);
+      if (is_input(program_->node(wait.node).phase) != of_input) add_awaited(*first, wait);
     }
   }
 }
@@ -111,18 +121,21 @@ void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
                 .first = id,
                 .phase = node.phase,
                 .is_collective = std::holds_alternative<Collective>(node.op),
-                .is_copy = is_input_copy(node)};
+                .is_copy = true};
     if (!on_lane.empty()) {
       const NodeRun& before = runs_[on_lane.back()];
       run.previous = on_lane.back();
       // Input is queued a step earlier than the nodes after it in the program.
       run.follows_directly = !waits(node) && !run.is_collective && !before.is_collective &&
-                             (before.phase == Phase::kData) == (run.phase == Phase::kData);
+                             is_input(before.phase) == is_input(run.phase);
     }
     on_lane.push_back(runs_.size());
     runs_.push_back(std::move(run));
   }
-  runs_[on_lane.back()].last = id;
+  NodeRun& run = runs_[on_lane.back()];
+  run.last = id;
+  run.mixes_phases = run.mixes_phases || run.phase != node.phase;
+  run.is_copy = run.is_copy && is_input_copy(node);
   at(runs_of_node_, id).push_back(on_lane.back());
 }
 

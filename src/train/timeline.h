@@ -22,7 +22,8 @@
 namespace barestep {
 
 /// Nodes of one lane and phase that are measured as one. Only the first may wait for another lane,
-/// and only the last may be waited for. Each part of a collective is a separate run.
+/// and only the last may be waited for. Each part of a collective is a separate run. In a graph
+/// these rules are for waits inside it, and input is a graph of its own that is one run.
 struct NodeRun {
   /// A part of a node that this run waits for, in this step or `steps_back` steps earlier. That
   /// step may be measured more finely or more coarsely than this one.
@@ -34,9 +35,10 @@ struct NodeRun {
 
   LaneId lane;
   NodeId first = 0, last = 0;
-  Phase phase = Phase::kForward;
+  Phase phase = Phase::kForward;  // of its first node
+  bool mixes_phases = false;      // only if lanes are measured as a whole
   bool is_collective = false;
-  bool is_copy = false;
+  bool is_copy = false;                   // all its nodes only copy input
   bool follows_directly = false;          // waits only for the previous run on its lane
   std::optional<std::size_t> previous{};  // on its lane, in the same step
   std::vector<AwaitedPart> awaited{};
@@ -45,6 +47,7 @@ struct NodeRun {
 
 /// How finely a step is measured.
 enum class RunDetail {
+  kLanes,  // a run for all that a lane does in a graph
   kRuns,   // the fewest runs that show every cause of a wait
   kNodes,  // a run for every node and part
 };
@@ -55,8 +58,9 @@ std::size_t parts_of(const Program& program);
 /// The runs of a program. `program` must outlive it.
 class RunPlan {
  public:
-  /// `in_graph`: all except the data nodes is launched as one graph. Then waits for input and for
-  /// earlier steps are those of the launch and separate no runs.
+  /// `in_graph`: the data nodes are launched as one graph and the others as another one. Then waits
+  /// for other graphs are those of the launch and separate no runs. Needed for kLanes, which is for
+  /// programs without collectives.
   explicit RunPlan(const Program& program, RunDetail detail = RunDetail::kRuns,
                    bool in_graph = false);
 
@@ -84,8 +88,11 @@ class RunPlan {
   /// Whether the node itself waits, not the launch of its graph.
   [[nodiscard]] bool takes_place(const Node& node, const Wait& wait) const;
   [[nodiscard]] bool waits(const Node& node) const;
+  /// Whether the node continues the lane's last run.
+  [[nodiscard]] bool continues(const NodeRun& before, const Node& node, bool is_awaited) const;
   void add_awaited(NodeRun& run, const Wait& wait) const;
-  void add_waits_of_launch();
+  /// Adds what the launch of the input's graph, or of the other one, waits for.
+  void add_waits_of_launch(bool of_input);
 
   const Program* program_;
   RunDetail detail_;
@@ -118,6 +125,7 @@ struct HostTimes {
   bool overlaps_previous = false;  // was queued while the step before was unfinished
   bool overlaps_next = false;      // was unfinished when the next was queued
   bool is_graph = false;           // all except its input was queued as a graph
+  bool input_is_graph = false;     // its input was
   bool joins_lanes = false;        // lanes all waited for each other before it: the program changed
 };
 

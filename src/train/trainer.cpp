@@ -34,6 +34,12 @@ bool is_one_by_one(const TrainConfig& config) {
   return config.training.log_every == 1 || config.output.records();
 }
 
+/// Whether the phases of a step in graphs are measured, which takes an event on a GPU after each:
+/// where an output shows them, and always where it costs nothing.
+bool shows_phases(const TrainConfig& config, const StepPrograms& programs, DeviceKind kind) {
+  return config.output.shows_phases() || programs.scheme() != nullptr || kind == DeviceKind::kCpu;
+}
+
 /// Random data made before the clock cannot overlap with the previous step. So a run in which the
 /// host rarely waits makes them ahead.
 Fetch fetch_of(const TrainConfig& config, const Dataset* dataset) {
@@ -223,6 +229,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       runner_(devices_, communicator, programs.buffers(), plan_,
               {.fetch = fetch_of(config, dataset),
                .graph = config.device.graph,
+               .phases = shows_phases(config, programs, devices_[0]->kind()),
                .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable,
                .profiler = profiler}),
       schedule_(config.training, programs, start == nullptr ? Position{} : start->position),

@@ -4,9 +4,12 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
 #include "kernels/on_fake.h"
+#include "profiler/account.h"
 #include "support/expect_error.h"
 #include "support/fake_cuda.h"
 #include "support/trainer_harness.h"
@@ -207,7 +210,10 @@ TEST_F(StreamOfFake, ReportsTheFirstOfTheErrorsOfALostDevice) {
 }
 
 TEST_F(StreamOfFake, ADeviceThatIsTakenAwayInARunIsLost) {
-  fake_cuda::fail("cudaStreamQuery", 1, cudaErrorDevicesUnavailable);
+  const auto event = device->new_event(EventUse::kOrder);
+  event->record(*stream);
+  fake_cuda::fail("cudaEventSynchronize", 1, cudaErrorDevicesUnavailable);
+  event->synchronize();
   expect_error(ExitCode::kTryAgain, "device 'cuda:0': lost: ", [&] { stream->check(); });
 }
 
@@ -366,20 +372,58 @@ TEST_F(OnFake, ADeviceLostInTheMiddleOfARunEndsItWithOneLine) {
   EXPECT_EQ(run.steps.size(), 5U);
 }
 
-/// Each is a node with dependencies on both sides: the beginning of the step, and the ends of its
-/// forward pass, loss, backward pass and update.
-TEST_F(OnFake, AGraphRecordsFiveEvents) {
-  close();
+/// The baseline model's ops in graphs. With `phases`, an output shows them.
+TrainConfig two_layers_in_graphs(bool phases) {
   TrainConfig config;
   config.model.layers = {8, 8, 8};
-  config.training.steps = 6;
-  config.device.device = "cuda";
-  config.device.graph = true;
-  {
+  config.training.steps = 12;
+  config.training.log_every = 6;
+  config.device = {.device = "cuda", .graph = true};
+  if (phases) config.output.metrics = "metrics";
+  return config;
+}
+
+/// Each is a node with dependencies on both sides. With phases: the beginning of the step, and the
+/// ends of its forward pass, loss, backward pass and update. Else the first and the last of these.
+TEST_F(OnFake, AGraphRecordsTwoEventsAndFiveWithPhases) {
+  close();
+  for (const bool phases : {false, true}) {
+    const TrainConfig config = two_layers_in_graphs(phases);
+    const int before = fake_cuda::event_nodes();
     TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
+    run.after_step = [&](const StepReport& report) {
+      const StepTimeline& step = *report.timeline->at(0);
+      EXPECT_EQ(step.plan->runs().size(), phases ? 5U : 2U) << "one is the input";
+      for (const Span& span : step.spans) EXPECT_TRUE(span.is_known());
+      const StepAccount account = account_of(*report.timeline, kMainLane);
+      EXPECT_EQ(account[Part::kGraph] > 0, !phases);
+      for (const Part part : {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer}) {
+        EXPECT_EQ(account[part] > 0, phases) << name_of(part);
+      }
+      EXPECT_NEAR(std::accumulate(account.part_s.begin(), account.part_s.end(), 0.0), report.wall_s,
+                  1e-9);
+    };
     run.run();
-    EXPECT_EQ(fake_cuda::calls("cudaGraphInstantiate"), 2) << "one for each slot";
-    EXPECT_EQ(fake_cuda::event_nodes(), 2 * 5);
+    EXPECT_EQ(fake_cuda::event_nodes() - before, 2 * (phases ? 5 : 2)) << "in each of two graphs";
+  }
+}
+
+/// The host queues a small step in less time than the GPU takes for it only if it makes few calls:
+/// for the input and for the rest of the work it launches a graph and records an event; it waits
+/// for the end, and reads three times. Widths do not matter.
+TEST_F(OnFake, AStepInGraphsTakesAtMostTwelveCallsOfTheHost) {
+  close();
+  for (const std::int64_t log_every : {1, 6}) {
+    TrainConfig config = two_layers_in_graphs(false);
+    config.training.log_every = log_every;
+    TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
+    std::vector<int> calls;
+    run.after_step = [&](const StepReport&) { calls.push_back(fake_cuda::calls()); };
+    run.run();
+    std::adjacent_difference(calls.begin(), calls.end(), calls.begin());
+    // The clocks are compared once a second.
+    std::sort(calls.begin() + 4, calls.end());
+    EXPECT_LE(calls[8], 12) << "--log-every " << log_every;
   }
 }
 
@@ -404,8 +448,9 @@ TEST_F(OnFake, UpdatesBesideBackwardHaveTheBitsOfThoseAfterIt) {
 }
 
 /// In the graphs of a run, kernels are launched before the previous kernel has ended.
-int launched_ahead_in(bool graph, Update update, bool fusion = true) {
+int launched_ahead_in(bool graph, Update update, bool fusion = true, bool phases = false) {
   TrainConfig config;
+  if (phases) config.output.metrics = "metrics";
   config.model.layers = {8, 24, 16, 8};
   config.training.steps = 4;
   config.training.update = update;
@@ -416,14 +461,17 @@ int launched_ahead_in(bool graph, Update update, bool fusion = true) {
   return fake_cuda::launched_ahead() - before;
 }
 
-// In each of two graphs: each layer's sum of rows after the gradient of its activation, unless they
-// are one kernel; or the second and third update after the one before. Between other kernels are
-// products and marks.
+// In each slot's graph of the input: all kernels that draw it but the first. In the other one: the
+// loss after the last layer's bias, unless its product adds that; the first kernel of the backward
+// pass after the loss; each layer's sum of rows after the gradient of its output, unless they are
+// one kernel; or all updates. Between other kernels are products, and between phases their marks.
 TEST_F(OnFake, GraphsLaunchOurKernelsBeforeTheOneAheadOfThemHasEnded) {
   close();
-  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate, false), 2 * 3);
-  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate), 0);
-  EXPECT_EQ(launched_ahead_in(true, Update::kFused), 2 * 2);
+  constexpr int kOfInput = 3;
+  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate, false), 2 * (kOfInput + 2 + 3));
+  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate, false, true), 2 * (kOfInput + 3));
+  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate), 2 * (kOfInput + 1));
+  EXPECT_EQ(launched_ahead_in(true, Update::kFused), 2 * (kOfInput + 3));
   EXPECT_EQ(launched_ahead_in(false, Update::kFused), 0);
 }
 
@@ -448,8 +496,8 @@ TEST_F(OnFake, AGraphRunsCapturedWorkInEveryStepButTheFirst) {
     };
     run.run();
   }
-  EXPECT_EQ(fake_cuda::calls("cudaGraphInstantiate"), 2) << "one graph a slot";
-  EXPECT_EQ(fake_cuda::calls("cudaGraphLaunch"), 3);
+  EXPECT_EQ(fake_cuda::calls("cudaGraphInstantiate"), 4) << "two graphs a slot";
+  EXPECT_EQ(fake_cuda::calls("cudaGraphLaunch"), 2 * 3);
   EXPECT_GT(fake_cuda::replayed(), 3 * 5);
 }
 

@@ -50,7 +50,7 @@ TEST(Profile, LeavesOutStepsThatLackADroppedRecord) {
   EXPECT_TRUE(profile_of(steps, 4, true).ops.empty());
 }
 
-TEST(Profile, QueuesAGraphInOnePiece) {
+TEST(Profile, QueuesEachOfAStepsGraphsInOnePiece) {
   const SampleProfile sample;
   std::vector<ProfiledStep> steps = sample.steps();
   for (Span& span : std::span(steps[0].timeline.spans).subspan(1)) {
@@ -65,6 +65,11 @@ TEST(Profile, QueuesAGraphInOnePiece) {
   EXPECT_EQ(profile.queued[1].label, "launch graph");
   EXPECT_EQ(profile.queued[1].start_s, 100.00005);
   EXPECT_EQ(profile.queued[1].end_s, 100.00009);
+  steps[0].timeline.host.input_is_graph = true;
+  const Profile of_two = profile_of(steps, 0, true).of({.first = 0, .end = 1});
+  ASSERT_EQ(of_two.queued.size(), 2U);
+  EXPECT_EQ(of_two.queued[0].tag.node, kInputLaunch);
+  EXPECT_EQ(of_two.queued[0].label, "launch input graph");
 }
 
 TEST(Profile, NamesANodeThatHasNoTimes) {
@@ -147,12 +152,17 @@ class SeenByATool final : public GpuRecords {
       const Tag tag{.step = step.timeline.step, .node = node};
       activities_.push_back({.tag = tag, .start_s = span.begin_s, .end_s = middle_s});
       activities_.push_back({.tag = tag, .start_s = middle_s, .end_s = span.end_s});
-      if (in_graph && node != SampleProfile::kCopyX) continue;
+      if (in_graph) continue;
       queued_.push_back({.tag = tag, .start_s = span.queued_s, .end_s = span.queued_until_s});
     }
     activities_.push_back({.start_s = 1, .end_s = 2});  // belongs to no node
-    const Tag launch{.step = step.timeline.step, .node = kGraphLaunch};
-    if (in_graph) queued_.push_back({.tag = launch, .start_s = 7, .end_s = 8});
+    const auto launch = [&](NodeId of, double begin_s) {
+      const Tag tag{.step = step.timeline.step, .node = of};
+      queued_.push_back({.tag = tag, .start_s = begin_s, .end_s = begin_s + 1});
+    };
+    if (!in_graph) return;
+    launch(kInputLaunch, 5);
+    launch(kGraphLaunch, 7);
   }
   [[nodiscard]] std::string source() const override { return "a tool"; }
   std::string turn(bool /*on*/, bool /*keeps*/) override { return ""; }
@@ -177,7 +187,7 @@ TEST(ProfiledSteps, AreAmendedByWhatAToolSawOfTheNodes) {
     StepTimeline by_runs = sample.steps()[0].timeline;
     by_runs.plan = std::make_shared<const RunPlan>(sample.program(), RunDetail::kRuns);
     by_runs.spans.assign(by_runs.plan->runs().size(), {.begin_s = 1, .end_s = 2});
-    by_runs.host.is_graph = in_graph;
+    by_runs.host.is_graph = by_runs.host.input_is_graph = in_graph;
     by_runs.clock_error_s = 1e-6;
     Timeline timeline;
     timeline.add(by_runs);
@@ -190,11 +200,12 @@ TEST(ProfiledSteps, AreAmendedByWhatAToolSawOfTheNodes) {
     EXPECT_EQ(amended.host.end_s, by_runs.host.end_s);
     ASSERT_EQ(amended.spans.size(), expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      const bool launched = in_graph && i != SampleProfile::kCopyX;
+      const double launched_s = i == SampleProfile::kCopyX ? 5 : 7;
       EXPECT_EQ(amended.spans[i].begin_s, expected[i].begin_s);
       EXPECT_EQ(amended.spans[i].end_s, expected[i].end_s);
-      EXPECT_EQ(amended.spans[i].queued_s, launched ? 7 : expected[i].queued_s);
-      EXPECT_EQ(amended.spans[i].queued_until_s, launched ? 8 : expected[i].queued_until_s);
+      EXPECT_EQ(amended.spans[i].queued_s, in_graph ? launched_s : expected[i].queued_s);
+      EXPECT_EQ(amended.spans[i].queued_until_s,
+                in_graph ? launched_s + 1 : expected[i].queued_until_s);
     }
     EXPECT_EQ(node_without_record(steps.kept(), true), "");
   }

@@ -122,15 +122,23 @@ TEST(Trace, GivesTheWorkOfAGraphToItsLaunch) {
   Profile profile = sample.profile();
   profile.queued.clear();
   for (const ProfiledStep& step : profile.steps) {
-    profile.queued.push_back(
-        {.tag = {.program = 0, .step = step.timeline.step, .node = kGraphLaunch},
-         .label = "launch graph",
-         .start_s = step.host().start_s,
-         .end_s = step.host().start_s + 1e-5});
+    for (const NodeId launch : {kInputLaunch, kGraphLaunch}) {
+      const double begin_s = step.host().start_s + (launch == kGraphLaunch ? 2e-5 : 0);
+      profile.queued.push_back({.tag = {.program = 0, .step = step.timeline.step, .node = launch},
+                                .label = label_of_launch(launch),
+                                .start_s = begin_s,
+                                .end_s = begin_s + 1e-5});
+    }
   }
   const std::string text = trace_of(profile, context_of_rank(0, 1));
   EXPECT_THAT(broken_rules(text), IsEmpty());
-  EXPECT_EQ(events_named(text, "cudaGraphLaunch").size(), 2U);
+  const auto launches = events_named(text, "cudaGraphLaunch");
+  ASSERT_EQ(launches.size(), 4U);
+  const auto correlation_of = [&](const auto& event) { return event.at("args").at("correlation"); };
+  const auto copy = events_named(text, "Memcpy HtoD (Pinned -> Device)").at(0);
+  EXPECT_EQ(correlation_of(copy), correlation_of(launches[0])) << "input has its own launch";
+  const auto loss = events_named(text, "aten::mse_loss");
+  EXPECT_TRUE(loss.empty()) << "no call of its own";
   EXPECT_TRUE(events_named(text, "cudaLaunchKernel").empty());
 }
 

@@ -41,8 +41,10 @@ void fail(std::string_view function, int nth, int status);
 /// Makes every call of every function return `status` from now on, as after a lost device.
 void fail_all(int status);
 
-/// Calls of a function so far.
+/// Calls of a function so far, and of all functions whose calls can be made to fail; of launches of
+/// kernels too.
 int calls(std::string_view function);
+int calls();
 
 /// Currently allocated device memory, and objects (streams, events, graphs, descriptors) created
 /// but not yet destroyed.

@@ -106,6 +106,12 @@ int calls(std::string_view function) {
   return found == state().calls.end() ? 0 : found->second;
 }
 
+int calls() {
+  int all = 0;
+  for (const auto& [function, count] : state().calls) all += count;
+  return all;
+}
+
 std::int64_t allocated_bytes() {
   std::int64_t bytes = 0;
   for (const auto& allocation : state().device_memory) bytes += allocation.second;

@@ -50,11 +50,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t) {
   return forbidden_in_capture();
 }
 
-cudaError_t cudaStreamQuery(cudaStream_t) {
-  FAKE_CALL();
-  return forbidden_in_capture();
-}
-
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   FAKE_CALL();
   if (flags != cudaEventWaitDefault || event->external) return failed(cudaErrorInvalidValue);

@@ -212,14 +212,4 @@ void CudaDeviceStream::synchronize() {
   context_.check();
 }
 
-void CudaDeviceStream::check() {
-  const cudaError_t status = cudaStreamQuery(handle_.get());
-  if (status == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());
-  } else {
-    context_.note(status, "cudaStreamQuery");
-  }
-  context_.check();
-}
-
 }  // namespace barestep

@@ -105,7 +105,8 @@ class CudaDeviceStream final : public Stream {
   void wait(const Event& event) override;
   void call(void (*function)(void*), void* argument) override;
   void synchronize() override;
-  void check() override;
+  /// Every call that waits stores its error.
+  void check() override { context_.check(); }
   void set_workspace(std::span<std::byte> memory) override { workspace_ = memory; }
   [[nodiscard]] void* native() const override { return handle_.get(); }
 

@@ -83,7 +83,8 @@ namespace {
 std::vector<std::string_view> keys_of_parts(bool (*takes)(const PartTraits& part)) {
   std::vector<std::string_view> keys;
   for (const PartTraits& part : kAccountParts) {
-    if (takes(part) && (keys.empty() || keys.back() != part.key)) keys.push_back(part.key);
+    if (!takes(part) || part.key.empty()) continue;
+    if (keys.empty() || keys.back() != part.key) keys.push_back(part.key);
   }
   return keys;
 }
