@@ -333,7 +333,7 @@ FlatWeights quick_weights(const StepPrograms& programs, std::int64_t dim) {
 }
 
 /// How the steps of cuda_step update.
-enum StepUpdate { kSeparate, kFused, kFusedBeside };
+enum StepUpdate { kSeparate, kFused };
 
 /// Lower bound of the seconds of a step's ops, one after the other: an op's bytes at the rate of a
 /// copy, or its flops at the rate of a large product.
@@ -361,8 +361,7 @@ void cuda_step(benchmark::State& state) {
   config.training.update = update == kSeparate ? Update::kSeparate : Update::kFused;
   config.device = {
       .device = "cuda", .graph = state.range(4) != 0, .precision = precision_of(state, 3)};
-  StepSpec spec = spec_of(config, DeviceKind::kCuda, nullptr);
-  spec.updates_beside = update == kFusedBeside;
+  const StepSpec spec = spec_of(config, DeviceKind::kCuda, nullptr);
   const StepPrograms programs(spec);
   const double min_s = min_step_s(programs.train().program, config.device.precision);
   const auto device = make_cuda_device(config.device, 0);
@@ -376,9 +375,7 @@ void cuda_step(benchmark::State& state) {
     state.counters["% of floor"] = 100 * min_s / seconds;
   }
   state.SetLabel(fmt::format("{} {}{}", name_of(config.device.precision),
-                             update == kSeparate ? "separate"
-                             : update == kFused  ? "fused"
-                                                 : "fused beside backward",
+                             update == kSeparate ? "separate" : "fused",
                              config.device.graph ? ", graph" : ""));
 }
 
@@ -418,12 +415,8 @@ void add_all() {
   std::vector<std::pair<std::int64_t, std::int64_t>> models{{8192, 6}, {1024, 2}};
   if (is_small(Gpu(Precision::kFp32, 0).info())) models = {{32, 3}};
   for (const auto& [dim, depth] : models) {
-    // With two layers, no update runs alongside an input gradient.
-    const std::vector<std::int64_t> updates =
-        depth > 2 ? std::vector<std::int64_t>{kSeparate, kFused, kFusedBeside}
-                  : std::vector<std::int64_t>{kSeparate, kFused};
     benchmark::RegisterBenchmark("cuda_step", guarded, cuda_step)
-        ->ArgsProduct({{dim}, {depth}, updates, {0, 1, 2}, {0, 1}})
+        ->ArgsProduct({{dim}, {depth}, {kSeparate, kFused}, {0, 1, 2}, {0, 1}})
         ->UseManualTime()
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);

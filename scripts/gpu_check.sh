@@ -6,8 +6,7 @@
 #   build     configures and builds for this GPU's architecture, in build/gpu
 #   train     a few steps: eager, as a graph, and as a graph that is profiled
 #   test      ctest's labels gpu and unit; a test that hangs is ended after 60 s
-#   steps     whole steps next to the floor of their ops: separate updates, fused and alongside backward, eager
-#             and as graphs, in fp32, tf32 and bf16
+#   steps     whole steps next to the floor of their ops: separate updates and fused, eager and as graphs, in fp32, tf32 and bf16
 #   bench     copy bandwidth, ops compared with it, what cuBLASLt fuses, the speed and accuracy of the fused
 #             update's kernels and the cost of their order of accesses, chosen algorithms compared with timed ones
 #   profile   bytes per step and time per kernel by ncu, and nsys, if they are installed

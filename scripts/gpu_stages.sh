@@ -354,8 +354,7 @@ END
   return $status
 }
 
-# Whole steps in every precision: separate updates, fused, and fused alongside backward; eager and
-# as graphs.
+# Whole steps in every precision: separate updates and fused, eager and as graphs.
 stage_steps() {
   if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi
   if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi

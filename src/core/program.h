@@ -40,11 +40,10 @@ constexpr bool is_optional(Category category) {
   return category == Category::kCheckpoint;
 }
 
-/// A stream of a program: its nodes run one after another. kSide is a second compute lane, whose
-/// work leaves half of a GPU to the compute lane.
-enum class Lane { kCompute, kCopy, kComm, kSide };
+/// A stream of a program: its nodes run one after another.
+enum class Lane { kCompute, kCopy, kComm };
 template <>
-inline constexpr std::string_view kNamesOf<Lane>[] = {"compute", "copy", "comm", "side"};
+inline constexpr std::string_view kNamesOf<Lane>[] = {"compute", "copy", "comm"};
 
 /// The phase that a node belongs to in a step's account.
 enum class Phase {

@@ -340,10 +340,12 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
 
 UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind) {
   // The limits were measured: bench/results/*/steps_and_updates.txt and bench/results/nvidia-h200.
-  // On the CPU, Adam's 16 bytes a parameter must exceed the caches, or there is no memory time to
-  // hide; and the library's products are faster than the update's own where a batch has many rows.
+  // Adam's 16 bytes a parameter must exceed the caches of a CPU, or there is no memory time to hide;
+  // smaller models were not measured on a GPU. And the library's products are faster than the
+  // update's own where a batch has many rows.
+  const bool on_gpu = kind == DeviceKind::kCuda;
   constexpr double kMinParameters = 0x1p21;
-  constexpr std::int64_t kMaxRows = 256;
+  const std::int64_t max_rows = on_gpu ? 128 : 256;
   const TrainingConfig& training = config.training;
   const bool exchanges_gradients =
       trainer == TrainerKind::kDataParallel ||
@@ -351,11 +353,12 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
   const bool is_others_product =
       config.device.gemm == GemmProvider::kCblas || config.device.gemm == GemmProvider::kReference;
   const std::pair<bool, std::string_view> needs_separate[] = {
-      {kind == DeviceKind::kCuda, "on a GPU the fused update is used only on request"},
       {exchanges_gradients, "gradients are exchanged"},
       {config.output.profile, "--profile times gradients and update separately"},
       {is_others_product, "the fused update does not use the products that --gemm selects"},
-      {config.device.precision != Precision::kFp32, "the fused update is faster in fp32 alone"},
+      {config.device.precision == Precision::kFp16, "loss scaling looks at stored gradients"},
+      {!on_gpu && config.device.precision != Precision::kFp32,
+       "the fused update is faster in fp32 alone"},
       {!traits_of(config.optimizer.kind).has_fused_update,
        "only Adam and AdamW have a fused update"},
       {config.optimizer.amsgrad, "--amsgrad keeps a maximum"},
@@ -365,8 +368,9 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
       {training.recompute != 1, "--recompute discards activations"},
       {parameters_of(widths_of(config.model, kDefaultDimCpu)) < kMinParameters,
        "a model of fewer than 2,097,152 parameters stays in the caches"},
-      {config.data.batch_size > kMaxRows,
-       "beyond 256 rows the products take longer than Adam's memory accesses"}};
+      {config.data.batch_size > max_rows,
+       on_gpu ? "beyond 128 rows it was not measured on a GPU"
+              : "beyond 256 rows the products take longer than Adam's memory accesses"}};
   for (const auto& [holds, why] : needs_separate) {
     if (holds) return {Update::kSeparate, why};
   }

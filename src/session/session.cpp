@@ -177,29 +177,6 @@ void Session::resolve_update() {
   update_line_ = fmt::format("--update auto takes {}: {}\n", name_of(choice.update), choice.why);
 }
 
-void Session::choose_update_order(StepSpec& spec, const GpuRates& rates) {
-  if (!spec.model.trains || spec.model.stores_gradients) return;
-  const StepPrograms after(spec, scheme_.get());
-  const UpdatesBeside choice = choose_updates_beside(config_, place_.kind(), after, rates);
-  spec.updates_beside = choice.beside;
-  update_order_line_ =
-      fmt::format("Updates run {} backward: {}\n", choice.beside ? "beside" : "after", choice.why);
-}
-
-void Session::reconsider_update_order() {
-  const bool is_open = !update_order_line_.empty() && scheme_ == nullptr;
-  if (!is_open || place_.kind() != DeviceKind::kCuda) return;
-  const Device& device = *place_.devices()[0];
-  const std::optional<Peaks> peaks = known_peaks(device, config_.device.precision);
-  if (!peaks) return;
-  StepSpec spec = programs_->spec();
-  const bool before = std::exchange(spec.updates_beside, false);
-  choose_update_order(spec, measured_rates(peaks->bytes_per_s, peaks->flops_per_s,
-                                           device.info().multiprocessors.count));
-  if (spec.updates_beside == before) return;
-  programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
-}
-
 void Session::prepare() {
   resolve_update();
   StepSpec spec = place_.spec_of(config_, data_.get());
@@ -213,7 +190,6 @@ void Session::prepare() {
                                              ? place_.stated_memory(*config_.output.memory)
                                              : std::vector<MemoryPool>{};
   if (config_.training.recompute == kAutoRecompute) answer_ = choose_segments(spec, stated);
-  choose_update_order(spec, {});
   programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
   // Known only now, because the length of an epoch may depend on the files.
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
@@ -236,7 +212,6 @@ void Session::prepare() {
     note_last_activation();
   }
   place_.open(config_, *programs_);
-  reconsider_update_order();
 }
 
 void Session::load(const ModelSpec& model) {
@@ -303,7 +278,7 @@ std::string Session::preview() const {
     if (programs_->quantize() != nullptr) {
       text += "\n" + explain(programs_->quantize()->program) + "It is run once, at the start.\n";
     }
-    const std::string updates = update_line_ + update_order_line_;
+    const std::string updates = update_line_;
     if (!updates.empty()) text += "\n" + updates;
   }
   return text;

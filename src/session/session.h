@@ -19,7 +19,6 @@
 #include "session/place.h"
 #include "train/evaluator.h"
 #include "train/trainer.h"
-#include "train/updates_beside.h"
 
 namespace barestep {
 
@@ -76,9 +75,6 @@ class Session {
   void prepare();
   /// Chooses the update if the options leave it open.
   void resolve_update();
-  void choose_update_order(StepSpec& spec, const GpuRates& rates);
-  /// Decides again by the rates of the open GPU, if an earlier run with --profile measured them.
-  void reconsider_update_order();
   /// For --recompute auto: sets `spec` to the segments that fit, and reports them.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   /// Reads --load; prints a note if its names have a prefix.
@@ -109,9 +105,8 @@ class Session {
   std::shared_ptr<const Dataset> data_;
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
-  std::string threads_line_;       // what OMP_NUM_THREADS sets; else empty
-  std::string update_line_;        // the choice of --update auto; else empty
-  std::string update_order_line_;  // fused update: during or after backward, and why
+  std::string threads_line_;  // what OMP_NUM_THREADS sets; else empty
+  std::string update_line_;   // the choice of --update auto; else empty
   std::string answer_;
   FlatWeights loaded_;
   double begin_s_;

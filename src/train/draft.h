@@ -46,7 +46,6 @@ struct StepSpec {
   std::int64_t workspace_bytes = 0;   // for the compute lane; see core/device.h
   bool saves_state = false;           // the run may be asked for its state between any two steps
   bool has_own_memory = false;        // the device's memory is not the host's
-  bool updates_beside = false;        // see Draft::updates_beside()
   std::optional<LossScaling> loss_scale{};  // for fp16
 
   /// Rows of a whole step, all ranks together.
@@ -294,12 +293,6 @@ class Draft {
   /// gradients, of all of this rank's samples.
   [[nodiscard]] Factors factors(int linear);
 
-  /// For backward on one device that stores no gradients: adds the update of a Linear on the side
-  /// lane as soon as backward has read its weight, so that it runs alongside the input gradients of
-  /// the ones below. The first two have none below and are left to update(). Empty unless the spec
-  /// requests it.
-  [[nodiscard]] PassHooks updates_beside();
-
   /// The optimizer's step, after clipping if the spec requests it. With stored gradients it is one
   /// op over the flat buffers; otherwise one op for each Linear not yet updated, directly from the
   /// factors of its gradients.
@@ -405,11 +398,7 @@ class Draft {
   std::optional<Tensor> number_{};                          // the step's number
   std::map<int, std::vector<BufferId>> optimizer_state_{};  // by device
   std::map<std::pair<BufferId, int>, Tensor> copies_{};     // by original and device
-  std::optional<int> lowest_updated_{};  // this Linear and those above are updated on the side lane
 };
-
-/// The lowest Linear whose update may run alongside the input gradient of the one below it.
-constexpr int kFirstUpdatedBeside = 2;
 
 /// Rejects `--update fused`. Throws Error(kConfiguration).
 [[noreturn]] void refuse_fused_update(const char* why);

@@ -43,7 +43,7 @@ std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStag
 
 void Scheme::build(Draft& draft) const {
   draft.input();
-  draft.passes({.pass = draft.updates_beside()});
+  draft.passes();
   draft.update();
 }
 

@@ -37,23 +37,6 @@ Op Draft::whole_update() {
   return optimizer().step(tensors);
 }
 
-PassHooks Draft::updates_beside() {
-  if (!spec_.updates_beside) return {};
-  BARESTEP_REQUIRE(!spec_.model.stores_gradients && !spec_.clip_norm && !spec_.loss_scale,
-                   "an update beside backward needs nothing but its factors");
-  return {.released = [this](const Pass& pass, ParameterId id) {
-    const std::vector<Linear*>& linears = model().linears();
-    const auto found = std::ranges::find(linears, id, &Linear::weight);
-    const auto number = static_cast<int>(found - linears.begin());
-    if (!pass.is_last || found == linears.end() || number < kFirstUpdatedBeside) return;
-    add({.op = optimizer().step(update_tensors(), **found, factors(number)),
-         .lane = Lane::kSide,
-         .phase = Phase::kOptimizer,
-         .block = (*found)->name()});
-    lowest_updated_ = number;
-  }};
-}
-
 void Draft::update(const UpdateOptions& options) {
   if (!spec_.model.stores_gradients) return update_from_factors(options);
   const auto& part = options.part;
@@ -95,8 +78,7 @@ void Draft::update_from_factors(const UpdateOptions& options) {
   }
   // The first one first: backward used its factors last, so they are still in the caches.
   const std::vector<Linear*>& linears = model().linears();
-  const int end = lowest_updated_.value_or(static_cast<int>(linears.size()));
-  for (int number = 0; number < end; ++number) {
+  for (int number = 0; number < std::ssize(linears); ++number) {
     const Linear& linear = *at(linears, number);
     add_update(state.step(used, linear, factors_of(number)), linear.name());
   }

@@ -154,7 +154,7 @@ TEST(PriceOf, CostsNothingForAnEmptyProgram) {
 
 TEST(Enums, HaveANameForEachValueAndIndexArrays) {
   EXPECT_EQ(kValuesOf<Category>.back(), Category::kCheckpoint);
-  EXPECT_EQ(kValuesOf<Lane>.back(), Lane::kSide);
+  EXPECT_EQ(kValuesOf<Lane>.back(), Lane::kComm);
   EXPECT_EQ(kValuesOf<Phase>.back(), Phase::kEvaluate);
   EnumArray<Lane, int> times{};
   times[Lane::kComm] = 3;

@@ -427,26 +427,6 @@ TEST_F(OnFake, AStepInGraphsTakesAtMostTwelveCallsOfTheHost) {
   }
 }
 
-/// Weights after a short run with the fused update on the fake.
-FlatWeights fused_on_fake(bool beside, bool graph) {
-  TrainConfig config;
-  config.model.layers = {8, 24, 16, 40, 8};
-  config.training.steps = 4;
-  config.training.update = Update::kFused;
-  config.device = {.device = "cuda", .graph = graph};
-  TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0), nullptr,
-                     beside);
-  run.run();
-  return run.trainer->weights();
-}
-
-TEST_F(OnFake, UpdatesBesideBackwardHaveTheBitsOfThoseAfterIt) {
-  close();
-  const FlatWeights after = fused_on_fake(false, false);
-  EXPECT_EQ(fused_on_fake(true, false), after);
-  EXPECT_EQ(fused_on_fake(true, true), after);
-}
-
 /// In the graphs of a run, kernels are launched before the previous kernel has ended.
 int launched_ahead_in(bool graph, Update update, bool fusion = true, bool phases = false) {
   TrainConfig config;

@@ -83,7 +83,7 @@ TEST(Passes, HaveTheBitsOfAccumulationInAnyOrderThatAddsInItsOrder) {
   };
   for (const auto& [schedule, in_flight] : {std::pair{gpipe, 3}, std::pair{alternating, 2}}) {
     const Scheduled scheme(schedule);
-    TrainerHarness run(config, {}, nullptr, nullptr, false, &scheme);
+    TrainerHarness run(config, {}, nullptr, nullptr, &scheme);
     EXPECT_TRUE(check(run.programs->train().program).empty());
     run.run();
     EXPECT_EQ(run.losses(), expected.losses());
@@ -127,7 +127,7 @@ TEST(Passes, ReadAndWriteWhereTheSchemeSaysThatParametersAndGradientsLive) {
   TrainerHarness expected(config);
   expected.run();
   const OwnGradients scheme;
-  TrainerHarness run(config, {}, nullptr, nullptr, false, &scheme);
+  TrainerHarness run(config, {}, nullptr, nullptr, &scheme);
   EXPECT_EQ(run.programs->buffers().find("gradients"), kNoBuffer);
   EXPECT_THAT(scheme.read, testing::ElementsAre(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3));
   run.run();
@@ -145,7 +145,7 @@ TEST(RowsPerSample, GiveTheLossesOfAsManySamplesOfOneRow) {
     one_row.training.update = three_rows.training.update = update;
     TrainerHarness expected(one_row);
     expected.run();
-    TrainerHarness run(three_rows, {}, nullptr, nullptr, false, nullptr, 3);
+    TrainerHarness run(three_rows, {}, nullptr, nullptr, nullptr, 3);
     run.run();
     EXPECT_EQ(run.losses(), expected.losses());
     EXPECT_EQ(run.trainer->weights(), expected.trainer->weights());

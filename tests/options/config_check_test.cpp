@@ -324,8 +324,16 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
   EXPECT_EQ(
       choice([](TrainConfig& c) { c.parallel.scheme = RankScheme::kFactor; }, TrainerKind::kDdp),
       fused);
-  EXPECT_EQ(choice(nothing, TrainerKind::kSingle, DeviceKind::kCuda),
-            "separate: on a GPU the fused update is used only on request");
+  const auto on_gpu = [&](const std::function<void(TrainConfig&)>& change) {
+    return choice(change, TrainerKind::kSingle, DeviceKind::kCuda);
+  };
+  EXPECT_EQ(on_gpu(nothing), fused);
+  EXPECT_EQ(on_gpu([](TrainConfig& c) { c.device.precision = Precision::kBf16; }), fused);
+  EXPECT_EQ(on_gpu([](TrainConfig& c) { c.device.precision = Precision::kFp16; }),
+            "separate: loss scaling looks at stored gradients");
+  EXPECT_EQ(on_gpu([](TrainConfig& c) { c.data.batch_size = 128; }), fused);
+  EXPECT_EQ(on_gpu([](TrainConfig& c) { c.data.batch_size = 129; }),
+            "separate: beyond 128 rows it was not measured on a GPU");
   EXPECT_EQ(choice(nothing, TrainerKind::kDdp), "separate: gradients are exchanged");
   EXPECT_EQ(choice(nothing, TrainerKind::kDataParallel), "separate: gradients are exchanged");
   const std::pair<std::function<void(TrainConfig&)>, const char*> reasons[] = {

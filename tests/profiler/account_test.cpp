@@ -82,10 +82,10 @@ TEST(Account, CountsWorkOfOtherLanesAtTheEnd) {
 }
 
 // While both run, the time counts once, until the compute lane has nothing left to do but wait.
-TEST(Account, CountsNoUpdateBesideBackwardTwice) {
+TEST(Account, CountsNoWorkBesideBackwardTwice) {
   Scene scene;
   scene.add(Lane::kCompute, Phase::kBackward, 0, 4);
-  const NodeId beside = scene.add(Lane::kSide, Phase::kOptimizer, 1, 6);
+  const NodeId beside = scene.add(Lane::kCopy, Phase::kOptimizer, 1, 6);
   scene.add(Lane::kCompute, Phase::kOptimizer, 4, 5);
   scene.add(Lane::kCompute, Phase::kForward, 6, 10, {{.node = beside}});
   const StepAccount account = scene.account();

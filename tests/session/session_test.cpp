@@ -85,25 +85,10 @@ TEST_F(SessionTest, TellsWhichUpdateItTook) {
   };
   EXPECT_THAT(shown(Update::kAuto),
               testing::EndsWith("\n--update auto takes fused: Adam runs beside the products of the "
-                                "weight gradients\nUpdates run after backward: on the CPU each of "
-                                "them has all threads already\n"));
+                                "weight gradients\n"));
   EXPECT_THAT(shown(Update::kAuto), HasSubstr("linear_adam"));
   EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("--update")));
   EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("linear_adam")));
-}
-
-TEST_F(SessionTest, TellsWhetherUpdatesRunBesideBackward) {
-  config_.model = {.dim = 8192};
-  config_.device.device = "cuda";
-  config_.training.update = Update::kFused;
-  config_.output.explain = true;
-  const std::string fp32 = Session(*place_, config_, alone_).answer();
-  EXPECT_THAT(fp32, HasSubstr("  side     linear_adam "));
-  EXPECT_THAT(fp32, HasSubstr("\nUpdates run beside backward: beside input gradients they take "));
-  config_.device.precision = Precision::kTf32;
-  const std::string tf32 = Session(*place_, config_, alone_).answer();
-  EXPECT_THAT(tf32, testing::Not(HasSubstr("  side ")));
-  EXPECT_THAT(tf32, HasSubstr("\nUpdates run after backward: beside input gradients they take "));
 }
 
 TEST_F(SessionTest, SavesItsFilesAndTellsItsTimes) {

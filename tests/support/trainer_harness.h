@@ -67,8 +67,8 @@ class TrainerHarness final : public TrainObserver {
  public:
   explicit TrainerHarness(TrainConfig requested, std::optional<Generator> generator = {},
                           std::unique_ptr<Device> opened = nullptr,
-                          const TrainingState* start = nullptr, bool updates_beside = false,
-                          const Scheme* scheme = nullptr, std::int64_t rows_per_sample = 1)
+                          const TrainingState* start = nullptr, const Scheme* scheme = nullptr,
+                          std::int64_t rows_per_sample = 1)
       : config(std::move(requested)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
@@ -80,7 +80,6 @@ class TrainerHarness final : public TrainObserver {
     const Dataset* data = dataset ? &*dataset : nullptr;
     StepSpec spec = spec_of(c, device->kind(), data);
     if (generator) spec.generator = *generator;
-    spec.updates_beside = updates_beside;
     spec.model.rows_per_sample = rows_per_sample;
     programs = std::make_unique<StepPrograms>(spec, scheme);
     for (const StepProgram* step : programs->all()) expect_ordered(step->program);

@@ -59,51 +59,6 @@ TEST(StepPrograms, AreOrderedAndNeedEachOfTheirWaits) {
   EXPECT_EQ(programs_seen, 3 * (8 * 1 + 16 * 2 + 16 * 4));
 }
 
-/// Five layers whose gradients are not stored.
-StepSpec fused_spec(std::int64_t accumulate = 1) {
-  return {.model = {.widths = {6, 6, 6, 6, 6, 6}, .stores_gradients = false},
-          .data = DataKind::kIdx,
-          .batch_size = 4,
-          .accumulate = accumulate,
-          .train_rows = 10,
-          .updates_beside = true};
-}
-
-TEST(StepPrograms, WithUpdatesBesideBackwardNeedEachOfTheirWaits) {
-  for (const bool fusion : {true, false}) {
-    for (const std::int64_t accumulate : {1, 2}) {
-      StepSpec spec = fused_spec(accumulate);
-      spec.model.fusion = fusion;
-      const StepPrograms programs(spec);
-      for (const StepProgram* step : programs.all()) {
-        expect_ordered(step->program);
-        EXPECT_GT(expect_every_deletion_found(step->program), 0);
-      }
-    }
-  }
-}
-
-// A layer is updated on the side lane right after backward has read its weights, alongside the next
-// input gradient.
-TEST(StepPrograms, UpdateAllLayersButTwoBesideTheInputGradientBelow) {
-  const StepPrograms programs(fused_spec());
-  const Program& program = programs.train().program;
-  std::vector<int> side, main;
-  int read = 6;  // the lowest layer whose weights backward has read
-  for (const Node& node : program.nodes()) {
-    const auto& op = std::get<DeviceOp>(node.op);
-    if (std::holds_alternative<Gemm>(op) && node.phase == Phase::kBackward) read = layer_of(node);
-    if (!std::holds_alternative<LinearAdam>(op)) continue;
-    (node.lane == Lane::kSide ? side : main).push_back(layer_of(node));
-    if (node.lane == Lane::kSide) {
-      EXPECT_EQ(layer_of(node), read);
-      EXPECT_EQ(node.phase, Phase::kOptimizer);
-    }
-  }
-  EXPECT_EQ(side, (std::vector{4, 3, 2}));
-  EXPECT_EQ(main, (std::vector{0, 1}));
-}
-
 TEST(StepPrograms, ShareTheirBuffers) {
   const StepPrograms programs({.model = {.widths = {5, 4, 3}, .loss = LossKind::kCrossEntropy},
                                .data = DataKind::kIdx,

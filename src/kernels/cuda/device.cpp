@@ -91,9 +91,7 @@ class CudaDevice final : public Device {
 
   /// Communication has priority: it needs few multiprocessors, and other ranks wait for it.
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
-    const StreamRole role = label == name_of(Lane::kComm)   ? StreamRole::kFirst
-                            : label == name_of(Lane::kSide) ? StreamRole::kShares
-                                                            : StreamRole::kEqual;
+    const StreamRole role = label == name_of(Lane::kComm) ? StreamRole::kFirst : StreamRole::kEqual;
     return std::make_unique<CudaDeviceStream>(context_, role);
   }
   std::unique_ptr<Event> new_event(EventUse use) override {
@@ -225,7 +223,6 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
                                CudaDeviceStream& stream) {
   KernelTarget target = target_;
-  target.shares = stream.role() == StreamRole::kShares;
   if (launches_ahead_ && context_.capturing && stream.role() != StreamRole::kFirst) {
     target.follows_kernel = &stream.follows_kernel;
   }

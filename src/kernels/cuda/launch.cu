@@ -338,8 +338,7 @@ struct Launcher {
                          are_aligned(a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x,
                                      a.rounded_weight);
     const std::int64_t strips = std::max(std::int64_t{1}, tiles(a.in, kStripCols));
-    std::int64_t max = tiles(a.out, kRows) * tiles(a.in, kStripCols);
-    if (target.shares) max = std::min(max, std::int64_t{geometry.multiprocessors});
+    const std::int64_t max = tiles(a.out, kRows) * tiles(a.in, kStripCols);
     return start_persistent(queue, geometry, max, strips, sizeof(LinearAdamShared<Product>),
                             vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
                             constants);

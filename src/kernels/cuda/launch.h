@@ -44,7 +44,6 @@ struct KernelTarget {
   std::int64_t block_shared_bytes = 227 * 1024;  // the most that a launch may request
   // Fused updates multiply on tensor cores: 16-bit factors exactly, fp32 ones as exactly as fp32.
   bool tensor_cores = false;
-  bool shares = false;             // shares the GPU: fused updates use 1 block per multiprocessor
   bool* follows_kernel = nullptr;  // see KernelQueue
 };
 

@@ -88,8 +88,7 @@ class CudaDeviceEvent final : public Event {
 /// A stream's priority relative to the others.
 enum class StreamRole {
   kEqual,
-  kFirst,   // its waiting blocks are placed before those of other streams
-  kShares,  // its kernels leave room for others
+  kFirst,  // its waiting blocks are placed before those of other streams
 };
 
 class CudaDeviceStream final : public Stream {

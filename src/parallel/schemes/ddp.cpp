@@ -43,7 +43,7 @@ class BucketReduction {
   /// A bucket is reduced once its last gradient is complete, and updated once backward no longer
   /// reads any of its parameters either.
   [[nodiscard]] PassHooks hooks() {
-    if (states_.empty()) return draft_.updates_beside();
+    if (states_.empty()) return {};
     return {
         .complete = [this](const Pass& pass,
                            ParameterId id) { count(pass, id, &State::incomplete); },
