@@ -75,8 +75,10 @@ enum class LinearEvent {
 /// after the nodes that they are about. Empty ones are not called.
 struct PassHooks {
   /// Where parameters and gradients live, if not in the flat buffers. Then there is no flat buffer
-  /// of gradients, and each pass overwrites those of the pass before it.
+  /// of gradients.
   std::function<Tensor(ParameterId)> weight{}, gradient{};
+  /// Gradients do not add up from pass to pass; each backward pass overwrites them.
+  bool overwrites_gradients = false;
   /// The parameter is about to be read, forward or backward.
   std::function<void(const Pass&, ParameterId)> before{};
   /// The gradient of this parameter is complete, for this micro-step.

@@ -331,7 +331,7 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     own.micro_step = number;
     own.is_last = count == parts.size();
     own.step_rows = step_rows(part, own.device);
-    own.beta = (is_first && spec_.zero_grad) || hooks.pass.gradient ? 0 : 1;
+    own.beta = (is_first && spec_.zero_grad) || hooks.pass.overwrites_gradients ? 0 : 1;
     own.is_empty = is_zero(part);
     if (!is_forward) {
       backward(scheduled, part, at(outputs, number).grad, tree, own, hooks);

@@ -60,8 +60,7 @@ std::vector<BadInput> bad_rank_options() {
       {0,
        {"--scheme", "zero4"},
        2,
-       "--scheme 'zero4': not one of the choices; did you mean 'zero1'? use ddp or zero1 or zero2 "
-       "or factor"},
+       "--scheme 'zero4': not one of the choices; use ddp or zero1 or zero2 or factor"},
       {0,
        {"--grad-dtype", "fp16"},
        2,

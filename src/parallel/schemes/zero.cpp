@@ -41,6 +41,7 @@ class Sharding {
     PassHooks hooks;
     if (!keeps_all_gradients_) {
       hooks.gradient = [this](ParameterId id) { return on_its_way(id); };
+      hooks.overwrites_gradients = true;
     }
     hooks.complete = [this](const Pass& pass, ParameterId id) {
       if (keeps_all_gradients_ && !pass.is_last) return;
