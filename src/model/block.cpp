@@ -63,7 +63,8 @@ void Pass::sum_over_tensor_ranks(const Tensor& tensor, const std::string& block,
 void Pass::complete(ParameterId id) const {
   // Flat buffers are filled with zeros as a whole.
   if (is_empty && hooks.gradient && beta == 0) {
-    program.add({.op = DeviceOp{Fill{.out = hooks.gradient(id)}}, .device = device, .phase = phase});
+    program.add(
+        {.op = DeviceOp{Fill{.out = hooks.gradient(id)}}, .device = device, .phase = phase});
   }
   if (hooks.complete) hooks.complete(*this, id);
 }

@@ -386,7 +386,8 @@ class Draft {
   [[nodiscard]] DeviceUpdate update_of(int device, const UpdateOptions& options);
   /// The tensors of the update, without the optimizer's own memory.
   [[nodiscard]] UpdateTensors update_tensors(int device = 0);
-  OptimizerState optimizer(int device = 0, const std::optional<std::vector<FlatRange>>& ranges = {});
+  OptimizerState optimizer(int device = 0,
+                           const std::optional<std::vector<FlatRange>>& ranges = {});
   void update_from_factors(const UpdateOptions& options);
   Tensor add_clip_factor(const Tensor& squares);
   void add_update(DeviceOp op, const std::string& block = "", int device = 0);

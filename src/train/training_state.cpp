@@ -201,9 +201,9 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
         const std::int64_t begin = std::max(run, each.range.first);
         const std::int64_t end = std::min(run + count, each.range.first + each.range.count);
         if (begin >= end) continue;
-        pieces.push_back({place, (whole + begin - run) * kBytes,
-                          bytes_at(each.offset + (begin - each.range.first) * kBytes,
-                                   (end - begin) * kBytes)});
+        pieces.push_back(
+            {place, (whole + begin - run) * kBytes,
+             bytes_at(each.offset + (begin - each.range.first) * kBytes, (end - begin) * kBytes)});
       }
     });
   }

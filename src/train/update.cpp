@@ -62,9 +62,8 @@ Draft::DeviceUpdate Draft::update_of(int device, const UpdateOptions& options) {
     return {optimizer(device, ranges), whole, *options.parts};
   }
   const Parameters& parameters = placed(device).parameters;
-  const Tensor gradients =
-      parameters.flat(take_gradients(buffers_, spec_.model, parameters, device),
-                      spec_.model.gradient_type());
+  const Tensor gradients = parameters.flat(
+      take_gradients(buffers_, spec_.model, parameters, device), spec_.model.gradient_type());
   const UpdatedPart all{.range = {0, gradients.size()},
                         .parameters = whole.parameters,
                         .rounded = whole.rounded,
@@ -189,9 +188,8 @@ void Draft::add_squares_of_copy(const Tensor& out, const DeviceUpdate& update, i
   std::vector<Tensor> counted;
   for (const UpdatedPart& part : update.parts) {
     const FlatRange& within = part.range;
-    const std::vector<FlatRange> ranges = spec_.mesh.tensor_rank() == 0
-                                              ? std::vector{within}
-                                              : counted_ranges(within, device);
+    const std::vector<FlatRange> ranges =
+        spec_.mesh.tensor_rank() == 0 ? std::vector{within} : counted_ranges(within, device);
     for (const FlatRange& range : ranges) {
       if (range.count == 0) continue;
       counted.push_back(part.gradients.flat_slice(range.first - within.first, range.count));

@@ -79,8 +79,8 @@ TEST(Zero, EndsWithTheBitsOfDdpWithEveryOptimizer) {
   }
 }
 
-/// With stage 1 a rank adds up its micro-steps before ranks are summed; later ones add up sums. With
-/// batches of 10 on 7 ranks, the last rank has 2 rows in one micro-step, the others 3 in two.
+/// With stage 1 a rank adds up its micro-steps before ranks are summed; later ones add up sums.
+/// With batches of 10 on 7 ranks, the last rank has 2 rows in one micro-step, the others 3 in two.
 TEST(Zero, AddsMicroStepsUpAsDdpDoes) {
   for (const auto& [ranks, accumulate] : {std::pair{3, 3}, {7, 2}, {4, 2}}) {
     TrainConfig config = rank_config();
@@ -110,8 +110,8 @@ TEST(Zero, AddsGradientsUpFromStepToStepAsDdpDoes) {
   }
 }
 
-/// What a rank keeps of a parameter's 16 bytes with Adam: 4 for itself, 4 for its gradient, 8 for its
-/// moments. Layers of 64 x 64 and their biases are whole lines for up to 4 ranks.
+/// What a rank keeps of a parameter's 16 bytes with Adam: 4 for itself, 4 for its gradient, 8 for
+/// its moments. Layers of 64 x 64 and their biases are whole lines for up to 4 ranks.
 TEST(Zero, ThePlanHasEachRanksSharesToTheByte) {
   TrainConfig config = rank_config();
   config.model.layers = {64, 64, 64, 64, 64};

@@ -44,17 +44,16 @@ class BucketReduction {
   /// reads any of its parameters either.
   [[nodiscard]] PassHooks hooks() {
     if (states_.empty()) return draft_.updates_beside();
-    return {
-        .complete =
-            [this](const Pass& pass, ParameterId id) {
-              if (!pass.is_last) return;
-              if (const auto bucket = completed_.count(id)) reduce(at(states_, *bucket));
-            },
-        .released =
-            [this](const Pass& pass, ParameterId id) {
-              if (!pass.is_last) return;
-              if (const auto bucket = released_.count(id)) release(at(states_, *bucket));
-            }};
+    return {.complete =
+                [this](const Pass& pass, ParameterId id) {
+                  if (!pass.is_last) return;
+                  if (const auto bucket = completed_.count(id)) reduce(at(states_, *bucket));
+                },
+            .released =
+                [this](const Pass& pass, ParameterId id) {
+                  if (!pass.is_last) return;
+                  if (const auto bucket = released_.count(id)) release(at(states_, *bucket));
+                }};
   }
 
   /// The buckets one by one, after backward.

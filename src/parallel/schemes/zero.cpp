@@ -112,8 +112,8 @@ class Sharding {
       kept_at_.push_back(shares);
       shares += share_of(bucket).count;
     }
-    gradients_ = draft_.buffers().get("gradients", Category::kGradients,
-                                      shares * bytes_of(DType::kF32));
+    gradients_ =
+        draft_.buffers().get("gradients", Category::kGradients, shares * bytes_of(DType::kF32));
   }
 
   /// A bucket's gradients before they are scattered, one row per line.
@@ -152,10 +152,8 @@ class Sharding {
     const float scale = draft_.share();
     const bool zero_grad = draft_.spec().zero_grad;
     if (keeps_all_gradients_ && !zero_grad) {
-      return draft_.exchange(AllReduce{.tensors = {all},
-                                       .scale = scale,
-                                       .axis = axis_,
-                                       .name = name_of(bucket, "summed")});
+      return draft_.exchange(AllReduce{
+          .tensors = {all}, .scale = scale, .axis = axis_, .name = name_of(bucket, "summed")});
     }
     draft_.exchange(ReduceScatter{
         .tensors = {all}, .scale = scale, .axis = axis_, .name = name_of(bucket, "scattered")});
@@ -181,7 +179,7 @@ class Sharding {
   bool keeps_all_gradients_;
   std::vector<ShardedBucket> buckets_;
   BucketCounts completed_;
-  BufferId gradients_ = kNoBuffer;  // of all parameters, or of this rank's shares
+  BufferId gradients_ = kNoBuffer;     // of all parameters, or of this rank's shares
   std::vector<std::int64_t> kept_at_;  // where this rank's shares of the buckets begin there
   std::map<ParameterId, int> bucket_of_;
   std::array<BufferId, 2> on_their_way_{kNoBuffer, kNoBuffer};  // for even and odd buckets
@@ -206,8 +204,8 @@ std::vector<ShardedBucket> Zero::buckets(const Parameters& parameters) const {
 
 std::vector<FlatRange> Zero::held(Category category, const Parameters& parameters, int rank,
                                   int ranks) const {
-  const bool is_shared_out = category == Category::kOptimizer ||
-                             (category == Category::kGradients && stage_ >= 2);
+  const bool is_shared_out =
+      category == Category::kOptimizer || (category == Category::kGradients && stage_ >= 2);
   if (!is_shared_out) return Scheme::held(category, parameters, rank, ranks);
   std::vector<FlatRange> shares;
   for (const ShardedBucket& bucket : buckets(parameters)) {
