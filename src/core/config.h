@@ -234,9 +234,9 @@ enum class Transport { kAuto, kNccl, kMpi, kPeer };
 template <>
 inline constexpr std::string_view kNamesOf<Transport>[] = {"auto", "nccl", "mpi", "peer"};
 
-enum class RankScheme { kDdp, kZero1, kFactor };
+enum class RankScheme { kDdp, kZero1, kZero2, kFactor };
 template <>
-inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "factor"};
+inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "zero2", "factor"};
 
 /// The order in which a pipeline's stages run their passes; see train/pass_schedule.h.
 enum class PipelineSchedule { kOneForwardOneBackward, kGPipe, kNaive };

@@ -77,6 +77,8 @@ struct PassHooks {
   /// Where parameters and gradients live, if not in the flat buffers. Then there is no flat buffer
   /// of gradients.
   std::function<Tensor(ParameterId)> weight{}, gradient{};
+  /// Gradients do not add up from pass to pass; each backward pass overwrites them.
+  bool overwrites_gradients = false;
   /// The parameter is about to be read, forward or backward.
   std::function<void(const Pass&, ParameterId)> before{};
   /// The gradient of this parameter is complete, for this micro-step.
@@ -100,6 +102,7 @@ struct Pass {
   int micro_step = 0;
   bool is_last = true;         // of the forward passes, or of the backward passes of the step
   float beta = 0;              // backward; 1: adds to existing gradients
+  bool is_empty = false;       // without rows: adds no nodes, but calls all hooks
   std::int64_t first_row = 0;  // of this pass in the buffers of activations
   std::optional<StepRows> step_rows{};  // for dropout; without them nothing is dropped
   // Activations of this block are in buffers that segments share; see Recomputed.
@@ -128,9 +131,8 @@ struct Pass {
   void before(ParameterId id) const {
     if (hooks.before) hooks.before(*this, id);
   }
-  void complete(ParameterId id) const {
-    if (hooks.complete) hooks.complete(*this, id);
-  }
+  /// The gradients of an empty pass are zeros.
+  void complete(ParameterId id) const;
   void released(ParameterId id) const {
     if (hooks.released) hooks.released(*this, id);
   }

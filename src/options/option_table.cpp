@@ -478,8 +478,9 @@ Table rank_options() {
        .agreement = kNotShared},  // ranks compare the resulting value instead
       {.name = "scheme",
        .help = "ddp: all-reduce the gradients; zero1: each rank updates a share of the weights and "
-               "keeps optimizer state for that share only; factor: gather the layers' inputs and "
-               "output gradients, from which each rank computes the whole gradient",
+               "keeps optimizer state for that share only; zero2: and gradients for that share "
+               "only; factor: gather the layers' inputs and output gradients, from which each "
+               "rank computes the whole gradient",
        .value = one_of(&ParallelConfig::scheme),
        .trainers = {kDdp}},
       {.name = "tensor",
@@ -488,7 +489,7 @@ Table rank_options() {
        .value = number(&ParallelConfig::tensor, limits::kMeshSizes),
        .trainers = {kDdp}},
       {.name = "bucket-mib",
-       .help = "reduce gradients in buckets of this many MiB as soon as one is complete",
+       .help = "reduce or scatter gradients in buckets of this many MiB as soon as one is complete",
        .value = number(&ParallelConfig::bucket_mib, limits::kBucketMibs),
        .unset = "PyTorch's: 25, the first one 1",
        .trainers = {kDdp}},

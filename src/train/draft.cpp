@@ -78,10 +78,13 @@ Draft::Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffer
       parameters_(parameters_of(spec.model)),
       step_{.program = Program(name, buffers), .rows = rows, .tensors = {}} {}
 
+void Draft::require_stored_gradients() const {
+  if (spec_.model.stores_gradients) return;
+  refuse_fused_update("stores no gradients, which several ranks or devices exchange");
+}
+
 BufferId Draft::require_gradients() {
-  if (!spec_.model.stores_gradients) {
-    refuse_fused_update("stores no gradients, which several ranks or devices exchange");
-  }
+  require_stored_gradients();
   return take_gradients(buffers_, spec_.model, placed(0).parameters);
 }
 
@@ -235,7 +238,11 @@ std::vector<MicroStep> Draft::micro_steps() const {
   const std::int64_t pieces = spec_.pipeline.micro_batches;
   const std::int64_t each =
       pieces == 1 ? spec_.micro_rows() : std::max<std::int64_t>((x.rows + pieces - 1) / pieces, 1);
-  for (std::int64_t first = 0; first == 0 || first < x.rows; first += each) {
+  // The first data rank has the most.
+  const std::int64_t rows =
+      aligns_micro_steps_ ? share_of_rank(step_.rows, 0, spec_.mesh.data).count : x.rows;
+  for (std::int64_t next = 0; next == 0 || next < rows; next += each) {
+    const std::int64_t first = std::min(next, x.rows);
     const std::int64_t count = std::min(each, x.rows - first);
     parts.push_back({.number = static_cast<int>(parts.size()),
                      .first_sample = first,
@@ -324,7 +331,8 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     own.micro_step = number;
     own.is_last = count == parts.size();
     own.step_rows = step_rows(part, own.device);
-    own.beta = is_first && spec_.zero_grad ? 0 : 1;
+    own.beta = (is_first && spec_.zero_grad) || hooks.pass.overwrites_gradients ? 0 : 1;
+    own.is_empty = is_zero(part);
     if (!is_forward) {
       backward(scheduled, part, at(outputs, number).grad, tree, own, hooks);
       continue;
@@ -352,9 +360,12 @@ Tensor Draft::take_received(const ScheduledPass& scheduled, const Pass& pass,
 
 ModelOutput Draft::forward(const ScheduledPass& scheduled, const MicroStep& part, const Model& tree,
                            Pass& own, const StepHooks& hooks) {
-  if (is_zero(part)) return {};
   if (hooks.forward) return hooks.forward(part);
   Tensor x = model_.as_rows(part.x);
+  if (own.is_empty) {
+    tree.root().forward(own, x);
+    return {};
+  }
   if (scheduled.stage > 0) {
     x = take_received(scheduled, own, part.x.rows);
     hooks.stage.receive(scheduled, x);
@@ -371,7 +382,7 @@ ModelOutput Draft::forward(const ScheduledPass& scheduled, const MicroStep& part
 void Draft::backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
                      const Model& tree, Pass& own, const StepHooks& hooks) {
   if (hooks.backward) return hooks.backward(part, own.beta);
-  if (is_zero(part)) return add_zero_gradients(own, hooks.pass);
+  if (own.is_empty) return add_zero_gradients(tree, own, scheduled.stage > 0);
   Tensor grad_y = model_.as_rows(grad);
   if (scheduled.stage + 1 < spec_.pipeline.stages) {
     grad_y = take_received(scheduled, own, part.x.rows);
@@ -381,16 +392,12 @@ void Draft::backward(const ScheduledPass& scheduled, const MicroStep& part, cons
   if (scheduled.stage > 0) hooks.stage.send(scheduled, grad_x);
 }
 
-void Draft::add_zero_gradients(const Pass& own, const PassHooks& hooks) {
-  if (!hooks.gradient) {
+void Draft::add_zero_gradients(const Model& tree, Pass& own, bool wants_grad_x) {
+  if (!own.hooks.gradient && own.beta == 0) {
     const Tensor all = parameters_.flat(require_gradients(), model_.gradient_type());
     add({.op = DeviceOp{Fill{.out = all}}, .phase = Phase::kBackward});
   }
-  for (ParameterId id = parameters_.count() - 1; id >= 0; --id) {
-    if (hooks.gradient) own.add(Fill{.out = own.gradient(id)}, "");
-    own.released(id);
-    own.complete(id);
-  }
+  tree.root().backward(own, Tensor{.dtype = model_.numbers}, wants_grad_x);
 }
 
 void Draft::give_back(const ScheduledPass& pass, const Tensor& result) {
@@ -419,6 +426,7 @@ Tensor Draft::on_device(const Tensor& numbers, int device) {
 }
 
 void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_first) {
+  if (is_zero(part) && !is_first) return;
   const Tensor& loss = tensors().loss;
   const std::int64_t own_rows = std::max<std::int64_t>(tensors().x.rows, 1);
   std::optional<Tensor> scale;

@@ -175,16 +175,19 @@ struct StepHooks {
   std::function<void(const MicroStep&, float beta)> backward{};
 };
 
-/// The part of the flat buffers that a process updates, and the gradients of this part.
+/// A part of the flat buffers that a process updates; its parameters, their 16-bit copy if there is
+/// one, and its gradients: 1 x range.count.
 struct UpdatedPart {
   FlatRange range;
+  Tensor parameters;
+  std::optional<Tensor> rounded{};
   Tensor gradients;
 };
 
 /// How gradients become new weights; a single rank leaves all members empty.
 struct UpdateOptions {
   /// With stored gradients; otherwise all of the flat buffers.
-  std::optional<UpdatedPart> part{};
+  std::optional<std::vector<UpdatedPart>> parts{};
   /// Called with the sum of squares of these gradients, before clipping uses it.
   std::function<void(const Tensor& squares)> squares_ready{};
   /// Called with a number above 0 if any of these gradients is not finite, before the step uses it.
@@ -218,8 +221,9 @@ class Draft {
 
   [[nodiscard]] const Parameters& parameters() const { return parameters_; }
 
-  /// The flat gradients on device 0. Throws Error(kConfiguration) if they are not stored.
+  /// The flat gradients on device 0. Throws Error(kConfiguration) if gradients are not stored.
   BufferId require_gradients();
+  void require_stored_gradients() const;
 
   /// This rank's share of the step's rows: the weight of its mean gradients and loss among all
   /// ranks'. With equal shares this is 1/ranks, as in PyTorch.
@@ -261,6 +265,13 @@ class Draft {
   /// one. A rank without samples gets one whose loss and gradients are zeros, so
   /// they do not change the other ranks' sums.
   [[nodiscard]] std::vector<MicroStep> micro_steps() const;
+
+  /// Call before passes(), for schemes that exchange in every micro-step: this rank has as many as
+  /// those with the most samples; the last one may be empty.
+  void align_micro_steps() { aligns_micro_steps_ = true; }
+
+  /// A device's flat buffers of parameters.
+  [[nodiscard]] FlatBuffers flat_buffers(int device = 0) { return placed(device).flat; }
 
   /// Adds the passes of all micro-steps: forward with the loss, backward, and the injected pause
   /// after the first loss. Call after input(). Creates "stage_input" and "stage_grad" where stages
@@ -345,7 +356,7 @@ class Draft {
   void add_pause();
   void backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
                 const Model& tree, Pass& own, const StepHooks& hooks);
-  void add_zero_gradients(const Pass& own, const PassHooks& hooks);
+  void add_zero_gradients(const Model& tree, Pass& own, bool wants_grad_x);
   /// Whether the random stream can skip the other ranks' rows of such a matrix.
   [[nodiscard]] bool can_skip(const Rows& own, std::int64_t cols) const;
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
@@ -359,9 +370,17 @@ class Draft {
   void add_jitter();
   void add_step_number();
   void take_scaling();
+  /// What a device updates; `tensors` are of the whole flat buffers, without gradients.
+  struct DeviceUpdate {
+    OptimizerState state;
+    UpdateTensors tensors;
+    std::vector<UpdatedPart> parts;
+  };
+  [[nodiscard]] DeviceUpdate update_of(int device, const UpdateOptions& options);
   /// The tensors of the update, without the optimizer's own memory.
   [[nodiscard]] UpdateTensors update_tensors(int device = 0);
-  OptimizerState optimizer(const std::optional<FlatRange>& range = {}, int device = 0);
+  OptimizerState optimizer(int device = 0,
+                           const std::optional<std::vector<FlatRange>>& ranges = {});
   void update_from_factors(const UpdateOptions& options);
   Tensor add_clip_factor(const Tensor& squares);
   void add_update(DeviceOp op, const std::string& block = "", int device = 0);
@@ -370,13 +389,12 @@ class Draft {
   /// The ranges of the flat buffers whose parameters are cut among tensor ranks.
   [[nodiscard]] std::vector<FlatRange> counted_ranges(const FlatRange& within, int device);
   /// The squares of a device's gradients, counted once over the ranks of a copy of the model.
-  void add_squares_of_copy(const Tensor& out, const UpdateTensors& used,
-                           const std::optional<UpdatedPart>& part, int device);
+  void add_squares_of_copy(const Tensor& out, const DeviceUpdate& update, int device);
   /// Before the step: checks the gradients that this process uses, by device.
-  void find_inf(std::span<const UpdateTensors> updates, const UpdateOptions& options);
+  void find_inf(std::span<const DeviceUpdate> updates, const UpdateOptions& options);
   /// After the step.
   void update_scale();
-  Tensor add_squares(std::span<const UpdateTensors> updates, const UpdateOptions& options);
+  Tensor add_squares(std::span<const DeviceUpdate> updates, const UpdateOptions& options);
   /// One number of each device in a row on device 0.
   Tensor gather_numbers(const char* name, const std::vector<Tensor>& by_device);
   /// One number for each Linear, computed from Gram matrices of its factors, which share their
@@ -392,6 +410,7 @@ class Draft {
   std::map<int, Placed> placed_;  // by device
   std::int64_t loss_rows_ = 0;    // 0: this rank's rows
   bool keeps_all_rows_ = false;
+  bool aligns_micro_steps_ = false;
   Tensor scalars_{};
   std::optional<Tensor> first_update_{};
   std::optional<Tensor> jitter_{};

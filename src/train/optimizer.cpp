@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/index.h"
 
 namespace barestep {
 namespace {
@@ -45,34 +46,52 @@ OptimizerStep step_of(const OptimizerConfig& config) {
 
 }  // namespace
 
+FlatRange share_of_lines(const FlatRange& range, int rank, int ranks) {
+  const Rows lines = share_of_rank(range.count / kLineNumbers, rank, ranks);
+  return {range.first + lines.first * kLineNumbers, lines.count * kLineNumbers};
+}
+
+std::int64_t place_in(std::span<const FlatRange> held, std::int64_t number) {
+  std::int64_t place = 0;
+  for (const FlatRange& range : held) {
+    if (number >= range.first && number < range.first + range.count) {
+      return place + number - range.first;
+    }
+    place += range.count;
+  }
+  return place;
+}
+
 std::vector<std::string_view> state_names(const OptimizerConfig& config) {
   return std::visit([](const auto& step) { return step.state(); }, step_of(config));
 }
 
 OptimizerState::OptimizerState(Buffers& buffers, const OptimizerConfig& config,
                                const Parameters& parameters, int device,
-                               std::optional<FlatRange> range)
+                               std::optional<std::vector<FlatRange>> ranges)
     : config_(config),
       parameters_(parameters),
-      range_(range.value_or(FlatRange{0, parameters.bytes() / bytes_of(DType::kF32)})) {
+      ranges_(ranges ? *std::move(ranges)
+                     : std::vector{FlatRange{0, parameters.bytes() / bytes_of(DType::kF32)}}) {
+  std::int64_t bytes = 0;
+  for (const FlatRange& range : ranges_) bytes += range.count * bytes_of(DType::kF32);
   for (const std::string_view name : state_names(config)) {
-    const std::int64_t bytes = range_.count * bytes_of(DType::kF32);
     buffers_.push_back(buffers.get(name, Category::kOptimizer, bytes, device));
   }
 }
 
-DeviceOp OptimizerState::step(const UpdateTensors& tensors) const {
-  OptimizerUpdate update{.weights = updated(tensors.parameters),
+DeviceOp OptimizerState::step(const UpdateTensors& tensors, int range) const {
+  OptimizerUpdate update{.weights = tensors.parameters,
                          .grads = tensors.gradients,
                          .scalars = tensors.scalars,
                          .step = step_of(config_),
                          .clip = tensors.clip,
                          .first_update = tensors.first_update,
                          .loss_scale = tensors.loss_scale};
-  for (const BufferId buffer : buffers_) {
-    update.state.push_back(FlatRange{0, range_.count}.of(buffer));
-  }
-  if (tensors.rounded) update.rounded = updated(*tensors.rounded);
+  const FlatRange& own = at(ranges_, range);
+  const FlatRange held{place_in(ranges_, own.first), own.count};
+  for (const BufferId buffer : buffers_) update.state.push_back(held.of(buffer));
+  update.rounded = tensors.rounded;
   return update;
 }
 

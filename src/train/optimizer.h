@@ -17,6 +17,9 @@
 
 namespace barestep {
 
+/// The numbers of a line of 64 bytes, to which parameters are aligned.
+constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);
+
 /// Numbers `first` .. `first` + `count` - 1 of a flat buffer.
 struct FlatRange {
   std::int64_t first = 0;
@@ -30,48 +33,50 @@ struct FlatRange {
   friend bool operator==(const FlatRange&, const FlatRange&) = default;
 };
 
+/// A rank's share of a range of whole lines, which are divided as share_of_rank() does.
+FlatRange share_of_lines(const FlatRange& range, int rank, int ranks);
+
+/// The place of a number of a flat buffer in one that has only the `held` ranges, one after the
+/// other.
+std::int64_t place_in(std::span<const FlatRange> held, std::int64_t number);
+
 /// The state that an optimizer keeps for each parameter, under the names in PyTorch's state_dict():
 /// one buffer each, in this order.
 std::vector<std::string_view> state_names(const OptimizerConfig& config);
 
 /// The tensors of an optimizer's step other than its own memory.
 struct UpdateTensors {
-  Tensor parameters;                // flat, f32
-  Tensor gradients{};               // of what is updated; unused if not stored
-  std::optional<Tensor> rounded{};  // flat: the 16-bit copy of the parameters
+  Tensor parameters;                // what is updated, f32
+  Tensor gradients{};               // of the same numbers; unused if not stored
+  std::optional<Tensor> rounded{};  // the 16-bit copy of the parameters
   Tensor scalars;                   // rows of scalars_of(config) numbers
   std::optional<Tensor> clip{};     // factor of gradients, 1 x 1
   std::optional<LossScale> loss_scale{};
   std::optional<Tensor> first_update{};  // see OptimizerUpdate
 };
 
-/// Flat buffers with the places of the parameters, or of the range that this process updates; zero
-/// before the first step. One for each of state_names().
+/// Flat buffers with the places of the parameters, or only of the ranges that this process updates,
+/// one after the other; zero before the first step. One for each of state_names().
 class OptimizerState {
  public:
   /// Creates its buffers.
   OptimizerState(Buffers& buffers, const OptimizerConfig& config, const Parameters& parameters,
-                 int device = 0, std::optional<FlatRange> range = {});
+                 int device = 0, std::optional<std::vector<FlatRange>> ranges = {});
 
-  /// One step over all parameters, or over those of the range.
-  [[nodiscard]] DeviceOp step(const UpdateTensors& tensors) const;
+  /// One step over all parameters, or over those of a range.
+  [[nodiscard]] DeviceOp step(const UpdateTensors& tensors, int range = 0) const;
 
-  /// The same for one Linear, from the factors of its gradients; for optimizers with a fused
-  /// update.
+  /// The same for one Linear, from the factors of its gradients and whole flat buffers; for
+  /// optimizers with a fused update.
   [[nodiscard]] DeviceOp step(const UpdateTensors& tensors, const Linear& linear,
                               const Factors& factors) const;
-
-  /// The part of a flat tensor that this process updates.
-  [[nodiscard]] Tensor updated(const Tensor& flat) const {
-    return range_.of(flat.buffer, flat.dtype);
-  }
 
   [[nodiscard]] const std::vector<BufferId>& buffers() const { return buffers_; }
 
  private:
   OptimizerConfig config_;
   Parameters parameters_;
-  FlatRange range_;
+  std::vector<FlatRange> ranges_;
   std::vector<BufferId> buffers_;
 };
 

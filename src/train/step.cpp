@@ -52,8 +52,9 @@ void Scheme::evaluate(Draft& draft) const {
   draft.evaluate(draft.evaluation_output());
 }
 
-FlatRange Scheme::optimizer_range(const Parameters& parameters, int /*rank*/, int /*ranks*/) const {
-  return {0, parameters.bytes() / bytes_of(DType::kF32)};
+std::vector<FlatRange> Scheme::held(Category /*category*/, const Parameters& parameters,
+                                    int /*rank*/, int /*ranks*/) const {
+  return {{0, parameters.bytes() / bytes_of(DType::kF32)}};
 }
 
 StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
@@ -159,13 +160,10 @@ std::vector<const StepProgram*> StepPrograms::all() const {
   return found;
 }
 
-FlatRange StepPrograms::held_by(int data_rank, BufferId flat) const {
+std::vector<FlatRange> StepPrograms::held_by(int data_rank, BufferId flat) const {
   const Scheme alone;
-  const bool is_of_optimizer = std::ranges::any_of(stages_, [&](const HeldStage& stage) {
-    return std::ranges::find(stage.optimizer_state, flat) != stage.optimizer_state.end();
-  });
-  const Scheme& scheme = scheme_ == nullptr || !is_of_optimizer ? alone : *scheme_;
-  return scheme.optimizer_range(list_, data_rank, spec_.mesh.data);
+  const Scheme& scheme = scheme_ == nullptr ? alone : *scheme_;
+  return scheme.held(buffers_[flat].category, list_, data_rank, spec_.mesh.data);
 }
 
 bool StepPrograms::is_shared_out(BufferId flat) const {

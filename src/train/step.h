@@ -56,9 +56,10 @@ class Scheme {
   /// Whether a run's first step has its own program.
   [[nodiscard]] virtual bool has_first_step() const { return false; }
 
-  /// The part of the optimizer's flat buffers on a rank; all of it, unless ranks divide them.
-  [[nodiscard]] virtual FlatRange optimizer_range(const Parameters& parameters, int rank,
-                                                  int ranks) const;
+  /// The ranges of a flat buffer of this category that a data rank holds; its own buffer has them
+  /// one after the other. All of it, unless ranks divide it.
+  [[nodiscard]] virtual std::vector<FlatRange> held(Category category, const Parameters& parameters,
+                                                    int rank, int ranks) const;
 
   /// What ranks exchange in a step and how, in a few words; empty for a scheme without ranks.
   [[nodiscard]] virtual std::string exchange_text(const StepSpec& /*spec*/,
@@ -118,9 +119,9 @@ class StepPrograms {
   }
   /// Whether each data rank holds only part of a flat buffer.
   [[nodiscard]] bool is_shared_out(BufferId flat) const;
-  /// The range of this rank's flat buffer that a data rank holds, in numbers.
-  [[nodiscard]] FlatRange held_by(int data_rank, BufferId flat) const;
-  [[nodiscard]] FlatRange held(BufferId flat) const {
+  /// The ranges of this rank's flat buffer that a data rank holds; see Scheme::held().
+  [[nodiscard]] std::vector<FlatRange> held_by(int data_rank, BufferId flat) const;
+  [[nodiscard]] std::vector<FlatRange> held(BufferId flat) const {
     return held_by(spec_.mesh.data_rank(), flat);
   }
 

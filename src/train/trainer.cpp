@@ -343,11 +343,16 @@ void Trainer::upload_held(const StatePart& part, std::span<const float> whole) {
   std::vector<float> own(static_cast<std::size_t>(tensor.size()));
   copy_from_whole(part.own->part, whole, own);
   const std::int64_t first = tensor.offset_bytes / bytes_of(DType::kF32);
-  const FlatRange held = programs_.held(tensor.buffer);
-  const std::int64_t begin = std::max(first, held.first);
-  const std::int64_t end = std::min(first + tensor.size(), held.first + held.count);
-  if (begin >= end) return;
-  upload(&at(own, begin - first), FlatRange{begin - held.first, end - begin}.of(tensor.buffer));
+  std::int64_t place = 0;  // in this rank's buffer
+  for (const FlatRange& held : programs_.held(tensor.buffer)) {
+    const std::int64_t begin = std::max(first, held.first);
+    const std::int64_t end = std::min(first + tensor.size(), held.first + held.count);
+    if (begin < end) {
+      upload(&at(own, begin - first),
+             FlatRange{place + begin - held.first, end - begin}.of(tensor.buffer));
+    }
+    place += held.count;
+  }
 }
 
 void Trainer::restore(const TrainingState& start) {

@@ -64,21 +64,11 @@ std::vector<StateBuffer> buffers_of_state(const StepPrograms& programs) {
   return buffers;
 }
 
-/// The range of a flat buffer that this rank saves, in numbers.
-FlatRange saved_of(const StepPrograms& programs, const StateBuffer& buffer) {
-  const BufferId flat = buffer.flat;
-  constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // tensors' alignment
-  const StepSpec& spec = programs.spec();
-  const std::int64_t numbers = buffer.stage->range.count;
-  FlatRange range = programs.held(flat);
-  if (!programs.is_shared_out(flat)) {
-    const Rows lines = share_of_rank((numbers + kLineNumbers - 1) / kLineNumbers,
-                                     spec.mesh.data_rank(), spec.mesh.data);
-    range = {lines.first * kLineNumbers, lines.count * kLineNumbers};
-  }
-  range.first = std::min(range.first, numbers);
-  range.count = std::min(range.count, numbers - range.first);
-  return range;
+/// The ranges of a flat buffer that this rank saves.
+std::vector<FlatRange> saved_of(const StepPrograms& programs, const StateBuffer& buffer) {
+  if (programs.is_shared_out(buffer.flat)) return programs.held(buffer.flat);
+  const Mesh& mesh = programs.spec().mesh;
+  return {share_of_lines({0, buffer.stage->range.count}, mesh.data_rank(), mesh.data)};
 }
 
 /// Whether this rank saves a random stream: that of its data rank, or as the first one the common
@@ -168,10 +158,12 @@ std::vector<SavedNumbers> saved_numbers(const StepPrograms& programs) {
   std::vector<SavedNumbers> saved;
   std::int64_t offset = 0;
   for (const StateBuffer& buffer : buffers_of_state(programs)) {
-    FlatRange range = saved_of(programs, buffer);
-    range.first -= programs.held(buffer.flat).first;
-    saved.push_back({range.of(buffer.flat), offset});
-    offset += saved.back().numbers.bytes();
+    const std::vector<FlatRange> held = programs.held(buffer.flat);
+    for (const FlatRange& range : saved_of(programs, buffer)) {
+      const FlatRange own{place_in(held, range.first), range.count};
+      saved.push_back({own.of(buffer.flat), range, offset});
+      offset += saved.back().numbers.bytes();
+    }
   }
   return saved;
 }
@@ -192,13 +184,9 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
   const auto bytes_at = [&](std::int64_t offset, std::int64_t bytes) {
     return saved.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
   };
-  std::map<BufferId, std::int64_t> offsets;
+  std::map<BufferId, std::vector<SavedNumbers>> by_buffer;
   for (const SavedNumbers& each : saved_numbers(programs)) {
-    offsets[each.numbers.buffer] = each.offset;
-  }
-  std::map<BufferId, Tensor> ranges;
-  for (const StateBuffer& buffer : buffers_of_state(programs)) {
-    ranges[buffer.flat] = saved_of(programs, buffer).of(buffer.flat);
+    by_buffer[each.numbers.buffer].push_back(each);
   }
   std::vector<TensorPiece> pieces;
   const std::vector<StatePart> parts = state_parts(programs);
@@ -206,15 +194,17 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
     const auto& own = at(parts, place).own;
     // The tensor ranks have the same numbers of a parameter that is not cut; one saves them.
     if (!own || (!own->is_cut && programs.spec().mesh.tensor_rank() > 0)) continue;
-    const Tensor& range = ranges[own->tensor.buffer];
     constexpr std::int64_t kBytes = bytes_of(DType::kF32);
     for_each_run(own->part, [&](std::int64_t whole, std::int64_t first, std::int64_t count) {
-      const std::int64_t run = own->tensor.offset_bytes + first * kBytes;
-      const std::int64_t begin = std::max(run, range.offset_bytes);
-      const std::int64_t end = std::min(run + count * kBytes, range.end_bytes());
-      if (begin >= end) return;
-      const std::int64_t offset = offsets[range.buffer] + begin - range.offset_bytes;
-      pieces.push_back({place, whole * kBytes + begin - run, bytes_at(offset, end - begin)});
+      const std::int64_t run = own->tensor.offset_bytes / kBytes + first;
+      for (const SavedNumbers& each : by_buffer[own->tensor.buffer]) {
+        const std::int64_t begin = std::max(run, each.range.first);
+        const std::int64_t end = std::min(run + count, each.range.first + each.range.count);
+        if (begin >= end) continue;
+        pieces.push_back(
+            {place, (whole + begin - run) * kBytes,
+             bytes_at(each.offset + (begin - each.range.first) * kBytes, (end - begin) * kBytes)});
+      }
     });
   }
   if (saves_generator(programs)) {

@@ -52,9 +52,10 @@ std::size_t bytes_of_generator(Generator generator);
 /// The tensors of these programs' state in a file: the parts, then the generators.
 std::vector<TensorForm> state_tensors(const StepPrograms& programs);
 
-/// The numbers that this rank saves, buffer by buffer.
+/// Numbers of a flat buffer that this rank saves.
 struct SavedNumbers {
   Tensor numbers;           // in this rank's memory
+  FlatRange range;          // in the whole flat buffer
   std::int64_t offset = 0;  // of their copy in the saved bytes
 };
 std::vector<SavedNumbers> saved_numbers(const StepPrograms& programs);

@@ -8,8 +8,8 @@
 
 namespace barestep {
 
-OptimizerState Draft::optimizer(const std::optional<FlatRange>& range, int device) {
-  OptimizerState optimizer(buffers_, spec_.optimizer, placed(device).parameters, device, range);
+OptimizerState Draft::optimizer(int device, const std::optional<std::vector<FlatRange>>& ranges) {
+  OptimizerState optimizer(buffers_, spec_.optimizer, placed(device).parameters, device, ranges);
   optimizer_state_[device] = optimizer.buffers();
   return optimizer;
 }
@@ -37,29 +37,44 @@ Op Draft::whole_update() {
   return optimizer().step(tensors);
 }
 
+Draft::DeviceUpdate Draft::update_of(int device, const UpdateOptions& options) {
+  const UpdateTensors whole = update_tensors(device);
+  if (options.parts) {
+    std::vector<FlatRange> ranges;
+    for (const UpdatedPart& part : *options.parts) ranges.push_back(part.range);
+    return {optimizer(device, ranges), whole, *options.parts};
+  }
+  const Parameters& parameters = placed(device).parameters;
+  const Tensor gradients = parameters.flat(
+      take_gradients(buffers_, spec_.model, parameters, device), spec_.model.gradient_type());
+  const UpdatedPart all{.range = {0, gradients.size()},
+                        .parameters = whole.parameters,
+                        .rounded = whole.rounded,
+                        .gradients = gradients};
+  return {optimizer(device), whole, {all}};
+}
+
 void Draft::update(const UpdateOptions& options) {
   if (!spec_.model.stores_gradients) return update_from_factors(options);
-  const auto& part = options.part;
-  std::vector<OptimizerState> states;  // by device
-  std::vector<UpdateTensors> updates;  // by device
+  std::vector<DeviceUpdate> updates;  // by device
   for (int device = 0; device <= loss_device(); ++device) {
-    states.push_back(optimizer(part ? std::optional(part->range) : std::nullopt, device));
-    UpdateTensors& used = updates.emplace_back(update_tensors(device));
-    const Parameters& parameters = placed(device).parameters;
-    used.gradients =
-        part ? part->gradients
-             : parameters.flat(take_gradients(buffers_, spec_.model, parameters, device),
-                               spec_.model.gradient_type());
+    updates.push_back(update_of(device, options));
   }
   if (spec_.loss_scale) find_inf(updates, options);
-  if (spec_.clip_norm) {
-    const Tensor factor = add_clip_factor(add_squares(updates, options));
-    for (int device = 0; device <= loss_device(); ++device) {
-      at(updates, device).clip = on_device(factor, device);
-    }
-  }
+  std::optional<Tensor> factor;
+  if (spec_.clip_norm) factor = add_clip_factor(add_squares(updates, options));
   for (int device = 0; device <= loss_device(); ++device) {
-    add_update(at(states, device).step(at(updates, device)), "", device);
+    const auto& [state, whole, parts] = at(updates, device);
+    UpdateTensors used = whole;
+    if (factor) used.clip = on_device(*factor, device);
+    for (int i = 0; i < static_cast<int>(parts.size()); ++i) {
+      const UpdatedPart& part = at(parts, i);
+      if (part.range.count == 0) continue;
+      used.parameters = part.parameters;
+      used.rounded = part.rounded;
+      used.gradients = part.gradients;
+      add_update(state.step(used, i), "", device);
+    }
   }
   if (spec_.loss_scale) update_scale();
 }
@@ -100,13 +115,16 @@ Tensor Draft::gather_numbers(const char* name, const std::vector<Tensor>& by_dev
   return all;
 }
 
-void Draft::find_inf(std::span<const UpdateTensors> updates, const UpdateOptions& options) {
+void Draft::find_inf(std::span<const DeviceUpdate> updates, const UpdateOptions& options) {
   std::vector<Tensor> found_inf;
-  for (const UpdateTensors& used : updates) {
+  for (const DeviceUpdate& update : updates) {
     const int device = static_cast<int>(found_inf.size());
-    found_inf.push_back(used.loss_scale->found_inf);
+    found_inf.push_back(update.tensors.loss_scale->found_inf);
     add_update(Fill{.out = found_inf.back()}, "", device);
-    add_update(CheckFinite{.found_inf = found_inf.back(), .in = used.gradients}, "", device);
+    for (const UpdatedPart& part : update.parts) {
+      if (part.range.count == 0) continue;
+      add_update(CheckFinite{.found_inf = found_inf.back(), .in = part.gradients}, "", device);
+    }
   }
   if (found_inf.size() > 1) {
     // If any device has found one, the sum is above 0 on all.
@@ -145,24 +163,29 @@ std::vector<FlatRange> Draft::counted_ranges(const FlatRange& within, int device
   return ranges;
 }
 
-void Draft::add_squares_of_copy(const Tensor& out, const UpdateTensors& used,
-                                const std::optional<UpdatedPart>& part, int device) {
+void Draft::add_squares_of_copy(const Tensor& out, const DeviceUpdate& update, int device) {
   std::optional<Tensor> scale;
-  if (used.loss_scale) scale = used.loss_scale->scale;
+  if (const auto& scaling = update.tensors.loss_scale) scale = scaling->scale;
+  // All tensor ranks have the same parameters that are not cut; the first one counts them.
+  std::vector<Tensor> counted;
+  for (const UpdatedPart& part : update.parts) {
+    const FlatRange& within = part.range;
+    const std::vector<FlatRange> ranges =
+        spec_.mesh.tensor_rank() == 0 ? std::vector{within} : counted_ranges(within, device);
+    for (const FlatRange& range : ranges) {
+      if (range.count == 0) continue;
+      counted.push_back(part.gradients.flat_slice(range.first - within.first, range.count));
+    }
+  }
+  if (counted.empty()) return add_update(Fill{.out = out}, "", device);
   const auto add_sum = [&](const Tensor& sum, const Tensor& of) {
     add_update(SumSquares{.out = sum, .in = of, .scale = scale}, "", device);
   };
-  // All tensor ranks have the same parameters that are not cut; the first one counts them.
-  if (spec_.mesh.tensor_rank() == 0) return add_sum(out, used.gradients);
-  const FlatRange within = part ? part->range : FlatRange{0, used.gradients.size()};
-  const std::vector<FlatRange> ranges = counted_ranges(within, device);
-  if (ranges.empty()) return add_update(Fill{.out = out}, "", device);
-  const Tensor sums = buffers_.tensor("squares_of_ranges", Category::kOptimizer, std::ssize(ranges),
-                                      1, DType::kF32, device);
-  for (std::int64_t i = 0; i < std::ssize(ranges); ++i) {
-    const FlatRange& range = at(ranges, i);
-    add_sum(sums.row_slice(i, 1),
-            used.gradients.flat_slice(range.first - within.first, range.count));
+  if (counted.size() == 1) return add_sum(out, counted.front());
+  const Tensor sums = buffers_.tensor("squares_of_ranges", Category::kOptimizer,
+                                      std::ssize(counted), 1, DType::kF32, device);
+  for (std::int64_t i = 0; i < std::ssize(counted); ++i) {
+    add_sum(sums.row_slice(i, 1), at(counted, i));
   }
   add_update(SumRows{.out = out, .in = sums}, "", device);
 }
@@ -180,13 +203,13 @@ void Draft::add_update(DeviceOp op, const std::string& block, int device) {
   add({.op = std::move(op), .device = device, .phase = Phase::kOptimizer, .block = block});
 }
 
-Tensor Draft::add_squares(std::span<const UpdateTensors> updates, const UpdateOptions& options) {
+Tensor Draft::add_squares(std::span<const DeviceUpdate> updates, const UpdateOptions& options) {
   std::vector<Tensor> of_devices;
-  for (const UpdateTensors& used : updates) {
+  for (const DeviceUpdate& update : updates) {
     const int device = static_cast<int>(of_devices.size());
     of_devices.push_back(
         buffers_.tensor("grad_squares", Category::kOptimizer, 1, 1, DType::kF32, device));
-    add_squares_of_copy(of_devices.back(), used, options.part, device);
+    add_squares_of_copy(of_devices.back(), update, device);
   }
   if (options.squares_ready) options.squares_ready(of_devices.front());
   add_up_over_model(of_devices.front(), "squares of gradients of all parts");

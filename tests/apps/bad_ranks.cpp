@@ -58,10 +58,9 @@ std::vector<BadInput> bad_rank_options() {
        2,
        "--timeout '0': out of range; give a number above 0 and below 1000000000"},
       {0,
-       {"--scheme", "zero2"},
+       {"--scheme", "zero4"},
        2,
-       "--scheme 'zero2': not one of the choices; did you mean 'zero1'? use ddp or zero1 or "
-       "factor"},
+       "--scheme 'zero4': not one of the choices; use ddp or zero1 or zero2 or factor"},
       {0,
        {"--grad-dtype", "fp16"},
        2,

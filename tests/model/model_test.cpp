@@ -116,7 +116,9 @@ class OwnGradients final : public Scheme {
                                  pass.add(Copy{.to = list.in(summed.buffer, id), .from = own(id)},
                                           "");
                                }}});
-    draft.update({.part = UpdatedPart{{0, summed.cols}, summed}});
+    draft.update(
+        {.parts = std::vector{UpdatedPart{
+             .range = {0, summed.cols}, .parameters = list.flat(weights), .gradients = summed}}});
   }
 
   mutable std::vector<ParameterId> read;

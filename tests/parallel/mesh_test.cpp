@@ -16,7 +16,7 @@
 #include "parallel/comm/mesh_communicator.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
-#include "parallel/schemes/zero1.h"
+#include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/layers.h"
@@ -192,7 +192,7 @@ TEST(TensorRanks, TrainAsOneRankBesideDataRanks) {
   for (const int ranks : {4, 6}) {
     SCOPED_TRACE(ranks);
     expect_as_one_rank(config, ranks);
-    expect_as_one_rank(config, ranks, Zero1());
+    expect_as_one_rank(config, ranks, Zero(1, small_buckets()));
   }
 }
 
@@ -214,7 +214,7 @@ TEST(TensorRanks, TrainAsOneRankWithEveryKindOfStep) {
   for (const TrainConfig& each : {accumulate, keeps, recompute, unfused, gelu, clip}) {
     expect_as_one_rank(each, 2);
     expect_as_one_rank(each, 4);
-    if (each.training.zero_grad) expect_as_one_rank(each, 4, Zero1());
+    if (each.training.zero_grad) expect_as_one_rank(each, 4, Zero(1, small_buckets()));
   }
 }
 
@@ -225,7 +225,7 @@ TEST(TensorRanks, CountEveryGradientOnceInTheNorm) {
   config.training.clip_norm = 1e-3;
   config.parallel.tensor = 3;
   expect_as_one_rank(config, 3);
-  expect_as_one_rank(config, 6, Zero1());
+  expect_as_one_rank(config, 6, Zero(1, small_buckets()));
 }
 
 // Partial sums are rounded to 16 bits before they are added up.
@@ -236,7 +236,7 @@ TEST(TensorRanks, TrainInSixteenBitsAsOneRankUpToRounding) {
   expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 256);
   config.device.precision = Precision::kFp16;
   expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 1024);
-  expect_as_one_rank(config, 4, Zero1(), 1.0 / 1024);
+  expect_as_one_rank(config, 4, Zero(1, small_buckets()), 1.0 / 1024);
 }
 
 // If one rank finds a gradient that is not finite, all skip the step.
@@ -283,7 +283,7 @@ TEST(TensorRanks, HaveProgramsThatNeedEveryWait) {
   config.training.clip_norm = 1;
   config.device.precision = Precision::kFp16;
   const Ddp ddp(small_buckets());
-  const Zero1 zero1;
+  const Zero zero1(1, small_buckets());
   for (const Scheme* scheme :
        {static_cast<const Scheme*>(&ddp), static_cast<const Scheme*>(&zero1)}) {
     for (const int rank : {0, 3}) {
@@ -339,7 +339,7 @@ TEST(TensorRanks, ResumeFromAnyOtherMesh) {
     cut.parallel.tensor = tensor;
     return train_threads_by(by, ranks, cut, with).front();
   };
-  const Zero1 zero1;
+  const Zero zero1(1, small_buckets());
   struct Job {
     int tensor, ranks;
     const Scheme& by;

@@ -10,7 +10,7 @@
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/nccl_communicator.h"
 #include "parallel/schemes/factor.h"
-#include "parallel/schemes/zero1.h"
+#include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
 #include "support/fake_nccl.h"
 #include "support/file_runs.h"
@@ -134,7 +134,7 @@ TEST_F(OverNccl, RanksComputeTheBitsOfThreads) {
   for (const int ranks : {1, 2, 3}) {
     expect_bits_of_threads(Ddp(small_buckets()), ranks, rank_config());
     expect_bits_of_threads(Ddp(bf16), ranks, rank_config());
-    expect_bits_of_threads(Zero1(), ranks, rank_config());
+    expect_bits_of_threads(Zero(1, small_buckets()), ranks, rank_config());
     expect_bits_of_threads(Factor(), ranks, rank_config());
   }
 }
@@ -146,7 +146,7 @@ TEST_F(OverNccl, RanksThatShareAModelComputeTheBitsOfThreads) {
     config.device.precision = precision;
     for (const int ranks : {2, 4}) {
       expect_bits_of_threads(Ddp(small_buckets()), ranks, config);
-      expect_bits_of_threads(Zero1(), ranks, config);
+      expect_bits_of_threads(Zero(1, small_buckets()), ranks, config);
     }
   }
   EXPECT_GT(fake_nccl::calls("ncclCommSplit"), 0);
@@ -158,7 +158,7 @@ TEST_F(OverNccl, RanksCallTheSameOperationWhateverTheirSharesAre) {
   TrainConfig config = class_run(folder());
   config.data.batch_size = 29;
   expect_bits_of_threads(Ddp(small_buckets()), 2, config);
-  expect_bits_of_threads(Zero1(), 2, config);
+  expect_bits_of_threads(Zero(1, small_buckets()), 2, config);
 }
 
 TEST_F(OverNccl, AnyThreadMayAskForErrors) {

@@ -8,7 +8,7 @@
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/scheme_of.h"
-#include "parallel/schemes/zero1.h"
+#include "parallel/schemes/zero.h"
 #include "support/busy_machine.h"
 
 namespace barestep {
@@ -58,7 +58,8 @@ std::vector<Growing> all_growing() {
          settings.update_per_bucket = true;
          build_of_rank(Ddp(settings), config);
        }},
-      {"Zero1", [](const TrainConfig& config) { build_of_rank(Zero1(), config); }},
+      {"Zero1", [](const TrainConfig& config) { build_of_rank(Zero(1, DdpSettings{}), config); }},
+      {"Zero2", [](const TrainConfig& config) { build_of_rank(Zero(2, DdpSettings{}), config); }},
       {"Factor", [](const TrainConfig& config) { build_of_rank(Factor(), config); }},
   };
 }

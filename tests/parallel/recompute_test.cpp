@@ -14,7 +14,7 @@
 #include "kernels/make_device.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
-#include "parallel/schemes/zero1.h"
+#include "parallel/schemes/zero.h"
 #include "support/file_runs.h"
 #include "support/layers.h"
 #include "support/rank_run.h"

@@ -1,4 +1,4 @@
-// ZeRO-1 and factor gather with ranks as threads, compared with DDP and one rank.
+// ZeRO and factor gather with ranks as threads, compared with DDP and one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,7 +21,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/scheme_of.h"
-#include "parallel/schemes/zero1.h"
+#include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/layers.h"
@@ -37,67 +39,131 @@ StepPrograms programs_by(const Scheme& scheme, const TrainConfig& config, int ra
   return StepPrograms(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), &scheme);
 }
 
-TEST(Zero1, EndsWithTheBitsOfDdpForAnyNumberOfRanks) {
+constexpr std::array kStages = {1, 2};
+
+TEST(Zero, EndsWithTheBitsOfDdpForAnyNumberOfRanks) {
   // Thread ranks sum in rank order in every collective.
   for (const int ranks : {1, 2, 3, 4, 7}) {
-    SCOPED_TRACE(ranks);
     const auto ddp = train_threads(ranks);
-    const auto sharded = train_threads_by(Zero1(), ranks);
-    for (int rank = 0; rank < ranks; ++rank) {
-      const auto i = static_cast<std::size_t>(rank);
-      EXPECT_EQ(sharded[i].parameters, ddp[i].parameters);
-      EXPECT_EQ(sharded[i].losses, ddp[i].losses);
-      EXPECT_EQ(sharded[i].own_losses, ddp[i].own_losses);
+    for (const int stage : kStages) {
+      SCOPED_TRACE(testing::Message() << "stage " << stage << ", ranks " << ranks);
+      const auto sharded = train_threads_by(Zero(stage, small_buckets()), ranks);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto i = static_cast<std::size_t>(rank);
+        EXPECT_EQ(sharded[i].parameters, ddp[i].parameters);
+        EXPECT_EQ(sharded[i].losses, ddp[i].losses);
+        EXPECT_EQ(sharded[i].own_losses, ddp[i].own_losses);
+      }
     }
   }
 }
 
-TEST(Zero1, EndsWithTheBitsOfDdpWithEveryOptimizer) {
+TEST(Zero, EndsWithTheSameBitsWhetherOrNotItOverlaps) {
+  DdpSettings after = small_buckets();
+  after.overlap = false;
+  EXPECT_EQ(train_threads_by(Zero(1, after), 3), train_threads_by(Zero(1, small_buckets()), 3));
+}
+
+TEST(Zero, EndsWithTheBitsOfDdpWithEveryOptimizer) {
   TrainConfig adamw = rank_config();
   adamw.optimizer.kind = OptimizerKind::kAdamW;
   TrainConfig sgd = rank_config();
   sgd.optimizer.kind = OptimizerKind::kSgd;
   TrainConfig momentum = sgd;
   momentum.optimizer.momentum = 0.9;
-  TrainConfig parts = rank_config();
-  parts.training.accumulate = 3;
-  for (const TrainConfig& config : {adamw, sgd, momentum, parts}) {
-    EXPECT_EQ(train_threads_by(Zero1(), 3, config)[2].parameters,
-              train_threads(3, config)[2].parameters);
+  for (const TrainConfig& config : {adamw, sgd, momentum}) {
+    for (const int stage : kStages) {
+      EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), 3, config)[2].parameters,
+                train_threads(3, config)[2].parameters);
+    }
   }
 }
 
-TEST(Zero1, AddsGradientsUpFromStepToStepWithTheBitsOfDdp) {
+/// With stage 1 a rank adds up its micro-steps before ranks are summed; later ones add up sums.
+/// With batches of 10 on 7 ranks, the last rank has 2 rows in one micro-step, the others 3 in two.
+TEST(Zero, AddsMicroStepsUpAsDdpDoes) {
+  for (const auto& [ranks, accumulate] : {std::pair{3, 3}, {7, 2}, {4, 2}}) {
+    TrainConfig config = rank_config();
+    config.training.accumulate = accumulate;
+    const auto ddp = train_threads(ranks, config);
+    EXPECT_EQ(train_threads_by(Zero(1, small_buckets()), ranks, config), ddp);
+    const auto sharded = train_threads_by(Zero(2, small_buckets()), ranks, config);
+    for (const Trained& rank : sharded) EXPECT_EQ(rank.parameters, sharded[0].parameters);
+    EXPECT_LT(largest_distance(model_of(config), sharded[0].parameters, ddp[0].parameters), 1e-6);
+    EXPECT_LT(relative_distance(sharded[0].losses, ddp[0].losses), 5e-7);
+  }
+}
+
+TEST(Zero, AddsGradientsUpFromStepToStepAsDdpDoes) {
   TrainConfig config = rank_config();
   config.training.zero_grad = false;
   const Trained one = train_single(config);
   for (const int ranks : {1, 2, 3, 7}) {
     SCOPED_TRACE(ranks);
-    const auto sharded = train_threads_by(Zero1(), ranks, config);
-    EXPECT_EQ(sharded, train_threads(ranks, config));
-    EXPECT_LT(largest_distance(model_of(config), sharded[0].parameters, one.parameters), 1e-6);
-    EXPECT_LT(relative_distance(sharded[0].losses, one.losses), 1e-6);
+    EXPECT_EQ(train_threads_by(Zero(1, small_buckets()), ranks, config),
+              train_threads(ranks, config));
+    for (const int stage : kStages) {
+      const auto sharded = train_threads_by(Zero(stage, small_buckets()), ranks, config);
+      EXPECT_LT(largest_distance(model_of(config), sharded[0].parameters, one.parameters), 1e-6);
+      EXPECT_LT(relative_distance(sharded[0].losses, one.losses), 1e-6);
+    }
   }
 }
 
-TEST(Zero1, ThePlanHasEachRanksShareOfTheOptimizersMemory) {
+/// What a rank keeps of a parameter's 16 bytes with Adam: 4 for itself, 4 for its gradient, 8 for
+/// its moments. Layers of 64 x 64 and their biases are whole lines for up to 4 ranks.
+TEST(Zero, ThePlanHasEachRanksSharesToTheByte) {
+  TrainConfig config = rank_config();
+  config.model.layers = {64, 64, 64, 64, 64};
+  const std::int64_t all = 4 * parameters_of(model_of(config)).size();
+  const std::int64_t layer = 4 * (64 * 64 + 64);
+  EXPECT_EQ(all, 4 * layer);
+  const DdpSettings by_layer{.first_bucket_bytes = layer, .bucket_bytes = layer};
+  for (const int ranks : {1, 2, 4}) {
+    const auto plan_of = [&](const Scheme& scheme) {
+      const MemoryPlan plan(programs_by(scheme, config, ranks - 1, ranks).buffers());
+      return std::array{plan.category_bytes(0, Category::kParameters),
+                        plan.category_bytes(0, Category::kGradients),
+                        // And the two slots of Adam's scalars.
+                        plan.category_bytes(0, Category::kOptimizer) - 2 * 256,
+                        // And the two slots of the loss and the request to stop.
+                        plan.category_bytes(0, Category::kCommunication) - 2 * 256};
+    };
+    EXPECT_THAT(plan_of(Ddp(by_layer)), ElementsAre(all, all, 2 * all, 0));
+    EXPECT_THAT(plan_of(Zero(1, by_layer)), ElementsAre(all, all, 2 * all / ranks, 0));
+    EXPECT_THAT(plan_of(Zero(2, by_layer)),
+                ElementsAre(all, all / ranks, 2 * all / ranks, 2 * layer));
+  }
+}
+
+/// Lines of 64 bytes that do not divide go to the first ranks.
+TEST(Zero, ARankHasAtMostOneLineMoreOfABucketThanAnother) {
   const TrainConfig config = rank_config();
   const Parameters parameters = parameters_of(model_of(config));
-  for (const int ranks : {1, 2, 3, 4}) {
-    const MemoryPlan plan(programs_by(Zero1(), config, ranks - 1, ranks).buffers());
-    const std::int64_t share = shard_of(parameters, 0, ranks).count * 4;
-    EXPECT_GE(share * ranks, parameters.bytes());
-    EXPECT_LT((share - 64) * ranks, parameters.bytes()) << "no larger than 64 bytes ask for";
-    // Two moments, and the two slots of Adam's scalars, each aligned to 256 bytes.
-    const auto aligned = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
-    EXPECT_EQ(plan.category_bytes(0, Category::kOptimizer), 2 * aligned(share) + 2 * 256);
+  const Zero scheme(2, small_buckets());
+  const std::vector<ShardedBucket> buckets = scheme.buckets(parameters);
+  ASSERT_GT(buckets.size(), 2U);
+  for (const int ranks : {1, 2, 3, 7}) {
+    std::int64_t sum = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto shares = scheme.held(Category::kOptimizer, parameters, rank, ranks);
+      EXPECT_EQ(shares, scheme.held(Category::kGradients, parameters, rank, ranks));
+      ASSERT_EQ(shares.size(), buckets.size());
+      for (std::size_t i = 0; i < shares.size(); ++i) {
+        EXPECT_EQ(shares[i].count % 16, 0);
+        EXPECT_LE(shares[i].count, (buckets[i].range.count / 16 + ranks - 1) / ranks * 16);
+        sum += shares[i].count;
+      }
+    }
+    EXPECT_EQ(sum * 4, parameters.bytes());
+    EXPECT_EQ(scheme.held(Category::kParameters, parameters, 0, ranks).front().count, sum);
   }
 }
 
 /// PyTorch's recipe "Shard Optimizer States with ZeroRedundancyOptimizer": 20 x Linear(2000, 2000).
 /// The published memory on 1, 2, 4 and 8 ranks (MB = 10^6 bytes): 2055.0, 1552.0, 1300.0 and 1199.0
 /// after the first step, 1049.0 before it. The test compares the memory that this step adds.
-TEST(Zero1, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
+TEST(Zero, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
   TrainConfig config;
   config.model.layers.assign(21, 2000);
   config.data.batch_size = 20;
@@ -110,7 +176,7 @@ TEST(Zero1, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
     const int weights = (20 + ranks[i] - 1) / ranks[i];
     EXPECT_NEAR(3 * weights * 16.777216, published_mb[i], 1.5);
     // Here a rank has its exact share: two moments of it and no temporary.
-    const MemoryPlan plan(programs_by(Zero1(), config, 0, ranks[i]).buffers());
+    const MemoryPlan plan(programs_by(Zero(1, small_buckets()), config, 0, ranks[i]).buffers());
     const std::int64_t numbers = 20 * (2000 * 2000 + 2000);
     const auto planned = static_cast<double>(plan.category_bytes(0, Category::kOptimizer));
     EXPECT_NEAR(planned / (2.0 * 4 * static_cast<double>(numbers) / ranks[i]), 1, 1e-4);
@@ -174,20 +240,48 @@ TEST(Factor, ClipsAsOneRankDoes) {
   EXPECT_NE(train_threads(1, config)[0].parameters, train_threads(1)[0].parameters);
 }
 
-TEST(Zero1, ClipsByTheNormOfAllRanksShares) {
+TEST(Zero, ClipsByTheNormOfAllRanksShares) {
   TrainConfig config = rank_config();
   config.training.clip_norm = 0.01;
   for (const int ranks : {1, 2, 3, 7}) {
     SCOPED_TRACE(ranks);
     const auto ddp = train_threads(ranks, config);
-    const auto sharded = train_threads_by(Zero1(), ranks, config);
-    for (const Trained& rank : sharded) {
-      EXPECT_EQ(rank.parameters, sharded[0].parameters);
+    const auto first = train_threads_by(Zero(1, small_buckets()), ranks, config);
+    for (const Trained& rank : first) {
+      EXPECT_EQ(rank.parameters, first[0].parameters);
       EXPECT_LT(largest_distance(model_of(config), rank.parameters, ddp[0].parameters), 1e-6);
       EXPECT_LT(relative_distance(rank.losses, ddp[0].losses), 1e-6);
     }
+    for (const int stage : kStages) {
+      EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), ranks, config), first);
+    }
+    EXPECT_NE(first[0].losses, train_threads(ranks)[0].losses);
   }
-  EXPECT_NE(train_threads_by(Zero1(), 3, config)[0].losses, train_threads_by(Zero1(), 3)[0].losses);
+}
+
+TEST(Zero, TrainsInSixteenBitsAsDdpDoes) {
+  for (const Precision precision : {Precision::kBf16, Precision::kFp16}) {
+    TrainConfig config = rank_config();
+    config.device.precision = precision;
+    const auto ddp = train_threads(3, config);
+    for (const int stage : kStages) {
+      EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), 3, config), ddp);
+    }
+  }
+}
+
+TEST(Zero, HasProgramsThatNeedEveryWait) {
+  TrainConfig config = rank_config();
+  config.training.accumulate = 2;
+  config.training.clip_norm = 1;
+  for (const int stage : kStages) {
+    for (const int rank : {0, 6}) {
+      const Zero scheme(stage, small_buckets());
+      const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 7),
+                                  &scheme);
+      EXPECT_GT(expect_every_deletion_found(programs.train().program), 10);
+    }
+  }
 }
 
 TEST(Factor, TheLossAndEachRanksOwnAreThoseOfDdp) {
@@ -258,13 +352,14 @@ TEST_F(SchemesOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
     config.data.batch_size = 7;
     const auto ddp = train_threads(3, config);
     const auto factor = train_threads_by(Factor(), 3, config);
-    const auto sharded = train_threads_by(Zero1(), 3, config);
+    for (const int stage : kStages) {
+      EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), 3, config), ddp);
+    }
     for (std::size_t rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(factor[rank].parameters, factor[0].parameters);
       EXPECT_LT(largest_distance(model_of(config), factor[rank].parameters, ddp[rank].parameters),
                 1e-6);
       EXPECT_LT(relative_distance(factor[rank].losses, ddp[rank].losses), 1e-6);
-      EXPECT_EQ(sharded[rank].parameters, ddp[rank].parameters);
     }
   }
 }
@@ -319,13 +414,22 @@ TEST(Factor, GathersOnceWhateverTheMicroSteps) {
   EXPECT_EQ(gathers(4), 5);
 }
 
-template <class AScheme>
-class SchemeProgram : public testing::Test {};
-using Schemes = testing::Types<Zero1, Factor>;
-TYPED_TEST_SUITE(SchemeProgram, Schemes);
+struct NamedScheme {
+  const char* name;
+  std::shared_ptr<const Scheme> scheme;
+};
 
-TYPED_TEST(SchemeProgram, IsOrderedAndNeedsEveryWait) {
-  const TypeParam scheme;
+class SchemeProgram : public testing::TestWithParam<NamedScheme> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , SchemeProgram,
+    testing::Values(NamedScheme{"Zero1", std::make_shared<Zero>(1, small_buckets())},
+                    NamedScheme{"Zero2", std::make_shared<Zero>(2, small_buckets())},
+                    NamedScheme{"Factor", std::make_shared<Factor>()}),
+    [](const auto& each) { return std::string(each.param.name); });
+
+TEST_P(SchemeProgram, IsOrderedAndNeedsEveryWait) {
+  const Scheme& scheme = *GetParam().scheme;
   for (const int rank : {0, 1}) {
     const StepPrograms programs = programs_by(scheme, rank_config(), rank, 2);
     EXPECT_GT(expect_every_deletion_found(programs.train().program), 6);
@@ -333,8 +437,8 @@ TYPED_TEST(SchemeProgram, IsOrderedAndNeedsEveryWait) {
 }
 
 /// With pieces of 12 bytes, every collective takes several pieces.
-TYPED_TEST(SchemeProgram, ComputesTheSameBitsByWayOfPinnedMemory) {
-  const TypeParam scheme;
+TEST_P(SchemeProgram, ComputesTheSameBitsByWayOfPinnedMemory) {
+  const Scheme& scheme = *GetParam().scheme;
   const auto expected = train_threads_by(scheme, 3);
   std::vector<Trained> staged(3);
   on_threads(3, [&](Communicator& communicator) {
@@ -346,8 +450,8 @@ TYPED_TEST(SchemeProgram, ComputesTheSameBitsByWayOfPinnedMemory) {
   EXPECT_EQ(staged, expected);
 }
 
-TYPED_TEST(SchemeProgram, StopsAllRanksBehindTheSameStep) {
-  const TypeParam scheme;
+TEST_P(SchemeProgram, StopsAllRanksBehindTheSameStep) {
+  const Scheme& scheme = *GetParam().scheme;
   TrainConfig config = rank_config();
   config.training.steps = 100'000;
   std::vector<Trained> all(3);
@@ -374,7 +478,7 @@ TEST(Schemes, CountRowsWhereASampleHasSeveral) {
   config.training.accumulate = 2;
   config.model.dropout = 0.5;
   const Ddp ddp(ddp_settings_of(config));
-  const Zero1 zero1;
+  const Zero zero1(1, small_buckets());
   const Factor factor;
   const DataParallel devices(2, false);
   for (const Scheme* scheme :
@@ -411,6 +515,7 @@ TEST(SchemeOf, RefuseAnUpdateWithoutGradientsExchanged) {
   const std::pair<TrainerKind, RankScheme> exchanging[] = {
       {TrainerKind::kDdp, RankScheme::kDdp},
       {TrainerKind::kDdp, RankScheme::kZero1},
+      {TrainerKind::kDdp, RankScheme::kZero2},
       {TrainerKind::kDataParallel, RankScheme::kDdp}};
   for (const auto& each : exchanging) {
     expect_error(ExitCode::kConfiguration,
@@ -437,7 +542,12 @@ TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   EXPECT_EQ(sent(Ddp({}), 1), 0);
   EXPECT_EQ(sent(Ddp({}), 2), gradients + loss);
   EXPECT_EQ(sent(Ddp({}), 4), (gradients + loss) * 3 / 2);
-  EXPECT_EQ(sent(Zero1(), 2), gradients + loss);
+  for (const int stage : kStages) {
+    const Zero zero(stage, {});
+    EXPECT_EQ(sent(zero, 1), 0);
+    EXPECT_EQ(sent(zero, 2), gradients + loss);
+    EXPECT_EQ(sent(zero, 4), (gradients + loss) * 3 / 2) << "once what ddp sends";
+  }
   // Every rank draws the inputs of the first layer itself.
   EXPECT_EQ(sent(Factor(), 2), 4 * 8 * 1024 / 2 + loss);
 }

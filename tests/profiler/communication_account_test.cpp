@@ -12,7 +12,7 @@
 #include "kernels/make_device.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/scheme_of.h"
-#include "parallel/schemes/zero1.h"
+#include "parallel/schemes/zero.h"
 #include "profiler/account.h"
 #include "support/busy_machine.h"
 #include "support/file_runs.h"
@@ -202,7 +202,7 @@ std::vector<WaitingCase> waiting_cases() {
   const auto plain = ddp([](DdpSettings&) {});
   const auto no_overlap = ddp([](DdpSettings& settings) { settings.overlap = false; });
   const auto per_bucket = ddp([](DdpSettings& settings) { settings.update_per_bucket = true; });
-  const auto zero1 = [] { return std::make_unique<Zero1>(); };
+  const auto zero1 = [] { return std::make_unique<Zero>(1, small_buckets()); };
   const auto factor = [] { return std::make_unique<Factor>(); };
   std::vector<WaitingCase> cases;
   for (const std::int64_t log_every : {1, 100}) {

@@ -217,11 +217,22 @@ class NcclCommunicator final : public Communicator {
 
   void queue(const ReduceScatter& op, const Addresses& addresses, cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
-    BARESTEP_REQUIRE(tensor.rows % size() == 0, "NCCL scatters equal shares");
-    const Tensor share = share_of_rank(tensor, rank(), size());
-    must(ncclReduceScatter(addresses.at(tensor), addresses.at(share), count(share), ncclFloat32,
-                           ncclSum, comm_, stream),
-         "ncclReduceScatter");
+    if (tensor.rows % size() == 0) {
+      const Tensor share = share_of_rank(tensor, rank(), size());
+      must(ncclReduceScatter(addresses.at(tensor), addresses.at(share), count(share), ncclFloat32,
+                             ncclSum, comm_, stream),
+           "ncclReduceScatter");
+      return;
+    }
+    must(ncclGroupStart(), "ncclGroupStart");
+    for (int root = 0; root < size(); ++root) {
+      const Tensor share = share_of_rank(tensor, root, size());
+      if (share.size() == 0) continue;
+      must(ncclReduce(addresses.at(share), addresses.at(share), count(share), ncclFloat32, ncclSum,
+                      root, comm_, stream),
+           "ncclReduce");
+    }
+    must(ncclGroupEnd(), "ncclGroupEnd");
   }
   void queue(const AllGather& op, const Addresses& addresses, cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];

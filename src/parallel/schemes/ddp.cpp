@@ -18,19 +18,19 @@
 namespace barestep {
 namespace {
 
+std::vector<std::vector<ParameterId>> members_of(const std::vector<Bucket>& buckets) {
+  std::vector<std::vector<ParameterId>> members;
+  for (const Bucket& bucket : buckets) members.push_back(bucket.parameters);
+  return members;
+}
+
 /// Reduces the buckets of a step, and updates them if needed, in the order in which backward
 /// completes them.
 class BucketReduction {
  public:
   BucketReduction(Draft& draft, const std::vector<Bucket>& buckets, const DdpSettings& settings)
-      : draft_(draft), bucket_of_(static_cast<std::size_t>(draft.parameters().count())) {
-    for (const Bucket& bucket : buckets) {
-      for (const ParameterId id : bucket.parameters) {
-        at(bucket_of_, id) = static_cast<int>(states_.size());
-      }
-      states_.push_back(
-          {bucket.gradients, std::ssize(bucket.parameters), std::ssize(bucket.parameters)});
-    }
+      : draft_(draft), completed_(members_of(buckets)), released_(members_of(buckets)) {
+    for (const Bucket& bucket : buckets) states_.push_back({bucket.gradients});
     if (settings.bf16_gradients && !states_.empty()) {
       const auto largest =
           std::ranges::max(states_, {}, [](const State& state) { return state.bucket.cols; });
@@ -44,10 +44,16 @@ class BucketReduction {
   /// reads any of its parameters either.
   [[nodiscard]] PassHooks hooks() {
     if (states_.empty()) return {};
-    return {
-        .complete = [this](const Pass& pass,
-                           ParameterId id) { count(pass, id, &State::incomplete); },
-        .released = [this](const Pass& pass, ParameterId id) { count(pass, id, &State::in_use); }};
+    return {.complete =
+                [this](const Pass& pass, ParameterId id) {
+                  if (!pass.is_last) return;
+                  if (const auto bucket = completed_.count(id)) reduce(at(states_, *bucket));
+                },
+            .released =
+                [this](const Pass& pass, ParameterId id) {
+                  if (!pass.is_last) return;
+                  if (const auto bucket = released_.count(id)) release(at(states_, *bucket));
+                }};
   }
 
   /// The buckets one by one, after backward.
@@ -61,27 +67,27 @@ class BucketReduction {
  private:
   struct State {
     Tensor bucket;
-    std::int64_t incomplete = 0, in_use = 0;  // parameters
-    bool is_reduced = false, is_updated = false;
+    bool is_reduced = false, is_released = false, is_updated = false;
   };
 
-  void count(const Pass& pass, ParameterId id, std::int64_t State::*remaining) {
-    if (!pass.is_last) return;
-    State& state = at(states_, at(bucket_of_, id));
-    --(state.*remaining);
-    if (!state.is_reduced && state.incomplete == 0) reduce(state);
-    if (state.is_reduced && !state.is_updated && state.in_use == 0) update(state);
+  void release(State& state) {
+    state.is_released = true;
+    if (state.is_reduced) update(state);
   }
 
   void reduce(State& state) {
     state.is_reduced = true;
     const Tensor& bucket = state.bucket;
     const float scale = draft_.share();
-    if (!bf16_) return exchange(state, {.tensors = {bucket}, .scale = scale});
-    const Tensor sent = bf16_->flat_slice(0, bucket.cols);
-    cast(sent, bucket, scale);
-    exchange(state, {.tensors = {sent}});
-    cast(bucket, sent, 1);
+    if (bf16_) {
+      const Tensor sent = bf16_->flat_slice(0, bucket.cols);
+      cast(sent, bucket, scale);
+      exchange(state, {.tensors = {sent}});
+      cast(bucket, sent, 1);
+    } else {
+      exchange(state, {.tensors = {bucket}, .scale = scale});
+    }
+    if (state.is_released) update(state);
   }
 
   void exchange(const State& state, AllReduce sum) {
@@ -106,7 +112,7 @@ class BucketReduction {
   }
 
   Draft& draft_;
-  std::vector<int> bucket_of_;  // by parameter
+  BucketCounts completed_, released_;  // of the last pass
   std::vector<State> states_;
   std::optional<Tensor> bf16_{};  // see DdpSettings
   std::optional<Op> update_{};    // of all parameters, if each bucket has its own update
@@ -123,6 +129,22 @@ Bucket whole_bucket(const std::vector<Bucket>& buckets, const Tensor& flat) {
 }
 
 }  // namespace
+
+BucketCounts::BucketCounts(const std::vector<std::vector<ParameterId>>& buckets) {
+  for (const std::vector<ParameterId>& bucket : buckets) {
+    for (const ParameterId id : bucket) bucket_of_[id] = static_cast<int>(sizes_.size());
+    sizes_.push_back(std::ssize(bucket));
+  }
+  left_ = sizes_;
+}
+
+std::optional<int> BucketCounts::count(ParameterId id) {
+  const int bucket = bucket_of_.at(id);
+  std::int64_t& left = at(left_, bucket);
+  if (--left > 0) return std::nullopt;
+  left = at(sizes_, bucket);
+  return bucket;
+}
 
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> sizes_bytes,
                                              std::span<const std::int64_t> limits_bytes) {

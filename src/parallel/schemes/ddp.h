@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/config.h"
@@ -30,6 +33,19 @@ struct Bucket {
 std::vector<Bucket> gradient_buckets(const Parameters& parameters, BufferId gradients,
                                      std::int64_t first_bytes = kFirstBucketBytes,
                                      std::int64_t bytes = kBucketBytes);
+
+/// Counts the parameters of each bucket, from the first one again once all have been counted.
+class BucketCounts {
+ public:
+  explicit BucketCounts(const std::vector<std::vector<ParameterId>>& buckets);
+
+  /// The number of the bucket whose last parameter this is; nothing if others are left.
+  std::optional<int> count(ParameterId id);
+
+ private:
+  std::map<ParameterId, int> bucket_of_;
+  std::vector<std::int64_t> sizes_, left_;  // by bucket
+};
 
 struct DdpSettings {
   std::int64_t first_bucket_bytes = kFirstBucketBytes;

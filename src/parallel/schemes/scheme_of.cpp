@@ -9,7 +9,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/pipeline.h"
-#include "parallel/schemes/zero1.h"
+#include "parallel/schemes/zero.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -24,7 +24,9 @@ std::unique_ptr<Scheme> scheme_of_ranks(const TrainConfig& config, const SchemeO
       return std::make_unique<Ddp>(settings);
     }
     case RankScheme::kZero1:
-      return std::make_unique<Zero1>();
+      return std::make_unique<Zero>(1, ddp_settings_of(config));
+    case RankScheme::kZero2:
+      return std::make_unique<Zero>(2, ddp_settings_of(config));
     case RankScheme::kFactor:
       return std::make_unique<Factor>();
   }

@@ -1,0 +1,57 @@
+// ZeRO (Rajbhandari et al. 2020): data ranks share out the state of training. Each keeps the
+// optimizer's state of its share of the parameters (stage 1), and the gradients of this share only
+// (stage 2), and updates it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/schemes/ddp.h"
+#include "train/step.h"
+
+namespace barestep {
+
+/// What ranks exchange together: whole lines of the flat buffers, of which each rank owns a share
+/// (share_of_lines), and the parameters in them.
+struct ShardedBucket {
+  FlatRange range;
+  std::vector<ParameterId> parameters;
+
+  /// The same numbers of a flat buffer of all parameters, one row per line.
+  [[nodiscard]] Tensor lines_of(BufferId flat, DType type = DType::kF32) const;
+};
+
+/// Gradients are weighted as in Ddp. Each bucket is reduce-scattered as soon as backward has
+/// completed it. After backward, each rank updates its shares, and the parameters are gathered
+/// bucket by bucket, those of the first layers first; the next step's layers wait only for their
+/// own. For clipping, the ranks sum the squares of their shares.
+///
+/// A parameter takes 4 bytes for itself, 4 for its gradient and 8 for Adam's moments. Of N ranks,
+/// each keeps 8 + 8 / N of them with stage 1. With stage 2 it keeps 4 + 12 / N, and gradients on
+/// their way take the memory of two buckets.
+///
+/// With stage 1, gradients that accumulate from step to step (--no-zero-grad) are all-reduced,
+/// because each rank needs all of them in the next step. With stage 2, what micro-steps or steps
+/// add up is what the ranks have summed, so these sums are in another order.
+class Zero final : public Scheme {
+ public:
+  Zero(int stage, const DdpSettings& settings) : stage_(stage), settings_(settings) {}
+
+  /// In the order in which backward completes them: those of Ddp, with their padding.
+  [[nodiscard]] std::vector<ShardedBucket> buckets(const Parameters& parameters) const;
+
+  /// Creates the buffers of Draft::share_loss(). With stage 2, "gradients" has this rank's shares
+  /// only, and buckets on their way are in "bucket_gradients.0" and "bucket_gradients.1".
+  void build(Draft& draft) const override;
+  [[nodiscard]] std::vector<FlatRange> held(Category category, const Parameters& parameters,
+                                            int rank, int ranks) const override;
+  [[nodiscard]] std::string exchange_text(const StepSpec& spec,
+                                          std::string_view transport) const override;
+
+ private:
+  int stage_;
+  DdpSettings settings_;
+};
+
+}  // namespace barestep
