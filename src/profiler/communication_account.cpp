@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <ranges>
 #include <span>
 #include <thread>
 #include <utility>
@@ -171,8 +170,8 @@ class CollectivesOfRanks {
     }
     std::vector<RankGroups> groups;
     for (const auto& each : by_first) {
-      const auto ranks = std::views::values(each);
-      groups.emplace_back(ranks.begin(), ranks.end());
+      RankGroups& of_collective = groups.emplace_back();
+      for (const auto& [first, ranks] : each) of_collective.push_back(ranks);
     }
     return groups;
   }
