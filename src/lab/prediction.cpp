@@ -206,8 +206,12 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   if (model.tensor) config.parallel.tensor = ranks;
   config.injected.delay_ms = model.delay_ms;
   if (ranks > 1) config.injected.slow_rank = model.slow_rank;
-  // On the CPU, each rank has one core.
-  if (!card.on_gpu) config.device.threads = 1;
+  // On the CPU, each rank has one core. Cards of GPUs have no rate of the fused update.
+  if (card.on_gpu) {
+    config.training.update = Update::kSeparate;
+  } else {
+    config.device.threads = 1;
+  }
   return workload;
 }
 

@@ -340,8 +340,8 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
 
 UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind) {
   // The limits were measured: bench/results/*/steps_and_updates.txt and bench/results/nvidia-h200.
-  // Adam's 16 bytes a parameter must exceed the caches of a CPU, or there is no memory time to hide;
-  // smaller models were not measured on a GPU. And the library's products are faster than the
+  // Adam's 16 bytes a parameter must exceed the caches of a CPU, or there is no memory time to
+  // hide; smaller models were not measured on a GPU. And the library's products are faster than the
   // update's own where a batch has many rows.
   const bool on_gpu = kind == DeviceKind::kCuda;
   constexpr double kMinParameters = 0x1p21;

@@ -42,6 +42,12 @@ class Place {
                                          const Dataset* dataset) const = 0;
   [[nodiscard]] virtual std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const = 0;
 
+  /// For several ranks: checks their programs together and says so, for --explain; else empty.
+  [[nodiscard]] virtual std::string check_together(const TrainConfig& /*config*/,
+                                                   const Dataset* /*dataset*/) const {
+    return "";
+  }
+
   /// The memory of the devices, if each has `bytes`.
   [[nodiscard]] virtual std::vector<MemoryPool> stated_memory(std::int64_t bytes) const = 0;
 

@@ -72,6 +72,16 @@ class DeviceOfRank final : public Place {
     return scheme_of(config, trainer());
   }
 
+  [[nodiscard]] std::string check_together(const TrainConfig& config,
+                                           const Dataset* dataset) const override {
+    if (ranks_.size() == 1 || !job_.is_first()) return "";
+    check_all_ranks(config, kind_, dataset, ranks_.size());
+    return fmt::format(
+        "The programs of all {} ranks, checked together: in every group they have the "
+        "same collectives in the same order, and no rank can wait for itself through "
+        "others.\n",
+        ranks_.size());
+  }
   [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
     return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }

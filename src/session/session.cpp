@@ -278,8 +278,8 @@ std::string Session::preview() const {
     if (programs_->quantize() != nullptr) {
       text += "\n" + explain(programs_->quantize()->program) + "It is run once, at the start.\n";
     }
-    const std::string updates = update_line_;
-    if (!updates.empty()) text += "\n" + updates;
+    const std::string notes = place_.check_together(config_, data_.get()) + update_line_;
+    if (!notes.empty()) text += "\n" + notes;
   }
   return text;
 }

@@ -494,6 +494,10 @@ TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
   EXPECT_THAT(four.out,
               HasSubstr("4 ranks, 2 copies of the model on 2 tensor ranks each, gradients"));
   EXPECT_THAT(four.out, HasSubstr("Waited for rank 3 (data 1, tensor 1)"));
+  const auto explained = mpirun(4, model + Arguments{"--tensor", "2", "--explain"});
+  EXPECT_EQ(explained.exit_code, 0) << explained.err;
+  EXPECT_EQ(count(explained.out, "The programs of all 4 ranks, checked together: in every group "),
+            1);
   EXPECT_THAT(lines(four.out), ElementsAreArray(lines(one.out)));
   EXPECT_THAT(read_file(folder() / "m.jsonl"),
               HasSubstr(R"("rank":3,"place":{"data":1,"tensor":1,"stage":0})"));

@@ -339,6 +339,16 @@ TEST(CudaLinearAdam, TakesAsManyBlocksAsAreResidentAndNoMoreThanTiles) {
   EXPECT_EQ(host_cuda::launched_threads(), 56U * kBlockThreads);
 }
 
+// Two of its blocks fit on a multiprocessor only if shared memory has the largest share of it.
+TEST(CudaLinearAdam, AsksForTheLargestShareOfSharedMemory) {
+  for (const ProductCase& product : kProductCases) {
+    Layer layer(LayerCase{64, 64, 8, 1, false, false, true, false}, product.type);
+    host_cuda::machine().carveout = -1;
+    run(layer, product.target(1));
+    EXPECT_EQ(host_cuda::machine().carveout, 100) << product.name;
+  }
+}
+
 TEST(StraightArithmetic, HasTheBitsOfTheLanguagesRootsAndQuotients) {
   constexpr int kNumbers = 200'000;
   std::vector<float> mantissas(3 * kNumbers);

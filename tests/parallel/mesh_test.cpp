@@ -1,17 +1,20 @@
 // Ranks that share a model, as threads, compared with one rank.
 #include "core/mesh.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/program.h"
+#include "core/rank_checker.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/mesh_communicator.h"
 #include "parallel/schemes/ddp.h"
@@ -291,6 +294,56 @@ TEST(TensorRanks, HaveProgramsThatNeedEveryWait) {
       EXPECT_GT(expect_every_deletion_found(programs.train().program), 15);
     }
   }
+}
+
+TEST(RankPrograms, OfEverySchemeAndMeshMeet) {
+  for (const RankScheme scheme : kValuesOf<RankScheme>) {
+    for (const int tensor : {1, 2, 4}) {
+      if (scheme == RankScheme::kFactor && tensor > 1) continue;  // refused
+      TrainConfig config = smooth_config();
+      config.parallel.scheme = scheme;
+      config.parallel.tensor = tensor;
+      for (const double clip : {0.0, 1.0}) {
+        if (clip > 0) config.training.clip_norm = clip;
+        for (const int copies : {1, 2, 3}) {
+          SCOPED_TRACE(fmt::format("{}, {} x {}", name_of(scheme), copies, tensor));
+          EXPECT_NO_THROW(check_all_ranks(config, DeviceKind::kCpu, nullptr, copies * tensor));
+        }
+      }
+    }
+  }
+}
+
+TEST(RankPrograms, AreFoundNotToMeetIfOneDiffers) {
+  TrainConfig config = smooth_config();
+  config.parallel.tensor = 2;
+  const Ddp scheme(small_buckets());
+  std::vector<std::unique_ptr<StepPrograms>> all;
+  std::vector<Program> steps;
+  for (int rank = 0; rank < 4; ++rank) {
+    all.push_back(std::make_unique<StepPrograms>(
+        spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 4), &scheme));
+    steps.push_back(all.back()->train().program);
+  }
+  const auto check = [&] {
+    std::vector<RankProgram> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+      ranks.push_back({at(steps, rank), at(all, rank)->spec().mesh});
+    }
+    return check_ranks(ranks);
+  };
+  EXPECT_EQ(check(), "");
+  int collectives = 0;
+  for (Node& node : steps[2].nodes()) {
+    auto* const collective = std::get_if<Collective>(&node.op);
+    if (collective == nullptr) continue;
+    const Collective before = *collective;
+    std::visit([](auto& op) { op.name += "?"; }, *collective);
+    EXPECT_NE(check(), "") << label_of(node.op);
+    *collective = before;
+    ++collectives;
+  }
+  EXPECT_GT(collectives, 5);
 }
 
 TEST(TensorRanks, KeepTheirSharesOfWeightsAndState) {

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,7 @@ struct State {
   int threads = 0;
   std::vector<std::string> complaints;
   int ids = 0;
+  std::function<void(void* stream, std::function<void()> work)> queue;
 };
 State& state() {
   static State the;
@@ -169,27 +171,17 @@ struct ncclComm {
 
 namespace {
 
-/// One rank's part of a collective, as its stream runs it.
-struct Queued {
-  std::shared_ptr<World> world;
-  std::uint64_t number;
-  int rank;
-  Signature signature;
-  Part part;
-};
-
-void run_queued(void* argument) {
-  const std::unique_ptr<Queued> mine(static_cast<Queued*>(argument));
-  World& world = *mine->world;
+/// One rank's part of a collective, as its stream runs it: several times, if a graph holds it.
+void meet(ncclComm& comm, const Signature& signature, const Part& part) {
+  World& world = *comm.world;
   std::unique_lock lock(world.mutex);
   if (world.broken) return;
-  Rendezvous& meeting = world.meetings[mine->number];
+  Rendezvous& meeting = world.meetings[comm.next++];
   meeting.parts.resize(static_cast<std::size_t>(world.ranks));
-  meeting.parts[static_cast<std::size_t>(mine->rank)] = mine->part;
-  if (meeting.signature == nullptr)
-    meeting.signature = std::make_unique<Signature>(mine->signature);
-  if (*meeting.signature != mine->signature) {
-    complain("rank " + std::to_string(mine->rank) + " calls " + mine->signature.text() +
+  meeting.parts[static_cast<std::size_t>(comm.rank)] = part;
+  if (meeting.signature == nullptr) meeting.signature = std::make_unique<Signature>(signature);
+  if (*meeting.signature != signature) {
+    complain("rank " + std::to_string(comm.rank) + " calls " + signature.text() +
              " where another calls " + meeting.signature->text());
     world.broken = true;
     world.changed.notify_all();
@@ -204,8 +196,18 @@ void run_queued(void* argument) {
   const bool met =
       world.changed.wait_for(lock, kPatience, [&] { return meeting.done || world.broken; });
   if (met) return;
-  complain("rank " + std::to_string(mine->rank) + " waits for ever in " + mine->signature.text());
+  complain("rank " + std::to_string(comm.rank) + " waits for ever in " + signature.text());
   world.broken = true;
+}
+
+/// Queues work that runs once.
+void queue_on_stream(void* stream, std::function<void()> work) {
+  const auto run = [](void* argument) {
+    const std::unique_ptr<std::function<void()>> mine(
+        static_cast<std::function<void()>*>(argument));
+    (*mine)();
+  };
+  static_cast<barestep::Stream*>(stream)->call(run, new std::function<void()>(std::move(work)));
 }
 
 /// The index of a custom op is its number; NCCL's ops keep theirs.
@@ -219,8 +221,8 @@ ncclResult_t queue(ncclComm_t comm, const Signature& signature, const Part& part
     complain("a collective on a communicator that is no more");
     return ncclInvalidArgument;
   }
-  auto* const made = new Queued{comm->world, comm->next++, comm->rank, signature, part};
-  reinterpret_cast<barestep::Stream*>(stream)->call(&run_queued, made);
+  const auto& queue = state().queue ? state().queue : queue_on_stream;
+  queue(stream, [comm, signature, part] { meet(*comm, signature, part); });
   if (comm->blocking) return ncclSuccess;
   const std::lock_guard lock(state().mutex);
   ++state().threads;
@@ -263,6 +265,10 @@ void reset(int version) {
   state().calls.clear();
   state().threads = 0;
   state().complaints.clear();
+}
+
+void set_queue(std::function<void(void* stream, std::function<void()> work)> queue) {
+  state().queue = std::move(queue);
 }
 
 int calls(std::string_view function) {

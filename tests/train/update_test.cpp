@@ -90,27 +90,6 @@ TEST(FusedUpdate, HasTheBitsOfTheSeparateOneInAGraph) {
   expect_near_separate([](TrainConfig& config) { config.device.graph = true; }, 0);
 }
 
-/// The weights after each step, with updates alongside backward or after it.
-std::vector<FlatWeights> fused_weights(TrainConfig config, bool beside) {
-  config.model.layers = {70, 64, 133, 65, 40, 10};
-  std::vector<FlatWeights> weights;
-  TrainerHarness run(config, {}, nullptr, nullptr, beside);
-  run.after_step = [&](const StepReport&) { weights.push_back(run.trainer->weights()); };
-  run.run();
-  return weights;
-}
-
-TEST(FusedUpdate, HasTheSameBitsBesideBackwardAsAfterIt) {
-  for (const bool graph : {false, true}) {
-    for (const std::int64_t accumulate : {1, 3}) {
-      TrainConfig config = update_config(true);
-      config.device.graph = graph;
-      config.training.accumulate = accumulate;
-      EXPECT_EQ(fused_weights(config, true), fused_weights(config, false));
-    }
-  }
-}
-
 // The separate update adds the sums of micro-steps; the fused update has one sum over all rows.
 TEST(FusedUpdate, IsNearTheSeparateOneOverMicroSteps) {
   for (const std::int64_t accumulate : {2, 5}) {

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "core/error.h"
+#include "core/index.h"
+#include "core/rank_checker.h"
 #include "core/units.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
@@ -115,6 +118,29 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
           .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
   }
   return spec;
+}
+
+void check_all_ranks(const TrainConfig& config, DeviceKind kind, const Dataset* dataset,
+                     int ranks) {
+  const auto scheme = scheme_of(config, TrainerKind::kDdp);
+  std::vector<std::unique_ptr<StepPrograms>> programs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    programs.push_back(std::make_unique<StepPrograms>(
+        spec_of_rank(config, kind, dataset, rank, ranks), scheme.get()));
+  }
+  for (std::size_t number = 0; number < programs.front()->all().size(); ++number) {
+    std::vector<RankProgram> together;
+    for (const auto& of_rank : programs) {
+      together.push_back({at(of_rank->all(), number)->program, of_rank->spec().mesh});
+    }
+    const std::string why = check_ranks(together);
+    if (!why.empty()) {
+      fail(ExitCode::kBug, {.what = "the ranks' programs",
+                            .value = together.front().program.name(),
+                            .why = why,
+                            .remedy = "this is a bug, please report it"});
+    }
+  }
 }
 
 }  // namespace barestep

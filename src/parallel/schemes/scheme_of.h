@@ -31,4 +31,8 @@ struct SchemeOptions {
 std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer,
                                   const SchemeOptions& options = {});
 
+/// Builds the programs of all ranks of mlp_ddp and checks them together. Throws what
+/// spec_of_rank() throws, and Error(kBug) if ranks would not meet, with what check_ranks() found.
+void check_all_ranks(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int ranks);
+
 }  // namespace barestep

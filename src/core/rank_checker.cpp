@@ -1,0 +1,191 @@
+// Three steps of all ranks become one graph, in which a collective is a single vertex that belongs
+// to all ranks of its group. The ranks can be stuck exactly if it has a cycle.
+#include "core/rank_checker.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/index.h"
+
+namespace barestep {
+namespace {
+
+/// One more than the farthest wait reaches back.
+constexpr int kSteps = 3;
+
+/// The ranks of an axis that share everything else: the axis and their first rank.
+using Group = std::pair<Axis, int>;
+
+Group group_of(const RankProgram& rank, const Collective& collective) {
+  const Axis axis = axis_of(collective);
+  return {axis, rank.mesh.first_on(axis)};
+}
+
+/// "all_reduce 'bucket 1' of 4,096 B", and what else ranks must agree on.
+std::string text_of(const Collective& collective) {
+  std::int64_t bytes = 0;
+  const auto add = [&](const std::vector<Tensor>& tensors) {
+    for (const Tensor& tensor : tensors) bytes += tensor.bytes();
+  };
+  return std::visit(
+      [&](const auto& op) {
+        add(op.tensors);
+        std::string text = fmt::format("{} '{}' of {} B", op.kLabel, op.name, bytes);
+        if constexpr (requires { op.root; }) text += fmt::format(" at root {}", op.root);
+        return text;
+      },
+      collective);
+}
+
+std::vector<const Collective*> collectives_of(const RankProgram& rank, const Group& group) {
+  std::vector<const Collective*> all;
+  for (const Node& node : rank.program.nodes()) {
+    const auto* const collective = std::get_if<Collective>(&node.op);
+    if (collective != nullptr && group_of(rank, *collective) == group) all.push_back(collective);
+  }
+  return all;
+}
+
+std::map<Group, std::vector<const RankProgram*>> groups_of(std::span<const RankProgram> ranks) {
+  std::map<Group, std::vector<const RankProgram*>> groups;
+  for (const RankProgram& rank : ranks) {
+    for (const Axis axis : kValuesOf<Axis>)
+      groups[{axis, rank.mesh.first_on(axis)}].push_back(&rank);
+  }
+  return groups;
+}
+
+/// What differs between the collectives of a group's ranks; empty if nothing does.
+std::string difference(const Group& group, const std::vector<const RankProgram*>& ranks) {
+  const RankProgram& first = *ranks.front();
+  const auto expected = collectives_of(first, group);
+  for (const RankProgram* const rank : ranks) {
+    const auto own = collectives_of(*rank, group);
+    for (std::size_t i = 0; i < std::min(own.size(), expected.size()); ++i) {
+      const std::string text = text_of(*own[i]);
+      const std::string other = text_of(*expected[i]);
+      if (text == other) continue;
+      return fmt::format(
+          "{} has {} as number {} of the collectives on its {} axis, where {} has {}",
+          rank->mesh.text(), text, i + 1, name_of(group.first), first.mesh.text(), other);
+    }
+    if (own.size() == expected.size()) continue;
+    return fmt::format("{} has {} collectives on its {} axis, where {} has {}", rank->mesh.text(),
+                       own.size(), name_of(group.first), first.mesh.text(), expected.size());
+  }
+  return "";
+}
+
+class JointGraph {
+ public:
+  explicit JointGraph(std::span<const RankProgram> ranks) {
+    for (const RankProgram& rank : ranks) add(rank);
+  }
+
+  /// The collectives of a cycle, each of which waits for the next; empty if there is none.
+  [[nodiscard]] std::vector<std::string> cycle() const {
+    std::vector<int> waiting(before_.size());
+    std::vector<std::vector<int>> after(before_.size());
+    std::vector<int> ready;
+    for (int vertex = 0; vertex < std::ssize(before_); ++vertex) {
+      at(waiting, vertex) = static_cast<int>(at(before_, vertex).size());
+      for (const int earlier : at(before_, vertex)) at(after, earlier).push_back(vertex);
+      if (at(waiting, vertex) == 0) ready.push_back(vertex);
+    }
+    while (!ready.empty()) {
+      const int done = ready.back();
+      ready.pop_back();
+      for (const int later : at(after, done)) {
+        if (--at(waiting, later) == 0) ready.push_back(later);
+      }
+    }
+    const auto stuck = std::ranges::find_if(waiting, [](int count) { return count > 0; });
+    if (stuck == waiting.end()) return {};
+    return cycle_from(static_cast<int>(stuck - waiting.begin()), waiting);
+  }
+
+ private:
+  /// Adds a rank's steps: each node comes after the last one on each of its lanes, and after what
+  /// it waits for.
+  void add(const RankProgram& rank) {
+    std::map<LaneId, int> last_on_lane;
+    std::map<Group, int> counts;
+    std::vector<std::vector<int>> vertices(kSteps);  // by step and node
+    for (int step = 0; step < kSteps; ++step) {
+      for (const Node& node : rank.program.nodes()) {
+        const int vertex = vertex_of(rank, node, counts);
+        for (const Wait& wait : node.waits) {
+          if (wait.steps_back > step) continue;
+          at(before_, vertex).push_back(at(at(vertices, step - wait.steps_back), wait.node));
+        }
+        for (const LaneId& lane : lanes_of(rank.program, node)) {
+          const auto last = last_on_lane.find(lane);
+          if (last != last_on_lane.end()) at(before_, vertex).push_back(last->second);
+          last_on_lane[lane] = vertex;
+        }
+        at(vertices, step).push_back(vertex);
+      }
+    }
+  }
+
+  /// A vertex of its own, or that of the collective, which may have come with an earlier rank.
+  int vertex_of(const RankProgram& rank, const Node& node, std::map<Group, int>& counts) {
+    const auto* const collective = std::get_if<Collective>(&node.op);
+    if (collective == nullptr) return new_vertex("");
+    const Group group = group_of(rank, *collective);
+    const std::pair key{group, counts[group]++};
+    const auto [found, is_new] = of_collectives_.try_emplace(key, 0);
+    if (is_new) {
+      found->second = new_vertex(fmt::format("{} on the {} axis of {}", text_of(*collective),
+                                             name_of(group.first), rank.mesh.text()));
+    }
+    return found->second;
+  }
+
+  int new_vertex(std::string text) {
+    before_.emplace_back();
+    texts_.push_back(std::move(text));
+    return static_cast<int>(before_.size()) - 1;
+  }
+
+  /// Follows vertices that still wait until one comes again.
+  [[nodiscard]] std::vector<std::string> cycle_from(int vertex,
+                                                    const std::vector<int>& waiting) const {
+    std::vector<int> path;
+    while (std::ranges::find(path, vertex) == path.end()) {
+      path.push_back(vertex);
+      vertex = *std::ranges::find_if(at(before_, vertex),
+                                     [&](int earlier) { return at(waiting, earlier) > 0; });
+    }
+    std::vector<std::string> texts;
+    for (auto at_path = std::ranges::find(path, vertex); at_path != path.end(); ++at_path) {
+      if (!at(texts_, *at_path).empty()) texts.push_back(at(texts_, *at_path));
+    }
+    return texts;
+  }
+
+  std::vector<std::vector<int>> before_;  // by vertex, what ends before it begins
+  std::vector<std::string> texts_;        // of collectives; else empty
+  std::map<std::pair<Group, int>, int> of_collectives_;
+};
+
+}  // namespace
+
+std::string check_ranks(std::span<const RankProgram> ranks) {
+  for (const auto& [group, members] : groups_of(ranks)) {
+    const std::string text = difference(group, members);
+    if (!text.empty()) return text;
+  }
+  const std::vector<std::string> cycle = JointGraph(ranks).cycle();
+  if (cycle.empty()) return "";
+  return fmt::format("ranks can be stuck: {}, which waits for the first",
+                     fmt::join(cycle, ", which waits for "));
+}
+
+}  // namespace barestep

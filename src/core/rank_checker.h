@@ -1,0 +1,25 @@
+// Proves that the ranks of a job meet in their collectives, whatever the speed of each.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "core/mesh.h"
+#include "core/program.h"
+
+namespace barestep {
+
+/// A rank's program, which it runs step after step.
+struct RankProgram {
+  const Program& program;
+  Mesh mesh;
+};
+
+/// Empty if all is well; otherwise one line on what is wrong. The ranks of each group must have the
+/// same collectives of its axis in the same order: kind, name, sizes, root. And no collective may
+/// wait for itself, through lanes, waits and other collectives of any rank; each is taken to begin
+/// only when all ranks of its group have reached it. `ranks` are all ranks of a job, in their
+/// order, with checked programs.
+std::string check_ranks(std::span<const RankProgram> ranks);
+
+}  // namespace barestep

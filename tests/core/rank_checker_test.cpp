@@ -1,0 +1,127 @@
+#include "core/rank_checker.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/program.h"
+
+namespace barestep {
+namespace {
+
+/// A collective of a rank's program: a sum of `floats` numbers.
+struct Step {
+  std::string name{};
+  Axis axis = Axis::kAll;
+  Lane lane = Lane::kComm;
+  std::int64_t floats = 4;
+  std::vector<Wait> waits{};
+};
+
+/// A job whose ranks do nothing but sums.
+class SummingRanks {
+ public:
+  SummingRanks(Mesh mesh, const std::vector<std::vector<Step>>& ranks) {
+    for (mesh.rank = 0; mesh.rank < mesh.ranks(); ++mesh.rank) add(mesh, at(ranks, mesh.rank));
+  }
+
+  [[nodiscard]] std::string check() const {
+    std::vector<RankProgram> all;
+    for (const auto& [program, mesh] : ranks_) all.push_back({program, mesh});
+    return check_ranks(all);
+  }
+
+ private:
+  void add(const Mesh& mesh, const std::vector<Step>& steps) {
+    Program& program = ranks_.emplace_back(Program("step", buffers_), mesh).first;
+    for (const Step& step : steps) {
+      const std::string buffer = mesh.text() + step.name;
+      program.add({.op = AllReduce{.tensors = {buffers_.tensor(buffer, Category::kCommunication, 1,
+                                                               step.floats)},
+                                   .axis = step.axis,
+                                   .name = step.name},
+                   .lane = step.lane,
+                   .waits = step.waits});
+    }
+  }
+
+  Buffers buffers_;
+  std::vector<std::pair<Program, Mesh>> ranks_;
+};
+
+std::string checked(const Mesh& mesh, const std::vector<std::vector<Step>>& ranks) {
+  return SummingRanks(mesh, ranks).check();
+}
+
+TEST(RankChecker, FindsNothingWhereAllRanksDoTheSame) {
+  const std::vector<Step> steps{{.name = "a"}, {.name = "b", .axis = Axis::kData}};
+  EXPECT_EQ(checked({.data = 3}, {steps, steps, steps}), "");
+  EXPECT_EQ(checked({.data = 1}, {{}}), "");
+}
+
+TEST(RankChecker, FindsWhereRanksDoNotHaveTheSameCollectives) {
+  const Mesh two{.data = 2};
+  EXPECT_EQ(
+      checked(two, {{{.name = "a"}, {.name = "b"}}, {{.name = "a"}, {.name = "c"}}}),
+      "rank 1 has all_reduce 'c' of 16 B as number 2 of the collectives on its all axis, where "
+      "rank 0 has all_reduce 'b' of 16 B");
+  EXPECT_EQ(
+      checked(two, {{{.name = "a"}}, {{.name = "a", .floats = 5}}}),
+      "rank 1 has all_reduce 'a' of 20 B as number 1 of the collectives on its all axis, where "
+      "rank 0 has all_reduce 'a' of 16 B");
+  EXPECT_EQ(checked(two, {{{.name = "a"}, {.name = "b"}}, {{.name = "a"}}}),
+            "rank 1 has 1 collectives on its all axis, where rank 0 has 2");
+}
+
+TEST(RankChecker, ComparesOnlyTheRanksOfAGroup) {
+  const Mesh mesh{.data = 2, .tensor = 2};
+  const std::vector<Step> even{{.name = "e", .axis = Axis::kData}};
+  const std::vector<Step> odd{{.name = "o", .axis = Axis::kData, .floats = 9}};
+  EXPECT_EQ(checked(mesh, {even, odd, even, odd}), "");
+  EXPECT_EQ(
+      checked(mesh, {even, odd, odd, even}),
+      "rank 2 (data 1, tensor 0) has all_reduce 'o' of 36 B as number 1 of the collectives on "
+      "its data axis, where rank 0 (data 0, tensor 0) has all_reduce 'e' of 16 B");
+}
+
+// Every group agrees, and yet each of the four waits for its neighbor.
+TEST(RankChecker, FindsRanksThatWaitInACircle) {
+  const Mesh mesh{.data = 2, .tensor = 2};
+  const auto circle = [&](Lane second) {
+    const Step data{.name = "d", .axis = Axis::kData};
+    const Step tensor{.name = "t", .axis = Axis::kTensor, .lane = second};
+    return checked(mesh, {{data, tensor}, {tensor, data}, {tensor, data}, {data, tensor}});
+  };
+  const std::string found = circle(Lane::kComm);
+  EXPECT_TRUE(found.starts_with("ranks can be stuck: all_reduce '")) << found;
+  EXPECT_TRUE(found.ends_with(", which waits for the first")) << found;
+  for (const char* const part :
+       {"all_reduce 'd' of 16 B on the data axis of rank 0 (data 0, tensor 0)",
+        "all_reduce 't' of 16 B on the tensor axis of rank 0 (data 0, tensor 0)",
+        "all_reduce 'd' of 16 B on the data axis of rank 1 (data 0, tensor 1)",
+        "all_reduce 't' of 16 B on the tensor axis of rank 2 (data 1, tensor 0)"}) {
+    EXPECT_NE(found.find(part), std::string::npos) << part << " in " << found;
+  }
+  EXPECT_EQ(circle(Lane::kCompute), "") << "on a lane of their own they pass each other";
+}
+
+TEST(RankChecker, FollowsWaitsAndEarlierSteps) {
+  const Mesh mesh{.data = 2, .tensor = 2};
+  const Step data{.name = "d", .axis = Axis::kData};
+  Step waiting{.name = "t", .axis = Axis::kTensor, .lane = Lane::kCompute};
+  // Lanes of their own, but the second waits for the first, in this step or in the one before.
+  for (const int steps_back : {0, 1}) {
+    waiting.waits = {{.node = 0, .steps_back = steps_back}};
+    const Step tensor{.name = "t", .axis = Axis::kTensor, .lane = Lane::kCompute};
+    Step late = data;
+    late.waits = {{.node = 0, .steps_back = 0}};
+    const std::string found =
+        checked(mesh, {{data, waiting}, {tensor, late}, {tensor, late}, {data, waiting}});
+    EXPECT_EQ(found.empty(), steps_back == 1) << found;
+  }
+}
+
+}  // namespace
+}  // namespace barestep
