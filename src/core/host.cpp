@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -54,23 +55,42 @@ std::optional<double> quota_of_group(const std::filesystem::path& folder) {
   return quota_in(text);
 }
 
-/// The tightest quota of the group `name` and its parents, up to the mounted folder. That folder
-/// may itself be a group: in a container, `name` is the group's name on the host.
-std::optional<double> quota_below(const std::filesystem::path& mounted, const std::string& name) {
-  const auto relative = std::filesystem::path(name).lexically_normal().relative_path();
-  std::optional<double> quota = quota_of_group(mounted);
+/// Appends the mounted folder, and those of the group `name` and its parents below it. The mounted
+/// folder may itself be a group: in a container, `name` is the group's name on the host.
+void add_groups(const std::filesystem::path& mounted, const std::string& name,
+                std::vector<std::filesystem::path>& folders) {
   std::filesystem::path folder = mounted;
-  for (const auto& part : relative) {
+  folders.push_back(folder);
+  for (const auto& part : std::filesystem::path(name).lexically_normal().relative_path()) {
     if (part.empty() || part == "..") continue;
     folder /= part;
-    quota = tighter(quota, quota_of_group(folder));
+    folders.push_back(folder);
   }
-  return quota;
 }
 
-/// Whether a list such as "cpu,cpuacct" contains the controller of quotas.
-bool has_cpu(const std::string& controllers) {
-  return ("," + controllers + ",").find(",cpu,") != std::string::npos;
+/// The folders of this process's groups and all their parents that may have files of a controller,
+/// such as "cpu". Not all of them need exist.
+std::vector<std::filesystem::path> groups_in(const std::filesystem::path& root,
+                                             const std::string& controller) {
+  const std::filesystem::path mounted = root / "sys/fs/cgroup";
+  std::vector<std::filesystem::path> folders;
+  add_groups(mounted, "", folders);
+  std::ifstream file(root / "proc/self/cgroup");
+  // "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/7f" in version 1.
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string name = line.substr(second + 1);
+    if (controllers.empty()) {
+      add_groups(mounted, name, folders);
+    } else if (("," + controllers + ",").find("," + controller + ",") != std::string::npos) {
+      add_groups(mounted / controllers, name, folders);
+      add_groups(mounted / controller, name, folders);
+    }
+  }
+  return folders;
 }
 
 }  // namespace
@@ -99,23 +119,8 @@ CpuSet allowed_cpus() {
 }
 
 std::optional<double> cpu_quota(const std::filesystem::path& root) {
-  const std::filesystem::path groups = root / "sys/fs/cgroup";
   std::optional<double> quota;
-  std::ifstream file(root / "proc/self/cgroup");
-  // "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/7f" in version 1.
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string name = line.substr(second + 1);
-    if (controllers.empty()) {
-      quota = tighter(quota, quota_below(groups, name));
-    } else if (has_cpu(controllers)) {
-      quota = tighter(quota, quota_below(groups / controllers, name));
-      quota = tighter(quota, quota_below(groups / "cpu", name));
-    }
-  }
+  for (const auto& folder : groups_in(root, "cpu")) quota = tighter(quota, quota_of_group(folder));
   return quota;
 }
 
@@ -331,6 +336,38 @@ std::optional<std::int64_t> number_in_file(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
+/// The bytes of a group and those below it that the kernel gives up before a limit holds: file
+/// pages that no tmpfs needs, and caches of its own. `prefix` is what version 1 writes before
+/// numbers that include the groups below.
+std::int64_t reclaimable_bytes(const std::filesystem::path& stat, const std::string& prefix) {
+  std::int64_t sum = 0;
+  std::ifstream file(stat);
+  std::int64_t bytes = 0;
+  for (std::string name; file >> name >> bytes;) {
+    for (const char* const each : {"active_file", "inactive_file", "slab_reclaimable"}) {
+      if (name == prefix + each) sum += std::max<std::int64_t>(0, bytes);
+    }
+  }
+  return sum;
+}
+
+/// What a group's limit leaves, in version 2 or 1; nothing without a limit.
+std::optional<HostMemory> memory_of_group(const std::filesystem::path& folder) {
+  struct Names {
+    const char *limit, *used, *prefix;
+  };
+  for (const Names& names : {Names{"memory.max", "memory.current", ""},
+                             Names{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_"}}) {
+    const auto limit = number_in_file(folder / names.limit);
+    const auto used = number_in_file(folder / names.used);
+    if (!limit || !used) continue;
+    const std::int64_t held =
+        std::max<std::int64_t>(0, *used - reclaimable_bytes(folder / "memory.stat", names.prefix));
+    return HostMemory{*limit, std::max<std::int64_t>(0, *limit - held)};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string host_name() {
@@ -343,13 +380,22 @@ HostMemory host_memory(const std::filesystem::path& root) {
   HostMemory memory;
   memory.total_bytes = meminfo_bytes(root, "MemTotal:").value_or(bytes_of_machine());
   memory.free_bytes = meminfo_bytes(root, "MemAvailable:").value_or(memory.total_bytes);
-  const auto limit = number_in_file(root / "sys/fs/cgroup/memory.max");
-  const auto used = number_in_file(root / "sys/fs/cgroup/memory.current");
-  if (limit && used) {
-    memory.total_bytes = std::min(memory.total_bytes, *limit);
-    memory.free_bytes = std::min(memory.free_bytes, std::max<std::int64_t>(0, *limit - *used));
+  for (const auto& folder : groups_in(root, "memory")) {
+    const auto group = memory_of_group(folder);
+    if (!group) continue;
+    memory.total_bytes = std::min(memory.total_bytes, group->total_bytes);
+    memory.free_bytes = std::min(memory.free_bytes, group->free_bytes);
   }
   return memory;
+}
+
+OpenFiles raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  static const rlim_t at_start = limit.rlim_cur;
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  const bool is_raised = ::setrlimit(RLIMIT_NOFILE, &raised) == 0;
+  return {.at_start = at_start, .now = is_raised ? limit.rlim_max : limit.rlim_cur};
 }
 
 }  // namespace barestep

@@ -1,5 +1,5 @@
-// The host: which CPUs a process may use, how much other programs use them, and how much memory is
-// free.
+// The host: which CPUs a process may use, how much other programs use them, how much memory is
+// free, and how many files may be open.
 #pragma once
 
 #include <bitset>
@@ -139,9 +139,20 @@ struct HostMemory {
 /// As gethostname(2) returns it.
 std::string host_name();
 
-/// The memory this process may still allocate: MemAvailable of proc/meminfo under `root`, or the
-/// cgroup's remainder if that is less. What cannot be read does not limit: without meminfo, all of
-/// the machine's memory is taken to be free.
+/// The memory this process may still allocate: MemAvailable of proc/meminfo under `root`, or what
+/// the limits of its cgroups, version 1 or 2, and of their parents leave, if that is less. Pages of
+/// files that the kernel can give up do not count as used. What cannot be read does not limit:
+/// without meminfo, all of the machine's memory is taken to be free.
 HostMemory host_memory(const std::filesystem::path& root = "/");
+
+/// How many files a process may have open.
+struct OpenFiles {
+  std::uint64_t at_start = 0;
+  std::uint64_t now = 0;
+};
+
+/// Raises this process's limit of open files to the hard limit, which programs that it starts
+/// inherit. Both 0 if the system does not report the limit.
+OpenFiles raise_open_files();
 
 }  // namespace barestep

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -215,14 +216,33 @@ bool is_special(const Target& target) {
   return target.exists && !S_ISREG(target.status.st_mode);
 }
 
-/// Ignores folders that may not be read and file systems that cannot sync a folder: the files are
-/// complete.
+std::mutex unsynced_mutex;
+UnsyncedFolder on_unsynced_folder;
+
+/// Whether a folder's file system says that it cannot sync folders. Some of network or user space
+/// do, in different ways.
+bool is_unable_to_sync(int error) {
+  return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == EBADF;
+}
+
+/// Tolerates folders that may not be read and file systems that cannot sync a folder: the files are
+/// complete, and only a loss of power can undo their names.
 int sync_names(FileSystem& files, const fs::path& folder) {
   const int result = uninterrupted([&] { return files.sync_folder(folder); });
-  return result == -EINVAL || result == -EACCES ? 0 : result;
+  if (is_unable_to_sync(-result)) {
+    const std::scoped_lock lock(unsynced_mutex);
+    if (const auto report = std::exchange(on_unsynced_folder, nullptr)) report(folder, -result);
+    return 0;
+  }
+  return result == -EACCES ? 0 : result;
 }
 
 }  // namespace
+
+void report_unsynced_folder(UnsyncedFolder report) {
+  const std::scoped_lock lock(unsynced_mutex);
+  on_unsynced_folder = std::move(report);
+}
 
 OutputFile::OutputFile(fs::path path, std::int64_t kept_bytes) : path_(std::move(path)) {
   // Locked before it is truncated, so another program's output stays intact.

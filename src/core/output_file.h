@@ -51,6 +51,13 @@ class OutputFile {
   int first_error_ = 0;  // errno
 };
 
+/// Receives a folder whose file system cannot sync folders, and the errno that it gave.
+using UnsyncedFolder = std::function<void(const std::filesystem::path& folder, int error)>;
+
+/// Calls `report` when a file is published into such a folder, the first time only. Until it is
+/// called, any thread may do so.
+void report_unsynced_folder(UnsyncedFolder report);
+
 /// Bytes of a file and their offset in it.
 struct FilePart {
   std::int64_t offset = 0;

@@ -601,6 +601,11 @@ Table observing_options() {
        .help = "sample load, memory, clocks and a GPU's power ten times a second; prints lines and "
                "a summary, adds records to --metrics and counters to the trace",
        .value = flag(&OutputConfig::monitor)},
+      {.name = "quiet",
+       .help = "print no line per step, evaluation or sample, and no progress bar; only the header "
+               "and the summary",
+       .value = flag(&OutputConfig::quiet),
+       .agreement = kNotShared},
       {.name = "metrics",
        .help = "write JSON Lines: the configuration, then one record a step",
        .value = file(&OutputConfig::metrics),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/plan.h"
 #include "core/printer.h"
 #include "core/stop_request.h"
@@ -10,6 +11,7 @@
 #include "profiler/peaks.h"
 #include "session/place.h"
 #include "session/run_program.h"
+#include "train/schedule.h"
 
 namespace barestep {
 namespace {
@@ -24,6 +26,10 @@ Console::Console(const TrainConfig& config, const StepPrograms& programs, const 
       programs_(programs),
       place_(place),
       is_terminal_(isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1),
+      steps_of_epoch_(
+          programs.spec().train_rows == 0
+              ? 0
+              : steps_of({.epochs = 1}, programs.spec().epoch_rows(), programs.spec().step_rows())),
       summary_(steps) {}
 
 void Console::print(const std::string& text) {
@@ -32,24 +38,50 @@ void Console::print(const std::string& text) {
   if (!show(text) && !config_.output.writes()) request_stop();
 }
 
+void Console::print_line(const std::string& line) {
+  if (!config_.output.quiet) print(line + "\n");
+}
+
+Progress Console::progress_after(const StepReport& report) const {
+  Progress progress{.done = report.step + 1, .steps = report.steps};
+  progress.samples_per_s = static_cast<double>(report.samples) / mean_step_s_;
+  progress.left_s = static_cast<double>(report.steps - progress.done) * mean_step_s_;
+  progress.loss = report.loss;
+  progress.accuracy = accuracy_;
+  if (steps_of_epoch_ > 0) {
+    progress.epoch = report.step / steps_of_epoch_ + 1;
+    progress.epochs = (report.steps + steps_of_epoch_ - 1) / steps_of_epoch_;
+  }
+  return progress;
+}
+
 void Console::draw_bar(const StepReport& report) {
-  constexpr std::int64_t kWidth = 40;
-  const std::int64_t done = (report.step + 1) * kWidth / report.steps;
-  print_to_stderr(fmt::format("{}[{:=<{}}{: <{}}] {}/{}", kEraseLine, "", done, "", kWidth - done,
-                              report.step + 1, counted(report.steps, "step")));
+  // As often as a reader can follow; a line just printed has removed the bar.
+  constexpr double kEveryS = 0.1;
+  const double now = now_s();
+  if (bar_shown_ && now - drawn_s_ < kEveryS) return;
+  print_to_stderr(kEraseLine + progress_text(progress_after(report), terminal_columns() - 1));
+  drawn_s_ = now;
   bar_shown_ = true;
 }
 
 void Console::on_step(const StepFigures& step) {
   const StepReport& report = step.report;
   summary_.add(step);
-  if (config_.output.show_split) print(place_.split_lines(report.samples));
+  // Follows changes within about ten steps.
+  constexpr double kNew = 0.1;
+  mean_step_s_ =
+      mean_step_s_ == 0 ? report.wall_s : (1 - kNew) * mean_step_s_ + kNew * report.wall_s;
+  if (config_.output.show_split && !config_.output.quiet) {
+    print(place_.split_lines(report.samples));
+  }
   const bool last = report.step + 1 == report.steps;
   if (report.step % config_.training.log_every == 0 || last) print_line(step_line(report));
-  if (is_terminal_ && !last) draw_bar(report);
+  if (is_terminal_ && !last && !config_.output.quiet) draw_bar(report);
 }
 
 void Console::on_evaluation(const EvaluationReport& report) {
+  accuracy_ = report.accuracy;
   print_line(evaluation_line(report));
 }
 

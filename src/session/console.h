@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "profiler/report.h"
 #include "session/observer.h"
+#include "session/progress_bar.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -34,7 +35,8 @@ class Console final : public Observer {
   /// Prints text on stdout in place of the progress bar. If stdout has no reader and the run writes
   /// no file either, asks the run to stop.
   void print(const std::string& text);
-  void print_line(const std::string& line) { print(line + "\n"); }
+  /// Prints a line about the run in progress, unless the run is --quiet.
+  void print_line(const std::string& line);
 
   [[nodiscard]] const RunSummary& summary() const { return summary_; }
 
@@ -42,12 +44,17 @@ class Console final : public Observer {
   /// For a step on one device whose peaks an earlier run with --profile has measured.
   [[nodiscard]] std::optional<double> floor_of_step() const;
   void draw_bar(const StepReport& report);
+  [[nodiscard]] Progress progress_after(const StepReport& report) const;
 
   const TrainConfig& config_;
   const StepPrograms& programs_;
   const Place& place_;
   bool is_terminal_;
   bool bar_shown_ = false;
+  double drawn_s_ = 0;               // when the bar was drawn
+  double mean_step_s_ = 0;           // of the last steps
+  std::int64_t steps_of_epoch_ = 0;  // 0 without epochs
+  std::optional<double> accuracy_{};
   RunSummary summary_;
 };
 

@@ -16,6 +16,9 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/host.h"
+#include "core/output_file.h"
+#include "session/progress_bar.h"
 
 namespace barestep {
 namespace {
@@ -143,6 +146,12 @@ int run_program(std::string_view name, int argc, const char* const* argv,
   open_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` fails as on a full disk
+  raise_open_files();
+  report_unsynced_folder([name](const std::filesystem::path& folder, int error) {
+    print_note(name, fmt::format("the folder '{}' cannot be synced ({}): a loss of power may undo "
+                                 "the names of files just written there",
+                                 folder.string(), std::generic_category().message(error)));
+  });
   int failed = 0;
   const int code = guarded(
       name, [&] { body(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc)); },
@@ -160,7 +169,8 @@ void print_to_stderr(std::string_view text) {
 }
 
 void print_error(std::string_view name, const Error& error) {
-  print_to_stderr(fmt::format("{}: error: {}\n", name, error.what()));
+  const char* const word = stderr_has_colors() ? "\033[1;31merror:\033[0m" : "error:";
+  print_to_stderr(fmt::format("{}: {} {}\n", name, word, error.what()));
 }
 
 void print_note(std::string_view name, std::string_view note) {

@@ -26,17 +26,17 @@ Error error_of(const std::exception& error);
 /// Runs body(arguments without the program's name) and returns the exit code for main().
 ///
 /// An Error prints `<name>: error: <line>` on stderr and sets the exit code; other exceptions do so
-/// as error_of() says. SIGPIPE and SIGXFSZ are ignored. If stdout cannot be
-/// written, the program exits with 74, or silently with 0 if print_now() finds that the reader is
-/// gone (`| head`). `body` may write to stdout by any means; a write that throws std::system_error
-/// ends it early.
+/// as error_of() says. SIGPIPE and SIGXFSZ are ignored, the limit of open files is raised, and the
+/// first folder that cannot be synced is noted on stderr. If stdout cannot be written, the program
+/// exits with 74, or silently with 0 if print_now() finds that the reader is gone (`| head`).
+/// `body` may write to stdout by any means; a write that throws std::system_error ends it early.
 int run_program(std::string_view name, int argc, const char* const* argv,
                 const std::function<void(const std::vector<std::string>& arguments)>& body);
 
 /// Writes to stderr; ignores failures.
 void print_to_stderr(std::string_view text);
 
-/// Prints `<name>: error: <line>` on stderr.
+/// Prints `<name>: error: <line>` on stderr, on a terminal with colors in red.
 void print_error(std::string_view name, const Error& error);
 
 /// Prints `<name>: note: <note>` on stderr.

@@ -298,6 +298,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
        kOneStep + std::vector<std::string>{"--precision", "fp16", "--loss-scale-window", "10"}},
       {"graph", kOneStep + std::vector<std::string>{"--graph"}},
       {"autotune", {"--plan", "--device", "cuda", "--autotune", "choices.json"}},
+      {"quiet", kOneStep + std::vector<std::string>{"--quiet"}},
       {"metrics", kOneStep + std::vector<std::string>{"--metrics", "metrics.jsonl"}},
       {"plan", kOneStep + std::vector<std::string>{"--plan"}},
       {"memory", kOneStep + std::vector<std::string>{"--plan", "--memory", "16GiB"}},

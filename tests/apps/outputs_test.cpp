@@ -18,6 +18,7 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 const std::string kRun =
@@ -45,6 +46,40 @@ class Outputs : public TempDirTest {
 class OutputsOf : public Outputs, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, OutputsOf, ::testing::Values("mlp_single", "mlp_dp"),
                          [](const auto& info) { return std::string(info.param); });
+
+/// script(1) runs a command on a terminal of its own and passes on what it prints.
+TEST_P(OutputsOf, OnATerminalARunShowsItsProgress) {
+  const auto terminal = [&](const std::string& more) {
+    return bash(
+        fmt::format("type script > full2 || exit 9; export TERM=xterm; stty cols 200 2> full2; "
+                    "exec script -qec './{}{}--steps 300 --log-every 100 {}' full2",
+                    GetParam(), kRun, more));
+  };
+  const auto shown = terminal("");
+  if (shown.exit_code == 9) GTEST_SKIP() << "script is not installed";
+  ASSERT_EQ(shown.exit_code, 0) << shown.out;
+  EXPECT_THAT(shown.out, ContainsRegex("\r\x1b\\[K\\[=* *\\] [0-9]+/300 [|] 0:0[0-9] left"));
+  EXPECT_THAT(shown.out, HasSubstr("Step 299 | "));
+  const auto quiet = terminal("--quiet");
+  EXPECT_THAT(quiet.out, Not(HasSubstr("/300")));
+  EXPECT_THAT(quiet.out, Not(HasSubstr("Step 299 | ")));
+  EXPECT_THAT(quiet.out, HasSubstr("Summary of 295 steps "));
+}
+
+TEST_P(OutputsOf, ErrorsAreRedOnATerminalThatHasColors) {
+  const auto terminal = [&](const std::string& environment) {
+    return bash(
+        fmt::format("type script > full2 || exit 9; unset NO_COLOR; "
+                    "exec env {} script -qec './{} --dim 0' full2",
+                    environment, GetParam()));
+  };
+  const auto shown = terminal("TERM=xterm");
+  if (shown.exit_code == 9) GTEST_SKIP() << "script is not installed";
+  EXPECT_THAT(shown.out, HasSubstr(std::string(GetParam()) + ": \x1b[1;31merror:\x1b[0m --dim"));
+  for (const char* const plain : {"TERM=xterm NO_COLOR=1", "TERM=dumb"}) {
+    EXPECT_THAT(terminal(plain).out, HasSubstr(std::string(GetParam()) + ": error: --dim"));
+  }
+}
 
 TEST_P(OutputsOf, AFullDiskUnderItsMetricsCostsARunNothingElse) {
   const auto result =

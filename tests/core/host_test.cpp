@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,6 +164,66 @@ TEST_F(HostMemoryOf, AMachineIsAllOfItWhereNothingCanBeRead) {
   add("proc/meminfo", "MemTotal:  2 kB\nMemFree:  0 kB\nMemAvailable:  1 kB\n");
   EXPECT_EQ(host_memory(folder()).total_bytes, 2048);
   EXPECT_EQ(host_memory(folder()).free_bytes, 1024);
+}
+
+TEST_F(HostMemoryOf, AGroupAndItsParentsIsWhatTheTightestLeaves) {
+  add("proc/self/cgroup", "0::/slurm/job_7/step_0\n");
+  add("sys/fs/cgroup/slurm/job_7/memory.max", "5000\n");
+  add("sys/fs/cgroup/slurm/job_7/memory.current", "1000\n");
+  EXPECT_EQ(host_memory(folder()).total_bytes, 5000);
+  EXPECT_EQ(host_memory(folder()).free_bytes, 4000);
+  add("sys/fs/cgroup/slurm/job_7/step_0/memory.max", "max\n");
+  add("sys/fs/cgroup/slurm/job_7/step_0/memory.current", "900\n");
+  EXPECT_EQ(host_memory(folder()).free_bytes, 4000);
+  add("sys/fs/cgroup/slurm/memory.max", "6000\n");
+  add("sys/fs/cgroup/slurm/memory.current", "5500\n");
+  EXPECT_EQ(host_memory(folder()).total_bytes, 5000);
+  EXPECT_EQ(host_memory(folder()).free_bytes, 500) << "its siblings use the rest";
+}
+
+TEST_F(HostMemoryOf, GroupsDoesNotCountFilesThatTheKernelGivesUp) {
+  add("proc/self/cgroup", "0::/job\n");
+  add("sys/fs/cgroup/job/memory.max", "3000\n");
+  add("sys/fs/cgroup/job/memory.current", "2900\n");
+  EXPECT_EQ(host_memory(folder()).free_bytes, 100);
+  add("sys/fs/cgroup/job/memory.stat",
+      "anon 700\nfile 2000\nshmem 500\ninactive_file 1000\nactive_file 400\n"
+      "slab_reclaimable 100\nslab 300\nworkingset_refault_file 50\n");
+  EXPECT_EQ(host_memory(folder()).free_bytes, 1600) << "a tmpfs keeps its pages";
+  add("sys/fs/cgroup/job/memory.stat", "inactive_file 9000\n");
+  EXPECT_EQ(host_memory(folder()).free_bytes, 3000);
+}
+
+TEST_F(HostMemoryOf, GroupsIsReadFromVersionOneToo) {
+  add("proc/self/cgroup", "9:name=systemd:/\n8:memory:/slurm/uid_0/job_7\n4:cpu,cpuacct:/\n");
+  const std::string uid = "sys/fs/cgroup/memory/slurm/uid_0/";
+  add(uid + "job_7/memory.limit_in_bytes", "9223372036854771712\n");
+  add(uid + "job_7/memory.usage_in_bytes", "10\n");
+  add("proc/meminfo", "MemTotal:  9 kB\nMemAvailable:  8 kB\n");
+  EXPECT_EQ(host_memory(folder()).total_bytes, 9 * 1024) << "no limit is the largest number";
+  EXPECT_EQ(host_memory(folder()).free_bytes, 8 * 1024);
+  add(uid + "memory.limit_in_bytes", "4096\n");
+  add(uid + "memory.usage_in_bytes", "4000\n");
+  add(uid + "memory.stat", "inactive_file 5\ntotal_inactive_file 904\ntotal_active_file 1000\n");
+  EXPECT_EQ(host_memory(folder()).total_bytes, 4096);
+  EXPECT_EQ(host_memory(folder()).free_bytes, 2000) << "with the groups below it";
+}
+
+TEST(HostFiles, MayBeOpenUpToTheHardLimit) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit low{40, 70};
+    const bool is_set = ::setrlimit(RLIMIT_NOFILE, &low) == 0;
+    const OpenFiles files = raise_open_files();
+    rlimit now{};
+    ::getrlimit(RLIMIT_NOFILE, &now);
+    const bool is_raised = files.at_start == 40 && files.now == 70 && now.rlim_cur == 70;
+    const OpenFiles again = raise_open_files();
+    ::_exit(is_set && is_raised && again.at_start == 40 && again.now == 70 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 double cpu_s(clockid_t clock) {

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/output_file.h"
 #include "data/checkpoint_folder.h"
 #include "data/sample_checkpoint.h"
 #include "data/unreliable_disk.h"
@@ -105,6 +107,34 @@ TEST_F(CheckpointsOnABadDisk, AreLeftAsTheyWereByACallThatFails) {
       if (!survives({.error = error, .at = at})) break;
       ASSERT_FALSE(HasFailure());
     }
+  }
+}
+
+/// A disk of a file system that cannot sync folders.
+class NoFolderSync final : public FaultyDisk {
+ public:
+  explicit NoFolderSync(int error) : FaultyDisk(real_files(), {.at = SIZE_MAX}), error_(error) {}
+  int sync_folder(const fs::path& /*folder*/) override { return -error_; }
+
+ private:
+  int error_;
+};
+
+TEST_F(CheckpointsOnABadDisk, AreWrittenWhereFoldersCannotBeSynced) {
+  for (const int error : {EINVAL, EOPNOTSUPP, ENOSYS, EBADF}) {
+    SCOPED_TRACE(std::strerror(error));
+    std::vector<std::pair<fs::path, int>> reported;
+    report_unsynced_folder(
+        [&](const fs::path& path, int why) { reported.emplace_back(path, why); });
+    NoFolderSync disk(error);
+    CheckpointFolder checkpoints(dir(), 2, disk);
+    checkpoints.write(image_of(100));
+    checkpoints.write(image_of(200));
+    report_unsynced_folder(nullptr);
+    EXPECT_EQ(newest_in(dir()), text_of(image_of(200)));
+    ASSERT_EQ(reported.size(), 1U) << "it is said once";
+    EXPECT_EQ(reported[0].second, error);
+    fs::remove_all(folder() / "run");
   }
 }
 
