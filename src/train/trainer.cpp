@@ -35,7 +35,8 @@ bool is_one_by_one(const TrainConfig& config) {
 }
 
 /// Whether the phases of a step in graphs are measured, which takes an event on a GPU after each:
-/// where an output shows them, and always where it costs nothing.
+/// where an output shows them, where the account compares devices or ranks, and where it costs
+/// nothing.
 bool shows_phases(const TrainConfig& config, const StepPrograms& programs, DeviceKind kind) {
   return config.output.shows_phases() || programs.scheme() != nullptr || kind == DeviceKind::kCpu;
 }
