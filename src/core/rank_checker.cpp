@@ -17,18 +17,18 @@ namespace barestep {
 namespace {
 
 /// One more than the farthest wait reaches back.
-constexpr int kSteps = 3;
+constexpr int kJointSteps = 3;
 
 /// The ranks of an axis that share everything else: the axis and their first rank.
-using Group = std::pair<Axis, int>;
+using MeetingGroup = std::pair<Axis, int>;
 
-Group group_of(const RankProgram& rank, const Collective& collective) {
+MeetingGroup meeting_group_of(const RankProgram& rank, const Collective& collective) {
   const Axis axis = axis_of(collective);
   return {axis, rank.mesh.first_on(axis)};
 }
 
 /// "all_reduce 'bucket 1' of 4,096 B", and what else ranks must agree on.
-std::string text_of(const Collective& collective) {
+std::string agreed_text(const Collective& collective) {
   std::int64_t bytes = 0;
   const auto add = [&](const std::vector<Tensor>& tensors) {
     for (const Tensor& tensor : tensors) bytes += tensor.bytes();
@@ -43,17 +43,19 @@ std::string text_of(const Collective& collective) {
       collective);
 }
 
-std::vector<const Collective*> collectives_of(const RankProgram& rank, const Group& group) {
+std::vector<const Collective*> collectives_on(const RankProgram& rank, const MeetingGroup& group) {
   std::vector<const Collective*> all;
   for (const Node& node : rank.program.nodes()) {
     const auto* const collective = std::get_if<Collective>(&node.op);
-    if (collective != nullptr && group_of(rank, *collective) == group) all.push_back(collective);
+    if (collective != nullptr && meeting_group_of(rank, *collective) == group)
+      all.push_back(collective);
   }
   return all;
 }
 
-std::map<Group, std::vector<const RankProgram*>> groups_of(std::span<const RankProgram> ranks) {
-  std::map<Group, std::vector<const RankProgram*>> groups;
+std::map<MeetingGroup, std::vector<const RankProgram*>> meeting_groups(
+    std::span<const RankProgram> ranks) {
+  std::map<MeetingGroup, std::vector<const RankProgram*>> groups;
   for (const RankProgram& rank : ranks) {
     for (const Axis axis : kValuesOf<Axis>)
       groups[{axis, rank.mesh.first_on(axis)}].push_back(&rank);
@@ -62,14 +64,15 @@ std::map<Group, std::vector<const RankProgram*>> groups_of(std::span<const RankP
 }
 
 /// What differs between the collectives of a group's ranks; empty if nothing does.
-std::string difference(const Group& group, const std::vector<const RankProgram*>& ranks) {
+std::string difference_of_ranks(const MeetingGroup& group,
+                                const std::vector<const RankProgram*>& ranks) {
   const RankProgram& first = *ranks.front();
-  const auto expected = collectives_of(first, group);
+  const auto expected = collectives_on(first, group);
   for (const RankProgram* const rank : ranks) {
-    const auto own = collectives_of(*rank, group);
+    const auto own = collectives_on(*rank, group);
     for (std::size_t i = 0; i < std::min(own.size(), expected.size()); ++i) {
-      const std::string text = text_of(*own[i]);
-      const std::string other = text_of(*expected[i]);
+      const std::string text = agreed_text(*own[i]);
+      const std::string other = agreed_text(*expected[i]);
       if (text == other) continue;
       return fmt::format(
           "{} has {} as number {} of the collectives on its {} axis, where {} has {}",
@@ -115,9 +118,9 @@ class JointGraph {
   /// it waits for.
   void add(const RankProgram& rank) {
     std::map<LaneId, int> last_on_lane;
-    std::map<Group, int> counts;
-    std::vector<std::vector<int>> vertices(kSteps);  // by step and node
-    for (int step = 0; step < kSteps; ++step) {
+    std::map<MeetingGroup, int> counts;
+    std::vector<std::vector<int>> vertices(kJointSteps);  // by step and node
+    for (int step = 0; step < kJointSteps; ++step) {
       for (const Node& node : rank.program.nodes()) {
         const int vertex = vertex_of(rank, node, counts);
         for (const Wait& wait : node.waits) {
@@ -135,14 +138,14 @@ class JointGraph {
   }
 
   /// A vertex of its own, or that of the collective, which may have come with an earlier rank.
-  int vertex_of(const RankProgram& rank, const Node& node, std::map<Group, int>& counts) {
+  int vertex_of(const RankProgram& rank, const Node& node, std::map<MeetingGroup, int>& counts) {
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) return new_vertex("");
-    const Group group = group_of(rank, *collective);
+    const MeetingGroup group = meeting_group_of(rank, *collective);
     const std::pair key{group, counts[group]++};
     const auto [found, is_new] = of_collectives_.try_emplace(key, 0);
     if (is_new) {
-      found->second = new_vertex(fmt::format("{} on the {} axis of {}", text_of(*collective),
+      found->second = new_vertex(fmt::format("{} on the {} axis of {}", agreed_text(*collective),
                                              name_of(group.first), rank.mesh.text()));
     }
     return found->second;
@@ -172,14 +175,14 @@ class JointGraph {
 
   std::vector<std::vector<int>> before_;  // by vertex, what ends before it begins
   std::vector<std::string> texts_;        // of collectives; else empty
-  std::map<std::pair<Group, int>, int> of_collectives_;
+  std::map<std::pair<MeetingGroup, int>, int> of_collectives_;
 };
 
 }  // namespace
 
 std::string check_ranks(std::span<const RankProgram> ranks) {
-  for (const auto& [group, members] : groups_of(ranks)) {
-    const std::string text = difference(group, members);
+  for (const auto& [group, members] : meeting_groups(ranks)) {
+    const std::string text = difference_of_ranks(group, members);
     if (!text.empty()) return text;
   }
   const std::vector<std::string> cycle = JointGraph(ranks).cycle();
