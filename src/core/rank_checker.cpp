@@ -182,7 +182,7 @@ class JointGraph {
 
 std::string check_ranks(std::span<const RankProgram> ranks) {
   for (const auto& [group, members] : meeting_groups(ranks)) {
-    const std::string text = difference_of_ranks(group, members);
+    std::string text = difference_of_ranks(group, members);
     if (!text.empty()) return text;
   }
   const std::vector<std::string> cycle = JointGraph(ranks).cycle();
