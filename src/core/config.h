@@ -234,9 +234,10 @@ enum class Transport { kAuto, kNccl, kMpi, kPeer };
 template <>
 inline constexpr std::string_view kNamesOf<Transport>[] = {"auto", "nccl", "mpi", "peer"};
 
-enum class RankScheme { kDdp, kZero1, kZero2, kFactor };
+enum class RankScheme { kDdp, kZero1, kZero2, kZero3, kFactor };
 template <>
-inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "zero2", "factor"};
+inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "zero2", "zero3",
+                                                            "factor"};
 
 /// The order in which a pipeline's stages run their passes; see train/pass_schedule.h.
 enum class PipelineSchedule { kOneForwardOneBackward, kGPipe, kNaive };

@@ -141,6 +141,7 @@ void Linear::add_dropout(const Pass& pass, const Tensor& values) const {
 Tensor Linear::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
   const ModelSpec& model = pass.model;
   factors_.grad_y = grad_y;
+  if (wants_grad_x) pass.before(weight_);
   add_dropout(pass, grad_y);
   const bool has_activation =
       spec_.activation != Activation::kNone && !spec_.loss_includes_activation;

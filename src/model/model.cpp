@@ -189,18 +189,17 @@ Parameters parameters_of(const ModelSpec& spec, const LayerRange& layers) {
 }
 
 FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Parameters& parameters,
-                              int device, Holding holding) {
-  const auto take = [&](const char* name, Category category, std::int64_t bytes) {
-    return buffers.get(name, category, bytes, device);
+                              int device, Holding holding, std::optional<std::int64_t> held) {
+  const auto take = [&](const char* name, DType type) {
+    const std::int64_t bytes = held ? *held * bytes_of(type) : parameters.bytes(type);
+    return buffers.get(name, Category::kParameters, bytes, device);
   };
   FlatBuffers flat;
   const bool rounds = spec.numbers != DType::kF32;
   if (!rounds || holding == Holding::kParameters) {
-    flat.parameters = take("parameters", Category::kParameters, parameters.bytes());
+    flat.parameters = take("parameters", DType::kF32);
   }
-  flat.operands =
-      rounds ? take("rounded_parameters", Category::kParameters, parameters.bytes(spec.numbers))
-             : flat.parameters;
+  flat.operands = rounds ? take("rounded_parameters", spec.numbers) : flat.parameters;
   return flat;
 }
 

@@ -88,8 +88,10 @@ void require_only_linears(const Parameters& parameters, const std::vector<Linear
 enum class Holding { kOperands, kParameters };
 
 /// Creates the flat buffers of these parameters on a device: "parameters", and if products are in
-/// 16 bits "rounded_parameters". Then a device that only holds operands has no "parameters".
+/// 16 bits "rounded_parameters". Then a device that only holds operands has no "parameters". They
+/// have room for `held` numbers if data ranks divide them.
 FlatBuffers take_flat_buffers(Buffers& buffers, const ModelSpec& spec, const Parameters& parameters,
-                              int device = 0, Holding holding = Holding::kParameters);
+                              int device = 0, Holding holding = Holding::kParameters,
+                              std::optional<std::int64_t> held = {});
 
 }  // namespace barestep

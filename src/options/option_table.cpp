@@ -479,8 +479,9 @@ Table rank_options() {
       {.name = "scheme",
        .help = "ddp: all-reduce the gradients; zero1: each rank updates a share of the weights and "
                "keeps optimizer state for that share only; zero2: and gradients for that share "
-               "only; factor: gather the layers' inputs and output gradients, from which each "
-               "rank computes the whole gradient",
+               "only; zero3: and weights, gathered layer by layer when they are needed; factor: "
+               "gather the layers' inputs and output gradients, from which each rank computes the "
+               "whole gradient",
        .value = one_of(&ParallelConfig::scheme),
        .trainers = {kDdp}},
       {.name = "tensor",

@@ -439,8 +439,10 @@ void Session::save_checkpoint() {
 }
 
 void Session::save_weights() {
-  const bool is_alone = !programs_->spec().mesh.cuts_model();
-  if (config_.output.save.empty() || (is_alone && !job_.is_first())) return;
+  // Ranks that have only part of the parameters send theirs.
+  const bool has_all =
+      !programs_->spec().mesh.cuts_model() && !programs_->is_shared_out(programs_->parameters());
+  if (config_.output.save.empty() || (has_all && !job_.is_first())) return;
   FlatWeights weights = trainer_->weights();
   if (!job_.is_first()) return;
   barestep::save_weights(config_.output.save, programs_->whole_list(), weights);

@@ -261,12 +261,12 @@ Draft::Placed& Draft::placed(int device) {
   const Parameters parameters = parameters_of(model_, layers);
   const Holding holding = stages == 1 && device > 0 ? Holding::kOperands : Holding::kParameters;
   return placed_
-      .emplace(device,
-               Placed{.layers = layers,
-                      .parameters = parameters,
-                      .flat = take_flat_buffers(buffers_, spec_.model, parameters, device, holding),
-                      .scratch = Scratch(buffers_, device, model_.stores_gradients),
-                      .models = {}})
+      .emplace(device, Placed{.layers = layers,
+                              .parameters = parameters,
+                              .flat = take_flat_buffers(buffers_, spec_.model, parameters, device,
+                                                        holding, spec_.held_parameters),
+                              .scratch = Scratch(buffers_, device, model_.stores_gradients),
+                              .models = {}})
       .first->second;
 }
 
@@ -458,11 +458,11 @@ void Draft::quantize() {
   for (const Linear* linear : model().linears()) linear->quantize(own);
 }
 
-ModelOutput Draft::evaluation_output(const StageHooks& hooks) {
+ModelOutput Draft::evaluation_output(const StageHooks& hooks, const PassHooks& pass_hooks) {
   Tensor x = model_.as_rows(tensors().x);
   for (int stage = 0;; ++stage) {
     const ScheduledPass scheduled{.stage = stage};
-    Pass own = pass(Phase::kEvaluate, kNoHooks, device_of(stage));
+    Pass own = pass(Phase::kEvaluate, pass_hooks, device_of(stage));
     if (stage > 0) {
       x = take_received(scheduled, own, tensors().x.rows);
       hooks.receive(scheduled, x);

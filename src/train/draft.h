@@ -46,6 +46,9 @@ struct StepSpec {
   std::int64_t workspace_bytes = 0;   // for the compute lane; see core/device.h
   bool saves_state = false;           // the run may be asked for its state between any two steps
   bool has_own_memory = false;        // the device's memory is not the host's
+  // Numbers in this rank's flat buffer of parameters, if data ranks divide it; StepPrograms asks
+  // the scheme.
+  std::optional<std::int64_t> held_parameters{};
   std::optional<LossScaling> loss_scale{};  // for fp16
 
   /// Rows of a whole step, all ranks together.
@@ -317,7 +320,8 @@ class Draft {
 
   /// An evaluation's pass through the model on device 0, or through the stages of a pipeline. Call
   /// after input().
-  [[nodiscard]] ModelOutput evaluation_output(const StageHooks& hooks = {});
+  [[nodiscard]] ModelOutput evaluation_output(const StageHooks& hooks = {},
+                                              const PassHooks& pass_hooks = {});
 
   /// The result of an evaluation: the loss and the other results in StepTensors.
   void evaluate(const ModelOutput& output);

@@ -64,7 +64,8 @@ void Schedule::begin_evaluation() {
 
 std::optional<Batch> Schedule::next_evaluation() {
   const Rows own = programs_.spec().own_test_rows();
-  const bool whole = evaluated_rows_ + programs_.evaluate()->rows <= own.count;
+  const bool is_last = evaluated_batches_ + 1 == programs_.evaluations();
+  const bool whole = !is_last || programs_.last_evaluate() == nullptr;
   Batch batch{.program = whole ? programs_.evaluate() : programs_.last_evaluate(),
               .evaluates = true,
               .epoch = (step_ - 1) / batches_of_epoch(),
@@ -72,7 +73,7 @@ std::optional<Batch> Schedule::next_evaluation() {
               .first = own.first + evaluated_rows_,
               .ends_epoch = step_ % batches_of_epoch() == 0};
   evaluated_rows_ += batch.program->rows;
-  batch.ends_evaluation = evaluated_rows_ == own.count;
+  batch.ends_evaluation = is_last;
   evaluating_ = !batch.ends_evaluation;
   return batch;
 }

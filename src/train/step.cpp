@@ -37,8 +37,8 @@ void require_layer_for_each_stage(const StepSpec& spec) {
 std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStage& stage) {
   const DType type = programs.spec().model.numbers;
   if (type == DType::kF32) return std::nullopt;
-  return Cast{.to = stage.parameters.flat(stage.flat.operands, type),
-              .from = stage.parameters.flat(stage.flat.parameters)};
+  const FlatRange held{0, stage.held_numbers};
+  return Cast{.to = held.of(stage.flat.operands, type), .from = held.of(stage.flat.parameters)};
 }
 
 void Scheme::build(Draft& draft) const {
@@ -68,18 +68,21 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
       model.numbers == DType::kF32 || scheme != nullptr || spec.accumulate > 1 || !spec.zero_grad;
   require_whole_step(spec);
   require_layer_for_each_stage(spec);
+  spec_.held_parameters.reset();  // the spec may be another scheme's
+  if (scheme != nullptr) {
+    const Mesh& mesh = spec.mesh;
+    std::int64_t held = 0;
+    for (const FlatRange& range :
+         scheme->held(Category::kParameters, list_, mesh.data_rank(), mesh.data)) {
+      held += range.count;
+    }
+    if (held != list_.bytes() / bytes_of(DType::kF32)) spec_.held_parameters = held;
+  }
   hold_stages();
   if (spec.model.trains) build_training();
   if (spec.saves_state) make_room_for_state();
   if (spec.model.trains && spec.batches_ahead() > 0) make_room_for_batches();
-  if (spec.test_rows > 0) {
-    const std::int64_t own = spec.own_test_rows().count;
-    const std::int64_t rows = std::min(spec.micro_rows(), own);
-    evaluate_ = new_step(StepKind::kEvaluation, "evaluate", rows);
-    if (const std::int64_t rest = own % std::max<std::int64_t>(rows, 1); rest != 0) {
-      last_evaluate_ = new_step(StepKind::kEvaluation, "last evaluate", rest);
-    }
-  }
+  if (spec.test_rows > 0) build_evaluation();
   if (spec.model.int8) {
     Draft draft(StepKind::kEvaluation, "quantize", 0, buffers_, spec_);
     draft.quantize();
@@ -99,11 +102,31 @@ void StepPrograms::hold_stages() {
     stages_.push_back({.device = device,
                        .parameters = parameters,
                        .range = {0, numbers},
-                       .flat = take_flat_buffers(buffers_, spec_.model, parameters, device)});
+                       .held_numbers = spec_.held_parameters.value_or(numbers),
+                       .flat = take_flat_buffers(buffers_, spec_.model, parameters, device,
+                                                 Holding::kParameters, spec_.held_parameters)});
     // The parameters added last come first.
     for (HeldStage& before : stages_) {
       if (before.device < device) before.range.first += numbers;
     }
+  }
+}
+
+void StepPrograms::build_evaluation() {
+  const std::int64_t own = spec_.own_test_rows().count;
+  const std::int64_t rows = std::min(spec_.micro_rows(), own);
+  const auto programs_for = [&](std::int64_t count) {
+    const std::int64_t each = std::max<std::int64_t>(std::min(spec_.micro_rows(), count), 1);
+    return std::max<std::int64_t>((count + each - 1) / each, 1);
+  };
+  evaluations_ = programs_for(own);
+  // The first data rank has the most rows.
+  if (spec_.held_parameters) {
+    evaluations_ = programs_for(share_of_rank(spec_.test_rows, 0, spec_.mesh.data).count);
+  }
+  evaluate_ = new_step(StepKind::kEvaluation, "evaluate", rows);
+  if (const std::int64_t rest = own - (evaluations_ - 1) * rows; rest != rows) {
+    last_evaluate_ = new_step(StepKind::kEvaluation, "last evaluate", rest);
   }
 }
 

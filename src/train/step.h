@@ -33,7 +33,8 @@ class StepPrograms;
 struct HeldStage {
   int device = 0;
   Parameters parameters;
-  FlatRange range;  // their place in the flat buffers of the whole model
+  FlatRange range;                // their place in the flat buffers of the whole model
+  std::int64_t held_numbers = 0;  // in its own flat buffers of parameters
   FlatBuffers flat;
   std::vector<BufferId> optimizer_state{};  // in the order of state_names()
 };
@@ -93,6 +94,9 @@ class StepPrograms {
   [[nodiscard]] const StepProgram* last_batch() const { return last_batch_.get(); }
   /// For this rank's rows of the test set; null if there are fewer rows than ranks.
   [[nodiscard]] const StepProgram* evaluate() const { return evaluate_.get(); }
+  /// The programs that an evaluation of the test set runs. If ranks divide the parameters, each
+  /// gathers the others', so all run as many, and the last one of some may be empty.
+  [[nodiscard]] std::int64_t evaluations() const { return evaluations_; }
   [[nodiscard]] const StepProgram* last_evaluate() const { return last_evaluate_.get(); }
   /// Runs once after the parameters have been copied, if evaluations are in int8.
   [[nodiscard]] const StepProgram* quantize() const { return quantize_.get(); }
@@ -110,7 +114,7 @@ class StepPrograms {
   [[nodiscard]] BufferId parameters() const { return stages_[0].flat.parameters; }
   /// The parameters that products read, possibly the rounded copy.
   [[nodiscard]] Tensor operands() const {
-    return stages_[0].parameters.flat(stages_[0].flat.operands, spec_.model.numbers);
+    return FlatRange{0, stages_[0].held_numbers}.of(stages_[0].flat.operands, spec_.model.numbers);
   }
   /// Throws Error(kConfiguration) if gradients are not stored.
   [[nodiscard]] BufferId gradients() const;
@@ -139,6 +143,7 @@ class StepPrograms {
   using Step = std::unique_ptr<StepProgram>;
 
   void hold_stages();
+  void build_evaluation();
   void build_training();
   void make_room_for_batches();
   void make_room_for_state();
@@ -149,6 +154,7 @@ class StepPrograms {
   Buffers buffers_;
   Parameters list_, whole_;
   std::vector<HeldStage> stages_;
+  std::int64_t evaluations_ = 0;
   std::optional<Tensor> batches_ahead_, state_host_, state_snapshot_;
   Step train_, first_, last_batch_, evaluate_, last_evaluate_, quantize_;
 };

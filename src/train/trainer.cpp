@@ -291,6 +291,12 @@ void require_equal_weights(Communicator& ranks, Mesh mesh, const FlatWeights& we
   }
 }
 
+std::vector<FlatRange> Trainer::held_of(const HeldStage& stage) const {
+  const BufferId flat = stage.flat.parameters;
+  return programs_.is_shared_out(flat) ? programs_.held(flat)
+                                       : std::vector{FlatRange{0, stage.range.count}};
+}
+
 void Trainer::initialize(FlatWeights loaded) {
   const Parameters& whole = programs_.whole_list();
   bool is_loaded = !loaded.empty();
@@ -301,7 +307,12 @@ void Trainer::initialize(FlatWeights loaded) {
                                   : programs_.parameter_list().initial_values(of_weights, whole);
   if (has_ranks()) require_equal_weights(*communicator_, programs_.spec().mesh, weights);
   for (const HeldStage& stage : programs_.stages()) {
-    upload(&at(weights, stage.range.first), stage.parameters.flat(stage.flat.parameters));
+    std::int64_t place = 0;
+    for (const FlatRange& held : held_of(stage)) {
+      upload(&at(weights, stage.range.first + held.first),
+             FlatRange{place, held.count}.of(stage.flat.parameters));
+      place += held.count;
+    }
   }
   // Data continue the stream after the weights, even if those were loaded.
   TorchGenerator of_data(data_seed(config_, programs_.spec()));
@@ -509,9 +520,35 @@ FlatWeights Trainer::download(BufferId flat) {
   return host;
 }
 
+FlatWeights Trainer::own_weights() {
+  if (!programs_.is_shared_out(programs_.parameters())) return download(programs_.parameters());
+  const Mesh& mesh = programs_.spec().mesh;
+  FlatWeights own = programs_.parameter_list().zeros();
+  FlatWeights numbers;
+  for (int sender = 0; sender < mesh.ranks(); ++sender) {
+    Mesh place = mesh;
+    place.rank = sender;
+    const Parameters parts = programs_.whole_list().part(place.tensor_rank(), mesh.tensor);
+    std::int64_t first = 0;
+    for (const FlatRange& held :
+         programs_.scheme()->held(Category::kParameters, parts, place.data_rank(), mesh.data)) {
+      numbers.resize(static_cast<std::size_t>(held.count));
+      if (sender == mesh.rank) {
+        download(numbers.data(), FlatRange{first, held.count}.of(programs_.parameters()));
+      }
+      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), sender);
+      if (place.tensor_rank() == mesh.tensor_rank()) {
+        std::ranges::copy(numbers, own.begin() + held.first);
+      }
+      first += held.count;
+    }
+  }
+  return own;
+}
+
 FlatWeights Trainer::weights() {
   const Mesh& mesh = programs_.spec().mesh;
-  FlatWeights own = download(programs_.parameters());
+  FlatWeights own = own_weights();
   if (!mesh.cuts_model()) return own;
   const Parameters& all = programs_.whole_list();
   const Parameters& parameters = programs_.parameter_list();

@@ -138,6 +138,10 @@ class Trainer {
   class Input;
 
   void initialize(FlatWeights loaded);
+  /// The ranges of the parameters of a stage that this rank holds.
+  [[nodiscard]] std::vector<FlatRange> held_of(const HeldStage& stage) const;
+  /// All parameters of this rank's model; ranks that divide them send each other theirs.
+  [[nodiscard]] FlatWeights own_weights();
   void upload_generator(const TorchGenerator& behind_weights);
   void restore(const TrainingState& start);
   void restore_generator(const TrainingState& start);

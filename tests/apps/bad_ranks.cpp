@@ -60,7 +60,8 @@ std::vector<BadInput> bad_rank_options() {
       {0,
        {"--scheme", "zero4"},
        2,
-       "--scheme 'zero4': not one of the choices; use ddp or zero1 or zero2 or factor"},
+       "--scheme 'zero4': not one of the choices; use ddp or zero1 or zero2 or zero3 or "
+       "factor"},
       {0,
        {"--grad-dtype", "fp16"},
        2,

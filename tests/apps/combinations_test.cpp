@@ -33,13 +33,30 @@ namespace {
 /// between ranks need more than one rank.
 const std::vector<Factor>& options() {
   static const std::vector<Factor> all = {
-      {"-np 1 --scheme ddp --tensor 1", "-np 2 --scheme ddp --tensor 1",
-       "-np 3 --scheme ddp --tensor 1", "-np 4 --scheme ddp --tensor 1",
-       "-np 2 --scheme ddp --tensor 2", "-np 3 --scheme ddp --tensor 3", "-np 1 --scheme zero1",
-       "-np 2 --scheme zero1", "-np 3 --scheme zero1", "-np 4 --scheme zero1",
-       "-np 4 --scheme zero1 --tensor 2", "-np 1 --scheme zero2", "-np 2 --scheme zero2",
-       "-np 3 --scheme zero2", "-np 4 --scheme zero2 --tensor 2", "-np 1 --scheme factor",
-       "-np 2 --scheme factor", "-np 3 --scheme factor", "-np 4 --scheme factor"},
+      {"-np 1 --scheme ddp --tensor 1",
+       "-np 2 --scheme ddp --tensor 1",
+       "-np 3 --scheme ddp --tensor 1",
+       "-np 4 --scheme ddp --tensor 1",
+       "-np 2 --scheme ddp --tensor 2",
+       "-np 3 --scheme ddp --tensor 3",
+       "-np 1 --scheme zero1",
+       "-np 2 --scheme zero1",
+       "-np 3 --scheme zero1",
+       "-np 4 --scheme zero1",
+       "-np 4 --scheme zero1 --tensor 2",
+       "-np 1 --scheme zero3",
+       "-np 2 --scheme zero3",
+       "-np 3 --scheme zero3",
+       "-np 4 --scheme zero3",
+       "-np 4 --scheme zero3 --tensor 2",
+       "-np 1 --scheme zero2",
+       "-np 2 --scheme zero2",
+       "-np 3 --scheme zero2",
+       "-np 4 --scheme zero2 --tensor 2",
+       "-np 1 --scheme factor",
+       "-np 2 --scheme factor",
+       "-np 3 --scheme factor",
+       "-np 4 --scheme factor"},
       {"--data randn", "--data idx:x.idx,y.idx", "--data npy:x.npy,y.npy",
        "--data idx:x.idx,classes.idx --loss cross-entropy",
        "--data npy:x.npy,classes.npy --loss cross-entropy --label-smoothing 0.1",
@@ -361,7 +378,8 @@ TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
       {"-np 1 --scheme ddp", "-np 4 --scheme ddp", "-np 3 --scheme ddp"},
       {"-np 3 --scheme ddp", "-np 3 --scheme zero1", "-np 3 --scheme ddp"},
       {"-np 4 --scheme zero1", "-np 2 --scheme factor", "-np 3 --scheme zero1"},
-      {"-np 4 --scheme zero2", "-np 1 --scheme zero1", "-np 3 --scheme zero2"}};
+      {"-np 4 --scheme zero2", "-np 3 --scheme zero3", "-np 1 --scheme zero1"},
+      {"-np 2 --scheme zero3", "-np 3 --scheme ddp", "-np 4 --scheme zero3"}};
   const char* const options[] = {
       "", "--accumulate 3 --optimizer sgd --momentum 0.9", "--no-zero-grad",
       "--data idx:x.idx,y.idx --test-split 0.25 --optimizer adamw --log-every 3"};

@@ -65,7 +65,7 @@ Arguments job_steps(int count) {
 }
 
 TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
-  for (const char* scheme : {"ddp", "zero1", "factor"}) {
+  for (const char* scheme : {"ddp", "zero1", "zero2", "zero3", "factor"}) {
     SCOPED_TRACE(scheme);
     std::filesystem::remove_all(folder() / "c");
     // 10 rows: the ranks have different shares.
@@ -99,7 +99,7 @@ TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
   expect_success(ddp(1, job + job_steps(9) + Arguments{"--metrics", "of_whole"}));
   const auto whole = losses("of_whole");
   const std::vector<std::pair<int, const char*>> ranks = {{1, "ddp"}, {4, "ddp"}, {3, "ddp"}};
-  const std::vector<std::pair<int, const char*>> schemes = {{3, "ddp"}, {3, "zero1"}, {3, "ddp"}};
+  const std::vector<std::pair<int, const char*>> schemes = {{3, "ddp"}, {3, "zero1"}, {3, "zero3"}};
   for (const auto& worlds : {ranks, schemes}) {
     std::filesystem::remove_all(folder() / "c");
     int steps = 0;
@@ -144,7 +144,7 @@ TEST_F(CheckpointedJobs, GoOnOnlyWhereAnEpochHasTheSameSamples) {
                     "weights with --load\n",
                     here)));
   };
-  for (const char* const scheme : {"ddp", "zero1", "factor"}) {
+  for (const char* const scheme : {"ddp", "zero1", "zero3", "factor"}) {
     expect_refused(file_job("8", "1") + Arguments{"--scheme", scheme}, "30 samples");
   }
   expect_refused(file_job("8", "1") + Arguments{"--drop-last"}, "24 of 30 samples");

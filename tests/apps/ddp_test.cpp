@@ -221,12 +221,13 @@ TEST_F(MlpDdp, OtherSchemesEndWhereTheyShould) {
                                        "sends 10.91 KiB a step, ddp would send 43.59 KiB\n"));
   }
   std::string zero;
-  for (const char* const scheme : {"zero1", "zero2"}) {
+  for (const auto& [scheme, message] :
+       {std::pair{"zero1", "bucket 1"}, {"zero2", "bucket 1"}, {"zero3", "net.0"}}) {
     const auto result = mpirun(3, run + Arguments{"--scheme", scheme});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_LT(relative_distance(weights("w"), ddp), 1e-6);
-    EXPECT_THAT(result.out, HasSubstr("\nbucket 1, scattered  "));
-    EXPECT_THAT(result.out, HasSubstr("\nbucket 1, gathered  "));
+    EXPECT_THAT(result.out, HasSubstr(fmt::format("\n{}, scattered  ", message)));
+    EXPECT_THAT(result.out, HasSubstr(fmt::format("\n{}, gathered  ", message)));
     const std::string saved = read_file(folder() / "w");
     EXPECT_EQ(saved, std::exchange(zero, saved).empty() ? saved : zero) << "to the bit";
   }

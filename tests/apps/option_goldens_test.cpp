@@ -150,7 +150,7 @@ TEST_P(OptionGolden, TrainsAsPyTorchDoes) {
 using OptionGoldenOfRanks = OptionGolden;
 
 TEST_P(OptionGoldenOfRanks, TrainsSoWithEveryScheme) {
-  for (const char* const scheme : {"ddp", "zero1", "factor"}) {
+  for (const char* const scheme : {"ddp", "zero1", "zero2", "zero3", "factor"}) {
     for (const int ranks : {2, 3}) {
       SCOPED_TRACE(std::string(scheme) + " on " + std::to_string(ranks));
       const TrainConfig requested = config({"--scheme", scheme});

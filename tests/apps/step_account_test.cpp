@@ -475,6 +475,7 @@ constexpr SchemeCase kSchemes[] = {
     {"no_overlap_3", "mlp_ddp -np 3 --device cpu --no-overlap --bucket-mib 0.0001"},
     {"zero1_2", "mlp_ddp -np 2 --device cpu --scheme zero1"},
     {"zero1_3", "mlp_ddp -np 3 --device cpu --scheme zero1"},
+    {"zero3_3", "mlp_ddp -np 3 --device cpu --scheme zero3"},
     {"factor_2", "mlp_ddp -np 2 --device cpu --scheme factor"},
     {"factor_3", "mlp_ddp -np 3 --device cpu --scheme factor"},
     {"data_parallel_2", "mlp_dp --devices cpu,cpu --batch-size 10"},

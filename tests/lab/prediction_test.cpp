@@ -722,8 +722,8 @@ TEST(Predictions, CallATieNoGain) {
 
 TEST(Predictions, CoverEverySchemeByTheNameThatUsersGive) {
   const MachineCard h200 = load_card("h200-nvlink");
-  EXPECT_THAT(scheme_names(),
-              testing::ElementsAre("ddp", "zero1", "zero2", "factor", "data-parallel", "tensor"));
+  EXPECT_THAT(scheme_names(), testing::ElementsAre("ddp", "zero1", "zero2", "zero3", "factor",
+                                                   "data-parallel", "tensor"));
   std::set<double> steps;
   for (std::size_t i = 0; i < scheme_names().size(); ++i) {
     PredictedModel model;

@@ -196,6 +196,7 @@ TEST(TensorRanks, TrainAsOneRankBesideDataRanks) {
     SCOPED_TRACE(ranks);
     expect_as_one_rank(config, ranks);
     expect_as_one_rank(config, ranks, Zero(1, small_buckets()));
+    expect_as_one_rank(config, ranks, Zero(3, small_buckets()));
   }
 }
 
@@ -218,6 +219,7 @@ TEST(TensorRanks, TrainAsOneRankWithEveryKindOfStep) {
     expect_as_one_rank(each, 2);
     expect_as_one_rank(each, 4);
     if (each.training.zero_grad) expect_as_one_rank(each, 4, Zero(1, small_buckets()));
+    expect_as_one_rank(each, 4, Zero(3, small_buckets()));
   }
 }
 
@@ -229,6 +231,7 @@ TEST(TensorRanks, CountEveryGradientOnceInTheNorm) {
   config.parallel.tensor = 3;
   expect_as_one_rank(config, 3);
   expect_as_one_rank(config, 6, Zero(1, small_buckets()));
+  expect_as_one_rank(config, 6, Zero(3, small_buckets()));
 }
 
 // Partial sums are rounded to 16 bits before they are added up.
@@ -240,6 +243,7 @@ TEST(TensorRanks, TrainInSixteenBitsAsOneRankUpToRounding) {
   config.device.precision = Precision::kFp16;
   expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 1024);
   expect_as_one_rank(config, 4, Zero(1, small_buckets()), 1.0 / 1024);
+  expect_as_one_rank(config, 4, Zero(3, small_buckets()), 1.0 / 1024);
 }
 
 // If one rank finds a gradient that is not finite, all skip the step.
@@ -287,8 +291,8 @@ TEST(TensorRanks, HaveProgramsThatNeedEveryWait) {
   config.device.precision = Precision::kFp16;
   const Ddp ddp(small_buckets());
   const Zero zero1(1, small_buckets());
-  for (const Scheme* scheme :
-       {static_cast<const Scheme*>(&ddp), static_cast<const Scheme*>(&zero1)}) {
+  const Zero zero3(3, small_buckets());
+  for (const Scheme* scheme : std::initializer_list<const Scheme*>{&ddp, &zero1, &zero3}) {
     for (const int rank : {0, 3}) {
       const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 4), scheme);
       EXPECT_GT(expect_every_deletion_found(programs.train().program), 15);
@@ -393,11 +397,13 @@ TEST(TensorRanks, ResumeFromAnyOtherMesh) {
     return train_threads_by(by, ranks, cut, with).front();
   };
   const Zero zero1(1, small_buckets());
+  const Zero zero3(3, small_buckets());
   struct Job {
     int tensor, ranks;
     const Scheme& by;
   };
-  const Job jobs[] = {{1, 1, scheme}, {2, 2, scheme}, {3, 3, scheme}, {2, 4, zero1}, {1, 3, zero1}};
+  const Job jobs[] = {{1, 1, scheme}, {2, 2, scheme}, {3, 3, scheme}, {2, 4, zero1},
+                      {1, 3, zero1},  {2, 4, zero3},  {1, 2, zero3}};
   for (const Job& before : jobs) {
     TrainingState state;
     train(before.tensor, before.ranks, before.by, {.kept = &state, .pause_every = 3});

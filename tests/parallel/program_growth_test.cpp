@@ -60,6 +60,7 @@ std::vector<Growing> all_growing() {
        }},
       {"Zero1", [](const TrainConfig& config) { build_of_rank(Zero(1, DdpSettings{}), config); }},
       {"Zero2", [](const TrainConfig& config) { build_of_rank(Zero(2, DdpSettings{}), config); }},
+      {"Zero3", [](const TrainConfig& config) { build_of_rank(Zero(3, DdpSettings{}), config); }},
       {"Factor", [](const TrainConfig& config) { build_of_rank(Factor(), config); }},
   };
 }

@@ -34,12 +34,14 @@ namespace {
 
 using testing::ElementsAre;
 
+class SchemesOfFiles : public TempDirTest {};
+
 /// The program of one rank's step.
 StepPrograms programs_by(const Scheme& scheme, const TrainConfig& config, int rank, int ranks) {
   return StepPrograms(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), &scheme);
 }
 
-constexpr std::array kStages = {1, 2};
+constexpr std::array kStages = {1, 2, 3};
 
 TEST(Zero, EndsWithTheBitsOfDdpForAnyNumberOfRanks) {
   // Thread ranks sum in rank order in every collective.
@@ -79,7 +81,7 @@ TEST(Zero, EndsWithTheBitsOfDdpWithEveryOptimizer) {
   }
 }
 
-/// With stage 1 a rank adds up its micro-steps before ranks are summed; later ones add up sums.
+/// With stage 1 a rank adds up its micro-steps before ranks are summed; the others add up sums.
 /// With batches of 10 on 7 ranks, the last rank has 2 rows in one micro-step, the others 3 in two.
 TEST(Zero, AddsMicroStepsUpAsDdpDoes) {
   for (const auto& [ranks, accumulate] : {std::pair{3, 3}, {7, 2}, {4, 2}}) {
@@ -88,6 +90,7 @@ TEST(Zero, AddsMicroStepsUpAsDdpDoes) {
     const auto ddp = train_threads(ranks, config);
     EXPECT_EQ(train_threads_by(Zero(1, small_buckets()), ranks, config), ddp);
     const auto sharded = train_threads_by(Zero(2, small_buckets()), ranks, config);
+    EXPECT_EQ(train_threads_by(Zero(3, small_buckets()), ranks, config), sharded);
     for (const Trained& rank : sharded) EXPECT_EQ(rank.parameters, sharded[0].parameters);
     EXPECT_LT(largest_distance(model_of(config), sharded[0].parameters, ddp[0].parameters), 1e-6);
     EXPECT_LT(relative_distance(sharded[0].losses, ddp[0].losses), 5e-7);
@@ -133,6 +136,25 @@ TEST(Zero, ThePlanHasEachRanksSharesToTheByte) {
     EXPECT_THAT(plan_of(Zero(1, by_layer)), ElementsAre(all, all, 2 * all / ranks, 0));
     EXPECT_THAT(plan_of(Zero(2, by_layer)),
                 ElementsAre(all, all / ranks, 2 * all / ranks, 2 * layer));
+    // Two layers' gradients, and the weights of two.
+    EXPECT_THAT(plan_of(Zero(3, by_layer)),
+                ElementsAre(all / ranks, all / ranks, 2 * all / ranks, 4 * layer));
+  }
+}
+
+/// Also where some ranks have fewer rows to evaluate than others, and so fewer programs to run.
+TEST_F(SchemesOfFiles, StageThreeEvaluatesAsDdpDoes) {
+  for (const auto run : {&number_run, &class_run}) {
+    TrainConfig config = run(folder());
+    for (const std::int64_t batch : {2, 3, 7}) {
+      config.data.batch_size = batch;
+      for (const int ranks : {1, 2}) {
+        SCOPED_TRACE(testing::Message() << "batch " << batch << ", ranks " << ranks);
+        const auto sharded = train_threads_by(Zero(3, small_buckets()), ranks, config);
+        EXPECT_EQ(sharded, train_threads(ranks, config));
+        EXPECT_FALSE(sharded[0].evaluations.empty());
+      }
+    }
   }
 }
 
@@ -332,8 +354,6 @@ TEST(Factor, AddsGradientsUpFromStepToStepAsOneRankDoes) {
             train_threads(1, config)[0].parameters);
 }
 
-class SchemesOfFiles : public TempDirTest {};
-
 /// Ranks take rows in turn, so the factors' rows have another order than on one rank.
 TEST_F(SchemesOfFiles, FactorComesNearOneRank) {
   const TrainConfig config = number_run(folder());
@@ -425,6 +445,7 @@ INSTANTIATE_TEST_SUITE_P(
     , SchemeProgram,
     testing::Values(NamedScheme{"Zero1", std::make_shared<Zero>(1, small_buckets())},
                     NamedScheme{"Zero2", std::make_shared<Zero>(2, small_buckets())},
+                    NamedScheme{"Zero3", std::make_shared<Zero>(3, small_buckets())},
                     NamedScheme{"Factor", std::make_shared<Factor>()}),
     [](const auto& each) { return std::string(each.param.name); });
 
@@ -516,6 +537,7 @@ TEST(SchemeOf, RefuseAnUpdateWithoutGradientsExchanged) {
       {TrainerKind::kDdp, RankScheme::kDdp},
       {TrainerKind::kDdp, RankScheme::kZero1},
       {TrainerKind::kDdp, RankScheme::kZero2},
+      {TrainerKind::kDdp, RankScheme::kZero3},
       {TrainerKind::kDataParallel, RankScheme::kDdp}};
   for (const auto& each : exchanging) {
     expect_error(ExitCode::kConfiguration,
@@ -542,7 +564,7 @@ TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   EXPECT_EQ(sent(Ddp({}), 1), 0);
   EXPECT_EQ(sent(Ddp({}), 2), gradients + loss);
   EXPECT_EQ(sent(Ddp({}), 4), (gradients + loss) * 3 / 2);
-  for (const int stage : kStages) {
+  for (const int stage : kStages) {  // one layer is gathered once with stage 3 too
     const Zero zero(stage, {});
     EXPECT_EQ(sent(zero, 1), 0);
     EXPECT_EQ(sent(zero, 2), gradients + loss);
@@ -550,6 +572,24 @@ TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   }
   // Every rank draws the inputs of the first layer itself.
   EXPECT_EQ(sent(Factor(), 2), 4 * 8 * 1024 / 2 + loss);
+}
+
+/// With stage 3, forward gathers all L layers, backward all but the last two, which are still
+/// there, and the first, which it does not read: (3 L - 3) / 2 L times what DDP sends.
+TEST(Traffic, OfStageThreeIsNoMoreThanOneAndAHalfTimesDdps) {
+  for (const int layers : {1, 2, 3, 6, 24}) {
+    TrainConfig config;
+    config.model.layers.assign(static_cast<std::size_t>(layers) + 1, 256);
+    config.data.batch_size = 8;
+    const auto sent = [&](const Scheme& scheme) {
+      return bytes_sent(programs_by(scheme, config, 0, 4).train().program, Mesh::of_data(0, 4));
+    };
+    const std::int64_t loss = 2 * 4 * 3 / 2;
+    const std::int64_t layer = std::int64_t{4} * (256 * 256 + 256) * 3 / 4;  // in one direction
+    EXPECT_EQ(sent(Ddp({})), 2 * layers * layer + loss);
+    const int backward = std::max(layers - 3, 0);
+    EXPECT_EQ(sent(Zero(3, {})), (2 * layers + backward) * layer + loss) << layers;
+  }
 }
 
 }  // namespace

@@ -203,6 +203,7 @@ std::vector<WaitingCase> waiting_cases() {
   const auto no_overlap = ddp([](DdpSettings& settings) { settings.overlap = false; });
   const auto per_bucket = ddp([](DdpSettings& settings) { settings.update_per_bucket = true; });
   const auto zero1 = [] { return std::make_unique<Zero>(1, small_buckets()); };
+  const auto zero3 = [] { return std::make_unique<Zero>(3, small_buckets()); };
   const auto factor = [] { return std::make_unique<Factor>(); };
   std::vector<WaitingCase> cases;
   for (const std::int64_t log_every : {1, 100}) {
@@ -218,6 +219,7 @@ std::vector<WaitingCase> waiting_cases() {
     add("per_bucket", per_bucket, 2);
     add("zero1", zero1, 2);
     add("zero1_of_3", zero1, 3);
+    add("zero3_of_3", zero3, 3);
     add("factor", factor, 2);
     add("factor_of_3", factor, 3);
   }

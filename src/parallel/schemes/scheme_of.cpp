@@ -30,6 +30,8 @@ std::unique_ptr<Scheme> scheme_of_ranks(const TrainConfig& config, const SchemeO
       return std::make_unique<Zero>(1, ddp_settings_of(config));
     case RankScheme::kZero2:
       return std::make_unique<Zero>(2, ddp_settings_of(config));
+    case RankScheme::kZero3:
+      return std::make_unique<Zero>(3, ddp_settings_of(config));
     case RankScheme::kFactor:
       return std::make_unique<Factor>();
   }

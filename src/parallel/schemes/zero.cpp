@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "core/error.h"
 #include "core/index.h"
 #include "core/units.h"
 
@@ -18,129 +19,145 @@ Tensor in_a_row(const Tensor& tensor) {
   return tensor.flat_slice(0, tensor.size());
 }
 
-/// The exchanges of a rank's step.
-class Sharding {
+std::vector<std::vector<ParameterId>> parameters_by_bucket(
+    const std::vector<ShardedBucket>& buckets) {
+  std::vector<std::vector<ParameterId>> all;
+  for (const ShardedBucket& bucket : buckets) all.push_back(bucket.parameters);
+  return all;
+}
+
+std::map<ParameterId, int> buckets_by_parameter(const std::vector<ShardedBucket>& buckets) {
+  std::map<ParameterId, int> found;
+  for (int bucket = 0; bucket < static_cast<int>(buckets.size()); ++bucket) {
+    for (const ParameterId id : at(buckets, bucket).parameters) found[id] = bucket;
+  }
+  return found;
+}
+
+/// The buckets of a rank's step, and its shares of them.
+class BucketShares {
  public:
-  Sharding(Draft& draft, std::vector<ShardedBucket> buckets, int stage)
+  BucketShares(Draft& draft, std::vector<ShardedBucket> buckets)
       : draft_(draft),
         mesh_(draft.spec().mesh),
-        axis_(draft.data_axis()),
-        keeps_all_gradients_(stage == 1),
         buckets_(std::move(buckets)),
-        completed_(parameters_of_buckets()) {
-    if (keeps_all_gradients_) {
-      gradients_ = draft_.require_gradients();
-    } else {
-      draft_.require_stored_gradients();
-      draft_.align_micro_steps();
-      take_shares();
+        bucket_of_(buckets_by_parameter(buckets_)) {
+    for (const ShardedBucket& bucket : buckets_) {
+      const FlatRange share = share_of_lines(bucket.range, mesh_.data_rank(), mesh_.data);
+      in_flat_.push_back(share);
+      kept_.push_back({numbers_, share.count});
+      numbers_ += share.count;
     }
   }
 
-  [[nodiscard]] PassHooks hooks() {
-    PassHooks hooks;
-    if (!keeps_all_gradients_) {
-      hooks.gradient = [this](ParameterId id) { return on_its_way(id); };
+  [[nodiscard]] int count() const { return static_cast<int>(buckets_.size()); }
+  [[nodiscard]] const ShardedBucket& bucket(int number) const { return at(buckets_, number); }
+  [[nodiscard]] const std::vector<ShardedBucket>& buckets() const { return buckets_; }
+  [[nodiscard]] int bucket_of(ParameterId id) const { return bucket_of_.at(id); }
+
+  /// A share's place in flat buffers of all numbers, and in those of this rank's shares only.
+  [[nodiscard]] const FlatRange& in_flat(int bucket) const { return at(in_flat_, bucket); }
+  [[nodiscard]] const FlatRange& kept(int bucket) const { return at(kept_, bucket); }
+  /// In all shares.
+  [[nodiscard]] std::int64_t numbers() const { return numbers_; }
+
+  /// This rank's lines of a whole bucket.
+  [[nodiscard]] Tensor own_lines(const Tensor& lines) const {
+    return share_of_rank(lines, mesh_.data_rank(), mesh_.data);
+  }
+
+  /// A whole bucket in memory that buckets use in turn.
+  [[nodiscard]] Tensor passing(const char* name, int place, int bucket,
+                               DType type = DType::kF32) const {
+    const std::int64_t numbers = at(buckets_, bucket).range.count;
+    const BufferId buffer = draft_.buffers().get(
+        fmt::format("{}.{}", name, place), Category::kCommunication, numbers * bytes_of(type));
+    return {buffer, 0, numbers / kLineNumbers, kLineNumbers, type};
+  }
+
+  /// A parameter's numbers, or those of its gradient, in such memory.
+  [[nodiscard]] Tensor in_passing(const Tensor& lines, ParameterId id) const {
+    Tensor tensor = draft_.parameters().in(lines.buffer, id, lines.dtype);
+    tensor.offset_bytes -= at(buckets_, bucket_of(id)).range.first * bytes_of(lines.dtype);
+    return tensor;
+  }
+
+  [[nodiscard]] std::string name_of(int bucket, std::string_view what) const {
+    return fmt::format("{}, {}", at(buckets_, bucket).name, what);
+  }
+
+ private:
+  Draft& draft_;
+  const Mesh& mesh_;
+  std::vector<ShardedBucket> buckets_;
+  std::map<ParameterId, int> bucket_of_;
+  std::vector<FlatRange> in_flat_, kept_;
+  std::int64_t numbers_ = 0;
+};
+
+/// How gradients get from a pass to the rank that owns them.
+class GradientScattering {
+ public:
+  GradientScattering(Draft& draft, const BucketShares& shares, int stage)
+      : draft_(draft),
+        shares_(shares),
+        keeps_all_(stage == 1),
+        waits_for_gathers_(stage == 3),
+        completed_(parameters_by_bucket(shares.buckets())) {
+    if (keeps_all_) {
+      gradients_ = draft.require_gradients();
+      return;
+    }
+    draft.require_stored_gradients();
+    draft.align_micro_steps();
+    gradients_ = draft.buffers().get("gradients", Category::kGradients,
+                                     shares.numbers() * bytes_of(DType::kF32));
+  }
+
+  void add_hooks(PassHooks& hooks) {
+    if (!keeps_all_) {
+      hooks.gradient = [this](ParameterId id) {
+        return shares_.in_passing(all_lines(shares_.bucket_of(id)), id);
+      };
       hooks.overwrites_gradients = true;
     }
     hooks.complete = [this](const Pass& pass, ParameterId id) {
-      if (keeps_all_gradients_ && !pass.is_last) return;
-      if (!keeps_all_gradients_) fill_padding(pass, id);
-      if (const auto bucket = completed_.count(id)) scatter(*bucket, pass.micro_step == 0);
+      if (keeps_all_ && !pass.is_last) return;
+      if (!keeps_all_) fill_padding(pass, id);
+      const std::optional<int> bucket = completed_.count(id);
+      if (!bucket) return;
+      flush();
+      waiting_.push_back({*bucket, pass.micro_step == 0});
+      if (!waits_for_gathers_) flush();
     };
-    return hooks;
   }
 
   /// With stage 1: all buckets, after backward.
   void scatter_all() {
-    for (int bucket = 0; bucket < count(); ++bucket) scatter(bucket, true);
+    for (int bucket = 0; bucket < shares_.count(); ++bucket) scatter(bucket, true);
   }
 
-  [[nodiscard]] std::vector<UpdatedPart> parts() {
-    const FlatBuffers flat = draft_.flat_buffers();
-    const DType type = draft_.spec().model.numbers;
-    std::vector<UpdatedPart> parts;
-    for (int bucket = 0; bucket < count(); ++bucket) {
-      const FlatRange share = share_of(bucket);
-      UpdatedPart& part = parts.emplace_back(UpdatedPart{.range = share,
-                                                         .parameters = share.of(flat.parameters),
-                                                         .gradients = kept_gradients(bucket)});
-      if (flat.operands != flat.parameters) part.rounded = share.of(flat.operands, type);
-    }
-    return parts;
+  /// Scatters the bucket that was completed last, if it is not yet on its way: with stage 3 the
+  /// parameters that backward reads next go first.
+  void flush() {
+    for (const auto& [bucket, is_first] : std::exchange(waiting_, {})) scatter(bucket, is_first);
   }
 
-  /// The first layers first: the next step reads them first.
-  void gather_parameters() {
-    const FlatBuffers flat = draft_.flat_buffers();
-    for (int bucket = count() - 1; bucket >= 0; --bucket) {
-      const ShardedBucket& each = at(buckets_, bucket);
-      gather(each.lines_of(flat.parameters), name_of(bucket, "gathered"));
-      // Rounded by the rank that updated them, which saves another pass over the parameters.
-      if (flat.operands == flat.parameters) continue;
-      gather(each.lines_of(flat.operands, draft_.spec().model.numbers),
-             name_of(bucket, "rounded and gathered"));
-    }
+  /// This rank's share after that, in a row.
+  [[nodiscard]] Tensor kept(int bucket) const {
+    return (keeps_all_ ? shares_.in_flat(bucket) : shares_.kept(bucket)).of(gradients_);
   }
 
  private:
-  [[nodiscard]] int count() const { return static_cast<int>(buckets_.size()); }
-
-  [[nodiscard]] FlatRange share_of(int bucket) const {
-    return share_of_lines(at(buckets_, bucket).range, mesh_.data_rank(), mesh_.data);
-  }
-
-  [[nodiscard]] std::vector<std::vector<ParameterId>> parameters_of_buckets() const {
-    std::vector<std::vector<ParameterId>> all;
-    for (const ShardedBucket& bucket : buckets_) all.push_back(bucket.parameters);
-    return all;
-  }
-
-  static std::string name_of(int bucket, std::string_view what) {
-    return fmt::format("bucket {}, {}", bucket + 1, what);
-  }
-
-  /// The memory of this rank's shares of gradients, and of buckets on their way.
-  void take_shares() {
-    std::int64_t shares = 0;
-    for (int bucket = 0; bucket < count(); ++bucket) {
-      const FlatRange& range = at(buckets_, bucket).range;
-      for (const ParameterId id : at(buckets_, bucket).parameters) bucket_of_[id] = bucket;
-      on_their_way_.at(static_cast<std::size_t>(bucket % 2)) =
-          draft_.buffers().get(fmt::format("bucket_gradients.{}", bucket % 2),
-                               Category::kCommunication, range.count * bytes_of(DType::kF32));
-      kept_at_.push_back(shares);
-      shares += share_of(bucket).count;
-    }
-    gradients_ =
-        draft_.buffers().get("gradients", Category::kGradients, shares * bytes_of(DType::kF32));
-  }
-
-  /// A bucket's gradients before they are scattered, one row per line.
-  [[nodiscard]] Tensor all_gradients(int bucket) const {
-    const ShardedBucket& each = at(buckets_, bucket);
-    if (keeps_all_gradients_) return each.lines_of(gradients_);
-    return {on_their_way_.at(static_cast<std::size_t>(bucket % 2)), 0,
-            each.range.count / kLineNumbers, kLineNumbers};
-  }
-
-  /// This rank's share after they are scattered, in a row.
-  [[nodiscard]] Tensor kept_gradients(int bucket) const {
-    const FlatRange share = share_of(bucket);
-    if (keeps_all_gradients_) return share.of(gradients_);
-    return FlatRange{at(kept_at_, bucket), share.count}.of(gradients_);
-  }
-
-  [[nodiscard]] Tensor on_its_way(ParameterId id) const {
-    const int bucket = bucket_of_.at(id);
-    Tensor tensor = draft_.parameters().in(all_gradients(bucket).buffer, id);
-    tensor.offset_bytes -= at(buckets_, bucket).range.first * bytes_of(DType::kF32);
-    return tensor;
+  /// A bucket's gradients before they are scattered.
+  [[nodiscard]] Tensor all_lines(int bucket) const {
+    if (keeps_all_) return shares_.bucket(bucket).lines_of(gradients_);
+    return shares_.passing("bucket_gradients", bucket % 2, bucket);
   }
 
   /// Buckets of other shapes have been in this memory.
   void fill_padding(const Pass& pass, ParameterId id) {
-    const Tensor tensor = on_its_way(id);
+    const Tensor tensor = pass.gradient(id);
     const std::int64_t over = tensor.size() % kLineNumbers;
     if (over == 0) return;
     const Tensor padding{tensor.buffer, tensor.end_bytes(), 1, kLineNumbers - over};
@@ -148,42 +165,160 @@ class Sharding {
   }
 
   void scatter(int bucket, bool is_first) {
-    const Tensor all = all_gradients(bucket);
+    const Tensor all = all_lines(bucket);
     const float scale = draft_.share();
+    const Axis axis = draft_.data_axis();
     const bool zero_grad = draft_.spec().zero_grad;
-    if (keeps_all_gradients_ && !zero_grad) {
-      return draft_.exchange(AllReduce{
-          .tensors = {all}, .scale = scale, .axis = axis_, .name = name_of(bucket, "summed")});
+    if (keeps_all_ && !zero_grad) {
+      return draft_.exchange(AllReduce{.tensors = {all},
+                                       .scale = scale,
+                                       .axis = axis,
+                                       .name = shares_.name_of(bucket, "summed")});
     }
-    draft_.exchange(ReduceScatter{
-        .tensors = {all}, .scale = scale, .axis = axis_, .name = name_of(bucket, "scattered")});
-    if (!keeps_all_gradients_) keep(bucket, all, is_first && zero_grad);
+    draft_.exchange(ReduceScatter{.tensors = {all},
+                                  .scale = scale,
+                                  .axis = axis,
+                                  .name = shares_.name_of(bucket, "scattered")});
+    if (!keeps_all_) keep(bucket, all, is_first && zero_grad);
   }
 
   void keep(int bucket, const Tensor& all, bool is_new) {
-    const Tensor own = in_a_row(share_of_rank(all, mesh_.data_rank(), mesh_.data));
+    const Tensor own = in_a_row(shares_.own_lines(all));
     if (own.size() == 0) return;
-    const Tensor kept = kept_gradients(bucket);
-    const DeviceOp op = is_new ? DeviceOp{Copy{.to = kept, .from = own}}
-                               : DeviceOp{SumRows{.out = kept, .in = own, .beta = 1}};
+    const DeviceOp op = is_new ? DeviceOp{Copy{.to = kept(bucket), .from = own}}
+                               : DeviceOp{SumRows{.out = kept(bucket), .in = own, .beta = 1}};
     draft_.add({.op = op, .lane = Lane::kComm, .phase = Phase::kCommunication});
   }
 
-  void gather(const Tensor& lines, std::string name) {
-    draft_.exchange(AllGather{.tensors = {lines}, .axis = axis_, .name = std::move(name)});
+  Draft& draft_;
+  const BucketShares& shares_;
+  bool keeps_all_;
+  bool waits_for_gathers_;
+  BucketCounts completed_;
+  std::vector<std::pair<int, bool>> waiting_;  // a bucket, and whether it is the step's first of it
+  BufferId gradients_ = kNoBuffer;             // of all parameters, or of this rank's shares
+};
+
+/// The parameters of whole buckets while passes read them. There are never more than two: the one
+/// that is read, and the next one on its way.
+class ParameterGathering {
+ public:
+  /// `reads` are the buckets in the order in which the program reads them.
+  ParameterGathering(Draft& draft, const BucketShares& shares, std::vector<int> reads)
+      : draft_(draft), shares_(shares), reads_(std::move(reads)) {}
+
+  /// Calls `is_on_its_way` when the gather of what is read next has been added.
+  void add_hooks(PassHooks& hooks, const std::function<void()>& is_on_its_way = {}) {
+    hooks.weight = [this](ParameterId id) {
+      const int bucket = shares_.bucket_of(id);
+      return shares_.in_passing(lines_of(bucket, place_of(bucket)), id);
+    };
+    hooks.before = [this, is_on_its_way](const Pass&, ParameterId id) {
+      const int bucket = shares_.bucket_of(id);
+      if (next_ > 0 && reads_[next_ - 1] == bucket) return;
+      BARESTEP_REQUIRE(next_ < reads_.size() && reads_[next_] == bucket,
+                       "parameters are read in the order that was recorded");
+      if (next_ == 0) gather(bucket, 0);
+      ++next_;
+      if (next_ < reads_.size()) {
+        const int coming = reads_[next_];
+        if (std::ranges::find(held_, coming) == held_.end()) gather(coming, 1 - place_of(bucket));
+      }
+      if (is_on_its_way) is_on_its_way();
+    };
+  }
+
+ private:
+  [[nodiscard]] int place_of(int bucket) const {
+    return static_cast<int>(std::ranges::find(held_, bucket) - held_.begin());
+  }
+
+  [[nodiscard]] Tensor lines_of(int bucket, int place) const {
+    return shares_.passing("gathered_parameters", place, bucket, draft_.spec().model.numbers);
+  }
+
+  void gather(int bucket, int place) {
+    held_.at(static_cast<std::size_t>(place)) = bucket;
+    Tensor own =
+        shares_.kept(bucket).of(draft_.flat_buffers().operands, draft_.spec().model.numbers);
+    own.rows = own.cols / kLineNumbers;
+    own.cols = kLineNumbers;
+    draft_.exchange(AllGather{.tensors = {lines_of(bucket, place)},
+                              .own = {own},
+                              .axis = draft_.data_axis(),
+                              .name = shares_.name_of(bucket, "gathered")});
   }
 
   Draft& draft_;
-  const Mesh& mesh_;
-  Axis axis_;
-  bool keeps_all_gradients_;
-  std::vector<ShardedBucket> buckets_;
-  BucketCounts completed_;
-  BufferId gradients_ = kNoBuffer;     // of all parameters, or of this rank's shares
-  std::vector<std::int64_t> kept_at_;  // where this rank's shares of the buckets begin there
-  std::map<ParameterId, int> bucket_of_;
-  std::array<BufferId, 2> on_their_way_{kNoBuffer, kNoBuffer};  // for even and odd buckets
+  const BucketShares& shares_;
+  std::vector<int> reads_;
+  std::size_t next_ = 0;             // of reads_
+  std::array<int, 2> held_{-1, -1};  // the bucket in each place
 };
+
+/// The buckets that a program of this draft's kind reads, in order: a rank without samples reads
+/// the same ones as the others.
+std::vector<int> reads_of(const Draft& draft, const std::vector<ShardedBucket>& buckets) {
+  const std::map<ParameterId, int> bucket_of = buckets_by_parameter(buckets);
+  std::vector<int> reads;
+  const PassHooks hooks{.before = [&](const Pass&, ParameterId id) {
+    const int bucket = bucket_of.at(id);
+    if (reads.empty() || reads.back() != bucket) reads.push_back(bucket);
+  }};
+  StepSpec spec = draft.spec();
+  spec.held_parameters.reset();
+  Buffers buffers;
+  Draft trial(draft.kind(), "reads", draft.rows(), buffers, spec);
+  trial.align_micro_steps();
+  trial.input();
+  if (draft.kind() == StepKind::kEvaluation) {
+    static_cast<void>(trial.evaluation_output({}, hooks));
+  } else {
+    trial.passes({.pass = hooks});
+  }
+  return reads;
+}
+
+/// What this rank updates.
+std::vector<UpdatedPart> updated_parts(Draft& draft, const BucketShares& shares,
+                                       const GradientScattering& gradients,
+                                       bool keeps_all_parameters) {
+  const FlatBuffers flat = draft.flat_buffers();
+  std::vector<UpdatedPart> parts;
+  for (int bucket = 0; bucket < shares.count(); ++bucket) {
+    const FlatRange& share = shares.in_flat(bucket);
+    const FlatRange& held = keeps_all_parameters ? share : shares.kept(bucket);
+    UpdatedPart& part = parts.emplace_back(UpdatedPart{.range = share,
+                                                       .parameters = held.of(flat.parameters),
+                                                       .gradients = gradients.kept(bucket)});
+    if (flat.operands != flat.parameters) {
+      part.rounded = held.of(flat.operands, draft.spec().model.numbers);
+    }
+  }
+  return parts;
+}
+
+/// The first layers first: the next step reads them first.
+void gather_updated(Draft& draft, const BucketShares& shares) {
+  const FlatBuffers flat = draft.flat_buffers();
+  const auto gather = [&](const Tensor& lines, std::string name) {
+    draft.exchange(
+        AllGather{.tensors = {lines}, .axis = draft.data_axis(), .name = std::move(name)});
+  };
+  for (int bucket = shares.count() - 1; bucket >= 0; --bucket) {
+    const ShardedBucket& each = shares.bucket(bucket);
+    gather(each.lines_of(flat.parameters), shares.name_of(bucket, "gathered"));
+    // Rounded by the rank that updated them, which saves another pass over the parameters.
+    if (flat.operands == flat.parameters) continue;
+    gather(each.lines_of(flat.operands, draft.spec().model.numbers),
+           shares.name_of(bucket, "rounded and gathered"));
+  }
+}
+
+/// "net.2" of "net.2.weight".
+std::string_view block_of(std::string_view parameter) {
+  return parameter.substr(0, parameter.rfind('.'));
+}
 
 }  // namespace
 
@@ -192,20 +327,42 @@ Tensor ShardedBucket::lines_of(BufferId flat, DType type) const {
 }
 
 std::vector<ShardedBucket> Zero::buckets(const Parameters& parameters) const {
+  std::vector<Bucket> found;
+  if (stage_ < 3) {
+    found = gradient_buckets(parameters, kNoBuffer, settings_.first_bucket_bytes,
+                             settings_.bucket_bytes);
+  } else {
+    for (Bucket& each : gradient_buckets(parameters, kNoBuffer, 1, 1)) {
+      const auto block = [&](const Bucket& bucket) {
+        return block_of(parameters[bucket.parameters.front()].name);
+      };
+      if (found.empty() || block(found.back()) != block(each)) {
+        found.push_back(std::move(each));
+        continue;
+      }
+      Bucket& last = found.back();
+      last.gradients.cols =
+          (each.gradients.end_bytes() - last.gradients.offset_bytes) / bytes_of(DType::kF32);
+      last.parameters.push_back(each.parameters.front());
+    }
+  }
   std::vector<ShardedBucket> all;
-  for (Bucket& bucket : gradient_buckets(parameters, kNoBuffer, settings_.first_bucket_bytes,
-                                         settings_.bucket_bytes)) {
+  for (Bucket& bucket : found) {
     const std::int64_t first = bucket.gradients.offset_bytes / bytes_of(DType::kF32);
     const std::int64_t lines = (bucket.gradients.cols + kLineNumbers - 1) / kLineNumbers;
-    all.push_back({{first, lines * kLineNumbers}, std::move(bucket.parameters)});
+    std::string name = stage_ < 3
+                           ? fmt::format("bucket {}", all.size() + 1)
+                           : std::string(block_of(parameters[bucket.parameters.front()].name));
+    all.push_back({std::move(name), {first, lines * kLineNumbers}, std::move(bucket.parameters)});
   }
   return all;
 }
 
 std::vector<FlatRange> Zero::held(Category category, const Parameters& parameters, int rank,
                                   int ranks) const {
-  const bool is_shared_out =
-      category == Category::kOptimizer || (category == Category::kGradients && stage_ >= 2);
+  const bool is_shared_out = category == Category::kOptimizer ||
+                             (category == Category::kGradients && stage_ >= 2) ||
+                             (category == Category::kParameters && stage_ >= 3);
   if (!is_shared_out) return Scheme::held(category, parameters, rank, ranks);
   std::vector<FlatRange> shares;
   for (const ShardedBucket& bucket : buckets(parameters)) {
@@ -217,20 +374,38 @@ std::vector<FlatRange> Zero::held(Category category, const Parameters& parameter
 void Zero::build(Draft& draft) const {
   const Axis axis = draft.data_axis();
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
-  Sharding sharding(draft, buckets(draft.parameters()), stage_);
-  const bool overlaps = settings_.overlap || stage_ > 1;
+  const BucketShares shares(draft, buckets(draft.parameters()));
+  GradientScattering gradients(draft, shares, stage_);
+  std::optional<ParameterGathering> parameters;
+  PassHooks hooks;
+  if (stage_ >= 2 || settings_.overlap) gradients.add_hooks(hooks);
+  if (stage_ >= 3) {
+    parameters.emplace(draft, shares, reads_of(draft, shares.buckets()));
+    parameters->add_hooks(hooks, [&gradients] { gradients.flush(); });
+  }
   draft.input();
-  draft.passes({.pass = overlaps ? sharding.hooks() : PassHooks{}, .loss_ready = loss_ready});
-  if (!overlaps) sharding.scatter_all();
+  draft.passes({.pass = hooks, .loss_ready = loss_ready});
+  gradients.flush();
+  if (stage_ == 1 && !settings_.overlap) gradients.scatter_all();
   const auto add_up = [&](const char* name) {
     return [&draft, axis, name](const Tensor& number) {
       draft.exchange(AllReduce{.tensors = {number}, .axis = axis, .name = name});
     };
   };
-  draft.update({.parts = sharding.parts(),
+  draft.update({.parts = updated_parts(draft, shares, gradients, stage_ < 3),
                 .squares_ready = add_up("squares of gradients"),
                 .found_inf_ready = add_up("overflow of gradients")});
-  sharding.gather_parameters();
+  if (stage_ < 3) gather_updated(draft, shares);
+}
+
+void Zero::evaluate(Draft& draft) const {
+  if (stage_ < 3) return Scheme::evaluate(draft);
+  const BucketShares shares(draft, buckets(draft.parameters()));
+  ParameterGathering parameters(draft, shares, reads_of(draft, shares.buckets()));
+  PassHooks hooks;
+  parameters.add_hooks(hooks);
+  draft.input();
+  draft.evaluate(draft.evaluation_output({}, hooks));
 }
 
 std::string Zero::exchange_text(const StepSpec& spec, std::string_view transport) const {
@@ -238,9 +413,10 @@ std::string Zero::exchange_text(const StepSpec& spec, std::string_view transport
   for (const ShardedBucket& bucket : buckets(parameters_of(spec.model))) {
     sizes.push_back(human_bytes(bucket.range.count * bytes_of(DType::kF32)));
   }
+  const bool overlaps = stage_ > 1 || settings_.overlap;
   return fmt::format("gradients scattered and parameters gathered by {} in {} ({}){}", transport,
-                     counted(std::ssize(sizes), "bucket"), fmt::join(sizes, ", "),
-                     settings_.overlap || stage_ > 1 ? ", gradients while backward goes on" : "");
+                     counted(std::ssize(sizes), stage_ < 3 ? "bucket" : "block"),
+                     fmt::join(sizes, ", "), overlaps ? ", gradients while backward goes on" : "");
 }
 
 }  // namespace barestep

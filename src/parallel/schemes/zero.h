@@ -1,6 +1,6 @@
 // ZeRO (Rajbhandari et al. 2020): data ranks share out the state of training. Each keeps the
-// optimizer's state of its share of the parameters (stage 1), and the gradients of this share only
-// (stage 2), and updates it.
+// optimizer's state of its share of the parameters only (stage 1), also the gradients of this share
+// only (stage 2), also the share only (stage 3), and updates it.
 #pragma once
 
 #include <optional>
@@ -15,6 +15,7 @@ namespace barestep {
 /// What ranks exchange together: whole lines of the flat buffers, of which each rank owns a share
 /// (share_of_lines), and the parameters in them.
 struct ShardedBucket {
+  std::string name;
   FlatRange range;
   std::vector<ParameterId> parameters;
 
@@ -27,23 +28,31 @@ struct ShardedBucket {
 /// bucket by bucket, those of the first layers first; the next step's layers wait only for their
 /// own. For clipping, the ranks sum the squares of their shares.
 ///
+/// With stage 3 a bucket is a block's parameters. Before passes read one, it is gathered into one
+/// of two places, while they read the one before it. What is still there is not gathered again:
+/// backward begins with the two blocks that forward ended with, and in L equal layers it does not
+/// read the first one, so a step gathers 2 L - 3 of them.
+///
 /// A parameter takes 4 bytes for itself, 4 for its gradient and 8 for Adam's moments. Of N ranks,
-/// each keeps 8 + 8 / N of them with stage 1. With stage 2 it keeps 4 + 12 / N, and gradients on
-/// their way take the memory of two buckets.
+/// each keeps 8 + 8 / N of them with stage 1, 4 + 12 / N with stage 2, 16 / N with stage 3. With
+/// stages 2 and 3, gradients on their way take the memory of two buckets, and with stage 3 gathered
+/// parameters take as much.
 ///
 /// With stage 1, gradients that accumulate from step to step (--no-zero-grad) are all-reduced,
-/// because each rank needs all of them in the next step. With stage 2, what micro-steps or steps
-/// add up is what the ranks have summed, so these sums are in another order.
+/// because each rank needs all of them in the next step. With stages 2 and 3, what micro-steps or
+/// steps add up is what the ranks have summed, so these sums are in another order.
 class Zero final : public Scheme {
  public:
   Zero(int stage, const DdpSettings& settings) : stage_(stage), settings_(settings) {}
 
-  /// In the order in which backward completes them: those of Ddp, with their padding.
+  /// In the order in which backward completes them: those of Ddp, with their padding, or blocks.
   [[nodiscard]] std::vector<ShardedBucket> buckets(const Parameters& parameters) const;
 
-  /// Creates the buffers of Draft::share_loss(). With stage 2, "gradients" has this rank's shares
-  /// only, and buckets on their way are in "bucket_gradients.0" and "bucket_gradients.1".
+  /// Creates the buffers of Draft::share_loss(). From stage 2 on, "gradients" has this rank's
+  /// shares only, and buckets on their way are in "bucket_gradients.0" and "bucket_gradients.1".
+  /// With stage 3, so do flat buffers of parameters and "gathered_parameters.0" and ".1".
   void build(Draft& draft) const override;
+  void evaluate(Draft& draft) const override;
   [[nodiscard]] std::vector<FlatRange> held(Category category, const Parameters& parameters,
                                             int rank, int ranks) const override;
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
