@@ -23,6 +23,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
+#include "parallel/schemes/zero.h"
 #include "train/schedule.h"
 #include "train/trainer.h"
 
@@ -147,6 +148,56 @@ void add_zero_bytes(std::vector<PublishedNumber>& all) {
   add("after the step with ZeRO on 2 ranks", before + model + temporaries, kAssumption);
 }
 
+/// What ZeRO's stages leave on each of 64 ranks of the 16 bytes that mixed precision takes there
+/// for a parameter: 2 for itself, 2 for its gradient, 12 for the optimizer's fp32 copy and moments.
+/// The shares are those of our schemes.
+void add_zero_stages(std::vector<PublishedNumber>& all) {
+  constexpr double kParameters = 7.5e9;
+  constexpr int kRanks = 64;
+  ModelSpec model;
+  model.widths = {1 << 12, 1 << 12};
+  const Parameters parameters = parameters_of(model);
+  const double numbers = static_cast<double>(parameters.bytes()) / bytes_of(DType::kF32);
+  const auto share = [&](const Scheme& scheme, Category category) {
+    double held = 0;
+    for (const FlatRange& range : scheme.held(category, parameters, 0, kRanks)) {
+      held += static_cast<double>(range.count);
+    }
+    return held / numbers;
+  };
+  const auto add = [&](const char* by, const Scheme& scheme) {
+    const double bytes = 2 * share(scheme, Category::kParameters) +
+                         2 * share(scheme, Category::kGradients) +
+                         12 * share(scheme, Category::kOptimizer);
+    all.push_back(exact(PublishedKind::kComputed,
+                        fmt::format("ZeRO, 7.5e9 parameters on each of 64 ranks, {}", by),
+                        fmt::format("{:.1f} GB", kParameters * bytes / 1e9)));
+  };
+  add("DDP", Ddp({}));
+  add("stage 1", Zero(1, {}));
+  add("stage 2", Zero(2, {}));
+  add("stage 3", Zero(3, {}));
+}
+
+/// Gradients go to the servers and parameters come back, one worker after the other; `servers` of
+/// them take equal parts at the same time.
+std::string server_exchange_text(int senders, int servers) {
+  constexpr double kBytes = 160e6, kBytesPerS = 16e9;
+  return fmt::format("{:.0f} ms", 1e3 * 2 * senders * kBytes / servers / kBytesPerS);
+}
+
+void add_servers(std::vector<PublishedNumber>& all) {
+  const auto add = [&](const char* by, std::string ours) {
+    all.push_back(exact(PublishedKind::kComputed, fmt::format("parameter server, 160 MB, {}", by),
+                        std::move(ours)));
+  };
+  add("one of 4 GPUs", server_exchange_text(3, 1));
+  add("the CPU of 4 GPUs", server_exchange_text(4, 1));
+  add("each of 4 GPUs for a part", server_exchange_text(3, 4));
+  // The approximation there: a ring of many GPUs sends the gradients twice.
+  add("a ring of 8 GPUs instead", fmt::format("{:.0f} ms", 1e3 * 2 * 160e6 / (3 * 18e9)));
+}
+
 class NoOutput final : public TrainObserver {
  public:
   void on_step(const StepReport& /*report*/) override {}
@@ -250,6 +301,8 @@ std::vector<PublishedNumber> exact_numbers() {
   add_buckets(all);
   add_epoch(all);
   add_zero_bytes(all);
+  add_zero_stages(all);
+  add_servers(all);
   return all;
 }
 

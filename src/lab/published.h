@@ -35,7 +35,8 @@ struct PublishedNumber {
 std::vector<PublishedNumber> read_published(const std::filesystem::path& file);
 
 /// Numbers that do not depend on hardware: rows of a scattered batch, buckets, steps of an epoch,
-/// and bytes by the rules of PyTorch's allocator.
+/// bytes by the rules of PyTorch's allocator and of ZeRO's stages, and times of exchanges by rules
+/// of their own.
 std::vector<PublishedNumber> exact_numbers();
 
 /// The sum of the parameters after one step of the recipe for ZeroRedundancyOptimizer; trains it on

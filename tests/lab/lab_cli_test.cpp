@@ -380,11 +380,11 @@ TEST_F(MlpLab, SaysOfEachPublishedNumberWhatItIsAndWhereItStands) {
   for (std::string line; std::getline(lines, line);) {
     if (line.find("https://") == std::string::npos) continue;
     ++rows;
-    EXPECT_TRUE(
-        std::regex_search(line, std::regex("  (reproduced|computed  |cited)  https://github")))
+    EXPECT_TRUE(std::regex_search(
+        line, std::regex("  (reproduced|computed  |cited)  https://(github|arxiv)")))
         << line;
   }
-  EXPECT_EQ(rows, 6 + 2 + 1 + 5 + 1 + 9);
+  EXPECT_EQ(rows, 6 + 2 + 1 + 5 + 4 + 4 + 1 + 9);
   EXPECT_THAT(result.out, testing::Not(HasSubstr("DIFFERS")));
   // There is no published number for it.
   EXPECT_THAT(result.out, testing::Not(HasSubstr("402,702,336")));
