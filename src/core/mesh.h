@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/index.h"
 
@@ -32,6 +33,13 @@ struct Mesh {
   /// A rank of a job whose ranks only share the batch.
   static constexpr Mesh of_data(int rank, int ranks) { return {.data = ranks, .rank = rank}; }
 
+  /// The same mesh, seen by another rank.
+  [[nodiscard]] constexpr Mesh with_rank(int other) const {
+    Mesh mesh = *this;
+    mesh.rank = other;
+    return mesh;
+  }
+
   [[nodiscard]] constexpr int ranks() const { return data * tensor * pipeline; }
   [[nodiscard]] constexpr int tensor_rank() const { return rank % tensor; }
   [[nodiscard]] constexpr int data_rank() const { return rank / tensor % data; }
@@ -58,6 +66,15 @@ struct Mesh {
     const Varying varying = varying_on(axis);
     return rank_at(varying.data ? 0 : data_rank(), varying.tensor ? 0 : tensor_rank(),
                    varying.stage ? 0 : stage());
+  }
+
+  /// The ranks of that group, ascending.
+  [[nodiscard]] std::vector<int> ranks_on(Axis axis) const {
+    std::vector<int> members;
+    for (Mesh other = with_rank(0); other.rank < ranks(); ++other.rank) {
+      if (other.first_on(axis) == first_on(axis)) members.push_back(other.rank);
+    }
+    return members;
   }
 
   /// Ranks from the first of that group to its last, including those of other groups between them.

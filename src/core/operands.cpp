@@ -129,6 +129,9 @@ Cost& Cost::operator+=(const Cost& other) {
 }
 
 Cost cost_of(const Op& op) {
+  if (const auto* exchange = op_if<SendReceive>(op)) {
+    return {.message_bytes = exchange->sent_bytes() + exchange->received_bytes()};
+  }
   if (std::holds_alternative<Collective>(op)) {
     return {.message_bytes = operands_of(op).front().tensor->bytes()};
   }

@@ -915,4 +915,24 @@ std::string AllGather::text(const TensorText& t) const {
   return fmt::format("{} = the rows of {}{}", tensors_text(tensors, t), ranks_on(axis), from);
 }
 
+Operands SendReceive::operands() const {
+  Operands list;
+  const DType type = sends ? sends->dtype : receives ? receives->dtype : DType::kF32;
+  if (sends) list.push_back({"sends", &*sends, kReads, '*', '*', type});
+  if (receives) list.push_back({"receives", &*receives, kWrites, '*', '*', type});
+  return list;
+}
+
+std::vector<OpRule> SendReceive::rules() const {
+  return {{sends || receives, "an exchange must send or receive"},
+          {peer >= 0, "peer must be a rank"}};
+}
+
+std::string SendReceive::text(const TensorText& t) const {
+  const std::string rank = fmt::format("{} rank {}", name_of(axis), peer);
+  if (!receives) return fmt::format("{} to {}", t(*sends), rank);
+  if (!sends) return fmt::format("{} from {}", t(*receives), rank);
+  return fmt::format("{} to {}, {} from there", t(*sends), rank, t(*receives));
+}
+
 }  // namespace barestep

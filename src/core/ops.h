@@ -621,7 +621,8 @@ using DeviceOp =
                  UpdateLossScale, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: the tensors of this process, one per device. Its parts
-/// have equal sizes on every rank.
+/// have equal sizes on every rank. An exchange of two ranks is a collective too: it is run by a
+/// communicator, and its ranks wait for each other.
 
 /// Every tensor = sum over all ranks' tensors of fl(scale * value); scaled before the sum. For
 /// bf16, the scale is 1 and numbers are added in fp32. The sum is rounded once, or after each
@@ -696,11 +697,34 @@ struct AllGather {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-using Collective = std::variant<AllReduce, Broadcast, Reduce, ReduceScatter, AllGather>;
+/// An exchange of two ranks of a group: `sends` goes to rank `peer` of the group, and `receives` is
+/// what that rank sends; one of them, or both, of one type. The peer's op is the mirror image. Both
+/// directions progress together, so two ranks that send to each other are not stuck. One part.
+struct SendReceive {
+  static constexpr std::string_view kLabel = "send_receive";
+  std::optional<Tensor> sends{}, receives{};
+  int peer = 0;
+  Axis axis = Axis::kPipeline;
+  std::string name{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+
+  [[nodiscard]] std::int64_t sent_bytes() const { return sends ? sends->bytes() : 0; }
+  [[nodiscard]] std::int64_t received_bytes() const { return receives ? receives->bytes() : 0; }
+};
+
+using Collective =
+    std::variant<AllReduce, Broadcast, Reduce, ReduceScatter, AllGather, SendReceive>;
 using Op = std::variant<DeviceOp, Collective>;
 
 inline Axis axis_of(const Collective& collective) {
   return std::visit([](const auto& op) { return op.axis; }, collective);
+}
+
+inline const std::string& name_of(const Collective& collective) {
+  return std::visit([](const auto& op) -> const std::string& { return op.name; }, collective);
 }
 
 /// function(op's struct), for an Op.
@@ -736,7 +760,8 @@ std::vector<Access> accesses_of(const Op& op);
 
 /// The minimum work of an op: each input read once, each output written once. A multiply-add is two
 /// flops; a comparison, a root or a transcendental function is one. A collective counts only its
-/// payload, the bytes of one of its tensors, in message_bytes.
+/// payload in message_bytes: the bytes of one of its tensors, or what an exchange sends and
+/// receives.
 struct Cost {
   std::int64_t flops = 0;
   std::int64_t bytes = 0;

@@ -103,6 +103,10 @@ std::int64_t bytes_sent(const Program& program, const Mesh& mesh) {
   for (const Node& node : program.nodes()) {
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
+    if (const auto* const exchange = std::get_if<SendReceive>(collective)) {
+      sent += static_cast<double>(exchange->sent_bytes());
+      continue;
+    }
     const double times = std::holds_alternative<AllReduce>(*collective) ? 2 : 1;
     const int ranks = mesh.size_of(axis_of(*collective));
     sent += times * static_cast<double>(cost_of(node.op).message_bytes) * (ranks - 1) / ranks;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -19,28 +20,49 @@ namespace {
 /// One more than the farthest wait reaches back.
 constexpr int kJointSteps = 3;
 
-/// The ranks of an axis that share everything else: the axis and their first rank.
-using MeetingGroup = std::pair<Axis, int>;
+/// Ranks that meet: those of an axis that share everything else, or two of them that exchange.
+struct MeetingGroup {
+  Axis axis = Axis::kAll;
+  std::vector<int> ranks;  // ascending
+
+  friend auto operator<=>(const MeetingGroup&, const MeetingGroup&) = default;
+};
 
 MeetingGroup meeting_group_of(const RankProgram& rank, const Collective& collective) {
   const Axis axis = axis_of(collective);
-  return {axis, rank.mesh.first_on(axis)};
+  std::vector<int> ranks = rank.mesh.ranks_on(axis);
+  if (const auto* const exchange = std::get_if<SendReceive>(&collective)) {
+    const int peer = exchange->peer < std::ssize(ranks) ? at(ranks, exchange->peer) : -1;
+    ranks = {std::min(rank.mesh.rank, peer), std::max(rank.mesh.rank, peer)};
+  }
+  return {axis, std::move(ranks)};
 }
 
-/// "all_reduce 'bucket 1' of 4,096 B", and what else ranks must agree on.
-std::string agreed_text(const Collective& collective) {
-  std::int64_t bytes = 0;
-  const auto add = [&](const std::vector<Tensor>& tensors) {
-    for (const Tensor& tensor : tensors) bytes += tensor.bytes();
+/// "all_reduce 'bucket 1' of 4,096 B", and what else ranks must agree on. `is_first` says whether
+/// it is that of the group's first rank, as which both ranks of an exchange describe it.
+std::string agreed_text(const Collective& collective, bool is_first) {
+  const auto described = [](const auto& op, std::int64_t bytes) {
+    return fmt::format("{} '{}' of {} B", op.kLabel, op.name, bytes);
   };
   return std::visit(
-      [&](const auto& op) {
-        add(op.tensors);
-        std::string text = fmt::format("{} '{}' of {} B", op.kLabel, op.name, bytes);
-        if constexpr (requires { op.root; }) text += fmt::format(" at root {}", op.root);
-        return text;
-      },
+      Overloaded{[&](const SendReceive& op) {
+                   const std::int64_t there = is_first ? op.sent_bytes() : op.received_bytes();
+                   const std::int64_t back = is_first ? op.received_bytes() : op.sent_bytes();
+                   return described(op, there) + fmt::format(" there and {} B back", back);
+                 },
+                 [&](const auto& op) {
+                   std::int64_t bytes = 0;
+                   for (const Tensor& tensor : op.tensors) bytes += tensor.bytes();
+                   std::string text = described(op, bytes);
+                   if constexpr (requires { op.root; }) text += fmt::format(" at root {}", op.root);
+                   return text;
+                 }},
       collective);
+}
+
+std::string agreed_text(const RankProgram& rank, const MeetingGroup& group,
+                        const Collective& collective) {
+  return agreed_text(collective, rank.mesh.rank == group.ranks.front());
 }
 
 std::vector<const Collective*> collectives_on(const RankProgram& rank, const MeetingGroup& group) {
@@ -53,34 +75,41 @@ std::vector<const Collective*> collectives_on(const RankProgram& rank, const Mee
   return all;
 }
 
-std::map<MeetingGroup, std::vector<const RankProgram*>> meeting_groups(
-    std::span<const RankProgram> ranks) {
-  std::map<MeetingGroup, std::vector<const RankProgram*>> groups;
+/// All groups that any rank names.
+std::set<MeetingGroup> meeting_groups(std::span<const RankProgram> ranks) {
+  std::set<MeetingGroup> groups;
   for (const RankProgram& rank : ranks) {
-    for (const Axis axis : kValuesOf<Axis>)
-      groups[{axis, rank.mesh.first_on(axis)}].push_back(&rank);
+    for (const Node& node : rank.program.nodes()) {
+      const auto* const collective = std::get_if<Collective>(&node.op);
+      if (collective != nullptr) groups.insert(meeting_group_of(rank, *collective));
+    }
   }
   return groups;
 }
 
-/// What differs between the collectives of a group's ranks; empty if nothing does.
-std::string difference_of_ranks(const MeetingGroup& group,
-                                const std::vector<const RankProgram*>& ranks) {
-  const RankProgram& first = *ranks.front();
+/// What differs between the collectives of a group's ranks; empty if nothing does. `all` are all
+/// ranks of the job.
+std::string difference_of_ranks(const MeetingGroup& group, std::span<const RankProgram> all) {
+  if (group.ranks.size() == 2 && (group.ranks[0] < 0 || group.ranks[0] == group.ranks[1])) {
+    return fmt::format("rank {} exchanges with itself, or with a rank outside its {} axis",
+                       group.ranks[1], name_of(group.axis));
+  }
+  const RankProgram& first = at(all, group.ranks.front());
   const auto expected = collectives_on(first, group);
-  for (const RankProgram* const rank : ranks) {
-    const auto own = collectives_on(*rank, group);
+  for (const int number : group.ranks) {
+    const RankProgram& rank = at(all, number);
+    const auto own = collectives_on(rank, group);
     for (std::size_t i = 0; i < std::min(own.size(), expected.size()); ++i) {
-      const std::string text = agreed_text(*own[i]);
-      const std::string other = agreed_text(*expected[i]);
+      const std::string text = agreed_text(rank, group, *own[i]);
+      const std::string other = agreed_text(first, group, *expected[i]);
       if (text == other) continue;
       return fmt::format(
           "{} has {} as number {} of the collectives on its {} axis, where {} has {}",
-          rank->mesh.text(), text, i + 1, name_of(group.first), first.mesh.text(), other);
+          rank.mesh.text(), text, i + 1, name_of(group.axis), first.mesh.text(), other);
     }
     if (own.size() == expected.size()) continue;
-    return fmt::format("{} has {} collectives on its {} axis, where {} has {}", rank->mesh.text(),
-                       own.size(), name_of(group.first), first.mesh.text(), expected.size());
+    return fmt::format("{} has {} collectives on its {} axis, where {} has {}", rank.mesh.text(),
+                       own.size(), name_of(group.axis), first.mesh.text(), expected.size());
   }
   return "";
 }
@@ -145,8 +174,9 @@ class JointGraph {
     const std::pair key{group, counts[group]++};
     const auto [found, is_new] = of_collectives_.try_emplace(key, 0);
     if (is_new) {
-      found->second = new_vertex(fmt::format("{} on the {} axis of {}", agreed_text(*collective),
-                                             name_of(group.first), rank.mesh.text()));
+      found->second =
+          new_vertex(fmt::format("{} on the {} axis of {}", agreed_text(rank, group, *collective),
+                                 name_of(group.axis), rank.mesh.text()));
     }
     return found->second;
   }
@@ -181,8 +211,8 @@ class JointGraph {
 }  // namespace
 
 std::string check_ranks(std::span<const RankProgram> ranks) {
-  for (const auto& [group, members] : meeting_groups(ranks)) {
-    std::string text = difference_of_ranks(group, members);
+  for (const MeetingGroup& group : meeting_groups(ranks)) {
+    std::string text = difference_of_ranks(group, ranks);
     if (!text.empty()) return text;
   }
   const std::vector<std::string> cycle = JointGraph(ranks).cycle();

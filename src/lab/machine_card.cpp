@@ -128,6 +128,7 @@ double bus_factor(ExchangeKind exchange, int ranks) {
       return others;
     case ExchangeKind::kBroadcast:
     case ExchangeKind::kReduce:
+    case ExchangeKind::kSendReceive:
       break;
   }
   return 1;
@@ -474,7 +475,8 @@ ExchangeKind exchange_kind_of(const Collective& collective) {
                                [](const Broadcast&) { return ExchangeKind::kBroadcast; },
                                [](const Reduce&) { return ExchangeKind::kReduce; },
                                [](const ReduceScatter&) { return ExchangeKind::kReduceScatter; },
-                               [](const AllGather&) { return ExchangeKind::kAllGather; }},
+                               [](const AllGather&) { return ExchangeKind::kAllGather; },
+                               [](const SendReceive&) { return ExchangeKind::kSendReceive; }},
                     collective);
 }
 

@@ -18,10 +18,17 @@
 namespace barestep {
 
 /// What ranks do together; each kind sends different bytes over their links.
-enum class ExchangeKind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce };
+enum class ExchangeKind {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kReduce,
+  kSendReceive
+};
 template <>
-inline constexpr std::string_view kNamesOf<ExchangeKind>[] = {"all_reduce", "reduce_scatter",
-                                                              "all_gather", "broadcast", "reduce"};
+inline constexpr std::string_view kNamesOf<ExchangeKind>[] = {
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send_receive"};
 
 ExchangeKind exchange_kind_of(const Collective& collective);
 

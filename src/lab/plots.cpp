@@ -93,7 +93,6 @@ Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::str
             .categories = {"computing"}};
   std::map<Phase, PlotSeries> phases;
   PlotSeries waits{.name = "ready, waits its turn"}, messages{.name = "communication"};
-  std::size_t buckets = 0;
   for (std::size_t i = 0; i < step.spans.size(); ++i) {
     const Node& node = programs.step().nodes()[i];
     const NodeSpan& span = step.spans[i];
@@ -101,12 +100,8 @@ Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::str
     if (node.lane == Lane::kCompute) {
       phases[node.phase].spans.push_back({0, 1e3 * span.begin_s, 1e3 * span.end_s});
     } else if (const auto* collective = std::get_if<Collective>(&node.op)) {
-      const auto& tensors = std::visit(
-          [](const auto& op) -> const std::vector<Tensor>& { return op.tensors; }, *collective);
-      constexpr std::int64_t kScalars = 16;  // the loss, and whether a rank wants to stop
       const std::size_t row = plot.categories.size();
-      const bool is_bucket = tensors.front().bytes() > kScalars;
-      plot.categories.push_back(is_bucket ? fmt::format("bucket {}", ++buckets) : "loss");
+      plot.categories.push_back(name_of(*collective));
       waits.spans.push_back({row, 1e3 * ready_s(node, step), 1e3 * span.begin_s});
       messages.spans.push_back({row, 1e3 * span.begin_s, 1e3 * span.end_s});
     }

@@ -276,6 +276,7 @@ double in_memory_s(const Collective& collective, const Tensor& tensor, std::size
     case ExchangeKind::kReduceScatter:
       return sums_s;
     case ExchangeKind::kAllReduce:
+    case ExchangeKind::kSendReceive:  // not within a process
       break;
   }
   return sums_s + copy_each_s;
@@ -283,16 +284,26 @@ double in_memory_s(const Collective& collective, const Tensor& tensor, std::size
 
 double collective_s(const Collective& collective, const MachineCard& card, const NodeSetting& run,
                     const MachineLoad* load) {
-  const auto& tensors = std::visit(
-      [](const auto& op) -> const std::vector<Tensor>& { return op.tensors; }, collective);
   const Axis axis = axis_of(collective);
-  // Among all devices of one process if it has several, otherwise among all ranks.
-  if (tensors.size() > 1 && !card.on_gpu) {
-    return in_memory_s(collective, tensors.front(), tensors.size(), card, load);
-  }
-  return exchange_s(
-      card, exchange_kind_of(collective), static_cast<double>(tensors.front().bytes()),
-      std::max(static_cast<int>(tensors.size()), run.mesh.size_of(axis)), run.mesh.span_of(axis));
+  const auto with = [&](std::int64_t bytes, int ranks) {
+    return exchange_s(card, exchange_kind_of(collective), static_cast<double>(bytes), ranks,
+                      run.mesh.span_of(axis));
+  };
+  return std::visit(
+      Overloaded{[&](const SendReceive& exchange) {
+                   // Both directions of a link at once.
+                   return with(std::max(exchange.sent_bytes(), exchange.received_bytes()), 2);
+                 },
+                 [&](const auto& op) {
+                   // Among all devices of one process if it has several, otherwise among all ranks.
+                   const Tensor& tensor = op.tensors.front();
+                   const auto devices = static_cast<int>(op.tensors.size());
+                   if (devices > 1 && !card.on_gpu) {
+                     return in_memory_s(collective, tensor, op.tensors.size(), card, load);
+                   }
+                   return with(tensor.bytes(), std::max(devices, run.mesh.size_of(axis)));
+                 }},
+      collective);
 }
 
 /// The number of lanes of one process that run at full speed at once.

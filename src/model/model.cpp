@@ -22,10 +22,8 @@ std::unique_ptr<Block> linear_of(const ModelSpec& spec, int layer, Parameters& p
                     .activation = spec.activation_after(layer),
                     .loss_includes_activation = is_last && spec.loss_includes_activation()};
   if (spec.drops_after(layer)) linear.dropout = layer;
-  // Pairs of layers: the first one's outputs are cut, and so are the second one's inputs. A last
-  // layer without a partner is whole on every tensor rank.
-  if (layer % 2 == 1) linear.cut = Cut::kCols;
-  if (layer % 2 == 0 && !is_last) linear.cut = Cut::kRows;
+  if (spec.cuts_inputs_of(layer)) linear.cut = Cut::kCols;
+  if (spec.cuts_outputs_of(layer)) linear.cut = Cut::kRows;
   linear.tensor_rank = spec.tensor_rank;
   linear.tensor_ranks = spec.tensor_ranks;
   return std::make_unique<Linear>(parameters, linear);
@@ -54,6 +52,11 @@ std::string ModelSpec::short_text() const {
 
 bool ModelSpec::has_equal_widths() const {
   return std::ranges::all_of(widths, [&](auto width) { return width == widths.front(); });
+}
+
+LayerRange ModelSpec::held_layers() const {
+  if (stages == 1) return all_layers();
+  return layers_of_stages(*this, stages)[static_cast<std::size_t>(stage)];
 }
 
 std::string ModelSpec::text() const {
@@ -178,10 +181,8 @@ Parameters parameters_of(const ModelSpec& spec) {
   return Model(spec).parameters();
 }
 
-Parameters whole_parameters_of(ModelSpec spec) {
-  spec.tensor_rank = 0;
-  spec.tensor_ranks = 1;
-  return parameters_of(spec);
+Parameters whole_parameters_of(const ModelSpec& spec) {
+  return parameters_of(spec.of(Mesh{}));
 }
 
 Parameters parameters_of(const ModelSpec& spec, const LayerRange& layers) {

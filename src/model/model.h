@@ -56,7 +56,8 @@ struct ModelOutput {
 
 class Model {
  public:
-  explicit Model(const ModelSpec& spec) : Model(spec, spec.all_layers()) {}
+  /// The layers of this rank's stage.
+  explicit Model(const ModelSpec& spec) : Model(spec, spec.held_layers()) {}
 
   /// A stage: only these layers, with the names that they have in the whole model. A stage does not
   /// recompute.
@@ -76,7 +77,7 @@ class Model {
 
 /// A rank's parameters, and those of the whole model.
 Parameters parameters_of(const ModelSpec& spec);
-Parameters whole_parameters_of(ModelSpec spec);
+Parameters whole_parameters_of(const ModelSpec& spec);
 Parameters parameters_of(const ModelSpec& spec, const LayerRange& layers);
 
 /// Throws Error(kConfiguration), naming the first parameter that is not a Linear's, for an option

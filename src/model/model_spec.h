@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/mesh.h"
 #include "core/tensor.h"
 
 namespace barestep {
@@ -60,7 +61,19 @@ struct ModelSpec {
   int segments = 1;            // for recomputation; at most one per layer
   int tensor_rank = 0;         // these programs' rank of the `tensor_ranks` that share layers
   int tensor_ranks = 1;
+  int stage = 0;  // these programs' stage of the `stages` into which ranks cut the layers
+  int stages = 1;
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
+
+  /// The part of this model that such a rank has.
+  [[nodiscard]] ModelSpec of(const Mesh& rank) const {
+    ModelSpec part = *this;
+    part.tensor_rank = rank.tensor_rank();
+    part.tensor_ranks = rank.tensor;
+    part.stage = rank.stage();
+    part.stages = rank.pipeline;
+    return part;
+  }
 
   [[nodiscard]] bool has_equal_widths() const;
   [[nodiscard]] int layers() const { return static_cast<int>(widths.size()) - 1; }
@@ -97,6 +110,23 @@ struct ModelSpec {
   }
 
   [[nodiscard]] LayerRange all_layers() const { return {0, layers()}; }
+  /// Those of this rank's stage.
+  [[nodiscard]] LayerRange held_layers() const;
+
+  /// Pairs of layers are cut among tensor ranks: the first one's outputs, and so the second one's
+  /// inputs. A last layer without a partner is whole on every tensor rank.
+  [[nodiscard]] bool cuts_outputs_of(int layer) const {
+    return layer % 2 == 0 && layer + 1 < layers();
+  }
+  [[nodiscard]] bool cuts_inputs_of(int layer) const { return layer % 2 == 1; }
+
+  /// The numbers in a row that a tensor rank's layer `layer` reads; layers() has the model's
+  /// outputs.
+  [[nodiscard]] std::int64_t inputs_of(int layer) const {
+    const std::int64_t width = widths[static_cast<std::size_t>(layer)];
+    const bool is_cut = layer < layers() && cuts_inputs_of(layer);
+    return is_cut ? share_of_rank(width, tensor_rank, tensor_ranks).count : width;
+  }
 
   /// Numbers in the weight and the bias of a layer.
   [[nodiscard]] std::int64_t parameters_of_layer(int layer) const {

@@ -443,26 +443,32 @@ Table spread_options() {
        .value = one_of(&ParallelConfig::transport,
                        {Transport::kAuto, Transport::kNccl, Transport::kPeer}),
        .trainers = {kDp}},
-      {.name = "pipeline",
-       .help = "cut the model's layers into stages, each on a device of its own, instead of the "
-               "batch; micro-batches pass through them",
-       .value = number(&ParallelConfig::pipeline, limits::kMeshSizes),
+      {.name = "show-split",
+       .help = "print the rows of each device in each step",
+       .value = flag(&OutputConfig::show_split),
        .trainers = {kDp}},
+  };
+}
+
+/// For mlp_dp, where stages are devices, and mlp_ddp, where they are ranks.
+Table pipeline_options() {
+  return {
+      {.name = "pipeline",
+       .help = "cut the model's layers into stages, each on a device or rank of its own; "
+               "micro-batches pass through them",
+       .value = number(&ParallelConfig::pipeline, limits::kMeshSizes),
+       .trainers = {kDp, kDdp}},
       {.name = "schedule",
        .help = "the order of passes in a stage: 1f1b keeps the activations of at most as many "
                "micro-batches as stages; gpipe runs all forward passes first; naive has one "
                "micro-batch in flight",
        .value = one_of(&ParallelConfig::schedule),
-       .trainers = {kDp}},
+       .trainers = {kDp, kDdp}},
       {.name = "micro-batches",
        .help = "parts of each batch that pass through a pipeline, cut as torch.chunk does",
        .value = number(&ParallelConfig::micro_batches, limits::kMicroSteps),
        .unset = "as many as stages; 1 with --schedule naive",
-       .trainers = {kDp}},
-      {.name = "show-split",
-       .help = "print the rows of each device in each step",
-       .value = flag(&OutputConfig::show_split),
-       .trainers = {kDp}},
+       .trainers = {kDp, kDdp}},
   };
 }
 
@@ -711,6 +717,7 @@ std::span<const Option> options_of(TrainerKind trainer) {
     add("Training", gradient_options());
     add("Device", device_options());
     add("Parallel", spread_options());
+    add("Parallel", pipeline_options());
     add("Parallel", rank_options());
     add("Parallel", watchdog_options());
     add("Injected", injected_options());

@@ -74,18 +74,20 @@ namespace {
 
 /// When the data that a collective reduces were complete: when the work of its own step that it
 /// waits for was done. If its numbers are narrowed first, on its own lane, that node waits instead.
+/// What only receives is ready when its turn comes.
 double ready_time(const StepTimeline& step, const NodeRun& collective) {
   const std::vector<NodeRun>& runs = step.plan->runs();
   const bool waits = !collective.awaited.empty() || !collective.previous ||
                      runs[*collective.previous].is_collective;
   const NodeRun& waiting = waits ? collective : runs[*collective.previous];
+  const double start_s = step.spans[step.plan->runs_of(collective.first)[0]].begin_s;
   double ready_s = 0;
   for (const NodeRun::AwaitedPart& awaited : waiting.awaited) {
     const std::size_t run = step.plan->runs_of(awaited.node)[awaited.part];
     if (awaited.steps_back > 0 || runs[run].phase == Phase::kData) continue;
     ready_s = std::max(ready_s, step.spans[run].end_s);
   }
-  return ready_s;
+  return ready_s > 0 ? ready_s : start_s;
 }
 
 /// All ranks' data, in rank order, of equal size. Every rank calls it. Blocks.
@@ -130,9 +132,7 @@ std::vector<NamedCollective> collectives_of(const Program& program, std::span<co
   for (const NodeId id : nodes) {
     const Node& node = program.node(id);
     const auto& collective = std::get<Collective>(node.op);
-    const std::string& name =
-        std::visit([](const auto& op) -> const std::string& { return op.name; }, collective);
-    named.push_back({name, axis_of(collective), cost_of(node.op).message_bytes});
+    named.push_back({name_of(collective), axis_of(collective), cost_of(node.op).message_bytes});
   }
   return named;
 }

@@ -557,6 +557,9 @@ CollectiveNames names_of(const Collective& collective) {
           },
           [](const AllGather&) {
             return CollectiveNames{"ncclDevKernel_AllGather", "nccl:all_gather", "allgather"};
+          },
+          [](const SendReceive&) {
+            return CollectiveNames{"ncclDevKernel_SendRecv", "nccl:send_recv", "sendrecv"};
           }},
       collective);
 }

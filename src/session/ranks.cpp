@@ -295,9 +295,12 @@ std::string DeviceOfRank::text(const TrainConfig& config, const StepPrograms& pr
   std::string text = counted(ranks, "rank");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
   if (const Mesh& mesh = programs.spec().mesh; mesh.cuts_model()) {
-    text +=
-        fmt::format(", {} of the model on {} tensor ranks each",
-                    mesh.data == 1 ? "one copy" : fmt::format("{} copies", mesh.data), mesh.tensor);
+    const std::string copies = mesh.data == 1 ? "one copy" : fmt::format("{} copies", mesh.data);
+    std::string parts = mesh.pipeline > 1 ? fmt::format("{} stages", mesh.pipeline) : "";
+    if (mesh.tensor > 1) {
+      parts += fmt::format("{}{} tensor ranks", parts.empty() ? "" : " of ", mesh.tensor);
+    }
+    text += fmt::format(", {} of the model on {} each", copies, parts);
   }
   text += ", " + exchange_text(config, programs);
   const int cores = place_.local_cpus;

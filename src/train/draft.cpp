@@ -8,6 +8,7 @@
 #include "core/index.h"
 #include "core/program.h"
 #include "core/random.h"
+#include "train/stage_exchanges.h"
 
 namespace barestep {
 namespace {
@@ -167,7 +168,7 @@ void Draft::input(const Ready& x_ready) {
   tensors.loss = take_number(buffers_, "loss", false, DType::kF32, loss_device());
   tensors.loss_host = take_number(buffers_, "loss_host", true, DType::kF32, loss_device());
   if (!trains) return;
-  tensors.own_loss_host = tensors.loss_host;
+  if (spec_.has_loss()) tensors.own_loss_host = tensors.loss_host;
   add_scalars();
   add_jitter();
   if (spec_.model.dropout > 0) add_step_number();
@@ -255,9 +256,9 @@ std::vector<MicroStep> Draft::micro_steps() const {
 Draft::Placed& Draft::placed(int device) {
   const auto found = placed_.find(device);
   if (found != placed_.end()) return found->second;
-  const int stages = spec_.pipeline.stages;
+  const int stages = spec_.stages_here();
   const LayerRange layers =
-      stages == 1 ? model_.all_layers() : at(layers_of_stages(model_, stages), device);
+      stages == 1 ? model_.held_layers() : at(layers_of_stages(model_, stages), device);
   const Parameters parameters = parameters_of(model_, layers);
   const Holding holding = stages == 1 && device > 0 ? Holding::kOperands : Holding::kParameters;
   return placed_
@@ -311,6 +312,20 @@ bool Draft::is_zero(const MicroStep& part) const {
   return part.x.rows == 0 && model_.stores_gradients;
 }
 
+void Draft::passes(const StepHooks& hooks) {
+  const int micro_steps_here = static_cast<int>(micro_steps().size());
+  if (spec_.mesh.pipeline == 1) return passes(accumulation(micro_steps_here), hooks);
+  PipelineSpec pipeline = spec_.pipeline;
+  pipeline.micro_batches = micro_steps_here;
+  const std::vector<PassSchedule> of_stages = schedules_of_stages(pipeline);
+  StageExchanges exchanges(*this, of_stages);
+  StepHooks own = hooks;
+  own.stage = exchanges.hooks();
+  own.loss_ready = {};
+  passes(at(of_stages, spec_.mesh.stage()), own);
+  if (hooks.loss_ready) hooks.loss_ready();
+}
+
 void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
   const std::vector<MicroStep> parts = micro_steps();
   const int last_stage = spec_.pipeline.stages - 1;
@@ -334,6 +349,7 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     own.beta = (is_first && spec_.zero_grad) || hooks.pass.overwrites_gradients ? 0 : 1;
     own.is_empty = is_zero(part);
     if (!is_forward) {
+      if (is_first && !spec_.has_loss() && !is_zero(part)) add_pause();
       backward(scheduled, part, at(outputs, number).grad, tree, own, hooks);
       continue;
     }
@@ -350,7 +366,7 @@ Tensor Draft::take_received(const ScheduledPass& scheduled, const Pass& pass,
                             std::int64_t samples) {
   const bool is_forward = scheduled.direction == ScheduledPass::Direction::kForward;
   const LayerRange& layers = placed(pass.device).layers;
-  const std::int64_t cols = at(model_.widths, is_forward ? layers.first : layers.end);
+  const std::int64_t cols = model_.inputs_of(is_forward ? layers.first : layers.end);
   const std::int64_t first = is_forward ? pass.first_row : 0;
   const std::int64_t rows = samples * model_.rows_per_sample;
   Tensor all = buffers_.tensor(is_forward ? "stage_input" : "stage_grad", Category::kActivations,
@@ -459,8 +475,22 @@ void Draft::quantize() {
 }
 
 ModelOutput Draft::evaluation_output(const StageHooks& hooks, const PassHooks& pass_hooks) {
+  if (spec_.mesh.pipeline == 1) {
+    return evaluation_output(0, spec_.pipeline.stages, hooks, pass_hooks);
+  }
+  std::vector<PassSchedule> of_stages;
+  for (int stage = 0; stage < spec_.mesh.pipeline; ++stage) {
+    of_stages.push_back({ScheduledPass{.stage = stage}});
+  }
+  StageExchanges exchanges(*this, of_stages);
+  const int own = spec_.mesh.stage();
+  return evaluation_output(own, own + 1, exchanges.hooks(), pass_hooks);
+}
+
+ModelOutput Draft::evaluation_output(int first_stage, int end_stage, const StageHooks& hooks,
+                                     const PassHooks& pass_hooks) {
   Tensor x = model_.as_rows(tensors().x);
-  for (int stage = 0;; ++stage) {
+  for (int stage = first_stage; stage < end_stage; ++stage) {
     const ScheduledPass scheduled{.stage = stage};
     Pass own = pass(Phase::kEvaluate, pass_hooks, device_of(stage));
     if (stage > 0) {
@@ -474,26 +504,23 @@ ModelOutput Draft::evaluation_output(const StageHooks& hooks, const PassHooks& p
     }
     hooks.send(scheduled, y);
   }
+  return {};  // another rank has the end of the model
 }
 
 void Draft::evaluate(const ModelOutput& output) {
   const Tensor y = on_device(step_.tensors.y, loss_device());
   const auto add_loss = [&](const ModelSpec& model, const Tensor& loss, const Tensor& host) {
-    add({.op = loss_op(model, loss, output, y, std::max<std::int64_t>(rows(), 1), 0),
-         .device = loss_device(),
-         .phase = Phase::kEvaluate});
-    read_back(host, loss, Phase::kEvaluate);
+    add_result(loss_op(model, loss, output, y, std::max<std::int64_t>(rows(), 1), 0), loss, host);
   };
   add_loss(spec_.model, step_.tensors.loss, step_.tensors.loss_host);
   if (takes_labels(spec_.model.loss)) return count_correct(output, y);
   const auto take_errors = [&](const char* name, bool pinned) {
-    return buffers_.tensor(name, Category::kData, 1, output.values.cols, DType::kF32, loss_device(),
-                           2, pinned);
+    return buffers_.tensor(name, Category::kData, 1, spec_.model.outputs(), DType::kF32,
+                           loss_device(), 2, pinned);
   };
   const SquaredErrors squares{take_errors("squared_errors", false), output.values, y};
   step_.tensors.squared_errors_host = take_errors("squared_errors_host", true);
-  add({.op = DeviceOp{squares}, .device = loss_device(), .phase = Phase::kEvaluate});
-  read_back(*step_.tensors.squared_errors_host, squares.out, Phase::kEvaluate);
+  add_result(squares, squares.out, *step_.tensors.squared_errors_host);
   step_.tensors.absolute_error_host = step_.tensors.loss_host;
   if (spec_.model.loss == LossKind::kL1) return;
   // Computed as a loss whose gradient is not used.
@@ -520,9 +547,14 @@ void Draft::count_correct(const ModelOutput& output, const Tensor& labels) {
     op.classes = take("classes", rows(), false);
     step_.tensors.classes_host = take("classes_host", rows(), true);
   }
-  add({.op = DeviceOp{op}, .device = loss_device(), .phase = Phase::kEvaluate});
-  read_back(*step_.tensors.correct_host, op.correct, Phase::kEvaluate);
+  add_result(op, op.correct, *step_.tensors.correct_host);
   if (op.classes) read_back(*step_.tensors.classes_host, *op.classes, Phase::kEvaluate);
+}
+
+void Draft::add_result(DeviceOp op, const Tensor& result, const Tensor& host) {
+  if (!spec_.has_loss()) return;
+  add({.op = std::move(op), .device = loss_device(), .phase = Phase::kEvaluate});
+  read_back(host, result, Phase::kEvaluate);
 }
 
 void Draft::read_back(const Tensor& host, const Tensor& from, Phase phase) {
@@ -534,7 +566,9 @@ void Draft::read_back(const Tensor& host, const Tensor& from, Phase phase) {
 /// The host reads the loss after the step, so the copy does not stand between loss and backward.
 void Draft::read_loss_back() {
   if (kind_ == StepKind::kEvaluation) return;
-  read_back(step_.tensors.own_loss_host, step_.tensors.loss, Phase::kOptimizer);
+  if (const auto& host = step_.tensors.own_loss_host) {
+    read_back(*host, step_.tensors.loss, Phase::kOptimizer);
+  }
 }
 
 StepProgram Draft::finish() && {

@@ -32,7 +32,7 @@ struct StepSpec {
   bool own_data = false;         // random data: a stream for each data rank, not one for all
   std::int64_t batch_size = 64;  // rows per micro-step, all ranks together
   std::int64_t accumulate = 1;   // micro-steps per step
-  PipelineSpec pipeline{};       // each stage is on a device of its own, if there are several
+  PipelineSpec pipeline{};       // its stages are ranks, or devices of this process
   std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
   bool drop_last = false;          // drops the rows of an epoch after its last whole step
@@ -50,6 +50,13 @@ struct StepSpec {
   // the scheme.
   std::optional<std::int64_t> held_parameters{};
   std::optional<LossScaling> loss_scale{};  // for fp16
+
+  /// The stages of the pipeline that this process has, each on a device: all, or where stages are
+  /// ranks, its own.
+  [[nodiscard]] int stages_here() const { return mesh.pipeline > 1 ? 1 : pipeline.stages; }
+
+  /// Whether this process has the end of the model, where the loss is computed.
+  [[nodiscard]] bool has_loss() const { return mesh.stage() + 1 == mesh.pipeline; }
 
   /// Rows of a whole step, all ranks together.
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
@@ -119,10 +126,10 @@ struct StepTensors {
   std::optional<Tensor> first_update_host{};
   std::optional<ScalingState> scaling{},
       scaling_host{};         // on the device; and pinned, after the step
-  Tensor loss;                // of this rank's rows, on the last stage's device; 1 x 1
+  Tensor loss;                // of this rank's rows, where the last stage is here; 1 x 1
   double own_loss_scale = 1;  // factor for own_loss_host
-  Tensor own_loss_host;       // loss, pinned; training only
-  Tensor loss_host;           // of all ranks' rows; pinned, 1 x 1
+  std::optional<Tensor> own_loss_host{};  // loss, pinned; training, where the loss is computed
+  Tensor loss_host;                       // of all ranks' rows; pinned, 1 x 1
   // For evaluations, pinned. Classifiers: the number of correct samples and, if the run only
   // evaluates, the class of each; i32. Others: the sum of squared errors of each output, 1 x n, and
   // the mean absolute error, 1 x 1.
@@ -280,9 +287,10 @@ class Draft {
   /// after the first loss. Call after input(). Creates "stage_input" and "stage_grad" where stages
   /// receive.
   void passes(const PassSchedule& schedule, const StepHooks& hooks = {});
-  void passes(const StepHooks& hooks = {}) {
-    passes(accumulation(static_cast<int>(micro_steps().size())), hooks);
-  }
+  /// In the order of accumulation; where stages are ranks, in that of this rank's stage, which
+  /// exchanges with its neighbors. There the losses are shared last: until then some stages wait
+  /// for others.
+  void passes(const StepHooks& hooks = {});
 
   /// The model on a device, and with several micro-steps in flight one for each. Remembers what it
   /// added last.
@@ -318,12 +326,13 @@ class Draft {
   /// Computes the int8 weights that evaluations read.
   void quantize();
 
-  /// An evaluation's pass through the model on device 0, or through the stages of a pipeline. Call
-  /// after input().
+  /// An evaluation's pass through the model on device 0, or through the stages of a pipeline; where
+  /// these are ranks, through this rank's, whose neighbors have the rest. Call after input().
   [[nodiscard]] ModelOutput evaluation_output(const StageHooks& hooks = {},
                                               const PassHooks& pass_hooks = {});
 
-  /// The result of an evaluation: the loss and the other results in StepTensors.
+  /// The result of an evaluation: the loss and the other results in StepTensors. `output` is empty
+  /// where the model does not end here.
   void evaluate(const ModelOutput& output);
 
   /// The step with its waits, and the optimizer's flat buffers by device. Call last.
@@ -343,9 +352,9 @@ class Draft {
   };
 
   Placed& placed(int device);
-  /// The device of a stage, and the one with the loss.
-  [[nodiscard]] int device_of(int stage) const { return stage; }
-  [[nodiscard]] int loss_device() const { return device_of(spec_.pipeline.stages - 1); }
+  /// The device of a stage, and the last one, which has the loss if this process has it.
+  [[nodiscard]] int device_of(int stage) const { return spec_.mesh.pipeline > 1 ? 0 : stage; }
+  [[nodiscard]] int loss_device() const { return spec_.stages_here() - 1; }
   /// The same numbers on another device: copied when first asked for in this step.
   Tensor on_device(const Tensor& numbers, int device);
   /// The place for what a stage receives: an activation stays until its backward pass.
@@ -355,6 +364,8 @@ class Draft {
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
   [[nodiscard]] ModelOutput forward(const ScheduledPass& scheduled, const MicroStep& part,
                                     const Model& tree, Pass& own, const StepHooks& hooks);
+  [[nodiscard]] ModelOutput evaluation_output(int first_stage, int end_stage,
+                                              const StageHooks& hooks, const PassHooks& pass_hooks);
   void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first);
   /// The injected pause.
   void add_pause();
@@ -366,6 +377,9 @@ class Draft {
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
   /// saved.
   void keep_generator();
+  /// An op of an evaluation and the number that the host reads from it. Every rank has the places
+  /// of all results; only where the model ends are they computed.
+  void add_result(DeviceOp op, const Tensor& result, const Tensor& host);
   void count_correct(const ModelOutput& output, const Tensor& labels);
   /// Copies numbers into the pinned slot that the host reads.
   void read_back(const Tensor& host, const Tensor& from, Phase phase);

@@ -22,6 +22,8 @@ void require_whole_step(const StepSpec& spec) {
         .remedy = "use a smaller --batch-size"});
 }
 
+}  // namespace
+
 void require_layer_for_each_stage(const StepSpec& spec) {
   const int layers = spec.model.layers();
   if (spec.pipeline.stages <= layers) return;
@@ -31,8 +33,6 @@ void require_layer_for_each_stage(const StepSpec& spec) {
         .why = fmt::format("the model has {}, and each stage needs one", counted(layers, "layer")),
         .remedy = fmt::format("use at most --pipeline {}", layers)});
 }
-
-}  // namespace
 
 std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStage& stage) {
   const DType type = programs.spec().model.numbers;
@@ -91,8 +91,10 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
 }
 
 void StepPrograms::hold_stages() {
-  const int stages = spec_.pipeline.stages;
-  for (const LayerRange& layers : layers_of_stages(spec_.model, stages)) {
+  const int stages = spec_.stages_here();
+  const std::vector<LayerRange> held =
+      stages == 1 ? std::vector{spec_.model.held_layers()} : layers_of_stages(spec_.model, stages);
+  for (const LayerRange& layers : held) {
     const int device = static_cast<int>(stages_.size());
     if (spec_.workspace_bytes > 0) {
       buffers_.get("workspace", Category::kWorkspace, spec_.workspace_bytes, device);
@@ -154,7 +156,7 @@ void StepPrograms::make_room_for_state() {
   };
   state_host_ = room("state_host", bytes_saved(*this), true);
   // A snapshot of all stages has no room beside one of them.
-  if (spec_.has_own_memory && spec_.pipeline.stages == 1) {
+  if (spec_.has_own_memory && spec_.stages_here() == 1) {
     state_snapshot_ = room("state_snapshot", generator_offset(*this), false);
   }
 }

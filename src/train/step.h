@@ -27,6 +27,9 @@ constexpr std::int64_t default_dim(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? kDefaultDimCuda : kDefaultDimCpu;
 }
 
+/// Throws Error(kConfiguration) if a pipeline has more stages than the model has layers.
+void require_layer_for_each_stage(const StepSpec& spec);
+
 class StepPrograms;
 
 /// What a device of this process has of the model: all of it, or a stage of a pipeline.

@@ -525,19 +525,17 @@ FlatWeights Trainer::own_weights() {
   const Mesh& mesh = programs_.spec().mesh;
   FlatWeights own = programs_.parameter_list().zeros();
   FlatWeights numbers;
-  for (int sender = 0; sender < mesh.ranks(); ++sender) {
-    Mesh place = mesh;
-    place.rank = sender;
-    const Parameters parts = programs_.whole_list().part(place.tensor_rank(), mesh.tensor);
+  for (Mesh sender = mesh.with_rank(0); sender.rank < mesh.ranks(); ++sender.rank) {
+    const Parameters parts = parameters_of(programs_.spec().model.of(sender));
     std::int64_t first = 0;
     for (const FlatRange& held :
-         programs_.scheme()->held(Category::kParameters, parts, place.data_rank(), mesh.data)) {
+         programs_.scheme()->held(Category::kParameters, parts, sender.data_rank(), mesh.data)) {
       numbers.resize(static_cast<std::size_t>(held.count));
-      if (sender == mesh.rank) {
+      if (sender.rank == mesh.rank) {
         download(numbers.data(), FlatRange{first, held.count}.of(programs_.parameters()));
       }
-      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), sender);
-      if (place.tensor_rank() == mesh.tensor_rank()) {
+      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), sender.rank);
+      if (sender.first_on(Axis::kData) == mesh.first_on(Axis::kData)) {
         std::ranges::copy(numbers, own.begin() + held.first);
       }
       first += held.count;
@@ -554,16 +552,18 @@ FlatWeights Trainer::weights() {
   const Parameters& parameters = programs_.parameter_list();
   FlatWeights whole = mesh.rank == 0 ? all.zeros() : FlatWeights{};
   std::vector<float> numbers;
-  // The ranks of the first copy of the model are the first ones. They send rank 0 what they have,
-  // one parameter at a time.
-  for (int sender = 0; sender < mesh.tensor; ++sender) {
-    const Parameters parts = all.part(sender, mesh.tensor);
-    for (ParameterId id = 0; id < all.count(); ++id) {
-      if (all[id].cut == Cut::kNone && sender > 0) continue;
+  // The ranks of the first copy of the model send rank 0 what they have, one parameter at a time.
+  for (Mesh sender = mesh.with_rank(0); sender.rank < mesh.ranks(); ++sender.rank) {
+    if (sender.data_rank() > 0) continue;
+    const Parameters parts = parameters_of(programs_.spec().model.of(sender));
+    for (ParameterId id = 0; id < parts.count(); ++id) {
+      if (parts[id].cut == Cut::kNone && sender.tensor_rank() > 0) continue;
       numbers.resize(static_cast<std::size_t>(parts[id].size()));
-      if (sender == mesh.rank) std::ranges::copy(parameters.in(own, id), numbers.begin());
-      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), sender);
-      if (mesh.rank == 0) copy_to_whole(parts[id].in_whole(), numbers, all.in(whole, id));
+      if (sender.rank == mesh.rank) std::ranges::copy(parameters.in(own, id), numbers.begin());
+      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), sender.rank);
+      if (mesh.rank > 0) continue;
+      const ParameterId place = *all.find(parts[id].name);
+      copy_to_whole(parts[id].in_whole(), numbers, all.in(whole, place));
     }
   }
   return whole;
@@ -704,9 +704,9 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
     pause_is_requested_ = true;
   }
   std::optional<float> own_loss;
-  if (communicator_ != nullptr && devices_.size() == 1) {
-    const StepTensors& tensors = batch.program->tensors;
-    own_loss = static_cast<float>(tensors.own_loss_scale * *addresses.at(tensors.own_loss_host));
+  const StepTensors& tensors = batch.program->tensors;
+  if (communicator_ != nullptr && devices_.size() == 1 && tensors.own_loss_host) {
+    own_loss = static_cast<float>(tensors.own_loss_scale * *addresses.at(*tensors.own_loss_host));
   }
   observer.on_step({.step = batch.number,
                     .steps = schedule_.steps(),

@@ -39,6 +39,9 @@ const std::vector<Factor>& options() {
        "-np 4 --scheme ddp --tensor 1",
        "-np 2 --scheme ddp --tensor 2",
        "-np 3 --scheme ddp --tensor 3",
+       "-np 2 --scheme ddp --tensor 1 --pipeline 2",
+       "-np 4 --scheme ddp --tensor 1 --pipeline 2 --schedule gpipe --micro-batches 3",
+       "-np 4 --scheme zero1 --tensor 2 --pipeline 2",
        "-np 1 --scheme zero1",
        "-np 2 --scheme zero1",
        "-np 3 --scheme zero1",
@@ -290,7 +293,10 @@ void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
   const double bound = bf16 ? kBf16Bound : kBound;
   ASSERT_EQ(rank.losses.size(), one.losses.size());  // including those of evaluations
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
-    EXPECT_NEAR(rank.losses[i], one.losses[i], bound * one.losses[i]) << "loss " << i;
+    // The error of outputs of 16 bits does not shrink with the loss, nor does that of one sample's
+    // loss average out.
+    const float scale = bf16 ? std::max(one.losses[i], one.losses[0]) : one.losses[i];
+    EXPECT_NEAR(rank.losses[i], one.losses[i], bound * scale) << "loss " << i;
   }
   ASSERT_EQ(rank.evaluations.size(), one.evaluations.size());
   for (std::size_t i = 0; i < one.evaluations.size(); ++i) {
@@ -315,13 +321,16 @@ TEST_F(Combinations, TrainWhatOneRankDoes) {
     SCOPED_TRACE(command);
     const RankCase run = parsed(command);
     ASSERT_EQ(refused(run), std::nullopt);
-    const Trained one = train_single(run.config);
+    TrainConfig alone = run.config;
+    alone.parallel.pipeline = 1;
+    const Trained one = train_single(alone);
     const auto scheme =
         scheme_of(run.config, TrainerKind::kDdp, {.first_bucket_bytes = kFirstBucket});
     const auto all = train_threads_by(*scheme, run.ranks, run.config);
     for (const Trained& rank : all) {
       expect_near(rank, one, run);
-      if (run.config.parallel.tensor > 1) continue;  // the first rank has all weights
+      // The first rank has all weights.
+      if (run.config.parallel.tensor * run.config.parallel.pipeline > 1) continue;
       EXPECT_EQ(rank.parameters, all[0].parameters) << "ranks differ";
     }
     if (run.config.parallel.bf16_gradients) expect_bits_of_plain_ddp(all, run);
@@ -452,7 +461,8 @@ TEST(CoveringSet, HasEveryPairOfOptionsButThoseRefused) {
   const auto [all, covered] = pairs_in(options(), set.cases);
   EXPECT_EQ(covered + set.impossible.size(), all);
   EXPECT_LT(set.impossible.size(), all / 10) << "most options go together";
-  EXPECT_LT(set.cases.size(), 200U);
+  const std::size_t fewest = options()[0].size() * options()[1].size();  // the largest factors
+  EXPECT_LT(set.cases.size(), fewest + fewest / 4);
   EXPECT_EQ(cover_pairs(options(), may_meet).cases, set.cases) << "not the same cases again";
 }
 

@@ -476,17 +476,18 @@ TEST_F(MlpDdp, TellsOnceThatLoadedWeightsAreNoNumbers) {
   EXPECT_THAT(result.err, HasSubstr("nan"));
 }
 
+/// The losses that a run printed, to three digits.
+std::vector<std::string> printed_losses(const std::string& out) {
+  std::vector<std::string> losses;
+  for (std::size_t at = out.find("Loss: "); at != std::string::npos; at = out.find("Loss: ", at)) {
+    losses.push_back(out.substr(at, std::string("Loss: 1.234").size()));
+    at += losses.back().size();
+  }
+  return losses;
+}
+
 TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
   const Arguments model = {"--layers", "6,8,5,7,4", "--steps", "3", "--global-batch-size", "8"};
-  const auto lines = [](const std::string& out) {
-    std::vector<std::string> losses;
-    for (std::size_t at = out.find("Loss: "); at != std::string::npos;
-         at = out.find("Loss: ", at)) {
-      losses.push_back(out.substr(at, std::string("Loss: 1.234").size()));
-      at += losses.back().size();
-    }
-    return losses;
-  };
   const auto one = alone(model + Arguments{"--device", "cpu", "--save", "one"});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const auto four = mpirun(4, model + Arguments{"--device", "cpu", "--tensor", "2", "--save",
@@ -499,7 +500,7 @@ TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
   EXPECT_EQ(explained.exit_code, 0) << explained.err;
   EXPECT_EQ(count(explained.out, "The programs of all 4 ranks, checked together: in every group "),
             1);
-  EXPECT_THAT(lines(four.out), ElementsAreArray(lines(one.out)));
+  EXPECT_THAT(printed_losses(four.out), ElementsAreArray(printed_losses(one.out)));
   EXPECT_THAT(read_file(folder() / "m.jsonl"),
               HasSubstr(R"("rank":3,"place":{"data":1,"tensor":1,"stage":0})"));
   // Any mesh loads what any other has saved.
@@ -507,14 +508,42 @@ TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
       mpirun(2, model + Arguments{"--device", "cpu", "--tensor", "2", "--load", "one"});
   const auto same = alone(model + Arguments{"--device", "cpu", "--load", "four"});
   EXPECT_EQ(same.exit_code, 0) << same.err;
-  EXPECT_THAT(lines(next.out), ElementsAreArray(lines(same.out)));
+  EXPECT_THAT(printed_losses(next.out), ElementsAreArray(printed_losses(same.out)));
+}
+
+TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
+  const Arguments model = {"--layers", "6,8,5,7,4", "--steps", "3", "--global-batch-size",
+                           "8",        "--device",  "cpu"};
+  const auto one = alone(model + Arguments{"--save", "one"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  for (const char* const schedule : {"1f1b", "gpipe", "naive"}) {
+    SCOPED_TRACE(schedule);
+    Arguments pipeline = {"--pipeline", "2", "--schedule", schedule, "--save", "four"};
+    if (schedule != std::string("naive")) pipeline = pipeline + Arguments{"--micro-batches", "4"};
+    const auto four = mpirun(4, model + pipeline);
+    ASSERT_EQ(four.exit_code, 0) << four.err;
+    EXPECT_THAT(four.out, HasSubstr("4 ranks, 2 copies of the model on 2 stages each, gradients"));
+    EXPECT_THAT(four.out, HasSubstr("Waited for rank 3 (data 1, stage 1)"));
+    EXPECT_THAT(printed_losses(four.out), ElementsAreArray(printed_losses(one.out)));
+    // Any mesh loads what any other has saved.
+    const auto next =
+        mpirun(4, model + Arguments{"--tensor", "2", "--pipeline", "2", "--load", "one"});
+    const auto same = alone(model + Arguments{"--load", "four"});
+    EXPECT_EQ(same.exit_code, 0) << same.err;
+    EXPECT_THAT(printed_losses(next.out), ElementsAreArray(printed_losses(same.out)));
+  }
+  const auto explained = mpirun(2, model + Arguments{"--pipeline", "2", "--explain"});
+  EXPECT_EQ(explained.exit_code, 0) << explained.err;
+  EXPECT_THAT(explained.out, HasSubstr("net.2.out[4x5] to pipeline rank 1"));
+  EXPECT_EQ(count(explained.out, "The programs of all 2 ranks, checked together: in every group "),
+            1);
 }
 
 TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
   const std::vector<Arguments> runs = {
       {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
        "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1", "--scheme", "ddp",
-       "--tensor", "1"},
+       "--tensor", "1", "--pipeline", "1"},
       {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
        "--jitter-ms", "1", "--timeout", "60", "--grad-dtype", "fp32"},
   };
@@ -533,6 +562,7 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
     EXPECT_EQ(result.err, "");
     EXPECT_THAT(result.out, StartsWith("1 rank, gradients reduced by MPI in 1 bucket"));
   }
+  covered.insert({"schedule", "micro-batches"});  // need a second rank, and are tested there
   EXPECT_EQ(named, covered);
 }
 

@@ -25,6 +25,7 @@
 #include "kernels/make_device.h"
 #include "options/options.h"
 #include "parallel/comm/local_communicator.h"
+#include "parallel/comm/mesh_communicator.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/account.h"
@@ -420,6 +421,8 @@ Checked check_process(const Typed& typed, MarkedBy by, Communicator* ranks,
   const Dataset* const data = dataset ? &*dataset : nullptr;
   const auto scheme = typed.scheme();
   const StepPrograms programs(typed.spec(data, ranks == nullptr ? 0 : ranks->rank()), scheme.get());
+  std::unique_ptr<Communicator> mesh;
+  if (ranks != nullptr) mesh = join_mesh(*ranks, programs.spec().mesh);
   Records records;
   std::vector<std::unique_ptr<Device>> opened;
   std::vector<Device*> devices;
@@ -430,7 +433,7 @@ Checked check_process(const Typed& typed, MarkedBy by, Communicator* ranks,
   }
   std::unique_ptr<Communicator> communicator;
   if (ranks != nullptr) {
-    communicator = std::make_unique<HeardCommunicator>(*ranks, records, by);
+    communicator = std::make_unique<HeardCommunicator>(*mesh, records, by);
   } else if (scheme != nullptr) {
     communicator =
         std::make_unique<LocalCommunicator>(devices, reduce_piece_of(programs.buffers()));
@@ -476,6 +479,7 @@ constexpr SchemeCase kSchemes[] = {
     {"zero1_2", "mlp_ddp -np 2 --device cpu --scheme zero1"},
     {"zero1_3", "mlp_ddp -np 3 --device cpu --scheme zero1"},
     {"zero3_3", "mlp_ddp -np 3 --device cpu --scheme zero3"},
+    {"pipeline_2", "mlp_ddp -np 2 --device cpu --scheme ddp --pipeline 2"},
     {"factor_2", "mlp_ddp -np 2 --device cpu --scheme factor"},
     {"factor_3", "mlp_ddp -np 3 --device cpu --scheme factor"},
     {"data_parallel_2", "mlp_dp --devices cpu,cpu --batch-size 10"},

@@ -64,7 +64,8 @@ std::vector<Op> one_of_each() {
           Collective{Broadcast{{f32(0, 2, 9), f32(1, 2, 9)}}},
           Collective{Reduce{{f32(0, 2, 9), f32(1, 2, 9)}}},
           Collective{ReduceScatter{{f32(0, 2, 9), f32(1, 2, 9)}}},
-          Collective{AllGather{{f32(0, 3, 9), f32(1, 3, 9)}, {f32(2, 1, 9), f32(3, 1, 9)}}}};
+          Collective{AllGather{{f32(0, 3, 9), f32(1, 3, 9)}, {f32(2, 1, 9), f32(3, 1, 9)}}},
+          Collective{SendReceive{f32(0, 3, 9), f32(1, 2, 4)}}};
 }
 
 bool is_refused(const Op& op) {

@@ -68,6 +68,8 @@ TEST(AccessesOf, ListsWhatEachOpReadsAndWrites) {
       {Collective{ReduceScatter{{f32(0, 2, 9), f32(1, 2, 9)}}}, {0, 1}, {0, 1}},
       {Collective{AllGather{{f32(0, 2, 9), f32(1, 2, 9)}}}, {0, 1}, {0, 1}},
       {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 9)}}}, {1}, {0}},
+      {Collective{SendReceive{f32(0, 2, 9), f32(1, 1, 9)}}, {0}, {1}},
+      {Collective{SendReceive{.receives = f32(1, 1, 9)}}, {}, {1}},
   };
   for (const auto& [op, read, written] : cases) {
     SCOPED_TRACE(label_of(op));
@@ -153,6 +155,8 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {Collective{Reduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 0, 36}},
       {Collective{ReduceScatter{{f32(0, 2, 9)}}}, {0, 0, 72}},
       {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 9)}}}, {0, 0, 72}},
+      {Collective{SendReceive{bf16(0, 2, 9), bf16(1, 1, 9)}}, {0, 0, 36 + 18}},
+      {Collective{SendReceive{.sends = f32(0, 2, 9)}}, {0, 0, 72}},
   };
   for (const auto& [op, expected] : cases) {
     SCOPED_TRACE(label_of(op));
@@ -424,6 +428,10 @@ TEST(Validate, RefusesCollectivesThatDoNotFit) {
       {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 3, 9)}}}, "own must be rows of the tensor"},
       {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 8)}}},
        "own is 1 x 8, but n = 9 (from tensor)"},
+      {Collective{SendReceive{}}, "an exchange must send or receive"},
+      {Collective{SendReceive{f32(0, 2, 9), {}, -1}}, "peer must be a rank"},
+      {Collective{SendReceive{f32(0, 2, 9), bf16(1, 2, 9)}}, "receives must be f32"},
+      {Collective{SendReceive{f32(0, 2, 9), f32(0, 2, 9)}}, "must not share bytes"},
   });
   EXPECT_NO_THROW(validate(Collective{Broadcast{{state(0), state(1)}, 5}}));
 }

@@ -213,6 +213,8 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {Collective{AllGather{{a}}}, "a[4x3] = the rows of all ranks"},
       {Collective{AllGather{{a}, {far.row_slice(1, 2)}}},
        "a[4x3] = the rows of all ranks, this one's from 1:a@12[2x3]"},
+      {Collective{SendReceive{.sends = a, .peer = 2}}, "a[4x3] to pipeline rank 2"},
+      {Collective{SendReceive{a, far, 2}}, "a[4x3] to pipeline rank 2, 1:a[4x3] from there"},
   };
   Program program("formulas", buffers);
   for (const auto& [op, text] : cases) {

@@ -123,5 +123,101 @@ TEST(RankChecker, FollowsWaitsAndEarlierSteps) {
   }
 }
 
+/// Rank 0 sends 4 numbers to its peer and gets 2 back, and rank 1 is its mirror image.
+SendReceive exchange_of(Buffers& buffers, int rank) {
+  const std::string own = "rank " + std::to_string(rank);
+  const auto tensor = [&](const char* name, std::int64_t floats) {
+    return buffers.tensor(own + name, Category::kCommunication, 1, floats);
+  };
+  return {.sends = tensor("sent", rank == 0 ? 4 : 2),
+          .receives = tensor("received", rank == 0 ? 2 : 4),
+          .peer = 1 - rank,
+          .name = "e"};
+}
+
+/// Two ranks, each with these exchanges.
+std::string checked(const Buffers& buffers, const std::vector<std::vector<SendReceive>>& ranks) {
+  std::vector<Program> programs;
+  for (const auto& exchanges : ranks) {
+    Program& program = programs.emplace_back("step", buffers);
+    for (const SendReceive& exchange : exchanges) {
+      program.add({.op = Collective{exchange}, .lane = Lane::kComm});
+    }
+  }
+  std::vector<RankProgram> all;
+  for (const Program& program : programs) {
+    all.push_back(
+        {program,
+         {.pipeline = static_cast<int>(ranks.size()), .rank = static_cast<int>(all.size())}});
+  }
+  return check_ranks(all);
+}
+
+TEST(RankChecker, FindsExchangesThatAreNotMirrorImages) {
+  Buffers buffers;
+  const SendReceive first = exchange_of(buffers, 0);
+  const SendReceive second = exchange_of(buffers, 1);
+  EXPECT_EQ(checked(buffers, {{first}, {second}}), "");
+  SendReceive more = second;
+  more.sends->cols = 1;
+  EXPECT_EQ(checked(buffers, {{first}, {more}}),
+            "rank 1 (stage 1) has send_receive 'e' of 16 B there and 4 B back as number 1 of the "
+            "collectives on its pipeline axis, where rank 0 (stage 0) has send_receive 'e' of 16 B "
+            "there and 8 B back");
+  EXPECT_EQ(
+      checked(buffers, {{first}, {}}),
+      "rank 1 (stage 1) has 0 collectives on its pipeline axis, where rank 0 (stage 0) has 1");
+}
+
+TEST(RankChecker, FindsARankThatExchangesWithItselfOrNobody) {
+  Buffers buffers;
+  SendReceive lost = exchange_of(buffers, 1);
+  const std::string expected =
+      "rank 1 exchanges with itself, or with a rank outside its pipeline axis";
+  for (const int peer : {1, 2}) {
+    lost.peer = peer;
+    EXPECT_EQ(checked(buffers, {{}, {lost}}), expected);
+  }
+}
+
+// In one exchange both directions progress; in two, each rank stands at its first.
+TEST(RankChecker, FindsTwoRanksThatBothSendFirst) {
+  Buffers buffers;
+  const auto split = [&](int rank) {
+    SendReceive sends = exchange_of(buffers, rank);
+    SendReceive receives = sends;
+    sends.receives.reset();
+    sends.name = "from " + std::to_string(rank);
+    receives.sends.reset();
+    receives.name = "from " + std::to_string(1 - rank);
+    return std::vector{sends, receives};
+  };
+  const std::string why = checked(buffers, {split(0), split(1)});
+  EXPECT_NE(why.find("as number 1 of the collectives"), std::string::npos) << why;
+  std::vector<SendReceive> answers = split(1);
+  std::swap(answers[0], answers[1]);
+  EXPECT_EQ(checked(buffers, {split(0), answers}), "");
+}
+
+// Three ranks send to the next one before they receive from the one before.
+TEST(RankChecker, FindsACircleOfExchanges) {
+  Buffers buffers;
+  std::vector<std::vector<SendReceive>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string own = "rank " + std::to_string(rank);
+    const int next = (rank + 1) % 3, before = (rank + 2) % 3;
+    ranks.push_back({{.sends = buffers.tensor(own + "s", Category::kCommunication, 1, 4),
+                      .peer = next,
+                      .name = own},
+                     {.receives = buffers.tensor(own + "r", Category::kCommunication, 1, 4),
+                      .peer = before,
+                      .name = "rank " + std::to_string(before)}});
+  }
+  const std::string why = checked(buffers, ranks);
+  EXPECT_NE(why.find("ranks can be stuck: "), std::string::npos) << why;
+  std::swap(ranks[2][0], ranks[2][1]);
+  EXPECT_EQ(checked(buffers, ranks), "");
+}
+
 }  // namespace
 }  // namespace barestep

@@ -553,7 +553,8 @@ double min_on_link(const std::string& card, ExchangeKind exchange, double bytes,
       {ExchangeKind::kReduceScatter, (n - 1) / n},
       {ExchangeKind::kAllGather, (n - 1) / n},
       {ExchangeKind::kBroadcast, 1},
-      {ExchangeKind::kReduce, 1}};
+      {ExchangeKind::kReduce, 1},
+      {ExchangeKind::kSendReceive, 1}};
   return bytes * factors.at(exchange);
 }
 
@@ -569,10 +570,10 @@ void expect_within_links(const std::string& name, ExchangeKind exchange, double 
   }
   // Out of a node go all bytes that the others lack; sums go there and back.
   const double others = (nodes - 1.0) / nodes;
-  const double leaving = exchange == ExchangeKind::kAllReduce ? 2 * others
-                         : exchange == ExchangeKind::kBroadcast || exchange == ExchangeKind::kReduce
-                             ? 1
-                             : others;
+  const double leaving =
+      exchange == ExchangeKind::kAllReduce ? 2 * others
+      : exchange == ExchangeKind::kAllGather || exchange == ExchangeKind::kReduceScatter ? others
+                                                                                         : 1;
   EXPECT_LE(bytes * leaving / seconds, peaks.network_of_node)
       << name_of(exchange) << " of " << bytes << " bytes on " << ranks;
 }

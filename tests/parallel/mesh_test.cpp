@@ -307,11 +307,19 @@ TEST(RankPrograms, OfEverySchemeAndMeshMeet) {
       TrainConfig config = smooth_config();
       config.parallel.scheme = scheme;
       config.parallel.tensor = tensor;
-      for (const double clip : {0.0, 1.0}) {
-        if (clip > 0) config.training.clip_norm = clip;
-        for (const int copies : {1, 2, 3}) {
-          SCOPED_TRACE(fmt::format("{}, {} x {}", name_of(scheme), copies, tensor));
-          EXPECT_NO_THROW(check_all_ranks(config, DeviceKind::kCpu, nullptr, copies * tensor));
+      for (const int pipeline : {1, 3}) {
+        const bool has_stages = scheme == RankScheme::kDdp || scheme == RankScheme::kZero1;
+        if (pipeline > 1 && !has_stages) continue;  // refused
+        config.parallel.pipeline = pipeline;
+        config.parallel.micro_batches = 2 * pipeline - 1;
+        for (const double clip : {0.0, 1.0}) {
+          if (clip > 0) config.training.clip_norm = clip;
+          for (const int copies : {1, 2, 3}) {
+            SCOPED_TRACE(
+                fmt::format("{}, {} x {} x {}", name_of(scheme), copies, tensor, pipeline));
+            EXPECT_NO_THROW(
+                check_all_ranks(config, DeviceKind::kCpu, nullptr, copies * tensor * pipeline));
+          }
         }
       }
     }

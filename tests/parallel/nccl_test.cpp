@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 
@@ -24,11 +25,15 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
-/// Wraps a stream; its native() is that stream, which the fake gets in place of a CUDA stream.
+/// Wraps a stream, which it may own; its native() is that stream, which the fake gets in place of a
+/// CUDA stream.
 class NativeStream final : public Stream {
  public:
   explicit NativeStream(Stream& inner) : inner_(inner) {}
+  explicit NativeStream(std::unique_ptr<Stream> owned)
+      : owned_(std::move(owned)), inner_(*owned_) {}
   void wait(const Event& event) override { inner_.wait(event); }
   void call(void (*function)(void*), void* argument) override { inner_.call(function, argument); }
   void synchronize() override { inner_.synchronize(); }
@@ -36,6 +41,7 @@ class NativeStream final : public Stream {
   [[nodiscard]] void* native() const override { return &inner_; }
 
  private:
+  std::unique_ptr<Stream> owned_;  // may be null
   Stream& inner_;
 };
 
@@ -57,10 +63,13 @@ class UnwrappingEvent final : public Event {
   std::unique_ptr<Event> inner_;
 };
 
-/// Accepts NativeStreams.
+/// Accepts and makes NativeStreams.
 class UnwrappingDevice final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
+    return std::make_unique<NativeStream>(inner().new_stream(label));
+  }
   std::unique_ptr<Event> new_event(EventUse use) override {
     return std::make_unique<UnwrappingEvent>(inner().new_event(use));
   }
@@ -150,6 +159,19 @@ TEST_F(OverNccl, RanksThatShareAModelComputeTheBitsOfThreads) {
     }
   }
   EXPECT_GT(fake_nccl::calls("ncclCommSplit"), 0);
+}
+
+TEST_F(OverNccl, StagesOfAPipelineComputeTheBitsOfThreads) {
+  TrainConfig config = rank_config();
+  config.parallel.pipeline = 3;
+  config.parallel.micro_batches = 4;
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    config.device.precision = precision;
+    for (const int ranks : {3, 6}) {
+      expect_bits_of_threads(Ddp(small_buckets()), ranks, config);
+      expect_bits_of_threads(Zero(1, small_buckets()), ranks, config);
+    }
+  }
 }
 
 /// The last of 30 samples is a batch of its own: the first rank has all of it, the second rank
@@ -255,6 +277,28 @@ TEST(FakeNccl, TellsOfRanksThatCallDifferentOperations) {
     stream->synchronize();
   });
   EXPECT_THAT(fake_nccl::complaints(), ElementsAre(HasSubstr("where another calls")));
+}
+
+/// Likewise: two ranks that each send first, and not in one group, wait for each other for ever.
+TEST(FakeNccl, TellsOfRanksThatBothSendFirst) {
+  fake_nccl::reset(22809, std::chrono::seconds(1));
+  on_threads(2, [&](Communicator& host) {
+    NcclRank rank(host);
+    const auto cpu = make_cpu_device({.threads = 1});
+    const auto stream = cpu->new_stream("comm");
+    std::vector<float> numbers(8);
+    const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
+    const int peer = 1 - host.rank();
+    const Collective sends = SendReceive{.sends = Tensor{0, 0, 1, 4}, .peer = peer};
+    const Collective receives = SendReceive{.receives = Tensor{0, 16, 1, 4}, .peer = peer};
+    Stream* const streams[] = {stream.get()};
+    for (const Collective* const each : {&sends, &receives}) rank.get().prepare(*each);
+    for (const Collective* const each : {&sends, &receives}) {
+      rank.get().run(*each, addresses, streams, {});
+    }
+    stream->synchronize();
+  });
+  EXPECT_THAT(fake_nccl::complaints(), Not(IsEmpty()));
 }
 
 }  // namespace

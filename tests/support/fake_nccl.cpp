@@ -6,12 +6,15 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "core/device.h"
 #include "core/tensor.h"
@@ -21,11 +24,10 @@ namespace {
 using barestep::Bf16;
 using barestep::F16;
 
-constexpr std::chrono::seconds kPatience(20);
-
 struct State {
   std::mutex mutex;
   int version = 22809;
+  std::chrono::seconds patience{20};  // until a rank that waits is said to wait for ever
   std::map<std::string, int, std::less<>> calls;
   int threads = 0;
   std::vector<std::string> complaints;
@@ -77,6 +79,13 @@ struct Rendezvous {
   bool done = false;
 };
 
+/// A message that a rank shows to its peer.
+struct Shown {
+  const void* from;
+  std::size_t bytes;
+  bool is_read = false;
+};
+
 /// The ranks of a communicator.
 struct World {
   explicit World(int ranks) : ranks(ranks) {}
@@ -86,6 +95,7 @@ struct World {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::uint64_t, Rendezvous> meetings;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Shown>>> mail;  // by sender and receiver
   std::map<int, std::vector<std::pair<int, int>>> splits;        // by their number: color and key
   std::map<std::pair<int, int>, std::shared_ptr<World>> groups;  // by number and color
 };
@@ -194,10 +204,62 @@ void meet(ncclComm& comm, const Signature& signature, const Part& part) {
     return;
   }
   const bool met =
-      world.changed.wait_for(lock, kPatience, [&] { return meeting.done || world.broken; });
+      world.changed.wait_for(lock, state().patience, [&] { return meeting.done || world.broken; });
   if (met) return;
   complain("rank " + std::to_string(comm.rank) + " waits for ever in " + signature.text());
   world.broken = true;
+}
+
+/// One direction of an exchange.
+struct Message {
+  bool sends = false;
+  int to_or_from = 0;
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// The messages of one ncclGroup on one communicator, which progress together: first all that are
+/// sent are shown, then all are received, and a message that was sent is waited for until its peer
+/// has copied it.
+void exchange(ncclComm& comm, const std::vector<Message>& messages) {
+  World& world = *comm.world;
+  std::unique_lock lock(world.mutex);
+  std::vector<std::shared_ptr<Shown>> shown;
+  for (const Message& message : messages) {
+    if (!message.sends) continue;
+    shown.push_back(std::make_shared<Shown>(Shown{message.from, message.bytes}));
+    world.mail[{comm.rank, message.to_or_from}].push_back(shown.back());
+  }
+  world.changed.notify_all();
+  const auto wait = [&](const auto& until, const char* what) {
+    const auto ends = [&] { return until() || world.broken; };
+    if (!world.changed.wait_for(lock, state().patience, ends)) {
+      complain("rank " + std::to_string(comm.rank) + " waits for ever to " + what);
+      world.broken = true;
+    }
+    return !world.broken;
+  };
+  for (const Message& message : messages) {
+    if (message.sends) continue;
+    auto& box = world.mail[{message.to_or_from, comm.rank}];
+    if (!wait([&] { return !box.empty(); }, "receive")) return;
+    Shown& mine = *box.front();
+    if (mine.bytes != message.bytes) {
+      complain("rank " + std::to_string(comm.rank) + " receives " + std::to_string(message.bytes) +
+               " bytes of " + std::to_string(mine.bytes));
+      world.broken = true;
+      world.changed.notify_all();
+      return;
+    }
+    if (mine.bytes > 0) std::memcpy(message.to, mine.from, mine.bytes);
+    mine.is_read = true;
+    box.pop_front();
+    world.changed.notify_all();
+  }
+  for (const auto& each : shown) {
+    if (!wait([&] { return each->is_read; }, "send")) return;
+  }
 }
 
 /// Queues work that runs once.
@@ -231,6 +293,45 @@ ncclResult_t queue(ncclComm_t comm, const Signature& signature, const Part& part
   return ncclInProgress;
 }
 
+struct QueuedMessage {
+  ncclComm_t comm;
+  cudaStream_t stream;
+  Message message;
+};
+
+/// A thread's ncclGroup.
+struct Group {
+  int depth = 0;
+  std::vector<QueuedMessage> messages{};
+};
+
+Group& group() {
+  static thread_local Group mine;
+  return mine;
+}
+
+/// All of one communicator and stream become one piece of work.
+void queue_messages(const std::vector<QueuedMessage>& all) {
+  std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Message>> by_stream;
+  for (const auto& [comm, stream, message] : all) by_stream[{comm, stream}].push_back(message);
+  const auto& queue = state().queue ? state().queue : queue_on_stream;
+  for (const auto& [key, messages] : by_stream) {
+    queue(key.second, [comm = key.first, messages = messages] { exchange(*comm, messages); });
+  }
+}
+
+ncclResult_t queue_message(ncclComm_t comm, const Message& message, cudaStream_t stream) {
+  if (!comm->alive) {
+    complain("an exchange on a communicator that is no more");
+    return ncclInvalidArgument;
+  }
+  if (message.to_or_from < 0 || message.to_or_from >= comm->world->ranks)
+    return ncclInvalidArgument;
+  group().messages.push_back({comm, stream, message});
+  if (group().depth == 0) queue_messages(std::exchange(group().messages, {}));
+  return ncclSuccess;
+}
+
 float scale_of(ncclComm_t comm, ncclRedOp_t op) {
   return op < ncclNumOps ? 1 : comm->scales[static_cast<std::size_t>(op) - ncclNumOps];
 }
@@ -259,9 +360,10 @@ ncclResult_t end(ncclComm_t comm, const char* how) {
 
 namespace fake_nccl {
 
-void reset(int version) {
+void reset(int version, std::chrono::seconds patience) {
   const std::lock_guard lock(state().mutex);
   state().version = version;
+  state().patience = patience;
   state().calls.clear();
   state().threads = 0;
   state().complaints.clear();
@@ -327,7 +429,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   std::unique_lock lock(world->mutex);
   ++world->joined;
   world->changed.notify_all();
-  if (!world->changed.wait_for(lock, kPatience, [&] { return world->joined == ranks; })) {
+  if (!world->changed.wait_for(lock, state().patience, [&] { return world->joined == ranks; })) {
     complain("not all ranks joined");
     return ncclSystemError;
   }
@@ -347,7 +449,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
   members.emplace_back(color, key);
   all.changed.notify_all();
   const auto are_all_here = [&] { return std::ssize(members) == all.ranks; };
-  if (!all.changed.wait_for(lock, kPatience, are_all_here)) {
+  if (!all.changed.wait_for(lock, state().patience, are_all_here)) {
     complain("not all ranks split their communicator");
     return ncclSystemError;
   }
@@ -456,11 +558,30 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t numbers, ncclDataT
   return queue(comm, {Kind::kAllGather, numbers, type, 0, 0}, {from, to}, stream);
 }
 
+ncclResult_t ncclSend(const void* from, size_t numbers, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  count(__func__);
+  return queue_message(
+      comm,
+      {.sends = true, .to_or_from = peer, .from = from, .bytes = numbers * bytes_of_type(type)},
+      stream);
+}
+
+ncclResult_t ncclRecv(void* to, size_t numbers, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  count(__func__);
+  return queue_message(comm, {.to_or_from = peer, .to = to, .bytes = numbers * bytes_of_type(type)},
+                       stream);
+}
+
 ncclResult_t ncclGroupStart() {
+  ++group().depth;
   return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd() {
+  if (group().depth == 0) return ncclInvalidUsage;
+  if (--group().depth == 0) queue_messages(std::exchange(group().messages, {}));
   return ncclSuccess;
 }
 

@@ -8,6 +8,7 @@
 // non-blocking mode, calls that touch a job owned by another thread.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -15,8 +16,9 @@
 
 namespace fake_nccl {
 
-/// Resets to the initial state, with no calls and this version, an "NCCL_VERSION_CODE".
-void reset(int version = 22809);
+/// Resets to the initial state, with no calls and this version, an "NCCL_VERSION_CODE". A rank that
+/// waits for longer than `patience` is said to wait for ever.
+void reset(int version = 22809, std::chrono::seconds patience = std::chrono::seconds(20));
 
 /// How work gets into a stream from now on. The work may run several times.
 void set_queue(std::function<void(void* stream, std::function<void()> work)> queue);

@@ -7,9 +7,7 @@
 namespace barestep {
 
 void HostCommunicator::prepare(const Collective& collective) {
-  std::visit(
-      [](const auto& op) { BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device"); },
-      collective);
+  BARESTEP_REQUIRE(parts_of(collective).size() == 1, "a rank has one device");
 }
 
 void HostCommunicator::run(const Collective& collective, const Addresses& addresses,

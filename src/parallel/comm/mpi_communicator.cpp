@@ -299,6 +299,29 @@ class MpiHostCommunicator final : public HostCommunicator {
     }
   }
 
+  /// All pieces of both directions at once.
+  void perform_op(const SendReceive& op, const Addresses& addresses) {
+    std::vector<MPI_Request> requests;
+    if (op.receives) {
+      auto* const bytes = addresses.at<std::byte>(*op.receives);
+      for_pieces(op.received_bytes(), [&](std::int64_t first, int count) {
+        must(MPI_Irecv(bytes + first, count, MPI_BYTE, op.peer, kExchangeTag, collectives_.get(),
+                       &requests.emplace_back()),
+             "MPI_Irecv");
+      });
+    }
+    if (op.sends) {
+      const auto* const bytes = addresses.at<std::byte>(*op.sends);
+      for_pieces(op.sent_bytes(), [&](std::int64_t first, int count) {
+        must(MPI_Isend(bytes + first, count, MPI_BYTE, op.peer, kExchangeTag, collectives_.get(),
+                       &requests.emplace_back()),
+             "MPI_Isend");
+      });
+    }
+    must(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
+         "MPI_Waitall");
+  }
+
   void reduce_to(int root, const Tensor& tensor, const Addresses& addresses) {
     float* const values = addresses.at(tensor);
     for_pieces(tensor.size(), [&](std::int64_t first, int count) {
@@ -309,6 +332,8 @@ class MpiHostCommunicator final : public HostCommunicator {
            "MPI_Reduce");
     });
   }
+
+  static constexpr int kExchangeTag = 0;  // messages of two ranks arrive in their order
 
   std::shared_ptr<Mpi> mpi_;  // the first member: MPI ends after all groups
   NarrowSum<Bf16> bf16_sum_;

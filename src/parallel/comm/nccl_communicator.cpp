@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -128,13 +129,13 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] int size() const override { return host_.size(); }
 
   void prepare(const Collective& collective) override {
-    std::visit(
-        [](const auto& op) { BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device"); },
-        collective);
+    BARESTEP_REQUIRE(parts_of(collective).size() == 1, "a rank has one device");
     if (const auto* op = std::get_if<AllReduce>(&collective)) {
       prepare_scaling(collective, op->tensors[0], op->scale);
     } else if (const auto* scatter = std::get_if<ReduceScatter>(&collective)) {
       prepare_scaling(collective, scatter->tensors[0], scatter->scale);
+    } else if (const auto* exchange = std::get_if<SendReceive>(&collective)) {
+      connect(exchange->peer);
     }
   }
 
@@ -191,6 +192,19 @@ class NcclCommunicator final : public Communicator {
     const DeviceOp scaling = SumRows{.out = flat, .in = no_rows, .beta = scale};
     device_.prepare(scaling);
     scalings_.insert_or_assign(&collective, scaling);
+  }
+
+  /// NCCL connects two ranks in their first exchange, which would block the host in a step: sends
+  /// nothing there and back. The peer connects in the same place of its program.
+  void connect(int peer) {
+    if (!connected_.insert(peer).second) return;
+    const std::unique_ptr<Stream> once = device_.new_stream("connect");
+    auto* const stream = static_cast<cudaStream_t>(once->native());
+    must(ncclGroupStart(), "ncclGroupStart");
+    must(ncclSend(nullptr, 0, ncclUint8, peer, comm_, stream), "ncclSend");
+    must(ncclRecv(nullptr, 0, ncclUint8, peer, comm_, stream), "ncclRecv");
+    must(ncclGroupEnd(), "ncclGroupEnd");
+    once->synchronize();
   }
 
   void queue(const AllReduce& op, const Addresses& addresses, cudaStream_t stream) {
@@ -257,6 +271,21 @@ class NcclCommunicator final : public Communicator {
     must(ncclGroupEnd(), "ncclGroupEnd");
   }
 
+  void queue(const SendReceive& op, const Addresses& addresses, cudaStream_t stream) {
+    must(ncclGroupStart(), "ncclGroupStart");
+    if (const auto& sent = op.sends) {
+      must(ncclSend(addresses.at<std::byte>(*sent), count(*sent), nccl_type_of(sent->dtype),
+                    op.peer, comm_, stream),
+           "ncclSend");
+    }
+    if (const auto& received = op.receives) {
+      must(ncclRecv(addresses.at<std::byte>(*received), count(*received),
+                    nccl_type_of(received->dtype), op.peer, comm_, stream),
+           "ncclRecv");
+    }
+    must(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
   static std::size_t count(const Tensor& tensor) { return static_cast<std::size_t>(tensor.size()); }
 
   void must(ncclResult_t result, const char* call) {
@@ -269,6 +298,7 @@ class NcclCommunicator final : public Communicator {
   std::mutex mutex_;  // guards comm_ between users and abort()
   ncclComm_t comm_ = nullptr;
   std::map<const Collective*, DeviceOp> scalings_;
+  std::set<int> connected_;  // peers
   std::optional<QueuedCollectives> queued_;
 };
 
@@ -387,8 +417,8 @@ class NcclDevices final : public Communicator {
 
  private:
   static const std::vector<Tensor>& tensors_of(const Collective& collective) {
-    return std::visit([](const auto& op) -> const std::vector<Tensor>& { return op.tensors; },
-                      collective);
+    const auto* const broadcast = std::get_if<Broadcast>(&collective);
+    return broadcast != nullptr ? broadcast->tensors : std::get<Reduce>(collective).tensors;
   }
 
   std::vector<int> ordinals_;

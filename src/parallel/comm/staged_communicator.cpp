@@ -8,6 +8,14 @@
 #include "train/step_marks.h"
 
 namespace barestep {
+namespace {
+
+/// A piece of device memory, at this place in the pinned memory.
+Tensor in_pinned(std::int64_t offset_bytes, const Tensor& part) {
+  return {0, offset_bytes, 1, part.size(), part.dtype};
+}
+
+}  // namespace
 
 HostThread::~HostThread() {
   {
@@ -93,7 +101,8 @@ void StagedCommunicator::prepare(const Collective& collective) {
                           add_pieces(AllReduce{.tensors = op.tensors, .scale = op.scale},
                                      prepared.pieces);
                         },
-                        [&](const AllGather& op) { prepare_gather(op, prepared); }},
+                        [&](const AllGather& op) { prepare_gather(op, prepared); },
+                        [&](const SendReceive& op) { prepare_exchange(op, prepared.pieces); }},
              collective);
   for (const Piece& piece : prepared.pieces) host_.prepare(piece.over_pinned);
 }
@@ -105,10 +114,34 @@ void StagedCommunicator::add_pieces(const Op& op, std::vector<Piece>& pieces) co
   const std::int64_t step = piece_bytes_ / bytes_of(whole.dtype);
   for (std::int64_t first = 0; first < whole.size(); first += step) {
     const std::int64_t count = std::min(step, whole.size() - first);
+    const Tensor part = whole.flat_slice(first, count);
     Op over_pinned = op;
-    over_pinned.tensors = {Tensor{0, 0, 1, count, whole.dtype}};
-    pieces.push_back(
-        {.part = whole.flat_slice(first, count), .over_pinned = std::move(over_pinned)});
+    over_pinned.tensors = {in_pinned(0, part)};
+    pieces.push_back({.over_pinned = std::move(over_pinned), .sent = part, .received = part});
+  }
+}
+
+/// Each direction has half of the pinned memory, so pieces are half as large. What a rank sends in
+/// a piece, its peer receives in the same one.
+void StagedCommunicator::prepare_exchange(const SendReceive& op, std::vector<Piece>& pieces) const {
+  const std::int64_t half = piece_bytes_ / 2;
+  const auto part_of = [&](const std::optional<Tensor>& tensor,
+                           std::int64_t first) -> std::optional<Tensor> {
+    if (!tensor || first >= tensor->bytes()) return std::nullopt;
+    return Tensor{tensor->buffer, tensor->offset_bytes + first, 1,
+                  std::min(half, tensor->bytes() - first), DType::kU8};
+  };
+  const std::int64_t bytes = std::max(op.sent_bytes(), op.received_bytes());
+  for (std::int64_t first = 0; first < bytes; first += half) {
+    Piece piece{.over_pinned = {},
+                .sent = part_of(op.sends, first),
+                .received = part_of(op.receives, first),
+                .received_at = half};
+    SendReceive exchange{.peer = op.peer};
+    if (piece.sent) exchange.sends = in_pinned(0, *piece.sent);
+    if (piece.received) exchange.receives = in_pinned(half, *piece.received);
+    piece.over_pinned = std::move(exchange);
+    pieces.push_back(std::move(piece));
   }
 }
 
@@ -138,10 +171,14 @@ void StagedCommunicator::run(const Collective& collective, const Addresses& addr
   HandingStream handing(*this, *streams[0]);
   Stream* const host_streams[] = {&handing};
   for (const Piece& piece : prepared.pieces) {
-    auto* const part = addresses.at<std::byte>(piece.part);
-    device_.copy(pinned_, part, piece.part.bytes(), *streams[0]);
+    if (const auto& sent = piece.sent) {
+      device_.copy(pinned_, addresses.at<std::byte>(*sent), sent->bytes(), *streams[0]);
+    }
     host_.run(piece.over_pinned, pinned_addresses_[slot_of(tag.step)], host_streams, tag);
-    device_.copy(part, pinned_, piece.part.bytes(), *streams[0]);
+    if (const auto& received = piece.received) {
+      device_.copy(addresses.at<std::byte>(*received), pinned_ + piece.received_at,
+                   received->bytes(), *streams[0]);
+    }
   }
 }
 

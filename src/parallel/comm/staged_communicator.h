@@ -50,8 +50,8 @@ class StagedCommunicator final : public Communicator {
   /// Size of a piece: small enough for MPI's fast paths, large enough for a fast copy.
   static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 
-  /// Allocates `piece_bytes` of pinned memory, a multiple of the size of a number. Both references
-  /// must outlive the communicator.
+  /// Allocates `piece_bytes` of pinned memory, a multiple of twice the size of a number. Both
+  /// references must outlive the communicator.
   StagedCommunicator(Communicator& host, Device& device, std::int64_t piece_bytes = kPieceBytes);
   /// The same for a group of the host's ranks, which it owns.
   StagedCommunicator(std::unique_ptr<Communicator> host, Device& device, std::int64_t piece_bytes);
@@ -76,10 +76,12 @@ class StagedCommunicator final : public Communicator {
   }
 
  private:
-  /// A part of a collective's tensor, and the collective over the pinned memory that transfers it.
+  /// A part of a collective: what is copied to the pinned memory, the collective over it, and what
+  /// is copied back from there.
   struct Piece {
-    Tensor part;
     Collective over_pinned;
+    std::optional<Tensor> sent{}, received{};  // on the device
+    std::int64_t received_at = 0;              // in the pinned memory
   };
 
   /// A function that the stream calls, with its argument, on the host's thread.
@@ -98,6 +100,7 @@ class StagedCommunicator final : public Communicator {
   template <class Op>
   void add_pieces(const Op& op, std::vector<Piece>& pieces) const;
   void prepare_gather(const AllGather& op, Prepared& prepared) const;
+  void prepare_exchange(const SendReceive& op, std::vector<Piece>& pieces) const;
 
   std::unique_ptr<Communicator> own_host_;  // may be null
   Communicator& host_;

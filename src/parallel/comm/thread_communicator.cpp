@@ -42,6 +42,13 @@ struct ThreadGroup::Rendezvous {
     return barrier();
   }
 
+  /// Ends all waits, now and later.
+  void abort() {
+    const std::lock_guard lock(mutex);
+    aborted = true;
+    all_here.notify_all();
+  }
+
   template <class T>
   T* shown_by(int rank) const {
     return static_cast<T*>(at(board, rank));
@@ -199,6 +206,28 @@ class ThreadCommunicator final : public HostCommunicator {
     }));
   }
 
+  /// What a rank shows to its peer.
+  struct Sent {
+    const std::byte* bytes;
+    std::int64_t count;
+  };
+
+  /// Each copies what the other one sends.
+  void perform_op(const SendReceive& op, const Addresses& addresses) {
+    Sent mine{op.sends ? addresses.at<std::byte>(*op.sends) : nullptr, op.sent_bytes()};
+    const int place = rank_ < op.peer ? 0 : 1;
+    ThreadGroup::Rendezvous& pair =
+        group_.between(std::min(rank_, op.peer), std::max(rank_, op.peer));
+    must(pair.meet(place, &mine, [&] {
+      const Sent& theirs = *pair.shown_by<Sent>(1 - place);
+      BARESTEP_REQUIRE(theirs.count == op.received_bytes(),
+                       "a rank receives as many bytes as its peer sends");
+      if (op.receives) {
+        std::copy_n(theirs.bytes, theirs.count, addresses.at<std::byte>(*op.receives));
+      }
+    }));
+  }
+
   /// Combines what the ranks publish, in rank order.
   template <class Number>
   [[nodiscard]] float sum_at(std::int64_t i) const {
@@ -246,14 +275,22 @@ ThreadGroup& ThreadGroup::child(int split, int color, int ranks) {
   return *group;
 }
 
-void ThreadGroup::abort() {
-  for (Rendezvous* meeting : {collectives_.get(), host_calls_.get()}) {
-    const std::lock_guard lock(meeting->mutex);
-    meeting->aborted = true;
-    meeting->all_here.notify_all();
+ThreadGroup::Rendezvous& ThreadGroup::between(int lower, int higher) {
+  const std::lock_guard lock(mutex_);
+  auto& pair = pairs_[{lower, higher}];
+  if (pair == nullptr) {
+    pair = std::make_unique<Rendezvous>(2);
+    pair->aborted = is_aborted_;
   }
+  return *pair;
+}
+
+void ThreadGroup::abort() {
   const std::lock_guard lock(mutex_);
   is_aborted_ = true;
+  collectives_->abort();
+  host_calls_->abort();
+  for (const auto& [ranks, pair] : pairs_) pair->abort();
   for (const auto& [key, group] : children_) group->abort();
 }
 

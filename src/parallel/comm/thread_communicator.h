@@ -29,6 +29,8 @@ class ThreadGroup {
 
   /// The group of the n-th split() whose members gave this color; made by the first to ask.
   ThreadGroup& child(int split, int color, int ranks);
+  /// Where two ranks of this group exchange; made by the first to ask.
+  Rendezvous& between(int lower, int higher);
   void abort();
 
   // Collectives run in the ranks' stream threads, host calls in their main threads.
@@ -36,6 +38,7 @@ class ThreadGroup {
   std::unique_ptr<Rendezvous> host_calls_;
   std::mutex mutex_;  // guards the members below
   std::map<std::pair<int, int>, std::unique_ptr<ThreadGroup>> children_;
+  std::map<std::pair<int, int>, std::unique_ptr<Rendezvous>> pairs_;  // by lower and higher rank
   bool is_aborted_ = false;
 };
 

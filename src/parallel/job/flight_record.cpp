@@ -34,6 +34,7 @@ constexpr std::string_view kActivities[] = {
     "reduce",
     "reduce_scatter",
     "all_gather",
+    "send_receive",
 };
 
 std::size_t place_of(std::int64_t number) {

@@ -32,6 +32,7 @@ enum class Activity : std::int64_t {
   kReduce,
   kReduceScatter,
   kAllGather,
+  kSendReceive,
 };
 
 /// The activity of a collective.

@@ -209,7 +209,7 @@ std::vector<Bucket> Ddp::buckets(const Parameters& parameters, BufferId gradient
 std::vector<Bucket> Ddp::buckets_of(Draft& draft) const {
   const StepSpec& spec = draft.spec();
   const bool is_one_copy = spec.mesh.cuts_model() && spec.mesh.data == 1;
-  if (is_one_copy && !spec.model.stores_gradients) return {};
+  if (is_one_copy && !settings_.update_per_bucket) return {};
   const BufferId gradients = draft.require_gradients();
   std::vector<Bucket> all = buckets(draft.parameters(), gradients);
   if (draft.kind() != StepKind::kFirstTraining) return all;
@@ -227,6 +227,9 @@ void Ddp::build(Draft& draft) const {
 }
 
 std::string Ddp::exchange_text(const StepSpec& spec, std::string_view transport) const {
+  if (spec.mesh.cuts_model() && spec.mesh.data == 1) {
+    return fmt::format("which exchange by {}; no other rank has the same weights", transport);
+  }
   std::vector<std::string> sizes;
   for (const Bucket& bucket : buckets(parameters_of(spec.model), 0)) {
     const std::int64_t bytes = bucket.gradients.bytes();

@@ -55,14 +55,23 @@ std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer
 }
 
 Mesh mesh_of(const TrainConfig& config, int rank, int ranks) {
-  const auto tensor = static_cast<int>(config.parallel.tensor);
-  if (ranks % tensor == 0) return {.data = ranks / tensor, .tensor = tensor, .rank = rank};
+  const ParallelConfig& parallel = config.parallel;
+  const std::int64_t per_copy = parallel.tensor * parallel.pipeline;
+  if (ranks % per_copy == 0) {
+    return {.data = static_cast<int>(ranks / per_copy),
+            .tensor = static_cast<int>(parallel.tensor),
+            .pipeline = static_cast<int>(parallel.pipeline),
+            .rank = rank};
+  }
+  const bool is_both = parallel.tensor > 1 && parallel.pipeline > 1;
+  const bool is_tensor = parallel.tensor > 1;
   fail(ExitCode::kConfiguration,
-       {.what = "--tensor",
-        .value = std::to_string(tensor),
-        .why = fmt::format("a copy of the model takes {} ranks, which do not divide {}", tensor,
+       {.what = is_tensor ? "--tensor" : "--pipeline",
+        .value = is_both ? fmt::format("{} --pipeline {}", parallel.tensor, parallel.pipeline)
+                         : std::to_string(per_copy),
+        .why = fmt::format("a copy of the model takes {} ranks, which do not divide {}", per_copy,
                            counted(ranks, "rank")),
-        .remedy = fmt::format("start {} ranks, or a multiple", tensor)});
+        .remedy = fmt::format("start {} ranks, or a multiple", per_copy)});
 }
 
 namespace {
@@ -88,8 +97,8 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
                       int ranks) {
   StepSpec spec = spec_of(config, kind, dataset);
   spec.mesh = mesh_of(config, rank, ranks);
-  spec.model.tensor_rank = spec.mesh.tensor_rank();
-  spec.model.tensor_ranks = spec.mesh.tensor;
+  require_layer_for_each_stage(spec);
+  spec.model = spec.model.of(spec.mesh);
   require_width_for_tensor_ranks(spec);
   if (const auto& slow = config.injected.slow_rank) {
     if (slow->rank >= ranks) {
