@@ -224,6 +224,19 @@ TEST_F(TuningOnFake, TimesLargeProductsUnaskedAndFindsThemInTheCacheAfterwards) 
   EXPECT_EQ(fake_cuda::last_algorithm(), 1) << "another library has a cache of its own";
 }
 
+TEST_F(TuningOnFake, TimesProductsOf20MflopUnlessToldOtherwise) {
+  restart(machine, {.device = "cuda"});
+  const auto runs_of = [&](std::int64_t depth) {
+    Memory large;
+    const Gemm gemm{large.add(100, 1000), large.add(100, depth), large.add(depth, 1000)};
+    const int before = fake_cuda::calls("cublasLtMatmul");
+    device->prepare(gemm);
+    return fake_cuda::calls("cublasLtMatmul") - before;
+  };
+  EXPECT_EQ(runs_of(99), 0) << "2 * 100 * 1000 * 99 flop";
+  EXPECT_GT(runs_of(100), 4);
+}
+
 TEST_F(TuningOnFake, TimesOperandsInTheCacheIfEverythingFitsThere) {
   const auto fills_of = [&](int cache_bytes) {
     fake_cuda::Machine other = machine;

@@ -45,7 +45,9 @@ TEST_F(SessionOnGpus, DistinctGpusReachEachOtherUnderAnyTransport) {
   EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1"}, Transport::kPeer), 2);
   EXPECT_EQ(peers_enabled({"cuda:0", "cuda:0"}, Transport::kPeer), 0);
   EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1", "cuda:0"}, Transport::kPeer), 2);
-  if (has_nccl()) EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1"}, Transport::kNccl), 2);
+  if (has_nccl()) {
+    EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1"}, Transport::kNccl), 2);
+  }
 }
 
 }  // namespace
