@@ -89,6 +89,20 @@ TEST_F(Int8OnFake, TakesTheLibrarysSumsWhereItHasThemWithTheBitsOfOurOwnKernel) 
   EXPECT_NE(by_library, memory.bytes());
 }
 
+/// Even if the library computes others of the same shape.
+TEST_F(Int8OnFake, LeavesTensorsAtOtherOffsetsToOurOwnKernel) {
+  const auto result_of = [&](const QuantizedGemm& op) {
+    const auto bytes = run(op, memory);
+    const auto first = bytes.begin() + op.c.offset_bytes;
+    return std::vector(first, first + op.c.bytes());
+  };
+  const auto by_library = result_of(op_of(3, 8, 12));
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1);
+  offset += 16;
+  EXPECT_EQ(result_of(op_of(3, 8, 12)), by_library);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1);
+}
+
 TEST_F(Int8OnFake, LeavesShapesThatTheLibraryDoesNotTakeToOurOwnKernel) {
   const QuantizedGemm op = op_of(3, 10, 12);
   run(op, memory);

@@ -54,27 +54,35 @@ void CudaInt8Product::choose(Plan& plan) {
   plan.algorithm = result.algo;
 }
 
-void CudaInt8Product::prepare(const QuantizedGemm& op) {
-  BARESTEP_REQUIRE(!context_.capturing, "products are prepared before a capture");
+std::optional<CudaInt8Product::Shape> CudaInt8Product::shape_of(const QuantizedGemm& op) {
   const Shape shape{op.c.rows, op.c.cols, op.a.cols};
-  const bool fits = shape.m > 0 && shape.n % 4 == 0 && shape.k % 4 == 0;
+  // Algorithms are chosen for addresses like those of buffers.
   const bool is_aligned =
       op.a.offset_bytes % 256 == 0 && op.b.offset_bytes % 256 == 0 && op.c.offset_bytes % 256 == 0;
-  if (!fits || !is_aligned || plans_.contains(shape)) return;
+  if (!is_aligned || shape.m == 0 || shape.n % 4 != 0 || shape.k % 4 != 0) return std::nullopt;
+  return shape;
+}
+
+void CudaInt8Product::prepare(const QuantizedGemm& op) {
+  BARESTEP_REQUIRE(!context_.capturing, "products are prepared before a capture");
+  const std::optional<Shape> shape = shape_of(op);
+  if (!shape || plans_.contains(*shape)) return;
   context_.use();
   if (library_ == nullptr) {
     cublasLtHandle_t library = nullptr;
     context_.require(cublasLtCreate(&library), "cublasLtCreate");
     library_.reset(library);
   }
-  Plan plan = new_plan(shape);
+  Plan plan = new_plan(*shape);
   choose(plan);
-  plans_.emplace(shape, std::move(plan));
+  plans_.emplace(*shape, std::move(plan));
 }
 
 bool CudaInt8Product::run(const QuantizedGemm& op, const Addresses& addresses,
                           const CudaDeviceStream& stream) {
-  const auto plan = plans_.find({op.c.rows, op.c.cols, op.a.cols});
+  const std::optional<Shape> shape = shape_of(op);
+  if (!shape) return false;
+  const auto plan = plans_.find(*shape);
   if (plan == plans_.end() || !plan->second.found) return false;
   const Plan& found = plan->second;
   const std::span<std::byte> workspace = stream.workspace();

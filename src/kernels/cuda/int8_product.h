@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 
 #include "core/addresses.h"
 #include "core/ops.h"
@@ -24,7 +25,8 @@ class CudaInt8Product {
   void prepare(const QuantizedGemm& op);
 
   /// Queues: c = the int32 sums of products of a and b without scales. Returns false and queues
-  /// nothing if cuBLASLt has no algorithm for the shape.
+  /// nothing if cuBLASLt has no algorithm for the op's shape, or its tensors do not start at
+  /// multiples of 256 bytes.
   bool run(const QuantizedGemm& op, const Addresses& addresses, const CudaDeviceStream& stream);
 
  private:
@@ -39,6 +41,8 @@ class CudaInt8Product {
     bool found = false;
   };
 
+  /// Nothing if cuBLASLt does not multiply such shapes, or tensors at such offsets.
+  [[nodiscard]] static std::optional<Shape> shape_of(const QuantizedGemm& op);
   [[nodiscard]] OwnedLayout new_layout(cudaDataType type, std::int64_t rows, std::int64_t cols);
   [[nodiscard]] Plan new_plan(const Shape& shape);
   void choose(Plan& plan);
