@@ -206,6 +206,12 @@ enum class Precision { kFp32, kTf32, kBf16, kFp16, kInt8 };
 template <>
 inline constexpr std::string_view kNamesOf<Precision>[] = {"fp32", "tf32", "bf16", "fp16", "int8"};
 
+/// How the CPU computes with denormal numbers, whose size in fp32 is below 2^-126: it takes them as
+/// 0, or slowly as IEEE 754 demands. See kernels/cpu/denormals.h.
+enum class Denormals { kFlush, kKeep };
+template <>
+inline constexpr std::string_view kNamesOf<Denormals>[] = {"flush", "keep"};
+
 /// The type of the numbers that products read and write.
 constexpr DType type_of(Precision precision) {
   return precision == Precision::kBf16   ? DType::kBF16
@@ -334,6 +340,7 @@ struct DeviceConfig {
   std::string device = "auto";         // auto, cpu, cuda, cuda:1
   std::vector<std::string> devices{};  // mlp_dp: the devices that share a step; cpu or cuda:N
   std::optional<int> threads{};        // CPU device; default: one for each CPU this process may use
+  Denormals denormals = Denormals::kFlush;
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;  // bias and activation in products, their gradients in one op
   bool graph = false;  // captures the step once and launches it as a unit

@@ -18,6 +18,7 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, int index,
   return make_cpu_device({.index = index,
                           .name = std::string(cpu_name),
                           .threads = config.threads.value_or(0),
+                          .denormals = config.denormals,
                           .gemm = config.gemm,
                           .precision = config.precision});
 }

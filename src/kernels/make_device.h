@@ -25,6 +25,7 @@ struct CpuDeviceOptions {
   int index = 0;
   std::string name = "cpu";
   int threads = 0;  // 0: one for each CPU this process may use
+  Denormals denormals = Denormals::kFlush;
   GemmProvider gemm = GemmProvider::kAuto;
   Precision precision = Precision::kFp32;
 };

@@ -386,6 +386,11 @@ Table device_options() {
        .value = number(&DeviceConfig::threads, limits::kThreads),
        .unset = "OMP_NUM_THREADS, else one for each CPU this process may use",
        .agreement = kNotShared},
+      {.name = "denormals",
+       .help = "denormal numbers on the CPU, those below 1.2e-38: flush takes them as 0; keep "
+               "computes with them, as PyTorch does by default, which slows steps down when the "
+               "moments of units that no longer learn have decayed",
+       .value = one_of(&DeviceConfig::denormals)},
       {.name = "gemm",
        .help = "library for matrix products on the CPU; auto takes the first of the others that "
                "this build has",

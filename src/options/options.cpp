@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 #include <string>
@@ -293,6 +294,18 @@ void check_device(const DeviceConfig& device) {
   if (on_cpu) require_fit_for_cpu(device);
 }
 
+/// Where denormal numbers count as 0, eps must not be one: where a moment is 0 too, 0 / 0 is NaN.
+/// On all devices, since `auto` may be the CPU.
+void check_denormals(const TrainConfig& config) {
+  const auto eps = static_cast<float>(config.optimizer.eps.value_or(1));
+  if (config.device.denormals == Denormals::kKeep || std::fpclassify(eps) != FP_SUBNORMAL) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--eps",
+        .value = text_of_number(*config.optimizer.eps),
+        .why = "the CPU counts denormal numbers as 0",
+        .remedy = "give 0 or at least 1.1754944e-38, or --denormals keep"});
+}
+
 /// Of layers with these widths; a double, since the widths may be beyond any integer.
 double parameters_of(std::span<const std::int64_t> widths) {
   double parameters = 0;
@@ -330,6 +343,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_loss(config.model);
   check_training(config, trainer);
   check_device(config.device);
+  check_denormals(config);
   check_parallel(config);
   check_int8(config);
   check_micro_steps(config);

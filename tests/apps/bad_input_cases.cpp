@@ -62,6 +62,11 @@ std::vector<BadInput> bad_command_lines() {
        {"--eps", "1e-400"},
        2,
        "--eps '1e-400': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {3,
+       {"--eps", "1e-40"},
+       78,
+       "--eps '1e-40': the CPU counts denormal numbers as 0; give 0 or at least 1.1754944e-38, or "
+       "--denormals keep"},
       {3, {"--lr", "1e-60"}, 2, "--lr '1e-60': rounds to 0 in float32; give at least 1e-45"},
       {3, {"--lr", "1e308"}, 2, "--lr '1e308': overflows float32; give at most 3.4028235e+38"},
       {3,

@@ -289,6 +289,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"log-every", kOneStep + std::vector<std::string>{"--log-every", "2"}},
       {"device", kOneStep + std::vector<std::string>{"--device", "cpu"}},
       {"threads", {"--dim", "8", "--depth", "1", "--steps", "1", "--threads", "2"}},
+      {"denormals", kOneStep + std::vector<std::string>{"--denormals", "keep"}},
       {"gemm", files + std::vector<std::string>{"--steps", "1"}},
       {"fusion", kOneStep + std::vector<std::string>{"--fusion", "off"}},
       {"precision", {"--plan", "--device", "cuda", "--precision", "tf32"}},

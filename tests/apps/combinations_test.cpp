@@ -87,6 +87,7 @@ const std::vector<Factor>& options() {
       {"", "--first-bucket whole"},
       {"", "--no-overlap"},
       {"", "--log-every 3"},
+      {"", "--denormals keep"},
       {"", "--profile --profile-phases forward,loss,backward"},
   };
   return all;

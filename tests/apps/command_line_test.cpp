@@ -84,6 +84,8 @@ TEST(CommandLine, FillsDeviceAndOutput) {
   EXPECT_TRUE(c.output.plan);
   EXPECT_TRUE(c.output.explain);
   EXPECT_EQ(parsed({"--gemm", "cblas"}).device.gemm, GemmProvider::kCblas);
+  EXPECT_EQ(parsed({}).device.denormals, Denormals::kFlush);
+  EXPECT_EQ(parsed({"--denormals", "keep"}).device.denormals, Denormals::kKeep);
 }
 
 TEST(CommandLine, TakesAny64BitSeed) {

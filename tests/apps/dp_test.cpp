@@ -391,7 +391,7 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
       {"--devices", "cpu,cpu", "--data", "idx:x.idx,y.idx", "--layers", "6,4", "--test-split",
        "0.25", "--no-shuffle", "--standardize", "--input-scale", "127.5", "--resume-from",
        "c/step-000000020.safetensors"},
-      {"--devices", "cpu,cpu", "--plan", "--explain"},
+      {"--devices", "cpu,cpu", "--plan", "--explain", "--denormals", "keep"},
       {"--devices", "cpu,cpu", "--dim", "8", "--depth", "4", "--steps", "2", "--recompute", "2"},
       {"--pipeline", "2", "--schedule", "gpipe", "--micro-batches", "4", "--dim", "8", "--depth",
        "4", "--steps", "2"},

@@ -133,8 +133,22 @@ TEST(Conflicts, NameOptionsOfThePrograms) {
 
 TEST(Config, TakesEveryNumberThatIsOneInFloat32) {
   for (const double eps : {0.0, 1e-45, 1e-40, 3.4028235e38}) {
-    EXPECT_EQ(refusal_of([&](auto& c) { c.optimizer.eps = eps; }).line, "");
+    const auto keep = [&](auto& c) {
+      c.optimizer.eps = eps;
+      c.device.denormals = Denormals::kKeep;
+    };
+    EXPECT_EQ(refusal_of(keep).line, "");
   }
+}
+
+TEST(Config, RefusesADenormalEpsWhereItIsFlushed) {
+  const auto with = [](double eps) {
+    return refusal_of([&](auto& c) { c.optimizer.eps = eps; }).line;
+  };
+  for (const double eps : {0.0, 1.1754944e-38, 1e-8}) EXPECT_EQ(with(eps), "") << eps;
+  EXPECT_EQ(with(1.1754942e-38),
+            "--eps '1.1754942e-38': the CPU counts denormal numbers as 0; give 0 or at least "
+            "1.1754944e-38, or --denormals keep");
 }
 
 TEST(Config, RefusesOptionsThatDoNotFitTogether) {

@@ -105,8 +105,9 @@ Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const Tr
       spec_of_rank(config, DeviceKind::kCpu, data, communicator.rank(), communicator.size()),
       &scheme);
   for (const StepProgram* step : programs.all()) expect_ordered(step->program);
-  const auto device =
-      make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
+  const auto device = make_cpu_device({.threads = config.device.threads.value_or(0),
+                                       .denormals = config.device.denormals,
+                                       .gemm = config.device.gemm});
   const auto start = start_of(interruption, communicator.rank());
   std::unique_ptr<Communicator> groups;
   const Mesh& mesh = programs.spec().mesh;

@@ -72,7 +72,9 @@ class TrainerHarness final : public TrainObserver {
       : config(std::move(requested)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
-      device = make_cpu_device({.threads = c.device.threads.value_or(0), .gemm = c.device.gemm});
+      device = make_cpu_device({.threads = c.device.threads.value_or(0),
+                                .denormals = c.device.denormals,
+                                .gemm = c.device.gemm});
     }
     if (c.data.kind != DataKind::kRandn) {
       dataset.emplace(load_dataset(c.data, widths_of(c.model, kDefaultDimCpu), c.model.loss));

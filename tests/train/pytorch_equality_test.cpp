@@ -64,34 +64,43 @@ void expect_near(const std::vector<float>& losses, const Golden& golden, double 
 
 class EqualToPyTorch : public testing::TestWithParam<std::string> {
  protected:
+  void expect_golden_bits(Denormals denormals) const {
+    TrainConfig config = config_of(golden_);
+    config.device.threads = 1;
+    config.device.denormals = denormals;
+    config.device.gemm = GemmProvider::kCblas;
+    TrainerHarness run(config);
+    expect_parameters(*run.trainer, *run.programs, golden_, &GoldenParameter::initial_xxh3);
+
+    const StepTensors& tensors = run.programs->train().tensors;
+    const auto numbers = [&](const Tensor& tensor, std::int64_t step) {
+      return std::span<const float>(run.trainer->runner().addresses(step).at(tensor),
+                                    static_cast<std::size_t>(tensor.size()));
+    };
+    run.after_step = [&](const StepReport& report) {
+      const auto i = static_cast<std::size_t>(report.step);
+      EXPECT_EQ(xxh3(numbers(tensors.x, report.step)), golden_.x_xxh3[i]) << "x at step " << i;
+      EXPECT_EQ(xxh3(numbers(tensors.y, report.step)), golden_.y_xxh3[i]) << "y at step " << i;
+      EXPECT_EQ(report.loss, golden_.losses[i]) << "loss at step " << i;
+    };
+    run.run();
+    EXPECT_EQ(run.steps.size(), golden_.losses.size());
+    expect_parameters(*run.trainer, *run.programs, golden_, &GoldenParameter::final_xxh3);
+  }
+
   const Golden golden_ = load_golden(GetParam());
 };
 
+/// Denormal numbers make no difference, since there are none.
 TEST_P(EqualToPyTorch, BitForBitOnOneThreadOfTheSameBlas) {
   if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   const char* core = std::getenv("OPENBLAS_CORETYPE");
   ASSERT_TRUE(core != nullptr && golden_.blas_core == core)
       << "run with OPENBLAS_CORETYPE=" << golden_.blas_core;
-  TrainConfig config = config_of(golden_);
-  config.device.threads = 1;
-  config.device.gemm = GemmProvider::kCblas;
-  TrainerHarness run(config);
-  expect_parameters(*run.trainer, *run.programs, golden_, &GoldenParameter::initial_xxh3);
-
-  const StepTensors& tensors = run.programs->train().tensors;
-  const auto numbers = [&](const Tensor& tensor, std::int64_t step) {
-    return std::span<const float>(run.trainer->runner().addresses(step).at(tensor),
-                                  static_cast<std::size_t>(tensor.size()));
-  };
-  run.after_step = [&](const StepReport& report) {
-    const auto i = static_cast<std::size_t>(report.step);
-    EXPECT_EQ(xxh3(numbers(tensors.x, report.step)), golden_.x_xxh3[i]) << "x at step " << i;
-    EXPECT_EQ(xxh3(numbers(tensors.y, report.step)), golden_.y_xxh3[i]) << "y at step " << i;
-    EXPECT_EQ(report.loss, golden_.losses[i]) << "loss at step " << i;
-  };
-  run.run();
-  EXPECT_EQ(run.steps.size(), golden_.losses.size());
-  expect_parameters(*run.trainer, *run.programs, golden_, &GoldenParameter::final_xxh3);
+  for (const Denormals denormals : kValuesOf<Denormals>) {
+    SCOPED_TRACE(name_of(denormals));
+    expect_golden_bits(denormals);
+  }
 }
 
 TEST_P(EqualToPyTorch, WithinFiveTenMillionthsOnTwoThreads) {

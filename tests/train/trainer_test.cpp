@@ -190,6 +190,7 @@ TEST(Trainer, DivergenceNamesWhatIsSetUnusuallyBeforeTheLearningRate) {
 
 TEST(Trainer, KeepsADenormalEpsilonAboveZero) {
   TrainConfig config = random_run(20);
+  config.device.denormals = Denormals::kKeep;
   config.optimizer.eps = 1e-40;  // 0 if denormals are flushed: a dead unit's 0 / 0 is NaN
   TrainerHarness run(config);
   run.run();

@@ -43,10 +43,11 @@ std::string library_text(const Product& product, Precision precision) {
 class CpuDevice final : public Device, private CpuExecutor {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
-      : index_(options.index),
+      : CpuExecutor(options.denormals),
+        index_(options.index),
         name_(options.name),
         model_(processor_model()),
-        pool_(options.threads > 0 ? options.threads : usable_cpus()),
+        pool_(options.threads > 0 ? options.threads : usable_cpus(), options.denormals),
         product_(make_product(options.gemm)),
         product_library_(library_text(*product_, options.precision)),
         ops_(pool_, *product_) {}

@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "kernels/cpu/denormals.h"
 
 namespace barestep {
 namespace {
@@ -140,6 +141,7 @@ CpuStream::Command CpuStream::pop() {
 }
 
 void CpuStream::work() {
+  const DenormalScope scope(executor_.denormals());
   for (std::uint32_t taken = 1;; ++taken) {
     wait_until(pushed_, taken);
     Command command = pop();

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/config.h"
 #include "core/device.h"
 
 namespace barestep {
@@ -23,13 +24,21 @@ class CpuGraph;
 /// The state that the streams of a device share.
 class CpuExecutor {
  public:
+  explicit CpuExecutor(Denormals denormals = Denormals::kFlush) : denormals_(denormals) {}
   virtual ~CpuExecutor() = default;
+
+  /// How the streams' threads compute, also in functions of the host that a stream calls, such as
+  /// sums over ranks.
+  [[nodiscard]] Denormals denormals() const { return denormals_; }
 
   /// Runs one op on the calling thread; a stream's worker calls it.
   virtual void execute(const DeviceOp& op, const Addresses& addresses, const Tag& tag) = 0;
 
   /// The graph that records work instead of queueing it; null while nothing is captured.
   CpuGraph* capture = nullptr;
+
+ private:
+  Denormals denormals_;
 };
 
 /// Counts recordings. Generations are compared by signed difference, so they may wrap.

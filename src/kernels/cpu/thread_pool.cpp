@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "kernels/cpu/denormals.h"
 
 namespace barestep {
 namespace {
@@ -32,12 +33,12 @@ constexpr std::uint64_t end_of(std::uint64_t ticket) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads)
+ThreadPool::ThreadPool(int threads, Denormals denormals)
     : threads_(threads), tickets_(new Ticket[static_cast<std::size_t>(std::max(threads, 1))]) {
   BARESTEP_REQUIRE(threads >= 1, "a pool has at least the caller's thread");
   try {
     for (int thread = 1; thread < threads; ++thread) {
-      workers_.emplace_back([this, thread] { work(thread); });
+      workers_.emplace_back([this, thread, denormals] { work(thread, denormals); });
     }
   } catch (const std::system_error&) {
     stop();
@@ -104,7 +105,8 @@ bool ThreadPool::do_one_task(int thread) {
   return false;
 }
 
-void ThreadPool::work(int thread) {
+void ThreadPool::work(int thread, Denormals denormals) {
+  const DenormalScope scope(denormals);
   for (;;) {
     // Before stop_ is read: a thread that sees the count from stop() also sees stop_.
     const std::uint32_t seen = jobs_.load(std::memory_order_acquire);

@@ -12,13 +12,16 @@
 #include <thread>
 #include <vector>
 
+#include "core/config.h"
+
 namespace barestep {
 
 class ThreadPool {
  public:
-  /// The caller of run() is one of the `threads`, so threads - 1 are started. Throws
-  /// Error(kTryAgain) if the system cannot start more threads.
-  explicit ThreadPool(int threads);
+  /// The caller of run() is one of the `threads`, so threads - 1 are started. These compute with
+  /// denormal numbers as told, and callers should do the same. Throws Error(kMemory) if the system
+  /// cannot start more threads.
+  explicit ThreadPool(int threads, Denormals denormals = Denormals::kKeep);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -55,7 +58,7 @@ class ThreadPool {
   void run_job(std::int64_t tasks, const Job& job);
   void deal(std::int64_t tasks, const Job& job);
   bool do_one_task(int thread);
-  void work(int thread);
+  void work(int thread, Denormals denormals);
 
   const int threads_;
   const std::unique_ptr<Ticket[]> tickets_;
