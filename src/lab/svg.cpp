@@ -18,8 +18,9 @@ namespace barestep {
 namespace {
 
 // Okabe and Ito's colors, which color-blind people can distinguish, and a few more.
-constexpr std::array kColors = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
-                                "#b8a800", "#777777", "#7b3294", "#882255", "#1b3a5c"};
+constexpr std::array kColors = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+                                "#56b4e9", "#b8a800", "#777777", "#7b3294", "#882255",
+                                "#1b3a5c", "#44aa99", "#aa4499"};
 
 struct PlotPart {
   std::string_view name;

@@ -23,8 +23,14 @@ Part part_of(Phase phase, bool is_copy, LaneId lane, int device) {
   return part_for(phase);
 }
 
+/// The part for a wait for a collective.
+Part part_for(Axis axis) {
+  if (axis == Axis::kTensor) return Part::kTensorRanks;
+  return axis == Axis::kPipeline ? Part::kOtherStages : Part::kExposedCommunication;
+}
+
 Part part_of(const NodeRun& run, int device) {
-  if (run.is_collective) return Part::kExposedCommunication;
+  if (run.is_collective) return part_for(run.axis);
   if (run.mixes_phases && run.phase != Phase::kData) return Part::kGraph;
   return part_of(run.phase, run.is_copy, run.lane, device);
 }
@@ -192,7 +198,7 @@ double communicated_s(const Timeline& timeline, int device, double begin_s, doub
     const StepTimeline* const step = timeline.at(steps_back);
     if (step == nullptr) continue;
     for (const std::size_t i : step->plan->runs_on({device, Lane::kComm})) {
-      if (part_of(step->plan->runs()[i], device) != Part::kExposedCommunication) continue;
+      if (!is_exchange(part_of(step->plan->runs()[i], device))) continue;
       const Span& span = step->spans[i];
       seconds += std::max(0.0, std::min(span.end_s, end_s) - std::max(span.begin_s, begin_s));
     }
@@ -244,6 +250,10 @@ std::string_view cause_of(Part part) {
       return ": input is copied more slowly than it is consumed";
     case Part::kInjected:
       return ": an injected delay";
+    case Part::kTensorRanks:
+      return ": their sums are slow, or a tensor rank is late";
+    case Part::kOtherStages:
+      return ": other stages have more to compute, or there are few micro-batches";
     case Part::kExposedCommunication:
       return ": the messages are slow, or a rank is late";
     case Part::kOtherDevice:
@@ -269,7 +279,7 @@ StepAccount account_of(const Timeline& timeline, LaneId lane) {
   double hidden_s = communicated_s(timeline, lane.device, wall.begin_s, wall.end_s);
   visit_stretches(timeline, lane, [&](const CauseSpan& stretch) {
     account[stretch.part] += stretch.seconds();
-    if (stretch.part != Part::kExposedCommunication) return;
+    if (!is_exchange(stretch.part)) return;
     hidden_s -= communicated_s(timeline, lane.device, stretch.begin_s, stretch.end_s);
   });
   account.hidden_communication_s = std::max(0.0, hidden_s);

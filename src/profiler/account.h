@@ -33,7 +33,9 @@ enum class Part {
   kLoss,                  //
   kRecompute,             //
   kBackward,              //
-  kExposedCommunication,  // a collective must finish before anything can run
+  kTensorRanks,           // a sum over the ranks that share every layer must finish
+  kOtherStages,           // an exchange with another stage of the pipeline must finish
+  kExposedCommunication,  // any other collective must finish before anything can run
   kOptimizer,             //
   kGraph,                 // work of a graph whose phases are not measured
   kOtherDevice,           // another device of this process is computing
@@ -67,6 +69,8 @@ inline constexpr PartTraits kAccountParts[] = {
     {"loss", "loss", "the loss", 5, Phase::kLoss, true},
     {"recompute", "recompute", "recomputation", 10, Phase::kRecompute, true, true},
     {"backward", "backward", "backward", 2, Phase::kBackward, true},
+    {"tensor ranks", "tensor_ranks", "the other tensor ranks", 11, {}, false, true},
+    {"other stages", "other_stages", "the other stages", 12, {}, false, true},
     {"exposed communication", "communication", "exposed communication", 1, Phase::kCommunication,
      false, true},
     {"optimizer", "optimizer", "the optimizer", 3, Phase::kOptimizer, true},
@@ -91,6 +95,12 @@ constexpr Part part_for(Phase work) {
   if (work == Phase::kEvaluate) work = Phase::kForward;
   return *std::ranges::find(kValuesOf<Part>, work,
                             [](Part part) { return traits_of(part).work_of; });
+}
+
+/// Whether the lane waits for a collective: for its bytes, or for a rank that is late.
+constexpr bool is_exchange(Part part) {
+  return part == Part::kTensorRanks || part == Part::kOtherStages ||
+         part == Part::kExposedCommunication;
 }
 
 /// The phases with a part of their own, in the order of parts; or only those that compute.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/index.h"
@@ -9,6 +11,61 @@
 #include "core/units.h"
 
 namespace barestep {
+
+std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec& pipeline,
+                        std::int64_t steps) {
+  if (steps == 0) return "";
+  const bool cuts_layers = std::ranges::any_of(
+      stages, [](const StageAccount& each) { return each.mean[Part::kTensorRanks] > 0; });
+  std::vector<TextTable::Column> columns = {
+      {"Stage", Align::kLeft},         {"Forward (ms)", Align::kRight},
+      {"Backward", Align::kRight},     {"Optimizer", Align::kRight},
+      {"Other stages", Align::kRight}, {"Communication", Align::kRight},
+      {"Rest", Align::kRight}};
+  if (cuts_layers) columns.insert(columns.end() - 2, {"Tensor ranks", Align::kRight});
+  TextTable table(columns);
+  double waiting_s = 0, wall_s = 0;
+  for (const auto& [name, mean] : stages) {
+    const double forward_s = mean[Part::kForward] + mean[Part::kLoss];
+    const double others_s = mean[Part::kOtherDevice] + mean[Part::kOtherStages];
+    std::vector<double> seconds = {forward_s, mean[Part::kBackward], mean[Part::kOptimizer],
+                                   others_s};
+    if (cuts_layers) seconds.push_back(mean[Part::kTensorRanks]);
+    seconds.push_back(mean[Part::kExposedCommunication]);
+    seconds.push_back(mean.wall_s - std::accumulate(seconds.begin(), seconds.end(), 0.0));
+    std::vector<std::string> row = {name};
+    for (const double each : seconds) row.push_back(milliseconds(each));
+    table.add_row(row);
+    waiting_s += others_s;
+    wall_s += mean.wall_s;
+  }
+  const bool is_naive = pipeline.schedule == PipelineSchedule::kNaive;
+  return fmt::format(
+      "Stages of a step, mean of {}\n{}Waiting for other stages: {:.1f} % of the step. Stages that "
+      "take equally long would wait {} = {:.1f} % (calculated, without optimizer and messages)\n",
+      counted(steps, "step"), table.text(), 100 * waiting_s / wall_s,
+      is_naive ? "(P - 1) / P" : "(P - 1) / (m + P - 1)", 100 * ideal_bubble(pipeline));
+}
+
+std::string gather_stages(Communicator& ranks, const StepSpec& spec, const MeanAccount& mine) {
+  const std::int64_t steps = std::ranges::min(gather_values(ranks, mine.count()));
+  if (steps == 0) return "";
+  const std::vector<StepAccount> of_ranks = gather_values(ranks, mine.mean());
+  const int per_stage = spec.mesh.data * spec.mesh.tensor;  // neighbors
+  std::vector<StageAccount> stages;
+  for (int stage = 0; stage < spec.mesh.pipeline; ++stage) {
+    const int first = stage * per_stage;
+    MeanAccount of_stage;
+    for (int i = 0; i < per_stage; ++i) of_stage.add(at(of_ranks, first + i));
+    stages.push_back({.name = per_stage == 1 ? fmt::format("{} on rank {}", stage, first)
+                                             : fmt::format("{} on ranks {} to {}", stage, first,
+                                                           first + per_stage - 1),
+                      .mean = of_stage.mean()});
+  }
+  PipelineSpec pipeline = spec.pipeline;
+  pipeline.stages = spec.mesh.pipeline;
+  return stages_text(stages, pipeline, steps);
+}
 
 PipelineAccount::PipelineAccount(const StepPrograms& programs, std::vector<std::string> names)
     : programs_(programs), names_(std::move(names)), stages_(programs.stages().size()) {}
@@ -22,35 +79,13 @@ void PipelineAccount::add(const StepReport& report) {
 }
 
 std::string PipelineAccount::text() const {
-  if (stages_.front().count() == 0) return "";
-  const PipelineSpec& pipeline = programs_.spec().pipeline;
-  TextTable table({{"Stage", Align::kLeft},
-                   {"Forward (ms)", Align::kRight},
-                   {"Backward", Align::kRight},
-                   {"Optimizer", Align::kRight},
-                   {"Other stages", Align::kRight},
-                   {"Copies", Align::kRight},
-                   {"Rest", Align::kRight}});
-  double waiting_s = 0, wall_s = 0;
-  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
-    const StepAccount mean = stages_[stage].mean();
-    const double forward_s = mean[Part::kForward] + mean[Part::kLoss];
-    const double backward_s = mean[Part::kBackward];
-    const double rest_s = mean.wall_s - forward_s - backward_s - mean[Part::kOptimizer] -
-                          mean[Part::kOtherDevice] - mean[Part::kExposedCommunication];
-    waiting_s += mean[Part::kOtherDevice];
-    wall_s += mean.wall_s;
-    table.add_row({fmt::format("{} on {}", stage, names_[stage]), milliseconds(forward_s),
-                   milliseconds(backward_s), milliseconds(mean[Part::kOptimizer]),
-                   milliseconds(mean[Part::kOtherDevice]),
-                   milliseconds(mean[Part::kExposedCommunication]), milliseconds(rest_s)});
+  const std::int64_t steps = stages_.front().count();
+  if (steps == 0) return "";
+  std::vector<StageAccount> stages;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    stages.push_back({fmt::format("{} on {}", i, names_[i]), stages_[i].mean()});
   }
-  const bool is_naive = pipeline.schedule == PipelineSchedule::kNaive;
-  return fmt::format(
-      "Stages of a step, mean of {}\n{}Waiting for other stages: {:.1f} % of the step. Stages that "
-      "take equally long would wait {} = {:.1f} % (calculated, without optimizer and copies)\n",
-      counted(stages_.front().count(), "step"), table.text(), 100 * waiting_s / wall_s,
-      is_naive ? "(P - 1) / P" : "(P - 1) / (m + P - 1)", 100 * ideal_bubble(pipeline));
+  return stages_text(stages, programs_.spec().pipeline, steps);
 }
 
 }  // namespace barestep

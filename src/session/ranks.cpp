@@ -24,6 +24,7 @@
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/communication_account.h"
+#include "profiler/pipeline_account.h"
 #include "session/outputs.h"
 #include "session/place.h"
 #include "session/rank_agreement.h"
@@ -129,17 +130,28 @@ class DeviceOfRank final : public Place {
   Communicator* transport_ = nullptr;             // set by join()
 };
 
-/// The account of all ranks' collectives, as an observer.
+/// The account of all ranks' collectives and, of a pipeline, that of the stages, as an observer.
 class AccountOfRanks final : public Observer {
  public:
-  AccountOfRanks(const StepPrograms& programs, std::int64_t steps) : account_(programs, steps) {}
+  AccountOfRanks(const StepPrograms& programs, std::int64_t steps)
+      : spec_(programs.spec()), account_(programs, steps) {}
 
-  void on_step(const StepFigures& step) override { account_.add(step.report); }
-  void gather(Communicator& ranks) override { text_ = account_.gather(ranks).text(); }
+  void on_step(const StepFigures& step) override {
+    account_.add(step.report);
+    if (!step.report.warmup) steps_.add(step.account);
+  }
+  void gather(Communicator& ranks) override {
+    text_ = account_.gather(ranks).text();
+    if (spec_.mesh.pipeline == 1) return;
+    const std::string stages = gather_stages(ranks, spec_, steps_);
+    if (!stages.empty()) text_ += "\n" + stages;
+  }
   [[nodiscard]] std::string text() const override { return text_; }
 
  private:
+  const StepSpec& spec_;
   CommunicationAccount account_;
+  MeanAccount steps_;
   std::string text_;
 };
 

@@ -117,11 +117,11 @@ void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
   const Node& node = program_->node(id);
   std::vector<std::size_t>& on_lane = lanes_[lane];
   if (starts_run) {
-    NodeRun run{.lane = lane,
-                .first = id,
-                .phase = node.phase,
-                .is_collective = std::holds_alternative<Collective>(node.op),
-                .is_copy = true};
+    NodeRun run{.lane = lane, .first = id, .phase = node.phase, .is_copy = true};
+    if (const auto* const collective = std::get_if<Collective>(&node.op)) {
+      run.is_collective = true;
+      run.axis = axis_of(*collective);
+    }
     if (!on_lane.empty()) {
       const NodeRun& before = runs_[on_lane.back()];
       run.previous = on_lane.back();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/index.h"
+#include "core/mesh.h"
 #include "core/program.h"
 
 namespace barestep {
@@ -38,6 +39,7 @@ struct NodeRun {
   Phase phase = Phase::kForward;  // of its first node
   bool mixes_phases = false;      // only if lanes are measured as a whole
   bool is_collective = false;
+  Axis axis = Axis::kAll;                 // of a collective
   bool is_copy = false;                   // all its nodes only copy input
   bool follows_directly = false;          // waits only for the previous run on its lane
   std::optional<std::size_t> previous{};  // on its lane, in the same step

@@ -524,6 +524,8 @@ TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
     ASSERT_EQ(four.exit_code, 0) << four.err;
     EXPECT_THAT(four.out, HasSubstr("4 ranks, 2 copies of the model on 2 stages each, gradients"));
     EXPECT_THAT(four.out, HasSubstr("Waited for rank 3 (data 1, stage 1)"));
+    EXPECT_THAT(four.out, ContainsRegex("\nStages of a step, mean of [1-3] steps?\n"));
+    EXPECT_THAT(four.out, ContainsRegex("\n1 on ranks 2 to 3( +-?[0-9]+\\.[0-9]+){6}\n"));
     EXPECT_THAT(printed_losses(four.out), ElementsAreArray(printed_losses(one.out)));
     // Any mesh loads what any other has saved.
     const auto next =
@@ -531,6 +533,9 @@ TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
     const auto same = alone(model + Arguments{"--load", "four"});
     EXPECT_EQ(same.exit_code, 0) << same.err;
     EXPECT_THAT(printed_losses(next.out), ElementsAreArray(printed_losses(same.out)));
+    EXPECT_THAT(next.out, ContainsRegex("Other stages +Tensor ranks +Communication +Rest\n"));
+    EXPECT_THAT(next.out, ContainsRegex("  tensor ranks +[0-9.]+ ms"));
+    EXPECT_THAT(next.out, ContainsRegex("  other stages +[0-9.]+ ms"));
   }
   const auto explained = mpirun(2, model + Arguments{"--pipeline", "2", "--explain"});
   EXPECT_EQ(explained.exit_code, 0) << explained.err;

@@ -55,8 +55,8 @@ class ProgramMaker {
                  .device = device,
                  .phase = phase});
   }
-  void reduce(const std::string& name, int devices = 1) {
-    AllReduce sum;
+  void reduce(const std::string& name, int devices = 1, Axis axis = Axis::kAll) {
+    AllReduce sum{.tensors = {}, .axis = axis};
     for (int device = 0; device < devices; ++device) sum.tensors.push_back(tensor(name, device));
     program.add({.op = Collective{sum}, .lane = Lane::kComm, .phase = Phase::kCommunication});
   }
@@ -330,6 +330,28 @@ TEST(StepCauses, NameTheOtherDeviceThatAStepWaitsFor) {
   const auto account = accounts_of_run(spread.program, {.duration = known_duration}, 2, false)[1];
   EXPECT_NEAR(account[Part::kOtherDevice], 3, 1e-9);
   EXPECT_NEAR(account[Part::kExposedCommunication], 3, 1e-9);
+}
+
+TEST(StepCauses, TellTensorRanksAndOtherStagesFromCopiesOfTheModel) {
+  constexpr std::pair<Axis, Part> kParts[] = {{Axis::kTensor, Part::kTensorRanks},
+                                              {Axis::kPipeline, Part::kOtherStages},
+                                              {Axis::kData, Part::kExposedCommunication},
+                                              {Axis::kModel, Part::kExposedCommunication},
+                                              {Axis::kAll, Part::kExposedCommunication}};
+  for (const auto& [axis, part] : kParts) {
+    SCOPED_TRACE(name_of(axis));
+    Buffers buffers;
+    ProgramMaker maker(buffers);
+    maker.work("out", Phase::kForward);
+    maker.reduce("out", 1, axis);
+    maker.work("other", Phase::kForward);
+    maker.work_on(maker.tensor("out"), "next", Phase::kForward);
+    order(maker.program);
+    const auto account = accounts_of_run(maker.program, {.duration = known_duration}, 2, false)[1];
+    EXPECT_NEAR(account[Part::kForward], 3, 1e-9);
+    EXPECT_NEAR(account[part], 2, 1e-9);
+    EXPECT_NEAR(account.hidden_communication_s, 1, 1e-9) << "beside the work of another tensor";
+  }
 }
 
 TEST(StepCauses, TellASlowInputFromASlowHost) {
