@@ -228,9 +228,18 @@ void add_predict(ArgumentParser& parser, Prediction& requested) {
                               [&](const TrainConfig& c) { model.batch_size = c.data.batch_size; }));
   predicts.add(option(
       "--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
-      "how devices share a step; data-parallel is what mlp_dp does, and the ranks of tensor share "
-      "every layer (ddp)",
+      "how devices share a step; data-parallel is what mlp_dp does, the ranks of tensor share "
+      "every layer, and those of pipeline are stages (ddp)",
       [&](const RawValue& given) { choose_scheme(model, choice(given, scheme_names())); }));
+  predicts.add(trainer_option("tensor", "",
+                              [&](const TrainConfig& c) { model.tensor = c.parallel.tensor; }));
+  predicts.add(trainer_option("pipeline", "",
+                              [&](const TrainConfig& c) { model.pipeline = c.parallel.pipeline; }));
+  predicts.add(trainer_option("schedule", "",
+                              [&](const TrainConfig& c) { model.schedule = c.parallel.schedule; }));
+  predicts.add(trainer_option("micro-batches", "", [&](const TrainConfig& c) {
+    model.micro_batches = c.parallel.micro_batches;
+  }));
   // int8, the last precision, is not for training.
   const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
   predicts.add(option("--precision", fmt::format("{}", fmt::join(trained, "|")),

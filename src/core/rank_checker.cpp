@@ -15,6 +15,16 @@
 #include "core/index.h"
 
 namespace barestep {
+
+std::vector<int> ranks_that_meet(const Mesh& mesh, const Collective& collective) {
+  std::vector<int> ranks = mesh.ranks_on(axis_of(collective));
+  if (const auto* const exchange = std::get_if<SendReceive>(&collective)) {
+    const int peer = exchange->peer < std::ssize(ranks) ? at(ranks, exchange->peer) : -1;
+    ranks = {std::min(mesh.rank, peer), std::max(mesh.rank, peer)};
+  }
+  return ranks;
+}
+
 namespace {
 
 /// One more than the farthest wait reaches back.
@@ -29,13 +39,7 @@ struct MeetingGroup {
 };
 
 MeetingGroup meeting_group_of(const RankProgram& rank, const Collective& collective) {
-  const Axis axis = axis_of(collective);
-  std::vector<int> ranks = rank.mesh.ranks_on(axis);
-  if (const auto* const exchange = std::get_if<SendReceive>(&collective)) {
-    const int peer = exchange->peer < std::ssize(ranks) ? at(ranks, exchange->peer) : -1;
-    ranks = {std::min(rank.mesh.rank, peer), std::max(rank.mesh.rank, peer)};
-  }
-  return {axis, std::move(ranks)};
+  return {axis_of(collective), ranks_that_meet(rank.mesh, collective)};
 }
 
 /// "all_reduce 'bucket 1' of 4,096 B", and what else ranks must agree on. `is_first` says whether

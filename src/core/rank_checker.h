@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/mesh.h"
 #include "core/program.h"
@@ -14,6 +15,10 @@ struct RankProgram {
   const Program& program;
   Mesh mesh;
 };
+
+/// The ranks, ascending, that meet in a collective of the rank at this place of the mesh: those of
+/// its axis, or the two of an exchange; -1 stands for a peer outside the axis.
+std::vector<int> ranks_that_meet(const Mesh& mesh, const Collective& collective);
 
 /// Empty if all is well; otherwise one line on what is wrong. The ranks of each group must have the
 /// same collectives of its axis in the same order: kind, name, sizes, root. Two ranks must have the

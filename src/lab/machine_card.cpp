@@ -588,14 +588,16 @@ double all_reduce_s(const MachineCard& card, double bytes, int ranks) {
   return exchange_s(card, ExchangeKind::kAllReduce, bytes, ranks);
 }
 
-double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
-  const double seconds = exchange_s(card, exchange, bytes, ranks);
+double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
+                     int span) {
+  const double seconds = exchange_s(card, exchange, bytes, ranks, span);
   return seconds > 0 ? bytes * bus_factor(exchange, ranks) / seconds : 0;
 }
 
-double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks) {
+double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
+                  int span) {
   if (ranks <= 1) return 0;
-  const Group group = group_of(card, ranks);
+  const Group group = group_of(card, ranks, span);
   bool in_switches = false;
   for (const ExchangeTable& table : group.rates.tables_of(exchange)) {
     if (table.ranks <= ranks) in_switches = table.in_switches;

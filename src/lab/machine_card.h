@@ -181,13 +181,15 @@ double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, 
 double all_reduce_s(const MachineCard& card, double bytes, int ranks);
 
 /// Bytes per second on the bus, as nccl-tests counts them: the bytes on the bus in the time above.
-double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
+double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
+                     int span = 0);
 
 /// Bytes that cross a device's link in one direction during the exchange. In a ring they are the
 /// bytes on the bus. An all-reduce in the switches sends every rank's message once, and one rank's
 /// share of the sum. Between nodes, each device's link to the network carries an equal part of what
 /// leaves its node.
-double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks);
+double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
+                  int span = 0);
 
 /// Seconds of a copy from one device to another of its node.
 double copy_s(const MachineCard& card, double bytes);

@@ -16,6 +16,7 @@
 #include "lab/findings.h"
 #include "lab/simulator.h"
 #include "profiler/account.h"
+#include "train/pass_schedule.h"
 
 namespace barestep {
 namespace {
@@ -28,10 +29,23 @@ constexpr double kTie = 0.01;
 
 constexpr std::string_view kDataParallelName = "data-parallel";
 constexpr std::string_view kTensorName = "tensor";
+constexpr std::string_view kPipelineName = "pipeline";
 
 std::string_view scheme_of_model(const PredictedModel& model) {
-  if (model.tensor) return kTensorName;
+  if (model.tensor == kAllRanks) return kTensorName;
+  if (model.pipeline == kAllRanks) return kPipelineName;
   return model.data_parallel ? kDataParallelName : name_of(model.scheme);
+}
+
+/// The number of ranks that share a copy of the model at the least.
+std::int64_t least_per_copy(const PredictedModel& model) {
+  return std::max<std::int64_t>(model.tensor, 1) * std::max<std::int64_t>(model.pipeline, 1);
+}
+
+/// The copies of the model on so many ranks.
+std::int64_t copies_of(const PredictedModel& model, int ranks) {
+  const bool is_one = model.tensor == kAllRanks || model.pipeline == kAllRanks;
+  return is_one ? 1 : std::max<std::int64_t>(1, ranks / least_per_copy(model));
 }
 
 /// The noun for one rank or device.
@@ -39,34 +53,48 @@ std::string_view noun_of(const PredictedModel& model) {
   return model.data_parallel ? "device" : "rank";
 }
 
+std::int64_t step_samples(const PredictedModel& model, int ranks) {
+  return model.batch_size * (model.batch_per_rank ? copies_of(model, ranks) : 1);
+}
+
 double samples_per_s(const PredictedModel& model, int ranks, double step_s) {
-  return static_cast<double>(model.batch_size) * (model.batch_per_rank ? ranks : 1) / step_s;
+  return static_cast<double>(step_samples(model, ranks)) / step_s;
 }
 
 double samples_per_s(const PredictedModel& model, const MachineCard& card, int ranks) {
   return samples_per_s(model, ranks, predicted_step(model, card, ranks).step_s);
 }
 
-bool two_ranks_pay(const PredictedModel& model, const MachineCard& card) {
-  return samples_per_s(model, card, 2) > (1 + kTie) * samples_per_s(model, card, 1);
+/// The least number of several ranks: two, or as many as share a copy of the model.
+int least_several(const PredictedModel& model) {
+  return static_cast<int>(std::max<std::int64_t>(2, least_per_copy(model)));
 }
 
-/// The least size down to which, halving from the largest, two ranks always pay off; 0 if they do
-/// not at the largest.
+bool several_ranks_pay(const PredictedModel& model, const MachineCard& card) {
+  return samples_per_s(model, card, least_several(model)) >
+         (1 + kTie) * samples_per_s(model, card, 1);
+}
+
+/// The least size down to which, halving from the largest, several ranks always pay off; 0 if they
+/// do not at the largest.
 std::int64_t pays_from(PredictedModel model, const MachineCard& card,
                        std::int64_t PredictedModel::*size, std::int64_t min, std::int64_t largest) {
   std::int64_t from = 0;
   for (model.*size = largest; model.*size >= min; model.*size /= 2) {
-    if (!two_ranks_pay(model, card)) break;
+    if (!several_ranks_pay(model, card)) break;
     from = model.*size;
   }
   return from;
 }
 
 std::string pays_sentence(const PredictedModel& model, const MachineCard& card) {
-  const std::string two = "two " + noun_for(2, noun_of(model));
-  if (card.max_ranks() < 2) {
-    return fmt::format("The machine has one device, so {} cannot pay off.", two);
+  const int count = least_several(model);
+  const std::string several =
+      (count == 2 ? "two" : std::to_string(count)) + " " + noun_for(2, noun_of(model));
+  if (card.max_ranks() < count) {
+    return fmt::format("The machine has {}, so {} cannot pay off.",
+                       card.max_ranks() == 1 ? "one device" : counted(card.max_ranks(), "device"),
+                       several);
   }
   const auto from_text = [](std::int64_t from, std::int64_t largest, const char* what) {
     return from > 0 ? fmt::format("from a {} of {}", what, from)
@@ -74,8 +102,8 @@ std::string pays_sentence(const PredictedModel& model, const MachineCard& card) 
   };
   const std::int64_t batch = pays_from(model, card, &PredictedModel::batch_size, 2, kLargestBatch);
   std::string text =
-      fmt::format("at width {} {} are faster than one, by more than {:.0f} %, {}", model.dim, two,
-                  100 * kTie, from_text(batch, kLargestBatch, "batch"));
+      fmt::format("at width {} {} are faster than one, by more than {:.0f} %, {}", model.dim,
+                  several, 100 * kTie, from_text(batch, kLargestBatch, "batch"));
   if (!model.batch_per_rank && model.batch_size < 2)
     return text + "; a batch of 1 cannot be divided.";
   const std::int64_t width = pays_from(model, card, &PredictedModel::dim, 64, kLargestWidth);
@@ -140,17 +168,32 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
                     card.name, card.node_ranks),
         "ask for fewer, or use another --scheme");
   }
-  if (model.tensor && model.batch_per_rank) {
-    refuse_prediction("--batch-per-rank", "", "the ranks of --scheme tensor share all samples",
-                      "leave it out, or use another --scheme");
+  const bool is_one_copy = model.tensor == kAllRanks || model.pipeline == kAllRanks;
+  if (is_one_copy && model.batch_per_rank) {
+    refuse_prediction(
+        "--batch-per-rank", "",
+        fmt::format("the ranks of --scheme {} share all samples", scheme_of_model(model)),
+        "leave it out, or use another --scheme");
   }
-  if (model.tensor && max > model.dim) {
+  if (model.tensor == kAllRanks && max / model.pipeline > model.dim) {
     refuse_prediction("--ranks", std::to_string(max),
                       fmt::format("the ranks of --scheme tensor share {} outputs", model.dim),
                       "ask for fewer");
   }
-  const bool divides_batch = !model.batch_per_rank && !model.data_parallel && !model.tensor;
-  if (divides_batch && max > model.batch_size) {
+  if (model.pipeline == kAllRanks && max / model.tensor > model.depth) {
+    refuse_prediction("--ranks", std::to_string(max),
+                      fmt::format("the model has {}, and each stage of --scheme pipeline needs one",
+                                  counted(model.depth, "layer")),
+                      "ask for fewer, or give a larger --depth");
+  }
+  if (model.data_parallel && least_per_copy(model) > 1) {
+    refuse_prediction(model.tensor > 1 ? "--tensor" : "--pipeline",
+                      std::to_string(least_per_copy(model)),
+                      "the devices of data-parallel have the whole model",
+                      "leave it out, or use another --scheme");
+  }
+  const bool divides_batch = !model.batch_per_rank && !model.data_parallel;
+  if (divides_batch && copies_of(model, max) > model.batch_size) {
     refuse_prediction("--batch-size", std::to_string(model.batch_size),
                       fmt::format("leaves some of {} ranks without a sample", max),
                       "ask for fewer ranks, or give --batch-per-rank");
@@ -178,17 +221,27 @@ std::vector<std::string_view> scheme_names() {
                                       std::end(kNamesOf<RankScheme>));
   names.push_back(kDataParallelName);
   names.push_back(kTensorName);
+  names.push_back(kPipelineName);
   return names;
 }
 
 void choose_scheme(PredictedModel& model, std::size_t number) {
   const std::size_t of_ranks = std::size(kNamesOf<RankScheme>);
   model.data_parallel = number == of_ranks;
-  model.tensor = number == of_ranks + 1;
+  if (number == of_ranks + 1) model.tensor = kAllRanks;
+  if (number == of_ranks + 2) model.pipeline = kAllRanks;
   model.scheme = number < of_ranks ? static_cast<RankScheme>(number) : RankScheme::kDdp;
 }
 
 namespace {
+
+/// How many ranks share a copy of the model.
+void cut_model(const PredictedModel& model, int ranks, ParallelConfig& parallel) {
+  parallel.tensor = model.tensor == kAllRanks ? ranks / model.pipeline : model.tensor;
+  parallel.pipeline = model.pipeline == kAllRanks ? ranks / model.tensor : model.pipeline;
+  parallel.schedule = model.schedule;
+  parallel.micro_batches = model.micro_batches;
+}
 
 Workload workload_of(const PredictedModel& model, const MachineCard& card, int ranks) {
   const TrainerKind several = model.data_parallel ? TrainerKind::kDataParallel : TrainerKind::kDdp;
@@ -199,11 +252,11 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   TrainConfig& config = workload.config;
   config.model.dim = model.dim;
   config.model.depth = model.depth;
-  config.data.batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1);
+  config.data.batch_size = step_samples(model, ranks);
   config.device.precision = model.precision;
   config.training.recompute = model.recompute;
   config.parallel.scheme = model.scheme;
-  if (model.tensor) config.parallel.tensor = ranks;
+  if (ranks > 1) cut_model(model, ranks, config.parallel);
   config.injected.delay_ms = model.delay_ms;
   if (ranks > 1) config.injected.slow_rank = model.slow_rank;
   // On the CPU, each rank has one core. Cards of GPUs have no rate of the fused update.
@@ -259,6 +312,12 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
       "Simulated: {}, {} x {}, batch {}{}", scheme_of_model(model), model.dim, model.depth,
       model.batch_size, model.batch_per_rank ? " on each " + std::string(noun_of(model)) : "");
   if (model.precision != Precision::kFp32) title += fmt::format(", {}", name_of(model.precision));
+  if (model.tensor > 1) title += fmt::format(", {} tensor ranks", model.tensor);
+  if (model.pipeline > 1) title += fmt::format(", {} stages", model.pipeline);
+  if (model.pipeline != 1) {
+    title += fmt::format(", {}", name_of(model.schedule));
+    if (model.micro_batches) title += " with " + counted(*model.micro_batches, "micro-batch");
+  }
   if (model.recompute > 1) title += fmt::format(", recomputed in {} segments", model.recompute);
   if (model.delay_ms > 0) title += fmt::format(", {} ms before backward", model.delay_ms);
   if (model.slow_rank) {
@@ -268,43 +327,56 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
   return fmt::format("{}, on {}", title, card.name);
 }
 
-/// The bytes of a step's largest exchange of each kind.
-std::map<ExchangeKind, double> largest_exchanges(const Program& step, const Mesh& mesh) {
-  std::map<ExchangeKind, double> largest;
+/// The bytes of a step's largest exchange of each kind on each axis.
+std::map<std::pair<Axis, ExchangeKind>, double> largest_exchanges(const Program& step,
+                                                                  const Mesh& mesh) {
+  std::map<std::pair<Axis, ExchangeKind>, double> largest;
   for (const Node& node : step.nodes()) {
     const auto* collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) continue;
-    if (mesh.size_of(axis_of(*collective)) == 1) continue;
-    double& max = largest[exchange_kind_of(*collective)];
+    const Axis axis = axis_of(*collective);
+    if (mesh.size_of(axis) == 1) continue;
+    double& max = largest[{axis, exchange_kind_of(*collective)}];
     max = std::max(max, static_cast<double>(cost_of(node.op).message_bytes));
   }
   return largest;
 }
 
+/// "all_reduce", and which ranks do it if not all do: "all_reduce of 2 tensor ranks".
+std::string exchange_text(ExchangeKind exchange, Axis axis, const Mesh& mesh) {
+  std::string text(name_of(exchange));
+  if (exchange == ExchangeKind::kSendReceive) return text + " of two stages";
+  if (!mesh.cuts_model() || axis == Axis::kAll) return text;
+  return text + fmt::format(" of {} {} ranks", mesh.size_of(axis), name_of(axis));
+}
+
 /// The bus bandwidth is highest for the largest size in any of the kind's tables.
-std::vector<std::string> communication_row(const MachineCard& card, int ranks,
+std::vector<std::string> communication_row(const MachineCard& card, const Mesh& mesh, Axis axis,
                                            ExchangeKind exchange, double bytes) {
-  const LinkRates& links = card.links_of(ranks);
+  const int ranks = exchange == ExchangeKind::kSendReceive ? 2 : mesh.size_of(axis);
+  const int span = mesh.span_of(axis);
+  const LinkRates& links = card.links_of(span);
   double max = 0;
   for (const ExchangeTable& table : links.tables_of(exchange)) {
     max = std::max(max, table.seconds_by_bytes.back().first);
   }
   const auto at_size = [&](double size) {
-    return fmt::format("{} with {}", rate_text(bus_bandwidth(card, exchange, size, ranks), "B/s"),
+    return fmt::format("{} with {}",
+                       rate_text(bus_bandwidth(card, exchange, size, ranks, span), "B/s"),
                        human_bytes(static_cast<std::int64_t>(size)));
   };
-  const double on_link =
-      link_bytes(card, exchange, bytes, ranks) / exchange_s(card, exchange, bytes, ranks);
+  const double on_link = link_bytes(card, exchange, bytes, ranks, span) /
+                         exchange_s(card, exchange, bytes, ranks, span);
   const std::string link = links.link_bytes_per_s > 0
                                ? fmt::format("{}, {}", rate_text(on_link, "B/s"),
                                              percent_text(on_link / links.link_bytes_per_s))
                                : rate_text(on_link, "B/s");
-  const MachineLoad* load = card.load_of(ranks, 1);
+  const MachineLoad* load = card.load_of(mesh.ranks(), 1);
   const std::string beside = card.on_gpu ? fmt::format("{:.2f}x as long", links.kernel_slowdown)
                                          : fmt::format("a share of the cores, {:.2f}x as long",
                                                        load == nullptr ? 1 : load->contention);
-  return {std::to_string(ranks),
-          std::string(name_of(exchange)),
+  return {std::to_string(mesh.ranks()),
+          exchange_text(exchange, axis, mesh),
           at_size(max),
           at_size(bytes),
           link,
@@ -320,9 +392,38 @@ FindingTable communication_table(const PredictedModel& model, const MachineCard&
   for (const int count : ranks) {
     if (count == 1 || !card.links_of(count).is_known()) continue;
     const WorkloadPrograms programs(workload_of(model, card, count));
-    for (const auto& [exchange, bytes] : largest_exchanges(programs.step(), programs.mesh())) {
-      table.rows.push_back(communication_row(card, count, exchange, bytes));
+    const Mesh& mesh = programs.mesh();
+    for (const auto& [which, bytes] : largest_exchanges(programs.step(), mesh)) {
+      table.rows.push_back(communication_row(card, mesh, which.first, which.second, bytes));
     }
+  }
+  return table;
+}
+
+/// A row for each stage of each number of ranks.
+FindingTable stages_table(const PredictedModel& model,
+                          const std::vector<std::pair<int, SimulatedStep>>& steps) {
+  FindingTable table{
+      .title = "Simulated: stages, and the share of the step in which each waits",
+      .columns = {"ranks", "stage", "forward", "backward", "optimizer", "waits", "of the step"}};
+  for (const auto& [ranks, step] : steps) {
+    if (step.stage_phase_s.size() == 1) continue;
+    for (std::size_t stage = 0; stage < step.stage_phase_s.size(); ++stage) {
+      const EnumArray<Phase, double>& phase_s = step.stage_phase_s[stage];
+      const double waits_s = phase_s[Phase::kCommunication];
+      table.rows.push_back({std::to_string(ranks), std::to_string(stage),
+                            time_text(phase_s[Phase::kForward] + phase_s[Phase::kLoss]),
+                            time_text(phase_s[Phase::kBackward]),
+                            time_text(phase_s[Phase::kOptimizer]), time_text(waits_s),
+                            percent_text(waits_s / step.step_s)});
+    }
+    ParallelConfig parallel;
+    cut_model(model, ranks, parallel);
+    const PipelineSpec pipeline{.stages = static_cast<int>(parallel.pipeline),
+                                .micro_batches = static_cast<int>(micro_batches_of(parallel)),
+                                .schedule = parallel.schedule};
+    table.rows.push_back({std::to_string(ranks), "equal stages (calculated)", "", "", "", "",
+                          percent_text(ideal_bubble(pipeline))});
   }
   return table;
 }
@@ -336,9 +437,7 @@ FindingTable products_table(const PredictedModel& model, const MachineCard& card
   for (const int count : ranks) {
     const Workload workload = workload_of(model, card, count);
     const WorkloadPrograms programs(workload);
-    const NodeSetting run{.mesh = programs.mesh(),
-                          .threads = card.on_gpu ? 0 : workload.config.device.threads.value_or(1),
-                          .precision = model.precision};
+    const NodeSetting run = setting_of(workload, card);
     std::set<std::pair<std::string, ProductSize>> seen;
     for (const Node& node : programs.step().nodes()) {
       const auto* op = std::get_if<DeviceOp>(&node.op);
@@ -371,8 +470,10 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   const double one_rate = samples_per_s(model, card, 1);
   std::vector<PredictedRate> rates;
+  std::vector<std::pair<int, SimulatedStep>> steps;
   for (const int count : ranks) {
-    const SimulatedStep step = predicted_step(model, card, count);
+    const SimulatedStep& step =
+        steps.emplace_back(count, predicted_step(model, card, count)).second;
     const double rate = samples_per_s(model, count, step.step_s);
     const double gain = rate / one_rate;
     table.rows.push_back(
@@ -401,7 +502,8 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
     findings.sentences.push_back("Simulated: " + pays_sentence(model, card));
   }
   for (FindingTable& each :
-       std::array{communication_table(model, card, ranks), products_table(model, card, ranks)}) {
+       std::array{stages_table(model, steps), communication_table(model, card, ranks),
+                  products_table(model, card, ranks)}) {
     if (!each.rows.empty()) findings.tables.push_back(std::move(each));
   }
   return findings;
@@ -426,7 +528,13 @@ Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted
   };
   for (const Phase phase : phases_with_parts(false)) {
     const std::string name(name_of(phase));
-    const double more_s = predicted.phase_s[phase] - measured.phase_s(name);
+    double measured_s = measured.phase_s(name);
+    // The simulation's waits for other ranks are of all kinds.
+    if (phase == Phase::kCommunication) {
+      measured_s += measured.phase_s(traits_of(Part::kTensorRanks).key) +
+                    measured.phase_s(traits_of(Part::kOtherStages).key);
+    }
+    const double more_s = predicted.phase_s[phase] - measured_s;
     consider({name, more_s});
     rest_s -= more_s;
   }

@@ -17,6 +17,9 @@
 
 namespace barestep {
 
+/// Of --scheme tensor and pipeline, whose ranks all share one copy of the model.
+constexpr std::int64_t kAllRanks = 0;
+
 struct PredictedModel {
   std::int64_t dim = 8192;
   std::int64_t depth = 6;
@@ -24,20 +27,24 @@ struct PredictedModel {
   bool batch_per_rank = false;
   RankScheme scheme = RankScheme::kDdp;
   bool data_parallel = false;  // mlp_dp's devices instead of the scheme's mlp_ddp ranks
-  bool tensor = false;         // all ranks share every layer instead of the batch
+  std::int64_t tensor = 1;     // ranks that share every layer; kAllRanks: all that stages leave
+  std::int64_t pipeline = 1;   // stages; kAllRanks likewise
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  std::optional<std::int64_t> micro_batches{};
   Precision precision = Precision::kFp32;
   std::int64_t recompute = 1;           // segments
   double delay_ms = 0;                  // before backward, on every rank
   std::optional<SlowRank> slow_rank{};  // additional delay; ignored with one rank
 };
 
-/// The names of the schemes: those of ranks, "data-parallel" and "tensor".
+/// The names of the schemes: those of ranks, "data-parallel", "tensor" and "pipeline".
 std::vector<std::string_view> scheme_names();
 
 /// Sets the scheme with this index in scheme_names().
 void choose_scheme(PredictedModel& model, std::size_t number);
 
-/// A step of `ranks` ranks of mlp_ddp or devices of mlp_dp; with one, a step of mlp_single.
+/// A step of `ranks` ranks of mlp_ddp or devices of mlp_dp; with one, a step of mlp_single. Throws
+/// Error(kConfiguration) for ranks that do not form the mesh, and as validate() does.
 SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks);
 
 /// Samples per second of a number of ranks.
@@ -52,9 +59,10 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
                              std::string_view noun);
 
 /// A row for each number of ranks. In words: which is fastest, and the least batch and width, by
-/// doubling, from which two ranks are faster than one. Then the bandwidth of communication and its
-/// cost to concurrent kernels, and the rate of each product by its shape. Throws
-/// Error(kConfiguration) for what the machine or the scheme cannot do.
+/// doubling, from which two ranks are faster than one, or as many as share a copy of the model.
+/// Then the stages of a pipeline, the bandwidth of communication and its cost to concurrent
+/// kernels, and the rate of each product by its shape. Throws Error(kConfiguration) for what the
+/// machine or the scheme cannot do.
 Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                          const std::vector<int>& ranks);
 

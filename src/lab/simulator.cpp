@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 #include <variant>
 
 #include "core/error.h"
@@ -20,144 +23,222 @@ bool is_pause(const Node& node) {
   return device_op != nullptr && std::holds_alternative<Delay>(*device_op);
 }
 
-/// Simulates one step, event by event.
+/// Simulates a step of several ranks, event by event. What ranks do together is one task.
 class Simulation {
  public:
-  Simulation(const Program& program, const std::function<double(const Node&)>& seconds,
-             const Sharing& sharing)
-      : program_(program), sharing_(sharing), nodes_(static_cast<std::size_t>(program.size())) {
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      const Node& node = program.nodes()[i];
-      nodes_[i].is_done = node.phase == Phase::kData;
-      if (nodes_[i].is_done) continue;
-      nodes_[i].left_s = seconds(node);
-      nodes_[i].lanes = lanes_of(program, node);
-      for (const LaneId& lane : nodes_[i].lanes) queues_[lane].push_back(i);
+  Simulation(std::span<const RankProgram> ranks, const NodeSeconds& seconds, const Sharing& sharing)
+      : ranks_(ranks), sharing_(sharing), task_of_(ranks.size()), steps_(ranks.size()) {
+    for (std::size_t place = 0; place < ranks.size(); ++place) {
+      const Program& program = ranks[place].program;
+      steps_[place].spans.resize(static_cast<std::size_t>(program.size()));
+      std::map<Meeting, std::size_t> met;
+      for (NodeId id = 0; id < program.size(); ++id) {
+        const Node& node = program.node(id);
+        const bool is_input = node.phase == Phase::kData;
+        const auto task = task_for(place, node, met, is_input ? 0 : seconds(program, node));
+        task_of_[place].push_back(task);
+        tasks_[task].is_done = is_input;
+        if (!is_input) add_part(task, place, id);
+      }
     }
-    step_.spans.resize(nodes_.size());
   }
 
-  SimulatedStep run() {
+  std::vector<SimulatedStep> run() {
     for (start_ready(); !running_.empty(); start_ready()) advance();
-    BARESTEP_REQUIRE(std::ranges::all_of(nodes_, [](const State& each) { return each.is_done; }),
+    BARESTEP_REQUIRE(std::ranges::all_of(tasks_, [](const Task& each) { return each.is_done; }),
                      "a program's nodes wait for each other");
-    step_.step_s = now_s_;
-    account();
-    return std::move(step_);
+    for (std::size_t place = 0; place < ranks_.size(); ++place) account(place);
+    return std::move(steps_);
   }
 
  private:
-  struct State {
-    double left_s = 0;  // of its work, at full speed
+  /// A node in one rank's program.
+  struct TaskPart {
+    std::size_t place = 0;  // of the rank
+    NodeId node = 0;
     std::vector<LaneId> lanes{};
+  };
+  struct Task {
+    double left_s = 0;  // of its work, at full speed
+    std::vector<TaskPart> parts{};
     bool is_done = false;
   };
-  /// The nodes of a lane, in order; `next` is the first that is not done.
+  /// The tasks of a lane, in order; `next` is the first that is not done.
   struct Queue {
-    std::vector<std::size_t> nodes{};
+    std::vector<std::size_t> tasks{};
     std::size_t next = 0;
 
-    void push_back(std::size_t node) { nodes.push_back(node); }
-    [[nodiscard]] bool is_at(std::size_t node) const {
-      return next < nodes.size() && nodes[next] == node;
+    [[nodiscard]] bool is_at(std::size_t task) const {
+      return next < tasks.size() && tasks[next] == task;
     }
   };
+  using LaneOfRank = std::pair<std::size_t, LaneId>;
+  /// Ranks that meet on an axis.
+  using Meeting = std::pair<Axis, std::vector<int>>;
 
-  [[nodiscard]] bool is_ready(std::size_t i) const {
-    return std::ranges::all_of(nodes_[i].lanes,
-                               [&](const LaneId& lane) { return queues_.at(lane).is_at(i); }) &&
-           std::ranges::all_of(program_.nodes()[i].waits, [&](const Wait& wait) {
-             return wait.steps_back > 0 || at(nodes_, wait.node).is_done;
-           });
+  /// A new task, or the one that another rank's program has brought. The ranks of a group meet in
+  /// the same order; `met` counts the rank's collectives of each group.
+  std::size_t task_for(std::size_t place, const Node& node, std::map<Meeting, std::size_t>& met,
+                       double seconds) {
+    const auto* const collective = std::get_if<Collective>(&node.op);
+    if (collective == nullptr) return new_task(seconds);
+    const Meeting meeting{axis_of(*collective), ranks_that_meet(ranks_[place].mesh, *collective)};
+    std::vector<std::size_t>& tasks = tasks_of_[meeting];
+    const std::size_t number = met[meeting]++;
+    if (number == tasks.size()) tasks.push_back(new_task(seconds));
+    return tasks[number];
+  }
+
+  std::size_t new_task(double seconds) {
+    tasks_.push_back({.left_s = seconds});
+    return tasks_.size() - 1;
+  }
+
+  void add_part(std::size_t task, std::size_t place, NodeId id) {
+    const Program& program = ranks_[place].program;
+    TaskPart part{place, id, lanes_of(program, program.node(id))};
+    for (const LaneId& lane : part.lanes) queues_[{place, lane}].tasks.push_back(task);
+    tasks_[task].parts.push_back(std::move(part));
+  }
+
+  [[nodiscard]] const Node& node_of(const TaskPart& part) const {
+    return ranks_[part.place].program.node(part.node);
+  }
+  /// Its node on the first of its ranks.
+  [[nodiscard]] const Node& node_of(std::size_t task) const {
+    return node_of(tasks_[task].parts.front());
+  }
+
+  [[nodiscard]] bool is_ready(std::size_t task) const {
+    return std::ranges::all_of(tasks_[task].parts, [&](const TaskPart& part) {
+      return std::ranges::all_of(part.lanes,
+                                 [&](const LaneId& lane) {
+                                   return queues_.at({part.place, lane}).is_at(task);
+                                 }) &&
+             std::ranges::all_of(node_of(part).waits, [&](const Wait& wait) {
+               return wait.steps_back > 0 || tasks_[at(task_of_[part.place], wait.node)].is_done;
+             });
+    });
   }
 
   void start_ready() {
     for (const auto& [lane, queue] : queues_) {
-      if (queue.next == queue.nodes.size()) continue;
-      const std::size_t i = queue.nodes[queue.next];
-      if (std::ranges::find(running_, i) != running_.end() || !is_ready(i)) continue;
-      step_.spans[i].begin_s = now_s_;
-      running_.push_back(i);
+      if (queue.next == queue.tasks.size()) continue;
+      const std::size_t task = queue.tasks[queue.next];
+      if (std::ranges::find(running_, task) != running_.end() || !is_ready(task)) continue;
+      for (const TaskPart& part : tasks_[task].parts) span_of(part).begin_s = now_s_;
+      running_.push_back(task);
     }
   }
 
-  /// Work that each running node does per second.
+  [[nodiscard]] NodeSpan& span_of(const TaskPart& part) {
+    return at(steps_[part.place].spans, part.node);
+  }
+
+  using DeviceOfRank = std::pair<std::size_t, int>;
+
+  /// Work that each running task does per second.
   struct Speeds {
-    double kernels = 1;
-    double collectives = 1;
-    std::map<int, int> senders{};  // nodes that send from a device, by device
+    double all = 1;
+    std::set<std::size_t> exchanging{};     // ranks in a collective
+    std::map<DeviceOfRank, int> senders{};  // tasks that send from a device
   };
 
   [[nodiscard]] Speeds speeds() const {
-    int working = 0;
-    bool exchanges = false;
+    std::size_t working = 0;
     Speeds speeds;
-    for (const std::size_t i : running_) {
-      const Node& node = program_.nodes()[i];
-      if (!is_pause(node)) ++working;
-      exchanges = exchanges || std::holds_alternative<Collective>(node.op);
-      if (const auto device = sender_of(node)) ++speeds.senders[*device];
+    for (const std::size_t task : running_) {
+      if (!is_pause(node_of(task))) working += tasks_[task].parts.size();
+      if (const auto device = sender_of(task)) ++speeds.senders[*device];
+      if (!std::holds_alternative<Collective>(node_of(task).op)) continue;
+      for (const TaskPart& part : tasks_[task].parts) speeds.exchanging.insert(part.place);
     }
-    speeds.collectives =
-        working > sharing_.at_once ? sharing_.at_once / working / sharing_.contention : 1;
-    speeds.kernels = exchanges ? speeds.collectives / sharing_.kernel_slowdown : speeds.collectives;
+    const auto count = static_cast<double>(working);
+    if (count > sharing_.at_once) speeds.all = sharing_.at_once / count / sharing_.contention;
     return speeds;
   }
 
-  [[nodiscard]] std::optional<int> sender_of(const Node& node) const {
-    return sharing_.sends_from ? sharing_.sends_from(node) : std::nullopt;
+  /// The device whose link the task could fill.
+  [[nodiscard]] std::optional<DeviceOfRank> sender_of(std::size_t task) const {
+    const TaskPart& part = tasks_[task].parts.front();
+    const auto device = sharing_.sends_from
+                            ? sharing_.sends_from(ranks_[part.place].program, node_of(part))
+                            : std::nullopt;
+    return device ? std::optional(DeviceOfRank{part.place, *device}) : std::nullopt;
   }
 
-  [[nodiscard]] double speed_of(std::size_t i, const Speeds& speeds) const {
-    const Node& node = program_.nodes()[i];
+  [[nodiscard]] double speed_of(std::size_t task, const Speeds& speeds) const {
+    const Node& node = node_of(task);
     if (is_pause(node)) return 1;
-    if (const auto device = sender_of(node)) return 1.0 / speeds.senders.at(*device);
-    return std::holds_alternative<Collective>(node.op) ? speeds.collectives : speeds.kernels;
+    if (const auto device = sender_of(task)) return 1.0 / speeds.senders.at(*device);
+    if (std::holds_alternative<Collective>(node.op)) return speeds.all;
+    const bool is_beside = speeds.exchanging.contains(tasks_[task].parts.front().place);
+    return is_beside ? speeds.all / sharing_.kernel_slowdown : speeds.all;
   }
 
-  /// Advances to the next end of a node.
+  /// Advances to the next end of a task.
   void advance() {
     const Speeds now = speeds();
     std::size_t first = running_.front();
-    for (const std::size_t i : running_) {
-      const double left = nodes_[i].left_s / speed_of(i, now);
-      if (left < nodes_[first].left_s / speed_of(first, now)) first = i;
+    double passed_s = std::numeric_limits<double>::infinity();
+    for (const std::size_t task : running_) {
+      const double left_s = tasks_[task].left_s / speed_of(task, now);
+      if (left_s >= passed_s) continue;
+      first = task;
+      passed_s = left_s;
     }
-    const double passed_s = nodes_[first].left_s / speed_of(first, now);
     now_s_ += passed_s;
-    for (const std::size_t i : running_) nodes_[i].left_s -= passed_s * speed_of(i, now);
-    nodes_[first].is_done = true;
-    step_.spans[first].end_s = now_s_;
-    for (const LaneId& lane : nodes_[first].lanes) ++queues_.at(lane).next;
+    for (const std::size_t task : running_) tasks_[task].left_s -= passed_s * speed_of(task, now);
+    tasks_[first].is_done = true;
+    for (const TaskPart& part : tasks_[first].parts) {
+      span_of(part).end_s = now_s_;
+      for (const LaneId& lane : part.lanes) ++queues_.at({part.place, lane}).next;
+    }
     std::erase(running_, first);
   }
 
-  void account() {
+  /// All ranks are taken to end with the last one, as their step does at the loss or at the next
+  /// step.
+  void account(std::size_t place) {
+    SimulatedStep& step = steps_[place];
+    const Program& program = ranks_[place].program;
     const LaneId main{.device = 0, .lane = Lane::kCompute};
-    double busy = 0;
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (std::ranges::find(nodes_[i].lanes, main) == nodes_[i].lanes.end()) continue;
-      const double length = step_.spans[i].end_s - step_.spans[i].begin_s;
-      step_.phase_s[program_.nodes()[i].phase] += length;
-      busy += length;
+    step.step_s = now_s_;
+    double busy_s = 0;
+    for (NodeId id = 0; id < program.size(); ++id) {
+      const Node& node = program.node(id);
+      const std::vector<LaneId> lanes = lanes_of(program, node);
+      if (std::ranges::find(lanes, main) == lanes.end()) continue;
+      const NodeSpan& span = at(step.spans, id);
+      step.phase_s[node.phase] += span.end_s - span.begin_s;
+      busy_s += span.end_s - span.begin_s;
     }
-    step_.phase_s[Phase::kCommunication] += step_.step_s - busy;
+    step.phase_s[Phase::kCommunication] += step.step_s - busy_s;
   }
 
-  const Program& program_;
+  std::span<const RankProgram> ranks_;
   Sharing sharing_;
-  std::vector<State> nodes_;
-  std::map<LaneId, Queue> queues_;
+  std::vector<Task> tasks_;
+  std::map<Meeting, std::vector<std::size_t>> tasks_of_;
+  std::vector<std::vector<std::size_t>> task_of_;  // by rank's place and node
+  std::map<LaneOfRank, Queue> queues_;
   std::vector<std::size_t> running_;
   double now_s_ = 0;
-  SimulatedStep step_;
+  std::vector<SimulatedStep> steps_;
 };
 
 }  // namespace
 
+std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
+                                    const Sharing& sharing) {
+  return Simulation(ranks, seconds, sharing).run();
+}
+
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
                        const Sharing& sharing) {
-  return Simulation(program, seconds, sharing).run();
+  const RankProgram alone{program, Mesh{}};
+  const auto of_node = [&](const Program&, const Node& node) { return seconds(node); };
+  return simulate(std::span(&alone, 1), of_node, sharing).front();
 }
 
 namespace {
@@ -343,33 +424,67 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
   return device_op_s(std::get<DeviceOp>(node.op), card, run);
 }
 
-SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
-  const TrainConfig& config = workload.config;
-  const int all_cores = config.device.threads.value_or(card.node_ranks);
-  const std::optional<SlowRank>& slow = config.injected.slow_rank;
-  const int rank = slow ? static_cast<int>(slow->rank) : 0;
-  const WorkloadPrograms programs(workload, rank);
-  const NodeSetting run{.mesh = programs.mesh(),
-                        .threads = card.on_gpu ? 0 : all_cores,
-                        .precision = config.device.precision};
-  const Program& program = programs.step();
-  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
-  const auto sends_from = [&](const Node& node) -> std::optional<int> {
+namespace {
+
+/// A stage of the workload, seen from one of its ranks: the slow one's neighbor in that stage, or
+/// the first. The others of the stage do the same.
+int rank_of_stage(const Workload& workload, const Mesh& mesh, int stage) {
+  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
+  const int first = slow ? static_cast<int>(slow->rank) % (mesh.data * mesh.tensor) : 0;
+  return first + stage * mesh.data * mesh.tensor;
+}
+
+/// The steps of the stages, which wait for each other; one without a pipeline of ranks.
+std::vector<SimulatedStep> predicted_stages(const Workload& workload, const MachineCard& card,
+                                            const NodeSetting& run) {
+  const Mesh& mesh = run.mesh;
+  std::vector<std::unique_ptr<WorkloadPrograms>> programs;
+  std::vector<RankProgram> ranks;
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    const int rank = rank_of_stage(workload, mesh, stage);
+    programs.push_back(std::make_unique<WorkloadPrograms>(workload, rank));
+    ranks.push_back({programs.back()->step(), mesh.with_rank(rank)});
+  }
+  const MachineLoad* load = card.load_of(mesh.ranks(), run.threads);
+  const auto seconds = [&](const Program& program, const Node& node) {
+    return node_s(program, node, card, run);
+  };
+  const auto sends_from = [&](const Program& program, const Node& node) -> std::optional<int> {
     const Copy* copy = copy_between_gpus(program, node, card);
     if (copy == nullptr) return std::nullopt;
     return program.buffers()[copy->from.buffer].device;
   };
-  SimulatedStep step =
-      simulate(program, [&](const Node& node) { return node_s(program, node, card, run); },
-               {.at_once = lanes_at_once(workload, card),
-                .contention = load == nullptr ? 1 : load->contention,
-                .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
-                .sends_from = sends_from});
-  if (rank != 0) {
+  return simulate(
+      ranks, seconds,
+      {.at_once = lanes_at_once(workload, card) * mesh.pipeline,
+       .contention = load == nullptr ? 1 : load->contention,
+       .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
+       .sends_from = sends_from});
+}
+
+}  // namespace
+
+NodeSetting setting_of(const Workload& workload, const MachineCard& card) {
+  const DeviceConfig& device = workload.config.device;
+  return {.mesh = mesh_of(workload),
+          .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
+          .precision = device.precision};
+}
+
+SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
+  const TrainConfig& config = workload.config;
+  const NodeSetting run = setting_of(workload, card);
+  const std::vector<SimulatedStep> stages = predicted_stages(workload, card, run);
+  SimulatedStep step = stages.front();
+  for (const SimulatedStep& stage : stages) step.stage_phase_s.push_back(stage.phase_s);
+  // Simulated with a slow rank's stages, but rank 0 waits where the slow rank pauses.
+  const std::optional<SlowRank>& slow = config.injected.slow_rank;
+  if (slow && slow->rank != 0 && slow->rank < run.mesh.data * run.mesh.tensor) {
     const double waited_s = 1e-3 * slow->delay_ms;
     step.phase_s[Phase::kInjected] -= waited_s;
     step.phase_s[Phase::kCommunication] += waited_s;
   }
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
   step.step_s += load == nullptr ? card.host_s : load->host_s;
   if (config.data.workers > 0) {
     step.step_s = std::max(step.step_s, 1e-3 * config.data.io_delay_ms / config.data.workers);

@@ -7,10 +7,12 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/config.h"
 #include "core/program.h"
+#include "core/rank_checker.h"
 #include "lab/machine_card.h"
 #include "lab/workload.h"
 
@@ -28,6 +30,8 @@ struct SimulatedStep {
   /// communication.
   EnumArray<Phase, double> phase_s{};
   std::vector<NodeSpan> spans{};  // by node
+  /// Of a predicted run: phase_s of each stage of a pipeline of ranks, one without a pipeline.
+  std::vector<EnumArray<Phase, double>> stage_phase_s{};
 };
 
 /// How nodes slow each other down when they run at the same time.
@@ -39,8 +43,11 @@ struct Sharing {
   /// Factor by which kernels take longer while a collective runs.
   double kernel_slowdown = 1;
   /// The device whose link a node alone could fill, if any; such nodes share it evenly.
-  std::function<std::optional<int>(const Node&)> sends_from = nullptr;
+  std::function<std::optional<int>(const Program&, const Node&)> sends_from = nullptr;
 };
+
+/// Seconds of a node of a program on an otherwise idle machine.
+using NodeSeconds = std::function<double(const Program&, const Node&)>;
 
 /// Walks the nodes of an ordered training step. Each begins when its lanes are free and the nodes
 /// it waits for have ended, and takes seconds(node) on an otherwise idle machine. Pauses take no
@@ -48,6 +55,13 @@ struct Sharing {
 /// and the host waits for each step, so a step begins with idle lanes.
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
                        const Sharing& sharing = {});
+
+/// The same of several ranks, which share what `sharing` describes: a collective begins when all
+/// given ranks of its group have reached it, and ends for all at once. Ranks that do the same as a
+/// given one may be left out. Each step lasts until the last rank is done. In the order of `ranks`.
+/// Throws Error(kBug) if ranks wait for each other.
+std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
+                                    const Sharing& sharing = {});
 
 /// The share of `flops_per_s`, the rate of large products, that a GPU reaches with this product.
 ///
@@ -67,6 +81,9 @@ struct NodeSetting {
   Precision precision = Precision::kFp32;
 };
 
+/// That of a workload on this machine.
+NodeSetting setting_of(const Workload& workload, const MachineCard& card);
+
 /// Seconds of an op on one device, as node_s() takes it.
 double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run);
 
@@ -81,8 +98,9 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
 
 /// The step of a run as mlp_lab starts it; `step_s` includes the host's overhead. Ranks on the CPU
 /// share its cores, also for communication, and a step may wait for loading threads that an
-/// injected delay keeps busy. With a slow rank, all ranks take its time: `spans` are those of its
-/// step, and the phases are rank 0's, whose communication waits for it.
+/// injected delay keeps busy. The stages of a pipeline of ranks are simulated together. The phases
+/// are rank 0's. With a slow rank, all ranks take its time: `spans` are those of its step, or of
+/// its neighbor's in stage 0, and rank 0's communication waits for it.
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card);
 
 }  // namespace barestep

@@ -56,6 +56,11 @@ std::string command_line_of(const Workload& workload) {
   return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
 }
 
+Mesh mesh_of(const Workload& workload) {
+  return workload.trainer == TrainerKind::kDdp ? mesh_of(workload.config, 0, workload.ranks)
+                                               : Mesh::of_data(0, workload.ranks);
+}
+
 WorkloadPrograms::WorkloadPrograms(const Workload& workload, int rank)
     : WorkloadPrograms(workload.config, workload.trainer, workload.ranks,
                        workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank,

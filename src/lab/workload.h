@@ -9,6 +9,7 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "core/mesh.h"
 #include "core/program.h"
 #include "profiler/data_parallel_account.h"
 #include "train/step.h"
@@ -47,6 +48,9 @@ std::vector<std::string> arguments_of(const Workload& workload);
 
 /// The command line as a person would type it: `mpirun -np 2 mlp_ddp --dim 1024 ...`.
 std::string command_line_of(const Workload& workload);
+
+/// Of its processes, or of the devices of one process. Throws as mesh_of(config, ...) does.
+Mesh mesh_of(const Workload& workload);
 
 // The programs that a workload would run, and the memory of their plan. Allocates nothing.
 

@@ -98,11 +98,11 @@ std::vector<BadInput> bad_prediction_options() {
       unknown({"--slow-rnak", "1:20"}, "--slow-rank"),
       bad({"--scheme", "2"},
           "--scheme '2': not one of the choices; use ddp or zero1 or zero2 or zero3 or factor or "
-          "data-parallel or tensor"),
+          "data-parallel or tensor or pipeline"),
       bad({"--scheme", "dataparallel"},
           "--scheme 'dataparallel': not one of the choices; did you mean 'data-parallel'? use ddp "
           "or zero1 or zero2 or zero3 or factor or "
-          "data-parallel or tensor"),
+          "data-parallel or tensor or pipeline"),
       bad({"--precision", "fp8"},
           "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"),
       bad({"--delay-ms", "-1"},
@@ -160,6 +160,26 @@ std::vector<BadInput> bad_predictions() {
               "tf32_flops_per_s"),
       bad("t4", {"--ranks", "1", "--precision", "bf16"},
           "--precision 'bf16': the card of one T4" + of_products + "half_flops_per_s"),
+      bad("h200-nvlink", {"--ranks", "1,8", "--scheme", "pipeline"},
+          "--ranks '8': the model has 6 layers, and each stage of --scheme pipeline needs one; ask "
+          "for fewer, or give a larger --depth"),
+      bad("h200-nvlink", {"--ranks", "1,4", "--pipeline", "4", "--depth", "3"},
+          "--pipeline '4': the model has 3 layers, and each stage needs one; use at most "
+          "--pipeline 3"),
+      bad("h200-nvlink", {"--ranks", "1,6", "--tensor", "2", "--pipeline", "2"},
+          "--tensor '2 --pipeline 2': a copy of the model takes 4 ranks, which do not divide 6 "
+          "ranks; start 4 ranks, or a multiple"),
+      bad("h200-nvlink", {"--scheme", "pipeline", "--ranks", "2", "--batch-per-rank"},
+          "--batch-per-rank: the ranks of --scheme pipeline share all samples; leave it out, or "
+          "use another --scheme"),
+      bad("h200-nvlink", {"--scheme", "data-parallel", "--ranks", "2", "--tensor", "2"},
+          "--tensor '2': the devices of data-parallel have the whole model; leave it out, or use "
+          "another --scheme"),
+      bad("h200-nvlink", {"--ranks", "1,2", "--micro-batches", "4"},
+          "--micro-batches: there is no pipeline; give --pipeline too, or leave it out"),
+      bad("h200-nvlink", {"--scheme", "factor", "--ranks", "2", "--pipeline", "2"},
+          "--pipeline '2': --scheme factor gathers the factors of all layers at once; use --scheme "
+          "ddp or zero1"),
       bad("h200-nvlink", {"--ranks", "1", "--recompute", "7"},
           "--recompute '7': the model has 6 layers; give at most 6"),
       bad("h200-nvlink", {"--ranks", "2", "--recompute", "2", "--scheme", "factor"},

@@ -1,22 +1,27 @@
 #include "lab/prediction.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "core/program.h"
+#include "core/rank_checker.h"
 #include "lab/experiment.h"
 #include "lab/machine_card.h"
 #include "lab/made_up.h"
 #include "lab/simulator.h"
 #include "lab/workload.h"
+#include "support/expect_error.h"
+#include "train/pass_schedule.h"
 
 namespace barestep {
 namespace {
@@ -85,6 +90,99 @@ TEST(Simulator, NeedsNoCoreForAPause) {
     return delay == nullptr ? 0.0 : delay->seconds;
   };
   EXPECT_DOUBLE_EQ(simulate(programs.step(), pause, {.at_once = 0.5}).step_s, 0.01);
+}
+
+/// The programs of all stages of a pipeline of ranks, each stage with one layer.
+class PipelineOfLayers {
+ public:
+  PipelineOfLayers(int stages, PipelineSchedule schedule, int micro_batches) {
+    Workload workload = made_up_workload(16, stages, TrainerKind::kDdp, stages);
+    workload.config.data.batch_size = 240;  // divisible by the numbers of micro-batches
+    workload.config.parallel.pipeline = stages;
+    workload.config.parallel.schedule = schedule;
+    workload.config.parallel.micro_batches = micro_batches;
+    for (int rank = 0; rank < stages; ++rank) {
+      programs_.push_back(std::make_unique<WorkloadPrograms>(workload, rank));
+      ranks_.push_back({programs_.back()->step(), mesh_of(workload).with_rank(rank)});
+    }
+  }
+
+  [[nodiscard]] const std::vector<RankProgram>& ranks() const { return ranks_; }
+
+  /// A forward pass takes 1, a backward pass 2 in every stage, although the first layer has no
+  /// gradient of its input; exchanges take `exchange`.
+  [[nodiscard]] static NodeSeconds passes(double exchange) {
+    return [exchange](const Program&, const Node& node) {
+      if (op_if<SendReceive>(node.op) != nullptr) return exchange;
+      if (op_if<Gemm>(node.op) == nullptr) return 0.0;
+      return node.phase == Phase::kBackward && node.block == "net.0" ? 2.0 : 1.0;
+    };
+  }
+
+ private:
+  std::vector<std::unique_ptr<WorkloadPrograms>> programs_;
+  std::vector<RankProgram> ranks_;
+};
+
+TEST(JointSimulator, HasTheBubbleOfEqualStages) {
+  using enum PipelineSchedule;
+  for (const PipelineSchedule schedule : {kOneForwardOneBackward, kGPipe, kNaive}) {
+    for (const int stages : {2, 3, 4, 5}) {
+      for (const int micro_batches : {1, 2, 3, 5, 8, 16}) {
+        SCOPED_TRACE(fmt::format("{}, {} stages, {} micro-batches", name_of(schedule), stages,
+                                 micro_batches));
+        const PipelineOfLayers layers(stages, schedule, micro_batches);
+        const auto steps = simulate(layers.ranks(), PipelineOfLayers::passes(0));
+        const PipelineSpec spec{stages, micro_batches, schedule};
+        for (const SimulatedStep& step : steps) {
+          EXPECT_DOUBLE_EQ(step.phase_s[Phase::kForward], micro_batches);
+          EXPECT_DOUBLE_EQ(step.phase_s[Phase::kBackward], 2 * micro_batches);
+          EXPECT_NEAR(step.phase_s[Phase::kCommunication] / step.step_s, ideal_bubble(spec), 1e-12);
+        }
+      }
+    }
+  }
+}
+
+// By hand: stage 0 runs forward until 1 and 2; the first activations arrive at 1.5. Stage 1 runs
+// forward until 2.5 and backward until 4.5; then its gradient and the second activations cross,
+// until 5. It ends its second backward pass at 8; the gradient arrives at 8.5, two before the end.
+TEST(JointSimulator, BeginsAnExchangeWhenBothStagesHaveReachedIt) {
+  const PipelineOfLayers layers(2, PipelineSchedule::kOneForwardOneBackward, 2);
+  const auto steps = simulate(layers.ranks(), PipelineOfLayers::passes(0.5));
+  ASSERT_EQ(steps.size(), 2U);
+  std::vector<std::pair<double, double>> met[2];
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const Program& program = layers.ranks()[rank].program;
+    for (NodeId id = 0; id < program.size(); ++id) {
+      if (op_if<SendReceive>(program.node(id).op) == nullptr) continue;
+      const NodeSpan& span = steps[rank].spans[static_cast<std::size_t>(id)];
+      met[rank].emplace_back(span.begin_s, span.end_s);
+    }
+  }
+  EXPECT_EQ(met[0], met[1]);
+  EXPECT_THAT(met[0],
+              testing::ElementsAre(std::pair(1.0, 1.5), std::pair(4.5, 5.0), std::pair(8.0, 8.5)));
+  EXPECT_DOUBLE_EQ(steps[0].step_s, 10.5);
+}
+
+TEST(JointSimulator, RefusesRanksThatWaitForEachOther) {
+  Buffers buffers;
+  const auto sum = [&](Program& program, Axis axis) {
+    const std::string name(name_of(axis));
+    program.add({.op = AllReduce{.tensors = {buffers.tensor(program.name() + name,
+                                                            Category::kCommunication, 1, 4)},
+                                 .axis = axis,
+                                 .name = name},
+                 .lane = Lane::kComm});
+  };
+  Program one("one", buffers), other("other", buffers);
+  for (const Axis axis : {Axis::kAll, Axis::kTensor}) sum(one, axis);
+  for (const Axis axis : {Axis::kTensor, Axis::kAll}) sum(other, axis);
+  const Mesh mesh{.tensor = 2};
+  const std::vector<RankProgram> ranks = {{one, mesh}, {other, mesh.with_rank(1)}};
+  expect_error(ExitCode::kBug, "a program's nodes wait for each other",
+               [&] { simulate(ranks, [](const Program&, const Node&) { return 1.0; }); });
 }
 
 TEST(OpRates, AreInterpolatedInTheLogarithms) {
@@ -724,7 +822,7 @@ TEST(Predictions, CallATieNoGain) {
 TEST(Predictions, CoverEverySchemeByTheNameThatUsersGive) {
   const MachineCard h200 = load_card("h200-nvlink");
   EXPECT_THAT(scheme_names(), testing::ElementsAre("ddp", "zero1", "zero2", "zero3", "factor",
-                                                   "data-parallel", "tensor"));
+                                                   "data-parallel", "tensor", "pipeline"));
   std::set<double> steps;
   for (std::size_t i = 0; i < scheme_names().size(); ++i) {
     PredictedModel model;
@@ -739,6 +837,49 @@ TEST(Predictions, CoverEverySchemeByTheNameThatUsersGive) {
   // Parameters to the devices, gradients back, all through device 0, none of it hidden.
   EXPECT_GT(predicted_step({.data_parallel = true}, h200, 4).step_s,
             predicted_step({}, h200, 4).step_s);
+}
+
+TEST(Predictions, TakeAnyMesh) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  PredictedModel model{.tensor = 2, .pipeline = 2, .micro_batches = 4};
+  const Findings findings = predict_scaling(model, h200, {1, 4, 8});
+  EXPECT_EQ(findings.tables[0].title,
+            "Simulated: ddp, 8192 x 6, batch 64, 2 tensor ranks, 2 stages, 1f1b with 4 "
+            "micro-batches, on 8 x H200, NVLink");
+  EXPECT_THAT(findings.sentences.back(), HasSubstr("at width 8192 4 ranks are faster than one"));
+  const FindingTable& stages = findings.tables[1];
+  ASSERT_EQ(stages.rows.size(), 6U) << "two stages and the bubble, of 4 ranks and of 8";
+  EXPECT_EQ(stages.rows[2].at(1), "equal stages (calculated)");
+  EXPECT_EQ(stages.rows[2].back(), "20.0 %");
+  std::set<std::string> exchanges;
+  for (const auto& row : findings.tables[2].rows) exchanges.insert(row[0] + " " + row[1]);
+  EXPECT_THAT(exchanges, testing::IsSupersetOf({"4 send_receive of two stages",
+                                                "4 all_reduce of 2 tensor ranks",
+                                                "8 all_reduce of 2 data ranks"}));
+  // Two copies halve the batch of each, which pays if it is large.
+  EXPECT_GT(predicted_step(model, h200, 8).step_s, predicted_step(model, h200, 4).step_s);
+  model.batch_size = 8192;
+  EXPECT_LT(predicted_step(model, h200, 8).step_s, predicted_step(model, h200, 4).step_s);
+  // A slow rank of stage 1 holds up stage 0, too.
+  const SimulatedStep even = predicted_step(model, h200, 4);
+  model.slow_rank = SlowRank{.rank = 3, .delay_ms = 50};
+  const SimulatedStep late = predicted_step(model, h200, 4);
+  EXPECT_GE(late.step_s, even.step_s + 0.049);
+  EXPECT_EQ(late.phase_s[Phase::kInjected], 0);
+  EXPECT_NEAR(late.stage_phase_s[1][Phase::kInjected], 0.050, 1e-3);
+}
+
+TEST(Predictions, GiveAllRanksToTheAxisOfAScheme) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  PredictedModel tensor, pipeline;
+  choose_scheme(tensor, 6);
+  choose_scheme(pipeline, 7);
+  EXPECT_EQ(predicted_step(tensor, h200, 4).step_s, predicted_step({.tensor = 4}, h200, 4).step_s);
+  EXPECT_EQ(predicted_step(pipeline, h200, 4).step_s,
+            predicted_step({.pipeline = 4}, h200, 4).step_s);
+  pipeline.tensor = 2;
+  EXPECT_EQ(predicted_step(pipeline, h200, 8).step_s,
+            predicted_step({.tensor = 2, .pipeline = 4}, h200, 8).step_s);
 }
 
 TEST(Predictions, TakePausesAndPrecision) {
