@@ -27,6 +27,9 @@ namespace {
 
 constexpr const char* kMlpLab = "mlp_lab";
 
+/// A plan of so many ranks, with a hundred layers, takes two minutes.
+constexpr int kMostPlannedRanks = 1024;
+
 constexpr const char* kExamples = R"(Examples:
   mlp_lab list
   mlp_lab run amdahl strong-scaling --output scaling
@@ -40,6 +43,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab checkpoint run1/step-000000400.safetensors
   mlp_lab card --output here.json
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
+  mlp_lab plan --ranks 8 --memory 16GiB --dim 8192 --depth 24
   mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json
   mlp_lab explain trace.rank0.json trace.rank1.json --output account)";
 
@@ -209,6 +213,25 @@ struct Prediction {
   PredictedModel model{};
 };
 
+/// The options of a model that is simulated.
+void add_predicted_model(Command& command, PredictedModel& model) {
+  command.add(
+      trainer_option("dim", "8192", [&](const TrainConfig& c) { model.dim = *c.model.dim; }));
+  command.add(
+      trainer_option("depth", "", [&](const TrainConfig& c) { model.depth = *c.model.depth; }));
+  command.add(trainer_option("batch-size", "",
+                             [&](const TrainConfig& c) { model.batch_size = c.data.batch_size; }));
+  // int8, the last precision, is not for training.
+  const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
+  command.add(option("--precision", fmt::format("{}", fmt::join(trained, "|")),
+                     "of matrix products (fp32)", [&model, trained](const RawValue& given) {
+                       model.precision = static_cast<Precision>(choice(given, trained));
+                     }));
+  command.add(option(
+      "--recompute", "S", "segments of layers, all but the last recomputed (1)",
+      [&](const RawValue& given) { model.recompute = whole_number(given, limits::kDepths); }));
+}
+
 void add_predict(ArgumentParser& parser, Prediction& requested) {
   PredictedModel& model = requested.model;
   Command& predicts =
@@ -220,12 +243,7 @@ void add_predict(ArgumentParser& parser, Prediction& requested) {
                       to_text(requested.machine))));
   predicts.add(
       option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", to_rank_counts(requested.ranks)));
-  predicts.add(
-      trainer_option("dim", "8192", [&](const TrainConfig& c) { model.dim = *c.model.dim; }));
-  predicts.add(
-      trainer_option("depth", "", [&](const TrainConfig& c) { model.depth = *c.model.depth; }));
-  predicts.add(trainer_option("batch-size", "",
-                              [&](const TrainConfig& c) { model.batch_size = c.data.batch_size; }));
+  add_predicted_model(predicts, model);
   predicts.add(option(
       "--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
       "how devices share a step; data-parallel is what mlp_dp does, the ranks of tensor share "
@@ -240,21 +258,36 @@ void add_predict(ArgumentParser& parser, Prediction& requested) {
   predicts.add(trainer_option("micro-batches", "", [&](const TrainConfig& c) {
     model.micro_batches = c.parallel.micro_batches;
   }));
-  // int8, the last precision, is not for training.
-  const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
-  predicts.add(option("--precision", fmt::format("{}", fmt::join(trained, "|")),
-                      "of matrix products (fp32)", [&model, trained](const RawValue& given) {
-                        model.precision = static_cast<Precision>(choice(given, trained));
-                      }));
-  predicts.add(option(
-      "--recompute", "S", "segments of layers, all but the last recomputed (1)",
-      [&](const RawValue& given) { model.recompute = whole_number(given, limits::kDepths); }));
   predicts.add(trainer_option("delay-ms", "",
                               [&](const TrainConfig& c) { model.delay_ms = c.injected.delay_ms; }));
   predicts.add(trainer_option(
       "slow-rank", "none", [&](const TrainConfig& c) { model.slow_rank = c.injected.slow_rank; }));
   predicts.add(flag("--batch-per-rank", "--batch-size is each rank's, which is weak scaling",
                     model.batch_per_rank));
+}
+
+struct MeshRequest {
+  std::string machine = "h200-nvlink";
+  int ranks = 0;
+  std::int64_t memory_bytes = 0;
+  PredictedModel model{};
+};
+
+void add_plan(ArgumentParser& parser, MeshRequest& requested) {
+  Command& plans = parser.add_command(
+      "plan", "Find the fastest mesh of ranks that fits in their memory, by simulation.", [&] {
+        plan_mesh(requested.machine, requested.model, requested.ranks, requested.memory_bytes);
+      });
+  plans.add(required(option("--ranks", "N", "the number of ranks",
+                            to_number(requested.ranks, kMostPlannedRanks))));
+  plans.add(
+      required(option("--memory", "SIZE", "memory of each rank's device, such as 16GiB",
+                      [&](const RawValue& given) { requested.memory_bytes = byte_count(given); })));
+  plans.add(option(
+      "--machine", "CARD",
+      fmt::format("a card's file, or one of {} (h200-nvlink)", fmt::join(card_names(), ", ")),
+      to_text(requested.machine)));
+  add_predicted_model(plans, requested.model);
 }
 
 struct AmdahlsLaw {
@@ -324,6 +357,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   add_amdahl(parser, law);
   Prediction prediction;
   add_predict(parser, prediction);
+  MeshRequest mesh;
+  add_plan(parser, mesh);
   StudyOptions card{.version = kVersion};
   add_card(parser, card);
   std::filesystem::path checkpoint;

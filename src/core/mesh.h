@@ -71,8 +71,16 @@ struct Mesh {
   /// The ranks of that group, ascending.
   [[nodiscard]] std::vector<int> ranks_on(Axis axis) const {
     std::vector<int> members;
-    for (Mesh other = with_rank(0); other.rank < ranks(); ++other.rank) {
-      if (other.first_on(axis) == first_on(axis)) members.push_back(other.rank);
+    const auto [data_varies, tensor_varies, stage_varies] = varying_on(axis);
+    for (int at_stage = stage_varies ? 0 : stage(); at_stage < pipeline; ++at_stage) {
+      for (int at_data = data_varies ? 0 : data_rank(); at_data < data; ++at_data) {
+        for (int at_tensor = tensor_varies ? 0 : tensor_rank(); at_tensor < tensor; ++at_tensor) {
+          members.push_back(rank_at(at_data, at_tensor, at_stage));
+          if (!tensor_varies) break;
+        }
+        if (!data_varies) break;
+      }
+      if (!stage_varies) break;
     }
     return members;
   }

@@ -20,6 +20,7 @@
 #include "kernels/make_device.h"
 #include "lab/checkpoint_report.h"
 #include "lab/measured_card.h"
+#include "lab/mesh_search.h"
 #include "lab/page.h"
 #include "lab/prediction.h"
 #include "lab/published.h"
@@ -360,6 +361,12 @@ void predict(const std::string& machine, const PredictedModel& model,
   TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
   for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
   print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));
+}
+
+void plan_mesh(const std::string& machine, const PredictedModel& model, int ranks,
+               std::int64_t memory_bytes) {
+  const Findings findings = best_mesh(model, load_card(machine), ranks, memory_bytes);
+  print_now(text_of_findings(findings.sentences, findings));
 }
 
 void measure_rank(const RankRatesOptions& options) {

@@ -75,6 +75,11 @@ void validate_published();
 void predict(const std::string& machine, const PredictedModel& model,
              const std::vector<int>& ranks);
 
+/// Prints the best mesh of `ranks` ranks, each with so much memory, on the machine of a card, with
+/// the reasons. Throws Error.
+void plan_mesh(const std::string& machine, const PredictedModel& model, int ranks,
+               std::int64_t memory_bytes);
+
 /// Writes `out`, for Perfetto: one trace with the events of all files on one time axis; each rank
 /// has its own rows. HolisticTraceAnalysis takes the ranks' own files. Plain files or .gz. Throws
 /// Error: kNoInput if a file cannot be read; kBadData if a file is not a trace, or if two have the

@@ -144,7 +144,16 @@ bool has_rate(const MachineCard& card, Precision precision) {
   return (type_of(precision) != DType::kF32 ? card.half_flops_per_s : card.tf32_flops_per_s) > 0;
 }
 
-void require_precision(const PredictedModel& model, const MachineCard& card) {
+}  // namespace
+
+void require_machine(const PredictedModel& model, const MachineCard& card,
+                     const std::vector<int>& ranks) {
+  const int max = *std::ranges::max_element(ranks);
+  if (max > card.max_ranks()) {
+    refuse_prediction("--ranks", std::to_string(max),
+                      fmt::format("the card of {} has {} devices", card.name, card.max_ranks()),
+                      "ask for fewer, or for a machine with a network");
+  }
   if (has_rate(card, model.precision)) return;
   const bool is_half = type_of(model.precision) != DType::kF32;
   refuse_prediction("--precision", std::string(name_of(model.precision)),
@@ -153,14 +162,11 @@ void require_precision(const PredictedModel& model, const MachineCard& card) {
                                 is_half ? "half" : "tf32"));
 }
 
+namespace {
+
 void require_ranks(const PredictedModel& model, const MachineCard& card,
                    const std::vector<int>& ranks) {
   const int max = *std::ranges::max_element(ranks);
-  if (max > card.max_ranks()) {
-    refuse_prediction("--ranks", std::to_string(max),
-                      fmt::format("the card of {} has {} devices", card.name, card.max_ranks()),
-                      "ask for fewer, or for a machine with a network");
-  }
   if (model.data_parallel && max > card.node_ranks) {
     refuse_prediction(
         "--ranks", std::to_string(max),
@@ -243,6 +249,8 @@ void cut_model(const PredictedModel& model, int ranks, ParallelConfig& parallel)
   parallel.micro_batches = model.micro_batches;
 }
 
+}  // namespace
+
 Workload workload_of(const PredictedModel& model, const MachineCard& card, int ranks) {
   const TrainerKind several = model.data_parallel ? TrainerKind::kDataParallel : TrainerKind::kDdp;
   Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : several,
@@ -267,8 +275,6 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   }
   return workload;
 }
-
-}  // namespace
 
 SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks) {
   return predicted_run(workload_of(model, card, ranks), card);
@@ -458,8 +464,8 @@ FindingTable products_table(const PredictedModel& model, const MachineCard& card
 
 Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                          const std::vector<int>& ranks) {
+  require_machine(model, card, ranks);
   require_ranks(model, card, ranks);
-  require_precision(model, card);
   require_slow_rank(model, ranks);
   FindingTable table{
       .title = title_of(model, card),

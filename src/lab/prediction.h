@@ -43,6 +43,14 @@ std::vector<std::string_view> scheme_names();
 /// Sets the scheme with this index in scheme_names().
 void choose_scheme(PredictedModel& model, std::size_t number);
 
+/// The run of so many ranks that predicted_step() simulates.
+Workload workload_of(const PredictedModel& model, const MachineCard& card, int ranks);
+
+/// Throws Error(kConfiguration) if the machine has fewer devices than the largest of `ranks`, or no
+/// rate of products for the precision.
+void require_machine(const PredictedModel& model, const MachineCard& card,
+                     const std::vector<int>& ranks);
+
 /// A step of `ranks` ranks of mlp_ddp or devices of mlp_dp; with one, a step of mlp_single. Throws
 /// Error(kConfiguration) for ranks that do not form the mesh, and as validate() does.
 SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks);

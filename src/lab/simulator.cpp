@@ -32,19 +32,19 @@ class Simulation {
       const Program& program = ranks[place].program;
       steps_[place].spans.resize(static_cast<std::size_t>(program.size()));
       std::map<Meeting, std::size_t> met;
+      std::map<LaneId, std::size_t> last_on_lane;
       for (NodeId id = 0; id < program.size(); ++id) {
         const Node& node = program.node(id);
         const bool is_input = node.phase == Phase::kData;
-        const auto task = task_for(place, node, met, is_input ? 0 : seconds(program, node));
-        task_of_[place].push_back(task);
-        tasks_[task].is_done = is_input;
-        if (!is_input) add_part(task, place, id);
+        task_of_[place].push_back(is_input ? kNoTask : task_for(place, node, met, seconds));
+        if (!is_input) add_part(place, id, last_on_lane);
       }
     }
   }
 
   std::vector<SimulatedStep> run() {
-    for (start_ready(); !running_.empty(); start_ready()) advance();
+    for (std::size_t task = 0; task < tasks_.size(); ++task) start_if_ready(task);
+    while (!running_.empty()) advance();
     BARESTEP_REQUIRE(std::ranges::all_of(tasks_, [](const Task& each) { return each.is_done; }),
                      "a program's nodes wait for each other");
     for (std::size_t place = 0; place < ranks_.size(); ++place) account(place);
@@ -52,90 +52,80 @@ class Simulation {
   }
 
  private:
+  using DeviceOfRank = std::pair<std::size_t, int>;
+  /// Ranks that meet on an axis.
+  using Meeting = std::pair<Axis, std::vector<int>>;
+  static constexpr std::size_t kNoTask = std::numeric_limits<std::size_t>::max();
+
   /// A node in one rank's program.
   struct TaskPart {
     std::size_t place = 0;  // of the rank
     NodeId node = 0;
-    std::vector<LaneId> lanes{};
   };
   struct Task {
     double left_s = 0;  // of its work, at full speed
+    bool is_pause = false, is_collective = false;
+    std::optional<DeviceOfRank> sender{};  // the device whose link it could fill
     std::vector<TaskPart> parts{};
+    std::size_t awaited = 0;           // tasks that must end before it begins
+    std::vector<std::size_t> after{};  // tasks that wait for it
     bool is_done = false;
   };
-  /// The tasks of a lane, in order; `next` is the first that is not done.
-  struct Queue {
-    std::vector<std::size_t> tasks{};
-    std::size_t next = 0;
-
-    [[nodiscard]] bool is_at(std::size_t task) const {
-      return next < tasks.size() && tasks[next] == task;
-    }
-  };
-  using LaneOfRank = std::pair<std::size_t, LaneId>;
-  /// Ranks that meet on an axis.
-  using Meeting = std::pair<Axis, std::vector<int>>;
 
   /// A new task, or the one that another rank's program has brought. The ranks of a group meet in
   /// the same order; `met` counts the rank's collectives of each group.
   std::size_t task_for(std::size_t place, const Node& node, std::map<Meeting, std::size_t>& met,
-                       double seconds) {
+                       const NodeSeconds& seconds) {
     const auto* const collective = std::get_if<Collective>(&node.op);
-    if (collective == nullptr) return new_task(seconds);
+    if (collective == nullptr) return new_task(place, node, seconds);
     const Meeting meeting{axis_of(*collective), ranks_that_meet(ranks_[place].mesh, *collective)};
     std::vector<std::size_t>& tasks = tasks_of_[meeting];
     const std::size_t number = met[meeting]++;
-    if (number == tasks.size()) tasks.push_back(new_task(seconds));
+    if (number == tasks.size()) tasks.push_back(new_task(place, node, seconds));
     return tasks[number];
   }
 
-  std::size_t new_task(double seconds) {
-    tasks_.push_back({.left_s = seconds});
+  std::size_t new_task(std::size_t place, const Node& node, const NodeSeconds& seconds) {
+    const Program& program = ranks_[place].program;
+    const auto device = sharing_.sends_from ? sharing_.sends_from(program, node) : std::nullopt;
+    tasks_.push_back({.left_s = seconds(program, node),
+                      .is_pause = is_pause(node),
+                      .is_collective = std::holds_alternative<Collective>(node.op)});
+    if (device) tasks_.back().sender = {place, *device};
     return tasks_.size() - 1;
   }
 
-  void add_part(std::size_t task, std::size_t place, NodeId id) {
+  /// The node comes after the last one on each of its lanes, and after what it waits for.
+  void add_part(std::size_t place, NodeId id, std::map<LaneId, std::size_t>& last_on_lane) {
     const Program& program = ranks_[place].program;
-    TaskPart part{place, id, lanes_of(program, program.node(id))};
-    for (const LaneId& lane : part.lanes) queues_[{place, lane}].tasks.push_back(task);
-    tasks_[task].parts.push_back(std::move(part));
-  }
-
-  [[nodiscard]] const Node& node_of(const TaskPart& part) const {
-    return ranks_[part.place].program.node(part.node);
-  }
-  /// Its node on the first of its ranks.
-  [[nodiscard]] const Node& node_of(std::size_t task) const {
-    return node_of(tasks_[task].parts.front());
-  }
-
-  [[nodiscard]] bool is_ready(std::size_t task) const {
-    return std::ranges::all_of(tasks_[task].parts, [&](const TaskPart& part) {
-      return std::ranges::all_of(part.lanes,
-                                 [&](const LaneId& lane) {
-                                   return queues_.at({part.place, lane}).is_at(task);
-                                 }) &&
-             std::ranges::all_of(node_of(part).waits, [&](const Wait& wait) {
-               return wait.steps_back > 0 || tasks_[at(task_of_[part.place], wait.node)].is_done;
-             });
-    });
-  }
-
-  void start_ready() {
-    for (const auto& [lane, queue] : queues_) {
-      if (queue.next == queue.tasks.size()) continue;
-      const std::size_t task = queue.tasks[queue.next];
-      if (std::ranges::find(running_, task) != running_.end() || !is_ready(task)) continue;
-      for (const TaskPart& part : tasks_[task].parts) span_of(part).begin_s = now_s_;
-      running_.push_back(task);
+    const std::size_t task = at(task_of_[place], id);
+    tasks_[task].parts.push_back({place, id});
+    for (const LaneId& lane : lanes_of(program, program.node(id))) {
+      const auto [last, is_first] = last_on_lane.try_emplace(lane, task);
+      if (is_first) continue;
+      add_wait(task, last->second);
+      last->second = task;
     }
+    for (const Wait& wait : program.node(id).waits) {
+      if (wait.steps_back == 0) add_wait(task, at(task_of_[place], wait.node));
+    }
+  }
+
+  void add_wait(std::size_t task, std::size_t before) {
+    if (before == kNoTask) return;
+    tasks_[before].after.push_back(task);
+    ++tasks_[task].awaited;
+  }
+
+  void start_if_ready(std::size_t task) {
+    if (tasks_[task].awaited > 0) return;
+    for (const TaskPart& part : tasks_[task].parts) span_of(part).begin_s = now_s_;
+    running_.push_back(task);
   }
 
   [[nodiscard]] NodeSpan& span_of(const TaskPart& part) {
     return at(steps_[part.place].spans, part.node);
   }
-
-  using DeviceOfRank = std::pair<std::size_t, int>;
 
   /// Work that each running task does per second.
   struct Speeds {
@@ -147,32 +137,23 @@ class Simulation {
   [[nodiscard]] Speeds speeds() const {
     std::size_t working = 0;
     Speeds speeds;
-    for (const std::size_t task : running_) {
-      if (!is_pause(node_of(task))) working += tasks_[task].parts.size();
-      if (const auto device = sender_of(task)) ++speeds.senders[*device];
-      if (!std::holds_alternative<Collective>(node_of(task).op)) continue;
-      for (const TaskPart& part : tasks_[task].parts) speeds.exchanging.insert(part.place);
+    for (const std::size_t number : running_) {
+      const Task& task = tasks_[number];
+      if (!task.is_pause) working += task.parts.size();
+      if (task.sender) ++speeds.senders[*task.sender];
+      if (!task.is_collective) continue;
+      for (const TaskPart& part : task.parts) speeds.exchanging.insert(part.place);
     }
     const auto count = static_cast<double>(working);
     if (count > sharing_.at_once) speeds.all = sharing_.at_once / count / sharing_.contention;
     return speeds;
   }
 
-  /// The device whose link the task could fill.
-  [[nodiscard]] std::optional<DeviceOfRank> sender_of(std::size_t task) const {
-    const TaskPart& part = tasks_[task].parts.front();
-    const auto device = sharing_.sends_from
-                            ? sharing_.sends_from(ranks_[part.place].program, node_of(part))
-                            : std::nullopt;
-    return device ? std::optional(DeviceOfRank{part.place, *device}) : std::nullopt;
-  }
-
-  [[nodiscard]] double speed_of(std::size_t task, const Speeds& speeds) const {
-    const Node& node = node_of(task);
-    if (is_pause(node)) return 1;
-    if (const auto device = sender_of(task)) return 1.0 / speeds.senders.at(*device);
-    if (std::holds_alternative<Collective>(node.op)) return speeds.all;
-    const bool is_beside = speeds.exchanging.contains(tasks_[task].parts.front().place);
+  [[nodiscard]] double speed_of(const Task& task, const Speeds& speeds) const {
+    if (task.is_pause) return 1;
+    if (task.sender) return 1.0 / speeds.senders.at(*task.sender);
+    if (task.is_collective) return speeds.all;
+    const bool is_beside = speeds.exchanging.contains(task.parts.front().place);
     return is_beside ? speeds.all / sharing_.kernel_slowdown : speeds.all;
   }
 
@@ -182,19 +163,22 @@ class Simulation {
     std::size_t first = running_.front();
     double passed_s = std::numeric_limits<double>::infinity();
     for (const std::size_t task : running_) {
-      const double left_s = tasks_[task].left_s / speed_of(task, now);
+      const double left_s = tasks_[task].left_s / speed_of(tasks_[task], now);
       if (left_s >= passed_s) continue;
       first = task;
       passed_s = left_s;
     }
     now_s_ += passed_s;
-    for (const std::size_t task : running_) tasks_[task].left_s -= passed_s * speed_of(task, now);
-    tasks_[first].is_done = true;
-    for (const TaskPart& part : tasks_[first].parts) {
-      span_of(part).end_s = now_s_;
-      for (const LaneId& lane : part.lanes) ++queues_.at({part.place, lane}).next;
+    for (const std::size_t task : running_) {
+      tasks_[task].left_s -= passed_s * speed_of(tasks_[task], now);
     }
     std::erase(running_, first);
+    tasks_[first].is_done = true;
+    for (const TaskPart& part : tasks_[first].parts) span_of(part).end_s = now_s_;
+    for (const std::size_t task : tasks_[first].after) {
+      --tasks_[task].awaited;
+      start_if_ready(task);
+    }
   }
 
   /// All ranks are taken to end with the last one, as their step does at the loss or at the next
@@ -220,8 +204,7 @@ class Simulation {
   Sharing sharing_;
   std::vector<Task> tasks_;
   std::map<Meeting, std::vector<std::size_t>> tasks_of_;
-  std::vector<std::vector<std::size_t>> task_of_;  // by rank's place and node
-  std::map<LaneOfRank, Queue> queues_;
+  std::vector<std::vector<std::size_t>> task_of_;  // by rank's place and node; kNoTask for input
   std::vector<std::size_t> running_;
   double now_s_ = 0;
   std::vector<SimulatedStep> steps_;

@@ -188,6 +188,31 @@ std::vector<BadInput> bad_predictions() {
   };
 }
 
+/// Plans of meshes.
+std::vector<BadInput> bad_plans() {
+  const auto bad = [](const Arguments& more, int code, std::string line) -> BadInput {
+    return {0, Arguments{"plan"} + more, code, std::move(line)};
+  };
+  return {
+      bad({"--ranks", "8"}, 2, "option '--memory': is missing; mlp_lab plan --help describes it"),
+      bad({"--memory", "2GiB"}, 2,
+          "option '--ranks': is missing; mlp_lab plan --help describes it"),
+      bad({"--ranks", "2000", "--memory", "2GiB"}, 2,
+          "--ranks '2000': out of range; give a whole number from 1 to 1024"),
+      bad({"--ranks", "16", "--memory", "2GiB"}, 78,
+          "--ranks '16': the card of 8 x H200, NVLink has 8 devices; ask for fewer, or for a "
+          "machine with a network"),
+      bad({"--ranks", "8", "--memory", "512MiB"}, 71,
+          "--memory '512.00 MiB': the least that a rank of 8 needs is 808.75 MiB, with ddp, one "
+          "copy on 2 stages of 4 tensor ranks, 1f1b with 16 micro-batches; ask for more --ranks, "
+          "or for a smaller --batch-size"),
+      bad({"--ranks", "7", "--memory", "2GiB", "--dim", "4", "--depth", "2", "--batch-size", "3"},
+          78,
+          "--ranks '7': cannot share this model and its batch in any way; ask for fewer, or for a "
+          "larger --batch-size"),
+  };
+}
+
 /// Studies, and the card of this machine.
 std::vector<BadInput> bad_studies() {
   const std::string no_pytorch =
@@ -382,8 +407,9 @@ std::vector<BadInput> bad_explained_traces() {
 
 std::vector<BadInput> bad_lab() {
   std::vector<BadInput> all;
-  for (const auto& cases : {bad_lab_usage(), bad_prediction_options(), bad_predictions(),
-                            bad_studies(), bad_sheets(), bad_lab_files(), bad_explained_traces()}) {
+  for (const auto& cases :
+       {bad_lab_usage(), bad_prediction_options(), bad_predictions(), bad_plans(), bad_studies(),
+        bad_sheets(), bad_lab_files(), bad_explained_traces()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

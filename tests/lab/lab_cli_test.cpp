@@ -364,6 +364,21 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   EXPECT_THAT(slow.out, HasSubstr("20 ms more on rank 1 of several")) << slow.err;
 }
 
+TEST_F(MlpLab, PlansAMeshForTheMemoryOfItsRanks) {
+  const ProcessResult result = run({"plan", "--ranks", "8", "--memory", "2GiB"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Simulated: 8 ranks train fastest as ddp, one copy on 8 tensor "
+                                    "ranks: 1.10 ms a step, "));
+  EXPECT_THAT(result.out, HasSubstr("Simulated: meshes, those that fit and the fastest of them "
+                                    "first\n    scheme  copies  stages  tensor ranks  "));
+  EXPECT_THAT(result.out, ContainsRegex("\n    ddp +1 +1 +8 +1.10 ms .* 817.42 MiB +yes\n"));
+  const ProcessResult deep =
+      run({"plan", "--ranks", "4", "--memory", "16GiB", "--machine", "a100-nvlink", "--dim", "1024",
+           "--depth", "8", "--batch-size", "4096", "--precision", "bf16", "--recompute", "2"});
+  EXPECT_EQ(deep.exit_code, 0) << deep.err;
+  EXPECT_THAT(deep.out, HasSubstr("A stage on each rank is refused for this model on 4 ranks."));
+}
+
 TEST_F(MlpLab, SaysOfEachPublishedNumberWhatItIsAndWhereItStands) {
   const ProcessResult result = run({"validate"});
   EXPECT_EQ(result.exit_code, 0) << result.err;

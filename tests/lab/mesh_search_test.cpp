@@ -1,0 +1,107 @@
+#include "lab/mesh_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/plan.h"
+#include "core/units.h"
+#include "lab/workload.h"
+#include "support/expect_error.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kGib = 1 << 30;
+
+TEST(MeshSearch, PutsTheFastestThatFitsFirst) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  const std::int64_t memory = 3 * kGib;
+  const auto all = mesh_candidates({.batch_size = 256}, h200, 8, memory);
+  const auto first_too_large =
+      std::ranges::find_if(all, [&](const MeshCandidate& each) { return each.bytes > memory; });
+  EXPECT_GT(first_too_large - all.begin(), 5);
+  EXPECT_GT(all.end() - first_too_large, 1);
+  EXPECT_TRUE(std::all_of(first_too_large, all.end(),
+                          [&](const MeshCandidate& each) { return each.bytes > memory; }));
+  for (auto each = all.begin(); each != first_too_large; ++each) {
+    SCOPED_TRACE(each->text());
+    EXPECT_EQ(each->step.step_s, predicted_step(each->model, h200, 8).step_s);
+    if (each != all.begin()) EXPECT_GE(each->step.step_s, (each - 1)->step.step_s);
+  }
+}
+
+TEST(MeshSearch, CountsTheMemoryOfTheFullestRank) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  // Widths and rows that neither tensor ranks nor copies divide evenly.
+  const auto all = mesh_candidates({.dim = 103, .depth = 7, .batch_size = 50}, h200, 8, kGib);
+  EXPECT_GT(all.size(), 30U);
+  for (const MeshCandidate& each : all) {
+    SCOPED_TRACE(each.text());
+    std::int64_t max = 0;
+    for (int rank = 0; rank < 8; ++rank) {
+      const WorkloadPrograms programs(workload_of(each.model, h200, 8), rank);
+      max = std::max(max, MemoryPlan(programs.steps().buffers()).device_bytes(0));
+    }
+    EXPECT_EQ(each.bytes, max);
+  }
+}
+
+TEST(MeshSearch, TriesEverySchemeAndCutThatTheTrainerAccepts) {
+  const auto all = mesh_candidates({.dim = 64}, load_card("h200-nvlink"), 4, kGib);
+  std::vector<std::string> texts;
+  for (const MeshCandidate& each : all) texts.push_back(each.text());
+  EXPECT_THAT(texts, testing::IsSupersetOf(
+                         {"ddp, 4 copies", "zero1, 4 copies", "zero2, 4 copies", "zero3, 4 copies",
+                          "factor, 4 copies", "ddp, one copy on 4 tensor ranks",
+                          "zero1, 2 copies on 2 tensor ranks",
+                          "ddp, one copy on 4 stages, 1f1b with 32 micro-batches",
+                          "zero1, 2 copies on 2 stages, 1f1b with 2 micro-batches",
+                          "ddp, one copy on 2 stages of 2 tensor ranks, 1f1b with 4 "
+                          "micro-batches"}));
+  EXPECT_THAT(texts, testing::Not(testing::Contains(HasSubstr("factor, 2 copies"))))
+      << "which cuts no layers";
+  EXPECT_THAT(texts, testing::Not(testing::Contains(HasSubstr("zero1, one copy"))))
+      << "which shares nothing";
+}
+
+TEST(BestMesh, TurnsRoundWithTheBatchAndTheMemory) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  const auto best = [&](const PredictedModel& model, std::int64_t memory) {
+    return best_mesh(model, h200, 8, memory).sentences;
+  };
+  const auto small = best({}, 16 * kGib);
+  EXPECT_THAT(small[0], HasSubstr("Simulated: 8 ranks train fastest as ddp, one copy on 8 tensor "
+                                  "ranks: 1.10 ms a step, 5.24x as fast as one, with 817."));
+  EXPECT_THAT(small[1], HasSubstr("Sharing only the batch (factor, 8 copies) would take "));
+  EXPECT_THAT(small[2], HasSubstr("Sharing every layer is fastest: its ranks wait "));
+  EXPECT_THAT(small[3], HasSubstr("A stage on each rank is refused for this model on 8 ranks."));
+  EXPECT_THAT(small[4], HasSubstr("A mesh of several axes (ddp, one copy on 2 stages of 4 tensor "
+                                  "ranks, 1f1b with 2 micro-batches) would take "));
+  const PredictedModel large{.batch_size = 65536};
+  EXPECT_THAT(best(large, 64 * kGib)[1], HasSubstr("Sharing only the batch is fastest: "));
+  EXPECT_THAT(best({.depth = 24}, 4 * kGib)[1],
+              HasSubstr("Sharing only the batch would not fit: "));
+}
+
+TEST(BestMesh, IsRefusedWhereNoneFits) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  expect_error(ExitCode::kMemory,
+               "--memory '512.00 MiB': the least that a rank of 8 needs is 808.75 MiB, with ddp, "
+               "one copy on 2 stages of 4 tensor ranks, 1f1b with 16 micro-batches; ask for more "
+               "--ranks, or for a smaller --batch-size",
+               [&] { best_mesh({}, h200, 8, kGib / 2); });
+  expect_error(ExitCode::kConfiguration,
+               "--ranks '7': cannot share this model and its batch in any way; ask for fewer, or "
+               "for a larger --batch-size",
+               [&] { best_mesh({.dim = 4, .depth = 2, .batch_size = 3}, h200, 7, kGib); });
+}
+
+}  // namespace
+}  // namespace barestep
