@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/plan.h"
 #include "core/units.h"
 #include "lab/workload.h"
 
@@ -49,16 +48,9 @@ std::vector<PredictedModel> models_of_cut(PredictedModel model, int ranks, std::
 }
 
 /// The memory of the rank that needs most; nothing for what the trainer refuses.
-std::optional<std::int64_t> max_rank_bytes(const Workload& workload) {
+std::optional<std::int64_t> bytes_unless_refused(const Workload& workload) {
   try {
-    const Mesh mesh = mesh_of(workload);
-    std::int64_t max = 0;
-    // The first rank of a stage has the largest share of everything.
-    for (int rank = 0; rank < mesh.ranks(); rank += mesh.data * mesh.tensor) {
-      const WorkloadPrograms programs(workload, rank);
-      max = std::max(max, MemoryPlan(programs.steps().buffers()).device_bytes(0));
-    }
-    return max;
+    return max_rank_bytes(workload);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfiguration) throw;
     return std::nullopt;
@@ -185,7 +177,7 @@ std::vector<MeshCandidate> mesh_candidates(const PredictedModel& model, const Ma
     for (int pipeline = 1; tensor * pipeline <= ranks; ++pipeline) {
       if (ranks % (tensor * pipeline) != 0) continue;
       for (const PredictedModel& each : models_of_cut(model, ranks, tensor, pipeline)) {
-        const auto bytes = max_rank_bytes(workload_of(each, card, ranks));
+        const auto bytes = bytes_unless_refused(workload_of(each, card, ranks));
         if (bytes) all.push_back({.model = each, .ranks = ranks, .bytes = *bytes});
       }
     }

@@ -7,12 +7,14 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 
 #include "core/config.h"
 #include "core/error.h"
 #include "core/index.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
+#include "core/rank_checker.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "lab/findings.h"
@@ -24,6 +26,7 @@
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
+#include "train/pass_schedule.h"
 #include "train/schedule.h"
 #include "train/trainer.h"
 
@@ -198,6 +201,74 @@ void add_servers(std::vector<PublishedNumber>& all) {
   add("a ring of 8 GPUs instead", fmt::format("{:.0f} ms", 1e3 * 2 * 160e6 / (3 * 18e9)));
 }
 
+/// The share of a step in which stages of one layer each wait, if backward takes twice as long as
+/// forward and messages take no time.
+std::string bubble_text(const PipelineSpec& pipeline) {
+  TrainConfig config;
+  config.model.dim = 16;
+  config.model.depth = pipeline.stages;
+  config.data.batch_size = pipeline.micro_batches;
+  config.training.update = Update::kSeparate;
+  config.parallel.pipeline = pipeline.stages;
+  config.parallel.schedule = pipeline.schedule;
+  config.parallel.micro_batches = pipeline.micro_batches;
+  std::vector<std::unique_ptr<WorkloadPrograms>> programs;
+  std::vector<RankProgram> ranks;
+  for (int rank = 0; rank < pipeline.stages; ++rank) {
+    programs.push_back(std::make_unique<WorkloadPrograms>(config, TrainerKind::kDdp,
+                                                          pipeline.stages, DeviceKind::kCpu, rank));
+    ranks.push_back({programs.back()->step(), programs.back()->mesh()});
+  }
+  const auto seconds = [](const Program&, const Node& node) {
+    if (op_if<Gemm>(node.op) == nullptr) return 0.0;
+    // The first layer needs no gradient of its input.
+    return node.phase == Phase::kBackward && node.block == "net.0" ? 2.0 : 1.0;
+  };
+  const SimulatedStep step = simulate(ranks, seconds).front();
+  return percent_text(step.phase_s[Phase::kCommunication] / step.step_s);
+}
+
+/// The micro-batches whose activations the first stage keeps at a time.
+std::string in_flight_text(const PipelineSpec& pipeline) {
+  const PassSchedule schedule = schedules_of_stages(pipeline).front();
+  const auto places = places_of_activations(schedule, pipeline.micro_batches, true);
+  return std::to_string(std::ranges::max(places.front()) + 1);
+}
+
+void add_pipelines(std::vector<PublishedNumber>& all) {
+  const auto add = [&](std::string what, std::string ours) {
+    all.push_back(exact(PublishedKind::kReproduced, std::move(what), std::move(ours)));
+  };
+  const PipelineSpec gpipe{.stages = 4, .micro_batches = 16, .schedule = PipelineSchedule::kGPipe};
+  const PipelineSpec one_by_one{.stages = 8, .micro_batches = 32};
+  add("GPipe, bubble of 4 partitions and 16 micro-batches by (K - 1) / (M + K - 1)",
+      bubble_text(gpipe));
+  add("1F1B, bubble of 8 stages and 32 micro-batches by (p - 1) / (m + p - 1)",
+      bubble_text(one_by_one));
+  add("GPipe, micro-batches in flight of 16, as many as there are", in_flight_text(gpipe));
+  add("1F1B, micro-batches in flight of 32, as many as stages", in_flight_text(one_by_one));
+}
+
+/// The sums over tensor ranks of a pair of layers, by phase, counted in a program of two pairs. The
+/// first pair needs no gradient of its input.
+void add_tensor_pair(std::vector<PublishedNumber>& all) {
+  TrainConfig config;
+  config.model.dim = 16;
+  config.model.depth = 4;
+  config.training.update = Update::kSeparate;
+  config.parallel.tensor = 2;
+  const WorkloadPrograms programs(config, TrainerKind::kDdp, 2, DeviceKind::kCpu);
+  int forward = 0, backward = 0;
+  for (const Node& node : programs.step().nodes()) {
+    const auto* const sum = op_if<AllReduce>(node.op);
+    if (sum == nullptr || sum->axis != Axis::kTensor) continue;
+    ++(sum->name.ends_with("output") ? forward : backward);
+  }
+  all.push_back(exact(PublishedKind::kReproduced,
+                      "Megatron-LM, all-reduces of a pair of layers in forward and in backward",
+                      fmt::format("{}, {}", forward / 2, backward)));
+}
+
 class NoOutput final : public TrainObserver {
  public:
   void on_step(const StepReport& /*report*/) override {}
@@ -303,6 +374,8 @@ std::vector<PublishedNumber> exact_numbers() {
   add_zero_bytes(all);
   add_zero_stages(all);
   add_servers(all);
+  add_pipelines(all);
+  add_tensor_pair(all);
   return all;
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "core/config.h"
 #include "core/index.h"
 #include "core/plan.h"
@@ -98,6 +100,17 @@ std::vector<DeviceMemory> planned_memory(const Workload& workload) {
     devices.push_back(memory);
   }
   return devices;
+}
+
+std::int64_t max_rank_bytes(const Workload& workload) {
+  const Mesh mesh = mesh_of(workload);
+  std::int64_t max = 0;
+  // The first rank of a stage has the largest share of everything.
+  for (int rank = 0; rank < mesh.ranks(); rank += mesh.data * mesh.tensor) {
+    const WorkloadPrograms programs(workload, rank);
+    max = std::max(max, MemoryPlan(programs.steps().buffers()).device_bytes(0));
+  }
+  return max;
 }
 
 Traffic traffic_of(const Workload& workload) {

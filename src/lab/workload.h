@@ -85,6 +85,9 @@ struct DeviceMemory {
 /// By device for mlp_single and mlp_dp; for mlp_ddp only that of the first rank.
 std::vector<DeviceMemory> planned_memory(const Workload& workload);
 
+/// The memory of the rank of mlp_ddp that needs most.
+std::int64_t max_rank_bytes(const Workload& workload);
+
 /// What a step moves between the devices of mlp_dp.
 Traffic traffic_of(const Workload& workload);
 

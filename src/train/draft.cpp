@@ -326,6 +326,40 @@ void Draft::passes(const StepHooks& hooks) {
   if (hooks.loss_ready) hooks.loss_ready();
 }
 
+namespace {
+
+/// Keeps what a backward pass says of gradients until its result is sent. Another stage waits for
+/// the result, and sums of gradients before it on the lane would hold it up.
+class HeldHooks {
+ public:
+  explicit HeldHooks(const PassHooks& hooks) : hooks_(hooks) {
+    hold(hooks_.complete);
+    hold(hooks_.released);
+  }
+  HeldHooks(const HeldHooks&) = delete;
+  HeldHooks& operator=(const HeldHooks&) = delete;
+
+  [[nodiscard]] const PassHooks& hooks() const { return hooks_; }
+
+  void call(const Pass& pass) {
+    for (const auto& call : calls_) call(pass);
+    calls_.clear();
+  }
+
+ private:
+  void hold(std::function<void(const Pass&, ParameterId)>& hook) {
+    if (!hook) return;
+    hook = [this, original = hook](const Pass& /*pass*/, ParameterId id) {
+      calls_.push_back([original, id](const Pass& pass) { original(pass, id); });
+    };
+  }
+
+  PassHooks hooks_;
+  std::vector<std::function<void(const Pass&)>> calls_;
+};
+
+}  // namespace
+
 void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
   const std::vector<MicroStep> parts = micro_steps();
   const int last_stage = spec_.pipeline.stages - 1;
@@ -333,6 +367,7 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
       places_of_activations(schedule, static_cast<int>(parts.size()), model_.stores_gradients);
   std::vector<ModelOutput> outputs(parts.size());  // of the last stage
   std::map<std::pair<int, Phase>, std::size_t> counts;
+  HeldHooks held(hooks.pass);
   for (const ScheduledPass& scheduled : schedule) {
     const auto& [direction, number, stage] = scheduled;
     const MicroStep& part = at(parts, number);
@@ -342,15 +377,18 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     const bool is_first = count++ == 0;
     const int slot = at(at(places, stage), number);
     const Model& tree = model(device_of(stage), slot);
-    Pass own = pass(phase, hooks.pass, device_of(stage), slot);
+    const bool is_last = count == parts.size();
+    const bool sends_first = is_last && !is_forward && stage > 0;
+    Pass own = pass(phase, sends_first ? held.hooks() : hooks.pass, device_of(stage), slot);
     own.micro_step = number;
-    own.is_last = count == parts.size();
+    own.is_last = is_last;
     own.step_rows = step_rows(part, own.device);
     own.beta = (is_first && spec_.zero_grad) || hooks.pass.overwrites_gradients ? 0 : 1;
     own.is_empty = is_zero(part);
     if (!is_forward) {
       if (is_first && !spec_.has_loss() && !is_zero(part)) add_pause();
       backward(scheduled, part, at(outputs, number).grad, tree, own, hooks);
+      held.call(own);
       continue;
     }
     ModelOutput output = forward(scheduled, part, tree, own, hooks);

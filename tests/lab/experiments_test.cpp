@@ -293,6 +293,49 @@ std::vector<Opposites> opposites_of_ranks() {
   all.push_back({"schemes", scheme("factor"),
                  "With factor on two ranks a step is faster than on one rank", scheme("none"),
                  "With factor on two ranks a step is slower than on one rank"});
+  const auto cut = [](const std::string& fastest, double noise = 0.003) {
+    return by_key([=](const std::string& key) {
+      return MadeUpStep{.step_s = key == fastest            ? 0.05
+                                  : key.starts_with("one-") ? 0.1
+                                                            : 0.2,
+                        .noise = noise};
+    });
+  };
+  all.push_back({"tensor", cut("tensor-64"),
+                 "At batch 64 with every layer shared by two ranks a step is faster than with the "
+                 "batch shared: 4.00x",
+                 cut("ddp-64"),
+                 "At batch 64 with every layer shared by two ranks a step is slower than with the "
+                 "batch shared: ",
+                 cut("none", 0.2), "are indistinguishable"});
+  all.push_back({"tensor", cut("tensor-512"),
+                 "At batch 512 with every layer shared by two ranks a step is faster than on one "
+                 "rank: 2.00x",
+                 cut("none"),
+                 "At batch 512 with every layer shared by two ranks a step is slower than on one "
+                 "rank: "});
+  all.push_back({"pipeline", cut("1f1b-8"), "Fastest of the pipelines: 1f1b-8.", cut("gpipe-8"),
+                 "Fastest of the pipelines: gpipe-8.", cut("none"),
+                 "Fastest of the pipelines: undecided among "});
+  all.push_back({"pipeline", cut("1f1b-8"), "With 1f1b-8 a step is faster than with naive",
+                 cut("naive"), "With 1f1b-8 a step is slower than with naive"});
+  const auto bubble = [](double share, double noise = 0.0001) {
+    return [=](const Case& what) {
+      MadeUpStep step{.step_s = 0.1, .noise = noise, .phase_s = {{"other_stages", 0.1 * share}}};
+      step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1, step);
+      return step;
+    };
+  };
+  all.push_back({"pipeline", bubble(0.3),
+                 "In 1f1b-8 stages wait longer than equal stages would, 11.1 % (calculated): 30.0",
+                 bubble(0.05),
+                 "In 1f1b-8 stages wait less than equal stages would, 11.1 % (calculated): 5.0 %",
+                 bubble(1.0 / 9), "In 1f1b-8 stages wait about as long as equal stages would"});
+  all.push_back({"mesh", cut("tensor-2"), "Fastest mesh of 2 ranks: tensor-2.", cut("data-2"),
+                 "Fastest mesh of 2 ranks: data-2.", cut("none"),
+                 "Fastest mesh of 2 ranks: undecided among "});
+  all.push_back({"mesh", cut("pipeline-2"), "With pipeline-2 a step is faster than on one rank",
+                 cut("none"), "With pipeline-2 a step is slower than on one rank"});
   const auto waits = [](double first_s, double second_s, double noise = 0.003) {
     return [=](const Case& what) {
       const bool slow = what.key == "slow-rank-0";

@@ -52,16 +52,37 @@ class MlpLab : public TempDirTest {
 TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
   const ProcessResult list = run({"list"});
   EXPECT_EQ(list.exit_code, 0);
-  for (const char* name : {"batch-sweep",    "io-delay",     "data-loading",
-                           "amdahl",         "profile",      "timing",
-                           "sync",           "warmup",       "reproducibility",
-                           "data-parallel",  "splits",       "gpu0-bottleneck",
-                           "strong-scaling", "weak-scaling", "comm-vs-compute",
-                           "dp-vs-ddp",      "delay",        "batch-scaling",
-                           "imbalance",      "bucket-size",  "schemes",
-                           "optimizations",  "monitor",      "activations",
-                           "accumulation",   "checkpoint",   "recompute",
-                           "precision"}) {
+  for (const char* name : {"batch-sweep",
+                           "io-delay",
+                           "data-loading",
+                           "amdahl",
+                           "profile",
+                           "timing",
+                           "sync",
+                           "warmup",
+                           "reproducibility",
+                           "data-parallel",
+                           "splits",
+                           "gpu0-bottleneck",
+                           "strong-scaling",
+                           "weak-scaling",
+                           "comm-vs-compute",
+                           "dp-vs-ddp",
+                           "delay",
+                           "batch-scaling",
+                           "imbalance",
+                           "bucket-size",
+                           "schemes",
+                           "optimizations",
+                           "monitor",
+                           "activations",
+                           "accumulation",
+                           "checkpoint",
+                           "recompute",
+                           "precision",
+                           "tensor",
+                           "pipeline",
+                           "mesh"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }
@@ -399,7 +420,7 @@ TEST_F(MlpLab, SaysOfEachPublishedNumberWhatItIsAndWhereItStands) {
         line, std::regex("  (reproduced|computed  |cited)  https://(github|arxiv)")))
         << line;
   }
-  EXPECT_EQ(rows, 6 + 2 + 1 + 5 + 4 + 4 + 1 + 9);
+  EXPECT_EQ(rows, 6 + 2 + 1 + 5 + 4 + 4 + 4 + 1 + 1 + 9);
   EXPECT_THAT(result.out, testing::Not(HasSubstr("DIFFERS")));
   // There is no published number for it.
   EXPECT_THAT(result.out, testing::Not(HasSubstr("402,702,336")));

@@ -27,8 +27,9 @@ RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
                                                       : factor * step.step_s);
     rank.loss.push_back(step.loss);
     rank.queued_s.push_back(step.queued_s);
-    for (const std::string phase : {"data", "injected", "forward", "loss", "recompute", "backward",
-                                    "communication", "optimizer", "host", "idle"}) {
+    for (const std::string phase :
+         {"data", "injected", "forward", "loss", "recompute", "backward", "communication",
+          "optimizer", "host", "idle", "tensor_ranks", "other_stages"}) {
       const auto& phases = place == 0 && !step.first_phase_s.empty() ? step.first_phase_s
                            : is_burst && !step.burst_phase_s.empty() ? step.burst_phase_s
                                                                      : step.phase_s;

@@ -29,8 +29,9 @@ TEST(PublishedNumbers, ThatDependOnNoHardwareAreOurs) {
     EXPECT_TRUE(each.agrees) << each.what;
     EXPECT_EQ(each.ours, each.published) << each.what;
   }
-  // Splits, buckets and an epoch; memory by the allocator's rules and by ZeRO's, and servers.
-  const std::map<PublishedKind, int> kinds = {{PublishedKind::kReproduced, 6 + 2 + 1},
+  // Splits, buckets, an epoch, pipelines and a tensor pair; memory by the allocator's rules and by
+  // ZeRO's, and servers.
+  const std::map<PublishedKind, int> kinds = {{PublishedKind::kReproduced, 6 + 2 + 1 + 4 + 1},
                                               {PublishedKind::kComputed, 5 + 4 + 4}};
   EXPECT_EQ(counts_of_kinds(all), kinds);
 }

@@ -196,6 +196,41 @@ TEST(PipelineOfRanks, UpdatesEachBucketAsWell) {
   expect_as_one_rank(config, {.pipeline = 2, .micro_batches = 3}, 2, Ddp(settings));
 }
 
+/// The place of the first or last node of a program that `is` one; -1 if there is none.
+template <class Property>
+std::pair<int, int> first_and_last(const Program& program, Property is) {
+  std::pair<int, int> found = {-1, -1};
+  for (NodeId id = 0; id < program.size(); ++id) {
+    if (!is(program.node(id))) continue;
+    if (found.first < 0) found.first = id;
+    found.second = id;
+  }
+  return found;
+}
+
+// Another stage waits for the gradient, none for the sums.
+TEST(PipelineOfRanks, SendsItsGradientBeforeCopiesSumTheirs) {
+  const TrainConfig config = Cut{.pipeline = 2, .micro_batches = 3}.of(stage_config());
+  const Ddp ddp(small_buckets());
+  for (const int rank : {0, 1, 2, 3}) {
+    SCOPED_TRACE(rank);
+    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 4), &ddp);
+    const Program& program = programs.train().program;
+    const auto sums = first_and_last(program, [](const Node& node) {
+      const auto* const sum = op_if<AllReduce>(node.op);
+      return sum != nullptr && sum->axis == Axis::kData && sum->name.starts_with("bucket");
+    });
+    const auto exchanges = first_and_last(
+        program, [](const Node& node) { return op_if<SendReceive>(node.op) != nullptr; });
+    const auto backward =
+        first_and_last(program, [](const Node& node) { return node.phase == Phase::kBackward; });
+    ASSERT_GE(sums.first, 0);
+    EXPECT_GT(sums.first, exchanges.second);
+    // The first stage sends no gradient, and sums beside backward.
+    if (rank < 2) EXPECT_LT(sums.first, backward.second);
+  }
+}
+
 // Exchanges mirror each other, and no rank waits for itself.
 TEST(PipelineOfRanks, HasProgramsThatMeetForAnyStagesAndMicroBatches) {
   TrainConfig config = rank_config();
