@@ -151,13 +151,12 @@ Findings conclude_tensor(const Results& results) {
   const std::string ranks = several_words(compared_with_one(results.setting), "rank");
   Findings findings;
   for (const std::int64_t batch : batches_of(results.setting)) {
-    const std::string at = fmt::format("at batch {} with ", batch);
+    const std::string tensor =
+        fmt::format("at batch {} with every layer shared by {}", batch, ranks);
     const Comparison both = results.compare(key_at("ddp", batch), key_at("tensor", batch));
     const Comparison gain = results.compare(key_at("one-rank", batch), key_at("tensor", batch));
-    findings.sentences.push_back(
-        sentence_of(both, at + "every layer shared by " + ranks, "with the batch shared"));
-    findings.sentences.push_back(
-        sentence_of(gain, at + "every layer shared by " + ranks, "on one rank"));
+    findings.sentences.push_back(sentence_of(both, tensor, "with the batch shared"));
+    findings.sentences.push_back(sentence_of(gain, tensor, "on one rank"));
     findings.facts.push_back(sent_fact(results, batch));
     keep(findings, std::array{both, gain});
   }
