@@ -2,13 +2,14 @@
 //
 //   fault_cells --mlp-ddp build/mlp_ddp --faults build/tests/libmpi_faults.so [--ranks 2,4]
 //               [--phases start,end] [--in-turn] [--launcher mpirun|srun|namespaces] [--limit 1]
-//               [--jobs 8]
+//               [--jobs 8] [--model "--tensor 2 --pipeline 2"]
 //
 // A cell is one phase with one fault of one rank. With two ranks this is the second; with more it
 // is the first, which prints, and between hosts also the first of the second host. After the fault,
 // the job must end within the limit plus 5 seconds, with a nonzero exit code, a line `mlp_ddp:
 // error:` from one host or from each, and none of its processes left. The exit code is 1 if a cell
-// failed. --in-turn runs each phase and fault only once, alternating the numbers of ranks.
+// failed. --in-turn runs each phase and fault only once, alternating the numbers of ranks. --model
+// cuts the model; with a pipeline the phase `exchange` exists too.
 #include <fmt/format.h>
 #include <glob.h>
 #include <signal.h>
@@ -43,7 +44,8 @@ constexpr double kGraceSeconds = 10;  // after its limit, before a job is killed
 struct Options {
   std::string mlp_ddp, faults;
   std::vector<int> ranks{2, 4};
-  std::string phases = "start,first,step,end";
+  std::string phases = "start,first,step,exchange,end";
+  std::string model;  // options of mlp_ddp
   bool in_turn = false;
   std::string launcher = "mpirun";
   double limit_s = 1;
@@ -51,6 +53,7 @@ struct Options {
 
   [[nodiscard]] bool has_hosts() const { return launcher == "namespaces"; }
   [[nodiscard]] std::size_t hosts() const { return has_hosts() ? 2 : 1; }
+  [[nodiscard]] bool has_stages() const { return model.find("--pipeline") != std::string::npos; }
 };
 
 struct Cell {
@@ -77,14 +80,18 @@ std::string beside(const char* name) {
   return fmt::format("{}/{}", BARESTEP_FAULTS_DIR, name);
 }
 
-std::vector<std::pair<std::string, std::string>> phases_and_faults() {
+std::vector<std::pair<std::string, std::string>> phases_and_faults(const Options& options) {
   std::vector<std::pair<std::string, std::string>> all;
-  for (const char* phase : {"start", "first", "step", "end"}) {
+  for (const char* phase : {"start", "first", "step", "exchange", "end"}) {
+    if (phase == std::string_view("exchange") && !options.has_stages()) continue;
     for (const char* fault : {"exit0", "exit1", "kill9", "segv", "throw", "hang", "stop"}) {
       all.emplace_back(phase, fault);
     }
   }
   all.insert(all.end(), {{"first", "size"}, {"step", "size"}, {"start", "options"}});
+  if (options.has_stages()) all.emplace_back("exchange", "size");
+  std::erase_if(
+      all, [&](const auto& each) { return options.phases.find(each.first) == std::string::npos; });
   return all;
 }
 
@@ -103,9 +110,10 @@ std::vector<int> failing_ranks(const Options& options, int ranks) {
 
 /// The command of each rank. The rank that fails runs in its own shell.
 std::string rank_command(const Options& options, const Cell& cell) {
+  const std::string model = options.model.empty() ? "--depth 1" : "--depth 2 " + options.model;
   const std::string run =
-      fmt::format("{} --device cpu --threads 1 --dim 8 --depth 1 --steps 20 --timeout {:g}",
-                  quoted(options.mlp_ddp), options.limit_s);
+      fmt::format("{} --device cpu --threads 1 --dim 8 {} --steps 20 --timeout {:g}",
+                  quoted(options.mlp_ddp), model, options.limit_s);
   if (cell.fault == "options") {
     return fmt::format(
         "test \"${{OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}\" != {} || set -- --seed 7; exec {} "
@@ -224,9 +232,7 @@ std::vector<std::string> boards_left(const std::set<std::string>& before) {
 }
 
 std::vector<Cell> cells_of(const Options& options) {
-  auto all = phases_and_faults();
-  std::erase_if(
-      all, [&](const auto& each) { return options.phases.find(each.first) == std::string::npos; });
+  const auto all = phases_and_faults(options);
   std::vector<Cell> cells;
   for (std::size_t i = 0; options.in_turn && i < all.size(); ++i) {
     const int ranks = options.ranks[i % options.ranks.size()];
@@ -277,6 +283,8 @@ Options options_of(int argc, char** argv) {
       options.limit_s = std::stod(value);
     } else if (name == "--phases") {
       options.phases = value;
+    } else if (name == "--model") {
+      options.model = value;
     } else if (name == "--jobs") {
       options.jobs = std::stoi(value);
     } else if (name == "--ranks") {
@@ -294,10 +302,11 @@ Options options_of(int argc, char** argv) {
 }
 
 void print_table(const Options& options, const std::vector<Outcome>& outcomes) {
-  fmt::print("{}, limit {:g} s\n", options.launcher, options.limit_s);
-  fmt::print("ranks  fails  phase  fault    seconds  code  lines  said by the job\n");
+  fmt::print("{}, limit {:g} s{}{}\n", options.launcher, options.limit_s,
+             options.model.empty() ? "" : ", ", options.model);
+  fmt::print("ranks  fails  phase     fault    seconds  code  lines  said by the job\n");
   for (const Outcome& each : outcomes) {
-    fmt::print("{:5}  {:5}  {:5}  {:7}  {:7.2f}  {:4}  {:5}  {}\n", each.cell.ranks,
+    fmt::print("{:5}  {:5}  {:8}  {:7}  {:7.2f}  {:4}  {:5}  {}\n", each.cell.ranks,
                each.cell.failing, each.cell.phase, each.cell.fault, each.seconds, each.code,
                each.lines.size(), each.lines.empty() ? "" : each.lines.front());
   }

@@ -1,11 +1,12 @@
 // Makes a rank of the real mlp_ddp fail at a chosen point. Loaded in front of MPI (LD_PRELOAD), it
-// intercepts three of MPI's calls and forwards them by their PMPI names.
+// intercepts some of MPI's calls and forwards them by their PMPI names.
 //
 //   BARESTEP_FAULT=<rank>:<phase>:<fault>
 //
 // Phases: start (in MPI_Init_thread, after the real call), first (the first all-reduce), step (an
-// all-reduce of a later step), end (MPI_Finalize). Faults: exit0, exit1, kill9, segv, throw, hang,
-// stop, size (the all-reduce is one number shorter than on the other ranks).
+// all-reduce of a later step), exchange (a message to another stage), end (MPI_Finalize). Faults:
+// exit0, exit1, kill9, segv, throw, hang, stop, size (the all-reduce or message is one number
+// shorter than the other ranks expect).
 #include <mpi.h>
 #include <unistd.h>
 
@@ -19,7 +20,8 @@
 
 namespace {
 
-constexpr int kStepCall = 7;  // number of the all-reduce; each step has at least two
+constexpr int kStepCall = 7;      // number of the all-reduce; each step has at least two
+constexpr int kExchangeCall = 6;  // number of the message; each step has two micro-batches
 
 struct Fault {
   std::string phase;
@@ -78,6 +80,16 @@ int MPI_Allreduce(const void* from, void* to, int count, MPI_Datatype type, MPI_
   if (strikes) fault().strike();
   if (strikes && fault().kind == "size") --count;
   return PMPI_Allreduce(from, to, count, type, op, comm);
+}
+
+int MPI_Isend(const void* from, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request* request) {
+  static std::atomic<int> calls{0};
+  if (++calls == kExchangeCall && fault().is_at("exchange")) {
+    fault().strike();
+    if (fault().kind == "size") count -= sizeof(float);
+  }
+  return PMPI_Isend(from, count, type, to, tag, comm, request);
 }
 
 int MPI_Finalize() {

@@ -40,6 +40,17 @@ void must(int code, const char* call) {
                              .remedy = "see the errors of the other ranks"});
 }
 
+/// MPI reports a message that is too long, but not one that is too short.
+void require_all_received(const MPI_Status& status, int peer, int bytes) {
+  int received = 0;
+  must(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
+  if (received == bytes) return;
+  fail(ExitCode::kTryAgain, {.what = fmt::format("message from rank {}", peer),
+                             .value = fmt::format("{} bytes", received),
+                             .why = fmt::format("{} were expected", bytes),
+                             .remedy = "start every rank with the same program and options"});
+}
+
 /// One call per piece of at most kPieceNumbers, since MPI's counts are ints.
 template <class F>
 void for_pieces(std::int64_t size, const F& f) {
@@ -302,12 +313,14 @@ class MpiHostCommunicator final : public HostCommunicator {
   /// All pieces of both directions at once.
   void perform_op(const SendReceive& op, const Addresses& addresses) {
     std::vector<MPI_Request> requests;
+    std::vector<int> expected;  // bytes of each receive, which are the first requests
     if (op.receives) {
       auto* const bytes = addresses.at<std::byte>(*op.receives);
       for_pieces(op.received_bytes(), [&](std::int64_t first, int count) {
         must(MPI_Irecv(bytes + first, count, MPI_BYTE, op.peer, kExchangeTag, collectives_.get(),
                        &requests.emplace_back()),
              "MPI_Irecv");
+        expected.push_back(count);
       });
     }
     if (op.sends) {
@@ -318,8 +331,12 @@ class MpiHostCommunicator final : public HostCommunicator {
              "MPI_Isend");
       });
     }
-    must(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
+    std::vector<MPI_Status> statuses(requests.size());
+    must(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), statuses.data()),
          "MPI_Waitall");
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      require_all_received(statuses[i], op.peer, expected[i]);
+    }
   }
 
   void reduce_to(int root, const Tensor& tensor, const Addresses& addresses) {
@@ -413,6 +430,10 @@ std::string library_name() {
 }
 
 }  // namespace
+
+bool has_mpi() {
+  return true;
+}
 
 MpiRank join_mpi(FlightRecord* record) {
   auto communicator = std::make_unique<MpiHostCommunicator>();
