@@ -277,10 +277,16 @@ class TemporaryFolder {
 
 }  // namespace
 
-std::string page_printer() {
+std::string find_page_printer() {
   for (const char* name : {"chromium", "chromium-browser", "google-chrome", "weasyprint"}) {
     if (std::string found = find_on_path(name); !found.empty()) return found;
   }
+  return "";
+}
+
+std::string page_printer() {
+  std::string found = find_page_printer();
+  if (!found.empty()) return found;
   fail(
       ExitCode::kNoDevice,
       {.what = "--pdf",

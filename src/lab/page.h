@@ -37,8 +37,10 @@ using FillIn = std::function<std::string(std::string_view name)>;
 /// The text with fill(name) in place of each {{name}}.
 std::string filled_template(std::string_view text, const FillIn& fill);
 
-/// The program on PATH that prints pages: Chromium, else WeasyPrint. Throws Error(kNoDevice) if
-/// there is none.
+/// The program on PATH that prints pages: Chromium, else WeasyPrint. Empty if there is none.
+std::string find_page_printer();
+
+/// The same. Throws Error(kNoDevice) if there is none.
 std::string page_printer();
 
 /// Prints a page to a PDF file by that program. Blocks. Throws Error: as page_printer() does;

@@ -357,6 +357,11 @@ std::vector<std::string> cupti_files() {
           "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"};
 }
 
+std::string cupti_version(const std::vector<std::string>& files, std::string& why) {
+  const auto library = CuptiLibrary::load(files, why);
+  return library == nullptr ? "" : library->version();
+}
+
 std::unique_ptr<GpuRecords> open_cupti(const std::vector<Device*>& devices, std::int64_t capacity,
                                        const std::vector<std::string>& files, std::string& why) {
   auto library = CuptiLibrary::load(files, why);

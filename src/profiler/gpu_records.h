@@ -73,6 +73,9 @@ class GpuRecords {
 /// The CUPTI library files to try, in order: BARESTEP_CUPTI, or CUDA's usual locations.
 std::vector<std::string> cupti_files();
 
+/// Loads CUPTI. Its version, or nothing if it cannot be used, with the reason in `why`.
+std::string cupti_version(const std::vector<std::string>& files, std::string& why);
+
 /// Loads CUPTI and subscribes. Null if that fails, with the reason in `why`: CUPTI is absent, too
 /// old or broken, or serves another profiler already, since it has only one subscriber. `devices`
 /// are the programs' GPUs, by index; `capacity` is the largest number of activities stored.

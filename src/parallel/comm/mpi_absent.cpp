@@ -7,6 +7,10 @@
 
 namespace barestep {
 
+bool has_mpi() {
+  return false;
+}
+
 MpiRank join_mpi(FlightRecord* /*record*/) {
   require_joined(launched_rank(), 0);
   fail(ExitCode::kConfiguration, {.what = "transport",

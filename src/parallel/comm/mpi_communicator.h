@@ -22,6 +22,9 @@ struct MpiRank {
   std::string library{};  // name and version of MPI
 };
 
+/// Whether this build has MPI.
+bool has_mpi();
+
 /// Starts MPI, once per process; MPI ends with the communicator. Without mpirun, the process is the
 /// only rank. Collectives are carried out in host memory, in place and in pieces; their sums are
 /// reproducible to the bit for the same number of ranks. Host calls and collectives are entered in
