@@ -16,6 +16,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "lab/commands.h"
+#include "lab/doctor.h"
 #include "lab/machine_card.h"
 #include "lab/sheets.h"
 #include "options/option_values.h"
@@ -40,6 +41,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab sheet my-sheet.md --machine a100-nvlink
   mlp_lab validate
   mlp_lab amdahl --serial 0.1 --ranks 4
+  mlp_lab doctor
   mlp_lab checkpoint run1/step-000000400.safetensors
   mlp_lab card --output here.json
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
@@ -112,6 +114,8 @@ void add_study_options(Command& run, StudyOptions& study) {
       [&](const TrainConfig& c) { setting.dim = c.model.dim; }));
   run.add(trainer_option("depth", "6, or varied",
                          [&](const TrainConfig& c) { setting.depth = c.model.depth; }));
+  run.add(trainer_option("activation", "",
+                         [&](const TrainConfig& c) { setting.activation = c.model.activation; }));
   run.add(trainer_option("batch-size", "",
                          [&](const TrainConfig& c) { setting.batch_size = c.data.batch_size; }));
   run.add(trainer_option("steps", "30, with --quick 20",
@@ -219,6 +223,8 @@ void add_predicted_model(Command& command, PredictedModel& model) {
       trainer_option("dim", "8192", [&](const TrainConfig& c) { model.dim = *c.model.dim; }));
   command.add(
       trainer_option("depth", "", [&](const TrainConfig& c) { model.depth = *c.model.depth; }));
+  command.add(trainer_option("activation", "",
+                             [&](const TrainConfig& c) { model.activation = c.model.activation; }));
   command.add(trainer_option("batch-size", "",
                              [&](const TrainConfig& c) { model.batch_size = c.data.batch_size; }));
   // int8, the last precision, is not for training.
@@ -366,6 +372,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
       "checkpoint", "Print what a checkpoint contains, and check that it is complete.",
       [&] { print_checkpoint(checkpoint); });
   checkpoints.add(required(option("file", "", "that --checkpoint wrote", to_path(checkpoint))));
+  parser.add_command("doctor", "Say what this machine has and lacks, and how to mend it.",
+                     examine_machine);
   std::filesystem::path merged;
   std::vector<std::filesystem::path> traces;
   Command& merges = parser.add_command(

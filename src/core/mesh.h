@@ -40,10 +40,12 @@ struct Mesh {
     return mesh;
   }
 
-  [[nodiscard]] constexpr int ranks() const { return data * tensor * pipeline; }
+  [[nodiscard]] constexpr int ranks() const { return ranks_of_stage() * pipeline; }
+  /// They are neighbors, and the first of them has the largest share of all that they share.
+  [[nodiscard]] constexpr int ranks_of_stage() const { return data * tensor; }
   [[nodiscard]] constexpr int tensor_rank() const { return rank % tensor; }
   [[nodiscard]] constexpr int data_rank() const { return rank / tensor % data; }
-  [[nodiscard]] constexpr int stage() const { return rank / (tensor * data); }
+  [[nodiscard]] constexpr int stage() const { return rank / ranks_of_stage(); }
 
   /// Whether several ranks share a copy of the model.
   [[nodiscard]] constexpr bool cuts_model() const { return tensor * pipeline > 1; }

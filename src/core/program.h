@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -118,6 +119,7 @@ struct Node {
   Phase phase = Phase::kForward;
   std::string block{};  // whose node it is, "net.0"; empty: no block's
   std::vector<Wait> waits{};
+  std::optional<int> micro_batch{};  // of a pipeline, for a node of its passes
 };
 
 /// `buffers` must outlive the program.

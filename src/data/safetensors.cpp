@@ -21,7 +21,6 @@
 #include "core/index.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
-#include "core/output_file.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -475,27 +474,6 @@ SafetensorsParts checked_safetensors_parts(std::span<const TensorForm> tensors,
   BARESTEP_REQUIRE(has_checksum(parts.head), "the checksum is the first of the metadata");
   parts.head.replace(kChecksumAt, kChecksumDigits, checksum_of_head(parts.head));
   return parts;
-}
-
-void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
-  std::vector<TensorForm> forms;
-  std::vector<PieceChecksum> checksums;
-  for (const NamedTensor& tensor : tensors) {
-    checksums.push_back(
-        checksum_of({.tensor = std::ssize(forms), .bytes = std::as_bytes(tensor.values)}));
-    forms.push_back({tensor.name, "F32", tensor.shape, checksums.back().bytes});
-  }
-  // Some of PyTorch's tools take only files that say "pt".
-  const SafetensorsParts parts =
-      checked_safetensors_parts(forms, {{"format", "pt"}}, std::move(checksums));
-  std::map<std::int64_t, std::span<const std::byte>> placed;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    // An empty tensor has the same offset as the next one.
-    if (!tensors[i].values.empty()) placed[parts.offsets[i]] = std::as_bytes(tensors[i].values);
-  }
-  std::vector<std::span<const std::byte>> bytes = {std::as_bytes(std::span(parts.head))};
-  for (const auto& [offset, of_tensor] : placed) bytes.push_back(of_tensor);
-  replace_file(path, bytes);
 }
 
 SafetensorsReader::SafetensorsReader(std::filesystem::path path, std::string what)

@@ -27,17 +27,6 @@
 
 namespace barestep {
 
-/// A tensor to be saved as F32. Owns the name and the shape, not the values.
-struct NamedTensor {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  std::span<const float> values;  // row-major; their number matches the shape
-};
-
-/// Writes all tensors, with checksums, through replace_file; throws as it does. The names must be
-/// distinct and UTF-8. The order of `tensors` does not matter.
-void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors);
-
 /// A tensor of any type, without its bytes.
 struct TensorForm {
   std::string name;

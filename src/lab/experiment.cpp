@@ -94,6 +94,7 @@ std::string text_of(const SettingOptions& options) {
     std::ranges::replace(name, '_', '-');
     text += fmt::format(" --{} {}", name, *(options.*each.value));
   }
+  if (options.activation) text += fmt::format(" --activation {}", name_of(*options.activation));
   if (!options.ranks.empty()) text += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
   return text;
 }
@@ -117,6 +118,7 @@ Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& op
   setting.scaling_batch_size = options.batch_size.value_or(setting.scaling_batch_size);
   setting.steps = options.steps.value_or(setting.steps);
   setting.recompute = options.recompute.value_or(setting.recompute);
+  setting.activation = options.activation.value_or(setting.activation);
   setting.ranks = options.ranks;
   // Enough different batches for the longest experiment that reads data.
   setting.data_rows = std::max(setting.data_rows, 4 * setting.batch_size);
@@ -127,6 +129,7 @@ Workload base_workload(const Setting& setting) {
   Workload workload{.on_gpu = setting.on_gpu, .data_rows = setting.data_rows};
   workload.config.model.dim = setting.dim;
   workload.config.model.depth = setting.depth;
+  workload.config.model.activation = setting.activation;
   workload.config.data.batch_size = setting.batch_size;
   workload.config.training.steps = setting.steps;
   workload.config.training.recompute = setting.recompute;

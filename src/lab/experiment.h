@@ -41,7 +41,8 @@ struct SettingOptions {
   std::optional<std::int64_t> batch_size{};
   std::optional<std::int64_t> steps{};
   std::optional<std::int64_t> recompute{};  // segments
-  std::vector<int> ranks{};                 // for scaling: ascending, 1 included
+  std::optional<Activation> activation{};
+  std::vector<int> ranks{};  // for scaling: ascending, 1 included
 
   friend bool operator==(const SettingOptions&, const SettingOptions&) = default;
 };
@@ -75,8 +76,9 @@ struct Setting {
   std::int64_t scaling_batch_size = 512;
   std::int64_t steps = 30;
   std::int64_t recompute = 1;  // segments
-  std::vector<int> ranks{};    // for scaling; empty: 1, 2, 4, ... as in rank_counts()
-  int starts = 9;              // per case, at least; fewer than 6 give no interval
+  Activation activation = Activation::kRelu;
+  std::vector<int> ranks{};  // for scaling; empty: 1, 2, 4, ... as in rank_counts()
+  int starts = 9;            // per case, at least; fewer than 6 give no interval
   double margin = kDefaultMargin;
 };
 

@@ -260,6 +260,7 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   TrainConfig& config = workload.config;
   config.model.dim = model.dim;
   config.model.depth = model.depth;
+  config.model.activation = model.activation;
   config.data.batch_size = step_samples(model, ranks);
   config.device.precision = model.precision;
   config.training.recompute = model.recompute;
@@ -317,6 +318,10 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
   std::string title = fmt::format(
       "Simulated: {}, {} x {}, batch {}{}", scheme_of_model(model), model.dim, model.depth,
       model.batch_size, model.batch_per_rank ? " on each " + std::string(noun_of(model)) : "");
+  if (model.activation != Activation::kRelu) {
+    title += fmt::format(", {}", model.activation == Activation::kNone ? "no activation"
+                                                                       : name_of(model.activation));
+  }
   if (model.precision != Precision::kFp32) title += fmt::format(", {}", name_of(model.precision));
   if (model.tensor > 1) title += fmt::format(", {} tensor ranks", model.tensor);
   if (model.pipeline > 1) title += fmt::format(", {} stages", model.pipeline);

@@ -23,6 +23,7 @@ constexpr std::int64_t kAllRanks = 0;
 struct PredictedModel {
   std::int64_t dim = 8192;
   std::int64_t depth = 6;
+  Activation activation = Activation::kRelu;
   std::int64_t batch_size = 64;  // all ranks together, or of each
   bool batch_per_rank = false;
   RankScheme scheme = RankScheme::kDdp;

@@ -413,8 +413,8 @@ namespace {
 /// the first. The others of the stage do the same.
 int rank_of_stage(const Workload& workload, const Mesh& mesh, int stage) {
   const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
-  const int first = slow ? static_cast<int>(slow->rank) % (mesh.data * mesh.tensor) : 0;
-  return first + stage * mesh.data * mesh.tensor;
+  const int first = slow ? static_cast<int>(slow->rank) % mesh.ranks_of_stage() : 0;
+  return first + stage * mesh.ranks_of_stage();
 }
 
 /// The steps of the stages, which wait for each other; one without a pipeline of ranks.
@@ -462,7 +462,7 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   for (const SimulatedStep& stage : stages) step.stage_phase_s.push_back(stage.phase_s);
   // Simulated with a slow rank's stages, but rank 0 waits where the slow rank pauses.
   const std::optional<SlowRank>& slow = config.injected.slow_rank;
-  if (slow && slow->rank != 0 && slow->rank < run.mesh.data * run.mesh.tensor) {
+  if (slow && slow->rank != 0 && slow->rank < run.mesh.ranks_of_stage()) {
     const double waited_s = 1e-3 * slow->delay_ms;
     step.phase_s[Phase::kInjected] -= waited_s;
     step.phase_s[Phase::kCommunication] += waited_s;

@@ -44,6 +44,7 @@ json json_of_options(const SettingOptions& options) {
   for (const SettingNumber& each : kSettingNumbers) {
     if (options.*each.value) all[each.name] = *(options.*each.value);
   }
+  if (options.activation) all["activation"] = name_of(*options.activation);
   if (!options.ranks.empty()) all["ranks"] = options.ranks;
   return all;
 }
@@ -53,6 +54,12 @@ SettingOptions options_of_json(const JsonValue& from) {
   SettingOptions options;
   for (const SettingNumber& each : kSettingNumbers) {
     if (from.has(each.name)) options.*each.value = from.at(each.name).whole(1, kMax);
+  }
+  if (from.has("activation")) {
+    const std::string name = from.at("activation").text();
+    const auto* const found = std::ranges::find(kNamesOf<Activation>, name);
+    if (found == std::end(kNamesOf<Activation>)) from.at("activation").refuse("is no activation");
+    options.activation = static_cast<Activation>(found - std::begin(kNamesOf<Activation>));
   }
   if (!from.has("ranks")) return options;
   for (const JsonValue& each : from.at("ranks").items()) {

@@ -33,6 +33,7 @@ std::vector<std::string> arguments_of_script(const Workload& workload) {
           "--ranks",      std::to_string(workload.ranks),
           "--dim",        std::to_string(workload.dim()),
           "--depth",      std::to_string(workload.depth()),
+          "--activation", std::string(name_of(workload.config.model.activation)),
           "--steps",      std::to_string(workload.steps()),
           "--batch-size", std::to_string(workload.batch_size()),
           "--device",     workload.on_gpu ? "cuda" : "cpu",
@@ -105,8 +106,7 @@ std::vector<DeviceMemory> planned_memory(const Workload& workload) {
 std::int64_t max_rank_bytes(const Workload& workload) {
   const Mesh mesh = mesh_of(workload);
   std::int64_t max = 0;
-  // The first rank of a stage has the largest share of everything.
-  for (int rank = 0; rank < mesh.ranks(); rank += mesh.data * mesh.tensor) {
+  for (int rank = 0; rank < mesh.ranks(); rank += mesh.ranks_of_stage()) {
     const WorkloadPrograms programs(workload, rank);
     max = std::max(max, MemoryPlan(programs.steps().buffers()).device_bytes(0));
   }

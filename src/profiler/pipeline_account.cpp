@@ -51,7 +51,7 @@ std::string gather_stages(Communicator& ranks, const StepSpec& spec, const MeanA
   const std::int64_t steps = std::ranges::min(gather_values(ranks, mine.count()));
   if (steps == 0) return "";
   const std::vector<StepAccount> of_ranks = gather_values(ranks, mine.mean());
-  const int per_stage = spec.mesh.data * spec.mesh.tensor;  // neighbors
+  const int per_stage = spec.mesh.ranks_of_stage();
   std::vector<StageAccount> stages;
   for (int stage = 0; stage < spec.mesh.pipeline; ++stage) {
     const int first = stage * per_stage;

@@ -483,7 +483,8 @@ class Writer {
   }
 
   /// The phases of the compute lane: a slice around the work of each phase, one nanosecond longer
-  /// at both ends if there is room.
+  /// at both ends if there is room. In a pipeline each pass has its own, named "forward 2" for the
+  /// third micro-batch, so that the stages' rows are the diagram of the schedule.
   void write_phases() {
     std::vector<const TimedOp*> lane;
     for (const TimedOp& op : profile_.ops) {
@@ -492,7 +493,9 @@ class Writer {
     std::int64_t free_ns = lane.empty() ? 0 : events_.ns(lane.front()->start_s) - 1;
     for (std::size_t first = 0, next = 0; first < lane.size(); first = next) {
       const auto same = [&](const TimedOp& op) {
-        return op.node->phase == lane[first]->node->phase && op.tag.step == lane[first]->tag.step;
+        return op.node->phase == lane[first]->node->phase &&
+               op.node->micro_batch == lane[first]->node->micro_batch &&
+               op.tag.step == lane[first]->tag.step;
       };
       while (next < lane.size() && same(*lane[next])) ++next;
       TraceSpan span = events_.span(lane[first]->start_s, lane[next - 1]->end_s);
@@ -500,8 +503,11 @@ class Writer {
           next == lane.size() || events_.ns(lane[next]->start_s) - span.end_ns >= 2;
       span = {std::max(free_ns, span.begin_ns - 1), span.end_ns + (has_room ? 1 : 0)};
       free_ns = span.end_ns;
-      events_.slice("gpu_user_annotation", name_of(lane[first]->node->phase),
-                    lane_row(context_, Lane::kCompute), span, {{"External id", next_id_++}});
+      const Node& node = *lane[first]->node;
+      std::string name(name_of(node.phase));
+      if (node.micro_batch) name += fmt::format(" {}", *node.micro_batch);
+      events_.slice("gpu_user_annotation", name, lane_row(context_, Lane::kCompute), span,
+                    {{"External id", next_id_++}});
     }
   }
 

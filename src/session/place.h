@@ -48,6 +48,13 @@ class Place {
     return "";
   }
 
+  /// For the stages of a pipeline on several ranks: what a rank of each needs, for --plan; else
+  /// empty.
+  [[nodiscard]] virtual std::string memory_of_stages(const TrainConfig& /*config*/,
+                                                     const Dataset* /*dataset*/) const {
+    return "";
+  }
+
   /// The memory of the devices, if each has `bytes`.
   [[nodiscard]] virtual std::vector<MemoryPool> stated_memory(std::int64_t bytes) const = 0;
 

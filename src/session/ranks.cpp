@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,7 +15,9 @@
 #include "core/host.h"
 #include "core/index.h"
 #include "core/output_file.h"
+#include "core/plan.h"
 #include "core/program.h"
+#include "core/text_table.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
@@ -29,6 +33,7 @@
 #include "session/place.h"
 #include "session/rank_agreement.h"
 #include "session/rank_job.h"
+#include "train/evaluator.h"
 #include "train/memory_check.h"
 
 namespace barestep {
@@ -83,6 +88,8 @@ class DeviceOfRank final : public Place {
         "others.\n",
         ranks_.size());
   }
+  [[nodiscard]] std::string memory_of_stages(const TrainConfig& config,
+                                             const Dataset* dataset) const override;
   [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
     return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }
@@ -182,6 +189,37 @@ void DeviceOfRank::require_outputs(const TrainConfig& config) const {
     of_others.push_back({"--trace", traces_[rank]});
   }
   barestep::require_outputs(config, trace_files(own_trace, "rank", 1), of_others);
+}
+
+std::string DeviceOfRank::memory_of_stages(const TrainConfig& config,
+                                           const Dataset* dataset) const {
+  const Mesh mesh = mesh_of(config, ranks_.rank(), ranks_.size());
+  if (mesh.pipeline == 1 || !job_.is_first()) return "";
+  const bool evaluates = config.training.evaluate_only;
+  const auto scheme = evaluates ? nullptr : new_scheme(config);
+  std::vector<MemoryPlan> plans;
+  for (int rank = 0; rank < mesh.ranks(); rank += mesh.ranks_of_stage()) {
+    const StepSpec spec = spec_of_rank(config, kind_, dataset, rank, mesh.ranks());
+    const StepPrograms programs(evaluates ? evaluation_spec_of(spec) : spec, scheme.get());
+    plans.emplace_back(programs.buffers());
+  }
+  std::vector<TextTable::Column> columns = {{""}};
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    columns.push_back({fmt::format("stage {}", stage), Align::kRight});
+  }
+  TextTable table(std::move(columns));
+  const auto add = [&](std::string_view name, auto&& cell_of) {
+    std::vector<std::string> cells = {std::string(name)};
+    std::ranges::transform(plans, std::back_inserter(cells), cell_of);
+    table.add_row(std::move(cells));
+  };
+  for (const Category category : kValuesOf<Category>) {
+    const auto bytes_of = [&](const MemoryPlan& plan) { return plan.category_bytes(0, category); };
+    if (std::ranges::all_of(plans, [&](const auto& plan) { return bytes_of(plan) == 0; })) continue;
+    add(name_of(category), [&](const MemoryPlan& plan) { return human_bytes(bytes_of(plan)); });
+  }
+  add("total", [](const MemoryPlan& plan) { return human_bytes(plan.device_bytes(0)); });
+  return "\nWhat a rank of each stage needs\n" + table.text(2);
 }
 
 void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {

@@ -268,6 +268,7 @@ std::string Session::preview() const {
                         config_.output.explain ? "" : update_line_);
     const Buffers& buffers = programs_->buffers();
     text += plan_table(MemoryPlan(buffers), buffers, place_.names());
+    text += place_.memory_of_stages(config_, data_.get());
     if (config_.training.recompute > 1) {
       text += "\n" + recomputation_text(recomputation_of(*programs_));
     }
@@ -440,12 +441,11 @@ void Session::save_checkpoint() {
 
 void Session::save_weights() {
   // Ranks that have only part of the parameters send theirs.
-  const bool has_all =
-      !programs_->spec().mesh.cuts_model() && !programs_->is_shared_out(programs_->parameters());
-  if (config_.output.save.empty() || (has_all && !job_.is_first())) return;
-  FlatWeights weights = trainer_->weights();
-  if (!job_.is_first()) return;
-  barestep::save_weights(config_.output.save, programs_->whole_list(), weights);
+  if (config_.output.save.empty() || (trainer_->has_all_weights() && !job_.is_first())) return;
+  const auto visit = [&](std::span<const ParameterId> order, const UseOfWeights& use) {
+    trainer_->visit_weights(order, use);
+  };
+  barestep::save_weights(config_.output.save, programs_->whole_list(), visit, job_.is_first());
 }
 
 void Session::report() {

@@ -385,18 +385,29 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     own.step_rows = step_rows(part, own.device);
     own.beta = (is_first && spec_.zero_grad) || hooks.pass.overwrites_gradients ? 0 : 1;
     own.is_empty = is_zero(part);
+    const NodeId first_node = step_.program.size();
     if (!is_forward) {
       if (is_first && !spec_.has_loss() && !is_zero(part)) add_pause();
       backward(scheduled, part, at(outputs, number).grad, tree, own, hooks);
+      number_nodes(first_node, own);
       held.call(own);
       continue;
     }
     ModelOutput output = forward(scheduled, part, tree, own, hooks);
+    number_nodes(first_node, own);
     if (stage != last_stage) continue;
     add_loss(part, output, is_first);
     at(outputs, number) = output;
     if (own.is_last && hooks.loss_ready) hooks.loss_ready();
     if (is_first && !is_zero(part)) add_pause();
+  }
+}
+
+void Draft::number_nodes(NodeId first, const Pass& pass) {
+  if (spec_.pipeline.stages == 1) return;
+  for (NodeId id = first; id < step_.program.size(); ++id) {
+    Node& node = at(step_.program.nodes(), id);
+    if (node.lane == Lane::kCompute) node.micro_batch = pass.micro_step;
   }
 }
 

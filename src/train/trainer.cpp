@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string_view>
@@ -521,53 +522,85 @@ FlatWeights Trainer::download(BufferId flat) {
   return host;
 }
 
-FlatWeights Trainer::own_weights() {
-  if (!programs_.is_shared_out(programs_.parameters())) return download(programs_.parameters());
-  const Mesh& mesh = programs_.spec().mesh;
-  FlatWeights own = programs_.parameter_list().zeros();
-  FlatWeights numbers;
-  for (Mesh sender = mesh.with_rank(0); sender.rank < mesh.ranks(); ++sender.rank) {
-    const Parameters parts = parameters_of(programs_.spec().model.of(sender));
-    std::int64_t first = 0;
-    for (const FlatRange& held :
-         programs_.scheme()->held(Category::kParameters, parts, sender.data_rank(), mesh.data)) {
-      numbers.resize(static_cast<std::size_t>(held.count));
-      if (sender.rank == mesh.rank) {
-        download(numbers.data(), FlatRange{first, held.count}.of(programs_.parameters()));
-      }
-      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), sender.rank);
-      if (sender.first_on(Axis::kData) == mesh.first_on(Axis::kData)) {
-        std::ranges::copy(numbers, own.begin() + held.first);
-      }
-      first += held.count;
-    }
-  }
-  return own;
+FlatWeights Trainer::weights() {
+  const Parameters& all = programs_.whole_list();
+  FlatWeights whole = all.zeros();
+  std::vector<ParameterId> order(static_cast<std::size_t>(all.count()));
+  std::iota(order.begin(), order.end(), 0);
+  visit_weights(order, [&](ParameterId id, std::span<const float> numbers) {
+    std::ranges::copy(numbers, all.in(whole, id).begin());
+  });
+  return whole;
 }
 
-FlatWeights Trainer::weights() {
+bool Trainer::has_all_weights() const {
+  return !programs_.spec().mesh.cuts_model() && !programs_.is_shared_out(programs_.parameters());
+}
+
+void Trainer::visit_weights(std::span<const ParameterId> order, const UseOfWeights& use) {
   const Mesh& mesh = programs_.spec().mesh;
-  FlatWeights own = own_weights();
-  if (!mesh.cuts_model()) return own;
-  const Parameters& all = programs_.whole_list();
-  const Parameters& parameters = programs_.parameter_list();
-  FlatWeights whole = mesh.rank == 0 ? all.zeros() : FlatWeights{};
-  std::vector<float> numbers;
-  // The ranks of the first copy of the model send rank 0 what they have, one parameter at a time.
-  for (Mesh sender = mesh.with_rank(0); sender.rank < mesh.ranks(); ++sender.rank) {
-    if (sender.data_rank() > 0) continue;
-    const Parameters parts = parameters_of(programs_.spec().model.of(sender));
-    for (ParameterId id = 0; id < parts.count(); ++id) {
-      if (parts[id].cut == Cut::kNone && sender.tensor_rank() > 0) continue;
-      numbers.resize(static_cast<std::size_t>(parts[id].size()));
-      if (sender.rank == mesh.rank) std::ranges::copy(parameters.in(own, id), numbers.begin());
-      communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), sender.rank);
-      if (mesh.rank > 0) continue;
-      const ParameterId place = *all.find(parts[id].name);
-      copy_to_whole(parts[id].in_whole(), numbers, all.in(whole, place));
-    }
+  // The ranks of the first copy of the model.
+  std::vector<HolderOfWeights> holders;
+  for (Mesh place = mesh.with_rank(0); place.rank < mesh.ranks(); ++place.rank) {
+    if (place.data_rank() > 0) continue;
+    holders.push_back({place, parameters_of(programs_.spec().model.of(place))});
   }
-  return whole;
+  std::vector<float> numbers, part;
+  for (const ParameterId id : order) {
+    const Parameter& parameter = programs_.whole_list()[id];
+    numbers.resize(static_cast<std::size_t>(parameter.size()));
+    for (const HolderOfWeights& holder : holders) {
+      const auto held = holder.parameters.find(parameter.name);
+      if (!held) continue;
+      const Parameter& of_holder = holder.parameters[*held];
+      if (of_holder.cut == Cut::kNone && holder.place.tensor_rank() > 0) continue;
+      part.resize(static_cast<std::size_t>(of_holder.size()));
+      collect_part(holder, *held, part);
+      copy_to_whole(of_holder.in_whole(), part, numbers);
+    }
+    use(id, numbers);
+  }
+}
+
+void Trainer::collect_part(const HolderOfWeights& holder, ParameterId id, std::span<float> part) {
+  const Mesh& mesh = programs_.spec().mesh;
+  const BufferId flat = programs_.parameters();
+  const Tensor tensor = holder.parameters.in(flat, id);
+  const FlatRange wanted{tensor.offset_bytes / bytes_of(DType::kF32), tensor.size()};
+  if (has_all_weights()) return download_parameters(wanted.first, part);
+  const bool is_shared_out = programs_.is_shared_out(flat);
+  for (const int rank : holder.place.ranks_on(Axis::kData)) {
+    std::vector<FlatRange> all_held = {wanted};
+    std::int64_t place = wanted.first;  // of a held range in the buffer of its rank
+    if (is_shared_out) {
+      const Mesh sender = mesh.with_rank(rank);
+      all_held = programs_.scheme()->held(Category::kParameters, holder.parameters,
+                                          sender.data_rank(), mesh.data);
+      place = 0;
+    }
+    for (const FlatRange& held : all_held) {
+      const std::int64_t begin = std::max(held.first, wanted.first);
+      const std::int64_t end = std::min(held.first + held.count, wanted.first + wanted.count);
+      if (begin < end) {
+        const auto numbers = part.subspan(static_cast<std::size_t>(begin - wanted.first),
+                                          static_cast<std::size_t>(end - begin));
+        if (rank == mesh.rank) download_parameters(place + begin - held.first, numbers);
+        communicator_->broadcast(std::as_writable_bytes(numbers), rank);
+      }
+      place += held.count;
+    }
+    if (!is_shared_out) return;  // the others have the same
+  }
+}
+
+void Trainer::download_parameters(std::int64_t first, std::span<float> numbers) {
+  const auto& stages = programs_.stages();
+  const auto stage = std::ranges::find_if(stages, [&](const HeldStage& each) {
+    return first >= each.range.first && first < each.range.first + each.range.count;
+  });
+  BARESTEP_REQUIRE(stage != stages.end(), "a stage of this process holds the parameter");
+  download(numbers.data(),
+           FlatRange{first - stage->range.first, std::ssize(numbers)}.of(stage->flat.parameters));
 }
 
 void Trainer::run(TrainObserver& observer) {

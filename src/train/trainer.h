@@ -119,8 +119,14 @@ class Trainer {
   /// Error(kTryAgain) if the device failed.
   [[nodiscard]] std::span<const std::byte> finish_copy();
 
-  /// The current weights of the whole model. Where ranks share it, every rank calls it, and rank 0
-  /// gets them. Blocks.
+  /// Whether this process has the whole model; else ranks share it.
+  [[nodiscard]] bool has_all_weights() const;
+
+  /// Hands over the current weights of the whole model, one parameter after another in this order.
+  /// Without has_all_weights(), every rank calls it and gets them. Blocks.
+  void visit_weights(std::span<const ParameterId> order, const UseOfWeights& use);
+
+  /// All of them at once; by every rank, as above. Blocks.
   [[nodiscard]] FlatWeights weights();
 
   /// Any flat buffer of the programs (gradients, moments), of all stages, for inspection. Blocks.
@@ -140,8 +146,15 @@ class Trainer {
   void initialize(FlatWeights loaded);
   /// The ranges of the parameters of a stage that this rank holds.
   [[nodiscard]] std::vector<FlatRange> held_of(const HeldStage& stage) const;
-  /// All parameters of this rank's model; ranks that divide them send each other theirs.
-  [[nodiscard]] FlatWeights own_weights();
+  /// A rank that has a part of the model, by itself or with its data group.
+  struct HolderOfWeights {
+    Mesh place;
+    Parameters parameters;
+  };
+  /// The numbers of one of its parameters, on every rank. Blocks.
+  void collect_part(const HolderOfWeights& holder, ParameterId id, std::span<float> part);
+  /// Numbers of the flat buffers of parameters of this process, which are a stage's. Blocks.
+  void download_parameters(std::int64_t first, std::span<float> numbers);
   void upload_generator(const TorchGenerator& behind_weights);
   void restore(const TrainingState& start);
   void restore_generator(const TrainingState& start);

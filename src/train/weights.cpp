@@ -4,9 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <exception>
+#include <numeric>
 #include <optional>
+#include <string_view>
 
 #include "core/error.h"
+#include "core/index.h"
+#include "core/output_file.h"
 #include "data/safetensors.h"
 #include "train/training_state.h"
 
@@ -106,22 +112,75 @@ void require_finite_weights(const std::filesystem::path& path, const Entry& entr
                             .remedy = "load weights of a training run that did not diverge"});
 }
 
+void require_finite_result(const std::filesystem::path& path, const Parameter& parameter,
+                           std::span<const float> values) {
+  const auto bad = first_bad_weight(values);
+  if (!bad) return;
+  fail(ExitCode::kDiverged,
+       {.what = "weights",
+        .value = path.string(),
+        .why = fmt::format("{} holds {}, so they are not saved", parameter.name, bad->value),
+        .remedy = "training diverged in its last step: use a smaller --lr"});
+}
+
+std::vector<ParameterId> order_in_file(const std::vector<TensorForm>& forms) {
+  const std::vector<std::int64_t> offsets = safetensors_parts(forms).offsets;
+  std::vector<ParameterId> order(forms.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](ParameterId id) { return at(offsets, id); });
+  return order;
+}
+
+/// Visits all parameters even if `use` throws, which is returned.
+std::exception_ptr visit_all(const VisitOfWeights& visit, const std::vector<ParameterId>& order,
+                             const UseOfWeights& use) {
+  std::exception_ptr failure;
+  visit(order, [&](ParameterId id, std::span<const float> numbers) {
+    if (failure) return;
+    try {
+      use(id, numbers);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  return failure;
+}
+
 }  // namespace
 
 void save_weights(const std::filesystem::path& path, const Parameters& parameters,
-                  FlatWeights& weights) {
-  std::vector<NamedTensor> tensors;
-  for (const Entry& entry : entries_of(parameters, weights)) {
-    if (const auto bad = first_bad_weight(entry.values)) {
-      fail(ExitCode::kDiverged,
-           {.what = "weights",
-            .value = path.string(),
-            .why = fmt::format("{} holds {}, so they are not saved", entry.name, bad->value),
-            .remedy = "training diverged in its last step: use a smaller --lr"});
-    }
-    tensors.push_back({entry.name, entry.shape, entry.values});
+                  const VisitOfWeights& visit, bool writes) {
+  std::vector<TensorForm> forms;
+  for (const Parameter& each : parameters.all()) {
+    forms.push_back({each.name, "F32", each.shape, each.size() * bytes_of(DType::kF32)});
   }
-  save_safetensors(path, tensors);
+  const std::vector<ParameterId> order = order_in_file(forms);
+  if (!writes) {
+    for (int visits = 0; visits < 2; ++visits) visit(order, [](auto, auto) {});
+    return;
+  }
+  std::vector<PieceChecksum> checksums;
+  const std::exception_ptr bad = visit_all(visit, order, [&](ParameterId id, auto numbers) {
+    require_finite_result(path, parameters[id], numbers);
+    checksums.push_back(checksum_of({.tensor = id, .bytes = std::as_bytes(numbers)}));
+  });
+  bool is_written = false;
+  const auto write = [&](const ByteSink& sink) {
+    // Some of PyTorch's tools take only files that say "pt".
+    sink(checked_safetensors_parts(forms, {{"format", "pt"}}, std::move(checksums)).head);
+    is_written = true;
+    const auto failed = visit_all(visit, order, [&](ParameterId, std::span<const float> numbers) {
+      sink({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
+    });
+    if (failed) std::rethrow_exception(failed);
+  };
+  try {
+    if (bad) std::rethrow_exception(bad);
+    replace_file_by(path, write);
+  } catch (...) {
+    if (!is_written) visit(order, [](auto, auto) {});
+    throw;
+  }
 }
 
 LoadedWeights load_weights(const std::filesystem::path& path, const Parameters& parameters) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,10 +11,18 @@
 
 namespace barestep {
 
-/// Writes a safetensors file completely or not at all. Throws Error(kCannotCreate, kInputOutput),
-/// and Error(kDiverged) instead of writing a weight that is not finite.
+/// Takes the numbers of one parameter.
+using UseOfWeights = std::function<void(ParameterId, std::span<const float>)>;
+/// Hands over those of some parameters, one after another in this order.
+using VisitOfWeights = std::function<void(std::span<const ParameterId>, const UseOfWeights&)>;
+
+/// Writes a safetensors file completely or not at all, with one parameter in memory at a time. Each
+/// is visited twice: for its checksum, which precedes all of them, and to be written. Throws
+/// Error(kCannotCreate, kInputOutput), and Error(kDiverged) instead of writing a weight that is not
+/// finite. Where ranks share a model, every rank calls it and one of them `writes`; it visits all
+/// parameters twice even if it fails, since the others do.
 void save_weights(const std::filesystem::path& path, const Parameters& parameters,
-                  FlatWeights& weights);
+                  const VisitOfWeights& visit, bool writes);
 
 struct LoadedWeights {
   FlatWeights numbers;

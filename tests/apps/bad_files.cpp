@@ -7,6 +7,7 @@
 #include "apps/bad_input_cases.h"
 #include "data/safetensors.h"
 #include "support/idx_bytes.h"
+#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 
 namespace barestep {

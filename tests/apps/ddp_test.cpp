@@ -28,6 +28,7 @@
 #include "support/process.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"
+#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -596,6 +597,17 @@ TEST_F(MlpDdp, ShowsHelpAndPlanOnce) {
   EXPECT_THAT(plan.out, HasSubstr("communication"));
   EXPECT_THAT(plan.out, HasSubstr("all_reduce"));
   EXPECT_EQ(count(plan.out, "72 parameters"), 1);
+}
+
+/// 3 layers of 4 x 4 + 4 numbers: the first stage has two of them.
+TEST_F(MlpDdp, PlansTheMemoryOfARankOfEachStage) {
+  const auto plan = mpirun(
+      2, {"--dim", "4", "--depth", "3", "--pipeline", "2", "--plan", "--update", "separate"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_EQ(count(plan.out, "What a rank of each stage needs"), 1);
+  EXPECT_THAT(plan.out, ContainsRegex("\n +stage 0 +stage 1\n +parameters +"));
+  const auto rest = plan.out.substr(plan.out.find("What a rank"));
+  EXPECT_THAT(rest, ContainsRegex("parameters +256 B +256 B"));
 }
 
 }  // namespace

@@ -423,6 +423,30 @@ TEST_F(MlpDp, TellsTheStagesOfAPipelineAndHowLongTheyWait) {
   EXPECT_THAT(result.out, HasSubstr("would wait (P - 1) / (m + P - 1) = 33.3 % (calculated, "));
 }
 
+/// The stages' rows in a trace viewer are the diagram of the schedule.
+TEST_F(MlpDp, TracesThePassesOfMicroBatchesByTheirNumbers) {
+  const auto result = run({"--pipeline", "2", "--schedule", "gpipe", "--micro-batches", "3",
+                           "--dim", "8", "--depth", "2", "--steps", "4", "--batch-size", "6",
+                           "--profile-steps", "3:4", "--trace", "t.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const int device : {0, 1}) {
+    const std::string text = read_file(folder() / fmt::format("t.device{}.json", device));
+    EXPECT_THAT(broken_rules(text), testing::IsEmpty());
+    std::vector<std::pair<double, std::string>> passes;
+    const auto trace = nlohmann::json::parse(text);
+    for (const auto& event : trace.at("traceEvents")) {
+      if (event.value("cat", "") != "gpu_user_annotation") continue;
+      const std::string name = event.at("name");
+      if (name.find("ward ") != std::string::npos) passes.emplace_back(event.at("ts"), name);
+    }
+    std::ranges::sort(passes);
+    std::vector<std::string> in_order;
+    for (const auto& [begin, name] : passes) in_order.push_back(name);
+    EXPECT_THAT(in_order, testing::ElementsAre("forward 0", "forward 1", "forward 2", "backward 0",
+                                               "backward 1", "backward 2"));
+  }
+}
+
 TEST_F(MlpDp, RefusesBadInputInOneLine) {
   for (const auto& cases : {bad_devices(), bad_combinations(TrainerKind::kDataParallel)}) {
     expect_refused("mlp_dp", cases, folder(), [this](const BadInput& bad) {

@@ -8,6 +8,7 @@
 #include "data/checkpoint_folder.h"
 #include "data/sample_checkpoint.h"
 #include "support/expect_error.h"
+#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 
 namespace barestep {

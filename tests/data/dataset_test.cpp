@@ -16,6 +16,7 @@
 #include "support/expect_error.h"
 #include "support/idx_bytes.h"
 #include "support/npy_bytes.h"
+#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 
 namespace barestep {

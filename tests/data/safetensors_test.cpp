@@ -7,6 +7,7 @@
 #include <string>
 
 #include "support/expect_error.h"
+#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 
 namespace barestep {

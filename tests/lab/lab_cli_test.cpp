@@ -87,6 +87,15 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
   }
 }
 
+TEST_F(MlpLab, ExaminesThisMachine) {
+  const ProcessResult result = run({"doctor"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* what : {"cores", "memory", "GPUs", "MPI", "/dev/shm", "open files", "huge pages",
+                           "frequency governor", "clock source", "PDF"}) {
+    EXPECT_THAT(result.out, ContainsRegex("(ok     |limited|missing)  " + std::string(what) + " "));
+  }
+}
+
 TEST_F(MlpLab, ShowsTheExamplesOfACommandInItsHelp) {
   const std::string all = run({"--help"}).out;
   EXPECT_THAT(all, HasSubstr("  mlp_lab list\n"));
@@ -395,7 +404,8 @@ TEST_F(MlpLab, PlansAMeshForTheMemoryOfItsRanks) {
   EXPECT_THAT(result.out, ContainsRegex("\n    ddp +1 +1 +8 +1.10 ms .* 817.42 MiB +yes\n"));
   const ProcessResult deep =
       run({"plan", "--ranks", "4", "--memory", "16GiB", "--machine", "a100-nvlink", "--dim", "1024",
-           "--depth", "8", "--batch-size", "4096", "--precision", "bf16", "--recompute", "2"});
+           "--depth", "8", "--batch-size", "4096", "--precision", "bf16", "--recompute", "2",
+           "--activation", "tanh"});
   EXPECT_EQ(deep.exit_code, 0) << deep.err;
   EXPECT_THAT(deep.out, HasSubstr("A stage on each rank is refused for this model on 4 ranks."));
 }

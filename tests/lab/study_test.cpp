@@ -235,26 +235,30 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
 
 TEST_F(StudyTest, TakesSizesThatWereAskedFor) {
   StudyIdentity requested = identity();
-  requested.options = {
-      .dim = 128, .depth = 3, .batch_size = 8, .steps = 25, .recompute = 2, .ranks = {1, 3}};
+  requested.options = {.dim = 128,
+                       .depth = 3,
+                       .batch_size = 8,
+                       .steps = 25,
+                       .recompute = 2,
+                       .activation = Activation::kGeluTanh,
+                       .ranks = {1, 3}};
   EXPECT_EQ(text_of(requested.options),
-            " --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 --ranks 1,3");
+            " --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 --activation gelu-tanh "
+            "--ranks 1,3");
   {
     const Study study(output(), requested);
     EXPECT_EQ(Study::open(output()).identity(), requested) << "kept with the study";
     const std::vector<Case> cases = experiment_of("strong-scaling").cases(study.setting());
     ASSERT_THAT(cases, SizeIs(2));
-    EXPECT_THAT(
-        command_line_of(cases[1].workload),
-        HasSubstr("mpirun -np 3 mlp_ddp --dim 128 --depth 3 --global-batch-size 8 --steps 25 "
-                  "--recompute 2"));
+    EXPECT_THAT(command_line_of(cases[1].workload),
+                HasSubstr("mpirun -np 3 mlp_ddp --dim 128 --depth 3 --activation gelu-tanh "
+                          "--global-batch-size 8 --steps 25 --recompute 2"));
     std::filesystem::create_directory(output() / "runs");
   }
-  expect_error(
-      ExitCode::kConfiguration,
-      "it holds a study with --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 --ranks "
-      "1,3",
-      [&] { Study(output(), identity()); });
+  expect_error(ExitCode::kConfiguration,
+               "it holds a study with --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 "
+               "--activation gelu-tanh --ranks 1,3",
+               [&] { Study(output(), identity()); });
 }
 
 TEST_F(StudyTest, IsMadeByOneProgramAtATime) {
@@ -298,6 +302,7 @@ TEST_F(StudyTest, RefusesAStudyThatSomebodySpoiled) {
   refused({{"memory_bytes", -1}},
           "memory_bytes is -1, not a whole number from 0 to 1152921504606846976");
   refused({{"format", "another"}}, "format is not 'barestep study 1'");
+  refused({{"options", {{"activation", "wave"}}}}, "options.activation is no activation");
   refused({{"system", 7}}, "system is 7, not a string");
   refused({{"width", -1}}, "width is -1, not a whole number from 0 to 1048576");
 

@@ -24,6 +24,7 @@
 #include "support/file_runs.h"
 #include "support/layers.h"
 #include "support/rank_run.h"
+#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
 #include "train/weights.h"
@@ -388,7 +389,7 @@ TEST_F(TensorRanksWithFiles, LoadWeightsOfTheWholeModel) {
   TorchGenerator generator(99);
   FlatWeights weights = parameters_of(model).initial_values(generator);
   config.output.load = folder() / "weights.safetensors";
-  save_weights(config.output.load, parameters_of(model), weights);
+  save_flat_weights(config.output.load, parameters_of(model), weights);
   config.parallel.tensor = 3;
   expect_as_one_rank(config, 3);
 }

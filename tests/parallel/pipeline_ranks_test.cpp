@@ -20,6 +20,7 @@
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
+#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
 #include "train/weights.h"
@@ -347,7 +348,7 @@ TEST_F(PipelineOfRanksWithFiles, LoadsWeightsOfTheWholeModel) {
   TorchGenerator generator(99);
   FlatWeights weights = parameters_of(model).initial_values(generator);
   config.output.load = folder() / "weights.safetensors";
-  save_weights(config.output.load, parameters_of(model), weights);
+  save_flat_weights(config.output.load, parameters_of(model), weights);
   expect_as_one_rank(config, {.tensor = 2, .pipeline = 2, .micro_batches = 3}, 1);
 }
 

@@ -9,6 +9,7 @@
 #include "data/safetensors.h"
 #include "support/expect_error.h"
 #include "support/layers.h"
+#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -61,7 +62,7 @@ TEST_F(WeightFiles, ComeBackAsTheyWereSaved) {
   const ModelSpec spec = small_model();
   TorchGenerator generator(1);
   FlatWeights weights = initial_weights(spec, generator);
-  save_weights(path(), parameters_of(spec), weights);
+  save_flat_weights(path(), parameters_of(spec), weights);
   EXPECT_EQ(load_weights(path(), parameters_of(spec)).numbers, weights);
   const SafetensorsFile file(path());
   const SafetensorsEntry* weight = file.find("net.2.weight");
@@ -94,14 +95,14 @@ TEST_F(WeightFiles, MayHaveThePrefixesOfPyTorchsWrappers) {
 
 TEST_F(WeightFiles, NameLayersAsASequentialWithActivationsDoes) {
   FlatWeights zeros = small_parameters().zeros();
-  save_weights(path(), small_parameters(), zeros);
+  save_flat_weights(path(), small_parameters(), zeros);
   EXPECT_THAT(saved_names(),
               UnorderedElementsAre("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"));
 }
 
 TEST_F(WeightFiles, NameLayersAsASequentialWithoutActivationsDoes) {
   FlatWeights zeros = small_parameters().zeros();
-  save_weights(path(), parameters_of(small_model(Activation::kNone)), zeros);
+  save_flat_weights(path(), parameters_of(small_model(Activation::kNone)), zeros);
   EXPECT_THAT(saved_names(),
               UnorderedElementsAre("net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias"));
 }
@@ -167,7 +168,7 @@ TEST_F(WeightFiles, AreNotSavedWhenAWeightIsNoNumber) {
                fmt::format("weights '{}': net.2.bias holds nan, so they are not saved; training "
                            "diverged in its last step: use a smaller --lr",
                            path().string()),
-               [&] { save_weights(path(), small_parameters(), weights); });
+               [&] { save_flat_weights(path(), small_parameters(), weights); });
   EXPECT_EQ(read_file(path()), "the last good ones");
 }
 

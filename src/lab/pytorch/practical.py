@@ -17,6 +17,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "leaky-relu": nn.LeakyReLU,
+    "none": nn.Identity,
+}
+
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__,
@@ -25,6 +36,7 @@ def parse():
     parser.add_argument("--ranks", type=int, default=1, help="devices, or processes of ddp")
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--depth", type=int, default=6)
+    parser.add_argument("--activation", choices=ACTIVATIONS, default="relu")
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -36,7 +48,7 @@ def parse():
 def new_model(options, device):
     layers = []
     for _ in range(options.depth):
-        layers += [nn.Linear(options.dim, options.dim), nn.ReLU()]
+        layers += [nn.Linear(options.dim, options.dim), ACTIVATIONS[options.activation]()]
     model = nn.Sequential(*layers).to(device)
     if options.trainer == "data-parallel":
         return nn.DataParallel(model, device_ids=list(range(options.ranks)))
