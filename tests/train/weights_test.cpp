@@ -72,6 +72,41 @@ TEST_F(WeightFiles, ComeBackAsTheyWereSaved) {
   EXPECT_THAT(names(), ElementsAre("weights.safetensors"));
 }
 
+/// Other ranks send their parts in each visit, so they would wait for one that left it out.
+TEST_F(WeightFiles, ThatCannotBeWrittenVisitEveryParameterTwiceAllTheSame) {
+  const ModelSpec spec = small_model();
+  TorchGenerator generator(1);
+  FlatWeights weights = initial_weights(spec, generator);
+  const Parameters parameters = parameters_of(spec);
+  std::vector<ParameterId> visited;
+  const auto save = [&](const std::filesystem::path& to, bool writes) {
+    visited.clear();
+    const auto visit = [&](std::span<const ParameterId> order, const UseOfWeights& use) {
+      for (const ParameterId id : order) {
+        visited.push_back(id);
+        use(id, parameters.in(weights, id));
+      }
+    };
+    save_weights(to, parameters, visit, writes);
+  };
+  save(path(), false);
+  EXPECT_FALSE(std::filesystem::exists(path())) << "this rank does not write";
+  const std::vector<ParameterId> of_others = visited;
+  EXPECT_EQ(std::ssize(of_others), 2 * parameters.count());
+  save(path(), true);
+  EXPECT_EQ(visited, of_others);
+  expect_error(ExitCode::kInputOutput, "writing failed: No space left on device",
+               [&] { save("/dev/full", true); });
+  EXPECT_EQ(visited, of_others);
+  expect_error(ExitCode::kCannotCreate, "none", [&] { save(folder() / "none" / "file", true); });
+  EXPECT_EQ(visited, of_others);
+  weight_in(weights, spec, 0)[0] = std::numeric_limits<float>::infinity();
+  expect_error(ExitCode::kDiverged, "net.0.weight holds inf, so they are not saved",
+               [&] { save(folder() / "diverged", true); });
+  EXPECT_EQ(visited, of_others);
+  EXPECT_THAT(names(), ElementsAre("weights.safetensors"));
+}
+
 TEST_F(WeightFiles, MayHaveThePrefixesOfPyTorchsWrappers) {
   const std::vector<float> weight = {1, 2, 3, 4, 5, 6};
   const std::vector<float> bias = {7, 8};
