@@ -154,13 +154,19 @@ void save_weights(const std::filesystem::path& path, const Parameters& parameter
   for (const Parameter& each : parameters.all()) {
     forms.push_back({each.name, "F32", each.shape, each.size() * bytes_of(DType::kF32)});
   }
-  const std::vector<ParameterId> order = order_in_file(forms);
+  // The first visit is in the order of the model, so that its first weight that is not finite is
+  // named.
+  std::vector<ParameterId> as_added(forms.size());
+  std::iota(as_added.begin(), as_added.end(), 0);
+  const std::vector<ParameterId> in_file = order_in_file(forms);
+  const auto ignore = [](ParameterId, std::span<const float>) {};
   if (!writes) {
-    for (int visits = 0; visits < 2; ++visits) visit(order, [](auto, auto) {});
+    visit(as_added, ignore);
+    visit(in_file, ignore);
     return;
   }
   std::vector<PieceChecksum> checksums;
-  const std::exception_ptr bad = visit_all(visit, order, [&](ParameterId id, auto numbers) {
+  const std::exception_ptr bad = visit_all(visit, as_added, [&](ParameterId id, auto numbers) {
     require_finite_result(path, parameters[id], numbers);
     checksums.push_back(checksum_of({.tensor = id, .bytes = std::as_bytes(numbers)}));
   });
@@ -169,7 +175,7 @@ void save_weights(const std::filesystem::path& path, const Parameters& parameter
     // Some of PyTorch's tools take only files that say "pt".
     sink(checked_safetensors_parts(forms, {{"format", "pt"}}, std::move(checksums)).head);
     is_written = true;
-    const auto failed = visit_all(visit, order, [&](ParameterId, std::span<const float> numbers) {
+    const auto failed = visit_all(visit, in_file, [&](ParameterId, std::span<const float> numbers) {
       sink({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
     });
     if (failed) std::rethrow_exception(failed);
@@ -178,7 +184,7 @@ void save_weights(const std::filesystem::path& path, const Parameters& parameter
     if (bad) std::rethrow_exception(bad);
     replace_file_by(path, write);
   } catch (...) {
-    if (!is_written) visit(order, [](auto, auto) {});
+    if (!is_written) visit(in_file, ignore);
     throw;
   }
 }
