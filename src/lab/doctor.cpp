@@ -212,9 +212,13 @@ MachineFacts facts_of_this_machine() {
   if (const int gpus = cuda_device_count(); gpus > 0) {
     DeviceConfig config;
     config.device = "cuda:0";
-    const DeviceInfo first = make_device(config)->info();
-    facts.gpus = fmt::format("{} x {}, {}", gpus, first.model, first.driver);
-    facts.cupti = cupti_version(cupti_files(), facts.why_no_cupti);
+    try {
+      const DeviceInfo first = make_device(config)->info();
+      facts.gpus = fmt::format("{} x {}, {}", gpus, first.model, first.driver);
+      facts.cupti = cupti_version(cupti_files(), facts.why_no_cupti);
+    } catch (const Error& error) {
+      facts.why_no_gpu = error.what();  // one that is sick, or that another program occupies
+    }
   }
   struct statvfs shared {};
   if (::statvfs("/dev/shm", &shared) == 0) {

@@ -1,5 +1,6 @@
 #include "parallel/comm/mpi_communicator.h"
 
+#include <fmt/format.h>
 #include <mpi.h>
 
 #include <algorithm>
@@ -313,14 +314,12 @@ class MpiHostCommunicator final : public HostCommunicator {
   /// All pieces of both directions at once.
   void perform_op(const SendReceive& op, const Addresses& addresses) {
     std::vector<MPI_Request> requests;
-    std::vector<int> expected;  // bytes of each receive, which are the first requests
     if (op.receives) {
       auto* const bytes = addresses.at<std::byte>(*op.receives);
       for_pieces(op.received_bytes(), [&](std::int64_t first, int count) {
         must(MPI_Irecv(bytes + first, count, MPI_BYTE, op.peer, kExchangeTag, collectives_.get(),
                        &requests.emplace_back()),
              "MPI_Irecv");
-        expected.push_back(count);
       });
     }
     if (op.sends) {
@@ -334,9 +333,11 @@ class MpiHostCommunicator final : public HostCommunicator {
     std::vector<MPI_Status> statuses(requests.size());
     must(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), statuses.data()),
          "MPI_Waitall");
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      require_all_received(statuses[i], op.peer, expected[i]);
-    }
+    if (!op.receives) return;
+    auto status = statuses.begin();  // the receives were started first
+    for_pieces(op.received_bytes(), [&](std::int64_t /*first*/, int count) {
+      require_all_received(*status++, op.peer, count);
+    });
   }
 
   void reduce_to(int root, const Tensor& tensor, const Addresses& addresses) {
