@@ -98,6 +98,7 @@ constexpr Range kProfiledSteps{0, 1'000'000'000};
 constexpr Range kRows{1, 1'000'000};  // --row-limit
 constexpr Range kDevices{1, 64};
 constexpr Range kCheckpoints{1, 1'000'000};  // --checkpoint-keep
+constexpr Range kDelayedSteps{0, 100};       // --staleness
 
 }  // namespace limits
 
@@ -245,6 +246,11 @@ template <>
 inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "zero2", "zero3",
                                                             "factor"};
 
+/// What ranks do with the average of their weights; see LocalSgd.
+enum class OuterOptimizer { kNone, kDiLoCo };
+template <>
+inline constexpr std::string_view kNamesOf<OuterOptimizer>[] = {"none", "diloco"};
+
 /// The order in which a pipeline's stages run their passes; see train/pass_schedule.h.
 enum class PipelineSchedule { kOneForwardOneBackward, kGPipe, kNaive };
 template <>
@@ -330,6 +336,7 @@ struct TrainingConfig {
   std::optional<std::int64_t> loss_scale_window{};  // default: 2000; for dynamic scaling
   Update update = Update::kAuto;
   std::int64_t log_every = 1;
+  std::int64_t staleness = 0;                // steps by which gradients are applied late
   std::optional<std::int64_t> early_stop{};  // evaluations without a better test loss
   bool evaluate_only = false;                // no training
 
@@ -390,6 +397,8 @@ struct ParallelConfig {
   std::int64_t pipeline = 1;        // stages into which the model's layers are cut
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::optional<std::int64_t> micro_batches{};  // of a step; read it through micro_batches_of()
+  std::int64_t sync_every = 1;  // steps from one average of the ranks' weights to the next
+  OuterOptimizer outer = OuterOptimizer::kNone;
   double timeout_s = 300;  // a rank that is in one operation for longer ends the run
 
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;

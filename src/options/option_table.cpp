@@ -354,6 +354,12 @@ Table gradient_options() {
        .help = "do not clear gradients: they add up from step to step",
        .value = flag(&TrainingConfig::zero_grad, false),
        .decides_numbers = true},
+      {.name = "staleness",
+       .help = "apply the gradients of each step K steps later, so that ranks can reduce them "
+               "beside the next step; the last K are not applied",
+       .value = number(&TrainingConfig::staleness, limits::kDelayedSteps),
+       .trainers = {kSingle, kDdp},
+       .decides_numbers = true},
       {.name = "clip-norm",
        .help = "scale gradients down if their total norm is larger, as "
                "torch.nn.utils.clip_grad_norm_ does",
@@ -518,6 +524,20 @@ Table rank_options() {
        .help = "reduce gradients after the whole backward pass instead of during it",
        .value = flag(&ParallelConfig::overlap, false),
        .trainers = {kDdp}},
+      {.name = "sync-every",
+       .help =
+           "above 1, local SGD: each rank updates its own weights, and after every H steps, and "
+           "before evaluations, ranks continue with their average",
+       .value = number(&ParallelConfig::sync_every, limits::kCounts),
+       .trainers = {kDdp},
+       .decides_numbers = true},
+      {.name = "outer",
+       .help =
+           "diloco: move from the last average toward the new one by SGD with learning rate 0.7 "
+           "and Nesterov momentum 0.9",
+       .value = one_of(&ParallelConfig::outer),
+       .trainers = {kDdp},
+       .decides_numbers = true},
       {.name = "update",
        .help = "separate: update after all communication; per-bucket: update each bucket after its "
                "own; fused needs --scheme factor; auto takes it there, as in mlp_single",

@@ -363,7 +363,8 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
   const TrainingConfig& training = config.training;
   const bool exchanges_gradients =
       trainer == TrainerKind::kDataParallel ||
-      (trainer == TrainerKind::kDdp && config.parallel.scheme != RankScheme::kFactor);
+      (trainer == TrainerKind::kDdp && config.parallel.scheme != RankScheme::kFactor &&
+       config.parallel.sync_every == 1);
   const bool is_others_product =
       config.device.gemm == GemmProvider::kCblas || config.device.gemm == GemmProvider::kReference;
   const std::pair<bool, std::string_view> needs_separate[] = {
@@ -377,6 +378,7 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
        "only Adam and AdamW have a fused update"},
       {config.optimizer.amsgrad, "--amsgrad keeps a maximum"},
       {!training.zero_grad, "--no-zero-grad adds up gradients"},
+      {training.staleness > 0, "--staleness applies gradients later"},
       {training.clip_norm.has_value(), "--clip-norm needs all gradients first"},
       {training.accumulate > 1, "--accumulate adds up gradients"},
       {training.recompute != 1, "--recompute discards activations"},

@@ -50,6 +50,9 @@ struct StepSpec {
   // the scheme.
   std::optional<std::int64_t> held_parameters{};
   std::optional<LossScaling> loss_scale{};  // for fp16
+  std::int64_t staleness = 0;               // steps by which gradients are applied late
+  std::int64_t sync_every = 1;              // steps of local SGD in a round
+  OuterOptimizer outer = OuterOptimizer::kNone;
 
   /// The stages of the pipeline that this process has, each on a device: all, or where stages are
   /// ranks, its own.
@@ -207,7 +210,19 @@ struct UpdateOptions {
   std::function<Factors(int linear)> factors{};
 };
 
-enum class StepKind { kTraining, kFirstTraining, kEvaluation };
+/// kFirstTraining is a step at the start of a run that differs from later ones, kLocalTraining one
+/// of local SGD after which the ranks' weights differ.
+enum class StepKind { kTraining, kFirstTraining, kLocalTraining, kEvaluation };
+
+/// A flat buffer that a run needs to resume, besides parameters and the optimizer's memory. It
+/// starts with zeros or with the parameters.
+struct KeptBuffer {
+  std::string prefix;  // of its tensors' names in checkpoints: "gradients."
+  BufferId flat = kNoBuffer;
+  bool starts_as_parameters = false;
+
+  friend bool operator==(const KeptBuffer&, const KeptBuffer&) = default;
+};
 
 /// Builds a step. Its methods append nodes, without waits, and create the buffers named in their
 /// comments.
@@ -319,6 +334,15 @@ class Draft {
   /// op over the flat buffers; otherwise one op for each Linear not yet updated, directly from the
   /// factors of its gradients.
   void update(const UpdateOptions& options = {});
+
+  /// In place of update(), for --staleness: updates with the gradients of that many steps before,
+  /// except in a first step, and keeps this step's. Returns the flat buffer in which they are kept;
+  /// until the next step's update, the ranks' may be summed there.
+  [[nodiscard]] BufferId update_later();
+
+  /// Creates a flat buffer on device 0 that the run keeps from step to step.
+  [[nodiscard]] BufferId keep(const char* name, Category category, KeptBuffer kept);
+  [[nodiscard]] const std::vector<KeptBuffer>& kept_buffers() const { return kept_; }
 
   /// The op over the complete flat buffers, for schemes that cut it and add the parts.
   [[nodiscard]] Op whole_update();
@@ -436,7 +460,8 @@ class Draft {
   std::optional<Tensor> jitter_{};
   std::optional<Tensor> number_{};                          // the step's number
   std::map<int, std::vector<BufferId>> optimizer_state_{};  // by device
-  std::map<std::pair<BufferId, int>, Tensor> copies_{};     // by original and device
+  std::vector<KeptBuffer> kept_{};
+  std::map<std::pair<BufferId, int>, Tensor> copies_{};  // by original and device
 };
 
 /// Rejects `--update fused`. Throws Error(kConfiguration).

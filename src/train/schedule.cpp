@@ -31,32 +31,34 @@ std::int64_t Schedule::batches_of_epoch() const {
   return batches(programs_.spec().epoch_rows(), programs_.spec().step_rows());
 }
 
-const StepProgram& Schedule::whole_step() const {
-  return step_ == 0 && programs_.first() != nullptr ? *programs_.first() : programs_.train();
-}
-
 std::optional<Batch> Schedule::next() {
   if (evaluating_) return next_evaluation();
   if (step_ == steps_) return std::nullopt;
+  const bool is_last = step_ + 1 == steps_ || evaluates_before(step_ + 1);
+  const StepPlace place{.number = step_, .is_last = is_last};
+  const bool may_end = programs_.has_common_weights_after(place);
   if (programs_.spec().train_rows == 0) {
-    const StepProgram& program = whole_step();
-    return Batch{.program = &program, .number = step_++};
+    return Batch{.program = &programs_.of(place, true), .number = step_++, .may_end = may_end};
   }
   const std::int64_t in_epoch = step_ % batches_of_epoch();
   const std::int64_t first = in_epoch * programs_.spec().step_rows();
   const bool whole = first + programs_.spec().step_rows() <= programs_.spec().epoch_rows();
-  const Batch batch{.program = whole ? &whole_step() : programs_.last_batch(),
+  const Batch batch{.program = &programs_.of(place, whole),
                     .epoch = step_ / batches_of_epoch(),
                     .number = step_,
-                    .first = first};
+                    .first = first,
+                    .may_end = may_end};
   ++step_;
   begin_evaluation();
   return batch;
 }
 
+bool Schedule::evaluates_before(std::int64_t step) const {
+  return programs_.evaluate() != nullptr && (step % batches_of_epoch() == 0 || step == steps_);
+}
+
 void Schedule::begin_evaluation() {
-  if (programs_.evaluate() == nullptr) return;
-  if (step_ % batches_of_epoch() != 0 && step_ != steps_) return;
+  if (!evaluates_before(step_)) return;
   evaluating_ = true;
   evaluated_rows_ = 0;
   evaluated_batches_ = 0;

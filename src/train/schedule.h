@@ -19,6 +19,7 @@ struct Batch {
   std::int64_t first = 0;   // first row, in the epoch's order or the test set
   bool ends_evaluation = false;
   bool ends_epoch = false;  // an evaluation after the last step of an epoch
+  bool may_end = true;      // the run may be saved or ended after it
 };
 
 /// Loss scaling between two steps.
@@ -59,7 +60,8 @@ class Schedule {
  private:
   std::optional<Batch> next_evaluation();
   [[nodiscard]] std::int64_t batches_of_epoch() const;
-  [[nodiscard]] const StepProgram& whole_step() const;
+  /// Whether an evaluation follows the step before `step`.
+  [[nodiscard]] bool evaluates_before(std::int64_t step) const;
   /// If an evaluation follows the newest training step, it is next.
   void begin_evaluation();
 

@@ -44,7 +44,17 @@ std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStag
 void Scheme::build(Draft& draft) const {
   draft.input();
   draft.passes();
-  draft.update();
+  if (draft.spec().staleness == 0) return draft.update();
+  static_cast<void>(draft.update_later());
+}
+
+std::vector<StepKind> Scheme::kinds(const StepSpec& spec) const {
+  if (spec.staleness == 0) return {StepKind::kTraining};
+  return {StepKind::kTraining, StepKind::kFirstTraining};
+}
+
+StepKind Scheme::kind_of(const StepPlace& place, const StepSpec& spec) const {
+  return place.number < spec.staleness ? StepKind::kFirstTraining : StepKind::kTraining;
 }
 
 void Scheme::evaluate(Draft& draft) const {
@@ -64,8 +74,8 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
       whole_(whole_parameters_of(spec.model)) {
   // PyTorch reduces and accumulates gradients in fp32.
   ModelSpec& model = spec_.model;
-  model.wide_gradients =
-      model.numbers == DType::kF32 || scheme != nullptr || spec.accumulate > 1 || !spec.zero_grad;
+  model.wide_gradients = model.numbers == DType::kF32 || scheme != nullptr || spec.accumulate > 1 ||
+                         !spec.zero_grad || spec.staleness > 0;
   require_whole_step(spec);
   require_layer_for_each_stage(spec);
   spec_.held_parameters.reset();  // the spec may be another scheme's
@@ -133,13 +143,33 @@ void StepPrograms::build_evaluation() {
 }
 
 void StepPrograms::build_training() {
-  train_ = new_step(StepKind::kTraining, "train", spec_.step_rows());
-  if (scheme_ != nullptr && scheme_->has_first_step()) {
-    first_ = new_step(StepKind::kFirstTraining, "first step", spec_.step_rows());
+  const std::int64_t rest = spec_.epoch_rows() % spec_.step_rows();
+  for (const StepKind kind : used_scheme().kinds(spec_)) {
+    const bool is_usual = kind == StepKind::kTraining;
+    const bool is_first = kind == StepKind::kFirstTraining;
+    const char* const name = is_usual ? "train" : is_first ? "first step" : "local step";
+    (is_usual ? train_ : special_[kind]) = new_step(kind, name, spec_.step_rows());
+    if (rest == 0) continue;
+    const char* const name_of_last = is_usual   ? "last batch"
+                                     : is_first ? "first step, last batch"
+                                                : "local step, last batch";
+    (is_usual ? last_batch_ : special_last_[kind]) = new_step(kind, name_of_last, rest);
   }
-  if (const std::int64_t rest = spec_.epoch_rows() % spec_.step_rows(); rest != 0) {
-    last_batch_ = new_step(StepKind::kTraining, "last batch", rest);
-  }
+}
+
+const Scheme& StepPrograms::used_scheme() const {
+  static const Scheme alone;
+  return scheme_ == nullptr ? alone : *scheme_;
+}
+
+const StepProgram& StepPrograms::of(const StepPlace& place, bool is_whole) const {
+  const StepKind kind = used_scheme().kind_of(place, spec_);
+  if (kind == StepKind::kTraining) return is_whole ? *train_ : *last_batch_;
+  return *(is_whole ? special_ : special_last_).at(kind);
+}
+
+bool StepPrograms::has_common_weights_after(const StepPlace& place) const {
+  return used_scheme().kind_of(place, spec_) != StepKind::kLocalTraining;
 }
 
 void StepPrograms::make_room_for_batches() {
@@ -162,15 +192,16 @@ void StepPrograms::make_room_for_state() {
 }
 
 StepPrograms::Step StepPrograms::new_step(StepKind kind, const char* name, std::int64_t rows) {
-  const Scheme alone;
-  const Scheme& scheme = scheme_ == nullptr ? alone : *scheme_;
   Draft draft(kind, name, rows, buffers_, spec_);
   if (kind == StepKind::kEvaluation) {
-    scheme.evaluate(draft);
+    used_scheme().evaluate(draft);
   } else {
-    scheme.build(draft);
-    for (HeldStage& stage : stages_) {
-      stage.optimizer_state = draft.optimizer_state().at(stage.device);
+    used_scheme().build(draft);
+    if (kind == StepKind::kTraining) {
+      for (HeldStage& stage : stages_) {
+        stage.optimizer_state = draft.optimizer_state().at(stage.device);
+      }
+      kept_ = draft.kept_buffers();
     }
   }
   return std::make_unique<StepProgram>(std::move(draft).finish());
@@ -178,21 +209,30 @@ StepPrograms::Step StepPrograms::new_step(StepKind kind, const char* name, std::
 
 std::vector<const StepProgram*> StepPrograms::all() const {
   std::vector<const StepProgram*> found;
-  for (const Step* step :
-       {&train_, &first_, &last_batch_, &evaluate_, &last_evaluate_, &quantize_}) {
-    if (*step != nullptr) found.push_back(step->get());
-  }
+  const auto add = [&](const Step& step) {
+    if (step != nullptr) found.push_back(step.get());
+  };
+  add(train_);
+  for (const auto& [kind, step] : special_) add(step);
+  add(last_batch_);
+  for (const auto& [kind, step] : special_last_) add(step);
+  for (const Step* step : {&evaluate_, &last_evaluate_, &quantize_}) add(*step);
   return found;
 }
 
 std::vector<FlatRange> StepPrograms::held_by(int data_rank, BufferId flat) const {
-  const Scheme alone;
-  const Scheme& scheme = scheme_ == nullptr ? alone : *scheme_;
-  return scheme.held(buffers_[flat].category, list_, data_rank, spec_.mesh.data);
+  return used_scheme().held(buffers_[flat].category, list_, data_rank, spec_.mesh.data);
 }
 
 bool StepPrograms::is_shared_out(BufferId flat) const {
   return spec_.mesh.data > 1 && held_by(0, flat) != held_by(1, flat);
+}
+
+bool StepPrograms::is_own(BufferId flat) const {
+  // A round of local SGD starts for all ranks from the same average, and the same momentum.
+  const auto is_kept = [&](const KeptBuffer& kept) { return kept.flat == flat; };
+  return spec_.mesh.data > 1 && used_scheme().is_own(buffers_[flat].category) &&
+         std::ranges::none_of(kept_, is_kept);
 }
 
 BufferId StepPrograms::gradients() const {

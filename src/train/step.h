@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,12 @@ void require_layer_for_each_stage(const StepSpec& spec);
 
 class StepPrograms;
 
+/// A training step of a run.
+struct StepPlace {
+  std::int64_t number = 0;  // from 0
+  bool is_last = false;     // of the run, or before an evaluation
+};
+
 /// What a device of this process has of the model: all of it, or a stage of a pipeline.
 struct HeldStage {
   int device = 0;
@@ -57,8 +64,14 @@ class Scheme {
   /// Builds an evaluation of this rank's rows.
   virtual void evaluate(Draft& draft) const;
 
-  /// Whether a run's first step has its own program.
-  [[nodiscard]] virtual bool has_first_step() const { return false; }
+  /// The kinds of training steps that a run has; kTraining is one of them.
+  [[nodiscard]] virtual std::vector<StepKind> kinds(const StepSpec& spec) const;
+
+  /// The kind of such a step.
+  [[nodiscard]] virtual StepKind kind_of(const StepPlace& place, const StepSpec& spec) const;
+
+  /// Whether each data rank has its own values in flat buffers of this category.
+  [[nodiscard]] virtual bool is_own(Category /*category*/) const { return false; }
 
   /// The ranges of a flat buffer of this category that a data rank holds; its own buffer has them
   /// one after the other. All of it, unless ranks divide it.
@@ -91,10 +104,13 @@ class StepPrograms {
 
   /// Must not be called if the model does not train.
   [[nodiscard]] const StepProgram& train() const { return *train_; }
-  /// For step 0; null unless the scheme has a separate program for it.
-  [[nodiscard]] const StepProgram* first() const { return first_.get(); }
   /// For the last batch of an epoch, if the batch size does not divide the training set.
   [[nodiscard]] const StepProgram* last_batch() const { return last_batch_.get(); }
+  /// For a step of a run, with the rows of a whole step or of the last batch of an epoch.
+  [[nodiscard]] const StepProgram& of(const StepPlace& place, bool is_whole) const;
+  /// Whether the ranks' weights are equal after such a step, so that the run may be evaluated,
+  /// saved or ended.
+  [[nodiscard]] bool has_common_weights_after(const StepPlace& place) const;
   /// For this rank's rows of the test set; null if there are fewer rows than ranks.
   [[nodiscard]] const StepProgram* evaluate() const { return evaluate_.get(); }
   /// The programs that an evaluation of the test set runs. If ranks divide the parameters, each
@@ -126,6 +142,10 @@ class StepPrograms {
   }
   /// Whether each data rank holds only part of a flat buffer.
   [[nodiscard]] bool is_shared_out(BufferId flat) const;
+  /// Whether each data rank has its own values of a flat buffer; see Scheme::is_own().
+  [[nodiscard]] bool is_own(BufferId flat) const;
+  /// What the run keeps besides parameters and the optimizer's memory.
+  [[nodiscard]] const std::vector<KeptBuffer>& kept() const { return kept_; }
   /// The ranges of this rank's flat buffer that a data rank holds; see Scheme::held().
   [[nodiscard]] std::vector<FlatRange> held_by(int data_rank, BufferId flat) const;
   [[nodiscard]] std::vector<FlatRange> held(BufferId flat) const {
@@ -151,6 +171,8 @@ class StepPrograms {
   void make_room_for_batches();
   void make_room_for_state();
   Step new_step(StepKind kind, const char* name, std::int64_t rows);
+  /// Without ranks or devices that share a step, that of a single device.
+  [[nodiscard]] const Scheme& used_scheme() const;
 
   StepSpec spec_;
   const Scheme* scheme_;
@@ -158,8 +180,10 @@ class StepPrograms {
   Parameters list_, whole_;
   std::vector<HeldStage> stages_;
   std::int64_t evaluations_ = 0;
+  std::vector<KeptBuffer> kept_;
   std::optional<Tensor> batches_ahead_, state_host_, state_snapshot_;
-  Step train_, first_, last_batch_, evaluate_, last_evaluate_, quantize_;
+  Step train_, last_batch_, evaluate_, last_evaluate_, quantize_;
+  std::map<StepKind, Step> special_, special_last_;  // of other kinds, as train_ and last_batch_
 };
 
 }  // namespace barestep

@@ -30,9 +30,11 @@ std::uint64_t data_seed(const TrainConfig& config, const StepSpec& spec) {
          static_cast<std::uint64_t>(spec.own_data ? spec.mesh.data_rank() : 0);
 }
 
-/// Whether the host waits for each step before it queues the next one. Profiles need such steps.
+/// Whether the host waits for each step before it queues the next one. Profiles need such steps;
+/// delayed gradients are reduced beside the next one.
 bool is_one_by_one(const TrainConfig& config) {
-  return config.training.log_every == 1 || config.output.records();
+  if (config.output.records()) return true;
+  return config.training.log_every == 1 && config.training.staleness == 0;
 }
 
 /// Whether the phases of a step in graphs are measured, which takes an event on a GPU after each:
@@ -47,10 +49,6 @@ bool shows_phases(const TrainConfig& config, const StepPrograms& programs, Devic
 Fetch fetch_of(const TrainConfig& config, const Dataset* dataset) {
   if (dataset == nullptr) return is_one_by_one(config) ? Fetch::kBeforeClock : Fetch::kAhead;
   return config.data.workers == 0 ? Fetch::kInStep : Fetch::kAhead;
-}
-
-std::int64_t flops_of(const StepProgram* step) {
-  return step == nullptr ? 0 : price_of(step->program).total.flops;
 }
 
 /// Called with a `loss` that is not finite. `which` is "loss" or "test loss"; `when` says where it
@@ -73,7 +71,10 @@ class Trainer::Input final : public StepInput {
   /// `room` is for the batches ahead.
   Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset,
         const Schedule& schedule, StepProfiler* profiler, std::span<std::byte> room)
-      : config_(config), spec_(spec), steps_(schedule.steps()), profiler_(profiler) {
+      : config_(config),
+        spec_(spec),
+        updates_(std::max<std::int64_t>(schedule.steps() - spec.staleness, 1)),
+        profiler_(profiler) {
     if (dataset == nullptr) return;
     loader_.emplace(*dataset, batches_of(schedule),
                     LoaderOptions{.seed = config.training.seed,
@@ -90,7 +91,13 @@ class Trainer::Input final : public StepInput {
 
   /// The learning rate of an update, counted from 0.
   [[nodiscard]] double rate_of(std::int64_t update) const {
-    return learning_rate(config_.optimizer, update + 1, spec_.mesh.data, steps_);
+    return learning_rate(config_.optimizer, update + 1, spec_.mesh.data, updates_);
+  }
+
+  /// The update of a step, counted from 0, without loss scaling. Steps before the first update
+  /// count as that one.
+  [[nodiscard]] std::int64_t update_of(const Batch& batch) const {
+    return std::max<std::int64_t>(batch.number - spec_.staleness, 0);
   }
 
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
@@ -115,8 +122,7 @@ class Trainer::Input final : public StepInput {
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
       for (std::int64_t row = 0; row < scalars->rows; ++row) {
-        // Without loss scaling, every step is an update.
-        const std::int64_t update = (scaling_ ? scaling_->updates : batch.number) + row;
+        const std::int64_t update = (scaling_ ? scaling_->updates : update_of(batch)) + row;
         write_scalars(
             config_.optimizer, update + 1, rate_of(update),
             {addresses.at(scalars->row_slice(row, 1)), static_cast<std::size_t>(scalars->cols)});
@@ -147,7 +153,7 @@ class Trainer::Input final : public StepInput {
 
   const TrainConfig& config_;
   const StepSpec& spec_;
-  std::int64_t steps_;
+  std::int64_t updates_;  // of the whole run
   StepProfiler* profiler_;
   std::array<const std::atomic<bool>*, 2> requests_{};  // null: never requested
   std::array<Batch, 2> batches_{};
@@ -216,7 +222,10 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .workspace_bytes = workspace_bytes(kind),
       .saves_state = !config.checkpoint.folder.empty(),
       .has_own_memory = kind == DeviceKind::kCuda,
-      .loss_scale = loss_scaling_of(config)};
+      .loss_scale = loss_scaling_of(config),
+      .staleness = config.training.staleness,
+      .sync_every = config.parallel.sync_every,
+      .outer = config.parallel.outer};
 }
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
@@ -237,10 +246,11 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       schedule_(config.training, programs, start == nullptr ? Position{} : start->position),
       input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler,
                                      room_of(programs.batches_ahead(), runner_.addresses(0)))),
-      flops_(flops_of(&programs.train())),
-      last_batch_flops_(flops_of(programs.last_batch())),
       evaluation_(programs, dataset, has_ranks() ? communicator : nullptr) {
-  for (const StepProgram* step : programs.all()) runner_.add(step->program);
+  for (const StepProgram* step : programs.all()) {
+    runner_.add(step->program);
+    flops_[step] = price_of(step->program).total.flops;
+  }
   if (const auto& host = programs.state_host()) {
     // Touches the pages now, so that the run's pause does not have to.
     std::memset(runner_.addresses(0).at<std::byte>(*host), 0,
@@ -260,6 +270,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
     fill_with_zeros(whole(stage.flat.parameters));
     for (const BufferId buffer : stage.optimizer_state) fill_with_zeros(whole(buffer));
   }
+  for (const KeptBuffer& kept : programs_.kept()) fill_with_zeros(whole(kept.flat));
   for (BufferId id = 0; id < buffers.size(); ++id) {
     if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
   }
@@ -270,6 +281,10 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
   }
   for (const HeldStage& stage : programs_.stages()) {
     if (const auto rounding = rounding_of(programs_, stage)) run_now(*rounding, stage.device);
+  }
+  for (const KeptBuffer& kept : programs_.kept()) {
+    if (start != nullptr || !kept.starts_as_parameters) continue;
+    run_now(Copy{.to = whole(kept.flat), .from = whole(programs_.parameters())}, 0);
   }
   begin_scaling();
 }
@@ -635,8 +650,9 @@ void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& requ
 
 bool Trainer::pauses_after(const Batch& batch) const {
   const std::int64_t done = batch.evaluates ? position_.steps : batch.number + 1;
-  if (was_stopped_ || done == schedule_.steps()) return false;
-  return pause_is_requested_ || (pauses_every_ > 0 && done % pauses_every_ == 0);
+  if (was_stopped_ || done == schedule_.steps() || !batch.may_end) return false;
+  return pause_is_requested_ ||
+         (pauses_every_ > 0 && done / pauses_every_ > paused_at_ / pauses_every_);
 }
 
 void Trainer::pause(TrainObserver& observer) {
@@ -656,8 +672,9 @@ void Trainer::queue_batch(const Batch& batch, const Batch* next) {
 }
 
 bool Trainer::is_awaited(const Batch& batch) const {
+  const bool overlaps = config_.training.staleness > 0;
   return batch.evaluates || is_one_by_one(config_) ||
-         batch.number % config_.training.log_every == 0;
+         (!overlaps && batch.number % config_.training.log_every == 0);
 }
 
 void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
@@ -712,7 +729,8 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
 
 void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
-  const std::int64_t update = position_.scaling ? position_.scaling->updates : batch.number;
+  const std::int64_t update =
+      position_.scaling ? position_.scaling->updates : input_->update_of(batch);
   const std::optional<ScalingReport> scaling = follow_scaling(batch, addresses);
   // A step that overflows is skipped; then the scale or the batch changes.
   const bool may_recover = scaling && scaling->skipped && programs_.spec().loss_scale->dynamic;
@@ -731,7 +749,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   position_.steps = batch.number + 1;
   position_.evaluated = false;
   // A run that is complete was not stopped.
-  if (is_requested(StepRequest::kStop, batch, addresses))
+  if (batch.may_end && is_requested(StepRequest::kStop, batch, addresses))
     was_stopped_ = position_.steps < schedule_.steps();
   // The requests for the step after a pause may have been fetched before that pause.
   if (is_requested(StepRequest::kPause, batch, addresses) && batch.number > paused_at_) {
@@ -745,7 +763,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   observer.on_step({.step = batch.number,
                     .steps = schedule_.steps(),
                     .samples = batch.program->rows,
-                    .flops = batch.program == programs_.last_batch() ? last_batch_flops_ : flops_,
+                    .flops = flops_.at(batch.program),
                     .loss = loss,
                     .own_loss = own_loss,
                     .lr = input_->rate_of(update),

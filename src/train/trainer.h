@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -204,7 +205,7 @@ class Trainer {
   std::unique_ptr<Event> copy_ends_;
   Schedule schedule_;
   std::unique_ptr<Input> input_;
-  std::int64_t flops_ = 0, last_batch_flops_ = 0;
+  std::map<const StepProgram*, std::int64_t> flops_;
   float last_loss_ = 0;
   EvaluationSum evaluation_;
   Position position_;

@@ -22,6 +22,7 @@ namespace {
 constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kGradients = "gradients.";
 constexpr std::string_view kGenerator = "generator";
+constexpr std::string_view kKept = "kept.";
 
 /// A flat buffer of the state.
 struct StateBuffer {
@@ -33,6 +34,7 @@ struct StateBuffer {
 struct StateKind {
   std::string prefix;  // of its tensors' names
   std::vector<StateBuffer> buffers;
+  std::optional<int> data_rank{};  // that these are of, if each has its own
 };
 
 std::vector<StateKind> kinds_of_state(const StepPrograms& programs) {
@@ -45,8 +47,20 @@ std::vector<StateKind> kinds_of_state(const StepPrograms& programs) {
   const auto name_of_buffer = [&](BufferId flat) { return programs.buffers()[flat].name; };
   add("", [](const HeldStage& stage) { return stage.flat.parameters; });
   for (std::size_t i = 0; i < stages[0].optimizer_state.size(); ++i) {
-    add(fmt::format("{}{}.", kOptimizer, name_of_buffer(stages[0].optimizer_state[i])),
-        [i](const HeldStage& stage) { return stage.optimizer_state[i]; });
+    const auto flat_of = [i](const HeldStage& stage) { return stage.optimizer_state[i]; };
+    const BufferId first = flat_of(stages[0]);
+    const std::string prefix = fmt::format("{}{}.", kOptimizer, name_of_buffer(first));
+    if (!programs.is_own(first)) {
+      add(prefix, flat_of);
+      continue;
+    }
+    for (int rank = 0; rank < programs.spec().mesh.data; ++rank) {
+      add(fmt::format("{}rank{}.", prefix, rank), flat_of);
+      kinds.back().data_rank = rank;
+    }
+  }
+  for (const KeptBuffer& kept : programs.kept()) {
+    add(std::string(kKept) + kept.prefix, [&](const HeldStage&) { return kept.flat; });
   }
   if (!programs.spec().zero_grad) {
     const std::string name = name_of_buffer(programs.gradients());
@@ -57,8 +71,10 @@ std::vector<StateKind> kinds_of_state(const StepPrograms& programs) {
 }
 
 std::vector<StateBuffer> buffers_of_state(const StepPrograms& programs) {
+  const int own_rank = programs.spec().mesh.data_rank();
   std::vector<StateBuffer> buffers;
   for (const StateKind& kind : kinds_of_state(programs)) {
+    if (kind.data_rank.value_or(own_rank) != own_rank) continue;
     buffers.insert(buffers.end(), kind.buffers.begin(), kind.buffers.end());
   }
   return buffers;
@@ -66,7 +82,9 @@ std::vector<StateBuffer> buffers_of_state(const StepPrograms& programs) {
 
 /// The ranges of a flat buffer that this rank saves.
 std::vector<FlatRange> saved_of(const StepPrograms& programs, const StateBuffer& buffer) {
-  if (programs.is_shared_out(buffer.flat)) return programs.held(buffer.flat);
+  if (programs.is_shared_out(buffer.flat) || programs.is_own(buffer.flat)) {
+    return programs.held(buffer.flat);
+  }
   const Mesh& mesh = programs.spec().mesh;
   return {share_of_lines({0, buffer.stage->range.count}, mesh.data_rank(), mesh.data)};
 }
@@ -101,10 +119,12 @@ std::string difference_of(const StoredTensor* stored, const TensorForm& expected
 }  // namespace
 
 std::vector<StatePart> state_parts(const StepPrograms& programs) {
+  const int own_rank = programs.spec().mesh.data_rank();
   std::vector<StatePart> parts;
   for (const auto& kind : kinds_of_state(programs)) {
     for (const Parameter& each : programs.whole_list().all()) {
       StatePart& part = parts.emplace_back(StatePart{kind.prefix + each.name, each.shape});
+      if (kind.data_rank.value_or(own_rank) != own_rank) continue;
       for (const StateBuffer& buffer : kind.buffers) {
         const Parameters& parameters = buffer.stage->parameters;
         const std::optional<ParameterId> own = parameters.find(each.name);
@@ -124,7 +144,7 @@ std::int64_t StatePart::bytes() const {
 }
 
 bool is_non_weight_state(std::string_view name) {
-  return name.starts_with(kOptimizer) || name.starts_with(kGradients) ||
+  return name.starts_with(kOptimizer) || name.starts_with(kGradients) || name.starts_with(kKept) ||
          name.starts_with(kGenerator);
 }
 
@@ -239,9 +259,18 @@ std::string bad_weight_in(const std::vector<TensorForm>& tensors,
 void require_state(const TrainingState& state, const StepPrograms& programs,
                    const std::filesystem::path& path) {
   std::vector<std::string> found;
-  for (const TensorForm& expected : state_tensors(programs)) {
+  const std::vector<TensorForm> tensors = state_tensors(programs);
+  for (const TensorForm& expected : tensors) {
     std::string difference = difference_of(state.find(expected.name), expected);
     if (!difference.empty()) found.push_back(std::move(difference));
+  }
+  // Such as the moments of a data rank that this run does not have.
+  for (const StoredTensor& stored : state.tensors) {
+    const bool is_used =
+        std::ranges::find(tensors, stored.name, &TensorForm::name) != tensors.end();
+    if (!is_used && stored.name.starts_with(kOptimizer)) {
+      found.push_back(stored.name + " would be lost");
+    }
   }
   if (found.empty()) return;
   constexpr std::size_t kShown = 3;

@@ -37,8 +37,10 @@ struct StatePart {
 };
 
 /// The tensors that these programs need to resume: the weights ("net.0.weight"), the optimizer's
-/// memory ("optimizer.exp_avg.net.0.weight"), and gradients that are accumulated from step to step
-/// ("gradients.net.0.weight"). The same on every rank.
+/// memory ("optimizer.exp_avg.net.0.weight", or "optimizer.exp_avg.rank1.net.0.weight" where each
+/// data rank has its own), gradients that are accumulated from step to step
+/// ("gradients.net.0.weight"), and what else the run keeps
+/// ("kept.delayed_gradients.1.net.0.weight"; see KeptBuffer). The same on every rank.
 std::vector<StatePart> state_parts(const StepPrograms& programs);
 
 /// Whether such a tensor is in a checkpoint in addition to the weights.

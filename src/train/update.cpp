@@ -79,6 +79,34 @@ void Draft::update(const UpdateOptions& options) {
   if (spec_.loss_scale) update_scale();
 }
 
+BufferId Draft::keep(const char* name, Category category, KeptBuffer kept) {
+  kept.flat = buffers_.get(name, category, parameters_.bytes());
+  kept_.push_back(kept);
+  return kept.flat;
+}
+
+BufferId Draft::update_later() {
+  BARESTEP_REQUIRE(spec_.stages_here() == 1, "one device has all stages that are here");
+  std::vector<BufferId> kept;  // the newest first
+  for (std::int64_t age = 1; age <= spec_.staleness; ++age) {
+    const std::string name = "delayed_gradients." + std::to_string(age);
+    kept.push_back(keep(name.c_str(), Category::kGradients, {.prefix = name + "."}));
+  }
+  const auto all = [&](BufferId flat) { return parameters_.flat(flat); };
+  if (kind_ != StepKind::kFirstTraining) {
+    const UpdateTensors whole = update_tensors();
+    update({.parts = {{{.range = {0, whole.parameters.size()},
+                        .parameters = whole.parameters,
+                        .rounded = whole.rounded,
+                        .gradients = all(kept.back())}}}});
+  }
+  for (std::size_t age = kept.size() - 1; age > 0; --age) {
+    add_update(Copy{.to = all(kept[age]), .from = all(kept[age - 1])});
+  }
+  add_update(Copy{.to = all(kept.front()), .from = all(require_gradients())});
+  return kept.front();
+}
+
 void Draft::update_from_factors(const UpdateOptions& options) {
   BARESTEP_REQUIRE(!spec_.loss_scale, "loss scaling looks at stored gradients");
   const auto factors_of = [&](int linear) {

@@ -206,19 +206,36 @@ std::vector<Bucket> Ddp::buckets(const Parameters& parameters, BufferId gradient
                           settings_.bucket_bytes);
 }
 
-std::vector<Bucket> Ddp::buckets_of(Draft& draft) const {
+std::vector<StepKind> Ddp::kinds(const StepSpec& spec) const {
+  std::vector<StepKind> all = Scheme::kinds(spec);
+  if (settings_.whole_first_bucket) all.push_back(StepKind::kFirstTraining);
+  return all;
+}
+
+StepKind Ddp::kind_of(const StepPlace& place, const StepSpec& spec) const {
+  const bool is_special = settings_.whole_first_bucket && place.number == 0;
+  return is_special ? StepKind::kFirstTraining : Scheme::kind_of(place, spec);
+}
+
+std::vector<Bucket> Ddp::buckets_of(Draft& draft, BufferId delayed) const {
   const StepSpec& spec = draft.spec();
   const bool is_one_copy = spec.mesh.cuts_model() && spec.mesh.data == 1;
   if (is_one_copy && !settings_.update_per_bucket) return {};
-  const BufferId gradients = draft.require_gradients();
+  const BufferId gradients = delayed == kNoBuffer ? draft.require_gradients() : delayed;
   std::vector<Bucket> all = buckets(draft.parameters(), gradients);
-  if (draft.kind() != StepKind::kFirstTraining) return all;
+  if (draft.kind() != StepKind::kFirstTraining || !settings_.whole_first_bucket) return all;
   return {whole_bucket(all, draft.parameters().flat(gradients))};
 }
 
 void Ddp::build(Draft& draft) const {
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   draft.input();
+  if (draft.spec().staleness > 0) {
+    draft.passes({.loss_ready = loss_ready});
+    const BufferId delayed = draft.update_later();
+    BucketReduction(draft, buckets_of(draft, delayed), settings_).finish();
+    return;
+  }
   BucketReduction reduction(draft, buckets_of(draft), settings_);
   draft.passes(
       {.pass = settings_.overlap ? reduction.hooks() : PassHooks{}, .loss_ready = loss_ready});
@@ -238,7 +255,9 @@ std::string Ddp::exchange_text(const StepSpec& spec, std::string_view transport)
   return fmt::format("gradients reduced{} by {} in {} ({}){}",
                      settings_.bf16_gradients ? " as bf16" : "", transport,
                      counted(std::ssize(sizes), "bucket"), fmt::join(sizes, ", "),
-                     settings_.overlap ? " while backward goes on" : " after backward");
+                     spec.staleness > 0  ? " beside the next step"
+                     : settings_.overlap ? " while backward goes on"
+                                         : " after backward");
 }
 
 }  // namespace barestep

@@ -76,18 +76,21 @@ class Ddp final : public Scheme {
   /// What every step reduces, except a first step that reduces all as one; see gradient_buckets().
   [[nodiscard]] std::vector<Bucket> buckets(const Parameters& parameters, BufferId gradients) const;
 
-  [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
+  [[nodiscard]] std::vector<StepKind> kinds(const StepSpec& spec) const override;
+  [[nodiscard]] StepKind kind_of(const StepPlace& place, const StepSpec& spec) const override;
 
   /// Allocates the buffers of Draft::share_loss(), and "bucket_bf16" if gradients are reduced as
   /// bf16. Without stored gradients, ranks must share a single copy of
-  /// the model, and reduce nothing.
+  /// the model, and reduce nothing. With --staleness, gradients are reduced after backward, beside
+  /// the next step.
   void build(Draft& draft) const override;
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
                                           std::string_view transport) const override;
 
  private:
-  /// None for a single copy of the model that stores no gradients.
-  [[nodiscard]] std::vector<Bucket> buckets_of(Draft& draft) const;
+  /// Of the gradients, or of those that are applied later. None for a single copy of the model that
+  /// stores no gradients.
+  [[nodiscard]] std::vector<Bucket> buckets_of(Draft& draft, BufferId delayed = kNoBuffer) const;
 
   DdpSettings settings_;
 };

@@ -11,6 +11,7 @@
 #include "core/units.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
+#include "parallel/schemes/local_sgd.h"
 #include "parallel/schemes/pipeline.h"
 #include "parallel/schemes/zero.h"
 #include "train/trainer.h"
@@ -21,6 +22,7 @@ namespace {
 std::unique_ptr<Scheme> scheme_of_ranks(const TrainConfig& config, const SchemeOptions& options) {
   switch (config.parallel.scheme) {
     case RankScheme::kDdp: {
+      if (config.parallel.sync_every > 1) return std::make_unique<LocalSgd>();
       DdpSettings settings = ddp_settings_of(config);
       settings.first_bucket_bytes =
           options.first_bucket_bytes.value_or(settings.first_bucket_bytes);
