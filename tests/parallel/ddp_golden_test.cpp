@@ -60,6 +60,42 @@ TEST(GoldenMesh, LossesArePyTorchsOfOneProcess) {
   }
 }
 
+/// Gradients that are applied late, and local SGD. On one rank delayed gradients are a matter of
+/// the order of ops, on two they are sums over ranks too.
+TEST(GoldenLateAndLocal, LossesArePyTorchs) {
+  const json file = golden("ddp_late_and_local");
+  for (const json& run : file.at("runs")) {
+    TrainConfig config;
+    config.model.layers.assign(run.at("depth").get<std::size_t>() + 1, run.at("dim"));
+    config.data.batch_size = run.at("batch");
+    config.training.seed = run.at("seed");
+    const auto losses = run.at("losses").get<std::vector<float>>();
+    config.training.steps = std::ssize(losses);
+    const bool is_adam = run.at("optimizer") == "adam";
+    config.optimizer.kind = is_adam ? OptimizerKind::kAdam : OptimizerKind::kSgd;
+    config.optimizer.lr = is_adam ? 1e-3 : 0.1;
+    config.training.staleness = run.at("staleness");
+    config.parallel.sync_every = run.at("sync_every");
+    if (run.at("outer") == "diloco") config.parallel.outer = OuterOptimizer::kDiLoCo;
+    config.device.threads = 1;
+    config.device.gemm = GemmProvider::kReference;
+    std::vector<Trained> found;
+    if (config.training.staleness > 0) {
+      found = {train_single(config), train_threads(2, config).front()};
+    } else {
+      const auto scheme = scheme_of(config, TrainerKind::kDdp);
+      found = {train_threads_by(*scheme, run.at("ranks"), config).front()};
+    }
+    for (const Trained& trained : found) {
+      SCOPED_TRACE(run.dump().substr(0, 150));
+      ASSERT_EQ(trained.losses.size(), losses.size());
+      for (std::size_t step = 0; step < losses.size(); ++step) {
+        EXPECT_NEAR(trained.losses[step], losses[step], 5e-7F * losses[step]) << "step " << step;
+      }
+    }
+  }
+}
+
 class GoldenDdp : public testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenDdp, LossesAndParametersArePyTorchs) {

@@ -20,6 +20,7 @@
 #include "parallel/comm/thread_communicator.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
+#include "parallel/schemes/local_sgd.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
@@ -551,6 +552,105 @@ TEST(SchemeOf, RefuseAnUpdateWithoutGradientsExchanged) {
 
 /// A layer of 1024 x 1024 with a batch of 8: DDP sends the gradients almost twice, factors are
 /// small.
+/// Rounds of three steps: 0 to 2, 3 to 5, and the rest of the run.
+TrainConfig local_run() {
+  TrainConfig config = rank_config();
+  config.parallel.sync_every = 3;
+  config.checkpoint.folder = "checkpoints";
+  return config;
+}
+
+TEST(LocalSgd, OfOneRankHasTheBitsOfASingleDevice) {
+  const Trained one = train_single(local_run());
+  const Trained local = train_threads_by(LocalSgd(), 1, local_run()).front();
+  EXPECT_EQ(local.parameters, one.parameters);
+  EXPECT_EQ(local.losses, one.losses);
+}
+
+TEST(LocalSgd, AveragesAfterEveryRoundAndBeforeTheEnd) {
+  const LocalSgd scheme;
+  const StepPrograms programs = programs_by(scheme, local_run(), 0, 2);
+  const Schedule whole(local_run().training, programs);
+  std::vector<std::int64_t> averaged;
+  Schedule schedule = whole;
+  while (const auto batch = schedule.next()) {
+    const bool sends = bytes_sent(batch->program->program, programs.spec().mesh) > 100;
+    EXPECT_EQ(sends, batch->may_end);
+    if (sends) averaged.push_back(batch->number);
+  }
+  EXPECT_THAT(averaged, ElementsAre(2, 5, 7));
+}
+
+TEST_F(SchemesOfFiles, LocalSgdEvaluatesAverages) {
+  TrainConfig config = number_run(folder());
+  config.parallel.sync_every = 1000;
+  const auto ranks = train_threads_by(LocalSgd(), 2, config);
+  EXPECT_EQ(ranks[0].evaluations, ranks[1].evaluations);
+  EXPECT_EQ(ranks[0].parameters, ranks[1].parameters);
+  EXPECT_EQ(std::ssize(ranks[0].evaluations), *config.training.epochs);
+}
+
+TEST(LocalSgd, StopsAndSavesOnlyWhereARoundEnds) {
+  for (const StepRequest request : {StepRequest::kStop, StepRequest::kPause}) {
+    TrainingState state;
+    train_threads_by(LocalSgd(), 2, local_run(),
+                     {.kept = &state, .asks_after_step = 0, .asks_for = request});
+    EXPECT_EQ(state.position.steps, 3);
+  }
+}
+
+/// The moments of each rank are its own.
+TEST(LocalSgd, GoesOnWithTheSameNumberOfRanksOnly) {
+  TrainingState state;
+  const auto whole =
+      train_threads_by(LocalSgd(), 3, local_run(), {.kept = &state, .pause_every = 2});
+  EXPECT_EQ(state.position.steps, 3);
+  EXPECT_EQ(train_threads_by(LocalSgd(), 3, local_run(), {.start = &state})[1].parameters,
+            whole[1].parameters);
+  const LocalSgd scheme;
+  const auto refusal = [&](int ranks) {
+    const StepPrograms programs = programs_by(scheme, local_run(), 0, ranks);
+    try {
+      require_state(state, programs, "F");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal(3), "");
+  EXPECT_THAT(refusal(4), testing::HasSubstr("optimizer.exp_avg.rank3.net.0.weight is missing"));
+  EXPECT_THAT(refusal(2), testing::HasSubstr("optimizer.exp_avg.rank2.net.0.weight would be lost"));
+}
+
+TEST(LateGradients, AreReducedBesideTheNextStep) {
+  TrainConfig config = rank_config();
+  config.training.staleness = 1;
+  const Ddp scheme(small_buckets());
+  const StepPrograms programs = programs_by(scheme, config, 0, 2);
+  // Backward waits for none of this step's reductions, and the update for those of the step before.
+  const auto& nodes = programs.train().program.nodes();
+  int awaited = 0;
+  for (const Node& node : nodes) {
+    for (const Wait& wait : node.waits) {
+      if (node.lane != Lane::kCompute || at(nodes, wait.node).lane != Lane::kComm) continue;
+      EXPECT_EQ(wait.steps_back, 1) << label_of(node.op);
+      ++awaited;
+    }
+  }
+  EXPECT_GT(awaited, 0);
+}
+
+TEST(LateGradients, CostOneMoreBufferForEachStep) {
+  TrainConfig config = rank_config();
+  const Ddp scheme(small_buckets());
+  const auto bytes = [&](std::int64_t staleness) {
+    config.training.staleness = staleness;
+    const StepPrograms programs = programs_by(scheme, config, 0, 2);
+    return MemoryPlan(programs.buffers()).category_bytes(0, Category::kGradients);
+  };
+  EXPECT_EQ(bytes(3), 4 * bytes(0));
+}
+
 TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   TrainConfig config;
   config.model.layers = {1024, 1024};

@@ -60,6 +60,7 @@ const Change kChanges[] = {
     {"NoZeroGrad", [](TrainConfig& c) { c.training.zero_grad = false; }},
     {"Dropout", [](TrainConfig& c) { c.model.dropout = 0.3; }},
     {"ClipNorm", [](TrainConfig& c) { c.training.clip_norm = 0.05; }},
+    {"Staleness", [](TrainConfig& c) { c.training.staleness = 2; }},
     {"OneLayerOfPadding",
      [](TrainConfig& c) {
        c.model.layers = {1, 1};
