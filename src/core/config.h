@@ -241,10 +241,16 @@ enum class Transport { kAuto, kNccl, kMpi, kPeer };
 template <>
 inline constexpr std::string_view kNamesOf<Transport>[] = {"auto", "nccl", "mpi", "peer"};
 
-enum class RankScheme { kDdp, kZero1, kZero2, kZero3, kFactor };
+enum class RankScheme { kDdp, kZero1, kZero2, kZero3, kFactor, kServer };
 template <>
-inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "zero2", "zero3",
-                                                            "factor"};
+inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp",   "zero1",  "zero2",
+                                                            "zero3", "factor", "server"};
+
+/// How a parameter server adds up what the other ranks push: it receives from each of them, or the
+/// communicator reduces along its own rings or trees.
+enum class ServerReduce { kStar, kTree };
+template <>
+inline constexpr std::string_view kNamesOf<ServerReduce>[] = {"star", "tree"};
 
 /// What ranks do with the average of their weights; see LocalSgd.
 enum class OuterOptimizer { kNone, kDiLoCo };
@@ -397,6 +403,8 @@ struct ParallelConfig {
   std::int64_t pipeline = 1;        // stages into which the model's layers are cut
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::optional<std::int64_t> micro_batches{};  // of a step; read it through micro_batches_of()
+  std::int64_t servers = 1;                     // the first ranks of them, which have the optimizer
+  ServerReduce server_reduce = ServerReduce::kStar;
   std::int64_t sync_every = 1;  // steps from one average of the ranks' weights to the next
   OuterOptimizer outer = OuterOptimizer::kNone;
   double timeout_s = 300;  // a rank that is in one operation for longer ends the run

@@ -498,7 +498,8 @@ Table rank_options() {
                "keeps optimizer state for that share only; zero2: and gradients for that share "
                "only; zero3: and weights, gathered layer by layer when they are needed; factor: "
                "gather the layers' inputs and output gradients, from which each rank computes the "
-               "whole gradient",
+               "whole gradient; server: ranks push gradients to parameter servers, which update "
+               "the weights, and pull these",
        .value = one_of(&ParallelConfig::scheme),
        .trainers = {kDdp}},
       {.name = "tensor",
@@ -523,6 +524,16 @@ Table rank_options() {
       {.name = "no-overlap",
        .help = "reduce gradients after the whole backward pass instead of during it",
        .value = flag(&ParallelConfig::overlap, false),
+       .trainers = {kDdp}},
+      {.name = "servers",
+       .help = "the first S ranks are parameter servers, beside their own share of the batch; "
+               "buckets are divided among them",
+       .value = number(&ParallelConfig::servers, limits::kMeshSizes),
+       .trainers = {kDdp}},
+      {.name = "server-reduce",
+       .help = "star: a server receives from every rank and sends to each; tree: by the reduce and "
+               "broadcast of the transport",
+       .value = one_of(&ParallelConfig::server_reduce),
        .trainers = {kDdp}},
       {.name = "sync-every",
        .help =

@@ -123,9 +123,13 @@ Draft::Ready Draft::share_loss(float scale) {
 }
 
 void Draft::leave_factors(std::string_view option, std::string_view value) {
-  const std::int64_t own_rows = spec_.own_rows(rows()).count;
   model_.stores_gradients = false;
   require_only_linears(parameters_, model().linears(), option, value);
+  count_all_rows();
+}
+
+void Draft::count_all_rows() {
+  const std::int64_t own_rows = spec_.own_rows(rows()).count;
   loss_rows_ = rows();
   tensors().own_loss_scale =
       own_rows == 0 ? 0 : static_cast<double>(rows()) / static_cast<double>(own_rows);

@@ -280,10 +280,14 @@ class Draft {
   /// Call before input(): random data of all ranks stay in the buffers of x and y.
   void keep_all_rows() { keeps_all_rows_ = true; }
 
+  /// From now on the loss, and so its gradients, is this rank's part of the mean over all ranks'
+  /// rows; otherwise it is the mean over its own.
+  void count_all_rows();
+
   /// From now on the passes leave the factors of the gradients, as they do whenever gradients are
   /// not stored. The factors of all micro-steps are kept, and a rank without rows takes part with
-  /// empty tensors. The loss, and so its gradients, is this rank's part of the mean over all ranks'
-  /// rows. Throws Error(kConfiguration), naming `option`, if a parameter is not a Linear's.
+  /// empty tensors. Includes count_all_rows(). Throws Error(kConfiguration), naming `option`, if a
+  /// parameter is not a Linear's.
   void leave_factors(std::string_view option, std::string_view value);
 
   /// As many as accumulate, or torch.chunk's pieces for a pipeline's micro-batches; always at least

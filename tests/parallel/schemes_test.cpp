@@ -21,6 +21,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/local_sgd.h"
+#include "parallel/schemes/parameter_server.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
@@ -620,6 +621,83 @@ TEST(LocalSgd, GoesOnWithTheSameNumberOfRanksOnly) {
   EXPECT_EQ(refusal(3), "");
   EXPECT_THAT(refusal(4), testing::HasSubstr("optimizer.exp_avg.rank3.net.0.weight is missing"));
   EXPECT_THAT(refusal(2), testing::HasSubstr("optimizer.exp_avg.rank2.net.0.weight would be lost"));
+}
+
+TEST(Server, OfOneRankHasTheBitsOfASingleDevice) {
+  const Trained one = train_single(rank_config());
+  const ParameterServer scheme(1, ServerReduce::kStar, small_buckets());
+  const Trained served = train_threads_by(scheme, 1).front();
+  EXPECT_EQ(served.parameters, one.parameters);
+  EXPECT_EQ(served.losses, one.losses);
+}
+
+TEST(Server, LossesAreThoseOfDdpHoweverItAddsUp) {
+  for (const auto& [ranks, servers] : {std::pair{2, 1}, {3, 2}, {4, 4}}) {
+    const auto ddp = train_threads(ranks);
+    for (const ServerReduce reduce : {ServerReduce::kStar, ServerReduce::kTree}) {
+      SCOPED_TRACE(testing::Message()
+                   << ranks << " ranks, " << servers << " servers, " << name_of(reduce));
+      const auto served =
+          train_threads_by(ParameterServer(servers, reduce, small_buckets()), ranks);
+      for (const Trained& rank : served) {
+        EXPECT_LT(relative_distance(rank.losses, ddp[0].losses), 5e-7);
+        EXPECT_EQ(rank.parameters, served[0].parameters);
+      }
+    }
+  }
+}
+
+TEST(Server, DividesBucketsByTheirNumbers) {
+  const auto bucket = [](std::int64_t numbers) {
+    return ShardedBucket{.name = "", .range = {0, numbers}, .parameters = {}};
+  };
+  const ParameterServer two(2, ServerReduce::kStar, {});
+  EXPECT_THAT(two.servers_of({bucket(10), bucket(4), bucket(4), bucket(4), bucket(1)}),
+              ElementsAre(0, 1, 1, 1, 0));
+}
+
+/// Of M bytes of weights, n ranks and one server: (n - 1) M each way at the server, M each way at
+/// the others. With n servers of equal buckets all carry 2 (n - 1) / n M each way, as a ring does.
+TEST(Server, ALinkOfAStarCarriesWhatTheBooksSay) {
+  TrainConfig config = rank_config();
+  config.model.layers = {64, 64, 64, 64, 64};
+  constexpr int kRanks = 4;
+  const std::int64_t all = 4 * parameters_of(model_of(config)).size();
+  const DdpSettings by_layer{.first_bucket_bytes = all / 4, .bucket_bytes = all / 4};
+  const auto received = [&](int servers, int rank) {
+    const ParameterServer scheme(servers, ServerReduce::kStar, by_layer);
+    const StepPrograms programs = programs_by(scheme, config, rank, kRanks);
+    std::int64_t bytes = 0;
+    for (const Node& node : programs.train().program.nodes()) {
+      if (const auto* const exchange = op_if<SendReceive>(node.op)) {
+        bytes += exchange->received_bytes();
+      }
+    }
+    return bytes;
+  };
+  EXPECT_EQ(received(1, 0), (kRanks - 1) * all);
+  EXPECT_EQ(received(1, 3), all);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(received(kRanks, rank), 2 * (kRanks - 1) * all / kRanks);
+  }
+}
+
+TEST(Server, HasProgramsThatNeedEveryWait) {
+  for (const int rank : {0, 2}) {
+    const ParameterServer scheme(2, ServerReduce::kStar, small_buckets());
+    const StepPrograms programs = programs_by(scheme, rank_config(), rank, 3);
+    EXPECT_GT(expect_every_deletion_found(programs.train().program), 0);
+  }
+}
+
+TEST(Server, ThatIsNoRankIsRefused) {
+  TrainConfig config = rank_config();
+  config.parallel.scheme = RankScheme::kServer;
+  config.parallel.servers = 4;
+  expect_error(ExitCode::kConfiguration,
+               "--servers '4': servers are ranks, and 3 ranks share the batch; give at most 3, or "
+               "start more ranks",
+               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 3); });
 }
 
 TEST(LateGradients, AreReducedBesideTheNextStep) {

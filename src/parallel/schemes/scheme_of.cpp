@@ -12,6 +12,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/local_sgd.h"
+#include "parallel/schemes/parameter_server.h"
 #include "parallel/schemes/pipeline.h"
 #include "parallel/schemes/zero.h"
 #include "train/trainer.h"
@@ -36,6 +37,10 @@ std::unique_ptr<Scheme> scheme_of_ranks(const TrainConfig& config, const SchemeO
       return std::make_unique<Zero>(3, ddp_settings_of(config));
     case RankScheme::kFactor:
       return std::make_unique<Factor>();
+    case RankScheme::kServer:
+      return std::make_unique<ParameterServer>(static_cast<int>(config.parallel.servers),
+                                               config.parallel.server_reduce,
+                                               ddp_settings_of(config));
   }
   return nullptr;
 }
@@ -121,6 +126,14 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
           .value = std::to_string(spec.batch_size),
           .why = fmt::format("leaves some of {} ranks without a sample", copies),
           .remedy = fmt::format("give at least {}, or start fewer ranks", copies)});
+  }
+  if (config.parallel.servers > copies) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--servers",
+          .value = std::to_string(config.parallel.servers),
+          .why = fmt::format("servers are ranks, and {} {} the batch", counted(copies, "rank"),
+                             copies == 1 ? "has" : "share"),
+          .remedy = fmt::format("give at most {}, or start more ranks", copies)});
   }
   if (!limits::kBatchSizes.contains(spec.step_rows())) {
     fail(ExitCode::kConfiguration,

@@ -326,36 +326,35 @@ Tensor ShardedBucket::lines_of(BufferId flat, DType type) const {
   return {flat, range.first * bytes_of(type), range.count / kLineNumbers, kLineNumbers, type};
 }
 
-std::vector<ShardedBucket> Zero::buckets(const Parameters& parameters) const {
-  std::vector<Bucket> found;
-  if (stage_ < 3) {
-    found = gradient_buckets(parameters, kNoBuffer, settings_.first_bucket_bytes,
-                             settings_.bucket_bytes);
-  } else {
-    for (Bucket& each : gradient_buckets(parameters, kNoBuffer, 1, 1)) {
-      const auto block = [&](const Bucket& bucket) {
-        return block_of(parameters[bucket.parameters.front()].name);
-      };
-      if (found.empty() || block(found.back()) != block(each)) {
-        found.push_back(std::move(each));
-        continue;
-      }
-      Bucket& last = found.back();
-      last.gradients.cols =
-          (each.gradients.end_bytes() - last.gradients.offset_bytes) / bytes_of(DType::kF32);
-      last.parameters.push_back(each.parameters.front());
-    }
-  }
+std::vector<ShardedBucket> bucket_lines(const Parameters& parameters, const DdpSettings& settings) {
   std::vector<ShardedBucket> all;
-  for (Bucket& bucket : found) {
+  for (Bucket& bucket : gradient_buckets(parameters, kNoBuffer, settings.first_bucket_bytes,
+                                         settings.bucket_bytes)) {
     const std::int64_t first = bucket.gradients.offset_bytes / bytes_of(DType::kF32);
     const std::int64_t lines = (bucket.gradients.cols + kLineNumbers - 1) / kLineNumbers;
-    std::string name = stage_ < 3
-                           ? fmt::format("bucket {}", all.size() + 1)
-                           : std::string(block_of(parameters[bucket.parameters.front()].name));
-    all.push_back({std::move(name), {first, lines * kLineNumbers}, std::move(bucket.parameters)});
+    all.push_back({fmt::format("bucket {}", all.size() + 1),
+                   {first, lines * kLineNumbers},
+                   std::move(bucket.parameters)});
   }
   return all;
+}
+
+std::vector<ShardedBucket> Zero::buckets(const Parameters& parameters) const {
+  if (stage_ < 3) return bucket_lines(parameters, settings_);
+  std::vector<ShardedBucket> blocks;
+  for (const ShardedBucket& each :
+       bucket_lines(parameters, {.first_bucket_bytes = 1, .bucket_bytes = 1})) {
+    const std::string_view block = block_of(parameters[each.parameters.front()].name);
+    if (blocks.empty() || blocks.back().name != block) {
+      blocks.push_back(each);
+      blocks.back().name = block;
+      continue;
+    }
+    ShardedBucket& last = blocks.back();
+    last.range.count = each.range.first + each.range.count - last.range.first;
+    last.parameters.push_back(each.parameters.front());
+  }
+  return blocks;
 }
 
 std::vector<FlatRange> Zero::held(Category category, const Parameters& parameters, int rank,

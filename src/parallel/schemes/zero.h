@@ -23,6 +23,9 @@ struct ShardedBucket {
   [[nodiscard]] Tensor lines_of(BufferId flat, DType type = DType::kF32) const;
 };
 
+/// Those of gradient_buckets(), each from its first line to the end of its padding.
+std::vector<ShardedBucket> bucket_lines(const Parameters& parameters, const DdpSettings& settings);
+
 /// Gradients are weighted as in Ddp. Each bucket is reduce-scattered as soon as backward has
 /// completed it. After backward, each rank updates its shares, and the parameters are gathered
 /// bucket by bucket, those of the first layers first; the next step's layers wait only for their
