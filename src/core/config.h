@@ -296,6 +296,8 @@ struct ModelConfig {
 
 struct DataConfig {
   DataKind kind = DataKind::kRandn;
+  bool teacher = false;                 // random samples with the targets of a fixed random model
+  double teacher_noise = 0;             // standard deviation of what is added to these targets
   std::filesystem::path x{}, y{};       // idx:X,Y and npy:X,Y; for safetensors:X, y is empty
   std::int64_t batch_size = 64;         // per micro-step
   std::vector<std::int64_t> sweep{};    // batch sizes to run one after another; may be empty

@@ -64,6 +64,7 @@ struct ModelSpec {
   int stage = 0;  // these programs' stage of the `stages` into which ranks cut the layers
   int stages = 1;
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
+  std::string name = "net";        // of the blocks' container, in the names of layers
 
   /// The part of this model that such a rank has.
   [[nodiscard]] ModelSpec of(const Mesh& rank) const {
@@ -106,7 +107,7 @@ struct ModelSpec {
 
   /// The name of a layer in PyTorch's Sequential of Linear and activation modules: "net.0", ...
   [[nodiscard]] std::string name_of_layer(int layer) const {
-    return "net." + std::to_string(traits_of(activation).is_module ? 2 * layer : layer);
+    return name + "." + std::to_string(traits_of(activation).is_module ? 2 * layer : layer);
   }
 
   [[nodiscard]] LayerRange all_layers() const { return {0, layers()}; }

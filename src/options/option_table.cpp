@@ -50,10 +50,11 @@ OptionValue tuning() {
 }
 
 OptionValue data_files() {
-  return {JsonKind::kString, "randn|idx:X,Y|npy:X,Y|safetensors:F", "",
+  return {JsonKind::kString, "randn|teacher|idx:X,Y|npy:X,Y|safetensors:F", "",
           [](const RawValue& given, TrainConfig& c) { data_source(given, c.data); },
           [](const TrainConfig& c) -> std::optional<std::string> {
             std::string text(name_of(c.data.kind));
+            if (c.data.teacher) return "teacher";
             if (c.data.kind == DataKind::kRandn) return text;
             text += ":" + c.data.x.string();
             if (c.data.kind != DataKind::kSafetensors) text += "," + c.data.y.string();
@@ -156,11 +157,18 @@ Table model_options() {
 Table data_options() {
   return {
       {.name = "data",
-       .help = "fresh random numbers in each step, or files of samples and their labels or "
+       .help = "fresh random numbers in each step; teacher: with the targets of a fixed random "
+               "model of "
+               "two layers, which can be learned; or files of samples and their labels or "
                "targets: idx (plain or .gz), npy, or the tensors x and y of a safetensors file; "
                "several files by a pattern, such as npy:x-*.npy,y-*.npy",
        .value = data_files(),
        .agreement = Agreement::kWhetherGiven},  // files are compared by content
+      {.name = "teacher-noise",
+       .help = "standard deviation of the random numbers that are added to the targets of "
+               "--data teacher",
+       .value = number(&DataConfig::teacher_noise, limits::kNotNegative),
+       .decides_numbers = true},
       {.name = "workers",
        .help = "threads that load batches ahead; 0 loads them inside the step; for files",
        .value = number(&DataConfig::workers, limits::kWorkers),

@@ -226,9 +226,11 @@ std::vector<std::string> device_names(const RawValue& given) {
 
 void data_source(const RawValue& given, DataConfig& data) {
   const std::string remedy =
-      "use randn, idx:X,Y or npy:X,Y with files of samples and of their labels or targets, or "
+      "use randn, teacher, idx:X,Y or npy:X,Y with files of samples and of their labels or "
+      "targets, or "
       "safetensors:F with tensors x and y";
-  if (given.text == "randn") {
+  data.teacher = given.text == "teacher";
+  if (given.text == "randn" || data.teacher) {
     data.kind = DataKind::kRandn;
     return;
   }

@@ -54,6 +54,16 @@ Tensor take_number(Buffers& buffers, const char* name, bool pinned, DType dtype 
 
 }  // namespace
 
+ModelSpec teacher_of(const ModelSpec& model) {
+  return {.widths = {model.widths.front(), model.widths.front(), model.widths.back()},
+          .activation = model.activation,
+          .last_relu = model.last_relu,
+          .rows_per_sample = model.rows_per_sample,
+          .fusion = model.fusion,
+          .trains = false,
+          .name = "teacher"};
+}
+
 void refuse_fused_update(const char* why) {
   fail(ExitCode::kConfiguration,
        {.what = "--update", .value = "fused", .why = why, .remedy = "use --update separate"});
@@ -166,9 +176,17 @@ void Draft::input(const Ready& x_ready) {
   };
   tensors.x = bring("x", spec_.model.inputs(), DType::kF32, tensors.x_host);
   if (x_ready) x_ready();
-  tensors.y = takes_labels(spec_.model.loss)
-                  ? bring("y", 1, DType::kI32, tensors.y_host)
-                  : bring("y", spec_.model.outputs(), DType::kF32, tensors.y_host);
+  if (takes_labels(spec_.model.loss)) {
+    tensors.y = bring("y", 1, DType::kI32, tensors.y_host);
+  } else if (spec_.teacher_noise) {
+    std::optional<Tensor> noise;
+    if (*spec_.teacher_noise > 0) {
+      noise = bring("y", spec_.model.outputs(), DType::kF32, tensors.y_host);
+    }
+    tensors.y = targets_of_teacher(tensors.x, noise);
+  } else {
+    tensors.y = bring("y", spec_.model.outputs(), DType::kF32, tensors.y_host);
+  }
   tensors.loss = take_number(buffers_, "loss", false, DType::kF32, loss_device());
   tensors.loss_host = take_number(buffers_, "loss_host", true, DType::kF32, loss_device());
   if (!trains) return;
@@ -176,6 +194,33 @@ void Draft::input(const Ready& x_ready) {
   add_scalars();
   add_jitter();
   if (spec_.model.dropout > 0) add_step_number();
+}
+
+Tensor Draft::targets_of_teacher(const Tensor& x, const std::optional<Tensor>& noise) {
+  const ModelSpec spec = teacher_of(spec_.model);
+  const Model teacher(spec);
+  const BufferId flat =
+      buffers_.get("teacher_parameters", Category::kData, teacher.parameters().bytes());
+  Scratch scratch(buffers_, 0, true);
+  Pass pass{.program = program(),
+            .buffers = buffers_,
+            .scratch = scratch,
+            .model = spec,
+            .parameters = teacher.parameters(),
+            .flat = {flat, flat},
+            .hooks = kNoHooks,
+            .phase = Phase::kForward};
+  const std::int64_t outputs = spec_.model.outputs();
+  // A rank without samples has no nodes, but a place for its targets.
+  if (x.rows == 0) return {flat, 0, 0, outputs};
+  const Tensor y = spec.as_samples(teacher.root().forward(pass, spec.as_rows(x)));
+  if (!noise) return y;
+  const auto in_a_row = [](const Tensor& tensor) { return tensor.flat_slice(0, tensor.size()); };
+  pass.add(SumRows{.out = in_a_row(*noise),
+                   .in = in_a_row(y),
+                   .beta = static_cast<float>(*spec_.teacher_noise)},
+           "teacher");
+  return *noise;
 }
 
 bool Draft::can_skip(const Rows& own, std::int64_t cols) const {

@@ -53,6 +53,8 @@ struct StepSpec {
   std::int64_t staleness = 0;               // steps by which gradients are applied late
   std::int64_t sync_every = 1;              // steps of local SGD in a round
   OuterOptimizer outer = OuterOptimizer::kNone;
+  // Random data: the targets are a teacher's outputs, plus this times random numbers.
+  std::optional<double> teacher_noise{};
 
   /// The stages of the pipeline that this process has, each on a device: all, or where stages are
   /// ranks, its own.
@@ -102,6 +104,11 @@ struct StepSpec {
   /// Whether each rank draws its rows out of one stream of all ranks' rows.
   [[nodiscard]] bool draws_all() const { return data == DataKind::kRandn && !own_data; }
 };
+
+/// The model whose outputs are the targets of --data teacher: two layers, the first as wide as the
+/// inputs, otherwise as those of `model`. Its parameters are in the flat buffer
+/// "teacher_parameters", in fp32, whole on every rank.
+ModelSpec teacher_of(const ModelSpec& model);
 
 /// The state of loss scaling: four numbers in a separate buffer.
 struct ScalingState {
@@ -402,6 +409,9 @@ class Draft {
   void backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
                 const Model& tree, Pass& own, const StepHooks& hooks);
   void add_zero_gradients(const Model& tree, Pass& own, bool wants_grad_x);
+  /// The targets of these samples, 1 row each; `noise` are random numbers that are scaled and
+  /// added.
+  [[nodiscard]] Tensor targets_of_teacher(const Tensor& x, const std::optional<Tensor>& noise);
   /// Whether the random stream can skip the other ranks' rows of such a matrix.
   [[nodiscard]] bool can_skip(const Rows& own, std::int64_t cols) const;
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is

@@ -225,7 +225,9 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
       .loss_scale = loss_scaling_of(config),
       .staleness = config.training.staleness,
       .sync_every = config.parallel.sync_every,
-      .outer = config.parallel.outer};
+      .outer = config.parallel.outer,
+      .teacher_noise =
+          config.data.teacher ? std::optional(config.data.teacher_noise) : std::nullopt};
 }
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
@@ -274,6 +276,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
   for (BufferId id = 0; id < buffers.size(); ++id) {
     if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
   }
+  if (programs_.spec().teacher_noise) initialize_teacher();
   if (start != nullptr) {
     restore(*start);
   } else {
@@ -335,6 +338,13 @@ void Trainer::initialize(FlatWeights loaded) {
   TorchGenerator of_data(data_seed(config_, programs_.spec()));
   whole.skip_initial_values(of_data);
   upload_generator(of_data);
+}
+
+void Trainer::initialize_teacher() {
+  const Parameters parameters = parameters_of(teacher_of(programs_.spec().model));
+  TorchGenerator generator(config_.training.seed + 1);
+  const FlatWeights weights = parameters.initial_values(generator, parameters);
+  upload(weights.data(), parameters.flat(programs_.buffers().find("teacher_parameters")));
 }
 
 FlatWeights Trainer::part_of_loaded(FlatWeights whole) {

@@ -145,6 +145,8 @@ class Trainer {
   class Input;
 
   void initialize(FlatWeights loaded);
+  /// Its weights are nn.Linear's, drawn with the seed after the run's; no checkpoint has them.
+  void initialize_teacher();
   /// The ranges of the parameters of a stage that this rank holds.
   [[nodiscard]] std::vector<FlatRange> held_of(const HeldStage& stage) const;
   /// A rank that has a part of the model, by itself or with its data group.

@@ -60,7 +60,7 @@ TEST(GoldenMesh, LossesArePyTorchsOfOneProcess) {
   }
 }
 
-/// Gradients that are applied late, and local SGD. On one rank delayed gradients are a matter of
+/// Gradients that are applied late, local SGD, and targets of a teacher. On one rank delayed gradients are a matter of
 /// the order of ops, on two they are sums over ranks too.
 TEST(GoldenLateAndLocal, LossesArePyTorchs) {
   const json file = golden("ddp_late_and_local");
@@ -80,7 +80,11 @@ TEST(GoldenLateAndLocal, LossesArePyTorchs) {
     config.device.threads = 1;
     config.device.gemm = GemmProvider::kReference;
     std::vector<Trained> found;
-    if (config.training.staleness > 0) {
+    if (run.contains("teacher_noise")) {
+      config.data.teacher = true;
+      config.data.teacher_noise = run.at("teacher_noise");
+    }
+    if (run.at("ranks") == 1) {
       found = {train_single(config), train_threads(2, config).front()};
     } else {
       const auto scheme = scheme_of(config, TrainerKind::kDdp);

@@ -13,6 +13,7 @@
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/layers.h"
+#include "support/saved_weights.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -226,6 +227,45 @@ TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
   Trainer same(fresh.config, *fresh.programs, {fresh.device.get()}, nullptr, nullptr, start);
   same.run(fresh);
   EXPECT_EQ(fresh.losses().front(), first.losses().front()) << "x and y are the same";
+}
+
+/// A student that starts with the teacher's weights: those of the seed after the run's.
+float first_loss_of_teachers_twin(double noise) {
+  TrainConfig config;
+  config.model.layers = {32, 32, 16};
+  config.training.steps = 1;
+  config.training.seed = 7;
+  config.data.batch_size = 64;
+  config.device.threads = 1;
+  config.device.gemm = GemmProvider::kReference;
+  const ModelSpec model{.widths = config.model.layers};
+  TorchGenerator generator(config.training.seed + 1);
+  const std::string path = testing::TempDir() + "teacher.safetensors";
+  const Parameters parameters = parameters_of(model);
+  save_flat_weights(path, parameters, parameters.initial_values(generator));
+  config.output.load = path;
+  config.data.teacher = true;
+  config.data.teacher_noise = noise;
+  TrainerHarness run(config);
+  run.run();
+  return run.losses().front();
+}
+
+TEST(Trainer, ATeachersTargetsAreTheOutputsOfTheNetOfTheNextSeed) {
+  EXPECT_EQ(first_loss_of_teachers_twin(0), 0);
+  // The mean square of 1,024 normal numbers is 1 with a deviation of 0.044.
+  EXPECT_NEAR(first_loss_of_teachers_twin(0.5), 0.25, 0.04);
+}
+
+TEST(Trainer, LearnsFromATeacher) {
+  TrainConfig config;
+  config.model.layers = {32, 32, 32};
+  config.training.steps = 200;
+  config.device.threads = 1;
+  config.data.teacher = true;
+  TrainerHarness run(config);
+  run.run();
+  EXPECT_LT(run.losses().back(), 0.5F * run.losses().front());
 }
 
 TEST(Trainer, WithoutZeroGradGradientsAddUp) {

@@ -16,6 +16,11 @@ Tensor in_flat(const ShardedBucket& bucket, BufferId flat, DType type = DType::k
   return bucket.range.of(flat, type);
 }
 
+/// The name of an exchange with a server: "bucket 1, pushed by rank 2".
+std::string by(const std::string& name, int rank) {
+  return fmt::format("{} by rank {}", name, rank);
+}
+
 /// What travels between a rank and the servers in a step.
 class ServerTraffic {
  public:
@@ -87,7 +92,7 @@ class ServerTraffic {
       return draft_.exchange(
           Reduce{.tensors = {own}, .root = server, .axis = draft_.data_axis(), .name = name});
     }
-    if (rank_ != server) return exchange(server, own, std::nullopt, name);
+    if (rank_ != server) return exchange(server, own, std::nullopt, by(name, rank_));
     if (ranks_ == 1) return;
     std::int64_t largest = 0;
     for (const ShardedBucket& each : buckets_) largest = std::max(largest, each.range.count);
@@ -96,7 +101,8 @@ class ServerTraffic {
     const Tensor pushed{buffer, 0, ranks_ - 1, own.cols};
     std::int64_t place = 0;
     for (int rank = 0; rank < ranks_; ++rank) {
-      if (rank != server) exchange(rank, std::nullopt, pushed.row_slice(place++, 1), name);
+      if (rank == server) continue;
+      exchange(rank, std::nullopt, pushed.row_slice(place++, 1), by(name, rank));
     }
     draft_.add({.op = DeviceOp{SumRows{.out = own, .in = pushed, .beta = 1}},
                 .lane = Lane::kComm,
@@ -109,9 +115,9 @@ class ServerTraffic {
       return draft_.exchange(Broadcast{
           .tensors = {weights}, .root = server, .axis = draft_.data_axis(), .name = name});
     }
-    if (rank_ != server) return exchange(server, std::nullopt, weights, name);
+    if (rank_ != server) return exchange(server, std::nullopt, weights, by(name, rank_));
     for (int rank = 0; rank < ranks_; ++rank) {
-      if (rank != server) exchange(rank, weights, std::nullopt, name);
+      if (rank != server) exchange(rank, weights, std::nullopt, by(name, rank));
     }
   }
 
