@@ -69,6 +69,32 @@ std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t defau
   return std::vector<std::int64_t>(count, model.dim.value_or(default_dim));
 }
 
+AttentionShape attention_of(const ModelConfig& model, std::int64_t dim) {
+  const bool has_usual = dim % kDefaultHeadWidth == 0;
+  const std::int64_t heads = model.heads.value_or(has_usual ? dim / kDefaultHeadWidth : 1);
+  const auto refuse = [&](const std::string& why, const std::string& remedy) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--heads", .value = std::to_string(heads), .why = why, .remedy = remedy});
+  };
+  if (dim % heads != 0) {
+    refuse(fmt::format("does not divide --dim, which is {}", dim),
+           "give a number of heads that divides it");
+  }
+  if (dim / heads > kMaxHeadWidth) {
+    refuse(fmt::format("a head would be {} numbers wide, and the kernels take at most {}",
+                       dim / heads, kMaxHeadWidth),
+           fmt::format("give at least {} heads", (dim + kMaxHeadWidth - 1) / kMaxHeadWidth));
+  }
+  return {.heads = heads,
+          .length = model.length.value_or(kDefaultLength),
+          .causal = model.causal,
+          .form = model.attention};
+}
+
+std::int64_t ffn_of(const ModelConfig& model, std::int64_t dim) {
+  return model.ffn.value_or(4 * dim);
+}
+
 std::optional<LossScaling> loss_scaling_of(const TrainConfig& config) {
   if (config.device.precision != Precision::kFp16 || config.training.evaluate_only) {
     return std::nullopt;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/activation.h"
+#include "core/attention.h"
 #include "core/index.h"
 #include "core/loss.h"
 #include "core/program.h"
@@ -77,6 +78,8 @@ namespace limits {
 // These limits keep every product of validated sizes within 64 bits.
 constexpr Range kWidths{1, std::int64_t{1} << 24};
 constexpr Range kDepths{1, 10'000};
+constexpr Range kHeads{1, 4096};
+constexpr Range kLengths{1, 65'536};
 constexpr Range kBatchSizes{1, std::numeric_limits<std::int32_t>::max()};
 constexpr Range kCounts{1, 1'000'000'000};   // --steps, --epochs, --log-every
 constexpr Range kWarmups{0, 1'000'000'000};  // --warmup, --lr-warmup
@@ -116,6 +119,8 @@ OutOfRange out_of_range(const RealRange& range, double value);
 constexpr std::int64_t kDefaultDimCpu = 1024;
 constexpr std::int64_t kDefaultDimCuda = 8192;
 constexpr std::int64_t kDefaultDepth = 6;
+constexpr std::int64_t kDefaultHeadWidth = 64;
+constexpr std::int64_t kDefaultLength = 128;
 constexpr std::int64_t kDefaultSteps = 20;
 constexpr std::int64_t kDefaultWarmup = 5;
 constexpr std::int64_t kDefaultRowLimit = 100;
@@ -281,6 +286,11 @@ inline constexpr std::string_view kNamesOf<SortBy>[] = {"cuda_time_total",
                                                         "cpu_time",
                                                         "count"};
 
+/// What a model is a chain of: Linear layers, or transformer blocks.
+enum class BlockKind { kMlp, kTransformer };
+template <>
+inline constexpr std::string_view kNamesOf<BlockKind>[] = {"mlp", "transformer"};
+
 struct ModelConfig {
   std::optional<std::int64_t> dim{};    // default: 8192 on a GPU, 1024 on the CPU
   std::optional<std::int64_t> depth{};  // default: 6
@@ -290,6 +300,13 @@ struct ModelConfig {
   LossKind loss = LossKind::kMse;
   double label_smoothing = 0;
   double dropout = 0;  // probability that a number becomes 0
+  BlockKind block = BlockKind::kMlp;
+  // Of transformer blocks.
+  std::optional<std::int64_t> heads{};   // default: as many as are kDefaultHeadWidth wide, else 1
+  std::optional<std::int64_t> length{};  // rows of a sample; default: 128
+  std::optional<std::int64_t> ffn{};     // width of the hidden layer; default: 4 * dim
+  bool causal = false;
+  AttentionForm attention = AttentionForm::kFlash;
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
@@ -497,6 +514,13 @@ void require_fit_for_cpu(const DeviceConfig& device);
 /// The widths of the layers, at least two: `layers`, or depth + 1 times dim. `default_dim` replaces
 /// an unset dim.
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim);
+
+/// The attention of transformer blocks of this width, with defaults filled in. Throws
+/// Error(kConfiguration) if the heads do not divide the width, or are too wide.
+AttentionShape attention_of(const ModelConfig& model, std::int64_t dim);
+
+/// The width of their hidden layer.
+std::int64_t ffn_of(const ModelConfig& model, std::int64_t dim);
 
 /// The numbers given as options; the optimizer's defaults for the rest.
 OptimizerNumbers numbers_of(const OptimizerConfig& optimizer);

@@ -191,10 +191,6 @@ Operands BiasActivation::operands() const {
           {"pre_activation", optional_tensor(pre_activation), kWrites, 'r', 'n', type}};
 }
 
-std::vector<OpRule> BiasActivation::rules() const {
-  return {{!bias || values.dtype == DType::kF32, "a bias needs values of fp32"}};
-}
-
 std::int64_t BiasActivation::flops() const {
   return flops_each(values, (bias ? 1 : 0) + traits_of(activation).flops);
 }
@@ -224,6 +220,162 @@ std::string ActivationGrad::text(const TensorText& t) const {
   const std::string then =
       sums ? fmt::format(", {} = its column sums{}", t(*sums), old_text(*sums, beta, t)) : "";
   return fmt::format(fmt::runtime(traits_of(activation).grad_text), t(grad), t(from)) + then;
+}
+
+Operands Add::operands() const {
+  return {{"out", &out, kWrites, 'r', 'n'},
+          {"a", &a, kReads, 'r', 'n'},
+          {"b", &b, kReads, 'r', 'n', real_type(b)}};
+}
+
+std::int64_t Add::flops() const {
+  return flops_each(out, 1);
+}
+
+std::string Add::text(const TensorText& t) const {
+  return fmt::format("{} = {} + {}", t(out), t(a), t(b));
+}
+
+Operands LayerNorm::operands() const {
+  return {{"y", &y, kWrites, 'r', 'N', real_type(y)}, {"mean", &mean, kWrites, 'r', '1'},
+          {"rstd", &rstd, kWrites, 'r', '1'},         {"x", &x, kReads, 'r', 'N'},
+          {"weight", &weight, kReads, '1', 'N'},      {"bias", &bias, kReads, '1', 'N'}};
+}
+
+/// Per number: its sum, the deviation, its square and their sum; for y a difference and three
+/// products or sums. Per row: two divisions, eps, the root and its inverse.
+std::int64_t LayerNorm::flops() const {
+  return checked_add(flops_each(x, 8), flops_each(mean, 5), kFlops);
+}
+
+std::string LayerNorm::text(const TensorText& t) const {
+  return fmt::format("{} = {} normalized by rows * {} + {}, means in {}, 1 / deviations in {}",
+                     t(y), t(x), t(weight), t(bias), t(mean), t(rstd));
+}
+
+Operands LayerNormGrad::operands() const {
+  return {{"grad_weight", &grad_weight, kAccumulates, '1', 'N'},
+          {"grad_bias", &grad_bias, kAccumulates, '1', 'N'},
+          {"grad_x", optional_tensor(grad_x), kUpdates, 'r', 'N'},
+          {"grad_y", &grad_y, kReads, 'r', 'N', real_type(grad_y)},
+          {"x", &x, kReads, 'r', 'N'},
+          {"mean", &mean, kReads, 'r', '1'},
+          {"rstd", &rstd, kReads, 'r', '1'},
+          {"weight", &weight, kReads, '1', 'N'}};
+}
+
+/// Per number: h takes 2, the sums 3; grad_x takes t, its sum, t * h and its sum, and 6 more.
+std::int64_t LayerNormGrad::flops() const {
+  const std::int64_t of_sums = flops_each(grad_weight, 2 * flops_of_beta(beta));
+  return checked_add(flops_each(x, grad_x ? 15 : 5), of_sums, kFlops);
+}
+
+std::string LayerNormGrad::text(const TensorText& t) const {
+  const std::string of_x = grad_x ? fmt::format(", {} += that of {}", t(*grad_x), t(x)) : "";
+  return fmt::format("{}, {} = gradients of the norm of {} with {}, {} from {}{}{}{}",
+                     t(grad_weight), t(grad_bias), t(x), t(mean), t(rstd), t(grad_y),
+                     old_text(grad_weight, beta, t), of_x, of_x.empty() ? "" : " by " + t(weight));
+}
+
+namespace {
+
+/// The rows of a sequence depend on each other, so nothing is cut by rows.
+std::vector<OpRule> rules_of(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
+                             const Tensor& kept) {
+  const bool has_heads = shape.heads >= 1 && out.cols % shape.heads == 0;
+  return {{has_heads, "heads must divide the columns of out"},
+          {has_heads && out.cols / shape.heads <= kMaxHeadWidth, "a head is too wide"},
+          {shape.length >= 1 && out.rows % shape.length == 0, "rows must be whole sequences"},
+          {qkv.cols == 3 * out.cols, "qkv must have three times the columns of out"},
+          {kept.cols == shape.kept_cols(), "kept must have the columns of its form"}};
+}
+
+std::int64_t pairs_of(const AttentionShape& shape, const Tensor& out) {
+  const std::int64_t sequences = out.rows / shape.length;
+  return checked_multiply(checked_multiply(sequences, shape.heads, kFlops), shape.pairs(), kFlops);
+}
+
+std::string text_of(const AttentionShape& shape) {
+  return fmt::format("{} heads, sequences of {}{}", shape.heads, shape.length,
+                     shape.causal ? ", causal" : "");
+}
+
+}  // namespace
+
+Operands Attention::operands() const {
+  const DType type = real_type(qkv);
+  return {{"out", &out, kWrites, 'R', 'N', type},
+          {"kept", &kept, kWrites, 'R', 'K'},
+          {"qkv", &qkv, kReads, 'R', 'W', type}};
+}
+
+std::vector<OpRule> Attention::rules() const {
+  return rules_of(shape, qkv, out, kept);
+}
+
+/// Per score: two products of the width, its scaling, maximum, difference, exponential and sum. Per
+/// number of the result: the division by the sum. Per row and head: the inverse, a logarithm, a
+/// sum.
+std::int64_t Attention::flops() const {
+  const std::int64_t width = out.cols / shape.heads;
+  const std::int64_t of_rows = checked_multiply(out.rows, out.cols + 3 * shape.heads, kFlops);
+  return checked_add(checked_multiply(pairs_of(shape, out), 4 * width + 5, kFlops), of_rows,
+                     kFlops);
+}
+
+std::int64_t Attention::launches() const {
+  return shape.form == AttentionForm::kFlash ? 1 : 3;
+}
+
+std::string Attention::text(const TensorText& t) const {
+  const char* const what =
+      shape.form == AttentionForm::kFlash ? "logarithms of sums" : "probabilities";
+  return fmt::format("{} = attention of {}, {}, {} in {}", t(out), t(qkv), text_of(shape), what,
+                     t(kept));
+}
+
+Operands AttentionGrad::operands() const {
+  const DType type = real_type(qkv);
+  const char cols = shape.form == AttentionForm::kFlash ? 'N' : 'K';
+  return {{"grad_qkv", &grad_qkv, kWrites, 'R', 'W', type},
+          {"scratch", optional_tensor(scratch), kWrites, 'R', cols},
+          {"qkv", &qkv, kReads, 'R', 'W', type},
+          {"out", &out, kReads, 'R', 'N', type},
+          {"grad_out", &grad_out, kReads, 'R', 'N', type},
+          {"kept", &kept, kReads, 'R', 'K'}};
+}
+
+std::vector<OpRule> AttentionGrad::rules() const {
+  std::vector<OpRule> rules = rules_of(shape, qkv, out, kept);
+  rules.push_back({scratch.has_value() == (scratch_cols() > 0),
+                   "scratch goes with the standard form and with 16 bits"});
+  return rules;
+}
+
+std::int64_t AttentionGrad::scratch_cols() const {
+  if (shape.form == AttentionForm::kStandard) return shape.kept_cols();
+  return qkv.dtype == DType::kF32 ? 0 : out.cols;
+}
+
+/// Per score: four products of the width, and in the flash form a fifth, its scaling, a difference
+/// and the exponential for p again; dp - sum, times p; in the standard form, p * dp and its sum. In
+/// the flash form, that sum takes two flops per number of out. Gradients of q and k are scaled.
+std::int64_t AttentionGrad::flops() const {
+  const bool is_flash = shape.form == AttentionForm::kFlash;
+  const std::int64_t width = out.cols / shape.heads;
+  const std::int64_t each = is_flash ? 10 * width + 5 : 8 * width + 4;
+  return checked_add(checked_multiply(pairs_of(shape, out), each, kFlops),
+                     flops_each(out, is_flash ? 4 : 2), kFlops);
+}
+
+std::int64_t AttentionGrad::launches() const {
+  return shape.form == AttentionForm::kFlash ? 2 : 5;
+}
+
+std::string AttentionGrad::text(const TensorText& t) const {
+  const std::string with = scratch ? fmt::format(", scratch {}", t(*scratch)) : "";
+  return fmt::format("{} = gradient of the attention of {}, {}, with {}, {} from {}{}", t(grad_qkv),
+                     t(qkv), text_of(shape), t(out), t(kept), t(grad_out), with);
 }
 
 /// A part would number its rows differently from the op, so the op is not cut.

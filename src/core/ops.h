@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "core/activation.h"
+#include "core/attention.h"
 #include "core/loss.h"
 #include "core/mesh.h"
 #include "core/tensor.h"
@@ -160,9 +161,9 @@ struct QuantizedGemm {
 constexpr std::int64_t kMaxInt8Inputs = 65'536;
 
 /// values += bias on every row, if there is a bias; then the activation; in place.
-/// `pre_activation`, if given, receives the activation's input. values and pre_activation are m x n
-/// and of one real type. bias is 1 x n and allowed only with f32 values, since others would be
-/// rounded twice.
+/// `pre_activation`, if given, receives the activation's input. values, bias and pre_activation are
+/// of one real type, m x n and 1 x n; numbers of 16 bits are rounded after the bias and again after
+/// the activation.
 struct BiasActivation {
   static constexpr std::int64_t kLaunches = 1;
   Tensor values;
@@ -172,7 +173,6 @@ struct BiasActivation {
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
   [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
   [[nodiscard]] std::int64_t flops() const;
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
@@ -196,6 +196,93 @@ struct ActivationGrad {
   [[nodiscard]] std::vector<OpRule> rules() const;
   [[nodiscard]] std::int64_t flops() const;
   [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// out = a + b; b is widened to fp32. All m x n; out and a f32, b of a real type.
+struct Add {
+  static constexpr std::string_view kLabel = "add";
+  static constexpr std::int64_t kLaunches = 1;
+  Tensor out, a, b;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// y = (x - mean) * rstd * weight + bias, for each row, as torch.nn.LayerNorm (Ba et al. 2016).
+/// mean is that of the row; rstd is 1 / root of (its mean squared deviation + 1e-5). In fp32; y is
+/// rounded to its type last. x and y m x n, y of a real type; mean and rstd m x 1; weight and bias
+/// 1 x n.
+struct LayerNorm {
+  static constexpr std::string_view kLabel = "layer_norm";
+  static constexpr std::int64_t kLaunches = 1;
+  Tensor y, mean, rstd, x, weight, bias;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// The gradients of a LayerNorm. With h = (x - mean) * rstd and t = grad_y * weight:
+/// grad_weight = column sums of grad_y * h + beta * grad_weight,
+/// grad_bias = column sums of grad_y + beta * grad_bias,
+/// grad_x += rstd * (t - mean of t - h * mean of t * h), if given: x is also added to what follows
+/// the norm, and grad_x starts with the gradient of that. grad_y is of a real type.
+struct LayerNormGrad {
+  static constexpr std::string_view kLabel = "layer_norm_grad";
+  Tensor grad_weight, grad_bias;
+  std::optional<Tensor> grad_x{};
+  Tensor grad_y, x, mean, rstd, weight;
+  float beta = 0;
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::int64_t launches() const { return grad_x ? 2 : 1; }
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// Attention (Vaswani et al. 2017) within sequences of shape.length rows. A row of qkv holds its
+/// query, key and value, each of n numbers, one head's after the other's; a head has a width of
+/// w = n / heads. For each head, with the scores s = q k^T / root of w and their softmax p by rows,
+/// out = p v. qkv m x 3 n and out m x n of one real type; `kept` f32: the logarithm of each row's
+/// sum of exp(s), m x heads, or in the standard form p, m x (heads * length).
+///
+/// Scores, sums and p are in fp32. In the flash form, p has the type of qkv where it multiplies v;
+/// its sums are of numbers that are not rounded.
+struct Attention {
+  static constexpr std::string_view kLabel = "attention";
+  Tensor out, kept, qkv;
+  AttentionShape shape{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::int64_t launches() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// The gradient of an Attention with respect to qkv. With dp = grad_out v^T and
+/// ds = p * (dp - row sums of p * dp): grad q = ds k / root of w, grad k = ds^T q / root of w,
+/// grad v = p^T grad_out. The row sums are those of out * grad_out, which are equal, in the flash
+/// form; there p is computed again, and in products p and ds have the type of qkv.
+///
+/// `scratch` is f32 and undefined afterwards. The standard form stores dp there, of the size of
+/// `kept`; the flash form sums the gradient of 16-bit queries there, m x n.
+struct AttentionGrad {
+  static constexpr std::string_view kLabel = "attention_grad";
+  Tensor grad_qkv;
+  std::optional<Tensor> scratch{};
+  Tensor qkv, out, grad_out, kept;
+  AttentionShape shape{};
+
+  [[nodiscard]] Operands operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::int64_t launches() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+
+  /// The columns of `scratch`; 0 if it is not needed.
+  [[nodiscard]] std::int64_t scratch_cols() const;
 };
 
 /// values *= mask, in place; each number of the mask is 0 with probability `rate`, else
@@ -618,7 +705,8 @@ using DeviceOp =
     std::variant<Gemm, QuantizeWeight, Quantize, QuantizedGemm, BiasActivation, ActivationGrad,
                  Dropout, SumRows, SquaredErrors, PointwiseLoss, CrossEntropy, CountCorrect,
                  OptimizerUpdate, LinearAdam, SumSquares, GramSquares, ClipFactor, CheckFinite,
-                 UpdateLossScale, Copy, Cast, Fill, Randn, Delay>;
+                 UpdateLossScale, Copy, Cast, Fill, Randn, Delay, Add, LayerNorm, LayerNormGrad,
+                 Attention, AttentionGrad>;
 
 /// A collective has one tensor per part: the tensors of this process, one per device. Its parts
 /// have equal sizes on every rank. An exchange of two ranks is a collective too: it is run by a

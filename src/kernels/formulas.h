@@ -226,6 +226,26 @@ auto with_loss(LossKind loss, const Use& use) {
   }
 }
 
+// LayerNorm and its gradient; see LayerNorm in core/ops.h. The order of operations is PyTorch's
+// (aten/src/ATen/native/cpu/layer_norm_kernel.cpp) in what is not a sum.
+
+/// 1 / the deviation of a row, from the mean of its squared deviations.
+BARESTEP_HD inline float layer_norm_rstd(float variance) {
+  constexpr float kEps = 1e-5F;
+  return 1.0F / std::sqrt(variance + kEps);
+}
+BARESTEP_HD inline float normalized(float x, float mean, float rstd) {
+  return (x - mean) * rstd;
+}
+BARESTEP_HD inline float layer_norm(float normal, float weight, float bias) {
+  return std::fma(normal, weight, bias);
+}
+
+/// 1 / root of a head's width: what its scores are multiplied by.
+inline float attention_scale(std::int64_t width) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(width)));
+}
+
 /// True if `x` replaces `best` in a search for the maximum. NaN counts as the largest, and the
 /// first of equals stays, as in torch.argmax.
 BARESTEP_HD inline bool is_larger(float x, float best) {

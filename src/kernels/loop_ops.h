@@ -40,15 +40,15 @@ struct ActivationElement {
 };
 
 /// values += bias, then the activation.
-template <class Formula>
+template <class Formula, class Number = float>
 struct BiasActivationElement {
-  ActivationElement<Formula> activation;
-  const float* bias;
+  ActivationElement<Formula, Number> activation;
+  const Number* bias;
   std::int64_t cols;
 
   BARESTEP_HD void operator()(std::int64_t row, std::int64_t col) const {
     const std::int64_t i = row * cols + col;
-    activation(i, activation.values[i] + bias[col]);
+    activation(i, float_of(activation.values[i]) + float_of(bias[col]));
   }
 };
 
@@ -202,6 +202,91 @@ auto with_loss_element(const PointwiseLoss& op, const Addresses& addresses, cons
     });
   });
 }
+
+/// The sum of a number and one that is widened.
+template <class Number>
+struct AddElement {
+  float* out;
+  const float* a;
+  const Number* b;
+
+  AddElement(const Add& op, const Addresses& addresses)
+      : out(addresses.at(op.out)), a(addresses.at(op.a)), b(addresses.at<Number>(op.b)) {}
+
+  BARESTEP_HD void operator()(std::int64_t i) const { out[i] = a[i] + float_of(b[i]); }
+};
+
+/// The addresses of a LayerNorm, and what it does with a number of a row once the row's mean and
+/// rstd are known.
+template <class Number>
+struct LayerNormElement {
+  Number* y;
+  float* means;
+  float* rstds;
+  const float* x;
+  const float* weight;
+  const float* bias;
+  std::int64_t rows, cols;
+
+  LayerNormElement(const LayerNorm& op, const Addresses& addresses)
+      : y(addresses.at<Number>(op.y)),
+        means(addresses.at(op.mean)),
+        rstds(addresses.at(op.rstd)),
+        x(addresses.at(op.x)),
+        weight(addresses.at(op.weight)),
+        bias(addresses.at(op.bias)),
+        rows(op.x.rows),
+        cols(op.x.cols) {}
+
+  BARESTEP_HD void operator()(std::int64_t row, std::int64_t col, float mean, float rstd) const {
+    const std::int64_t i = row * cols + col;
+    y[i] = rounded<Number>(layer_norm(normalized(x[i], mean, rstd), weight[col], bias[col]));
+  }
+};
+
+/// The same for the gradients of a LayerNorm.
+template <class Number>
+struct LayerNormGradElement {
+  float* grad_x;  // may be null
+  const Number* grad_y;
+  const float* x;
+  const float* means;
+  const float* rstds;
+  const float* weight;
+  std::int64_t rows, cols;
+
+  LayerNormGradElement(const LayerNormGrad& op, const Addresses& addresses)
+      : grad_x(op.grad_x ? addresses.at(*op.grad_x) : nullptr),
+        grad_y(addresses.at<Number>(op.grad_y)),
+        x(addresses.at(op.x)),
+        means(addresses.at(op.mean)),
+        rstds(addresses.at(op.rstd)),
+        weight(addresses.at(op.weight)),
+        rows(op.x.rows),
+        cols(op.x.cols) {}
+
+  /// The terms of the bias's and the weight's gradient.
+  [[nodiscard]] BARESTEP_HD float bias_term(std::int64_t i) const { return float_of(grad_y[i]); }
+  [[nodiscard]] BARESTEP_HD float weight_term(std::int64_t row, std::int64_t i) const {
+    return float_of(grad_y[i]) * normalized(x[i], means[row], rstds[row]);
+  }
+
+  /// The gradient of normalized x, and its product with that.
+  [[nodiscard]] BARESTEP_HD float scaled_grad(std::int64_t i, std::int64_t col) const {
+    return float_of(grad_y[i]) * weight[col];
+  }
+  [[nodiscard]] BARESTEP_HD float projected_grad(std::int64_t row, std::int64_t i,
+                                                 std::int64_t col) const {
+    return scaled_grad(i, col) * normalized(x[i], means[row], rstds[row]);
+  }
+  /// Adds to grad_x, from the means of the row's scaled and projected gradients.
+  BARESTEP_HD void operator()(std::int64_t row, std::int64_t col, float scaled,
+                              float projected) const {
+    const std::int64_t i = row * cols + col;
+    const float h = normalized(x[i], means[row], rstds[row]);
+    grad_x[i] += rstds[row] * (scaled_grad(i, col) - scaled - h * projected);
+  }
+};
 
 /// One array for each number of an optimizer's state.
 template <class Rule>

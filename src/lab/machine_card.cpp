@@ -60,7 +60,8 @@ std::optional<ProductSize> product_of(const DeviceOp& op) {
           [](const OneOf<QuantizeWeight, Quantize, BiasActivation, ActivationGrad, Dropout, SumRows,
                          SquaredErrors, PointwiseLoss, CrossEntropy, CountCorrect, OptimizerUpdate,
                          SumSquares, GramSquares, ClipFactor, CheckFinite, UpdateLossScale, Copy,
-                         Cast, Fill, Randn, Delay> auto& /*op*/) { return Product(); }},
+                         Cast, Fill, Randn, Delay, Add, LayerNorm, LayerNormGrad, Attention,
+                         AttentionGrad> auto& /*op*/) { return Product(); }},
       op);
 }
 

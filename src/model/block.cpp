@@ -1,6 +1,10 @@
 #include "model/block.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "core/error.h"
 
 namespace barestep {
 namespace {
@@ -25,18 +29,24 @@ BufferId take_gradients(Buffers& buffers, const ModelSpec& model, const Paramete
 Tensor Scratch::take(const std::string& name, std::int64_t first_row, std::int64_t rows,
                      std::int64_t cols, DType dtype) {
   if (!is_shared_) return take_rows(buffers_, name, device_, first_row, rows, cols, dtype);
-  const auto free = std::ranges::find(slots_, false, &std::pair<BufferId, bool>::second);
+  const auto free = std::ranges::find(slots_, 0, &std::pair<BufferId, int>::second);
   const auto number = free - slots_.begin();
-  if (free == slots_.end()) slots_.emplace_back(kNoBuffer, false);
+  if (free == slots_.end()) slots_.emplace_back(kNoBuffer, 0);
   const Tensor tensor =
       take_rows(buffers_, "scratch." + std::to_string(number), device_, 0, rows, cols, dtype);
-  slots_[static_cast<std::size_t>(number)] = {tensor.buffer, true};
+  slots_[static_cast<std::size_t>(number)] = {tensor.buffer, 1};
   return tensor;
 }
 
+void Scratch::share(const Tensor& tensor) {
+  for (auto& [buffer, users] : slots_) {
+    if (buffer == tensor.buffer) ++users;
+  }
+}
+
 void Scratch::give_back(const Tensor& tensor) {
-  for (auto& [buffer, in_use] : slots_) {
-    if (buffer == tensor.buffer) in_use = false;
+  for (auto& [buffer, users] : slots_) {
+    if (buffer == tensor.buffer && users > 0) --users;
   }
 }
 
@@ -79,14 +89,28 @@ Tensor Pass::gradient(ParameterId id) const {
                                         model.gradient_type());
 }
 
-Tensor Pass::activation(const std::string& name, std::int64_t rows, std::int64_t cols) const {
-  const bool is_shared = !shared_name.empty();
-  return kept_activation(is_shared ? shared_name + name.substr(shared_block.size()) : name, rows,
-                         cols);
+Tensor Pass::wide_weight(ParameterId id) const {
+  if (model.numbers == DType::kF32) return weight(id);
+  if (flat.parameters != kNoBuffer && !hooks.weight) return parameters.in(flat.parameters, id);
+  fail(ExitCode::kConfiguration,
+       {.what = "--precision",
+        .value = std::string(name_of(model.numbers)),
+        .why = fmt::format("{} is computed with in fp32, and some device or rank has only the "
+                           "copy of it in 16 bits",
+                           parameters[id].name),
+        .remedy = "use --precision fp32 or tf32, or a --scheme whose ranks hold all parameters"});
 }
 
-Tensor Pass::kept_activation(const std::string& name, std::int64_t rows, std::int64_t cols) const {
-  return take_rows(buffers, name, device, first_row, rows, cols, model.numbers);
+Tensor Pass::activation(const std::string& name, std::int64_t rows, std::int64_t cols,
+                        std::optional<DType> type) const {
+  const bool is_shared = !shared_name.empty();
+  return kept_activation(is_shared ? shared_name + name.substr(shared_block.size()) : name, rows,
+                         cols, type);
+}
+
+Tensor Pass::kept_activation(const std::string& name, std::int64_t rows, std::int64_t cols,
+                             std::optional<DType> type) const {
+  return take_rows(buffers, name, device, first_row, rows, cols, type.value_or(model.numbers));
 }
 
 }  // namespace barestep

@@ -41,7 +41,8 @@ struct FlatBuffers {
 BufferId take_gradients(Buffers& buffers, const ModelSpec& model, const Parameters& parameters,
                         int device = 0);
 
-/// Memory for the gradients of blocks' outputs, on one device. These are ordinary buffers, handed
+/// Memory for the gradients of blocks' outputs, and for what a block needs only while it adds its
+/// nodes, on one device. These are ordinary buffers, handed
 /// out while a program is built, so order() and the checker see every reuse.
 class Scratch {
  public:
@@ -55,14 +56,17 @@ class Scratch {
   [[nodiscard]] Tensor take(const std::string& name, std::int64_t first_row, std::int64_t rows,
                             std::int64_t cols, DType dtype);
 
-  /// Ends the use of a tensor that take() returned, or of a part of it.
+  /// Adds a user of a tensor that take() returned: it is in use until all have given it back.
+  void share(const Tensor& tensor);
+
+  /// Ends a use of a tensor that take() returned, or of a part of it.
   void give_back(const Tensor& tensor);
 
  private:
   Buffers& buffers_;
   int device_;
   bool is_shared_;
-  std::vector<std::pair<BufferId, bool>> slots_;  // and whether they are in use
+  std::vector<std::pair<BufferId, int>> slots_;  // and how many use them
 };
 
 /// What a Linear has, at these points of a pass.
@@ -120,13 +124,18 @@ struct Pass {
   [[nodiscard]] Tensor weight(ParameterId id) const;
   [[nodiscard]] Tensor gradient(ParameterId id) const;
 
-  /// rows x cols numbers in the type of products, from forward until backward has read them.
-  [[nodiscard]] Tensor activation(const std::string& name, std::int64_t rows,
-                                  std::int64_t cols) const;
+  /// A parameter in fp32, whatever the type of products. Throws Error(kConfiguration) if this
+  /// device has only the copy that products read.
+  [[nodiscard]] Tensor wide_weight(ParameterId id) const;
+
+  /// rows x cols numbers, in the type of products if not said otherwise, from forward until
+  /// backward has read them.
+  [[nodiscard]] Tensor activation(const std::string& name, std::int64_t rows, std::int64_t cols,
+                                  std::optional<DType> type = {}) const;
 
   /// The same, never in a shared buffer.
   [[nodiscard]] Tensor kept_activation(const std::string& name, std::int64_t rows,
-                                       std::int64_t cols) const;
+                                       std::int64_t cols, std::optional<DType> type = {}) const;
 
   void before(ParameterId id) const {
     if (hooks.before) hooks.before(*this, id);

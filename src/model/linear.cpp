@@ -7,11 +7,16 @@ namespace barestep {
 
 Linear::Linear(Parameters& parameters, const LinearSpec& spec)
     : Block(spec.name), spec_(spec), inputs_(spec.inputs), outputs_(spec.outputs) {
-  // nn.Linear's initialization: both uniform in +-1/sqrt(inputs).
   const InitialValues initial{.bound = 1.0 / std::sqrt(static_cast<double>(spec.inputs))};
-  weight_ = parameters.add({name() + ".weight", {spec.outputs, spec.inputs}, initial, spec.cut});
+  weight_ = parameters.add({name() + spec.before_names + "weight",
+                            {spec.outputs, spec.inputs},
+                            spec.initial_weight.value_or(initial),
+                            spec.cut});
   const Cut cut = spec.cut == Cut::kRows ? Cut::kCols : Cut::kNone;
-  bias_ = parameters.add({name() + ".bias", {spec.outputs}, initial, cut});
+  bias_ = parameters.add({name() + spec.before_names + "bias",
+                          {spec.outputs},
+                          spec.initial_bias.value_or(initial),
+                          cut});
   const auto own = [&](std::int64_t width) {
     return share_of_rank(width, spec.tensor_rank, spec.tensor_ranks).count;
   };
@@ -35,7 +40,9 @@ Tensor Linear::forward(Pass& pass, const Tensor& x) {
     return pass.activation(name() + what, x.rows, outputs_);
   };
   const ActivationTraits& traits = traits_of(spec_.activation);
-  out_ = take(".out");
+  out_ = spec_.is_temporary
+             ? pass.scratch.take(name() + ".out", pass.first_row, x.rows, outputs_, model.numbers)
+             : take(".out");
   pre_activation_.reset();
   undropped_.reset();
   if (keeps && traits.grad_from_input) pre_activation_ = take(".pre_activation");
@@ -62,7 +69,7 @@ void Linear::add_product(const Pass& pass) const {
     // Added by one rank before its product is rounded, since sums are rounded already.
     if (spec_.tensor_rank == 0) product.bias = rest.bias;
     rest.bias.reset();
-  } else if (!sums && pass.model.fusion) {
+  } else if (!sums && pass.model.fusion && !(narrow && spec_.rounds_before_bias)) {
     product.bias = rest.bias;
     product.activation = rest.activation;
     product.pre_activation = rest.pre_activation;

@@ -30,6 +30,13 @@ struct LinearSpec {
   int tensor_rank = 0, tensor_ranks = 1;
   bool loss_includes_activation = false;  // backward starts from the gradient of its input
   std::optional<int> dropout{};           // the number of this dropout, which decides its masks
+  char before_names = '.';                // "net.0.weight", or with '_' "in_proj_weight"
+  // If not nn.Linear's: both uniform in +-1/sqrt(inputs).
+  std::optional<InitialValues> initial_weight{}, initial_bias{};
+  // The output is in scratch memory: whoever reads it gives it back, and backward does not need it.
+  bool is_temporary = false;
+  // 16-bit sums are rounded before the bias is added, and again afterwards.
+  bool rounds_before_bias = false;
 };
 
 /// Its fusions, factors of gradients, int8 and 16-bit copies are its own business. Activations:
@@ -40,7 +47,7 @@ struct LinearSpec {
 /// scales for all; and one "rounded_gradient" for all if gradients are wider than products.
 class Linear final : public Block {
  public:
-  /// Adds "<name>.weight" (outputs x inputs) and "<name>.bias".
+  /// Adds "<name>.weight" (outputs x inputs) and "<name>.bias"; the spec may replace the dot.
   Linear(Parameters& parameters, const LinearSpec& spec);
 
   Tensor forward(Pass& pass, const Tensor& x) override;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "model/transformer.h"
 
 namespace barestep {
 namespace {
@@ -29,18 +30,29 @@ std::unique_ptr<Block> linear_of(const ModelSpec& spec, int layer, Parameters& p
   return std::make_unique<Linear>(parameters, linear);
 }
 
-std::unique_ptr<Block> mlp_of(const ModelSpec& spec, const LayerRange& layers,
-                              Parameters& parameters) {
-  std::vector<std::unique_ptr<Block>> linears, segments;
+std::unique_ptr<Block> layer_of(const ModelSpec& spec, int layer, Parameters& parameters) {
+  if (!spec.transformer) return linear_of(spec, layer, parameters);
+  return std::make_unique<TransformerBlock>(
+      parameters, TransformerBlockSpec{.name = spec.name_of_layer(layer),
+                                       .number = layer,
+                                       .width = spec.widths.front(),
+                                       .ffn = spec.transformer->ffn,
+                                       .attention = spec.transformer->attention});
+}
+
+std::unique_ptr<Block> tree_of(const ModelSpec& spec, const LayerRange& layers,
+                               Parameters& parameters) {
+  const char* const name = spec.transformer ? "layers" : "net";
+  std::vector<std::unique_ptr<Block>> blocks, segments;
   for (int layer = layers.first; layer < layers.end; ++layer) {
-    linears.push_back(linear_of(spec, layer, parameters));
+    blocks.push_back(layer_of(spec, layer, parameters));
     const Segment segment = spec.segment_of(layer);
     if (!spec.recomputes() || layer < segment.last) continue;
     const bool is_last = layer + 1 == spec.layers();
-    segments.push_back(std::make_unique<Recomputed>("net", std::exchange(linears, {}), is_last));
+    segments.push_back(std::make_unique<Recomputed>(name, std::exchange(blocks, {}), is_last));
   }
-  if (!spec.recomputes()) return std::make_unique<Chain>("net", std::move(linears));
-  return std::make_unique<Chain>("net", std::move(segments));
+  if (!spec.recomputes()) return std::make_unique<Chain>(name, std::move(blocks));
+  return std::make_unique<Chain>(name, std::move(segments));
 }
 
 }  // namespace
@@ -61,6 +73,13 @@ LayerRange ModelSpec::held_layers() const {
 
 std::string ModelSpec::text() const {
   const std::int64_t first = widths.front();
+  if (transformer) {
+    const AttentionShape& attention = transformer->attention;
+    return fmt::format("{} x TransformerBlock({}, {} heads, ffn {}, {}length {}, {} attention)",
+                       layers(), first, attention.heads, transformer->ffn,
+                       attention.causal ? "causal, " : "", attention.length,
+                       name_of(attention.form));
+  }
   return has_equal_widths() ? fmt::format("{} x Linear({}, {})", layers(), first, first)
                             : fmt::format("Linear {}", fmt::join(widths, " - "));
 }
@@ -155,7 +174,7 @@ Model::Model(const ModelSpec& spec, const LayerRange& layers) {
   BARESTEP_REQUIRE(layers.size() >= 1, "a model has at least one layer");
   BARESTEP_REQUIRE(layers == spec.all_layers() || !spec.recomputes(), "a stage does not recompute");
   Parameters whole;
-  root_ = mlp_of(spec, layers, whole);
+  root_ = tree_of(spec, layers, whole);
   parameters_ = spec.tensor_ranks == 1 ? whole : whole.part(spec.tensor_rank, spec.tensor_ranks);
   root_->add_linears(linears_);
 }

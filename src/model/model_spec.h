@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/attention.h"
 #include "core/config.h"
 #include "core/mesh.h"
 #include "core/tensor.h"
@@ -37,7 +38,14 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-/// An MLP: Linear layers, each followed by an activation and dropout.
+/// The blocks of a transformer; see TransformerBlock.
+struct TransformerSpec {
+  AttentionShape attention{};
+  std::int64_t ffn = 0;  // width of the hidden layer
+};
+
+/// An MLP: Linear layers, each followed by an activation and dropout. Or a transformer, whose
+/// layers are blocks.
 struct ModelSpec {
   std::vector<std::int64_t> widths;  // the layers' inputs, then the last one's outputs
   Activation activation = Activation::kRelu;
@@ -63,8 +71,9 @@ struct ModelSpec {
   int tensor_ranks = 1;
   int stage = 0;  // these programs' stage of the `stages` into which ranks cut the layers
   int stages = 1;
-  std::optional<Int8Spec> int8{};  // evaluations compute products in int8
-  std::string name = "net";        // of the blocks' container, in the names of layers
+  std::optional<Int8Spec> int8{};                // evaluations compute products in int8
+  std::optional<TransformerSpec> transformer{};  // its rows_per_sample is the length of sequences
+  std::string name = "net";                      // of the container of layers, in their names
 
   /// The part of this model that such a rank has.
   [[nodiscard]] ModelSpec of(const Mesh& rank) const {
@@ -105,8 +114,10 @@ struct ModelSpec {
     return last_relu || layer + 1 < layers() ? activation : Activation::kNone;
   }
 
-  /// The name of a layer in PyTorch's Sequential of Linear and activation modules: "net.0", ...
+  /// The name of a layer in PyTorch's Sequential of Linear and activation modules: "net.0", ... Or
+  /// of a block in its ModuleList: "layers.0", ...
   [[nodiscard]] std::string name_of_layer(int layer) const {
+    if (transformer) return "layers." + std::to_string(layer);
     return name + "." + std::to_string(traits_of(activation).is_module ? 2 * layer : layer);
   }
 
@@ -117,9 +128,9 @@ struct ModelSpec {
   /// Pairs of layers are cut among tensor ranks: the first one's outputs, and so the second one's
   /// inputs. A last layer without a partner is whole on every tensor rank.
   [[nodiscard]] bool cuts_outputs_of(int layer) const {
-    return layer % 2 == 0 && layer + 1 < layers();
+    return !transformer && layer % 2 == 0 && layer + 1 < layers();
   }
-  [[nodiscard]] bool cuts_inputs_of(int layer) const { return layer % 2 == 1; }
+  [[nodiscard]] bool cuts_inputs_of(int layer) const { return !transformer && layer % 2 == 1; }
 
   /// The numbers in a row that a tensor rank's layer `layer` reads; layers() has the model's
   /// outputs.
@@ -129,9 +140,17 @@ struct ModelSpec {
     return is_cut ? share_of_rank(width, tensor_rank, tensor_ranks).count : width;
   }
 
-  /// Numbers in the weight and the bias of a layer.
+  /// The type of what layers hand to each other. Blocks of a transformer add to a stream of fp32.
+  [[nodiscard]] DType stream() const { return transformer ? DType::kF32 : numbers; }
+
+  /// Numbers in the parameters of a layer.
   [[nodiscard]] std::int64_t parameters_of_layer(int layer) const {
     const auto place = static_cast<std::size_t>(layer);
+    if (transformer) {
+      const std::int64_t width = widths[place];
+      const std::int64_t ffn = transformer->ffn;
+      return 4 * width * (width + 1) + (2 * width + 1) * ffn + width + 4 * width;
+    }
     return (widths[place] + 1) * widths[place + 1];
   }
 
@@ -143,7 +162,8 @@ struct ModelSpec {
 
   /// Whether the op of the loss also computes the gradient of the last activation.
   [[nodiscard]] bool loss_includes_activation() const {
-    return trains && fusion && is_pointwise(loss) && last_relu && activation == Activation::kRelu;
+    return trains && fusion && !transformer && is_pointwise(loss) && last_relu &&
+           activation == Activation::kRelu;
   }
 
   /// Segments of a single layer recompute nothing.

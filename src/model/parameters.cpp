@@ -81,13 +81,22 @@ std::optional<ParameterId> Parameters::find(std::string_view name) const {
   return static_cast<ParameterId>(found - all_.begin());
 }
 
+std::vector<const Parameter*> Parameters::by_turns() const {
+  std::vector<const Parameter*> ordered;
+  for (const Parameter& each : all_) ordered.push_back(&each);
+  std::ranges::stable_sort(ordered, {}, [](const Parameter* each) { return each->initial.turn; });
+  return ordered;
+}
+
 FlatWeights Parameters::initial_values(TorchGenerator& generator, const Parameters& whole) const {
   FlatWeights flat = zeros();
-  for (const Parameter& drawn : whole.all()) {
+  for (const Parameter* const each : whole.by_turns()) {
+    const Parameter& drawn = *each;
     const std::optional<ParameterId> own = find(drawn.name);
     const std::span<float> values = own ? in(flat, *own) : std::span<float>{};
-    if (!drawn.initial.bound) {
+    if (!drawn.initial.bound || drawn.initial.is_overwritten) {
       std::ranges::fill(values, drawn.initial.value);
+      if (drawn.initial.bound) generator.discard(drawn.size());
       continue;
     }
     std::int64_t passed = 0;

@@ -21,10 +21,12 @@ namespace barestep {
 using ParameterId = int;
 
 /// The values before training: uniform in +-bound, drawn from the run's random stream; or, without
-/// a bound, all the same and not drawn.
+/// a bound, all the same and not drawn. PyTorch's modules draw some that they then overwrite.
 struct InitialValues {
   std::optional<double> bound{};
   float value = 0;
+  bool is_overwritten = false;  // drawn, but then all are `value`
+  int turn = 0;                 // parameters are drawn by turns, and within a turn in their order
 };
 
 /// How tensor ranks share a parameter: each has all of it, or some of its rows or columns. The
@@ -80,8 +82,8 @@ void copy_to_whole(const PartOfParameter& part, std::span<const float> own, std:
 
 class Parameters {
  public:
-  /// In the order in which PyTorch's modules are constructed, which is that of the state_dict and
-  /// of the draws from the random stream.
+  /// In the order in which a forward pass reads them. That of the draws from the random stream is
+  /// the same, unless their turns say otherwise.
   ParameterId add(Parameter parameter);
 
   [[nodiscard]] const std::vector<Parameter>& all() const { return all_; }
@@ -130,6 +132,9 @@ class Parameters {
   [[nodiscard]] Parameters part(int rank, int ranks) const;
 
  private:
+  /// In the order of the draws.
+  [[nodiscard]] std::vector<const Parameter*> by_turns() const;
+
   std::vector<Parameter> all_;
   std::vector<std::int64_t> ends_;  // aligned numbers of each parameter and those added before it
 };

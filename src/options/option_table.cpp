@@ -114,13 +114,21 @@ OptionValue betas() {
 
 Table model_options() {
   return {
+      {.name = "block",
+       .help =
+           "what the model is a chain of: Linear layers, or transformer blocks, which normalize "
+           "before attention and before two linear layers with GELU between them, as "
+           "torch.nn.TransformerEncoderLayer with norm_first; a sample is then a sequence of "
+           "--length rows of --dim numbers",
+       .value = one_of(&ModelConfig::block),
+       .decides_numbers = true},
       {.name = "dim",
        .help = "width of every layer",
        .value = number(&ModelConfig::dim, limits::kWidths),
        .unset = fmt::format("{} on the CPU, {} on a GPU", kDefaultDimCpu, kDefaultDimCuda),
        .replaces = {"layers"}},
       {.name = "depth",
-       .help = "number of Linear layers",
+       .help = "number of Linear layers or of transformer blocks",
        .value = number(&ModelConfig::depth, limits::kDepths),
        .unset = text_of_number(kDefaultDepth),
        .replaces = {"layers"}},
@@ -142,6 +150,29 @@ Table model_options() {
            "every activation except that of the last Linear, with --no-last-relu after every one",
        .value = number(&ModelConfig::dropout, limits::kShares, "P"),
        .decides_numbers = true},
+      {.name = "heads",
+       .help = "heads of attention; they divide --dim",
+       .value = number(&ModelConfig::heads, limits::kHeads),
+       .unset = fmt::format("as many as are {} wide, or 1", kDefaultHeadWidth),
+       .decides_numbers = true},
+      {.name = "length",
+       .help = "rows of a sample, which attend to each other",
+       .value = number(&ModelConfig::length, limits::kLengths),
+       .unset = text_of_number(kDefaultLength),
+       .decides_numbers = true},
+      {.name = "ffn",
+       .help = "width between the two linear layers of a transformer block",
+       .value = number(&ModelConfig::ffn, limits::kWidths),
+       .unset = "four times --dim",
+       .decides_numbers = true},
+      {.name = "causal",
+       .help = "a row attends only to itself and to those before it",
+       .value = flag(&ModelConfig::causal),
+       .decides_numbers = true},
+      {.name = "attention",
+       .help = "flash computes the scores of attention in tiles and never stores them; standard "
+               "stores those of every pair of rows",
+       .value = one_of(&ModelConfig::attention)},
       {.name = "loss",
        .help = "mse, l1 and huber for numeric targets, cross-entropy for class labels, bce for one "
                "column of 0 and 1",

@@ -150,6 +150,22 @@ void check_dropout(const ModelConfig& model) {
         .remedy = "leave it out, or give more layers"});
 }
 
+/// All rows of a step are rows of one tensor.
+void check_transformer(const TrainConfig& config) {
+  const ModelConfig& model = config.model;
+  if (model.block != BlockKind::kTransformer) return;
+  const AttentionShape attention = attention_of(model, widths_of(model, kDefaultDimCpu).front());
+  std::int64_t batch = config.data.batch_size;
+  for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
+  const std::int64_t rows = batch * config.training.accumulate * attention.length;
+  if (limits::kBatchSizes.contains(rows)) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--length",
+        .value = std::to_string(attention.length),
+        .why = fmt::format("the samples of a step have {} rows together", rows),
+        .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+}
+
 void check_loss(const ModelConfig& model) {
   const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
   if (model.loss == LossKind::kCrossEntropy && outputs == 1) {
@@ -319,10 +335,20 @@ double parameters_of(std::span<const std::int64_t> widths) {
 /// estimate in double: weights, gradients and two moments, and four activations per width.
 void check_size(const TrainConfig& config, std::int64_t batch_size) {
   constexpr double kMax = 0x1p60;
-  const auto batch = static_cast<double>(batch_size * config.training.accumulate);
+  auto batch = static_cast<double>(batch_size * config.training.accumulate);
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
-  const double parameters = parameters_of(widths);
-  const double activations = batch * std::accumulate(widths.begin(), widths.end(), 0.0);
+  double parameters = parameters_of(widths);
+  double activations = batch * std::accumulate(widths.begin(), widths.end(), 0.0);
+  if (config.model.block == BlockKind::kTransformer) {
+    const auto dim = static_cast<double>(widths.front());
+    const auto ffn = static_cast<double>(ffn_of(config.model, widths.front()));
+    const auto length = static_cast<double>(config.model.length.value_or(kDefaultLength));
+    const double scores = static_cast<double>(config.model.heads.value_or(1)) * length;
+    const auto blocks = static_cast<double>(widths.size());
+    batch *= length;
+    parameters = blocks * (4 * dim * dim + 2 * dim * ffn + 13 * dim + ffn);
+    activations = batch * blocks * (8 * dim + 2 * ffn + 2 * scores);
+  }
   const double bytes = 16 * parameters + 16 * activations;
   const double flops = 6 * batch * parameters;
   if (bytes <= kMax && flops <= kMax) return;
@@ -340,6 +366,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_values(config, trainer);
   refuse_conflicts(config, trainer);
   check_dropout(config.model);
+  check_transformer(config);
   check_loss(config.model);
   check_training(config, trainer);
   check_device(config.device);
@@ -374,6 +401,7 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
       {config.device.precision == Precision::kFp16, "loss scaling looks at stored gradients"},
       {!on_gpu && config.device.precision != Precision::kFp32,
        "the fused update is faster in fp32 alone"},
+      {config.model.block == BlockKind::kTransformer, "the gradients of norms are no products"},
       {!traits_of(config.optimizer.kind).has_fused_update,
        "only Adam and AdamW have a fused update"},
       {config.optimizer.amsgrad, "--amsgrad keeps a maximum"},

@@ -468,7 +468,7 @@ Tensor Draft::take_received(const ScheduledPass& scheduled, const Pass& pass,
   const std::int64_t first = is_forward ? pass.first_row : 0;
   const std::int64_t rows = samples * model_.rows_per_sample;
   Tensor all = buffers_.tensor(is_forward ? "stage_input" : "stage_grad", Category::kActivations,
-                               first + rows, cols, model_.numbers, pass.device);
+                               first + rows, cols, model_.stream(), pass.device);
   return all.row_slice(first, rows);
 }
 
@@ -511,7 +511,7 @@ void Draft::add_zero_gradients(const Model& tree, Pass& own, bool wants_grad_x) 
     const Tensor all = parameters_.flat(require_gradients(), model_.gradient_type());
     add({.op = DeviceOp{Fill{.out = all}}, .phase = Phase::kBackward});
   }
-  tree.root().backward(own, Tensor{.dtype = model_.numbers}, wants_grad_x);
+  tree.root().backward(own, Tensor{.dtype = model_.stream()}, wants_grad_x);
 }
 
 void Draft::give_back(const ScheduledPass& pass, const Tensor& result) {

@@ -127,6 +127,11 @@ TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec, s
     config.model.dim = config.model.dim.value_or(default_dim(kind));
     config.model.depth = config.model.depth.value_or(kDefaultDepth);
   }
+  if (const auto& transformer = spec.model.transformer) {
+    config.model.heads = transformer->attention.heads;
+    config.model.length = transformer->attention.length;
+    config.model.ffn = transformer->ffn;
+  }
   TrainingConfig& training = config.training;
   config.optimizer = with_numbers(config.optimizer);
   if (training.evaluate_only) {

@@ -72,10 +72,10 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
       scheme_(scheme),
       list_(parameters_of(spec.model)),
       whole_(whole_parameters_of(spec.model)) {
-  // PyTorch reduces and accumulates gradients in fp32.
+  // PyTorch reduces and accumulates gradients in fp32, and so are those of norms.
   ModelSpec& model = spec_.model;
-  model.wide_gradients = model.numbers == DType::kF32 || scheme != nullptr || spec.accumulate > 1 ||
-                         !spec.zero_grad || spec.staleness > 0;
+  model.wide_gradients = model.numbers == DType::kF32 || model.transformer || scheme != nullptr ||
+                         spec.accumulate > 1 || !spec.zero_grad || spec.staleness > 0;
   require_whole_step(spec);
   require_layer_for_each_stage(spec);
   spec_.held_parameters.reset();  // the spec may be another scheme's

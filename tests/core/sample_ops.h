@@ -32,6 +32,46 @@ inline Gemm gemm_with_bias() {
   op.activation = Activation::kRelu;
   return op;
 }
+inline Add add() {
+  return {.out = f32(0, 4, 5), .a = f32(1, 4, 5), .b = f32(2, 4, 5)};
+}
+inline LayerNorm layer_norm() {
+  return {.y = f32(0, 4, 5),
+          .mean = f32(1, 4, 1),
+          .rstd = f32(2, 4, 1),
+          .x = f32(3, 4, 5),
+          .weight = f32(4, 1, 5),
+          .bias = f32(5, 1, 5)};
+}
+inline LayerNormGrad layer_norm_grad() {
+  return {.grad_weight = f32(0, 1, 5),
+          .grad_bias = f32(1, 1, 5),
+          .grad_x = f32(2, 4, 5),
+          .grad_y = f32(3, 4, 5),
+          .x = f32(4, 4, 5),
+          .mean = f32(5, 4, 1),
+          .rstd = f32(6, 4, 1),
+          .weight = f32(7, 1, 5)};
+}
+/// Two sequences of 3 rows, 2 heads of width 4.
+inline Attention attention(AttentionForm form = AttentionForm::kFlash) {
+  const AttentionShape shape{.heads = 2, .length = 3, .form = form};
+  return {.out = f32(0, 6, 8),
+          .kept = f32(1, 6, shape.kept_cols()),
+          .qkv = f32(2, 6, 24),
+          .shape = shape};
+}
+inline AttentionGrad attention_grad(AttentionForm form = AttentionForm::kFlash) {
+  const Attention forward = attention(form);
+  AttentionGrad op{.grad_qkv = f32(3, 6, 24),
+                   .qkv = forward.qkv,
+                   .out = forward.out,
+                   .grad_out = f32(4, 6, 8),
+                   .kept = forward.kept,
+                   .shape = forward.shape};
+  if (op.scratch_cols() > 0) op.scratch = f32(5, 6, op.scratch_cols());
+  return op;
+}
 inline QuantizeWeight quantize_weight() {
   return {.to = i8(0, 5, 3), .scales = f32(1, 1, 5), .sums = i32(2, 1, 5), .from = f32(3, 5, 3)};
 }

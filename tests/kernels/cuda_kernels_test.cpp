@@ -286,6 +286,23 @@ struct Compare {
     expect_loss(op.loss);
   }
   void operator()(const Delay&) const {}
+  void operator()(const Add& op) const { expect_equal(op.out); }
+  void operator()(const LayerNorm& op) const {
+    for (const Tensor& tensor : {op.y, op.mean, op.rstd}) expect_close(tensor, 2e-6);
+  }
+  void operator()(const LayerNormGrad& op) const {
+    expect_close(op.grad_weight, 1e-5);
+    expect_close(op.grad_bias, 1e-5);
+    if (op.grad_x) expect_close(*op.grad_x, 2e-6);
+  }
+  // 16-bit exponentials are rounded relative to the largest of the tiles so far.
+  void operator()(const Attention& op) const {
+    expect_close(op.out, 2e-6 + step_of(op.out));
+    expect_close(op.kept, 2e-6);
+  }
+  void operator()(const AttentionGrad& op) const {
+    expect_close(op.grad_qkv, 4e-6 + 2 * step_of(op.out));
+  }
   void operator()(const auto&) const { FAIL() << "not a kernel of ours"; }
 
  private:
@@ -304,6 +321,13 @@ struct Compare {
   }
   void expect_near(const Tensor& sum, double tolerance) const {
     EXPECT_NEAR(at(cuda, sum, 0), at(cpu, sum, 0), tolerance * std::abs(at(cpu, sum, 0)));
+  }
+  void expect_close(const Tensor& tensor, double error) const {
+    for (std::int64_t i = 0; i < tensor.size(); ++i) {
+      const double expected = at(cpu, tensor, i);
+      ASSERT_NEAR(at(cuda, tensor, i), expected,
+                  error * (1 + std::abs(expected)) + step_of(tensor) * std::abs(expected));
+    }
   }
   void expect_loss(const Tensor& loss) const {
     EXPECT_NEAR(at(cuda, loss, 0), at(cpu, loss, 0), 10 * kUlp * (1 + std::abs(at(cpu, loss, 0))));

@@ -575,6 +575,78 @@ void add_scaling(CaseList& list) {
   }
 }
 
+void add_norms_of_rows(CaseList& list, const Shape& s) {
+  list.add("add " + text(s), [&](Memory& memory) {
+    return Add{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
+  });
+  list.add("layer_norm " + text(s), [&](Memory& memory) {
+    return LayerNorm{.y = memory.add(s.rows, s.cols),
+                     .mean = memory.add(s.rows, 1),
+                     .rstd = memory.add(s.rows, 1),
+                     .x = memory.add(s.rows, s.cols),
+                     .weight = memory.add(1, s.cols),
+                     .bias = memory.add(1, s.cols)};
+  });
+  for (const float beta : {0.0F, 1.0F}) {
+    list.add(fmt::format("layer_norm_grad {} beta {}", text(s), beta), [&](Memory& memory) {
+      LayerNormGrad op{.grad_weight = memory.add(1, s.cols),
+                       .grad_bias = memory.add(1, s.cols),
+                       .grad_y = memory.add(s.rows, s.cols),
+                       .x = memory.add(s.rows, s.cols),
+                       .mean = memory.add(s.rows, 1),
+                       .rstd = memory.add(s.rows, 1),
+                       .weight = memory.add(1, s.cols),
+                       .beta = beta};
+      if (beta == 0) op.grad_x = memory.add(s.rows, s.cols);
+      return op;
+    });
+  }
+}
+
+struct AttentionSize {
+  std::int64_t sequences, heads, length, width;
+  bool causal;
+};
+/// Rows and widths that fill no tile, one tile, and several.
+constexpr AttentionSize kAttentionSizes[] = {
+    {1, 1, 1, 1, false},   {2, 3, 5, 4, false},   {1, 2, 33, 24, true}, {1, 1, 70, 16, false},
+    {1, 1, 130, 17, true}, {1, 1, 20, 100, true}, {1, 1, 300, 8, true}, {0, 2, 3, 4, false}};
+
+void add_attention(CaseList& list, const AttentionSize& s, AttentionForm form) {
+  const AttentionShape shape{
+      .heads = s.heads, .length = s.length, .causal = s.causal, .form = form};
+  const std::int64_t rows = s.sequences * s.length;
+  const std::int64_t cols = s.heads * s.width;
+  const std::string name = fmt::format("{} of {} x {} x {} x {} {}", name_of(form), s.sequences,
+                                       s.heads, s.length, s.width, s.causal);
+  list.add("attention " + name, [&](Memory& memory) {
+    return Attention{.out = memory.add(rows, cols),
+                     .kept = memory.add(rows, shape.kept_cols()),
+                     .qkv = memory.add(rows, 3 * cols),
+                     .shape = shape};
+  });
+  AttentionGrad op;
+  list.add(
+      "gradient of attention " + name,
+      [&](Memory& memory) {
+        op = AttentionGrad{.grad_qkv = memory.add(rows, 3 * cols),
+                           .qkv = memory.add(rows, 3 * cols),
+                           .out = memory.add(rows, cols),
+                           .grad_out = memory.add(rows, cols),
+                           .kept = memory.add(rows, shape.kept_cols()),
+                           .shape = shape};
+        if (op.scratch_cols() > 0) op.scratch = memory.add(rows, op.scratch_cols());
+        return op;
+      },
+      [&](Memory& memory) {
+        const ExactAttention exact = exact_attention(shape, rows, memory.values(op.qkv));
+        const bool is_flash = form == AttentionForm::kFlash;
+        std::ranges::copy(exact.out, memory.values(op.out).begin());
+        std::ranges::copy(is_flash ? exact.log_sums : exact.probabilities,
+                          memory.values(op.kept).begin());
+      });
+}
+
 bool is_16_bits(DType type) {
   return type == DType::kBF16 || type == DType::kF16;
 }
@@ -606,6 +678,11 @@ std::vector<std::string_view> narrow_operands(const DeviceOp& op) {
   if (std::holds_alternative<SumSquares>(op)) return {"in"};
   if (std::holds_alternative<CheckFinite>(op)) return {"in"};
   if (std::holds_alternative<LinearAdam>(op)) return {"grad_y", "x"};
+  if (std::holds_alternative<Add>(op)) return {"b"};
+  if (std::holds_alternative<LayerNorm>(op)) return {"y"};
+  if (std::holds_alternative<LayerNormGrad>(op)) return {"grad_y"};
+  if (std::holds_alternative<Attention>(op)) return {"out", "qkv"};
+  if (std::holds_alternative<AttentionGrad>(op)) return {"grad_qkv", "qkv", "out", "grad_out"};
   if (label == "adam" || label == "sgd" || label == "rmsprop" || label == "adagrad" ||
       label == "lion") {
     return {"grads"};
@@ -643,6 +720,8 @@ std::optional<OpCase> narrowed(OpCase& wide, DType type) {
         } else if constexpr (std::is_same_v<AnyOp, LinearAdam>) {
           op.rounded_weight = narrow.memory.add(op.weight.rows, op.weight.cols, type);
           op.rounded_bias = narrow.memory.add(1, op.bias.cols, type);
+        } else if constexpr (std::is_same_v<AnyOp, AttentionGrad>) {
+          if (!op.scratch) op.scratch = narrow.memory.add(op.out.rows, op.scratch_cols());
         }
       },
       narrow.op);
@@ -650,6 +729,105 @@ std::optional<OpCase> narrowed(OpCase& wide, DType type) {
 }
 
 }  // namespace
+
+namespace {
+
+/// One head of one sequence.
+class ExactHead {
+ public:
+  ExactHead(const AttentionShape& shape, std::int64_t rows, std::span<const float> qkv,
+            std::span<const float> grad_out, std::int64_t number)
+      : shape_(shape),
+        columns_(std::ssize(qkv) / 3 / rows),
+        width_(columns_ / shape.heads),
+        first_row_(number / shape.heads * shape.length),
+        head_(number % shape.heads),
+        qkv_(qkv),
+        grad_out_(grad_out) {}
+
+  void add_to(ExactAttention& exact) const {
+    for (std::int64_t i = 0; i < shape_.length; ++i) add_row(i, exact);
+  }
+
+ private:
+  /// Where a number of row i of the query (0), key (1) or value (2) is.
+  [[nodiscard]] std::size_t at(int third, std::int64_t i, std::int64_t k) const {
+    return static_cast<std::size_t>((first_row_ + i) * 3 * columns_ + third * columns_ +
+                                    head_ * width_ + k);
+  }
+  [[nodiscard]] std::size_t at_out(std::int64_t i, std::int64_t k) const {
+    return static_cast<std::size_t>((first_row_ + i) * columns_ + head_ * width_ + k);
+  }
+  [[nodiscard]] double grad_of_out(std::int64_t i, std::int64_t k) const {
+    return static_cast<double>(grad_out_[at_out(i, k)]);
+  }
+  [[nodiscard]] double number(int third, std::int64_t i, std::int64_t k) const {
+    return static_cast<double>(qkv_[at(third, i, k)]);
+  }
+
+  void add_row(std::int64_t i, ExactAttention& exact) const {
+    const std::int64_t keys = shape_.causal ? i + 1 : shape_.length;
+    const double scale = 1 / std::sqrt(static_cast<double>(width_));
+    std::vector<double> p(static_cast<std::size_t>(keys));
+    double sum = 0;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      double score = 0;
+      for (std::int64_t k = 0; k < width_; ++k) score += number(0, i, k) * number(1, j, k);
+      sum += p[static_cast<std::size_t>(j)] = std::exp(scale * score);
+    }
+    const std::int64_t head_row = (first_row_ + i) * shape_.heads + head_;
+    exact.log_sums[static_cast<std::size_t>(head_row)] = std::log(sum);
+    for (std::int64_t j = 0; j < keys; ++j) {
+      double& each = p[static_cast<std::size_t>(j)];
+      each /= sum;
+      exact.probabilities[static_cast<std::size_t>(head_row * shape_.length + j)] = each;
+      for (std::int64_t k = 0; k < width_; ++k) exact.out[at_out(i, k)] += each * number(2, j, k);
+    }
+    if (!grad_out_.empty()) add_gradients(i, p, scale, exact.grad_qkv);
+  }
+
+  void add_gradients(std::int64_t i, const std::vector<double>& p, double scale,
+                     std::vector<double>& grads) const {
+    std::vector<double> of_p(p.size());
+    double sum = 0;
+    for (std::size_t j = 0; j < p.size(); ++j) {
+      for (std::int64_t k = 0; k < width_; ++k) {
+        of_p[j] += grad_of_out(i, k) * number(2, static_cast<std::int64_t>(j), k);
+      }
+      sum += p[j] * of_p[j];
+    }
+    for (std::size_t j = 0; j < p.size(); ++j) {
+      const auto key = static_cast<std::int64_t>(j);
+      const double of_score = p[j] * (of_p[j] - sum) * scale;
+      for (std::int64_t k = 0; k < width_; ++k) {
+        grads[at(0, i, k)] += of_score * number(1, key, k);
+        grads[at(1, key, k)] += of_score * number(0, i, k);
+        grads[at(2, key, k)] += p[j] * grad_of_out(i, k);
+      }
+    }
+  }
+
+  const AttentionShape& shape_;
+  std::int64_t columns_, width_, first_row_, head_;
+  std::span<const float> qkv_, grad_out_;
+};
+
+}  // namespace
+
+ExactAttention exact_attention(const AttentionShape& shape, std::int64_t rows,
+                               std::span<const float> qkv, std::span<const float> grad_out) {
+  const auto of_rows = [&](std::int64_t each) {
+    return std::vector<double>(static_cast<std::size_t>(rows * each));
+  };
+  ExactAttention exact{.out = std::vector<double>(qkv.size() / 3),
+                       .log_sums = of_rows(shape.heads),
+                       .probabilities = of_rows(shape.heads * shape.length),
+                       .grad_qkv = std::vector<double>(qkv.size())};
+  for (std::int64_t head = 0; head < rows / shape.length * shape.heads; ++head) {
+    ExactHead(shape, rows, qkv, grad_out, head).add_to(exact);
+  }
+  return exact;
+}
 
 bool is_narrow(const DeviceOp& op) {
   if (std::holds_alternative<Cast>(op)) return false;
@@ -689,6 +867,10 @@ std::vector<OpCase> all_op_cases() {
     return Delay{0.002};
   });
   add_scaling(list);
+  for (const Shape& shape : kShapes) add_norms_of_rows(list, shape);
+  for (const AttentionSize& size : kAttentionSizes) {
+    for (const AttentionForm form : kValuesOf<AttentionForm>) add_attention(list, size, form);
+  }
   for (const Shape& shape : kShapes) {
     list.add("squared_errors " + text(shape), [&](Memory& memory) {
       return SquaredErrors{memory.add(1, shape.cols), memory.add(shape.rows, shape.cols),

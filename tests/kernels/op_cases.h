@@ -48,6 +48,14 @@ struct OpCase {
 /// At least one case for each kind of op, including those with 16-bit operands.
 std::vector<OpCase> all_op_cases();
 
+/// An Attention in double, straight from its definition.
+struct ExactAttention {
+  std::vector<double> out, log_sums, probabilities;  // in the order of the tensors
+  std::vector<double> grad_qkv;                      // if given a gradient of out
+};
+ExactAttention exact_attention(const AttentionShape& shape, std::int64_t rows,
+                               std::span<const float> qkv, std::span<const float> grad_out = {});
+
 /// Whether the op has a 16-bit operand and is not just a cast.
 bool is_narrow(const DeviceOp& op);
 

@@ -68,7 +68,7 @@ class TrainerHarness final : public TrainObserver {
   explicit TrainerHarness(TrainConfig requested, std::optional<Generator> generator = {},
                           std::unique_ptr<Device> opened = nullptr,
                           const TrainingState* start = nullptr, const Scheme* scheme = nullptr,
-                          std::int64_t rows_per_sample = 1)
+                          std::optional<std::int64_t> rows_per_sample = {})
       : config(std::move(requested)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
@@ -82,7 +82,7 @@ class TrainerHarness final : public TrainObserver {
     const Dataset* data = dataset ? &*dataset : nullptr;
     StepSpec spec = spec_of(c, device->kind(), data);
     if (generator) spec.generator = *generator;
-    spec.model.rows_per_sample = rows_per_sample;
+    if (rows_per_sample) spec.model.rows_per_sample = *rows_per_sample;
     programs = std::make_unique<StepPrograms>(spec, scheme);
     for (const StepProgram* step : programs->all()) expect_ordered(step->program);
     FlatWeights loaded;

@@ -37,7 +37,7 @@ struct LinearAdamKernel {
   void (*update)(const LinearAdamStrip& strip) = nullptr;
 };
 
-/// The instructions that a kernel may use.
+/// The instructions that a vector kernel may use.
 enum class LinearAdamIsa { kNone, kAvx2, kAvx512 };
 
 /// The fastest kernel that this CPU can run, limited to `max`.

@@ -35,6 +35,7 @@ constexpr std::int64_t kLossRows = 256;
 struct OpRunner {
   ThreadPool& pool;
   Product& product;
+  const AttentionKernel& attention;
   const Addresses& addresses;
 
   /// Calls element(i) for i in [0, n).
@@ -70,17 +71,15 @@ struct OpRunner {
 
   void operator()(const BiasActivation& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {
-      if (op.bias) {
-        return for_rows(
-            op.values, op.values.cols,
-            BiasActivationElement<Formula>{{addresses.at(op.values), at(op.pre_activation)},
-                                           addresses.at(*op.bias),
-                                           op.values.cols});
-      }
       with_number(op.values.dtype, [&]<class Number>(Number) {
-        for_elements(op.values.size(),
-                     ActivateElement<Formula, Number>{
-                         {addresses.at<Number>(op.values), at<Number>(op.pre_activation)}});
+        const ActivationElement<Formula, Number> element{addresses.at<Number>(op.values),
+                                                         at<Number>(op.pre_activation)};
+        if (!op.bias) {
+          return for_elements(op.values.size(), ActivateElement<Formula, Number>{element});
+        }
+        for_rows(op.values, op.values.cols,
+                 BiasActivationElement<Formula, Number>{element, addresses.at<Number>(*op.bias),
+                                                        op.values.cols});
       });
     });
   }
@@ -346,6 +345,119 @@ struct OpRunner {
     }
   }
 
+  void operator()(const Add& op) const {
+    with_number(op.b.dtype, [&]<class Number>(Number) {
+      for_elements(op.out.size(), AddElement<Number>(op, addresses));
+    });
+  }
+
+  void operator()(const LayerNorm& op) const {
+    with_number(op.y.dtype, [&]<class Number>(Number) {
+      const LayerNormElement<Number> shared(op, addresses);
+      for_ranges(pool, op.x.rows, rows_per_task(8 * op.x.cols),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) normalize(shared, row);
+                 });
+    });
+  }
+
+  /// The mean is known before deviations are summed: their differences from it do not cancel.
+  template <class Number>
+  static void normalize(LayerNormElement<Number> element, std::int64_t row) {
+    const float* const x = element.x + row * element.cols;
+    const auto count = static_cast<float>(element.cols);
+    const float mean = lane_sum(element.cols, [=](std::int64_t i) { return x[i]; }) / count;
+    const float squares = lane_sum(element.cols, [=](std::int64_t i) {
+      const float deviation = x[i] - mean;
+      return deviation * deviation;
+    });
+    const float rstd = layer_norm_rstd(squares / count);
+    element.means[row] = mean;
+    element.rstds[row] = rstd;
+    for (std::int64_t col = 0; col < element.cols; ++col) element(row, col, mean, rstd);
+  }
+
+  /// Sums over rows have an order that does not depend on threads: rows of a chunk, then chunks.
+  void operator()(const LayerNormGrad& op) const {
+    with_number(op.grad_y.dtype, [&]<class Number>(Number) {
+      const LayerNormGradElement<Number> shared(op, addresses);
+      constexpr std::int64_t kColumns = 64;
+      for_ranges(pool, op.x.cols, kColumns, [&](std::int64_t first, std::int64_t last) {
+        float of_weight[kColumns] = {};
+        float of_bias[kColumns] = {};
+        sum_chunks(shared, first, last, of_weight, of_bias);
+        for (std::int64_t col = first; col < last; ++col) {
+          float& weight = addresses.at(op.grad_weight)[col];
+          float& bias = addresses.at(op.grad_bias)[col];
+          weight = accumulate(of_weight[col - first], op.beta, weight);
+          bias = accumulate(of_bias[col - first], op.beta, bias);
+        }
+      });
+      if (!op.grad_x) return;
+      for_ranges(pool, op.x.rows, rows_per_task(8 * op.x.cols),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) add_norm_grad(shared, row);
+                 });
+    });
+  }
+
+  template <class Number>
+  static void sum_chunks(LayerNormGradElement<Number> element, std::int64_t first,
+                         std::int64_t last, float* of_weight, float* of_bias) {
+    constexpr std::int64_t kRowsOfChunk = 64;
+    constexpr std::int64_t kColumns = 64;
+    for (std::int64_t begin = 0; begin < element.rows; begin += kRowsOfChunk) {
+      const std::int64_t end = std::min(element.rows, begin + kRowsOfChunk);
+      float weight[kColumns] = {};
+      float bias[kColumns] = {};
+      for (std::int64_t row = begin; row < end; ++row) {
+        for (std::int64_t col = first; col < last; ++col) {
+          const std::int64_t i = row * element.cols + col;
+          weight[col - first] += element.weight_term(row, i);
+          bias[col - first] += element.bias_term(i);
+        }
+      }
+      for (std::int64_t col = 0; col < last - first; ++col) {
+        of_weight[col] += weight[col];
+        of_bias[col] += bias[col];
+      }
+    }
+  }
+
+  template <class Number>
+  static void add_norm_grad(LayerNormGradElement<Number> element, std::int64_t row) {
+    const std::int64_t begin = row * element.cols;
+    const auto count = static_cast<float>(element.cols);
+    const float scaled =
+        lane_sum(element.cols,
+                 [&](std::int64_t col) { return element.scaled_grad(begin + col, col); }) /
+        count;
+    const float projected =
+        lane_sum(element.cols,
+                 [&](std::int64_t col) { return element.projected_grad(row, begin + col, col); }) /
+        count;
+    for (std::int64_t col = 0; col < element.cols; ++col) element(row, col, scaled, projected);
+  }
+
+  /// The sum of term(i) over [0, n) in 16 interleaved sums.
+  template <class Term>
+  static float lane_sum(std::int64_t n, const Term& term) {
+    constexpr std::int64_t kLanes = 16;
+    float lanes[kLanes] = {};
+    std::int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+    float sum = 0;
+    for (; i < n; ++i) sum += term(i);
+    for (const float lane : lanes) sum += lane;
+    return sum;
+  }
+
+  void operator()(const Attention& op) const { run_attention(op, addresses, attention, pool); }
+  void operator()(const AttentionGrad& op) const {
+    run_attention_grad(op, addresses, attention, pool);
+  }
+
   void operator()(const Delay& op) const {
     const double more_seconds = op.more_seconds ? *addresses.at(*op.more_seconds) : 0;
     std::this_thread::sleep_for(std::chrono::duration<double>(op.seconds + more_seconds));
@@ -399,7 +511,7 @@ void CpuOps::prepare(const DeviceOp& op) {
 }
 
 void CpuOps::run(const DeviceOp& op, const Addresses& addresses) {
-  std::visit(OpRunner{pool_, product_, addresses}, op);
+  std::visit(OpRunner{pool_, product_, attention_, addresses}, op);
 }
 
 }  // namespace barestep

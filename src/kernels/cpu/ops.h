@@ -3,6 +3,7 @@
 
 #include "core/addresses.h"
 #include "core/ops.h"
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -13,7 +14,8 @@ namespace barestep {
 /// for products of the providers that say so.
 class CpuOps {
  public:
-  CpuOps(ThreadPool& pool, Product& product) : pool_(pool), product_(product) {}
+  CpuOps(ThreadPool& pool, Product& product)
+      : pool_(pool), product_(product), attention_(attention_kernel()) {}
 
   /// All work that run() must not do. Call once for each op before its first run.
   void prepare(const DeviceOp& op);
@@ -26,6 +28,7 @@ class CpuOps {
  private:
   ThreadPool& pool_;
   Product& product_;
+  AttentionKernel attention_;
 };
 
 }  // namespace barestep

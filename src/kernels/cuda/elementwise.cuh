@@ -61,6 +61,15 @@ __device__ void apply_pack(const CastElement<To, From>& element, std::int64_t fi
   store_pack(element.to + first, to);
 }
 
+template <int kCount, class Number>
+__device__ void apply_pack(const AddElement<Number>& element, std::int64_t first) {
+  auto sum = load_pack<kCount>(element.a + first);
+  const auto b = load_pack<kCount>(element.b + first);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sum.of[i] += float_of(b.of[i]);
+  store_pack(element.out + first, sum);
+}
+
 /// Calls element for [0, n): `packs` times kCount numbers with 16-byte accesses, the rest one by
 /// one.
 template <int kCount, class Element>

@@ -1,11 +1,14 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "core/error.h"
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/clock.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/int8.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/layer_norm.cuh"
 #include "kernels/cuda/linear_adam.cuh"
 #include "kernels/cuda/optimizers.cuh"
 #include "kernels/cuda/reductions.cuh"
@@ -28,6 +31,7 @@ std::int64_t tiles(std::int64_t extent, std::int64_t of) {
 }
 
 constexpr dim3 kTile(kTileCols, kTileRows);
+constexpr dim3 kSquare(kSide, kSide);
 
 /// Launches one op; one overload for each op type.
 struct Launcher {
@@ -89,6 +93,15 @@ struct Launcher {
 
   cudaError_t operator()(const BiasActivation& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
+      if (op.bias && op.values.dtype != DType::kF32) {
+        return with_number(op.values.dtype, [&]<class Number>(Number) {
+          return each_of(op.values.rows, op.values.cols,
+                         BiasActivationElement<Formula, Number>{
+                             {addresses.at<Number>(op.values), at<Number>(op.pre_activation)},
+                             addresses.at<Number>(*op.bias),
+                             op.values.cols});
+        });
+      }
       if (op.bias) {
         const BiasActivationElement<Formula> element{
             {addresses.at(op.values), at(op.pre_activation)},
@@ -307,6 +320,79 @@ struct Launcher {
     return start(queue, dim3(1), dim3(1), spin, static_cast<std::uint64_t>(op.seconds * 1e9), more);
   }
 
+  cudaError_t operator()(const Add& op) const {
+    return with_number(op.b.dtype, [&]<class Number>(Number) {
+      const AddElement<Number> element(op, addresses);
+      return each<kPackOf<float, Number>>(op.out.size(),
+                                          are_aligned(element.out, element.a, element.b), element);
+    });
+  }
+
+  cudaError_t operator()(const LayerNorm& op) const {
+    return with_number(op.y.dtype, [&]<class Number>(Number) {
+      return start(queue, blocks_for(op.x.rows * kWarpThreads, geometry), layer_norm<Number>,
+                   LayerNormElement<Number>(op, addresses));
+    });
+  }
+
+  cudaError_t operator()(const LayerNormGrad& op) const {
+    return with_number(op.grad_y.dtype, [&]<class Number>(Number) {
+      const LayerNormGradElement<Number> element(op, addresses);
+      const cudaError_t error = start(
+          queue, column_tiles(op.x.cols, 1), dim3(kSumThreads, kSumRows), layer_norm_sums<Number>,
+          addresses.at(op.grad_weight), addresses.at(op.grad_bias), element, op.beta);
+      if (error != cudaSuccess || !op.grad_x) return error;
+      return start(queue, blocks_for(op.x.rows * kWarpThreads, geometry), layer_norm_grad<Number>,
+                   element);
+    });
+  }
+
+  cudaError_t operator()(const Attention& op) const {
+    return with_number(op.qkv.dtype, [&]<class Number>(Number) {
+      const AttentionHead<Number> head = head_of<Number>(op);
+      return with_tile(head, [&]<int kTile, int kWidth>(std::integral_constant<int, kTile>,
+                                                        std::integral_constant<int, kWidth>) {
+        const dim3 grid = attention_grid(op.shape, op.out, kTile);
+        Number* const out = addresses.at<Number>(op.out);
+        float* const kept = addresses.at(op.kept);
+        if (op.shape.form == AttentionForm::kFlash) {
+          return start(queue, grid, kSquare, flash_attention<kTile, kWidth, Number>, head, out,
+                       kept);
+        }
+        const cudaError_t multiplied =
+            start(queue, grid, kSquare, multiply_to_scores<kTile, kWidth, true, Number>, head,
+                  third_of(head.qkv, op.qkv, 0), third_of(head.qkv, op.qkv, 1), head.scale, kept);
+        if (multiplied != cudaSuccess) return multiplied;
+        const cudaError_t summed = over_scores(op.shape, op.out, softmax_rows, kept);
+        if (summed != cudaSuccess) return summed;
+        return start(queue, grid, kSquare, multiply_scores<kTile, kWidth, false, Number>, head,
+                     static_cast<const float*>(kept), third_of(head.qkv, op.qkv, 2), 1.0F,
+                     RowsOfHeads<Number>{out, op.out.cols, 0});
+      });
+    });
+  }
+
+  cudaError_t operator()(const AttentionGrad& op) const {
+    return with_number(op.qkv.dtype, [&]<class Number>(Number) {
+      AttentionHead<Number> head = head_of<Number>(op);
+      head.out = addresses.at<Number>(op.out);
+      head.grad_out = addresses.at<Number>(op.grad_out);
+      return with_tile(head, [&]<int kTile, int kWidth>(std::integral_constant<int, kTile>,
+                                                        std::integral_constant<int, kWidth>) {
+        const dim3 grid = attention_grid(op.shape, op.out, kTile);
+        Number* const grads = addresses.at<Number>(op.grad_qkv);
+        if (op.shape.form == AttentionForm::kStandard) {
+          return standard_grad<kTile, kWidth, Number>(op, head, grid);
+        }
+        const cudaError_t error = start(
+            queue, grid, kSquare, flash_attention_grad_keys<kTile, kWidth, Number>, head, grads);
+        if (error != cudaSuccess) return error;
+        return start(queue, grid, kSquare, flash_attention_grad_queries<kTile, kWidth, Number>,
+                     head, grads);
+      });
+    });
+  }
+
   cudaError_t operator()(const Gemm&) const { return no_kernel(); }
   cudaError_t operator()(const Copy&) const { return no_kernel(); }
 
@@ -314,6 +400,73 @@ struct Launcher {
   template <class Number = float>
   [[nodiscard]] Number* at(const std::optional<Tensor>& tensor) const {
     return tensor ? addresses.at<Number>(*tensor) : nullptr;
+  }
+
+  template <class Number, class AttentionOp>
+  [[nodiscard]] AttentionHead<Number> head_of(const AttentionOp& op) const {
+    const std::int64_t width = op.out.cols / op.shape.heads;
+    return {.shape = op.shape,
+            .columns = op.out.cols,
+            .width = width,
+            .scale = attention_scale(width),
+            .qkv = addresses.at<Number>(op.qkv),
+            .out = nullptr,
+            .grad_out = nullptr,
+            .kept = addresses.at(op.kept)};
+  }
+
+  /// Calls use(tile, width) with the sizes of tiles, which fit in the static shared memory.
+  template <class Number, class Use>
+  static cudaError_t with_tile(const AttentionHead<Number>& head, const Use& use) {
+    using std::integral_constant;
+    if (head.width <= 32) return use(integral_constant<int, 32>{}, integral_constant<int, 32>{});
+    if (head.width <= 64) return use(integral_constant<int, 32>{}, integral_constant<int, 64>{});
+    return use(integral_constant<int, 16>{}, integral_constant<int, 128>{});
+  }
+
+  /// The tiles of all heads.
+  static dim3 attention_grid(const AttentionShape& shape, const Tensor& out, int tile) {
+    const std::int64_t heads = out.rows / shape.length * shape.heads;
+    return {static_cast<unsigned>(heads * tiles(shape.length, tile))};
+  }
+
+  /// Queries, keys or values in rows of qkv or of its gradient.
+  template <class Number>
+  static RowsOfHeads<Number> third_of(Number* first, const Tensor& qkv, int third) {
+    return {first, qkv.cols, third * (qkv.cols / 3)};
+  }
+
+  /// Launches a kernel with a warp for every row of scores.
+  template <class Kernel, class... Arrays>
+  cudaError_t over_scores(const AttentionShape& shape, const Tensor& out, Kernel* kernel,
+                          Arrays... arrays) const {
+    const std::int64_t rows = out.rows * shape.heads;
+    return start(queue, blocks_for(rows * kWarpThreads, geometry), kernel, arrays..., rows,
+                 shape.length);
+  }
+
+  template <int kTile, int kWidth, class Number>
+  [[nodiscard]] cudaError_t standard_grad(const AttentionGrad& op,
+                                          const AttentionHead<Number>& head, dim3 grid) const {
+    const RowsOfHeads<const Number> grad_out{head.grad_out, op.out.cols, 0};
+    const float* const p = head.kept;
+    float* const grads = addresses.at(*op.scratch);
+    Number* const to = addresses.at<Number>(op.grad_qkv);
+    const auto thirds = [&](auto* first, int third) { return third_of(first, op.qkv, third); };
+    cudaError_t error = cudaSuccess;
+    const auto then = [&](auto* kernel, auto... arguments) {
+      if (error == cudaSuccess) error = start(queue, grid, kSquare, kernel, head, arguments...);
+    };
+    then(multiply_scores<kTile, kWidth, true, Number>, p, grad_out, 1.0F, thirds(to, 2));
+    then(multiply_to_scores<kTile, kWidth, false, Number>, grad_out, thirds(head.qkv, 2), 1.0F,
+         grads);
+    if (error == cudaSuccess) error = over_scores(op.shape, op.out, softmax_grad_rows, grads, p);
+    const auto* const changed = static_cast<const float*>(grads);
+    then(multiply_scores<kTile, kWidth, false, Number>, changed, thirds(head.qkv, 1), head.scale,
+         thirds(to, 0));
+    then(multiply_scores<kTile, kWidth, true, Number>, changed, thirds(head.qkv, 0), head.scale,
+         thirds(to, 1));
+    return error;
   }
 
   /// Calls use(product) with the product for LinearAdam's kernel.

@@ -1,3 +1,4 @@
+#include "kernels/cpu/attention_loops.h"
 #include "kernels/cpu/linear_adam_x86.h"
 
 namespace barestep {
@@ -25,11 +26,25 @@ struct Avx2Floats {
   void store_part(float* to, std::int64_t count) const { _mm256_maskstore_ps(to, first(count), v); }
 
   friend Avx2Floats operator+(Avx2Floats a, Avx2Floats b) { return _mm256_add_ps(a.v, b.v); }
+  friend Avx2Floats operator-(Avx2Floats a, Avx2Floats b) { return _mm256_sub_ps(a.v, b.v); }
   friend Avx2Floats operator*(Avx2Floats a, Avx2Floats b) { return _mm256_mul_ps(a.v, b.v); }
   friend Avx2Floats operator/(Avx2Floats a, Avx2Floats b) { return _mm256_div_ps(a.v, b.v); }
   friend Avx2Floats sqrt(Avx2Floats a) { return _mm256_sqrt_ps(a.v); }
   friend Avx2Floats fma(Avx2Floats a, Avx2Floats b, Avx2Floats c) {
     return _mm256_fmadd_ps(a.v, b.v, c.v);
+  }
+
+  /// The larger one; b if one of them is NaN.
+  friend Avx2Floats larger(Avx2Floats a, Avx2Floats b) { return _mm256_max_ps(a.v, b.v); }
+  /// 2^n, from 1.5 * 2^23 + n.
+  friend Avx2Floats power_of_two(Avx2Floats shifted) {
+    const __m256i biased =
+        _mm256_sub_epi32(_mm256_castps_si256(shifted.v), _mm256_set1_epi32(0x4B400000 - 127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+  }
+  /// `value`, or 0 where x is below `lowest`.
+  friend Avx2Floats zero_below(Avx2Floats x, float lowest, Avx2Floats value) {
+    return _mm256_andnot_ps(_mm256_cmp_ps(x.v, _mm256_set1_ps(lowest), _CMP_LT_OQ), value.v);
   }
 
  private:
@@ -44,6 +59,10 @@ struct Avx2Floats {
 
 void update_by_avx2(const LinearAdamStrip& strip) {
   LinearAdamLoop<Avx2Floats>(strip).run();
+}
+
+AttentionKernel avx2_attention_kernel() {
+  return AttentionLoops<Avx2Floats>::kernel();
 }
 
 }  // namespace barestep

@@ -1,5 +1,6 @@
-// Selects the kernel of the fused update that this processor can run. Compiled for any x86
-// processor, since code that checks for instructions must not use them.
+// Selects the vector kernels that this processor can run. Compiled for any x86 processor, since
+// code that checks for instructions must not use them.
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/linear_adam_kernel.h"
 
 namespace barestep {
@@ -22,6 +23,18 @@ LinearAdamKernel linear_adam_kernel(LinearAdamIsa max) {
   if (max >= LinearAdamIsa::kAvx512 && runs_avx512()) return {"AVX-512", update_by_avx512};
   if (max >= LinearAdamIsa::kAvx2 && runs_avx2()) return {"AVX2", update_by_avx2};
   return {};
+}
+
+AttentionKernel attention_kernel(LinearAdamIsa max) {
+  AttentionKernel kernel = plain_attention_kernel();
+  if (max >= LinearAdamIsa::kAvx512 && runs_avx512()) {
+    kernel = avx512_attention_kernel();
+    kernel.name = "AVX-512";
+  } else if (max >= LinearAdamIsa::kAvx2 && runs_avx2()) {
+    kernel = avx2_attention_kernel();
+    kernel.name = "AVX2";
+  }
+  return kernel;
 }
 
 }  // namespace barestep

@@ -1,3 +1,4 @@
+#include "kernels/cpu/attention_loops.h"
 #include "kernels/cpu/linear_adam_x86.h"
 
 namespace barestep {
@@ -27,12 +28,29 @@ struct Avx512Floats {
   }
 
   friend Avx512Floats operator+(Avx512Floats a, Avx512Floats b) { return _mm512_add_ps(a.v, b.v); }
+  friend Avx512Floats operator-(Avx512Floats a, Avx512Floats b) { return _mm512_sub_ps(a.v, b.v); }
   friend Avx512Floats operator*(Avx512Floats a, Avx512Floats b) { return _mm512_mul_ps(a.v, b.v); }
   friend Avx512Floats operator/(Avx512Floats a, Avx512Floats b) { return _mm512_div_ps(a.v, b.v); }
   /// Uses a mask because GCC 12 warns about its own header without one.
   friend Avx512Floats sqrt(Avx512Floats a) { return _mm512_maskz_sqrt_ps(0xFFFF, a.v); }
   friend Avx512Floats fma(Avx512Floats a, Avx512Floats b, Avx512Floats c) {
     return _mm512_fmadd_ps(a.v, b.v, c.v);
+  }
+
+  /// The larger one; b if one of them is NaN.
+  friend Avx512Floats larger(Avx512Floats a, Avx512Floats b) {
+    return _mm512_maskz_max_ps(0xFFFF, a.v, b.v);
+  }
+  /// 2^n, from 1.5 * 2^23 + n.
+  friend Avx512Floats power_of_two(Avx512Floats shifted) {
+    const __m512i biased =
+        _mm512_sub_epi32(_mm512_castps_si512(shifted.v), _mm512_set1_epi32(0x4B400000 - 127));
+    return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xFFFF, biased, 23));
+  }
+  /// `value`, or 0 where x is below `lowest`.
+  friend Avx512Floats zero_below(Avx512Floats x, float lowest, Avx512Floats value) {
+    const __mmask16 is_below = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(lowest), _CMP_LT_OQ);
+    return _mm512_maskz_mov_ps(static_cast<__mmask16>(~is_below), value.v);
   }
 
  private:
@@ -46,6 +64,10 @@ struct Avx512Floats {
 
 void update_by_avx512(const LinearAdamStrip& strip) {
   LinearAdamLoop<Avx512Floats>(strip).run();
+}
+
+AttentionKernel avx512_attention_kernel() {
+  return AttentionLoops<Avx512Floats>::kernel();
 }
 
 }  // namespace barestep

@@ -1,0 +1,191 @@
+#include "model/transformer.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+namespace barestep {
+namespace {
+
+// nn.MultiheadAttention constructs out_proj before it draws the weight of in_proj; the linear
+// layers follow (torch/nn/modules/activation.py, transformer.py).
+enum Turn { kOutProj, kInProj, kLinears, kTurns };
+
+int turn_of(const TransformerBlockSpec& spec, Turn turn) {
+  return spec.number * kTurns + turn;
+}
+
+/// nn.Linear's.
+InitialValues initial_linear(const TransformerBlockSpec& spec, Turn turn, std::int64_t inputs) {
+  return {.bound = 1.0 / std::sqrt(static_cast<double>(inputs)), .turn = turn_of(spec, turn)};
+}
+
+/// xavier_uniform_ of the three weights together; the bias is 0.
+LinearSpec in_proj_of(const TransformerBlockSpec& spec) {
+  return {.name = spec.name + ".self_attn.in_proj",
+          .inputs = spec.width,
+          .outputs = 3 * spec.width,
+          .before_names = '_',
+          .initial_weight = InitialValues{.bound = std::sqrt(1.5 / static_cast<double>(spec.width)),
+                                          .turn = turn_of(spec, kInProj)},
+          .initial_bias = InitialValues{},
+          .rounds_before_bias = true};
+}
+
+LinearSpec out_proj_of(const TransformerBlockSpec& spec) {
+  LinearSpec linear{.name = spec.name + ".self_attn.out_proj",
+                    .inputs = spec.width,
+                    .outputs = spec.width,
+                    .initial_weight = initial_linear(spec, kOutProj, spec.width),
+                    .initial_bias = initial_linear(spec, kOutProj, spec.width),
+                    .is_temporary = true};
+  linear.initial_bias->is_overwritten = true;
+  return linear;
+}
+
+LinearSpec linear1_of(const TransformerBlockSpec& spec) {
+  return {.name = spec.name + ".linear1",
+          .inputs = spec.width,
+          .outputs = spec.ffn,
+          .activation = Activation::kGelu,
+          .initial_weight = initial_linear(spec, kLinears, spec.width),
+          .initial_bias = initial_linear(spec, kLinears, spec.width)};
+}
+
+LinearSpec linear2_of(const TransformerBlockSpec& spec) {
+  return {.name = spec.name + ".linear2",
+          .inputs = spec.ffn,
+          .outputs = spec.width,
+          .initial_weight = initial_linear(spec, kLinears, spec.ffn),
+          .initial_bias = initial_linear(spec, kLinears, spec.ffn),
+          .is_temporary = true};
+}
+
+}  // namespace
+
+Norm::Norm(Parameters& parameters, std::string name, std::int64_t width) : name_(std::move(name)) {
+  weight_ = parameters.add({name_ + ".weight", {width}, InitialValues{.value = 1}});
+  bias_ = parameters.add({name_ + ".bias", {width}, InitialValues{}});
+}
+
+Tensor Norm::forward(Pass& pass, const Tensor& x) {
+  x_ = x;
+  pass.before(weight_);
+  pass.before(bias_);
+  const Tensor y = pass.activation(name_ + ".y", x.rows, x.cols);
+  mean_ = pass.activation(name_ + ".mean", x.rows, 1, DType::kF32);
+  rstd_ = pass.activation(name_ + ".rstd", x.rows, 1, DType::kF32);
+  pass.add(LayerNorm{.y = y,
+                     .mean = mean_,
+                     .rstd = rstd_,
+                     .x = x,
+                     .weight = pass.wide_weight(weight_),
+                     .bias = pass.wide_weight(bias_)},
+           name_);
+  return y;
+}
+
+void Norm::backward(Pass& pass, const Tensor& grad_y, const std::optional<Tensor>& grad_x) {
+  pass.before(weight_);
+  pass.add(LayerNormGrad{.grad_weight = pass.gradient(weight_),
+                         .grad_bias = pass.gradient(bias_),
+                         .grad_x = grad_x,
+                         .grad_y = grad_y,
+                         .x = x_,
+                         .mean = mean_,
+                         .rstd = rstd_,
+                         .weight = pass.wide_weight(weight_),
+                         .beta = pass.beta},
+           name_);
+  pass.complete(bias_);
+  pass.released(bias_);
+  pass.complete(weight_);
+  pass.released(weight_);
+  pass.scratch.give_back(grad_y);
+}
+
+TransformerBlock::TransformerBlock(Parameters& parameters, const TransformerBlockSpec& spec)
+    : Block(spec.name),
+      spec_(spec),
+      norm1_(parameters, spec.name + ".norm1", spec.width),
+      in_proj_(parameters, in_proj_of(spec)),
+      out_proj_(parameters, out_proj_of(spec)),
+      norm2_(parameters, spec.name + ".norm2", spec.width),
+      linear1_(parameters, linear1_of(spec)),
+      linear2_(parameters, linear2_of(spec)) {}
+
+Tensor TransformerBlock::forward(Pass& pass, const Tensor& x) {
+  const Tensor qkv = in_proj_.forward(pass, norm1_.forward(pass, x));
+  const Tensor attended =
+      add_branch(pass, x, out_proj_.forward(pass, attend(pass, qkv)), "attended");
+  const Tensor hidden = linear1_.forward(pass, norm2_.forward(pass, attended));
+  return add_branch(pass, attended, linear2_.forward(pass, hidden), "out");
+}
+
+Tensor TransformerBlock::add_branch(Pass& pass, const Tensor& x, const Tensor& branch,
+                                    const char* sum) const {
+  const Tensor out = pass.activation(inner(sum), x.rows, x.cols, DType::kF32);
+  pass.add(Add{.out = out, .a = x, .b = branch}, name());
+  pass.scratch.give_back(branch);
+  return out;
+}
+
+Tensor TransformerBlock::attend(Pass& pass, const Tensor& qkv) {
+  const std::int64_t width = qkv.cols / 3;
+  attention_ = {.out = pass.activation(inner("self_attn.out"), qkv.rows, width),
+                .kept = pass.activation(inner("self_attn.kept"), qkv.rows,
+                                        spec_.attention.kept_cols(), DType::kF32),
+                .qkv = qkv,
+                .shape = spec_.attention};
+  pass.add(attention_, inner("self_attn"));
+  return attention_.out;
+}
+
+Tensor TransformerBlock::branch_grad(Pass& pass, const Tensor& grad) const {
+  if (pass.model.numbers == DType::kF32) {
+    pass.scratch.share(grad);
+    return grad;
+  }
+  const Tensor rounded = pass.scratch.take(inner("rounded_grad"), pass.first_row, grad.rows,
+                                           grad.cols, pass.model.numbers);
+  pass.add(Cast{.to = rounded, .from = grad}, name());
+  return rounded;
+}
+
+Tensor TransformerBlock::attention_backward(Pass& pass, const Tensor& grad_out) const {
+  const Tensor& qkv = attention_.qkv;
+  const auto take = [&](const char* what, std::int64_t cols, DType type) {
+    return pass.scratch.take(inner(what), pass.first_row, qkv.rows, cols, type);
+  };
+  AttentionGrad op{.grad_qkv = take("self_attn.grad_qkv", qkv.cols, qkv.dtype),
+                   .qkv = qkv,
+                   .out = attention_.out,
+                   .grad_out = grad_out,
+                   .kept = attention_.kept,
+                   .shape = attention_.shape};
+  if (const std::int64_t cols = op.scratch_cols(); cols > 0) {
+    op.scratch = take("self_attn.scratch", cols, DType::kF32);
+  }
+  pass.add(op, inner("self_attn"));
+  if (op.scratch) pass.scratch.give_back(*op.scratch);
+  pass.scratch.give_back(grad_out);
+  return op.grad_qkv;
+}
+
+Tensor TransformerBlock::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
+  const Tensor grad_hidden = linear2_.backward(pass, branch_grad(pass, grad_y), true);
+  norm2_.backward(pass, linear1_.backward(pass, grad_hidden, true), grad_y);
+  const Tensor grad_out = out_proj_.backward(pass, branch_grad(pass, grad_y), true);
+  const Tensor grad_qkv = attention_backward(pass, grad_out);
+  norm1_.backward(pass, in_proj_.backward(pass, grad_qkv, true),
+                  wants_grad_x ? std::optional(grad_y) : std::nullopt);
+  if (wants_grad_x) return grad_y;
+  pass.scratch.give_back(grad_y);
+  return {};
+}
+
+void TransformerBlock::add_linears(std::vector<Linear*>& linears) {
+  for (Linear* const each : {&in_proj_, &out_proj_, &linear1_, &linear2_}) linears.push_back(each);
+}
+
+}  // namespace barestep

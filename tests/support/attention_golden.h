@@ -1,0 +1,51 @@
+// Golden files of attention and of transformer blocks, written by PyTorch (tests/golden/attention).
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace barestep {
+
+inline nlohmann::json attention_golden(const std::filesystem::path& folder,
+                                       const std::string& name) {
+  return nlohmann::json::parse(std::ifstream(folder / "attention" / (name + ".json")));
+}
+
+/// The sum of each number times one that depends on its place: unlike a norm, it tells permuted
+/// tensors apart.
+template <class Number>
+double dot_with_places(std::span<const Number> numbers) {
+  double sum = 0;
+  std::uint32_t place = 0;
+  for (const Number number : numbers) {
+    sum += static_cast<double>(number) * (static_cast<double>(place) * 0x1p-31 - 1);
+    place += 2654435761U;
+  }
+  return sum;
+}
+
+template <class Number>
+double norm_of(std::span<const Number> numbers) {
+  double sum = 0;
+  for (const Number number : numbers) {
+    sum += static_cast<double>(number) * static_cast<double>(number);
+  }
+  return std::sqrt(sum);
+}
+
+/// Numbers written by float.hex(), whose zeros at the end of a list are left out.
+inline std::vector<double> hex_numbers(const nlohmann::json& list) {
+  std::vector<double> numbers;
+  for (const auto& each : list) numbers.push_back(std::stod(each.get<std::string>()));
+  return numbers;
+}
+
+}  // namespace barestep
