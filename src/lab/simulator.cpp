@@ -417,14 +417,26 @@ int rank_of_stage(const Workload& workload, const Mesh& mesh, int stage) {
   return first + stage * mesh.ranks_of_stage();
 }
 
+/// A rank of each stage, and with parameter servers all ranks: they do different work.
+std::vector<int> ranks_to_simulate(const Workload& workload, const Mesh& mesh) {
+  std::vector<int> ranks;
+  if (workload.config.parallel.scheme == RankScheme::kServer) {
+    for (int rank = 0; rank < mesh.ranks(); ++rank) ranks.push_back(rank);
+  } else {
+    for (int stage = 0; stage < mesh.pipeline; ++stage) {
+      ranks.push_back(rank_of_stage(workload, mesh, stage));
+    }
+  }
+  return ranks;
+}
+
 /// The steps of the stages, which wait for each other; one without a pipeline of ranks.
 std::vector<SimulatedStep> predicted_stages(const Workload& workload, const MachineCard& card,
                                             const NodeSetting& run) {
   const Mesh& mesh = run.mesh;
   std::vector<std::unique_ptr<WorkloadPrograms>> programs;
   std::vector<RankProgram> ranks;
-  for (int stage = 0; stage < mesh.pipeline; ++stage) {
-    const int rank = rank_of_stage(workload, mesh, stage);
+  for (const int rank : ranks_to_simulate(workload, mesh)) {
     programs.push_back(std::make_unique<WorkloadPrograms>(workload, rank));
     ranks.push_back({programs.back()->step(), mesh.with_rank(rank)});
   }
@@ -437,12 +449,14 @@ std::vector<SimulatedStep> predicted_stages(const Workload& workload, const Mach
     if (copy == nullptr) return std::nullopt;
     return program.buffers()[copy->from.buffer].device;
   };
-  return simulate(
-      ranks, seconds,
-      {.at_once = lanes_at_once(workload, card) * mesh.pipeline,
-       .contention = load == nullptr ? 1 : load->contention,
-       .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
-       .sends_from = sends_from});
+  std::vector<SimulatedStep> steps =
+      simulate(ranks, seconds,
+               {.at_once = lanes_at_once(workload, card) * static_cast<double>(ranks.size()),
+                .contention = load == nullptr ? 1 : load->contention,
+                .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
+                .sends_from = sends_from});
+  steps.resize(static_cast<std::size_t>(mesh.pipeline));
+  return steps;
 }
 
 }  // namespace

@@ -34,6 +34,10 @@ Experiment batch_scaling_experiment();
 Experiment imbalance_experiment();
 Experiment bucket_size_experiment();
 Experiment schemes_experiment();
+Experiment sharding_experiment();
+Experiment server_experiment();
+Experiment staleness_experiment();
+Experiment local_sgd_experiment();
 Experiment tensor_experiment();
 Experiment pipeline_experiment();
 Experiment mesh_experiment();
@@ -68,6 +72,9 @@ std::string deviation_text(const Measurement& each);
 
 /// The planned memory of the first device or rank.
 DeviceMemory memory_of(const Measurement& each);
+
+/// The bytes that a rank sends in a step, the mean of all ranks.
+std::int64_t mean_sent_bytes(const Workload& workload);
 
 /// The bytes of `a` as a multiple of those of `b`.
 double times_the_bytes(std::int64_t a, std::int64_t b);

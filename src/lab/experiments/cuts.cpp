@@ -40,16 +40,6 @@ Case uncut_case(const Setting& setting, std::string key, std::int64_t batch_size
   return new_case(setting, std::move(key), workload);
 }
 
-/// The bytes that a rank sends in a step, the mean of all ranks.
-std::int64_t sent_bytes(const Workload& workload) {
-  const Mesh mesh = mesh_of(workload);
-  std::int64_t sum = 0;
-  for (int rank = 0; rank < mesh.ranks(); ++rank) {
-    sum += bytes_sent(WorkloadPrograms(workload, rank).step(), mesh.with_rank(rank));
-  }
-  return sum / mesh.ranks();
-}
-
 /// The share of a step in which ranks wait for other ranks, the mean of all ranks.
 Estimate waiting_share(const Measurement& each) {
   std::vector<double> waits_s(each.starts().size()), steps_s = waits_s;
@@ -76,7 +66,7 @@ FindingTable table_of_cuts(const Results& results, std::string title,
     table.rows.push_back({each.what().key, time_text(each.mean_s()), factor_text(gain.speed()),
                           each.ranks() == 1 ? "" : percent_text(waiting_share(each)),
                           time_text(each.phase_s("optimizer")),
-                          human_bytes(sent_bytes(each.workload())),
+                          human_bytes(mean_sent_bytes(each.workload())),
                           human_bytes(max_rank_bytes(each.workload()))});
   }
   return table;
@@ -113,7 +103,7 @@ std::vector<Case> tensor_cases(const Setting& setting) {
 /// Why tensor ranks win or lose: what they send does not depend on the width squared.
 std::string sent_fact(const Results& results, std::int64_t batch) {
   const auto sent = [&](std::string_view what) {
-    return human_bytes(sent_bytes(results.at(key_at(what, batch)).workload()));
+    return human_bytes(mean_sent_bytes(results.at(key_at(what, batch)).workload()));
   };
   return fmt::format(
       "At batch {} a rank sends {} a step, activations and their gradients, if ranks share every "
@@ -135,7 +125,7 @@ void add_simulated_tensor(Findings& findings) {
                           time_text(tensor_s), factor_text(one_s / tensor_s)});
     if (ranks != 4) continue;
     const auto sent = [&](const PredictedModel& model) {
-      return human_bytes(sent_bytes(workload_of(model, card, ranks)));
+      return human_bytes(mean_sent_bytes(workload_of(model, card, ranks)));
     };
     findings.facts.push_back(fmt::format(
         "Simulated: 8192 x 6 at batch 64 on 4 of {}: tensor ranks are {} as fast as one rank, ddp "

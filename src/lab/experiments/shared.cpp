@@ -57,6 +57,15 @@ DeviceMemory memory_of(const Measurement& each) {
   return planned_memory(each.workload()).front();
 }
 
+std::int64_t mean_sent_bytes(const Workload& workload) {
+  const Mesh mesh = mesh_of(workload);
+  std::int64_t sum = 0;
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    sum += bytes_sent(WorkloadPrograms(workload, rank).step(), mesh.with_rank(rank));
+  }
+  return sum / mesh.ranks();
+}
+
 double times_the_bytes(std::int64_t a, std::int64_t b) {
   return static_cast<double>(a) / static_cast<double>(b);
 }

@@ -1,0 +1,443 @@
+// Ways for ranks to share one model's training: who keeps what of its state, who updates it, and
+// how late or how rarely ranks hear of each other.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "core/units.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+#include "lab/machine_card.h"
+#include "lab/prediction.h"
+#include "lab/simulator.h"
+
+namespace barestep {
+namespace {
+
+double last_loss(const Measurement& each) {
+  return each.starts().front().ranks.front().loss.back();
+}
+
+// Schemes side by side.
+
+constexpr std::array kSharingSchemes = {RankScheme::kDdp,    RankScheme::kZero1,
+                                        RankScheme::kZero2,  RankScheme::kZero3,
+                                        RankScheme::kServer, RankScheme::kFactor};
+constexpr const char* kTensorCase = "tensor";
+
+/// Ranks that share the same model and batch; what a scheme cannot do is left out.
+Workload sharing_workload(const Setting& setting) {
+  Workload workload = ddp_workload(setting, compared_with_one(setting));
+  workload.config.training.recompute = 1;
+  return workload;
+}
+
+std::vector<Case> sharding_cases(const Setting& setting) {
+  Workload alone = sharing_workload(setting);
+  alone.ranks = 1;
+  std::vector<Case> cases = {new_case(setting, "one-rank", alone)};
+  for (const RankScheme scheme : kSharingSchemes) {
+    Workload workload = sharing_workload(setting);
+    workload.config.parallel.scheme = scheme;
+    cases.push_back(new_case(setting, std::string(name_of(scheme)), workload));
+  }
+  Workload tensor = sharing_workload(setting);
+  tensor.config.parallel.tensor = tensor.ranks;
+  cases.push_back(new_case(setting, kTensorCase, tensor));
+  return cases;
+}
+
+/// A scheme on a machine that is not here.
+struct SimulatedSharing {
+  std::string name;
+  double step_s = 0;
+  std::int64_t bytes = 0;  // of the rank that needs most
+};
+
+std::vector<SimulatedSharing> simulated_sharing(const MachineCard& card, int ranks) {
+  std::vector<SimulatedSharing> all;
+  const auto add = [&](std::string_view name, const PredictedModel& model) {
+    all.push_back({std::string(name), predicted_step(model, card, ranks).step_s,
+                   max_rank_bytes(workload_of(model, card, ranks))});
+  };
+  for (const RankScheme scheme : kSharingSchemes) add(name_of(scheme), {.scheme = scheme});
+  add(kTensorCase, {.tensor = kAllRanks});
+  return all;
+}
+
+/// Which is the right one, from the simulated figures.
+std::string choice_text(const MachineCard& card, int ranks,
+                        const std::vector<SimulatedSharing>& all) {
+  const auto fastest = std::ranges::min_element(all, {}, &SimulatedSharing::step_s);
+  const auto smallest = std::ranges::min_element(all, {}, &SimulatedSharing::bytes);
+  std::string text = fmt::format(
+      "Simulated: 8192 x 6 at batch 64 on {} of {}: where memory suffices, {} is the right one, {} "
+      "a step and {} on a rank; where it does not, {} needs least, {}, and takes {}.",
+      ranks, card.name, fastest->name, time_text(fastest->step_s), human_bytes(fastest->bytes),
+      smallest->name, human_bytes(smallest->bytes), time_text(smallest->step_s));
+  // Of those that divide the batch only: the layers need not be cut.
+  const auto& zero = *std::ranges::find(all, name_of(RankScheme::kZero3), &SimulatedSharing::name);
+  const auto& ddp = *std::ranges::find(all, name_of(RankScheme::kDdp), &SimulatedSharing::name);
+  return text + fmt::format(
+                    " Without cutting layers, zero3 needs {} instead of ddp's {}, for {} "
+                    "its time.",
+                    human_bytes(zero.bytes), human_bytes(ddp.bytes),
+                    factor_text(zero.step_s / ddp.step_s));
+}
+
+void add_simulated_sharing(Findings& findings) {
+  const MachineCard card = load_card("h200-nvlink");
+  FindingTable table{.title = fmt::format("Simulated: 8192 x 6, batch 64, on {}", card.name),
+                     .columns = {"scheme", "4 ranks, step", "4 ranks, memory", "8 ranks, step",
+                                 "8 ranks, memory"}};
+  for (const int ranks : {4, 8}) {
+    const std::vector<SimulatedSharing> all = simulated_sharing(card, ranks);
+    table.rows.resize(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (table.rows[i].empty()) table.rows[i] = {all[i].name};
+      table.rows[i].push_back(time_text(all[i].step_s));
+      table.rows[i].push_back(human_bytes(all[i].bytes));
+    }
+    findings.facts.push_back(choice_text(card, ranks, all));
+  }
+  findings.tables.push_back(std::move(table));
+}
+
+Findings conclude_sharding(const Results& results) {
+  const std::vector<std::string> labels = keys_of(results);
+  const std::vector<std::string> schemes(labels.begin() + 1, labels.end());
+  const Fastest fastest = fastest_of(results.steps_of(schemes), results.setting.margin);
+  const std::string ranks = several_words(compared_with_one(results.setting), "rank");
+  FindingTable table{
+      .title = "What each scheme costs",
+      .columns = {"scheme", "mean step", "speed against one rank", "exposed communication",
+                  "optimizer", "a rank sends", "memory of a rank, at most", "last loss"}};
+  double furthest = 0;
+  std::string smallest;
+  std::int64_t least = 0;
+  const double loss_of_ddp = last_loss(results.at("ddp"));
+  for (const Measurement& each : results.cases) {
+    const std::string& key = each.what().key;
+    const std::int64_t bytes = max_rank_bytes(each.workload());
+    table.rows.push_back(
+        {key, time_text(each.mean_s()), factor_text(results.compare("one-rank", key).speed()),
+         time_text(each.phase_s("communication")), time_text(each.phase_s("optimizer")),
+         human_bytes(mean_sent_bytes(each.workload())), human_bytes(bytes),
+         fmt::format("{:.6f}", last_loss(each))});
+    furthest = std::max(furthest, std::abs(last_loss(each) / loss_of_ddp - 1));
+    if (key != "one-rank" && (least == 0 || bytes < least)) {
+      least = bytes;
+      smallest = key;
+    }
+  }
+  Findings findings{
+      .sentences = {fastest_sentence(fastest, schemes,
+                                     fmt::format("Fastest of the schemes on {}", ranks))},
+      .facts = {fmt::format("Least memory: {}, {} on a rank at most (from the plan).", smallest,
+                            human_bytes(least)),
+                fmt::format("The last losses differ from ddp's by {:.1e} at most: all compute the "
+                            "same step.",
+                            furthest)},
+      .tables = {table},
+      .plots = {account_plot(results.cases, labels)}};
+  keep(findings, fastest.others);
+  add_simulated_sharing(findings);
+  return findings;
+}
+
+// Parameter servers.
+
+Workload server_workload(Workload workload, std::int64_t servers, ServerReduce reduce) {
+  workload.config.parallel.scheme = RankScheme::kServer;
+  workload.config.parallel.servers = servers;
+  workload.config.parallel.server_reduce = reduce;
+  return workload;
+}
+
+std::vector<Case> server_cases(const Setting& setting) {
+  const Workload ddp = sharing_workload(setting);
+  return {new_case(setting, "ddp", ddp),
+          new_case(setting, "star", server_workload(ddp, 1, ServerReduce::kStar)),
+          new_case(setting, "tree", server_workload(ddp, 1, ServerReduce::kTree)),
+          new_case(setting, "all-serve", server_workload(ddp, ddp.ranks, ServerReduce::kStar))};
+}
+
+/// What the books say that a link carries each way, as a multiple of the gradients' bytes.
+double link_load(const std::string& key, int ranks) {
+  const double others = ranks - 1;
+  return key == "star" ? others : key == "tree" ? 1 : 2 * others / ranks;
+}
+
+void add_simulated_servers(Findings& findings) {
+  const MachineCard card = load_card("h200-nvlink");
+  FindingTable table{
+      .title = fmt::format("Simulated: step times of 8192 x 6, batch 64, on {}", card.name),
+      .columns = {"ranks", "ddp, a ring", "one server, star", "every rank a server"}};
+  for (const int ranks : {2, 4, 8}) {
+    const Workload ddp = workload_of({}, card, ranks);
+    const auto time = [&](const Workload& workload) {
+      return time_text(predicted_run(workload, card).step_s);
+    };
+    table.rows.push_back({std::to_string(ranks), time(ddp),
+                          time(server_workload(ddp, 1, ServerReduce::kStar)),
+                          time(server_workload(ddp, ranks, ServerReduce::kStar))});
+  }
+  findings.tables.push_back(std::move(table));
+}
+
+Findings conclude_server(const Results& results) {
+  const std::vector<std::string> labels = keys_of(results);
+  const int ranks = compared_with_one(results.setting);
+  FindingTable table{
+      .title = several_words(ranks, "rank", true) + " and their servers",
+      .columns = {"case", "mean step", "exposed communication, rank 0",
+                  fmt::format("rank {}", ranks - 1), "busiest link, times the gradients' bytes",
+                  "memory of a rank, at most"}};
+  for (const Measurement& each : results.cases) {
+    table.rows.push_back({each.what().key, time_text(each.mean_s()),
+                          time_text(each.phase_s("communication", 0)),
+                          time_text(each.phase_s("communication", ranks - 1)),
+                          fmt::format("{:.3g} each way", link_load(each.what().key, ranks)),
+                          human_bytes(max_rank_bytes(each.workload()))});
+  }
+  const std::array compared = {results.compare("ddp", "star"), results.compare("star", "all-serve"),
+                               results.compare("star", "tree")};
+  Findings findings{
+      .sentences = {sentence_of(compared[0], "with one server that receives rank by rank",
+                                "with ddp"),
+                    sentence_of(compared[1], "with every rank a server", "with one server"),
+                    sentence_of(compared[2], "with reduce and broadcast", "with a star")},
+      .facts = {fmt::format(
+          "With {} and one server its link carries {} times the gradients each way; with every "
+          "rank a server each link carries {:.3g} times, as in a ring (calculated).",
+          several_words(ranks, "rank"), ranks - 1, link_load("all-serve", ranks))},
+      .tables = {table},
+      .plots = {ranks_plot(results.cases, labels)}};
+  keep(findings, compared);
+  add_simulated_servers(findings);
+  return findings;
+}
+
+// Late gradients.
+
+constexpr std::array kStalenesses = {0, 1, 2, 4, 8};
+
+std::string staleness_key(std::int64_t steps) {
+  return fmt::format("late-{}", steps);
+}
+
+/// A model that learns from a teacher in some hundred steps.
+Workload learning_workload(const Setting& setting, Workload workload) {
+  TrainConfig& config = workload.config;
+  config.model.dim = 64;
+  config.model.depth = 4;
+  config.training.recompute = 1;
+  config.training.steps = setting.quick ? 100 : 400;
+  config.training.update = Update::kSeparate;
+  config.data.batch_size = 16;
+  config.data.teacher = true;
+  config.data.teacher_noise = 0.1;
+  return workload;
+}
+
+std::vector<Case> staleness_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const int steps : kStalenesses) {
+    Workload workload = learning_workload(setting, base_workload(setting));
+    workload.config.training.staleness = steps;
+    cases.push_back(new_case(setting, staleness_key(steps), workload));
+  }
+  for (const int steps : {0, 1}) {
+    Workload workload = sharing_workload(setting);
+    workload.config.training.update = Update::kSeparate;
+    workload.config.training.staleness = steps;
+    cases.push_back(new_case(setting, "ranks-" + staleness_key(steps), workload));
+  }
+  return cases;
+}
+
+/// The largest rate at which w <- w - rate * (w of K updates before) dies out, by trying: the
+/// gradient of a parabola with curvature 1.
+double largest_stable_rate(int staleness) {
+  const auto dies_out = [&](double rate) {
+    std::vector<double> weights(static_cast<std::size_t>(staleness) + 1, 1.0);  // the newest last
+    double early = 0, late = 0;
+    constexpr int kSteps = 20'000;
+    for (int step = 0; step < kSteps; ++step) {
+      const double next = weights.back() - rate * weights.front();
+      std::rotate(weights.begin(), weights.begin() + 1, weights.end());
+      weights.back() = next;
+      if (!std::isfinite(next)) return false;
+      double& largest = step < kSteps / 2 ? early : late;
+      if (step % (kSteps / 2) > kSteps / 4) largest = std::max(largest, std::abs(next));
+    }
+    return late <= early;
+  };
+  double low = 0, high = 4;
+  for (int i = 0; i < 40; ++i) {
+    const double middle = (low + high) / 2;
+    (dies_out(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+FindingTable stability_table() {
+  FindingTable table{.title = "Largest stable learning rate times curvature",
+                     .columns = {"steps late", "2 sin(pi / (2 (2 K + 1)))", "by trying"}};
+  for (const int steps : kStalenesses) {
+    table.rows.push_back(
+        {std::to_string(steps),
+         fmt::format("{:.3f}", 2 * std::sin(std::numbers::pi / (2 * (2 * steps + 1)))),
+         fmt::format("{:.3f}", largest_stable_rate(steps))});
+  }
+  return table;
+}
+
+/// The mean of the last tenth of a run's losses: each is that of other samples.
+double loss_at_end(const Measurement& each) {
+  const auto& losses = each.starts().front().ranks.front().loss;
+  const auto count = std::max<std::ptrdiff_t>(std::ssize(losses) / 10, 1);
+  double sum = 0;
+  for (auto loss = losses.end() - count; loss != losses.end(); ++loss) sum += *loss;
+  return sum / static_cast<double>(count);
+}
+
+Findings conclude_staleness(const Results& results) {
+  FindingTable table{.title = "A model of 64 x 4 that learns from a teacher",
+                     .columns = {"steps late", "loss at the end", "against none late"}};
+  const double in_time = loss_at_end(results.at(staleness_key(0)));
+  for (const int steps : kStalenesses) {
+    const double loss = loss_at_end(results.at(staleness_key(steps)));
+    table.rows.push_back(
+        {std::to_string(steps), fmt::format("{:.4f}", loss), factor_text(loss / in_time)});
+  }
+  const Comparison gain = results.compare("ranks-late-0", "ranks-late-1");
+  const double loss = loss_at_end(results.at(staleness_key(kStalenesses.back())));
+  Findings findings{
+      .sentences = {sentence_of(gain,
+                                "with gradients one step late on " +
+                                    several_words(compared_with_one(results.setting), "rank"),
+                                "with gradients in time")},
+      .facts = {fmt::format("With gradients {} steps late the loss at the end is {} that with "
+                            "gradients in time.",
+                            kStalenesses.back(), factor_text(loss / in_time))},
+      .tables = {table, stability_table()}};
+  keep(findings, std::array{gain});
+  return findings;
+}
+
+// Local SGD.
+
+constexpr std::array kRounds = {2, 8, 32};
+
+std::string round_key(std::int64_t steps) {
+  return fmt::format("every-{}", steps);
+}
+
+/// Their losses, of a small model that learns, and times of the setting's model.
+std::vector<Case> local_sgd_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& key, std::int64_t every, OuterOptimizer outer) {
+    for (const bool learns : {false, true}) {
+      Workload workload = sharing_workload(setting);
+      if (learns) workload = learning_workload(setting, workload);
+      workload.config.training.update = Update::kSeparate;
+      workload.config.parallel.sync_every = every;
+      workload.config.parallel.outer = outer;
+      cases.push_back(new_case(setting, learns ? key + "-learns" : key, workload));
+    }
+  };
+  add("ddp", 1, OuterOptimizer::kNone);
+  for (const int steps : kRounds) add(round_key(steps), steps, OuterOptimizer::kNone);
+  add("diloco-8", 8, OuterOptimizer::kDiLoCo);
+  return cases;
+}
+
+/// The mean of the steps of a round.
+std::int64_t sent_in_a_round(const Workload& workload) {
+  const WorkloadPrograms programs(workload);
+  const std::int64_t every = workload.config.parallel.sync_every;
+  std::int64_t sum = 0;
+  for (std::int64_t step = 0; step < every; ++step) {
+    const Program& program = programs.steps().of({.number = step}, true).program;
+    sum += bytes_sent(program, programs.mesh());
+  }
+  return sum / every;
+}
+
+Findings conclude_local_sgd(const Results& results) {
+  FindingTable table{.title = several_words(compared_with_one(results.setting), "rank", true) +
+                              " that average their weights",
+                     .columns = {"case", "mean step", "speed against ddp", "exposed communication",
+                                 "a rank sends a step", "loss of 64 x 4 at the end"}};
+  std::vector<std::string> keys;
+  for (const Measurement& each : results.cases) {
+    const std::string& key = each.what().key;
+    if (key.ends_with("-learns")) continue;
+    if (key != "ddp") keys.push_back(key);
+    table.rows.push_back(
+        {key, time_text(each.mean_s()), factor_text(results.compare("ddp", key).speed()),
+         time_text(each.phase_s("communication")), human_bytes(sent_in_a_round(each.workload())),
+         fmt::format("{:.4f}", loss_at_end(results.at(key + "-learns")))});
+  }
+  const std::string longest = round_key(kRounds.back());
+  const std::vector<Comparison> gains = results.compare("ddp", keys);
+  const Comparison& gain = *std::ranges::find(gains, longest, &Comparison::b);
+  const double loss = loss_at_end(results.at(longest + "-learns"));
+  Findings findings{
+      .sentences = {sentence_of(gain, fmt::format("with averages every {} steps", kRounds.back()),
+                                "with ddp")},
+      .facts = {fmt::format("The small model's loss at the end is {} that of ddp if ranks average "
+                            "every {} steps.",
+                            factor_text(loss / loss_at_end(results.at("ddp-learns"))),
+                            kRounds.back())},
+      .tables = {table}};
+  keep(findings, gains);
+  return findings;
+}
+
+}  // namespace
+
+Experiment sharding_experiment() {
+  return {.name = "sharding",
+          .title = "Sharing a model's state",
+          .question =
+              "What do DDP, ZeRO 1 to 3, a parameter server, factors and tensor ranks cost "
+              "in memory, bytes and time, and when is each the right one?",
+          .cases = sharding_cases,
+          .conclude = conclude_sharding,
+          .needs_mpi = true};
+}
+
+Experiment server_experiment() {
+  return {.name = "server",
+          .title = "Parameter servers",
+          .question = "Where is the bottleneck of a parameter server, and what removes it?",
+          .cases = server_cases,
+          .conclude = conclude_server,
+          .needs_mpi = true};
+}
+
+Experiment staleness_experiment() {
+  return {.name = "staleness",
+          .title = "Gradients that come late",
+          .question = "What does it gain to apply gradients later, and what does the loss pay?",
+          .cases = staleness_cases,
+          .conclude = conclude_staleness,
+          .needs_mpi = true,
+          .chooses = false};
+}
+
+Experiment local_sgd_experiment() {
+  return {.name = "local-sgd",
+          .title = "Averages now and then",
+          .question = "What does it gain if ranks average their weights every few steps only?",
+          .cases = local_sgd_cases,
+          .conclude = conclude_local_sgd,
+          .needs_mpi = true};
+}
+
+}  // namespace barestep
