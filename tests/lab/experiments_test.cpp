@@ -293,6 +293,36 @@ std::vector<Opposites> opposites_of_ranks() {
   all.push_back({"schemes", scheme("factor"),
                  "With factor on two ranks a step is faster than on one rank", scheme("none"),
                  "With factor on two ranks a step is slower than on one rank"});
+  const auto shared = [](const std::string& fastest, double noise = 0.003) {
+    return by_key([=](const std::string& key) {
+      MadeUpStep step{.step_s = key == fastest ? 0.05 : 0.1, .noise = noise};
+      step.other_ranks = {step};
+      return step;
+    });
+  };
+  all.push_back({"sharding", shared("zero1"), "Fastest of the schemes on two ranks: zero1.",
+                 shared("tensor"), "Fastest of the schemes on two ranks: tensor.", shared("none"),
+                 "Fastest of the schemes on two ranks: undecided among "});
+  all.push_back({"server", shared("ddp"),
+                 "With one server that receives rank by rank a step is slower than with ddp",
+                 shared("star"),
+                 "With one server that receives rank by rank a step is faster than with ddp",
+                 shared("none", 0.2), "are indistinguishable"});
+  all.push_back({"server", shared("all-serve"),
+                 "With every rank a server a step is faster than with one server", shared("star"),
+                 "With every rank a server a step is slower than with one server"});
+  all.push_back(
+      {"staleness", shared("ranks-late-1"),
+       "With gradients one step late on two ranks a step is faster than with gradients in "
+       "time",
+       shared("ranks-late-0"),
+       "With gradients one step late on two ranks a step is slower than with gradients "
+       "in time",
+       shared("none", 0.2), "are indistinguishable"});
+  all.push_back({"local-sgd", shared("every-32"),
+                 "With averages every 32 steps a step is faster than with ddp", shared("ddp"),
+                 "With averages every 32 steps a step is slower than with ddp", shared("none", 0.2),
+                 "are indistinguishable"});
   const auto cut = [](const std::string& fastest, double noise = 0.003) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = key == fastest            ? 0.05
@@ -853,6 +883,32 @@ Findings of_six(const std::string& name, double faster, bool on_gpu = false) {
     }
     return step;
   }));
+}
+
+/// The losses decide the words about losses, and formulas the tables.
+TEST(SharedState, IsJudgedByLossesAndFormulas) {
+  const auto with_losses = [](double late) {
+    return by_key([=](const std::string& key) {
+      MadeUpStep step{.step_s = 0.1};
+      if (key == "late-8" || key == "every-32-learns" || key == "zero3") step.loss = late;
+      step.other_ranks = {step};
+      return step;
+    });
+  };
+  const auto facts = [&](const char* experiment, double late) {
+    return fmt::format("{}", fmt::join(concluded(experiment, with_losses(late)).facts, "\n"));
+  };
+  EXPECT_THAT(facts("staleness", 1.5),
+              HasSubstr("With gradients 8 steps late the loss at the end is 1.50x that with "
+                        "gradients in time."));
+  EXPECT_THAT(facts("local-sgd", 0.9),
+              HasSubstr("The small model's loss at the end is 0.900x that of ddp if ranks average "
+                        "every 32 steps."));
+  EXPECT_THAT(facts("sharding", 1.001), HasSubstr("The last losses differ from ddp's by 1.0e-03"));
+  EXPECT_THAT(facts("sharding", 1), HasSubstr("Least memory: zero3, "));
+  EXPECT_THAT(facts("server", 1), HasSubstr("its link carries 1 times the gradients each way"));
+  const Findings late = concluded("staleness", with_losses(1));
+  for (const auto& row : late.tables.back().rows) EXPECT_EQ(row[1], row[2]) << "by trying";
 }
 
 TEST(TooFewStarts, AreSaidWhereNoRoundsCouldDecide) {
