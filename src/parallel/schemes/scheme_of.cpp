@@ -13,7 +13,6 @@
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/pipeline.h"
 #include "parallel/schemes/zero.h"
-#include "train/trainer.h"
 
 namespace barestep {
 namespace {
