@@ -407,28 +407,34 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
   return device_op_s(std::get<DeviceOp>(node.op), card, run);
 }
 
-namespace {
-
-/// A stage of the workload, seen from one of its ranks: the slow one's neighbor in that stage, or
-/// the first. The others of the stage do the same.
-int rank_of_stage(const Workload& workload, const Mesh& mesh, int stage) {
-  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
-  const int first = slow ? static_cast<int>(slow->rank) % mesh.ranks_of_stage() : 0;
-  return first + stage * mesh.ranks_of_stage();
+NodeSetting setting_of(const Workload& workload, const MachineCard& card) {
+  const DeviceConfig& device = workload.config.device;
+  return {.mesh = mesh_of(workload),
+          .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
+          .precision = device.precision};
 }
 
-/// The steps of the stages, which wait for each other; one without a pipeline of ranks.
-std::vector<SimulatedStep> predicted_stages(const Workload& workload, const MachineCard& card,
-                                            const NodeSetting& run) {
-  const Mesh& mesh = run.mesh;
-  std::vector<std::unique_ptr<WorkloadPrograms>> programs;
-  std::vector<RankProgram> ranks;
+std::vector<int> ranks_of_stages(const Workload& workload) {
+  const Mesh mesh = mesh_of(workload);
+  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
+  const int first = slow ? static_cast<int>(slow->rank) % mesh.ranks_of_stage() : 0;
+  std::vector<int> ranks;
   for (int stage = 0; stage < mesh.pipeline; ++stage) {
-    const int rank = rank_of_stage(workload, mesh, stage);
-    programs.push_back(std::make_unique<WorkloadPrograms>(workload, rank));
-    ranks.push_back({programs.back()->step(), mesh.with_rank(rank)});
+    ranks.push_back(first + stage * mesh.ranks_of_stage());
   }
-  const MachineLoad* load = card.load_of(mesh.ranks(), run.threads);
+  return ranks;
+}
+
+std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const MachineCard& card,
+                                           std::span<const int> ranks) {
+  const NodeSetting run = setting_of(workload, card);
+  std::vector<std::unique_ptr<WorkloadPrograms>> programs;
+  std::vector<RankProgram> all;
+  for (const int rank : ranks) {
+    programs.push_back(std::make_unique<WorkloadPrograms>(workload, rank));
+    all.push_back({programs.back()->step(), run.mesh.with_rank(rank)});
+  }
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
   const auto seconds = [&](const Program& program, const Node& node) {
     return node_s(program, node, card, run);
   };
@@ -438,26 +444,18 @@ std::vector<SimulatedStep> predicted_stages(const Workload& workload, const Mach
     return program.buffers()[copy->from.buffer].device;
   };
   return simulate(
-      ranks, seconds,
-      {.at_once = lanes_at_once(workload, card) * mesh.pipeline,
+      all, seconds,
+      {.at_once = lanes_at_once(workload, card) * static_cast<double>(ranks.size()),
        .contention = load == nullptr ? 1 : load->contention,
        .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
        .sends_from = sends_from});
 }
 
-}  // namespace
-
-NodeSetting setting_of(const Workload& workload, const MachineCard& card) {
-  const DeviceConfig& device = workload.config.device;
-  return {.mesh = mesh_of(workload),
-          .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
-          .precision = device.precision};
-}
-
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const TrainConfig& config = workload.config;
   const NodeSetting run = setting_of(workload, card);
-  const std::vector<SimulatedStep> stages = predicted_stages(workload, card, run);
+  const std::vector<SimulatedStep> stages =
+      predicted_ranks(workload, card, ranks_of_stages(workload));
   SimulatedStep step = stages.front();
   for (const SimulatedStep& stage : stages) step.stage_phase_s.push_back(stage.phase_s);
   // Simulated with a slow rank's stages, but rank 0 waits where the slow rank pauses.
