@@ -42,7 +42,7 @@ TEST(Explorer, AnswersWhatPredictPredicts) {
     EXPECT_EQ(answer, predicted) << each.question;
     answered += answer.starts_with("error") ? 0 : 1;
   }
-  EXPECT_GT(answered, 100);
+  EXPECT_GT(answered, 80);
 }
 
 TEST(Explorer, PartsAddUpToTheStep) {
