@@ -46,6 +46,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab card --output here.json
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
   mlp_lab plan --ranks 8 --memory 16GiB --dim 8192 --depth 24
+  mlp_lab explore --output explore.html
   mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json
   mlp_lab explain trace.rank0.json trace.rank1.json --output account)";
 
@@ -296,6 +297,18 @@ void add_plan(ArgumentParser& parser, MeshRequest& requested) {
   add_predicted_model(plans, requested.model);
 }
 
+void add_explore(ArgumentParser& parser, ExplorerOptions& options) {
+  Command& explores =
+      parser.add_command("explore", "Write a page that answers \"what if\" in the browser.",
+                         [&] { write_explorer(options); });
+  explores.add(option("--output", "FILE", "the page (explore.html)", to_path(options.output)));
+  explores.add(option("--machine", "CARD", "the card that it starts from (h200-nvlink)",
+                      to_text(options.machine)));
+  explores.add(option("--study", "FOLDER", "start from the card of this study's machine",
+                      to_path(options.study)));
+  explores.add(flag("--open", "also open it in the browser", options.open));
+}
+
 struct AmdahlsLaw {
   double serial = 0.3;
   std::vector<int> ranks = {1, 2, 4, 8, 16};
@@ -365,6 +378,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   add_predict(parser, prediction);
   MeshRequest mesh;
   add_plan(parser, mesh);
+  ExplorerOptions explorer{.version = kVersion};
+  add_explore(parser, explorer);
   StudyOptions card{.version = kVersion};
   add_card(parser, card);
   std::filesystem::path checkpoint;

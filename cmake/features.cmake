@@ -2,13 +2,14 @@
 #
 # The packages that it cannot do without come first, from .deps/ where scripts/collect_deps.sh made
 # one. Then the features: each of BARESTEP_CUDA, _NCCL,
-# _MPI, _ONEDNN and _CBLAS is AUTO (take it if it is there), ON (stop if it is not) or OFF. For each
+# _MPI, _ONEDNN, _CBLAS and _WASM is AUTO (take it if it is there), ON (stop if it is not) or OFF. For each
 # one this file sets BARESTEP_HAVE_<FEATURE>, for choosing sources, and, where that is true, provides
 # the target to link:
 #
 #   CUDA    CUDA::cudart, CUDA::cublas, ... (FindCUDAToolkit); the language CUDA is enabled
 #   NCCL    barestep::nccl                             MPI     MPI::MPI_CXX
 #   ONEDNN  barestep::onednn                           CBLAS   barestep::cblas
+#   WASM    BARESTEP_WASM_COMPILER, a path
 
 # barestep_require(<package> <Debian package>)
 macro(barestep_require package debian)
@@ -174,6 +175,28 @@ macro(barestep_find_CBLAS)
   endif()
 endmacro()
 
+# A clang that compiles C++ for WebAssembly, for the page of `mlp_lab explore`. Programs that use
+# exceptions need a library that knows them or, as here, none that throws (web/runtime.cpp).
+set(BARESTEP_WASM_PACKAGES
+  "clang-19, lld-19, libc++-19-dev-wasm32, libc++abi-19-dev-wasm32, libclang-rt-19-dev-wasm32 and wasi-libc")
+macro(barestep_find_WASM)
+  find_program(BARESTEP_WASM_COMPILER NAMES clang++-19)
+  mark_as_advanced(BARESTEP_WASM_COMPILER)
+  if(BARESTEP_WASM_COMPILER)
+    set(probe ${PROJECT_BINARY_DIR}/CMakeFiles/wasm_probe)
+    file(WRITE ${probe}.cpp "#include <string>\nint main() { return std::string(9, 'x').size(); }\n")
+    execute_process(COMMAND ${BARESTEP_WASM_COMPILER} --target=wasm32-wasi -fwasm-exceptions
+      ${probe}.cpp -o ${probe}.wasm RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+    if(result EQUAL 0)
+      set(found ON)
+      set(version 19)
+      set(where ${BARESTEP_WASM_COMPILER})
+    else()
+      set(why "${BARESTEP_WASM_COMPILER} has no C++ library for WebAssembly")
+    endif()
+  endif()
+endmacro()
+
 # barestep_settle(<feature> <what to install>): asks, looks, decides, and adds a line to the summary.
 macro(barestep_settle feature install)
   set(BARESTEP_${feature} AUTO CACHE STRING "Use ${feature}: AUTO, ON or OFF")
@@ -212,6 +235,7 @@ barestep_settle(NCCL "the NCCL library and its header")
 barestep_settle(MPI "libopenmpi-dev and openmpi-bin")
 barestep_settle(ONEDNN "libdnnl-dev")
 barestep_settle(CBLAS "libopenblas-pthread-dev")
+barestep_settle(WASM ${BARESTEP_WASM_PACKAGES})
 
 # The last thing that the configure prints.
 function(barestep_print_summary)

@@ -78,7 +78,7 @@ std::vector<T> gather_values(Communicator& ranks, const T& mine) {
 /// The same of a string or a vector, whose length may differ between ranks.
 template <class List>
 std::vector<List> gather_lists(Communicator& ranks, List mine) {
-  const std::vector<std::int64_t> sizes = gather_values(ranks, std::ssize(mine));
+  const std::vector<std::int64_t> sizes = gather_values(ranks, std::int64_t{std::ssize(mine)});
   mine.resize(static_cast<std::size_t>(std::ranges::max(sizes)));
   List padded;
   padded.resize(sizes.size() * mine.size());

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/real_number.h"
 
 namespace barestep {
 namespace {
@@ -69,8 +70,7 @@ std::optional<std::int64_t> scaled(std::string_view number, std::int64_t unit) {
     return bytes;
   }
   double fraction = 0;
-  if (const auto [rest, error] =
-          std::from_chars(number.data(), end, fraction, std::chars_format::fixed);
+  if (const auto [rest, error] = read_real(number, fraction, std::chars_format::fixed);
       error != std::errc() || rest != end) {
     return std::nullopt;
   }
@@ -142,13 +142,14 @@ constexpr std::int64_t kMaxMilliseconds = 10'000 * kTimeUnits[0].milliseconds;
 /// Numbers with units, each unit smaller than the one before; nothing for any other text.
 std::optional<std::int64_t> duration_milliseconds(std::string_view text) {
   std::int64_t sum = 0;
-  const auto* unit = kTimeUnits.begin();
+  const TimeUnit* unit = kTimeUnits.data();
+  const TimeUnit* const last = unit + kTimeUnits.size();
   while (!text.empty()) {
     const std::size_t digits = text.find_first_not_of("0123456789.");
     if (digits == std::string_view::npos || digits == 0) return std::nullopt;
-    unit = std::find_if(unit, kTimeUnits.end(),
-                        [&](const TimeUnit& each) { return each.name == text[digits]; });
-    if (unit == kTimeUnits.end()) return std::nullopt;
+    unit =
+        std::find_if(unit, last, [&](const TimeUnit& each) { return each.name == text[digits]; });
+    if (unit == last) return std::nullopt;
     const auto part = scaled(text.substr(0, digits), unit->milliseconds);
     if (!part || *part > kMaxMilliseconds) return std::nullopt;
     sum += *part;

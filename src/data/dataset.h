@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -147,5 +148,18 @@ void epoch_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t>
 /// What to do about a loss that is not finite: `other`, unless `numbers` is fp16 and the data set,
 /// which may be null, has features that it cannot hold. Reads all samples then.
 std::string overflow_remedy(const Dataset* dataset, DType numbers, std::string other);
+
+/// The samples of a batch. For the training set: those at positions first, first + stride, ... of
+/// the epoch's order, which wraps around. For the test set: its rows first, first + 1, ...
+struct BatchRows {
+  bool from_test_set = false;
+  std::int64_t epoch = 0;  // counted from 0
+  std::int64_t first = 0;
+  std::int64_t stride = 1;  // above 1 if ranks share a batch by turns
+  std::int64_t count = 0;
+};
+
+/// Returns the next batch of a run, or nothing after the last.
+using NextBatch = std::function<std::optional<BatchRows>()>;
 
 }  // namespace barestep

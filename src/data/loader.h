@@ -26,19 +26,6 @@ struct LoaderOptions {
   double delay_s = 0;           // injected: a slow disk's delay, for each batch a worker gathers
 };
 
-/// The samples of a batch. For the training set: those at positions first, first + stride, ... of
-/// the epoch's order, which wraps around. For the test set: its rows first, first + 1, ...
-struct BatchRows {
-  bool from_test_set = false;
-  std::int64_t epoch = 0;  // counted from 0
-  std::int64_t first = 0;
-  std::int64_t stride = 1;  // above 1 if ranks share a batch by turns
-  std::int64_t count = 0;
-};
-
-/// Returns the next batch of a run, or nothing after the last.
-using NextBatch = std::function<std::optional<BatchRows>()>;
-
 /// The samples of a batch depend only on seed and epoch, not on the number of workers. The order of
 /// an epoch is that of epoch_order().
 class Loader {

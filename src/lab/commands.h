@@ -86,6 +86,19 @@ void plan_mesh(const std::string& machine, const PredictedModel& model, int rank
 /// same rank; kConfiguration if `out` is one of the files; also as write_trace() does.
 void merge_traces(const std::filesystem::path& out, std::span<const std::filesystem::path> paths);
 
+struct ExplorerOptions {
+  std::filesystem::path output = "explore.html";
+  std::string machine{};  // the card that it starts from, a file or a name; empty: a usual one
+  std::filesystem::path study{};  // a study's folder: it starts from that machine's card
+  bool open = false;              // in the desktop's browser
+  std::string version{};          // of this program
+};
+
+/// Writes the page that runs this code in a browser: one file that needs no others. Throws Error:
+/// kNoInput if the build has no module for the browser or the study no card; kNoDevice if no
+/// browser starts; also as load_card() and write_text_file() do.
+void write_explorer(const ExplorerOptions& options);
+
 struct ExplainOptions {
   std::vector<std::filesystem::path> traces{};  // one of each rank
   std::filesystem::path output{};               // the report's folder; empty: none

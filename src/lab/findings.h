@@ -42,6 +42,7 @@ struct PlotSpan {
   std::size_t row = 0;
   double begin = 0;
   double end = 0;
+  std::string note{};  // what one reads when pointing at it; may be empty
 };
 
 struct PlotSeries {

@@ -1,7 +1,6 @@
 #include "lab/machine_card.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include <variant>
 
 #include "core/error.h"
-#include "core/input_file.h"
 #include "core/ops.h"
 #include "core/units.h"
 
@@ -106,8 +104,6 @@ using nlohmann::json;
 
 /// Far more than any machine here; keeps products of sizes small enough.
 constexpr int kMaxRanks = 1 << 20;
-
-constexpr std::int64_t kMaxCardBytes = std::int64_t{16} << 20;
 
 // Beyond any machine's figures, so sums of accepted figures stay meaningful.
 constexpr double kMaxCardSeconds = 1e3;
@@ -317,7 +313,9 @@ bool is_of_gpus(const JsonValue& card) {
   return kind == "cuda";
 }
 
-MachineCard parse_card(const JsonValue& from) {
+}  // namespace
+
+MachineCard card_from(const JsonValue& from) {
   MachineCard card{.name = from.at("name").text()};
   card.on_gpu = is_of_gpus(from);
   if (from.has("others_share")) card.others_share = from.at("others_share").number(0, 1);
@@ -345,6 +343,8 @@ MachineCard parse_card(const JsonValue& from) {
   }
   return card;
 }
+
+namespace {
 
 /// The ranks of an exchange, and the links between them.
 struct Group {
@@ -461,14 +461,6 @@ json json_of(const MachineLoad& load) {
   return all;
 }
 
-std::filesystem::path cards_folder() {
-  return installed_file(BARESTEP_LAB, "cards");
-}
-
-std::filesystem::path file_of_card(const std::string& name) {
-  return cards_folder() / (name + ".json");
-}
-
 }  // namespace
 
 ExchangeKind exchange_kind_of(const Collective& collective) {
@@ -525,36 +517,6 @@ std::string json_of(const MachineCard& card) {
   all["loads"] = json::array();
   for (const MachineLoad& load : card.loads) all["loads"].push_back(json_of(load));
   return all.dump(1) + "\n";
-}
-
-std::vector<std::string> card_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(cards_folder())) {
-    names.push_back(entry.path().stem().string());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
-MachineCard load_card(const std::string& name_or_file) {
-  const bool is_file = name_or_file.ends_with(".json");
-  if (!is_file && !std::filesystem::exists(file_of_card(name_or_file))) {
-    const std::vector<std::string> names = card_names();
-    const std::vector<std::string_view> views(names.begin(), names.end());
-    const std::string_view near = nearest(name_or_file, views);
-    fail(ExitCode::kUsage,
-         {.what = "machine card",
-          .value = name_or_file,
-          .why = "there is no such card",
-          .remedy = near.empty()
-                        ? fmt::format("name one of {}, or a file in .json", fmt::join(names, ", "))
-                        : fmt::format("did you mean '{}'? a file's name ends in .json", near)});
-  }
-  const std::filesystem::path path =
-      is_file ? std::filesystem::path(name_or_file) : file_of_card(name_or_file);
-  const JsonDocument document(path, kMaxCardBytes, "machine card",
-                              "see src/lab/cards for valid cards");
-  return parse_card(document.root());
 }
 
 void read_measured(const JsonValue& from, MachineLoad& load) {

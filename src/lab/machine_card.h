@@ -144,6 +144,13 @@ struct MachineCard {
   [[nodiscard]] const MachineLoad* load_of(int ranks, int threads) const;
 };
 
+/// Reads a card. Throws Error(kBadData) if it is none or its figures are impossible.
+MachineCard card_from(const JsonValue& from);
+
+/// The file of a card that is given by its file, FILE.json, or by its name. Throws Error(kUsage) if
+/// no card has this name.
+std::filesystem::path card_file(const std::string& name_or_file);
+
 /// Loads a card from a file, or by its name ("h200-nvlink"). Throws Error: kUsage if no card has
 /// this name, kNoInput if the file cannot be read, kBadData if it is not a card or its figures are
 /// impossible.

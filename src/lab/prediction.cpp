@@ -222,6 +222,30 @@ std::string counts_text(const std::vector<PredictedRate>& rates, std::string_vie
 
 }  // namespace
 
+void require_prediction(const PredictedModel& model, const MachineCard& card,
+                        const std::vector<int>& ranks) {
+  require_machine(model, card, ranks);
+  require_ranks(model, card, ranks);
+  require_slow_rank(model, ranks);
+}
+
+PredictedModel predicted_model(const TrainConfig& config) {
+  return {.dim = config.model.dim.value_or(kDefaultDimCuda),
+          .depth = config.model.depth.value_or(kDefaultDepth),
+          .activation = config.model.activation,
+          .batch_size = config.data.batch_size,
+          .scheme = config.parallel.scheme,
+          .tensor = config.parallel.tensor,
+          .pipeline = config.parallel.pipeline,
+          .schedule = config.parallel.schedule,
+          .micro_batches = config.parallel.micro_batches,
+          .precision = config.device.precision,
+          .recompute = config.training.recompute,
+          .delay_ms = config.injected.delay_ms,
+          .slow_rank = config.injected.slow_rank,
+          .others = config};
+}
+
 std::vector<std::string_view> scheme_names() {
   std::vector<std::string_view> names(std::begin(kNamesOf<RankScheme>),
                                       std::end(kNamesOf<RankScheme>));
@@ -258,8 +282,12 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
                     .on_gpu = card.on_gpu,
                     .gpus = card.node_ranks};
   TrainConfig& config = workload.config;
-  config.model.dim = model.dim;
-  config.model.depth = model.depth;
+  config = model.others;
+  if (ranks == 1 || model.data_parallel) config.parallel = {};
+  if (config.model.layers.empty()) {
+    config.model.dim = model.dim;
+    config.model.depth = model.depth;
+  }
   config.model.activation = model.activation;
   config.data.batch_size = step_samples(model, ranks);
   config.device.precision = model.precision;
@@ -267,7 +295,7 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   config.parallel.scheme = model.scheme;
   if (ranks > 1) cut_model(model, ranks, config.parallel);
   config.injected.delay_ms = model.delay_ms;
-  if (ranks > 1) config.injected.slow_rank = model.slow_rank;
+  config.injected.slow_rank = ranks > 1 ? model.slow_rank : std::nullopt;
   // On the CPU, each rank has one core. Cards of GPUs have no rate of the fused update.
   if (card.on_gpu) {
     config.training.update = Update::kSeparate;
@@ -469,9 +497,7 @@ FindingTable products_table(const PredictedModel& model, const MachineCard& card
 
 Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                          const std::vector<int>& ranks) {
-  require_machine(model, card, ranks);
-  require_ranks(model, card, ranks);
-  require_slow_rank(model, ranks);
+  require_prediction(model, card, ranks);
   FindingTable table{
       .title = title_of(model, card),
       .columns = {noun_for(2, noun_of(model)), "step time", "forward", "backward",

@@ -36,7 +36,11 @@ struct PredictedModel {
   std::int64_t recompute = 1;           // segments
   double delay_ms = 0;                  // before backward, on every rank
   std::optional<SlowRank> slow_rank{};  // additional delay; ignored with one rank
+  TrainConfig others{};                 // what the members above do not say
 };
+
+/// The model that these options describe, with the batch of all ranks.
+PredictedModel predicted_model(const TrainConfig& config);
 
 /// The names of the schemes: those of ranks, "data-parallel", "tensor" and "pipeline".
 std::vector<std::string_view> scheme_names();
@@ -51,6 +55,10 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
 /// rate of products for the precision.
 void require_machine(const PredictedModel& model, const MachineCard& card,
                      const std::vector<int>& ranks);
+
+/// The same, and for ranks that the scheme or the model does not allow.
+void require_prediction(const PredictedModel& model, const MachineCard& card,
+                        const std::vector<int>& ranks);
 
 /// A step of `ranks` ranks of mlp_ddp or devices of mlp_dp; with one, a step of mlp_single. Throws
 /// Error(kConfiguration) for ranks that do not form the mesh, and as validate() does.

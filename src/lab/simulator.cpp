@@ -407,40 +407,38 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
   return device_op_s(std::get<DeviceOp>(node.op), card, run);
 }
 
-namespace {
-
-/// A stage of the workload, seen from one of its ranks: the slow one's neighbor in that stage, or
-/// the first. The others of the stage do the same.
-int rank_of_stage(const Workload& workload, const Mesh& mesh, int stage) {
-  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
-  const int first = slow ? static_cast<int>(slow->rank) % mesh.ranks_of_stage() : 0;
-  return first + stage * mesh.ranks_of_stage();
+NodeSetting setting_of(const Workload& workload, const MachineCard& card) {
+  const DeviceConfig& device = workload.config.device;
+  return {.mesh = mesh_of(workload),
+          .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
+          .precision = device.precision};
 }
 
-/// A rank of each stage, and with parameter servers all ranks: they do different work.
-std::vector<int> ranks_to_simulate(const Workload& workload, const Mesh& mesh) {
+std::vector<int> ranks_to_simulate(const Workload& workload) {
+  const Mesh mesh = mesh_of(workload);
   std::vector<int> ranks;
   if (workload.config.parallel.scheme == RankScheme::kServer) {
     for (int rank = 0; rank < mesh.ranks(); ++rank) ranks.push_back(rank);
-  } else {
-    for (int stage = 0; stage < mesh.pipeline; ++stage) {
-      ranks.push_back(rank_of_stage(workload, mesh, stage));
-    }
+    return ranks;
+  }
+  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
+  const int first = slow ? static_cast<int>(slow->rank) % mesh.ranks_of_stage() : 0;
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    ranks.push_back(first + stage * mesh.ranks_of_stage());
   }
   return ranks;
 }
 
-/// The steps of the stages, which wait for each other; one without a pipeline of ranks.
-std::vector<SimulatedStep> predicted_stages(const Workload& workload, const MachineCard& card,
-                                            const NodeSetting& run) {
-  const Mesh& mesh = run.mesh;
+std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const MachineCard& card,
+                                           std::span<const int> ranks) {
+  const NodeSetting run = setting_of(workload, card);
   std::vector<std::unique_ptr<WorkloadPrograms>> programs;
-  std::vector<RankProgram> ranks;
-  for (const int rank : ranks_to_simulate(workload, mesh)) {
+  std::vector<RankProgram> all;
+  for (const int rank : ranks) {
     programs.push_back(std::make_unique<WorkloadPrograms>(workload, rank));
-    ranks.push_back({programs.back()->step(), mesh.with_rank(rank)});
+    all.push_back({programs.back()->step(), run.mesh.with_rank(rank)});
   }
-  const MachineLoad* load = card.load_of(mesh.ranks(), run.threads);
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
   const auto seconds = [&](const Program& program, const Node& node) {
     return node_s(program, node, card, run);
   };
@@ -449,31 +447,23 @@ std::vector<SimulatedStep> predicted_stages(const Workload& workload, const Mach
     if (copy == nullptr) return std::nullopt;
     return program.buffers()[copy->from.buffer].device;
   };
-  std::vector<SimulatedStep> steps =
-      simulate(ranks, seconds,
-               {.at_once = lanes_at_once(workload, card) * static_cast<double>(ranks.size()),
-                .contention = load == nullptr ? 1 : load->contention,
-                .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
-                .sends_from = sends_from});
-  steps.resize(static_cast<std::size_t>(mesh.pipeline));
-  return steps;
-}
-
-}  // namespace
-
-NodeSetting setting_of(const Workload& workload, const MachineCard& card) {
-  const DeviceConfig& device = workload.config.device;
-  return {.mesh = mesh_of(workload),
-          .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
-          .precision = device.precision};
+  return simulate(
+      all, seconds,
+      {.at_once = lanes_at_once(workload, card) * static_cast<double>(ranks.size()),
+       .contention = load == nullptr ? 1 : load->contention,
+       .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
+       .sends_from = sends_from});
 }
 
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const TrainConfig& config = workload.config;
   const NodeSetting run = setting_of(workload, card);
-  const std::vector<SimulatedStep> stages = predicted_stages(workload, card, run);
-  SimulatedStep step = stages.front();
-  for (const SimulatedStep& stage : stages) step.stage_phase_s.push_back(stage.phase_s);
+  const std::vector<SimulatedStep> steps =
+      predicted_ranks(workload, card, ranks_to_simulate(workload));
+  SimulatedStep step = steps.front();
+  for (int stage = 0; stage < run.mesh.pipeline; ++stage) {
+    step.stage_phase_s.push_back(at(steps, stage).phase_s);
+  }
   // Simulated with a slow rank's stages, but rank 0 waits where the slow rank pauses.
   const std::optional<SlowRank>& slow = config.injected.slow_rank;
   if (slow && slow->rank != 0 && slow->rank < run.mesh.ranks_of_stage()) {

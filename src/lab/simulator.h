@@ -96,6 +96,16 @@ double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSettin
 double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run);
 
+/// A rank of each stage of a pipeline of ranks, or only one: the slow rank, or its neighbor in that
+/// stage, else the first. The others of the stage do the same, except with parameter servers: then
+/// these are all ranks.
+std::vector<int> ranks_to_simulate(const Workload& workload);
+
+/// The steps of these ranks, without the host's overhead, as predicted_run() simulates them. They
+/// must be all that differ: ranks_to_simulate() and any others.
+std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const MachineCard& card,
+                                           std::span<const int> ranks);
+
 /// The step of a run as mlp_lab starts it; `step_s` includes the host's overhead. Ranks on the CPU
 /// share its cores, also for communication, and a step may wait for loading threads that an
 /// injected delay keeps busy. The stages of a pipeline of ranks are simulated together. The phases

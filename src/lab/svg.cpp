@@ -105,9 +105,12 @@ std::string line(double x1, double y1, double x2, double y2, std::string_view st
                      y1, x2, y2, style);
 }
 
-std::string rectangle(double x, double y, double width, double height, const std::string& style) {
-  return fmt::format(R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>)",
-                     x, y, width, height, style);
+std::string rectangle(double x, double y, double width, double height, const std::string& style,
+                      std::string_view note = "") {
+  const std::string end =
+      note.empty() ? "/>" : fmt::format("><title>{}</title></rect>", xml_text(note));
+  return fmt::format(R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"{})",
+                     x, y, width, height, style, end);
 }
 
 std::string label(double x, double y, std::string_view anchor, std::string_view text,
@@ -504,7 +507,7 @@ class Drawing {
         body_ += rectangle(values_.at(span.begin),
                            top_ + height * (static_cast<double>(span.row) + 0.15),
                            values_.at(span.end) - values_.at(span.begin), 0.7 * height,
-                           fmt::format("bs-f{} bs-edge", colors_[number]));
+                           fmt::format("bs-f{} bs-edge", colors_[number]), span.note);
       }
     }
   }

@@ -12,9 +12,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
-#include "train/evaluator.h"
 #include "train/memory_check.h"
-#include "train/trainer.h"
 
 namespace barestep {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <type_traits>
 
+#include "core/real_number.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -32,18 +32,24 @@ double beyond_double(std::string_view text) {
   return text.starts_with('-') ? -size : size;
 }
 
+/// What a parser of a number at the start of `text` found there.
+Reading reading_of(std::string_view text, const std::from_chars_result& parsed) {
+  if (parsed.ec == std::errc::invalid_argument) return Reading::kIllFormed;
+  if (parsed.ptr != text.data() + text.size()) return Reading::kIllFormed;
+  return parsed.ec == std::errc() ? Reading::kWhole : Reading::kTooLarge;
+}
+
 /// Parses all of `text`, or returns why it cannot.
 template <typename Number>
 Reading read(std::string_view text, Number& number) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc::invalid_argument || stop != end) return Reading::kIllFormed;
-  if (error == std::errc()) return Reading::kWhole;
-  if constexpr (std::is_floating_point_v<Number>) {
-    number = beyond_double(text);
-    return Reading::kWhole;
-  }
-  return Reading::kTooLarge;
+  return reading_of(text, std::from_chars(text.data(), text.data() + text.size(), number));
+}
+
+Reading read(std::string_view text, double& number) {
+  const Reading reading = reading_of(text, read_real(text, number));
+  if (reading != Reading::kTooLarge) return reading;
+  number = beyond_double(text);
+  return Reading::kWhole;
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {

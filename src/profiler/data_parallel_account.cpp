@@ -10,6 +10,8 @@
 #include "core/error.h"
 #include "core/text_table.h"
 #include "core/units.h"
+#include "profiler/account.h"
+#include "train/trainer.h"
 
 namespace barestep {
 namespace {

@@ -13,9 +13,10 @@
 #include "core/program.h"
 #include "model/parameters.h"
 #include "train/step.h"
-#include "train/trainer.h"
 
 namespace barestep {
+
+struct StepReport;  // train/trainer.h
 
 /// The exchanges between devices. Their nodes are of phase kCommunication and run on the
 /// communication lanes.

@@ -41,14 +41,6 @@ std::int64_t sum_over_ranks(Communicator* ranks, std::int64_t mine) {
   return ranks == nullptr ? mine : sum_of_all_ranks(*ranks, {mine}).front();
 }
 
-StepSpec evaluation_spec_of(StepSpec training) {
-  StepSpec spec = std::move(training);
-  spec.model.trains = false;
-  if (spec.test_rows == 0) spec.test_rows = spec.train_rows;
-  spec.train_rows = 0;
-  return spec;
-}
-
 /// Fills the pinned slots with the samples from `first` on.
 class Evaluator::Input final : public StepInput {
  public:

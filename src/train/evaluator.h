@@ -18,10 +18,6 @@
 
 namespace barestep {
 
-/// The spec for programs that only evaluate, derived from the spec for training. They use the test
-/// set, or all samples if none is split off.
-StepSpec evaluation_spec_of(StepSpec training);
-
 /// One batch of an evaluation.
 struct EvaluatedBatch {
   std::int64_t rank = 0;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/config.h"
-#include "data/loader.h"
+#include "data/dataset.h"
 #include "train/step.h"
 
 namespace barestep {

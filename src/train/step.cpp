@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/units.h"
 #include "train/training_state.h"
 
@@ -22,7 +23,85 @@ void require_whole_step(const StepSpec& spec) {
         .remedy = "use a smaller --batch-size"});
 }
 
+/// With workers, the delay is theirs and runs alongside the step.
+double io_delay_in_step_s(const DataConfig& data) {
+  const bool in_worker = data.kind != DataKind::kRandn && data.workers > 0;
+  return in_worker ? 0 : data.io_delay_ms / 1e3;
+}
+
+/// PyTorch's x86 kernels use 7 bits on every processor; ours use 8 if their products are exact.
+std::optional<Int8Spec> int8_spec_of(const DeviceConfig& config, DeviceKind kind) {
+  if (config.precision != Precision::kInt8) return std::nullopt;
+  const Quantization scheme = config.quantization.value_or(Quantization::kRow);
+  const bool is_exact = kind == DeviceKind::kCuda || has_vnni();
+  return Int8Spec{.scheme = scheme, .bits = scheme == Quantization::kRow && is_exact ? 8 : 7};
+}
+
+ModelSpec model_spec_of(const TrainConfig& config, DeviceKind kind) {
+  const ModelConfig& model = config.model;
+  ModelSpec spec{.widths = widths_of(model, default_dim(kind)),
+                 .activation = model.activation,
+                 .last_relu = model.last_relu,
+                 .loss = model.loss,
+                 .label_smoothing = model.label_smoothing,
+                 .dropout = model.dropout,
+                 .dropout_seed = config.training.seed,
+                 .fusion = config.device.fusion,
+                 .stores_gradients = config.training.update != Update::kFused,
+                 .numbers = type_of(config.device.precision),
+                 .segments = static_cast<int>(std::max<std::int64_t>(config.training.recompute, 1)),
+                 .int8 = int8_spec_of(config.device, kind)};
+  if (model.block == BlockKind::kTransformer) {
+    const std::int64_t dim = spec.widths.front();
+    spec.transformer =
+        TransformerSpec{.attention = attention_of(model, dim), .ffn = ffn_of(model, dim)};
+    spec.activation = Activation::kNone;  // none follows a block
+    spec.rows_per_sample = spec.transformer->attention.length;
+  }
+  return spec;
+}
+
 }  // namespace
+
+StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
+  return {.model = model_spec_of(config, kind),
+          .data = config.data.kind,
+          .generator = generator_of(kind),
+          .batch_size = config.data.batch_size,
+          .accumulate = config.training.accumulate,
+          .pipeline = {.stages = static_cast<int>(config.parallel.pipeline),
+                       .micro_batches = static_cast<int>(micro_batches_of(config.parallel)),
+                       .schedule = config.parallel.schedule},
+          .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
+          .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
+          .drop_last = config.data.drop_last,
+          .workers_ahead = config.data.kind == DataKind::kRandn
+                               ? 0
+                               : std::int64_t{config.data.workers} * config.data.prefetch,
+          .optimizer = config.optimizer,
+          .zero_grad = config.training.zero_grad,
+          .clip_norm = config.training.clip_norm,
+          .delay_s = config.injected.delay_ms / 1e3,
+          .jitter_s = config.injected.jitter_ms / 1e3,
+          .io_delay_s = io_delay_in_step_s(config.data),
+          .workspace_bytes = workspace_bytes(kind),
+          .saves_state = !config.checkpoint.folder.empty(),
+          .has_own_memory = kind == DeviceKind::kCuda,
+          .loss_scale = loss_scaling_of(config),
+          .staleness = config.training.staleness,
+          .sync_every = config.parallel.sync_every,
+          .outer = config.parallel.outer,
+          .teacher_noise =
+              config.data.teacher ? std::optional(config.data.teacher_noise) : std::nullopt};
+}
+
+StepSpec evaluation_spec_of(StepSpec training) {
+  StepSpec spec = std::move(training);
+  spec.model.trains = false;
+  if (spec.test_rows == 0) spec.test_rows = spec.train_rows;
+  spec.train_rows = 0;
+  return spec;
+}
 
 void require_layer_for_each_stage(const StepSpec& spec) {
   const int layers = spec.model.layers();

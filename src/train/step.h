@@ -13,6 +13,7 @@
 #include "core/device.h"
 #include "core/ops.h"
 #include "core/program.h"
+#include "data/dataset.h"
 #include "train/draft.h"
 
 namespace barestep {
@@ -27,6 +28,14 @@ constexpr Generator generator_of(DeviceKind kind) {
 constexpr std::int64_t default_dim(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? kDefaultDimCuda : kDefaultDimCpu;
 }
+
+/// The spec of a configuration's programs on a device of this kind, for one rank. `dataset` is null
+/// for random data.
+StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset);
+
+/// The spec for programs that only evaluate, derived from the spec for training. They use the test
+/// set, or all samples if none is split off.
+StepSpec evaluation_spec_of(StepSpec training);
 
 /// Throws Error(kConfiguration) if a pipeline has more stages than the model has layers.
 void require_layer_for_each_stage(const StepSpec& spec);

@@ -63,10 +63,6 @@ class TrainObserver {
   virtual void on_pause() {}
 };
 
-/// The spec of a configuration's programs on a device of this kind, for one rank. `dataset` is null
-/// for random data.
-StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset);
-
 /// Throws Error(kConfiguration) if ranks that have the same parameters start from different values.
 /// Every rank calls it with its own. Blocks.
 void require_equal_weights(Communicator& ranks, Mesh mesh, const FlatWeights& weights);

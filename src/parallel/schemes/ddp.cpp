@@ -13,7 +13,7 @@
 #include "core/index.h"
 #include "core/operands.h"
 #include "core/units.h"
-#include "train/trainer.h"
+#include "train/step.h"
 
 namespace barestep {
 namespace {

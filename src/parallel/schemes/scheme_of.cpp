@@ -15,7 +15,6 @@
 #include "parallel/schemes/parameter_server.h"
 #include "parallel/schemes/pipeline.h"
 #include "parallel/schemes/zero.h"
-#include "train/trainer.h"
 
 namespace barestep {
 namespace {

@@ -1,0 +1,9 @@
+#include "core/real_number.h"
+
+namespace barestep {
+
+std::from_chars_result read_real(std::string_view text, double& number, std::chars_format format) {
+  return std::from_chars(text.data(), text.data() + text.size(), number, format);
+}
+
+}  // namespace barestep

@@ -1,0 +1,39 @@
+// Questions of the form "what if": everything that barestep says of a step that nobody ran, by one
+// call. The page of `mlp_lab explore` asks it in the browser, where this code runs as WebAssembly.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace barestep {
+
+/// Answers a question; both are JSON. The question:
+///
+///   {"card": {...},                     a machine card, as in its file
+///    "ranks": 4,                        ranks or devices that share a step
+///    "data-parallel": false,            true: the devices of mlp_dp
+///    "memory": "16GiB",                 of a device; may be absent
+///    "options": {"dim": "8192", ...}}   of the trainers, as text; flags are "true"
+///
+/// As for `mlp_lab predict`, "batch-size" is that of all ranks together, or with the option
+/// "batch-per-rank" that of each. The answer:
+///
+///   command         the run as one would type it
+///   headline        the next two in a sentence
+///   step_s          seconds of a step, those of predicted_step()
+///   samples_per_s   of all ranks
+///   account         [{part, seconds}], which add up to step_s
+///   speed_ups       [{ranks, step_s, samples_per_s, speed_up}], one rank first
+///   serial_share    that Amdahl's law fits to them; null for one rank
+///   memory          [{device, bytes, categories: [{category, bytes}]}] by the plan
+///   shortage        why `memory` is too little; empty if it is enough or not given
+///   messages        [{axis, exchange, ranks, count, bytes}] of a step of the first rank
+///   explain         the program of the first rank, as --explain prints it
+///   timeline_svg, account_svg, memory_svg, speed_up_svg
+///
+/// Beside most numbers stand texts for people: time, share, rate, factor, size. Throws Error with
+/// the line that the trainers or `mlp_lab predict` would print, and Error(kBadData) for a question
+/// of another form.
+std::string explore(std::string_view question);
+
+}  // namespace barestep

@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cstddef>
+#include <map>
+#include <span>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/output_file.h"
+#include "lab/commands.h"
+#include "lab/machine_card.h"
+#include "lab/page.h"
+#include "lab/report.h"
+#include "lab/run_workload.h"
+#include "lab/study.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kMaxPageFileBytes = std::int64_t{64} << 20;
+constexpr const char* kDefaultCard = "h200-nvlink";
+
+std::string base64_of(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::array<unsigned, 3> three{};
+    for (std::size_t k = 0; k < 3 && i + k < bytes.size(); ++k) {
+      three[k] = std::to_integer<unsigned>(bytes[i + k]);
+    }
+    const unsigned bits = three[0] << 16 | three[1] << 8 | three[2];
+    text += kDigits[bits >> 18];
+    text += kDigits[bits >> 12 & 63];
+    text += i + 1 < bytes.size() ? kDigits[bits >> 6 & 63] : '=';
+    text += i + 2 < bytes.size() ? kDigits[bits & 63] : '=';
+  }
+  return text;
+}
+
+std::string page_file(const char* name) {
+  return InputFile(installed_file(BARESTEP_WEB, std::string("web/") + name), "the page's file")
+      .text(kMaxPageFileBytes);
+}
+
+std::filesystem::path module_file() {
+  std::filesystem::path file = installed_file(BARESTEP_WEB_MODULE, "web/engine.wasm");
+  if (std::filesystem::exists(file)) return file;
+  fail(ExitCode::kNoInput,
+       {.what = "explore",
+        .why = "this build has no module for the browser",
+        .remedy = fmt::format("install {}, and build again", BARESTEP_WASM_PACKAGES)});
+}
+
+/// JSON within an element of HTML, which the text "</script>" would end.
+std::string json_in_html(std::string_view whole) {
+  std::string text;
+  for (const char c : whole) {
+    if (c == '<') {
+      text += "\\u003c";
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+std::string card_text(const std::string& name_or_file) {
+  load_card(name_or_file);  // refuses what is no card
+  return InputFile(card_file(name_or_file), "machine card").text(kMaxPageFileBytes);
+}
+
+/// {"h200-nvlink": {...}, ...}, the study's machine first.
+std::string cards_json(const ExplorerOptions& options) {
+  std::vector<std::string> members;
+  if (!options.study.empty()) {
+    const std::optional<MachineCard> card = Study::open(options.study).card();
+    if (!card) {
+      fail(ExitCode::kNoInput, {.what = "study",
+                                .value = options.study.string(),
+                                .why = "it has no card of its machine",
+                                .remedy = "name a study that has measured one"});
+    }
+    members.push_back(fmt::format(R"("study":{})", json_of(*card)));
+  }
+  if (options.machine.ends_with(".json")) {
+    members.push_back(fmt::format(R"("given":{})", card_text(options.machine)));
+  }
+  for (const std::string& name : card_names()) {
+    members.push_back(fmt::format(R"("{}":{})", name, card_text(name)));
+  }
+  return fmt::format("{{{}}}", fmt::join(members, ","));
+}
+
+std::string first_card(const ExplorerOptions& options) {
+  if (options.machine.ends_with(".json")) return "given";
+  if (!options.machine.empty()) return options.machine;
+  return options.study.empty() ? kDefaultCard : "study";
+}
+
+std::string explorer_page(const ExplorerOptions& options) {
+  if (!options.machine.empty()) load_card(options.machine);
+  const std::string module = InputFile(module_file(), "the page's module").text(kMaxPageFileBytes);
+  const std::map<std::string_view, std::string> parts = {
+      {"style", page_file("explore.css")},
+      {"script", page_file("explore.js")},
+      {"scenes", json_in_html(page_file("scenes.json"))},
+      {"cards", json_in_html(cards_json(options))},
+      {"first card", first_card(options)},
+      {"version", options.version},
+      {"module", base64_of(gzip_of(module))}};
+  return filled_template(page_file("explore.html"),
+                         [&](std::string_view name) { return parts.at(name); });
+}
+
+}  // namespace
+
+void write_explorer(const ExplorerOptions& options) {
+  write_text_file(options.output, explorer_page(options));
+  const std::string path = std::filesystem::absolute(options.output).string();
+  if (!options.open) return;
+  const ChildResult result = run_child({"xdg-open", path});
+  if (result.exit_code == 0) return;
+  fail(ExitCode::kNoDevice, {.what = "--open",
+                             .value = options.output.string(),
+                             .why = "no browser could be started",
+                             .remedy = "open this file in a browser"});
+}
+
+}  // namespace barestep

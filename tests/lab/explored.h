@@ -1,0 +1,24 @@
+// Questions to the explorer, drawn at random, and the models that `mlp_lab predict` would read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lab/prediction.h"
+
+namespace barestep {
+
+struct Explored {
+  std::string question;  // JSON
+  std::string card;      // its name
+  PredictedModel model{};
+  int ranks = 1;
+};
+
+/// As many as asked for, always the same; some are refused.
+std::vector<Explored> drawn_questions(int count);
+
+/// A question about DDP on 4 of 8 H200 with these options, JSON members like "dim": "64".
+std::string question_with(const std::string& options, const std::string& others = "");
+
+}  // namespace barestep

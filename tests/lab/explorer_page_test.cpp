@@ -1,0 +1,191 @@
+// The page that `mlp_lab explore` writes, in headless Chromium where that is installed.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "core/error.h"
+#include "lab/explored.h"
+#include "lab/explorer.h"
+#include "lab/run_workload.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ExplorerPage : public TempDirTest {
+ protected:
+  ProcessResult write_page(std::vector<std::string> more = {}) {
+    std::vector<std::string> command = {MLP_LAB, "explore"};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_process(command, {.working_directory = folder()});
+  }
+
+  /// The page's elements after its scripts, which must write nothing to the console.
+  std::string shown(const std::filesystem::path& page, const std::string& address = "") {
+    std::vector<std::string> command = {browser_,
+                                        "--headless",
+                                        "--disable-gpu",
+                                        "--user-data-dir=" + (folder() / "browser").string(),
+                                        "--virtual-time-budget=60000",
+                                        "--enable-logging=stderr",
+                                        "--dump-dom",
+                                        "file://" + page.string() + address};
+    // It refuses to sandbox itself for root; the page is ours.
+    if (::geteuid() == 0) command.insert(command.begin() + 1, "--no-sandbox");
+    // Its clock may run ahead of the module's compilation: then once more.
+    ProcessResult result;
+    for (int i = 0; i < 10 && result.out.find("data-shown") == std::string::npos; ++i) {
+      result = run_process(command, {.working_directory = folder()});
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_THAT(result.err, Not(HasSubstr("CONSOLE")));
+    }
+    return result.out;
+  }
+
+  /// Writes the page; skips the test where that or a browser is missing.
+  void SetUp() override {
+    TempDirTest::SetUp();
+    if (HAS_WASM == 0) GTEST_SKIP() << "this build has no module for the browser";
+    browser_ = find_on_path("chromium");
+    if (browser_.empty()) GTEST_SKIP() << "chromium is not installed";
+    const ProcessResult written = write_page();
+    ASSERT_EQ(written.exit_code, 0) << written.err;
+  }
+
+  [[nodiscard]] std::filesystem::path page() const { return folder() / "explore.html"; }
+
+ private:
+  std::string browser_;
+};
+
+/// What the native code answers, or the line of its refusal.
+json native_answer(const std::string& question) {
+  try {
+    return json::parse(explore(question));
+  } catch (const Error& error) {
+    return {{"error", error.what()}};
+  }
+}
+
+/// All texts and plots too, not only the numbers.
+TEST_F(ExplorerPage, AnswersDrawnQuestionsAsTheNativeCodeDoesToTheDigit) {
+  json cases = json::array();
+  for (const Explored& each : drawn_questions(200)) {
+    cases.push_back({json::parse(each.question), native_answer(each.question)});
+  }
+  std::ofstream(folder() / "drawn.html")
+      << read_file(page())
+      << fmt::format(
+             R"(<pre id="drawn"></pre><script type="application/json" id="cases">{}</script><script>
+const sorted = (value) => value !== null && typeof value === "object" && !Array.isArray(value)
+  ? Object.fromEntries(Object.keys(value).sort().map((key) => [key, sorted(value[key])]))
+  : Array.isArray(value) ? value.map(sorted) : value;
+load().then(() => {{
+  let equal = 0;
+  const other = [];
+  for (const [question, expected] of JSON.parse(element("cases").textContent.replaceAll("\u0001", "<"))) {{
+    const answer = JSON.stringify(sorted(ask(question)));
+    if (answer === JSON.stringify(sorted(expected))) ++equal; else other.push(question);
+  }}
+  document.body.dataset.shown = "";
+  element("drawn").textContent = equal + " answers are equal; " + JSON.stringify(other.slice(0, 2));
+}});</script>)",
+             [&] {
+               std::string text = cases.dump();
+               std::ranges::replace(text, '<', '\1');
+               return text;
+             }());
+  const std::string drawn = shown(folder() / "drawn.html");
+  const std::size_t at = drawn.find("answers are equal; ");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(drawn.substr(at - 4, 26), "200 answers are equal; []<") << drawn.substr(at, 2000);
+}
+
+TEST_F(ExplorerPage, ShowsTheStepTimeThatPredictPrints) {
+  const ProcessResult predicted = run_process(
+      {MLP_LAB, "predict", "--machine", "h100-infiniband", "--ranks", "16", "--batch-size", "4096"},
+      {.working_directory = folder()});
+  const std::string page_text = shown(page(), "#card=h100-infiniband&ranks=16&batch-size=4096");
+  const std::size_t at = page_text.find("Simulated: a step takes ") + 24;
+  const std::string time = page_text.substr(at, page_text.find(',', at) - at);
+  EXPECT_THAT(time, EndsWith("ms"));
+  EXPECT_THAT(predicted.out, HasSubstr(" " + time + " "));
+}
+
+TEST_F(ExplorerPage, AnswersEveryScene) {
+  const std::size_t scenes = json::parse(read_file(BARESTEP_SCENES)).size();
+  EXPECT_EQ(scenes, 6);
+  for (std::size_t i = 0; i < scenes; ++i) {
+    const std::string text = shown(page(), fmt::format("#scene={}", i));
+    EXPECT_THAT(text, HasSubstr(R"(<p id="error" role="alert" hidden="">)")) << i;
+    EXPECT_THAT(text, HasSubstr("Simulated: a step takes ")) << i;
+    EXPECT_THAT(text, HasSubstr("<svg")) << i;
+  }
+}
+
+TEST_F(ExplorerPage, TakesAnyAddress) {
+  std::ofstream(folder() / "fuzzed.html") << read_file(page()) << R"(<pre id="fuzzed"></pre><script>
+load().then(() => {
+  let seed = 54;
+  const draw = (count) => (seed = (seed * 48271) % 2147483647) % count;
+  const names = [...Object.keys(controls), "scene", "guess", "__proto__", "constructor"];
+  const values = ["0", "-1", "1e9", "999999999", "", "x", "<script>", "\u0000", "1,", "__proto__",
+                  "constructor", "true", "3", "1e-300", "2:20"];
+  let shown = 0;
+  for (let i = 0; i < 40; ++i) {
+    const parts = new URLSearchParams();
+    for (let k = 0; k <= i % 3; ++k) parts.set(names[draw(names.length)], values[draw(values.length)]);
+    history.replaceState(null, "", i === 0 ? "#%ff%fe=%" : "#" + parts);
+    readAddress();
+    update();
+    const says = [element("error"), element("answer"), element("guess")].filter((each) => !each.hidden);
+    if (says.length === 1 && !element("error").textContent.includes("unexpected")) ++shown;
+  }
+  element("fuzzed").textContent = shown + " addresses were shown";
+});</script>)";
+  EXPECT_THAT(shown(folder() / "fuzzed.html"), HasSubstr("40 addresses were shown"));
+}
+
+TEST_F(ExplorerPage, HidesTheAnswerUntilAGuess) {
+  const std::string text = shown(page(), "#guess=1");
+  EXPECT_THAT(text, HasSubstr(R"(<div id="answer" hidden="">)"));
+  EXPECT_THAT(text, HasSubstr(R"(<form id="guess">)"));
+}
+
+TEST_F(ExplorerPage, StartsFromAGivenMachine) {
+  ASSERT_EQ(write_page({"--machine", "t4"}).exit_code, 0);
+  EXPECT_THAT(read_file(page()), HasSubstr(R"(id="first-card">t4<)"));
+}
+
+TEST(Explore, RefusesWhatItCannotWriteInOneLine) {
+  const auto refused = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {MLP_LAB, "explore"});
+    return run_process(arguments).err;
+  };
+  if (HAS_WASM == 0) {
+    EXPECT_THAT(refused({}),
+                HasSubstr("mlp_lab: error: explore: this build has no module for the browser; "
+                          "install clang-19, lld-19, "));
+    return;
+  }
+  EXPECT_EQ(refused({"--machine", "t5"}),
+            "mlp_lab: error: machine card 't5': there is no such card; did you mean 't4'? a file's "
+            "name ends in .json\n");
+  EXPECT_THAT(refused({"--study", "/nowhere"}), HasSubstr("mlp_lab: error: "));
+  EXPECT_THAT(refused({"--output", "/nowhere/page.html"}),
+              HasSubstr("mlp_lab: error: output file '/nowhere/page.html': cannot be created: "));
+}
+
+}  // namespace
+}  // namespace barestep
