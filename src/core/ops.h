@@ -237,7 +237,7 @@ struct LayerNormGrad {
 
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::int64_t launches() const { return grad_x ? 2 : 1; }
+  [[nodiscard]] std::int64_t launches() const { return grad_x && x.rows > 0 ? 2 : 1; }
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 

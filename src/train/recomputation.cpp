@@ -14,12 +14,12 @@
 namespace barestep {
 namespace {
 
-/// The size of all layers' outputs for one row of the batch.
-std::int64_t output_bytes_of_a_row(const ModelSpec& spec) {
+/// The size of all layers' outputs for one sample.
+std::int64_t output_bytes_of_a_sample(const ModelSpec& spec) {
   std::int64_t numbers = 0;
   const Model model(spec);
   for (const Linear* linear : model.linears()) numbers += linear->outputs();
-  return numbers * bytes_of(spec.numbers);
+  return numbers * bytes_of(spec.numbers) * spec.rows_per_sample;
 }
 
 std::int64_t state_bytes_of(const MemoryPlan& plan) {
@@ -77,15 +77,15 @@ Recomputation recomputation_of(const StepPrograms& programs) {
   spec.model.segments = 1;
   const StepPrograms without(spec, programs.scheme());
   const MemoryPlan plan(programs.buffers()), plan_without(without.buffers());
-  const std::int64_t row_bytes = output_bytes_of_a_row(spec.model);
-  const std::int64_t rows = (state_bytes_of(plan_without) + row_bytes - 1) / row_bytes;
+  const std::int64_t sample_bytes = output_bytes_of_a_sample(spec.model);
+  const std::int64_t samples = (state_bytes_of(plan_without) + sample_bytes - 1) / sample_bytes;
   return {.segments = programs.spec().model.segments,
           .activation_bytes = plan.category_bytes(0, Category::kActivations),
           .activation_bytes_without = plan_without.category_bytes(0, Category::kActivations),
           .flops = price_of(programs.train().program).total.flops,
           .flops_without = price_of(without.train().program).total.flops,
           .batch_size = spec.batch_size,
-          .paying_batch_size = rows * spec.mesh.data * plan.devices()};
+          .paying_batch_size = samples * spec.mesh.data * plan.devices()};
 }
 
 std::string recomputation_text(const Recomputation& r) {
