@@ -329,7 +329,8 @@ std::vector<int> shown_ranks(const Workload& workload) {
   if (workload.trainer != TrainerKind::kDdp) return {0};
   const Mesh mesh = mesh_of(workload);
   const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
-  if (!slow || mesh.pipeline > 1) return ranks_to_simulate(workload);
+  const bool all_differ = workload.config.parallel.scheme == RankScheme::kServer;
+  if (!slow || mesh.pipeline > 1 || all_differ) return ranks_to_simulate(workload);
   const int late = static_cast<int>(slow->rank);
   return late == 0 ? std::vector{0, 1} : std::vector{0, late};
 }
