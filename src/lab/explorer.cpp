@@ -67,6 +67,12 @@ PredictedModel model_from(const JsonValue& options, bool data_parallel) {
       explored_option(name).value.read({.where = "--" + name, .text = value.text()}, config);
     }
   }
+  if (config.parallel.sync_every > 1) {
+    fail(ExitCode::kConfiguration, {.what = "--sync-every",
+                                    .value = std::to_string(config.parallel.sync_every),
+                                    .why = "the steps of a round differ, and one step is shown",
+                                    .remedy = "leave it out, or run mlp_lab run local-sgd"});
+  }
   PredictedModel model = predicted_model(config);
   model.batch_per_rank = batch_per_rank;
   model.data_parallel = data_parallel;
@@ -86,7 +92,9 @@ void require_small(const Exploration& asked) {
   for (const std::int64_t factor :
        {depth, others.training.accumulate, model.pipeline,
         model.micro_batches.value_or(model.pipeline),
-        model.data_parallel ? std::int64_t{asked.ranks} : std::int64_t{1}}) {
+        // These have programs of their own.
+        model.data_parallel || model.scheme == RankScheme::kServer ? std::int64_t{asked.ranks}
+                                                                   : std::int64_t{1}}) {
     is_small = is_small && factor <= kMaxLayers / layers;
     if (is_small) layers *= factor;
   }
@@ -170,6 +178,9 @@ bool can_run(const Exploration& asked, int ranks) {
   if (ranks > asked.card.max_ranks() || ranks % per_copy != 0) return false;
   if (model.slow_rank && model.slow_rank->rank >= ranks) return false;
   if (model.data_parallel) return ranks <= asked.card.node_ranks;
+  if (model.scheme == RankScheme::kServer && model.others.parallel.servers > ranks / per_copy) {
+    return false;
+  }
   const std::int64_t least =
       model.pipeline > 1 ? model.micro_batches.value_or(model.pipeline) : std::int64_t{1};
   return model.batch_per_rank || model.batch_size / (ranks / per_copy) >= least;

@@ -34,6 +34,8 @@ std::vector<PredictedModel> models_of_cut(PredictedModel model, int ranks, std::
   model.pipeline = pipeline;
   for (const RankScheme scheme : kValuesOf<RankScheme>) {
     if (copies == 1 && scheme != RankScheme::kDdp) continue;
+    // Its servers need more memory than ranks of zero1, and their links carry no less.
+    if (scheme == RankScheme::kServer) continue;
     model.scheme = scheme;
     if (pipeline == 1) {
       models.push_back(model);

@@ -458,15 +458,15 @@ std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const Machi
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const TrainConfig& config = workload.config;
   const NodeSetting run = setting_of(workload, card);
-  const std::vector<SimulatedStep> steps =
-      predicted_ranks(workload, card, ranks_to_simulate(workload));
+  const std::vector<int> ranks = ranks_to_simulate(workload);
+  const std::vector<SimulatedStep> steps = predicted_ranks(workload, card, ranks);
   SimulatedStep step = steps.front();
   for (int stage = 0; stage < run.mesh.pipeline; ++stage) {
     step.stage_phase_s.push_back(at(steps, stage).phase_s);
   }
   // Simulated with a slow rank's stages, but rank 0 waits where the slow rank pauses.
   const std::optional<SlowRank>& slow = config.injected.slow_rank;
-  if (slow && slow->rank != 0 && slow->rank < run.mesh.ranks_of_stage()) {
+  if (slow && slow->rank != 0 && slow->rank == ranks.front()) {
     const double waited_s = 1e-3 * slow->delay_ms;
     step.phase_s[Phase::kInjected] -= waited_s;
     step.phase_s[Phase::kCommunication] += waited_s;

@@ -154,14 +154,16 @@ void check_dropout(const ModelConfig& model) {
 void check_transformer(const TrainConfig& config) {
   const ModelConfig& model = config.model;
   if (model.block != BlockKind::kTransformer) return;
-  const AttentionShape attention = attention_of(model, widths_of(model, kDefaultDimCpu).front());
+  // The width may depend on the device; then the heads are checked with it.
+  if (model.dim) static_cast<void>(attention_of(model, *model.dim));
+  const std::int64_t length = model.length.value_or(kDefaultLength);
   std::int64_t batch = config.data.batch_size;
   for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
-  const std::int64_t rows = batch * config.training.accumulate * attention.length;
+  const std::int64_t rows = batch * config.training.accumulate * length;
   if (limits::kBatchSizes.contains(rows)) return;
   fail(ExitCode::kConfiguration,
        {.what = "--length",
-        .value = std::to_string(attention.length),
+        .value = std::to_string(length),
         .why = fmt::format("the samples of a step have {} rows together", rows),
         .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
 }

@@ -56,8 +56,8 @@ Tensor take_number(Buffers& buffers, const char* name, bool pinned, DType dtype 
 
 ModelSpec teacher_of(const ModelSpec& model) {
   return {.widths = {model.widths.front(), model.widths.front(), model.widths.back()},
-          .activation = model.activation,
-          .last_relu = model.last_relu,
+          .activation = model.transformer ? Activation::kGelu : model.activation,
+          .last_relu = model.last_relu && !model.transformer,
           .rows_per_sample = model.rows_per_sample,
           .fusion = model.fusion,
           .trains = false,

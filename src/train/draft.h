@@ -106,8 +106,8 @@ struct StepSpec {
 };
 
 /// The model whose outputs are the targets of --data teacher: two layers, the first as wide as the
-/// inputs, otherwise as those of `model`. Its parameters are in the flat buffer
-/// "teacher_parameters", in fp32, whole on every rank.
+/// inputs, with the activation of `model`, or GELU if that is a transformer; it works on rows. Its
+/// parameters are in the flat buffer "teacher_parameters", in fp32, whole on every rank.
 ModelSpec teacher_of(const ModelSpec& model);
 
 /// The state of loss scaling: four numbers in a separate buffer.

@@ -1,9 +1,13 @@
 #include "train/schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -139,6 +143,13 @@ TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec, s
     return config;
   }
   const std::int64_t steps = steps_of(training, spec.epoch_rows(), spec.step_rows());
+  if (training.staleness >= steps) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--staleness",
+          .value = std::to_string(training.staleness),
+          .why = fmt::format("a run of {} would apply no gradient", counted(steps, "step")),
+          .remedy = "give fewer, or more --steps"});
+  }
   if (!training.epochs) training.steps = steps;
   training.warmup = warmup_of(training, steps);
   const StepRange profiled = profiled_steps_of(config, steps, done);

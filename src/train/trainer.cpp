@@ -571,18 +571,22 @@ void Trainer::download_parameters(std::int64_t first, std::span<float> numbers) 
 void Trainer::run(TrainObserver& observer) {
   std::optional<Batch> unfinished;
   std::optional<Batch> batch = schedule_.next();
+  // All ranks have read the request after the same step.
+  const auto stops = [&] { return stop_is_requested_ && batch->may_end; };
   while (batch && !was_stopped_ && !ended_early()) {
     const std::optional<Batch> next = schedule_.next();
     queue_batch(*batch, next ? &*next : nullptr);
     if (unfinished) finish_batch(*unfinished, observer);
     unfinished = batch;
     // Work of a training step on other lanes must not run into an evaluation.
-    const bool is_last = !next || was_stopped_ || next->evaluates;
+    const bool is_last = !next || stops() || next->evaluates;
     // After an evaluation rather than before it, so that no run that resumes here repeats it.
     const auto pauses = [&] { return next && !next->evaluates && pauses_after(*batch); };
     if (is_last || is_awaited(*batch) || pauses()) {
       finish_batch(*batch, observer);
       unfinished.reset();
+      // A run that is complete was not stopped.
+      if (stops()) was_stopped_ = position_.steps < schedule_.steps();
       if (pauses()) pause(observer);
     }
     batch = next;
@@ -698,9 +702,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   last_loss_ = loss;
   position_.steps = batch.number + 1;
   position_.evaluated = false;
-  // A run that is complete was not stopped.
-  if (batch.may_end && is_requested(StepRequest::kStop, batch, addresses))
-    was_stopped_ = position_.steps < schedule_.steps();
+  if (is_requested(StepRequest::kStop, batch, addresses)) stop_is_requested_ = true;
   // The requests for the step after a pause may have been fetched before that pause.
   if (is_requested(StepRequest::kPause, batch, addresses) && batch.number > paused_at_) {
     pause_is_requested_ = true;

@@ -210,6 +210,7 @@ class Trainer {
   std::int64_t first_measured_ = 0;  // the first after warm-up
   bool was_stopped_ = false;
   std::int64_t pauses_every_ = 0;
+  bool stop_is_requested_ = false;
   bool pause_is_requested_ = false;
   std::int64_t paused_at_ = 0;  // steps done at the last pause
   double paused_s_ = 0;         // since the previous step

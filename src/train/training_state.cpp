@@ -268,7 +268,7 @@ void require_state(const TrainingState& state, const StepPrograms& programs,
   for (const StoredTensor& stored : state.tensors) {
     const bool is_used =
         std::ranges::find(tensors, stored.name, &TensorForm::name) != tensors.end();
-    if (!is_used && stored.name.starts_with(kOptimizer)) {
+    if (!is_used && (stored.name.starts_with(kOptimizer) || stored.name.starts_with(kKept))) {
       found.push_back(stored.name + " would be lost");
     }
   }

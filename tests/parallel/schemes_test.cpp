@@ -593,10 +593,21 @@ TEST_F(SchemesOfFiles, LocalSgdEvaluatesAverages) {
 
 TEST(LocalSgd, StopsAndSavesOnlyWhereARoundEnds) {
   for (const StepRequest request : {StepRequest::kStop, StepRequest::kPause}) {
-    TrainingState state;
-    train_threads_by(LocalSgd(), 2, local_run(),
-                     {.kept = &state, .asks_after_step = 0, .asks_for = request});
-    EXPECT_EQ(state.position.steps, 3);
+    // The host waits for each step, or finds a request when the next one is queued.
+    for (const std::int64_t log_every : {1, 100}) {
+      TrainConfig config = local_run();
+      config.training.steps = 20;
+      config.training.log_every = log_every;
+      for (const std::int64_t step : {0, 2}) {
+        SCOPED_TRACE(testing::Message() << log_every << ", " << step);
+        TrainingState state;
+        train_threads_by(LocalSgd(), 2, config,
+                         {.kept = &state, .asks_after_step = step, .asks_for = request});
+        EXPECT_EQ(state.position.steps % 3, 0);
+        EXPECT_GT(state.position.steps, step);
+        EXPECT_LT(state.position.steps, 20);
+      }
+    }
   }
 }
 

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <vector>
 
+#include "support/expect_error.h"
+
 namespace barestep {
 namespace {
 
@@ -160,6 +162,18 @@ TEST(Resolve, LeavesWhatWasAskedFor) {
   const StepSpec spec = spec_of_rows(10, 0, 4);
   EXPECT_EQ(resolve(requested, DeviceKind::kCuda, spec), expected);
   EXPECT_EQ(resolve(expected, DeviceKind::kCuda, spec), expected);
+}
+
+TEST(Resolve, RefusesARunThatAppliesNoGradient) {
+  TrainConfig config;
+  config.training.staleness = 3;
+  config.training.steps = 4;
+  EXPECT_NO_THROW(resolve(config, DeviceKind::kCpu, {}));
+  config.training.steps = 3;
+  expect_error(ExitCode::kConfiguration,
+               "--staleness '3': a run of 3 steps would apply no gradient; give fewer, or more "
+               "--steps",
+               [&] { resolve(config, DeviceKind::kCpu, {}); });
 }
 
 TEST(Resolve, GivesAnEvaluationNoSteps) {

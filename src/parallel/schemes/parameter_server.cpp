@@ -74,7 +74,7 @@ class ServerTraffic {
   void pull_all() {
     const FlatBuffers flat = draft_.flat_buffers();
     for (int bucket = static_cast<int>(std::ssize(buckets_)) - 1; bucket >= 0; --bucket) {
-      const std::string name = at(buckets_, bucket).name;
+      const std::string& name = at(buckets_, bucket).name;
       pull(bucket, in_flat(at(buckets_, bucket), flat.parameters), name + ", pulled");
       if (flat.operands == flat.parameters) continue;
       pull(bucket, in_flat(at(buckets_, bucket), flat.operands, draft_.spec().model.numbers),
