@@ -112,6 +112,34 @@ OptionValue betas() {
           }};
 }
 
+Table transformer_options() {
+  return {
+      {.name = "heads",
+       .help = "heads of attention; they divide --dim",
+       .value = number(&ModelConfig::heads, limits::kHeads),
+       .unset = fmt::format("as many as are {} wide, or 1", kDefaultHeadWidth),
+       .decides_numbers = true},
+      {.name = "length",
+       .help = "rows of a sample, which attend to each other",
+       .value = number(&ModelConfig::length, limits::kLengths),
+       .unset = text_of_number(kDefaultLength),
+       .decides_numbers = true},
+      {.name = "ffn",
+       .help = "width between the two linear layers of a transformer block",
+       .value = number(&ModelConfig::ffn, limits::kWidths),
+       .unset = "four times --dim",
+       .decides_numbers = true},
+      {.name = "causal",
+       .help = "a row attends only to itself and to those before it",
+       .value = flag(&ModelConfig::causal),
+       .decides_numbers = true},
+      {.name = "attention",
+       .help = "flash computes the scores of attention in tiles and never stores them; standard "
+               "stores those of every pair of rows",
+       .value = one_of(&ModelConfig::attention)},
+  };
+}
+
 Table model_options() {
   return {
       {.name = "block",
@@ -150,29 +178,6 @@ Table model_options() {
            "every activation except that of the last Linear, with --no-last-relu after every one",
        .value = number(&ModelConfig::dropout, limits::kShares, "P"),
        .decides_numbers = true},
-      {.name = "heads",
-       .help = "heads of attention; they divide --dim",
-       .value = number(&ModelConfig::heads, limits::kHeads),
-       .unset = fmt::format("as many as are {} wide, or 1", kDefaultHeadWidth),
-       .decides_numbers = true},
-      {.name = "length",
-       .help = "rows of a sample, which attend to each other",
-       .value = number(&ModelConfig::length, limits::kLengths),
-       .unset = text_of_number(kDefaultLength),
-       .decides_numbers = true},
-      {.name = "ffn",
-       .help = "width between the two linear layers of a transformer block",
-       .value = number(&ModelConfig::ffn, limits::kWidths),
-       .unset = "four times --dim",
-       .decides_numbers = true},
-      {.name = "causal",
-       .help = "a row attends only to itself and to those before it",
-       .value = flag(&ModelConfig::causal),
-       .decides_numbers = true},
-      {.name = "attention",
-       .help = "flash computes the scores of attention in tiles and never stores them; standard "
-               "stores those of every pair of rows",
-       .value = one_of(&ModelConfig::attention)},
       {.name = "loss",
        .help = "mse, l1 and huber for numeric targets, cross-entropy for class labels, bce for one "
                "column of 0 and 1",
@@ -189,8 +194,7 @@ Table data_options() {
   return {
       {.name = "data",
        .help = "fresh random numbers in each step; teacher: with the targets of a fixed random "
-               "model of "
-               "two layers, which can be learned; or files of samples and their labels or "
+               "model of two layers, which can be learned; or files of samples and their labels or "
                "targets: idx (plain or .gz), npy, or the tensors x and y of a safetensors file; "
                "several files by a pattern, such as npy:x-*.npy,y-*.npy",
        .value = data_files(),
@@ -522,6 +526,36 @@ Table pipeline_options() {
   };
 }
 
+/// For mlp_ddp: who updates weights, and when ranks hear of each other's.
+Table update_options_of_ranks() {
+  return {
+      {.name = "servers",
+       .help = "the first S ranks are parameter servers, beside their own share of the batch; "
+               "buckets are divided among them",
+       .value = number(&ParallelConfig::servers, limits::kMeshSizes),
+       .trainers = {kDdp}},
+      {.name = "server-reduce",
+       .help = "star: a server receives from every rank and sends to each; tree: by the reduce and "
+               "broadcast of the transport",
+       .value = one_of(&ParallelConfig::server_reduce),
+       .trainers = {kDdp}},
+      {.name = "sync-every",
+       .help =
+           "above 1, local SGD: each rank updates its own weights, and after every H steps, and "
+           "before evaluations, ranks continue with their average",
+       .value = number(&ParallelConfig::sync_every, limits::kCounts),
+       .trainers = {kDdp},
+       .decides_numbers = true},
+      {.name = "outer",
+       .help =
+           "diloco: move from the last average toward the new one by SGD with learning rate 0.7 "
+           "and Nesterov momentum 0.9",
+       .value = one_of(&ParallelConfig::outer),
+       .trainers = {kDdp},
+       .decides_numbers = true},
+  };
+}
+
 /// For mlp_ddp.
 Table rank_options() {
   return {
@@ -564,30 +598,6 @@ Table rank_options() {
        .help = "reduce gradients after the whole backward pass instead of during it",
        .value = flag(&ParallelConfig::overlap, false),
        .trainers = {kDdp}},
-      {.name = "servers",
-       .help = "the first S ranks are parameter servers, beside their own share of the batch; "
-               "buckets are divided among them",
-       .value = number(&ParallelConfig::servers, limits::kMeshSizes),
-       .trainers = {kDdp}},
-      {.name = "server-reduce",
-       .help = "star: a server receives from every rank and sends to each; tree: by the reduce and "
-               "broadcast of the transport",
-       .value = one_of(&ParallelConfig::server_reduce),
-       .trainers = {kDdp}},
-      {.name = "sync-every",
-       .help =
-           "above 1, local SGD: each rank updates its own weights, and after every H steps, and "
-           "before evaluations, ranks continue with their average",
-       .value = number(&ParallelConfig::sync_every, limits::kCounts),
-       .trainers = {kDdp},
-       .decides_numbers = true},
-      {.name = "outer",
-       .help =
-           "diloco: move from the last average toward the new one by SGD with learning rate 0.7 "
-           "and Nesterov momentum 0.9",
-       .value = one_of(&ParallelConfig::outer),
-       .trainers = {kDdp},
-       .decides_numbers = true},
       {.name = "update",
        .help = "separate: update after all communication; per-bucket: update each bucket after its "
                "own; fused needs --scheme factor; auto takes it there, as in mlp_single",
@@ -784,6 +794,7 @@ std::span<const Option> options_of(TrainerKind trainer) {
       }
     };
     add("Model", model_options());
+    add("Model", transformer_options());
     add("Data", data_options());
     add("Data", batch_options());
     add("Training", run_options());
@@ -794,6 +805,7 @@ std::span<const Option> options_of(TrainerKind trainer) {
     add("Parallel", spread_options());
     add("Parallel", pipeline_options());
     add("Parallel", rank_options());
+    add("Parallel", update_options_of_ranks());
     add("Parallel", watchdog_options());
     add("Injected", injected_options());
     add("Observing", profiling_options());

@@ -60,8 +60,8 @@ TEST(GoldenMesh, LossesArePyTorchsOfOneProcess) {
   }
 }
 
-/// Gradients that are applied late, local SGD, and targets of a teacher. On one rank delayed gradients are a matter of
-/// the order of ops, on two they are sums over ranks too.
+/// Gradients that are applied late, local SGD, and targets of a teacher. On one rank delayed
+/// gradients are a matter of the order of ops, on two they are sums over ranks too.
 TEST(GoldenLateAndLocal, LossesArePyTorchs) {
   const json file = golden("ddp_late_and_local");
   for (const json& run : file.at("runs")) {
