@@ -162,7 +162,7 @@ constexpr Row kRows[] = {
      "stores no gradients, which several ranks or devices exchange", "use --update separate"},
     {"update=fused", "scheme=ddp & !tensor=* & !sync-every=* & !evaluate-only",
      "stores no gradients, which several ranks or devices exchange", "use --update separate"},
-    {"staleness=*", "!scheme=ddp & scheme=?*", "only --scheme ddp delays gradients",
+    {"staleness=*", "scheme=zero1|zero2|zero3|factor|server", "only --scheme ddp delays gradients",
      "leave it out, or use --scheme ddp"},
     {"staleness=*", "update=fused|per-bucket",
      "--update {update} applies gradients as soon as they are there", "use --update separate"},

@@ -7,7 +7,8 @@ const std::string kNeedsTwo = "; give two numbers of at least 0 and below 1, suc
 const std::string kNotASize =
     ": is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, 1.5 GiB or 1048576";
 const std::string kNeedsData =
-    "; use randn, idx:X,Y or npy:X,Y with files of samples and of their labels or targets, or "
+    "; use randn, teacher, idx:X,Y or npy:X,Y with files of samples and of their labels or "
+    "targets, or "
     "safetensors:F with tensors x and y";
 const std::string kNoOption = "mlp_single has no such option; ";
 

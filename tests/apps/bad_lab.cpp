@@ -98,10 +98,11 @@ std::vector<BadInput> bad_prediction_options() {
       unknown({"--slow-rnak", "1:20"}, "--slow-rank"),
       bad({"--scheme", "2"},
           "--scheme '2': not one of the choices; use ddp or zero1 or zero2 or zero3 or factor or "
+          "server or "
           "data-parallel or tensor or pipeline"),
       bad({"--scheme", "dataparallel"},
           "--scheme 'dataparallel': not one of the choices; did you mean 'data-parallel'? use ddp "
-          "or zero1 or zero2 or zero3 or factor or "
+          "or zero1 or zero2 or zero3 or factor or server or "
           "data-parallel or tensor or pipeline"),
       bad({"--precision", "fp8"},
           "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"),

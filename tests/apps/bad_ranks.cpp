@@ -61,7 +61,7 @@ std::vector<BadInput> bad_rank_options() {
        {"--scheme", "zero4"},
        2,
        "--scheme 'zero4': not one of the choices; use ddp or zero1 or zero2 or zero3 or "
-       "factor"},
+       "factor or server"},
       {0,
        {"--grad-dtype", "fp16"},
        2,

@@ -34,6 +34,8 @@ const std::string kProgram = MLP_SINGLE;
 // the runs in training_test.cpp, measured once for all tests.
 const std::vector<std::string> kOneStep = {"--dim", "8",      "--depth",   "1",         "--steps",
                                            "1",     "--gemm", "reference", "--threads", "1"};
+const std::vector<std::string> kTransformer =
+    kOneStep + std::vector<std::string>{"--block", "transformer", "--length", "4"};
 
 ProcessResult mlp_single(std::vector<std::string> arguments, ProcessOptions options = {}) {
   arguments.insert(arguments.begin(), kProgram);
@@ -156,7 +158,7 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
   EXPECT_THAT(result.out, ::testing::ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
   const std::string records = read_file(folder() / "m");
   EXPECT_EQ(std::ranges::count(records, '\n'), 1 + (4 + 1) + (2 + 1) + 1) << "lost time is last";
-  EXPECT_THAT(records, StartsWith("{\"configuration\":{\"layers\":[4,3],"));
+  EXPECT_THAT(records, StartsWith("{\"configuration\":{\"block\":\"mlp\",\"layers\":[4,3],"));
   EXPECT_THAT(records, HasSubstr("\"batch-size\":[1,3]"));
   EXPECT_THAT(records, HasSubstr(R"({"batch_size":3,"batch":1,"samples":1,"latency_s":)"));
   EXPECT_THAT(records, ::testing::ContainsRegex(
@@ -327,6 +329,15 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"resume-from",
        kOneStep + std::vector<std::string>{"--resume-from", "c/step-000000001.safetensors"}},
       {"time-limit", kOneStep + std::vector<std::string>{"--time-limit", "1h"}},
+      {"block", kTransformer},
+      {"heads", kTransformer + std::vector<std::string>{"--heads", "2"}},
+      {"length", kTransformer},
+      {"ffn", kTransformer + std::vector<std::string>{"--ffn", "12"}},
+      {"causal", kTransformer + std::vector<std::string>{"--causal"}},
+      {"attention", kTransformer + std::vector<std::string>{"--attention", "standard"}},
+      {"teacher-noise",
+       kOneStep + std::vector<std::string>{"--data", "teacher", "--teacher-noise", "0.5"}},
+      {"staleness", {"--dim", "8", "--depth", "1", "--steps", "3", "--staleness", "2"}},
       {"evaluate-only", files + std::vector<std::string>{"--evaluate-only", "--load", "trained"}},
       {"quantization",
        files + std::vector<std::string>{"--evaluate-only", "--load", "trained", "--precision",

@@ -162,7 +162,7 @@ TEST(Options, HelpNamesEachWithDefaultAndRange) {
 TEST(Options, EachRefusesWhatItDoesNotAllow) {
   const std::map<std::string_view, std::string> others = {
       {"layers", "width 1 is out of range; give 2 to 10001 widths from 1 to 16777216, such as "},
-      {"data", "not a data source; use randn, idx:X,Y or npy:X,Y with files"},
+      {"data", "not a data source; use randn, teacher, idx:X,Y or npy:X,Y with files"},
       {"seed", "taken"},
       {"betas", "not two numbers; give two numbers of at least 0 and below 1, such as 0.9,0.999"},
       {"device", "not a device; use auto, cpu, cuda or cuda:N"},
