@@ -227,15 +227,18 @@ std::vector<Bucket> Ddp::buckets_of(Draft& draft, BufferId delayed) const {
   return {whole_bucket(all, draft.parameters().flat(gradients))};
 }
 
-void Ddp::build(Draft& draft) const {
+void Ddp::build_late(Draft& draft) const {
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   draft.input();
-  if (draft.spec().staleness > 0) {
-    draft.passes({.loss_ready = loss_ready});
-    const BufferId delayed = draft.update_later();
-    BucketReduction(draft, buckets_of(draft, delayed), settings_).finish();
-    return;
-  }
+  draft.passes({.loss_ready = loss_ready});
+  const BufferId delayed = draft.update_later();
+  BucketReduction(draft, buckets_of(draft, delayed), settings_).finish();
+}
+
+void Ddp::build(Draft& draft) const {
+  if (draft.spec().staleness > 0) return build_late(draft);
+  const Draft::Ready loss_ready = draft.share_loss(draft.share());
+  draft.input();
   BucketReduction reduction(draft, buckets_of(draft), settings_);
   draft.passes(
       {.pass = settings_.overlap ? reduction.hooks() : PassHooks{}, .loss_ready = loss_ready});

@@ -88,6 +88,7 @@ class Ddp final : public Scheme {
                                           std::string_view transport) const override;
 
  private:
+  void build_late(Draft& draft) const;
   /// Of the gradients, or of those that are applied later. None for a single copy of the model that
   /// stores no gradients.
   [[nodiscard]] std::vector<Bucket> buckets_of(Draft& draft, BufferId delayed = kNoBuffer) const;
