@@ -34,11 +34,7 @@ class ServerTraffic {
         ranks_(draft.spec().mesh.data),
         gradients_(draft.require_gradients()),
         is_pushed_(buckets_.size(), false),
-        completed_([&] {
-          std::vector<std::vector<ParameterId>> members;
-          for (const ShardedBucket& bucket : buckets_) members.push_back(bucket.parameters);
-          return members;
-        }()) {}
+        completed_(parameters_by_bucket(buckets_)) {}
 
   [[nodiscard]] PassHooks hooks() {
     return {.complete = [this](const Pass& pass, ParameterId id) {

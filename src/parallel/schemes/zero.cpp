@@ -19,13 +19,6 @@ Tensor in_a_row(const Tensor& tensor) {
   return tensor.flat_slice(0, tensor.size());
 }
 
-std::vector<std::vector<ParameterId>> parameters_by_bucket(
-    const std::vector<ShardedBucket>& buckets) {
-  std::vector<std::vector<ParameterId>> all;
-  for (const ShardedBucket& bucket : buckets) all.push_back(bucket.parameters);
-  return all;
-}
-
 std::map<ParameterId, int> buckets_by_parameter(const std::vector<ShardedBucket>& buckets) {
   std::map<ParameterId, int> found;
   for (int bucket = 0; bucket < static_cast<int>(buckets.size()); ++bucket) {
@@ -321,6 +314,13 @@ std::string_view block_of(std::string_view parameter) {
 }
 
 }  // namespace
+
+std::vector<std::vector<ParameterId>> parameters_by_bucket(
+    const std::vector<ShardedBucket>& buckets) {
+  std::vector<std::vector<ParameterId>> all;
+  for (const ShardedBucket& bucket : buckets) all.push_back(bucket.parameters);
+  return all;
+}
 
 Tensor ShardedBucket::lines_of(BufferId flat, DType type) const {
   return {flat, range.first * bytes_of(type), range.count / kLineNumbers, kLineNumbers, type};

@@ -23,6 +23,10 @@ struct ShardedBucket {
   [[nodiscard]] Tensor lines_of(BufferId flat, DType type = DType::kF32) const;
 };
 
+/// The parameters of each, for BucketCounts.
+std::vector<std::vector<ParameterId>> parameters_by_bucket(
+    const std::vector<ShardedBucket>& buckets);
+
 /// Those of gradient_buckets(), each from its first line to the end of its padding.
 std::vector<ShardedBucket> bucket_lines(const Parameters& parameters, const DdpSettings& settings);
 
