@@ -13,6 +13,9 @@ namespace barestep {
 
 /// A block has kSide x kSide threads; a thread has every kSide-th row and column of a tile.
 constexpr int kSide = 16;
+/// Blocks on a multiprocessor, so 128 registers a thread. Otherwise the compiler aims at as many as
+/// shared memory allows, and spills.
+constexpr int kResidentBlocks = 2;
 
 /// The i-th row and the j-th column of a tile that this thread has.
 __device__ inline int own_row(int i) {
@@ -187,7 +190,7 @@ __device__ void add_softmax(float (&scores)[kRows][kRows], float (&maximum)[kRow
 
 /// Attention in the flash form; a block computes a tile of queries.
 template <int kTile, int kWidth, class Number>
-__global__ void __launch_bounds__(kSide* kSide)
+__global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
     flash_attention(AttentionHead<Number> h, Number* out, float* log_sums) {
   using Tile = AttentionTile<kTile, kWidth>;
   __shared__ typename Tile::Rows queries, keys, values;
@@ -307,7 +310,7 @@ __device__ void share_scores(float (&to)[kTile][kTile + 1],
 
 /// The gradients of keys and values; a block computes a tile of keys.
 template <int kTile, int kWidth, class Number>
-__global__ void __launch_bounds__(kSide* kSide)
+__global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
     flash_attention_grad_keys(AttentionHead<Number> h, Number* grad_qkv) {
   using Tile = AttentionTile<kTile, kWidth>;
   __shared__ AttentionGradShared<kTile, kWidth> s;
@@ -335,7 +338,7 @@ __global__ void __launch_bounds__(kSide* kSide)
 
 /// The gradients of queries; a block computes a tile of queries.
 template <int kTile, int kWidth, class Number>
-__global__ void __launch_bounds__(kSide* kSide)
+__global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
     flash_attention_grad_queries(AttentionHead<Number> h, Number* grad_qkv) {
   using Tile = AttentionTile<kTile, kWidth>;
   __shared__ AttentionGradShared<kTile, kWidth> s;
@@ -376,7 +379,7 @@ struct RowsOfHeads {
 /// scores = factor * (rows of a) (rows of b)^T, or minus infinity for later keys if kExcludes; a
 /// block computes a tile of queries.
 template <int kTile, int kWidth, bool kExcludes, class Number>
-__global__ void __launch_bounds__(kSide* kSide)
+__global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
     multiply_to_scores(AttentionHead<Number> h, RowsOfHeads<const Number> a,
                        RowsOfHeads<const Number> b, float factor, float* scores) {
   using Tile = AttentionTile<kTile, kWidth>;
@@ -407,7 +410,7 @@ __global__ void __launch_bounds__(kSide* kSide)
 /// to = factor * scores * rows of b, or with kTransposes their transpose; a block computes a tile
 /// of rows of `to`.
 template <int kTile, int kWidth, bool kTransposes, class Number>
-__global__ void __launch_bounds__(kSide* kSide)
+__global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
     multiply_scores(AttentionHead<Number> h, const float* scores, RowsOfHeads<const Number> b,
                     float factor, RowsOfHeads<Number> to) {
   using Tile = AttentionTile<kTile, kWidth>;
