@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "program_texts.h"
 
 namespace barestep {
 namespace {
@@ -70,10 +71,6 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_footer(const CLI::App* app) const override { return app->get_footer() + "\n"; }
 };
 
-bool has_dashes(const Argument& argument) {
-  return argument.name.starts_with("--");
-}
-
 bool is_flag(const Argument& argument) {
   return has_dashes(argument) && argument.type.empty();
 }
@@ -101,6 +98,11 @@ Argument required(Argument argument) {
 
 Argument several(Argument argument) {
   argument.takes_several = true;
+  return argument;
+}
+
+Argument with_values(Argument argument, std::vector<std::string> values) {
+  argument.values = std::move(values);
   return argument;
 }
 
@@ -154,6 +156,13 @@ class ArgumentParser::Bound final : public Command {
   }
 
   void run() const { run_(); }
+  [[nodiscard]] bool is_given(const std::string& argument) const {
+    return app_.get_option(argument)->count() > 0;
+  }
+  [[nodiscard]] CommandText text() const {
+    return {
+        .name = app_.get_name(), .description = app_.get_description(), .arguments = arguments_};
+  }
   [[nodiscard]] const CLI::App& app() const { return app_; }
   [[nodiscard]] bool is_shown() const { return !app_.get_description().empty(); }
 
@@ -198,11 +207,46 @@ struct ArgumentParser::State {
   std::string version{};
   Bound self;
   std::vector<std::unique_ptr<Bound>> commands;
+  std::size_t shell = 0;  // of --completion
+  bool shows_man_page = false;
 
   State(std::string_view name, std::string_view description)
       : app(std::string(description), std::string(name)), program(name), self(app, name, {}) {
     // At most one, since a command's argument may have the name of another command.
     app.require_subcommand(0, 1);
+  }
+
+  static constexpr std::string_view kShells[] = {"bash", "zsh"};
+
+  /// The options that every program has.
+  void add_others() {
+    Argument completion =
+        option("--completion", "bash|zsh", "print completions for this shell and exit",
+               [this](const RawValue& given) { shell = choice(given, kShells); });
+    Argument man = flag("--man", "print a page for man and exit", shows_man_page);
+    for (Argument* const each : {&completion, &man}) {
+      each->group = "Other";
+      self.add(std::move(*each));
+    }
+    self.add_help();
+    app.set_version_flag("--version", fmt::format("{} {}", program, version),
+                         "print the version and exit")
+        ->group("Other");
+    for (const auto& each : commands) each->add_help();
+  }
+
+  /// The output of --completion or --man; empty if neither is given.
+  std::string text_for_others() {
+    if (!self.is_given("--completion") && !self.is_given("--man")) return "";
+    self.read();
+    ProgramText text{
+        .program = program, .version = version, .examples = app.get_footer(), .self = self.text()};
+    text.self.name.clear();
+    for (const auto& each : commands) {
+      if (each->is_shown()) text.commands.push_back(each->text());
+    }
+    if (shows_man_page) return man_page(text);
+    return shell == 0 ? bash_completion(text) : zsh_completion(text);
   }
 
   /// The command given; null for a program without commands.
@@ -243,7 +287,7 @@ std::string examples_of(const std::string& command, const std::string& all) {
 ArgumentParser::ArgumentParser(std::string_view program, std::string_view version,
                                std::string_view description, std::string_view examples)
     : state_(std::make_unique<State>(program, description)) {
-  state_->version = fmt::format("{} {}", program, version);
+  state_->version = version;
   state_->app.footer(std::string(examples));
 }
 
@@ -270,10 +314,7 @@ std::string ArgumentParser::parse(const std::vector<std::string>& arguments) {
       refuse_missing_value(argument.substr(0, argument.size() - 1));
     }
   }
-  state_->self.add_help();
-  state_->app.set_version_flag("--version", state_->version, "print the version and exit")
-      ->group("Other");
-  for (const auto& each : state_->commands) each->add_help();
+  state_->add_others();
   try {
     // CLI11 expects arguments in reverse order.
     state_->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
@@ -286,6 +327,7 @@ std::string ArgumentParser::parse(const std::vector<std::string>& arguments) {
   } catch (const CLI::ParseError& error) {
     refuse_usage("command line", "", error.what(), "see --help");
   }
+  if (std::string text = state_->text_for_others(); !text.empty()) return text;
   const Bound* const command = state_->command();
   if (command == nullptr) {
     state_->self.read();

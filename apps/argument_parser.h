@@ -22,16 +22,25 @@ struct Argument {
   std::string name;    // "--lr", "folder"
   std::string type{};  // "N"; empty for a flag
   std::string help{};
+  std::vector<std::string> values{};  // words that it may be, for completion if `type` has none
   std::string group = "Options";
   bool is_required = false;
   bool takes_several = false;  // for positional arguments
   Read read{};                 // called for each value after all arguments are known
 };
 
+/// Whether it is an option.
+inline bool has_dashes(const Argument& argument) {
+  return argument.name.starts_with("--");
+}
+
 Argument option(std::string name, std::string type, std::string help, Read read);
 Argument flag(std::string name, std::string help, bool& member);
 Argument required(Argument argument);
 Argument several(Argument argument);
+
+/// An argument with these words for values.
+Argument with_values(Argument argument, std::vector<std::string> values);
 
 /// Stores the value in `member`, which must outlive the parser.
 Read to_text(std::string& member);
@@ -70,9 +79,9 @@ class ArgumentParser {
   Command& add_command(std::string_view name, std::string_view description,
                        std::function<void()> run);
 
-  /// Reads all arguments; the program's name is not among them. Returns the output of --help or
-  /// --version, after which the program should exit; else empty. Throws Error(kUsage), and what
-  /// reading and running throw.
+  /// Reads all arguments; the program's name is not among them. Returns the output of --help,
+  /// --version, --completion or --man, after which the program should exit; else empty. Throws
+  /// Error(kUsage), and what reading and running throw.
   std::string parse(const std::vector<std::string>& arguments);
 
  private:

@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "lab/commands.h"
 #include "lab/doctor.h"
+#include "lab/experiment.h"
 #include "lab/machine_card.h"
 #include "lab/sheets.h"
 #include "options/option_values.h"
@@ -54,6 +55,10 @@ Argument device_option(std::string& device) {
   static constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
   return option("--device", "auto|cpu|cuda", "auto takes GPUs if there are any (auto)",
                 [&](const RawValue& given) { device = kDevices[choice(given, kDevices)]; });
+}
+
+Argument machine_option(std::string& machine, std::string help) {
+  return with_values(option("--machine", "CARD", std::move(help), to_text(machine)), card_names());
 }
 
 /// "1,2,4"
@@ -147,9 +152,12 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
   Command& run =
       parser.add_command("run", "Run experiments; a stopped run continues where it stopped.",
                          [&] { run_study(study); });
-  run.add(required(several(option("name", "", "experiments, or all", [&](const RawValue& given) {
-    study.names.push_back(given.text);
-  }))));
+  std::vector<std::string> names = {"all"};
+  for (const Experiment& each : experiments()) names.push_back(each.name);
+  run.add(with_values(
+      required(several(option("name", "", "experiments, or all",
+                              [&](const RawValue& given) { study.names.push_back(given.text); }))),
+      std::move(names)));
   add_study_options(run, study);
   run.add(
       flag("--with-pytorch",
@@ -185,18 +193,18 @@ void add_sheet(ArgumentParser& parser, SheetRequest& requested) {
   Command& sheet = parser.add_command(
       "sheet", "Fill in an exercise sheet: one of a university course, or your own.",
       [&] { produce(requested); });
-  sheet.add(
+  sheet.add(with_values(
       option("name", "",
              fmt::format("of a sheet, {}, or your own file in .md", fmt::join(sheet_names(), ", ")),
-             to_text(options.name)));
+             to_text(options.name)),
+      sheet_names()));
   sheet.add(
       flag("--names", "list the names that a sheet may use, and exit", requested.lists_names));
   sheet.add(flag("--blank", "leave the students' cells and answers empty; nothing is measured",
                  options.blank));
   sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", options.key));
-  sheet.add(option("--machine", "CARD",
-                   "the GPUs of simulated columns, a card's file or name (h200-nvlink)",
-                   to_text(options.machine)));
+  sheet.add(machine_option(options.machine,
+                           "the GPUs of simulated columns, a card's file or name (h200-nvlink)"));
   sheet.add(flag("--pdf", "also print it to a PDF file, by Chromium or WeasyPrint", options.pdf));
   add_study_options(sheet, options.study);
   options.study.output.clear();
@@ -245,9 +253,8 @@ void add_predict(ArgumentParser& parser, Prediction& requested) {
       parser.add_command("predict", "Simulate a step on another machine, described by its card.",
                          [&] { predict(requested.machine, requested.model, requested.ranks); });
   predicts.add(
-      required(option("--machine", "CARD",
-                      fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")),
-                      to_text(requested.machine))));
+      required(machine_option(requested.machine, fmt::format("a card's file, or one of {}",
+                                                             fmt::join(card_names(), ", ")))));
   predicts.add(
       option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", to_rank_counts(requested.ranks)));
   add_predicted_model(predicts, model);
@@ -290,10 +297,9 @@ void add_plan(ArgumentParser& parser, MeshRequest& requested) {
   plans.add(
       required(option("--memory", "SIZE", "memory of each rank's device, such as 16GiB",
                       [&](const RawValue& given) { requested.memory_bytes = byte_count(given); })));
-  plans.add(option(
-      "--machine", "CARD",
-      fmt::format("a card's file, or one of {} (h200-nvlink)", fmt::join(card_names(), ", ")),
-      to_text(requested.machine)));
+  plans.add(machine_option(
+      requested.machine,
+      fmt::format("a card's file, or one of {} (h200-nvlink)", fmt::join(card_names(), ", "))));
   add_predicted_model(plans, requested.model);
 }
 
@@ -302,8 +308,7 @@ void add_explore(ArgumentParser& parser, ExplorerOptions& options) {
       parser.add_command("explore", "Write a page that answers \"what if\" in the browser.",
                          [&] { write_explorer(options); });
   explores.add(option("--output", "FILE", "the page (explore.html)", to_path(options.output)));
-  explores.add(option("--machine", "CARD", "the card that it starts from (h200-nvlink)",
-                      to_text(options.machine)));
+  explores.add(machine_option(options.machine, "the card that it starts from (h200-nvlink)"));
   explores.add(option("--study", "FOLDER", "start from the card of this study's machine",
                       to_path(options.study)));
   explores.add(flag("--open", "also open it in the browser", options.open));
@@ -335,10 +340,10 @@ void add_explain(ArgumentParser& parser, ExplainOptions& options) {
                      [&](const RawValue& given) { options.traces.push_back(file_path(given)); }))));
   explains.add(option("--output", "DIR", "also write report.html, report.md and results.json there",
                       to_path(options.output)));
-  explains.add(option("--machine", "CARD",
-                      "if the model is an MLP: the machine to predict it for, a card's file or "
-                      "name (that of the GPU in the trace)",
-                      to_text(options.machine)));
+  explains.add(
+      machine_option(options.machine,
+                     "if the model is an MLP: the machine to predict it for, a card's file "
+                     "or name (that of the GPU in the trace)"));
 }
 
 /// The hidden command that a card's measurement starts.

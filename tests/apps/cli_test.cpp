@@ -343,6 +343,8 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
        files + std::vector<std::string>{"--evaluate-only", "--load", "trained", "--precision",
                                         "int8", "--quantization", "torch-per-channel"}},
       {"config", {"--config", "run.json"}},
+      {"completion", {"--completion", "zsh"}},
+      {"man", {"--man"}},
       {"help", {"--help"}},
       {"version", {"--version"}},
   };

@@ -592,6 +592,14 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
   EXPECT_EQ(named, covered);
 }
 
+// Open MPI would start a daemon for a process that no launcher started, through ssh.
+TEST_F(MlpDdp, AloneNeedsNoOtherProgram) {
+  const auto result =
+      shell("exec /usr/bin/env -i PATH=/nowhere ./mlp_ddp --device cpu --dim 8 --steps 1");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nStep 00 | "));
+}
+
 TEST_F(MlpDdp, WithoutAGpuSaysInOneLineWhyThereIsNone) {
   const auto result =
       shell("CUDA_VISIBLE_DEVICES= exec mpirun -np 2 ./mlp_ddp --device cuda --dim 8");

@@ -408,6 +408,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
       {"--pipeline", "2", "--schedule", "gpipe", "--micro-batches", "4", "--dim", "8", "--depth",
        "4", "--steps", "2"},
       {"--version"},
+      {"--completion", "bash"},
+      {"--man"},
       {"--help"},
   };
   std::set<std::string> covered = {"autotune"};  // needs a GPU: refused below

@@ -105,6 +105,9 @@ class Mpi {
  public:
   Mpi() {
     require_threads_for_mpi();
+    // A process that no launcher started needs no daemon; Open MPI would start one, if ssh is
+    // there.
+    ::setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     int provided = MPI_THREAD_SINGLE;
     must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
