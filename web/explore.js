@@ -11,51 +11,51 @@ const scenes = JSON.parse(element("scenes").textContent);
 // beside it takes anything. What the trainers call an option has the same name here.
 const groups = {
   Model: {
-    dim: { label: "width", value: "8192", min: 64, max: 32768 },
-    depth: { label: "depth (layers)", value: "6", min: 1, max: 48 },
-    layers: { label: "widths W0,W1,… instead", value: "" },
-    "batch-size": { label: "batch", value: "64", min: 1, max: 65536 },
-    "batch-per-rank": { label: "batch is each rank's", value: "", flag: true },
+    dim: {label: "width", value: "8192", min: 64, max: 32768},
+    depth: {label: "depth (layers)", value: "6", min: 1, max: 48},
+    layers: {label: "widths W0,W1,… instead", value: ""},
+    "batch-size": {label: "batch", value: "64", min: 1, max: 65536},
+    "batch-per-rank": {label: "batch is each rank's", value: "", flag: true},
     activation: {
       label: "activation",
       value: "relu",
       choices: ["relu", "gelu", "gelu-tanh", "silu", "tanh", "sigmoid", "leaky-relu", "none"],
     },
-    precision: { label: "precision", value: "fp32", choices: ["fp32", "tf32", "bf16", "fp16"] },
+    precision: {label: "precision", value: "fp32", choices: ["fp32", "tf32", "bf16", "fp16"]},
     optimizer: {
       label: "optimizer",
       value: "adam",
       choices: ["adam", "adamw", "sgd", "rmsprop", "adagrad", "lion"],
     },
-    recompute: { label: "recomputed segments", value: "1", min: 1, max: 16 },
-    accumulate: { label: "micro-steps of a step", value: "1", min: 1, max: 16 },
+    recompute: {label: "recomputed segments", value: "1", min: 1, max: 16},
+    accumulate: {label: "micro-steps of a step", value: "1", min: 1, max: 16},
   },
   Ranks: {
-    ranks: { label: "ranks or devices", value: "4", min: 1, max: 64 },
+    ranks: {label: "ranks or devices", value: "4", min: 1, max: 64},
     scheme: {
       label: "scheme",
       value: "ddp",
       choices: ["ddp", "zero1", "zero2", "zero3", "factor", "data-parallel"],
     },
-    tensor: { label: "tensor ranks", value: "1", min: 1, max: 8 },
-    pipeline: { label: "pipeline stages", value: "1", min: 1, max: 8 },
-    schedule: { label: "pipeline schedule", value: "1f1b", choices: ["1f1b", "gpipe", "naive"] },
-    "micro-batches": { label: "micro-batches", value: "" },
-    "bucket-mib": { label: "bucket, MiB", value: "" },
-    "no-overlap": { label: "no overlap with backward", value: "", flag: true },
-    "delay-ms": { label: "delay before backward, ms", value: "0" },
-    "slow-rank": { label: "slow rank, R:MS", value: "" },
+    tensor: {label: "tensor ranks", value: "1", min: 1, max: 8},
+    pipeline: {label: "pipeline stages", value: "1", min: 1, max: 8},
+    schedule: {label: "pipeline schedule", value: "1f1b", choices: ["1f1b", "gpipe", "naive"]},
+    "micro-batches": {label: "micro-batches", value: ""},
+    "bucket-mib": {label: "bucket, MiB", value: ""},
+    "no-overlap": {label: "no overlap with backward", value: "", flag: true},
+    "delay-ms": {label: "delay before backward, ms", value: "0"},
+    "slow-rank": {label: "slow rank, R:MS", value: ""},
   },
   Machine: {
-    card: { label: "machine", value: element("first-card").textContent, choices: Object.keys(cards) },
-    memory: { label: "memory of a device", value: "" },
-    "device.flops_per_s": { label: "flop/s", value: "", rate: true },
-    "device.memory_bytes_per_s": { label: "memory, B/s", value: "", rate: true },
-    "device.launch_s": { label: "launch, s", value: "", rate: true },
-    "device.host_s": { label: "host, s", value: "", rate: true },
-    "node.latency_s": { label: "latency in a node, s", value: "", rate: true },
-    "network.latency_s": { label: "latency of the network, s", value: "", rate: true },
-    links: { label: "links, times as fast", value: "1", min: 0.125, max: 8 },
+    card: {label: "machine", value: element("first-card").textContent, choices: Object.keys(cards)},
+    memory: {label: "memory of a device", value: ""},
+    "device.flops_per_s": {label: "flop/s", value: "", rate: true},
+    "device.memory_bytes_per_s": {label: "memory, B/s", value: "", rate: true},
+    "device.launch_s": {label: "launch, s", value: "", rate: true},
+    "device.host_s": {label: "host, s", value: "", rate: true},
+    "node.latency_s": {label: "latency in a node, s", value: "", rate: true},
+    "network.latency_s": {label: "latency of the network, s", value: "", rate: true},
+    links: {label: "links, times as fast", value: "1", min: 0.125, max: 8},
   },
 };
 const controls = Object.assign({}, ...Object.values(groups));
@@ -69,16 +69,13 @@ let module, instance;
 function newInstance() {
   const imports = {
     page: {
-      refuse(text, bytes) {
-        throw new Error(decoded(text, bytes));
-      },
+      refuse(text, bytes) { throw new Error(decoded(text, bytes)); },
     },
   };
   // The C library imports files and clocks, which this code does not use: "not supported".
-  for (const { module: from, name, kind } of WebAssembly.Module.imports(module)) {
+  for (const {module: from, name, kind} of WebAssembly.Module.imports(module)) {
     imports[from] ??= {};
-    imports[from][name] ??=
-      kind === "tag" ? new WebAssembly.Tag({ parameters: ["i32"] }) : () => 52;
+    imports[from][name] ??= kind === "tag" ? new WebAssembly.Tag({parameters: ["i32"]}) : () => 52;
   }
   const created = new WebAssembly.Instance(module, imports);
   created.exports._initialize();
@@ -89,7 +86,7 @@ function decoded(text, bytes) {
   return new TextDecoder().decode(new Uint8Array(instance.exports.memory.buffer, text, bytes));
 }
 
-/** The answer, or {error} with the line of the product. After an error, the next instance is new. */
+/** The answer, or {error} with the product's line. After an error the next instance is new. */
 function ask(question) {
   try {
     instance ??= newInstance();
@@ -101,7 +98,8 @@ function ask(question) {
   } catch (error) {
     instance = undefined;
     const failed = error instanceof WebAssembly.RuntimeError || error instanceof RangeError;
-    return { error: failed ? "This is too large for the page; run it by mlp_lab predict." : error.message };
+    const tooLarge = "This is too large for the page; run it by mlp_lab predict.";
+    return {error: failed ? tooLarge : error.message};
   }
 }
 
@@ -119,7 +117,7 @@ function cardOf(state) {
   for (const name of Object.keys(controls)) {
     const [part, rate] = name.split(".");
     if (!controls[name].rate || state[name] === "" || !card[part]) continue;
-    card[part][rate] = { value: Number(state[name]), source: "set on the page" };
+    card[part][rate] = {value: Number(state[name]), source: "set on the page"};
   }
   const faster = Number(state.links);
   if (faster === 1) return card;
@@ -179,6 +177,9 @@ function showText(id, text) {
 function show(answer) {
   showText("error", answer.error ?? "");
   const hides = element("guess-first").checked && answer.error === undefined;
+  element("answers").setAttribute("aria-busy", "false");
+  element("status").textContent =
+      hides ? "The answer is hidden until you have guessed." : (answer.headline ?? "");
   element("guess").hidden = !hides;
   element("answer").hidden = hides || answer.error !== undefined;
   showText("guessed", "");
@@ -189,15 +190,19 @@ function show(answer) {
   element("account-plot").innerHTML = answer.account_svg;
   element("speed-up-plot").innerHTML = answer.speed_up_svg;
   element("memory-plot").innerHTML = answer.memory_svg;
-  fillTable("account", "The account of the step", ["part", "time", "share"],
-    answer.account.map((row) => [row.part, row.time, row.share]));
-  fillTable("speed-ups", "Speed-up", ["ranks", "step", "samples/s", "speed-up"],
-    answer.speed_ups.map((row) => [row.ranks, row.time, row.rate, row.factor]));
-  fillTable("memory-table", "Memory by the plan", ["device", "category", "size"],
-    answer.memory.flatMap((device) =>
-      device.categories.map((row) => [device.device, row.category, row.size])));
-  fillTable("messages", "Messages of a step", ["axis", "exchange", "ranks", "messages", "payload"],
-    answer.messages.map((row) => [row.axis, row.exchange, row.ranks, row.count, row.size]));
+  fillTable(
+      "account", "The account of the step", ["part", "time", "share"],
+      answer.account.map((row) => [row.part, row.time, row.share]));
+  fillTable(
+      "speed-ups", "Speed-up", ["ranks", "step", "samples/s", "speed-up"],
+      answer.speed_ups.map((row) => [row.ranks, row.time, row.rate, row.factor]));
+  fillTable(
+      "memory-table", "Memory by the plan", ["device", "category", "size"],
+      answer.memory.flatMap(
+          (device) => device.categories.map((row) => [device.device, row.category, row.size])));
+  fillTable(
+      "messages", "Messages of a step", ["axis", "exchange", "ranks", "messages", "payload"],
+      answer.messages.map((row) => [row.axis, row.exchange, row.ranks, row.count, row.size]));
   element("command").textContent = answer.command;
   element("explain").textContent = answer.explain;
 }
@@ -212,7 +217,7 @@ function update() {
 // The state and the address.
 
 const defaults = () =>
-  Object.fromEntries(Object.entries(controls).map(([name, control]) => [name, control.value]));
+    Object.fromEntries(Object.entries(controls).map(([name, control]) => [name, control.value]));
 
 function keepAddress() {
   const parts = new URLSearchParams();
@@ -239,7 +244,7 @@ function chooseScene(number) {
   const scene = scenes[number];
   element("scene").value = scene === undefined ? "" : number;
   showText("scene-question", scene?.question ?? "");
-  state = { ...defaults(), ...scene?.state };
+  state = {...defaults(), ...scene?.state};
 }
 
 // The controls.
@@ -247,10 +252,13 @@ function chooseScene(number) {
 const sliderSteps = 200;
 
 function fillControl(name, value) {
-  const { min, max, flag } = controls[name];
+  const {min, max, flag} = controls[name];
   const field = element(name);
-  if (flag) field.checked = value === "true";
-  else if (field.value !== value) field.value = value;
+  if (flag) {
+    field.checked = value === "true";
+  } else if (field.value !== value) {
+    field.value = value;
+  }
   if (min === undefined) return;
   const place = Math.log(Number(value) / min) / Math.log(max / min);
   element(`${name} slider`).value = Number.isFinite(place) ? Math.round(sliderSteps * place) : 0;
@@ -261,7 +269,7 @@ function change(name, value) {
   update();
 }
 
-function valueAt(place, { min, max }) {
+function valueAt(place, {min, max}) {
   const value = min * (max / min) ** (place / sliderSteps);
   if (!Number.isInteger(min)) return String(Number(value.toPrecision(3)));
   // Sizes are mostly powers of two: the slider stops at those and half-way.
@@ -280,8 +288,9 @@ function fieldOf(name, control) {
   for (const choice of control.choices ?? []) field.append(new Option(choice));
   if (control.flag) field.type = "checkbox";
   if (control.rate) field.placeholder = "the card's";
-  field.addEventListener("change", () =>
-    change(name, control.flag ? (field.checked ? "true" : "") : field.value.trim()));
+  field.addEventListener(
+      "change",
+      () => change(name, control.flag ? (field.checked ? "true" : "") : field.value.trim()));
   row.append(label, field);
   if (control.min === undefined) return row;
   const slider = document.createElement("input");
@@ -318,6 +327,7 @@ function makeControls() {
     showText("guessed", `You guessed ${element("guess-ms").value} ms.`);
     element("guess").hidden = true;
     element("answer").hidden = false;
+    element("status").textContent = element("headline").textContent;
   });
   element("copy").addEventListener("click", async () => {
     await navigator.clipboard.writeText(element("command").textContent);
@@ -331,4 +341,5 @@ function makeControls() {
 
 makeControls();
 readAddress();
-load().then(update, (error) => showText("error", `This browser cannot run the page: ${error.message}`));
+load().then(
+    update, (error) => showText("error", `This browser cannot run the page: ${error.message}`));

@@ -461,6 +461,7 @@ struct OutputConfig {
   bool show_split = false;                   // prints the rows of each device in each step
   bool monitor = false;                      // observes the machine during the run
   bool quiet = false;                        // prints no lines while it runs
+  bool verbose = false;                      // prints more about how its times were measured
   bool plan = false;                         // prints the memory plan and exits
   bool explain = false;                      // prints the step's program and exits
   std::optional<std::int64_t> memory{};      // pretended size of the device's memory, in bytes

@@ -118,6 +118,38 @@ CpuSet allowed_cpus() {
   return cpus;
 }
 
+bool bind_this_thread(const CpuSet& cpus) {
+  const std::size_t count = cpus.size();
+  const std::size_t bytes = CPU_ALLOC_SIZE(count);
+  const auto free = [](cpu_set_t* set) { CPU_FREE(set); };
+  const std::unique_ptr<cpu_set_t, decltype(free)> set(CPU_ALLOC(count), free);
+  if (set == nullptr) return false;
+  CPU_ZERO_S(bytes, set.get());
+  for (std::size_t cpu = 0; cpu < count; ++cpu) {
+    if (cpus[cpu]) CPU_SET_S(cpu, bytes, set.get());
+  }
+  return ::sched_setaffinity(0, bytes, set.get()) == 0;
+}
+
+std::string text_of(const CpuSet& cpus) {
+  std::string text;
+  for (std::size_t first = cpus._Find_first(); first < cpus.size();) {
+    std::size_t last = first;
+    while (last + 1 < cpus.size() && cpus[last + 1]) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
+    if (last > first) text += fmt::format("-{}", last);
+    first = cpus._Find_next(last);
+  }
+  return text;
+}
+
+std::optional<std::string> frequency_governor(const std::filesystem::path& root) {
+  std::ifstream file(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+  std::string governor;
+  if (!(file >> governor)) return std::nullopt;
+  return governor;
+}
+
 std::optional<double> cpu_quota(const std::filesystem::path& root) {
   std::optional<double> quota;
   for (const auto& folder : groups_in(root, "cpu")) quota = tighter(quota, quota_of_group(folder));
@@ -246,6 +278,19 @@ double waited_share(std::span<const LostTime> job) {
     if (each.ready_s > 0) share = std::max(share, waited_for_others_s(each, job) / each.ready_s);
   }
   return share;
+}
+
+double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores) {
+  double waited = 0, stolen = 0, threads = 0;
+  for (const LostTime& rank : ranks) {
+    threads += rank.busy_threads;
+    if (rank.wall_s <= 0) continue;
+    waited = std::max(waited, waited_for_others_s(rank, ranks) / rank.wall_s);
+    stolen = std::max(stolen, std::max(0.0, rank.stolen_s - kTickS) / rank.wall_s);
+  }
+  // Steal is counted over all cores, busy or idle.
+  const double used = std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));
+  return std::min(1.0, (beyond_cores ? 0 : waited) + stolen / used);
 }
 
 LostTime lost_by(std::span<const ThreadTimes> threads, double others_s) {

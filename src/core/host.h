@@ -25,6 +25,21 @@ using CpuSet = std::bitset<8192>;
 /// 0 if the kernel does not report them.
 CpuSet allowed_cpus();
 
+/// The CPUs that this process was given when it was started. Those that it may use now are fewer if
+/// a library bound the first thread before main(), as libgomp does if OMP_PROC_BIND is set.
+CpuSet cpus_at_start();
+
+/// From now on the calling thread, and the threads that it starts, run on these CPUs only. Returns
+/// false, and changes nothing, if the system refuses.
+bool bind_this_thread(const CpuSet& cpus);
+
+/// "0-3,8"
+std::string text_of(const CpuSet& cpus);
+
+/// How the frequency of the CPUs is set, "performance" or another governor of Linux; nothing if the
+/// system does not say, as virtual machines do not. Reads sys under `root`.
+std::optional<std::string> frequency_governor(const std::filesystem::path& root = "/");
+
 /// The CPU quota of this process's cgroup and its parents, in CPUs, possibly fractional, as set by
 /// a container's --cpus; nothing without a quota. Reads proc/self/cgroup and sys/fs/cgroup under
 /// `root`, for cgroups version 2 and 1.
@@ -99,6 +114,14 @@ double waited_for_others_s(const LostTime& process, std::span<const LostTime> jo
 /// Those seconds as a share of the time when the thread was ready to run; the largest of all
 /// processes.
 double waited_share(std::span<const LostTime> job);
+
+/// The share of a run's wall time in which its busiest thread waited for a core while programs
+/// other than its `ranks` ran (waited_for_others_s()), plus the share taken by the host of a
+/// virtual machine. A step that mostly sleeps needs its core rarely, so a wait that takes much of
+/// the thread's own time may take little of the step's. Ranks beyond the `cores` wait mostly for
+/// each other, so with `beyond_cores` only the latter counts. Both run-queue delay and steal are
+/// needed: neither detects every slow run.
+double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores);
 
 /// The time of a thread since a watch began.
 struct ThreadTimes {

@@ -16,6 +16,7 @@
 #include "lab/workload.h"
 #include "parallel/comm/mpi_communicator.h"
 #include "parallel/comm/nccl_communicator.h"
+#include "profiler/checklist.h"
 #include "profiler/gpu_records.h"
 #include "session/run_program.h"
 
@@ -162,10 +163,10 @@ Diagnosis of_huge_pages(const std::filesystem::path& root) {
 
 Diagnosis of_governor(const std::filesystem::path& root) {
   Diagnosis found{.what = "frequency governor", .is = "not reported"};
-  const auto line = line_of(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
-  if (!line) return found;
-  found.is = *line;
-  if (*line == "performance") return found;
+  const auto governor = frequency_governor(root);
+  if (!governor) return found;
+  found.is = *governor;
+  if (*governor == kSteadyGovernor) return found;
   found.health = Health::kLimited;
   found.cost = "cores change their clock rate between steps, so times differ";
   found.remedy = "cpupower frequency-set --governor performance as root";

@@ -10,6 +10,7 @@
 #include "lab/samples.h"
 #include "lab/start.h"
 #include "lab/workload.h"
+#include "profiler/checklist.h"
 
 namespace barestep {
 
@@ -25,11 +26,6 @@ struct Case {
 
 /// The command of a start of this case: that of its workload, and what else changes its steps.
 std::string command_line_of(const Case& what);
-
-/// A start that lost more of its time than this to other programs is disturbed. On a shared host,
-/// the limit finds 91 % of the starts that are more than 10 % slow, and rejects 11 % of the good
-/// ones (measured on one host, with one thread and 160 starts).
-constexpr double kDisturbingShare = 0.25;
 
 /// Figures `by start` are computed once per start, in the order of rounds, over its steady steps.
 /// The time of a step is their median; whatever depends on all of them (throughput, speed-up, the

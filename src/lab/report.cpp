@@ -234,6 +234,28 @@ FindingTable step_table(const Results& results) {
   return table;
 }
 
+std::vector<CheckedItem> checklist_of(const Results& results) {
+  const Measurement& first = results.cases.front();
+  Conditions all{.governor = first.starts().front().governor,
+                 .lost_share = 0,
+                 .seed = first.workload().config.training.seed,
+                 .warmup_steps = static_cast<std::int64_t>(first.warmup_steps()),
+                 .steps = static_cast<std::int64_t>(first.steady_steps()),
+                 .starts = std::ssize(first.starts())};
+  for (const Measurement& each : results.cases) {
+    const auto starts = std::ssize(each.starts());
+    all.starts = std::min(all.starts, starts);
+    all.warmup_steps = std::min(all.warmup_steps, static_cast<std::int64_t>(each.warmup_steps()));
+    all.steps = std::min(all.steps, static_cast<std::int64_t>(each.steady_steps()) / starts);
+    all.lost_share = std::max(*all.lost_share, each.lost_share());
+    for (const Start& start : each.starts()) {
+      if (start.governor != kSteadyGovernor) all.governor = start.governor;
+    }
+  }
+  if (all.governor->empty()) all.governor.reset();
+  return checklist(all);
+}
+
 std::string quality_sentence(const Results& results) {
   std::size_t outliers = 0, steps = 0;
   std::int64_t again = 0;
@@ -320,6 +342,10 @@ std::string json_of(const Report& report) {
     for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
       cases.push_back(json_of_case(section.results, i));
     }
+    json checks = json::object();
+    for (const CheckedItem& item : checklist_of(section.results)) {
+      checks[item.name] = {{"holds", name_of(item.holds)}, {"is", item.is}};
+    }
     json comparisons = json::array();
     for (const Comparison& each : section.findings.comparisons) {
       comparisons.push_back(json_of_comparison(each, section.verdict.empty()));
@@ -330,6 +356,7 @@ std::string json_of(const Report& report) {
                         {"command", command_of(report, section)},
                         {"verdict", section.verdict},
                         {"answers", answers_of(section)},
+                        {"checklist", std::move(checks)},
                         {"comparisons", std::move(comparisons)},
                         {"cases", std::move(cases)}});
   }
@@ -407,6 +434,7 @@ std::string markdown_section(const Report& report, const ReportSection& section)
   text += markdown_details(shown_answers(section), section.findings, section.experiment->name);
   text += markdown_table(step_table(section.results));
   text += quality_sentence(section.results) + "\n\n";
+  text += checklist_line(checklist_of(section.results)) + "\n\n";
   text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command_of(report, section));
   for (const Measurement& each : section.results.cases) {
     text += command_line_of(each.what()) + "\n";
@@ -468,6 +496,7 @@ std::string html_section(const Report& report, const ReportSection& section) {
   text += html_details(shown_answers(section), section.findings);
   text += html_table(step_table(section.results));
   text += fmt::format("<p>{}</p>\n", html_text(quality_sentence(section.results)));
+  text += fmt::format("<p>{}</p>\n", html_text(checklist_line(checklist_of(section.results))));
   text +=
       fmt::format("<p>Reproduce: <code>{}</code></p>\n<details><summary>Its runs</summary><pre>",
                   xml_text(command_of(report, section)));

@@ -327,6 +327,7 @@ Start run_workload(const Case& what, const Programs& programs,
   const std::string records = whole_file(metrics);
   start.lost_share =
       lost_share(lost_of_metrics(records, metrics.string()), usable_cpus(), what.beyond_cores);
+  start.governor = frequency_governor().value_or("");
   start.ranks = parse_metrics(records, metrics.string());
   start.configuration = configuration_of_metrics(records, metrics.string());
   start.library = library_of_metrics(records, metrics.string());

@@ -219,19 +219,6 @@ std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string&
   return lost;
 }
 
-double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores) {
-  double waited = 0, stolen = 0, threads = 0;
-  for (const LostTime& rank : ranks) {
-    threads += rank.busy_threads;
-    if (rank.wall_s <= 0) continue;
-    waited = std::max(waited, waited_for_others_s(rank, ranks) / rank.wall_s);
-    stolen = std::max(stolen, std::max(0.0, rank.stolen_s - kTickS) / rank.wall_s);
-  }
-  // Steal is counted over all cores, busy or idle.
-  const double used = std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));
-  return std::min(1.0, (beyond_cores ? 0 : waited) + stolen / used);
-}
-
 std::string library_of_metrics(std::string_view lines, const std::string& name) {
   std::string library;
   for_records(lines, name, [&](const JsonValue& record) {
@@ -265,6 +252,7 @@ std::string json_of(const Start& start) {
               {"weights_hash", start.weights_hash}, {"library", start.library},
               {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
               {"watched", std::move(watched)}};
+  if (!start.governor.empty()) all["governor"] = start.governor;
   if (!start.evaluated.empty()) all["evaluated"] = std::move(evaluated);
   if (!start.configuration.empty()) all["configuration"] = json::parse(start.configuration);
   return all.dump();
@@ -278,6 +266,7 @@ Start parse_start(std::string_view text, const std::string& name) {
               .wall_s = from.at("wall_s").number(0, kMaxRunSeconds),
               .lost_share = from.has("lost_share") ? from.at("lost_share").number(0, 1) : 0,
               .attempts = static_cast<int>(from.at("attempts").whole(1, kMaxAttempts)),
+              .governor = from.has("governor") ? from.at("governor").text() : "",
               .weights_hash = from.at("weights_hash").text(),
               .library = from.has("library") ? from.at("library").text() : ""};
   for (const JsonValue& rank : from.at("ranks").items()) start.ranks.push_back(rank_of_json(rank));

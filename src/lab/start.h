@@ -55,6 +55,7 @@ struct Start {
   double wall_s = 0;
   double lost_share = 0;        // of its wall time, taken by others; see lost_share()
   int attempts = 1;             // more than 1 if it was repeated because the machine was disturbed
+  std::string governor{};       // frequency_governor(); empty if unknown
   std::string weights_hash{};   // of the weights at the end, if the case asks for it
   std::string configuration{};  // JSON, as the trainer resolved it; empty for PyTorch's scripts
   std::string library{};        // "PyTorch 1.13.1", for its scripts
@@ -84,14 +85,6 @@ std::string configuration_of_metrics(std::string_view lines, const std::string& 
 /// The time that each rank lost to others, from such a file; empty if the file has none. Throws as
 /// parse_metrics() does.
 std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string& name);
-
-/// The share of a start's wall time in which its busiest thread waited for a core while programs
-/// other than its ranks ran (waited_for_others_s()), plus the share taken by the host of a virtual
-/// machine. A step that mostly sleeps needs its core rarely, so a wait that takes much of the
-/// thread's own time may take little of the step's. Ranks beyond the cores wait mostly for each
-/// other, so with `beyond_cores` only the latter counts. Both run-queue delay and steal are needed:
-/// neither detects every slow start.
-double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores);
 
 /// The library named in such a file; empty for our trainers. Throws as parse_metrics() does.
 std::string library_of_metrics(std::string_view lines, const std::string& name);

@@ -698,6 +698,11 @@ Table observing_options() {
                "and the summary",
        .value = flag(&OutputConfig::quiet),
        .agreement = kNotShared},
+      {.name = "verbose",
+       .help =
+           "also print which items of the checklist for benchmarks hold: frequency scaling, other "
+           "programs, seed, warm-up, repeats",
+       .value = flag(&OutputConfig::verbose)},
       {.name = "metrics",
        .help = "write JSON Lines: the configuration, then one record a step",
        .value = file(&OutputConfig::metrics),

@@ -8,6 +8,7 @@
 #include "core/printer.h"
 #include "core/stop_request.h"
 #include "core/units.h"
+#include "profiler/checklist.h"
 #include "profiler/peaks.h"
 #include "session/place.h"
 #include "session/run_program.h"
@@ -94,6 +95,23 @@ std::optional<double> Console::floor_of_step() const {
 
 std::string Console::text() const {
   return summary_.text(*place_.devices()[0], update_text(programs_), floor_of_step());
+}
+
+std::string run_checklist(const TrainConfig& config, std::int64_t warmup_steps, std::int64_t steps,
+                          std::span<const LostTime> lost) {
+  const int cores = usable_cpus();
+  const bool beyond_cores = std::ssize(lost) > cores;
+  return checklist_line(checklist({.governor = frequency_governor(),
+                                   .lost_share = lost_share(lost, cores, beyond_cores),
+                                   .seed = config.training.seed,
+                                   .warmup_steps = warmup_steps,
+                                   .steps = steps})) +
+         "\n";
+}
+
+void RunChecklist::on_step(const StepFigures& step) {
+  if (step.report.warmup) watch_ = LostTimeWatch();
+  ++(step.report.warmup ? warmup_steps_ : steps_);
 }
 
 std::string Outcome::text() const {

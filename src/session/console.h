@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/communicator.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "core/host.h"
 #include "profiler/report.h"
 #include "session/observer.h"
 #include "session/progress_bar.h"
@@ -56,6 +59,32 @@ class Console final : public Observer {
   std::int64_t steps_of_epoch_ = 0;  // 0 without epochs
   std::optional<double> accuracy_{};
   RunSummary summary_;
+};
+
+/// The checklist for benchmarks of a run that left out `warmup_steps` and reports `steps`. `lost`
+/// has the time that each of its processes lost meanwhile.
+std::string run_checklist(const TrainConfig& config, std::int64_t warmup_steps, std::int64_t steps,
+                          std::span<const LostTime> lost);
+
+/// For --verbose: run_checklist() of a training run.
+class RunChecklist final : public Observer {
+ public:
+  /// Every rank makes one. `config` must outlive it.
+  explicit RunChecklist(const TrainConfig& config) : config_(config) {}
+
+  void on_step(const StepFigures& step) override;
+  void close() override { lost_ = {watch_.lost()}; }
+  void gather(Communicator& ranks) override { lost_ = gather_values(ranks, watch_.lost()); }
+  [[nodiscard]] std::string text() const override {
+    return run_checklist(config_, warmup_steps_, steps_, lost_);
+  }
+
+ private:
+  const TrainConfig& config_;
+  LostTimeWatch watch_;  // of this process, since its warm-up
+  std::int64_t warmup_steps_ = 0;
+  std::int64_t steps_ = 0;
+  std::vector<LostTime> lost_;
 };
 
 /// The results of a run other than its times: the memory it used and the model's last results.

@@ -353,6 +353,7 @@ void Session::set_up() {
   if (job_.is_first()) console_ = &observers_.make<Console>(config_, *programs_, place_, steps);
   observers_.add(place_.new_account(*programs_, steps));
   if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
+  if (output.verbose) observers_.make<RunChecklist>(config_);
   if (console_ != nullptr) {
     console_->print(place_.text(config_, *programs_) +
                     run_header(*programs_, *place_.devices()[0],
@@ -568,6 +569,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   std::optional<MetricsLog> metrics;
   std::vector<Evaluation> rows;
   std::string int8;
+  LostTimeWatch watch;
   const std::vector<Precision> precisions = precisions_of(config);
   const std::optional<Quantization> quantization = config.device.quantization;
   for (const std::int64_t size : batch_sizes_of(config)) {
@@ -595,6 +597,9 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
     }
   }
   if (rows.empty()) return;
+  const std::vector<LostTime> lost = job.ranks() == nullptr
+                                         ? std::vector{watch.lost()}
+                                         : gather_values(*job.ranks(), watch.lost());
   if (!job.is_first()) {
     if (metrics) metrics->close();
     return;
@@ -607,6 +612,10 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
                    grouped(samples), noun_for(samples, "sample"), ranks,
                    division.empty() ? "" : ", ", division, evaluation_table(rows), int8,
                    confusion_table(rows[precisions.size() - 1])));
+  if (config.output.verbose) {
+    const std::int64_t warmup = config.training.warmup.value_or(0);
+    show("\n" + run_checklist(config, warmup, std::ssize(rows.front().batches) - warmup, lost));
+  }
   if (metrics) metrics->close();
 }
 

@@ -302,6 +302,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"graph", kOneStep + std::vector<std::string>{"--graph"}},
       {"autotune", {"--plan", "--device", "cuda", "--autotune", "choices.json"}},
       {"quiet", kOneStep + std::vector<std::string>{"--quiet"}},
+      {"verbose", kOneStep + std::vector<std::string>{"--verbose"}},
       {"metrics", kOneStep + std::vector<std::string>{"--metrics", "metrics.jsonl"}},
       {"plan", kOneStep + std::vector<std::string>{"--plan"}},
       {"memory", kOneStep + std::vector<std::string>{"--plan", "--memory", "16GiB"}},
@@ -406,6 +407,18 @@ TEST_F(MlpSingle, ShowsAnInjectedDelayInTheAccount) {
   const auto milliseconds = first_match(result.out, "injected +([0-9.]+) ms");
   ASSERT_FALSE(milliseconds.empty()) << result.out;
   EXPECT_GE(std::stod(milliseconds[1]), 20);
+}
+
+TEST_F(MlpSingle, SaysWithVerboseWhichItemsOfTheChecklistHold) {
+  const std::string line =
+      "Checklist: \\[.\\] no frequency scaling: .*; \\[.\\] no other programs: .*; "
+      "\\[x\\] seed: 3; \\[x\\] warm-up: 2 steps left out; \\[ \\] repeats: 1 start of "
+      "5 steps\n$";
+  const std::vector<std::string> run = {"--dim",    "8", "--depth", "1", "--steps", "7",
+                                        "--warmup", "2", "--seed",  "3", "--gemm",  "reference"};
+  EXPECT_FALSE(
+      first_match(run_here(run + std::vector<std::string>{"--verbose"}).out, line).empty());
+  EXPECT_EQ(run_here(run).out.find("Checklist"), std::string::npos);
 }
 
 TEST_F(MlpSingle, SaysItsVersion) {

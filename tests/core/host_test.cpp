@@ -140,6 +140,38 @@ TEST(HostCpus, AreDividedAmongTheRanksThatShareThem) {
   EXPECT_EQ(share_of_cpus(crowded, 1, std::nullopt), 1);
 }
 
+TEST(HostCpus, AreWrittenAsRanges) {
+  EXPECT_EQ(text_of(CpuSet(0)), "");
+  EXPECT_EQ(text_of(CpuSet(0b1)), "0");
+  EXPECT_EQ(text_of(CpuSet(0b1'0000'1111)), "0-3,8");
+  CpuSet last;
+  EXPECT_EQ(text_of(last.set(8190).set(8191)), "8190-8191");
+}
+
+TEST(HostCpus, AreThoseThatAThreadIsBoundTo) {
+  EXPECT_EQ(cpus_at_start(), allowed_cpus());
+  const CpuSet all = allowed_cpus();
+  CpuSet one;
+  one.set(all._Find_first());
+  std::thread([&] {
+    EXPECT_TRUE(bind_this_thread(one));
+    EXPECT_EQ(allowed_cpus(), one);
+    EXPECT_EQ(cpus_at_start(), all);
+    std::thread([&] { EXPECT_EQ(allowed_cpus(), one) << "inherited"; }).join();
+    EXPECT_FALSE(bind_this_thread(CpuSet()));
+    EXPECT_EQ(allowed_cpus(), one);
+  }).join();
+  EXPECT_EQ(allowed_cpus(), all);
+}
+
+class Frequency : public CpuQuota {};
+
+TEST_F(Frequency, HasAGovernorWhereTheSystemSaysSo) {
+  EXPECT_EQ(frequency_governor(folder()), std::nullopt);
+  add("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "schedutil\n");
+  EXPECT_EQ(frequency_governor(folder()), "schedutil");
+}
+
 TEST(HostMemory, IsNoMoreThanTheMachineHas) {
   const HostMemory memory = host_memory();
   const std::int64_t machine =

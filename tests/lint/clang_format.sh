@@ -5,6 +5,6 @@ set -euo pipefail
 find_clang_tool clang-format
 
 cd "$1"
-mapfile -d '' folders < <(find src apps tests bench -maxdepth 0 -print0 2>/dev/null)
-find "${folders[@]}" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
+mapfile -d '' folders < <(find src apps tests bench web -maxdepth 0 -print0 2>/dev/null)
+find "${folders[@]}" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.js' \) -print0 |
   xargs -0 -r "$tool" --dry-run -Werror
