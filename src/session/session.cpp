@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/input_file.h"
 #include "core/plan.h"
 #include "core/printer.h"
 #include "core/stop_request.h"
@@ -421,7 +423,8 @@ void Session::end() {
   std::vector<std::function<void()>> tasks = {[&] { save_weights(); },
                                               [&] {
                                                 if (checkpoints_ != nullptr) save_checkpoint();
-                                              }};
+                                              },
+                                              [&] { hash_weights(); }};
   for (auto& close : observers_.closing()) tasks.push_back(std::move(close));
   tasks.emplace_back([&] { report(); });
   for (const auto& each : observers_.all()) tasks.emplace_back([&] { each->save(false); });
@@ -438,6 +441,18 @@ void Session::save_checkpoint() {
     if (each.get() != checkpoints_) each->on_pause();
   }
   checkpoints_->save_end();
+}
+
+/// Of the numbers of all parameters, in the order of PyTorch's state_dict().
+void Session::hash_weights() {
+  if (config_.training.evaluate_only || (trainer_->has_all_weights() && !job_.is_first())) return;
+  std::vector<ParameterId> order(static_cast<std::size_t>(programs_->whole_list().count()));
+  std::iota(order.begin(), order.end(), 0);
+  ByteHash hash;
+  trainer_->visit_weights(order, [&](ParameterId, std::span<const float> numbers) {
+    if (job_.is_first()) hash.add(std::as_bytes(numbers));
+  });
+  weights_hash_ = hash.text();
 }
 
 void Session::save_weights() {
@@ -457,6 +472,9 @@ void Session::report() {
   for (const auto& each : observers_.all()) {
     const std::string text = each->text();
     if (!text.empty()) console_->print("\n" + text);
+  }
+  if (!weights_hash_.empty()) {
+    console_->print(fmt::format("\nWeights: xxh3-128 {}\n", weights_hash_));
   }
 }
 

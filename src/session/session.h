@@ -94,6 +94,7 @@ class Session {
   void note_early_end();
   void end();
   void save_weights();
+  void hash_weights();
   void save_checkpoint();
   void report();
   void end_if_stopped();
@@ -113,6 +114,7 @@ class Session {
   std::optional<ResumePoint> start_;
   Observers observers_;
   Console* console_ = nullptr;          // only on rank 0
+  std::string weights_hash_;            // of the weights at the end; only on rank 0
   Checkpoints* checkpoints_ = nullptr;  // may be null
   bool limit_is_reached_ = false;
   // Kept after a failure on one rank, since its streams may be inside a collective.

@@ -36,6 +36,7 @@ struct StepSpec {
   std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
   bool drop_last = false;          // drops the rows of an epoch after its last whole step
+  bool in_turns = true;            // files: ranks take the rows of an epoch in turn
   std::int64_t workers_ahead = 0;  // batches that the loader's workers may be ahead together
   OptimizerConfig optimizer{};
   bool zero_grad = true;
@@ -84,16 +85,17 @@ struct StepSpec {
     return std::min(workers_ahead, (epoch_rows() + step_rows() - 1) / step_rows());
   }
 
-  /// Rows of an epoch: the training set, plus its first rows again if the ranks' shares would
-  /// otherwise be unequal, or without the rows after the last whole step if those are dropped.
+  /// Rows of an epoch: the training set, plus its first rows again if ranks take turns and their
+  /// shares would otherwise be unequal, or without the rows after the last whole step if those are
+  /// dropped.
   [[nodiscard]] std::int64_t epoch_rows() const {
-    const std::int64_t rows = (train_rows + mesh.data - 1) / mesh.data * mesh.data;
+    const std::int64_t padded = (train_rows + mesh.data - 1) / mesh.data * mesh.data;
+    const std::int64_t rows = in_turns ? padded : train_rows;
     return drop_last ? rows / step_rows() * step_rows() : rows;
   }
 
-  /// This rank's rows in a step of `rows`. From random data it uses exactly these rows. From files
-  /// it reads the same number, but at every data rank's turn of the step in the epoch's
-  /// order, as torch.utils.data.DistributedSampler does.
+  /// This rank's rows in a step of `rows`. If ranks take the rows of files in turn, as with
+  /// torch.utils.data.DistributedSampler, only their number counts.
   [[nodiscard]] Rows own_rows(std::int64_t rows) const {
     return share_of_rank(rows, mesh.data_rank(), mesh.data);
   }

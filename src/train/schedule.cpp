@@ -16,6 +16,13 @@ std::int64_t batches(std::int64_t rows, std::int64_t batch_size) {
   return (rows + batch_size - 1) / batch_size;
 }
 
+/// This rank's samples in a step whose rows begin at `first` of an epoch.
+BatchRows own_batch(const StepSpec& spec, std::int64_t first, std::int64_t rows) {
+  const Rows own = spec.own_rows(rows);
+  if (!spec.in_turns) return {.first = first + own.first, .count = own.count};
+  return {.first = first + spec.mesh.data_rank(), .stride = spec.mesh.data, .count = own.count};
+}
+
 }  // namespace
 
 std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
@@ -84,16 +91,14 @@ std::optional<Batch> Schedule::next_evaluation() {
   return batch;
 }
 
-/// In training, ranks alternate in the epoch's order; in the test set, each rank has a contiguous
-/// range.
 BatchRows Schedule::rows_of(const Batch& batch) const {
-  const std::int64_t count = batch.program->tensors.x.rows;
-  if (batch.evaluates) return {.from_test_set = true, .first = batch.first, .count = count};
-  const StepSpec& spec = programs_.spec();
-  return {.epoch = batch.epoch,
-          .first = batch.first + spec.mesh.data_rank(),
-          .stride = spec.mesh.data,
-          .count = count};
+  if (batch.evaluates) {
+    // Each rank has a contiguous range of the test set.
+    return {.from_test_set = true, .first = batch.first, .count = batch.program->tensors.x.rows};
+  }
+  BatchRows rows = own_batch(programs_.spec(), batch.first, batch.program->rows);
+  rows.epoch = batch.epoch;
+  return rows;
 }
 
 NextBatch batches_of(Schedule schedule) {
@@ -114,10 +119,9 @@ std::vector<bool> needed_rows(const StepSpec& spec, bool shuffle) {
   if (begin == 0 || needed.front()) return needed;
   for (std::int64_t first = 0; first < spec.epoch_rows(); first += spec.step_rows()) {
     const std::int64_t rows = std::min(spec.step_rows(), spec.epoch_rows() - first);
-    const std::int64_t count = spec.own_rows(rows).count;
-    for (std::int64_t i = 0; i < count; ++i) {
-      needed[static_cast<std::size_t>((first + spec.mesh.data_rank() + i * spec.mesh.data) %
-                                      spec.train_rows)] = true;
+    const BatchRows batch = own_batch(spec, first, rows);
+    for (std::int64_t i = 0; i < batch.count; ++i) {
+      needed[static_cast<std::size_t>((batch.first + i * batch.stride) % spec.train_rows)] = true;
     }
   }
   return needed;

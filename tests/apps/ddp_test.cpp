@@ -18,6 +18,7 @@
 #include "apps/on_cpu.h"
 #include "command_line.h"
 #include "core/host.h"
+#include "core/input_file.h"
 #include "data/safetensors.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
@@ -168,6 +169,40 @@ TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
     files.insert(read_file(folder() / "w"));
   }
   EXPECT_EQ(files.size(), 1U);
+}
+
+/// The hash is of the parameters in the order of PyTorch's state_dict().
+TEST_F(MlpDdp, FactorPrintsTheHashOfOneRanksWeights) {
+  const Arguments run = {"--layers", "9,14,5", "--steps",  "6", "--global-batch-size",
+                         "11",       "--gemm", "reference"};
+  const auto hash_line = [](const ProcessResult& result) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::size_t begin = result.out.find("\nWeights: ");
+    return begin == std::string::npos ? "" : result.out.substr(begin);
+  };
+  const std::string one = hash_line(alone(run + Arguments{"--save", "w"}));
+  const SafetensorsFile file(folder() / "w");
+  ByteHash hash;
+  for (const char* const name : {"net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"}) {
+    hash.add(std::as_bytes(file.f32(name)));
+  }
+  EXPECT_EQ(one, fmt::format("\nWeights: xxh3-128 {}\n", hash.text()));
+  const Arguments shared = run + Arguments{"--scheme", "factor"};
+  for (const int ranks : {2, 3}) EXPECT_EQ(hash_line(mpirun(ranks, shared)), one);
+  EXPECT_NE(hash_line(mpirun(2, run)), one);
+}
+
+/// Ranks that have a part of the parameters send it.
+TEST_F(MlpDdp, PrintsOneHashOfWeightsThatRanksShare) {
+  const Arguments run = {"--layers", "9,14,5,6,4", "--steps", "4", "--gemm", "reference"};
+  const auto hash_line = [](const ProcessResult& result) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out.substr(std::min(result.out.find("\nWeights: "), result.out.size()));
+  };
+  EXPECT_EQ(hash_line(mpirun(2, run + Arguments{"--scheme", "zero1"})),
+            hash_line(mpirun(2, run + Arguments{"--scheme", "zero2"})));
+  EXPECT_EQ(hash_line(mpirun(2, run + Arguments{"--pipeline", "2", "--micro-batches", "2"})),
+            hash_line(alone(run + Arguments{"--accumulate", "2", "--batch-size", "32"})));
 }
 
 /// Thread ranks test this thoroughly; here it runs under MPI, as typed.

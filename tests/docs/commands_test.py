@@ -23,9 +23,9 @@ import tempfile
 COMMAND = re.compile(r"\$ (.*)")
 MARKER = re.compile(r"<!-- test: (.+?) -> (.*?) -->")
 NAKED = re.compile(r"(build/)?mlp_(single|dp|ddp|lab) |\. scripts/mpi_env|mpirun ")
-# Lines that depend on the machine: which update is faster, whether its rates are known, its number
+# Lines that depend on the machine: the weights' last bits, which update is faster, whether its rates are known, its number
 # of cores.
-MACHINE = re.compile(r"--update auto takes|Oversubscribed: |  Update  |  Floor |\S+: note: ")
+MACHINE = re.compile(r"Weights: |--update auto takes|Oversubscribed: |  Update  |  Floor |\S+: note: ")
 
 
 def examples(text):

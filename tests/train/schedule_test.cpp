@@ -87,10 +87,12 @@ TEST(Schedule, NeedsTheRowsOfItsBatches) {
   for (const auto& [train_rows, test_rows, batch] :
        {std::tuple<int, int, int>{30, 10, 8}, {7, 5, 3}, {5, 0, 64}, {12, 3, 5}, {8, 0, 7}}) {
     std::int64_t count_of_first = 0;
-    for (int rank = 0; rank < 3; ++rank) {
+    for (int i = 0; i < 6; ++i) {
+      const int rank = i % 3;
       StepSpec spec = spec_of_rows(train_rows, test_rows, batch);
       spec.mesh.rank = rank;
       spec.mesh.data = 3;
+      spec.in_turns = i < 3;
       const StepPrograms programs(spec);
       TrainingConfig training;
       training.epochs = 1;
@@ -98,8 +100,8 @@ TEST(Schedule, NeedsTheRowsOfItsBatches) {
       std::vector<bool> read(static_cast<std::size_t>(train_rows + test_rows));
       while (const std::optional<Batch> next = schedule.next()) {
         const BatchRows rows = schedule.rows_of(*next);
-        for (std::int64_t i = 0; i < rows.count; ++i) {
-          const std::int64_t place = rows.first + i * rows.stride;
+        for (std::int64_t row = 0; row < rows.count; ++row) {
+          const std::int64_t place = rows.first + row * rows.stride;
           read[static_cast<std::size_t>(rows.from_test_set ? train_rows + place
                                                            : place % train_rows)] = true;
         }

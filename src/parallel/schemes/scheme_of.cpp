@@ -117,6 +117,8 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
     if (slow->rank == rank) spec.delay_s += slow->delay_ms / 1e3;
   }
   spec.own_data = config.parallel.seed_per_rank;
+  // Gathered rows are then in the order of the epoch, as on one rank.
+  spec.in_turns = config.parallel.scheme != RankScheme::kFactor;
   const int copies = spec.mesh.data;
   if (config.parallel.batch_per_rank) spec.batch_size *= copies;
   if (spec.batch_size < copies) {
