@@ -107,11 +107,12 @@ run_tests() {  # <test or measure> <preset> <ctest's options that choose them>..
   return 1
 }
 
-# Builds a tree and tests it, except for the tests that measure, and in a sanitized tree those that
-# take long: what they have to say is about the optimized build.
+# Builds a tree and tests it, except for the tests that measure, the mutants, which test the tests of
+# one kernel, and in a sanitized tree those that take long: what they have to say is about the
+# optimized build.
 tree() {  # <preset> [<preset of the tree that is built next>]
-  local left=timed
-  if [ "$1" != release ]; then left='timed|slow'; fi
+  local left='timed|mutants'
+  if [ "$1" != release ]; then left="$left|slow"; fi
   need "build $1" built "$1" || return 0
   if [ -n "${2-}" ]; then build_ahead "$2"; fi
   phase "test $1" run_tests test "$1" -LE "$left" || true
@@ -120,7 +121,7 @@ tree() {  # <preset> [<preset of the tree that is built next>]
 need packages "$root/scripts/setup.sh" --tests || finish
 if [ -z "$all" ]; then
   need "build release" built release || finish
-  phase "test release" run_tests test release -LE 'timed|slow|lint' || true
+  phase "test release" run_tests test release -LE 'timed|slow|lint|mutants' || true
   finish
 fi
 tree release asan

@@ -275,7 +275,7 @@ void Draft::add_step_number() {
 std::optional<StepRows> Draft::step_rows(const MicroStep& part, int device) {
   if (!number_) return std::nullopt;
   const Tensor number = on_device(*number_, device);
-  const bool takes_turns = spec_.data != DataKind::kRandn;
+  const bool takes_turns = spec_.data != DataKind::kRandn && spec_.in_turns;
   const StepRows own = takes_turns ? StepRows{number, spec_.mesh.data_rank(), spec_.mesh.data}
                                    : StepRows{number, spec_.own_rows(rows()).first};
   return own.from(part.first_sample);

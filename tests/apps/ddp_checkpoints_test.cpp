@@ -144,12 +144,28 @@ TEST_F(CheckpointedJobs, GoOnOnlyWhereAnEpochHasTheSameSamples) {
                     "weights with --load\n",
                     here)));
   };
-  for (const char* const scheme : {"ddp", "zero1", "zero3", "factor"}) {
+  for (const char* const scheme : {"ddp", "zero1", "zero3"}) {
     expect_refused(file_job("8", "1") + Arguments{"--scheme", scheme}, "30 samples");
   }
   expect_refused(file_job("8", "1") + Arguments{"--drop-last"}, "24 of 30 samples");
   // With fewer steps an epoch, the run would seem to be complete here.
   expect_refused(file_job("31", "2"), "30 samples");
+}
+
+/// There no epoch is padded.
+TEST_F(CheckpointedJobs, OfFactorGoOnOnAnyOtherNumberOfRanksToTheBit) {
+  number_run(folder());
+  const auto weights_line = [&](int ranks, const char* epochs, const Arguments& more) {
+    const auto result =
+        launch(ranks, file_job("8", epochs) + Arguments{"--scheme", "factor"} + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::size_t begin = result.out.find("\nWeights: ");
+    return begin == std::string::npos ? "none" : result.out.substr(begin);
+  };
+  const std::string whole = weights_line(1, "3", {});
+  weights_line(4, "1", kResumes);
+  weights_line(2, "2", kResumes);
+  EXPECT_EQ(weights_line(3, "3", kResumes), whole);
 }
 
 TEST_F(CheckpointedJobs, GoOnOnOtherRanksWhoseEpochsHaveTheSameSamples) {
