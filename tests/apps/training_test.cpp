@@ -30,13 +30,6 @@ using ::testing::HasSubstr;
 const Arguments kSmall = {"--dim", "16",        "--depth", "2",      "--batch-size",
                           "8",     "--threads", "1",       "--gemm", "reference"};
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
 class Training : public TempDirTest {
  protected:
   ProcessResult run(const Arguments& arguments) {
