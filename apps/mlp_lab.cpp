@@ -19,6 +19,7 @@
 #include "lab/doctor.h"
 #include "lab/experiment.h"
 #include "lab/machine_card.h"
+#include "lab/schedule_check.h"
 #include "lab/sheets.h"
 #include "options/option_values.h"
 #include "options/options.h"
@@ -48,6 +49,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
   mlp_lab plan --ranks 8 --memory 16GiB --dim 8192 --depth 24
   mlp_lab explore --output explore.html
+  mlp_lab check-schedule my-schedule.json
   mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json
   mlp_lab explain trace.rank0.json trace.rank1.json --output account)";
 
@@ -346,6 +348,41 @@ void add_explain(ArgumentParser& parser, ExplainOptions& options) {
                      "or name (that of the GPU in the trace)"));
 }
 
+/// Examines a schedule, or writes a built-in one to begin with.
+struct ScheduleRequest {
+  std::filesystem::path file{};
+  std::optional<PipelineSchedule> write{};
+  PipelineSpec pipeline{.stages = 4, .micro_batches = 8};
+};
+
+void add_check_schedule(ArgumentParser& parser, ScheduleRequest& request) {
+  Command& checks = parser.add_command(
+      "check-schedule", "Check the lists of a pipeline's stages: order, deadlocks, time, memory.",
+      [&] {
+        if (request.write) {
+          request.pipeline.schedule = *request.write;
+          return print_now(schedule_json(request.pipeline));
+        }
+        if (request.file.empty()) {
+          fail(ExitCode::kUsage, {.what = "check-schedule",
+                                  .value = "",
+                                  .why = "there is nothing to check",
+                                  .remedy = "give a file, or --write for one to begin with"});
+        }
+        check_schedule_file(request.file);
+      });
+  checks.add(option("file", "", "JSON with the list of every stage", to_path(request.file)));
+  checks.add(option("--write", fmt::format("{}", fmt::join(kNamesOf<PipelineSchedule>, "|")),
+                    "print this built-in schedule as such a file instead",
+                    [&](const RawValue& given) {
+                      request.write = kValuesOf<PipelineSchedule>[static_cast<std::size_t>(
+                          choice(given, kNamesOf<PipelineSchedule>))];
+                    }));
+  checks.add(option("--stages", "P", "of --write (4)", to_number(request.pipeline.stages, 1024)));
+  checks.add(option("--micro-batches", "M", "of --write (8)",
+                    to_number(request.pipeline.micro_batches, 65536)));
+}
+
 /// The hidden command that a card's measurement starts.
 void add_measure_rank(ArgumentParser& parser, RankRatesOptions& rates) {
   Command& measure = parser.add_command("measure-rank", "", [&] { measure_rank(rates); });
@@ -406,6 +443,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
       }))));
   ExplainOptions explained;
   add_explain(parser, explained);
+  ScheduleRequest schedule;
+  add_check_schedule(parser, schedule);
   RankRatesOptions rank_rates;
   add_measure_rank(parser, rank_rates);
   const std::string answer = parser.parse(arguments);

@@ -263,9 +263,10 @@ template <>
 inline constexpr std::string_view kNamesOf<OuterOptimizer>[] = {"none", "diloco"};
 
 /// The order in which a pipeline's stages run their passes; see train/pass_schedule.h.
-enum class PipelineSchedule { kOneForwardOneBackward, kGPipe, kNaive };
+enum class PipelineSchedule { kOneForwardOneBackward, kGPipe, kNaive, kZeroBubbleH1 };
 template <>
-inline constexpr std::string_view kNamesOf<PipelineSchedule>[] = {"1f1b", "gpipe", "naive"};
+inline constexpr std::string_view kNamesOf<PipelineSchedule>[] = {"1f1b", "gpipe", "naive",
+                                                                  "zb-h1"};
 
 /// The sort keys of the operator table; the names are PyTorch's.
 enum class SortBy {

@@ -120,6 +120,7 @@ struct Node {
   std::string block{};  // whose node it is, "net.0"; empty: no block's
   std::vector<Wait> waits{};
   std::optional<int> micro_batch{};  // of a pipeline, for a node of its passes
+  bool is_for_weights = false;       // of a pass that computes gradients of weights only
 };
 
 /// `buffers` must outlive the program.

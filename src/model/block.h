@@ -104,10 +104,11 @@ struct Pass {
   int device = 0;
   Phase phase = Phase::kForward;
   int micro_step = 0;
-  bool is_last = true;         // of the forward passes, or of the backward passes of the step
-  float beta = 0;              // backward; 1: adds to existing gradients
-  bool is_empty = false;       // without rows: adds no nodes, but calls all hooks
-  std::int64_t first_row = 0;  // of this pass in the buffers of activations
+  bool is_last = true;          // of the forward passes, or of the backward passes of the step
+  float beta = 0;               // backward; 1: adds to existing gradients
+  bool is_empty = false;        // without rows: adds no nodes, but calls all hooks
+  bool leaves_weights = false;  // backward: Linear::add_left_gradient() adds those of weights later
+  std::int64_t first_row = 0;   // of this pass in the buffers of activations
   std::optional<StepRows> step_rows{};  // for dropout; without them nothing is dropped
   // Activations of this block are in buffers that segments share; see Recomputed.
   std::string shared_block{}, shared_name{};

@@ -179,7 +179,7 @@ Tensor Linear::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
     if (wants_grad_x) grad_x = add_grad_x(pass, grad_y);
   }
   pass.released(weight_);
-  pass.scratch.give_back(grad_y);
+  if (!pass.leaves_weights) pass.scratch.give_back(grad_y);
   return grad_x;
 }
 
@@ -198,9 +198,15 @@ void Linear::add_gradients_of(Pass& pass, const Tensor& grad_y, bool bias_is_sum
     pass.complete(bias_);
   }
   pass.released(bias_);
-  if (!stores) return;
+  if (!stores || pass.leaves_weights) return;
   add_weight_gradient(pass, factors_);
   pass.complete(weight_);
+}
+
+void Linear::add_left_gradient(Pass& pass) const {
+  add_weight_gradient(pass, factors_);
+  pass.complete(weight_);
+  pass.scratch.give_back(factors_.grad_y);
 }
 
 void Linear::add_gradients(const Pass& pass, const Factors& factors) const {

@@ -57,6 +57,9 @@ class Linear final : public Block {
 
   void add_linears(std::vector<Linear*>& linears) override { linears.push_back(this); }
 
+  /// Adds the gradient of the weight that a backward pass has left.
+  void add_left_gradient(Pass& pass) const;
+
   /// Adds the gradients of its parameters from these factors, bias first.
   void add_gradients(const Pass& pass, const Factors& factors) const;
 

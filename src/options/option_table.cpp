@@ -513,9 +513,11 @@ Table pipeline_options() {
        .value = number(&ParallelConfig::pipeline, limits::kMeshSizes),
        .trainers = {kDp, kDdp}},
       {.name = "schedule",
-       .help = "the order of passes in a stage: 1f1b keeps the activations of at most as many "
-               "micro-batches as stages; gpipe runs all forward passes first; naive has one "
-               "micro-batch in flight",
+       .help =
+           "the order of passes in a stage: 1f1b keeps the activations of at most as many "
+           "micro-batches as stages; gpipe runs all forward passes first; naive has one "
+           "micro-batch in flight; zb-h1 is 1f1b that computes the gradients of weights while a "
+           "stage would wait",
        .value = one_of(&ParallelConfig::schedule),
        .trainers = {kDp, kDdp}},
       {.name = "micro-batches",

@@ -11,6 +11,23 @@
 #include "core/units.h"
 
 namespace barestep {
+namespace {
+
+/// Of ideal_bubble().
+const char* formula_of_bubble(PipelineSchedule schedule) {
+  switch (schedule) {
+    case PipelineSchedule::kOneForwardOneBackward:
+    case PipelineSchedule::kGPipe:
+      return "(P - 1) / (m + P - 1)";
+    case PipelineSchedule::kNaive:
+      return "(P - 1) / P";
+    case PipelineSchedule::kZeroBubbleH1:
+      return "(P - 1) / (3 m + P - 1)";
+  }
+  return "";
+}
+
+}  // namespace
 
 std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec& pipeline,
                         std::int64_t steps) {
@@ -39,12 +56,11 @@ std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec
     waiting_s += others_s;
     wall_s += mean.wall_s;
   }
-  const bool is_naive = pipeline.schedule == PipelineSchedule::kNaive;
   return fmt::format(
       "Stages of a step, mean of {}\n{}Waiting for other stages: {:.1f} % of the step. Stages that "
       "take equally long would wait {} = {:.1f} % (calculated, without optimizer and messages)\n",
       counted(steps, "step"), table.text(), 100 * waiting_s / wall_s,
-      is_naive ? "(P - 1) / P" : "(P - 1) / (m + P - 1)", 100 * ideal_bubble(pipeline));
+      formula_of_bubble(pipeline.schedule), 100 * ideal_bubble(pipeline));
 }
 
 std::string gather_stages(Communicator& ranks, const StepSpec& spec, const MeanAccount& mine) {

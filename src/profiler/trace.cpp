@@ -484,7 +484,8 @@ class Writer {
 
   /// The phases of the compute lane: a slice around the work of each phase, one nanosecond longer
   /// at both ends if there is room. In a pipeline each pass has its own, named "forward 2" for the
-  /// third micro-batch, so that the stages' rows are the diagram of the schedule.
+  /// third micro-batch, or "backward 2, weights", so that the stages' rows are the diagram of the
+  /// schedule.
   void write_phases() {
     std::vector<const TimedOp*> lane;
     for (const TimedOp& op : profile_.ops) {
@@ -495,6 +496,7 @@ class Writer {
       const auto same = [&](const TimedOp& op) {
         return op.node->phase == lane[first]->node->phase &&
                op.node->micro_batch == lane[first]->node->micro_batch &&
+               op.node->is_for_weights == lane[first]->node->is_for_weights &&
                op.tag.step == lane[first]->tag.step;
       };
       while (next < lane.size() && same(*lane[next])) ++next;
@@ -506,6 +508,7 @@ class Writer {
       const Node& node = *lane[first]->node;
       std::string name(name_of(node.phase));
       if (node.micro_batch) name += fmt::format(" {}", *node.micro_batch);
+      if (node.is_for_weights) name += ", weights";
       events_.slice("gpu_user_annotation", name, lane_row(context_, Lane::kCompute), span,
                     {{"External id", next_id_++}});
     }

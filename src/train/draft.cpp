@@ -1,6 +1,7 @@
 #include "train/draft.h"
 
 #include <algorithm>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -415,26 +416,36 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
   const auto places =
       places_of_activations(schedule, static_cast<int>(parts.size()), model_.stores_gradients);
   std::vector<ModelOutput> outputs(parts.size());  // of the last stage
-  std::map<std::pair<int, Phase>, std::size_t> counts;
+  std::map<std::pair<int, ScheduledPass::Direction>, std::size_t> counts;
+  const bool splits = splits_backward(schedule);
   HeldHooks held(hooks.pass);
   for (const ScheduledPass& scheduled : schedule) {
     const auto& [direction, number, stage] = scheduled;
     const MicroStep& part = at(parts, number);
     const bool is_forward = direction == ScheduledPass::Direction::kForward;
     const Phase phase = is_forward ? Phase::kForward : Phase::kBackward;
-    std::size_t& count = counts[{stage, phase}];
+    std::size_t& count = counts[{stage, direction}];
     const bool is_first = count++ == 0;
     const int slot = at(at(places, stage), number);
     const Model& tree = model(device_of(stage), slot);
     const bool is_last = count == parts.size();
-    const bool sends_first = is_last && !is_forward && stage > 0;
+    const bool sends_first =
+        is_last && direction == ScheduledPass::Direction::kBackward && stage > 0;
     Pass own = pass(phase, sends_first ? held.hooks() : hooks.pass, device_of(stage), slot);
     own.micro_step = number;
     own.is_last = is_last;
     own.step_rows = step_rows(part, own.device);
     own.beta = (is_first && spec_.zero_grad) || hooks.pass.overwrites_gradients ? 0 : 1;
     own.is_empty = is_zero(part);
+    own.leaves_weights = splits;
     const NodeId first_node = step_.program.size();
+    if (direction == ScheduledPass::Direction::kWeights) {
+      for (const Linear* linear : std::views::reverse(tree.linears())) {
+        linear->add_left_gradient(own);
+      }
+      number_nodes(first_node, own, true);
+      continue;
+    }
     if (!is_forward) {
       if (is_first && !spec_.has_loss() && !is_zero(part)) add_pause();
       backward(scheduled, part, at(outputs, number).grad, tree, own, hooks);
@@ -452,11 +463,13 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
   }
 }
 
-void Draft::number_nodes(NodeId first, const Pass& pass) {
+void Draft::number_nodes(NodeId first, const Pass& pass, bool is_for_weights) {
   if (spec_.pipeline.stages == 1) return;
   for (NodeId id = first; id < step_.program.size(); ++id) {
     Node& node = at(step_.program.nodes(), id);
-    if (node.lane == Lane::kCompute) node.micro_batch = pass.micro_step;
+    if (node.lane != Lane::kCompute) continue;
+    node.micro_batch = pass.micro_step;
+    node.is_for_weights = is_for_weights;
   }
 }
 
@@ -465,7 +478,8 @@ Tensor Draft::take_received(const ScheduledPass& scheduled, const Pass& pass,
   const bool is_forward = scheduled.direction == ScheduledPass::Direction::kForward;
   const LayerRange& layers = placed(pass.device).layers;
   const std::int64_t cols = model_.inputs_of(is_forward ? layers.first : layers.end);
-  const std::int64_t first = is_forward ? pass.first_row : 0;
+  // A gradient is needed until the pass for the weights, if there is one.
+  const std::int64_t first = is_forward || pass.leaves_weights ? pass.first_row : 0;
   const std::int64_t rows = samples * model_.rows_per_sample;
   Tensor all = buffers_.tensor(is_forward ? "stage_input" : "stage_grad", Category::kActivations,
                                first + rows, cols, model_.stream(), pass.device);

@@ -400,7 +400,7 @@ class Draft {
   /// Whether a rank has no samples and does not take part in the passes.
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
   /// Of a pipeline, gives the nodes of a pass, from `first` on, the number of its micro-batch.
-  void number_nodes(NodeId first, const Pass& pass);
+  void number_nodes(NodeId first, const Pass& pass, bool is_for_weights = false);
   [[nodiscard]] ModelOutput forward(const ScheduledPass& scheduled, const MicroStep& part,
                                     const Model& tree, Pass& own, const StepHooks& hooks);
   [[nodiscard]] ModelOutput evaluation_output(int first_stage, int end_stage,

@@ -1,6 +1,7 @@
 #include "train/pass_schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 
 #include "core/error.h"
@@ -11,13 +12,14 @@ namespace {
 
 using Direction = ScheduledPass::Direction;
 
-/// One of GPipe, 1F1B and naive; they differ in how many forward passes come before the first
-/// backward pass.
+/// The schedules differ in how many forward passes come before the first backward pass, and in
+/// whether the gradients of weights are passes of their own.
 PassSchedule schedule_of_stage(const PipelineSpec& pipeline, int stage) {
   const int micro_batches = pipeline.micro_batches;
   int ahead = 0;
   switch (pipeline.schedule) {
     case PipelineSchedule::kOneForwardOneBackward:
+    case PipelineSchedule::kZeroBubbleH1:
       ahead = std::min(micro_batches, pipeline.stages - 1 - stage);
       break;
     case PipelineSchedule::kGPipe:
@@ -26,24 +28,39 @@ PassSchedule schedule_of_stage(const PipelineSpec& pipeline, int stage) {
     case PipelineSchedule::kNaive:
       break;
   }
+  const bool splits = pipeline.schedule == PipelineSchedule::kZeroBubbleH1;
   PassSchedule schedule;
   int forward = 0;
+  int weights = 0;
   for (; forward < ahead; ++forward) schedule.push_back({Direction::kForward, forward, stage});
   for (int backward = 0; backward < micro_batches; ++backward) {
-    if (forward < micro_batches) schedule.push_back({Direction::kForward, forward++, stage});
+    const bool is_steady = forward < micro_batches;
+    if (is_steady) schedule.push_back({Direction::kForward, forward++, stage});
     schedule.push_back({Direction::kBackward, backward, stage});
+    const int waiting = backward + 1 - weights;
+    if (splits && (!is_steady || waiting > stage)) {
+      schedule.push_back({Direction::kWeights, weights++, stage});
+    }
+  }
+  while (splits && weights < micro_batches) {
+    schedule.push_back({Direction::kWeights, weights++, stage});
   }
   return schedule;
 }
 
-/// The pass that directly follows this one in its stage's list.
+bool is_for_weights(const ScheduledPass& pass) {
+  return pass.direction == Direction::kWeights;
+}
+
+/// The forward or backward pass that follows this one in its stage's list.
 std::optional<ScheduledPass> next_in_stage(const std::vector<PassSchedule>& of_stages,
                                            const ScheduledPass& pass) {
   const PassSchedule& list = at(of_stages, pass.stage);
   const auto found = std::ranges::find(list, pass);
   BARESTEP_REQUIRE(found != list.end(), "a stage's list has all its passes");
-  if (found + 1 == list.end()) return std::nullopt;
-  return found[1];
+  const auto next = std::find_if_not(found + 1, list.end(), is_for_weights);
+  if (next == list.end()) return std::nullopt;
+  return *next;
 }
 
 }  // namespace
@@ -62,13 +79,19 @@ std::vector<PassSchedule> schedules_of_stages(const PipelineSpec& pipeline) {
   return all;
 }
 
+bool splits_backward(const PassSchedule& schedule) {
+  return std::ranges::any_of(schedule, is_for_weights);
+}
+
 std::optional<ScheduledPass> source_of(const ScheduledPass& pass, int stages) {
+  if (is_for_weights(pass)) return std::nullopt;
   const int stage = pass.stage + (pass.direction == Direction::kForward ? -1 : 1);
   if (stage < 0 || stage == stages) return std::nullopt;
   return ScheduledPass{pass.direction, pass.micro_step, stage};
 }
 
 std::optional<ScheduledPass> reader_of(const ScheduledPass& pass, int stages) {
+  if (is_for_weights(pass)) return std::nullopt;
   const int stage = pass.stage + (pass.direction == Direction::kForward ? 1 : -1);
   if (stage < 0 || stage == stages) return std::nullopt;
   return ScheduledPass{pass.direction, pass.micro_step, stage};
@@ -80,9 +103,9 @@ PassSchedule by_time_slots(const std::vector<PassSchedule>& of_stages) {
   std::vector<std::size_t> next(of_stages.size());
   // Micro-steps follow each other in every list, so the number of those done says which.
   struct Done {
-    int forward = 0, backward = 0;
+    std::array<int, 3> counts{};
     [[nodiscard]] int& of(Direction direction) {
-      return direction == Direction::kForward ? forward : backward;
+      return counts[static_cast<std::size_t>(direction)];
     }
   };
   std::vector<Done> done(of_stages.size());
@@ -113,6 +136,7 @@ std::vector<std::vector<int>> places_of_activations(const PassSchedule& schedule
                                                     bool frees) {
   std::vector<std::vector<int>> places;      // by stage and micro-step
   std::vector<std::vector<bool>> is_in_use;  // by stage and place
+  const Direction last = splits_backward(schedule) ? Direction::kWeights : Direction::kBackward;
   for (const auto& [direction, number, stage] : schedule) {
     const auto row = static_cast<std::size_t>(stage);
     if (row >= places.size()) {
@@ -121,7 +145,8 @@ std::vector<std::vector<int>> places_of_activations(const PassSchedule& schedule
     }
     std::vector<bool>& in_use = is_in_use[row];
     int& place = at(places[row], number);
-    if (direction == Direction::kBackward) {
+    if (direction != Direction::kForward) {
+      if (direction != last) continue;
       in_use[static_cast<std::size_t>(place)] = !frees;
       continue;
     }
@@ -136,7 +161,8 @@ std::vector<std::vector<int>> places_of_activations(const PassSchedule& schedule
 std::vector<std::vector<StageExchange>> exchanges_of_stage(
     const std::vector<PassSchedule>& of_stages, int stage) {
   const int stages = static_cast<int>(of_stages.size());
-  const PassSchedule& list = at(of_stages, stage);
+  PassSchedule list = at(of_stages, stage);
+  std::erase_if(list, is_for_weights);
   std::vector<std::vector<StageExchange>> exchanges(list.size() + 1);
   for (std::size_t i = 0; i <= list.size(); ++i) {
     std::optional<StageExchange> send, receive;
@@ -159,7 +185,8 @@ std::vector<std::vector<StageExchange>> exchanges_of_stage(
 double ideal_bubble(const PipelineSpec& pipeline) {
   const double waits = pipeline.stages - 1;
   if (pipeline.schedule == PipelineSchedule::kNaive) return waits / pipeline.stages;
-  return waits / (pipeline.micro_batches + waits);
+  const int passes = pipeline.schedule == PipelineSchedule::kZeroBubbleH1 ? 3 : 1;
+  return waits / (passes * pipeline.micro_batches + waits);
 }
 
 }  // namespace barestep

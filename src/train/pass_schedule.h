@@ -11,7 +11,8 @@ namespace barestep {
 
 /// A pass of a micro-step's samples through the model, or through a stage of a pipeline.
 struct ScheduledPass {
-  enum class Direction { kForward, kBackward } direction = Direction::kForward;
+  /// kWeights computes the gradients of weights that the backward pass left out.
+  enum class Direction { kForward, kBackward, kWeights } direction = Direction::kForward;
   int micro_step = 0;
   int stage = 0;
 
@@ -19,8 +20,9 @@ struct ScheduledPass {
 };
 
 /// The passes of a step in the order in which they run. Each micro-step has one forward pass in
-/// each stage and, after it, one backward pass. In every stage the backward passes are in the order
-/// of the micro-steps, so gradients add up alike.
+/// each stage and, after it, one backward pass, and if the schedule splits these, a pass for the
+/// weights after that. In every stage the passes of a direction are in the order of the
+/// micro-steps, so gradients add up alike.
 using PassSchedule = std::vector<ScheduledPass>;
 
 /// Forward and backward of one micro-step after the other: activations of only one are kept.
@@ -43,7 +45,11 @@ struct PipelineSpec {
 ///   and backward in turn, then the backward passes that are left; so at most min(m, P - p)
 ///   micro-batches wait for their backward pass;
 /// - naive: forward and backward of one micro-batch after the other, so only one stage works at a
-///   time.
+///   time;
+/// - zb-h1 (Qi et al. 2023, "Zero Bubble Pipeline Parallelism"): 1f1b whose backward passes leave
+///   out the gradients of weights. While forward passes are left, those of p micro-batches wait;
+///   then one is computed after each backward pass, and the rest at the end. At most min(m, P)
+///   micro-batches wait for their weights' gradients, as many as wait in stage 0 of 1f1b.
 std::vector<PassSchedule> schedules_of_stages(const PipelineSpec& pipeline);
 
 /// The lists of all stages as one: by time slots, in each of which every stage runs its next pass
@@ -51,8 +57,11 @@ std::vector<PassSchedule> schedules_of_stages(const PipelineSpec& pipeline);
 /// for each other.
 PassSchedule by_time_slots(const std::vector<PassSchedule>& of_stages);
 
+/// Whether backward passes leave the gradients of weights to passes of their own.
+bool splits_backward(const PassSchedule& schedule);
+
 /// For each stage and micro-step, the place of its activations: the lowest one that is free from
-/// its forward to its backward pass; a place of its own if nothing is freed.
+/// its forward to its last pass; a place of its own if nothing is freed.
 std::vector<std::vector<int>> places_of_activations(const PassSchedule& schedule, int micro_steps,
                                                     bool frees);
 
@@ -62,7 +71,8 @@ std::optional<ScheduledPass> source_of(const ScheduledPass& pass, int stages);
 /// The pass in another stage that reads this one's result.
 std::optional<ScheduledPass> reader_of(const ScheduledPass& pass, int stages);
 
-/// An exchange with a neighboring stage, between two passes of a stage's list: the result of
+/// An exchange with a neighboring stage, between two passes of a stage's list (those for weights
+/// read and leave nothing and do not count): the result of
 /// `sends` goes to `peer`, or what `receives` reads comes from there, or both at once.
 struct StageExchange {
   int peer = 0;
@@ -79,7 +89,9 @@ std::vector<std::vector<StageExchange>> exchanges_of_stage(
     const std::vector<PassSchedule>& of_stages, int stage);
 
 /// The share of the time in which a stage waits if every pass takes equally long in every stage and
-/// messages take none: (P - 1) / (m + P - 1), and (P - 1) / P if only one stage works at a time.
+/// messages take none: (P - 1) / (m + P - 1), and (P - 1) / P if only one stage works at a time. If
+/// F, B and W are the times of a forward pass, a backward pass and one for weights, zb-h1 waits
+/// (P - 1) max(F, B, F + B - W) in stage 0; all equal, that is (P - 1) / (3 m + P - 1).
 double ideal_bubble(const PipelineSpec& pipeline);
 
 }  // namespace barestep

@@ -214,6 +214,36 @@ std::vector<BadInput> bad_plans() {
   };
 }
 
+/// Schedules to check.
+std::vector<BadInput> bad_schedules() {
+  return {
+      {0,
+       {"check-schedule"},
+       2,
+       "check-schedule: there is nothing to check; give a file, or --write for one to begin with"},
+      {0,
+       {"check-schedule", "--write", "2f2b"},
+       2,
+       "--write '2f2b': not known; use 1f1b, gpipe, naive or zb-h1"},
+      {0,
+       {"check-schedule", "nowhere.json"},
+       66,
+       "schedule 'nowhere.json': No such file or directory; check the path"},
+      {0,
+       {"check-schedule", "run.json"},
+       65,
+       "schedule 'run.json': stages[0][1] is not a pass (\"F0\", \"B0\", \"W0\"), \"send F0\", "
+       "\"receive B0\", or both with a comma; mlp_lab check-schedule --write 1f1b shows the form",
+       R"({"micro_batches": 1, "stages": [["F0", "B 0"]]})"},
+      {0,
+       {"check-schedule", "run.json"},
+       65,
+       "schedule 'run.json': 1 fault, the first: stage 0: B0 runs before F0; the output shows where "
+       "stages stand",
+       R"({"micro_batches": 1, "stages": [["B0", "F0"]]})"},
+  };
+}
+
 /// Studies, and the card of this machine.
 std::vector<BadInput> bad_studies() {
   const std::string no_pytorch =
@@ -409,7 +439,7 @@ std::vector<BadInput> bad_explained_traces() {
 std::vector<BadInput> bad_lab() {
   std::vector<BadInput> all;
   for (const auto& cases :
-       {bad_lab_usage(), bad_prediction_options(), bad_predictions(), bad_plans(), bad_studies(),
+       {bad_lab_usage(), bad_prediction_options(), bad_predictions(), bad_plans(), bad_schedules(), bad_studies(),
         bad_sheets(), bad_lab_files(), bad_explained_traces()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <string>
@@ -21,8 +22,7 @@ using ::testing::ElementsAre;
 std::string text_of(const PassSchedule& list) {
   std::string text;
   for (const ScheduledPass& pass : list) {
-    text += (text.empty() ? "" : " ") +
-            std::string(pass.direction == Direction::kForward ? "F" : "B") +
+    text += (text.empty() ? "" : " ") + std::string(1, "FBW"[static_cast<int>(pass.direction)]) +
             std::to_string(pass.micro_step);
   }
   return text;
@@ -50,6 +50,16 @@ TEST(PassSchedule, NaiveRunsOneMicroBatchAfterTheOther) {
   EXPECT_THAT(texts_of({.stages = 2, .micro_batches = 2, .schedule = PipelineSchedule::kNaive}),
               ElementsAre("F0 B0 F1 B1", "F0 B0 F1 B1"));
   EXPECT_EQ(text_of(accumulation(3)), "F0 B0 F1 B1 F2 B2");
+}
+
+TEST(PassSchedule, ZeroBubbleH1HoldsBackTheGradientsOfWeights) {
+  EXPECT_THAT(
+      texts_of({.stages = 3, .micro_batches = 4, .schedule = PipelineSchedule::kZeroBubbleH1}),
+      ElementsAre("F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3", "F0 F1 B0 F2 B1 W0 F3 B2 W1 B3 W2 W3",
+                  "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3"));
+  EXPECT_THAT(
+      texts_of({.stages = 2, .micro_batches = 1, .schedule = PipelineSchedule::kZeroBubbleH1}),
+      ElementsAre("F0 B0 W0", "F0 B0 W0"));
 }
 
 /// Calls test(pipeline) for 2 to 8 stages, 1 to 32 micro-batches, and every schedule.
@@ -197,7 +207,9 @@ TEST(PassSchedule, SeparateSendsAndReceivesHang) {
 TEST(PassSchedule, EveryPassRunsOnceAndAfterWhatItReads) {
   for_all_pipelines([](const PipelineSpec& pipeline) {
     const PassSchedule merged = by_time_slots(schedules_of_stages(pipeline));
-    EXPECT_EQ(std::ssize(merged), 2 * pipeline.stages * pipeline.micro_batches);
+    const bool splits = pipeline.schedule == PipelineSchedule::kZeroBubbleH1;
+    EXPECT_EQ(splits_backward(merged), splits);
+    EXPECT_EQ(std::ssize(merged), (splits ? 3 : 2) * pipeline.stages * pipeline.micro_batches);
     for (auto pass = merged.begin(); pass != merged.end(); ++pass) {
       EXPECT_EQ(std::find(merged.begin(), pass, *pass), pass);
       ScheduledPass read{Direction::kForward, pass->micro_step, pass->stage - 1};
@@ -206,30 +218,67 @@ TEST(PassSchedule, EveryPassRunsOnceAndAfterWhatItReads) {
         read = {is_last ? Direction::kForward : Direction::kBackward, pass->micro_step,
                 is_last ? pass->stage : pass->stage + 1};
       }
+      if (pass->direction == Direction::kWeights) {
+        read = {Direction::kBackward, pass->micro_step, pass->stage};
+      }
       if (read.stage >= 0) EXPECT_NE(std::find(merged.begin(), pass, read), pass);
     }
   });
 }
 
-/// The time of a step without messages, if a forward pass takes 1 and a backward pass 2.
-double step_time(const PipelineSpec& pipeline) {
+/// The time of a step without messages. A backward pass that leaves nothing out takes that of its
+/// parts together.
+double step_time(const PipelineSpec& pipeline, double forward_s, double backward_s,
+                 double weights_s) {
   std::vector<double> free(static_cast<std::size_t>(pipeline.stages));
   std::map<std::tuple<Direction, int, int>, double> ends;
-  for (const auto& [direction, number, stage] : by_time_slots(schedules_of_stages(pipeline))) {
-    const bool is_forward = direction == Direction::kForward;
+  const PassSchedule schedule = by_time_slots(schedules_of_stages(pipeline));
+  const double whole_s = backward_s + (splits_backward(schedule) ? 0 : weights_s);
+  const std::array takes_s = {forward_s, whole_s, weights_s};
+  for (const ScheduledPass& pass : schedule) {
+    const auto& [direction, number, stage] = pass;
     double begin = at(free, stage);
-    const auto source = ends.find({direction, number, stage + (is_forward ? -1 : 1)});
-    if (source != ends.end()) begin = std::max(begin, source->second);
-    at(free, stage) = ends[{direction, number, stage}] = begin + (is_forward ? 1 : 2);
+    if (const auto source = source_of(pass, pipeline.stages)) {
+      begin = std::max(begin, ends.at({direction, number, source->stage}));
+    }
+    at(free, stage) = ends[{direction, number, stage}] =
+        begin + takes_s[static_cast<std::size_t>(direction)];
   }
   return std::ranges::max(free);
 }
 
 TEST(PassSchedule, TheBubbleIsThatOfTheFormula) {
   for_all_pipelines([](const PipelineSpec& pipeline) {
+    const bool splits = pipeline.schedule == PipelineSchedule::kZeroBubbleH1;
+    // The formula is for steps in which each stage has something to do.
+    if (splits && pipeline.micro_batches < pipeline.stages) return;
     const double work = 3.0 * pipeline.micro_batches;
-    EXPECT_NEAR(1 - work / step_time(pipeline), ideal_bubble(pipeline), 1e-12);
+    EXPECT_NEAR(1 - work / step_time(pipeline, 1, 1, 1), ideal_bubble(pipeline), 1e-12);
   });
+}
+
+/// Beyond the time of its passes, ZB-H1 takes (P - 1) max(F, B, F + B - W). No schedule of one step
+/// takes less than (P - 1) F, as the last stage cannot begin before, so ZB-H1 is the best where
+/// neither B nor F + B - W is more than F.
+TEST(PassSchedule, ZeroBubbleH1WaitsAsLongAsTheFormulaSays) {
+  int cases = 0;
+  for (const double forward : {1.0, 1.5, 2.0}) {
+    for (const double backward : {0.5, 1.0, 1.25, 2.0}) {
+      for (const double weights : {0.25, 1.0, 1.75, 3.0}) {
+        for (int stages = 2; stages <= 8; ++stages) {
+          for (const int more : {0, 1, 3, 8, 24}) {
+            const PipelineSpec pipeline{stages, stages + more, PipelineSchedule::kZeroBubbleH1};
+            const double work = pipeline.micro_batches * (forward + backward + weights);
+            const double waits =
+                (stages - 1) * std::max({forward, backward, forward + backward - weights});
+            EXPECT_NEAR(step_time(pipeline, forward, backward, weights), work + waits, 1e-9);
+            ++cases;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cases, 3 * 4 * 4 * 7 * 5);
 }
 
 TEST(PassSchedule, KeepsAsManyActivationsAsThePapersSay) {
@@ -247,6 +296,9 @@ TEST(PassSchedule, KeepsAsManyActivationsAsThePapersSay) {
           break;
         case PipelineSchedule::kNaive:
           most = 1;
+          break;
+        case PipelineSchedule::kZeroBubbleH1:
+          most = std::min(pipeline.micro_batches, pipeline.stages);
           break;
       }
       EXPECT_EQ(std::ranges::max(at(places, stage)) + 1, most) << "stage " << stage;
