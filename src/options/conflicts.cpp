@@ -189,7 +189,7 @@ constexpr Row kRows[] = {
      "give --pipeline too, or leave it out"},
     {"accumulate=*", "pipeline=*", "the micro-batches of --pipeline accumulate already",
      "give --micro-batches"},
-    {"schedule=zb-h1", "block=transformer",
+    {"schedule=zb-h1", "block=transformer & pipeline=*",
      "its blocks do not compute the gradients of weights later", "use another --schedule"},
     {"recompute=*", "pipeline=*", "a stage of --pipeline does not recompute",
      "leave one of the two out"},

@@ -77,6 +77,20 @@ TEST_F(MlpLab, ExaminesThisMachine) {
   }
 }
 
+TEST_F(MlpLab, ChecksSchedules) {
+  file("built-in.json", run({"check-schedule", "--write", "gpipe", "--stages", "3"}).out);
+  const ProcessResult built_in = run({"check-schedule", "built-in.json"});
+  EXPECT_EQ(built_in.exit_code, 0) << built_in.err;
+  EXPECT_THAT(built_in.out, HasSubstr("No stage waits forever, and none reads what is not there."));
+  file("mine.json", R"({"micro_batches": 1, "stages": [["B0", "F0"]]})");
+  const ProcessResult mine = run({"check-schedule", "mine.json"});
+  EXPECT_EQ(mine.exit_code, 65);
+  EXPECT_THAT(mine.out, HasSubstr("stage 0: B0 runs before F0\n"));
+  EXPECT_EQ(mine.err,
+            "mlp_lab: error: schedule 'mine.json': 1 fault, the first: stage 0: B0 runs before F0; "
+            "the output shows where stages stand\n");
+}
+
 TEST_F(MlpLab, ShowsTheExamplesOfACommandInItsHelp) {
   const std::string all = run({"--help"}).out;
   EXPECT_THAT(all, HasSubstr("  mlp_lab list\n"));

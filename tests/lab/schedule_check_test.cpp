@@ -92,9 +92,10 @@ TEST_F(Schedules, WithSeparateSendsHang) {
       const ScheduleFindings findings = examine(schedule);
       hanging += findings.faults.empty() ? 0 : 1;
       if (stages != 2 || micro_batches != 2) continue;
-      EXPECT_THAT(findings.faults,
-                  ElementsAre("stage 0: 'send F1' waits forever for stage 1, which is at 'send B0'",
-                              "stage 1: 'send B0' waits forever for stage 0, which is at 'send F1'"));
+      EXPECT_THAT(
+          findings.faults,
+          ElementsAre("stage 0: 'send F1' waits forever for stage 1, which is at 'send B0'",
+                      "stage 1: 'send B0' waits forever for stage 0, which is at 'send F1'"));
       EXPECT_THAT(text_of(schedule, findings),
                   HasSubstr("\nstage 0 F0 F1 | send F1: waits forever\n"
                             "stage 1 ...F0 B0    | send B0: waits forever\n"));
@@ -203,8 +204,8 @@ TEST_F(Schedules, ThatCannotBeReadAreRefused) {
   refused(R"({"micro_batches": 1, "stages": []})", "stages must have 1 to 1024 lists");
   refused(R"({"micro_batches": 1, "stages": [["F1"]]})",
           "is of micro-batch 1, but the last one is 0");
-  for (const char* const entry :
-       {"", ", ", "F", "G0", "send F0, ", "send F0receive B0", "send W0", "F0 B0", ", receive F0"}) {
+  for (const char* const entry : {"", ", ", "F", "G0", "send F0, ", "send F0receive B0", "send W0",
+                                  "F0 B0", ", receive F0"}) {
     refused(R"({"micro_batches": 1, "stages": [[")" + std::string(entry) + R"("]]})",
             "is not a pass");
   }
