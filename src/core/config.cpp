@@ -69,21 +69,36 @@ std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t defau
   return std::vector<std::int64_t>(count, model.dim.value_or(default_dim));
 }
 
-AttentionShape attention_of(const ModelConfig& model, std::int64_t dim) {
+std::int64_t heads_of(const ModelConfig& model, std::int64_t dim) {
   const bool has_usual = dim % kDefaultHeadWidth == 0;
-  const std::int64_t heads = model.heads.value_or(has_usual ? dim / kDefaultHeadWidth : 1);
-  const auto refuse = [&](const std::string& why, const std::string& remedy) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--heads", .value = std::to_string(heads), .why = why, .remedy = remedy});
-  };
+  return model.heads.value_or(has_usual ? dim / kDefaultHeadWidth : 1);
+}
+
+AttentionShape attention_of(const ModelConfig& model, std::int64_t dim) {
+  const std::int64_t heads = heads_of(model, dim);
   if (dim % heads != 0) {
-    refuse(fmt::format("does not divide --dim, which is {}", dim),
-           "give a number of heads that divides it");
+    fail(ExitCode::kConfiguration, {.what = "--heads",
+                                    .value = std::to_string(heads),
+                                    .why = fmt::format("does not divide --dim, which is {}", dim),
+                                    .remedy = "give a number of heads that divides it"});
   }
   if (dim / heads > kMaxHeadWidth) {
-    refuse(fmt::format("a head would be {} numbers wide, and the kernels take at most {}",
-                       dim / heads, kMaxHeadWidth),
-           fmt::format("give at least {} heads", (dim + kMaxHeadWidth - 1) / kMaxHeadWidth));
+    const std::string why =
+        fmt::format("a head would be {} numbers wide, and the kernels take at most {}", dim / heads,
+                    kMaxHeadWidth);
+    std::int64_t fewest = (dim + kMaxHeadWidth - 1) / kMaxHeadWidth;
+    while (dim % fewest != 0) ++fewest;
+    if (model.heads) {
+      fail(ExitCode::kConfiguration, {.what = "--heads",
+                                      .value = std::to_string(heads),
+                                      .why = why,
+                                      .remedy = fmt::format("give at least {} heads", fewest)});
+    }
+    fail(ExitCode::kConfiguration, {.what = "--dim",
+                                    .value = std::to_string(dim),
+                                    .why = fmt::format("without --heads {}", why),
+                                    .remedy = fmt::format("give --heads {}, or a multiple of {}",
+                                                          fewest, kDefaultHeadWidth)});
   }
   return {.heads = heads,
           .length = model.length.value_or(kDefaultLength),

@@ -517,6 +517,10 @@ void require_fit_for_cpu(const DeviceConfig& device);
 /// an unset dim.
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim);
 
+/// The number of heads of transformer blocks of this width: as given, else as many as are
+/// kDefaultHeadWidth wide, else one.
+std::int64_t heads_of(const ModelConfig& model, std::int64_t dim);
+
 /// The attention of transformer blocks of this width, with defaults filled in. Throws
 /// Error(kConfiguration) if the heads do not divide the width, or are too wide.
 AttentionShape attention_of(const ModelConfig& model, std::int64_t dim);

@@ -1,7 +1,5 @@
 #include "model/block.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.h"
@@ -80,25 +78,20 @@ void Pass::complete(ParameterId id) const {
 }
 
 Tensor Pass::weight(ParameterId id) const {
-  return hooks.weight ? hooks.weight(id) : parameters.in(flat.operands, id, model.numbers);
+  if (hooks.weight) return hooks.weight(id);
+  const Parameter& parameter = parameters[id];
+  if (!parameter.is_wide || model.numbers == DType::kF32) {
+    return parameters.in(flat.operands, id, model.numbers);
+  }
+  if (flat.parameters != kNoBuffer) return parameters.in(flat.parameters, id);
+  return buffers.tensor(parameter.name, Category::kParameters, parameter.rows(), parameter.cols(),
+                        DType::kF32, device);
 }
 
 Tensor Pass::gradient(ParameterId id) const {
   return hooks.gradient ? hooks.gradient(id)
                         : parameters.in(take_gradients(buffers, model, parameters, device), id,
                                         model.gradient_type());
-}
-
-Tensor Pass::wide_weight(ParameterId id) const {
-  if (model.numbers == DType::kF32) return weight(id);
-  if (flat.parameters != kNoBuffer && !hooks.weight) return parameters.in(flat.parameters, id);
-  fail(ExitCode::kConfiguration,
-       {.what = "--precision",
-        .value = std::string(name_of(model.numbers)),
-        .why = fmt::format("{} is computed with in fp32, and some device or rank has only the "
-                           "copy of it in 16 bits",
-                           parameters[id].name),
-        .remedy = "use --precision fp32 or tf32, or a --scheme whose ranks hold all parameters"});
 }
 
 Tensor Pass::activation(const std::string& name, std::int64_t rows, std::int64_t cols,

@@ -78,8 +78,8 @@ enum class LinearEvent {
 /// What a scheme adds to passes. Called in every micro-step (Pass::is_last tells the last), right
 /// after the nodes that they are about. Empty ones are not called.
 struct PassHooks {
-  /// Where parameters and gradients live, if not in the flat buffers. Then there is no flat buffer
-  /// of gradients.
+  /// Where parameters, as blocks read them, and gradients live, if not in the flat buffers. Then
+  /// there is no flat buffer of gradients.
   std::function<Tensor(ParameterId)> weight{}, gradient{};
   /// Gradients do not add up from pass to pass; each backward pass overwrites them.
   bool overwrites_gradients = false;
@@ -121,13 +121,10 @@ struct Pass {
   void sum_over_tensor_ranks(const Tensor& tensor, const std::string& block,
                              const char* what) const;
 
-  /// A parameter as products read it, and its gradient.
+  /// A parameter as blocks read it, and its gradient. Where a device lacks the fp32 parameters, a
+  /// wide one has a buffer of its own, named like it.
   [[nodiscard]] Tensor weight(ParameterId id) const;
   [[nodiscard]] Tensor gradient(ParameterId id) const;
-
-  /// A parameter in fp32, whatever the type of products. Throws Error(kConfiguration) if this
-  /// device has only the copy that products read.
-  [[nodiscard]] Tensor wide_weight(ParameterId id) const;
 
   /// rows x cols numbers, in the type of products if not said otherwise, from forward until
   /// backward has read them.

@@ -46,6 +46,7 @@ struct Parameter {
   std::vector<std::int64_t> shape;  // one or two dimensions
   InitialValues initial{};
   Cut cut = Cut::kNone;
+  bool is_wide = false;                   // read in fp32, whatever the type of products
   std::optional<PartOfParameter> part{};  // a tensor rank's; nothing: these are all numbers
 
   [[nodiscard]] std::int64_t rows() const { return shape.size() == 1 ? 1 : shape.front(); }

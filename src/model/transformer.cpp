@@ -64,8 +64,14 @@ LinearSpec linear2_of(const TransformerBlockSpec& spec) {
 }  // namespace
 
 Norm::Norm(Parameters& parameters, std::string name, std::int64_t width) : name_(std::move(name)) {
-  weight_ = parameters.add({name_ + ".weight", {width}, InitialValues{.value = 1}});
-  bias_ = parameters.add({name_ + ".bias", {width}, InitialValues{}});
+  const auto add = [&](const char* what, float value) {
+    return parameters.add({.name = name_ + what,
+                           .shape = {width},
+                           .initial = InitialValues{.value = value},
+                           .is_wide = true});
+  };
+  weight_ = add(".weight", 1);
+  bias_ = add(".bias", 0);
 }
 
 Tensor Norm::forward(Pass& pass, const Tensor& x) {
@@ -79,8 +85,8 @@ Tensor Norm::forward(Pass& pass, const Tensor& x) {
                      .mean = mean_,
                      .rstd = rstd_,
                      .x = x,
-                     .weight = pass.wide_weight(weight_),
-                     .bias = pass.wide_weight(bias_)},
+                     .weight = pass.weight(weight_),
+                     .bias = pass.weight(bias_)},
            name_);
   return y;
 }
@@ -94,7 +100,7 @@ void Norm::backward(Pass& pass, const Tensor& grad_y, const std::optional<Tensor
                          .x = x_,
                          .mean = mean_,
                          .rstd = rstd_,
-                         .weight = pass.wide_weight(weight_),
+                         .weight = pass.weight(weight_),
                          .beta = pass.beta},
            name_);
   pass.complete(bias_);

@@ -54,8 +54,6 @@ constexpr Row kRows[] = {
      "use --scheme ddp or zero1"},
     {"recompute=auto", "block=transformer", "is about the outputs of Linear layers",
      "give a number of segments"},
-    {"precision=bf16|fp16", "block=transformer & scheme=zero3",
-     "norms read fp32 parameters, and ranks gather the rounded ones", "use --scheme zero2"},
     {"tensor=*", "block=transformer", "tensor ranks share Linear layers only",
      "use --pipeline, or more data ranks"},
     {"label-smoothing=*", "!loss=cross-entropy", "only --loss cross-entropy has it",

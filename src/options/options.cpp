@@ -341,18 +341,23 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
   double parameters = parameters_of(widths);
   double activations = batch * std::accumulate(widths.begin(), widths.end(), 0.0);
+  double flops_of_scores = 0;
   if (config.model.block == BlockKind::kTransformer) {
+    const ModelConfig& model = config.model;
+    const AttentionShape shape{.heads = heads_of(model, widths.front()),
+                               .length = model.length.value_or(kDefaultLength),
+                               .form = model.attention};
     const auto dim = static_cast<double>(widths.front());
-    const auto ffn = static_cast<double>(ffn_of(config.model, widths.front()));
-    const auto length = static_cast<double>(config.model.length.value_or(kDefaultLength));
-    const double scores = static_cast<double>(config.model.heads.value_or(1)) * length;
-    const auto blocks = static_cast<double>(widths.size());
+    const auto ffn = static_cast<double>(ffn_of(model, widths.front()));
+    const auto length = static_cast<double>(shape.length);
+    const auto blocks = static_cast<double>(widths.size() - 1);
     batch *= length;
     parameters = blocks * (4 * dim * dim + 2 * dim * ffn + 13 * dim + ffn);
-    activations = batch * blocks * (8 * dim + 2 * ffn + 2 * scores);
+    activations = batch * blocks * (8 * dim + 2 * ffn + 2 * static_cast<double>(shape.kept_cols()));
+    flops_of_scores = 14 * batch * blocks * dim * length;
   }
   const double bytes = 16 * parameters + 16 * activations;
-  const double flops = 6 * batch * parameters;
+  const double flops = 6 * batch * parameters + flops_of_scores;
   if (bytes <= kMax && flops <= kMax) return;
   const bool memory = bytes > kMax;
   fail(ExitCode::kConfiguration,

@@ -315,6 +315,24 @@ TEST(Config, SaysWhatOfAStepIsTooMuch) {
             "--dim, --depth, --layers or --batch-size smaller");
 }
 
+TEST(Config, CountsScoresInTheStandardFormOnly) {
+  const auto line = [](AttentionForm form) {
+    return refusal_of([&](auto& c) {
+             c.model = {.dim = 4096,
+                        .depth = 16,
+                        .block = BlockKind::kTransformer,
+                        .heads = 4096,
+                        .length = 1 << 16,
+                        .attention = form};
+             c.data.batch_size = 200;
+           })
+        .line;
+  };
+  EXPECT_EQ(line(AttentionForm::kFlash), "");
+  EXPECT_THAT(line(AttentionForm::kStandard),
+              testing::StartsWith("model: a step takes 1.8e+18 bytes"));
+}
+
 /// One reason at a time; on one CPU, nothing prevents the fused update.
 TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
   const auto choice = [](const std::function<void(TrainConfig&)>& change,

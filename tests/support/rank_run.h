@@ -77,7 +77,9 @@ void on_threads(int ranks, const std::function<void(Communicator&)>& body);
 /// The L2 norm of the difference, divided by that of b.
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b);
 
-/// The largest relative distance of any tensor, over all weights and biases.
+/// The largest relative distance of any tensor, over all weights and biases but those of
+/// attention's keys: their gradients are rounding errors, of which Adam makes whole steps, and no
+/// output depends on them.
 double largest_distance(const ModelSpec& model, FlatWeights a, FlatWeights b);
 
 }  // namespace barestep

@@ -28,10 +28,7 @@ class LossList final : public TrainObserver {
 
 SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t max_numbers,
                 const OpenDevice& open) {
-  std::optional<Dataset> dataset;
-  if (config.data.kind != DataKind::kRandn) {
-    dataset.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
-  }
+  const std::optional<Dataset> dataset = dataset_of(config);
   const Dataset* const data = dataset ? &*dataset : nullptr;
   std::vector<std::unique_ptr<Device>> opened;
   opened.push_back(open(config.device, 0));

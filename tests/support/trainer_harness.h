@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -48,6 +49,13 @@ inline int expect_every_deletion_found(Program program) {
   return waits;
 }
 
+/// The run's files, if it reads any, for one process.
+inline std::optional<Dataset> dataset_of(const TrainConfig& config) {
+  if (config.data.kind == DataKind::kRandn) return std::nullopt;
+  const ModelSpec model = spec_of(config, DeviceKind::kCpu, nullptr).model;
+  return load_dataset(config.data, std::array{model.inputs(), model.outputs()}, config.model.loss);
+}
+
 /// Adds the state that a rank saved to `state`, whose tensors may be empty.
 inline void add_saved(TrainingState& state, const StepPrograms& programs,
                       std::span<const std::byte> saved) {
@@ -75,9 +83,6 @@ class TrainerHarness final : public TrainObserver {
       device = make_cpu_device({.threads = c.device.threads.value_or(0),
                                 .denormals = c.device.denormals,
                                 .gemm = c.device.gemm});
-    }
-    if (c.data.kind != DataKind::kRandn) {
-      dataset.emplace(load_dataset(c.data, widths_of(c.model, kDefaultDimCpu), c.model.loss));
     }
     const Dataset* data = dataset ? &*dataset : nullptr;
     StepSpec spec = spec_of(c, device->kind(), data);
@@ -110,7 +115,7 @@ class TrainerHarness final : public TrainObserver {
   }
 
   TrainConfig config;
-  std::optional<Dataset> dataset;
+  const std::optional<Dataset> dataset = dataset_of(config);
   std::unique_ptr<StepPrograms> programs;
   std::unique_ptr<Device> device;
   std::unique_ptr<Trainer> trainer;

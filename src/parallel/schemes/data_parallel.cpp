@@ -47,7 +47,7 @@ class SpreadModel {
   ModelOutput forward(const Tensor& x) {
     for (std::size_t i = 1; i < split_.size(); ++i) add_copy(i, x_[i - 1], rows_of(x, i));
     for (std::size_t i = 0; i < numbers_.size(); ++i) add_copy(i + 1, numbers_[i], number_);
-    exchange(Broadcast{.tensors = parameters_});
+    broadcast_parameters();
     for (std::size_t i = 0; i < split_.size(); ++i) {
       const ModelSpec& model = passes_[i].model;
       outputs_.push_back(
@@ -74,6 +74,18 @@ class SpreadModel {
   }
 
  private:
+  /// In the type of products; wide ones in fp32 too.
+  void broadcast_parameters() {
+    exchange(Broadcast{.tensors = parameters_});
+    const Parameters& list = draft_.parameters();
+    for (ParameterId id = 0; id < list.count(); ++id) {
+      if (!list[id].is_wide || passes_[0].model.numbers == DType::kF32) continue;
+      Broadcast wide;
+      for (const Pass& pass : passes_) wide.tensors.push_back(pass.weight(id));
+      exchange(std::move(wide));
+    }
+  }
+
   [[nodiscard]] Block& root(std::size_t device) {
     return draft_.model(static_cast<int>(device)).root();
   }

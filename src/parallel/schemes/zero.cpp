@@ -227,13 +227,21 @@ class ParameterGathering {
   }
 
   [[nodiscard]] Tensor lines_of(int bucket, int place) const {
-    return shares_.passing("gathered_parameters", place, bucket, draft_.spec().model.numbers);
+    return shares_.passing("gathered_parameters", place, bucket, type_of(bucket));
+  }
+
+  /// Wide parameters, those of norms, are in buckets of their own.
+  [[nodiscard]] DType type_of(int bucket) const {
+    const ParameterId first = shares_.bucket(bucket).parameters.front();
+    return draft_.parameters()[first].is_wide ? DType::kF32 : draft_.spec().model.numbers;
   }
 
   void gather(int bucket, int place) {
     held_.at(static_cast<std::size_t>(place)) = bucket;
+    const FlatBuffers flat = draft_.flat_buffers();
+    const DType type = type_of(bucket);
     Tensor own =
-        shares_.kept(bucket).of(draft_.flat_buffers().operands, draft_.spec().model.numbers);
+        shares_.kept(bucket).of(type == DType::kF32 ? flat.parameters : flat.operands, type);
     own.rows = own.cols / kLineNumbers;
     own.cols = kLineNumbers;
     draft_.exchange(AllGather{.tensors = {lines_of(bucket, place)},
