@@ -112,6 +112,7 @@ struct Pass {
   std::optional<StepRows> step_rows{};  // for dropout; without them nothing is dropped
   // Activations of this block are in buffers that segments share; see Recomputed.
   std::string shared_block{}, shared_name{};
+  bool keeps_output = false;  // but not its output
 
   /// Adds a node of a block on the compute lane.
   void add(DeviceOp op, const std::string& block) const;
@@ -131,7 +132,17 @@ struct Pass {
   [[nodiscard]] Tensor activation(const std::string& name, std::int64_t rows, std::int64_t cols,
                                   std::optional<DType> type = {}) const;
 
-  /// The same, never in a shared buffer.
+  /// A block's output, which is not in a shared buffer if it ends a segment.
+  [[nodiscard]] Tensor output(const std::string& name, std::int64_t rows, std::int64_t cols,
+                              std::optional<DType> type = {}) const {
+    return keeps_output ? kept_activation(name, rows, cols, type)
+                        : activation(name, rows, cols, type);
+  }
+
+  /// Whether forward runs again for a block whose output is still there.
+  [[nodiscard]] bool has_output() const { return phase == Phase::kRecompute && keeps_output; }
+
+  /// The same as activation(), never in a shared buffer.
   [[nodiscard]] Tensor kept_activation(const std::string& name, std::int64_t rows,
                                        std::int64_t cols, std::optional<DType> type = {}) const;
 
@@ -156,8 +167,13 @@ class Block {
 
   [[nodiscard]] const std::string& name() const { return name_; }
 
-  /// Adds the nodes of y = block(x) and returns y. An evaluation keeps nothing for gradients.
+  /// Adds the nodes of y = block(x) and returns y. An evaluation keeps nothing for gradients. If
+  /// pass.has_output(), adds only those of what backward reads besides y.
   virtual Tensor forward(Pass& pass, const Tensor& x) = 0;
+
+  /// Whether it keeps more for backward than its output: then the last block of a segment, too, is
+  /// recomputed.
+  [[nodiscard]] virtual bool keeps_more() const { return false; }
 
   /// Adds the nodes of the gradients of its parameters, last one first, and returns that of x if
   /// wanted. May change grad_y, which it gives back to the pass's scratch memory.

@@ -11,14 +11,16 @@ Linear::Linear(Parameters& parameters, const LinearSpec& spec)
   weight_ = parameters.add({name() + spec.before_names + "weight",
                             {spec.outputs, spec.inputs},
                             spec.initial_weight.value_or(initial),
-                            spec.cut});
+                            spec.cut,
+                            spec.grid});
   const Cut cut = spec.cut == Cut::kRows ? Cut::kCols : Cut::kNone;
   bias_ = parameters.add({name() + spec.before_names + "bias",
                           {spec.outputs},
                           spec.initial_bias.value_or(initial),
-                          cut});
+                          cut,
+                          spec.grid});
   const auto own = [&](std::int64_t width) {
-    return share_of_rank(width, spec.tensor_rank, spec.tensor_ranks).count;
+    return spec.grid.groups * spec.grid.share(width, spec.tensor_rank, spec.tensor_ranks).count;
   };
   if (is_cut(Cut::kRows)) outputs_ = own(spec.outputs);
   if (is_cut(Cut::kCols)) inputs_ = own(spec.inputs);

@@ -27,6 +27,7 @@ struct LinearSpec {
   // Of the weight. Cut by rows, a rank has some of the outputs and their bias; cut by columns, it
   // needs some of the inputs only, and outputs are sums over the tensor ranks.
   Cut cut = Cut::kNone;
+  CutGrid grid{};
   int tensor_rank = 0, tensor_ranks = 1;
   bool loss_includes_activation = false;  // backward starts from the gradient of its input
   std::optional<int> dropout{};           // the number of this dropout, which decides its masks

@@ -37,7 +37,9 @@ std::unique_ptr<Block> layer_of(const ModelSpec& spec, int layer, Parameters& pa
                                        .number = layer,
                                        .width = spec.widths.front(),
                                        .ffn = spec.transformer->ffn,
-                                       .attention = spec.transformer->attention});
+                                       .attention = spec.transformer->attention,
+                                       .tensor_rank = spec.tensor_rank,
+                                       .tensor_ranks = spec.tensor_ranks});
 }
 
 std::unique_ptr<Block> tree_of(const ModelSpec& spec, const LayerRange& layers,
@@ -156,15 +158,28 @@ Tensor Recomputed::forward_of_shared(Pass& pass, const Tensor& x) {
   return y;
 }
 
+Tensor Recomputed::forward_of_last(Pass& pass, const Tensor& x) {
+  Block& last = *blocks().back();
+  if (!last.keeps_more()) return last.forward(pass, x);
+  pass.shared_block = last.name();
+  pass.shared_name = "segment." + std::to_string(blocks().size() - 1);
+  pass.keeps_output = true;
+  const Tensor y = last.forward(pass, x);
+  pass.shared_name.clear();
+  pass.keeps_output = false;
+  return y;
+}
+
 Tensor Recomputed::forward(Pass& pass, const Tensor& x) {
   x_ = x;
-  return blocks().back()->forward(pass, forward_of_shared(pass, x));
+  return forward_of_last(pass, forward_of_shared(pass, x));
 }
 
 Tensor Recomputed::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
   if (!is_last_) {
     const Phase phase = std::exchange(pass.phase, Phase::kRecompute);
-    forward_of_shared(pass, x_);
+    const Tensor x = forward_of_shared(pass, x_);
+    if (blocks().back()->keeps_more()) forward_of_last(pass, x);
     pass.phase = phase;
   }
   return Chain::backward(pass, grad_y, wants_grad_x);

@@ -29,9 +29,9 @@ class Chain : public Block {
 
 /// A segment of a model that recomputes (Chen et al. 2016). All segments share the buffers of
 /// activations, "segment.0.out", ..., numbered by the position of a block in its segment, except
-/// those of the last block, whose output is the next segment's input. So backward first computes
-/// the others again: the same ops, so the bits are the same. The model's last segment does not need
-/// to.
+/// the last block's output, which is the next segment's input, and, if a block does not keep much
+/// more, the last block's other ones. So backward first computes the others again: the same ops, so
+/// the bits are the same. The model's last segment does not need to.
 class Recomputed final : public Chain {
  public:
   Recomputed(std::string name, std::vector<std::unique_ptr<Block>> blocks, bool is_last)
@@ -43,6 +43,7 @@ class Recomputed final : public Chain {
  private:
   /// The output of the block before the last one.
   Tensor forward_of_shared(Pass& pass, const Tensor& x);
+  Tensor forward_of_last(Pass& pass, const Tensor& x);
 
   bool is_last_;
   Tensor x_{};

@@ -166,9 +166,9 @@ struct ModelSpec {
            activation == Activation::kRelu;
   }
 
-  /// Segments of a single layer recompute nothing.
+  /// Segments of a single Linear recompute nothing: its output is all that it keeps.
   [[nodiscard]] bool recomputes() const {
-    return trains && segments > 1 && layers() / segments > 1;
+    return trains && segments > 1 && (transformer || layers() / segments > 1);
   }
 
   /// The segment of a layer, cut as in torch.utils.checkpoint.checkpoint_sequential: segments of

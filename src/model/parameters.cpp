@@ -13,8 +13,10 @@ constexpr std::int64_t kAlignedNumbers = 64 / bytes_of(DType::kF32);
 
 PartOfParameter part_of(const Parameter& parameter, int rank, int ranks) {
   PartOfParameter own = parameter.in_whole();
-  if (parameter.cut == Cut::kRows) own.rows = share_of_rank(own.rows.count, rank, ranks);
-  if (parameter.cut == Cut::kCols) own.cols = share_of_rank(own.cols.count, rank, ranks);
+  if (parameter.cut == Cut::kNone) return own;
+  Rows& cut = parameter.cut == Cut::kRows ? own.rows : own.cols;
+  cut = parameter.grid.share(cut.count, rank, ranks);
+  own.groups = parameter.grid.groups;
   return own;
 }
 
@@ -124,8 +126,10 @@ Parameters Parameters::part(int rank, int ranks) const {
   Parameters parts;
   for (Parameter each : all_) {
     each.part = part_of(each, rank, ranks);
-    if (each.shape.size() == 2) each.shape.front() = each.part->rows.count;
-    each.shape.back() = each.part->cols.count;
+    const std::int64_t groups = each.part->groups;
+    const bool by_rows = each.cut == Cut::kRows;
+    if (each.shape.size() == 2) each.shape.front() = each.part->rows.count * (by_rows ? groups : 1);
+    each.shape.back() = each.part->cols.count * (by_rows ? 1 : groups);
     parts.add(std::move(each));
   }
   return parts;

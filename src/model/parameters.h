@@ -33,10 +33,24 @@ struct InitialValues {
 /// numbers of a parameter with one dimension are its columns.
 enum class Cut { kNone, kRows, kCols };
 
+/// What tensor ranks share as share_of_rank() does: in each of `groups` equal groups of rows or
+/// columns, blocks of `unit` of them. Heads of attention are such blocks, and queries, keys and
+/// values are groups of them.
+struct CutGrid {
+  std::int64_t groups = 1, unit = 1;
+
+  /// A rank's in each group, of so many rows or columns in all groups.
+  [[nodiscard]] Rows share(std::int64_t count, int rank, int ranks) const {
+    const Rows blocks = share_of_rank(count / groups / unit, rank, ranks);
+    return {blocks.first * unit, blocks.count * unit};
+  }
+};
+
 /// The numbers of a parameter that a rank has, in the parameter of the whole model.
 struct PartOfParameter {
   std::vector<std::int64_t> whole;  // the shape of all of it
-  Rows rows, cols;
+  Rows rows, cols;                  // in each group
+  std::int64_t groups = 1;          // of rows; of columns if there is one row
 
   friend bool operator==(const PartOfParameter&, const PartOfParameter&) = default;
 };
@@ -46,6 +60,7 @@ struct Parameter {
   std::vector<std::int64_t> shape;  // one or two dimensions
   InitialValues initial{};
   Cut cut = Cut::kNone;
+  CutGrid grid{};
   bool is_wide = false;                   // read in fp32, whatever the type of products
   std::optional<PartOfParameter> part{};  // a tensor rank's; nothing: these are all numbers
 
@@ -67,11 +82,16 @@ using FlatWeights = std::vector<float>;
 template <class Use>
 void for_each_run(const PartOfParameter& part, const Use& use) {
   const std::int64_t width = part.whole.back();
+  const std::int64_t numbers = part.whole.size() == 1 ? width : part.whole.front() * width;
   const bool has_whole_rows = part.cols.count == width;
   const std::int64_t runs = has_whole_rows ? 1 : part.rows.count;
   const std::int64_t count = part.cols.count * (has_whole_rows ? part.rows.count : 1);
-  for (std::int64_t run = 0; run < runs; ++run) {
-    use((part.rows.first + run) * width + part.cols.first, run * count, count);
+  for (std::int64_t group = 0; group < part.groups; ++group) {
+    const std::int64_t first = group * (numbers / part.groups);
+    for (std::int64_t run = 0; run < runs; ++run) {
+      use(first + (part.rows.first + run) * width + part.cols.first, (group * runs + run) * count,
+          count);
+    }
   }
 }
 
@@ -128,8 +148,7 @@ class Parameters {
   /// Advances the generator past the values before training.
   void skip_initial_values(TorchGenerator& generator) const;
 
-  /// The parameters of one of `ranks` tensor ranks, which share rows and columns as
-  /// share_of_rank() does.
+  /// The parameters of one of `ranks` tensor ranks.
   [[nodiscard]] Parameters part(int rank, int ranks) const;
 
  private:

@@ -20,11 +20,19 @@ InitialValues initial_linear(const TransformerBlockSpec& spec, Turn turn, std::i
   return {.bound = 1.0 / std::sqrt(static_cast<double>(inputs)), .turn = turn_of(spec, turn)};
 }
 
+std::int64_t head_width(const TransformerBlockSpec& spec) {
+  return spec.width / spec.attention.heads;
+}
+
 /// xavier_uniform_ of the three weights together; the bias is 0.
 LinearSpec in_proj_of(const TransformerBlockSpec& spec) {
   return {.name = spec.name + ".self_attn.in_proj",
           .inputs = spec.width,
           .outputs = 3 * spec.width,
+          .cut = Cut::kRows,
+          .grid = {.groups = 3, .unit = head_width(spec)},
+          .tensor_rank = spec.tensor_rank,
+          .tensor_ranks = spec.tensor_ranks,
           .before_names = '_',
           .initial_weight = InitialValues{.bound = std::sqrt(1.5 / static_cast<double>(spec.width)),
                                           .turn = turn_of(spec, kInProj)},
@@ -36,6 +44,10 @@ LinearSpec out_proj_of(const TransformerBlockSpec& spec) {
   LinearSpec linear{.name = spec.name + ".self_attn.out_proj",
                     .inputs = spec.width,
                     .outputs = spec.width,
+                    .cut = Cut::kCols,
+                    .grid = {.unit = head_width(spec)},
+                    .tensor_rank = spec.tensor_rank,
+                    .tensor_ranks = spec.tensor_ranks,
                     .initial_weight = initial_linear(spec, kOutProj, spec.width),
                     .initial_bias = initial_linear(spec, kOutProj, spec.width),
                     .is_temporary = true};
@@ -48,6 +60,9 @@ LinearSpec linear1_of(const TransformerBlockSpec& spec) {
           .inputs = spec.width,
           .outputs = spec.ffn,
           .activation = Activation::kGelu,
+          .cut = Cut::kRows,
+          .tensor_rank = spec.tensor_rank,
+          .tensor_ranks = spec.tensor_ranks,
           .initial_weight = initial_linear(spec, kLinears, spec.width),
           .initial_bias = initial_linear(spec, kLinears, spec.width)};
 }
@@ -56,6 +71,9 @@ LinearSpec linear2_of(const TransformerBlockSpec& spec) {
   return {.name = spec.name + ".linear2",
           .inputs = spec.ffn,
           .outputs = spec.width,
+          .cut = Cut::kCols,
+          .tensor_rank = spec.tensor_rank,
+          .tensor_ranks = spec.tensor_ranks,
           .initial_weight = initial_linear(spec, kLinears, spec.ffn),
           .initial_bias = initial_linear(spec, kLinears, spec.ffn),
           .is_temporary = true};
@@ -113,36 +131,42 @@ void Norm::backward(Pass& pass, const Tensor& grad_y, const std::optional<Tensor
 TransformerBlock::TransformerBlock(Parameters& parameters, const TransformerBlockSpec& spec)
     : Block(spec.name),
       spec_(spec),
+      attention_shape_(spec.attention),
       norm1_(parameters, spec.name + ".norm1", spec.width),
       in_proj_(parameters, in_proj_of(spec)),
       out_proj_(parameters, out_proj_of(spec)),
       norm2_(parameters, spec.name + ".norm2", spec.width),
       linear1_(parameters, linear1_of(spec)),
-      linear2_(parameters, linear2_of(spec)) {}
+      linear2_(parameters, linear2_of(spec)) {
+  attention_shape_.heads =
+      share_of_rank(spec.attention.heads, spec.tensor_rank, spec.tensor_ranks).count;
+}
 
 Tensor TransformerBlock::forward(Pass& pass, const Tensor& x) {
   const Tensor qkv = in_proj_.forward(pass, norm1_.forward(pass, x));
   const Tensor attended =
-      add_branch(pass, x, out_proj_.forward(pass, attend(pass, qkv)), "attended");
+      add_branch(pass, x, out_proj_.forward(pass, attend(pass, qkv)),
+                 pass.activation(inner("attended"), x.rows, x.cols, DType::kF32));
   const Tensor hidden = linear1_.forward(pass, norm2_.forward(pass, attended));
-  return add_branch(pass, attended, linear2_.forward(pass, hidden), "out");
+  const Tensor out = pass.output(inner("out"), x.rows, x.cols, DType::kF32);
+  if (pass.has_output()) return out;
+  return add_branch(pass, attended, linear2_.forward(pass, hidden), out);
 }
 
 Tensor TransformerBlock::add_branch(Pass& pass, const Tensor& x, const Tensor& branch,
-                                    const char* sum) const {
-  const Tensor out = pass.activation(inner(sum), x.rows, x.cols, DType::kF32);
-  pass.add(Add{.out = out, .a = x, .b = branch}, name());
+                                    const Tensor& sum) const {
+  pass.add(Add{.out = sum, .a = x, .b = branch}, name());
   pass.scratch.give_back(branch);
-  return out;
+  return sum;
 }
 
 Tensor TransformerBlock::attend(Pass& pass, const Tensor& qkv) {
   const std::int64_t width = qkv.cols / 3;
   attention_ = {.out = pass.activation(inner("self_attn.out"), qkv.rows, width),
                 .kept = pass.activation(inner("self_attn.kept"), qkv.rows,
-                                        spec_.attention.kept_cols(), DType::kF32),
+                                        attention_shape_.kept_cols(), DType::kF32),
                 .qkv = qkv,
-                .shape = spec_.attention};
+                .shape = attention_shape_};
   pass.add(attention_, inner("self_attn"));
   return attention_.out;
 }

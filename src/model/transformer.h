@@ -37,6 +37,7 @@ struct TransformerBlockSpec {
   int number = 0;  // among the model's blocks; decides when its parameters are drawn
   std::int64_t width = 0, ffn = 0;
   AttentionShape attention{};
+  int tensor_rank = 0, tensor_ranks = 1;
 };
 
 /// a = x + out_proj(attention(in_proj(norm1(x)))), y = a + linear2(gelu(linear1(norm2(a)))).
@@ -45,11 +46,15 @@ struct TransformerBlockSpec {
 /// fp32; branches have the type of products. Parameters have the names and values of PyTorch's
 /// module. Activations, besides those of norms and linear layers: "<name>.self_attn.out" and
 /// "<name>.self_attn.kept" (see Attention), "<name>.attended" (a) and "<name>.out".
+///
+/// Tensor ranks share heads and the hidden layer; each half of the block then ends in a sum, in
+/// forward and in backward (Shoeybi et al. 2019). Norms and the stream are whole on every rank.
 class TransformerBlock final : public Block {
  public:
   TransformerBlock(Parameters& parameters, const TransformerBlockSpec& spec);
 
   Tensor forward(Pass& pass, const Tensor& x) override;
+  [[nodiscard]] bool keeps_more() const override { return true; }
 
   /// Adds the gradients of the branches to grad_y and returns it.
   Tensor backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) override;
@@ -59,13 +64,14 @@ class TransformerBlock final : public Block {
  private:
   [[nodiscard]] std::string inner(const char* name) const { return this->name() + "." + name; }
   /// x + branch, which is given back.
-  Tensor add_branch(Pass& pass, const Tensor& x, const Tensor& branch, const char* sum) const;
+  Tensor add_branch(Pass& pass, const Tensor& x, const Tensor& branch, const Tensor& sum) const;
   /// The gradient of a branch's output: that of the sum, in the type of products.
   [[nodiscard]] Tensor branch_grad(Pass& pass, const Tensor& grad) const;
   Tensor attend(Pass& pass, const Tensor& qkv);
   Tensor attention_backward(Pass& pass, const Tensor& grad_out) const;
 
   TransformerBlockSpec spec_;
+  AttentionShape attention_shape_;  // of this rank's heads
   // In the order of forward, which is that of parameters.
   Norm norm1_;
   Linear in_proj_, out_proj_;

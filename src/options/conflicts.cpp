@@ -54,8 +54,6 @@ constexpr Row kRows[] = {
      "use --scheme ddp or zero1"},
     {"recompute=auto", "block=transformer", "is about the outputs of Linear layers",
      "give a number of segments"},
-    {"tensor=*", "block=transformer", "tensor ranks share Linear layers only",
-     "use --pipeline, or more data ranks"},
     {"label-smoothing=*", "!loss=cross-entropy", "only --loss cross-entropy has it",
      "leave it out, or use --loss cross-entropy"},
     // Training.

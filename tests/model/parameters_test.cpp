@@ -108,6 +108,40 @@ TEST(Parameters, OfTensorRanksAreTogetherAllOfThem) {
   }
 }
 
+/// Two groups of four blocks of two: three ranks have 2, 1 and 1 blocks of each group.
+TEST(Parameters, OfTensorRanksMayBeBlocksOfSeveralGroups) {
+  Parameters all;
+  const CutGrid grid{.groups = 2, .unit = 2};
+  const Linear cut(all,
+                   {.name = "cut", .inputs = 3, .outputs = 16, .cut = Cut::kRows, .grid = grid});
+  TorchGenerator generator(3);
+  FlatWeights values = all.initial_values(generator);
+  std::vector<float> weight(48), bias(16);
+  const std::vector<std::int64_t> first_rows = {0, 4, 6, 8};
+  for (int rank = 0; rank < 3; ++rank) {
+    const Parameters list = all.part(rank, 3);
+    TorchGenerator same(3);
+    FlatWeights own = list.initial_values(same, all);
+    const std::int64_t rows = at(first_rows, rank + 1) - at(first_rows, rank);
+    ASSERT_EQ(list[cut.weight()].rows(), 2 * rows);
+    ASSERT_EQ(list[cut.bias()].cols(), 2 * rows);
+    for (std::int64_t i = 0; i < 2 * rows; ++i) {
+      const std::int64_t row = i / rows * 8 + at(first_rows, rank) + i % rows;
+      at(bias, row) = at(list.in(own, cut.bias()), i);
+      for (std::int64_t col = 0; col < 3; ++col) {
+        at(weight, 3 * row + col) = at(list.in(own, cut.weight()), 3 * i + col);
+      }
+    }
+    FlatWeights copied(48);
+    copy_to_whole(list[cut.weight()].in_whole(), list.in(own, cut.weight()), copied);
+    std::vector<float> back(static_cast<std::size_t>(6 * rows));
+    copy_from_whole(list[cut.weight()].in_whole(), copied, back);
+    EXPECT_THAT(back, testing::ElementsAreArray(list.in(own, cut.weight())));
+  }
+  EXPECT_THAT(weight, testing::ElementsAreArray(all.in(values, cut.weight())));
+  EXPECT_THAT(bias, testing::ElementsAreArray(all.in(values, cut.bias())));
+}
+
 /// The indices of a flat buffer that are not part of any tensor.
 std::set<std::size_t> padding_of(const Parameters& parameters) {
   std::set<std::size_t> padding;

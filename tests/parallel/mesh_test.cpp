@@ -120,6 +120,17 @@ TEST(TensorRanks, NeedAnOutputEach) {
                "--tensor '8': net.0 has 7 outputs, so some ranks would have none; use at most "
                "--tensor 7",
                [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8); });
+  config.model = {.dim = 8, .depth = 1, .block = BlockKind::kTransformer, .heads = 4};
+  expect_error(ExitCode::kConfiguration,
+               "--tensor '8': layers.0 has 4 heads, so some ranks would have none; use at most "
+               "--tensor 4",
+               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8); });
+  config.model.heads = 8;
+  config.model.ffn = 6;
+  expect_error(ExitCode::kConfiguration,
+               "--tensor '8': layers.0 has 6 hidden numbers, so some ranks would have none; use at "
+               "most --tensor 6",
+               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8); });
 }
 
 TEST(TensorRanks, RefuseAFusedUpdateOfSeveralCopies) {
@@ -145,6 +156,14 @@ TrainConfig smooth_config() {
   config.model.last_relu = true;
   config.optimizer.kind = OptimizerKind::kSgd;
   config.optimizer.lr = 0.1;
+  return config;
+}
+
+/// Heads that two and four ranks share equally, and three do not.
+TrainConfig config_of_blocks() {
+  TrainConfig config = smooth_config();
+  config.model = {
+      .dim = 16, .depth = 2, .block = BlockKind::kTransformer, .heads = 4, .length = 5, .ffn = 23};
   return config;
 }
 
@@ -187,6 +206,46 @@ TEST(TensorRanks, TrainAsOneRankWithAnyWidthsAndDepths) {
       expect_as_one_rank(config, tensor);
     }
   }
+}
+
+TEST(TensorRanks, ShareTheHeadsOfBlocks) {
+  TrainConfig config = config_of_blocks();
+  for (const int tensor : {2, 3, 4}) {
+    SCOPED_TRACE(tensor);
+    config.parallel.tensor = tensor;
+    expect_as_one_rank(config, tensor);
+  }
+  config.parallel.tensor = 2;
+  TrainConfig accumulate = config, recompute = config, unfused = config, clip = config,
+              standard = config;
+  accumulate.training.accumulate = 3;
+  recompute.training.recompute = 2;
+  unfused.device.fusion = false;
+  clip.training.clip_norm = 0.05;
+  standard.model.causal = true;
+  standard.model.attention = AttentionForm::kStandard;
+  for (const TrainConfig& each : {accumulate, recompute, unfused, clip, standard}) {
+    expect_as_one_rank(each, 4);
+    expect_as_one_rank(each, 4, Zero(1, small_buckets()));
+    expect_as_one_rank(each, 4, Zero(3, small_buckets()));
+  }
+  config.device.precision = Precision::kBf16;
+  expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 256);
+}
+
+TEST(TensorRanks, SumFourTimesInABlock) {
+  TrainConfig config = config_of_blocks();
+  config.parallel.tensor = 2;
+  const Ddp scheme(small_buckets());
+  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 2), &scheme);
+  int sums = 0;
+  for (const Node& node : programs.train().program.nodes()) {
+    const auto* const sum = op_if<AllReduce>(node.op);
+    if (sum == nullptr || sum->axis != Axis::kTensor) continue;
+    ++sums;
+    EXPECT_EQ(sum->tensors.front().size(), 10 * 5 * 16) << sum->name;
+  }
+  EXPECT_EQ(sums, 4 * 2);
 }
 
 TEST(TensorRanks, TrainAsOneRankBesideDataRanks) {
@@ -286,17 +345,19 @@ TEST(TensorRanks, TrainAsOneRankWithRandomDataDrawnInBlocks) {
 
 // Also the sums of forward and backward, of clipping and of the scaler.
 TEST(TensorRanks, HaveProgramsThatNeedEveryWait) {
-  TrainConfig config = smooth_config();
-  config.parallel.tensor = 2;
-  config.training.clip_norm = 1;
-  config.device.precision = Precision::kFp16;
   const Ddp ddp(small_buckets());
   const Zero zero1(1, small_buckets());
   const Zero zero3(3, small_buckets());
-  for (const Scheme* scheme : std::initializer_list<const Scheme*>{&ddp, &zero1, &zero3}) {
-    for (const int rank : {0, 3}) {
-      const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 4), scheme);
-      EXPECT_GT(expect_every_deletion_found(programs.train().program), 15);
+  for (TrainConfig config : {smooth_config(), config_of_blocks()}) {
+    config.parallel.tensor = 2;
+    config.training.clip_norm = 1;
+    config.device.precision = Precision::kFp16;
+    for (const Scheme* scheme : std::initializer_list<const Scheme*>{&ddp, &zero1, &zero3}) {
+      for (const int rank : {0, 3}) {
+        const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 4),
+                                    scheme);
+        EXPECT_GT(expect_every_deletion_found(programs.train().program), 15);
+      }
     }
   }
 }
@@ -374,6 +435,24 @@ TEST(TensorRanks, KeepTheirSharesOfWeightsAndState) {
   EXPECT_EQ(shared.buffers()[shared.parameters()].bytes, numbers * 4);
 }
 
+TEST(TensorRanks, KeepTheirSharesOfBlocks) {
+  constexpr std::int64_t kDim = 64, kFfn = 96, kRanks = 4;
+  TrainConfig config = config_of_blocks();
+  config.model = {.dim = kDim,
+                  .depth = 1,
+                  .block = BlockKind::kTransformer,
+                  .heads = 8,
+                  .length = 5,
+                  .ffn = kFfn};
+  config.parallel.tensor = kRanks;
+  const Ddp scheme(small_buckets());
+  const StepPrograms shared(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, kRanks), &scheme);
+  // Norms and the biases after sums are on every rank.
+  const std::int64_t cut = 4 * kDim * kDim + 3 * kDim + 2 * kDim * kFfn + kFfn;
+  EXPECT_EQ(shared.parameter_list().size(), cut / kRanks + 6 * kDim);
+  EXPECT_EQ(shared.whole_list().size(), cut + 6 * kDim);
+}
+
 class TensorRanksWithFiles : public TempDirTest {};
 
 TEST_F(TensorRanksWithFiles, EvaluateAsOneRank) {
@@ -384,18 +463,24 @@ TEST_F(TensorRanksWithFiles, EvaluateAsOneRank) {
 }
 
 TEST_F(TensorRanksWithFiles, LoadWeightsOfTheWholeModel) {
-  TrainConfig config = smooth_config();
-  const ModelSpec model = spec_of(config, DeviceKind::kCpu, nullptr).model;
-  TorchGenerator generator(99);
-  FlatWeights weights = parameters_of(model).initial_values(generator);
-  config.output.load = folder() / "weights.safetensors";
-  save_flat_weights(config.output.load, parameters_of(model), weights);
-  config.parallel.tensor = 3;
-  expect_as_one_rank(config, 3);
+  for (TrainConfig config : {smooth_config(), config_of_blocks()}) {
+    const ModelSpec model = spec_of(config, DeviceKind::kCpu, nullptr).model;
+    TorchGenerator generator(99);
+    FlatWeights weights = parameters_of(model).initial_values(generator);
+    config.output.load = folder() / "weights.safetensors";
+    save_flat_weights(config.output.load, parameters_of(model), weights);
+    config.parallel.tensor = 3;
+    expect_as_one_rank(config, 3);
+  }
 }
 
-TEST(TensorRanks, ResumeFromAnyOtherMesh) {
-  TrainConfig config = smooth_config();
+class ResumedTensorRanks : public testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(TensorRanks, ResumedTensorRanks, testing::Bool(),
+                         [](const auto& with) { return with.param ? "WithBlocks" : "WithAnMlp"; });
+
+TEST_P(ResumedTensorRanks, GoOnFromAnyOtherMesh) {
+  TrainConfig config = GetParam() ? config_of_blocks() : smooth_config();
   config.optimizer.momentum = 0.9;
   config.checkpoint.folder = "a folder";  // the programs can save their state
   const Trained one = train_single(config);

@@ -221,6 +221,68 @@ TEST(TransformerRun, KeepsALineOfScoresForEveryRowInTheStandardForm) {
   EXPECT_EQ(kept(AttentionForm::kStandard), 4 * 12 * 6 * 2 * 6 * 4);
 }
 
+/// Bytes of what backward reads of forward, without the memory that gradients and temporary
+/// numbers share.
+std::int64_t kept_bytes(const TrainConfig& config) {
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : programs.buffers().all()) {
+    if (buffer.category != Category::kActivations) continue;
+    if (buffer.name.starts_with("scratch") || buffer.name.starts_with("grad")) continue;
+    bytes += buffer.bytes;
+  }
+  return bytes;
+}
+
+TEST(TransformerRun, KeepsTheNumbersOfTheFormulas) {
+  constexpr std::int64_t kBlocks = 8, kDim = 256, kHeads = 4, kLength = 128, kRows = 4 * kLength;
+  TrainConfig config;
+  config.model = {.dim = kDim,
+                  .depth = kBlocks,
+                  .block = BlockKind::kTransformer,
+                  .heads = kHeads,
+                  .length = kLength};
+  config.data.batch_size = kRows / kLength;
+  // n1, qkv, o, a, n2, h twice (before and after GELU) and the output; means and deviations of two
+  // norms, and attention's sums. The input is the batch or the output of the block before.
+  const std::int64_t small = kRows * (4 + kHeads);
+  const std::int64_t each = 16 * kRows * kDim + small;
+  EXPECT_EQ(kept_bytes(config), 4 * kBlocks * each);
+  config.model.attention = AttentionForm::kStandard;
+  const std::int64_t scores = kRows * kHeads * (kLength - 1);
+  EXPECT_EQ(kept_bytes(config), 4 * kBlocks * (each + scores));
+  config.model.attention = AttentionForm::kFlash;
+  // Of a segment only the output is kept; its blocks' other numbers are in memory that all
+  // segments share.
+  for (const std::int64_t segments : {2, 4, 8}) {
+    config.training.recompute = segments;
+    EXPECT_EQ(kept_bytes(config),
+              4 * (segments * kRows * kDim + kBlocks / segments * each - kRows * kDim))
+        << segments;
+  }
+  config.training.recompute = 1;
+  config.device.precision = Precision::kBf16;
+  // Branches have two bytes a number, the stream's two rows four.
+  EXPECT_EQ(kept_bytes(config), kBlocks * ((2 * 14 + 4 * 2) * kRows * kDim + 4 * small));
+}
+
+TEST(TransformerRun, RecomputesAllButTheLastProductOfASegment) {
+  TrainConfig config = small_transformer();
+  config.model.depth = 4;
+  const Trained expected = train_single(config);
+  for (const std::int64_t segments : {2, 4}) {
+    config.training.recompute = segments;
+    EXPECT_EQ(train_single(config), expected) << segments;
+    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+    EXPECT_GT(expect_every_deletion_found(programs.train().program), 0);
+    int products = 0;
+    for (const Node& node : programs.train().program.nodes()) {
+      products += node.phase == Phase::kRecompute && op_if<Gemm>(node.op) != nullptr ? 1 : 0;
+    }
+    EXPECT_EQ(products, (segments - 1) * (4 * 4 / segments - 1));
+  }
+}
+
 TEST(AttentionOf, RefusesHeadsThatDoNotFit) {
   ModelConfig model{.block = BlockKind::kTransformer, .heads = 3};
   expect_error(ExitCode::kConfiguration,

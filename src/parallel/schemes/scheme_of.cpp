@@ -82,18 +82,28 @@ Mesh mesh_of(const TrainConfig& config, int rank, int ranks) {
 
 namespace {
 
-/// Tensor ranks share the outputs of every other layer.
+void require_for_each_tensor_rank(const StepSpec& spec, int layer, std::int64_t count,
+                                  std::string_view noun) {
+  if (count >= spec.mesh.tensor) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--tensor",
+        .value = std::to_string(spec.mesh.tensor),
+        .why = fmt::format("{} has {}, so some ranks would have none",
+                           spec.model.name_of_layer(layer), counted(count, noun)),
+        .remedy = fmt::format("use at most --tensor {}", count)});
+}
+
+/// Tensor ranks share the outputs of every other layer; of a block, the heads of attention and the
+/// hidden layer.
 void require_width_for_tensor_ranks(const StepSpec& spec) {
   const ModelSpec& model = spec.model;
+  if (model.transformer) {
+    require_for_each_tensor_rank(spec, 0, model.transformer->attention.heads, "head");
+    require_for_each_tensor_rank(spec, 0, model.transformer->ffn, "hidden number");
+    return;
+  }
   for (std::size_t layer = 0; layer + 2 < model.widths.size(); layer += 2) {
-    const std::int64_t width = model.widths[layer + 1];
-    if (width >= spec.mesh.tensor) continue;
-    fail(ExitCode::kConfiguration, {.what = "--tensor",
-                                    .value = std::to_string(spec.mesh.tensor),
-                                    .why = fmt::format("{} has {}, so some ranks would have none",
-                                                       model.name_of_layer(static_cast<int>(layer)),
-                                                       counted(width, "output")),
-                                    .remedy = fmt::format("use at most --tensor {}", width)});
+    require_for_each_tensor_rank(spec, static_cast<int>(layer), model.widths[layer + 1], "output");
   }
 }
 
