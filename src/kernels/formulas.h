@@ -26,6 +26,70 @@ BARESTEP_HD inline float relu_grad(float grad, float output) {
   return output <= 0.0F ? 0.0F : grad;
 }
 
+// What single numbers and the vectors of kernels/cpu/vector_*.cpp have in common, so that a formula
+// written for both has the same bits for both.
+
+/// The larger or smaller one; b if one of them is NaN.
+BARESTEP_HD inline float larger(float a, float b) {
+  return a > b ? a : b;
+}
+BARESTEP_HD inline float smaller(float a, float b) {
+  return a < b ? a : b;
+}
+
+/// 2^n, from 1.5 * 2^23 + n.
+BARESTEP_HD inline float power_of_two(float shifted) {
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) - 0x4B400000U + 127U) << 23U);
+}
+
+/// `value`, or 0 where x is below `lowest`.
+BARESTEP_HD inline float zero_below(float x, float lowest, float value) {
+  return x < lowest ? 0.0F : value;
+}
+
+/// exp(x) for x <= 0, within 2 ulp (Cephes' expf); 0 below the smallest normal result. NaN stays
+/// NaN.
+template <class Real>
+BARESTEP_HD inline Real exponential(Real x) {
+  using std::fma;
+  constexpr float kLowest = -87.33F;
+  const Real whole(12582912.0F);  // 1.5 * 2^23: adding it rounds to whole numbers
+  const Real shifted = fma(x, Real(1.44269504F), whole);
+  const Real n = shifted - whole;
+  Real r = fma(n, Real(-0.693359375F), x);
+  r = fma(n, Real(2.12194440e-4F), r);
+  Real p(1.9875691500e-4F);
+  p = fma(p, r, Real(1.3981999507e-3F));
+  p = fma(p, r, Real(8.3334519073e-3F));
+  p = fma(p, r, Real(4.1665795894e-2F));
+  p = fma(p, r, Real(1.6666665459e-1F));
+  p = fma(p, r, Real(5.0000001201e-1F));
+  const Real fraction = fma(p, r * r, r) + Real(1.0F);
+  return zero_below(x, kLowest, fraction * power_of_two(shifted));
+}
+
+/// erf(x), within 5e-7, by the rational function of Eigen and XLA; exactly 1 or -1 far from 0. NaN
+/// stays NaN.
+template <class Real>
+BARESTEP_HD inline Real error_function(Real x) {
+  using std::fma;
+  x = smaller(Real(4.0F), larger(Real(-4.0F), x));
+  const Real square = x * x;
+  Real above(-2.72614225801306e-10F);
+  above = fma(above, square, Real(2.77068142495902e-08F));
+  above = fma(above, square, Real(-2.10102402082508e-06F));
+  above = fma(above, square, Real(-5.69250639462346e-05F));
+  above = fma(above, square, Real(-7.34990630326855e-04F));
+  above = fma(above, square, Real(-2.95459980854025e-03F));
+  above = fma(above, square, Real(-1.60960333262415e-02F));
+  Real below(-1.45660718464996e-05F);
+  below = fma(below, square, Real(-2.13374055278905e-04F));
+  below = fma(below, square, Real(-1.68282697438203e-03F));
+  below = fma(below, square, Real(-7.37332916720468e-03F));
+  below = fma(below, square, Real(-1.42647390514189e-02F));
+  return smaller(Real(1.0F), larger(Real(-1.0F), x * above / below));
+}
+
 /// The arithmetic of an activation: value(x), and grad(gradient of the output, from), the gradient
 /// of x. `from` is x if the activation's traits say that the gradient is computed from the input,
 /// else the output. A formula has its own grad() for numbers whose type PyTorch rounds to within
@@ -45,10 +109,18 @@ struct ActivationFormula<Activation::kGelu> {
   static constexpr float kRootOfHalf = 0.70710678118654752F;
   static constexpr float kDensityAtZero = 0.39894228040143268F;  // 1 / sqrt(2 pi)
 
-  BARESTEP_HD static float value(float x) { return x * 0.5F * (1.0F + std::erf(x * kRootOfHalf)); }
-  BARESTEP_HD static float grad(float grad, float x) {
-    const float below = 0.5F * (1.0F + std::erf(x * kRootOfHalf));
-    const float density = std::exp(x * x * -0.5F) * kDensityAtZero;
+  BARESTEP_HD static float value(float x) { return of(x); }
+  BARESTEP_HD static float grad(float grad, float x) { return grad_of(grad, x); }
+
+  /// The same for vectors too.
+  template <class Real>
+  BARESTEP_HD static Real of(Real x) {
+    return x * Real(0.5F) * (Real(1.0F) + error_function(x * Real(kRootOfHalf)));
+  }
+  template <class Real>
+  BARESTEP_HD static Real grad_of(Real grad, Real x) {
+    const Real below = Real(0.5F) * (Real(1.0F) + error_function(x * Real(kRootOfHalf)));
+    const Real density = exponential(x * x * Real(-0.5F)) * Real(kDensityAtZero);
     return grad * (below + x * density);
   }
 };

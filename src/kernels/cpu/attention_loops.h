@@ -9,28 +9,9 @@
 #include <cstdint>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/formulas.h"
 
 namespace barestep {
-
-/// exp(x) for x <= 0, within 2 ulp (Cephes' expf); 0 below the smallest normal result. NaN stays
-/// NaN.
-template <class Vec>
-Vec exponential(Vec x) {
-  constexpr float kLowest = -87.33F;
-  const Vec whole(12582912.0F);  // 1.5 * 2^23: adding it rounds to whole numbers
-  const Vec shifted = fma(x, Vec(1.44269504F), whole);
-  const Vec n = shifted - whole;
-  Vec r = fma(n, Vec(-0.693359375F), x);
-  r = fma(n, Vec(2.12194440e-4F), r);
-  Vec p(1.9875691500e-4F);
-  p = fma(p, r, Vec(1.3981999507e-3F));
-  p = fma(p, r, Vec(8.3334519073e-3F));
-  p = fma(p, r, Vec(4.1665795894e-2F));
-  p = fma(p, r, Vec(1.6666665459e-1F));
-  p = fma(p, r, Vec(5.0000001201e-1F));
-  const Vec fraction = fma(p, r * r, r) + Vec(1.0F);
-  return zero_below(x, kLowest, fraction * power_of_two(shifted));
-}
 
 template <class Vec>
 class AttentionLoops {

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "core/random.h"
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/cascade_sum.h"
 #include "kernels/cpu/linear_adam.h"
 #include "kernels/cpu/product.h"
@@ -74,12 +75,25 @@ struct OpRunner {
       with_number(op.values.dtype, [&]<class Number>(Number) {
         const ActivationElement<Formula, Number> element{addresses.at<Number>(op.values),
                                                          at<Number>(op.pre_activation)};
+        const std::int64_t cols = op.values.cols;
         if (!op.bias) {
-          return for_elements(op.values.size(), ActivateElement<Formula, Number>{element});
+          return for_ranges(
+              pool, op.values.size(), kGrain, [element](std::int64_t begin, std::int64_t end) {
+                const Number* const values = element.values + begin;
+                activate_run(element, begin, end - begin,
+                             [values](std::int64_t i) { return float_of(values[i]); });
+              });
         }
-        for_rows(op.values, op.values.cols,
-                 BiasActivationElement<Formula, Number>{element, addresses.at<Number>(*op.bias),
-                                                        op.values.cols});
+        const Number* const bias = addresses.at<Number>(*op.bias);
+        for_ranges(pool, op.values.rows, rows_per_task(cols),
+                   [element, bias, cols](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t row = begin; row < end; ++row) {
+                       const Number* const values = element.values + row * cols;
+                       activate_run(element, row * cols, cols, [values, bias](std::int64_t i) {
+                         return float_of(values[i]) + float_of(bias[i]);
+                       });
+                     }
+                   });
       });
     });
   }
@@ -93,12 +107,14 @@ struct OpRunner {
                           const ActivationGradElement<Formula, float> element = shared;
                           const std::int64_t cols = op.grad.cols;
                           for (std::int64_t row = 0; row < op.grad.rows; ++row)
-                            for (std::int64_t col = first; col < last; ++col)
-                              element(row * cols + col);
+                            activation_grad_run(element, row * cols + first, last - first);
                         });
       }
       with_number(op.grad.dtype, [&]<class Number>(Number) {
-        for_elements(op.grad.size(), ActivationGradElement<Formula, Number>(op, addresses));
+        const ActivationGradElement<Formula, Number> element(op, addresses);
+        for_ranges(pool, op.grad.size(), kGrain, [element](std::int64_t begin, std::int64_t end) {
+          activation_grad_run(element, begin, end - begin);
+        });
       });
     });
   }
@@ -501,6 +517,21 @@ struct OpRunner {
 };
 
 }  // namespace
+
+GeluKernel plain_gelu_kernel() {
+  using Formula = ActivationFormula<Activation::kGelu>;
+  return {[](float* values, std::int64_t n) {
+            for (std::int64_t i = 0; i < n; ++i) values[i] = Formula::value(values[i]);
+          },
+          [](float* grads, const float* from, std::int64_t n) {
+            for (std::int64_t i = 0; i < n; ++i) grads[i] = Formula::grad(grads[i], from[i]);
+          }};
+}
+
+const GeluKernel& fastest_gelu_kernel() {
+  static const GeluKernel kernel = gelu_kernel();
+  return kernel;
+}
 
 void CpuOps::prepare(const DeviceOp& op) {
   if (std::holds_alternative<LinearAdam>(op)) product_.prepare_tiles(pool_);

@@ -1,5 +1,6 @@
 #include "kernels/cpu/product_tiles.h"
 
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/product.h"
 #include "kernels/loop_ops.h"
 
@@ -102,8 +103,9 @@ void activation_tile(const BoundGemm& g, const Tile& tile) {
   with_activation(g.op.activation, [&]<class Formula>(Formula) {
     const ActivationElement<Formula> element{g.c, g.pre_activation};
     for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-      const std::int64_t row = i * g.n + tile.col;
-      for (std::int64_t at = row; at < row + tile.cols; ++at) element(at, g.c[at]);
+      const std::int64_t first = i * g.n + tile.col;
+      const float* const row = g.c + first;
+      activate_run(element, first, tile.cols, [row](std::int64_t j) { return row[j]; });
     }
   });
 }
@@ -120,15 +122,14 @@ void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, c
       for (std::int64_t i = 0; i < tile.rows; ++i) {
         const std::int64_t first = (tile.row + i) * op.c.cols + tile.col;
         const float* const row = sums + i * tile.cols;
+        const auto run = [&](const auto& x) { activate_run(element, first, tile.cols, x); };
         if (bias != nullptr) {
-          for (std::int64_t j = 0; j < tile.cols; ++j)
-            element(first + j, row[j] + float_of(bias[j]));
+          run([=](std::int64_t j) { return row[j] + float_of(bias[j]); });
         } else if (op.beta == 0) {
-          for (std::int64_t j = 0; j < tile.cols; ++j) element(first + j, row[j]);
+          run([=](std::int64_t j) { return row[j]; });
         } else {
-          for (std::int64_t j = 0; j < tile.cols; ++j) {
-            element(first + j, row[j] + op.beta * float_of(c[first + j]));
-          }
+          const float beta = op.beta;
+          run([=](std::int64_t j) { return row[j] + beta * float_of(c[first + j]); });
         }
       }
     });
@@ -138,9 +139,12 @@ void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, c
 void bias_activation_tile(const BoundGemm& g, const Tile& tile) {
   if (g.bias == nullptr) return activation_tile(g, tile);
   with_activation(g.op.activation, [&]<class Formula>(Formula) {
-    const BiasActivationElement<Formula> element{{g.c, g.pre_activation}, g.bias, g.n};
+    const ActivationElement<Formula> element{g.c, g.pre_activation};
+    const float* const bias = g.bias + tile.col;
     for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-      for (std::int64_t j = tile.col; j < tile.col + tile.cols; ++j) element(i, j);
+      const std::int64_t first = i * g.n + tile.col;
+      const float* const row = g.c + first;
+      activate_run(element, first, tile.cols, [=](std::int64_t j) { return row[j] + bias[j]; });
     }
   });
 }

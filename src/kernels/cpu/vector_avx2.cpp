@@ -1,3 +1,4 @@
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention_loops.h"
 #include "kernels/cpu/linear_adam_x86.h"
 
@@ -36,6 +37,8 @@ struct Avx2Floats {
 
   /// The larger one; b if one of them is NaN.
   friend Avx2Floats larger(Avx2Floats a, Avx2Floats b) { return _mm256_max_ps(a.v, b.v); }
+  /// The smaller one; b if one of them is NaN.
+  friend Avx2Floats smaller(Avx2Floats a, Avx2Floats b) { return _mm256_min_ps(a.v, b.v); }
   /// 2^n, from 1.5 * 2^23 + n.
   friend Avx2Floats power_of_two(Avx2Floats shifted) {
     const __m256i biased =
@@ -63,6 +66,10 @@ void update_by_avx2(const LinearAdamStrip& strip) {
 
 AttentionKernel avx2_attention_kernel() {
   return AttentionLoops<Avx2Floats>::kernel();
+}
+
+GeluKernel avx2_gelu_kernel() {
+  return GeluLoops<Avx2Floats>::kernel();
 }
 
 }  // namespace barestep

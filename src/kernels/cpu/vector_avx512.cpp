@@ -1,3 +1,4 @@
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention_loops.h"
 #include "kernels/cpu/linear_adam_x86.h"
 
@@ -41,6 +42,10 @@ struct Avx512Floats {
   friend Avx512Floats larger(Avx512Floats a, Avx512Floats b) {
     return _mm512_maskz_max_ps(0xFFFF, a.v, b.v);
   }
+  /// The smaller one; b if one of them is NaN.
+  friend Avx512Floats smaller(Avx512Floats a, Avx512Floats b) {
+    return _mm512_maskz_min_ps(0xFFFF, a.v, b.v);
+  }
   /// 2^n, from 1.5 * 2^23 + n.
   friend Avx512Floats power_of_two(Avx512Floats shifted) {
     const __m512i biased =
@@ -68,6 +73,10 @@ void update_by_avx512(const LinearAdamStrip& strip) {
 
 AttentionKernel avx512_attention_kernel() {
   return AttentionLoops<Avx512Floats>::kernel();
+}
+
+GeluKernel avx512_gelu_kernel() {
+  return GeluLoops<Avx512Floats>::kernel();
 }
 
 }  // namespace barestep

@@ -1,5 +1,6 @@
 // Selects the vector kernels that this processor can run. Compiled for any x86 processor, since
 // code that checks for instructions must not use them.
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/linear_adam_kernel.h"
 
@@ -23,6 +24,12 @@ LinearAdamKernel linear_adam_kernel(LinearAdamIsa max) {
   if (max >= LinearAdamIsa::kAvx512 && runs_avx512()) return {"AVX-512", update_by_avx512};
   if (max >= LinearAdamIsa::kAvx2 && runs_avx2()) return {"AVX2", update_by_avx2};
   return {};
+}
+
+GeluKernel gelu_kernel(LinearAdamIsa max) {
+  if (max >= LinearAdamIsa::kAvx512 && runs_avx512()) return avx512_gelu_kernel();
+  if (max >= LinearAdamIsa::kAvx2 && runs_avx2()) return avx2_gelu_kernel();
+  return plain_gelu_kernel();
 }
 
 AttentionKernel attention_kernel(LinearAdamIsa max) {
