@@ -1,10 +1,13 @@
-"""torch_weights.py LAYERS IMAGES LABELS OURS THEIRS: exchanges weights between barestep and PyTorch.
+"""torch_weights.py MODEL X Y OURS THEIRS: exchanges weights between barestep and PyTorch.
 
-Loads OURS, a safetensors file of mlp_single's, into the same model in PyTorch by load_state_dict, and prints
-its loss and accuracy on the idx files; writes THEIRS, fresh weights of that model, and prints theirs.
+MODEL is the widths of an MLP, and X and Y are images and labels in idx files; or it is
+transformer:DIM,HEADS,LENGTH,FFN,DEPTH, and they are npy files of rows of LENGTH x DIM numbers. Loads OURS, a
+safetensors file of mlp_single's, into the same model in PyTorch by load_state_dict, and prints its loss and
+accuracy; writes THEIRS, fresh weights of that model, and prints theirs.
 Exits with 77 where PyTorch is not installed. The format is read and written here, by its specification,
 so that nothing else need be installed.
 """
+import ast
 import gzip
 import json
 import struct
@@ -27,6 +30,21 @@ class MLP(torch.nn.Module):
 
     def forward(self, x):
         return self.net(x)
+
+
+class Transformer(torch.nn.Module):
+    def __init__(self, dim, heads, length, ffn, depth):
+        super().__init__()
+        self.shape = (-1, length, dim)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(dim, heads, ffn, dropout=0, activation="gelu", batch_first=True,
+                                             norm_first=True) for _ in range(depth))
+
+    def forward(self, x):
+        y = x.view(self.shape)
+        for layer in self.layers:
+            y = layer(y)
+        return y.flatten(1)
 
 
 def read_safetensors(path):
@@ -65,24 +83,40 @@ def read_idx(path):
     return torch.frombuffer(bytearray(data[4 + 4 * data[3] :]), dtype=torch.uint8).view(dims)
 
 
+def read_npy(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    (length,) = struct.unpack("<H", data[8:10])
+    shape = ast.literal_eval(data[10 : 10 + length].decode())["shape"]
+    return torch.frombuffer(bytearray(data[10 + length :]), dtype=torch.float32).view(shape)
+
+
 def say(model, x, y):
     with torch.no_grad():
         output = model(x)
+        if y.is_floating_point():
+            return print(f"{torch.nn.functional.mse_loss(output, y).item()!r}")
         loss = torch.nn.functional.cross_entropy(output, y)
         correct = (output.argmax(1) == y).sum()
     print(f"{loss.item()!r} {100 * correct.item() / len(y):.2f}%")
 
 
 def main():
-    layers, images, labels, ours, theirs = sys.argv[1:]
-    x = read_idx(images).flatten(1).float() / 255
-    y = read_idx(labels).long()
-    model = MLP([int(width) for width in layers.split(",")])
+    name, x, y, ours, theirs = sys.argv[1:]
+    kind, _, numbers = name.rpartition(":")
+    sizes = [int(number) for number in numbers.split(",")]
+    if kind == "transformer":
+        new_model = lambda: Transformer(*sizes)
+        x, y = read_npy(x), read_npy(y)
+    else:
+        new_model = lambda: MLP(sizes)
+        x, y = read_idx(x).flatten(1).float() / 255, read_idx(y).long()
+    model = new_model()
     model.load_state_dict(read_safetensors(ours))
     say(model, x, y)
 
     torch.manual_seed(7)
-    model = MLP([int(width) for width in layers.split(",")])
+    model = new_model()
     write_safetensors(theirs, model.state_dict())
     say(model, x, y)
 
