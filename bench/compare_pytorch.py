@@ -35,6 +35,8 @@ def parse():
     parser.add_argument("--build", default=str(ROOT / "build"), help="folder of mlp_single")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--block", default="mlp", choices=["mlp", "transformer"])
+    parser.add_argument("--length", type=int, default=128, help="rows of a sample of a transformer")
     parser.add_argument("--shapes", default="256x3,1024x2,1024x6,2048x4", help="DIMxDEPTH,...")
     parser.add_argument("--batch-sizes", default="1,64,512", help="N,...")
     parser.add_argument("--pairs", type=int, default=10, help="measured rounds, at least 6")
@@ -93,11 +95,18 @@ def run(command, environment=None):
     return result.stdout
 
 
+def model_arguments(options, dim, depth):
+    shape = ["--dim", str(dim), "--depth", str(depth)]
+    if options.block == "transformer":
+        shape += ["--block", "transformer", "--length", str(options.length)]
+    return shape
+
+
 def run_torch(options, case, setting):
     _, environment, arguments = setting
     dim, depth, batch, steps = case
-    text = run([options.python, str(ROOT / "bench" / "practical.py"), "--dim", str(dim), "--depth",
-                str(depth), "--batch-size", str(batch), "--steps", str(steps),
+    text = run([options.python, str(ROOT / "bench" / "practical.py"), *model_arguments(options, dim, depth),
+                "--batch-size", str(batch), "--steps", str(steps),
                 "--device", options.device, *arguments], environment)
     result = json.loads(text.splitlines()[-1])
     return {**result, "lost": lost_share(result["lost_time"])}
@@ -107,7 +116,7 @@ def run_barestep(options, case, update):
     dim, depth, batch, steps = case
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
-        text = run([options.build + "/mlp_single", "--dim", str(dim), "--depth", str(depth),
+        text = run([options.build + "/mlp_single", *model_arguments(options, dim, depth),
                     "--batch-size", str(batch), "--steps", str(steps), "--device", options.device,
                     "--threads", str(options.threads), "--update", update, "--metrics", str(metrics)])
         records = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -145,7 +154,8 @@ def best_setting(options, case):
 
 def steps_for(options, dim, depth, batch):
     """A number of steps that takes about half a second, so the runs of a round are close in time."""
-    return options.steps or max(15, min(400, int(1.2e9 / (dim * dim * depth * batch))))
+    rows = batch * (12 * options.length if options.block == "transformer" else 1)
+    return options.steps or max(15, min(400, int(1.2e9 / (dim * dim * depth * rows))))
 
 
 def text_of(figure):
@@ -154,7 +164,9 @@ def text_of(figure):
 
 def compare(options, case, setting, tried):
     dim, depth, batch, steps = case
-    print(f"{depth} x Linear({dim}, {dim}), batch {batch}, {options.device}, {options.threads} threads, "
+    block = (f"TransformerEncoderLayer({dim}), length {options.length}" if options.block == "transformer"
+             else f"Linear({dim}, {dim})")
+    print(f"{depth} x {block}, batch {batch}, {options.device}, {options.threads} threads, "
           f"load {load()}", flush=True)
     ways = {"torch": lambda: run_torch(options, case, setting),
             "separate": lambda: run_barestep(options, case, "separate"),
@@ -184,7 +196,8 @@ def compare(options, case, setting, tried):
           f"{text_of(figures['same semantics'])}, best against best "
           f"{text_of(figures['best against best'])}; auto ({result['auto']['update']}) takes "
           f"{text_of(figures['auto over separate'])} the time of separate", flush=True)
-    return {"dim": dim, "depth": depth, "batch_size": batch, "steps": steps, "invalid": invalid,
+    return {"block": options.block, "length": options.length if options.block == "transformer" else 1,
+            "dim": dim, "depth": depth, "batch_size": batch, "steps": steps, "invalid": invalid,
             "figures": figures, "rounds": rounds, "auto_took": result["auto"]["update"],
             "pytorch_setting": setting[0], "pytorch_settings_tried": tried,
             "torch": result["torch"]["torch"], "torch_build": result["torch"]["build"],

@@ -4,7 +4,7 @@
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "measure.h"
-#include "support/layers.h"
+#include "model/model.h"
 #include "train/weights.h"
 
 namespace barestep::bench {
@@ -73,6 +73,47 @@ BENCHMARK(product)
     ->ArgsProduct({{kForward, kInputGradient, kWeightGradient}, {1024, 2048}})
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
+
+/// Flash attention with heads 64 wide: backward or not, batch, heads, length, causal or not.
+void attention(benchmark::State& state) {
+  constexpr std::int64_t kWidth = 64;
+  const bool is_backward = state.range(0) == 1;
+  const AttentionShape shape{
+      .heads = state.range(2), .length = state.range(3), .causal = state.range(4) == 1};
+  const std::int64_t rows = state.range(1) * shape.length, cols = shape.heads * kWidth;
+  Machine machine;
+  DeviceMemory memory(rows * (8 * cols + shape.heads) + 256);
+  const Tensor qkv = memory.take(rows, 3 * cols), grad_out = memory.take(rows, cols);
+  TorchGenerator(0).randn({memory.floats(), static_cast<std::size_t>(4 * rows * cols)});
+  const Attention forward{.out = memory.take(rows, cols),
+                          .kept = memory.take(rows, shape.heads),
+                          .qkv = qkv,
+                          .shape = shape};
+  const AttentionGrad backward{.grad_qkv = memory.take(rows, 3 * cols),
+                               .qkv = qkv,
+                               .out = forward.out,
+                               .grad_out = grad_out,
+                               .kept = forward.kept,
+                               .shape = shape};
+  machine.ops.run(forward, memory.addresses());
+  const double seconds = time_iterations(state, [&] {
+    if (is_backward) return machine.ops.run(backward, memory.addresses());
+    machine.ops.run(forward, memory.addresses());
+  });
+  const double pairs = static_cast<double>(state.range(1) * shape.heads * shape.pairs());
+  state.counters["median ms"] = 1e3 * seconds;
+  state.counters["GFLOP/s"] = (is_backward ? 10 : 4) * pairs * kWidth / seconds / 1e9;
+}
+void attention_shapes(benchmark::internal::Benchmark* each) {
+  for (const int backward : {0, 1}) {
+    for (const int causal : {0, 1}) {
+      each->Args({backward, 8, 8, 128, causal})
+          ->Args({backward, 4, 8, 512, causal})
+          ->Args({backward, 1, 8, 2048, causal});
+    }
+  }
+}
+BENCHMARK(attention)->Apply(attention_shapes)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 void randn(benchmark::State& state) {
   const std::int64_t n = state.range(0);

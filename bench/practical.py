@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The training loop of the course's practicals (docs/lab.md) under PyTorch: DEPTH x (Linear(DIM, DIM),
-ReLU), MSELoss, Adam, fresh random x and y each step, which are made before the step's clock starts.
+ReLU), or with --block transformer DEPTH x TransformerEncoderLayer; MSELoss, Adam, fresh random x and y
+each step, which are made before the step's clock starts.
 
 Prints one JSON object: the versions, time and loss of every step after the warm-up, and what these
 steps lost to other programs.
@@ -20,6 +21,8 @@ def parse():
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--block", choices=["mlp", "transformer"], default="mlp")
+    parser.add_argument("--length", type=int, default=128, help="rows of a sample of a transformer")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--device", default="cpu")
@@ -28,17 +31,25 @@ def parse():
     return parser.parse_args()
 
 
+def layers_of(options):
+    for _ in range(options.depth):
+        if options.block == "transformer":
+            yield nn.TransformerEncoderLayer(options.dim, options.dim // 64, 4 * options.dim, dropout=0,
+                                             activation="gelu", batch_first=True, norm_first=True)
+        else:
+            yield nn.Linear(options.dim, options.dim)
+            yield nn.ReLU()
+
+
 def train(options):
     torch.manual_seed(0)
-    layers = []
-    for _ in range(options.depth):
-        layers += [nn.Linear(options.dim, options.dim), nn.ReLU()]
-    model = nn.Sequential(*layers).to(options.device)
+    model = nn.Sequential(*layers_of(options)).to(options.device)
     criterion = nn.MSELoss()
     how = {} if options.adam == "default" else {options.adam: True}
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, **how)
     cuda = torch.device(options.device).type == "cuda"
-    shape = (options.batch_size, options.dim)
+    rows = [options.length] if options.block == "transformer" else []
+    shape = (options.batch_size, *rows, options.dim)
     times, losses = [], []
     lost = LostTime()
     lost.start()
