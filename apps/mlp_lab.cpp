@@ -228,6 +228,21 @@ struct Prediction {
   PredictedModel model{};
 };
 
+/// The options of transformer blocks, with the model's other ones.
+void add_predicted_blocks(Command& command, PredictedModel& model) {
+  const auto add = [&](const char* name, auto ModelConfig::*member) {
+    command.add(trainer_option(name, "", [&model, member](const TrainConfig& c) {
+      model.others.model.*member = c.model.*member;
+    }));
+  };
+  add("block", &ModelConfig::block);
+  add("heads", &ModelConfig::heads);
+  add("length", &ModelConfig::length);
+  add("ffn", &ModelConfig::ffn);
+  add("causal", &ModelConfig::causal);
+  add("attention", &ModelConfig::attention);
+}
+
 /// The options of a model that is simulated.
 void add_predicted_model(Command& command, PredictedModel& model) {
   command.add(
@@ -236,6 +251,7 @@ void add_predicted_model(Command& command, PredictedModel& model) {
       trainer_option("depth", "", [&](const TrainConfig& c) { model.depth = *c.model.depth; }));
   command.add(trainer_option("activation", "",
                              [&](const TrainConfig& c) { model.activation = c.model.activation; }));
+  add_predicted_blocks(command, model);
   command.add(trainer_option("batch-size", "",
                              [&](const TrainConfig& c) { model.batch_size = c.data.batch_size; }));
   // int8, the last precision, is not for training.

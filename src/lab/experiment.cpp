@@ -241,7 +241,7 @@ std::span<const Experiment> experiments() {
       pipeline_experiment(),        mesh_experiment(),           optimizations_experiment(),
       activations_experiment(),     accumulation_experiment(),   checkpoint_experiment(),
       precision_experiment(),       int8_experiment(),           recompute_experiment(),
-      memory_experiment(),          pytorch_experiment()};
+      memory_experiment(),          attention_experiment(),      pytorch_experiment()};
   return all;
 }
 

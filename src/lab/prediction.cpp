@@ -21,8 +21,18 @@
 namespace barestep {
 namespace {
 
+/// Transformers of fewer rows and numbers: their products have more flops.
 constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr std::int64_t kLargestWidth = 1 << 17;
+constexpr std::int64_t kLargestBlockWidth = 1 << 13;
+
+bool is_transformer(const PredictedModel& model) {
+  return model.others.model.block == BlockKind::kTransformer;
+}
+
+std::int64_t length_of(const PredictedModel& model) {
+  return is_transformer(model) ? model.others.model.length.value_or(kDefaultLength) : 1;
+}
 
 /// Smaller differences are a tie: the model is not more accurate than this.
 constexpr double kTie = 0.01;
@@ -80,6 +90,8 @@ bool several_ranks_pay(const PredictedModel& model, const MachineCard& card) {
 std::int64_t pays_from(PredictedModel model, const MachineCard& card,
                        std::int64_t PredictedModel::*size, std::int64_t min, std::int64_t largest) {
   std::int64_t from = 0;
+  // A given number of heads need not divide other widths.
+  if (size == &PredictedModel::dim) model.others.model.heads.reset();
   for (model.*size = largest; model.*size >= min; model.*size /= 2) {
     if (!several_ranks_pay(model, card)) break;
     from = model.*size;
@@ -100,15 +112,17 @@ std::string pays_sentence(const PredictedModel& model, const MachineCard& card) 
     return from > 0 ? fmt::format("from a {} of {}", what, from)
                     : fmt::format("at no {} up to {}", what, largest);
   };
-  const std::int64_t batch = pays_from(model, card, &PredictedModel::batch_size, 2, kLargestBatch);
+  const std::int64_t largest = std::max<std::int64_t>(kLargestBatch / length_of(model), 2);
+  const std::int64_t batch = pays_from(model, card, &PredictedModel::batch_size, 2, largest);
   std::string text =
       fmt::format("at width {} {} are faster than one, by more than {:.0f} %, {}", model.dim,
-                  several, 100 * kTie, from_text(batch, kLargestBatch, "batch"));
+                  several, 100 * kTie, from_text(batch, largest, "batch"));
   if (!model.batch_per_rank && model.batch_size < 2)
     return text + "; a batch of 1 cannot be divided.";
-  const std::int64_t width = pays_from(model, card, &PredictedModel::dim, 64, kLargestWidth);
-  return text + fmt::format("; at a batch of {} {}.", model.batch_size,
-                            from_text(width, kLargestWidth, "width"));
+  const std::int64_t widest = is_transformer(model) ? kLargestBlockWidth : kLargestWidth;
+  const std::int64_t width = pays_from(model, card, &PredictedModel::dim, 64, widest);
+  return text +
+         fmt::format("; at a batch of {} {}.", model.batch_size, from_text(width, widest, "width"));
 }
 
 [[noreturn]] void refuse_prediction(const char* what, std::string value, std::string why,
@@ -346,6 +360,12 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
   std::string title = fmt::format(
       "Simulated: {}, {} x {}, batch {}{}", scheme_of_model(model), model.dim, model.depth,
       model.batch_size, model.batch_per_rank ? " on each " + std::string(noun_of(model)) : "");
+  if (is_transformer(model)) {
+    const ModelConfig& blocks = model.others.model;
+    title +=
+        fmt::format(", transformer blocks, {}length {}, {} attention",
+                    blocks.causal ? "causal, " : "", length_of(model), name_of(blocks.attention));
+  }
   if (model.activation != Activation::kRelu) {
     title += fmt::format(", {}", model.activation == Activation::kNone ? "no activation"
                                                                        : name_of(model.activation));

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/attention.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/index.h"
@@ -269,6 +270,99 @@ void add_tensor_pair(std::vector<PublishedNumber>& all) {
                       fmt::format("{}, {}", forward / 2, backward)));
 }
 
+/// By the tensors that FlashAttention's benchmark has at its peak, in 16 bits: with standard
+/// attention four of scores and ten of the operands' size; with flash attention 13 of the latter,
+/// one more if gradients of queries are summed in fp32 over several tiles, and two numbers a row.
+std::string attention_memory_text(AttentionForm form, double length) {
+  constexpr double kSequences = 16, kHeads = 8, kWidth = 64, kMib = 1 << 20;
+  const double rows = kSequences * kHeads * length;
+  const double bytes = form == AttentionForm::kStandard
+                           ? 2 * (4 * rows * length + 10 * rows * kWidth)
+                           : 2 * 13 * rows * kWidth + 8 * rows;
+  return fmt::format("{} MB", static_cast<std::int64_t>(bytes / kMib));
+}
+
+void add_attention_memory(std::vector<PublishedNumber>& all) {
+  const auto add = [&](AttentionForm form, std::int64_t length) {
+    all.push_back(exact(PublishedKind::kComputed,
+                        fmt::format("FlashAttention, memory of 16 x 8 heads 64 wide, {}, length {}",
+                                    name_of(form), length),
+                        attention_memory_text(form, static_cast<double>(length))));
+  };
+  for (const int length : {128, 512, 1024, 4096}) add(AttentionForm::kStandard, length);
+  for (const int length : {512, 1024, 4096, 65536}) add(AttentionForm::kFlash, length);
+}
+
+TrainConfig transformer_of(std::int64_t dim, std::int64_t heads, std::int64_t blocks,
+                           std::int64_t length) {
+  TrainConfig config;
+  config.model = {.dim = dim,
+                  .depth = blocks,
+                  .block = BlockKind::kTransformer,
+                  .heads = heads,
+                  .length = length,
+                  .attention = AttentionForm::kStandard};
+  config.data.batch_size = 1;
+  config.training.update = Update::kSeparate;
+  return config;
+}
+
+/// GPT-2 consists of our blocks, an embedding of 50,257 tokens, one of 1,024 positions, and a norm.
+void add_gpt2(std::vector<PublishedNumber>& all) {
+  constexpr std::int64_t kTokens = 50'257, kPositions = 1024, kWidth = 768, kBlocks = 12,
+                         kHeads = 12, kSequences = 4, kLength = 64;
+  const WorkloadPrograms programs(transformer_of(kWidth, kHeads, kBlocks, kLength),
+                                  TrainerKind::kSingle, 1, DeviceKind::kCpu);
+  const std::int64_t parameters =
+      programs.steps().parameter_list().size() + (kTokens + kPositions + 2) * kWidth;
+  all.push_back(exact(PublishedKind::kReproduced, "GPT-2 of 12 blocks 768 wide, parameters",
+                      std::to_string(parameters)));
+  // A block keeps 18 rows of the width, four means and deviations, and scores twice; outside are
+  // two rows, logits twice, a norm's mean and deviation, and losses.
+  constexpr std::int64_t kRows = kSequences * kLength;
+  constexpr std::int64_t kKept = (2 + 18 * kBlocks) * kRows * kWidth + (4 * kBlocks + 2) * kRows +
+                                 2 * kBlocks * kHeads * kRows * kLength + 2 * kRows * kTokens +
+                                 kRows;
+  all.push_back(exact(PublishedKind::kComputed,
+                      "GPT-2 of 12 blocks 768 wide, numbers kept for backward of 4 x 64 tokens",
+                      std::to_string(kKept)));
+}
+
+/// Of a layer, in units of 2048 rows of its width.
+void add_layer_activations(std::vector<PublishedNumber>& all) {
+  constexpr double kLength = 2048, kOthers = 34;
+  struct Layer {
+    const char* name;
+    double heads, width;
+  };
+  for (const Layer& each : {Layer{"GPT-3", 96, 12288}, Layer{"MT-NLG", 128, 20480}}) {
+    const double scores = 5 * each.heads * kLength / each.width;
+    all.push_back(exact(PublishedKind::kComputed,
+                        fmt::format("activations of scores, {}, by 5 a s / h", each.name),
+                        fmt::format("{:.0f}", scores)));
+    all.push_back(exact(
+        PublishedKind::kComputed,
+        fmt::format("share of scores in a layer's activations of 34 + 5 a s / h, {}", each.name),
+        fmt::format("{:.0f} %", 100 * scores / (kOthers + scores))));
+  }
+}
+
+/// Counted in a program of one block.
+void add_layer_flops(std::vector<PublishedNumber>& all) {
+  const WorkloadPrograms programs(transformer_of(12288, 96, 1, 2048), TrainerKind::kSingle, 1,
+                                  DeviceKind::kCpu);
+  double flops = 0;
+  for (const Node& node : programs.step().nodes()) {
+    const bool has_products = op_if<Gemm>(node.op) != nullptr ||
+                              op_if<Attention>(node.op) != nullptr ||
+                              op_if<AttentionGrad>(node.op) != nullptr;
+    if (has_products) flops += static_cast<double>(cost_of(node.op).flops);
+  }
+  all.push_back(exact(PublishedKind::kReproduced,
+                      "products of a layer of GPT-3 on 2048 tokens, by 72 s h^2 (1 + s / 6 h)",
+                      fmt::format("{:.1f} TFLOP", flops / 1e12)));
+}
+
 class NoOutput final : public TrainObserver {
  public:
   void on_step(const StepReport& /*report*/) override {}
@@ -345,6 +439,25 @@ void add_amp_run(std::vector<PublishedNumber>& all) {
                       "on an A100; " + within_peak(kSteps * flops, kPublishedS, card)));
 }
 
+/// Forward and backward of one layer's attention, on 64 sequences.
+void add_attention_flops(std::vector<PublishedNumber>& all) {
+  constexpr std::int64_t kLength = 1024, kRows = 64 * kLength, kWidth = 1024, kHeads = 16;
+  for (const AttentionForm form : kValuesOf<AttentionForm>) {
+    const AttentionShape shape{.heads = kHeads, .length = kLength, .form = form};
+    const Tensor qkv{0, 0, kRows, 3 * kWidth}, out{1, 0, kRows, kWidth};
+    const std::int64_t flops =
+        Attention{.out = out, .kept = {}, .qkv = qkv, .shape = shape}.flops() +
+        AttentionGrad{
+            .grad_qkv = qkv, .qkv = qkv, .out = out, .grad_out = out, .kept = {}, .shape = shape}
+            .flops();
+    all.push_back(row_of(
+        fmt::format("FlashAttention, GPT-2 medium, flops of {} attention", name_of(form)),
+        PublishedKind::kCited,
+        fmt::format("{:.0f} GFLOP (counted, forward and backward of a layer on 64 sequences)",
+                    static_cast<double>(flops) / 1e9)));
+  }
+}
+
 }  // namespace
 
 std::vector<PublishedNumber> read_published(const std::filesystem::path& file) {
@@ -376,6 +489,10 @@ std::vector<PublishedNumber> exact_numbers() {
   add_servers(all);
   add_pipelines(all);
   add_tensor_pair(all);
+  add_attention_memory(all);
+  add_gpt2(all);
+  add_layer_activations(all);
+  add_layer_flops(all);
   return all;
 }
 
@@ -420,6 +537,7 @@ std::vector<PublishedNumber> cited_numbers() {
     all.push_back(cited(fmt::format("step of Adam on 10 x Linear(1024, 1024), {}", how),
                         time_text(adam_s), "one pass on an A100"));
   }
+  add_attention_flops(all);
   return all;
 }
 

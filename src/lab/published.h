@@ -36,7 +36,8 @@ std::vector<PublishedNumber> read_published(const std::filesystem::path& file);
 
 /// Numbers that do not depend on hardware: rows of a scattered batch, buckets, steps of an epoch,
 /// bytes by the rules of PyTorch's allocator and of ZeRO's stages, times of exchanges by rules of
-/// their own, and the bubble, memory and messages of models that ranks share.
+/// their own, the bubble, memory and messages of models that ranks share, and the parameters,
+/// memory and flops of transformers.
 std::vector<PublishedNumber> exact_numbers();
 
 /// The sum of the parameters after one step of the recipe for ZeroRedundancyOptimizer; trains it on

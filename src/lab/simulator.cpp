@@ -305,15 +305,30 @@ double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precisi
                   static_cast<double>(cost.bytes) / card.memory_bytes_per_s);
 }
 
+/// Flops per second of the fastest product that was measured.
+double fastest_product(const MachineLoad& load) {
+  double fastest = 0;
+  for (const OpRate& each : load.rates) {
+    if (each.op.starts_with("gemm")) fastest = std::max(fastest, each.rate);
+  }
+  return fastest;
+}
+
 /// Seconds of an op; if it was not measured as it runs here, by the rates of its label, and if its
-/// kind was not, by the rate of copies.
+/// kind was not, by the rate of copies. Attention, by that of products if they take longer.
 double measured_s(const DeviceOp& op, const MachineLoad& load) {
   OpSize size = size_of(op);
   if (const double own_s = op_s(size, load.rates); own_s > 0) return own_s;
   size.op = label_of(op);
   if (const double label_s = op_s(size, load.rates); label_s > 0) return label_s;
-  const auto bytes = static_cast<double>(cost_of(op).bytes);
-  return op_s({.op = "copy", .width = bytes, .work = bytes}, load.rates);
+  const Cost cost = cost_of(op);
+  const auto bytes = static_cast<double>(cost.bytes);
+  const double copy_s = op_s({.op = "copy", .width = bytes, .work = bytes}, load.rates);
+  const bool multiplies =
+      std::holds_alternative<Attention>(op) || std::holds_alternative<AttentionGrad>(op);
+  const double flops_per_s = multiplies ? fastest_product(load) : 0;
+  return flops_per_s == 0 ? copy_s
+                          : std::max(copy_s, static_cast<double>(cost.flops) / flops_per_s);
 }
 
 double device_op_s(const DeviceOp& op, const MachineCard& card, const MachineLoad* load,

@@ -552,6 +552,9 @@ INSTANTIATE_TEST_SUITE_P(OfModelOptions, Sentences, testing::ValuesIn(opposites_
 INSTANTIATE_TEST_SUITE_P(OfInt8, Sentences, testing::ValuesIn(opposites_of_int8()),
                          name_of_opposites);
 
+INSTANTIATE_TEST_SUITE_P(OfAttention, Sentences, testing::ValuesIn(opposites_of_attention()),
+                         name_of_opposites);
+
 INSTANTIATE_TEST_SUITE_P(OfPytorch, Sentences, testing::ValuesIn(opposites_of_pytorch()),
                          name_of_opposites);
 
@@ -560,7 +563,7 @@ TEST(Experiments, AreAllAskedForOppositeSentences) {
   for (const auto& more :
        {opposites_of_data(), opposites_of_devices(), opposites_of_ranks(), opposites_of_one_step(),
         opposites_of_monitor(), opposites_of_model_options(), opposites_of_int8(),
-        opposites_of_pytorch()}) {
+        opposites_of_attention(), opposites_of_pytorch()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   for (const Experiment& experiment : experiments()) {
@@ -632,6 +635,23 @@ TEST(MemoryLadder, SaysWhatEachRungSavesOrCosts) {
   EXPECT_THAT(sentences_of(conclude()),
               Not(HasSubstr("ith an optimizer sharded over two ranks a sample")))
       << "two ranks on one core";
+}
+
+TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {
+  const Findings findings = concluded("attention", [](const Case& what) {
+    return MadeUpStep{.step_s = what.key == "standard-8192" ? 0.4 : 0.1};
+  });
+  // Scores of 2 heads: 4 * 2 * 8192 * 8192 bytes, besides 4 * 16 * 8192 * 128 of the rest.
+  const std::string facts = fmt::format("{}", fmt::join(findings.facts, "\n"));
+  EXPECT_THAT(facts, testing::ContainsRegex("sequences of 8,192 rows instead of 128 take 9[.]99x"
+                                            " the memory of activations with standard "
+                                            "attention and 1[.]00x with flash attention"));
+  EXPECT_THAT(facts, testing::ContainsRegex("Into 16[.]00 GiB a step of 12 blocks 768 wide fits "
+                                            "with a sequence of at most [0-9],[0-9]* rows with "
+                                            "standard attention and [0-9]*,[0-9]* with flash"));
+  EXPECT_THAT(facts, HasSubstr("With flash attention a device needs "));
+  ASSERT_EQ(findings.plots.size(), 3U);
+  EXPECT_NEAR(findings.plots[1].series[1].points.back().y, 400, 4) << "ms of standard at 8192";
 }
 
 TEST(Precision, SaysWhereItCostsMemory) {

@@ -63,7 +63,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "local-sgd",      "optimizations", "monitor",
                            "activations",    "accumulation",  "checkpoint",
                            "recompute",      "precision",     "tensor",
-                           "pipeline",       "mesh"}) {
+                           "pipeline",       "mesh",          "attention"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }

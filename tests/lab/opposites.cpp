@@ -109,6 +109,28 @@ std::vector<Opposites> opposites_of_int8() {
   return all;
 }
 
+std::vector<Opposites> opposites_of_attention() {
+  return {
+      {"attention", slow_key("standard-2048", 3),
+       "With flash attention at a length of 2,048 a step is faster than with standard attention: "
+       "3.00x",
+       slow_key("flash-2048", 2),
+       "With flash attention at a length of 2,048 a step is slower than with standard attention: ",
+       slow_key("flash-2048", 1, 0.2), "are indistinguishable"},
+      {"attention", slow_key("standard-8192", 3),
+       "The claimed factor of 2 to 4 is reached here: flash attention makes a step 3.00x",
+       slow_key("standard-512", 1.5),
+       "The claimed factor of 2 to 4 is not reached here: flash attention makes a step at most "
+       "1.50x",
+       slow_key("standard-512", 2, 0.2),
+       "Whether the claimed factor of 2 to 4 is reached here is unclear: with flash attention a "
+       "step is "},
+      {"attention", slow_key("flash", 2),
+       "With flash attention a sample is slower than without: ", slow_key("flash", 0.5),
+       "With flash attention a sample is faster than without: 2.00x", slow_key("flash", 1, 0.2),
+       "A sample with flash attention and a sample without are indistinguishable"}};
+}
+
 std::vector<Opposites> opposites_of_model_options() {
   return {
       {"activations", slow_key("gelu", 1.5),

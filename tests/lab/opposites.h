@@ -30,6 +30,9 @@ std::vector<Opposites> opposites_of_model_options();
 /// The cases of the experiment "int8".
 std::vector<Opposites> opposites_of_int8();
 
+/// The cases of the experiment "attention".
+std::vector<Opposites> opposites_of_attention();
+
 /// The cases of the experiment "pytorch".
 std::vector<Opposites> opposites_of_pytorch();
 

@@ -917,6 +917,46 @@ TEST(Predictions, TakeRecomputation) {
   for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
 }
 
+PredictedModel predicted_blocks(AttentionForm form, std::int64_t length) {
+  PredictedModel model{.dim = 1024, .depth = 4, .batch_size = 16};
+  model.others.model = {
+      .block = BlockKind::kTransformer, .heads = 16, .length = length, .attention = form};
+  return model;
+}
+
+TEST(Predictions, PriceBothFormsOfAttention) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  const auto step_s = [&](AttentionForm form, std::int64_t length) {
+    return predicted_step(predicted_blocks(form, length), h200, 1).step_s;
+  };
+  // Products dominate in fp32: the flash form has two of attention's 14 more. And both have more
+  // than twice the attention for twice the length.
+  for (const AttentionForm form : kValuesOf<AttentionForm>) {
+    EXPECT_GT(step_s(form, 4096), 2.2 * step_s(form, 2048)) << name_of(form);
+  }
+  EXPECT_NE(step_s(AttentionForm::kFlash, 2048), step_s(AttentionForm::kStandard, 2048));
+  const Findings findings =
+      predict_scaling(predicted_blocks(AttentionForm::kStandard, 2048), h200, {1, 2});
+  EXPECT_THAT(
+      findings.tables.front().title,
+      HasSubstr("1024 x 4, batch 16, transformer blocks, length 2048, standard attention,"));
+  EXPECT_THAT(findings.sentences.at(1), HasSubstr("at width 1024 "));
+  // The largest batch keeps the rows of a step; a head of every width is at most as wide as usual.
+  EXPECT_THAT(findings.sentences.at(1), testing::ContainsRegex("at a batch of 16 from a width of"));
+}
+
+TEST(Predictions, PriceAttentionThatWasNotMeasuredAsProducts) {
+  MachineCard cpu = two_cores();
+  const SimulatedStep here = predicted_step(predicted_blocks(AttentionForm::kFlash, 512), cpu, 1);
+  for (MachineLoad& load : cpu.loads) {
+    for (OpRate& each : load.rates) {
+      if (each.op.starts_with("gemm")) each.rate *= 2;
+    }
+  }
+  EXPECT_LT(predicted_step(predicted_blocks(AttentionForm::kFlash, 512), cpu, 1).step_s,
+            0.7 * here.step_s);
+}
+
 TEST(Predictions, ShowWhatCommunicationReachesAndCosts) {
   const Findings findings = predict_scaling({}, load_card("h200-nvlink"), {1, 4, 8});
   const FindingTable& table = findings.tables.at(1);

@@ -49,6 +49,7 @@ Experiment precision_experiment();
 Experiment memory_experiment();
 Experiment int8_experiment();
 Experiment recompute_experiment();
+Experiment attention_experiment();
 Experiment pytorch_experiment();
 
 /// The rank counts of mlp_ddp: 1, 2, 4, ... up to the number of cores or GPUs, at least 4 on the
@@ -82,6 +83,17 @@ double times_the_bytes(std::int64_t a, std::int64_t b);
 /// Devices' memory by category, without categories that none of them has.
 using NamedMemory = std::pair<std::string, DeviceMemory>;
 Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices);
+
+/// A way to need less memory, added to those before it in the case with this key.
+struct MemoryRung {
+  std::string_view key;
+  std::string_view words;
+};
+
+/// Adds what each of these cases saves by its plan, and what it costs in time, compared with the
+/// one before it. Returns these comparisons.
+std::vector<Comparison> add_ladder(Findings& findings, const Results& results,
+                                   std::span<const MemoryRung> rungs);
 
 /// The phases of the account, in the order of a step.
 std::span<const std::string_view> account_phases();

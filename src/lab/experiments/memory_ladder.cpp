@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,6 @@
 namespace barestep {
 namespace {
 
-struct MemoryRung {
-  std::string_view key;
-  std::string_view words;
-};
 constexpr std::array<MemoryRung, 5> kMemoryRungs = {
     {{"baseline", "nothing"},
      {"precision", "16-bit numbers"},
@@ -74,20 +71,21 @@ std::string rung_fact(const MemoryRung& rung, const DeviceMemory& before,
                      human_bytes(after.bytes), human_bytes(before.bytes));
 }
 
-FindingTable ladder_table(const Results& results, const std::vector<Comparison>& steps) {
+FindingTable ladder_table(const std::vector<const Measurement*>& cases,
+                          std::span<const MemoryRung> rungs, const std::vector<Comparison>& steps) {
   FindingTable table{.title = "Each row adds to the rows above",
                      .columns = {"with", "memory of a device (plan)", "against the baseline",
                                  "parameters", "gradients", "optimizer", "activations", "mean step",
                                  "time of a sample against the row above"}};
-  const DeviceMemory first = memory_of(results.cases.front());
-  for (std::size_t i = 0; i < results.cases.size(); ++i) {
-    const DeviceMemory memory = memory_of(results.cases[i]);
+  const DeviceMemory first = memory_of(*cases.front());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const DeviceMemory memory = memory_of(*cases[i]);
     const auto bytes = [&](Category category) { return human_bytes(memory.by_category[category]); };
     table.rows.push_back(
-        {std::string(kMemoryRungs.at(i).words), human_bytes(memory.bytes),
+        {std::string(rungs[i].words), human_bytes(memory.bytes),
          factor_text(times_the_bytes(memory.bytes, first.bytes)), bytes(Category::kParameters),
          bytes(Category::kGradients), bytes(Category::kOptimizer), bytes(Category::kActivations),
-         time_text(results.cases[i].mean_s()), i == 0 ? "" : factor_text(steps[i - 1].ratio)});
+         time_text(cases[i]->mean_s()), i == 0 ? "" : factor_text(steps[i - 1].ratio)});
   }
   return table;
 }
@@ -124,34 +122,42 @@ std::string recomputation_claim(const Estimate& longer) {
 }
 
 Findings conclude_memory(const Results& results) {
-  std::vector<Comparison> steps;
-  for (std::size_t i = 1; i < results.cases.size(); ++i) {
-    steps.push_back(compare(results.samples_of(kMemoryRungs.at(i - 1).key),
-                            results.samples_of(kMemoryRungs.at(i).key), results.setting.margin));
-  }
-  adjust_together(steps);
-  Findings findings{.comparisons = steps, .tables = {ladder_table(results, steps)}};
-  for (std::size_t i = 1; i < results.cases.size(); ++i) {
-    const MemoryRung& rung = kMemoryRungs.at(i);
-    findings.facts.push_back(
-        rung_fact(rung, memory_of(results.cases[i - 1]), memory_of(results.cases[i])));
-    if (results.cases[i].what().beyond_cores) continue;
-    findings.sentences.push_back(
-        sentence_of(steps[i - 1], fmt::format("with {}", rung.words), "without", "sample"));
-  }
+  Findings findings;
+  const std::vector<Comparison> steps = add_ladder(findings, results, kMemoryRungs);
   const Comparison& recomputation = steps[2];
   findings.sentences.push_back(recomputation_claim(recomputation.ratio));
   findings.tables.push_back(claims_table(results, recomputation));
-  std::vector<NamedMemory> devices;
-  for (const Measurement& each : results.cases) {
-    devices.emplace_back(each.what().key, memory_of(each));
-  }
-  findings.plots.push_back(
-      memory_plot("Memory of a device, with ways to save it added one by one (plan)", devices));
   return findings;
 }
 
 }  // namespace
+
+std::vector<Comparison> add_ladder(Findings& findings, const Results& results,
+                                   std::span<const MemoryRung> rungs) {
+  std::vector<const Measurement*> cases;
+  std::vector<NamedMemory> devices;
+  for (const MemoryRung& rung : rungs) {
+    cases.push_back(&results.at(rung.key));
+    devices.emplace_back(rung.key, memory_of(*cases.back()));
+  }
+  std::vector<Comparison> steps;
+  for (std::size_t i = 1; i < rungs.size(); ++i) {
+    steps.push_back(compare(results.samples_of(rungs[i - 1].key), results.samples_of(rungs[i].key),
+                            results.setting.margin));
+  }
+  adjust_together(steps);
+  for (std::size_t i = 1; i < rungs.size(); ++i) {
+    findings.facts.push_back(rung_fact(rungs[i], devices[i - 1].second, devices[i].second));
+    if (cases[i]->what().beyond_cores) continue;
+    findings.sentences.push_back(
+        sentence_of(steps[i - 1], fmt::format("with {}", rungs[i].words), "without", "sample"));
+  }
+  keep(findings, steps);
+  findings.tables.push_back(ladder_table(cases, rungs, steps));
+  findings.plots.push_back(
+      memory_plot("Memory of a device, with ways to save it added one by one (plan)", devices));
+  return steps;
+}
 
 Experiment memory_experiment() {
   return {.name = "memory",
