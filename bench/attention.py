@@ -131,7 +131,8 @@ def text_of(rows, rounds, commit):
     speeds = [row["speed"] for row in rows]
     wide = sum(each["high"] - each["low"] > LARGEST_WIDTH * each["median"] for each in speeds)
     lost = sum(each["torch"]["lost"] > LARGEST_LOST for each in rounds)
-    lines = [f"flash attention, fp32, against PyTorch {rounds[0]['torch']['torch']}; commit {commit}",
+    verdict = "INVALID, the machine was not quiet: " if 4 * lost > len(rounds) or wide else ""
+    lines = [f"{verdict}flash attention, fp32, against PyTorch {rounds[0]['torch']['torch']}; commit {commit}",
              f"load {', '.join(each['load'] for each in rounds)}; {lost} of {len(rounds)} rounds lost more than "
              f"{LARGEST_LOST:.0%} of their time to other programs, {wide} of {len(rows)} intervals are wider "
              f"than {LARGEST_WIDTH:.0%}", "",
