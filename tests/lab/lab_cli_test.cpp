@@ -63,7 +63,8 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "local-sgd",      "optimizations", "monitor",
                            "activations",    "accumulation",  "checkpoint",
                            "recompute",      "precision",     "tensor",
-                           "pipeline",       "mesh",          "attention"}) {
+                           "pipeline",       "mesh",          "attention",
+                           "ddp-ladder",     "no-sync"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }

@@ -1,0 +1,160 @@
+// How DDP reduces gradients: the rungs from one message for each tensor after backward to buckets
+// during backward, and what no_sync() saves.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+
+namespace barestep {
+namespace {
+
+/// A rung: the size that closes a bucket, and whether buckets are reduced during backward.
+struct ReductionRung {
+  const char* key;
+  const char* words;
+  double bucket_mib;  // 0: PyTorch's
+  bool overlap;
+};
+
+constexpr double kEachTensor = 1e-6;  // a byte
+constexpr double kOneBucket = 1e6;
+constexpr ReductionRung kReductionRungs[] = {
+    {"per-tensor", "each tensor after backward", kEachTensor, false},
+    {"flat", "all in one message after backward", kOneBucket, false},
+    {"overlapped", "each tensor during backward", kEachTensor, true},
+    {"buckets", "buckets during backward", 0, true}};
+
+Workload workload_of_ranks(const Setting& setting) {
+  Workload workload = ddp_workload(setting, compared_with_one(setting));
+  workload.config.training.update = Update::kSeparate;
+  return workload;
+}
+
+std::vector<Case> ladder_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const ReductionRung& rung : kReductionRungs) {
+    Workload workload = workload_of_ranks(setting);
+    if (rung.bucket_mib > 0) workload.config.parallel.bucket_mib = rung.bucket_mib;
+    workload.config.parallel.overlap = rung.overlap;
+    cases.push_back(new_case(setting, rung.key, workload));
+  }
+  return cases;
+}
+
+/// The reductions of gradients in a step.
+std::int64_t reductions(const Workload& workload) {
+  const WorkloadPrograms programs(workload);
+  return std::ranges::count_if(programs.steps().train().program.nodes(), [](const Node& node) {
+    const auto* const sum = op_if<AllReduce>(node.op);
+    return sum != nullptr && sum->name.starts_with("bucket ");
+  });
+}
+
+FindingTable ladder_table(const Results& results, const char* base,
+                          const std::function<std::string(const std::string& key)>& words) {
+  FindingTable table{
+      .title = several_words(compared_with_one(results.setting), "rank", true) +
+               " that reduce gradients",
+      .columns = {"case", "reduced", "reductions a step", "a rank sends", "mean step",
+                  fmt::format("speed against {}", base), "exposed communication"}};
+  for (const Measurement& each : results.cases) {
+    const std::string& key = each.what().key;
+    table.rows.push_back({key, words(key), std::to_string(reductions(each.workload())),
+                          human_bytes(mean_sent_bytes(each.workload())), time_text(each.mean_s()),
+                          factor_text(results.compare(base, key).speed()),
+                          time_text(each.phase_s("communication"))});
+  }
+  return table;
+}
+
+Findings conclude_ladder(const Results& results) {
+  const std::string ranks = several_words(compared_with_one(results.setting), "rank");
+  std::vector<std::string> keys, words;
+  for (const ReductionRung& rung : kReductionRungs) {
+    keys.push_back(rung.key);
+    words.push_back(rung.words);
+  }
+  const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
+  const std::array gains = {results.compare("per-tensor", "flat"),
+                            results.compare("per-tensor", "overlapped"),
+                            results.compare("flat", "buckets")};
+  Findings findings{
+      .sentences = {fastest_sentence(fastest, words, "Fastest on " + ranks),
+                    sentence_of(gains[0], "with all gradients in one message",
+                                "with a message for each tensor"),
+                    sentence_of(gains[1], "with messages during backward", "after it"),
+                    sentence_of(gains[2], "with buckets during backward",
+                                "with one message after it")},
+      .facts = {"One message costs its latency once; overlapping hides it behind backward, and "
+                "buckets do both."},
+      .tables = {ladder_table(results, "per-tensor", [](const std::string& key) {
+        return std::string(std::ranges::find(kReductionRungs, key, &ReductionRung::key)->words);
+      })}};
+  keep(findings, gains);
+  return findings;
+}
+
+constexpr std::int64_t kAccumulated = 4;
+
+std::vector<Case> no_sync_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const bool every : {true, false}) {
+    Workload workload = workload_of_ranks(setting);
+    workload.config.training.accumulate = kAccumulated;
+    workload.config.parallel.reduces_every_micro_step = every;
+    cases.push_back(new_case(setting, every ? "every-micro-step" : "last-only", workload));
+  }
+  return cases;
+}
+
+Findings conclude_no_sync(const Results& results) {
+  const Comparison gain = results.compare("every-micro-step", "last-only");
+  const std::int64_t every = mean_sent_bytes(results.at("every-micro-step").workload());
+  const std::int64_t last = mean_sent_bytes(results.at("last-only").workload());
+  Findings findings{
+      .sentences = {sentence_of(gain, "with one reduction, as in no_sync()",
+                                "with one in each micro-step")},
+      .facts = {fmt::format("Without no_sync() a rank sends {:.3g} times the bytes of {} "
+                            "micro-steps: {} instead of {}.",
+                            times_the_bytes(every, last), kAccumulated, human_bytes(every),
+                            human_bytes(last)),
+                "The losses agree: what has been reduced is the same on all ranks, so its mean "
+                "does not change it."},
+      .tables = {ladder_table(results, "every-micro-step", [](const std::string& key) {
+        return std::string(key == "last-only" ? "after the last micro-step"
+                                              : "after each micro-step");
+      })}};
+  keep(findings, std::span(&gain, 1));
+  return findings;
+}
+
+}  // namespace
+
+Experiment ddp_ladder_experiment() {
+  return {.name = "ddp-ladder",
+          .title = "From messages to buckets",
+          .question = "What do larger messages, overlap with backward, and both together gain?",
+          .cases = ladder_cases,
+          .conclude = conclude_ladder,
+          .needs_mpi = true};
+}
+
+Experiment no_sync_experiment() {
+  return {.name = "no-sync",
+          .title = "Reducing once a step",
+          .question = "What does no_sync() save when gradients are accumulated?",
+          .cases = no_sync_cases,
+          .conclude = conclude_no_sync,
+          .needs_mpi = true,
+          .chooses = false};
+}
+
+}  // namespace barestep
