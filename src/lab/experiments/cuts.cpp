@@ -181,6 +181,7 @@ std::vector<PipelineCase> pipelines_of(const Setting& setting) {
     all.push_back({fmt::format("1f1b-{}", count), {stages, count, kOneForwardOneBackward}});
   }
   all.push_back({fmt::format("gpipe-{}", 4 * stages), {stages, 4 * stages, kGPipe}});
+  all.push_back({fmt::format("zb-h1-{}", 4 * stages), {stages, 4 * stages, kZeroBubbleH1}});
   return all;
 }
 
@@ -223,16 +224,19 @@ Findings conclude_pipeline(const Results& results) {
         {key, percent_text(waiting_share(results.at(key))), percent_text(ideal_bubble(spec))});
   }
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
-  const PipelineCase& most = *(pipelines.end() - 2);  // micro-batches, of 1f1b
-  const std::string& gpipe = pipelines.back().key;
+  const PipelineCase& most = *(pipelines.end() - 3);  // micro-batches, of 1f1b
+  const std::string& gpipe = (pipelines.end() - 2)->key;
+  const std::string& split = pipelines.back().key;
   const std::string stages = several_words(most.spec.stages, "stage");
   const std::array compared = {results.compare("naive", most.key),
-                               results.compare("one-rank", most.key)};
+                               results.compare("one-rank", most.key),
+                               results.compare(most.key, split)};
   Findings findings{
       .sentences = {fastest_sentence(fastest, keys, "Fastest of the pipelines"),
                     sentence_of(compared[0], "with " + most.key, "with naive"),
                     sentence_of(compared[1], "with " + most.key + " on " + stages, "on one rank"),
-                    bubble_sentence(results.at(most.key), most.spec)},
+                    bubble_sentence(results.at(most.key), most.spec),
+                    sentence_of(compared[2], "with " + split, "with " + most.key)},
       .facts = {fmt::format(
           "With {} a rank needs {} at most, with {} {}: it keeps the activations of fewer "
           "micro-batches (from the plan).",
