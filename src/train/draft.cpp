@@ -1,7 +1,6 @@
 #include "train/draft.h"
 
 #include <algorithm>
-#include <ranges>
 #include <string>
 #include <utility>
 
@@ -440,8 +439,9 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     own.leaves_weights = splits;
     const NodeId first_node = step_.program.size();
     if (direction == ScheduledPass::Direction::kWeights) {
-      for (const Linear* linear : std::views::reverse(tree.linears())) {
-        linear->add_left_gradient(own);
+      const std::vector<Linear*>& linears = tree.linears();
+      for (auto linear = linears.rbegin(); linear != linears.rend(); ++linear) {
+        (*linear)->add_left_gradient(own);
       }
       number_nodes(first_node, own, true);
       continue;

@@ -25,7 +25,7 @@ struct ReductionRung {
 };
 
 constexpr double kEachTensor = 1e-6;  // a byte
-constexpr double kOneBucket = 1e6;
+constexpr double kOneBucket = 999'999;
 constexpr ReductionRung kReductionRungs[] = {
     {"per-tensor", "each tensor after backward", kEachTensor, false},
     {"flat", "all in one message after backward", kOneBucket, false},
@@ -120,7 +120,7 @@ Findings conclude_no_sync(const Results& results) {
   const std::int64_t every = mean_sent_bytes(results.at("every-micro-step").workload());
   const std::int64_t last = mean_sent_bytes(results.at("last-only").workload());
   Findings findings{
-      .sentences = {sentence_of(gain, "with one reduction, as in no_sync()",
+      .sentences = {sentence_of(gain, "with one reduction (no_sync())",
                                 "with one in each micro-step")},
       .facts = {fmt::format("Without no_sync() a rank sends {:.3g} times the bytes of {} "
                             "micro-steps: {} instead of {}.",
