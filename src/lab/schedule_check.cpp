@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <regex>
 #include <tuple>
 #include <utility>
 
@@ -32,29 +31,51 @@ std::string name_of_pass(const ScheduledPass& pass) {
   return fmt::format("{}{}", kLetters[static_cast<std::size_t>(pass.direction)], pass.micro_step);
 }
 
+/// "F0" as a pass of a stage; nothing if it is none.
+std::optional<ScheduledPass> pass_of(std::string_view text, int stage) {
+  if (text.size() < 2 || text.size() > 6) return std::nullopt;
+  const std::size_t letter = kLetters.find(text.front());
+  const std::string_view digits = text.substr(1);
+  if (letter == std::string_view::npos ||
+      digits.find_first_not_of("0123456789") != std::string_view::npos) {
+    return std::nullopt;
+  }
+  return ScheduledPass{static_cast<Direction>(letter), std::stoi(std::string(digits)), stage};
+}
+
+/// The pass of a message, such as "send F0" for the verb "send "; passes for weights have none.
+std::optional<ScheduledPass> message_of(std::string_view text, std::string_view verb, int stage) {
+  if (!text.starts_with(verb)) return std::nullopt;
+  const std::optional<ScheduledPass> pass = pass_of(text.substr(verb.size()), stage);
+  return pass && pass->direction != Direction::kWeights ? pass : std::nullopt;
+}
+
 /// "F0", "send B1", "receive F2" or "send F1, receive B0".
 ScheduleEntry entry_of(const JsonValue& value, int stage, int micro_batches) {
-  static const std::regex kForm(
-      R"(([FBW])(\d{1,5})|(?:send ([FB])(\d{1,5}))?(, )?(?:receive ([FB])(\d{1,5}))?)");
   const std::string text = value.text();
-  std::smatch parts;
-  const bool fits = std::regex_match(text, parts, kForm) && !text.empty() && text != ", " &&
-                    parts[5].matched == (parts[3].matched && parts[6].matched);
+  const std::string_view whole = text;
+  const std::size_t comma = whole.find(", ");
+  ScheduleEntry entry{.text = text, .pass = pass_of(whole, stage)};
+  if (comma != std::string_view::npos) {
+    entry.sends = message_of(whole.substr(0, comma), "send ", stage);
+    entry.receives = message_of(whole.substr(comma + 2), "receive ", stage);
+  } else if (!entry.pass) {
+    entry.sends = message_of(whole, "send ", stage);
+    entry.receives = message_of(whole, "receive ", stage);
+  }
+  const bool has_both = entry.sends && entry.receives;
+  const bool fits =
+      comma != std::string_view::npos ? has_both : entry.pass || entry.sends || entry.receives;
   if (!fits) {
     value.refuse(
         R"(is not a pass ("F0", "B0", "W0"), "send F0", "receive B0", or both with a comma)");
   }
-  const auto pass_in = [&](std::size_t group) -> std::optional<ScheduledPass> {
-    if (!parts[group].matched) return std::nullopt;
-    const ScheduledPass pass{static_cast<Direction>(kLetters.find(*parts[group].first)),
-                             std::stoi(parts[group + 1].str()), stage};
-    if (pass.micro_step >= micro_batches) {
-      value.refuse(fmt::format("is of micro-batch {}, but the last one is {}", pass.micro_step,
-                               micro_batches - 1));
-    }
-    return pass;
-  };
-  return {.text = text, .pass = pass_in(1), .sends = pass_in(3), .receives = pass_in(6)};
+  for (const auto& pass : {entry.pass, entry.sends, entry.receives}) {
+    if (!pass || pass->micro_step < micro_batches) continue;
+    value.refuse(fmt::format("is of micro-batch {}, but the last one is {}", pass->micro_step,
+                             micro_batches - 1));
+  }
+  return entry;
 }
 
 PassTimes times_of(const JsonValue& root) {
