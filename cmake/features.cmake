@@ -2,13 +2,14 @@
 #
 # The packages that it cannot do without come first, from .deps/ where scripts/collect_deps.sh made
 # one. Then the features: each of BARESTEP_CUDA, _NCCL,
-# _MPI, _ONEDNN, _CBLAS and _WASM is AUTO (take it if it is there), ON (stop if it is not) or OFF. For each
+# _MPI, _ONEDNN, _CBLAS, _HWLOC and _WASM is AUTO (take it if it is there), ON (stop if it is not) or OFF. For each
 # one this file sets BARESTEP_HAVE_<FEATURE>, for choosing sources, and, where that is true, provides
 # the target to link:
 #
 #   CUDA    CUDA::cudart, CUDA::cublas, ... (FindCUDAToolkit); the language CUDA is enabled
 #   NCCL    barestep::nccl                             MPI     MPI::MPI_CXX
 #   ONEDNN  barestep::onednn                           CBLAS   barestep::cblas
+#   HWLOC   barestep::hwloc
 #   WASM    BARESTEP_WASM_COMPILER, a path
 
 # barestep_require(<package> <Debian package>)
@@ -175,6 +176,22 @@ macro(barestep_find_CBLAS)
   endif()
 endmacro()
 
+# Version 1 has another interface.
+macro(barestep_find_HWLOC)
+  barestep_library(hwloc hwloc.h hwloc)
+  if(found)
+    file(STRINGS ${BARESTEP_hwloc_INCLUDE}/hwloc.h version REGEX "#define HWLOC_API_VERSION 0x")
+    string(REGEX MATCH "0x[0-9a-f]+" version "${version}")
+    math(EXPR minor "(${version} >> 8) & 255")
+    math(EXPR version "${version} >> 16")
+    if(NOT version EQUAL 2)
+      set(found OFF)
+      set(why "version ${version} has another interface than 2")
+    endif()
+    string(APPEND version ".${minor}")
+  endif()
+endmacro()
+
 # A clang that compiles C++ for WebAssembly, for the page of `mlp_lab explore`. Programs that use
 # exceptions need a library that knows them or, as here, none that throws (web/runtime.cpp).
 set(BARESTEP_WASM_PACKAGES
@@ -235,6 +252,7 @@ barestep_settle(NCCL "the NCCL library and its header")
 barestep_settle(MPI "libopenmpi-dev and openmpi-bin")
 barestep_settle(ONEDNN "libdnnl-dev")
 barestep_settle(CBLAS "libopenblas-pthread-dev")
+barestep_settle(HWLOC "libhwloc-dev")
 barestep_settle(WASM ${BARESTEP_WASM_PACKAGES})
 
 # The last thing that the configure prints.

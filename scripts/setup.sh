@@ -7,7 +7,7 @@ root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
 
 packages=(g++ cmake ninja-build ccache pkg-config zlib1g-dev libfmt-dev nlohmann-json3-dev
-  libcli11-dev libxxhash-dev libopenblas-pthread-dev libdnnl-dev libopenmpi-dev openmpi-bin
+  libcli11-dev libxxhash-dev libopenblas-pthread-dev libdnnl-dev libhwloc-dev libopenmpi-dev openmpi-bin
   libgtest-dev libgmock-dev)
 case "${1:-}" in
   "") ;;

@@ -369,10 +369,16 @@ struct TrainingConfig {
   friend bool operator==(const TrainingConfig&, const TrainingConfig&) = default;
 };
 
+/// Whether threads are bound to cores: not, to cores next to each other, or to cores far apart.
+enum class Affinity { kNone, kCompact, kSpread };
+template <>
+inline constexpr std::string_view kNamesOf<Affinity>[] = {"none", "compact", "spread"};
+
 struct DeviceConfig {
   std::string device = "auto";         // auto, cpu, cuda, cuda:1
   std::vector<std::string> devices{};  // mlp_dp: the devices that share a step; cpu or cuda:N
   std::optional<int> threads{};        // CPU device; default: one for each CPU this process may use
+  Affinity affinity = Affinity::kNone;
   Denormals denormals = Denormals::kFlush;
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;  // bias and activation in products, their gradients in one op

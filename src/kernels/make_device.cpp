@@ -1,6 +1,8 @@
 #include "kernels/make_device.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -12,7 +14,7 @@ DeviceKind device_kind(std::string_view name) {
 }
 
 std::unique_ptr<Device> make_device(const DeviceConfig& config, int index,
-                                    std::string_view cpu_name) {
+                                    std::string_view cpu_name, std::vector<CpuSet> places) {
   if (device_kind(config.device) == DeviceKind::kCuda) return make_cuda_device(config, index);
   require_fit_for_cpu(config);
   return make_cpu_device({.index = index,
@@ -20,7 +22,8 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, int index,
                           .threads = config.threads.value_or(0),
                           .denormals = config.denormals,
                           .gemm = config.gemm,
-                          .precision = config.precision});
+                          .precision = config.precision,
+                          .places = std::move(places)});
 }
 
 }  // namespace barestep

@@ -10,6 +10,7 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "core/host.h"
 
 namespace barestep {
 
@@ -17,9 +18,10 @@ namespace barestep {
 DeviceKind device_kind(std::string_view name);
 
 /// Opens the device that `config` names. Throws Error(kNoDevice) if it does not exist. Messages and
-/// tables call a CPU device `cpu_name`.
+/// tables call a CPU device `cpu_name`; its threads run on `places`, if there are any.
 std::unique_ptr<Device> make_device(const DeviceConfig& config, int index = 0,
-                                    std::string_view cpu_name = "cpu");
+                                    std::string_view cpu_name = "cpu",
+                                    std::vector<CpuSet> places = {});
 
 struct CpuDeviceOptions {
   int index = 0;
@@ -28,6 +30,7 @@ struct CpuDeviceOptions {
   Denormals denormals = Denormals::kFlush;
   GemmProvider gemm = GemmProvider::kAuto;
   Precision precision = Precision::kFp32;
+  std::vector<CpuSet> places{};  // of each thread; empty: anywhere
 };
 
 /// Throws Error(kConfiguration) if the requested product library is not in this build.

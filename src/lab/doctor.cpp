@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "kernels/cpu/topology.h"
 #include "kernels/make_device.h"
 #include "lab/page.h"
 #include "lab/run_workload.h"
@@ -120,6 +121,16 @@ Diagnosis of_mpi(const MachineFacts& facts) {
   return found;
 }
 
+Diagnosis of_hwloc(const MachineFacts& facts) {
+  Diagnosis found{.what = "hwloc", .is = facts.hwloc};
+  if (!facts.hwloc.empty()) return found;
+  found.health = Health::kMissing;
+  found.is = "this build has none";
+  found.cost = "--affinity binds nothing";
+  found.remedy = "install libhwloc-dev and configure again";
+  return found;
+}
+
 Diagnosis of_shared_memory(const MachineFacts& facts) {
   Diagnosis found{.what = "/dev/shm",
                   .is = facts.shared_memory_bytes > 0 ? human_bytes(facts.shared_memory_bytes)
@@ -206,6 +217,7 @@ MachineFacts facts_of_this_machine() {
                      .nccl = nccl_version(),
                      .has_mpi = has_mpi(),
                      .mpirun = find_on_path("mpirun"),
+                     .hwloc = hwloc_version(),
                      .printer = find_page_printer(),
                      .allowed = allowed_cpus(),
                      .files = raise_open_files(),
@@ -235,7 +247,7 @@ std::vector<Diagnosis> diagnoses(const MachineFacts& facts, const std::filesyste
     all.push_back(of_cupti(facts));
   }
   for (Diagnosis& each :
-       std::vector{of_mpi(facts), of_shared_memory(facts), of_open_files(facts),
+       std::vector{of_mpi(facts), of_hwloc(facts), of_shared_memory(facts), of_open_files(facts),
                    of_huge_pages(root), of_governor(root), of_clock(root), of_printer(facts)}) {
     all.push_back(std::move(each));
   }

@@ -22,6 +22,7 @@ struct MachineFacts {
   std::string why_no_cupti{};
   bool has_mpi = false;   // this build
   std::string mpirun{};   // path; empty if there is none
+  std::string hwloc{};    // version; empty in a build without it
   std::string printer{};  // of PDF files: path; empty if there is none
   CpuSet allowed{};
   OpenFiles files{};

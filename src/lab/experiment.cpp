@@ -267,6 +267,7 @@ std::span<const Experiment> experiments() {
                                               int8_experiment(),
                                               recompute_experiment(),
                                               memory_experiment(),
+                                              affinity_experiment(),
                                               attention_experiment(),
                                               pytorch_experiment()};
   return all;

@@ -188,7 +188,8 @@ bool can_run(const Exploration& asked, int ranks) {
 
 /// One rank, powers of two, and what is asked for. If that is one rank, no more: nobody has checked
 /// that several could run it.
-std::vector<ExploredRate> explored_rates(const Exploration& asked) {
+/// `asked_s` is the time of a step of those that are asked for.
+std::vector<ExploredRate> explored_rates(const Exploration& asked, double asked_s) {
   constexpr int kMaxShown = 8;
   std::vector<int> counts = {1};
   const int max = asked.ranks == 1 ? 1 : std::max(kMaxShown, asked.ranks);
@@ -200,7 +201,8 @@ std::vector<ExploredRate> explored_rates(const Exploration& asked) {
   std::vector<ExploredRate> rates;
   for (const int ranks : counts) {
     const Workload workload = workload_of(asked.model, asked.card, ranks);
-    const double step_s = predicted_run(workload, asked.card).step_s;
+    const double step_s =
+        ranks == asked.ranks ? asked_s : predicted_run(workload, asked.card).step_s;
     rates.push_back({ranks, step_s, static_cast<double>(workload.step_samples()) / step_s});
   }
   return rates;
@@ -289,6 +291,10 @@ Plot memory_plot(const Exploration& asked, const std::vector<DeviceMemory>& devi
     }
     if (sum > 0) plot.series.push_back(std::move(series));
   }
+  if (asked.memory_bytes) {
+    plot.limit = {.name = "a device has " + human_bytes(*asked.memory_bytes),
+                  .value = static_cast<double>(*asked.memory_bytes) / kMib};
+  }
   return plot;
 }
 
@@ -346,6 +352,16 @@ std::vector<int> shown_ranks(const Workload& workload) {
   return late == 0 ? std::vector{0, 1} : std::vector{0, late};
 }
 
+/// The cause of a wait for this node, in the words of the account.
+std::string_view cause_of(const Node& awaited, const Node& waiting) {
+  if (awaited.phase == Phase::kData) return "input on its way";
+  if (const auto* collective = std::get_if<Collective>(&awaited.op)) {
+    return exchange_kind_of(*collective) == ExchangeKind::kSendReceive ? "another stage"
+                                                                       : "communication";
+  }
+  return awaited.device == waiting.device ? "another lane" : "another device";
+}
+
 /// What a node waited for beyond the one before it on its lane: the last to end of its waits.
 std::string wait_text(const Program& program, const SimulatedStep& step, const Node& node,
                       double free_s) {
@@ -360,7 +376,8 @@ std::string wait_text(const Program& program, const SimulatedStep& step, const N
   }
   if (last == nullptr || last->end_s <= free_s) return "";
   const Node& awaited = program.node(last_id);
-  return fmt::format("; waited {} for {}{}", time_text(last->end_s - free_s), label_of(awaited.op),
+  return fmt::format("; waited {} for {}: {}{}", time_text(last->end_s - free_s),
+                     cause_of(awaited, node), label_of(awaited.op),
                      awaited.block.empty() ? "" : " of " + awaited.block);
 }
 
@@ -412,18 +429,22 @@ void add_lanes(Plot& plot, std::map<Part, PlotSeries>& parts, const Program& pro
   }
 }
 
-Plot explored_timeline(const Exploration& asked, const Workload& workload) {
+/// `program` is the first rank's and `step` the run's.
+Plot explored_timeline(const Exploration& asked, const Workload& workload, const Program& program,
+                       const SimulatedStep& step) {
   Plot plot{.title = "Simulated: what runs when",
             .x_label = "ms since the step began",
             .is_timeline = true};
   const std::vector<int> ranks = shown_ranks(workload);
-  const std::vector<SimulatedStep> steps = predicted_ranks(workload, asked.card, ranks);
   std::map<Part, PlotSeries> parts;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const WorkloadPrograms programs(workload, ranks[i]);
-    const bool is_every = ranks.size() == 1 && workload.ranks > 1;
-    add_lanes(plot, parts, programs.step(), steps[i],
-              is_every ? "each rank" : fmt::format("rank {}", ranks[i]));
+  if (ranks == ranks_to_simulate(workload) && ranks == std::vector{0}) {
+    add_lanes(plot, parts, program, step, workload.ranks > 1 ? "each rank" : "rank 0");
+  } else {
+    const std::vector<SimulatedStep> steps = predicted_ranks(workload, asked.card, ranks);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const WorkloadPrograms programs(workload, ranks[i]);
+      add_lanes(plot, parts, programs.step(), steps[i], fmt::format("rank {}", ranks[i]));
+    }
   }
   for (auto& [part, series] : parts) {
     series.name = part == Part::kExposedCommunication ? "communication"
@@ -449,8 +470,8 @@ std::string explore(std::string_view question) {
   const SimulatedStep step = predicted_run(workload, asked.card);  // refuses as predict does
   const WorkloadPrograms programs(workload);
   require_ordered(programs.step());
-  const std::vector<ExploredRate> rates = explored_rates(asked);
-  const std::vector<DeviceMemory> devices = planned_memory(workload);
+  const std::vector<ExploredRate> rates = explored_rates(asked, step.step_s);
+  const std::vector<DeviceMemory> devices = planned_memory(programs);
   const std::optional<double> serial = explored_serial_share(rates);
   const double samples_per_s = static_cast<double>(workload.step_samples()) / step.step_s;
   const Answer answer = {
@@ -466,7 +487,7 @@ std::string explore(std::string_view question) {
       {"shortage", shortage_of(asked, devices)},
       {"messages", answer_on_messages(programs)},
       {"explain", explain(programs.step())},
-      {"timeline_svg", svg_of(explored_timeline(asked, workload))},
+      {"timeline_svg", svg_of(explored_timeline(asked, workload, programs.step(), step))},
       {"account_svg", svg_of(account_plot(step))},
       {"memory_svg", svg_of(memory_plot(asked, devices))},
       {"speed_up_svg", svg_of(speed_up_plot(asked, rates))}};

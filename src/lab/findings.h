@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,12 @@ struct PlotSeries {
   std::vector<PlotSpan> spans{};
 };
 
+/// A value that bars are compared with, a dashed line across them.
+struct PlotLimit {
+  std::string name{};
+  double value = 0;
+};
+
 /// Lines over numbers, or, with `categories`, bars: the series are stacked on each category, and a
 /// point's x is the index of its category. A timeline has a row for each category, and spans.
 struct Plot {
@@ -63,6 +70,7 @@ struct Plot {
   bool is_timeline = false;
   std::vector<std::string> categories{};
   std::vector<PlotSeries> series{};
+  std::optional<PlotLimit> limit{};  // of bars
 };
 
 struct Findings {

@@ -181,6 +181,7 @@ class Drawing {
       draw_timeline();
     } else if (is_bars_) {
       draw_bars();
+      draw_limit();
     } else {
       for (std::size_t i = 0; i < plot_.series.size(); ++i) draw_series(i);
     }
@@ -262,7 +263,7 @@ class Drawing {
   }
 
   [[nodiscard]] double max_value() const {
-    double max = 0;
+    double max = plot_.limit ? plot_.limit->value : 0;
     std::vector<double> stacked(plot_.categories.size());
     for (const PlotSeries& series : plot_.series) {
       for (const PlotSpan& span : series.spans) max = std::max(max, span.end);
@@ -498,6 +499,17 @@ class Drawing {
       body_ += has_rows_ ? label(at + 6, place + 4, "start", text, "bs-small")
                          : label(place, at - 5, "middle", text, "bs-small");
     }
+  }
+
+  void draw_limit() {
+    if (!plot_.limit) return;
+    const double at = values_.at(plot_.limit->value);
+    const double x = has_rows_ ? at : left_, y = has_rows_ ? top_ : at;
+    body_ += fmt::format(
+        R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="bs-error bs-dashed"/>)", x,
+        y, has_rows_ ? at : right_, has_rows_ ? bottom_ : at);
+    if (has_words_)
+      body_ += label(has_rows_ ? x : right_, y - 4, "end", plot_.limit->name, "bs-small");
   }
 
   void draw_timeline() {

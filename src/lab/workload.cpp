@@ -88,7 +88,10 @@ WorkloadPrograms::WorkloadPrograms(const TrainConfig& requested, TrainerKind tra
 }
 
 std::vector<DeviceMemory> planned_memory(const Workload& workload) {
-  const WorkloadPrograms programs(workload);
+  return planned_memory(WorkloadPrograms(workload));
+}
+
+std::vector<DeviceMemory> planned_memory(const WorkloadPrograms& programs) {
   const MemoryPlan plan(programs.steps().buffers());
   std::vector<DeviceMemory> devices;
   for (int device = 0; device < plan.devices(); ++device) {

@@ -84,6 +84,7 @@ struct DeviceMemory {
 
 /// By device for mlp_single and mlp_dp; for mlp_ddp only that of the first rank.
 std::vector<DeviceMemory> planned_memory(const Workload& workload);
+std::vector<DeviceMemory> planned_memory(const WorkloadPrograms& programs);
 
 /// The memory of the rank of mlp_ddp that needs most.
 std::int64_t max_rank_bytes(const Workload& workload);

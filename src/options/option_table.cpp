@@ -435,6 +435,11 @@ Table device_options() {
        .value = number(&DeviceConfig::threads, limits::kThreads),
        .unset = "OMP_NUM_THREADS, else one for each CPU this process may use",
        .agreement = kNotShared},
+      {.name = "affinity",
+       .help = "bind threads to cores, next to each other (compact) or far apart (spread), and a "
+               "process with a GPU to the CPUs near it; ranks and devices divide the cores",
+       .value = one_of(&DeviceConfig::affinity),
+       .agreement = kNotShared},
       {.name = "denormals",
        .help = "denormal numbers on the CPU, those below 1.2e-38: flush takes them as 0; keep "
                "computes with them, as PyTorch does by default, which slows steps down when the "

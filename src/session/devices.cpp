@@ -117,6 +117,7 @@ class SeveralDevices final : public Place {
   [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override;
   /// Opens the devices that the programs use. The CPU's cores are divided. From now on, GPUs that
   /// exchange by peer copies reach each other directly if they can.
+  [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override;
   void open(TrainConfig& config, const StepPrograms& programs) override;
   void join(const TrainConfig& config, const StepPrograms& programs) override;
 
@@ -259,14 +260,32 @@ void SeveralDevices::require_free_memory(const StepPrograms& programs) const {
   }
 }
 
+std::vector<Placement> SeveralDevices::placements(const TrainConfig& config) const {
+  std::vector<Placement> all;
+  for (int i = 0; i < size(); ++i) {
+    if (kind() == DeviceKind::kCuda) {
+      const bool is_open = i < std::ssize(opened_);
+      all.push_back(
+          placement_of(config.device, 0, 0, 1, is_open ? at(opened_, i)->info().pci_bus_id : ""));
+    } else {
+      const int threads = config.device.threads.value_or(fair_share(i, size()));
+      all.push_back(placement_of(config.device, threads, i, size()));
+    }
+  }
+  return all;
+}
+
 void SeveralDevices::open(TrainConfig& config, const StepPrograms& programs) {
   const int count = MemoryPlan(programs.buffers()).devices();
+  const std::vector<Placement> placed = placements(config);
+  if (kind() == DeviceKind::kCpu) bind_process(placed);
   for (int i = 0; i < count; ++i) {
     DeviceConfig of_one = config.device;
     of_one.device = at(devices_, i);
     if (!of_one.threads) of_one.threads = fair_share(i, count);
-    opened_.push_back(make_device(of_one, i, at(names_, i)));
+    opened_.push_back(make_device(of_one, i, at(names_, i), at(placed, i).threads));
   }
+  if (kind() == DeviceKind::kCuda) bind_process(placements(config));
   // NCCL's devices scatter and gather by copies too.
   if (kind() == DeviceKind::kCuda) apart_ = enable_peer_access(opened_ordinals());
   if (!config.output.memory) require_free_memory(programs);

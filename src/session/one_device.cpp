@@ -34,8 +34,18 @@ class OneDevice final : public Place {
     return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }
 
+  [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
+    const bool on_gpu = kind_ == DeviceKind::kCuda;
+    const int threads = on_gpu ? 0 : config.device.threads.value_or(usable_cpus());
+    return {placement_of(config.device, threads, 0, 1,
+                         device_ == nullptr ? "" : device_->info().pci_bus_id)};
+  }
+
   void open(TrainConfig& config, const StepPrograms& programs) override {
-    device_ = make_device(config.device);
+    const std::vector<Placement> placed = placements(config);
+    if (kind_ == DeviceKind::kCpu) bind_process(placed);
+    device_ = make_device(config.device, 0, "cpu", placed.front().threads);
+    if (kind_ == DeviceKind::kCuda) bind_process(placements(config));
     if (!config.output.memory) {
       require_memory(programs, device_->info().free_bytes, kind_, device_->name());
     }

@@ -11,6 +11,7 @@
 #include "core/config.h"
 #include "core/device.h"
 #include "data/dataset.h"
+#include "session/affinity.h"
 #include "session/monitoring.h"
 #include "session/observer.h"
 #include "session/profiling.h"
@@ -61,6 +62,10 @@ class Place {
   /// Opens the devices for the programs, and enters in `config` those it opened. Throws Error:
   /// kNoDevice; kMemory if the programs do not fit, unless --memory set the size.
   virtual void open(TrainConfig& config, const StepPrograms& programs) = 0;
+
+  /// Where the threads of each device of this process run, by --affinity. A GPU's place is known
+  /// once it is open.
+  [[nodiscard]] virtual std::vector<Placement> placements(const TrainConfig& config) const = 0;
 
   /// The ranks exchange their plans. Throws Error(kConfiguration) on all ranks, listing the
   /// differences. May be called before anything is opened. Every rank calls it. Blocks.

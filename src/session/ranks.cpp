@@ -93,6 +93,14 @@ class DeviceOfRank final : public Place {
   [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
     return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }
+  [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
+    if (kind_ == DeviceKind::kCuda) {
+      return {placement_of(config.device, 0, 0, 1,
+                           device_ == nullptr ? "" : device_->info().pci_bus_id)};
+    }
+    return {placement_of(config.device, config.device.threads.value_or(place_.cpus), place_.sharer,
+                         place_.sharers)};
+  }
   void open(TrainConfig& config, const StepPrograms& programs) override;
 
   /// Compares libraries, options, seed, data and kind of device. The ranks also exchange which GPUs
@@ -234,7 +242,10 @@ void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
   if (config.parallel.scheme == RankScheme::kFactor) {
     config.device.rows_of_products = programs.spec().batch_size;
   }
-  device_ = make_device(config.device);
+  const std::vector<Placement> placed = placements(config);
+  if (kind_ == DeviceKind::kCpu) bind_process(placed);
+  device_ = make_device(config.device, 0, "cpu", placed.front().threads);
+  if (kind_ == DeviceKind::kCuda) bind_process(placements(config));
   // Ranks that are CPU devices on one host share its memory.
   const int sharers = kind_ == DeviceKind::kCpu ? place_.local_size : 1;
   if (!config.output.memory) {

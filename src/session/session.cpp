@@ -126,6 +126,8 @@ void Session::resolve_config(std::int64_t memory_bytes) {
   validate(config_, place_.trainer());
   place_.resolve_config(config_);
   resolve_threads();
+  // Placed by hand, a run may use all CPUs that it was given.
+  if (config_.device.affinity != Affinity::kNone) bind_this_thread(cpus_at_start());
   if (data_ != nullptr) return;
   place_.require_outputs(config_);
   if (config_.data.kind == DataKind::kRandn) return;
@@ -208,6 +210,11 @@ void Session::prepare() {
     } else if (!config_.output.load.empty()) {
       load(spec.model);
     }
+    if (is_first_ && config_.device.affinity == Affinity::kNone) {
+      if (const std::string note = narrowed_text(); !note.empty()) {
+        print_note(name_of(place_.trainer()), note);
+      }
+    }
     const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
     if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);
     note_lost_gradients(spec);
@@ -271,6 +278,7 @@ std::string Session::preview() const {
     const Buffers& buffers = programs_->buffers();
     text += plan_table(MemoryPlan(buffers), buffers, place_.names());
     text += place_.memory_of_stages(config_, data_.get());
+    text += affinity_line(config_, place_);
     if (config_.training.recompute > 1) {
       text += "\n" + recomputation_text(recomputation_of(*programs_));
     }
@@ -360,7 +368,7 @@ void Session::set_up() {
     console_->print(place_.text(config_, *programs_) +
                     run_header(*programs_, *place_.devices()[0],
                                data_ == nullptr ? "" : data_->division(),
-                               threads_line_ + update_line_));
+                               threads_line_ + affinity_line(config_, place_) + update_line_));
   }
   if (output.monitor) {
     const Monitoring& monitoring = observers_.make<Monitoring>(

@@ -302,6 +302,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"graph", kOneStep + std::vector<std::string>{"--graph"}},
       {"autotune", {"--plan", "--device", "cuda", "--autotune", "choices.json"}},
       {"quiet", kOneStep + std::vector<std::string>{"--quiet"}},
+      {"affinity", kOneStep + std::vector<std::string>{"--affinity", "compact"}},
       {"verbose", kOneStep + std::vector<std::string>{"--verbose"}},
       {"metrics", kOneStep + std::vector<std::string>{"--metrics", "metrics.jsonl"}},
       {"plan", kOneStep + std::vector<std::string>{"--plan"}},

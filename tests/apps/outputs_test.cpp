@@ -8,7 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "core/host.h"
 #include "support/metrics.h"
+#include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 
@@ -64,6 +66,26 @@ TEST_P(OutputsOf, OnATerminalARunShowsItsProgress) {
   EXPECT_THAT(quiet.out, Not(HasSubstr("/300")));
   EXPECT_THAT(quiet.out, Not(HasSubstr("Step 299 | ")));
   EXPECT_THAT(quiet.out, HasSubstr("Summary of 295 steps "));
+}
+
+TEST_P(OutputsOf, SayWhereThreadsRun) {
+  const auto said = [&](const std::string& before, const std::string& more) {
+    return bash(fmt::format("exec env {} ./{}{}--steps 1 {}", before, GetParam(), kRun, more));
+  };
+  const std::string placed =
+      "\nAffinity compact: (cpu:0, )?[0-9]+ threads? on [0-9]+ cores?, CPUs? [0-9,-]+, near NUMA "
+      "node ";
+  const std::string absent =
+      "\nAffinity compact: nothing is bound, since this build has no hwloc\n";
+  const std::string shown = said("", "--affinity compact").out;
+  EXPECT_TRUE(!first_match(shown, placed).empty() || shown.find(absent) != std::string::npos)
+      << shown;
+  EXPECT_EQ(said("", "").out.find("Affinity"), std::string::npos);
+  if (allowed_cpus().count() == 1) GTEST_SKIP() << "one CPU cannot be narrowed";
+  const std::string note = ": note: before it began, a library bound this process to CPU";
+  const auto narrowed = said("OMP_PROC_BIND=true", "");
+  if (narrowed.err.find(note) == std::string::npos) GTEST_SKIP() << "libgomp binds nothing here";
+  EXPECT_EQ(said("OMP_PROC_BIND=true", "--affinity compact").err.find(note), std::string::npos);
 }
 
 TEST_P(OutputsOf, ErrorsAreRedOnATerminalThatHasColors) {

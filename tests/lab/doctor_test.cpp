@@ -29,6 +29,7 @@ class Doctor : public TempDirTest {
     machine_.cupti = "13.0.1";
     machine_.has_mpi = true;
     machine_.mpirun = "/usr/bin/mpirun";
+    machine_.hwloc = "2.9.0";
     machine_.printer = "/usr/bin/chromium";
     machine_.allowed = CpuSet(0xF);
     machine_.files = {.at_start = 1024, .now = 4096};
@@ -70,6 +71,7 @@ ok       GPUs                2 x NVIDIA H200, driver for CUDA 13.0
 ok       NCCL                2.28.9
 ok       CUPTI               13.0.1
 ok       MPI                 /usr/bin/mpirun
+ok       hwloc               2.9.0
 ok       /dev/shm            1.00 GiB
 ok       open files          4096
 ok       huge pages          madvise
@@ -84,6 +86,7 @@ TEST_F(Doctor, NamesTheRemedyOfEachThingThatIsAmiss) {
   machine_.cupti.clear();
   machine_.why_no_cupti = "CUPTI 13.0.0 is known to hang";
   machine_.mpirun.clear();
+  machine_.hwloc.clear();
   machine_.printer.clear();
   machine_.files.now = 256;
   machine_.shared_memory_bytes = 64 * kMiB;
@@ -95,7 +98,8 @@ TEST_F(Doctor, NamesTheRemedyOfEachThingThatIsAmiss) {
       ElementsAre("NCCL: install libnccl-dev and configure again",
                   "CUPTI: install CUDA 13.0 Update 1 or newer, or name libcupti.so in "
                   "BARESTEP_CUPTI",
-                  "MPI: install openmpi-bin", "/dev/shm: start the container with --shm-size 1g",
+                  "MPI: install openmpi-bin", "hwloc: install libhwloc-dev and configure again",
+                  "/dev/shm: start the container with --shm-size 1g",
                   "open files: ulimit -Hn 1024 as root, or --ulimit nofile=1024 for a container",
                   "huge pages: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root",
                   "frequency governor: cpupower frequency-set --governor performance as root",

@@ -64,7 +64,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "activations",    "accumulation",  "checkpoint",
                            "recompute",      "precision",     "tensor",
                            "pipeline",       "mesh",          "attention",
-                           "ddp-ladder",     "no-sync"}) {
+                           "ddp-ladder",     "no-sync",       "affinity"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }
@@ -72,8 +72,8 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
 TEST_F(MlpLab, ExaminesThisMachine) {
   const ProcessResult result = run({"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  for (const char* what : {"cores", "memory", "GPUs", "MPI", "/dev/shm", "open files", "huge pages",
-                           "frequency governor", "clock source", "PDF"}) {
+  for (const char* what : {"cores", "memory", "GPUs", "MPI", "hwloc", "/dev/shm", "open files",
+                           "huge pages", "frequency governor", "clock source", "PDF"}) {
     EXPECT_THAT(result.out, ContainsRegex("(ok     |limited|missing)  " + std::string(what) + " "));
   }
 }

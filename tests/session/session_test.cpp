@@ -182,6 +182,9 @@ class PlaceWithChoices final : public Place {
   }
   [[nodiscard]] std::vector<Device*> devices() const override { return {device_.get()}; }
   [[nodiscard]] std::vector<std::string> names() const override { return inner_->names(); }
+  [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
+    return inner_->placements(config);
+  }
   [[nodiscard]] ProfilingScope profiling_scope() const override {
     return inner_->profiling_scope();
   }

@@ -47,7 +47,8 @@ class CpuDevice final : public Device, private CpuExecutor {
         index_(options.index),
         name_(options.name),
         model_(processor_model()),
-        pool_(options.threads > 0 ? options.threads : usable_cpus(), options.denormals),
+        pool_(options.threads > 0 ? options.threads : usable_cpus(), options.denormals,
+              options.places),
         product_(make_product(options.gemm)),
         product_library_(library_text(*product_, options.precision)),
         ops_(pool_, *product_) {}

@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "kernels/cpu/denormals.h"
 
 namespace barestep {
@@ -33,12 +34,14 @@ constexpr std::uint64_t end_of(std::uint64_t ticket) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, Denormals denormals)
+ThreadPool::ThreadPool(int threads, Denormals denormals, std::span<const CpuSet> places)
     : threads_(threads), tickets_(new Ticket[static_cast<std::size_t>(std::max(threads, 1))]) {
   BARESTEP_REQUIRE(threads >= 1, "a pool has at least the caller's thread");
   try {
     for (int thread = 1; thread < threads; ++thread) {
-      workers_.emplace_back([this, thread, denormals] { work(thread, denormals); });
+      std::optional<CpuSet> place;
+      if (thread < std::ssize(places)) place = at(places, thread);
+      workers_.emplace_back([this, thread, denormals, place] { work(thread, denormals, place); });
     }
   } catch (const std::system_error&) {
     stop();
@@ -105,7 +108,8 @@ bool ThreadPool::do_one_task(int thread) {
   return false;
 }
 
-void ThreadPool::work(int thread, Denormals denormals) {
+void ThreadPool::work(int thread, Denormals denormals, const std::optional<CpuSet>& place) {
+  if (place) bind_this_thread(*place);
   const DenormalScope scope(denormals);
   for (;;) {
     // Before stop_ is read: a thread that sees the count from stop() also sees stop_.

@@ -9,19 +9,24 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "core/config.h"
+#include "core/host.h"
 
 namespace barestep {
 
 class ThreadPool {
  public:
   /// The caller of run() is one of the `threads`, so threads - 1 are started. These compute with
-  /// denormal numbers as told, and callers should do the same. Throws Error(kMemory) if the system
-  /// cannot start more threads.
-  explicit ThreadPool(int threads, Denormals denormals = Denormals::kKeep);
+  /// denormal numbers as told, and callers should do the same. Each runs on its own of `places`, if
+  /// there are any; the first of them is the caller's, which the pool does not bind. Throws
+  /// Error(kMemory) if the system cannot start more threads.
+  explicit ThreadPool(int threads, Denormals denormals = Denormals::kKeep,
+                      std::span<const CpuSet> places = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -58,7 +63,7 @@ class ThreadPool {
   void run_job(std::int64_t tasks, const Job& job);
   void deal(std::int64_t tasks, const Job& job);
   bool do_one_task(int thread);
-  void work(int thread, Denormals denormals);
+  void work(int thread, Denormals denormals, const std::optional<CpuSet>& place);
 
   const int threads_;
   const std::unique_ptr<Ticket[]> tickets_;

@@ -52,6 +52,7 @@ Experiment memory_experiment();
 Experiment int8_experiment();
 Experiment recompute_experiment();
 Experiment attention_experiment();
+Experiment affinity_experiment();
 Experiment pytorch_experiment();
 
 /// The rank counts of mlp_ddp: 1, 2, 4, ... up to the number of cores or GPUs, at least 4 on the

@@ -414,10 +414,9 @@ class MpiBackgroundCommunicator final : public HostCommunicator {
   MpiGroup group_ = MpiGroup::same(MPI_COMM_WORLD);
 };
 
-/// The CPUs that each rank of this host may run on. Every rank of the host calls it.
-std::vector<CpuSet> local_cpu_sets(const MpiGroup& local) {
+/// The CPUs of each rank of this host. Every rank of the host calls it.
+std::vector<CpuSet> local_cpu_sets(const MpiGroup& local, const CpuSet& mine) {
   static_assert(std::is_trivially_copyable_v<CpuSet>);
-  const CpuSet mine = allowed_cpus();
   std::vector<CpuSet> sets(static_cast<std::size_t>(local.size()));
   must(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, sets.data(), sizeof mine, MPI_BYTE, local.get()),
        "MPI_Allgather");
@@ -444,7 +443,9 @@ MpiRank join_mpi(FlightRecord* record) {
   communicator->set_flight_record(record);
   require_joined(launched_rank(), communicator->size());
   const MpiGroup local = MpiGroup::of_host();
-  const std::vector<CpuSet> sets = local_cpu_sets(local);
+  const std::vector<CpuSet> sets = local_cpu_sets(local, allowed_cpus());
+  const std::vector<CpuSet> given = local_cpu_sets(local, cpus_at_start());
+  const CpuSet& own = given[static_cast<std::size_t>(local.rank())];
   CpuSet all;
   for (const CpuSet& each : sets) all |= each;
   const std::optional<double> quota = cpu_quota();
@@ -452,6 +453,8 @@ MpiRank join_mpi(FlightRecord* record) {
           .background = std::make_unique<MpiBackgroundCommunicator>(),
           .local_rank = local.rank(),
           .local_size = static_cast<int>(sets.size()),
+          .sharer = static_cast<int>(std::count(given.begin(), given.begin() + local.rank(), own)),
+          .sharers = static_cast<int>(std::ranges::count(given, own)),
           .cpus = share_of_cpus(sets, static_cast<std::size_t>(local.rank()), quota),
           .local_cpus = cpus_within(all, quota),
           .library = library_name()};

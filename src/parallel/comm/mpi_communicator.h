@@ -17,6 +17,8 @@ struct MpiRank {
   std::unique_ptr<Communicator> background;
   int local_rank = 0;  // among the ranks on this host
   int local_size = 1;
+  int sharer = 0;  // among the ranks on this host that were given the same CPUs
+  int sharers = 1;
   int cpus = 1;           // this rank's share of local_cpus (core/host.h)
   int local_cpus = 1;     // CPUs that the ranks on this host may use together
   std::string library{};  // name and version of MPI
