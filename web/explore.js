@@ -27,6 +27,11 @@ const groups = {
       value: "adam",
       choices: ["adam", "adamw", "sgd", "rmsprop", "adagrad", "lion"],
     },
+    update: {
+      label: "update",
+      value: "auto",
+      choices: ["auto", "separate", "fused", "per-bucket"],
+    },
     recompute: {label: "recomputed segments", value: "1", min: 1, max: 16},
     accumulate: {label: "micro-steps of a step", value: "1", min: 1, max: 16},
   },
@@ -207,6 +212,29 @@ function show(answer) {
   element("explain").textContent = answer.explain;
 }
 
+/**
+ * The study's cases: a button asks the page for the same step, if it has controls for all of it.
+ */
+function showMeasurements() {
+  const measured = JSON.parse(element("measured").textContent);
+  fillTable(
+      "measurements", "Measured by the study, and simulated for its machine",
+      ["case", "measured", "simulated", "difference"],
+      measured.map((row) => [row.name, row.measured, row.simulated, row.difference]));
+  measured.forEach((row, i) => {
+    if (!Object.keys(row.state).every((name) => Object.hasOwn(controls, name))) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = row.name;
+    button.addEventListener("click", () => {
+      chooseScene("");
+      Object.assign(state, row.state);
+      update();
+    });
+    element("measurements").tBodies[0].rows[i].cells[0].replaceChildren(button);
+  });
+}
+
 function update() {
   for (const [name, value] of Object.entries(state)) fillControl(name, value);
   keepAddress();
@@ -340,6 +368,7 @@ function makeControls() {
 }
 
 makeControls();
+showMeasurements();
 readAddress();
 load().then(
     update, (error) => showText("error", `This browser cannot run the page: ${error.message}`));

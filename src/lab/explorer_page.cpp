@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <map>
@@ -10,17 +12,21 @@
 #include "core/input_file.h"
 #include "core/output_file.h"
 #include "lab/commands.h"
+#include "lab/findings.h"
 #include "lab/machine_card.h"
 #include "lab/page.h"
+#include "lab/prediction.h"
 #include "lab/report.h"
 #include "lab/run_workload.h"
 #include "lab/study.h"
+#include "options/options.h"
 
 namespace barestep {
 namespace {
 
 constexpr std::int64_t kMaxPageFileBytes = std::int64_t{64} << 20;
 constexpr const char* kDefaultCard = "h200-nvlink";
+constexpr const char* kStudyCard = "study";
 
 std::string base64_of(std::span<const std::byte> bytes) {
   constexpr std::string_view kDigits =
@@ -83,7 +89,7 @@ std::string cards_json(const ExplorerOptions& options) {
                                 .why = "it has no card of its machine",
                                 .remedy = "name a study that has measured one"});
     }
-    members.push_back(fmt::format(R"("study":{})", json_of(*card)));
+    members.push_back(fmt::format(R"("{}":{})", kStudyCard, json_of(*card)));
   }
   if (options.machine.ends_with(".json")) {
     members.push_back(fmt::format(R"("given":{})", card_text(options.machine)));
@@ -94,10 +100,47 @@ std::string cards_json(const ExplorerOptions& options) {
   return fmt::format("{{{}}}", fmt::join(members, ","));
 }
 
+/// What the page's controls say for a case of a study: {"dim": "1024", ...}.
+nlohmann::ordered_json state_of(const Workload& workload) {
+  // They do not change what a step does.
+  static constexpr std::string_view kOthers[] = {"steps",   "warmup",    "device", "devices",
+                                                 "threads", "transport", "seed",   "log-every"};
+  nlohmann::ordered_json state = {{"card", kStudyCard}, {"ranks", std::to_string(workload.ranks)}};
+  if (workload.trainer == TrainerKind::kDataParallel) state["scheme"] = "data-parallel";
+  for (const Option& option : options_of(workload.trainer)) {
+    const std::optional<std::string> text = option.value.text(workload.config);
+    if (!text || text == option.value.text(TrainConfig())) continue;
+    if (std::ranges::find(kOthers, option.name) != std::end(kOthers)) continue;
+    state[std::string(option.name == "global-batch-size" ? "batch-size" : option.name)] = *text;
+  }
+  return state;
+}
+
+/// What the study measured, beside what was simulated by its card: [{"name": "timing: step",
+/// "measured": "1.2 ms", "simulated": "1.3 ms", "difference": "+8.3 %", "state": {...}}].
+std::string measurements_json(const ExplorerOptions& options) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  if (options.study.empty()) return all.dump();
+  const Study study = Study::open(options.study);
+  for (const Experiment* experiment : study.measured()) {
+    const Results results = study.results_of(*experiment);
+    for (std::size_t i = 0; i < results.cases.size(); ++i) {
+      const Measurement& each = results.cases[i];
+      if (i >= results.predictions.size() || !results.predictions[i]) continue;
+      all.push_back({{"name", fmt::format("{}: {}", experiment->name, each.what().key)},
+                     {"measured", time_text(each.step_s())},
+                     {"simulated", time_text(results.predictions[i]->step_s)},
+                     {"difference", fmt::format("{:+.1f} %", 100 * prediction_error(results, i))},
+                     {"state", state_of(each.workload())}});
+    }
+  }
+  return all.dump();
+}
+
 std::string first_card(const ExplorerOptions& options) {
   if (options.machine.ends_with(".json")) return "given";
   if (!options.machine.empty()) return options.machine;
-  return options.study.empty() ? kDefaultCard : "study";
+  return options.study.empty() ? kDefaultCard : kStudyCard;
 }
 
 std::string explorer_page(const ExplorerOptions& options) {
@@ -108,6 +151,7 @@ std::string explorer_page(const ExplorerOptions& options) {
       {"script", page_file("explore.js")},
       {"scenes", json_in_html(page_file("scenes.json"))},
       {"cards", json_in_html(cards_json(options))},
+      {"measurements", json_in_html(measurements_json(options))},
       {"first card", first_card(options)},
       {"version", options.version},
       {"module", base64_of(gzip_of(module))}};

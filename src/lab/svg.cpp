@@ -251,7 +251,8 @@ class Drawing {
     for (const double mark : value_marks_) beside = std::max(beside, width_of(mark_text(mark)));
     left_ = has_rows_ ? kMargin + 8 + std::min(widest_label(), kMaxLabel) : 34 + beside;
     right_ = kFullWidth - kMargin;
-    top_ = (legend_.empty() ? 34 : legend_.back().y + 26);
+    constexpr double kLimitName = 14;
+    top_ = (legend_.empty() ? 34 : legend_.back().y + 26) + (plot_.limit ? kLimitName : 0);
     const auto rows = static_cast<double>(std::max<std::size_t>(plot_.categories.size(), 2));
     bottom_ = top_ + (has_rows_ ? kRow * rows : kLines);
     height_ = bottom_ + (label_below().empty() ? 30 : 50);

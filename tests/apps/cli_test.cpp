@@ -414,7 +414,7 @@ TEST_F(MlpSingle, SaysWithVerboseWhichItemsOfTheChecklistHold) {
   const std::string line =
       "Checklist: \\[.\\] no frequency scaling: .*; \\[.\\] no other programs: .*; "
       "\\[x\\] seed: 3; \\[x\\] warm-up: 2 steps left out; \\[ \\] repeats: 1 start of "
-      "5 steps\n$";
+      "5 steps\n";
   const std::vector<std::string> run = {"--dim",    "8", "--depth", "1", "--steps", "7",
                                         "--warmup", "2", "--seed",  "3", "--gemm",  "reference"};
   EXPECT_FALSE(

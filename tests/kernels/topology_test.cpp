@@ -27,9 +27,9 @@ class Places : public testing::Test {
   /// The CPUs of each thread.
   static std::vector<std::string> of(PlaceRequest request, const char* machine = kTwoPackages) {
     if (request.within.none()) request.within = CpuSet(0xFFFF);
+    const std::optional<Placement> placement = place_threads(request, machine);
     std::vector<std::string> cpus;
-    for (const CpuSet& each : place_threads(request, machine)->threads)
-      cpus.push_back(text_of(each));
+    for (const CpuSet& each : placement->threads) cpus.push_back(text_of(each));
     return cpus;
   }
 };

@@ -5,7 +5,9 @@
 #include <iterator>
 #include <random>
 
+#include "core/error.h"
 #include "core/input_file.h"
+#include "lab/explorer.h"
 #include "lab/machine_card.h"
 
 namespace barestep {
@@ -15,9 +17,18 @@ std::string text_of_card(const std::string& name) {
   return InputFile(card_file(name), "card").text(1 << 20);
 }
 
+bool is_answered(const std::string& question) {
+  try {
+    explore(question);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
-std::vector<Explored> drawn_questions(int count) {
+std::vector<Explored> drawn_questions(int answered) {
   std::minstd_rand random(54);
   const auto draw = [&](auto... choices) {
     const std::common_type_t<decltype(choices)...> all[] = {choices...};
@@ -25,7 +36,7 @@ std::vector<Explored> drawn_questions(int count) {
   };
   const std::vector<std::string> cards = card_names();
   std::vector<Explored> drawn;
-  for (int i = 0; i < count; ++i) {
+  for (int left = answered; left > 0;) {
     Explored each;
     each.card = cards[random() / 16 % cards.size()];
     each.ranks = draw(1, 2, 3, 4, 8);
@@ -49,6 +60,7 @@ std::vector<Explored> drawn_questions(int count) {
         text_of_card(each.card), each.ranks, model.data_parallel, model.dim, model.depth,
         model.batch_size, model.batch_per_rank, name_of(model.scheme), name_of(model.precision),
         model.recompute, model.tensor, model.pipeline, model.delay_ms);
+    left -= is_answered(each.question) ? 1 : 0;
     drawn.push_back(std::move(each));
   }
   return drawn;

@@ -15,8 +15,8 @@ struct Explored {
   int ranks = 1;
 };
 
-/// As many as asked for, always the same; some are refused.
-std::vector<Explored> drawn_questions(int count);
+/// Questions, always the same, until so many of them are answered; the others are refused.
+std::vector<Explored> drawn_questions(int answered);
 
 /// A question about DDP on 4 of 8 H200 with these options, JSON members like "dim": "64".
 std::string question_with(const std::string& options, const std::string& others = "");

@@ -12,6 +12,8 @@
 #include "lab/explored.h"
 #include "lab/explorer.h"
 #include "lab/run_workload.h"
+#include "support/busy_machine.h"
+#include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 
@@ -53,6 +55,17 @@ class ExplorerPage : public TempDirTest {
     return result.out;
   }
 
+  /// What the page logs up to a line with this pattern, in real time.
+  std::string logged(const std::filesystem::path& page, const std::string& pattern) {
+    const std::string sandbox = ::geteuid() == 0 ? "--no-sandbox" : "";
+    const std::string script = fmt::format(
+        R"('{0}' --headless --disable-gpu {1} --user-data-dir=browser --enable-logging=stderr 'file://{2}' 2>log &
+        for i in $(seq 600); do if grep -q '{3}' log; then break; fi; sleep 0.1; done
+        kill $!; wait $!; cat log)",
+        browser_, sandbox, page.string(), pattern);
+    return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()}).out;
+  }
+
   /// Writes the page; skips the test where that or a browser is missing.
   void SetUp() override {
     TempDirTest::SetUp();
@@ -69,6 +82,8 @@ class ExplorerPage : public TempDirTest {
   std::string browser_;
 };
 
+class ExplorerPageTime : public ExplorerPage {};
+
 /// What the native code answers, or the line of its refusal.
 json native_answer(const std::string& question) {
   try {
@@ -81,7 +96,8 @@ json native_answer(const std::string& question) {
 /// All texts and plots too, not only the numbers.
 TEST_F(ExplorerPage, AnswersDrawnQuestionsAsTheNativeCodeDoesToTheDigit) {
   json cases = json::array();
-  for (const Explored& each : drawn_questions(200)) {
+  const std::vector<Explored> questions = drawn_questions(200);
+  for (const Explored& each : questions) {
     cases.push_back({json::parse(each.question), native_answer(each.question)});
   }
   std::ofstream(folder() / "drawn.html")
@@ -109,7 +125,8 @@ load().then(() => {{
   const std::string drawn = shown(folder() / "drawn.html");
   const std::size_t at = drawn.find("answers are equal; ");
   ASSERT_NE(at, std::string::npos);
-  EXPECT_EQ(drawn.substr(at - 4, 26), "200 answers are equal; []<") << drawn.substr(at, 2000);
+  const std::string all = fmt::format("{} answers are equal; []<", questions.size());
+  EXPECT_THAT(drawn, HasSubstr(all)) << drawn.substr(at, 2000);
 }
 
 TEST_F(ExplorerPage, ShowsTheStepTimeThatPredictPrints) {
@@ -155,6 +172,68 @@ load().then(() => {
   element("fuzzed").textContent = shown + " addresses were shown";
 });</script>)";
   EXPECT_THAT(shown(folder() / "fuzzed.html"), HasSubstr("40 addresses were shown"));
+}
+
+/// What WAI-ARIA asks of a page, as far as a script can tell.
+TEST_F(ExplorerPage, NamesEverythingForScreenReaders) {
+  std::ofstream(folder() / "names.html") << read_file(page()) << R"js(<pre id="names"></pre><script>
+load().then(() => {
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const name = (each) => each.getAttribute("aria-label") ?? [...each.labels ?? []].map((label) => label.textContent).join()
+    + (each.matches("button, summary, option, a") ? each.textContent : "");
+  const nameless = all("input, select, button, form#controls, section, svg, [tabindex], [role=group]")
+    .filter((each) => name(each).trim() === "");
+  const generic = all("[aria-label]:not([role], input, select, button, form, section, svg, nav, main)");
+  const tables = all("table:not([hidden])").filter((each) => each.caption === null || each.querySelector("th:not([scope])"));
+  const says = element("status").textContent === element("headline").textContent;
+  element("names").textContent = JSON.stringify([
+    nameless.length, generic.length, tables.length, says,
+    element("answers").getAttribute("aria-busy")
+  ]);
+});</script>)js";
+  EXPECT_THAT(shown(folder() / "names.html"),
+              HasSubstr(R"(<pre id="names">[0,0,0,true,"false"]</pre>)"));
+}
+
+/// In real time, which --dump-dom does not wait for: the page logs what it measures.
+TEST_F(ExplorerPageTime, IsASecondForTheFirstAnswerAndFiftyMillisecondsForEachNext) {
+  std::ofstream(folder() / "timed.html") << read_file(page()) << R"(<script>
+const wait = setInterval(() => {
+  if (document.body.dataset.shown === undefined) return;
+  clearInterval(wait);
+  const first = performance.now();
+  const times = [];
+  for (let batch = 1024; batch < 1034; ++batch) {
+    const begin = performance.now();
+    state = {...defaults(), ranks: "8", "batch-size": String(batch)};
+    update();
+    times.push(performance.now() - begin);
+  }
+  times.sort((a, b) => a - b);
+  console.log(`measured ${first} ms and ${times[5]} ms end`);
+}, 5);
+</script>)";
+  repeat_while_busy([&] {
+    const auto found = first_match(logged(folder() / "timed.html", "measured .* end"),
+                                   "measured ([0-9.]+) ms and ([0-9.]+) ms end");
+    ASSERT_FALSE(found.empty());
+    RecordProperty("first_ms", found[1]);
+    RecordProperty("next_ms", found[2]);
+    EXPECT_LT(std::stod(found[1]), 1000);
+    EXPECT_LT(std::stod(found[2]), 50);
+  });
+}
+
+TEST_F(ExplorerPage, ShowsWhatAStudyMeasuredBesideWhatIsSimulated) {
+  const std::vector<std::string> run = {MLP_LAB,    "run", "timing",   "--quick", "--starts", "1",
+                                        "--device", "cpu", "--output", "study",   "--dim",    "64"};
+  const ProcessResult study = run_process(run, {.working_directory = folder()});
+  ASSERT_EQ(study.exit_code, 0) << study.err;
+  ASSERT_EQ(write_page({"--study", "study"}).exit_code, 0);
+  const std::string text = shown(page());
+  EXPECT_THAT(text,
+              HasSubstr("<caption>Measured by the study, and simulated for its machine</caption>"));
+  EXPECT_THAT(text, HasSubstr(R"(<button type="button">timing: step</button>)"));
 }
 
 TEST_F(ExplorerPage, HidesTheAnswerUntilAGuess) {
