@@ -143,8 +143,6 @@ constexpr Row kRows[] = {
      "leave it out, or use --data randn"},
     {"update=per-bucket, first-bucket=whole, grad-dtype=bf16", "!scheme=ddp",
      "is about the buckets of --scheme ddp", "leave it out, or use --scheme ddp"},
-    {"reduce-every-micro-step", "!accumulate=*", "a step has only one micro-step",
-     "give --accumulate too, or leave it out"},
     {"reduce-every-micro-step", "scheme=zero1|zero2|zero3|factor|server",
      "is about the buckets of --scheme ddp", "leave it out, or use --scheme ddp"},
     {"reduce-every-micro-step", "no-overlap",

@@ -454,6 +454,12 @@ Table device_options() {
        .help = "compute bias and activation inside the forward product, and their gradients in one "
                "op, or in the loss's",
        .value = either(&DeviceConfig::fusion, "on", "off")},
+  };
+}
+
+/// Of products, and how a device runs a step.
+Table product_options() {
+  return {
       {.name = "precision",
        .help = "precision of matrix products; tf32 (GPU only) is faster and less exact; bf16 and "
                "fp16 as in torch.autocast: inputs and outputs of products have 16 bits, weights "
@@ -820,6 +826,7 @@ std::span<const Option> options_of(TrainerKind trainer) {
     add("Training", learning_rate_options());
     add("Training", gradient_options());
     add("Device", device_options());
+    add("Device", product_options());
     add("Parallel", spread_options());
     add("Parallel", pipeline_options());
     add("Parallel", rank_options());

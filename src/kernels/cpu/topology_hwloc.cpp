@@ -36,9 +36,9 @@ CpuSet cpus_of(hwloc_const_bitmap_t bitmap) {
   return cpus;
 }
 
-class Machine {
+class Topology {
  public:
-  explicit Machine(const std::string& synthetic) {
+  explicit Topology(const std::string& synthetic) {
     hwloc_topology_init(&topology_);
     hwloc_topology_set_io_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     bool is_read =
@@ -46,9 +46,9 @@ class Machine {
     is_read = is_read && hwloc_topology_load(topology_) == 0;
     BARESTEP_REQUIRE(is_read, "hwloc describes the machine");
   }
-  ~Machine() { hwloc_topology_destroy(topology_); }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
+  ~Topology() { hwloc_topology_destroy(topology_); }
+  Topology(const Topology&) = delete;
+  Topology& operator=(const Topology&) = delete;
 
   /// Leaves only these CPUs, or all if none of them is there.
   void restrict_to(const CpuSet& cpus) {
@@ -94,7 +94,7 @@ class Machine {
   [[nodiscard]] std::string nodes_of(const CpuSet& cpus) const {
     const Bitmap nodes(hwloc_bitmap_alloc());
     hwloc_cpuset_to_nodeset(topology_, bitmap_of(cpus).get(), nodes.get());
-    return text_of(cpus_of(nodes.get()));
+    return barestep::text_of(cpus_of(nodes.get()));
   }
 
  private:
@@ -102,7 +102,7 @@ class Machine {
 };
 
 /// A core for each thread, the first ones of as many parts as there are threads.
-std::vector<CpuSet> spread(const Machine& machine, const std::vector<CpuSet>& cores, int threads) {
+std::vector<CpuSet> spread(const Topology& machine, const std::vector<CpuSet>& cores, int threads) {
   std::vector<CpuSet> chosen;
   for (const CpuSet& part : machine.divided(threads)) {
     for (const CpuSet& core : cores) {
@@ -114,7 +114,7 @@ std::vector<CpuSet> spread(const Machine& machine, const std::vector<CpuSet>& co
   return chosen;
 }
 
-std::string text_of_placement(const Placement& placement, const Machine& machine) {
+std::string text_of_placement(const Placement& placement, const Topology& machine) {
   const auto less = [](const CpuSet& a, const CpuSet& b) {
     return a._Find_first() < b._Find_first();
   };
@@ -132,14 +132,14 @@ std::string text_of_placement(const Placement& placement, const Machine& machine
     text += ", ";
   }
   return text + fmt::format("{} {}, near NUMA node {}",
-                            noun_for(static_cast<std::int64_t>(used.count()), "CPU"), text_of(used),
-                            machine.nodes_of(used));
+                            noun_for(static_cast<std::int64_t>(used.count()), "CPU"),
+                            barestep::text_of(used), machine.nodes_of(used));
 }
 
 }  // namespace
 
 std::optional<Placement> place_threads(const PlaceRequest& request, const std::string& synthetic) {
-  Machine machine(synthetic);
+  Topology machine(synthetic);
   machine.restrict_to(request.within);
   if (!request.pci_bus_id.empty()) machine.restrict_to(machine.near(request.pci_bus_id));
   machine.restrict_to(machine.divided(request.parts)[static_cast<std::size_t>(request.part)]);
