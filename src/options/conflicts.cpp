@@ -143,12 +143,6 @@ constexpr Row kRows[] = {
      "leave it out, or use --data randn"},
     {"update=per-bucket, first-bucket=whole, grad-dtype=bf16", "!scheme=ddp",
      "is about the buckets of --scheme ddp", "leave it out, or use --scheme ddp"},
-    {"reduce-every-micro-step", "scheme=zero1|zero2|zero3|factor|server",
-     "is about the buckets of --scheme ddp", "leave it out, or use --scheme ddp"},
-    {"reduce-every-micro-step", "no-overlap",
-     "--no-overlap reduces after the last backward pass only", kGiveOne},
-    {"reduce-every-micro-step", "staleness=*", "late gradients are reduced beside the next step",
-     kGiveOne},
     {"no-overlap", "scheme=factor", "is about buckets, and --scheme factor has none",
      "leave it out, or use --scheme ddp or zero1"},
     {"no-overlap", "scheme=zero2|zero3",
@@ -179,7 +173,7 @@ constexpr Row kRows[] = {
      "leave it out, or --staleness"},
     {"sync-every=*", "!scheme=ddp", "--scheme {scheme} keeps the same weights on all ranks",
      "leave it out, or use --scheme ddp"},
-    {"bucket-mib, no-overlap, reduce-every-micro-step, first-bucket=whole, grad-dtype=bf16, "
+    {"bucket-mib, no-overlap, first-bucket=whole, grad-dtype=bf16, "
      "update=per-bucket",
      "sync-every=*", "is about reductions of gradients, and --sync-every averages weights",
      "leave it out, or --sync-every"},

@@ -97,7 +97,7 @@ const std::vector<Factor>& options() {
       {"", "--precision bf16", "--precision fp16 --loss-scale dynamic:1024"},
       {"", "--lr-warmup 3", "--lr-schedule cosine --lr-min 0.001"},
       {"", "--first-bucket whole"},
-      {"", "--no-overlap", "--reduce-every-micro-step"},
+      {"", "--no-overlap"},
       {"", "--log-every 3"},
       {"", "--denormals keep"},
       {"", "--profile --profile-phases forward,loss,backward"},

@@ -326,13 +326,6 @@ std::vector<Opposites> opposites_of_ranks() {
   all.push_back({"ddp-ladder", shared("buckets"), "Fastest on two ranks: buckets during backward.",
                  shared("flat"), "Fastest on two ranks: all in one message after backward.",
                  shared("none"), "Fastest on two ranks: undecided among "});
-  all.push_back({"no-sync", shared("last-only"),
-                 "With one reduction (no_sync()) a step is faster than with one in each "
-                 "micro-step",
-                 shared("every-micro-step"),
-                 "With one reduction (no_sync()) a step is slower than with one in each "
-                 "micro-step",
-                 shared("none", 0.2), "are indistinguishable"});
   const auto cut = [](const std::string& fastest, double noise = 0.003) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = key == fastest            ? 0.05

@@ -64,7 +64,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "activations",    "accumulation",  "checkpoint",
                            "recompute",      "precision",     "tensor",
                            "pipeline",       "mesh",          "attention",
-                           "ddp-ladder",     "no-sync",       "affinity"}) {
+                           "ddp-ladder",     "affinity"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }

@@ -113,28 +113,6 @@ TEST(ThreadRanks, AccumulateAsALargerBatchDoes) {
   }
 }
 
-/// What has been reduced is then the same on all ranks, so its mean over them changes it by
-/// rounding only.
-TEST(ThreadRanks, MayReduceAfterEveryMicroStep) {
-  TrainConfig config = rank_config();
-  config.training.accumulate = 3;
-  const Trained one = train_threads(1, config)[0];
-  DdpSettings every = small_buckets();
-  every.reduces_every_micro_step = true;
-  const auto reductions = [&](const DdpSettings& settings, int ranks) {
-    const Ddp scheme(settings);
-    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks), &scheme);
-    return std::ranges::count_if(programs.train().program.nodes(), [](const Node& node) {
-      const auto* const sum = op_if<AllReduce>(node.op);
-      return sum != nullptr && sum->name.starts_with("bucket ");
-    });
-  };
-  for (const int ranks : {2, 4}) {
-    expect_near_one_rank(train_threads(ranks, config, every), one, config);
-    EXPECT_EQ(reductions(every, ranks), 3 * reductions(small_buckets(), ranks));
-  }
-}
-
 TEST(ThreadRanks, AddGradientsUpFromStepToStepAsOneRankDoes) {
   TrainConfig config = rank_config();
   config.training.zero_grad = false;

@@ -34,7 +34,6 @@ Experiment batch_scaling_experiment();
 Experiment imbalance_experiment();
 Experiment bucket_size_experiment();
 Experiment ddp_ladder_experiment();
-Experiment no_sync_experiment();
 Experiment schemes_experiment();
 Experiment sharding_experiment();
 Experiment server_experiment();

@@ -1,5 +1,5 @@
 // How DDP reduces gradients: the rungs from one message for each tensor after backward to buckets
-// during backward, and what no_sync() saves.
+// during backward.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -102,40 +102,6 @@ Findings conclude_ladder(const Results& results) {
   return findings;
 }
 
-constexpr std::int64_t kAccumulated = 4;
-
-std::vector<Case> no_sync_cases(const Setting& setting) {
-  std::vector<Case> cases;
-  for (const bool every : {true, false}) {
-    Workload workload = workload_of_ranks(setting);
-    workload.config.training.accumulate = kAccumulated;
-    workload.config.parallel.reduces_every_micro_step = every;
-    cases.push_back(new_case(setting, every ? "every-micro-step" : "last-only", workload));
-  }
-  return cases;
-}
-
-Findings conclude_no_sync(const Results& results) {
-  const Comparison gain = results.compare("every-micro-step", "last-only");
-  const std::int64_t every = mean_sent_bytes(results.at("every-micro-step").workload());
-  const std::int64_t last = mean_sent_bytes(results.at("last-only").workload());
-  Findings findings{
-      .sentences = {sentence_of(gain, "with one reduction (no_sync())",
-                                "with one in each micro-step")},
-      .facts = {fmt::format("Without no_sync() a rank sends {:.3g} times the bytes of {} "
-                            "micro-steps: {} instead of {}.",
-                            times_the_bytes(every, last), kAccumulated, human_bytes(every),
-                            human_bytes(last)),
-                "The losses agree: what has been reduced is the same on all ranks, so its mean "
-                "does not change it."},
-      .tables = {ladder_table(results, "every-micro-step", [](const std::string& key) {
-        return std::string(key == "last-only" ? "after the last micro-step"
-                                              : "after each micro-step");
-      })}};
-  keep(findings, std::span(&gain, 1));
-  return findings;
-}
-
 }  // namespace
 
 Experiment ddp_ladder_experiment() {
@@ -145,16 +111,6 @@ Experiment ddp_ladder_experiment() {
           .cases = ladder_cases,
           .conclude = conclude_ladder,
           .needs_mpi = true};
-}
-
-Experiment no_sync_experiment() {
-  return {.name = "no-sync",
-          .title = "Reducing once a step",
-          .question = "What does no_sync() save when gradients are accumulated?",
-          .cases = no_sync_cases,
-          .conclude = conclude_no_sync,
-          .needs_mpi = true,
-          .chooses = false};
 }
 
 }  // namespace barestep

@@ -53,10 +53,7 @@ struct DdpSettings {
   // PyTorch's first step reduces all gradients as one bucket, because it has not yet seen the order
   // in which they become ready (torch/csrc/distributed/c10d/reducer.cpp).
   bool whole_first_bucket = false;
-  bool overlap = true;  // false: all buckets are reduced after the whole backward pass
-  // After each micro-step, as in PyTorch without no_sync(): what has been reduced before is then
-  // the mean of equal numbers.
-  bool reduces_every_micro_step = false;
+  bool overlap = true;             // false: all buckets are reduced after the whole backward pass
   bool update_per_bucket = false;  // each right after its all-reduce, on the comm lane
   // Gradients are reduced as bf16, as with PyTorch's bf16_compress_hook, which halves the bytes. A
   // bucket is scaled and rounded, once, into a buffer as large as the largest bucket, and copied
