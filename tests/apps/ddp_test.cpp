@@ -197,6 +197,7 @@ TEST_F(MlpDdp, PrintsOneHashOfWeightsThatRanksShare) {
   const Arguments run = {"--layers", "9,14,5,6,4", "--steps", "4", "--gemm", "reference"};
   const auto hash_line = [](const ProcessResult& result) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("\nWeights: xxh3-128 "));
     return result.out.substr(std::min(result.out.find("\nWeights: "), result.out.size()));
   };
   EXPECT_EQ(hash_line(mpirun(2, run + Arguments{"--scheme", "zero1"})),

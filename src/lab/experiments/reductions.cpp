@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -58,18 +56,16 @@ std::int64_t reductions(const Workload& workload) {
   });
 }
 
-FindingTable ladder_table(const Results& results, const char* base,
-                          const std::function<std::string(const std::string& key)>& words) {
-  FindingTable table{
-      .title = several_words(compared_with_one(results.setting), "rank", true) +
-               " that reduce gradients",
-      .columns = {"case", "reduced", "reductions a step", "a rank sends", "mean step",
-                  fmt::format("speed against {}", base), "exposed communication"}};
-  for (const Measurement& each : results.cases) {
-    const std::string& key = each.what().key;
-    table.rows.push_back({key, words(key), std::to_string(reductions(each.workload())),
+FindingTable ladder_table(const Results& results) {
+  FindingTable table{.title = several_words(compared_with_one(results.setting), "rank", true) +
+                              " that reduce gradients",
+                     .columns = {"case", "reduced", "reductions a step", "a rank sends",
+                                 "mean step", "speed against per-tensor", "exposed communication"}};
+  for (const ReductionRung& rung : kReductionRungs) {
+    const Measurement& each = results.at(rung.key);
+    table.rows.push_back({rung.key, rung.words, std::to_string(reductions(each.workload())),
                           human_bytes(mean_sent_bytes(each.workload())), time_text(each.mean_s()),
-                          factor_text(results.compare(base, key).speed()),
+                          factor_text(results.compare("per-tensor", rung.key).speed()),
                           time_text(each.phase_s("communication"))});
   }
   return table;
@@ -95,9 +91,7 @@ Findings conclude_ladder(const Results& results) {
                                 "with one message after it")},
       .facts = {"One message costs its latency once; overlapping hides it behind backward, and "
                 "buckets do both."},
-      .tables = {ladder_table(results, "per-tensor", [](const std::string& key) {
-        return std::string(std::ranges::find(kReductionRungs, key, &ReductionRung::key)->words);
-      })}};
+      .tables = {ladder_table(results)}};
   keep(findings, gains);
   return findings;
 }
