@@ -631,8 +631,9 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
 
 // Open MPI would start a daemon for a process that no launcher started, through ssh.
 TEST_F(MlpDdp, AloneNeedsNoOtherProgram) {
-  const auto result =
-      shell("exec /usr/bin/env -i PATH=/nowhere ./mlp_ddp --device cpu --dim 8 --steps 1");
+  const auto result = shell(
+      "exec /usr/bin/env -i PATH=/nowhere ASAN_OPTIONS=\"$ASAN_OPTIONS\" ./mlp_ddp "
+      "--device cpu --dim 8 --steps 1");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("\nStep 00 | "));
 }

@@ -27,10 +27,14 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// The standard library's other forms call these. Not inlined, because the compiler would report a
-// free() in place of a delete as a mistake.
+// The standard library's other forms call these, but for a sanitizer's own form without exceptions.
+// Not inlined, because the compiler would report a free() in place of a delete as a mistake.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   return allocate(bytes, alignof(std::max_align_t));
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  heap_allocations.fetch_add(1, std::memory_order_relaxed);
+  return std::malloc(bytes);
 }
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));

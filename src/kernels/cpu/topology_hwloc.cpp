@@ -40,6 +40,8 @@ class Topology {
  public:
   explicit Topology(const std::string& synthetic) {
     hwloc_topology_init(&topology_);
+    // /sys tells of PCI devices too; the component "pci" needs privileges, and its library leaks.
+    hwloc_topology_set_components(topology_, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
     hwloc_topology_set_io_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     bool is_read =
         synthetic.empty() || hwloc_topology_set_synthetic(topology_, synthetic.c_str()) == 0;
