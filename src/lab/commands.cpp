@@ -350,6 +350,7 @@ void validate_published() {
   print_now(
       "\nNumbers from other hardware, cited next to simulated ones; they neither pass nor fail\n" +
       text_of(cited_numbers()));
+  print_now("\nClaims that do not reproduce, with our number\n" + text_of(differing_numbers()));
   require_agreement(exact);
 }
 

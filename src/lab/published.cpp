@@ -20,6 +20,7 @@
 #include "kernels/make_device.h"
 #include "lab/findings.h"
 #include "lab/machine_card.h"
+#include "lab/schedule_check.h"
 #include "lab/simulator.h"
 #include "lab/workload.h"
 #include "model/parameters.h"
@@ -152,22 +153,25 @@ void add_zero_bytes(std::vector<PublishedNumber>& all) {
   add("after the step with ZeRO on 2 ranks", before + model + temporaries, kAssumption);
 }
 
+/// The share of a model's numbers of a category that a scheme leaves on one of `ranks` ranks.
+double held_share(const Scheme& scheme, Category category, int ranks) {
+  ModelSpec model;
+  model.widths = {1 << 12, 1 << 12};
+  const Parameters parameters = parameters_of(model);
+  double held = 0;
+  for (const FlatRange& range : scheme.held(category, parameters, 0, ranks)) {
+    held += static_cast<double>(range.count);
+  }
+  return held * bytes_of(DType::kF32) / static_cast<double>(parameters.bytes());
+}
+
 /// What ZeRO's stages leave on each of 64 ranks of the 16 bytes that mixed precision takes there
 /// for a parameter: 2 for itself, 2 for its gradient, 12 for the optimizer's fp32 copy and moments.
 /// The shares are those of our schemes.
 void add_zero_stages(std::vector<PublishedNumber>& all) {
   constexpr double kParameters = 7.5e9;
-  constexpr int kRanks = 64;
-  ModelSpec model;
-  model.widths = {1 << 12, 1 << 12};
-  const Parameters parameters = parameters_of(model);
-  const double numbers = static_cast<double>(parameters.bytes()) / bytes_of(DType::kF32);
-  const auto share = [&](const Scheme& scheme, Category category) {
-    double held = 0;
-    for (const FlatRange& range : scheme.held(category, parameters, 0, kRanks)) {
-      held += static_cast<double>(range.count);
-    }
-    return held / numbers;
+  const auto share = [](const Scheme& scheme, Category category) {
+    return held_share(scheme, category, 64);
   };
   const auto add = [&](const char* by, const Scheme& scheme) {
     const double bytes = 2 * share(scheme, Category::kParameters) +
@@ -181,6 +185,83 @@ void add_zero_stages(std::vector<PublishedNumber>& all) {
   add("stage 1", Zero(1, {}));
   add("stage 2", Zero(2, {}));
   add("stage 3", Zero(3, {}));
+}
+
+/// By DeepSpeed's rules a parameter takes 4 bytes in 16 bits with its gradient, and 16 of state in
+/// fp32; its stage 3 keeps 18 and gathers the largest layer. The shares are those of our schemes.
+void add_deepspeed_estimates(std::vector<PublishedNumber>& all) {
+  constexpr double kParameters = 2851e6, kLargestLayer = 32e6;
+  constexpr int kRanks = 8;
+  const auto add = [&](const char* stage, double bytes) {
+    all.push_back(exact(
+        PublishedKind::kComputed,
+        fmt::format("DeepSpeed's estimate, 2851e6 parameters on each of 8 GPUs, stage {}", stage),
+        fmt::format("{:.2f} GB", bytes / (1 << 30))));
+  };
+  const Zero two(2, {}), three(3, {});
+  add("2", kParameters * (4 * held_share(two, Category::kParameters, kRanks) +
+                          16 * held_share(two, Category::kOptimizer, kRanks)));
+  add("3", 4 * kLargestLayer + 18 * kParameters * held_share(three, Category::kParameters, kRanks));
+}
+
+/// The bytes that a rank sends in a step of six layers, over those of their gradients.
+double sent_over_gradients(RankScheme scheme, int ranks) {
+  TrainConfig config;
+  config.model.dim = 512;
+  config.model.depth = 6;
+  config.data.batch_size = ranks;
+  config.training.update = Update::kSeparate;
+  config.parallel.scheme = scheme;
+  const WorkloadPrograms programs(config, TrainerKind::kDdp, ranks, DeviceKind::kCpu);
+  return static_cast<double>(bytes_sent(programs.step(), programs.mesh())) /
+         static_cast<double>(programs.steps().parameter_list().bytes());
+}
+
+/// Counted in programs on 8 ranks; the sum of the losses is lost in rounding.
+void add_traffic(std::vector<PublishedNumber>& all) {
+  constexpr int kRanks = 8;
+  const double ddp = sent_over_gradients(RankScheme::kDdp, kRanks);
+  const double sharded = sent_over_gradients(RankScheme::kZero1, kRanks);
+  const auto add = [&](std::string what, std::string ours) {
+    all.push_back(exact(PublishedKind::kReproduced, std::move(what), std::move(ours)));
+  };
+  add("all-reduce of 8 ranks, bytes that a rank sends for a byte, 2 (n - 1) / n",
+      fmt::format("{:.2f}", ddp));
+  add("reduce-scatter and all-gather of 8 ranks, bytes that a rank sends for a byte, twice "
+      "(n - 1) / n",
+      fmt::format("{:.2f}", sharded));
+  add("ZeRO, bytes that a rank sends with stage 2, over those without",
+      fmt::format("{:.0f}x", sent_over_gradients(RankScheme::kZero2, kRanks) / ddp));
+}
+
+/// The batch of each rank from which the backward pass of a layer takes longer than the sum of its
+/// gradients in 16 bits. Counted as the difference of programs of three layers and of two, since
+/// the first layer of a model needs no gradient of its input.
+void add_communication_bound(std::vector<PublishedNumber>& all) {
+  constexpr int kRanks = 512;
+  constexpr double kFlopsPerS = 4.6e14, kBytesPerS = 1.8e11;
+  const auto seconds_of = [](std::int64_t layers) {
+    TrainConfig config;
+    config.model.dim = 256;
+    config.model.depth = layers;
+    config.data.batch_size = kRanks;
+    config.training.update = Update::kSeparate;
+    config.parallel.bf16_gradients = true;
+    const WorkloadPrograms programs(config, TrainerKind::kDdp, kRanks, DeviceKind::kCpu);
+    double flops = 0;
+    for (const Node& node : programs.step().nodes()) {
+      const bool counts = node.phase == Phase::kBackward && op_if<Gemm>(node.op) != nullptr;
+      if (counts) flops += static_cast<double>(cost_of(node.op).flops);
+    }
+    const auto bytes = static_cast<double>(bytes_sent(programs.step(), programs.mesh()));
+    return std::array{flops / kFlopsPerS, bytes / kBytesPerS};
+  };
+  const auto two = seconds_of(2), three = seconds_of(3);
+  const double rows = (three[1] - two[1]) / (three[0] - two[0]);
+  all.push_back(
+      exact(PublishedKind::kReproduced,
+            "data parallel on TPU v5p, batch of each from which communication hides, to 50 rows",
+            fmt::format("{:.0f}", std::round(rows / 50) * 50)));
 }
 
 /// Gradients go to the servers and parameters come back, one worker after the other; `servers` of
@@ -248,6 +329,49 @@ void add_pipelines(std::vector<PublishedNumber>& all) {
       bubble_text(one_by_one));
   add("GPipe, micro-batches in flight of 16, as many as there are", in_flight_text(gpipe));
   add("1F1B, micro-batches in flight of 32, as many as stages", in_flight_text(one_by_one));
+}
+
+constexpr PipelineSpec kZeroBubbleCase{.stages = 8, .micro_batches = 32};
+
+PipelineSpec zero_bubble_case(PipelineSchedule schedule) {
+  PipelineSpec pipeline = kZeroBubbleCase;
+  pipeline.schedule = schedule;
+  return pipeline;
+}
+
+/// The time in which a stage waits over that of its passes, if forward, backward and the gradients
+/// of weights take equally long and messages no time.
+double bubble_rate(PipelineSchedule schedule) {
+  const WrittenSchedule written = built_in_schedule(zero_bubble_case(schedule), {}, false);
+  return examine(written).step / (3 * written.micro_batches) - 1;
+}
+
+void add_zero_bubble(std::vector<PublishedNumber>& all) {
+  constexpr PipelineSchedule kPlain = PipelineSchedule::kOneForwardOneBackward,
+                             kSplit = PipelineSchedule::kZeroBubbleH1;
+  const auto add = [&](std::string what, std::string ours) {
+    all.push_back(exact(PublishedKind::kReproduced, std::move(what), std::move(ours)));
+  };
+  add("1F1B, bubble over passes of 8 stages and 32 micro-batches by (p - 1) / m",
+      percent_text(bubble_rate(kPlain)));
+  add("ZB1P, bubble over passes of 8 stages and 32 micro-batches by (p - 1) / 3 m",
+      percent_text(bubble_rate(kSplit)));
+  const auto kept = [](PipelineSchedule schedule) {
+    const WrittenSchedule written = built_in_schedule(zero_bubble_case(schedule), {}, false);
+    return std::ranges::max(examine(written).kept);
+  };
+  add("ZB1P, activations of the fullest stage over 1F1B's",
+      fmt::format("{}x", kept(kSplit) / kept(kPlain)));
+  const auto messages = [](PipelineSchedule schedule) {
+    std::ptrdiff_t sends = 0;
+    const WrittenSchedule written = built_in_schedule(zero_bubble_case(schedule), {}, true);
+    for (const auto& list : written.stages) {
+      sends += std::ranges::count_if(
+          list, [](const ScheduleEntry& each) { return each.sends.has_value(); });
+    }
+    return sends;
+  };
+  add("ZB1P, messages over 1F1B's", fmt::format("{}x", messages(kSplit) / messages(kPlain)));
 }
 
 /// The sums over tensor ranks of a pair of layers, by phase, counted in a program of two pairs. The
@@ -452,10 +576,37 @@ void add_attention_flops(std::vector<PublishedNumber>& all) {
             .flops();
     all.push_back(row_of(
         fmt::format("FlashAttention, GPT-2 medium, flops of {} attention", name_of(form)),
-        PublishedKind::kCited,
+        PublishedKind::kDoesNotReproduce,
         fmt::format("{:.0f} GFLOP (counted, forward and backward of a layer on 64 sequences)",
                     static_cast<double>(flops) / 1e9)));
   }
+}
+
+void add_schedules_that_differ(std::vector<PublishedNumber>& all) {
+  const auto add = [&](std::string what, std::string ours) {
+    all.push_back(row_of(std::move(what), PublishedKind::kDoesNotReproduce, std::move(ours)));
+  };
+  // The last stage cannot begin before the others' first forward passes have ended.
+  constexpr double kLeast = (kZeroBubbleCase.stages - 1) / (3.0 * kZeroBubbleCase.micro_batches);
+  add("ZB2P, bubble over passes of 8 stages and 32 micro-batches",
+      fmt::format("{} at least within a step (counted; ZB1P reaches it); 0 only across steps",
+                  percent_text(kLeast)));
+  const PipelineSpec one_by_one = zero_bubble_case(PipelineSchedule::kOneForwardOneBackward),
+                     gpipe = zero_bubble_case(PipelineSchedule::kGPipe);
+  add("1F1B against GPipe, idle time of 8 stages and 32 micro-batches",
+      fmt::format("{} and {} of the step (counted); 1F1B keeps {} micro-batches instead of {}",
+                  bubble_text(one_by_one), bubble_text(gpipe), in_flight_text(one_by_one),
+                  in_flight_text(gpipe)));
+}
+
+/// The last two layers are still there when backward begins, and the first gives no gradient back.
+void add_traffic_that_differs(std::vector<PublishedNumber>& all) {
+  constexpr int kRanks = 8;
+  all.push_back(row_of("ZeRO, bytes that a rank sends with stage 3, over those without",
+                       PublishedKind::kDoesNotReproduce,
+                       fmt::format("{:.2f}x (counted, 6 layers, the last 2 gathered once)",
+                                   sent_over_gradients(RankScheme::kZero3, kRanks) /
+                                       sent_over_gradients(RankScheme::kDdp, kRanks))));
 }
 
 }  // namespace
@@ -486,8 +637,12 @@ std::vector<PublishedNumber> exact_numbers() {
   add_epoch(all);
   add_zero_bytes(all);
   add_zero_stages(all);
+  add_deepspeed_estimates(all);
+  add_traffic(all);
+  add_communication_bound(all);
   add_servers(all);
   add_pipelines(all);
+  add_zero_bubble(all);
   add_tensor_pair(all);
   add_attention_memory(all);
   add_gpt2(all);
@@ -537,7 +692,14 @@ std::vector<PublishedNumber> cited_numbers() {
     all.push_back(cited(fmt::format("step of Adam on 10 x Linear(1024, 1024), {}", how),
                         time_text(adam_s), "one pass on an A100"));
   }
+  return all;
+}
+
+std::vector<PublishedNumber> differing_numbers() {
+  std::vector<PublishedNumber> all;
   add_attention_flops(all);
+  add_schedules_that_differ(all);
+  add_traffic_that_differs(all);
   return all;
 }
 

@@ -136,8 +136,10 @@ ScheduleEntry entry_of(const StageExchange& exchange) {
   return {.text = text, .sends = exchange.sends, .receives = exchange.receives};
 }
 
-/// A built-in schedule; without exchanges, results travel by themselves.
-WrittenSchedule built_in(const PipelineSpec& pipeline, const PassTimes& times, bool exchanges) {
+}  // namespace
+
+WrittenSchedule built_in_schedule(const PipelineSpec& pipeline, const PassTimes& times,
+                                  bool exchanges) {
   const std::vector<PassSchedule> lists = schedules_of_stages(pipeline);
   WrittenSchedule written{.micro_batches = pipeline.micro_batches, .times = times};
   for (int stage = 0; stage < pipeline.stages; ++stage) {
@@ -160,10 +162,8 @@ WrittenSchedule built_in(const PipelineSpec& pipeline, const PassTimes& times, b
   return written;
 }
 
-}  // namespace
-
 std::string schedule_json(const PipelineSpec& pipeline) {
-  const WrittenSchedule written = built_in(pipeline, {}, true);
+  const WrittenSchedule written = built_in_schedule(pipeline, {}, true);
   std::string text = fmt::format("{{\"micro_batches\": {},\n \"stages\": [", written.micro_batches);
   for (const auto& list : written.stages) {
     nlohmann::json entries = nlohmann::json::array();
@@ -512,10 +512,11 @@ std::string comparison_text(const WrittenSchedule& schedule, const ScheduleFindi
   };
   add("this one", findings);
   for (const PipelineSchedule kind : kValuesOf<PipelineSchedule>) {
-    const WrittenSchedule other = built_in({.stages = static_cast<int>(schedule.stages.size()),
-                                            .micro_batches = schedule.micro_batches,
-                                            .schedule = kind},
-                                           schedule.times, schedule.has_messages());
+    const WrittenSchedule other =
+        built_in_schedule({.stages = static_cast<int>(schedule.stages.size()),
+                           .micro_batches = schedule.micro_batches,
+                           .schedule = kind},
+                          schedule.times, schedule.has_messages());
     add(std::string(name_of(kind)), examine(other));
   }
   return table.text();

@@ -45,6 +45,10 @@ struct WrittenSchedule {
 /// the entry that cannot be read.
 WrittenSchedule read_schedule(const std::filesystem::path& file);
 
+/// A built-in schedule; without exchanges, results travel by themselves.
+WrittenSchedule built_in_schedule(const PipelineSpec& pipeline, const PassTimes& times,
+                                  bool exchanges);
+
 /// The lists of a built-in schedule with their exchanges, as JSON that read_schedule() takes.
 std::string schedule_json(const PipelineSpec& pipeline);
 
