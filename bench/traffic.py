@@ -13,15 +13,17 @@ import subprocess
 import sys
 import tempfile
 
-DIM, DEPTH = 256, 6
+DIM, DEPTH = 256, 8
 GRADIENTS = 4 * DEPTH * (DIM * DIM + DIM)
 
-# Ranks, and what the busiest of them sends and receives by the books.
+EACH_LAYER = ("--bucket-mib", str(GRADIENTS / DEPTH / 2**20))  # so that servers have equally many buckets
+
+# Options, and what the busiest of them sends and receives by the books.
 CASES = {
     "ddp, a ring": ((), lambda n: 2 * (n - 1) / n),
     "server, one, star": (("--scheme", "server"), lambda n: n - 1),
     "server, one, tree": (("--scheme", "server", "--server-reduce", "tree"), None),
-    "server, every rank": (("--scheme", "server", "--servers", "{n}"), lambda n: 2 * (n - 1) / n),
+    "server, every rank": (("--scheme", "server", "--servers", "{n}", *EACH_LAYER), lambda n: 2 * (n - 1) / n),
     "zero1": (("--scheme", "zero1"), lambda n: 2 * (n - 1) / n),
     "zero2": (("--scheme", "zero2"), lambda n: 2 * (n - 1) / n),
     "zero3": (("--scheme", "zero3"), lambda n: (3 * DEPTH - 3) / DEPTH * (n - 1) / n),
@@ -32,8 +34,9 @@ ROWS = 48  # of a step
 
 
 def factor(n):
-    """Each rank's rows of the inputs and of the gradients of the outputs of every layer, to each other rank."""
-    return (n - 1) * (ROWS / n) * 2 * DIM * DEPTH * 4 / GRADIENTS
+    """Each rank's rows of a layer's inputs and of the gradients of its outputs, to each other rank; but all
+    have the first layer's inputs."""
+    return (n - 1) * (ROWS / n) * (2 * DEPTH - 1) * DIM * 4 / GRADIENTS
 
 
 def sent(program, ranks, options, steps):
@@ -74,15 +77,22 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help=argparse.SUPPRESS)
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks (2,4)")
+    parser.add_argument("--check", action="store_true",
+                        help="fail where the books and the count differ by more than a hundredth")
     options = parser.parse_args()
+    wrong = []
     print(f"# mlp_ddp of {DIM} x {DEPTH}, {ROWS} rows a step; times the gradients' bytes, in a step, at the "
           "busiest rank; counted by Open MPI")
     print(f"{'ranks':>5}  {'scheme':<22} {'by the books':>12} {'sends':>8} {'receives':>8}")
     for ranks in map(int, options.ranks.split(",")):
         for name, (scheme, books) in CASES.items():
             sends, receives = of_a_step(options.program, ranks, scheme)
+            if books and max(abs(each / books(ranks) - 1) for each in (sends, receives)) > 0.01:
+                wrong.append(f"{name} on {ranks} ranks")
             stated = f"{books(ranks):.3f}" if books else "-"
             print(f"{ranks:>5}  {name:<22} {stated:>12} {sends:>8.3f} {receives:>8.3f}", flush=True)
+    if options.check and wrong:
+        sys.exit("traffic.sh: error: counted bytes differ from the books': " + ", ".join(wrong))
 
 
 if __name__ == "__main__":

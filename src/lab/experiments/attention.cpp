@@ -217,8 +217,10 @@ Plot plot_by_length(std::string title, std::string y_label, std::span<const std:
 void add_simulated_forms(Findings& findings) {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{
-      .title =
-          fmt::format("Simulated: a step of 16,384 rows, 1024 x 4 blocks, bf16, on {}", card.name),
+      .title = fmt::format(
+          "Simulated: a step of 16,384 rows, 1024 x 4 blocks, bf16 but for the products of "
+          "attention, in fp32, on {}",
+          card.name),
       .columns = {"length", "standard", "flash", "speed of flash"}};
   for (const std::int64_t length : {512, 2048, 8192}) {
     std::map<AttentionForm, double> step_s;
