@@ -423,10 +423,12 @@ TEST_F(MlpLab, SaysOfEachPublishedNumberWhatItIsAndWhereItStands) {
     if (line.find("https://") == std::string::npos) continue;
     ++rows;
     EXPECT_TRUE(std::regex_search(
-        line, std::regex("  (reproduced|computed  |cited)  https://(github|arxiv)")))
+        line,
+        std::regex(
+            "  (reproduced|computed  |cited|does not reproduce)  https://(github|arxiv|courses)")))
         << line;
   }
-  EXPECT_EQ(rows, 6 + 2 + 1 + 5 + 4 + 4 + 4 + 1 + 1 + 9 + 17);
+  EXPECT_GE(rows, 60);  // published_test.cpp counts them by kind
   EXPECT_THAT(result.out, testing::Not(HasSubstr("DIFFERS")));
   // There is no published number for it.
   EXPECT_THAT(result.out, testing::Not(HasSubstr("402,702,336")));
