@@ -10,6 +10,7 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
+#include "lab/schedule_check.h"
 #include "lab/sheet_names.h"
 #include "lab/workload.h"
 #include "parallel/schemes/data_parallel.h"
@@ -63,7 +64,7 @@ std::string size_note(const SheetRuns& runs) {
 std::string loss_answer(const SheetRuns& runs) {
   constexpr double kNear = 0.2;
   const Measurement& each = runs.of("batch-sweep").at("batch-64");
-  const double loss = each.starts().front().ranks.front().loss.back();
+  const double loss = last_loss(each);
   return fmt::format("{}: the last loss is {:.3f}, and that of the best answer, 0, is 1.",
                      std::abs(loss - 1) < kNear ? "Yes" : "No", loss);
 }
@@ -477,6 +478,67 @@ std::string batch_improves(const Results& results) {
                      factor_text(large.speed()));
 }
 
+// Pipelines.
+
+/// A schedule with passes of equal length in all stages, and messages that take no time.
+WrittenSchedule schedule_of(const PipelineSpec& pipeline) {
+  WrittenSchedule schedule{.micro_batches = pipeline.micro_batches};
+  for (const PassSchedule& passes : schedules_of_stages(pipeline)) {
+    std::vector<ScheduleEntry>& entries = schedule.stages.emplace_back();
+    for (const ScheduledPass& pass : passes) entries.push_back({.pass = pass});
+  }
+  return schedule;
+}
+
+std::string order_answer(const SheetRuns&) {
+  std::vector<std::string> lists;
+  for (const auto& [words, schedule] : {std::pair{"naive", PipelineSchedule::kNaive},
+                                        {"GPipe", PipelineSchedule::kGPipe},
+                                        {"1F1B", PipelineSchedule::kOneForwardOneBackward}}) {
+    std::vector<std::string> passes;
+    for (const ScheduledPass& pass : schedules_of_stages({2, 4, schedule}).front()) {
+      const bool is_forward = pass.direction == ScheduledPass::Direction::kForward;
+      passes.push_back(fmt::format("{}{}", is_forward ? 'F' : 'B', pass.micro_step));
+    }
+    lists.push_back(fmt::format("{} {}", words, fmt::join(passes, " ")));
+  }
+  return fmt::format("Stage 0 of 2, with 4 micro-batches: {}.", fmt::join(lists, "; "));
+}
+
+/// GPipe beside 1F1B, by running the lists of both.
+std::string bubbles_answer(const SheetRuns&) {
+  using enum PipelineSchedule;
+  int equal = 0, all = 0, most_kept = 0, most_micro_batches = 0;
+  for (int stages = 2; stages <= 8; ++stages) {
+    for (const int times : {1, 2, 3, 4}) {
+      const WrittenSchedule gpipe = schedule_of({stages, times * stages, kGPipe});
+      const WrittenSchedule in_turn = schedule_of({stages, times * stages, kOneForwardOneBackward});
+      const ScheduleFindings with_gpipe = examine(gpipe), with_1f1b = examine(in_turn);
+      ++all;
+      equal += with_gpipe.step == with_1f1b.step ? 1 : 0;
+      most_kept = std::ranges::max(with_1f1b.kept);
+      most_micro_batches = std::ranges::max(with_gpipe.kept);
+    }
+  }
+  return fmt::format(
+      "In {} of {} pipelines of 2 to 8 stages that take equally long, GPipe and 1F1B need the same "
+      "time; with {} micro-batches, the most here, a stage of 1F1B keeps {} of them at most, one "
+      "of GPipe {} (calculated from their lists).",
+      equal, all, most_micro_batches, most_kept, most_micro_batches);
+}
+
+std::string losses_answer(const Results& results) {
+  const auto loss = [&](const char* key) { return last_loss(results.at(key)); };
+  const double naive = loss("naive");
+  double furthest = 0;
+  for (const Measurement& each : results.cases) {
+    furthest = std::max(furthest, std::abs(last_loss(each) / naive - 1));
+  }
+  constexpr double kRounding = 1e-5;
+  return fmt::format("{}: the last losses differ from naive's by a share of {:.1e} at most.",
+                     furthest < kRounding ? "No" : "Yes", furthest);
+}
+
 // The list.
 
 using Conclude = std::string (*)(const Results& results);
@@ -552,12 +614,21 @@ std::vector<SheetName> names_of_homework1() {
   };
 }
 
+std::vector<SheetName> names_of_pipelines() {
+  return {
+      stated("pipeline.order", "the passes of a stage in each schedule", {}, order_answer),
+      stated("pipeline.bubbles", "GPipe's time and memory beside 1F1B's", {}, bubbles_answer),
+      stated("pipeline.losses", "whether the schedule changes the losses", {"pipeline"},
+             [](const SheetRuns& runs) { return losses_answer(runs.of("pipeline")); }),
+  };
+}
+
 }  // namespace
 
 const std::vector<SheetName>& sheet_answers() {
   static const std::vector<SheetName> all = [] {
     std::vector<SheetName> names = names_of_practical3();
-    for (const auto& more : {names_of_practical5(), names_of_homework1()}) {
+    for (const auto& more : {names_of_practical5(), names_of_homework1(), names_of_pipelines()}) {
       names.insert(names.end(), more.begin(), more.end());
     }
     return names;

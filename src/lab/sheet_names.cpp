@@ -15,6 +15,7 @@
 #include "lab/comparison.h"
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
+#include "model/model_spec.h"
 #include "parallel/schemes/data_parallel.h"
 #include "profiler/account.h"
 
@@ -34,7 +35,8 @@ struct MeasuredCase {
       const TrainConfig &a = each.workload().config, &b = of.workload().config;
       return each.workload().ranks == 1 && each.workload().dim() == of.workload().dim() &&
              each.workload().depth() == of.workload().depth() &&
-             a.data.batch_size == b.data.batch_size && a.injected.delay_ms == b.injected.delay_ms;
+             each.workload().step_samples() == of.workload().step_samples() &&
+             a.injected.delay_ms == b.injected.delay_ms;
     };
     const auto found = std::ranges::find_if(results.cases, is_alone);
     return found == results.cases.end() ? of : *found;
@@ -54,12 +56,17 @@ struct CaseFigure {
   std::function<std::string(const SimulatedCase&)> simulated{};
 };
 
+/// Of each device; of ranks, of one in each stage of their pipeline.
 std::string memory_of(const Workload& workload) {
-  std::vector<std::string> devices;
-  for (const DeviceMemory& each : planned_memory(workload)) {
-    devices.push_back(human_bytes(each.bytes));
+  const Mesh mesh = mesh_of(workload);
+  std::vector<std::string> places;
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    const WorkloadPrograms programs(workload, stage * mesh.ranks_of_stage());
+    for (const DeviceMemory& each : planned_memory(programs)) {
+      places.push_back(human_bytes(each.bytes));
+    }
   }
-  return fmt::format("{}", fmt::join(devices, ", "));
+  return fmt::format("{}", fmt::join(places, ", "));
 }
 
 /// What goes in and out of device 0, or with `all` between any devices.
@@ -71,11 +78,28 @@ std::string traffic_text(const Workload& workload, bool all) {
           : traffic.in_bytes.front() + traffic.out_bytes.front());
 }
 
+/// The scales of fp16's gradients in a start: "65536", "65536 to 16384".
+std::string scale_of(const Measurement& each) {
+  const std::vector<double>& scale = each.starts().front().ranks.front().scale;
+  if (scale.empty()) return std::string(kNotSimulated);
+  const double first = scale.front(), last = scale.back();
+  return first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last);
+}
+
+/// The rows of each device, or the layers of each stage.
 std::string split_of(const Workload& workload) {
-  std::vector<std::int64_t> rows;
-  for (const Rows& piece : chunk(workload.batch_size(), workload.ranks))
-    rows.push_back(piece.count);
-  return fmt::format("{}", fmt::join(rows, "/"));
+  std::vector<std::int64_t> parts;
+  if (const auto stages = static_cast<int>(workload.config.parallel.pipeline); stages > 1) {
+    const WorkloadPrograms programs(workload);
+    for (const LayerRange& each : layers_of_stages(programs.steps().spec().model, stages)) {
+      parts.push_back(each.size());
+    }
+  } else {
+    for (const Rows& piece : chunk(workload.batch_size(), workload.ranks)) {
+      parts.push_back(piece.count);
+    }
+  }
+  return fmt::format("{}", fmt::join(parts, "/"));
 }
 
 /// "2 cores", "4 ranks on 2 cores", "2 GPUs".
@@ -84,7 +108,9 @@ std::string place_of(const MeasuredCase& each) {
   const Setting& setting = each.results.setting;
   const char* const unit = setting.on_gpu ? "GPU" : "core";
   if (each.of.what().beyond_cores) {
-    return fmt::format("{} on {}", counted(workload.ranks, "rank"), counted(setting.units, unit));
+    const bool is_ranks = workload.trainer == TrainerKind::kDdp;
+    return fmt::format("{} on {}", counted(workload.ranks, is_ranks ? "rank" : "device"),
+                       counted(setting.units, unit));
   }
   const bool takes_all = !setting.on_gpu && !workload.config.device.threads;
   return counted(takes_all ? setting.units : workload.ranks, unit);
@@ -97,6 +123,13 @@ double share_of_step(const SimulatedCase& each, std::span<const Phase> phases) {
 }
 
 constexpr std::array kCommunication = {Phase::kCommunication};
+
+/// The mean of the stages.
+double waiting_share(const SimulatedCase& each) {
+  double waits_s = 0;
+  for (const auto& phase_s : each.step.stage_phase_s) waits_s += phase_s[Phase::kCommunication];
+  return waits_s / static_cast<double>(each.step.stage_phase_s.size()) / each.step.step_s;
+}
 
 double speed_up_of(const SimulatedCase& each) {
   return each.alone.step_s / each.step.step_s;
@@ -140,6 +173,14 @@ const std::vector<CaseFigure>& times_of_cases() {
              return time_text(each.of.phase_s("forward") + each.of.phase_s("loss") +
                               each.of.phase_s("backward"));
            }},
+      {.name = "sample-time",
+       .about = "a step divided by its samples, which differ with --accumulate",
+       .measured =
+           [](Measured each) { return time_text(estimate_of(each.of.sample_s_by_start())); },
+       .simulated =
+           [](Simulated each) {
+             return time_text(each.step.step_s / static_cast<double>(each.workload.step_samples()));
+           }},
       {.name = "deviation",
        .about = "standard deviation of the steps of a start, and divided by their mean",
        .measured = [](Measured each) { return deviation_text(each.of); }},
@@ -176,6 +217,10 @@ const std::vector<CaseFigure>& shares_of_cases() {
              return fmt::format("{} ({})", time_text(each.step.phase_s[Phase::kCommunication]),
                                 percent_text(share_of_step(each, kCommunication)));
            }},
+      {.name = "waits",
+       .about = "share of a step in which ranks or stages wait for others, the mean of all",
+       .measured = [](Measured each) { return percent_text(waiting_share(each.of)); },
+       .simulated = [](Simulated each) { return percent_text(waiting_share(each)); }},
       {.name = "computes",
        .about = "share of a step in which rank 0 or device 0 computes",
        .measured =
@@ -210,8 +255,12 @@ const std::vector<CaseFigure>& facts_of_cases() {
       {.name = "model",
        .about = "width x layers",
        .of_workload = [](const Workload& workload) { return model_text(workload); }},
-      {.name = "memory", .about = "planned memory of each device", .of_workload = memory_of},
-      {.name = "split", .about = "rows of each device", .of_workload = split_of},
+      {.name = "memory",
+       .about = "planned memory of each device, or of a rank of each stage",
+       .of_workload = memory_of},
+      {.name = "split",
+       .about = "rows of each device, or layers of each stage",
+       .of_workload = split_of},
       {.name = "moved",
        .about = "bytes that a step of DataParallel moves between devices",
        .of_workload = [](const Workload& workload) { return traffic_text(workload, true); }},
@@ -221,10 +270,43 @@ const std::vector<CaseFigure>& facts_of_cases() {
       {.name = "batch",
        .about = "samples of a step, all ranks together",
        .of_workload =
-           [](const Workload& workload) { return std::to_string(workload.batch_size()); }},
+           [](const Workload& workload) { return std::to_string(workload.step_samples()); }},
+      {.name = "micro-steps",
+       .about = "micro-steps of a step",
+       .of_workload =
+           [](const Workload& workload) {
+             return std::to_string(workload.config.training.accumulate);
+           }},
+      {.name = "sends",
+       .about = "bytes that a rank of mlp_ddp sends in a step, the mean of all",
+       .of_workload =
+           [](const Workload& workload) {
+             return workload.trainer == TrainerKind::kDdp ? human_bytes(mean_sent_bytes(workload))
+                                                          : std::string(kNotSimulated);
+           }},
       {.name = "command",
        .about = "the command of a start",
        .of_workload = [](const Workload& workload) { return command_line_of(workload); }},
+  };
+  return all;
+}
+
+/// What a case has learned, and how steadily.
+const std::vector<CaseFigure>& losses_of_cases() {
+  static const std::vector<CaseFigure> all = {
+      {.name = "loss",
+       .about = "loss of the last step",
+       .measured = [](Measured each) { return fmt::format("{:.6f}", last_loss(each.of)); }},
+      {.name = "scale",
+       .about = "scale of fp16's gradients in the first and the last step",
+       .measured = [](Measured each) { return scale_of(each.of); }},
+      {.name = "skipped",
+       .about = "steps of a start that were skipped because gradients overflowed in fp16",
+       .measured =
+           [](Measured each) {
+             const RankSteps& steps = each.of.starts().front().ranks.front();
+             return fmt::format("{} of {}", steps.skipped, steps.step_s.size());
+           }},
   };
   return all;
 }
@@ -257,8 +339,8 @@ const std::vector<CaseFigure>& phases_of_cases() {
 
 std::vector<const CaseFigure*> case_figures() {
   std::vector<const CaseFigure*> all;
-  for (const auto* const part :
-       {&times_of_cases(), &shares_of_cases(), &phases_of_cases(), &facts_of_cases()}) {
+  for (const auto* const part : {&times_of_cases(), &shares_of_cases(), &phases_of_cases(),
+                                 &facts_of_cases(), &losses_of_cases()}) {
     for (const CaseFigure& each : *part) all.push_back(&each);
   }
   return all;
@@ -314,10 +396,12 @@ std::string simulated_text(const SheetRuns& runs, const Case& what, const CaseFi
   return found ? figure.simulated(*found) : std::string(kNotSimulated);
 }
 
-/// Whether other programs may disturb it: where a case ran, and how long, they cannot.
+/// Whether other programs may disturb it: where a case ran, how long, and its losses, they cannot.
 bool is_of_times(const CaseFigure& figure) {
-  return figure.measured && std::ranges::find(facts_of_cases(), figure.name, &CaseFigure::name) ==
-                                facts_of_cases().end();
+  const auto is_among = [&](const std::vector<CaseFigure>& all) {
+    return std::ranges::find(all, figure.name, &CaseFigure::name) != all.end();
+  };
+  return figure.measured && !is_among(facts_of_cases()) && !is_among(losses_of_cases());
 }
 
 /// A figure of a case; `rest` is what follows the experiment's name.
@@ -442,6 +526,7 @@ std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) cons
   Workload alone = workload;
   if (alone.trainer == TrainerKind::kDataParallel) alone.trainer = TrainerKind::kSingle;
   alone.ranks = 1;
+  alone.config.parallel = {};
   alone.config.device.devices.clear();
   alone.config.injected.slow_rank.reset();
   return SimulatedCase{workload, step_of(workload), step_of(alone)};

@@ -67,6 +67,10 @@ void append_record(const JsonValue& record, RankSteps& steps) {
   if (record.has("samples")) steps.samples.push_back(samples_of_record(record));
   steps.loss.push_back(record.at("loss").number(-kMaxFigure, kMaxFigure));
   steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
+  if (record.has("scale")) {
+    steps.scale.push_back(record.at("scale").number(0, kMaxFigure));
+    steps.skipped += record.at("skipped").boolean() ? 1 : 0;
+  }
   for (const auto& [phase, seconds] : record.at("phases_s").members()) {
     steps.phase_s[phase].push_back(seconds_of_record(seconds));
   }
@@ -79,11 +83,16 @@ std::string configuration_of(const JsonValue& from) {
 }
 
 json json_of_rank(const RankSteps& rank) {
-  return {{"step_s", rank.step_s},
-          {"samples", rank.samples},
-          {"loss", rank.loss},
-          {"queued_s", rank.queued_s},
-          {"phase_s", rank.phase_s}};
+  json all = {{"step_s", rank.step_s},
+              {"samples", rank.samples},
+              {"loss", rank.loss},
+              {"queued_s", rank.queued_s},
+              {"phase_s", rank.phase_s}};
+  if (!rank.scale.empty()) {
+    all["scale"] = rank.scale;
+    all["skipped"] = rank.skipped;
+  }
+  return all;
 }
 
 json json_of_watched(const Watched& watched) {
@@ -119,6 +128,10 @@ RankSteps rank_of_json(const JsonValue& from) {
   }
   rank.loss = of_each_step(from.at("loss"), -kMaxFigure, kMaxFigure);
   rank.queued_s = of_each_step(from.at("queued_s"), 0, kMaxRunSeconds);
+  if (from.has("scale")) {
+    rank.scale = of_each_step(from.at("scale"), 0, kMaxFigure);
+    rank.skipped = from.at("skipped").whole(0, static_cast<std::int64_t>(steps));
+  }
   for (const auto& [phase, values] : from.at("phase_s").members()) {
     rank.phase_s[phase] = of_each_step(values, -kMaxRunSeconds, kMaxRunSeconds);
   }

@@ -20,6 +20,8 @@ struct RankSteps {
   std::vector<double> loss{};
   std::vector<double> queued_s{};  // until the host had queued the work of the step
   std::map<std::string, std::vector<double>> phase_s{};
+  std::vector<double> scale{};  // of fp16's gradients; empty in other precisions
+  std::int64_t skipped = 0;     // steps whose gradients overflowed
 };
 
 /// The work of a program's ops, as recorded by `--trace`; seconds per step.

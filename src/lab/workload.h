@@ -1,6 +1,7 @@
 // A run of one of the trainers, to be measured, planned and predicted.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -26,8 +27,16 @@ struct Workload {
   TrainConfig
       config{};  // the configuration that the trainer receives; the batch is that of all ranks
 
-  [[nodiscard]] std::int64_t dim() const { return config.model.dim.value(); }
-  [[nodiscard]] std::int64_t depth() const { return config.model.depth.value(); }
+  /// The largest width of the layers.
+  [[nodiscard]] std::int64_t dim() const {
+    const std::vector<std::int64_t>& layers = config.model.layers;
+    return layers.empty() ? config.model.dim.value() : std::ranges::max(layers);
+  }
+  [[nodiscard]] std::int64_t depth() const {
+    const std::vector<std::int64_t>& layers = config.model.layers;
+    return layers.empty() ? config.model.depth.value()
+                          : static_cast<std::int64_t>(layers.size()) - 1;
+  }
   [[nodiscard]] std::int64_t batch_size() const { return config.data.batch_size; }
   /// Samples of a whole step over all ranks.
   [[nodiscard]] std::int64_t step_samples() const {

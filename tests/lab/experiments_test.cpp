@@ -267,6 +267,15 @@ std::vector<Opposites> opposites_of_devices() {
   return all;
 }
 
+/// What each of two devices computes in a step of 0.1 s.
+HowCasesWent computing_on(double first_s, double second_s) {
+  return [=](const Case&) {
+    return MadeUpStep{.step_s = 0.1,
+                      .ops = {{"gemm", "forward", "net.0", first_s, 0},
+                              {"gemm", "forward", "net.2", second_s, 1}}};
+  };
+}
+
 std::vector<Opposites> opposites_of_ranks() {
   std::vector<Opposites> all;
   const auto paused = [](double one, double two, double noise = 0.0001) {
@@ -364,6 +373,51 @@ std::vector<Opposites> opposites_of_ranks() {
                  bubble(0.05),
                  "In 1f1b-8 stages wait less than equal stages would, 11.1 % (calculated): 5.0 %",
                  bubble(1.0 / 9), "In 1f1b-8 stages wait about as long as equal stages would"});
+  all.push_back({"pipeline", cut("1f1b-8"), "With 1f1b-8 a step is faster than with gpipe-8",
+                 cut("gpipe-8"), "With 1f1b-8 a step is slower than with gpipe-8", cut("none", 0.2),
+                 "are indistinguishable"});
+  all.push_back({"two-splits", by_key([](const std::string& key) {
+                   return MadeUpStep{.step_s = key.starts_with("layers") ? 0.05 : 0.1};
+                 }),
+                 "With the layers in two a step is faster than with the batch in two: 2.00x",
+                 by_key([](const std::string& key) {
+                   return MadeUpStep{.step_s = key.starts_with("layers") ? 0.2 : 0.1};
+                 }),
+                 "With the layers in two a step is slower than with the batch in two",
+                 shared("none", 0.2), "are indistinguishable"});
+  all.push_back({"two-splits", computing_on(0.02, 0.06),
+                 "With the layers of 32 rows in two, device 0 computes during 20.0",
+                 computing_on(0.06, 0.02),
+                 "With the layers of 32 rows in two, device 0 computes during 60.0"});
+  const auto accumulating = [](double of_many, double of_fp16, double noise = 0.003) {
+    return [=](const Case& what) {
+      const auto parts = static_cast<double>(what.workload.config.training.accumulate);
+      const bool is_fp16 = what.workload.config.device.precision == Precision::kFp16;
+      MadeUpStep step{.step_s = 0.01 * parts * (parts > 1 ? of_many : 1) * (is_fp16 ? of_fp16 : 1),
+                      .noise = noise};
+      if (is_fp16) {
+        step.skipped = of_fp16 > 1 ? 1 : 0;
+        step.loss = of_fp16 > 1 ? 1.01 : 1;
+      }
+      return step;
+    };
+  };
+  all.push_back(
+      {"ddp-amp", accumulating(0.5, 1),
+       "With 4 micro-steps a sample is faster than with an update after each batch: 2.00x",
+       accumulating(2, 1),
+       "With 4 micro-steps a sample is slower than with an update after each batch",
+       accumulating(1, 1, 0.2), "are indistinguishable"});
+  all.push_back({"ddp-amp", accumulating(1, 0.5), "In fp16 a sample is faster than in fp32: 2.00x",
+                 accumulating(1, 2), "In fp16 a sample is slower than in fp32",
+                 accumulating(1, 1, 0.2), "are indistinguishable"});
+  all.push_back(
+      {"ddp-amp", accumulating(1, 0.5),
+       "0 of 60 steps in fp16 overflowed and were skipped; losses differ from fp32's by a "
+       "share of 0.0e+00 at most.",
+       accumulating(1, 2),
+       "5 of 60 steps in fp16 overflowed and were skipped; losses differ from fp32's by a "
+       "share of 1.0e-02 at most."});
   all.push_back({"mesh", cut("tensor-2"), "Fastest mesh of 2 ranks: tensor-2.", cut("data-2"),
                  "Fastest mesh of 2 ranks: data-2.", cut("none"),
                  "Fastest mesh of 2 ranks: undecided among "});

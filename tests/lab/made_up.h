@@ -29,6 +29,8 @@ struct MadeUpStep {
   std::vector<Watched> watched{};
   std::string weights_hash{};
   double loss = 1;
+  std::vector<double> scale{};  // of fp16
+  std::int64_t skipped = 0;
   std::vector<Evaluated> evaluated{};
 };
 

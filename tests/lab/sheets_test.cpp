@@ -88,12 +88,29 @@ std::vector<Answered> questions_of(const std::string& markdown) {
   return all;
 }
 
+/// The headings of tasks that ask nothing: a task without a question is only a table.
+std::vector<std::string> tasks_without_questions(const std::string& markdown) {
+  std::vector<std::string> without;
+  bool asks = true;
+  for (const std::vector<std::string>& block : blocks_of(markdown)) {
+    if (block.front().starts_with("## ")) {
+      without.push_back(block.front());
+      asks = false;
+    } else if (block.front().starts_with("**") && !asks) {
+      without.pop_back();
+      asks = true;
+    }
+  }
+  return without;
+}
+
 class EverySheet : public testing::TestWithParam<std::string> {};
 
 TEST_P(EverySheet, AnswersEachQuestionByFigureThenFormulaThenReason) {
   const std::string text = filled(load_sheet(GetParam()));
   const std::vector<Answered> questions = questions_of(text);
-  EXPECT_GT(questions.size(), 10U);
+  EXPECT_FALSE(questions.empty());
+  EXPECT_THAT(tasks_without_questions(text), testing::IsEmpty());
   for (const Answered& each : questions) {
     SCOPED_TRACE(each.question);
     const auto parts = first_match(each.answer, "^([^*]+) \\*([^*]+(?: \\* [^*]+)*)\\* (.+)$");
@@ -197,6 +214,58 @@ TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
                 text_of("warmup.from-start.warmup") + " " + text_of("warmup.from-start.steady"),
             "9 30 5 225");
   EXPECT_EQ(text_of("amdahl.ranks-1.batch"), "512");
+  EXPECT_EQ(text_of("ddp-amp.both-8.batch") + " " + text_of("ddp-amp.both-8.micro-steps"), "128 8");
+  EXPECT_EQ(text_of("simulated.ddp-amp.both-8.batch"), "512");
+}
+
+// Half of the model on each stage; one rank alone has it all.
+TEST(SheetNames, StandForTheFiguresOfAPipeline) {
+  EXPECT_EQ(text_of("simulated.pipeline.one-rank.speed-up"), "1.00x");
+  EXPECT_EQ(text_of("simulated.pipeline.one-rank.waits"), "0.0 %");
+  const double naive = std::stod(text_of("simulated.pipeline.naive.waits"));
+  EXPECT_GT(naive, 25) << "only one stage works at a time, but both update";
+  EXPECT_LT(naive, 50);
+  EXPECT_LT(std::stod(text_of("simulated.pipeline.1f1b-8.waits")), naive);
+  EXPECT_THAT(text_of("pipeline.naive.memory"), HasSubstr(", ")) << "of each stage";
+  EXPECT_THAT(text_of("pipeline.one-rank.memory"), Not(HasSubstr(", ")));
+  EXPECT_EQ(text_of("pipeline.naive.split"), "3/3") << "layers";
+  EXPECT_EQ(text_of("data-parallel.devices-1.sends"), "-");
+}
+
+// Between its two layers go 64 x 2000 outputs, and their gradients back; 64 x 1000 targets go to
+// the device that has the loss.
+TEST(SheetNames, StandForTheFiguresOfASmallModelInTwo) {
+  EXPECT_EQ(text_of("two-splits.layers-64.model"), "1000-2000-1000");
+  EXPECT_EQ(text_of("two-splits.layers-64.split") + " " + text_of("two-splits.batch-64.split"),
+            "1/1 32/32");
+  EXPECT_EQ(text_of("two-splits.layers-64.moved"), "1.22 MiB");
+  EXPECT_EQ(text_of("two-splits.whole-64.moved"), "-");
+}
+
+TEST(SheetNames, StandForLossesAndScales) {
+  const auto overflows = [](const Case& what) {
+    MadeUpStep step = usual_step(what);
+    step.loss = 0.5;
+    if (what.workload.config.device.precision == Precision::kFp16) {
+      step.scale = {65536, 16384};
+      step.skipped = 2;
+    }
+    return step;
+  };
+  EXPECT_EQ(text_of("ddp-amp.amp.loss", overflows), "0.500000");
+  EXPECT_EQ(text_of("ddp-amp.amp.scale", overflows), "65536 to 16384");
+  EXPECT_EQ(text_of("ddp-amp.amp.skipped", overflows), "2 of 12");
+  EXPECT_EQ(text_of("ddp-amp.ddp.scale", overflows), "-");
+}
+
+TEST(SheetAnswers, ShowTheListsOfSchedules) {
+  EXPECT_EQ(text_of("pipeline.order"),
+            "Stage 0 of 2, with 4 micro-batches: naive F0 B0 F1 B1 F2 B2 F3 B3; GPipe F0 F1 F2 F3 "
+            "B0 B1 B2 B3; 1F1B F0 F1 B0 F2 B1 F3 B2 B3.");
+  EXPECT_THAT(text_of("pipeline.bubbles"),
+              AllOf(HasSubstr("In 28 of 28 pipelines"),
+                    HasSubstr("with 32 micro-batches, the most here, a stage of 1F1B keeps 8 of "
+                              "them at most, one of GPipe 32")));
 }
 
 TEST(SheetNames, StandForThePartsOfAStep) {
@@ -369,6 +438,13 @@ HowCasesWent gaining(double small, double large) {
   };
 }
 
+/// The loss of all cases but naive.
+HowCasesWent with_loss(double loss) {
+  return [=](const Case& what) {
+    return MadeUpStep{.step_s = 0.1, .loss = what.key == "naive" ? 1 : loss};
+  };
+}
+
 HowCasesWent with_ddp(double step_s, double noise = MadeUpStep{}.noise) {
   return [=](const Case& what) {
     return MadeUpStep{.step_s = what.key == "ddp" ? step_s : 0.1, .noise = noise};
@@ -420,6 +496,8 @@ std::vector<OppositeAnswers> opposite_answers() {
        "Whether speed speaks against it is unclear: DDP takes"},
       {"delay.amdahl", paused(0.1, 0.05, 1), "Amdahl's law holds within a tenth",
        paused(0.1, 0.05, 5), "Amdahl's law does not hold here"},
+      {"pipeline.losses", with_loss(1.000001), "No: the last losses differ from naive's",
+       with_loss(1.1), "Yes: the last losses differ from naive's"},
       {"batch-scaling.improves", gaining(1, 2), "Yes: 2 ranks reach 1.00x", gaining(2, 1),
        "No, it gets worse: 2 ranks reach 2.00x"},
   };

@@ -403,8 +403,21 @@ TEST(Metrics, AreReadAsTrainersWriteThem) {
   EXPECT_THAT(ranks[1].loss, ElementsAre(double{0.1F}));
   EXPECT_THAT(ranks[0].phase_s.at("backward"), ElementsAre(0.125, 0.125));
   EXPECT_THAT(ranks[0].phase_s.at("host"), ElementsAre(0.375, 0.375));
+  EXPECT_THAT(ranks[0].scale, testing::IsEmpty()) << "only fp16 has one";
   EXPECT_THAT(parse_start(json_of(Start{.command = "a", .ranks = ranks}), "start").ranks,
               SizeIs(2));
+}
+
+TEST(Metrics, HaveTheScaleOfFp16AndTheStepsItSkipped) {
+  StepFigures overflows, steady;
+  overflows.report.scaling = ScalingReport{.used = 65536, .next = 32768, .skipped = true};
+  steady.report.scaling = ScalingReport{.used = 32768, .next = 32768};
+  const std::string lines = metrics_record(overflows, 0) + "\n" + metrics_record(steady, 0) + "\n";
+  Start start{.command = "a", .ranks = parse_metrics(lines, "metrics")};
+  for (const Start& each : {start, parse_start(json_of(start), "start")}) {
+    EXPECT_THAT(each.ranks[0].scale, ElementsAre(65536, 32768));
+    EXPECT_EQ(each.ranks[0].skipped, 1);
+  }
 }
 
 /// A machine with two gauges, one of which cannot always be read.

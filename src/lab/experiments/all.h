@@ -24,6 +24,7 @@ Experiment warmup_experiment();
 Experiment reproducibility_experiment();
 Experiment data_parallel_experiment();
 Experiment splits_experiment();
+Experiment two_splits_experiment();
 Experiment gpu0_bottleneck_experiment();
 Experiment strong_scaling_experiment();
 Experiment weak_scaling_experiment();
@@ -45,6 +46,7 @@ Experiment mesh_experiment();
 Experiment optimizations_experiment();
 Experiment activations_experiment();
 Experiment accumulation_experiment();
+Experiment ddp_amp_experiment();
 Experiment checkpoint_experiment();
 Experiment precision_experiment();
 Experiment memory_experiment();
@@ -79,6 +81,16 @@ DeviceMemory memory_of(const Measurement& each);
 /// The bytes that a rank sends in a step, the mean of all ranks.
 std::int64_t mean_sent_bytes(const Workload& workload);
 
+/// The share of a step in which a device of mlp_dp computes, of a case that records its ops.
+Estimate computing_share(const Measurement& each, int device);
+
+/// Of the first start.
+double last_loss(const Measurement& each);
+
+/// The share of a step in which ranks wait for others, the mean of all ranks: for tensor ranks, for
+/// stages, and for copies of the model.
+Estimate waiting_share(const Measurement& each);
+
 /// The bytes of `a` as a multiple of those of `b`.
 double times_the_bytes(std::int64_t a, std::int64_t b);
 
@@ -109,7 +121,7 @@ std::span<const std::string_view> disk_phases();
 /// What device 0 of DataParallel does while the others wait: loss, update and exchange.
 std::span<const std::string_view> device_0_phases();
 
-/// "1024 x 6", width x layers.
+/// "1024 x 6", width x layers; "1000 - 2000 - 1000" where they have different widths.
 std::string model_text(std::int64_t dim, std::int64_t depth);
 std::string model_text(const Workload& workload);
 

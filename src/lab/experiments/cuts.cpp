@@ -17,10 +17,6 @@
 namespace barestep {
 namespace {
 
-/// Waits for other ranks, by their phases: for tensor ranks, stages, and copies of the model.
-constexpr std::array<std::string_view, 3> kWaits = {"tensor_ranks", "other_stages",
-                                                    "communication"};
-
 /// A run of ranks of which `tensor` share every layer of each of `stages` stages.
 Workload cut_workload(const Setting& setting, int ranks, std::int64_t tensor, std::int64_t stages) {
   Workload workload = ddp_workload(setting, ranks);
@@ -38,20 +34,6 @@ Case uncut_case(const Setting& setting, std::string key, std::int64_t batch_size
   workload.ranks = 1;
   workload.config.data.batch_size = batch_size;
   return new_case(setting, std::move(key), workload);
-}
-
-/// The share of a step in which ranks wait for other ranks, the mean of all ranks.
-Estimate waiting_share(const Measurement& each) {
-  std::vector<double> waits_s(each.starts().size()), steps_s = waits_s;
-  for (int rank = 0; rank < each.ranks(); ++rank) {
-    const std::vector<double> step_s = each.mean_s_by_start(rank);
-    for (std::size_t i = 0; i < step_s.size(); ++i) steps_s[i] += step_s[i];
-    for (const std::string_view phase : kWaits) {
-      const std::vector<double> phase_s = each.phase_s_by_start(phase, rank);
-      for (std::size_t i = 0; i < phase_s.size(); ++i) waits_s[i] += phase_s[i];
-    }
-  }
-  return estimate_by_round(waits_s, steps_s, std::divides<double>());
 }
 
 /// A row for each case; `reference` is that of one rank.
@@ -230,13 +212,14 @@ Findings conclude_pipeline(const Results& results) {
   const std::string stages = several_words(most.spec.stages, "stage");
   const std::array compared = {results.compare("naive", most.key),
                                results.compare("one-rank", most.key),
-                               results.compare(most.key, split)};
+                               results.compare(most.key, split), results.compare(gpipe, most.key)};
   Findings findings{
       .sentences = {fastest_sentence(fastest, keys, "Fastest of the pipelines"),
                     sentence_of(compared[0], "with " + most.key, "with naive"),
                     sentence_of(compared[1], "with " + most.key + " on " + stages, "on one rank"),
                     bubble_sentence(results.at(most.key), most.spec),
-                    sentence_of(compared[2], "with " + split, "with " + most.key)},
+                    sentence_of(compared[2], "with " + split, "with " + most.key),
+                    sentence_of(compared[3], "with " + most.key, "with " + gpipe)},
       .facts = {fmt::format(
           "With {} a rank needs {} at most, with {} {}: it keeps the activations of fewer "
           "micro-batches (from the plan).",

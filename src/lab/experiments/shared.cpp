@@ -66,6 +66,34 @@ std::int64_t mean_sent_bytes(const Workload& workload) {
   return sum / mesh.ranks();
 }
 
+Estimate computing_share(const Measurement& each, int device) {
+  const auto computes = [&](const OpTime& op) {
+    return op.device == device &&
+           std::ranges::find(computing_phases(), op.phase) != computing_phases().end();
+  };
+  return estimate_by_round(op_seconds(each, computes), each.mean_s_by_start(),
+                           std::divides<double>());
+}
+
+double last_loss(const Measurement& each) {
+  return each.starts().front().ranks.front().loss.back();
+}
+
+Estimate waiting_share(const Measurement& each) {
+  constexpr std::array<std::string_view, 3> kWaits = {"tensor_ranks", "other_stages",
+                                                      "communication"};
+  std::vector<double> waits_s(each.starts().size()), steps_s = waits_s;
+  for (int rank = 0; rank < each.ranks(); ++rank) {
+    const std::vector<double> step_s = each.mean_s_by_start(rank);
+    for (std::size_t i = 0; i < step_s.size(); ++i) steps_s[i] += step_s[i];
+    for (const std::string_view phase : kWaits) {
+      const std::vector<double> phase_s = each.phase_s_by_start(phase, rank);
+      for (std::size_t i = 0; i < phase_s.size(); ++i) waits_s[i] += phase_s[i];
+    }
+  }
+  return estimate_by_round(waits_s, steps_s, std::divides<double>());
+}
+
 double times_the_bytes(std::int64_t a, std::int64_t b) {
   return static_cast<double>(a) / static_cast<double>(b);
 }
@@ -131,7 +159,9 @@ std::string model_text(std::int64_t dim, std::int64_t depth) {
 }
 
 std::string model_text(const Workload& workload) {
-  return model_text(workload.dim(), workload.depth());
+  const std::vector<std::int64_t>& layers = workload.config.model.layers;
+  return layers.empty() ? model_text(workload.dim(), workload.depth())
+                        : ModelSpec{.widths = layers}.short_text();
 }
 
 std::string phase_words(std::string_view phase) {

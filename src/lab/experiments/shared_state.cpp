@@ -17,10 +17,6 @@
 namespace barestep {
 namespace {
 
-double last_loss(const Measurement& each) {
-  return each.starts().front().ranks.front().loss.back();
-}
-
 // Schemes side by side.
 
 constexpr std::array kSharingSchemes = {RankScheme::kDdp,    RankScheme::kZero1,
