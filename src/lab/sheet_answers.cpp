@@ -480,25 +480,15 @@ std::string batch_improves(const Results& results) {
 
 // Pipelines.
 
-/// A schedule with passes of equal length in all stages, and messages that take no time.
-WrittenSchedule schedule_of(const PipelineSpec& pipeline) {
-  WrittenSchedule schedule{.micro_batches = pipeline.micro_batches};
-  for (const PassSchedule& passes : schedules_of_stages(pipeline)) {
-    std::vector<ScheduleEntry>& entries = schedule.stages.emplace_back();
-    for (const ScheduledPass& pass : passes) entries.push_back({.pass = pass});
-  }
-  return schedule;
-}
-
 std::string order_answer(const SheetRuns&) {
   std::vector<std::string> lists;
   for (const auto& [words, schedule] : {std::pair{"naive", PipelineSchedule::kNaive},
                                         {"GPipe", PipelineSchedule::kGPipe},
                                         {"1F1B", PipelineSchedule::kOneForwardOneBackward}}) {
+    const WrittenSchedule written = built_in_schedule({2, 4, schedule}, {}, false);
     std::vector<std::string> passes;
-    for (const ScheduledPass& pass : schedules_of_stages({2, 4, schedule}).front()) {
-      const bool is_forward = pass.direction == ScheduledPass::Direction::kForward;
-      passes.push_back(fmt::format("{}{}", is_forward ? 'F' : 'B', pass.micro_step));
+    for (const ScheduleEntry& entry : written.stages.front()) {
+      passes.push_back(entry.text);
     }
     lists.push_back(fmt::format("{} {}", words, fmt::join(passes, " ")));
   }
@@ -511,8 +501,10 @@ std::string bubbles_answer(const SheetRuns&) {
   int equal = 0, all = 0, most_kept = 0, most_micro_batches = 0;
   for (int stages = 2; stages <= 8; ++stages) {
     for (const int times : {1, 2, 3, 4}) {
-      const WrittenSchedule gpipe = schedule_of({stages, times * stages, kGPipe});
-      const WrittenSchedule in_turn = schedule_of({stages, times * stages, kOneForwardOneBackward});
+      const int count = times * stages;
+      const WrittenSchedule gpipe = built_in_schedule({stages, count, kGPipe}, {}, false);
+      const WrittenSchedule in_turn =
+          built_in_schedule({stages, count, kOneForwardOneBackward}, {}, false);
       const ScheduleFindings with_gpipe = examine(gpipe), with_1f1b = examine(in_turn);
       ++all;
       equal += with_gpipe.step == with_1f1b.step ? 1 : 0;

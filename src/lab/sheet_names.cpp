@@ -294,7 +294,7 @@ const std::vector<CaseFigure>& facts_of_cases() {
 /// What a case has learned, and how steadily.
 const std::vector<CaseFigure>& losses_of_cases() {
   static const std::vector<CaseFigure> all = {
-      {.name = "loss",
+      {.name = "last-loss",
        .about = "loss of the last step",
        .measured = [](Measured each) { return fmt::format("{:.6f}", last_loss(each.of)); }},
       {.name = "scale",

@@ -252,7 +252,7 @@ TEST(SheetNames, StandForLossesAndScales) {
     }
     return step;
   };
-  EXPECT_EQ(text_of("ddp-amp.amp.loss", overflows), "0.500000");
+  EXPECT_EQ(text_of("ddp-amp.amp.last-loss", overflows), "0.500000");
   EXPECT_EQ(text_of("ddp-amp.amp.scale", overflows), "65536 to 16384");
   EXPECT_EQ(text_of("ddp-amp.amp.skipped", overflows), "2 of 12");
   EXPECT_EQ(text_of("ddp-amp.ddp.scale", overflows), "-");
