@@ -410,6 +410,7 @@ TEST(Metrics, AreReadAsTrainersWriteThem) {
 
 TEST(Metrics, HaveTheScaleOfFp16AndTheStepsItSkipped) {
   StepFigures overflows, steady;
+  overflows.report.samples = steady.report.samples = 64;
   overflows.report.scaling = ScalingReport{.used = 65536, .next = 32768, .skipped = true};
   steady.report.scaling = ScalingReport{.used = 32768, .next = 32768};
   const std::string lines = metrics_record(overflows, 0) + "\n" + metrics_record(steady, 0) + "\n";
