@@ -30,7 +30,7 @@ struct CpuDeviceOptions {
   Denormals denormals = Denormals::kFlush;
   GemmProvider gemm = GemmProvider::kAuto;
   Precision precision = Precision::kFp32;
-  std::vector<CpuSet> places{};  // of each thread; empty: anywhere
+  std::vector<CpuSet> places{};  // of each thread, first that of the compute lane; empty: anywhere
 };
 
 /// Throws Error(kConfiguration) if the requested product library is not in this build.

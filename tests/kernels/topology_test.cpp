@@ -8,7 +8,9 @@
 #include <atomic>
 #include <thread>
 
+#include "core/program.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/make_device.h"
 
 namespace barestep {
 namespace {
@@ -126,6 +128,25 @@ TEST(PlacesOfAPool, AreWhereItsThreadsRun) {
     while (arrived < 3) std::this_thread::yield();  // so that each thread has one task
   });
   EXPECT_THAT(ran, ElementsAre(all, last, first)) << "the caller is not bound";
+}
+
+// Its thread calls the pool, whose first thread it is.
+TEST(PlacesOfADevice, BindTheThreadThatComputesToo) {
+  const CpuSet all = allowed_cpus();
+  CpuSet last;
+  for (std::size_t cpu = 0; cpu < all.size(); ++cpu) {
+    if (all[cpu]) last = CpuSet().set(cpu);
+  }
+  const auto device = make_cpu_device({.threads = 1, .places = {last}});
+  const auto cpus_of = [&](Lane lane) {
+    CpuSet ran;
+    const auto stream = device->new_stream(name_of(lane));
+    stream->call([](void* to) { *static_cast<CpuSet*>(to) = allowed_cpus(); }, &ran);
+    stream->synchronize();
+    return ran;
+  };
+  EXPECT_EQ(cpus_of(Lane::kCompute), last);
+  EXPECT_EQ(cpus_of(Lane::kComm), all) << "other lanes need no core of their own";
 }
 
 }  // namespace

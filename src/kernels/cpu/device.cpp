@@ -6,11 +6,14 @@
 #include <cstring>
 #include <fstream>
 #include <new>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/program.h"
 #include "core/units.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/product.h"
@@ -47,6 +50,7 @@ class CpuDevice final : public Device, private CpuExecutor {
         index_(options.index),
         name_(options.name),
         model_(processor_model()),
+        places_(options.places),
         pool_(options.threads > 0 ? options.threads : usable_cpus(), options.denormals,
               options.places),
         product_(make_product(options.gemm)),
@@ -91,8 +95,11 @@ class CpuDevice final : public Device, private CpuExecutor {
     static_cast<CpuStream&>(stream).copy(to, from, bytes);
   }
 
-  std::unique_ptr<Stream> new_stream(std::string_view /*label*/) override {
-    return std::make_unique<CpuStream>(static_cast<CpuExecutor&>(*this));
+  /// The thread of the stream that computes is the first of those that share its work.
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
+    std::optional<CpuSet> place;
+    if (label == name_of(Lane::kCompute) && !places_.empty()) place = places_.front();
+    return std::make_unique<CpuStream>(static_cast<CpuExecutor&>(*this), place);
   }
   std::unique_ptr<Event> new_event(EventUse /*use*/) override {
     return std::make_unique<CpuEvent>();
@@ -139,6 +146,7 @@ class CpuDevice final : public Device, private CpuExecutor {
   int index_;
   std::string name_;
   std::string model_;
+  std::vector<CpuSet> places_;
   ThreadPool pool_;
   std::unique_ptr<Product> product_;
   const std::string product_library_;

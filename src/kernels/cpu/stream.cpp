@@ -65,8 +65,8 @@ std::optional<double> CpuEvent::reached_at_s() const {
   return state_->reached_at_s.load(std::memory_order_relaxed);
 }
 
-CpuStream::CpuStream(CpuExecutor& executor)
-    : executor_(executor), ring_(1024), worker_([this] { work(); }) {}
+CpuStream::CpuStream(CpuExecutor& executor, std::optional<CpuSet> place)
+    : executor_(executor), ring_(1024), worker_([this, place] { work(place); }) {}
 
 CpuStream::~CpuStream() {
   push(Stop{});
@@ -140,7 +140,8 @@ CpuStream::Command CpuStream::pop() {
   return command;
 }
 
-void CpuStream::work() {
+void CpuStream::work(const std::optional<CpuSet>& place) {
+  if (place) bind_this_thread(*place);
   const DenormalScope scope(executor_.denormals());
   for (std::uint32_t taken = 1;; ++taken) {
     wait_until(pushed_, taken);

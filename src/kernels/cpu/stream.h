@@ -10,12 +10,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <variant>
 #include <vector>
 
 #include "core/config.h"
 #include "core/device.h"
+#include "core/host.h"
 
 namespace barestep {
 
@@ -65,8 +67,8 @@ class CpuEvent final : public Event {
 
 class CpuStream final : public Stream {
  public:
-  /// `executor` must outlive the stream.
-  explicit CpuStream(CpuExecutor& executor);
+  /// `executor` must outlive the stream, whose thread runs on `place`, if there is one.
+  explicit CpuStream(CpuExecutor& executor, std::optional<CpuSet> place = {});
   /// Finishes all queued work.
   ~CpuStream() override;
   CpuStream(const CpuStream&) = delete;
@@ -114,7 +116,7 @@ class CpuStream final : public Stream {
   void submit(Command command);
   void push(Command command);
   Command pop();
-  void work();
+  void work(const std::optional<CpuSet>& place);
   /// Runs one command; false when it is Stop.
   bool perform(Command& command);
   /// Runs the work unless the stream has failed.

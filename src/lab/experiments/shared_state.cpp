@@ -139,6 +139,15 @@ Findings conclude_sharding(const Results& results) {
                             furthest)},
       .tables = {table},
       .plots = {account_plot(results.cases, labels)}};
+  const auto bytes_of_case = [&](const char* key) {
+    return max_rank_bytes(results.at(key).workload());
+  };
+  if (bytes_of_case("zero3") > bytes_of_case("zero1")) {
+    findings.facts.push_back(fmt::format(
+        "zero3 has two whole layers and their gradients in memory beside its share; with {} layers "
+        "that is so much of the model that it needs more than zero1.",
+        results.at("zero3").workload().depth()));
+  }
   keep(findings, fastest.others);
   add_simulated_sharing(findings);
   return findings;
