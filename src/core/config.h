@@ -425,8 +425,9 @@ struct ParallelConfig {
   std::optional<double> bucket_mib{};  // closes a bucket of gradients; default: PyTorch's limits
   bool whole_first_bucket = false;  // the first step reduces all gradients at once, as PyTorch does
   bool overlap = true;              // communication runs during backward
-  bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce
-  std::int64_t pipeline = 1;        // stages into which the model's layers are cut
+  bool reduces_every_micro_step = false;  // not only after the last one
+  bool bf16_gradients = false;            // gradients are rounded to bf16 for the all-reduce
+  std::int64_t pipeline = 1;              // stages into which the model's layers are cut
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::optional<std::int64_t> micro_batches{};  // of a step; read it through micro_batches_of()
   std::int64_t servers = 1;                     // the first ranks of them, which have the optimizer

@@ -607,6 +607,12 @@ Table rank_options() {
        .value = either(&ParallelConfig::bf16_gradients, "fp32", "bf16"),
        .trainers = {kDdp},
        .decides_numbers = true},
+      {.name = "reduce-every-micro-step",
+       .help =
+           "reduce gradients in each micro-step of --accumulate instead of in the last, as PyTorch "
+           "does without no_sync()",
+       .value = flag(&ParallelConfig::reduces_every_micro_step, true),
+       .trainers = {kDdp}},
       {.name = "no-overlap",
        .help = "reduce gradients after the whole backward pass instead of during it",
        .value = flag(&ParallelConfig::overlap, false),

@@ -97,7 +97,7 @@ const std::vector<Factor>& options() {
       {"", "--precision bf16", "--precision fp16 --loss-scale dynamic:1024"},
       {"", "--lr-warmup 3", "--lr-schedule cosine --lr-min 0.001"},
       {"", "--first-bucket whole"},
-      {"", "--no-overlap"},
+      {"", "--no-overlap", "--reduce-every-micro-step"},
       {"", "--log-every 3"},
       {"", "--denormals keep"},
       {"", "--profile --profile-phases forward,loss,backward"},
@@ -346,6 +346,7 @@ void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
 void expect_bits_of_plain_ddp(const std::vector<Trained>& all, const RankCase& run) {
   TrainConfig plain;
   plain.parallel.bf16_gradients = run.config.parallel.bf16_gradients;
+  plain.parallel.reduces_every_micro_step = run.config.parallel.reduces_every_micro_step;
   EXPECT_EQ(all, train_threads_by(*scheme_of(plain, TrainerKind::kDdp), run.ranks, run.config));
 }
 

@@ -65,12 +65,18 @@ Arguments job_steps(int count) {
 }
 
 TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
-  for (const char* scheme : {"ddp", "zero1", "zero2", "zero3", "factor"}) {
-    SCOPED_TRACE(scheme);
+  for (const Arguments& scheme : {Arguments{"ddp"},
+                                  {"ddp", "--accumulate", "5", "--reduce-every-micro-step"},
+                                  {"zero1"},
+                                  {"zero2"},
+                                  {"zero3"},
+                                  {"factor"}}) {
+    SCOPED_TRACE(testing::PrintToString(scheme));
     std::filesystem::remove_all(folder() / "c");
     // 10 rows: the ranks have different shares.
-    const Arguments job = {"--scheme",    scheme, "--global-batch-size", "10",
-                           "--log-every", "4",    "--dropout",           "0.3"};
+    const Arguments job =
+        Arguments{"--scheme"} + scheme +
+        Arguments{"--global-batch-size", "10", "--log-every", "4", "--dropout", "0.3"};
     expect_success(ddp(3, job + job_steps(9) + Arguments{"--save", "w", "--metrics", "of_whole"}));
     expect_success(ddp(3, job + job_steps(4) + kResumes));
     const auto rest = ddp(3, job + job_steps(9) + kResumes + Arguments{"--save", "rest"});

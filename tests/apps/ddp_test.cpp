@@ -232,6 +232,29 @@ TEST_F(MlpDdp, ReducesBf16GradientsWithHalfTheBytes) {
   EXPECT_THAT(explained.out, HasSubstr(" in bf16 "));
 }
 
+/// Thread ranks test the numbers; here the account shows the reductions, as typed. In a step of 25
+/// samples the first rank has 5 micro-steps, the second one 4.
+TEST_F(MlpDdp, ShowsAReductionOfEachMicroStep) {
+  const Arguments run = {
+      "--dim",   "32", "--depth",  "2", "--global-batch-size", "5", "--accumulate", "5",
+      "--steps", "6",  "--warmup", "2"};
+  const auto once = mpirun(2, run + Arguments{"--metrics", "once"});
+  EXPECT_EQ(once.exit_code, 0) << once.err;
+  EXPECT_EQ(count(once.out, "\nbucket 1 "), 1);
+  const auto every = mpirun(2, run + Arguments{"--metrics", "every", "--reduce-every-micro-step"});
+  EXPECT_EQ(every.exit_code, 0) << every.err;
+  EXPECT_THAT(every.out, ContainsRegex("^2 ranks, gradients reduced by MPI in 1 bucket "
+                                       "\\(8.25 KiB\\) in every micro-step"));
+  EXPECT_EQ(count(every.out, "\nbucket 1 "), 5);
+  const std::vector<json> plain = records("once");
+  const std::vector<json> repeated = records("every");
+  ASSERT_EQ(repeated.size(), plain.size());
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double loss = plain[i].at("loss");
+    EXPECT_NEAR(repeated[i].at("loss").get<double>(), loss, 5e-7 * loss) << i;
+  }
+}
+
 /// The device sends its own records, but not for graphs; there, events give the times.
 TEST_F(MlpDdp, NamesTheRankThatIsLateInGraphsToo) {
   const auto result = mpirun(2, {"--dim", "32", "--depth", "2", "--steps", "12", "--warmup", "2",
@@ -593,6 +616,7 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
       {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
        "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1", "--scheme", "ddp",
        "--tensor", "1", "--pipeline", "1"},
+      {"--accumulate", "2", "--reduce-every-micro-step"},
       {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
        "--jitter-ms", "1", "--timeout", "60", "--grad-dtype", "fp32"},
   };

@@ -98,6 +98,21 @@ TEST(MpiRanks, SumBf16GradientsToTheSameBitsOnAllRanks) {
   EXPECT_LT(relative_distance(mine.losses, fp32.losses), 1.0 / 256) << "a bf16's precision";
 }
 
+/// Micro-steps have one row more than there are ranks. With 2 ranks and three of them, 3 or 4 ranks
+/// and five, or 8 ranks and four, the last ranks have one less than the first.
+TEST(MpiRanks, ReduceInEveryMicroStepWithUnequalRows) {
+  Communicator& ranks = *mpi().communicator;
+  TrainConfig config = rank_config();
+  config.data.batch_size = ranks.size() + 1;
+  DdpSettings every = small_buckets();
+  every.reduces_every_micro_step = true;
+  for (const int accumulate : {3, 4, 5}) {
+    config.training.accumulate = accumulate;
+    const Trained mine = train_rank(ranks, config, every);
+    EXPECT_LT(relative_distance(mine.losses, train_single(config).losses), 1e-6);
+  }
+}
+
 TEST(MpiRanks, GatherBytesInRankOrder) {
   Communicator& ranks = *mpi().communicator;
   const int mine = 10 + ranks.rank();

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -113,6 +115,74 @@ TEST(ThreadRanks, AccumulateAsALargerBatchDoes) {
   }
 }
 
+DdpSettings in_every_micro_step() {
+  DdpSettings settings = small_buckets();
+  settings.reduces_every_micro_step = true;
+  return settings;
+}
+
+/// With batches of 10 on 7 ranks, the last rank has 2 rows in one micro-step, the others 3 in two.
+TEST(ThreadRanks, MayReduceInEveryMicroStep) {
+  for (const auto& [ranks, accumulate] : {std::pair{2, 3}, {4, 8}, {7, 2}}) {
+    SCOPED_TRACE(ranks);
+    TrainConfig config = rank_config();
+    config.training.accumulate = accumulate;
+    const auto once = train_threads(ranks, config);
+    const auto every = train_threads(ranks, config, in_every_micro_step());
+    expect_near_one_rank(every, train_threads(1, config)[0], config);
+    EXPECT_LT(relative_distance(every[0].losses, once[0].losses), 5e-7);
+    EXPECT_NE(every, once) << "sums in another order";
+  }
+}
+
+TEST(ThreadRanks, ReduceAStepOfOneMicroStepOnce) {
+  EXPECT_EQ(train_threads(3, rank_config(), in_every_micro_step()), train_threads(3));
+}
+
+TEST(ThreadRanks, ThatReduceInEveryMicroStepAddGradientsUpFromStepToStep) {
+  TrainConfig config = rank_config();
+  config.training.accumulate = 2;
+  config.training.zero_grad = false;
+  expect_near_one_rank(train_threads(7, config, in_every_micro_step()), train_threads(1, config)[0],
+                       config);
+}
+
+/// The reductions of gradients in a rank's step, and all that it sends.
+std::pair<std::int64_t, std::int64_t> reductions(const TrainConfig& config,
+                                                 const DdpSettings& settings, int rank, int ranks) {
+  const Ddp scheme(settings);
+  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks),
+                              &scheme);
+  const Program& step = programs.train().program;
+  EXPECT_GT(expect_every_deletion_found(step), 6);
+  return {std::ranges::count_if(step.nodes(),
+                                [](const Node& node) {
+                                  const auto* const sum = op_if<AllReduce>(node.op);
+                                  return sum != nullptr && sum->name.starts_with("bucket ");
+                                }),
+          bytes_sent(step, Mesh::of_data(rank, ranks))};
+}
+
+/// The last rank has one micro-step less than the others, and sends what they send.
+TEST(ThreadRanks, SendGradientsOnceForEachMicroStepOnEveryRank) {
+  TrainConfig config = rank_config();
+  config.training.accumulate = 2;
+  constexpr int kRanks = 7;
+  const std::int64_t loss_bytes = 2 * (kRanks - 1) * 8 / kRanks;  // and the request to stop
+  for (const int rank : {0, kRanks - 1}) {
+    SCOPED_TRACE(rank);
+    const auto [once, once_bytes] = reductions(config, small_buckets(), rank, kRanks);
+    const auto [every, every_bytes] = reductions(config, in_every_micro_step(), rank, kRanks);
+    EXPECT_GT(once, 2);
+    EXPECT_EQ(every, 2 * once);
+    EXPECT_NEAR(static_cast<double>(every_bytes - loss_bytes),
+                static_cast<double>(2 * (once_bytes - loss_bytes)),
+                static_cast<double>(every));  // each rounded down
+  }
+  config.parallel.reduces_every_micro_step = true;
+  EXPECT_NO_THROW(check_all_ranks(config, DeviceKind::kCpu, nullptr, kRanks));
+}
+
 TEST(ThreadRanks, AddGradientsUpFromStepToStepAsOneRankDoes) {
   TrainConfig config = rank_config();
   config.training.zero_grad = false;
@@ -187,6 +257,19 @@ TEST_F(RanksOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
   TrainConfig config = number_run(folder());
   config.data.batch_size = 7;
   expect_near_one_rank(train_threads(3, config), train_threads(1, config)[0], config);
+}
+
+/// The last step has 14 of 30 rows: two ranks have 5 rows in three micro-steps, the third 4 in two.
+/// Or it has 2 rows, and the third rank none.
+TEST_F(RanksOfFiles, ReduceInEveryMicroStepAlsoWithoutRows) {
+  TrainConfig config = number_run(folder());
+  for (const auto& [batch, accumulate] : {std::pair{4, 4}, {7, 2}}) {
+    SCOPED_TRACE(batch);
+    config.data.batch_size = batch;
+    config.training.accumulate = accumulate;
+    expect_near_one_rank(train_threads(3, config, in_every_micro_step()),
+                         train_threads(1, config)[0], config);
+  }
 }
 
 TEST(ThreadRanks, APauseBelongsToTheRankItIsFor) {

@@ -29,7 +29,10 @@ std::vector<std::vector<ParameterId>> members_of(const std::vector<Bucket>& buck
 class BucketReduction {
  public:
   BucketReduction(Draft& draft, const std::vector<Bucket>& buckets, const DdpSettings& settings)
-      : draft_(draft), completed_(members_of(buckets)), released_(members_of(buckets)) {
+      : draft_(draft),
+        every_(settings.reduces_every_micro_step),
+        completed_(members_of(buckets)),
+        released_(members_of(buckets)) {
     for (const Bucket& bucket : buckets) states_.push_back({bucket.gradients});
     if (settings.bf16_gradients && !states_.empty()) {
       const auto largest =
@@ -46,8 +49,10 @@ class BucketReduction {
     if (states_.empty()) return {};
     return {.complete =
                 [this](const Pass& pass, ParameterId id) {
-                  if (!pass.is_last) return;
-                  if (const auto bucket = completed_.count(id)) reduce(at(states_, *bucket));
+                  if (!pass.is_last && !every_) return;
+                  const auto bucket = completed_.count(id);
+                  if (bucket && pass.is_last) reduce(at(states_, *bucket));
+                  if (bucket && !pass.is_last) sum(at(states_, *bucket));
                 },
             .released =
                 [this](const Pass& pass, ParameterId id) {
@@ -77,6 +82,11 @@ class BucketReduction {
 
   void reduce(State& state) {
     state.is_reduced = true;
+    sum(state);
+    if (state.is_released) update(state);
+  }
+
+  void sum(const State& state) {
     const Tensor& bucket = state.bucket;
     const float scale = draft_.share();
     if (bf16_) {
@@ -87,7 +97,6 @@ class BucketReduction {
     } else {
       exchange(state, {.tensors = {bucket}, .scale = scale});
     }
-    if (state.is_released) update(state);
   }
 
   void exchange(const State& state, AllReduce sum) {
@@ -112,7 +121,8 @@ class BucketReduction {
   }
 
   Draft& draft_;
-  BucketCounts completed_, released_;  // of the last pass
+  bool every_;
+  BucketCounts completed_, released_;  // of a pass whose gradients are reduced
   std::vector<State> states_;
   std::optional<Tensor> bf16_{};  // see DdpSettings
   std::optional<Op> update_{};    // of all parameters, if each bucket has its own update
@@ -197,6 +207,7 @@ DdpSettings ddp_settings_of(const TrainConfig& config) {
           .bucket_bytes = given(kBucketBytes),
           .whole_first_bucket = parallel.whole_first_bucket,
           .overlap = parallel.overlap,
+          .reduces_every_micro_step = parallel.reduces_every_micro_step,
           .update_per_bucket = config.training.update == Update::kPerBucket,
           .bf16_gradients = parallel.bf16_gradients};
 }
@@ -238,6 +249,7 @@ void Ddp::build_late(Draft& draft) const {
 void Ddp::build(Draft& draft) const {
   if (draft.spec().staleness > 0) return build_late(draft);
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
+  if (settings_.reduces_every_micro_step) draft.align_micro_steps();
   draft.input();
   BucketReduction reduction(draft, buckets_of(draft), settings_);
   draft.passes(
@@ -255,12 +267,13 @@ std::string Ddp::exchange_text(const StepSpec& spec, std::string_view transport)
     const std::int64_t bytes = bucket.gradients.bytes();
     sizes.push_back(human_bytes(settings_.bf16_gradients ? bytes / 2 : bytes));
   }
-  return fmt::format("gradients reduced{} by {} in {} ({}){}",
-                     settings_.bf16_gradients ? " as bf16" : "", transport,
-                     counted(std::ssize(sizes), "bucket"), fmt::join(sizes, ", "),
-                     spec.staleness > 0  ? " beside the next step"
-                     : settings_.overlap ? " while backward goes on"
-                                         : " after backward");
+  return fmt::format(
+      "gradients reduced{} by {} in {} ({}){}", settings_.bf16_gradients ? " as bf16" : "",
+      transport, counted(std::ssize(sizes), "bucket"), fmt::join(sizes, ", "),
+      spec.staleness > 0                                          ? " beside the next step"
+      : !settings_.overlap                                        ? " after backward"
+      : settings_.reduces_every_micro_step && spec.accumulate > 1 ? " in every micro-step"
+                                                                  : " while backward goes on");
 }
 
 }  // namespace barestep

@@ -53,14 +53,19 @@ struct DdpSettings {
   // PyTorch's first step reduces all gradients as one bucket, because it has not yet seen the order
   // in which they become ready (torch/csrc/distributed/c10d/reducer.cpp).
   bool whole_first_bucket = false;
-  bool overlap = true;             // false: all buckets are reduced after the whole backward pass
+  bool overlap = true;  // false: all buckets are reduced after the whole backward pass
+  // Buckets are reduced in each micro-step, as in PyTorch without no_sync(). What earlier ones have
+  // left is equal on all ranks, whose weights add up to 1, so the next sum keeps it. Ranks with
+  // fewer micro-steps take part with what is there. With overlap only.
+  bool reduces_every_micro_step = false;
   bool update_per_bucket = false;  // each right after its all-reduce, on the comm lane
   // Gradients are reduced as bf16, as with PyTorch's bf16_compress_hook, which halves the bytes. A
   // bucket is scaled and rounded, once, into a buffer as large as the largest bucket, and copied
   // back after the sum. The hook rounds to bf16 before it divides by the number of ranks, and again
   // after; here the scaling comes first, in fp32. The bits are the same if the number of ranks is a
   // power of two (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py). Rounding on each
-  // rank and in the sum keeps a gradient within 1/256 of the sum of the ranks' magnitudes.
+  // rank and in the sum keeps a gradient within 1/256 of the sum of the ranks' magnitudes, in each
+  // of its reductions.
   bool bf16_gradients = false;
 };
 
