@@ -221,6 +221,26 @@ std::vector<Opposites> opposites_of_devices() {
   all.push_back({"data-parallel", by_ranks(divided), "On two devices a step is faster than on one",
                  by_ranks(communicating), "On two devices a step is slower than on one",
                  by_ranks(even), "are indistinguishable"});
+  const auto layers = [](double two, double deep, double adam, double noise = 0.003) {
+    return by_key([=](const std::string& key) {
+      return MadeUpStep{.step_s = key == "devices-2"  ? two
+                                  : key == "depth-24" ? deep
+                                                      : 0.1,
+                        .noise = noise,
+                        .phase_s = {{"optimizer", key == "devices-2" ? adam : 0.02}}};
+    });
+  };
+  all.push_back({"model-parallel", layers(0.05, 0.4, 0.01),
+                 "With the layers on two devices a step is faster than with all on one: 2.00x",
+                 layers(0.2, 0.4, 0.01),
+                 "With the layers on two devices a step is slower than with all on one: ",
+                 layers(0.1, 0.4, 0.01, 0.2), "are indistinguishable"});
+  all.push_back({"model-parallel", layers(0.1, 0.6, 0.01),
+                 "the time of 6: more than in proportion.", layers(0.1, 0.3, 0.01),
+                 "the time of 6: less than in proportion."});
+  all.push_back({"model-parallel", layers(0.1, 0.4, 0.01), "which a step gains.",
+                 layers(0.1, 0.4, 0.04), "which a step loses.", layers(0.1, 0.4, 0.02, 0.2),
+                 "so it is unclear whether a step gains by it."});
   all.push_back({"splits", by_ranks(divided), "Fastest: 3 devices.",
                  by_ranks([](int ranks) { return MadeUpStep{.step_s = 0.1 * ranks}; }),
                  "Fastest: 2 devices.", by_ranks(even), "Fastest: undecided among "});
@@ -335,6 +355,24 @@ std::vector<Opposites> opposites_of_ranks() {
   all.push_back({"ddp-ladder", shared("buckets"), "Fastest on two ranks: buckets during backward.",
                  shared("flat"), "Fastest on two ranks: all in one message after backward.",
                  shared("none"), "Fastest on two ranks: undecided among "});
+  all.push_back(
+      {"no-sync", shared("once-8"),
+       "With one reduction in 8 micro-steps a step is faster than with one in each: 2.00x",
+       shared("each-8"),
+       "With one reduction in 8 micro-steps a step is slower than with one in each: ",
+       shared("none", 0.2), "are indistinguishable"});
+  const auto exposed = [](const std::string& more, double noise = 0.003) {
+    return by_key([=](const std::string& key) {
+      return MadeUpStep{.step_s = 0.1,
+                        .noise = noise,
+                        .phase_s = {{"communication", key.starts_with(more) ? 0.04 : 0.01}}};
+    });
+  };
+  all.push_back({"no-sync", exposed("each-8"),
+                 "With a reduction in each of 8 micro-steps more communication is exposed: 40.0 ms",
+                 exposed("once-8"),
+                 "With a reduction in each of 8 micro-steps less communication is exposed: 10.0 ms",
+                 exposed("none", 0.2), "exposes more communication is unclear"});
   const auto cut = [](const std::string& fastest, double noise = 0.003) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = key == fastest            ? 0.05
@@ -423,6 +461,18 @@ std::vector<Opposites> opposites_of_ranks() {
                  "Fastest mesh of 2 ranks: undecided among "});
   all.push_back({"mesh", cut("pipeline-2"), "With pipeline-2 a step is faster than on one rank",
                  cut("none"), "With pipeline-2 a step is slower than on one rank"});
+  all.push_back({"hybrid", shared("2x2-batch-64-micro-8"),
+                 "Fastest with two copies of two stages: 8 micro-batches.",
+                 shared("2x2-batch-64-micro-2"),
+                 "Fastest with two copies of two stages: 2 micro-batches.", shared("none"),
+                 "Fastest with two copies of two stages: undecided among "});
+  all.push_back({"hybrid", shared("2x2-batch-64-micro-4"),
+                 "With two copies of the model in two stages each a step is faster than with two "
+                 "copies of the model, all layers on one rank: 2.00x",
+                 shared("2x1-batch-64-micro-4"),
+                 "With two copies of the model in two stages each a step is slower than with two "
+                 "copies of the model, all layers on one rank: ",
+                 shared("none", 0.2), "are indistinguishable"});
   const auto waits = [](double first_s, double second_s, double noise = 0.003) {
     return [=](const Case& what) {
       const bool slow = what.key == "slow-rank-0";
@@ -709,6 +759,58 @@ TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {
   EXPECT_THAT(facts, HasSubstr("With flash attention a device needs "));
   ASSERT_EQ(findings.plots.size(), 3U);
   EXPECT_NEAR(findings.plots[1].series[1].points.back().y, 400, 4) << "ms of standard at 8192";
+}
+
+/// The least and the most that a figure may be.
+struct Expected {
+  std::size_t row, column;
+  double least, most;
+};
+
+/// Beside the calculated figures of a card with 52 TFLOP/s and 4.3 TB/s: 5.6, 4.3 and 4.0 ms for 6
+/// layers, 18.9, 14.6 and 12.1 ms for 20, and with foreach Adam 32.7, 21.5 and 14.9 ms.
+TEST(ModelParallel, CountsTransfersAndSimulatesTheCoursesWidth) {
+  const Findings findings =
+      concluded("model-parallel", [](const Case&) { return MadeUpStep{.step_s = 0.1}; });
+  EXPECT_THAT(findings.facts.front(),
+              HasSubstr("256.00 KiB each: 1 and 1 on 2 devices, 4 and 4 on 5 devices (counted in "
+                        "the program)."));
+  EXPECT_THAT(
+      sentences_of(findings),
+      HasSubstr("5 devices have to share the 4 cores here, so the answers leave them out."));
+  const auto& rows = findings.tables.back().rows;
+  ASSERT_EQ(rows.size(), 6U);
+  for (const auto& [row, column, least, most] : {Expected{0, 2, 5.3, 6.2},
+                                                 {1, 3, 1.2, 1.4},
+                                                 {2, 3, 1.3, 1.5},
+                                                 {3, 2, 18, 20.5},
+                                                 {4, 3, 1.2, 1.4},
+                                                 {5, 3, 1.4, 1.7},
+                                                 {4, 6, 1.4, 1.6},
+                                                 {5, 6, 2.0, 2.4}}) {
+    EXPECT_GT(std::stod(rows.at(row).at(column)), least) << row << " " << column;
+    EXPECT_LT(std::stod(rows.at(row).at(column)), most) << row << " " << column;
+  }
+  for (const std::size_t row : {1U, 2U, 4U, 5U}) {
+    EXPECT_NEAR(std::stod(rows.at(row).at(4)), std::stod(rows.at(row).at(2)), 0.3)
+        << "the formula leaves out waits of microseconds";
+  }
+}
+
+TEST(Hybrid, SaysWhichRanksDoWhatWithinTheCores) {
+  const Experiment& hybrid = experiment_of("hybrid");
+  Setting setting = made_up_setting();
+  const auto says = [&] {
+    return sentences_of(hybrid.conclude(
+        made_up(hybrid, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; })));
+  };
+  EXPECT_THAT(says(), AllOf(HasSubstr("Of 4 ranks, ranks 0 and 1 have stage 0 and ranks 2 and 3 "
+                                      "have stage 1, each of another copy: 0 and 2 are the first "
+                                      "copy."),
+                            HasSubstr("two copies of the model in two stages each a step")));
+  setting.units = 2;
+  EXPECT_THAT(says(), AllOf(HasSubstr("one copy of the model in two stages a step"),
+                            Not(HasSubstr("two stages each a step"))));
 }
 
 TEST(Precision, SaysWhereItCostsMemory) {

@@ -64,7 +64,8 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "activations",    "accumulation",  "checkpoint",
                            "recompute",      "precision",     "tensor",
                            "pipeline",       "mesh",          "attention",
-                           "ddp-ladder",     "affinity"}) {
+                           "ddp-ladder",     "affinity",      "no-sync",
+                           "model-parallel", "hybrid"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }

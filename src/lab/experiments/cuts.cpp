@@ -1,11 +1,15 @@
 // What it costs and saves to cut a model among ranks: every layer, the list of layers, or both,
-// beside sharing the batch.
+// beside sharing the batch; and copies of a model in stages.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <span>
 #include <string_view>
+#include <utility>
 
+#include "core/index.h"
 #include "core/units.h"
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
@@ -296,6 +300,198 @@ Findings conclude_mesh(const Results& results) {
   return findings;
 }
 
+// Copies of the model in stages (hybrid parallelism), beside copies that are on one rank each.
+
+constexpr int kHybridSize = 2;  // copies, and stages of each
+constexpr std::array kHybridMicroBatches = {2, 4, 8};
+constexpr int kUsualMicroBatches = 4;
+
+std::array<std::int64_t, 3> hybrid_batches(const Setting& setting) {
+  // Every copy has a sample of every micro-batch.
+  const std::int64_t usual =
+      std::max<std::int64_t>(setting.batch_size, 2 * kHybridSize * kHybridMicroBatches.back());
+  return {usual / 2, usual, 2 * usual};
+}
+
+struct Hybrid {
+  int copies = kHybridSize, stages = kHybridSize;
+  int micro_batches = kUsualMicroBatches;
+  std::int64_t batch_size = 0;
+
+  [[nodiscard]] std::string key() const {
+    return fmt::format("{}x{}-batch-{}-micro-{}", copies, stages, batch_size, micro_batches);
+  }
+};
+
+/// Without stages a rank has the whole model, and accumulates as many micro-steps.
+Case hybrid_case(const Setting& setting, const Hybrid& hybrid) {
+  Workload workload = cut_workload(setting, hybrid.copies * hybrid.stages, 1, hybrid.stages);
+  workload.config.model.depth = std::max<std::int64_t>(setting.depth, kHybridSize);
+  workload.config.training.update = Update::kSeparate;
+  workload.config.data.batch_size = hybrid.batch_size;
+  if (hybrid.stages > 1) {
+    workload.config.parallel.micro_batches = hybrid.micro_batches;
+  } else {
+    workload.config.data.batch_size /= hybrid.micro_batches;
+    workload.config.training.accumulate = hybrid.micro_batches;
+  }
+  return new_case(setting, hybrid.key(), workload);
+}
+
+/// Those of the usual batch by micro-batches, then by batches, then other places of the stages.
+std::vector<Hybrid> hybrids_of(const Setting& setting) {
+  const auto [small, usual, large] = hybrid_batches(setting);
+  std::vector<Hybrid> all;
+  for (const int count : kHybridMicroBatches) {
+    all.push_back({.micro_batches = count, .batch_size = usual});
+  }
+  for (const std::int64_t batch : {small, large}) all.push_back({.batch_size = batch});
+  for (const auto& [copies, stages] : {std::pair{2, 1}, {1, 2}, {1, 1}}) {
+    all.push_back({.copies = copies, .stages = stages, .batch_size = usual});
+  }
+  return all;
+}
+
+std::vector<Case> hybrid_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const Hybrid& each : hybrids_of(setting)) cases.push_back(hybrid_case(setting, each));
+  return cases;
+}
+
+std::string hybrid_words(const Hybrid& hybrid) {
+  return fmt::format("with {} of the model{}", hybrid.copies == 1 ? "one copy" : "two copies",
+                     hybrid.stages == 1   ? ", all layers on one rank"
+                     : hybrid.copies == 1 ? " in two stages"
+                                          : " in two stages each");
+}
+
+FindingTable hybrid_table(const Results& results) {
+  FindingTable table{.title = "Copies of the model and their stages",
+                     .columns = {"ranks", "copies", "stages", "batch", "micro-batches", "mean step",
+                                 "samples/s", "waits for other ranks", "equal stages (calculated)",
+                                 "a rank sends", "memory of a rank, at most", ""}};
+  for (const Hybrid& hybrid : hybrids_of(results.setting)) {
+    const Measurement& each = results.at(hybrid.key());
+    const PipelineSpec spec{.stages = hybrid.stages, .micro_batches = hybrid.micro_batches};
+    table.rows.push_back({std::to_string(each.ranks()), std::to_string(hybrid.copies),
+                          std::to_string(hybrid.stages), std::to_string(hybrid.batch_size),
+                          std::to_string(hybrid.micro_batches), time_text(each.mean_s()),
+                          number_text(each.samples_per_s().median),
+                          percent_text(waiting_share(each)),
+                          hybrid.stages == 1 ? "" : percent_text(ideal_bubble(spec)),
+                          human_bytes(mean_sent_bytes(each.workload())),
+                          human_bytes(max_rank_bytes(each.workload())),
+                          each.what().beyond_cores ? "beyond the cores" : ""});
+  }
+  return table;
+}
+
+/// Which ranks have which stage and which copy, and what they exchange when.
+std::vector<std::string> hybrid_facts(const Results& results) {
+  const Hybrid hybrid{.batch_size = hybrid_batches(results.setting)[1]};
+  const Workload& workload = results.at(hybrid.key()).workload();
+  const Mesh mesh = mesh_of(workload);
+  std::vector<std::string> stages;
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    std::vector<std::string> ranks;
+    for (const int rank : mesh.with_rank(stage * mesh.ranks_of_stage()).ranks_on(Axis::kData)) {
+      ranks.push_back(std::to_string(rank));
+    }
+    stages.push_back(fmt::format("ranks {} have stage {}", list_text(ranks), stage));
+  }
+  int exchanges = 0, sums = 0;
+  const WorkloadPrograms programs(workload);
+  for (const Node& node : programs.step().nodes()) {
+    exchanges += op_if<SendReceive>(node.op) != nullptr;
+    const auto* const sum = op_if<AllReduce>(node.op);
+    sums += sum != nullptr && sum->axis == Axis::kData;
+  }
+  const Mesh last = mesh.with_rank(mesh.ranks() - 1);
+  return {
+      fmt::format("Of {}, {}, each of another copy: {} and {} are the first copy.",
+                  counted(mesh.ranks(), "rank"), list_text(stages), mesh.rank,
+                  mesh.ranks_on(Axis::kPipeline).back()),
+      fmt::format(
+          "In a step of {} micro-batches a rank of stage 0 exchanges {} with the other stage of "
+          "its copy, and {} with the other copy (counted in the program): gradients of the {} "
+          "of a stage are summed once a step, in its last backward pass; stage {} begins while "
+          "stage 0 still computes.",
+          hybrid.micro_batches, counted(exchanges, "time"), counted(sums, "time"),
+          counted(mesh.data, "rank"), last.stage())};
+}
+
+/// On a machine with fast links: the course's model.
+void add_simulated_hybrid(Findings& findings) {
+  const MachineCard card = load_card("h200-nvlink");
+  FindingTable table{.title = fmt::format("Simulated: 8192 x 6 on {}, step times", card.name),
+                     .columns = {"batch"}};
+  for (const int count : kHybridMicroBatches) {
+    table.columns.push_back(fmt::format("2 copies of 2 stages, {} micro-batches", count));
+  }
+  table.columns.insert(table.columns.end(), {"2 copies of one rank each", "one copy of 2 stages"});
+  for (const std::int64_t batch : {32, 64, 128}) {
+    const auto step_s = [&](int ranks, std::int64_t stages, std::optional<int> micro_batches) {
+      return predicted_step(
+                 {.batch_size = batch, .pipeline = stages, .micro_batches = micro_batches}, card,
+                 ranks)
+          .step_s;
+    };
+    std::vector<double> all_s;
+    for (const int count : kHybridMicroBatches) all_s.push_back(step_s(4, 2, count));
+    all_s.push_back(step_s(2, 1, {}));
+    all_s.push_back(step_s(2, 2, kUsualMicroBatches));
+    std::vector<std::string>& row = table.rows.emplace_back(1, std::to_string(batch));
+    for (const double each_s : all_s) row.push_back(time_text(each_s));
+    const auto of_stages = std::span(all_s).first(kHybridMicroBatches.size());
+    const auto best = std::ranges::min_element(of_stages) - of_stages.begin();
+    findings.facts.push_back(fmt::format(
+        "Simulated: 8192 x 6 at batch {} on {}: two copies of two stages are fastest with {} "
+        "micro-batches, and {} as fast as two copies of one rank each.",
+        batch, card.name, at(kHybridMicroBatches, best),
+        factor_text(all_s[kHybridMicroBatches.size()] / at(all_s, best))));
+  }
+  findings.tables.push_back(std::move(table));
+}
+
+Findings conclude_hybrid(const Results& results) {
+  const std::vector<Hybrid> all = hybrids_of(results.setting);
+  const auto is_here = [&](const Hybrid& hybrid) {
+    return !results.at(hybrid.key()).what().beyond_cores;
+  };
+  Findings findings{.facts = hybrid_facts(results)};
+  if (is_here(all.front())) {
+    std::vector<std::string> keys, words;
+    for (const Hybrid& each : std::span(all).first(kHybridMicroBatches.size())) {
+      keys.push_back(each.key());
+      words.push_back(counted(each.micro_batches, "micro-batch"));
+    }
+    const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
+    findings.sentences.push_back(
+        fastest_sentence(fastest, words, "Fastest with two copies of two stages"));
+    keep(findings, fastest.others);
+  }
+  const std::int64_t usual = hybrid_batches(results.setting)[1];
+  const auto place = [&](int copies, int stages) {
+    return Hybrid{.copies = copies, .stages = stages, .batch_size = usual};
+  };
+  std::vector<std::pair<Hybrid, Hybrid>> pairs = {
+      {place(1, 1), place(1, 2)}, {place(2, 1), place(2, 2)}, {place(1, 2), place(2, 2)}};
+  std::erase_if(pairs,
+                [&](const auto& pair) { return !is_here(pair.first) || !is_here(pair.second); });
+  std::vector<Comparison> gains;
+  for (const auto& [from, to] : pairs) gains.push_back(results.compare(from.key(), to.key()));
+  adjust_together(gains);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    findings.sentences.push_back(
+        sentence_of(gains[i], hybrid_words(pairs[i].second), hybrid_words(pairs[i].first)));
+  }
+  keep(findings, gains);
+  findings.tables = {hybrid_table(results)};
+  findings.plots = {ranks_plot(results.cases, keys_of(results))};
+  add_simulated_hybrid(findings);
+  return findings;
+}
+
 }  // namespace
 
 Experiment tensor_experiment() {
@@ -324,6 +520,15 @@ Experiment mesh_experiment() {
               "which needs least memory?",
           .cases = mesh_cases,
           .conclude = conclude_mesh,
+          .needs_mpi = true};
+}
+
+Experiment hybrid_experiment() {
+  return {.name = "hybrid",
+          .title = "Copies of a model in stages",
+          .question = "What do two copies of two stages gain, with how many micro-batches?",
+          .cases = hybrid_cases,
+          .conclude = conclude_hybrid,
           .needs_mpi = true};
 }
 

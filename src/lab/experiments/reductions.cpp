@@ -1,9 +1,10 @@
 // How DDP reduces gradients: the rungs from one message for each tensor after backward to buckets
-// during backward.
+// during backward, and what no_sync() saves.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,17 +57,26 @@ std::int64_t reductions(const Workload& workload) {
   });
 }
 
+/// Columns that both tables have, and their cells.
+constexpr std::array<const char*, 4> kReductionColumns = {"reductions a step", "a rank sends",
+                                                          "mean step", "exposed communication"};
+
+void add_reduction_cells(std::vector<std::string>& row, const Measurement& each) {
+  row.insert(row.end(), {std::to_string(reductions(each.workload())),
+                         human_bytes(mean_sent_bytes(each.workload())), time_text(each.mean_s()),
+                         time_text(each.phase_s("communication"))});
+}
+
 FindingTable ladder_table(const Results& results) {
   FindingTable table{.title = several_words(compared_with_one(results.setting), "rank", true) +
                               " that reduce gradients",
-                     .columns = {"case", "reduced", "reductions a step", "a rank sends",
-                                 "mean step", "speed against per-tensor", "exposed communication"}};
+                     .columns = {"case", "reduced", "speed against per-tensor"}};
+  table.columns.insert(table.columns.end(), kReductionColumns.begin(), kReductionColumns.end());
   for (const ReductionRung& rung : kReductionRungs) {
     const Measurement& each = results.at(rung.key);
-    table.rows.push_back({rung.key, rung.words, std::to_string(reductions(each.workload())),
-                          human_bytes(mean_sent_bytes(each.workload())), time_text(each.mean_s()),
-                          factor_text(results.compare("per-tensor", rung.key).speed()),
-                          time_text(each.phase_s("communication"))});
+    table.rows.push_back(
+        {rung.key, rung.words, factor_text(results.compare("per-tensor", rung.key).speed())});
+    add_reduction_cells(table.rows.back(), each);
   }
   return table;
 }
@@ -96,6 +106,110 @@ Findings conclude_ladder(const Results& results) {
   return findings;
 }
 
+// no_sync(): the same samples in a step, in more and more micro-steps, with the gradients reduced
+// once or in each of them.
+
+constexpr std::array kMicroStepCounts = {1, 2, 4, 8};
+
+std::string micro_steps_key(int count, bool every) {
+  return count == 1 ? "one" : fmt::format("{}-{}", every ? "each" : "once", count);
+}
+
+std::vector<Case> no_sync_cases(const Setting& setting) {
+  constexpr std::int64_t kMost = kMicroStepCounts.back();
+  // Every rank has a sample of every micro-step.
+  const std::int64_t least = kMost * compared_with_one(setting);
+  const std::int64_t samples = std::max(setting.batch_size / kMost * kMost, least);
+  std::vector<Case> cases;
+  for (const int count : kMicroStepCounts) {
+    for (const bool every : {false, true}) {
+      if (count == 1 && every) continue;  // the same program
+      Workload workload = workload_of_ranks(setting);
+      workload.config.data.batch_size = samples / count;
+      workload.config.training.accumulate = count;
+      workload.config.parallel.reduces_every_micro_step = every;
+      cases.push_back(new_case(setting, micro_steps_key(count, every), workload));
+    }
+  }
+  return cases;
+}
+
+/// Whether more of the communication is exposed.
+std::string extra_exposed_sentence(const Results& results, int count) {
+  const auto exposed_s = [&](bool every) {
+    return results.at(micro_steps_key(count, every)).phase_s_by_start("communication");
+  };
+  const Estimate more = estimate_by_round(exposed_s(true), exposed_s(false), std::minus<double>());
+  const std::string what = fmt::format("a reduction in each of {} micro-steps", count);
+  return fmt::format(
+      "{}: {} of a step instead of {}.",
+      by_side(side_of(more, 0), fmt::format("With {} more communication is exposed", what),
+              fmt::format("With {} less communication is exposed", what),
+              fmt::format("Whether {} exposes more communication is unclear", what)),
+      time_text(estimate_of(exposed_s(true))), time_text(estimate_of(exposed_s(false))));
+}
+
+FindingTable no_sync_table(const Results& results) {
+  FindingTable table{.title = several_words(compared_with_one(results.setting), "rank", true) +
+                              " that accumulate gradients",
+                     .columns = {"micro-steps", "reduced", "time against one micro-step"}};
+  table.columns.insert(table.columns.end(), kReductionColumns.begin(), kReductionColumns.end());
+  for (const Measurement& each : results.cases) {
+    const TrainConfig& config = each.workload().config;
+    const bool every = config.parallel.reduces_every_micro_step;
+    table.rows.push_back({std::to_string(config.training.accumulate),
+                          every ? "in each" : "once, as in no_sync()",
+                          factor_text(results.compare("one", each.what().key).ratio)});
+    add_reduction_cells(table.rows.back(), each);
+  }
+  return table;
+}
+
+Plot no_sync_plot(const Results& results) {
+  Plot plot{.title = "A step by its micro-steps",
+            .x_label = "micro-steps",
+            .y_label = "ms a step",
+            .log_x = true};
+  for (const bool every : {false, true}) {
+    PlotSeries& series = plot.series.emplace_back(
+        PlotSeries{.name = every ? "reduced in each" : "reduced once, as in no_sync()"});
+    for (const int count : kMicroStepCounts) {
+      series.points.push_back(
+          plot_point(count, results.at(micro_steps_key(count, every)).mean_s(), 1e3));
+    }
+  }
+  return plot;
+}
+
+Findings conclude_no_sync(const Results& results) {
+  std::vector<Comparison> gains;
+  for (const int count : kMicroStepCounts) {
+    if (count == 1) continue;
+    gains.push_back(results.compare(micro_steps_key(count, true), micro_steps_key(count, false)));
+  }
+  adjust_together(gains);
+  constexpr int kMost = kMicroStepCounts.back();
+  const std::int64_t every = mean_sent_bytes(results.at(micro_steps_key(kMost, true)).workload());
+  const std::int64_t once = mean_sent_bytes(results.at(micro_steps_key(kMost, false)).workload());
+  Findings findings{
+      .facts = {fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
+                            "micro-steps: {} instead of {} a step.",
+                            times_the_bytes(every, once), kMost, human_bytes(every),
+                            human_bytes(once)),
+                "The losses agree but for rounding: what has been reduced is the same on all "
+                "ranks, so the next mean over them keeps it."},
+      .tables = {no_sync_table(results)},
+      .plots = {no_sync_plot(results), account_plot(results.cases, keys_of(results))}};
+  for (std::size_t i = 0; i < gains.size(); ++i) {
+    findings.sentences.push_back(sentence_of(
+        gains[i], fmt::format("with one reduction in {} micro-steps", kMicroStepCounts[i + 1]),
+        "with one in each"));
+  }
+  findings.sentences.push_back(extra_exposed_sentence(results, kMost));
+  keep(findings, gains);
+  return findings;
+}
+
 }  // namespace
 
 Experiment ddp_ladder_experiment() {
@@ -104,6 +218,15 @@ Experiment ddp_ladder_experiment() {
           .question = "What do larger messages, overlap with backward, and both together gain?",
           .cases = ladder_cases,
           .conclude = conclude_ladder,
+          .needs_mpi = true};
+}
+
+Experiment no_sync_experiment() {
+  return {.name = "no-sync",
+          .title = "Accumulating without no_sync()",
+          .question = "What does it cost to reduce gradients in each micro-step?",
+          .cases = no_sync_cases,
+          .conclude = conclude_no_sync,
           .needs_mpi = true};
 }
 
