@@ -340,8 +340,7 @@ Findings conclude_model_parallel(const Results& results) {
     findings.sentences.push_back(
         sentence_of(gain, fmt::format("with the layers on {}", several_words(devices, "device")),
                     "with all on one"));
-  }
-  if (!results.at(count_key(2)).what().beyond_cores) {
+    if (devices != 2) continue;
     for (const auto& sentence : {depth_sentence, adam_sentence, computing_sentence}) {
       findings.sentences.push_back(sentence(results));
     }
