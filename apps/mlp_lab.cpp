@@ -19,6 +19,7 @@
 #include "lab/doctor.h"
 #include "lab/experiment.h"
 #include "lab/machine_card.h"
+#include "lab/measured_sum.h"
 #include "lab/schedule_check.h"
 #include "lab/sheets.h"
 #include "options/option_values.h"
@@ -409,6 +410,15 @@ void add_measure_rank(ArgumentParser& parser, RankRatesOptions& rates) {
   measure.add(flag("--alone", "", rates.alone));
 }
 
+/// The hidden command that measures an all-reduce alone.
+void add_measure_sum(ArgumentParser& parser, MeasuredSumRequest& sum) {
+  Command& measure = parser.add_command("measure-sum", "", [&] { measure_sum(sum); });
+  measure.add(required(option("--metrics", "FILE", "", to_path(sum.metrics))));
+  measure.add(option("--bytes", "N", "", to_number(sum.bytes, std::int64_t{1} << 32)));
+  measure.add(option("--steps", "N", "", to_number(sum.steps, 1 << 20)));
+  measure.add(option("--threads", "N", "", to_number(sum.threads, 1 << 10)));
+}
+
 void run_mlp_lab(const std::vector<std::string>& arguments) {
   constexpr const char* kVersion = BARESTEP_VERSION " " BARESTEP_COMMIT;
   ArgumentParser parser(kMlpLab, kVersion,
@@ -463,6 +473,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   add_check_schedule(parser, schedule);
   RankRatesOptions rank_rates;
   add_measure_rank(parser, rank_rates);
+  MeasuredSumRequest sum;
+  add_measure_sum(parser, sum);
   const std::string answer = parser.parse(arguments);
   if (!answer.empty()) print_now(answer);
 }

@@ -210,12 +210,14 @@ Report measured_report(const StudyOptions& options,
   require_memory(study, requested, options.memory);
   let_signals_stop_children();
   const Programs programs(folder_of_program(), options.python);
+  const bool measures = std::ranges::any_of(
+      requested, [&](const Experiment* each) { return !each->cases(study.setting()).empty(); });
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
-  } else if (!study.card()) {
+  } else if (measures && !study.card()) {
     study.keep_card(measured_card(study.identity(), study.folder() / "scratch"));
   }
-  study.choose_width(programs, show_progress);
+  if (measures) study.choose_width(programs, show_progress);
   require_memory(study, requested, options.memory);  // of the model that was chosen
   study.run(requested, programs, show_progress);
   end_progress();

@@ -1,4 +1,5 @@
-// An experiment: the cases to measure, and one function from the measurements to the answers.
+// An experiment: the cases to measure, and one function from the measurements to the answers. One
+// without cases is calculated, and its answers are facts.
 //
 // The answers depend only on the numbers, so tests give each experiment invented measurements with
 // opposite outcomes and a tie, and check its sentences. Answers leave out ranks and devices beyond

@@ -690,7 +690,7 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
 }  // namespace
 
 bool can_predict(const Workload& workload, const MachineCard& card) {
-  return has_rate(card, workload.config.device.precision);
+  return !workload.sum && has_rate(card, workload.config.device.precision);
 }
 
 double prediction_error(const Results& results, std::size_t number) {

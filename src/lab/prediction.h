@@ -83,7 +83,8 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
 Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                          const std::vector<int>& ranks);
 
-/// Whether the card has rates for the products of a run: int8 has none on any card.
+/// Whether it is a run of a trainer, and the card has rates for its products: int8 has none on any
+/// card.
 bool can_predict(const Workload& workload, const MachineCard& card);
 
 /// (predicted - measured) / measured, for one case that has a prediction.

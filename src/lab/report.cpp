@@ -235,6 +235,7 @@ FindingTable step_table(const Results& results) {
 }
 
 std::vector<CheckedItem> checklist_of(const Results& results) {
+  if (results.cases.empty()) return {};
   const Measurement& first = results.cases.front();
   Conditions all{.governor = first.starts().front().governor,
                  .lost_share = 0,
@@ -427,15 +428,23 @@ std::string markdown_details(const std::vector<std::string>& answers, const Find
 
 namespace {
 
+/// `invalid` is the page's word for a section without conclusions.
+std::string verdict_word(const ReportSection& section, const char* invalid) {
+  if (!section.verdict.empty()) return invalid;
+  return section.results.cases.empty() ? "calculated" : "valid";
+}
+
 std::string markdown_section(const Report& report, const ReportSection& section) {
   std::string text =
       fmt::format("## {}\n\n*{}*\n\n", section.experiment->title, section.experiment->question);
   if (!section.verdict.empty()) text += fmt::format("> **{}**\n\n", invalid_line(section));
   text += markdown_details(shown_answers(section), section.findings, section.experiment->name);
+  const std::string command = command_of(report, section);
+  if (section.results.cases.empty()) return text + fmt::format("Reproduce: `{}`\n\n", command);
   text += markdown_table(step_table(section.results));
   text += quality_sentence(section.results) + "\n\n";
   text += checklist_line(checklist_of(section.results)) + "\n\n";
-  text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command_of(report, section));
+  text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command);
   for (const Measurement& each : section.results.cases) {
     text += command_line_of(each.what()) + "\n";
   }
@@ -455,7 +464,7 @@ std::string markdown_of(const Report& report) {
   for (const ReportSection& section : report.sections) {
     const std::vector<std::string> answers = answers_of(section);
     text += markdown_row({section.experiment->title, answers.empty() ? "" : answers.front(),
-                          section.verdict.empty() ? "valid" : "**INVALID**"});
+                          verdict_word(section, "**INVALID**")});
   }
   text += "\n";
   for (const ReportSection& section : report.sections) text += markdown_section(report, section);
@@ -494,12 +503,13 @@ std::string html_section(const Report& report, const ReportSection& section) {
     text += fmt::format("<p class=\"invalid\">{}</p>\n", html_text(invalid_line(section)));
   }
   text += html_details(shown_answers(section), section.findings);
+  const std::string command =
+      fmt::format("<p>Reproduce: <code>{}</code></p>\n", xml_text(command_of(report, section)));
+  if (section.results.cases.empty()) return text + command + "</section>\n";
   text += html_table(step_table(section.results));
   text += fmt::format("<p>{}</p>\n", html_text(quality_sentence(section.results)));
   text += fmt::format("<p>{}</p>\n", html_text(checklist_line(checklist_of(section.results))));
-  text +=
-      fmt::format("<p>Reproduce: <code>{}</code></p>\n<details><summary>Its runs</summary><pre>",
-                  xml_text(command_of(report, section)));
+  text += command + "<details><summary>Its runs</summary><pre>";
   for (const Measurement& each : section.results.cases) {
     text += xml_text(command_line_of(each.what())) + "\n";
   }
@@ -530,9 +540,9 @@ std::string html_summary(const Report& report, const Findings& prediction) {
       "<th>Answer</th><th>Verdict</th></tr></thead><tbody>\n";
   for (const ReportSection& section : report.sections) {
     const std::vector<std::string> answers = answers_of(section);
-    text += summary_row(
-        section.experiment->name, section.experiment->title, answers.empty() ? "" : answers.front(),
-        section.verdict.empty() ? "valid" : "<strong>INVALID</strong>", section.findings);
+    text += summary_row(section.experiment->name, section.experiment->title,
+                        answers.empty() ? "" : answers.front(),
+                        verdict_word(section, "<strong>INVALID</strong>"), section.findings);
   }
   if (!prediction.sentences.empty()) {
     text += summary_row("prediction", kPredictionTitle, prediction.sentences.front(), "simulated",

@@ -187,10 +187,11 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
     command = {path_of_python(programs.python),
                installed_file(BARESTEP_LAB, "pytorch/practical.py").string()};
   } else if (workload.trainer == TrainerKind::kDdp) {
-    command = {path_of_mpirun(), "-np", std::to_string(workload.ranks)};
+    command = mpirun_arguments_of(workload);
+    command.insert(command.begin(), path_of_mpirun());
   }
   if (!workload.pytorch) {
-    command.push_back((programs.folder / name_of(workload.trainer)).string());
+    command.push_back((programs.folder / program_of(workload)).string());
   }
   for (const std::string& each : arguments_of(workload)) command.push_back(each);
   return command;

@@ -516,7 +516,7 @@ std::string SheetName::trouble(const SheetRuns& runs) const {
 }
 
 std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) const {
-  if (workload.ranks > gpus_.max_ranks()) return std::nullopt;
+  if (workload.ranks > gpus_.max_ranks() || workload.sum) return std::nullopt;
   const auto step_of = [&](const Workload& each) {
     const std::string line = command_line_of(each);
     const auto found = steps_.find(line);

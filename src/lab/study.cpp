@@ -270,6 +270,7 @@ void Study::run(const std::vector<const Experiment*>& requested, const Programs&
                 const std::function<void(const StudyProgress&)>& on_progress) {
   std::vector<Job> jobs;
   for (const Experiment* experiment : requested) {
+    std::filesystem::create_directories(folder_ / "runs" / experiment->name);
     if (experiment->reads_data) {
       const Setting setting = this->setting();
       make_data_set(setting.data, setting.data_rows, setting.dim);
@@ -299,10 +300,11 @@ std::vector<const Experiment*> Study::measured() const {
   std::vector<const Experiment*> found;
   for (const Experiment& experiment : experiments()) {
     const std::vector<Case> cases = experiment.cases(setting());
+    const bool is_asked = std::filesystem::is_directory(folder_ / "runs" / experiment.name);
     const bool has_all = std::ranges::all_of(cases, [&](const Case& what) {
       return is_done({&experiment, what, 0});
     });
-    if (has_all) found.push_back(&experiment);
+    if (is_asked && has_all) found.push_back(&experiment);
   }
   return found;
 }

@@ -76,7 +76,7 @@ class Study {
   void run(const std::vector<const Experiment*>& requested, const Programs& programs,
            const std::function<void(const StudyProgress&)>& on_progress);
 
-  /// The experiments in which every case has a start.
+  /// The experiments that were run and in which every case has a start.
   [[nodiscard]] std::vector<const Experiment*> measured() const;
 
   /// Reads all starts of each case, counted from 0 without a gap, and predicts the cases if there

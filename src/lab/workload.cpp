@@ -17,6 +17,7 @@
 namespace barestep {
 
 std::string_view program_of(const Workload& workload) {
+  if (workload.sum) return "mlp_lab";
   return workload.pytorch ? "practical.py" : name_of(workload.trainer);
 }
 
@@ -38,9 +39,31 @@ std::vector<std::string> arguments_of_script(const Workload& workload) {
           "--threads",    std::to_string(workload.config.device.threads.value_or(0))};
 }
 
+/// The arguments of mlp_lab's hidden command.
+std::vector<std::string> arguments_of_sum(const Workload& workload) {
+  std::vector<std::string> all = {"measure-sum", "--bytes", std::to_string(workload.sum->bytes),
+                                  "--steps", std::to_string(workload.steps())};
+  if (workload.trainer != TrainerKind::kDdp) {
+    all.insert(all.end(), {"--threads", std::to_string(workload.ranks)});
+  }
+  return all;
+}
+
 }  // namespace
 
+std::vector<std::string> mpirun_arguments_of(const Workload& workload) {
+  if (workload.trainer != TrainerKind::kDdp) return {};
+  std::vector<std::string> all = {"-np", std::to_string(workload.ranks)};
+  if (workload.sum && workload.sum->algorithm > 0) {
+    all.insert(all.end(),
+               {"--mca", "coll_tuned_use_dynamic_rules", "1", "--mca",
+                "coll_tuned_allreduce_algorithm", std::to_string(workload.sum->algorithm)});
+  }
+  return all;
+}
+
 std::vector<std::string> arguments_of(const Workload& workload) {
+  if (workload.sum) return arguments_of_sum(workload);
   if (workload.pytorch) return arguments_of_script(workload);
   return arguments_of(workload.config, workload.trainer);
 }
@@ -52,7 +75,7 @@ std::string command_line_of(const Workload& workload) {
   }
   std::string line;
   if (workload.trainer == TrainerKind::kDdp) {
-    line = fmt::format("mpirun -np {} ", workload.ranks);
+    line = fmt::format("mpirun {} ", fmt::join(mpirun_arguments_of(workload), " "));
   }
   return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
 }
@@ -120,7 +143,7 @@ Traffic traffic_of(const Workload& workload) {
 }
 
 void require_memory(const Workload& workload, std::int64_t free_bytes) {
-  if (workload.pytorch) return;
+  if (workload.pytorch || workload.sum) return;
   const WorkloadPrograms programs(workload);
   // Ranks and devices are spread over the GPUs in turn, so the first GPU has the most.
   const int places = workload.on_gpu ? workload.gpus : 1;

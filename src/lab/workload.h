@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,13 +18,23 @@
 
 namespace barestep {
 
+/// An all-reduce that is measured alone (measured_sum.h). Its ranks are processes of MPI if the
+/// trainer is mlp_ddp, else threads of one process.
+struct MeasuredSum {
+  std::int64_t bytes = 4;  // of each rank's fp32 numbers, in host memory
+  int algorithm = 0;       // of Open MPI (coll_tuned_allreduce_algorithm); 0: its choice
+
+  friend bool operator==(const MeasuredSum&, const MeasuredSum&) = default;
+};
+
 struct Workload {
   TrainerKind trainer = TrainerKind::kSingle;
   int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
   bool on_gpu = false;
-  int gpus = 1;                // available GPUs; further devices of mlp_dp share them
-  bool pytorch = false;        // runs pytorch/practical.py in place of our trainer
-  std::int64_t data_rows = 0;  // of its files, if it reads any
+  int gpus = 1;                      // available GPUs; further devices of mlp_dp share them
+  bool pytorch = false;              // runs pytorch/practical.py in place of our trainer
+  std::optional<MeasuredSum> sum{};  // runs in place of a trainer's steps
+  std::int64_t data_rows = 0;        // of its files, if it reads any
   TrainConfig
       config{};  // the configuration that the trainer receives; the batch is that of all ranks
 
@@ -49,11 +60,14 @@ struct Workload {
   friend bool operator==(const Workload&, const Workload&) = default;
 };
 
-/// Name of its program, or "practical.py".
+/// Name of its program, "mlp_lab" for a sum, or "practical.py".
 std::string_view program_of(const Workload& workload);
 
-/// The options of the trainer or the script, without the program name.
+/// The options of the program or the script, without its name.
 std::vector<std::string> arguments_of(const Workload& workload);
+
+/// How its ranks are started, "-np 2" and what follows it; empty for a single process.
+std::vector<std::string> mpirun_arguments_of(const Workload& workload);
 
 /// The command line as a person would type it: `mpirun -np 2 mlp_ddp --dim 1024 ...`.
 std::string command_line_of(const Workload& workload);

@@ -65,6 +65,8 @@ std::string node_text(const Program& program, NodeId id) {
   return fmt::format("#{} {} {}{}", id, name_of(node.phase), label_of(node.op), block);
 }
 
+}  // namespace
+
 std::string high_water_text(const Program& program, const MemoryTimeline& timeline) {
   const MemoryPoint& highest = timeline.points[timeline.highest];
   std::string parts;
@@ -75,11 +77,9 @@ std::string high_water_text(const Program& program, const MemoryTimeline& timeli
         fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(category), human_bytes(bytes));
   }
   const std::int64_t max = highest.total_bytes();
-  return fmt::format("At most {} of the {} are in use, at {}: {}.\n", human_bytes(max),
+  return fmt::format("At most {} of the {} are in use, at {}: {}.", human_bytes(max),
                      human_bytes(timeline.reserved_bytes), node_text(program, highest.node), parts);
 }
-
-}  // namespace
 
 std::int64_t MemoryPoint::total_bytes() const {
   return std::accumulate(in_use_bytes.begin(), in_use_bytes.end(), std::int64_t{0});
@@ -133,7 +133,7 @@ std::string memory_table(const Program& program, const MemoryPlan& plan, int dev
                    grouped(point.total_bytes()), signed_bytes(-bytes_of_all(point.ends, plan))});
   }
   if (rows > row_limit) table.add_line(fmt::format("... and {} more", rows - row_limit));
-  return table.text() + high_water_text(program, timeline);
+  return table.text() + high_water_text(program, timeline) + "\n";
 }
 
 void add_memory(TraceEvents& events, const Profile& profile, const MemoryPlan& plan,

@@ -36,6 +36,11 @@ struct MemoryTimeline {
 /// other steps too. Covers only device memory; sizes are the plan's, padding included.
 MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, int device);
 
+/// "At most 1.20 MiB of the 1.50 MiB are in use, at #12 backward gemm of net.2: parameters 1.00
+/// MiB,
+/// ...". At least one point.
+std::string high_water_text(const Program& program, const MemoryTimeline& timeline);
+
 /// The ops that change the memory in use, at most `row_limit` of them, and the high-water mark with
 /// its composition. Empty for a program without nodes on the device.
 std::string memory_table(const Program& program, const MemoryPlan& plan, int device,

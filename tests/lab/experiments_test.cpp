@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "core/units.h"
 #include "lab/experiments/all.h"
 #include "lab/made_up.h"
 #include "lab/opposites.h"
@@ -662,6 +663,15 @@ INSTANTIATE_TEST_SUITE_P(OfInt8, Sentences, testing::ValuesIn(opposites_of_int8(
 INSTANTIATE_TEST_SUITE_P(OfAttention, Sentences, testing::ValuesIn(opposites_of_attention()),
                          name_of_opposites);
 
+INSTANTIATE_TEST_SUITE_P(OfBuckets, Sentences, testing::ValuesIn(opposites_of_buckets()),
+                         name_of_opposites);
+
+INSTANTIATE_TEST_SUITE_P(OfSums, Sentences, testing::ValuesIn(opposites_of_sums()),
+                         name_of_opposites);
+
+INSTANTIATE_TEST_SUITE_P(OfProducts, Sentences, testing::ValuesIn(opposites_of_products()),
+                         name_of_opposites);
+
 INSTANTIATE_TEST_SUITE_P(OfPytorch, Sentences, testing::ValuesIn(opposites_of_pytorch()),
                          name_of_opposites);
 
@@ -670,10 +680,12 @@ TEST(Experiments, AreAllAskedForOppositeSentences) {
   for (const auto& more :
        {opposites_of_data(), opposites_of_devices(), opposites_of_ranks(), opposites_of_one_step(),
         opposites_of_monitor(), opposites_of_model_options(), opposites_of_int8(),
-        opposites_of_attention(), opposites_of_pytorch()}) {
+        opposites_of_attention(), opposites_of_pytorch(), opposites_of_buckets(),
+        opposites_of_products(), opposites_of_sums()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   for (const Experiment& experiment : experiments()) {
+    if (experiment.cases(made_up_setting()).empty()) continue;  // nothing is measured
     EXPECT_TRUE(std::ranges::any_of(all, [&](const Opposites& each) {
       return each.experiment == experiment.name;
     })) << experiment.name;
@@ -742,6 +754,190 @@ TEST(MemoryLadder, SaysWhatEachRungSavesOrCosts) {
   EXPECT_THAT(sentences_of(conclude()),
               Not(HasSubstr("ith an optimizer sharded over two ranks a sample")))
       << "two ranks on one core";
+}
+
+/// The facts of an experiment in which nothing is measured.
+Findings calculated(const std::string& name, const Setting& setting = made_up_setting()) {
+  const Experiment& experiment = experiment_of(name);
+  EXPECT_TRUE(experiment.cases(setting).empty());
+  Findings findings = experiment.conclude({.setting = setting, .name = name, .cases = {}});
+  EXPECT_TRUE(findings.sentences.empty()) << "no time is measured";
+  EXPECT_FALSE(findings.facts.empty());
+  return findings;
+}
+
+// 10.0001, 9.9531 and 10.0021 are what PyTorch prints for the same sums, in the assignment that
+// asks for them (Stanford CS336, assignment 2). The others follow from Python's struct.pack.
+TEST(Rounding, AddsAsPyTorchDoesAndSaysWhereSumsStop) {
+  const Findings findings = calculated("rounding");
+  const auto sum = [&](std::size_t row) { return findings.tables.at(0).rows.at(row).at(3); };
+  EXPECT_EQ(sum(0), "10.0001");
+  EXPECT_EQ(sum(1), "9.95312");
+  EXPECT_EQ(sum(2), "4");
+  EXPECT_EQ(sum(3), "10.0021");
+  EXPECT_EQ(sum(4), "10.0098");
+  EXPECT_EQ(sum(5), "10");
+  EXPECT_EQ(sum(6), "10");
+  const std::string says = sentences_of(findings);
+  EXPECT_THAT(says, HasSubstr("In bf16 the sum is 4: it stops growing after 350 additions, since "
+                              "from there on neighboring numbers are 0.03125 apart, and 0.01 is "
+                              "not more than half of that"));
+  EXPECT_THAT(says, HasSubstr("In fp16 the sum is 9.95312. It would stop growing at 32: "));
+  EXPECT_THAT(says, HasSubstr("In fp32 the sum is 10.0001. It would stop growing at 262,144: "));
+  for (const PlotSeries& series : findings.plots.at(0).series) {
+    EXPECT_EQ(series.points.size(), 51U);
+  }
+}
+
+/// "1.50 MiB" in bytes, as precise as it is written.
+double bytes_in(const std::string& text) {
+  return static_cast<double>(parse_bytes("bytes", text));
+}
+
+TEST(Liveness, CountsWhatLivesInEachPartOfAStep) {
+  Setting setting = made_up_setting();
+  setting.batch_size = 8192;
+  const Findings findings = calculated("liveness", setting);
+  const FindingTable& table = findings.tables.at(0);
+  const auto bytes = [&](std::size_t way, std::size_t column) {
+    return bytes_in(table.rows.at(way).at(column));
+  };
+  const double parameters = 4.0 * 8 * 1024 * 1025, mib = 1 << 20, output = 4.0 * 8192 * 1024;
+  // Parameters and two moments, and two slots of x and y.
+  EXPECT_NEAR(bytes(0, 1), 3 * parameters + 4 * output, mib);
+  // Of two ranks, each has half of the batch. zero1 halves the moments, zero3 the parameters too.
+  EXPECT_NEAR(bytes(2, 1), 3 * parameters + 2 * output, mib);
+  EXPECT_NEAR(bytes(3, 1), 2 * parameters + 2 * output, mib);
+  EXPECT_NEAR(bytes(4, 1), 2 * parameters + 2 * output, mib);
+  EXPECT_NEAR(bytes(5, 1), 1.5 * parameters + 2 * output, mib);
+  // All eight outputs live at the end of forward; three segments keep fewer.
+  EXPECT_NEAR(bytes(0, 2), 3 * parameters + 12 * output, mib);
+  EXPECT_LT(bytes(1, 2), 3 * parameters + 11 * output);
+  EXPECT_GE(bytes(0, 3), bytes(0, 2)) << "gradients come on top";
+  // Parameters, gradients, moments: no activation is left at the update.
+  EXPECT_NEAR(bytes(0, 4), 4 * parameters + 4 * output, mib);
+  for (const auto& row : table.rows) {
+    for (std::size_t column = 1; column < 5; ++column) {
+      EXPECT_LE(bytes_in(row[column]), 1.001 * bytes_in(row.back())) << row.front();
+    }
+  }
+  const std::string says = sentences_of(findings);
+  EXPECT_THAT(says, HasSubstr("Alive at the peak on one device (calculated): At most "));
+  EXPECT_THAT(says, HasSubstr("A rank of zero1 needs "));
+  ASSERT_EQ(findings.plots.size(), 3U);
+  EXPECT_EQ(findings.plots[0].series.size(), 2U);
+  EXPECT_EQ(findings.plots[1].series.size(), 4U);
+}
+
+/// Of a table whose rows begin so.
+std::vector<std::string> row_of(const FindingTable& table, const std::vector<std::string>& begin) {
+  for (const std::vector<std::string>& row : table.rows) {
+    if (std::equal(begin.begin(), begin.end(), row.begin())) return row;
+  }
+  ADD_FAILURE() << fmt::format("no row {}", fmt::join(begin, ", "));
+  return std::vector<std::string>(7);
+}
+
+TEST(Limits, AreThoseOfTheClosedFormsAndOfThePrograms) {
+  const Findings findings = calculated("limits");
+  const FindingTable& h200 = findings.tables.at(0);
+  // src/lab/cards/h200-nvlink.json: 8 GiB of 4 ranks in 35.5 ms, 52e12 and 791e12 flop/s.
+  const double bytes_per_s = 1.5 * 8.0 * (1 << 30) / 0.0354663, single = 52e12, half = 791e12;
+  const auto closed = [](double limit) { return fmt::format("{:.2f}", limit); };
+  const auto dp = [&](double batch, double bytes, double flops_per_s) {
+    return 1 + 2 * batch * bytes_per_s / (bytes * flops_per_s);
+  };
+  // 11 of 12 products of backward are there: the first layer has no gradient of its input.
+  const auto row = row_of(h200, {"DP, backward", "fp32", "1024"});
+  EXPECT_EQ(row[3], closed(dp(1024, 4, single)));
+  EXPECT_EQ(row[5], "0.92x");
+  EXPECT_EQ(row[6], "1.00x");
+  EXPECT_EQ(row[4], std::to_string(static_cast<int>(1 + (dp(1024, 4, single) - 1) * 11 / 12)));
+  EXPECT_EQ(row_of(h200, {"DP, backward", "fp32", "64"})[4], "1");
+  // Gradients of bf16 products are sent in fp32.
+  const auto half_row = row_of(h200, {"DP, backward", "bf16", "16384"});
+  EXPECT_EQ(half_row[3], closed(dp(16384, 2, half)));
+  EXPECT_EQ(half_row[6], "2.00x");
+  EXPECT_EQ(half_row[4], std::to_string(static_cast<int>(1 + (dp(16384, 2, half) - 1) * 11 / 24)));
+  const auto forward = row_of(h200, {"FSDP, forward", "fp32", "16384"});
+  EXPECT_EQ(forward[3], closed(dp(16384, 4, single)));
+  EXPECT_EQ(forward[4], std::to_string(static_cast<int>(dp(16384, 4, single))));
+  const double tensor = 2.0 * 8192 * bytes_per_s / (4 * single);
+  EXPECT_EQ(row_of(h200, {"TP, forward", "fp32", "any"})[3], closed(1 + tensor));
+  EXPECT_EQ(row_of(h200, {"TP, forward", "fp32", "any"})[4],
+            std::to_string(static_cast<int>(1 + tensor)));
+  EXPECT_EQ(row_of(h200, {"TP, backward", "fp32", "any"})[3], closed(1 + 2 * tensor));
+  // Two of three pairs of layers add up the gradient of their input.
+  EXPECT_EQ(row_of(h200, {"TP, backward", "fp32", "any"})[6], "0.67x");
+  const double a = dp(1024, 4, single) - 1, both = 1 + 1 / a + 1 / tensor;
+  EXPECT_THAT(row_of(findings.tables.at(1), {"fp32", "1024", "one after the other"})[3],
+              testing::StartsWith(fmt::format("{:.1f} = ", a * tensor * both * both / 4)));
+  EXPECT_THAT(row_of(findings.tables.at(1), {"fp32", "64", "one after the other"})[3],
+              testing::EndsWith(fmt::format("= 1.0 x {:.1f}", 1 + tensor)));
+  EXPECT_THAT(row_of(findings.tables.at(1), {"fp32", "1024", "overlap"})[4],
+              testing::StartsWith(fmt::format(
+                  "{} = {} x {}", static_cast<int>(1 + a) * static_cast<int>(1 + tensor),
+                  static_cast<int>(1 + a), static_cast<int>(1 + tensor))));
+  EXPECT_THAT(sentences_of(findings),
+              HasSubstr("which have 0.92x the flops (the first layer has no gradient of its input)"
+                        " and 2.00x the bytes (gradients are sent in fp32)"));
+}
+
+TEST(BucketModel, FindsWhatStepsWereMadeOf) {
+  const Findings findings = concluded("bucket-model", [](const Case& what) {
+    const double layers = std::stod(what.key.substr(7));
+    return MadeUpStep{.step_s = 0.03 + 2e-3 * 12 / layers + 5e-3 * layers, .noise = 0};
+  });
+  const FindingTable& table = findings.tables.at(0);
+  ASSERT_EQ(table.rows.size(), 5U);
+  const std::array buckets = {"12", "6", "3", "2", "1"};
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    EXPECT_EQ(table.rows[i][1], buckets.at(i));
+    // "30.5 ms (...)" and the same, fitted.
+    EXPECT_EQ(table.rows[i][3].substr(0, 4), table.rows[i][4].substr(0, 4)) << "linear in both";
+  }
+}
+
+TEST(AllReduce, CountsWhatTheBusCarriesAndComparesNoRanksBeyondTheCores) {
+  Setting setting = made_up_setting();
+  setting.units = 2;
+  const Experiment& experiment = experiment_of("all-reduce");
+  const Findings findings = experiment.conclude(made_up(experiment, setting, [](const Case& what) {
+    return MadeUpStep{
+        .step_s = 1e-3, .noise = 0, .loss = what.key.starts_with("ring-4-") ? 3e-8 : 2e-8};
+  }));
+  // 2 (n - 1) / n of 1 MiB in a millisecond.
+  const auto ring = [&](std::size_t table) {
+    for (const auto& row : findings.tables.at(table).rows) {
+      if (row[0] == "1.00 MiB" && row[1] == "Open MPI, ring") return row;
+    }
+    return std::vector<std::string>(5);
+  };
+  EXPECT_EQ(ring(0)[3], "1.05 GB/s");
+  EXPECT_EQ(ring(1)[3], "1.57 GB/s");
+  EXPECT_EQ(ring(1)[4], "3.0e-08");
+  const std::string says = sentences_of(findings);
+  EXPECT_THAT(says, HasSubstr("a sum of 4.00 KiB among two ranks"));
+  EXPECT_THAT(says, Not(HasSubstr("a sum of 4.00 KiB among 4 ranks")));
+  EXPECT_THAT(says, HasSubstr("ring 3.0e-08"));
+  setting.units = 1;
+  EXPECT_THAT(sentences_of(experiment.conclude(made_up(
+                  experiment, setting, [](const Case&) { return MadeUpStep{.step_s = 1e-3}; }))),
+              HasSubstr("There are fewer cores than ranks, so times are not compared."));
+}
+
+TEST(AllReduce, IsStartedByTheLauncherThatItsRanksNeed) {
+  const Experiment& experiment = experiment_of("all-reduce");
+  std::vector<std::string> lines;
+  for (const Case& each : experiment.cases(new_setting(true, false, 2))) {
+    lines.push_back(command_line_of(each));
+  }
+  EXPECT_THAT(lines, testing::Contains("mpirun -np 2 mlp_lab measure-sum --bytes 4096 --steps 20"));
+  EXPECT_THAT(lines,
+              testing::Contains("mpirun -np 4 --mca coll_tuned_use_dynamic_rules 1 --mca "
+                                "coll_tuned_allreduce_algorithm 4 mlp_lab measure-sum --bytes "
+                                "1048576 --steps 20"));
+  EXPECT_THAT(lines, testing::Contains("mlp_lab measure-sum --bytes 4096 --steps 20 --threads 2"));
 }
 
 TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {

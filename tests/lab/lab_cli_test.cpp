@@ -65,7 +65,9 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "recompute",      "precision",     "tensor",
                            "pipeline",       "mesh",          "attention",
                            "ddp-ladder",     "affinity",      "no-sync",
-                           "model-parallel", "hybrid"}) {
+                           "model-parallel", "hybrid",        "bucket-model",
+                           "liveness",       "rounding",      "limits",
+                           "matmul",         "all-reduce"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }
@@ -172,6 +174,54 @@ TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
   EXPECT_THAT(result.out, HasSubstr("gemm, backward of net.2"));
   EXPECT_THAT(result.out, HasSubstr("INVALID. No conclusion: 1 round was made, a 95 % interval "
                                     "needs 6; run it again with --starts 6."));
+}
+
+TEST_F(MlpLab, CalculatesWithoutARunOrACard) {
+  const ProcessResult result = run(
+      {"run", "rounding", "liveness", "limits", "--quick", "--device", "cpu", "--output", "lab"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("  In bf16 the sum is 4: "));
+  EXPECT_THAT(result.out, HasSubstr("Memory in use by part of a step (calculated)\n"));
+  EXPECT_THAT(result.out, HasSubstr("DP, backward         fp32     64         1.22 "));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("INVALID")));
+  const json results = json::parse(read_file(folder() / "lab/results.json"));
+  const json schema = json::parse(read_file(BARESTEP_SCHEMA));
+  EXPECT_EQ(schema_violation(results, schema, schema), "");
+  EXPECT_EQ(results.at("experiments").size(), 3U) << "only those that were asked for";
+  EXPECT_THAT(read_file(folder() / "lab/report.md"),
+              ContainsRegex("A thousand small additions .* calculated "));
+  EXPECT_FALSE(std::filesystem::exists(folder() / "lab/machine.json"));
+}
+
+TEST_F(MlpLab, MeasuresProductsByPrecisionAndThreads) {
+  const ProcessResult result = run({"run", "matmul", "--quick", "--starts", "1", "--dim", "64",
+                                    "--device", "cpu", "--card", card()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Products of layers 64 wide\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\n +64 +fp32 +1 +[0-9.]+ [GM]FLOP/s +[0-9.]+ [GM]FLOP/s"));
+  EXPECT_THAT(result.out, ContainsRegex("\n +256 +bf16 +1 +[0-9.]+ [GMT]FLOP/s"));
+}
+
+TEST_F(MlpLab, MeasuresAllReducesAlone) {
+  if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
+  const ProcessResult result = run({"run", "all-reduce", "--quick", "--starts", "1", "--ranks",
+                                    "1,3", "--device", "cpu", "--card", card()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // One to three roundings of 6e-8 at most, and not none: the averages are not exact.
+  EXPECT_THAT(result.out, ContainsRegex("\n +1[.]00 MiB +Open MPI, ring +[0-9.]+ [mu]s +[0-9.]+ "
+                                        "[MG]B/s +[1-9][.][0-9]e-08\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\n +4[.]00 KiB +threads, each .* +[1-9][.][0-9]e-08\n"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("0.0e+00")));
+}
+
+TEST_F(MlpLab, FitsWhatBucketsCost) {
+  if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
+  const ProcessResult result = run({"run", "bucket-model", "--quick", "--starts", "1", "--dim",
+                                    "64", "--device", "cpu", "--card", card()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("\n +layers-1 +6 "));
+  EXPECT_THAT(result.out, ContainsRegex("\n +layers-6 +1 "));
 }
 
 TEST_F(MlpLab, WatchesTheMachineDuringARun) {

@@ -187,6 +187,96 @@ std::vector<Opposites> opposites_of_model_options() {
 
 namespace {
 
+/// Steps of 50 ms, with so much more for each bucket, and for each layer in the last one, of twelve
+/// layers.
+HowCasesWent by_buckets(double bucket_s, double layer_s, double noise = 1e-5) {
+  return [=](const Case& what) {
+    const double layers = std::stod(what.key.substr(what.key.find('-') + 1));
+    return MadeUpStep{.step_s = 0.05 + bucket_s * 12 / layers + layer_s * layers, .noise = noise};
+  };
+}
+
+/// Products of a millisecond for each layer; those of cases whose key has `part` take `times` as
+/// long.
+HowCasesWent products(const std::string& part, double times, double noise = 0.003) {
+  return [=](const Case& what) {
+    const double seconds = what.key.find(part) == std::string::npos ? 1e-3 : 1e-3 * times;
+    return MadeUpStep{
+        .step_s = 0.1,
+        .noise = noise,
+        .ops = {{"gemm", "forward", "net.0", seconds}, {"gemm", "backward", "net.0", seconds}}};
+  };
+}
+
+}  // namespace
+
+std::vector<Opposites> opposites_of_buckets() {
+  return {
+      {"bucket-model", by_buckets(2e-3, 4e-3), "Each bucket costs 2.0", by_buckets(-2e-3, 4e-3),
+       "More buckets shorten a step here: each changes it by -2.0", by_buckets(0, 4e-3, 0.2),
+       "Whether a bucket costs time of its own is unclear: "},
+      {"bucket-model", by_buckets(1e-3, 4e-3),
+       "Nothing hides the last bucket: ", by_buckets(1e-3, -4e-3),
+       "A larger last bucket does not cost time here: ", by_buckets(1e-3, 0, 0.2),
+       "Whether the size of the last bucket costs time is unclear: "},
+      {"bucket-model", by_buckets(1e-3, 4e-3), "By the model 6.93 buckets of 6.9",
+       by_buckets(-1e-3, 4e-3), "So the model names no best size; fastest measured: 12 buckets.",
+       by_buckets(0, 4e-3, 0.2), "So the model names no best size; fastest measured: "}};
+}
+
+namespace {
+
+/// All-reduces take a millisecond; those of one way `times` as long.
+HowCasesWent sums(const std::string& way, double times, double noise = 0.003) {
+  return [=](const Case& what) {
+    const bool is_that = what.key.starts_with(way + "-");
+    return MadeUpStep{.step_s = is_that ? 1e-3 * times : 1e-3, .noise = noise};
+  };
+}
+
+}  // namespace
+
+std::vector<Opposites> opposites_of_sums() {
+  std::vector<Opposites> all;
+  for (const char* const of : {"4.00 KiB among two ranks", "64.00 MiB among two ranks",
+                               "4.00 KiB among 4 ranks", "64.00 MiB among 4 ranks"}) {
+    const std::string sum = std::string(" a sum of ") + of;
+    all.push_back({"all-reduce", sums("ring", 0.5),
+                   "In a ring" + sum + " is faster than in a star: 2.00x", sums("ring", 2),
+                   "In a ring" + sum + " is slower than in a star: ", sums("ring", 1, 0.2),
+                   "are indistinguishable"});
+    all.push_back({"all-reduce", sums("threads", 0.5),
+                   "Between threads of one process" + sum + " is faster than by MPI: 2.00x",
+                   sums("threads", 2),
+                   "Between threads of one process" + sum + " is slower than by MPI: "});
+  }
+  return all;
+}
+
+std::vector<Opposites> opposites_of_products() {
+  std::vector<Opposites> all;
+  for (const char* const rows : {"1 row", "64 rows", "1024 rows"}) {
+    const std::string what = std::string(" a forward product of ") + rows;
+    all.push_back(
+        {"matmul", products("bf16", 0.5),
+         "In bf16 with 4 threads" + what + " is faster than in fp32: 2.00x", products("bf16", 2),
+         "In bf16 with 4 threads" + what + " is slower than in fp32: ", products("bf16", 1, 0.2),
+         "are indistinguishable"});
+    all.push_back({"matmul", products("threads-4", 0.25),
+                   "With 4 threads in fp32" + what + " is faster than with one: 4.00x",
+                   products("threads-4", 2),
+                   "With 4 threads in fp32" + what + " is slower than with one: "});
+  }
+  // Two products of 64 x 1024 x 1024, or of 1024 rows, and the bias and activation of each result.
+  all.push_back({"matmul", products("fp32-1024-threads-1", 0.01),
+                 "Highest rate of forward products: fp32-1024-threads-1, 4",
+                 products("fp16-64-threads-4", 0.001),
+                 "Highest rate of forward products: fp16-64-threads-4, 26"});
+  return all;
+}
+
+namespace {
+
 HowCasesWent side_by_side(double ours, double theirs, double their_loss = 1, double noise = 0.003) {
   return [=](const Case& what) {
     const bool is_ours = what.key.ends_with("-ours");

@@ -33,6 +33,15 @@ std::vector<Opposites> opposites_of_int8();
 /// The cases of the experiment "attention".
 std::vector<Opposites> opposites_of_attention();
 
+/// The cases of the experiment "bucket-model".
+std::vector<Opposites> opposites_of_buckets();
+
+/// The cases of the experiment "all-reduce".
+std::vector<Opposites> opposites_of_sums();
+
+/// The cases of the experiment "matmul".
+std::vector<Opposites> opposites_of_products();
+
 /// The cases of the experiment "pytorch".
 std::vector<Opposites> opposites_of_pytorch();
 

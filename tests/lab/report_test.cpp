@@ -9,6 +9,7 @@
 #include "lab/json_schema.h"
 #include "lab/made_up.h"
 #include "lab/page.h"
+#include "lab/prediction.h"
 #include "lab/run_workload.h"
 #include "lab/sheets.h"
 #include "lab/simulator.h"
@@ -45,8 +46,10 @@ Report whole_report() {
     });
     results.card = load_card("h200-nvlink");
     for (const Measurement& each : results.cases) {
-      results.predictions.push_back(predicted_run(each.workload(), *results.card));
-      results.predictions.back()->step_s = 0.9 * each.step_s().median;
+      std::optional<SimulatedStep>& prediction = results.predictions.emplace_back();
+      if (!can_predict(each.workload(), *results.card)) continue;
+      prediction = predicted_run(each.workload(), *results.card);
+      prediction->step_s = 0.9 * each.step_s().median;
     }
     Findings findings = experiment.conclude(results);
     report.sections.push_back({&experiment, std::move(results), std::move(findings), ""});

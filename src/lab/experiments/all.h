@@ -37,6 +37,8 @@ Experiment imbalance_experiment();
 Experiment bucket_size_experiment();
 Experiment ddp_ladder_experiment();
 Experiment no_sync_experiment();
+Experiment bucket_model_experiment();
+Experiment all_reduce_experiment();
 Experiment schemes_experiment();
 Experiment sharding_experiment();
 Experiment server_experiment();
@@ -53,6 +55,10 @@ Experiment ddp_amp_experiment();
 Experiment checkpoint_experiment();
 Experiment precision_experiment();
 Experiment memory_experiment();
+Experiment liveness_experiment();
+Experiment rounding_experiment();
+Experiment limits_experiment();
+Experiment matmul_experiment();
 Experiment int8_experiment();
 Experiment recompute_experiment();
 Experiment attention_experiment();
@@ -93,6 +99,9 @@ double last_loss(const Measurement& each);
 /// The share of a step in which ranks wait for others, the mean of all ranks: for tensor ranks, for
 /// stages, and for copies of the model.
 Estimate waiting_share(const Measurement& each);
+
+/// The bytes of the gradients that DDP's step reduces together, in their order.
+std::vector<std::int64_t> bucket_bytes(const Workload& workload);
 
 /// The bytes of `a` as a multiple of those of `b`.
 double times_the_bytes(std::int64_t a, std::int64_t b);

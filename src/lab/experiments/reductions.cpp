@@ -50,11 +50,7 @@ std::vector<Case> ladder_cases(const Setting& setting) {
 
 /// The reductions of gradients in a step.
 std::int64_t reductions(const Workload& workload) {
-  const WorkloadPrograms programs(workload);
-  return std::ranges::count_if(programs.steps().train().program.nodes(), [](const Node& node) {
-    const auto* const sum = op_if<AllReduce>(node.op);
-    return sum != nullptr && sum->name.starts_with("bucket ");
-  });
+  return std::ssize(bucket_bytes(workload));
 }
 
 /// Columns that both tables have, and their cells.
@@ -211,6 +207,17 @@ Findings conclude_no_sync(const Results& results) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> bucket_bytes(const Workload& workload) {
+  const WorkloadPrograms programs(workload);
+  std::vector<std::int64_t> all;
+  for (const Node& node : programs.steps().train().program.nodes()) {
+    const auto* const sum = op_if<AllReduce>(node.op);
+    if (sum == nullptr || !sum->name.starts_with("bucket ")) continue;
+    all.push_back(cost_of(node.op).message_bytes);
+  }
+  return all;
+}
 
 Experiment ddp_ladder_experiment() {
   return {.name = "ddp-ladder",

@@ -1,0 +1,191 @@
+// All-reduces alone, by size, ranks, transport and algorithm: their time, what the bus carries, and
+// the error of the average.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/units.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+
+namespace barestep {
+namespace {
+
+/// Who adds: threads of one process, or Open MPI by one of its algorithms
+/// (ompi/mca/coll/tuned/coll_tuned_allreduce_decision.c).
+struct WayToSum {
+  std::string_view key, words;
+  bool is_mpi = true;
+  int algorithm = 0;
+  bool is_quick = true;  // also measured with --quick
+};
+
+constexpr std::string_view kThreadsWay = "threads", kRingWay = "ring", kStarWay = "star",
+                           kChosenWay = "mpi";
+constexpr std::array<WayToSum, 6> kWaysToSum = {
+    {{kThreadsWay, "threads, each adds a share in rank order", false},
+     {kChosenWay, "Open MPI, its choice"},
+     {kRingWay, "Open MPI, ring", true, 4},
+     {"tree", "Open MPI, reduce and broadcast", true, 2, false},
+     {kStarWay, "Open MPI, linear: all to one and back", true, 1},
+     {"doubling", "Open MPI, recursive doubling", true, 3, false}}};
+
+std::vector<WayToSum> ways_to_sum(const Setting& setting) {
+  std::vector<WayToSum> all;
+  for (const WayToSum& way : kWaysToSum) {
+    if (way.is_quick || !setting.quick) all.push_back(way);
+  }
+  return all;
+}
+
+std::vector<std::int64_t> summed_sizes(const Setting& setting) {
+  constexpr std::int64_t kKib = 1 << 10, kMib = 1 << 20;
+  if (setting.quick) return {4 * kKib, kMib};
+  return {4 * kKib, 64 * kKib, kMib, 8 * kMib, 64 * kMib};
+}
+
+std::vector<int> summing_ranks(const Setting& setting) {
+  constexpr int kMostRanks = 4;
+  std::vector<int> all;
+  for (const int ranks : rank_counts(setting)) {
+    if (ranks > 1 && (ranks <= kMostRanks || !setting.ranks.empty())) all.push_back(ranks);
+  }
+  return all.empty() ? std::vector{2} : all;
+}
+
+std::string sum_key(std::string_view way, int ranks, std::int64_t bytes) {
+  return fmt::format("{}-{}-{}", way, ranks, bytes);
+}
+
+std::vector<Case> all_reduce_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const int ranks : summing_ranks(setting)) {
+    for (const std::int64_t bytes : summed_sizes(setting)) {
+      for (const WayToSum& way : ways_to_sum(setting)) {
+        Workload workload = ddp_workload(setting, ranks);
+        if (!way.is_mpi) workload.trainer = TrainerKind::kSingle;
+        workload.sum = MeasuredSum{.bytes = bytes, .algorithm = way.algorithm};
+        cases.push_back(new_case(setting, sum_key(way.key, ranks, bytes), workload));
+      }
+    }
+  }
+  return cases;
+}
+
+/// What crosses each link of a ring per second (nccl-tests, doc/PERFORMANCE.md).
+Estimate summed_rate(const Measurement& each) {
+  const double ranks = each.workload().ranks;
+  const auto bytes = static_cast<double>(each.workload().sum->bytes);
+  return reciprocal(each.step_s(), 2 * (ranks - 1) / ranks * bytes);
+}
+
+/// Relative to the average in double precision.
+double summed_error(const Measurement& each) {
+  return each.starts().front().ranks.front().loss.front();
+}
+
+FindingTable sums_of_ranks(const Results& results, int ranks) {
+  FindingTable table{
+      .title = fmt::format("All-reduces of {}", several_words(ranks, "rank")),
+      .columns = {"bytes of a rank", "way", "time", "bus bandwidth", "error of the average"}};
+  for (const std::int64_t bytes : summed_sizes(results.setting)) {
+    for (const WayToSum& way : ways_to_sum(results.setting)) {
+      const Measurement& each = results.at(sum_key(way.key, ranks, bytes));
+      table.rows.push_back({human_bytes(bytes), std::string(way.words), time_text(each.step_s()),
+                            rate_text(summed_rate(each).median, "B/s"),
+                            fmt::format("{:.1e}", summed_error(each))});
+    }
+  }
+  return table;
+}
+
+Plot sums_plot_of_ranks(const Results& results, int ranks) {
+  Plot plot{.title = fmt::format("What the bus carries in an all-reduce of {}",
+                                 several_words(ranks, "rank")),
+            .x_label = "bytes of a rank",
+            .y_label = "GB/s",
+            .log_x = true,
+            .log_y = true};
+  for (const WayToSum& way : ways_to_sum(results.setting)) {
+    PlotSeries series{.name = std::string(way.key)};
+    for (const std::int64_t bytes : summed_sizes(results.setting)) {
+      const Measurement& each = results.at(sum_key(way.key, ranks, bytes));
+      series.points.push_back(plot_point(static_cast<double>(bytes), summed_rate(each), 1e-9));
+      series.points.back().is_hollow = each.what().beyond_cores;
+    }
+    plot.series.push_back(std::move(series));
+  }
+  return plot;
+}
+
+/// The largest error of each way over all sizes.
+std::string errors_fact(const Results& results, int ranks) {
+  std::vector<std::string> errors;
+  for (const WayToSum& way : ways_to_sum(results.setting)) {
+    double most = 0;
+    for (const std::int64_t bytes : summed_sizes(results.setting)) {
+      most = std::max(most, summed_error(results.at(sum_key(way.key, ranks, bytes))));
+    }
+    errors.push_back(fmt::format("{} {:.1e}", way.key, most));
+  }
+  return fmt::format(
+      "The average of {} differs from that in fp64 by at most, relative to it: {}. {}",
+      several_words(ranks, "rank"), list_text(errors),
+      ranks == 2 ? "With two there is one addition, in any order."
+                 : "Who adds first decides how sums are rounded.");
+}
+
+/// Ring against star, and threads against MPI, for the smallest and the largest message.
+void add_sum_sentences(Findings& findings, const Results& results, int ranks) {
+  const std::vector<std::int64_t> sizes = summed_sizes(results.setting);
+  for (const std::int64_t bytes : {sizes.front(), sizes.back()}) {
+    const auto key = [&](std::string_view way) { return sum_key(way, ranks, bytes); };
+    const std::string of =
+        fmt::format("sum of {} among {}", human_bytes(bytes), several_words(ranks, "rank"));
+    const std::array compared = {results.compare(key(kStarWay), key(kRingWay)),
+                                 results.compare(key(kChosenWay), key(kThreadsWay))};
+    findings.sentences.push_back(sentence_of(compared[0], "in a ring", "in a star", of));
+    findings.sentences.push_back(
+        sentence_of(compared[1], "between threads of one process", "by MPI", of));
+    keep(findings, compared);
+  }
+}
+
+Findings conclude_all_reduce(const Results& results) {
+  Findings findings;
+  bool is_within = false;
+  for (const int ranks : summing_ranks(results.setting)) {
+    if (ranks <= results.setting.units) {
+      is_within = true;
+      add_sum_sentences(findings, results, ranks);
+    }
+    findings.facts.push_back(errors_fact(results, ranks));
+    findings.tables.push_back(sums_of_ranks(results, ranks));
+    findings.plots.push_back(sums_plot_of_ranks(results, ranks));
+  }
+  if (!is_within) {
+    findings.facts.emplace_back("There are fewer cores than ranks, so times are not compared.");
+  }
+  findings.facts.emplace_back(
+      "Numbers are fp32 in host memory, and MPI adds them in pieces of 1 MiB, as in training; the "
+      "bus carries 2 (n - 1) / n of a rank's bytes in a ring.");
+  return findings;
+}
+
+}  // namespace
+
+Experiment all_reduce_experiment() {
+  return {.name = "all-reduce",
+          .title = "All-reduces by size, ranks and algorithm",
+          .question = "How long does an all-reduce take, what does it carry, how exact is it?",
+          .cases = all_reduce_cases,
+          .conclude = conclude_all_reduce,
+          .needs_mpi = true,
+          .chooses = false};
+}
+
+}  // namespace barestep

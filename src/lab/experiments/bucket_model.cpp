@@ -1,0 +1,233 @@
+// What buckets of gradients cost. A step = what does not depend on buckets + latency of each bucket
+// * buckets + bytes of the last bucket, which nothing hides, / bandwidth. With buckets of equal
+// size, the best number of them is the square root of (gradients' bytes / bandwidth / latency).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+
+namespace barestep {
+namespace {
+
+/// Of each case.
+std::vector<std::int64_t> layers_of_buckets(const Setting& setting) {
+  if (setting.quick) return {1, 2, 3, 6};
+  return {1, 2, 4, 6, 12};
+}
+
+std::vector<Case> bucket_model_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  const std::vector<std::int64_t> all_layers = layers_of_buckets(setting);
+  // Its model is deeper than others of --quick.
+  const std::int64_t dim = setting.quick ? (setting.dim + 1) / 2 : setting.dim;
+  for (const std::int64_t layers : all_layers) {
+    Workload workload = ddp_workload(setting, compared_with_one(setting));
+    workload.config.training.update = Update::kSeparate;
+    workload.config.model.dim = dim;
+    workload.config.model.depth = std::max(setting.depth, all_layers.back());
+    const double layer_bytes = 4.0 * static_cast<double>(dim * (dim + 1));
+    // Closes in the middle of the last layer.
+    workload.config.parallel.bucket_mib =
+        (static_cast<double>(layers) - 0.5) * layer_bytes / (1 << 20);
+    cases.push_back(new_case(setting, fmt::format("layers-{}", layers), workload));
+  }
+  return cases;
+}
+
+/// A case's buckets.
+struct BucketSizes {
+  double count = 0;
+  double last_bytes = 0;
+  double all_bytes = 0;
+};
+
+BucketSizes bucket_sizes(const Measurement& each) {
+  const std::vector<std::int64_t> all = bucket_bytes(each.workload());
+  return {.count = static_cast<double>(all.size()),
+          .last_bytes = static_cast<double>(all.back()),
+          .all_bytes = static_cast<double>(std::accumulate(all.begin(), all.end(), 0L))};
+}
+
+struct BucketCosts {
+  double rest_s = 0;
+  double latency_s = 0;   // of a bucket
+  double s_per_byte = 0;  // of the last one
+
+  [[nodiscard]] double step_s(const BucketSizes& sizes) const {
+    return rest_s + latency_s * sizes.count + s_per_byte * sizes.last_bytes;
+  }
+};
+
+double average_of(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// The sum of the products of what differs from the means.
+double covariance(std::span<const double> a, std::span<const double> b) {
+  const double mean_a = average_of(a), mean_b = average_of(b);
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - mean_a) * (b[i] - mean_b);
+  return sum;
+}
+
+/// Least squares over the cases.
+BucketCosts fitted_costs(const std::vector<BucketSizes>& sizes, std::span<const double> steps_s) {
+  std::vector<double> counts, bytes;
+  for (const BucketSizes& each : sizes) {
+    counts.push_back(each.count);
+    bytes.push_back(each.last_bytes);
+  }
+  const double cc = covariance(counts, counts), bb = covariance(bytes, bytes),
+               cb = covariance(counts, bytes), ct = covariance(counts, steps_s),
+               bt = covariance(bytes, steps_s), determinant = cc * bb - cb * cb;
+  BucketCosts costs{.latency_s = (ct * bb - bt * cb) / determinant,
+                    .s_per_byte = (bt * cc - ct * cb) / determinant};
+  costs.rest_s = average_of(steps_s) - costs.latency_s * average_of(counts) -
+                 costs.s_per_byte * average_of(bytes);
+  return costs;
+}
+
+/// The model's figures, each fitted round by round.
+class BucketModel {
+ public:
+  explicit BucketModel(const Results& results) {
+    for (const Measurement& each : results.cases) {
+      sizes_.push_back(bucket_sizes(each));
+      steps_s_.push_back(each.mean_s_by_start());
+    }
+  }
+
+  [[nodiscard]] const std::vector<BucketSizes>& sizes() const { return sizes_; }
+  [[nodiscard]] double gradient_bytes() const { return sizes_.front().all_bytes; }
+
+  template <class Figure>
+  [[nodiscard]] Estimate figure(const Figure& of) const {
+    return estimate_by_round(steps_s_, [&](std::span<const double> steps_s) {
+      return of(fitted_costs(sizes_, steps_s));
+    });
+  }
+  [[nodiscard]] Estimate latency_s() const {
+    return figure([](const BucketCosts& costs) { return costs.latency_s; });
+  }
+  /// What all gradients in one bucket would cost behind backward.
+  [[nodiscard]] Estimate exposed_s() const {
+    return figure([&](const BucketCosts& costs) { return costs.s_per_byte * gradient_bytes(); });
+  }
+  /// Both costs above 0.
+  [[nodiscard]] bool has_best() const {
+    return side_of(latency_s(), 0) == Side::kAbove && side_of(exposed_s(), 0) == Side::kAbove;
+  }
+  [[nodiscard]] double best_count() const {
+    return std::sqrt(exposed_s().median / latency_s().median);
+  }
+
+ private:
+  std::vector<BucketSizes> sizes_;
+  std::vector<std::vector<double>> steps_s_;  // by case and start
+};
+
+std::string latency_sentence(const BucketModel& model) {
+  const Estimate each_s = model.latency_s();
+  return by_side(side_of(each_s, 0),
+                 fmt::format("Each bucket costs {} of a step (fitted).", time_text(each_s)),
+                 fmt::format("More buckets shorten a step here: each changes it by {} (fitted).",
+                             time_text(each_s)),
+                 fmt::format("Whether a bucket costs time of its own is unclear: {} (fitted).",
+                             time_text(each_s)));
+}
+
+std::string exposed_bytes_sentence(const BucketModel& model) {
+  const Estimate all_s = model.exposed_s();
+  const std::string bytes = human_bytes(std::llround(model.gradient_bytes()));
+  return by_side(
+      side_of(all_s, 0),
+      fmt::format("Nothing hides the last bucket: {} in one would cost {} (fitted), {}.", bytes,
+                  time_text(all_s), rate_text(model.gradient_bytes() / all_s.median, "B/s")),
+      fmt::format("A larger last bucket does not cost time here: {} in one change a step by {} "
+                  "(fitted).",
+                  bytes, time_text(all_s)),
+      fmt::format("Whether the size of the last bucket costs time is unclear: {} in one would "
+                  "change a step by {} (fitted).",
+                  bytes, time_text(all_s)));
+}
+
+std::string best_bucket_sentence(const BucketModel& model, const std::string& measured) {
+  if (!model.has_best()) {
+    return fmt::format("So the model names no best size; {}", measured);
+  }
+  const double count = model.best_count();
+  return fmt::format("By the model {} buckets of {} are best, the square root of both costs; {}",
+                     number_text(count), human_bytes(std::llround(model.gradient_bytes() / count)),
+                     measured);
+}
+
+Plot bucket_model_plot(const Results& results, const BucketModel& model) {
+  PlotSeries measured{.name = "measured", .style = SeriesStyle::kMarks};
+  PlotSeries fitted{.name = "fitted", .style = SeriesStyle::kDashed};
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    const BucketSizes& sizes = model.sizes()[i];
+    measured.points.push_back(plot_point(sizes.count, results.cases[i].mean_s(), 1e3));
+    measured.points.back().is_hollow = results.cases[i].what().beyond_cores;
+    const Estimate step_s =
+        model.figure([&](const BucketCosts& costs) { return costs.step_s(sizes); });
+    fitted.points.push_back(plot_point(sizes.count, 1e3 * step_s.median));
+  }
+  return {.title = "Step time against the number of buckets",
+          .x_label = "buckets",
+          .y_label = "ms",
+          .log_x = true,
+          .series = {fitted, measured}};
+}
+
+Findings conclude_bucket_model(const Results& results) {
+  const BucketModel model(results);
+  FindingTable table{.title = "Buckets, measured and by the fitted model",
+                     .columns = {"case", "buckets", "last bucket", "mean step", "fitted",
+                                 "exposed communication"}};
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    const Measurement& each = results.cases[i];
+    const BucketSizes& sizes = model.sizes()[i];
+    const Estimate fitted =
+        model.figure([&](const BucketCosts& costs) { return costs.step_s(sizes); });
+    table.rows.push_back({each.what().key, std::to_string(std::llround(sizes.count)),
+                          human_bytes(std::llround(sizes.last_bytes)), time_text(each.mean_s()),
+                          time_text(fitted), time_text(each.phase_s("communication"))});
+    names.push_back(counted(std::llround(sizes.count), "bucket"));
+  }
+  const std::vector<std::string> keys = keys_of(results);
+  const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
+  Findings findings{
+      .sentences = {latency_sentence(model), exposed_bytes_sentence(model),
+                    best_bucket_sentence(model,
+                                         fastest_sentence(fastest, names, "fastest measured"))},
+      .facts =
+          {"The model: step = rest + latency * buckets + bytes of the last bucket / bandwidth, "
+           "by least squares; of equal buckets, the square root of (gradients' bytes / "
+           "bandwidth / latency) are best."},
+      .tables = {std::move(table)},
+      .plots = {bucket_model_plot(results, model)}};
+  keep(findings, fastest.others);
+  return findings;
+}
+
+}  // namespace
+
+Experiment bucket_model_experiment() {
+  return {.name = "bucket-model",
+          .title = "What a bucket costs",
+          .question = "Latency of each bucket or bytes of the last one: which size is best?",
+          .cases = bucket_model_cases,
+          .conclude = conclude_bucket_model,
+          .needs_mpi = true};
+}
+
+}  // namespace barestep
