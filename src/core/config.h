@@ -350,15 +350,16 @@ struct OptimizerConfig {
 };
 
 struct TrainingConfig {
-  std::optional<std::int64_t> steps{};      // default: 20
-  std::optional<std::int64_t> epochs{};     // instead of steps; needs files
-  std::optional<std::int64_t> warmup{};     // steps at the start; read it through warmup_of()
-  std::uint64_t seed = 0;                   // the option's -1 is 2^64 - 1
-  std::int64_t accumulate = 1;              // micro-steps of batch_size samples in a step
-  std::int64_t recompute = 1;               // segments; 1: recomputes nothing; or kAutoRecompute
-  bool zero_grad = true;                    // --no-zero-grad: gradients add up from step to step
-  std::optional<double> clip_norm{};        // upper bound of the norm of all gradients
-  std::optional<LossScaling> loss_scale{};  // default: dynamic with fp16, else none
+  std::optional<std::int64_t> steps{};       // default: 20
+  std::optional<std::int64_t> epochs{};      // instead of steps; needs files
+  std::optional<std::int64_t> warmup{};      // steps at the start; read it through warmup_of()
+  std::uint64_t seed = 0;                    // the option's -1 is 2^64 - 1
+  std::int64_t accumulate = 1;               // micro-steps of batch_size samples in a step
+  std::optional<std::int64_t> chunk_rows{};  // --reproducible: samples whose gradients are one term
+  std::int64_t recompute = 1;                // segments; 1: recomputes nothing; or kAutoRecompute
+  bool zero_grad = true;                     // --no-zero-grad: gradients add up from step to step
+  std::optional<double> clip_norm{};         // upper bound of the norm of all gradients
+  std::optional<LossScaling> loss_scale{};   // default: dynamic with fp16, else none
   std::optional<std::int64_t> loss_scale_window{};  // default: 2000; for dynamic scaling
   Update update = Update::kAuto;
   std::int64_t log_every = 1;

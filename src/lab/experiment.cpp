@@ -254,7 +254,8 @@ std::span<const Experiment> experiments() {
       int8_experiment(),           recompute_experiment(),
       memory_experiment(),         liveness_experiment(),
       affinity_experiment(),       matmul_experiment(),
-      attention_experiment(),      pytorch_experiment()};
+      attention_experiment(),      same_bits_experiment(),
+      pytorch_experiment()};
   return all;
 }
 

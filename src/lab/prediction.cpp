@@ -404,7 +404,9 @@ std::map<std::pair<Axis, ExchangeKind>, double> largest_exchanges(const Program&
 /// "all_reduce", and which ranks do it if not all do: "all_reduce of 2 tensor ranks".
 std::string exchange_text(ExchangeKind exchange, Axis axis, const Mesh& mesh) {
   std::string text(name_of(exchange));
-  if (exchange == ExchangeKind::kSendReceive) return text + " of two stages";
+  if (exchange == ExchangeKind::kSendReceive) {
+    return text + (axis == Axis::kPipeline ? " of two stages" : " of two ranks");
+  }
   if (!mesh.cuts_model() || axis == Axis::kAll) return text;
   return text + fmt::format(" of {} {} ranks", mesh.size_of(axis), name_of(axis));
 }

@@ -78,8 +78,8 @@ enum class LinearEvent {
 /// What a scheme adds to passes. Called in every micro-step (Pass::is_last tells the last), right
 /// after the nodes that they are about. Empty ones are not called.
 struct PassHooks {
-  /// Where parameters, as blocks read them, and gradients live, if not in the flat buffers. Then
-  /// there is no flat buffer of gradients.
+  /// Where parameters, as blocks read them, and gradients live, if not in the flat buffers, which a
+  /// pass without rows then does not fill with zeros.
   std::function<Tensor(ParameterId)> weight{}, gradient{};
   /// Gradients do not add up from pass to pass; each backward pass overwrites them.
   bool overwrites_gradients = false;

@@ -73,10 +73,10 @@ OptionValue value_at(Member Section::*member, JsonKind json, std::string argumen
 }
 
 template <class Section, class Member>
-OptionValue number(Member Section::*member, const Range& range) {
+OptionValue number(Member Section::*member, const Range& range, std::string argument = "N") {
   using Whole = typename Settable<Member>::Type;
   return value_at(
-      member, JsonKind::kNumber, "N", text_of(range),
+      member, JsonKind::kNumber, std::move(argument), text_of(range),
       [=](const RawValue& given) { return static_cast<Whole>(whole_number(given, range)); },
       [](std::int64_t value) { return text_of_number(value); });
 }

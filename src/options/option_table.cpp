@@ -385,6 +385,13 @@ Table gradient_options() {
        .help = "micro-steps of --batch-size samples whose gradients add up to one step; keeps the "
                "activations of one micro-step, with --update fused of all",
        .value = number(&TrainingConfig::accumulate, limits::kMicroSteps)},
+      {.name = "reproducible",
+       .help = "the same bits on any number of ranks and for any --accumulate: the gradients of "
+               "every ROWS samples of a step are computed alone and added up in one order",
+       .value = number(&TrainingConfig::chunk_rows, limits::kBatchSizes, "ROWS"),
+       .unset = "each rank adds up its own samples first",
+       .trainers = {kSingle, kDdp},
+       .decides_numbers = true},
       {.name = "recompute",
        .help =
            "cut the layers into S segments, as torch.utils.checkpoint.checkpoint_sequential does: "

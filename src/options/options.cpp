@@ -234,6 +234,20 @@ void check_int8(const TrainConfig& config) {
         .remedy = "use --precision fp32"});
 }
 
+/// The same limit for chunks, whatever number of ranks has them.
+void check_chunks(const TrainConfig& config, std::int64_t layers, std::int64_t step_rows) {
+  const std::int64_t rows = config.training.chunk_rows.value_or(step_rows);
+  const std::int64_t chunks = (step_rows + rows - 1) / rows;
+  if (layers * chunks <= limits::kDepths.last) return;
+  const std::int64_t most = std::max<std::int64_t>(limits::kDepths.last / layers, 1);
+  fail(ExitCode::kConfiguration,
+       {.what = "--reproducible",
+        .value = std::to_string(rows),
+        .why = fmt::format("{} layers in each of {} chunks make {} in a step", layers, chunks,
+                           layers * chunks),
+        .remedy = fmt::format("give at least {}", (step_rows + most - 1) / most)});
+}
+
 /// A program has a node for each layer of each micro-step.
 void check_micro_steps(const TrainConfig& config) {
   const std::int64_t accumulate = config.training.accumulate;
@@ -257,6 +271,7 @@ void check_micro_steps(const TrainConfig& config) {
                              batch * accumulate),
           .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
   }
+  check_chunks(config, linears, batch * accumulate);
 }
 
 /// Not more segments than layers.
@@ -416,6 +431,7 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
       {training.staleness > 0, "--staleness applies gradients later"},
       {training.clip_norm.has_value(), "--clip-norm needs all gradients first"},
       {training.accumulate > 1, "--accumulate adds up gradients"},
+      {training.chunk_rows.has_value(), "--reproducible adds up gradients"},
       {training.recompute != 1, "--recompute discards activations"},
       {parameters_of(widths_of(config.model, kDefaultDimCpu)) < kMinParameters,
        "a model of fewer than 2,097,152 parameters stays in the caches"},

@@ -35,7 +35,10 @@ std::string run_header(const StepPrograms& programs, const Device& device,
   const StepSpec& spec = programs.spec();
   std::string text = fmt::format("{}, {} parameters, batch {}", spec.model.text(),
                                  grouped(programs.whole_list().size()), grouped(spec.step_rows()));
-  if (spec.accumulate > 1) {
+  if (spec.chunk_rows > 0) {
+    text += fmt::format(" in {} of {}", counted(spec.chunks_of(spec.step_rows()), "chunk"),
+                        grouped(spec.chunk_rows));
+  } else if (spec.accumulate > 1) {
     text += fmt::format(" in {} micro-steps of {}", spec.accumulate, grouped(spec.batch_size));
   }
   if (spec.mesh.ranks() > 1) text += fmt::format(" over {} ranks", spec.mesh.ranks());

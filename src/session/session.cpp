@@ -246,7 +246,9 @@ void Session::note_lost_gradients(const StepSpec& spec) const {
   // Errors of up to 1, halved or not and divided by this number, are below fp16's normal numbers.
   constexpr double kMaxNumbers = 32768;
   if (!spec.loss_scale || spec.loss_scale->dynamic) return;
-  const std::int64_t numbers = spec.micro_rows() * spec.accumulate * spec.model.outputs();
+  const std::int64_t rows =
+      spec.chunk_rows > 0 ? spec.step_rows() : spec.micro_rows() * spec.accumulate;
+  const std::int64_t numbers = rows * spec.model.outputs();
   if (static_cast<double>(numbers) <= kMaxNumbers * spec.loss_scale->initial) return;
   print_note(name_of(place_.trainer()),
              fmt::format("--loss-scale {}: the loss is a mean of {} numbers, whose gradients lose "

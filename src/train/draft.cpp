@@ -87,7 +87,9 @@ Draft::Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffer
       spec_(spec),
       model_(spec.model),
       parameters_(parameters_of(spec.model)),
-      step_{.program = Program(name, buffers), .rows = rows, .tensors = {}} {}
+      step_{.program = Program(name, buffers), .rows = rows, .tensors = {}} {
+  if (spec.chunk_rows > 0 && kind != StepKind::kEvaluation) count_all_rows();
+}
 
 void Draft::require_stored_gradients() const {
   if (spec_.model.stores_gradients) return;
@@ -100,6 +102,7 @@ BufferId Draft::require_gradients() {
 }
 
 float Draft::share() const {
+  if (spec_.chunk_rows > 0) return 1;
   const auto own_rows = static_cast<double>(spec_.own_rows(rows()).count);
   return static_cast<float>(own_rows / static_cast<double>(rows()));
 }
@@ -113,20 +116,33 @@ Draft::Ready Draft::share_loss(float scale) {
     return buffers_.tensor(name, category, 1, numbers, DType::kF32, 0, 2, pinned);
   };
   const std::int64_t requests = requests_of(spec_);
-  const Tensor global = take("global_loss", Category::kCommunication, 1 + requests, false);
+  const std::int64_t chunks = spec_.chunk_rows > 0 ? spec_.chunks_of(rows()) : 0;
+  const Tensor global = take("global_loss", Category::kCommunication, 1 + requests + chunks, false);
   const Tensor host = take("global_loss_host", Category::kData, 1 + requests, true);
   tensors().requests_host = take("requests_host", Category::kData, requests, true);
   add(data_node(Copy{.to = global.flat_slice(1, requests), .from = *tensors().requests_host}));
-  return [this, global, host, requests, scale] {
+  if (chunks > 0) {
+    chunk_losses_ = {global.buffer, global.flat_slice(1 + requests, 0).offset_bytes, chunks, 1};
+    // Each is a sum of one rank's number and zeros, which is exact.
+    if (spec_.mesh.data > 1)
+      add({.op = DeviceOp{Fill{.out = *chunk_losses_}}, .phase = Phase::kLoss});
+  }
+  return [this, global, host, requests, chunks, scale] {
     // The ranks of a copy of the model have the same loss; one of them adds it.
-    const Tensor own = global.flat_slice(0, 1);
-    add({.op = spec_.mesh.has_results() ? DeviceOp{Copy{.to = own, .from = tensors().loss}}
-                                        : DeviceOp{Fill{.out = own}},
-         .phase = Phase::kLoss});
-    exchange(AllReduce{.tensors = {global}, .scale = scale, .name = "loss"});
-    add({.op = DeviceOp{Copy{.to = host, .from = global}},
-         .lane = Lane::kComm,
-         .phase = Phase::kCommunication});
+    const Tensor sum = global.flat_slice(0, 1);
+    const auto add_there = [&](DeviceOp op) {
+      add({.op = std::move(op), .lane = Lane::kComm, .phase = Phase::kCommunication});
+    };
+    if (chunks > 0) {
+      exchange(AllReduce{.tensors = {global.flat_slice(1, requests + chunks)}, .name = "loss"});
+      add_there(SumRows{.out = sum, .in = *chunk_losses_});
+    } else {
+      add({.op = spec_.mesh.has_results() ? DeviceOp{Copy{.to = sum, .from = tensors().loss}}
+                                          : DeviceOp{Fill{.out = sum}},
+           .phase = Phase::kLoss});
+      exchange(AllReduce{.tensors = {global}, .scale = scale, .name = "loss"});
+    }
+    add_there(Copy{.to = host, .from = global.flat_slice(0, 1 + requests)});
     tensors().loss_host = host.flat_slice(0, 1);
     tensors().requests_of_all_host = host.flat_slice(1, requests);
   };
@@ -191,6 +207,10 @@ void Draft::input(const Ready& x_ready) {
   tensors.loss_host = take_number(buffers_, "loss_host", true, DType::kF32, loss_device());
   if (!trains) return;
   if (spec_.has_loss()) tensors.own_loss_host = tensors.loss_host;
+  if (spec_.chunk_rows > 0 && !chunk_losses_) {
+    chunk_losses_ =
+        buffers_.tensor("chunk_losses", Category::kData, spec_.chunks_of(rows()), 1, DType::kF32);
+  }
   add_scalars();
   add_jitter();
   if (spec_.model.dropout > 0) add_step_number();
@@ -456,7 +476,7 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     ModelOutput output = forward(scheduled, part, tree, own, hooks);
     number_nodes(first_node, own);
     if (stage != last_stage) continue;
-    add_loss(part, output, is_first);
+    add_loss(part, output, is_first, own.is_last);
     at(outputs, number) = output;
     if (own.is_last && hooks.loss_ready) hooks.loss_ready();
     if (is_first && !is_zero(part)) add_pause();
@@ -553,9 +573,12 @@ Tensor Draft::on_device(const Tensor& numbers, int device) {
   return copy->second;
 }
 
-void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_first) {
+void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_first,
+                     bool is_last) {
   if (is_zero(part) && !is_first) return;
-  const Tensor& loss = tensors().loss;
+  const bool is_chunk = chunk_losses_ && !is_zero(part);
+  const std::int64_t number = is_chunk ? spec_.own_chunks(rows()).first + part.number : 0;
+  const Tensor loss = is_chunk ? chunk_losses_->row_slice(number, 1) : tensors().loss;
   const std::int64_t own_rows = std::max<std::int64_t>(tensors().x.rows, 1);
   std::optional<Tensor> scale;
   if (const auto& scaling = tensors().scaling) {
@@ -568,8 +591,16 @@ void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_f
   DeviceOp op = is_zero(part)
                     ? DeviceOp{Fill{.out = loss}}
                     : loss_op(model_, loss, output, target, loss_rows_ > 0 ? loss_rows_ : own_rows,
-                              is_first ? 0 : 1, scale, activation);
+                              is_first || is_chunk ? 0 : 1, scale, activation);
   add({.op = std::move(op), .device = loss_device(), .phase = Phase::kLoss});
+  if (is_chunk && is_last) add_up_chunk_losses();
+}
+
+void Draft::add_up_chunk_losses() {
+  const Rows own = spec_.own_chunks(rows());
+  add({.op = DeviceOp{SumRows{.out = tensors().loss,
+                              .in = chunk_losses_->row_slice(own.first, own.count)}},
+       .phase = Phase::kLoss});
 }
 
 void Draft::add_pause() {

@@ -32,8 +32,11 @@ struct StepSpec {
   bool own_data = false;         // random data: a stream for each data rank, not one for all
   std::int64_t batch_size = 64;  // rows per micro-step, all ranks together
   std::int64_t accumulate = 1;   // micro-steps per step
-  PipelineSpec pipeline{};       // its stages are ranks, or devices of this process
-  std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
+  // Above 0, with --reproducible: a step consists of chunks of so many rows, and the last one may
+  // be smaller. A rank has whole chunks, and each is a micro-step, whatever `accumulate` says.
+  std::int64_t chunk_rows = 0;
+  PipelineSpec pipeline{};      // its stages are ranks, or devices of this process
+  std::int64_t train_rows = 0;  // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
   bool drop_last = false;          // drops the rows of an epoch after its last whole step
   bool in_turns = true;            // files: ranks take the rows of an epoch in turn
@@ -67,8 +70,17 @@ struct StepSpec {
   /// Rows of a whole step, all ranks together.
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
 
+  /// The chunks of a step of `rows`, and those of this rank.
+  [[nodiscard]] std::int64_t chunks_of(std::int64_t rows) const {
+    return (rows + chunk_rows - 1) / chunk_rows;
+  }
+  [[nodiscard]] Rows own_chunks(std::int64_t rows) const {
+    return share_of_rank(chunks_of(rows), mesh.data_rank(), mesh.data);
+  }
+
   /// The largest number of rows in this rank's micro-steps, whose activations are stored.
   [[nodiscard]] std::int64_t micro_rows() const {
+    if (chunk_rows > 0) return chunk_rows;
     const std::int64_t own = (batch_size + mesh.data - 1) / mesh.data;
     return (own + pipeline.micro_batches - 1) / pipeline.micro_batches;
   }
@@ -76,8 +88,11 @@ struct StepSpec {
   /// The largest number of rows that this rank reads from the files for a batch of training or
   /// evaluation.
   [[nodiscard]] std::int64_t max_own_rows() const {
-    return std::max(own_rows(std::min(step_rows(), epoch_rows())).count,
-                    std::min(micro_rows(), own_test_rows().count));
+    const std::int64_t rows = std::min(step_rows(), epoch_rows());
+    // The last chunk of a smaller batch may be whole where that of a larger one is not.
+    const std::int64_t of_batch =
+        chunk_rows > 0 ? own_chunks(rows).count * chunk_rows : own_rows(rows).count;
+    return std::max(of_batch, std::min(micro_rows(), own_test_rows().count));
   }
 
   /// The batches that are kept ahead of the run: at most those of an epoch.
@@ -97,7 +112,10 @@ struct StepSpec {
   /// This rank's rows in a step of `rows`. If ranks take the rows of files in turn, as with
   /// torch.utils.data.DistributedSampler, only their number counts.
   [[nodiscard]] Rows own_rows(std::int64_t rows) const {
-    return share_of_rank(rows, mesh.data_rank(), mesh.data);
+    if (chunk_rows == 0) return share_of_rank(rows, mesh.data_rank(), mesh.data);
+    const Rows own = own_chunks(rows);
+    const std::int64_t first = std::min(own.first * chunk_rows, rows);
+    return {first, std::min((own.first + own.count) * chunk_rows, rows) - first};
   }
 
   /// The rows of the test set that this rank evaluates.
@@ -210,6 +228,8 @@ struct UpdatedPart {
 struct UpdateOptions {
   /// With stored gradients; otherwise all of the flat buffers.
   std::optional<std::vector<UpdatedPart>> parts{};
+  /// Clipping uses the norm of all gradients on device 0, where they must be, not of the parts.
+  bool norm_is_of_all = false;
   /// Called with the sum of squares of these gradients, before clipping uses it.
   std::function<void(const Tensor& squares)> squares_ready{};
   /// Called with a number above 0 if any of these gradients is not finite, before the step uses it.
@@ -260,7 +280,8 @@ class Draft {
   void require_stored_gradients() const;
 
   /// This rank's share of the step's rows: the weight of its mean gradients and loss among all
-  /// ranks'. With equal shares this is 1/ranks, as in PyTorch.
+  /// ranks'. With equal shares this is 1/ranks, as in PyTorch. With chunks it is 1, because each
+  /// one's loss is its part of the mean over all rows.
   [[nodiscard]] float share() const;
 
   void add(Node node) { step_.program.add(std::move(node)); }
@@ -279,7 +300,8 @@ class Draft {
   /// the result as StepHooks::loss_ready: then the losses of all ranks, each times `scale`, are
   /// summed together with the requests, as the first work on the comm lane. They are read back on
   /// that lane too; on the compute lane, backward would wait for the other ranks. A rank's own loss
-  /// is kept. Creates the buffers "global_loss", "global_loss_host" and "requests_host".
+  /// is kept. Creates the buffers "global_loss", "global_loss_host" and "requests_host". The losses
+  /// of chunks are gathered and then added up, so the sum does not depend on the ranks.
   [[nodiscard]] Ready share_loss(float scale);
 
   /// Copies this rank's samples to the device and, for training, the numbers that change with every
@@ -405,7 +427,9 @@ class Draft {
                                     const Model& tree, Pass& own, const StepHooks& hooks);
   [[nodiscard]] ModelOutput evaluation_output(int first_stage, int end_stage,
                                               const StageHooks& hooks, const PassHooks& pass_hooks);
-  void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first);
+  void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first, bool is_last);
+  /// After the last chunk: this rank's loss.
+  void add_up_chunk_losses();
   /// The injected pause.
   void add_pause();
   void backward(const ScheduledPass& scheduled, const MicroStep& part, const Tensor& grad,
@@ -437,6 +461,7 @@ class Draft {
     std::vector<UpdatedPart> parts;
   };
   [[nodiscard]] DeviceUpdate update_of(int device, const UpdateOptions& options);
+  [[nodiscard]] UpdatedPart whole_part(int device, const UpdateTensors& whole);
   /// The tensors of the update, without the optimizer's own memory.
   [[nodiscard]] UpdateTensors update_tensors(int device = 0);
   OptimizerState optimizer(int device = 0,
@@ -467,8 +492,9 @@ class Draft {
   ModelSpec model_;  // for the passes
   Parameters parameters_;
   StepProgram step_;
-  std::map<int, Placed> placed_;  // by device
-  std::int64_t loss_rows_ = 0;    // 0: this rank's rows
+  std::map<int, Placed> placed_;          // by device
+  std::int64_t loss_rows_ = 0;            // 0: this rank's rows
+  std::optional<Tensor> chunk_losses_{};  // of all ranks, a row each; only with chunks
   bool keeps_all_rows_ = false;
   bool aligns_micro_steps_ = false;
   Tensor scalars_{};

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/units.h"
+#include "train/chunk_sums.h"
 #include "train/training_state.h"
 
 namespace barestep {
@@ -69,6 +70,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
           .generator = generator_of(kind),
           .batch_size = config.data.batch_size,
           .accumulate = config.training.accumulate,
+          .chunk_rows = config.training.chunk_rows.value_or(0),
           .pipeline = {.stages = static_cast<int>(config.parallel.pipeline),
                        .micro_batches = static_cast<int>(micro_batches_of(config.parallel)),
                        .schedule = config.parallel.schedule},
@@ -122,7 +124,9 @@ std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStag
 
 void Scheme::build(Draft& draft) const {
   draft.input();
-  draft.passes();
+  std::optional<ChunkSums> chunks;
+  if (draft.spec().chunk_rows > 0) chunks.emplace(draft);
+  draft.passes({.pass = chunks ? chunks->hooks() : PassHooks{}});
   if (draft.spec().staleness == 0) return draft.update();
   static_cast<void>(draft.update_later());
 }
@@ -154,7 +158,8 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   // PyTorch reduces and accumulates gradients in fp32, and so are those of norms.
   ModelSpec& model = spec_.model;
   model.wide_gradients = model.numbers == DType::kF32 || model.transformer || scheme != nullptr ||
-                         spec.accumulate > 1 || !spec.zero_grad || spec.staleness > 0;
+                         spec.accumulate > 1 || spec.chunk_rows > 0 || !spec.zero_grad ||
+                         spec.staleness > 0;
   require_whole_step(spec);
   require_layer_for_each_stage(spec);
   spec_.held_parameters.reset();  // the spec may be another scheme's

@@ -44,14 +44,17 @@ Draft::DeviceUpdate Draft::update_of(int device, const UpdateOptions& options) {
     for (const UpdatedPart& part : *options.parts) ranges.push_back(part.range);
     return {optimizer(device, ranges), whole, *options.parts};
   }
+  return {optimizer(device), whole, {whole_part(device, whole)}};
+}
+
+UpdatedPart Draft::whole_part(int device, const UpdateTensors& whole) {
   const Parameters& parameters = placed(device).parameters;
   const Tensor gradients = parameters.flat(
       take_gradients(buffers_, spec_.model, parameters, device), spec_.model.gradient_type());
-  const UpdatedPart all{.range = {0, gradients.size()},
-                        .parameters = whole.parameters,
-                        .rounded = whole.rounded,
-                        .gradients = gradients};
-  return {optimizer(device), whole, {all}};
+  return {.range = {0, gradients.size()},
+          .parameters = whole.parameters,
+          .rounded = whole.rounded,
+          .gradients = gradients};
 }
 
 void Draft::update(const UpdateOptions& options) {
@@ -62,7 +65,11 @@ void Draft::update(const UpdateOptions& options) {
   }
   if (spec_.loss_scale) find_inf(updates, options);
   std::optional<Tensor> factor;
-  if (spec_.clip_norm) factor = add_clip_factor(add_squares(updates, options));
+  if (spec_.clip_norm) {
+    std::vector<DeviceUpdate> normed = updates;
+    if (options.norm_is_of_all) normed[0].parts = {whole_part(0, normed[0].tensors)};
+    factor = add_clip_factor(add_squares(normed, options));
+  }
   for (int device = 0; device <= loss_device(); ++device) {
     const auto& [state, whole, parts] = at(updates, device);
     UpdateTensors used = whole;

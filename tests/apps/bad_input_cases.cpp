@@ -132,6 +132,7 @@ std::vector<BadInput> bad_command_lines() {
        {"--accumulate", "0"},
        2,
        "--accumulate '0': out of range; give a whole number from 1 to 10000"},
+      {4, {"--reproducible", "0"}, 2, "--reproducible '0': out of range" + kNeedsBatch},
       {4,
        {"--lr-warmup", "-1"},
        2,
@@ -301,6 +302,11 @@ std::vector<BadInput> bad_command_lines() {
        78,
        "--accumulate '10000': 6 layers in each micro-step make 60000 in a step; 1666 micro-steps "
        "fit, or a larger --batch-size"},
+      {7,
+       {"--batch-size", "20000", "--reproducible", "1"},
+       78,
+       "--reproducible '1': 6 layers in each of 20000 chunks make 120000 in a step; give at least "
+       "13"},
       {7,
        {"--save", "x", "--metrics", "./x"},
        78,

@@ -100,6 +100,12 @@ std::vector<BadInput> bad_ranks() {
       by_ranks(2, kTiny + Arguments{"--global-batch-size", "1"}, 78,
                "--global-batch-size '1': leaves some of 2 ranks without a sample; give at least 2, "
                "or start fewer ranks"),
+      by_ranks(2, kTiny + Arguments{"--global-batch-size", "8", "--reproducible", "8"}, 78,
+               "--reproducible '8': a step of 8 samples has 1 chunk, and 2 ranks share it; give at "
+               "most 7, or start at most 1 rank"),
+      by_ranks(2, kTiny + Arguments{"--global-batch-size", "1", "--reproducible", "1"}, 78,
+               "--reproducible '1': a step of 1 sample has 1 chunk, and 2 ranks share it; start at "
+               "most 1 rank"),
       by_ranks(2, kTiny + Arguments{"--batch-size", "2147483647"}, 78,
                "--batch-size '2147483647': 2 ranks make 4294967294 samples in a step; a step has "
                "at most 2147483647"),

@@ -339,6 +339,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"attention", kTransformer + std::vector<std::string>{"--attention", "standard"}},
       {"teacher-noise",
        kOneStep + std::vector<std::string>{"--data", "teacher", "--teacher-noise", "0.5"}},
+      {"reproducible", kOneStep + std::vector<std::string>{"--reproducible", "8"}},
       {"staleness", {"--dim", "8", "--depth", "1", "--steps", "3", "--staleness", "2"}},
       {"evaluate-only", files + std::vector<std::string>{"--evaluate-only", "--load", "trained"}},
       {"quantization",

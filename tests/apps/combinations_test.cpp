@@ -89,6 +89,8 @@ const std::vector<Factor>& options() {
       {"", "--no-shuffle", "--standardize"},
       {"", "--input-scale 4"},
       {"", "--accumulate 3"},
+      // Chunks of two samples: as many as ranks in every batch.
+      {"", "--reproducible 2"},
       {"", "--recompute 2"},
       {"", "--clip-norm 0.05"},
       {"", "--no-zero-grad"},
@@ -320,7 +322,7 @@ void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
   // A loss depends on a block's weights through norms of four numbers, of which each is a large
   // part. And a block's gradients differ more, so Adam's weights do (2e-5 in large models).
   const double of_losses = model.transformer ? 4 : 1, of_weights = model.transformer ? 10 : 1;
-  const double bound = bf16 ? of_losses * kBf16Bound : kBound;
+  const double bound = of_losses * (bf16 ? kBf16Bound : kBound);
   ASSERT_EQ(rank.losses.size(), one.losses.size());  // including those of evaluations
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     // The error of outputs of 16 bits does not shrink with the loss, nor does that of one sample's
@@ -365,6 +367,7 @@ TEST_F(Combinations, TrainWhatOneRankDoes) {
     const auto all = train_threads_by(*scheme, run.ranks, run.config);
     for (const Trained& rank : all) {
       if (!is_local) expect_near(rank, one, run);
+      if (run.config.training.chunk_rows) EXPECT_EQ(rank.parameters, one.parameters) << "the bits";
       // The first rank has all weights.
       if (run.config.parallel.tensor * run.config.parallel.pipeline > 1) continue;
       EXPECT_EQ(rank.parameters, all[0].parameters) << "ranks differ";
@@ -426,7 +429,9 @@ TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
       {"-np 4 --scheme zero1", "-np 2 --scheme factor", "-np 3 --scheme zero1"},
       {"-np 4 --scheme zero2", "-np 3 --scheme zero3", "-np 1 --scheme zero1"},
       {"-np 3 --scheme server", "-np 2 --scheme zero1", "-np 4 --scheme server --servers 3"},
-      {"-np 2 --scheme zero3", "-np 3 --scheme ddp", "-np 4 --scheme zero3"}};
+      {"-np 2 --scheme zero3", "-np 3 --scheme ddp", "-np 4 --scheme zero3"},
+      {"-np 1 --reproducible 3", "-np 4 --scheme zero1 --reproducible 3",
+       "-np 3 --scheme ddp --reproducible 3"}};
   const char* const options[] = {
       "", "--accumulate 3 --optimizer sgd --momentum 0.9", "--no-zero-grad",
       "--data idx:x.idx,y.idx --test-split 0.25 --optimizer adamw --log-every 3"};
@@ -457,6 +462,7 @@ TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
         joined.parameters = rank.parameters;
       }
       expect_near(joined, one, run);
+      if (run.config.training.chunk_rows) EXPECT_EQ(joined.parameters, one.parameters);
     }
   }
 }

@@ -192,6 +192,28 @@ TEST_F(MlpDdp, FactorPrintsTheHashOfOneRanksWeights) {
   EXPECT_NE(hash_line(mpirun(2, run)), one);
 }
 
+/// Thread ranks test this thoroughly; here it runs under MPI, whose sums have another order.
+TEST_F(MlpDdp, ReproduciblePrintsOneHashForAnyRanksSchemeAndAccumulation) {
+  const Arguments run = {"--layers",  "30,14,5",        "--steps", "6",           "--gemm",
+                         "reference", "--reproducible", "3",       "--clip-norm", "0.1"};
+  const auto hash_line = [](const ProcessResult& result) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out.substr(std::min(result.out.find("\nWeights: "), result.out.size()));
+  };
+  const Arguments batch = {"--global-batch-size", "22"};
+  const std::string one =
+      hash_line(run_process(Arguments{MLP_SINGLE} + on_cpu(run + Arguments{"--batch-size", "22"}),
+                            {.working_directory = folder()}));
+  EXPECT_THAT(one, StartsWith("\nWeights: xxh3-128 "));
+  EXPECT_EQ(hash_line(alone(run + Arguments{"--batch-size", "11", "--accumulate", "2"})), one);
+  const auto three = mpirun(3, run + batch);
+  EXPECT_EQ(hash_line(three), one);
+  EXPECT_THAT(three.out, StartsWith("3 ranks, gradients reduced in one order by MPI in 1 bucket "));
+  EXPECT_THAT(three.out, HasSubstr("batch 22 in 8 chunks of 3 over 3 ranks"));
+  EXPECT_THAT(three.out, HasSubstr("\nbucket 1, ranks 0 and 1 "));
+  EXPECT_EQ(hash_line(mpirun(2, run + batch + Arguments{"--scheme", "zero1"})), one);
+}
+
 /// Ranks that have a part of the parameters send it.
 TEST_F(MlpDdp, PrintsOneHashOfWeightsThatRanksShare) {
   const Arguments run = {"--layers", "9,14,5,6,4", "--steps", "4", "--gemm", "reference"};

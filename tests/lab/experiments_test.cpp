@@ -374,6 +374,31 @@ std::vector<Opposites> opposites_of_ranks() {
                  exposed("once-8"),
                  "With a reduction in each of 8 micro-steps less communication is exposed: 10.0 ms",
                  exposed("none", 0.2), "exposes more communication is unclear"});
+  const auto bits = [](const char* of_two, const char* of_zero1, double reproducible_s = 0.2,
+                       double noise = 0.003) {
+    return by_key([=](const std::string& key) {
+      const bool is_reproducible = key.find("reproducible") != std::string::npos;
+      return MadeUpStep{.step_s = is_reproducible ? reproducible_s : 0.1,
+                        .noise = noise,
+                        .weights_hash = key == "ddp-reproducible-2" ? of_two
+                                        : key.starts_with("zero1-") ? of_zero1
+                                        : key.starts_with("ddp-r")  ? "a"
+                                                                    : key};
+    });
+  };
+  all.push_back({"same-bits", bits("a", "a"),
+                 "With --scheme ddp --reproducible, runs on 1, 2 and 4 ranks end with the same "
+                 "weights in every bit.",
+                 bits("b", "a"),
+                 "With --scheme ddp --reproducible, runs on 1, 2 and 4 ranks end with 2 different "
+                 "sets of weights."});
+  all.push_back({"same-bits", bits("a", "a"), "ddp and zero1 have the same weights.",
+                 bits("a", "b"), "ddp and zero1 have different weights."});
+  all.push_back({"same-bits", bits("a", "a"),
+                 "With --reproducible 8 on two ranks a step is slower than without: it takes 2.00x",
+                 bits("a", "a", 0.05),
+                 "With --reproducible 8 on two ranks a step is faster than without: 2.00x",
+                 bits("a", "a", 0.1, 0.3), "are indistinguishable"});
   const auto cut = [](const std::string& fastest, double noise = 0.003) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = key == fastest            ? 0.05

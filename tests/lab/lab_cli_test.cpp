@@ -67,7 +67,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "ddp-ladder",     "affinity",      "no-sync",
                            "model-parallel", "hybrid",        "bucket-model",
                            "liveness",       "rounding",      "limits",
-                           "matmul",         "all-reduce"}) {
+                           "matmul",         "all-reduce",    "same-bits"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }

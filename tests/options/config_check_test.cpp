@@ -387,6 +387,7 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
       {[](TrainConfig& c) { c.training.zero_grad = false; }, "--no-zero-grad adds up gradients"},
       {[](TrainConfig& c) { c.training.clip_norm = 1; }, "--clip-norm needs all gradients first"},
       {[](TrainConfig& c) { c.training.accumulate = 2; }, "--accumulate adds up gradients"},
+      {[](TrainConfig& c) { c.training.chunk_rows = 8; }, "--reproducible adds up gradients"},
       {[](TrainConfig& c) { c.training.recompute = 2; }, "--recompute discards activations"}};
   for (const auto& [change, why] : reasons)
     EXPECT_EQ(choice(change), std::string("separate: ") + why);

@@ -31,9 +31,17 @@ struct Rung {
 
 std::vector<Rung> rungs() {
   const std::string sums = "each rank adds up its own rows, then the sums of all ranks are added";
+  const std::string tree = "gradients of chunks are added up in the order of one tree";
   return {
       {"`factor`", [](TrainConfig& c) { c.parallel.scheme = RankScheme::kFactor; },
        "every rank multiplies the gathered rows of all, in one rank's order"},
+      {"`ddp --reproducible`", [](TrainConfig& c) { c.training.chunk_rows = 2; }, tree},
+      {"`zero1 --reproducible`",
+       [](TrainConfig& c) {
+         c.training.chunk_rows = 2;
+         c.parallel.scheme = RankScheme::kZero1;
+       },
+       tree},
       {"`ddp`", [](TrainConfig&) {}, sums},
       {"`ddp --no-overlap`", [](TrainConfig& c) { c.parallel.overlap = false; }, sums},
       {"`zero1`", [](TrainConfig& c) { c.parallel.scheme = RankScheme::kZero1; }, sums},
@@ -101,9 +109,11 @@ class BitwiseLadder : public TempDirTest {
 
  private:
   static std::string as_one_rank(const Rung& rung, TrainConfig config) {
+    TrainConfig chosen = config;
+    rung.choose(chosen);
+    config.training.chunk_rows = chosen.training.chunk_rows;  // one rank has it, too
     const FlatWeights one = train_single(config).parameters;
-    rung.choose(config);
-    return answer(config, [&](int) -> const FlatWeights& { return one; });
+    return answer(chosen, [&](int) -> const FlatWeights& { return one; });
   }
 };
 

@@ -47,6 +47,7 @@ inline const std::map<std::string_view, std::string>& samples() {
       {"weight-decay", "0.1"},
       {"accumulate", "2"},
       {"recompute", "4"},
+      {"reproducible", "8"},
       {"clip-norm", "0.5"},
       {"device", "cuda:1"},
       {"threads", "2"},

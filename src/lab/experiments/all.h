@@ -22,6 +22,7 @@ Experiment timing_experiment();
 Experiment sync_experiment();
 Experiment warmup_experiment();
 Experiment reproducibility_experiment();
+Experiment same_bits_experiment();
 Experiment data_parallel_experiment();
 Experiment splits_experiment();
 Experiment two_splits_experiment();

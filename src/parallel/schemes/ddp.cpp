@@ -13,7 +13,8 @@
 #include "core/index.h"
 #include "core/operands.h"
 #include "core/units.h"
-#include "train/step.h"
+#include "train/chunk_sums.h"
+#include "train/optimizer.h"
 
 namespace barestep {
 namespace {
@@ -30,9 +31,11 @@ class BucketReduction {
  public:
   BucketReduction(Draft& draft, const std::vector<Bucket>& buckets, const DdpSettings& settings)
       : draft_(draft),
+        overlaps_(settings.overlap),
         every_(settings.reduces_every_micro_step),
         completed_(members_of(buckets)),
         released_(members_of(buckets)) {
+    if (draft.spec().chunk_rows > 0) chunks_.emplace(draft);
     for (const Bucket& bucket : buckets) states_.push_back({bucket.gradients});
     if (settings.bf16_gradients && !states_.empty()) {
       const auto largest =
@@ -43,10 +46,28 @@ class BucketReduction {
     if (settings.update_per_bucket) update_ = draft.whole_update();
   }
 
+  [[nodiscard]] PassHooks hooks() {
+    PassHooks hooks = overlaps_ && !states_.empty() ? hooks_of_buckets() : PassHooks{};
+    return chunks_ ? chunks_->hooks(std::move(hooks)) : hooks;
+  }
+
+  /// The buckets that are left, one by one, after backward.
+  void finish() {
+    for (State& state : states_) {
+      if (!state.is_reduced) reduce(state);
+      if (!state.is_updated) update(state);
+    }
+  }
+
+ private:
+  struct State {
+    Tensor bucket;
+    bool is_reduced = false, is_released = false, is_updated = false;
+  };
+
   /// A bucket is reduced once its last gradient is complete, and updated once backward no longer
   /// reads any of its parameters either.
-  [[nodiscard]] PassHooks hooks() {
-    if (states_.empty()) return {};
+  [[nodiscard]] PassHooks hooks_of_buckets() {
     return {.complete =
                 [this](const Pass& pass, ParameterId id) {
                   if (!pass.is_last && !every_) return;
@@ -60,20 +81,6 @@ class BucketReduction {
                   if (const auto bucket = released_.count(id)) release(at(states_, *bucket));
                 }};
   }
-
-  /// The buckets one by one, after backward.
-  void finish() {
-    for (State& state : states_) {
-      if (!state.is_reduced) reduce(state);
-      if (!state.is_updated) update(state);
-    }
-  }
-
- private:
-  struct State {
-    Tensor bucket;
-    bool is_reduced = false, is_released = false, is_updated = false;
-  };
 
   void release(State& state) {
     state.is_released = true;
@@ -89,7 +96,9 @@ class BucketReduction {
   void sum(const State& state) {
     const Tensor& bucket = state.bucket;
     const float scale = draft_.share();
-    if (bf16_) {
+    if (chunks_) {
+      chunks_->all_reduce(lines_of(bucket), name_of(state));
+    } else if (bf16_) {
       const Tensor sent = bf16_->flat_slice(0, bucket.cols);
       cast(sent, bucket, scale);
       exchange(state, {.tensors = {sent}});
@@ -101,8 +110,18 @@ class BucketReduction {
 
   void exchange(const State& state, AllReduce sum) {
     sum.axis = draft_.data_axis();
-    sum.name = fmt::format("bucket {}", &state - states_.data() + 1);
+    sum.name = name_of(state);
     draft_.exchange(std::move(sum));
+  }
+
+  [[nodiscard]] std::string name_of(const State& state) const {
+    return fmt::format("bucket {}", &state - states_.data() + 1);
+  }
+
+  /// With the padding after it.
+  static FlatRange lines_of(const Tensor& bucket) {
+    const std::int64_t lines = (bucket.cols + kLineNumbers - 1) / kLineNumbers;
+    return {bucket.offset_bytes / bytes_of(bucket.dtype), lines * kLineNumbers};
   }
 
   void cast(const Tensor& to, const Tensor& from, float scale) {
@@ -121,7 +140,8 @@ class BucketReduction {
   }
 
   Draft& draft_;
-  bool every_;
+  bool overlaps_, every_;
+  std::optional<ChunkSums> chunks_{};
   BucketCounts completed_, released_;  // of a pass whose gradients are reduced
   std::vector<State> states_;
   std::optional<Tensor> bf16_{};  // see DdpSettings
@@ -252,8 +272,7 @@ void Ddp::build(Draft& draft) const {
   if (settings_.reduces_every_micro_step) draft.align_micro_steps();
   draft.input();
   BucketReduction reduction(draft, buckets_of(draft), settings_);
-  draft.passes(
-      {.pass = settings_.overlap ? reduction.hooks() : PassHooks{}, .loss_ready = loss_ready});
+  draft.passes({.pass = reduction.hooks(), .loss_ready = loss_ready});
   reduction.finish();
   if (!settings_.update_per_bucket) draft.update();
 }
@@ -267,13 +286,16 @@ std::string Ddp::exchange_text(const StepSpec& spec, std::string_view transport)
     const std::int64_t bytes = bucket.gradients.bytes();
     sizes.push_back(human_bytes(settings_.bf16_gradients ? bytes / 2 : bytes));
   }
-  return fmt::format(
-      "gradients reduced{} by {} in {} ({}){}", settings_.bf16_gradients ? " as bf16" : "",
-      transport, counted(std::ssize(sizes), "bucket"), fmt::join(sizes, ", "),
-      spec.staleness > 0                                          ? " beside the next step"
-      : !settings_.overlap                                        ? " after backward"
-      : settings_.reduces_every_micro_step && spec.accumulate > 1 ? " in every micro-step"
-                                                                  : " while backward goes on");
+  const char* const how = settings_.bf16_gradients ? " as bf16"
+                          : spec.chunk_rows > 0    ? " in one order"
+                                                   : "";
+  return fmt::format("gradients reduced{} by {} in {} ({}){}", how, transport,
+                     counted(std::ssize(sizes), "bucket"), fmt::join(sizes, ", "),
+                     spec.staleness > 0   ? " beside the next step"
+                     : !settings_.overlap ? " after backward"
+                     : settings_.reduces_every_micro_step && spec.accumulate > 1
+                         ? " in every micro-step"
+                         : " while backward goes on");
 }
 
 }  // namespace barestep

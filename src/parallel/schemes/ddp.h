@@ -85,9 +85,9 @@ class Ddp final : public Scheme {
   [[nodiscard]] StepKind kind_of(const StepPlace& place, const StepSpec& spec) const override;
 
   /// Allocates the buffers of Draft::share_loss(), and "bucket_bf16" if gradients are reduced as
-  /// bf16. Without stored gradients, ranks must share a single copy of
-  /// the model, and reduce nothing. With --staleness, gradients are reduced after backward, beside
-  /// the next step.
+  /// bf16. With chunks, ChunkSums adds up gradients instead. Without stored gradients, ranks must
+  /// share a single copy of the model, and reduce nothing. With --staleness, gradients are reduced
+  /// after backward, beside the next step.
   void build(Draft& draft) const override;
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
                                           std::string_view transport) const override;

@@ -107,6 +107,21 @@ void require_width_for_tensor_ranks(const StepSpec& spec) {
   }
 }
 
+void require_chunk_for_each_rank(const StepSpec& spec) {
+  const std::int64_t ranks = spec.mesh.data, samples = spec.step_rows();
+  if (spec.chunk_rows == 0 || spec.chunks_of(samples) >= ranks) return;
+  const std::int64_t chunks = spec.chunks_of(samples);
+  const std::int64_t largest = (samples - 1) / (ranks - 1);  // that gives enough chunks
+  fail(ExitCode::kConfiguration,
+       {.what = "--reproducible",
+        .value = std::to_string(spec.chunk_rows),
+        .why = fmt::format("a step of {} has {}, and {} share it", counted(samples, "sample"),
+                           counted(chunks, "chunk"), counted(ranks, "rank")),
+        .remedy = largest > 0 ? fmt::format("give at most {}, or start at most {}", largest,
+                                            counted(chunks, "rank"))
+                              : fmt::format("start at most {}", counted(chunks, "rank"))});
+}
+
 }  // namespace
 
 StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
@@ -128,10 +143,11 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
   }
   spec.own_data = config.parallel.seed_per_rank;
   // Gathered rows are then in the order of the epoch, as on one rank.
-  spec.in_turns = config.parallel.scheme != RankScheme::kFactor;
+  spec.in_turns = config.parallel.scheme != RankScheme::kFactor && spec.chunk_rows == 0;
   const int copies = spec.mesh.data;
   if (config.parallel.batch_per_rank) spec.batch_size *= copies;
-  if (spec.batch_size < copies) {
+  require_chunk_for_each_rank(spec);
+  if (spec.batch_size < copies && spec.chunk_rows == 0) {
     fail(ExitCode::kConfiguration,
          {.what = "--global-batch-size",
           .value = std::to_string(spec.batch_size),

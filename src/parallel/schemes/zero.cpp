@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/index.h"
 #include "core/units.h"
+#include "train/chunk_sums.h"
 
 namespace barestep {
 namespace {
@@ -91,9 +92,11 @@ class BucketShares {
 /// How gradients get from a pass to the rank that owns them.
 class GradientScattering {
  public:
-  GradientScattering(Draft& draft, const BucketShares& shares, int stage)
+  /// `chunks` may be null, and must be with other stages than 1.
+  GradientScattering(Draft& draft, const BucketShares& shares, int stage, ChunkSums* chunks)
       : draft_(draft),
         shares_(shares),
+        chunks_(chunks),
         keeps_all_(stage == 1),
         waits_for_gathers_(stage == 3),
         completed_(parameters_by_bucket(shares.buckets())) {
@@ -158,6 +161,7 @@ class GradientScattering {
   }
 
   void scatter(int bucket, bool is_first) {
+    if (chunks_ != nullptr) return scatter_chunks(bucket);
     const Tensor all = all_lines(bucket);
     const float scale = draft_.share();
     const Axis axis = draft_.data_axis();
@@ -175,6 +179,13 @@ class GradientScattering {
     if (!keeps_all_) keep(bucket, all, is_first && zero_grad);
   }
 
+  /// The norm is one rank's only if all gradients are added up for it in one order.
+  void scatter_chunks(int bucket) {
+    const auto& [name, lines, parameters] = shares_.bucket(bucket);
+    chunks_->reduce_scatter(lines, name);
+    if (draft_.spec().clip_norm) chunks_->all_gather(lines, name + " for the norm");
+  }
+
   void keep(int bucket, const Tensor& all, bool is_new) {
     const Tensor own = in_a_row(shares_.own_lines(all));
     if (own.size() == 0) return;
@@ -185,6 +196,7 @@ class GradientScattering {
 
   Draft& draft_;
   const BucketShares& shares_;
+  ChunkSums* chunks_;
   bool keeps_all_;
   bool waits_for_gathers_;
   BucketCounts completed_;
@@ -382,7 +394,9 @@ void Zero::build(Draft& draft) const {
   const Axis axis = draft.data_axis();
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   const BucketShares shares(draft, buckets(draft.parameters()));
-  GradientScattering gradients(draft, shares, stage_);
+  std::optional<ChunkSums> chunks;
+  if (draft.spec().chunk_rows > 0) chunks.emplace(draft);
+  GradientScattering gradients(draft, shares, stage_, chunks ? &*chunks : nullptr);
   std::optional<ParameterGathering> parameters;
   PassHooks hooks;
   if (stage_ >= 2 || settings_.overlap) gradients.add_hooks(hooks);
@@ -390,6 +404,7 @@ void Zero::build(Draft& draft) const {
     parameters.emplace(draft, shares, reads_of(draft, shares.buckets()));
     parameters->add_hooks(hooks, [&gradients] { gradients.flush(); });
   }
+  if (chunks) hooks = chunks->hooks(std::move(hooks));
   draft.input();
   draft.passes({.pass = hooks, .loss_ready = loss_ready});
   gradients.flush();
@@ -399,9 +414,11 @@ void Zero::build(Draft& draft) const {
       draft.exchange(AllReduce{.tensors = {number}, .axis = axis, .name = name});
     };
   };
-  draft.update({.parts = updated_parts(draft, shares, gradients, stage_ < 3),
-                .squares_ready = add_up("squares of gradients"),
-                .found_inf_ready = add_up("overflow of gradients")});
+  UpdateOptions options{.parts = updated_parts(draft, shares, gradients, stage_ < 3),
+                        .norm_is_of_all = chunks.has_value(),
+                        .found_inf_ready = add_up("overflow of gradients")};
+  if (!chunks) options.squares_ready = add_up("squares of gradients");
+  draft.update(options);
   if (stage_ < 3) gather_updated(draft, shares);
 }
 
@@ -421,7 +438,8 @@ std::string Zero::exchange_text(const StepSpec& spec, std::string_view transport
     sizes.push_back(human_bytes(bucket.range.count * bytes_of(DType::kF32)));
   }
   const bool overlaps = stage_ > 1 || settings_.overlap;
-  return fmt::format("gradients scattered and parameters gathered by {} in {} ({}){}", transport,
+  return fmt::format("gradients scattered{} and parameters gathered by {} in {} ({}){}",
+                     spec.chunk_rows > 0 ? " in one order" : "", transport,
                      counted(std::ssize(sizes), stage_ < 3 ? "bucket" : "block"),
                      fmt::join(sizes, ", "), overlaps ? ", gradients while backward goes on" : "");
 }

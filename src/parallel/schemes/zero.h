@@ -45,6 +45,9 @@ std::vector<ShardedBucket> bucket_lines(const Parameters& parameters, const DdpS
 /// stages 2 and 3, gradients on their way take the memory of two buckets, and with stage 3 gathered
 /// parameters take as much.
 ///
+/// With chunks (stage 1 only), ChunkSums adds up gradients in one order, and for clipping each rank
+/// gathers all of them.
+///
 /// With stage 1, gradients that accumulate from step to step (--no-zero-grad) are all-reduced,
 /// because each rank needs all of them in the next step. With stages 2 and 3, what micro-steps or
 /// steps add up is what the ranks have summed, so these sums are in another order.

@@ -1,0 +1,142 @@
+// Which runs end with the same weights on any number of ranks, and what --reproducible costs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+#include "lab/workload.h"
+
+namespace barestep {
+namespace {
+
+struct BitsRung {
+  const char* key;
+  const char* words;
+  RankScheme scheme;
+  bool reproducible;
+};
+
+constexpr BitsRung kBitsRungs[] = {
+    {"factor", "--scheme factor", RankScheme::kFactor, false},
+    {"ddp", "--scheme ddp", RankScheme::kDdp, false},
+    {"ddp-reproducible", "--scheme ddp --reproducible", RankScheme::kDdp, true},
+    {"zero1-reproducible", "--scheme zero1 --reproducible", RankScheme::kZero1, true}};
+
+std::string key_on(const BitsRung& rung, int ranks) {
+  return fmt::format("{}-{}", rung.key, ranks);
+}
+
+/// 8 samples, or fewer if ranks would have none.
+std::int64_t chunk_of(const Setting& setting) {
+  constexpr std::int64_t kUsual = 8;
+  const std::int64_t of_rank = setting.batch_size / std::ranges::max(rank_counts(setting));
+  return std::clamp<std::int64_t>(of_rank, 1, kUsual);
+}
+
+std::vector<Case> same_bits_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const BitsRung& rung : kBitsRungs) {
+    for (const int ranks : rank_counts(setting)) {
+      Workload workload = ddp_workload(setting, ranks);
+      workload.config.training.update = Update::kSeparate;
+      workload.config.parallel.scheme = rung.scheme;
+      if (rung.reproducible) workload.config.training.chunk_rows = chunk_of(setting);
+      Case what = new_case(setting, key_on(rung, ranks), workload);
+      what.hash_weights = true;
+      cases.push_back(what);
+    }
+  }
+  return cases;
+}
+
+/// The weights that all starts of a rung end with, each once.
+std::set<std::string> hashes_of(const Results& results, const BitsRung& rung) {
+  std::set<std::string> hashes;
+  for (const int ranks : rank_counts(results.setting)) {
+    for (const Start& start : results.at(key_on(rung, ranks)).starts()) {
+      hashes.insert(start.weights_hash);
+    }
+  }
+  return hashes;
+}
+
+std::string bits_fact(const Results& results, const BitsRung& rung) {
+  std::vector<std::string> counts;
+  for (const int ranks : rank_counts(results.setting)) counts.push_back(std::to_string(ranks));
+  const std::size_t different = hashes_of(results, rung).size();
+  const std::string who = fmt::format("With {}, runs on {} ranks", rung.words, list_text(counts));
+  return different == 1 ? who + " end with the same weights in every bit."
+                        : fmt::format("{} end with {} different sets of weights.", who, different);
+}
+
+/// What --reproducible costs a rank: memory and messages, which have no noise.
+std::string price_fact(const Results& results, const BitsRung& plain, const BitsRung& rung) {
+  const int ranks = compared_with_one(results.setting);
+  const Workload& before = results.at(key_on(plain, ranks)).workload();
+  const Workload& after = results.at(key_on(rung, ranks)).workload();
+  return fmt::format(
+      "On {} a rank with {} needs {} instead of {} and sends {} a step instead of {} "
+      "(from the plan).",
+      several_words(ranks, "rank"), rung.words, human_bytes(max_rank_bytes(after)),
+      human_bytes(max_rank_bytes(before)), human_bytes(mean_sent_bytes(after)),
+      human_bytes(mean_sent_bytes(before)));
+}
+
+FindingTable bits_table(const Results& results) {
+  FindingTable table{.title = "Weights at the end, and their price",
+                     .columns = {"options", "ranks", "weights", "mean step",
+                                 "memory of a rank (plan)", "a rank sends"}};
+  for (const BitsRung& rung : kBitsRungs) {
+    for (const int ranks : rank_counts(results.setting)) {
+      const Measurement& each = results.at(key_on(rung, ranks));
+      std::set<std::string> hashes;
+      for (const Start& start : each.starts()) hashes.insert(start.weights_hash);
+      table.rows.push_back({rung.words, std::to_string(ranks),
+                            list_text({hashes.begin(), hashes.end()}), time_text(each.mean_s()),
+                            human_bytes(max_rank_bytes(each.workload())),
+                            human_bytes(mean_sent_bytes(each.workload()))});
+    }
+  }
+  return table;
+}
+
+Findings conclude_same_bits(const Results& results) {
+  const auto& [factor, ddp, reproducible, zero1] = kBitsRungs;
+  Findings findings{.tables = {bits_table(results)}};
+  for (const int ranks : {1, compared_with_one(results.setting)}) {
+    const Comparison price = results.compare(key_on(ddp, ranks), key_on(reproducible, ranks));
+    const std::string where = ranks == 1 ? "one rank" : several_words(ranks, "rank");
+    findings.sentences.push_back(sentence_of(
+        price, fmt::format("with --reproducible {} on {}", chunk_of(results.setting), where),
+        "without"));
+    findings.comparisons.push_back(price);
+  }
+  for (const BitsRung& rung : kBitsRungs) findings.facts.push_back(bits_fact(results, rung));
+  findings.facts.emplace_back(hashes_of(results, reproducible) == hashes_of(results, zero1)
+                                  ? "With --reproducible, ddp and zero1 have the same weights."
+                                  : "With --reproducible, ddp and zero1 have different weights.");
+  findings.facts.push_back(price_fact(results, ddp, reproducible));
+  return findings;
+}
+
+}  // namespace
+
+Experiment same_bits_experiment() {
+  return {.name = "same-bits",
+          .title = "The same bits on any number of ranks",
+          .question =
+              "Which runs end with the same weights on any number of ranks, and what does that "
+              "cost?",
+          .cases = same_bits_cases,
+          .conclude = conclude_same_bits,
+          .needs_mpi = true,
+          .chooses = false};
+}
+
+}  // namespace barestep
