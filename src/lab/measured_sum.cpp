@@ -1,6 +1,6 @@
 #include "lab/measured_sum.h"
 
-#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -97,10 +97,15 @@ SumFigures measured_by_rank(Communicator& ranks, const MeasuredSumRequest& reque
 void write_records(const SumFigures& figures, const std::filesystem::path& path) {
   std::string text;
   for (std::size_t i = 0; i < figures.step_s.size(); ++i) {
-    text += fmt::format(
-        "{{\"step\": {}, \"rank\": 0, \"loss\": {}, \"samples\": 1, "
-        "\"step_time_s\": {}, \"queued_s\": 0, \"warmup\": false, \"phases_s\": {{}}}}\n",
-        i, figures.error, figures.step_s[i]);
+    const nlohmann::json record = {{"step", i},
+                                   {"rank", 0},
+                                   {"loss", figures.error},
+                                   {"samples", 1},
+                                   {"step_time_s", figures.step_s[i]},
+                                   {"queued_s", 0},
+                                   {"warmup", false},
+                                   {"phases_s", nlohmann::json::object()}};
+    text += record.dump() + "\n";
   }
   for (std::size_t rank = 0; rank < figures.lost.size(); ++rank) {
     text += lost_time_record(figures.lost[rank], static_cast<int>(rank)) + "\n";

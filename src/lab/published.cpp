@@ -231,7 +231,7 @@ void add_traffic(std::vector<PublishedNumber>& all) {
       "(n - 1) / n",
       fmt::format("{:.2f}", sharded));
   add("ZeRO, bytes that a rank sends with stage 2, over those without",
-      fmt::format("{:.0f}x", sent_over_gradients(RankScheme::kZero2, kRanks) / ddp));
+      fmt::format("{:.3g}x", sent_over_gradients(RankScheme::kZero2, kRanks) / ddp));
 }
 
 /// The batch of each rank from which the backward pass of a layer takes longer than the sum of its
@@ -361,17 +361,17 @@ void add_zero_bubble(std::vector<PublishedNumber>& all) {
     return std::ranges::max(examine(written).kept);
   };
   add("ZB1P, activations of the fullest stage over 1F1B's",
-      fmt::format("{}x", kept(kSplit) / kept(kPlain)));
+      fmt::format("{:.3g}x", static_cast<double>(kept(kSplit)) / kept(kPlain)));
   const auto messages = [](PipelineSchedule schedule) {
-    std::ptrdiff_t sends = 0;
+    double sends = 0;
     const WrittenSchedule written = built_in_schedule(zero_bubble_case(schedule), {}, true);
     for (const auto& list : written.stages) {
-      sends += std::ranges::count_if(
-          list, [](const ScheduleEntry& each) { return each.sends.has_value(); });
+      sends += static_cast<double>(std::ranges::count_if(
+          list, [](const ScheduleEntry& each) { return each.sends.has_value(); }));
     }
     return sends;
   };
-  add("ZB1P, messages over 1F1B's", fmt::format("{}x", messages(kSplit) / messages(kPlain)));
+  add("ZB1P, messages over 1F1B's", fmt::format("{:.3g}x", messages(kSplit) / messages(kPlain)));
 }
 
 /// The sums over tensor ranks of a pair of layers, by phase, counted in a program of two pairs. The

@@ -117,7 +117,7 @@ class BucketModel {
   [[nodiscard]] Estimate latency_s() const {
     return figure([](const BucketCosts& costs) { return costs.latency_s; });
   }
-  /// What all gradients in one bucket would cost behind backward.
+  /// What all gradients in one bucket would cost after backward.
   [[nodiscard]] Estimate exposed_s() const {
     return figure([&](const BucketCosts& costs) { return costs.s_per_byte * gradient_bytes(); });
   }

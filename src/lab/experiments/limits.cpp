@@ -103,16 +103,16 @@ struct PricedPart {
   double tensor_bytes = 0, data_bytes = 0;  // sent
 };
 
-/// The part is that before the loss, or that behind it.
+/// The part is that before the loss, or that after it.
 PricedPart priced(const Workload& workload, bool is_forward) {
   const WorkloadPrograms programs(workload);
   const Program& step = programs.step();
   Program computing("computing", step.buffers()), tensor("tensor", step.buffers()),
       data("data", step.buffers());
-  bool is_behind = false;
+  bool is_after_loss = false;
   for (Node node : step.nodes()) {
-    is_behind = is_behind || node.phase == Phase::kLoss;
-    if (is_behind == is_forward) continue;
+    is_after_loss = is_after_loss || node.phase == Phase::kLoss;
+    if (is_after_loss == is_forward) continue;
     node.waits.clear();
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective != nullptr) {
