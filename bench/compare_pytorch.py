@@ -37,6 +37,7 @@ def parse():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--block", default="mlp", choices=["mlp", "transformer"])
     parser.add_argument("--length", type=int, default=128, help="rows of a sample of a transformer")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--shapes", default="256x3,1024x2,1024x6,2048x4", help="DIMxDEPTH,...")
     parser.add_argument("--batch-sizes", default="1,64,512", help="N,...")
     parser.add_argument("--pairs", type=int, default=10, help="measured rounds, at least 6")
@@ -107,7 +108,7 @@ def run_torch(options, case, setting):
     dim, depth, batch, steps = case
     text = run([options.python, str(ROOT / "bench" / "practical.py"), *model_arguments(options, dim, depth),
                 "--batch-size", str(batch), "--steps", str(steps),
-                "--device", options.device, *arguments], environment)
+                "--precision", options.precision, "--device", options.device, *arguments], environment)
     result = json.loads(text.splitlines()[-1])
     return {**result, "lost": lost_share(result["lost_time"])}
 
@@ -118,7 +119,8 @@ def run_barestep(options, case, update):
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         text = run([options.build + "/mlp_single", *model_arguments(options, dim, depth),
                     "--batch-size", str(batch), "--steps", str(steps), "--device", options.device,
-                    "--threads", str(options.threads), "--update", update, "--metrics", str(metrics)])
+                    "--threads", str(options.threads), "--precision", options.precision, "--update", update,
+                    "--metrics", str(metrics)])
         records = [json.loads(line) for line in metrics.read_text().splitlines()]
     steps = [record for record in records if not record.get("warmup", True)]
     lost = next(record["lost_time"] for record in records if "lost_time" in record)
@@ -166,7 +168,7 @@ def compare(options, case, setting, tried):
     dim, depth, batch, steps = case
     block = (f"TransformerEncoderLayer({dim}), length {options.length}" if options.block == "transformer"
              else f"Linear({dim}, {dim})")
-    print(f"{depth} x {block}, batch {batch}, {options.device}, {options.threads} threads, "
+    print(f"{depth} x {block}, batch {batch}, {options.precision}, {options.device}, {options.threads} threads, "
           f"load {load()}", flush=True)
     ways = {"torch": lambda: run_torch(options, case, setting),
             "separate": lambda: run_barestep(options, case, "separate"),
@@ -197,7 +199,7 @@ def compare(options, case, setting, tried):
           f"{text_of(figures['best against best'])}; auto ({result['auto']['update']}) takes "
           f"{text_of(figures['auto over separate'])} the time of separate", flush=True)
     return {"block": options.block, "length": options.length if options.block == "transformer" else 1,
-            "dim": dim, "depth": depth, "batch_size": batch, "steps": steps, "invalid": invalid,
+            "precision": options.precision, "dim": dim, "depth": depth, "batch_size": batch, "steps": steps, "invalid": invalid,
             "figures": figures, "rounds": rounds, "auto_took": result["auto"]["update"],
             "pytorch_setting": setting[0], "pytorch_settings_tried": tried,
             "torch": result["torch"]["torch"], "torch_build": result["torch"]["build"],

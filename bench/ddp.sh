@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # bench/ddp.sh: several ranks compared with one on the CPU, with the same number of threads each,
-# with and without overlap, and the time of sums over ranks. Keeps the figures in
+# with and without overlap; mlp_dp on two devices beside one process of two threads, by the parts of
+# the account; and the time of sums over ranks. Keeps the figures in
 # bench/results/<machine>/ddp.txt. Run it on an otherwise idle machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
@@ -9,10 +10,10 @@ results=$here/results/$(python3 "$here/machine.py")
 mkdir -p "$results"
 
 . "$here/../scripts/mpi_env.sh"
-ninja -C "$build" mlp_ddp all_reduce >/dev/null
+ninja -C "$build" mlp_single mlp_dp mlp_ddp all_reduce >/dev/null
 {
   echo "# bench/ddp.sh   (commit $(git -C "$here" describe --always --dirty))"
-  python3 "$here/ddp.py" "$build/mlp_ddp"
+  python3 "$here/ddp.py" "$build"
   for ranks in 2 4; do
     echo
     mpirun -np "$ranks" "$build/all_reduce" mpi

@@ -28,6 +28,8 @@ def parse():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="0: PyTorch's own choice")
     parser.add_argument("--adam", choices=["default", "foreach", "fused"], default="default")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32",
+                        help="bf16 autocasts the forward pass and the loss")
     return parser.parse_args()
 
 
@@ -64,7 +66,9 @@ def train(options):
             torch.cuda.synchronize()
         start = time.perf_counter()
         optimizer.zero_grad()
-        loss = criterion(model(x), y)
+        with torch.autocast(torch.device(options.device).type, torch.bfloat16,
+                            enabled=options.precision == "bf16"):
+            loss = criterion(model(x), y)
         loss.backward()
         optimizer.step()
         if cuda:

@@ -277,11 +277,14 @@ std::vector<Opposites> opposites_of_products() {
 
 namespace {
 
-HowCasesWent side_by_side(double ours, double theirs, double their_loss = 1, double noise = 0.003) {
+HowCasesWent side_by_side(double ours, double theirs, double their_loss = 1, double noise = 0.003,
+                          double their_later_loss = 0) {
   return [=](const Case& what) {
     const bool is_ours = what.key.ends_with("-ours");
-    return MadeUpStep{
-        .step_s = is_ours ? ours : theirs, .noise = noise, .loss = is_ours ? 1 : their_loss};
+    return MadeUpStep{.step_s = is_ours ? ours : theirs,
+                      .noise = noise,
+                      .loss = is_ours ? 1 : their_loss,
+                      .later_loss = is_ours ? 0 : their_later_loss};
   };
 }
 
@@ -296,6 +299,10 @@ std::vector<Opposites> opposites_of_pytorch() {
                  side_by_side(0.02, 0.02, 1, 0.1), "are indistinguishable"});
   all.push_back({"pytorch", side_by_side(0.01, 0.02, 1 + 1e-7), "their losses agree step by step",
                  side_by_side(0.01, 0.02, 1.01), "they do not train the same model"});
+  all.push_back({"pytorch", side_by_side(0.01, 0.02, 1, 0.003, 1 + 3e-5),
+                 "the losses of the first 5 steps agree. Rounding then grows from step to step, to "
+                 "3.0e-05 of a loss",
+                 side_by_side(0.01, 0.02, 1.01, 0.003, 1), "they do not train the same model"});
   return all;
 }
 

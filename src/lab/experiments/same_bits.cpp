@@ -80,12 +80,13 @@ std::string price_fact(const Results& results, const BitsRung& plain, const Bits
   const int ranks = compared_with_one(results.setting);
   const Workload& before = results.at(key_on(plain, ranks)).workload();
   const Workload& after = results.at(key_on(rung, ranks)).workload();
+  const std::string sent = human_bytes(mean_sent_bytes(after));
+  const std::string sent_before = human_bytes(mean_sent_bytes(before));
   return fmt::format(
-      "On {} a rank with {} needs {} instead of {} and sends {} a step instead of {} "
-      "(from the plan).",
+      "On {} a rank with {} needs {} instead of {} and sends {} a step{} (from the plan).",
       several_words(ranks, "rank"), rung.words, human_bytes(max_rank_bytes(after)),
-      human_bytes(max_rank_bytes(before)), human_bytes(mean_sent_bytes(after)),
-      human_bytes(mean_sent_bytes(before)));
+      human_bytes(max_rank_bytes(before)), sent,
+      sent == sent_before ? ", as without" : " instead of " + sent_before);
 }
 
 FindingTable bits_table(const Results& results) {

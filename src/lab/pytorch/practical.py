@@ -138,9 +138,13 @@ def run_rank(rank, options, meeting):
                                 init_method="file://" + meeting, rank=rank, world_size=options.ranks)
     if rank > 0:
         train(options, rank, device, lambda record: None)
-        return
-    with open(options.metrics, "w") as metrics:
-        train(options, rank, device, lambda record: metrics.write(json.dumps(record) + "\n"))
+    else:
+        with open(options.metrics, "w") as metrics:
+            train(options, rank, device, lambda record: metrics.write(json.dumps(record) + "\n"))
+    if options.trainer == "ddp":
+        # gloo aborts a process whose peer leaves while its connections are open.
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def main():

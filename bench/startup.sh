@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# bench/startup.sh [PYTHON]: how long a newcomer waits: from the start of a program to the end of its
+# first step, to a plan, to the help, and what loading cuBLASLt at start would cost. With a Python
+# that has torch, also its import alone. Keeps the figures in bench/results/<machine>/startup.txt.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd -P)
+build=$here/../build
+results=$here/results/$(python3 "$here/machine.py")
+mkdir -p "$results"
+
+ninja -C "$build" mlp_single >/dev/null
+{
+  echo "# bench/startup.sh   (commit $(git -C "$here" describe --always --dirty))"
+  python3 "$here/startup.py" "$build/mlp_single" "$@"
+} | tee "$results/startup.txt"
