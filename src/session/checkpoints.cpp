@@ -27,6 +27,13 @@ using StateJson = nlohmann::ordered_json;
 
 constexpr const char* kBest = "best";
 constexpr const char* kProgram = "the program";
+constexpr const char* kRanksSetting = "the number of ranks";
+constexpr const char* kSchemeSetting = "--scheme";
+constexpr const char* kAccumulateSetting = "--accumulate";
+constexpr const char* kUpdateSetting = "--update";
+/// How a run with --reproducible is spread, which changes no bit of it.
+constexpr const char* kSpreadSettings[] = {kProgram, kRanksSetting, kSchemeSetting,
+                                           kAccumulateSetting, kUpdateSetting};
 
 const char* name_of_generator(Generator generator) {
   return generator == Generator::kTorchCpu ? "torch cpu" : "torch cuda";
@@ -83,7 +90,7 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
     settings.emplace_back("the number of steps of --lr-schedule",
                           std::to_string(steps_of_run(config, spec)));
   }
-  if (spec.own_data) settings.emplace_back("the number of ranks", std::to_string(spec.mesh.data));
+  if (spec.own_data) settings.emplace_back(kRanksSetting, std::to_string(spec.mesh.data));
   return settings;
 }
 
@@ -185,16 +192,23 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
   require_state(point.state, programs, point.file);
 }
 
-std::string rounding_differences(const ResumePoint& point, const RankSettings& now) {
+std::string rounding_differences(const ResumePoint& point, const TrainConfig& config,
+                                 const RankSettings& now) {
   auto stored = StateJson::parse(point.text).at("rounding");
   RankSettings compared = now;
   // Another program is always another build.
   if (stored.value(kProgram, "") != compared.front().second) compared.pop_back();
+  if (config.training.chunk_rows) {
+    std::erase_if(compared, [](const auto& setting) {
+      return std::ranges::find(kSpreadSettings, std::string_view(setting.first)) !=
+             std::end(kSpreadSettings);
+    });
+  }
   return fmt::format("{}", fmt::join(setting_differences(stored, compared), ", "));
 }
 
 std::string update_before(const ResumePoint& point) {
-  return StateJson::parse(point.text).at("rounding").value("--update", "");
+  return StateJson::parse(point.text).at("rounding").value(kUpdateSetting, "");
 }
 
 RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms& programs,
@@ -205,15 +219,15 @@ RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms&
   const std::string hash = hash_of_program();
   return {
       {kProgram, std::string(name_of(trainer))},
-      {"the number of ranks", mesh.tensor == 1 ? std::to_string(mesh.ranks())
-                                               : fmt::format("{} in groups of {} for --tensor",
-                                                             mesh.ranks(), mesh.tensor)},
+      {kRanksSetting, mesh.tensor == 1 ? std::to_string(mesh.ranks())
+                                       : fmt::format("{} in groups of {} for --tensor",
+                                                     mesh.ranks(), mesh.tensor)},
       {"the number of devices", std::to_string(MemoryPlan(programs.buffers()).devices())},
-      {"--scheme", has_scheme ? std::string(name_of(config.parallel.scheme)) : "none"},
+      {kSchemeSetting, has_scheme ? std::string(name_of(config.parallel.scheme)) : "none"},
       // A pipeline has the bits of accumulation.
-      {"--accumulate",
+      {kAccumulateSetting,
        std::to_string(config.training.accumulate * micro_batches_of(config.parallel))},
-      {"--update", std::string(name_of(config.training.update))},
+      {kUpdateSetting, std::string(name_of(config.training.update))},
       {"--fusion", config.device.fusion ? "on" : "off"},
       {"--autotune", config.device.autotunes ? "on" : "off"},
       {"the device", info.model},

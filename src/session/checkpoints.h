@@ -55,7 +55,9 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
 
 /// The differences that change only how numbers are rounded: "the number of ranks is 1 in the
 /// checkpoint and 4 here". Empty if the resumed run is bit-identical to an uninterrupted one.
-std::string rounding_differences(const ResumePoint& point, const RankSettings& now);
+/// `config` is this run's, and of the same run as the checkpoint's.
+std::string rounding_differences(const ResumePoint& point, const TrainConfig& config,
+                                 const RankSettings& now);
 
 /// The --update of the checkpoint's run; empty if it is not recorded.
 std::string update_before(const ResumePoint& point);

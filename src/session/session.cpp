@@ -387,7 +387,7 @@ void Session::set_up() {
 }
 
 void Session::note_start(const RankSettings& rounding) const {
-  const std::string differences = rounding_differences(*start_, rounding);
+  const std::string differences = rounding_differences(*start_, config_, rounding);
   print_note(name_of(place_.trainer()),
              fmt::format("resumes from '{}' at step {}{}", start_->file.string(),
                          start_->state.position.steps,

@@ -117,6 +117,35 @@ TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
   }
 }
 
+/// Nothing that spreads such a run over ranks changes its rounding, so the note names none of it.
+TEST_F(CheckpointedJobs, OfReproducibleRunsGoOnAnywhereWithoutANoteOnRounding) {
+  const Arguments chunks = {"--reproducible", "3", "--threads", "1"};
+  const Arguments batch = chunks + Arguments{"--global-batch-size", "12"};
+  expect_success(ddp(2, batch + job_steps(2) + kResumes));
+  const auto expect_note = [&](const ProcessResult& result, const std::string& program, int step) {
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_EQ(result.err, fmt::format("{}: note: resumes from 'c/step-{:09}.safetensors' at step "
+                                      "{}\n",
+                                      program, step, step));
+  };
+  expect_note(ddp(3, batch + job_steps(4) + kResumes + Arguments{"--scheme", "zero1"}), "mlp_ddp",
+              2);
+  const Arguments halves = {"--batch-size", "6", "--accumulate", "2"};
+  expect_note(
+      run_process(Arguments{MLP_SINGLE} + on_cpu(kJob + chunks + halves + job_steps(6)) + kResumes,
+                  {.working_directory = folder()}),
+      "mlp_single", 4);
+  expect_note(ddp(4, batch + job_steps(8) + kResumes + Arguments{"--update", "per-bucket"}),
+              "mlp_ddp", 6);
+  // Without it, the ranks are named.
+  std::filesystem::remove_all(folder() / "c");
+  const Arguments plain = {"--threads", "1", "--global-batch-size", "12"};
+  expect_success(ddp(2, plain + job_steps(2) + kResumes));
+  EXPECT_THAT(ddp(1, plain + job_steps(4) + kResumes).err,
+              HasSubstr("; rounding may differ: the number of ranks is 2 in the checkpoint and 1 "
+                        "here\n"));
+}
+
 /// 30 samples for training, of which four ranks take two twice, so that each has eight.
 Arguments file_job(const char* batch, const char* epochs) {
   return {"--data",
