@@ -1330,6 +1330,8 @@ TEST(TooFewStarts, AreSaidWhereNoRoundsCouldDecide) {
                 HasSubstr("Least energy per sample: too few starts to say among 2"));
     EXPECT_THAT(sentences_of(of_six("schemes", faster)),
                 HasSubstr(" as long as on one rank: " + of_4));
+    EXPECT_THAT(sentences_of(of_six("tensor", faster)),
+                HasSubstr(" as long as on one rank: " + of_4));
   }
   EXPECT_THAT(sentences_of(of_six("activations", 1)),
               HasSubstr("No activation makes a step more than 5 % longer than ReLU does."))

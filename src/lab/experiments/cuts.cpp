@@ -127,16 +127,20 @@ Findings conclude_tensor(const Results& results) {
   const std::string ranks = several_words(compared_with_one(results.setting), "rank");
   Findings findings;
   for (const std::int64_t batch : batches_of(results.setting)) {
-    const std::string tensor =
-        fmt::format("at batch {} with every layer shared by {}", batch, ranks);
-    const Comparison both = results.compare(key_at("ddp", batch), key_at("tensor", batch));
-    const Comparison gain = results.compare(key_at("one-rank", batch), key_at("tensor", batch));
-    findings.sentences.push_back(sentence_of(both, tensor, "with the batch shared"));
-    findings.sentences.push_back(sentence_of(gain, tensor, "on one rank"));
+    for (const char* const other : {"ddp", "one-rank"}) {
+      findings.comparisons.push_back(
+          results.compare(key_at(other, batch), key_at("tensor", batch)));
+    }
     findings.facts.push_back(sent_fact(results, batch));
-    keep(findings, std::array{both, gain});
   }
   adjust_together(findings.comparisons);
+  for (const Comparison& each : findings.comparisons) {
+    findings.sentences.push_back(
+        sentence_of(each,
+                    fmt::format("at batch {} with every layer shared by {}",
+                                results.at(each.b).workload().batch_size(), ranks),
+                    each.a.starts_with("ddp") ? "with the batch shared" : "on one rank"));
+  }
   const auto batch_of = [](const Measurement& each) { return each.workload().batch_size(); };
   const std::int64_t batch = results.setting.batch_size;
   findings.facts.push_back(fmt::format(
