@@ -216,12 +216,13 @@ function show(answer) {
  * The study's cases: a button asks the page for the same step, if it has controls for all of it.
  */
 function showMeasurements() {
-  const measured = JSON.parse(element("measured").textContent);
+  const {rows, checklist} = JSON.parse(element("measured").textContent);
   fillTable(
       "measurements", "Measured by the study, and simulated for its machine",
       ["case", "measured", "simulated", "difference"],
-      measured.map((row) => [row.name, row.measured, row.simulated, row.difference]));
-  measured.forEach((row, i) => {
+      rows.map((row) => [row.name, row.measured, row.simulated, row.difference]));
+  showText("checklist", checklist);
+  rows.forEach((row, i) => {
     if (!Object.keys(row.state).every((name) => Object.hasOwn(controls, name))) return;
     const button = document.createElement("button");
     button.type = "button";

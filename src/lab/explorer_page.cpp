@@ -116,25 +116,36 @@ nlohmann::ordered_json state_of(const Workload& workload) {
   return state;
 }
 
-/// What the study measured, beside what was simulated by its card: [{"name": "timing: step",
-/// "measured": "1.2 ms", "simulated": "1.3 ms", "difference": "+8.3 %", "state": {...}}].
+void add_rows(nlohmann::ordered_json& rows, const std::string& experiment, const Results& results) {
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    const Measurement& each = results.cases[i];
+    if (i >= results.predictions.size() || !results.predictions[i]) continue;
+    rows.push_back({{"name", fmt::format("{}: {}", experiment, each.what().key)},
+                    {"measured", time_text(each.step_s())},
+                    {"simulated", time_text(results.predictions[i]->step_s)},
+                    {"difference", fmt::format("{:+.1f} %", 100 * prediction_error(results, i))},
+                    {"state", state_of(each.workload())}});
+  }
+}
+
+/// What the study measured, beside what was simulated by its card, and how it was measured:
+/// {"rows": [{"name": "timing: step", "measured": "1.2 ms", "simulated": "1.3 ms",
+/// "difference": "+8.3 %", "state": {...}}], "checklist": "Checklist: ..."}. Empty without a study.
 std::string measurements_json(const ExplorerOptions& options) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  if (options.study.empty()) return all.dump();
-  const Study study = Study::open(options.study);
-  for (const Experiment* experiment : study.measured()) {
-    const Results results = study.results_of(*experiment);
-    for (std::size_t i = 0; i < results.cases.size(); ++i) {
-      const Measurement& each = results.cases[i];
-      if (i >= results.predictions.size() || !results.predictions[i]) continue;
-      all.push_back({{"name", fmt::format("{}: {}", experiment->name, each.what().key)},
-                     {"measured", time_text(each.step_s())},
-                     {"simulated", time_text(results.predictions[i]->step_s)},
-                     {"difference", fmt::format("{:+.1f} %", 100 * prediction_error(results, i))},
-                     {"state", state_of(each.workload())}});
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  std::vector<Results> all;
+  if (!options.study.empty()) {
+    const Study study = Study::open(options.study);
+    for (const Experiment* experiment : study.measured()) {
+      all.push_back(study.results_of(*experiment));
+      add_rows(rows, experiment->name, all.back());
     }
   }
-  return all.dump();
+  std::vector<const Results*> measured;
+  for (const Results& results : all) measured.push_back(&results);
+  return nlohmann::ordered_json{{"rows", std::move(rows)},
+                                {"checklist", checklist_line(checklist_of(measured))}}
+      .dump();
 }
 
 std::string first_card(const ExplorerOptions& options) {

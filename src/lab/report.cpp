@@ -234,27 +234,46 @@ FindingTable step_table(const Results& results) {
   return table;
 }
 
-std::vector<CheckedItem> checklist_of(const Results& results) {
-  if (results.cases.empty()) return {};
-  const Measurement& first = results.cases.front();
-  Conditions all{.governor = first.starts().front().governor,
-                 .lost_share = 0,
-                 .seed = first.workload().config.training.seed,
-                 .warmup_steps = static_cast<std::int64_t>(first.warmup_steps()),
-                 .steps = static_cast<std::int64_t>(first.steady_steps()),
-                 .starts = std::ssize(first.starts())};
-  for (const Measurement& each : results.cases) {
-    const auto starts = std::ssize(each.starts());
-    all.starts = std::min(all.starts, starts);
-    all.warmup_steps = std::min(all.warmup_steps, static_cast<std::int64_t>(each.warmup_steps()));
-    all.steps = std::min(all.steps, static_cast<std::int64_t>(each.steady_steps()) / starts);
-    all.lost_share = std::max(*all.lost_share, each.lost_share());
-    for (const Start& start : each.starts()) {
-      if (start.governor != kSteadyGovernor) all.governor = start.governor;
+namespace {
+
+/// How a case was measured; the governor is empty if it is unknown.
+Conditions how_measured(const Measurement& each) {
+  const auto starts = std::ssize(each.starts());
+  Conditions found{.governor = std::string(kSteadyGovernor),
+                   .lost_share = each.lost_share(),
+                   .seed = each.workload().config.training.seed,
+                   .warmup_steps = static_cast<std::int64_t>(each.warmup_steps()),
+                   .steps = static_cast<std::int64_t>(each.steady_steps()) / starts,
+                   .starts = starts};
+  for (const Start& start : each.starts()) {
+    if (start.governor != kSteadyGovernor) found.governor = start.governor;
+  }
+  return found;
+}
+
+/// Of each item the one that is met less.
+Conditions less_met(const Conditions& a, const Conditions& b) {
+  return {.governor = b.governor == kSteadyGovernor ? a.governor : b.governor,
+          .lost_share = std::max(a.lost_share, b.lost_share),
+          .seed = a.seed,
+          .warmup_steps = std::min(a.warmup_steps, b.warmup_steps),
+          .steps = std::min(a.steps, b.steps),
+          .starts = std::min(a.starts, b.starts)};
+}
+
+}  // namespace
+
+std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured) {
+  std::optional<Conditions> all;
+  for (const Results* const results : measured) {
+    for (const Measurement& each : results->cases) {
+      const Conditions found = how_measured(each);
+      all = all ? less_met(*all, found) : found;
     }
   }
-  if (all.governor->empty()) all.governor.reset();
-  return checklist(all);
+  if (!all) return {};
+  if (all->governor->empty()) all->governor.reset();
+  return checklist(*all);
 }
 
 std::string quality_sentence(const Results& results) {
@@ -344,7 +363,7 @@ std::string json_of(const Report& report) {
       cases.push_back(json_of_case(section.results, i));
     }
     json checks = json::object();
-    for (const CheckedItem& item : checklist_of(section.results)) {
+    for (const CheckedItem& item : checklist_of({&section.results})) {
       checks[item.name] = {{"holds", name_of(item.holds)}, {"is", item.is}};
     }
     json comparisons = json::array();
@@ -443,7 +462,7 @@ std::string markdown_section(const Report& report, const ReportSection& section)
   if (section.results.cases.empty()) return text + fmt::format("Reproduce: `{}`\n\n", command);
   text += markdown_table(step_table(section.results));
   text += quality_sentence(section.results) + "\n\n";
-  text += checklist_line(checklist_of(section.results)) + "\n\n";
+  text += checklist_line(checklist_of({&section.results})) + "\n\n";
   text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command);
   for (const Measurement& each : section.results.cases) {
     text += command_line_of(each.what()) + "\n";
@@ -508,7 +527,7 @@ std::string html_section(const Report& report, const ReportSection& section) {
   if (section.results.cases.empty()) return text + command + "</section>\n";
   text += html_table(step_table(section.results));
   text += fmt::format("<p>{}</p>\n", html_text(quality_sentence(section.results)));
-  text += fmt::format("<p>{}</p>\n", html_text(checklist_line(checklist_of(section.results))));
+  text += fmt::format("<p>{}</p>\n", html_text(checklist_line(checklist_of({&section.results}))));
   text += command + "<details><summary>Its runs</summary><pre>";
   for (const Measurement& each : section.results.cases) {
     text += xml_text(command_line_of(each.what())) + "\n";

@@ -62,8 +62,8 @@ FindingTable step_table(const Results& results);
 std::string quality_sentence(const Results& results);
 
 /// The checklist for benchmarks of the starts of all cases: of each item the case that meets it
-/// least.
-std::vector<CheckedItem> checklist_of(const Results& results);
+/// least. Empty without cases.
+std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured);
 
 /// The configuration of each case by its name, one line each: "batch-32: {...}".
 std::string configurations_of(const ReportSection& section);

@@ -40,6 +40,13 @@ std::string machine_note(const SheetRuns& runs) {
   return text;
 }
 
+/// Empty if nothing was measured.
+std::string checklist_note(const SheetRuns& runs) {
+  std::vector<const Results*> all;
+  for (const ReportSection& section : runs.report().sections) all.push_back(&section.results);
+  return checklist_line(checklist_of(all));
+}
+
 std::string size_note(const SheetRuns& runs) {
   const Setting setting = runs.setting(), course = new_setting(false, true, 1);
   const bool is_course = setting.dim == course.dim && setting.depth == course.depth;
@@ -514,8 +521,8 @@ std::string bubbles_answer(const SheetRuns&) {
   }
   return fmt::format(
       "In {} of {} pipelines of 2 to 8 stages that take equally long, GPipe and 1F1B need the same "
-      "time; with {} micro-batches, the most here, a stage of 1F1B keeps {} of them at most, one "
-      "of GPipe {} (calculated from their lists).",
+      "time; with {} micro-batches, the largest number here, a stage of 1F1B keeps {} of them at "
+      "most, one of GPipe {} (calculated from their lists).",
       equal, all, most_micro_batches, most_kept, most_micro_batches);
 }
 
@@ -560,6 +567,9 @@ std::vector<SheetName> names_of_practical3() {
       stated("machine", "the machine, and which experiments are INVALID, and why", {},
              machine_note),
       stated("size", "the model measured, and what is simulated", {}, size_note),
+      stated(std::string(kChecklistName),
+             "the checklist for benchmarks; a sheet without it has it at its foot", {},
+             checklist_note),
       stated("batch-sweep.loss", "whether a loss near 1 is right", {"batch-sweep"}, loss_answer),
       concluded("batch-sweep", "linear", "whether throughput grows with the batch", linear_answer),
       concluded("batch-sweep", "efficiency", "time per sample at batch 128 and 32",

@@ -67,6 +67,9 @@ struct SheetName {
   [[nodiscard]] std::string trouble(const SheetRuns& runs) const;
 };
 
+/// The checklist for benchmarks; a sheet without this name has it at its foot.
+constexpr std::string_view kChecklistName = "checklist";
+
 /// The text of a figure whose case was not run, or that these GPUs do not have.
 constexpr std::string_view kNotRun = "not run", kNotSimulated = "-";
 

@@ -205,7 +205,9 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
     if (block.front().starts_with('>') && copy != SheetCopy::kKey) continue;
     text += is_table(block) ? table_text(block, cell, false) : paragraph_text(sheet, runs, block);
   }
-  return text;
+  const std::string foot = fmt::format("{}{}{}", kNameOpen, kChecklistName, kNameClose);
+  if (sheet.text.find(foot) != std::string::npos) return text;
+  return text + paragraph_text(sheet, runs, {foot});
 }
 
 std::string blank_copy_of(const Sheet& sheet) {

@@ -10,38 +10,36 @@ namespace {
 /// With fewer starts there is no 95 % interval of their median.
 constexpr std::int64_t kEnoughStarts = 6;
 
-Holds holds_if(bool condition) {
-  return condition ? Holds::kYes : Holds::kNo;
-}
+/// What is known about an item.
+struct Known {
+  std::string is{};
+  bool holds = false;
+};
 
-CheckedItem of_frequency(const std::optional<std::string>& governor) {
-  CheckedItem item{.name = "no frequency scaling", .is = "the system does not say"};
-  if (!governor) return item;
-  item.is = "governor " + *governor;
-  item.holds = holds_if(*governor == kSteadyGovernor);
-  return item;
-}
-
-CheckedItem of_others(const std::optional<double>& lost_share) {
-  CheckedItem item{.name = "no other programs", .is = "not measured"};
-  if (!lost_share) return item;
-  item.is = fmt::format("they took {:.1f} % of the time", 100 * *lost_share);
-  item.holds = holds_if(*lost_share <= kDisturbingShare);
-  return item;
+CheckedItem item_of(const char* name, const std::optional<Known>& known, std::string_view source) {
+  if (!known) return {.name = name, .is = fmt::format("the {} does not say", source)};
+  return {.name = name, .is = known->is, .holds = known->holds ? Holds::kYes : Holds::kNo};
 }
 
 }  // namespace
 
 std::vector<CheckedItem> checklist(const Conditions& conditions) {
-  const std::int64_t starts = conditions.starts;
-  return {of_frequency(conditions.governor),
-          of_others(conditions.lost_share),
-          {"seed", fmt::format("{}", conditions.seed), Holds::kYes},
-          {"warm-up", counted(conditions.warmup_steps, "step") + " left out",
-           holds_if(conditions.warmup_steps > 0)},
-          {"repeats",
-           fmt::format("{} of {}", counted(starts, "start"), counted(conditions.steps, "step")),
-           holds_if(starts >= kEnoughStarts)}};
+  const auto& [source, governor, lost_share, seed, warmup_steps, steps, starts] = conditions;
+  std::optional<Known> frequency, others, fixed_seed, warmup;
+  if (governor) frequency = Known{"governor " + *governor, *governor == kSteadyGovernor};
+  if (lost_share) {
+    others = Known{fmt::format("they took {:.1f} % of the time", 100 * *lost_share),
+                   *lost_share <= kDisturbingShare};
+  }
+  if (seed) fixed_seed = Known{fmt::format("{}", *seed), true};
+  if (warmup_steps) {
+    warmup = Known{counted(*warmup_steps, "step") + " left out", *warmup_steps > 0};
+  }
+  const Known repeats{fmt::format("{} of {}", counted(starts, "start"), counted(steps, "step")),
+                      starts >= kEnoughStarts};
+  return {item_of("no frequency scaling", frequency, source),
+          item_of("no other programs", others, source), item_of("seed", fixed_seed, source),
+          item_of("warm-up", warmup, source), item_of("repeats", repeats, source)};
 }
 
 std::string checklist_line(const std::vector<CheckedItem>& items) {

@@ -20,13 +20,15 @@ constexpr std::string_view kSteadyGovernor = "performance";
 /// ones (measured on one host, with one thread and 160 starts).
 constexpr double kDisturbingShare = 0.25;
 
-/// How times were measured: by one run, or by the starts of an experiment.
+/// How times were measured: by one run, by the starts of an experiment, or by someone who left a
+/// trace. Nothing: unknown.
 struct Conditions {
-  std::optional<std::string> governor{};  // frequency_governor(); nothing: unknown
+  std::string_view source = "system";     // what would say it, "system" or "trace"
+  std::optional<std::string> governor{};  // frequency_governor()
   std::optional<double> lost_share{};     // the largest of all starts (core/host.h)
-  std::uint64_t seed = 0;
-  std::int64_t warmup_steps = 0;  // left out of the times
-  std::int64_t steps = 0;         // of a start, after warm-up
+  std::optional<std::uint64_t> seed{};
+  std::optional<std::int64_t> warmup_steps{};  // left out of the times
+  std::int64_t steps = 0;                      // of a start, after warm-up
   std::int64_t starts = 1;
 };
 
@@ -42,7 +44,8 @@ struct CheckedItem {
 
 std::vector<CheckedItem> checklist(const Conditions& conditions);
 
-/// "Checklist: [x] seed: 0; [ ] repeats: 1 start; [?] frequency scaling: not reported"
+/// "Checklist: [x] seed: 0; [ ] repeats: 1 start of 5 steps; [?] no frequency scaling: the system
+/// does not say"
 std::string checklist_line(const std::vector<CheckedItem>& items);
 
 }  // namespace barestep

@@ -161,6 +161,25 @@ TEST_F(Explain, GuessesWhatHeldAStreamAndSaysSo) {
               testing::Contains(HasSubstr("No waits between streams in the trace of rank 0")));
 }
 
+TEST_F(Explain, SaysWhichItemsOfTheChecklistATraceTells) {
+  const auto line = [&](const std::string& text) {
+    const TracedRun run = run_of({text});
+    return findings_of(run, account_of(run)).facts.back();
+  };
+  const std::string unknown =
+      "Checklist: [?] no frequency scaling: the trace does not say; [?] no other programs: the "
+      "trace does not say; [?] seed: the trace does not say; ";
+  EXPECT_EQ(line(step_of_every_cause().text()),
+            unknown + "[x] warm-up: 7 steps left out; [ ] repeats: 1 start of 1 step");
+  MadeTrace from_0;
+  for (const int step : {0, 1}) {
+    from_0.on_host("user_annotation", fmt::format("ProfilerStep#{}", step), 500 * step, 500)
+        .work(step + 1, 500 * step, 7, "gemm", 500 * step + 10, 500 * step + 490);
+  }
+  EXPECT_EQ(line(from_0.text()),
+            unknown + "[?] warm-up: the trace does not say; [ ] repeats: 1 start of 2 steps");
+}
+
 TEST_F(Explain, BlamesTheDeviceForWhichTheHostWaits) {
   MadeTrace trace;
   trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
@@ -384,7 +403,8 @@ TEST_F(Explain, GivesBackTheAccountOfOurOwnTrace) {
   TraceEvents events({.host_s = 100, .unix_ns = 1711964646000000000});
   add_profile(events, sample.profile(), context);
   events.close();
-  const RunAccount account = account_of(run_of({trace_text(events, context)}));
+  const TracedRun run = run_of({trace_text(events, context)});
+  const RunAccount account = account_of(run);
   const std::vector<StepAccount> expected = accounts_of(sample.profile());
   ASSERT_EQ(account.accounts.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -396,6 +416,8 @@ TEST_F(Explain, GivesBackTheAccountOfOurOwnTrace) {
           << name_of(part);
     }
   }
+  EXPECT_THAT(findings_of(run, account).facts.back(),
+              HasSubstr("[ ] warm-up: 0 steps left out; [ ] repeats: 1 start of 2 steps"));
 }
 
 const std::filesystem::path kTraces = BARESTEP_TEST_TRACES;

@@ -21,6 +21,7 @@ namespace barestep {
 namespace {
 
 using nlohmann::json;
+using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -195,6 +196,34 @@ load().then(() => {
               HasSubstr(R"(<pre id="names">[0,0,0,true,"false"]</pre>)"));
 }
 
+/// On a page as narrow as a phone, no select cuts off its longest choice, and only what scrolls is
+/// wider than the page.
+TEST_F(ExplorerPage, FitsANarrowPage) {
+  std::ofstream(folder() / "narrow.html") << read_file(page()) << R"js(
+<pre id="narrow"></pre><script>
+load().then(() => {
+  update();
+  const found = [];
+  document.body.style.boxSizing = "border-box";
+  for (const width of [320, 390, 600]) {
+    document.body.style.width = `${width}px`;
+    for (const each of document.querySelectorAll("select")) {
+      const copy = each.cloneNode(true);
+      copy.style.cssText = "width: max-content; max-width: none; position: absolute";
+      each.after(copy);
+      if (each.offsetWidth < copy.offsetWidth) found.push(`${width}: ${each.id} is cut`);
+      copy.remove();
+    }
+    const wide = document.body.scrollWidth;
+    if (wide > width) found.push(`${width}: the page is ${wide} wide`);
+  }
+  element("narrow").textContent = JSON.stringify(found);
+});</script>)js";
+  const std::string text = shown(folder() / "narrow.html");
+  EXPECT_THAT(text, HasSubstr(R"(<pre id="narrow">[]</pre>)"))
+      << text.substr(text.find("id=\"narrow\""), 2000);
+}
+
 /// In real time, which --dump-dom does not wait for: the page logs what it measures.
 TEST_F(ExplorerPageTime, IsASecondForTheFirstAnswerAndFiftyMillisecondsForEachNext) {
   std::ofstream(folder() / "timed.html") << read_file(page()) << R"(<script>
@@ -234,6 +263,8 @@ TEST_F(ExplorerPage, ShowsWhatAStudyMeasuredBesideWhatIsSimulated) {
   EXPECT_THAT(text,
               HasSubstr("<caption>Measured by the study, and simulated for its machine</caption>"));
   EXPECT_THAT(text, HasSubstr(R"(<button type="button">timing: step</button>)"));
+  EXPECT_THAT(text,
+              ContainsRegex("<p id=\"checklist\">Checklist: .*; \\[ \\] repeats: 1 start of "));
 }
 
 TEST_F(ExplorerPage, HidesTheAnswerUntilAGuess) {

@@ -304,12 +304,16 @@ TEST_F(MlpLab, FillsInATeachersOwnSheet) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("# Mine\n\nAs run: 1 x 20\n"));
   EXPECT_THAT(result.out, HasSubstr("| A |\n| --- |\n| 64 |\n\n> 8192 x 6\n"));
+  EXPECT_THAT(result.out, HasSubstr("\n\nChecklist: ["));
+  EXPECT_THAT(result.out, HasSubstr("; [ ] repeats: 1 start of 15 steps\n"));
   EXPECT_THAT(result.out, testing::EndsWith("Sheet: lab-results/mine-key.md\n"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "lab-results/mine-key.html"));
   const ProcessResult again = run({"sheet", own, "--output", folder().string()});
   EXPECT_EQ(again.exit_code, 78);
   EXPECT_THAT(again.err, HasSubstr("mlp_lab sheet reads this file, which would be lost"));
-  EXPECT_THAT(run({"sheet", "--names"}).out, HasSubstr("\n  gpu0-bottleneck.load  "));
+  const std::string known = run({"sheet", "--names"}).out;
+  EXPECT_THAT(known, HasSubstr("\n  gpu0-bottleneck.load  "));
+  EXPECT_THAT(known, HasSubstr("\n  checklist  "));
 }
 
 TEST_F(MlpLab, IsInstalledWithItsSheetsAndCards) {

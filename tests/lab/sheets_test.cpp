@@ -189,6 +189,13 @@ TEST_P(EverySheet, ConcludesNothingFromAnInvalidSection) {
   }
 }
 
+TEST_P(EverySheet, EndsWithTheChecklistOfWhatWasMeasured) {
+  const std::string line = "Checklist: [?] no frequency scaling: the system does not say; ";
+  EXPECT_EQ(all_matches(filled(load_sheet(GetParam())), "\n\nChecklist: [^\n]+\n\n$").size(), 1U);
+  EXPECT_THAT(filled(load_sheet(GetParam())), HasSubstr(line));
+  EXPECT_THAT(blank_copy_of(load_sheet(GetParam())), Not(HasSubstr("Checklist")));
+}
+
 INSTANTIATE_TEST_SUITE_P(OfTheCourse, EverySheet, testing::ValuesIn(sheet_names()),
                          [](const auto& info) { return info.param; });
 
@@ -265,8 +272,8 @@ TEST(SheetAnswers, ShowTheListsOfSchedules) {
             "B0 B1 B2 B3; 1F1B F0 F1 B0 F2 B1 F3 B2 B3.");
   EXPECT_THAT(text_of("pipeline.bubbles"),
               AllOf(HasSubstr("In 28 of 28 pipelines"),
-                    HasSubstr("with 32 micro-batches, the most here, a stage of 1F1B keeps 8 of "
-                              "them at most, one of GPipe 32")));
+                    HasSubstr("with 32 micro-batches, the largest number here, a stage of 1F1B "
+                              "keeps 8 of them at most, one of GPipe 32")));
 }
 
 TEST(SheetNames, StandForThePartsOfAStep) {
@@ -582,6 +589,40 @@ TEST_F(OwnSheet, MayAskForAnyNameAndHasPlots) {
   EXPECT_EQ(blank_copy_of(sheet).find("warmup"), std::string::npos);
 }
 
+/// Of each item the case that meets it least, over all experiments.
+TEST_F(OwnSheet, HasTheChecklistAtItsFootOrWhereItAsksForIt) {
+  Report report = made_up_report({&experiment_of("warmup"), &experiment_of("splits")});
+  const auto change = [](ReportSection& section, const std::string& governor, double lost_share,
+                         std::size_t count) {
+    for (Measurement& each : section.results.cases) {
+      std::vector<Start> starts(each.starts().begin(),
+                                each.starts().begin() + static_cast<std::ptrdiff_t>(count));
+      for (Start& start : starts) {
+        start.governor = governor;
+        start.lost_share = lost_share;
+      }
+      each = Measurement(each.what(), std::move(starts));
+    }
+  };
+  change(report.sections.front(), "powersave", 0.01, 9);
+  change(report.sections.back(), "performance", 0.02, 5);
+  const std::string line =
+      "Checklist: [ ] no frequency scaling: governor powersave; [x] no other programs: they took "
+      "2.0 % of the time; [x] seed: 0; [x] warm-up: 5 steps left out; [ ] repeats: 5 starts of 25 "
+      "steps\n\n";
+  const SheetRuns runs(report, gpus());
+  const auto text = [&](const std::string& sheet) {
+    return markdown_of(own(sheet), runs, SheetCopy::kFilled);
+  };
+  EXPECT_EQ(text("{{warmup.from-start.batch}}\n\n{{splits.devices-2.split}}\n"),
+            "64\n\n32/32\n\n" + line);
+  EXPECT_EQ(text("{{checklist}}\n\nEnd.\n"), line + "End.\n\n");
+  EXPECT_EQ(blank_copy_of(own("{{checklist}}\n\nEnd.\n")), "End.\n\n");
+  const Report none;
+  EXPECT_EQ(markdown_of(own("End.\n"), SheetRuns(none, gpus()), SheetCopy::kFilled), "End.\n\n")
+      << "nothing was measured";
+}
+
 TEST_F(OwnSheet, SaysAThingOnceInAParagraph) {
   const std::string name = "{{splits.fact}}";
   const std::string text = filled(own(name + " " + name + "\n\n" + name + "\n"));
@@ -601,9 +642,10 @@ TEST_F(OwnSheet, GivesTheReasonWhereAnExperimentIsInvalid) {
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
   EXPECT_THAT(text, testing::StartsWith("No conclusion: warmup is INVALID. *t.* It has 64 "
                                         "samples.\n\n| t |\n| --- |\n| 100 ms"));
-  EXPECT_THAT(text, testing::EndsWith("\n\nThis was not run.\n\n"));
+  EXPECT_THAT(text, HasSubstr("\n\nThis was not run.\n\nChecklist: "));
   const Sheet four = own("On GPUs {{simulated.strong-scaling.ranks-4.speed-up}}.\n");
-  EXPECT_EQ(markdown_of(four, SheetRuns(report, load_card("t4")), SheetCopy::kFilled),
+  const Report none;
+  EXPECT_EQ(markdown_of(four, SheetRuns(none, load_card("t4")), SheetCopy::kFilled),
             "These GPUs have no such figure.\n\n");
 }
 
@@ -611,8 +653,9 @@ TEST_F(OwnSheet, EndsAParagraphWhereItsLastSentenceIsSaidAlready) {
   Report report = made_up_report({&experiment_of("warmup")});
   report.sections.front().verdict = "INVALID: it was disturbed";
   const Sheet sheet = own("{{warmup.answer}}\n*t.* {{warmup.answer-2}}\n\n> Look.\n> There.\n");
-  EXPECT_EQ(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kKey),
-            "No conclusion: warmup is INVALID. *t.*\n\n> Look.\n> There.\n\n");
+  EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kKey),
+              testing::StartsWith("No conclusion: warmup is INVALID. *t.*\n\n> Look.\n> There.\n\n"
+                                  "Checklist: "));
 }
 
 TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {

@@ -20,7 +20,12 @@ TEST(Checklist, MarksWhatHoldsAndSaysHow) {
 }
 
 TEST(Checklist, LeavesBlankWhatDoesNotHold) {
-  const Conditions bad{.governor = "powersave", .lost_share = 0.26, .steps = 1, .starts = 5};
+  const Conditions bad{.governor = "powersave",
+                       .lost_share = 0.26,
+                       .seed = 0,
+                       .warmup_steps = 0,
+                       .steps = 1,
+                       .starts = 5};
   EXPECT_EQ(checklist_line(checklist(bad)),
             "Checklist: [ ] no frequency scaling: governor powersave; [ ] no other programs: they "
             "took 26.0 % of the time; [x] seed: 0; [ ] warm-up: 0 steps left out; [ ] repeats: 5 "
@@ -28,10 +33,12 @@ TEST(Checklist, LeavesBlankWhatDoesNotHold) {
 }
 
 TEST(Checklist, MarksWhatIsUnknown) {
-  const std::vector<CheckedItem> items = checklist({});
-  EXPECT_EQ(items[0].holds, Holds::kUnknown);
-  EXPECT_EQ(items[0].is, "the system does not say");
-  EXPECT_EQ(items[1].holds, Holds::kUnknown);
+  EXPECT_EQ(checklist_line(checklist({.source = "trace", .steps = 3})),
+            "Checklist: [?] no frequency scaling: the trace does not say; [?] no other programs: "
+            "the trace does not say; [?] seed: the trace does not say; [?] warm-up: the trace does "
+            "not say; [ ] repeats: 1 start of 3 steps");
+  EXPECT_EQ(checklist({}).front().is, "the system does not say");
+  EXPECT_EQ(checklist_line({}), "");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "core/error.h"
 #include "core/output_file.h"
@@ -14,6 +15,7 @@
 #include "lab/page.h"
 #include "lab/report.h"
 #include "lab/svg.h"
+#include "profiler/checklist.h"
 #include "session/outputs.h"
 #include "session/run_program.h"
 
@@ -365,6 +367,18 @@ std::vector<std::string> gaps_of(const TracedRun& run) {
   return sentences;
 }
 
+/// The checklist for benchmarks, as far as the traces tell it. The first step's number says how
+/// many came before. PyTorch's profiler counts from where it was started, so its 0 says nothing.
+std::string traced_checklist(const TracedRun& run, const RunAccount& account) {
+  std::set<std::int64_t> steps;
+  for (const TracedAccount& each : account.accounts) steps.insert(each.number);
+  Conditions known{.source = "trace", .steps = std::ssize(steps)};
+  const bool is_ours =
+      std::ranges::all_of(run.ranks, [](const TracedRank& rank) { return rank.file.is_ours; });
+  if (is_ours || *steps.begin() > 0) known.warmup_steps = *steps.begin();
+  return checklist_line(checklist(known));
+}
+
 /// One step of all ranks: the account of each, and its communication.
 Plot picture_of(const TracedRun& run, const RunAccount& account) {
   const TracedAccount& chosen = account.accounts[account.accounts.size() / 2];
@@ -538,6 +552,7 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   if (!breakdowns.rows.empty()) findings.tables.push_back(std::move(breakdowns));
   findings.tables.push_back(step_table_of(run, account));
   findings.plots.push_back(picture_of(run, account));
+  findings.facts.push_back(traced_checklist(run, account));
   return findings;
 }
 
