@@ -217,7 +217,7 @@ void add_card(ArgumentParser& parser, StudyOptions& study) {
   Command& card = parser.add_command(
       "card", "Measure this machine's rates and write its card, for predict --machine.",
       [&] { print_card(study); });
-  card.add(option("--output", "FILE", "the card's file, FILE.json; else it is printed",
+  card.add(option("--output", "FILE", "the card's file, FILE.json; without it the card is printed",
                   to_path(study.output)));
   card.add(flag("--quick", "fewer sizes, a few seconds", study.quick));
   card.add(device_option(study.device));
@@ -327,7 +327,7 @@ void add_explore(ArgumentParser& parser, ExplorerOptions& options) {
       parser.add_command("explore", "Write a page that answers \"what if\" in the browser.",
                          [&] { write_explorer(options); });
   explores.add(option("--output", "FILE", "the page (explore.html)", to_path(options.output)));
-  explores.add(machine_option(options.machine, "the card that it starts from (h200-nvlink)"));
+  explores.add(machine_option(options.machine, "the card that the page starts from (h200-nvlink)"));
   explores.add(option("--study", "FOLDER", "start from the card of this study's machine",
                       to_path(options.study)));
   explores.add(flag("--open", "also open it in the browser", options.open));

@@ -18,7 +18,7 @@ namespace barestep {
 /// or $HOME/.cache/barestep. The folder need not exist. Nothing if neither is an absolute path.
 std::optional<std::filesystem::path> cache_folder();
 
-/// A set of CPU numbers; the size is the most that Linux can be built for.
+/// A set of CPU numbers; the size is the largest that Linux can be built for.
 using CpuSet = std::bitset<8192>;
 
 /// The CPUs that the calling thread may run on, as set by taskset, mpirun --bind-to or cpusets; CPU

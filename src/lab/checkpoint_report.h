@@ -7,7 +7,7 @@
 namespace barestep {
 
 struct CheckpointReport {
-  std::string text;     // tables of the run, the settings behind its numbers, and the tensors
+  std::string text;     // tables of the run, the settings that decide its numbers, and the tensors
   std::string damaged;  // the first tensor that differs from what was written; empty if none does
 };
 

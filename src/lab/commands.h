@@ -88,7 +88,7 @@ void merge_traces(const std::filesystem::path& out, std::span<const std::filesys
 
 struct ExplorerOptions {
   std::filesystem::path output = "explore.html";
-  std::string machine{};  // the card that it starts from, a file or a name; empty: a usual one
+  std::string machine{};          // the page's first card, a file or a name; empty: a usual one
   std::filesystem::path study{};  // a study's folder: it starts from that machine's card
   bool open = false;              // in the desktop's browser
   std::string version{};          // of this program

@@ -7,7 +7,7 @@
 namespace barestep {
 namespace {
 
-/// rows x cols of a buffer of activations, behind `first_row` rows of other passes.
+/// rows x cols of a buffer of activations, after `first_row` rows of other passes.
 Tensor take_rows(Buffers& buffers, const std::string& name, int device, std::int64_t first_row,
                  std::int64_t rows, std::int64_t cols, DType dtype) {
   const std::int64_t row_bytes = cols * bytes_of(dtype);

@@ -383,7 +383,7 @@ Table gradient_options() {
   return {
       {.name = "accumulate",
        .help = "micro-steps of --batch-size samples whose gradients add up to one step; keeps the "
-               "activations of one micro-step, with --update fused of all",
+               "activations of one micro-step, or of all with --update fused",
        .value = number(&TrainingConfig::accumulate, limits::kMicroSteps)},
       {.name = "reproducible",
        .help = "the same bits on any number of ranks and for any --accumulate: the gradients of "
@@ -772,7 +772,7 @@ Table file_options() {
                          &checkpoint_every,
                          [](const CheckpointEvery& every) { return text_of(every); })},
       {.name = "checkpoint-keep",
-       .help = "number of checkpoints to keep, the newest",
+       .help = "how many of the newest checkpoints to keep",
        .value = number(&CheckpointConfig::keep, limits::kCheckpoints),
        .agreement = kNotShared},
       {.name = "checkpoint-best",

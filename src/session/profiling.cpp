@@ -29,7 +29,7 @@ constexpr std::int64_t kMaxOverheadSteps = 1 << 16;
 /// Peaks that were measured while threads waited longer for their cores are not a device's best.
 constexpr double kMaxWaitedShare = 0.25;
 
-/// The most spans that any step of the run has, measured by nodes.
+/// The largest number of spans that any step of the run has, measured by nodes.
 std::size_t max_parts(const StepPrograms& programs) {
   std::size_t max = 1;
   for (const StepProgram* step : programs.all()) max = std::max(max, parts_of(step->program));

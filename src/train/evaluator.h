@@ -26,7 +26,8 @@ struct EvaluatedBatch {
   double latency_s = 0;  // from samples in host memory to the loss there
 };
 
-/// The most classes whose table is counted and shown; a larger one would be too wide to read.
+/// The largest number of classes whose table is counted and shown; a larger table would be too wide
+/// to read.
 constexpr std::int64_t kMaxClassesInTable = 30;
 
 /// The result of an evaluation, all ranks together.

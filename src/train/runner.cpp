@@ -297,7 +297,7 @@ void Runner::finish_step() {
   const Unfinished& unfinished = unfinished_[slot_of(step)];
   const PreparedProgram& program = *unfinished.program;
   if (unfinished.host.is_graph) {
-    program.work.ends[set_of(step)]->synchronize();  // behind the input, too
+    program.work.ends[set_of(step)]->synchronize();  // after the input, too
   } else {
     wait_for_input(program, step);
     for (const NodeId id : program.last_of_lane) {

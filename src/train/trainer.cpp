@@ -268,7 +268,7 @@ void Trainer::initialize(FlatWeights loaded) {
   for (const HeldStage& stage : programs_.stages()) {
     std::int64_t place = 0;
     for (const FlatRange& held : held_of(stage)) {
-      if (held.count == 0) continue;  // it may begin behind the last number
+      if (held.count == 0) continue;  // it may begin after the last number
       upload(&at(weights, stage.range.first + held.first),
              FlatRange{place, held.count}.of(stage.flat.parameters));
       place += held.count;

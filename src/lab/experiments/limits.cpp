@@ -1,4 +1,4 @@
-// The most ranks whose communication hides behind their products: the closed forms of a course
+// Up to how many ranks communication is hidden by products: the closed forms of a course
 // (Stanford CS336, assignment 2 of 2026, section 8) beside the programs that barestep builds,
 // priced by cost_of(). Calculated.
 #include <fmt/format.h>
@@ -215,8 +215,8 @@ std::string reasons_text(const LimitedPart& part, const LimitSetting& setting) {
 FindingTable limits_table(const MachineCard& card) {
   const LimitSetting rates = limit_setting(card, kLimitBatches[0], Precision::kFp32);
   FindingTable table{.title = fmt::format(
-                         "Most ranks before communication binds, {} x {} on {}, {} a rank "
-                         "(calculated)",
+                         "Largest number of ranks before communication binds, {} x {} on {}, {} a "
+                         "rank (calculated)",
                          kLimitWidth, kLimitDepth, card.name, rate_text(rates.bytes_per_s, "B/s")),
                      .columns = {"part", "precision", "batch", "closed form", "programs, priced",
                                  "flops of programs", "bytes of programs"}};
@@ -316,7 +316,7 @@ std::string part_fact(const MachineCard& card, const LimitedPart& part) {
                     name_of(precision), 1 + closed_slack(part, setting),
                     priced_limit(part, setting), reasons_text(part, setting)));
   }
-  return fmt::format("{}, most ranks on {}{}: {} (calculated).", part.name, card.name,
+  return fmt::format("{}, largest number of ranks on {}{}: {} (calculated).", part.name, card.name,
                      part.is_tensor ? "" : fmt::format(" at batch {}", kLimitBatches[1]),
                      fmt::join(limits, "; "));
 }

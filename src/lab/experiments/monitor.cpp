@@ -246,7 +246,7 @@ Plot busy_plot(const Results& results, const GaugeNames& names) {
 Findings conclude_monitor(const Results& results) {
   const GaugeNames names = gauge_names(results.setting.on_gpu);
   FindingTable table{
-      .title = "The machine during the steady steps: mean (least to most)",
+      .title = "The machine during the steady steps: mean (lowest to highest)",
       .columns = {"batch", "samples/s", "busy", "memory", "clock", "power", "energy of a sample"}};
   for (const Measurement& each : results.cases) {
     const std::vector<double> joules = joules_by_start(each);
