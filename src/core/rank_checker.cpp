@@ -28,17 +28,17 @@ std::vector<int> ranks_that_meet(const Mesh& mesh, const Collective& collective)
 namespace {
 
 /// One more than the farthest wait reaches back.
-constexpr int kJointSteps = 3;
+constexpr int kSteps = 3;
 
 /// Ranks that meet: those of an axis that share everything else, or two of them that exchange.
-struct MeetingGroup {
+struct Group {
   Axis axis = Axis::kAll;
   std::vector<int> ranks;  // ascending
 
-  friend auto operator<=>(const MeetingGroup&, const MeetingGroup&) = default;
+  friend auto operator<=>(const Group&, const Group&) = default;
 };
 
-MeetingGroup meeting_group_of(const RankProgram& rank, const Collective& collective) {
+Group group_of(const RankProgram& rank, const Collective& collective) {
   return {axis_of(collective), ranks_that_meet(rank.mesh, collective)};
 }
 
@@ -64,28 +64,26 @@ std::string agreed_text(const Collective& collective, bool is_first) {
       collective);
 }
 
-std::string agreed_text(const RankProgram& rank, const MeetingGroup& group,
-                        const Collective& collective) {
+std::string agreed_text(const RankProgram& rank, const Group& group, const Collective& collective) {
   return agreed_text(collective, rank.mesh.rank == group.ranks.front());
 }
 
-std::vector<const Collective*> collectives_on(const RankProgram& rank, const MeetingGroup& group) {
+std::vector<const Collective*> collectives_of(const RankProgram& rank, const Group& group) {
   std::vector<const Collective*> all;
   for (const Node& node : rank.program.nodes()) {
     const auto* const collective = std::get_if<Collective>(&node.op);
-    if (collective != nullptr && meeting_group_of(rank, *collective) == group)
-      all.push_back(collective);
+    if (collective != nullptr && group_of(rank, *collective) == group) all.push_back(collective);
   }
   return all;
 }
 
 /// All groups that any rank names.
-std::set<MeetingGroup> meeting_groups(std::span<const RankProgram> ranks) {
-  std::set<MeetingGroup> groups;
+std::set<Group> groups_of(std::span<const RankProgram> ranks) {
+  std::set<Group> groups;
   for (const RankProgram& rank : ranks) {
     for (const Node& node : rank.program.nodes()) {
       const auto* const collective = std::get_if<Collective>(&node.op);
-      if (collective != nullptr) groups.insert(meeting_group_of(rank, *collective));
+      if (collective != nullptr) groups.insert(group_of(rank, *collective));
     }
   }
   return groups;
@@ -93,16 +91,16 @@ std::set<MeetingGroup> meeting_groups(std::span<const RankProgram> ranks) {
 
 /// What differs between the collectives of a group's ranks; empty if nothing does. `all` are all
 /// ranks of the job.
-std::string difference_of_ranks(const MeetingGroup& group, std::span<const RankProgram> all) {
+std::string difference(const Group& group, std::span<const RankProgram> all) {
   if (group.ranks.size() == 2 && (group.ranks[0] < 0 || group.ranks[0] == group.ranks[1])) {
     return fmt::format("rank {} exchanges with itself, or with a rank outside its {} axis",
                        group.ranks[1], name_of(group.axis));
   }
   const RankProgram& first = at(all, group.ranks.front());
-  const auto expected = collectives_on(first, group);
+  const auto expected = collectives_of(first, group);
   for (const int number : group.ranks) {
     const RankProgram& rank = at(all, number);
-    const auto own = collectives_on(rank, group);
+    const auto own = collectives_of(rank, group);
     for (std::size_t i = 0; i < std::min(own.size(), expected.size()); ++i) {
       const std::string text = agreed_text(rank, group, *own[i]);
       const std::string other = agreed_text(first, group, *expected[i]);
@@ -151,9 +149,9 @@ class JointGraph {
   /// it waits for.
   void add(const RankProgram& rank) {
     std::map<LaneId, int> last_on_lane;
-    std::map<MeetingGroup, int> counts;
-    std::vector<std::vector<int>> vertices(kJointSteps);  // by step and node
-    for (int step = 0; step < kJointSteps; ++step) {
+    std::map<Group, int> counts;
+    std::vector<std::vector<int>> vertices(kSteps);  // by step and node
+    for (int step = 0; step < kSteps; ++step) {
       for (const Node& node : rank.program.nodes()) {
         const int vertex = vertex_of(rank, node, counts);
         for (const Wait& wait : node.waits) {
@@ -171,10 +169,10 @@ class JointGraph {
   }
 
   /// A vertex of its own, or that of the collective, which may have come with an earlier rank.
-  int vertex_of(const RankProgram& rank, const Node& node, std::map<MeetingGroup, int>& counts) {
+  int vertex_of(const RankProgram& rank, const Node& node, std::map<Group, int>& counts) {
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) return new_vertex("");
-    const MeetingGroup group = meeting_group_of(rank, *collective);
+    const Group group = group_of(rank, *collective);
     const std::pair key{group, counts[group]++};
     const auto [found, is_new] = of_collectives_.try_emplace(key, 0);
     if (is_new) {
@@ -209,14 +207,14 @@ class JointGraph {
 
   std::vector<std::vector<int>> before_;  // by vertex, what ends before it begins
   std::vector<std::string> texts_;        // of collectives; else empty
-  std::map<std::pair<MeetingGroup, int>, int> of_collectives_;
+  std::map<std::pair<Group, int>, int> of_collectives_;
 };
 
 }  // namespace
 
 std::string check_ranks(std::span<const RankProgram> ranks) {
-  for (const MeetingGroup& group : meeting_groups(ranks)) {
-    std::string text = difference_of_ranks(group, ranks);
+  for (const Group& group : groups_of(ranks)) {
+    std::string text = difference(group, ranks);
     if (!text.empty()) return text;
   }
   const std::vector<std::string> cycle = JointGraph(ranks).cycle();

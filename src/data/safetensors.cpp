@@ -28,7 +28,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr std::uint64_t kMaxSafetensorsPartserBytes = 100'000'000;
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 
 // The JSON header.
@@ -388,10 +388,10 @@ std::string read_head(const InputFile& file, const std::filesystem::path& path,
   }
   std::uint64_t header_bytes = 0;
   file.read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
-  if (header_bytes > kMaxSafetensorsPartserBytes) {
-    refuse_safetensors(path, what,
-                       fmt::format("states a header of {} bytes, {} are allowed", header_bytes,
-                                   kMaxSafetensorsPartserBytes));
+  if (header_bytes > kMaxHeaderBytes) {
+    refuse_safetensors(
+        path, what,
+        fmt::format("states a header of {} bytes, {} are allowed", header_bytes, kMaxHeaderBytes));
   }
   if (header_bytes > file_bytes - kLengthBytes) {
     refuse_safetensors(path, what,
@@ -448,7 +448,7 @@ SafetensorsParts safetensors_parts(std::span<const TensorForm> tensors,
   }
   std::string header = fmt::format("{{{}}}", fmt::join(members, ","));
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  BARESTEP_REQUIRE(header.size() <= kMaxSafetensorsPartserBytes, "readers refuse longer headers");
+  BARESTEP_REQUIRE(header.size() <= kMaxHeaderBytes, "readers refuse longer headers");
   const std::uint64_t header_bytes = header.size();
   parts.head.resize(kLengthBytes);
   std::memcpy(parts.head.data(), &header_bytes, kLengthBytes);
