@@ -97,10 +97,6 @@ std::string InputFile::text(std::int64_t max_bytes) {
   return text;
 }
 
-void InputFile::skip(std::int64_t bytes) {
-  if (::lseek(descriptor_, bytes, SEEK_CUR) < 0) fail_reading(std::strerror(errno));
-}
-
 int InputFile::release() {
   return std::exchange(descriptor_, -1);
 }

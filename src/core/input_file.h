@@ -37,9 +37,6 @@ class InputFile {
   /// Error(kNoInput) if the file has more than `max_bytes`.
   std::string text(std::int64_t max_bytes);
 
-  /// Skips the next `bytes`.
-  void skip(std::int64_t bytes);
-
   /// Closes the file. From now on, read_at() opens it for each call.
   void close();
 

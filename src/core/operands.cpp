@@ -90,13 +90,6 @@ Op with_tensors(Op op, const std::function<Tensor(const Operand&)>& replacement)
   return op;
 }
 
-bool sums_over(const Op& op, char dimension) {
-  const Operands operands = operands_of(op);
-  const auto has_it = [&](const Operand& operand) { return has(operand, dimension); };
-  return std::ranges::any_of(operands, has_it) &&
-         std::ranges::none_of(operands, [&](const Operand& o) { return writes(o) && has_it(o); });
-}
-
 Op slice(const Op& op, char dimension, std::int64_t first, std::int64_t count) {
   BARESTEP_REQUIRE(std::islower(dimension), "what is cut is a dimension, and no capital");
   const std::string name = std::string(label_of(op)) + " along '" + dimension + "'";

@@ -16,9 +16,6 @@ Operands operands_of(const Op&& op) = delete;
 /// The op with other tensors: `replacement` returns the new tensor for each operand.
 Op with_tensors(Op op, const std::function<Tensor(const Operand&)>& replacement);
 
-/// Whether the op sums over a dimension: it reads operands with that dimension and writes none.
-bool sums_over(const Op& op, char dimension);
-
 /// The part of an op that covers first .. first + count - 1 of a dimension. Run one after another,
 /// nonempty parts that cover the whole dimension are equivalent to the op: the first starts a sum
 /// over the dimension, the others add to it. Operands are cut by rows, or by columns if they have a

@@ -15,29 +15,6 @@ float unit_interval(std::uint32_t word) {
   return std::fma(static_cast<float>(word), 0x1p-32F, 0x1p-33F);
 }
 
-/// Draws like the threads of PyTorch's launch; numbers_of(words) returns the four numbers of a
-/// draw.
-template <class NumbersOf>
-void draw(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry,
-          const NumbersOf& numbers_of) {
-  const auto n = static_cast<std::int64_t>(out.size());
-  const std::int64_t threads = kPhiloxThreads * philox_blocks(n, geometry);
-  std::uint64_t counter = state.offset / kWordsPerCounter;
-  for (std::int64_t first = 0; first < n; first += kWordsPerCounter * threads, ++counter) {
-    for (std::int64_t thread = 0; thread < std::min(threads, n - first); ++thread) {
-      const auto subsequence = static_cast<std::uint64_t>(thread);
-      const std::array<float, kWordsPerCounter> numbers = numbers_of(philox4x32_10(
-          {low_word(counter), high_word(counter), low_word(subsequence), high_word(subsequence)},
-          {low_word(state.seed), high_word(state.seed)}));
-      std::int64_t i = first + thread;
-      for (std::size_t k = 0; k < numbers.size() && i < n; ++k, i += threads) {
-        at(out, i) = numbers[k];
-      }
-    }
-  }
-  state.offset += philox_advance(n, geometry);
-}
-
 }  // namespace
 
 std::array<float, 4> philox_normals(const std::array<std::uint32_t, 4>& words) {
@@ -64,19 +41,23 @@ std::uint64_t philox_advance(std::int64_t n, const CudaGeometry& geometry) {
   return static_cast<std::uint64_t>(((n - 1) / numbers + 1) * kWordsPerCounter);
 }
 
-void philox_rand(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry) {
-  draw(state, out, geometry, [](const std::array<std::uint32_t, 4>& words) {
-    std::array<float, 4> numbers{};
-    std::ranges::transform(words, numbers.begin(), [](std::uint32_t word) {
-      const float number = unit_interval(word);
-      return number == 1.0F ? 0.0F : number;  // PyTorch draws from [0, 1)
-    });
-    return numbers;
-  });
-}
-
 void philox_randn(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry) {
-  draw(state, out, geometry, philox_normals);
+  const auto n = static_cast<std::int64_t>(out.size());
+  const std::int64_t threads = kPhiloxThreads * philox_blocks(n, geometry);
+  std::uint64_t counter = state.offset / kWordsPerCounter;
+  for (std::int64_t first = 0; first < n; first += kWordsPerCounter * threads, ++counter) {
+    for (std::int64_t thread = 0; thread < std::min(threads, n - first); ++thread) {
+      const auto subsequence = static_cast<std::uint64_t>(thread);
+      const std::array<float, kWordsPerCounter> numbers = philox_normals(philox4x32_10(
+          {low_word(counter), high_word(counter), low_word(subsequence), high_word(subsequence)},
+          {low_word(state.seed), high_word(state.seed)}));
+      std::int64_t i = first + thread;
+      for (std::size_t k = 0; k < numbers.size() && i < n; ++k, i += threads) {
+        at(out, i) = numbers[k];
+      }
+    }
+  }
+  state.offset += philox_advance(n, geometry);
 }
 
 }  // namespace barestep

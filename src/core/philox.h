@@ -1,8 +1,7 @@
-// PyTorch's random streams on CUDA, computed on the host: torch.rand and torch.randn with
-// device="cuda".
+// PyTorch's random stream on CUDA, computed on the host: torch.randn with device="cuda".
 //
-// Words and uniform numbers are bit-identical to PyTorch's. Normal numbers are within 5e-6: a GPU
-// computes sines and cosines with hardware approximations that a host does not have.
+// Words are bit-identical to PyTorch's. Normal numbers are within 5e-6: a GPU computes sines and
+// cosines with hardware approximations that a host does not have.
 //
 // Source: Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011);
 // curand_philox4x32_x.h and curand_normal.h of CUDA 13.0; PyTorch 1.13.1,
@@ -80,8 +79,7 @@ std::int64_t philox_blocks(std::int64_t n, const CudaGeometry& geometry);
 /// How far that launch advances the generator's offset.
 std::uint64_t philox_advance(std::int64_t n, const CudaGeometry& geometry);
 
-/// torch.rand(out.size(), device="cuda") and torch.randn(...).
-void philox_rand(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry = {});
+/// torch.randn(out.size(), device="cuda").
 void philox_randn(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry = {});
 
 }  // namespace barestep

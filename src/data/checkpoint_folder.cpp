@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/index.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -114,8 +115,7 @@ std::optional<FoundCheckpoint> newest_whole_checkpoint(
   fail(ExitCode::kBadData,
        {.what = "folder of checkpoints",
         .value = folder.string(),
-        .why = fmt::format("has {} checkpoint{}, none of which is complete", steps.size(),
-                           steps.size() == 1 ? "" : "s"),
+        .why = "has " + counted(std::ssize(steps), "checkpoint") + ", none of which is complete",
         .remedy = "remove them to start from the beginning, or name another folder"});
 }
 
@@ -181,20 +181,6 @@ void CheckpointFolder::finish(CheckpointDraft& draft) {
   }
   if (const int result = draft.file_->publish(); result < 0) fail_writing(draft.place_, result);
   remove_all_but_newest(draft.step_);
-}
-
-void CheckpointFolder::write(const CheckpointImage& image) {
-  CheckpointForm form{.step = image.step, .state = image.state, .tensors = {}};
-  std::vector<TensorPiece> pieces;
-  std::vector<PieceChecksum> checksums;
-  for (const StoredTensor& tensor : image.tensors) {
-    pieces.push_back({.tensor = std::ssize(pieces), .bytes = tensor.bytes});
-    checksums.push_back(checksum_of(pieces.back()));
-    form.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, std::ssize(tensor.bytes)});
-  }
-  CheckpointDraft draft = begin(form, std::move(checksums));
-  if (const int result = draft.write_pieces(pieces); result < 0) fail_writing(draft.place_, result);
-  finish(draft);
 }
 
 void CheckpointFolder::remove_all_but_newest(std::int64_t newest) {

@@ -71,8 +71,6 @@ class CheckpointDraft {
 /// Writes the checkpoints of one run. Only one thread may use it at a time.
 class CheckpointFolder {
  public:
-  using Found = FoundCheckpoint;
-
   /// Creates the folder if it does not exist, locks it until destruction, and removes the temporary
   /// files of killed programs. `files` must outlive this. Throws Error: kCannotCreate if the path
   /// is not a folder, cannot be created or accepts no files; kTryAgain if another program has
@@ -97,15 +95,6 @@ class CheckpointFolder {
   /// write_pieces(). `writer` is the writer that failed, "rank 2: ", or empty.
   [[noreturn]] static void fail_writing(const CheckpointPlace& place, int failure,
                                         const std::string& writer = "");
-
-  /// For a single writer: begins and finishes a checkpoint, and throws as those do.
-  void write(const CheckpointImage& image);
-
-  /// newest_whole_checkpoint() of this folder.
-  [[nodiscard]] std::optional<Found> newest_whole(
-      const std::function<void(const std::string& why_skipped)>& skipped) const {
-    return newest_whole_checkpoint(folder_, skipped);
-  }
 
  private:
   void remove_all_but_newest(std::int64_t newest);

@@ -25,7 +25,6 @@ class Shards {
   [[nodiscard]] ElementType type() const { return files_.front().type(); }
   [[nodiscard]] std::int64_t bytes() const;
   [[nodiscard]] const std::vector<ArrayFile>& files() const { return files_; }
-  [[nodiscard]] const std::vector<std::int64_t>& first_rows() const { return first_rows_; }
 
   /// Loads the rows that are needed into memory; a row's bit says whether it is.
   void load(const std::vector<bool>& needed);

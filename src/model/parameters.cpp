@@ -61,12 +61,6 @@ std::int64_t Parameters::size() const {
   return sum;
 }
 
-std::int64_t Parameters::largest_size() const {
-  std::int64_t largest = 0;
-  for (const Parameter& each : all_) largest = std::max(largest, each.size());
-  return largest;
-}
-
 std::span<float> Parameters::in(FlatWeights& flat, ParameterId id) const {
   const Tensor place = in(BufferId{0}, id);
   return std::span(flat).subspan(static_cast<std::size_t>(place.offset_bytes) / sizeof(float),

@@ -125,9 +125,6 @@ class Parameters {
   /// Numbers in all parameters, without padding.
   [[nodiscard]] std::int64_t size() const;
 
-  /// Numbers in the largest parameter.
-  [[nodiscard]] std::int64_t largest_size() const;
-
   /// The values of a parameter in a flat buffer on the host.
   [[nodiscard]] std::span<float> in(FlatWeights& flat, ParameterId id) const;
 

@@ -113,7 +113,6 @@ class Monitor {
 
   [[nodiscard]] const MonitorSource& source(int index) const { return *at(sources_, index); }
   [[nodiscard]] double start_s() const { return start_s_; }
-  [[nodiscard]] double period_s() const { return period_s_; }
 
  private:
   void run();

@@ -158,16 +158,6 @@ TEST(OperandsOf, RefusesThatAWrittenOperandSharesBytesWithAnother) {
   }
 }
 
-TEST(SumsOver, TellsGradientsOfParametersFromThoseOfRows) {
-  EXPECT_TRUE(sums_over(DeviceOp{weight_gradient()}, 'r'));
-  EXPECT_TRUE(sums_over(DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}}, 'r'));
-  EXPECT_TRUE(sums_over(DeviceOp{linear_adam()}, 'r'));
-  EXPECT_FALSE(sums_over(DeviceOp{gemm()}, 'r'));
-  EXPECT_FALSE(sums_over(DeviceOp{gram_product()}, 'r'));
-  EXPECT_FALSE(sums_over(DeviceOp{mse()}, 'r'));
-  EXPECT_FALSE(sums_over(DeviceOp{adam()}, 'r'));
-}
-
 TEST(Slice, CutsAnOptimizerIntoBuckets) {
   const OptimizerUpdate whole = clipped(adam());
   const Op part = slice(DeviceOp{whole}, 'n', 8, 4);

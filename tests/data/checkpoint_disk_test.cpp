@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "core/output_file.h"
 #include "data/checkpoint_folder.h"
 #include "data/sample_checkpoint.h"
@@ -68,14 +69,14 @@ std::string expected_words(const std::string& call, int error) {
 bool CheckpointsOnABadDisk::survives(const FaultyDisk::Fault& fault) {
   {
     CheckpointFolder before(dir(), 2);
-    before.write(image_of(100));
-    before.write(image_of(200));
+    write_checkpoint(before, image_of(100));
+    write_checkpoint(before, image_of(200));
   }
   FaultyDisk faulty(real_files(), fault);
   try {
     CheckpointFolder checkpoints(dir(), 2, faulty);
     try {
-      checkpoints.write(image_of(300));
+      write_checkpoint(checkpoints, image_of(300));
       EXPECT_EQ(newest_in(dir()), text_of(image_of(300)));
     } catch (const Error& error) {
       const std::string call = faulty.calls().at(fault.at);
@@ -91,7 +92,7 @@ bool CheckpointsOnABadDisk::survives(const FaultyDisk::Fault& fault) {
   }
   expect_only_whole(dir(), fault.kind == FaultyDisk::Kind::kDeath);
   CheckpointFolder checkpoints(dir(), 2);
-  checkpoints.write(image_of(400));
+  write_checkpoint(checkpoints, image_of(400));
   EXPECT_EQ(newest_in(dir()), text_of(image_of(400)));
   EXPECT_EQ(checkpoint_steps(dir()).size(), 2U);
   const auto entries = std::distance(fs::directory_iterator(dir()), fs::directory_iterator());
@@ -128,8 +129,8 @@ TEST_F(CheckpointsOnABadDisk, AreWrittenWhereFoldersCannotBeSynced) {
         [&](const fs::path& path, int why) { reported.emplace_back(path, why); });
     NoFolderSync disk(error);
     CheckpointFolder checkpoints(dir(), 2, disk);
-    checkpoints.write(image_of(100));
-    checkpoints.write(image_of(200));
+    write_checkpoint(checkpoints, image_of(100));
+    write_checkpoint(checkpoints, image_of(200));
     report_unsynced_folder(nullptr);
     EXPECT_EQ(newest_in(dir()), text_of(image_of(200)));
     ASSERT_EQ(reported.size(), 1U) << "it is said once";
@@ -168,7 +169,7 @@ std::int64_t CheckpointsOnABadDisk::max_lost(int keep, RecordingDisk::Obeys obey
   std::vector<std::pair<std::size_t, std::int64_t>> acknowledged = {{0, 0}};
   CheckpointFolder checkpoints(dir(), keep, disk);
   for (const std::int64_t step : {100, 200, 300, 400}) {
-    checkpoints.write(image_of(step));
+    write_checkpoint(checkpoints, image_of(step));
     acknowledged.emplace_back(disk.operations(), step);
   }
   std::int64_t max = 0;

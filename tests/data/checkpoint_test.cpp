@@ -30,7 +30,7 @@ class Checkpoints : public TempDirTest {
 
   void write(std::initializer_list<int> steps, int keep = 2) const {
     CheckpointFolder checkpoints(folder(), keep);
-    for (const int step : steps) checkpoints.write(image_of(step));
+    for (const int step : steps) write_checkpoint(checkpoints, image_of(step));
   }
 
   /// The step of the newest complete checkpoint; adds each line about a skipped one to `skipped`.
@@ -60,9 +60,14 @@ class Checkpoints : public TempDirTest {
 
 TEST_F(Checkpoints, HoldWhatWasWrittenAndTheNewestIsFound) {
   CheckpointFolder checkpoints(folder() / "a/b", 2);
-  EXPECT_FALSE(checkpoints.newest_whole([](const std::string& why) { FAIL() << why; }));
-  for (const std::int64_t step : {0, 400, 1'000'000'000}) checkpoints.write(image_of(step));
-  const auto found = checkpoints.newest_whole([](const std::string& why) { FAIL() << why; });
+  const auto newest = [&] {
+    return newest_whole_checkpoint(checkpoints.path(),
+                                   [](const std::string& why) { FAIL() << why; });
+  };
+  EXPECT_FALSE(newest());
+  for (const std::int64_t step : {0, 400, 1'000'000'000})
+    write_checkpoint(checkpoints, image_of(step));
+  const auto found = newest();
   ASSERT_TRUE(found);
   EXPECT_EQ(found->file, folder() / "a/b/step-1000000000.safetensors");
   EXPECT_EQ(text_of(found->image), text_of(image_of(1'000'000'000)));
@@ -108,8 +113,8 @@ TEST_F(Checkpoints, OfLaterStepsGoWhenARunWentBack) {
 
 TEST_F(Checkpoints, OfTheSameStepAreReplaced) {
   CheckpointFolder checkpoints(folder(), 2);
-  checkpoints.write(image_of(100, 1));
-  checkpoints.write(image_of(100, 2));
+  write_checkpoint(checkpoints, image_of(100, 1));
+  write_checkpoint(checkpoints, image_of(100, 2));
   EXPECT_EQ(text_of(read_checkpoint(path_of(100))), text_of(image_of(100, 2)));
   EXPECT_THAT(names(), ElementsAre("step-000000100.safetensors"));
 }

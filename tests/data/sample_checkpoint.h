@@ -31,6 +31,23 @@ inline CheckpointImage image_of(std::int64_t step, int run = 0) {
                       {"updates", "I64", {}, std::vector<std::byte>(8, std::byte{7})}}};
 }
 
+/// Begins, writes and finishes a checkpoint, as a single writer.
+inline void write_checkpoint(CheckpointFolder& folder, const CheckpointImage& image) {
+  CheckpointForm form{.step = image.step, .state = image.state, .tensors = {}};
+  std::vector<TensorPiece> pieces;
+  std::vector<PieceChecksum> checksums;
+  for (const StoredTensor& tensor : image.tensors) {
+    pieces.push_back({.tensor = std::ssize(pieces), .bytes = tensor.bytes});
+    checksums.push_back(checksum_of(pieces.back()));
+    form.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, std::ssize(tensor.bytes)});
+  }
+  CheckpointDraft draft = folder.begin(form, std::move(checksums));
+  if (const int result = draft.write_pieces(pieces); result < 0) {
+    CheckpointFolder::fail_writing(draft.place(), result);
+  }
+  folder.finish(draft);
+}
+
 /// Everything in an image except the order of its tensors.
 inline std::string text_of(const CheckpointImage& image) {
   std::map<std::string, std::string> tensors;

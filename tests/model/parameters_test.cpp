@@ -27,7 +27,6 @@ TEST(Parameters, BeginWithTheOneAddedLast) {
   EXPECT_EQ(parameters.bytes(DType::kBF16), 128);
   EXPECT_EQ(parameters.flat(7), (Tensor{7, 0, 1, 64}));
   EXPECT_EQ(parameters.size(), 5 * 3 + 5 + 2 * 5 + 2) << "without padding";
-  EXPECT_EQ(parameters.largest_size(), 15);
 }
 
 TEST(Parameters, OfAnMlpAreNamedAsInTheStateDict) {
