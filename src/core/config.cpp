@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <string_view>
 
@@ -46,6 +47,13 @@ bool is_device_name(std::string_view name) {
   name.remove_prefix(kPrefix.size());
   return !name.empty() && name.size() <= 3 &&
          std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+int ordinal_of(std::string_view device) {
+  const std::size_t digits = device.find(':') + 1;  // 0 if there is no colon
+  int ordinal = 0;
+  std::from_chars(device.data() + digits, device.data() + device.size(), ordinal);
+  return ordinal;
 }
 
 void require_fit_for_cpu(const DeviceConfig& device) {

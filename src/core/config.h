@@ -458,8 +458,6 @@ struct CheckpointConfig {
   std::filesystem::path resume_from{};
   std::optional<double> time_limit_s{};
 
-  [[nodiscard]] bool resumes() const { return resume || !resume_from.empty(); }
-
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 
@@ -516,6 +514,9 @@ struct TrainConfig {
 
 /// auto, cpu, cuda, or cuda:N. Whether the device exists is checked when it is opened.
 bool is_device_name(std::string_view name);
+
+/// The N of cuda:N; 0 for the other names.
+int ordinal_of(std::string_view device);
 
 /// Throws Error(kConfiguration) if `device`, which is for the CPU, sets an option that only GPUs
 /// have.

@@ -272,16 +272,6 @@ constexpr Row kRows[] = {
      "give --test-split"},
 };
 
-std::vector<std::string_view> split(std::string_view text, std::string_view separator) {
-  std::vector<std::string_view> parts;
-  for (std::size_t end = 0; end != std::string_view::npos;) {
-    end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end != std::string_view::npos) text.remove_prefix(end + separator.size());
-  }
-  return parts;
-}
-
 Condition condition_of(std::string_view text) {
   Condition condition{.is_opposite = text.starts_with('!')};
   if (condition.is_opposite) text.remove_prefix(1);

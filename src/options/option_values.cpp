@@ -52,17 +52,17 @@ Reading read(std::string_view text, double& number) {
   return Reading::kWhole;
 }
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
+}  // namespace
+
+std::vector<std::string_view> split(std::string_view text, std::string_view separator) {
   std::vector<std::string_view> parts;
   for (;;) {
     const std::size_t at = text.find(separator);
     parts.push_back(text.substr(0, at));
     if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
+    text.remove_prefix(at + separator.size());
   }
 }
-
-}  // namespace
 
 std::int64_t whole_number(const RawValue& given, const Range& range) {
   std::int64_t number = 0;
@@ -98,7 +98,7 @@ std::vector<std::int64_t> widths(const RawValue& given) {
                                          limits::kDepths.first + 1, limits::kDepths.last + 1,
                                          limits::kWidths.first, limits::kWidths.last);
   std::vector<std::int64_t> numbers;
-  for (const std::string_view part : split(given.text, ',')) {
+  for (const std::string_view part : split(given.text, ",")) {
     const std::string name = fmt::format("width {}", numbers.size() + 1);
     std::int64_t number = 0;
     const Reading reading = read(part, number);
@@ -118,7 +118,7 @@ std::vector<std::int64_t> widths(const RawValue& given) {
 
 void batch_sizes(const RawValue& given, DataConfig& data) {
   std::vector<std::int64_t> sizes;
-  for (const std::string_view part : split(given.text, ',')) {
+  for (const std::string_view part : split(given.text, ",")) {
     sizes.push_back(
         whole_number({given.where, std::string(part), given.code}, limits::kBatchSizes));
   }
@@ -128,7 +128,7 @@ void batch_sizes(const RawValue& given, DataConfig& data) {
 
 std::pair<double, double> two_shares(const RawValue& given) {
   const std::string remedy = "give two numbers of at least 0 and below 1, such as 0.9,0.999";
-  const auto parts = split(given.text, ',');
+  const auto parts = split(given.text, ",");
   if (parts.size() != 2) refuse(given, "not two numbers", remedy);
   double numbers[2] = {};
   for (std::size_t i = 0; i < 2; ++i) {
@@ -187,7 +187,7 @@ std::string text_of_segments(std::int64_t segments) {
 
 StepRange step_range(const RawValue& given) {
   const std::string remedy = "give first:end, such as 10:20 for the steps 10 to 19";
-  const auto parts = split(given.text, ':');
+  const auto parts = split(given.text, ":");
   if (parts.size() != 2) refuse(given, "not two numbers", remedy);
   StepRange range;
   for (const auto& [part, number] : {std::pair(parts[0], &range.first), {parts[1], &range.end}}) {
@@ -217,7 +217,7 @@ std::string device_name(const RawValue& given) {
 
 std::vector<std::string> device_names(const RawValue& given) {
   std::vector<std::string> names;
-  for (const std::string_view part : split(given.text, ',')) {
+  for (const std::string_view part : split(given.text, ",")) {
     if (part == "auto" || !is_device_name(part)) {
       refuse(given, fmt::format("'{}' is not a device", part),
              "list cpu, cuda or cuda:N, such as cuda:0,cuda:1");
@@ -250,7 +250,7 @@ void data_source(const RawValue& given, DataConfig& data) {
   if (kind == std::end(kKinds) || colon == given.text.size()) {
     refuse(given, "not a data source", remedy);
   }
-  const auto files = split(std::string_view(given.text).substr(colon + 1), ',');
+  const auto files = split(std::string_view(given.text).substr(colon + 1), ",");
   const std::size_t expected = kind->second == DataKind::kSafetensors ? 1 : 2;
   if (files.size() != expected || files.front().empty() || files.back().empty()) {
     refuse(given, expected == 1 ? "not one file" : "not two files", remedy);
@@ -261,7 +261,7 @@ void data_source(const RawValue& given, DataConfig& data) {
 }
 
 SlowRank slow_rank(const RawValue& given) {
-  const std::vector<std::string_view> parts = split(given.text, ':');
+  const std::vector<std::string_view> parts = split(given.text, ":");
   SlowRank slow;
   const bool whole = parts.size() == 2 && read(parts[0], slow.rank) == Reading::kWhole &&
                      read(parts[1], slow.delay_ms) == Reading::kWhole;
@@ -306,7 +306,7 @@ std::span<const std::string_view> phases_of_steps() {
 
 std::vector<Phase> phases(const RawValue& given) {
   std::vector<Phase> all;
-  for (const std::string_view part : split(given.text, ',')) {
+  for (const std::string_view part : split(given.text, ",")) {
     const RawValue one{.where = given.where, .text = std::string(part), .code = given.code};
     all.push_back(kValuesOf<Phase>.at(choice(one, phases_of_steps())));
   }

@@ -25,6 +25,9 @@ struct RawValue {
   ExitCode code = ExitCode::kUsage;  // for every error with this value
 };
 
+/// The parts between the separators, one more than there are of these. They point into `text`.
+std::vector<std::string_view> split(std::string_view text, std::string_view separator);
+
 std::int64_t whole_number(const RawValue& given, const Range& range);
 double real_number(const RawValue& given, const RealRange& range);
 

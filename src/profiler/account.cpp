@@ -350,8 +350,8 @@ std::string bottleneck(const Profile& profile, const MeanAccount& account, const
   const Part part =
       *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return mean[each]; });
   const bool is_work = cause_of(part).empty();
-  return fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.\n", name_of(part),
-                     100 * mean[part] / mean.wall_s, table_time(mean[part]),
+  return fmt::format("The bottleneck is {}: {} of a step, {}{}.\n", name_of(part),
+                     percent_text(mean[part] / mean.wall_s), table_time(mean[part]),
                      is_work ? largest_work(profile, part, peaks) : std::string(cause_of(part)));
 }
 
@@ -464,14 +464,13 @@ Breakdown breakdown_of(std::span<const DeviceWork> works) {
 
 std::string breakdown_text(const Breakdown& breakdown) {
   if (breakdown.span_s == 0) return "";
-  const auto percent = [&](double seconds) { return 100 * seconds / breakdown.span_s; };
-  const std::string overlap = breakdown.overlap
-                                  ? fmt::format("; {:.1f} % of communication overlaps computation",
-                                                100 * *breakdown.overlap)
-                                  : "";
+  const auto percent = [&](double seconds) { return percent_text(seconds / breakdown.span_s); };
+  const std::string overlap = breakdown.overlap ? "; " + percent_text(*breakdown.overlap) +
+                                                      " of communication overlaps computation"
+                                                : "";
   return fmt::format(
-      "From first to last op the device computes {:.1f} % of {}, only copies or communicates "
-      "{:.1f} %, and is idle {:.1f} %{}.\n",
+      "From first to last op the device computes {} of {}, only copies or communicates {}, and is "
+      "idle {}{}.\n",
       percent(breakdown.compute_s), table_time(breakdown.span_s), percent(breakdown.non_compute_s),
       percent(breakdown.idle_s), overlap);
 }

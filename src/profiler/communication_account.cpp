@@ -248,9 +248,8 @@ CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> s
 
 std::string CommunicationSummary::text() const {
   if (steps == 0) return "";
-  std::string text =
-      fmt::format("Communication of a step, mean of {} step{} and {} rank{}\n", steps,
-                  steps == 1 ? "" : "s", ranks.size(), ranks.size() == 1 ? "" : "s");
+  std::string text = fmt::format("Communication of a step, mean of {} and {}\n",
+                                 counted(steps, "step"), counted(std::ssize(ranks), "rank"));
   const double total_s = parts.hidden_s + parts.waiting_s + parts.moving_s;
   const auto row = [&](const char* name, double seconds) {
     text += fmt::format("  {:<24}{:>12} ms\n", name, milliseconds(seconds));
@@ -277,8 +276,8 @@ std::string CommunicationSummary::text() const {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     Mesh place = mesh;
     place.rank = static_cast<int>(rank);
-    text += fmt::format("Waited for {}: longest in {} of {} step{}, {} ms a step\n", place.text(),
-                        ranks[rank].steps_waited_for, steps, steps == 1 ? "" : "s",
+    text += fmt::format("Waited for {}: longest in {} of {}, {} ms a step\n", place.text(),
+                        ranks[rank].steps_waited_for, counted(steps, "step"),
                         milliseconds(ranks[rank].cost_s));
   }
   return text +

@@ -228,7 +228,7 @@ std::string contradiction(const std::vector<OperatorRow>& rows, const Peaks& pea
     cost.bytes = std::max(std::int64_t{0}, cost.bytes - 2 * cache_bytes * row.calls);
     const double min_s = peaks.min_s(cost);
     if (min_s <= kMaxOfRoof * row.device_s || row.device_s == 0) continue;
-    return fmt::format("{} reaches {:.1f} % of its roof", row.name, 100 * min_s / row.device_s);
+    return fmt::format("{} reaches {} of its roof", row.name, percent_text(min_s / row.device_s));
   }
   return "";
 }
@@ -297,13 +297,12 @@ std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) 
   }
   if (wall_s == 0 || peaks.flops_per_s == 0) return "";
   return fmt::format(
-      "A step does {:.2f} GFLOP/s, {:.1f} % of the {:.2f} that large products do here (MFU); "
+      "A step does {:.2f} GFLOP/s, {} of the {:.2f} that large products do here (MFU); "
       "memory moves {:.2f} GB/s at best.\n"
-      "At these rates its ops, one after the other, would take {}, the floor: {:.1f} % of its "
-      "time.\n",
-      flops / wall_s / 1e9, 100 * flops / wall_s / peaks.flops_per_s, peaks.flops_per_s / 1e9,
-      peaks.bytes_per_s / 1e9, table_time(min_s / static_cast<double>(profile.steps.size())),
-      100 * min_s / wall_s);
+      "At these rates its ops, one after the other, would take {}, the floor: {} of its time.\n",
+      flops / wall_s / 1e9, percent_text(flops / wall_s / peaks.flops_per_s),
+      peaks.flops_per_s / 1e9, peaks.bytes_per_s / 1e9,
+      table_time(min_s / static_cast<double>(profile.steps.size())), percent_text(min_s / wall_s));
 }
 
 }  // namespace barestep

@@ -57,10 +57,10 @@ std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec
     wall_s += mean.wall_s;
   }
   return fmt::format(
-      "Stages of a step, mean of {}\n{}Waiting for other stages: {:.1f} % of the step. Stages that "
-      "take equally long would wait {} = {:.1f} % (calculated, without optimizer and messages)\n",
-      counted(steps, "step"), table.text(), 100 * waiting_s / wall_s,
-      formula_of_bubble(pipeline.schedule), 100 * ideal_bubble(pipeline));
+      "Stages of a step, mean of {}\n{}Waiting for other stages: {} of the step. Stages that take "
+      "equally long would wait {} = {} (calculated, without optimizer and messages)\n",
+      counted(steps, "step"), table.text(), percent_text(waiting_s / wall_s),
+      formula_of_bubble(pipeline.schedule), percent_text(ideal_bubble(pipeline)));
 }
 
 std::string gather_stages(Communicator& ranks, const StepSpec& spec, const MeanAccount& mine) {

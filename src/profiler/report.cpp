@@ -177,8 +177,8 @@ std::string RunSummary::text(const Device& device, const std::string& update,
       fmt::format("  Rate         {:.2f} GFLOP/s\n", static_cast<double>(flops_) / total_s / 1e9);
   text += fmt::format("  Update       {}\n", update);
   if (floor_s) {
-    text += fmt::format("  Floor        {}s at the rates measured here, {:.1f} % of the mean{}\n",
-                        seconds_text(*floor_s), 100 * *floor_s / time.mean,
+    text += fmt::format("  Floor        {}s at the rates measured here, {} of the mean{}\n",
+                        seconds_text(*floor_s), percent_text(*floor_s / time.mean),
                         *floor_s > time.mean ? ": data that fit in caches are faster, or the "
                                                "machine was slower when the rates were measured"
                                              : "");

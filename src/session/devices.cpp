@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <numeric>
@@ -69,13 +68,6 @@ std::vector<std::string> names_of(const std::vector<std::string>& devices) {
     names.push_back(alone ? device : fmt::format("{}{}{}", device, mark, place));
   }
   return names;
-}
-
-int ordinal_of(const std::string& device) {
-  int ordinal = 0;
-  const std::size_t colon = device.find(':');
-  std::from_chars(device.data() + colon + 1, device.data() + device.size(), ordinal);
-  return ordinal;
 }
 
 /// The number of cores for device `place` of `count`: equal shares, with one more for the first

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -313,14 +312,6 @@ std::string devices_present(int count) {
                         known ? properties.name : "unknown");
   }
   return text;
-}
-
-int ordinal_of(std::string_view name) {
-  const auto colon = name.find(':');
-  if (colon == std::string_view::npos) return 0;
-  int ordinal = 0;
-  std::from_chars(name.data() + colon + 1, name.data() + name.size(), ordinal);
-  return ordinal;
 }
 
 }  // namespace
