@@ -58,9 +58,11 @@ class Training : public TempDirTest {
 
 /// The rates in a table's rows, and the sentences after it.
 TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
-  const std::string out =
-      output_of(kSmall + Arguments{"--steps", "40", "--warmup", "2", "--profile", "--profile-steps",
-                                   "30:40", "--log-every", "100", "--metrics", "profiled.jsonl"});
+  const Arguments profiled =
+      kSmall + Arguments{"--steps",         "40",    "--warmup",    "2",   "--profile",
+                         "--profile-steps", "30:40", "--log-every", "100", "--metrics",
+                         "profiled.jsonl"};
+  const std::string out = output_of(profiled);
   EXPECT_THAT(out, HasSubstr("\nProfile of the steps 30 to 39, "));
   // Two layers: two products forward, three backward.
   EXPECT_THAT(out, ContainsRegex("\n +gemm +[0-9.]+% .* 50 "));
@@ -70,10 +72,6 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_THAT(out, ContainsRegex("\n +backward +[0-9.]+% "));
   EXPECT_THAT(out, ContainsRegex("\n +wait for the step +[0-9.]+[mu]s +[0-9.]+[mu]s +10 "));
   EXPECT_THAT(out, HasSubstr("\nAccount of a profiled step, mean of 10\n"));
-  const auto floor = ContainsRegex(
-      "\n  Floor        [0-9.]+s at the rates measured here, [0-9.]+ % of the mean\n");
-  EXPECT_THAT(out, floor);
-  EXPECT_THAT(output_of(kSmall), floor) << "the rates of an earlier run";
   EXPECT_THAT(out, ContainsRegex("\nThe bottleneck is [a-z ]+: [0-9.]+ % of a step, "));
   EXPECT_THAT(out, ContainsRegex("\nBackward takes [0-9.]+ times as long as forward: "));
   EXPECT_THAT(out, ContainsRegex("\nA step does [0-9.]+ GFLOP/s, [0-9.]+ % of the "));
@@ -85,6 +83,13 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
 
   output_of(kSmall + Arguments{"--steps", "40", "--metrics", "plain.jsonl"});
   EXPECT_EQ(losses("profiled.jsonl"), losses("plain.jsonl"));
+
+  const auto floor = ContainsRegex(
+      "\n  Floor        [0-9.]+s at the rates measured here, [0-9.]+ % of the mean\n");
+  repeat_while_busy([&] {  // a busy machine's rates are not kept
+    EXPECT_THAT(output_of(profiled), floor);
+    EXPECT_THAT(output_of(kSmall), floor) << "the rates of an earlier run";
+  });
 }
 
 /// The microseconds in "12.345us" or "1.234ms".
