@@ -66,6 +66,29 @@ std::string size_note(const SheetRuns& runs) {
                     runs.gpus().name);
 }
 
+// Practical 2.
+
+std::string rows_answer(const Results& results) {
+  const std::int64_t rows = results.setting.batch_size;
+  const Estimate ratio = compare(forward_products(results, "fp32-1"),
+                                 forward_products(results, fmt::format("fp32-{}", rows)))
+                             .ratio;
+  return fmt::format(
+      "{}: {} rows take {} as long as one.",
+      by_side(side_of(ratio, 0.9 * static_cast<double>(rows)), "In proportion, within a tenth",
+              "By less than in proportion", "Whether in proportion is unclear"),
+      rows, factor_text(ratio));
+}
+
+std::string bits_answer(const Results& results) {
+  const std::int64_t rows = results.setting.batch_size;
+  const auto products = [&](const char* precision) {
+    return forward_products(results, fmt::format("{}-{}", precision, rows));
+  };
+  return sentence_of(compare(products("fp32"), products("bf16"), results.setting.margin), "in bf16",
+                     "in fp32", fmt::format("forward product of {} rows", rows));
+}
+
 // Practical 3.
 
 std::string loss_answer(const SheetRuns& runs) {
@@ -562,6 +585,14 @@ SheetName stated(std::string name, const char* about, std::vector<std::string> e
           .kind = kind};
 }
 
+std::vector<SheetName> names_of_practical2() {
+  return {
+      concluded("matmul", "rows", "whether products take as many times longer as they have rows",
+                rows_answer),
+      concluded("matmul", "bits", "products in bf16 against fp32", bits_answer),
+  };
+}
+
 std::vector<SheetName> names_of_practical3() {
   return {
       stated("machine", "the machine, and which experiments are INVALID, and why", {},
@@ -630,7 +661,8 @@ std::vector<SheetName> names_of_pipelines() {
 const std::vector<SheetName>& sheet_answers() {
   static const std::vector<SheetName> all = [] {
     std::vector<SheetName> names = names_of_practical3();
-    for (const auto& more : {names_of_practical5(), names_of_homework1(), names_of_pipelines()}) {
+    for (const auto& more : {names_of_practical2(), names_of_practical5(), names_of_homework1(),
+                             names_of_pipelines()}) {
       names.insert(names.end(), more.begin(), more.end());
     }
     return names;

@@ -86,6 +86,18 @@ std::string scale_of(const Measurement& each) {
   return first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last);
 }
 
+/// Flops per second of the forward pass, if device 0 takes so long for it.
+std::string forward_rate(const Workload& workload, double seconds) {
+  if (!(seconds > 0)) return std::string(kNotSimulated);
+  double flops = 0;
+  const WorkloadPrograms programs(workload);
+  for (const Node& node : programs.step().nodes()) {
+    if (node.phase != Phase::kForward || node.device != 0) continue;
+    flops += static_cast<double>(cost_of(node.op).flops);
+  }
+  return rate_text(flops / seconds, "FLOP/s");
+}
+
 /// The rows of each device, or the layers of each stage.
 std::string split_of(const Workload& workload) {
   std::vector<std::int64_t> parts;
@@ -138,6 +150,14 @@ double speed_up_of(const SimulatedCase& each) {
 using Measured = const MeasuredCase&;
 using Simulated = const SimulatedCase&;
 
+std::string measured_forward_rate(Measured each) {
+  return forward_rate(each.of.workload(), each.of.phase_s("forward"));
+}
+
+std::string simulated_forward_rate(Simulated each) {
+  return forward_rate(each.workload, each.step.phase_s[Phase::kForward]);
+}
+
 const std::vector<CaseFigure>& times_of_cases() {
   static const std::vector<CaseFigure> all = {
       {.name = "time",
@@ -166,6 +186,10 @@ const std::vector<CaseFigure>& times_of_cases() {
       {.name = "total",
        .about = "the same with its unit",
        .measured = [](Measured each) { return time_text(median(each.of.total_s_by_start())); }},
+      {.name = "forward-rate",
+       .about = "flops per second of the forward pass",
+       .measured = measured_forward_rate,
+       .simulated = simulated_forward_rate},
       {.name = "passes",
        .about = "forward, loss and backward of a step together",
        .measured =

@@ -250,6 +250,14 @@ TEST(SheetNames, StandForTheFiguresOfASmallModelInTwo) {
   EXPECT_EQ(text_of("two-splits.whole-64.moved"), "-");
 }
 
+// Two products of 64 x 1024 x 1024, and bias and activation of 64 x 1024 numbers each, in 20 ms.
+TEST(SheetNames, StandForTheRateOfAForwardPass) {
+  EXPECT_EQ(text_of("matmul.fp32-64.forward-rate"), "13.4 GFLOP/s");
+  EXPECT_EQ(text_of("matmul.fp32-64.ran-on"), "4 cores");
+  EXPECT_EQ(text_of("matmul.fp32-64-threads-1.ran-on"), "1 core");
+  EXPECT_THAT(text_of("simulated.matmul.bf16-64.forward-rate"), HasSubstr(" TFLOP/s"));
+}
+
 TEST(SheetNames, StandForLossesAndScales) {
   const auto overflows = [](const Case& what) {
     MadeUpStep step = usual_step(what);
@@ -382,6 +390,15 @@ struct OppositeAnswers {
   std::string says_of_other;
 };
 
+/// Products of many rows take `rows` times as long as those of one, in bf16 `bits` times.
+HowCasesWent products_of_rows(double rows, double bits) {
+  return [=](const Case& what) {
+    const bool is_bf16 = what.workload.config.device.precision == Precision::kBf16;
+    const double times = (what.workload.batch_size() > 1 ? rows : 1) * (is_bf16 ? bits : 1);
+    return MadeUpStep{.step_s = 0.1, .ops = {{"gemm", "forward", "net.0", 1e-3 * times}}};
+  };
+}
+
 HowCasesWent by_batch(double fixed_s, double of_sample_s) {
   return [=](const Case& what) {
     return MadeUpStep{.step_s =
@@ -461,6 +478,10 @@ HowCasesWent with_ddp(double step_s, double noise = MadeUpStep{}.noise) {
 
 std::vector<OppositeAnswers> opposite_answers() {
   return {
+      {"matmul.rows", products_of_rows(1, 1), "By less than in proportion: 64 rows take 1.00x",
+       products_of_rows(64, 1), "In proportion, within a tenth: 64 rows take 64.00x"},
+      {"matmul.bits", products_of_rows(1, 0.5), "In bf16 a forward product of 64 rows is faster",
+       products_of_rows(1, 2), "In bf16 a forward product of 64 rows is slower"},
       {"batch-sweep.linear", by_batch(1, 0), "Yes, within a tenth: 4 times", by_batch(0, 1),
        "No: 4 times the batch"},
       {"batch-sweep.efficiency-why", by_batch(1, 0), "is shared by more samples", by_batch(0, 1),

@@ -142,6 +142,9 @@ std::string model_text(const Workload& workload);
 std::vector<double> op_seconds(const Measurement& each,
                                const std::function<bool(const OpTime& op)>& takes);
 
+/// The seconds by start of the forward products of a case of the experiment matmul.
+Series forward_products(const Results& results, const std::string& key);
+
 /// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
 /// if it has no such op.
 std::string_view pytorch_name(const OpTime& op);

@@ -32,15 +32,21 @@ std::vector<Precision> product_precisions(const Setting& setting) {
   return {Precision::kFp32, Precision::kBf16, Precision::kFp16};
 }
 
-/// One and all; a GPU has none.
+/// One, and as many as there are cores; 0 on a GPU.
 std::vector<int> product_threads(const Setting& setting) {
   if (setting.on_gpu) return {0};
   return setting.units == 1 ? std::vector{1} : std::vector{1, setting.units};
 }
 
-std::string product_key(std::int64_t rows, Precision precision, int threads) {
+/// The whole device has the short key, on GPUs too.
+bool takes_all_cores(const Setting& setting, int threads) {
+  return threads == 0 || threads == setting.units;
+}
+
+std::string product_key(const Setting& setting, std::int64_t rows, Precision precision,
+                        int threads) {
   std::string key = fmt::format("{}-{}", name_of(precision), rows);
-  return threads == 0 ? key : fmt::format("{}-threads-{}", key, threads);
+  return takes_all_cores(setting, threads) ? key : fmt::format("{}-threads-{}", key, threads);
 }
 
 std::vector<Case> matmul_cases(const Setting& setting) {
@@ -56,8 +62,8 @@ std::vector<Case> matmul_cases(const Setting& setting) {
         config.training.update = Update::kSeparate;
         config.data.batch_size = rows;
         config.device.precision = precision;
-        if (threads > 0) config.device.threads = threads;
-        Case what = new_case(setting, product_key(rows, precision, threads), workload);
+        if (!takes_all_cores(setting, threads)) config.device.threads = threads;
+        Case what = new_case(setting, product_key(setting, rows, precision, threads), workload);
         what.record_ops = true;
         cases.push_back(std::move(what));
       }
@@ -121,11 +127,6 @@ std::string thread_words(int threads) {
   return threads == 0 ? "" : fmt::format(" with {}", counted(threads, "thread"));
 }
 
-/// The seconds of a case's forward products.
-Series product_series(const Results& results, const std::string& key) {
-  return {key, product_seconds(results.at(key), "forward")};
-}
-
 /// 16 bits against fp32, and all threads against one, for each batch.
 std::vector<std::pair<Comparison, std::string>> product_comparisons(const Results& results) {
   const Setting& setting = results.setting;
@@ -134,14 +135,14 @@ std::vector<std::pair<Comparison, std::string>> product_comparisons(const Result
   const auto add = [&](const std::string& a, const std::string& b, const std::string& words_b,
                        const std::string& words_a, std::int64_t rows) {
     Comparison one =
-        compare(product_series(results, a), product_series(results, b), setting.margin);
+        compare(forward_products(results, a), forward_products(results, b), setting.margin);
     std::string sentence = sentence_of(one, words_b, words_a,
                                        fmt::format("forward product of {}", counted(rows, "row")));
     all.emplace_back(std::move(one), std::move(sentence));
   };
   for (const std::int64_t rows : product_rows(setting)) {
     const auto key = [&](Precision precision, int count) {
-      return product_key(rows, precision, count);
+      return product_key(setting, rows, precision, count);
     };
     const std::string with = thread_words(threads.back());
     for (const Precision precision : product_precisions(setting)) {
@@ -177,7 +178,7 @@ Findings conclude_matmul(const Results& results) {
     for (const Precision precision : product_precisions(setting)) {
       PlotSeries series{.name = fmt::format("{}{}", name_of(precision), thread_words(threads))};
       for (const std::int64_t rows : product_rows(setting)) {
-        const Measurement& each = results.at(product_key(rows, precision, threads));
+        const Measurement& each = results.at(product_key(setting, rows, precision, threads));
         std::vector<std::string> row = {std::to_string(rows), std::string(name_of(precision)),
                                         threads == 0 ? "" : std::to_string(threads)};
         for (const std::string_view phase : kProductPhases) {
@@ -205,6 +206,10 @@ Findings conclude_matmul(const Results& results) {
 }
 
 }  // namespace
+
+Series forward_products(const Results& results, const std::string& key) {
+  return {key, product_seconds(results.at(key), "forward")};
+}
 
 Experiment matmul_experiment() {
   return {.name = "matmul",
