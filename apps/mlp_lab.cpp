@@ -50,6 +50,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
   mlp_lab plan --ranks 8 --memory 16GiB --dim 8192 --depth 24
   mlp_lab explore --output explore.html
+  mlp_lab all-reduce --ranks 4
   mlp_lab check-schedule my-schedule.json
   mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json
   mlp_lab explain trace.rank0.json trace.rank1.json --output account)";
@@ -410,13 +411,24 @@ void add_measure_rank(ArgumentParser& parser, RankRatesOptions& rates) {
   measure.add(flag("--alone", "", rates.alone));
 }
 
-/// The hidden command that measures an all-reduce alone.
-void add_measure_sum(ArgumentParser& parser, MeasuredSumRequest& sum) {
-  Command& measure = parser.add_command("measure-sum", "", [&] { measure_sum(sum); });
-  measure.add(required(option("--metrics", "FILE", "", to_path(sum.metrics))));
-  measure.add(option("--bytes", "N", "", to_number(sum.bytes, std::int64_t{1} << 32)));
-  measure.add(option("--steps", "N", "", to_number(sum.steps, 1 << 20)));
-  measure.add(option("--threads", "N", "", to_number(sum.threads, 1 << 10)));
+void add_all_reduce(ArgumentParser& parser, MeasuredSumRequest& sum) {
+  static constexpr std::string_view kTransports[] = {"auto", "nccl", "mpi"};
+  Command& measure = parser.add_command(
+      "all-reduce", "Measure all-reduces alone, by size: started by mpirun, or between threads.",
+      [&] { measure_sums(sum); });
+  measure.add(option("--ranks", "N", "ranks that are threads of this process (those of mpirun)",
+                     to_number(sum.ranks.in_process, 1 << 10)));
+  measure.add(device_option(sum.ranks.device));
+  measure.add(option("--transport", "auto|nccl|mpi",
+                     "auto takes NCCL if each rank has a GPU of its own (auto)",
+                     [&](const RawValue& given) {
+                       sum.ranks.transport = static_cast<Transport>(choice(given, kTransports));
+                     }));
+  measure.add(option("--bytes", "SIZE", "only this size, such as 25MiB (8 B to 64 MiB, doubled)",
+                     [&](const RawValue& given) { sum.bytes = byte_count(given); }));
+  measure.add(option("--steps", "N", "figures of each size (20)", to_number(sum.steps, 1 << 20)));
+  measure.add(option("--metrics", "FILE", "records in JSON Lines, as of a trainer's steps",
+                     to_path(sum.metrics)));
 }
 
 void run_mlp_lab(const std::vector<std::string>& arguments) {
@@ -474,7 +486,7 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   RankRatesOptions rank_rates;
   add_measure_rank(parser, rank_rates);
   MeasuredSumRequest sum;
-  add_measure_sum(parser, sum);
+  add_all_reduce(parser, sum);
   const std::string answer = parser.parse(arguments);
   if (!answer.empty()) print_now(answer);
 }

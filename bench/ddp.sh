@@ -10,12 +10,12 @@ results=$here/results/$(python3 "$here/machine.py")
 mkdir -p "$results"
 
 . "$here/../scripts/mpi_env.sh"
-ninja -C "$build" mlp_single mlp_dp mlp_ddp all_reduce >/dev/null
+ninja -C "$build" mlp_single mlp_dp mlp_ddp mlp_lab >/dev/null
 {
   echo "# bench/ddp.sh   (commit $(git -C "$here" describe --always --dirty))"
   python3 "$here/ddp.py" "$build"
   for ranks in 2 4; do
     echo
-    mpirun -np "$ranks" "$build/all_reduce" mpi
+    mpirun -np "$ranks" "$build/mlp_lab" all-reduce --device cpu
   done
 } | tee "$results/ddp.txt"

@@ -17,7 +17,6 @@
 #include "core/output_file.h"
 #include "core/stop_request.h"
 #include "core/text_table.h"
-#include "kernels/make_device.h"
 #include "lab/checkpoint_report.h"
 #include "lab/measured_card.h"
 #include "lab/mesh_search.h"
@@ -28,11 +27,6 @@
 #include "lab/run_workload.h"
 #include "lab/sheets.h"
 #include "lab/study.h"
-#include "parallel/comm/gpu_places.h"
-#include "parallel/comm/mpi_communicator.h"
-#include "parallel/comm/nccl_communicator.h"
-#include "parallel/comm/staged_communicator.h"
-#include "parallel/comm/thread_communicator.h"
 #include "session/outputs.h"
 #include "session/run_program.h"
 
@@ -373,31 +367,11 @@ void plan_mesh(const std::string& machine, const PredictedModel& model, int rank
 }
 
 void measure_rank(const RankRatesOptions& options) {
-  if (options.alone) {
-    ThreadGroup group(1);
-    const auto self = group.join(0);
-    const auto device = make_device({.device = options.device, .threads = options.threads});
-    write_rank_rates(*self, *self, *device, options.quick, options.output);
-    return;
-  }
-  // Like mlp_ddp: NCCL if each rank has its own GPU, MPI otherwise.
-  const MpiRank place = join_mpi();
-  Communicator& ranks = *place.communicator;
-  if (options.device == "cpu") {
-    const auto device = make_device({.device = "cpu", .threads = options.threads});
-    write_rank_rates(ranks, ranks, *device, options.quick, options.output);
-    return;
-  }
-  const int gpus = std::max(1, cuda_device_count());
-  const auto device = make_device({.device = fmt::format("cuda:{}", place.local_rank % gpus)});
-  std::unique_ptr<Communicator> transport;
-  const auto places = gather_gpu_places(ranks, device->info().pci_bus_id);
-  if (has_nccl() && why_nccl_cannot_join(places).empty()) {
-    transport = join_nccl(ranks, *device);
-  } else {
-    transport = std::make_unique<StagedCommunicator>(ranks, *device);
-  }
-  write_rank_rates(ranks, *transport, *device, options.quick, options.output);
+  const RanksToMeasure ranks{
+      .device = options.device, .threads = options.threads, .in_process = options.alone ? 1 : 0};
+  measure_on_ranks(ranks, [&](const MeasuringRank& rank) {
+    write_rank_rates(rank, options.quick, options.output);
+  });
 }
 
 }  // namespace barestep

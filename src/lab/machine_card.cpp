@@ -114,23 +114,6 @@ constexpr double kMaxContention = 1e6;
 constexpr std::int64_t kMaxMultiprocessors = 1 << 20;
 constexpr double kMaxLoadMacs = 1e6;
 
-/// Bytes that cross each link of a ring, as a multiple of the payload.
-double bus_factor(ExchangeKind exchange, int ranks) {
-  const double others = number(ranks - 1) / ranks;
-  switch (exchange) {
-    case ExchangeKind::kAllReduce:
-      return 2 * others;
-    case ExchangeKind::kReduceScatter:
-    case ExchangeKind::kAllGather:
-      return others;
-    case ExchangeKind::kBroadcast:
-    case ExchangeKind::kReduce:
-    case ExchangeKind::kSendReceive:
-      break;
-  }
-  return 1;
-}
-
 /// Whether an op's rate counts flops; other rates count bytes.
 bool counts_flops(const std::string& op) {
   return op.starts_with(Gemm::kLabel) || op == LinearAdam::kLabel;
@@ -549,6 +532,22 @@ double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, 
 
 double all_reduce_s(const MachineCard& card, double bytes, int ranks) {
   return exchange_s(card, ExchangeKind::kAllReduce, bytes, ranks);
+}
+
+double bus_factor(ExchangeKind exchange, int ranks) {
+  const double others = number(ranks - 1) / ranks;
+  switch (exchange) {
+    case ExchangeKind::kAllReduce:
+      return 2 * others;
+    case ExchangeKind::kReduceScatter:
+    case ExchangeKind::kAllGather:
+      return others;
+    case ExchangeKind::kBroadcast:
+    case ExchangeKind::kReduce:
+    case ExchangeKind::kSendReceive:
+      break;
+  }
+  return 1;
 }
 
 double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,

@@ -187,6 +187,9 @@ double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, 
                   int span = 0);
 double all_reduce_s(const MachineCard& card, double bytes, int ranks);
 
+/// Bytes on the bus of so many ranks, as a multiple of the payload.
+double bus_factor(ExchangeKind exchange, int ranks);
+
 /// Bytes per second on the bus, as nccl-tests counts them: the bytes on the bus in the time above.
 double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
                      int span = 0);

@@ -21,6 +21,7 @@
 #include "kernels/make_device.h"
 #include "lab/findings.h"
 #include "lab/measurement.h"
+#include "lab/rank_bench.h"
 #include "lab/run_workload.h"
 #include "lab/samples.h"
 #include "lab/simulator.h"
@@ -101,13 +102,13 @@ class Tensors {
 /// Times ops and collectives in memory that is held during the measurement.
 class RankBench {
  public:
-  RankBench(Communicator& ranks, Communicator& transport, Device& device, bool quick)
-      : ranks_(ranks),
-        transport_(transport),
-        device_(device),
+  RankBench(const MeasuringRank& rank, bool quick)
+      : ranks_(rank.ranks),
+        transport_(rank.transport),
+        device_(rank.device),
         seconds_(quick ? 0.02 : 0.06),
-        ops_(device, kMemoryBytes, "rates"),
-        collectives_(device.new_stream("reduced rates")) {}
+        ops_(rank.device, kMemoryBytes, "rates"),
+        collectives_(rank, ops_.addresses()) {}
 
   /// Seconds of one op while all ranks run the same one: median of several batches.
   double seconds_of(const std::vector<DeviceOp>& ops) {
@@ -128,21 +129,14 @@ class RankBench {
   /// Seconds of one of the collectives, as the mean over all ranks.
   double seconds_of(const std::vector<std::unique_ptr<Collective>>& collectives) {
     for (const auto& each : collectives) transport_.prepare(*each);
-    const double once_s = mean_of_ranks(run(collectives, 3) / 3);
-    const auto times =
-        static_cast<std::size_t>(std::clamp(2 * kBatchSeconds / once_s, 1.0, 1000.0));
-    std::vector<double> batches;
-    for (int i = 0; i < kReducedBatches; ++i) {
-      batches.push_back(run(collectives, times) / static_cast<double>(times));
-    }
-    return mean_of_ranks(median(batches));
+    return median(collectives_.batches(collectives, 2 * kBatchSeconds, kReducedBatches));
   }
 
   /// Time of collectives and ops on two streams, relative to one after the other.
   double contention_of(const std::vector<std::unique_ptr<Collective>>& collectives,
                        const std::vector<DeviceOp>& ops) {
     const double collective_s = seconds_of(collectives);
-    const double op_s = mean_of_ranks(seconds_of(ops));
+    const double op_s = mean_of_ranks(ranks_, seconds_of(ops));
     const auto reduced = static_cast<std::size_t>(std::ceil(kContendedSeconds / collective_s));
     const auto computed = static_cast<std::size_t>(std::ceil(kContendedSeconds / op_s));
     std::vector<double> factors;
@@ -152,12 +146,12 @@ class RankBench {
       for (std::size_t j = 0; j < computed; ++j) {
         ops_.run(ops[j % ops.size()]);
       }
-      run(collectives, reduced);
+      collectives_.run(collectives, reduced);
       ops_.synchronize();
       factors.push_back((now_s() - begin_s) / (static_cast<double>(reduced) * collective_s +
                                                static_cast<double>(computed) * op_s));
     }
-    return std::max(1.0, mean_of_ranks(median(factors)));
+    return std::max(1.0, mean_of_ranks(ranks_, median(factors)));
   }
 
  private:
@@ -168,29 +162,12 @@ class RankBench {
     });
   }
 
-  double run(const std::vector<std::unique_ptr<Collective>>& collectives, std::size_t count) {
-    const std::array<Stream*, 1> streams{collectives_.get()};
-    ranks_.barrier();
-    const double begin_s = now_s();
-    for (std::size_t i = 0; i < count; ++i) {
-      transport_.run(*collectives[i % collectives.size()], ops_.addresses(), streams, {});
-    }
-    collectives_->synchronize();
-    return now_s() - begin_s;
-  }
-
-  double mean_of_ranks(double mine) {
-    double sum = 0;
-    for (const double each : gather_values(ranks_, mine)) sum += each;
-    return sum / ranks_.size();
-  }
-
   Communicator& ranks_;
   Communicator& transport_;
   Device& device_;
   double seconds_;  // for each size
   BenchStream ops_;
-  std::unique_ptr<Stream> collectives_;
+  CollectiveBench collectives_;
   std::size_t next_ = 0;
 };
 
@@ -344,17 +321,16 @@ std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes) {
 }
 
 /// Measures the rates of products by batch and width, those of the optimizer and other ops by their
-/// bytes, and times of an all-reduce by size. All ranks call it; `ranks` starts every measurement
-/// on all of them at once, `transport` carries the sums. An op runs in turn on several tensors, as
-/// many as a model of six layers has, so weights are as cold as in training. Takes some tens of
-/// milliseconds per size, fewer sizes if `quick`, and 128 MiB of device memory, which it frees.
-/// Throws Error(kMemory). Blocks.
-RankRates measure_rank(Communicator& ranks, Communicator& transport, Device& device, bool quick) {
-  RankBench bench(ranks, transport, device, quick);
+/// bytes, and times of an all-reduce by size. All ranks call it, and measure at the same time. An
+/// op runs in turn on several tensors, as many as a model of six layers has, so weights are as cold
+/// as in training. Takes some tens of milliseconds per size, fewer sizes if `quick`, and 128 MiB of
+/// device memory, which it frees. Throws Error(kMemory). Blocks.
+RankRates measure_rank(const MeasuringRank& rank, bool quick) {
+  RankBench bench(rank, quick);
   RankRates measured;
-  measure_products(bench, device, quick, measured.rates);
+  measure_products(bench, rank.device, quick, measured.rates);
   measure_other_ops(bench, quick, measured.rates);
-  if (ranks.size() == 1) return measured;
+  if (rank.ranks.size() == 1) return measured;
   std::vector<std::vector<std::unique_ptr<Collective>>> kept;
   for (std::int64_t bytes = 4; bytes <= kMaxReducedBytes; bytes *= quick ? 8 : 4) {
     kept.push_back(all_reduces_of(bytes));
@@ -509,10 +485,9 @@ MachineCard measure_card(const CardRequest& request) {
   return card;
 }
 
-void write_rank_rates(Communicator& ranks, Communicator& transport, Device& device, bool quick,
-                      const std::filesystem::path& file) {
-  const RankRates measured = measure_rank(ranks, transport, device, quick);
-  if (ranks.rank() != 0) return;
+void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file) {
+  const RankRates measured = measure_rank(rank, quick);
+  if (rank.ranks.rank() != 0) return;
   json rates = json::array();
   for (const OpRate& each : measured.rates) {
     rates.push_back({each.op, each.rows, each.width, each.rate});

@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/communicator.h"
-#include "core/device.h"
 #include "lab/machine_card.h"
+#include "lab/rank_bench.h"
 
 namespace barestep {
 
@@ -52,7 +51,6 @@ MachineCard measure_card(const CardRequest& request);
 /// all-reduce, on all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds
 /// per size, and 128 MiB of device memory, which it frees. Throws Error(kMemory), and as
 /// replace_file() does. Blocks.
-void write_rank_rates(Communicator& ranks, Communicator& transport, Device& device, bool quick,
-                      const std::filesystem::path& file);
+void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file);
 
 }  // namespace barestep

@@ -1,33 +1,38 @@
 #include "lab/measured_sum.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "core/clock.h"
-#include "core/communicator.h"
 #include "core/host.h"
 #include "core/index.h"
-#include "kernels/make_device.h"
+#include "core/units.h"
+#include "lab/machine_card.h"
 #include "lab/report.h"
-#include "parallel/comm/mpi_communicator.h"
-#include "parallel/comm/thread_communicator.h"
+#include "lab/samples.h"
 #include "profiler/peaks.h"
 #include "profiler/report.h"
+#include "session/run_program.h"
 
 namespace barestep {
 namespace {
 
 constexpr std::int64_t kComparedNumbers = std::int64_t{1} << 18;
 constexpr double kSumBatchSeconds = 3e-3;
-constexpr double kMaxSumsInBatch = 1000;
+
+std::vector<std::int64_t> sizes_of(const MeasuredSumRequest& request) {
+  constexpr std::int64_t kLeastBytes = 8, kMostBytes = std::int64_t{64} << 20;
+  if (request.bytes > 0) return {std::max<std::int64_t>(request.bytes / 4, 1) * 4};
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= 2) sizes.push_back(bytes);
+  return sizes;
+}
 
 /// The i-th number of a rank, between -1 and 1 (the finalizer of MurmurHash3). Cubed, because sums
 /// of numbers that are multiples of one small number would be exact.
@@ -43,94 +48,135 @@ float number_of_rank(int rank, std::int64_t i) {
 /// The error of `averages` relative to averages in double precision.
 double average_error(std::span<const float> averages, int ranks) {
   double errors = 0, squares = 0;
-  for (std::int64_t i = 0; i < std::min(std::ssize(averages), kComparedNumbers); ++i) {
+  for (std::int64_t i = 0; i < std::ssize(averages); ++i) {
     double average = 0;
     for (int rank = 0; rank < ranks; ++rank)
       average += number_of_rank(rank, i) / static_cast<double>(ranks);
-    const double error = averages[static_cast<std::size_t>(i)] - average;
+    const double error = at(averages, i) - average;
     errors += error * error;
     squares += average * average;
   }
   return std::sqrt(errors / squares);
 }
 
-/// The seconds of one all-reduce in each step, and the error of the first.
 struct SumFigures {
+  std::int64_t bytes = 0;
   std::vector<double> step_s{};
   double error = 0;
-  std::vector<LostTime> lost{};  // by process
 };
 
-SumFigures measured_by_rank(Communicator& ranks, const MeasuredSumRequest& request) {
-  const auto device = make_device({.device = "cpu", .threads = 1});
-  const BenchStream memory(*device, request.bytes, "summed numbers");
-  const std::unique_ptr<Stream> stream = device->new_stream("sums");
-  const std::array<Stream*, 1> streams{stream.get()};
-  const Tensor tensor{0, 0, 1, request.bytes / bytes_of(DType::kF32)};
-  const Collective sum =
-      AllReduce{.tensors = {tensor}, .scale = 1.0F / static_cast<float>(ranks.size())};
-  const std::span<float> numbers(memory.addresses().at(tensor),
-                                 static_cast<std::size_t>(tensor.size()));
-  for (std::int64_t i = 0; i < tensor.size(); ++i) {
-    numbers[static_cast<std::size_t>(i)] = number_of_rank(ranks.rank(), i);
+/// Sums of one rank, whose numbers are on its device.
+class SumBench {
+ public:
+  SumBench(const MeasuringRank& rank, std::int64_t most_bytes)
+      : rank_(rank),
+        memory_(rank.device, most_bytes, "summed numbers"),
+        bench_(rank, memory_.addresses()),
+        copies_(rank.device.new_stream("copies of numbers")) {}
+
+  SumFigures measure(std::int64_t bytes, int steps) {
+    const Tensor tensor{0, 0, 1, bytes / bytes_of(DType::kF32)};
+    const float scale = 1.0F / static_cast<float>(rank_.ranks.size());
+    sums_.push_back(std::make_unique<Collective>(AllReduce{.tensors = {tensor}, .scale = scale}));
+    const CollectiveBench::Collectives sum(&sums_.back(), 1);
+    rank_.transport.prepare(*sum.front());
+    fill(tensor);
+    bench_.run(sum, 1);
+    SumFigures figures{.bytes = bytes, .error = error_in(tensor)};
+    figures.step_s = bench_.batches(sum, kSumBatchSeconds, steps);
+    return figures;
   }
-  ranks.prepare(sum);
-  const auto seconds_of = [&](std::int64_t times) {
-    ranks.barrier();
-    const double begin_s = now_s();
-    for (std::int64_t i = 0; i < times; ++i) ranks.run(sum, memory.addresses(), streams, {});
-    stream->synchronize();
-    const std::vector<double> all_s = gather_values(ranks, now_s() - begin_s);
-    return std::ranges::max(all_s) / static_cast<double>(times);
-  };
-  seconds_of(1);
-  SumFigures figures{.error = average_error(numbers, ranks.size())};
-  const auto times =
-      static_cast<std::int64_t>(std::clamp(kSumBatchSeconds / seconds_of(3), 1.0, kMaxSumsInBatch));
-  const LostTimeWatch watch;
-  for (std::int64_t i = 0; i < request.steps; ++i) figures.step_s.push_back(seconds_of(times));
-  figures.lost = gather_values(ranks, watch.lost());
-  if (request.threads > 0) figures.lost.resize(1);  // all ranks are one process
-  return figures;
+
+ private:
+  void fill(const Tensor& tensor) {
+    std::vector<float> piece(static_cast<std::size_t>(std::min(tensor.size(), kComparedNumbers)));
+    for (std::int64_t first = 0; first < tensor.size(); first += std::ssize(piece)) {
+      piece.resize(static_cast<std::size_t>(std::min(std::ssize(piece), tensor.size() - first)));
+      for (std::int64_t i = 0; i < std::ssize(piece); ++i) {
+        at(piece, i) = number_of_rank(rank_.ranks.rank(), first + i);
+      }
+      rank_.device.copy(memory_.addresses().at(tensor) + first, piece.data(),
+                        std::ssize(piece) * bytes_of(DType::kF32), *copies_);
+      copies_->synchronize();
+    }
+  }
+
+  [[nodiscard]] double error_in(const Tensor& tensor) {
+    const std::int64_t count = std::min(tensor.size(), kComparedNumbers);
+    std::vector<float> averages(static_cast<std::size_t>(count));
+    rank_.device.copy(averages.data(), memory_.addresses().at(tensor),
+                      count * bytes_of(DType::kF32), *copies_);
+    copies_->synchronize();
+    return average_error(averages, rank_.ranks.size());
+  }
+
+  const MeasuringRank& rank_;
+  BenchStream memory_;
+  CollectiveBench bench_;
+  std::unique_ptr<Stream> copies_;
+  std::vector<std::unique_ptr<Collective>> sums_{};  // kept: communicators know them by address
+};
+
+std::string sums_title(const MeasuringRank& rank) {
+  return fmt::format(
+      "# {}, {}, {}\n"
+      "#       size         count      type   redop    root     time   algbw   busbw    error\n"
+      "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n",
+      counted(rank.ranks.size(), "rank"), rank.transport_name, rank.device.info().model);
 }
 
-void write_records(const SumFigures& figures, const std::filesystem::path& path) {
+std::string sums_row(const SumFigures& figures, int ranks) {
+  const double seconds = median(figures.step_s);
+  const double per_s = static_cast<double>(figures.bytes) / seconds;
+  return fmt::format(
+      "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7.2f}  {:>6.2f}  {:>6.2f}  {:>7.1e}\n",
+      figures.bytes, figures.bytes / bytes_of(DType::kF32), "float", "avg", -1, 1e6 * seconds,
+      1e-9 * per_s, 1e-9 * per_s * bus_factor(ExchangeKind::kAllReduce, ranks), figures.error);
+}
+
+std::string sums_records(const std::vector<SumFigures>& sums, std::span<const LostTime> lost) {
   std::string text;
-  for (std::size_t i = 0; i < figures.step_s.size(); ++i) {
-    const nlohmann::json record = {{"step", i},
-                                   {"rank", 0},
-                                   {"loss", figures.error},
-                                   {"samples", 1},
-                                   {"step_time_s", figures.step_s[i]},
-                                   {"queued_s", 0},
-                                   {"warmup", false},
-                                   {"phases_s", nlohmann::json::object()}};
-    text += record.dump() + "\n";
+  int step = 0;
+  for (const SumFigures& figures : sums) {
+    for (const double seconds : figures.step_s) {
+      const nlohmann::json record = {
+          {"step", step++},         {"rank", 0},
+          {"loss", figures.error},  {"samples", 1},
+          {"step_time_s", seconds}, {"queued_s", 0},
+          {"warmup", false},        {"phases_s", nlohmann::json::object()},
+          {"bytes", figures.bytes}};
+      text += record.dump() + "\n";
+    }
   }
-  for (std::size_t rank = 0; rank < figures.lost.size(); ++rank) {
-    text += lost_time_record(figures.lost[rank], static_cast<int>(rank)) + "\n";
+  for (std::size_t rank = 0; rank < lost.size(); ++rank) {
+    text += lost_time_record(lost[rank], static_cast<int>(rank)) + "\n";
   }
-  write_text_file(path, text);
+  return text;
+}
+
+void measure_sums_of_rank(const MeasuringRank& rank, const MeasuredSumRequest& request) {
+  const bool prints = rank.ranks.rank() == 0;
+  const std::vector<std::int64_t> sizes = sizes_of(request);
+  SumBench bench(rank, sizes.back());
+  if (prints) print_now(sums_title(rank));
+  const LostTimeWatch watch;
+  std::vector<SumFigures> sums;
+  for (const std::int64_t bytes : sizes) {
+    sums.push_back(bench.measure(bytes, request.steps));
+    if (prints) print_now(sums_row(sums.back(), rank.ranks.size()));
+  }
+  std::vector<LostTime> lost = gather_values(rank.ranks, watch.lost());
+  if (request.ranks.in_process > 0) lost.resize(1);  // all ranks are one process
+  if (prints && !request.metrics.empty()) {
+    write_text_file(request.metrics, sums_records(sums, lost));
+  }
 }
 
 }  // namespace
 
-void measure_sum(const MeasuredSumRequest& request) {
-  if (request.threads == 0) {
-    const MpiRank place = join_mpi();
-    const SumFigures figures = measured_by_rank(*place.communicator, request);
-    if (place.communicator->rank() == 0) write_records(figures, request.metrics);
-    return;
-  }
-  ThreadGroup group(request.threads);
-  std::vector<SumFigures> figures(static_cast<std::size_t>(request.threads));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < request.threads; ++rank) {
-    threads.emplace_back(
-        [&, rank] { at(figures, rank) = measured_by_rank(*group.join(rank), request); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  write_records(figures.front(), request.metrics);
+void measure_sums(const MeasuredSumRequest& request) {
+  measure_on_ranks(request.ranks,
+                   [&](const MeasuringRank& rank) { measure_sums_of_rank(rank, request); });
 }
 
 }  // namespace barestep

@@ -39,12 +39,20 @@ std::vector<std::string> arguments_of_script(const Workload& workload) {
           "--threads",    std::to_string(workload.config.device.threads.value_or(0))};
 }
 
-/// The arguments of mlp_lab's hidden command.
 std::vector<std::string> arguments_of_sum(const Workload& workload) {
-  std::vector<std::string> all = {"measure-sum", "--bytes", std::to_string(workload.sum->bytes),
-                                  "--steps", std::to_string(workload.steps())};
+  std::vector<std::string> all = {"all-reduce",
+                                  "--bytes",
+                                  std::to_string(workload.sum->bytes),
+                                  "--steps",
+                                  std::to_string(workload.steps()),
+                                  "--device",
+                                  workload.config.device.device};
   if (workload.trainer != TrainerKind::kDdp) {
-    all.insert(all.end(), {"--threads", std::to_string(workload.ranks)});
+    all.insert(all.end(), {"--ranks", std::to_string(workload.ranks)});
+  }
+  if (const Transport transport = workload.config.parallel.transport;
+      transport != Transport::kAuto) {
+    all.insert(all.end(), {"--transport", std::string(name_of(transport))});
   }
   return all;
 }

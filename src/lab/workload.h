@@ -18,10 +18,11 @@
 
 namespace barestep {
 
-/// An all-reduce that is measured alone (measured_sum.h). Its ranks are processes of MPI if the
-/// trainer is mlp_ddp, else threads of one process.
+/// An all-reduce that is measured alone (measured_sum.h), on the device and by the transport of the
+/// configuration. Its ranks are processes of MPI if the trainer is mlp_ddp, else threads of one
+/// process.
 struct MeasuredSum {
-  std::int64_t bytes = 4;  // of each rank's fp32 numbers, in host memory
+  std::int64_t bytes = 4;  // of each rank's fp32 numbers
   int algorithm = 0;       // of Open MPI (coll_tuned_allreduce_algorithm); 0: its choice
 
   friend bool operator==(const MeasuredSum&, const MeasuredSum&) = default;

@@ -231,12 +231,7 @@ std::string DeviceOfRank::memory_of_stages(const TrainConfig& config,
 }
 
 void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
-  if (kind_ == DeviceKind::kCpu && requested_ == Transport::kNccl) {
-    fail(ExitCode::kConfiguration, {.what = "--transport",
-                                    .value = "nccl",
-                                    .why = "joins GPUs, and this rank trains on the CPU",
-                                    .remedy = "use mpi or auto"});
-  }
+  if (requested_ == Transport::kNccl) require_gpus_for_nccl(kind_);
   take_share(config.device, place_, kind_);
   // All ranks must compute the same bits for a row, and so must one rank for all rows.
   if (config.parallel.scheme == RankScheme::kFactor) {
@@ -275,12 +270,7 @@ void DeviceOfRank::require_agreement(const TrainConfig& config, const StepProgra
 
 /// Called when all ranks have the same options.
 void DeviceOfRank::require_nccl(const TrainConfig& config, const StepPrograms& programs) const {
-  if (const std::string why = why_nccl_cannot_join(gpus_); !why.empty()) {
-    fail(ExitCode::kConfiguration, {.what = "--transport",
-                                    .value = "nccl",
-                                    .why = why,
-                                    .remedy = "use mpi or auto, or start a rank for each GPU"});
-  }
+  require_nccl_joins(gpus_);
   if (config.output.memory) return;
   require_memory(programs, {.name = std::string(device_->name()),
                             .kind = kind_,
@@ -290,9 +280,7 @@ void DeviceOfRank::require_nccl(const TrainConfig& config, const StepPrograms& p
 }
 
 bool DeviceOfRank::uses_nccl() const {
-  return kind_ == DeviceKind::kCuda &&
-         (requested_ == Transport::kNccl ||
-          (requested_ == Transport::kAuto && has_nccl() && why_nccl_cannot_join(gpus_).empty()));
+  return kind_ == DeviceKind::kCuda && joins_by_nccl(requested_, gpus_);
 }
 
 std::string DeviceOfRank::transport_name() const {

@@ -215,6 +215,23 @@ std::vector<BadInput> bad_plans() {
   };
 }
 
+/// All-reduces alone.
+std::vector<BadInput> bad_sums() {
+  const std::string threads =
+      "--ranks '2': ranks that are threads of one process meet in the CPU's memory; leave out "
+      "--transport and --device cuda, or start processes by mpirun";
+  return {
+      bad_usage({"all-reduce", "--ranks", "2", "--device", "cuda"}, threads),
+      bad_usage({"all-reduce", "--ranks", "2", "--transport", "mpi"}, threads),
+      bad_usage({"all-reduce", "--transport", "peer"},
+                "--transport 'peer': not one of the choices; use auto or nccl or mpi"),
+      {0,
+       {"all-reduce", "--device", "cpu", "--transport", "nccl"},
+       78,
+       "--transport 'nccl': joins GPUs, and this rank is on the CPU; use mpi or auto"},
+  };
+}
+
 /// Schedules to check.
 std::vector<BadInput> bad_schedules() {
   return {
@@ -434,8 +451,8 @@ std::vector<BadInput> bad_explained_traces() {
 std::vector<BadInput> bad_lab() {
   std::vector<BadInput> all;
   for (const auto& cases :
-       {bad_lab_usage(), bad_prediction_options(), bad_predictions(), bad_plans(), bad_schedules(),
-        bad_studies(), bad_sheets(), bad_lab_files(), bad_explained_traces()}) {
+       {bad_lab_usage(), bad_prediction_options(), bad_predictions(), bad_plans(), bad_sums(),
+        bad_schedules(), bad_studies(), bad_sheets(), bad_lab_files(), bad_explained_traces()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

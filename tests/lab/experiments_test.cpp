@@ -957,12 +957,38 @@ TEST(AllReduce, IsStartedByTheLauncherThatItsRanksNeed) {
   for (const Case& each : experiment.cases(new_setting(true, false, 2))) {
     lines.push_back(command_line_of(each));
   }
-  EXPECT_THAT(lines, testing::Contains("mpirun -np 2 mlp_lab measure-sum --bytes 4096 --steps 20"));
+  EXPECT_THAT(lines, testing::Contains("mpirun -np 2 mlp_lab all-reduce --bytes 4096 --steps 20 "
+                                       "--device cpu"));
   EXPECT_THAT(lines,
               testing::Contains("mpirun -np 4 --mca coll_tuned_use_dynamic_rules 1 --mca "
-                                "coll_tuned_allreduce_algorithm 4 mlp_lab measure-sum --bytes "
-                                "1048576 --steps 20"));
-  EXPECT_THAT(lines, testing::Contains("mlp_lab measure-sum --bytes 4096 --steps 20 --threads 2"));
+                                "coll_tuned_allreduce_algorithm 4 mlp_lab all-reduce --bytes "
+                                "1048576 --steps 20 --device cpu"));
+  EXPECT_THAT(lines, testing::Contains("mlp_lab all-reduce --bytes 4096 --steps 20 --device cpu "
+                                       "--ranks 2"));
+  EXPECT_THAT(lines, testing::Each(Not(HasSubstr("nccl"))));
+}
+
+TEST(AllReduce, IsDoneByNcclTooWhereEachRankHasAGpu) {
+  const Experiment& experiment = experiment_of("all-reduce");
+  Setting setting = made_up_setting(true);
+  std::vector<std::string> lines;
+  for (const Case& each : experiment.cases(setting)) lines.push_back(command_line_of(each));
+  EXPECT_THAT(lines, testing::Contains("mpirun -np 4 mlp_lab all-reduce --bytes 4096 --steps 30 "
+                                       "--device cuda --transport nccl"));
+  EXPECT_THAT(lines, testing::Contains("mpirun -np 4 mlp_lab all-reduce --bytes 4096 --steps 30 "
+                                       "--device cpu"));
+  const auto with = [&](double nccl_s) {
+    return sentences_of(experiment.conclude(made_up(experiment, setting, [&](const Case& what) {
+      return MadeUpStep{.step_s = what.key.starts_with("nccl-") ? nccl_s : 1e-3};
+    })));
+  };
+  const std::string sum = "By NCCL between GPUs a sum of 4.00 KiB among 4 ranks is ";
+  EXPECT_THAT(with(1e-4), HasSubstr(sum + "faster than by MPI between cores: 10.00x"));
+  EXPECT_THAT(with(2e-3), HasSubstr(sum + "slower than by MPI between cores: "));
+  setting.units = 1;
+  for (const Case& each : experiment.cases(setting)) {
+    EXPECT_THAT(command_line_of(each), Not(HasSubstr("nccl"))) << "two ranks would share a GPU";
+  }
 }
 
 TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {

@@ -11,6 +11,7 @@
 #include "apps/bad_input_cases.h"
 #include "apps/expect_refused.h"
 #include "lab/json_schema.h"
+#include "lab/run_workload.h"
 #include "lab/start.h"
 #include "support/pattern.h"
 #include "support/process.h"
@@ -213,6 +214,36 @@ TEST_F(MlpLab, MeasuresAllReducesAlone) {
                                         "[MG]B/s +[1-9][.][0-9]e-08\n"));
   EXPECT_THAT(result.out, ContainsRegex("\n +4[.]00 KiB +threads, each .* +[1-9][.][0-9]e-08\n"));
   EXPECT_THAT(result.out, testing::Not(HasSubstr("0.0e+00")));
+}
+
+/// The columns of nccl-tests' all_reduce_perf, and one of errors, by size.
+TEST_F(MlpLab, PrintsATableOfAllReduces) {
+  const ProcessResult threads =
+      run({"all-reduce", "--ranks", "3", "--steps", "2", "--metrics", "sums.jsonl"});
+  ASSERT_EQ(threads.exit_code, 0) << threads.err;
+  EXPECT_THAT(threads.out, testing::StartsWith("# 3 ranks, threads of one process, "));
+  const std::string figures = " +float +avg +-1 +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.e-]+)\n";
+  EXPECT_EQ(all_matches(threads.out, figures).size(), 24U) << "8 B to 64 MiB";
+  const auto largest = first_match(threads.out, "\n +67108864 +16777216" + figures);
+  ASSERT_FALSE(largest.empty()) << threads.out;
+  const double time_us = std::stod(largest[1]), carried = std::stod(largest[2]);
+  EXPECT_NEAR(carried, 67108864 / time_us * 1e-3, 0.01 + 0.01 * carried);
+  EXPECT_NEAR(std::stod(largest[3]), 4.0 / 3 * carried, 0.02) << "2 (n - 1) / n of it";
+  EXPECT_GT(std::stod(largest[4]), 1e-9) << "two additions, and a third is no binary number";
+  EXPECT_LT(std::stod(largest[4]), 1e-7);
+  const std::vector<RankSteps> records =
+      parse_metrics(read_file(folder() / "sums.jsonl"), "sums.jsonl");
+  EXPECT_EQ(records.at(0).step_s.size(), 48U);
+}
+
+TEST_F(MlpLab, MeasuresAllReducesOfMpi) {
+  if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
+  const ChildResult result = run_child({path_of_mpirun(), "-np", "2", MLP_LAB, "all-reduce",
+                                        "--device", "cpu", "--bytes", "4KiB", "--steps", "2"},
+                                       mpi_environment());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, MatchesRegex("# 2 ranks, MPI, [^\n]+\n#[^\n]+\n#[^\n]+\n +4096 +1024 "
+                                       "+float +avg +-1 +[0-9. ]+ [1-9][.][0-9]e-08\n"));
 }
 
 TEST_F(MlpLab, FitsWhatBucketsCost) {

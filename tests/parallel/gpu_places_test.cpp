@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "parallel/comm/nccl_communicator.h"
+#include "support/expect_error.h"
 #include "support/rank_run.h"
 
 namespace barestep {
@@ -43,6 +45,21 @@ TEST(GpuPlaces, RanksMayShareAGpuWhereAllOfThemSaySo) {
   EXPECT_NE(why_nccl_cannot_join(ranks), "") << "the other rank lacks the variable";
   ranks[1].why_not_shared.clear();
   EXPECT_EQ(why_nccl_cannot_join(ranks), "");
+}
+
+TEST(GpuPlaces, DecideWhetherNcclJoinsThem) {
+  const auto apart = places({{"a", "17"}, {"a", "18"}}),
+             shared = places({{"a", "17"}, {"a", "17"}});
+  EXPECT_EQ(joins_by_nccl(Transport::kAuto, apart), has_nccl());
+  EXPECT_FALSE(joins_by_nccl(Transport::kAuto, shared));
+  EXPECT_FALSE(joins_by_nccl(Transport::kMpi, apart));
+  EXPECT_TRUE(joins_by_nccl(Transport::kNccl, apart));
+  require_nccl_joins(apart);
+  require_gpus_for_nccl(DeviceKind::kCuda);
+  expect_error(ExitCode::kConfiguration,
+               "--transport 'nccl': ranks 0 and 1 have the same GPU, 17, and NCCL takes each GPU "
+               "once; use mpi or auto, or start a rank for each GPU",
+               [&] { require_nccl_joins(shared); });
 }
 
 TEST(GpuPlaces, AreTheSameOnEveryRank) {

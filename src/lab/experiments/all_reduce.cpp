@@ -11,35 +11,52 @@
 #include "core/units.h"
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
+#include "lab/machine_card.h"
 
 namespace barestep {
 namespace {
 
-/// Who adds: threads of one process, or Open MPI by one of its algorithms
-/// (ompi/mca/coll/tuned/coll_tuned_allreduce_decision.c).
+enum class Summing { kThreads, kMpi, kNccl };
+
+/// Who adds: threads of one process, Open MPI by one of its algorithms
+/// (ompi/mca/coll/tuned/coll_tuned_allreduce_decision.c), or NCCL.
 struct WayToSum {
   std::string_view key, words;
-  bool is_mpi = true;
+  Summing by = Summing::kMpi;
   int algorithm = 0;
   bool is_quick = true;  // also measured with --quick
 };
 
 constexpr std::string_view kThreadsWay = "threads", kRingWay = "ring", kStarWay = "star",
-                           kChosenWay = "mpi";
-constexpr std::array<WayToSum, 6> kWaysToSum = {
-    {{kThreadsWay, "threads, each adds a share in rank order", false},
+                           kChosenWay = "mpi", kNcclWay = "nccl";
+constexpr std::array<WayToSum, 7> kWaysToSum = {
+    {{kThreadsWay, "threads, each adds a share in rank order", Summing::kThreads},
      {kChosenWay, "Open MPI, its choice"},
-     {kRingWay, "Open MPI, ring", true, 4},
-     {"tree", "Open MPI, reduce and broadcast", true, 2, false},
-     {kStarWay, "Open MPI, linear: all to one and back", true, 1},
-     {"doubling", "Open MPI, recursive doubling", true, 3, false}}};
+     {kRingWay, "Open MPI, ring", Summing::kMpi, 4},
+     {"tree", "Open MPI, reduce and broadcast", Summing::kMpi, 2, false},
+     {kStarWay, "Open MPI, linear: all to one and back", Summing::kMpi, 1},
+     {"doubling", "Open MPI, recursive doubling", Summing::kMpi, 3, false},
+     {kNcclWay, "NCCL between GPUs, its choice", Summing::kNccl}}};
 
-std::vector<WayToSum> ways_to_sum(const Setting& setting) {
+/// NCCL's ranks have a GPU each.
+std::vector<WayToSum> ways_to_sum(const Setting& setting, int ranks) {
+  const bool has_gpus = setting.on_gpu && ranks <= setting.units;
   std::vector<WayToSum> all;
   for (const WayToSum& way : kWaysToSum) {
-    if (way.is_quick || !setting.quick) all.push_back(way);
+    if (!way.is_quick && setting.quick) continue;
+    if (way.by != Summing::kNccl || has_gpus) all.push_back(way);
   }
   return all;
+}
+
+Workload summing_workload(const Setting& setting, const WayToSum& way, int ranks,
+                          std::int64_t bytes) {
+  Workload workload = ddp_workload(setting, ranks);
+  if (way.by == Summing::kThreads) workload.trainer = TrainerKind::kSingle;
+  if (way.by == Summing::kNccl) workload.config.parallel.transport = Transport::kNccl;
+  workload.config.device.device = way.by == Summing::kNccl ? "cuda" : "cpu";
+  workload.sum = MeasuredSum{.bytes = bytes, .algorithm = way.algorithm};
+  return workload;
 }
 
 std::vector<std::int64_t> summed_sizes(const Setting& setting) {
@@ -65,22 +82,20 @@ std::vector<Case> all_reduce_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int ranks : summing_ranks(setting)) {
     for (const std::int64_t bytes : summed_sizes(setting)) {
-      for (const WayToSum& way : ways_to_sum(setting)) {
-        Workload workload = ddp_workload(setting, ranks);
-        if (!way.is_mpi) workload.trainer = TrainerKind::kSingle;
-        workload.sum = MeasuredSum{.bytes = bytes, .algorithm = way.algorithm};
-        cases.push_back(new_case(setting, sum_key(way.key, ranks, bytes), workload));
+      for (const WayToSum& way : ways_to_sum(setting, ranks)) {
+        cases.push_back(new_case(setting, sum_key(way.key, ranks, bytes),
+                                 summing_workload(setting, way, ranks, bytes)));
       }
     }
   }
   return cases;
 }
 
-/// What crosses each link of a ring per second (nccl-tests, doc/PERFORMANCE.md).
+/// What crosses each link of a ring per second.
 Estimate summed_rate(const Measurement& each) {
-  const double ranks = each.workload().ranks;
   const auto bytes = static_cast<double>(each.workload().sum->bytes);
-  return reciprocal(each.step_s(), 2 * (ranks - 1) / ranks * bytes);
+  return reciprocal(each.step_s(),
+                    bus_factor(ExchangeKind::kAllReduce, each.workload().ranks) * bytes);
 }
 
 /// Relative to the average in double precision.
@@ -93,7 +108,7 @@ FindingTable sums_of_ranks(const Results& results, int ranks) {
       .title = fmt::format("All-reduces of {}", several_words(ranks, "rank")),
       .columns = {"bytes of a rank", "way", "time", "bus bandwidth", "error of the average"}};
   for (const std::int64_t bytes : summed_sizes(results.setting)) {
-    for (const WayToSum& way : ways_to_sum(results.setting)) {
+    for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
       const Measurement& each = results.at(sum_key(way.key, ranks, bytes));
       table.rows.push_back({human_bytes(bytes), std::string(way.words), time_text(each.step_s()),
                             rate_text(summed_rate(each).median, "B/s"),
@@ -110,7 +125,7 @@ Plot sums_plot_of_ranks(const Results& results, int ranks) {
             .y_label = "GB/s",
             .log_x = true,
             .log_y = true};
-  for (const WayToSum& way : ways_to_sum(results.setting)) {
+  for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
     PlotSeries series{.name = std::string(way.key)};
     for (const std::int64_t bytes : summed_sizes(results.setting)) {
       const Measurement& each = results.at(sum_key(way.key, ranks, bytes));
@@ -125,7 +140,7 @@ Plot sums_plot_of_ranks(const Results& results, int ranks) {
 /// The largest error of each way over all sizes.
 std::string errors_fact(const Results& results, int ranks) {
   std::vector<std::string> errors;
-  for (const WayToSum& way : ways_to_sum(results.setting)) {
+  for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
     double most = 0;
     for (const std::int64_t bytes : summed_sizes(results.setting)) {
       most = std::max(most, summed_error(results.at(sum_key(way.key, ranks, bytes))));
@@ -139,18 +154,23 @@ std::string errors_fact(const Results& results, int ranks) {
                  : "Who adds first decides how sums are rounded.");
 }
 
-/// Ring against star, and threads against MPI, for the smallest and the largest message.
+/// Ring against star, and threads and NCCL against MPI, for the smallest and the largest message.
 void add_sum_sentences(Findings& findings, const Results& results, int ranks) {
   const std::vector<std::int64_t> sizes = summed_sizes(results.setting);
   for (const std::int64_t bytes : {sizes.front(), sizes.back()}) {
     const auto key = [&](std::string_view way) { return sum_key(way, ranks, bytes); };
     const std::string of =
         fmt::format("sum of {} among {}", human_bytes(bytes), several_words(ranks, "rank"));
-    const std::array compared = {results.compare(key(kStarWay), key(kRingWay)),
-                                 results.compare(key(kChosenWay), key(kThreadsWay))};
+    std::vector compared = {results.compare(key(kStarWay), key(kRingWay)),
+                            results.compare(key(kChosenWay), key(kThreadsWay))};
     findings.sentences.push_back(sentence_of(compared[0], "in a ring", "in a star", of));
     findings.sentences.push_back(
         sentence_of(compared[1], "between threads of one process", "by MPI", of));
+    if (results.setting.on_gpu) {
+      compared.push_back(results.compare(key(kChosenWay), key(kNcclWay)));
+      findings.sentences.push_back(
+          sentence_of(compared[2], "by NCCL between GPUs", "by MPI between cores", of));
+    }
     keep(findings, compared);
   }
 }
@@ -170,9 +190,11 @@ Findings conclude_all_reduce(const Results& results) {
   if (!is_within) {
     findings.facts.emplace_back("There are fewer cores than ranks, so times are not compared.");
   }
-  findings.facts.emplace_back(
-      "Numbers are fp32 in host memory, and MPI adds them in pieces of 1 MiB, as in training; the "
-      "bus carries 2 (n - 1) / n of a rank's bytes in a ring.");
+  findings.facts.push_back(
+      fmt::format("Numbers are fp32 in host memory{}, and MPI adds them in pieces of 1 MiB, as in "
+                  "training; the "
+                  "bus carries 2 (n - 1) / n of a rank's bytes in a ring.",
+                  results.setting.on_gpu ? ", NCCL's in that of GPUs" : ""));
   return findings;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/error.h"
 #include "core/host.h"
 #include "core/index.h"
 #include "parallel/comm/nccl_communicator.h"
@@ -85,6 +86,28 @@ std::string why_nccl_cannot_join(std::span<const RankGpu> ranks) {
                        at(ranks, one).bus_id, place.why_not_shared);
   }
   return "";
+}
+
+bool joins_by_nccl(Transport requested, std::span<const RankGpu> ranks) {
+  if (requested == Transport::kAuto) return has_nccl() && why_nccl_cannot_join(ranks).empty();
+  return requested == Transport::kNccl;
+}
+
+void require_gpus_for_nccl(DeviceKind kind) {
+  if (kind == DeviceKind::kCuda) return;
+  fail(ExitCode::kConfiguration, {.what = "--transport",
+                                  .value = "nccl",
+                                  .why = "joins GPUs, and this rank is on the CPU",
+                                  .remedy = "use mpi or auto"});
+}
+
+void require_nccl_joins(std::span<const RankGpu> ranks) {
+  const std::string why = why_nccl_cannot_join(ranks);
+  if (why.empty()) return;
+  fail(ExitCode::kConfiguration, {.what = "--transport",
+                                  .value = "nccl",
+                                  .why = why,
+                                  .remedy = "use mpi or auto, or start a rank for each GPU"});
 }
 
 std::string why_gpus_are_not_shared(int nccl_version, const char* variable) {

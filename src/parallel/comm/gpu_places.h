@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/communicator.h"
+#include "core/config.h"
 
 namespace barestep {
 
@@ -34,6 +35,15 @@ bool is_first_on_gpu(std::span<const RankGpu> ranks, int rank);
 /// Why NCCL cannot join these ranks, such as "ranks 0 and 1 have the same GPU, ..."; empty if it
 /// can. Every rank gets the same result.
 std::string why_nccl_cannot_join(std::span<const RankGpu> ranks);
+
+/// Whether NCCL joins ranks on these GPUs: if it is asked for, or if it can where that is left
+/// open.
+bool joins_by_nccl(Transport requested, std::span<const RankGpu> ranks);
+
+/// For ranks that asked for NCCL. Throw Error(kConfiguration), the first one if this device is none
+/// that NCCL joins, the second one, on every rank, if it cannot join all of them.
+void require_gpus_for_nccl(DeviceKind kind);
+void require_nccl_joins(std::span<const RankGpu> ranks);
 
 /// "takes each GPU once" with the reason, for an NCCL of this version (22809 is 2.28.9); `variable`
 /// is the value of NCCL_MULTI_RANK_GPU_ENABLE, or null if it is not set. Empty if ranks may share a

@@ -1,0 +1,71 @@
+// Ranks that measure something together, and the time of their collectives.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/addresses.h"
+#include "core/communicator.h"
+#include "core/config.h"
+#include "core/device.h"
+
+namespace barestep {
+
+struct RanksToMeasure {
+  std::string device = "auto";             // or "cpu", "cuda": the GPUs in turn
+  Transport transport = Transport::kAuto;  // as mlp_ddp's --transport
+  int threads = 0;                         // of the CPU device of each rank; 0: one for each CPU
+  int in_process = 0;  // ranks that are threads of this process; 0: the processes of MPI
+};
+
+/// One of them; its members outlive the call that receives it.
+struct MeasuringRank {
+  Communicator& ranks;      // of host bytes
+  Communicator& transport;  // of collectives between devices
+  std::string_view transport_name;
+  Device& device;
+};
+
+/// Calls `measure` on every rank, with the device and the transport that mlp_ddp would have. Ranks
+/// that are threads meet in host memory. Throws Error: kUsage if several such ranks are to use a
+/// GPU or another transport; kConfiguration if NCCL is asked for and cannot join the ranks; and as
+/// make_device(), join_mpi(), join_nccl() and `measure` do. Blocks.
+void measure_on_ranks(const RanksToMeasure& requested,
+                      const std::function<void(const MeasuringRank& rank)>& measure);
+
+/// The mean of all ranks' values. Every rank calls it. Blocks.
+double mean_of_ranks(Communicator& ranks, double mine);
+
+/// Times collectives on a stream of their own. Every rank makes the same calls.
+class CollectiveBench {
+ public:
+  using Collectives = std::span<const std::unique_ptr<Collective>>;
+
+  /// What the arguments refer to must outlive it. The collectives' tensors are at `addresses`.
+  CollectiveBench(const MeasuringRank& rank, const Addresses& addresses)
+      : ranks_(rank.ranks),
+        transport_(rank.transport),
+        addresses_(addresses),
+        stream_(rank.device.new_stream("collectives")) {}
+
+  /// This rank's seconds for `count` of the prepared collectives, in turn, which all ranks begin at
+  /// once. Blocks.
+  double run(Collectives all, std::size_t count);
+
+  /// Seconds of one collective in each of so many batches, as the mean over all ranks. A batch has
+  /// as many as take `batch_s` seconds, at most 1000. Blocks.
+  std::vector<double> batches(Collectives all, double batch_s, int count);
+
+ private:
+  Communicator& ranks_;
+  Communicator& transport_;
+  const Addresses& addresses_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace barestep
