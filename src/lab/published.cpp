@@ -18,6 +18,7 @@
 #include "core/rank_checker.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
+#include "lab/experiments/all.h"
 #include "lab/findings.h"
 #include "lab/machine_card.h"
 #include "lab/schedule_check.h"
@@ -234,34 +235,48 @@ void add_traffic(std::vector<PublishedNumber>& all) {
       fmt::format("{:.3g}x", sent_over_gradients(RankScheme::kZero2, kRanks) / ddp));
 }
 
-/// The batch of each rank from which the backward pass of a layer takes longer than the sum of its
-/// gradients in 16 bits. Counted as the difference of programs of three layers and of two, since
-/// the first layer of a model needs no gradient of its input.
-void add_communication_bound(std::vector<PublishedNumber>& all) {
+/// From where a part of a layer's products takes longer than its messages in 16 bits. Counted as
+/// the difference of programs of four layers and of two, since the first layers of a model need no
+/// gradient of their input.
+void add_communication_bounds(std::vector<PublishedNumber>& all) {
   constexpr int kRanks = 512;
+  constexpr std::int64_t kWidth = 1 << 16;  // so that products are nearly all of the flops
   constexpr double kFlopsPerS = 4.6e14, kBytesPerS = 1.8e11;
-  const auto seconds_of = [](std::int64_t layers) {
-    TrainConfig config;
-    config.model.dim = 256;
-    config.model.depth = layers;
-    config.data.batch_size = kRanks;
-    config.training.update = Update::kSeparate;
-    config.parallel.bf16_gradients = true;
-    const WorkloadPrograms programs(config, TrainerKind::kDdp, kRanks, DeviceKind::kCpu);
-    double flops = 0;
-    for (const Node& node : programs.step().nodes()) {
-      const bool counts = node.phase == Phase::kBackward && op_if<Gemm>(node.op) != nullptr;
-      if (counts) flops += static_cast<double>(cost_of(node.op).flops);
-    }
-    const auto bytes = static_cast<double>(bytes_sent(programs.step(), programs.mesh()));
-    return std::array{flops / kFlopsPerS, bytes / kBytesPerS};
+  struct Bound {
+    const char* what;
+    RankScheme scheme;
+    bool is_tensor, is_forward;
+    double has;  // rows of a rank, or its part of the width
   };
-  const auto two = seconds_of(2), three = seconds_of(3);
-  const double rows = (three[1] - two[1]) / (three[0] - two[0]);
-  all.push_back(
-      exact(PublishedKind::kReproduced,
-            "data parallel on TPU v5p, batch of each from which communication hides, to 50 rows",
-            fmt::format("{:.0f}", std::round(rows / 50) * 50)));
+  for (const Bound& bound :
+       {Bound{"data parallel on TPU v5p, batch of each from which communication hides, to 50 rows",
+              RankScheme::kDdp, false, false, 1},
+        Bound{"FSDP on TPU v5p, batch of each from which forward's communication hides, to 50 rows",
+              RankScheme::kZero3, false, true, 1},
+        Bound{"tensor parallel on TPU v5p, width of each from which forward's communication hides, "
+              "to 50",
+              RankScheme::kDdp, true, true, 1.0 * kWidth / kRanks}}) {
+    const auto part = [&](std::int64_t layers) {
+      TrainConfig config;
+      config.model.dim = kWidth;
+      config.model.depth = layers;
+      config.data.batch_size = kRanks;
+      config.training.update = Update::kSeparate;
+      config.parallel.scheme = bound.scheme;
+      if (bound.is_tensor) config.parallel.tensor = kRanks;
+      // DDP's gradients may have 16 bits, whatever products have.
+      config.parallel.bf16_gradients = !bound.is_forward;
+      if (bound.is_forward) config.device.precision = Precision::kBf16;
+      return priced_part({.trainer = TrainerKind::kDdp, .ranks = kRanks, .config = config},
+                         bound.is_forward);
+    };
+    const PricedPart two = part(2), four = part(4);
+    const double flops = four.flops - two.flops;
+    const double bytes = four.data_bytes + four.tensor_bytes - two.data_bytes - two.tensor_bytes;
+    const double needed = bound.has * (bytes / kBytesPerS) / (flops / kFlopsPerS);
+    all.push_back(exact(PublishedKind::kReproduced, bound.what,
+                        fmt::format("{:.0f}", std::round(needed / 50) * 50)));
+  }
 }
 
 /// Gradients go to the servers and parameters come back, one worker after the other; `servers` of
@@ -639,7 +654,7 @@ std::vector<PublishedNumber> exact_numbers() {
   add_zero_stages(all);
   add_deepspeed_estimates(all);
   add_traffic(all);
-  add_communication_bound(all);
+  add_communication_bounds(all);
   add_servers(all);
   add_pipelines(all);
   add_zero_bubble(all);

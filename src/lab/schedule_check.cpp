@@ -539,10 +539,12 @@ std::string text_of(const WrittenSchedule& schedule, const ScheduleFindings& fin
   text += "\n" + comparison_text(schedule, findings);
   const double least = schedule.micro_batches * (times.forward + times.backward + times.weights) +
                        (stages - 1) * times.forward;
+  constexpr double kRounding = 1e-9;
   text += fmt::format(
       "\nNo schedule of one step takes less than {:.6g}: the last stage begins after {} forward "
-      "passes (calculated).\n",
-      least, stages - 1);
+      "passes (calculated).{}\n",
+      least, stages - 1,
+      findings.step <= least * (1 + kRounding) ? " This one takes no longer." : "");
   text += findings.other_order.empty()
               ? fmt::format("Gradients add up as with --accumulate {}, to the bit.\n",
                             schedule.micro_batches)

@@ -19,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class Schedules : public TempDirTest {
  protected:
@@ -170,6 +171,20 @@ TEST_F(Schedules, NameTheirFaults) {
   EXPECT_THAT(faults(2, {R"("F0", "B0", "F1", "B1")", R"("F0", "F1", "B0", "B1")"}),
               ElementsAre("stage 0: 'B0' waits forever for stage 1, which is at 'F1'",
                           "stage 1: 'F1' waits forever for stage 0, which is at 'B0'"));
+}
+
+/// ZB-H1 is the best of one step where neither B nor F + B - W is more than F.
+TEST_F(Schedules, SayWhetherAnyOtherTakesLess) {
+  const auto text = [&](PipelineSchedule kind, double weights) {
+    WrittenSchedule schedule = built_in(4, 8, kind);
+    schedule.times.weights = weights;
+    return text_of(schedule, examine(schedule));
+  };
+  const std::string best = "forward passes (calculated). This one takes no longer.\n";
+  EXPECT_THAT(text(PipelineSchedule::kZeroBubbleH1, 1), HasSubstr("takes less than 27: "));
+  EXPECT_THAT(text(PipelineSchedule::kZeroBubbleH1, 1), HasSubstr(best));
+  EXPECT_THAT(text(PipelineSchedule::kZeroBubbleH1, 0.5), Not(HasSubstr(best)));
+  EXPECT_THAT(text(PipelineSchedule::kOneForwardOneBackward, 1), Not(HasSubstr(best)));
 }
 
 TEST_F(Schedules, SayWhereGradientsAddUpInAnotherOrder) {

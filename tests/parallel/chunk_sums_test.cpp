@@ -144,6 +144,7 @@ TrainConfig spread(std::mt19937& random, TrainConfig config) {
 }
 
 class Reproducible : public TempDirTest {};
+class DrawnRuns : public TempDirTest {};
 
 TEST_F(Reproducible, RunsHaveTheSameBitsHoweverTheyAreSpread) {
   std::mt19937 random(17);
@@ -160,6 +161,34 @@ TEST_F(Reproducible, RunsHaveTheSameBitsHoweverTheyAreSpread) {
         EXPECT_EQ(rank.losses, one.losses);
       }
     }
+  }
+}
+
+/// Factor needs no chunks: all ranks multiply the rows of one rank's batch, whatever their shares.
+TEST_F(DrawnRuns, OfFactorHaveTheBitsOfOneRank) {
+  std::mt19937 random(23);
+  for (int number = 0; number < 20; ++number) {
+    TrainConfig config = drawn_run(random, folder());
+    config.training.chunk_rows.reset();
+    config.training.recompute = 1;  // refused
+    config.training.accumulate = drawn(random, 1, 2);
+    config.data.batch_size += drawn(random, 0, 3);
+    config.checkpoint.folder = "checkpoints";
+    const FlatWeights one = train_single(config).parameters;
+    config.parallel.scheme = RankScheme::kFactor;
+    const auto scheme = scheme_of(config, TrainerKind::kDdp);
+    for (const int ranks : {1, 2, 3, 5, 8}) {
+      SCOPED_TRACE(fmt::format("run {} on {} ranks, {} x {} samples", number, ranks,
+                               config.training.accumulate, config.data.batch_size));
+      for (const Trained& rank : train_threads_by(*scheme, ranks, config)) {
+        EXPECT_EQ(rank.parameters, one);
+      }
+    }
+    TrainingState state;
+    train_threads_by(*scheme, 4, config, {.kept = &state, .pause_every = 3});
+    const int ranks = drawn(random, 1, 3);
+    EXPECT_EQ(train_threads_by(*scheme, ranks, config, {.start = &state})[0].parameters, one)
+        << "run " << number << " of 4 ranks, resumed on " << ranks;
   }
 }
 

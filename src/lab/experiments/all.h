@@ -104,6 +104,13 @@ Estimate waiting_share(const Measurement& each);
 /// The bytes of the gradients that DDP's step reduces together, in their order.
 std::vector<std::int64_t> bucket_bytes(const Workload& workload);
 
+/// A part of rank 0's step, priced: that before the loss, or that after it.
+struct PricedPart {
+  double flops = 0;
+  double tensor_bytes = 0, data_bytes = 0;  // sent to tensor ranks, and to those with other rows
+};
+PricedPart priced_part(const Workload& workload, bool is_forward);
+
 /// The bytes of `a` as a multiple of those of `b`.
 double times_the_bytes(std::int64_t a, std::int64_t b);
 

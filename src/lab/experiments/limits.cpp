@@ -97,14 +97,9 @@ Workload limit_workload(RankScheme scheme, const LimitSetting& setting, int data
   return workload;
 }
 
-/// A part of rank 0's step, priced.
-struct PricedPart {
-  double flops = 0;
-  double tensor_bytes = 0, data_bytes = 0;  // sent
-};
+}  // namespace
 
-/// The part is that before the loss, or that after it.
-PricedPart priced(const Workload& workload, bool is_forward) {
+PricedPart priced_part(const Workload& workload, bool is_forward) {
   const WorkloadPrograms programs(workload);
   const Program& step = programs.step();
   Program computing("computing", step.buffers()), tensor("tensor", step.buffers()),
@@ -126,8 +121,10 @@ PricedPart priced(const Workload& workload, bool is_forward) {
           .data_bytes = static_cast<double>(bytes_sent(data, programs.mesh()))};
 }
 
+namespace {
+
 PricedPart priced(const LimitedPart& part, const LimitSetting& setting, int ranks) {
-  return priced(
+  return priced_part(
       limit_workload(part.scheme, setting, part.is_tensor ? 1 : ranks, part.is_tensor ? ranks : 1),
       part.is_forward);
 }
@@ -268,7 +265,7 @@ PlaneLimit closed_plane(const LimitSetting& setting, bool overlaps) {
 PlaneLimit priced_plane(const LimitSetting& setting, bool overlaps) {
   const auto is_allowed = [&](int data, int tensor) {
     const PricedPart price =
-        priced(limit_workload(RankScheme::kZero3, setting, data, tensor), true);
+        priced_part(limit_workload(RankScheme::kZero3, setting, data, tensor), true);
     const double sent = overlaps ? std::max(price.data_bytes, price.tensor_bytes)
                                  : price.data_bytes + price.tensor_bytes;
     return sent / setting.bytes_per_s <= price.flops / setting.flops_per_s;
