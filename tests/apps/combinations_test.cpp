@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -124,31 +125,54 @@ std::map<std::string, std::string> typed(std::initializer_list<std::string> leve
   return values;
 }
 
+/// The default of each option that some case gives.
+const std::map<std::string, std::optional<std::string>, std::less<>>& defaults() {
+  static const auto all = [] {
+    std::map<std::string, std::optional<std::string>, std::less<>> found;
+    for (const Factor& factor : options()) {
+      for (const std::string& level : factor) {
+        for (const auto& [name, value] : typed({level})) {
+          if (name.empty()) continue;  // the number of ranks
+          const auto option = std::ranges::find(options_of(TrainerKind::kDdp), name, &Option::name);
+          found.try_emplace(name, option->value.text({}));
+        }
+      }
+    }
+    return found;
+  }();
+  return all;
+}
+
 /// Whether the condition holds for every case with these options: they decide it, or it is about
 /// an option that no case gives.
 bool always_holds(const Condition& condition, const std::map<std::string, std::string>& values) {
-  static const std::set<std::string> in_some_case = [] {
-    std::set<std::string> names;
-    for (const Factor& factor : options()) {
-      for (const std::string& level : factor) {
-        for (const auto& [name, value] : typed({level})) names.insert(name);
-      }
-    }
-    return names;
+  const auto usual = defaults().find(condition.name);
+  if (usual == defaults().end()) return condition.holds({}, {});
+  const auto found = values.find(usual->first);
+  return found != values.end() && condition.holds(found->second, usual->second);
+}
+
+/// The lines of the table of conflicts that some case may meet; the others are about options that
+/// no case gives.
+const std::vector<OptionConflict>& conflicts_in_cases() {
+  static const auto all = [] {
+    std::vector<OptionConflict> rows(conflicts().begin(), conflicts().end());
+    const auto never_holds = [](const Condition& each) {
+      return !defaults().contains(each.name) && !each.holds({}, {});
+    };
+    std::erase_if(rows, [&](const OptionConflict& row) {
+      return std::ranges::any_of(row.when, never_holds) ||
+             std::ranges::all_of(row.options, never_holds);
+    });
+    return rows;
   }();
-  const auto found = values.find(std::string(condition.name));
-  if (found != values.end()) {
-    const auto option =
-        std::ranges::find(options_of(TrainerKind::kDdp), condition.name, &Option::name);
-    return condition.holds(found->second, option->value.text({}));
-  }
-  return !in_some_case.contains(std::string(condition.name)) && condition.holds({}, {});
+  return all;
 }
 
 /// The lines of the table of conflicts that refuse every case with these options.
 std::vector<std::string> reasons(const std::map<std::string, std::string>& values) {
   std::vector<std::string> lines;
-  for (const OptionConflict& conflict : conflicts()) {
+  for (const OptionConflict& conflict : conflicts_in_cases()) {
     const bool is_refused = std::ranges::all_of(
         conflict.when, [&](const Condition& each) { return always_holds(each, values); });
     if (!is_refused) continue;
@@ -352,8 +376,33 @@ void expect_bits_of_plain_ddp(const std::vector<Trained>& all, const RankCase& r
   EXPECT_EQ(all, train_threads_by(*scheme_of(plain, TrainerKind::kDdp), run.ranks, run.config));
 }
 
-TEST_F(Combinations, TrainWhatOneRankDoes) {
-  for (const Case& levels : cover_pairs(options(), may_meet).cases) {
+/// What the cases that train have at least once: each level, or each pair of levels. A pair that
+/// goes wrong shows in results; a sanitizer is to see the code of each option, and each pair would
+/// take it a quarter of an hour. So those with each pair are labeled slow.
+enum class Covered { kLevels, kPairs };
+
+class TrainedCombinations : public Combinations, public testing::WithParamInterface<Covered> {
+ protected:
+  static std::vector<Case> cases() {
+    std::vector<Case> chosen = cover_pairs(options(), may_meet).cases;
+    if (GetParam() == Covered::kPairs) return chosen;
+    std::set<std::string> met;
+    std::erase_if(chosen, [&](const Case& levels) {
+      const std::size_t before = met.size();
+      met.insert(levels.begin(), levels.end());
+      return met.size() == before;
+    });
+    return chosen;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, TrainedCombinations, testing::Values(Covered::kLevels, Covered::kPairs),
+                         [](const auto& covers) {
+                           return covers.param == Covered::kLevels ? "EachLevel" : "EachPair";
+                         });
+
+TEST_P(TrainedCombinations, DoWhatOneRankDoes) {
+  for (const Case& levels : cases()) {
     const std::string command = command_of(levels);
     SCOPED_TRACE(command);
     const RankCase run = parsed(command);
@@ -387,9 +436,9 @@ void expect_tail(const Trained& rest, const Trained& whole) {
 
 /// The state is taken after a step that was set before, or as soon as a request comes, in runs in
 /// which the next step's data may already be loaded.
-TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
+TEST_P(TrainedCombinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
   std::int64_t number = 0;
-  for (const Case& levels : cover_pairs(options(), may_meet).cases) {
+  for (const Case& levels : cases()) {
     RankCase run = parsed(command_of(levels));
     run.config.checkpoint.folder = "checkpoints";
     // The last round of local steps before the end is over after 6 of 8.

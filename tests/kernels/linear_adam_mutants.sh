@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 headers=$work/kernels/cuda
 mkdir -p "$headers"
-object=tests/kernels/CMakeFiles/cuda_kernels_test.dir/__/__/src/kernels/cuda/launch.cu.o
+object=tests/kernels/CMakeFiles/barestep_host_kernels.dir/__/__/src/kernels/cuda/launch.cu.o
 commands=$(ninja -t commands tests/cuda_kernels_test)
 compile=$(grep -F -- "-o $object -c" <<<"$commands" | sed -E "s# -MD .* -c # -c #; s# -Werror##; s# -I# -I$work -I#")
 link=$(grep -F -- "-o tests/cuda_kernels_test " <<<"$commands" | sed "s#^: && ##; s# && .*##")

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 /// All experiments, of which the second is invalid.
-Report whole_report() {
+Report made_up_report_of_all() {
   Report report{.environment = {{"processor", "a <processor>"},
                                 {"cores", "4"},
                                 {"memory", "1 GiB"},
@@ -62,6 +62,12 @@ Report whole_report() {
   return report;
 }
 
+/// The same, made once: it takes seconds, and a sheet's test needs it for each sheet.
+const Report& whole_report() {
+  static const Report report = made_up_report_of_all();
+  return report;
+}
+
 int count_of(const std::string& text, const std::string& part) {
   int count = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
@@ -88,7 +94,7 @@ std::string unbalanced(const std::string& text) {
 }
 
 TEST(Report, HasEveryAnswerTablePlotAndCommand) {
-  const Report report = whole_report();
+  const Report& report = whole_report();
   const std::string html = html_of(report), markdown = markdown_of(report);
   int plots = 0;
   for (const ReportSection& section : report.sections) {
@@ -127,7 +133,7 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
 }
 
 TEST(Report, ConcludesNothingFromTimesThatAreInvalid) {
-  const Report report = whole_report();
+  const Report& report = whole_report();
   const json results = json::parse(json_of(report));
   const std::string html = html_of(report), markdown = markdown_of(report);
   for (std::size_t i = 0; i < report.sections.size(); ++i) {
@@ -256,7 +262,7 @@ constexpr double kA4Points = 595.3, kMarginPoints = 12 / 25.4 * 72;
 
 TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   if (find_on_path("pdftotext").empty()) GTEST_SKIP() << "no pdftotext (Debian: poppler-utils)";
-  const Report report = whole_report();
+  const Report& report = whole_report();
   const std::filesystem::path pdf = folder() / "report.pdf";
   browse(html_of(report), {"--no-pdf-header-footer", "--print-to-pdf=" + pdf.string()});
   const std::vector<PrintedPage> pages = printed_pages(pdf);
@@ -350,7 +356,7 @@ TEST_F(PageInBrowser, OfAReportFitsADesktopAndAPhone) {
 
 /// A sheet's key, filled in.
 std::string page_of_sheet(const std::string& name) {
-  const Report report = whole_report();
+  const Report& report = whole_report();
   const SheetRuns runs(report, load_card("h200-nvlink"));
   const Sheet sheet = load_sheet(name);
   return sheet_page(sheet, markdown_of(sheet, runs, SheetCopy::kKey));
@@ -386,7 +392,7 @@ TEST_F(ReportInBrowser, IsSeenToComplain) {
 }
 
 TEST(Report, FitsItsSchemaAndHasARowOfCsvForEachCase) {
-  const Report report = whole_report();
+  const Report& report = whole_report();
   const json schema = json::parse(read_file(BARESTEP_SCHEMA));
   json results = json::parse(json_of(report));
   EXPECT_EQ(schema_violation(results, schema, schema), "");

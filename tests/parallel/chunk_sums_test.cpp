@@ -17,6 +17,7 @@
 #include "support/file_runs.h"
 #include "support/layers.h"
 #include "support/rank_run.h"
+#include "support/sanitized.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
 
@@ -148,7 +149,7 @@ class DrawnRuns : public TempDirTest {};
 
 TEST_F(Reproducible, RunsHaveTheSameBitsHoweverTheyAreSpread) {
   std::mt19937 random(17);
-  for (int number = 0; number < 40; ++number) {
+  for (int number = 0; number < 40 / kOneOf; ++number) {
     const TrainConfig config = drawn_run(random, folder());
     const Trained one = train_single(config);
     for (const int ranks : {1, 2, 3, 4}) {

@@ -18,6 +18,7 @@
 #include "support/file_runs.h"
 #include "support/layers.h"
 #include "support/rank_run.h"
+#include "support/sanitized.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
@@ -88,6 +89,7 @@ TEST(Recompute, StandsBeforeTheSegmentsBackwardAndRepeatsTheOpsOfForward) {
 }
 
 TEST(Recompute, HasTheBitsOfNoneWithEveryActivation) {
+  Sample sample;
   for (const Activation activation : kValuesOf<Activation>) {
     for (const bool fusion : {true, false}) {
       TrainConfig config = deep(1);
@@ -96,6 +98,7 @@ TEST(Recompute, HasTheBitsOfNoneWithEveryActivation) {
       config.model.dropout = activation == Activation::kNone ? 0 : 0.4;
       const Trained none = train_single(config);
       for (const std::int64_t segments : {2, 3, 7}) {
+        if (!sample.takes_next()) continue;
         config.training.recompute = segments;
         EXPECT_EQ(train_single(config), none) << name_of(activation) << " " << segments;
       }

@@ -7,21 +7,19 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "kernels/cpu/denormals.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace barestep {
 namespace {
 
-/// Blocks until `counter` has reached `generation`. Spins for about 5 microseconds before sleeping,
-/// since a wake-up costs more than that. Longer spins take a core from the pool if there are few.
-/// Does not yield while spinning: on a busy machine that costs a time slice.
+/// Blocks until `counter` has reached `generation`. Spins for a while before sleeping, since a
+/// wake-up costs more than that. Longer spins take a core from the pool if there are few.
 void wait_until(const std::atomic<std::uint32_t>& counter, std::uint32_t generation) {
-  constexpr int kSpins = 20000;
+  constexpr double kSpinSeconds = 5e-6;
   const auto passed = [&](std::uint32_t value) {
     return static_cast<std::int32_t>(value - generation) >= 0;
   };
-  for (int i = 0; i < kSpins; ++i) {
-    if (passed(counter.load(std::memory_order_acquire))) return;
-  }
+  if (spin_until(counter, kSpinSeconds, passed)) return;
   for (;;) {
     const std::uint32_t value = counter.load(std::memory_order_acquire);
     if (passed(value)) return;

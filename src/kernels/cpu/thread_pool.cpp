@@ -10,15 +10,13 @@
 namespace barestep {
 namespace {
 
-/// How often to check before sleeping: 10 to 20 microseconds, about the gap between two ops of a
-/// step. Longer spins take the core from the thread that queues the next op. Does not yield while
-/// spinning: on a busy machine that costs a time slice, while a sleeping thread is woken at once.
-constexpr int kSpins = 50000;
+/// How long to check before sleeping: about the gap between two ops of a step. Longer spins take
+/// the core from the thread that queues the next op.
+constexpr double kSpinSeconds = 12e-6;
 
 /// Returns once `value` is no longer `old`.
 void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
-  for (int spin = 0; spin < kSpins; ++spin)
-    if (value.load(std::memory_order_acquire) != old) return;
+  if (spin_until(value, kSpinSeconds, [old](std::uint32_t now) { return now != old; })) return;
   value.wait(old, std::memory_order_acquire);
 }
 

@@ -14,10 +14,30 @@
 #include <thread>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/config.h"
 #include "core/host.h"
 
 namespace barestep {
+
+/// Reads `value` for about `seconds`, or until passed(what it read); whether it has passed. Does
+/// not yield: on a busy machine that costs a time slice, while a sleeping thread is woken at once.
+/// Goes by the clock, since an instrumented read takes a hundred times as long.
+template <class Passed>
+bool spin_until(const std::atomic<std::uint32_t>& value, double seconds, const Passed& passed) {
+  constexpr int kReads = 200;  // between two looks at the clock
+  const auto reads_it = [&] {
+    for (int i = 0; i < kReads; ++i) {
+      if (passed(value.load(std::memory_order_acquire))) return true;
+    }
+    return false;
+  };
+  if (reads_it()) return true;
+  for (const double end_s = now_s() + seconds; now_s() < end_s;) {
+    if (reads_it()) return true;
+  }
+  return false;
+}
 
 class ThreadPool {
  public:
