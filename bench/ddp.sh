@@ -7,12 +7,13 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build
 results=$here/results/$(python3 "$here/machine.py")
+commit=$(git -C "$here" describe --always --dirty)
 mkdir -p "$results"
 
 . "$here/../scripts/mpi_env.sh"
 ninja -C "$build" mlp_single mlp_dp mlp_ddp mlp_lab >/dev/null
 {
-  echo "# bench/ddp.sh   (commit $(git -C "$here" describe --always --dirty))"
+  echo "# bench/ddp.sh   (commit $commit)"
   python3 "$here/ddp.py" "$build"
   for ranks in 2 4; do
     echo

@@ -6,10 +6,11 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build
 results=$here/results/$(python3 "$here/machine.py")
+commit=$(git -C "$here" describe --always --dirty)
 mkdir -p "$results"
 
 ninja -C "$build" mlp_single >/dev/null
 {
-  echo "# bench/startup.sh   (commit $(git -C "$here" describe --always --dirty))"
+  echo "# bench/startup.sh   (commit $commit)"
   python3 "$here/startup.py" "$build/mlp_single" "$@"
 } | tee "$results/startup.txt"
