@@ -3,15 +3,8 @@
 # of --scheme zero1. Keeps the figures in bench/results/<machine>/checkpoints.txt. Run it on an
 # otherwise idle machine.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd -P)
-build=$here/../build
-results=$here/results/$(python3 "$here/machine.py")
-commit=$(git -C "$here" describe --always --dirty)
-mkdir -p "$results"
+. "$(dirname "$0")/keep.sh"
 
 ninja -C "$build" mlp_single mlp_ddp >/dev/null
 . "$here/../scripts/mpi_env.sh"
-{
-  echo "# bench/checkpoints.sh   (commit $commit)"
-  python3 "$here/checkpoints.py" "$build/mlp_single" "$build/mlp_ddp"
-} | tee "$results/checkpoints.txt"
+keep checkpoints.txt python3 "$here/checkpoints.py" "$build/mlp_single" "$build/mlp_ddp"

@@ -4,19 +4,15 @@
 # the account; and the time of sums over ranks. Keeps the figures in
 # bench/results/<machine>/ddp.txt. Run it on an otherwise idle machine.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd -P)
-build=$here/../build
-results=$here/results/$(python3 "$here/machine.py")
-commit=$(git -C "$here" describe --always --dirty)
-mkdir -p "$results"
+. "$(dirname "$0")/keep.sh"
 
 . "$here/../scripts/mpi_env.sh"
 ninja -C "$build" mlp_single mlp_dp mlp_ddp mlp_lab >/dev/null
-{
-  echo "# bench/ddp.sh   (commit $commit)"
+compare() {
   python3 "$here/ddp.py" "$build"
   for ranks in 2 4; do
     echo
     mpirun -np "$ranks" "$build/mlp_lab" all-reduce --device cpu
   done
-} | tee "$results/ddp.txt"
+}
+keep ddp.txt compare

@@ -3,14 +3,8 @@
 # ranks, micro-batches, the size of a trace and the starts of a study. Keeps the figures in
 # bench/results/<machine>/growth.txt. Run it on an otherwise idle machine.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd -P)
-build=$here/../build
-results=$here/results/$(python3 "$here/machine.py")
-mkdir -p "$results"
+. "$(dirname "$0")/keep.sh"
 
 . "$here/../scripts/mpi_env.sh"
 if [ ! -x "$build/mlp_lab" ]; then ninja -C "$build" mlp_single mlp_dp mlp_ddp mlp_lab >/dev/null; fi
-{
-  echo "# bench/growth.sh   (commit $(git -C "$here" describe --always --dirty))"
-  python3 "$here/growth.py" "$build"
-} | tee "$results/growth.txt"
+keep growth.txt python3 "$here/growth.py" "$build"

@@ -3,14 +3,7 @@
 # first step, to a plan, to the help, and what loading cuBLASLt at start would cost. With a Python
 # that has torch, also its import alone. Keeps the figures in bench/results/<machine>/startup.txt.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd -P)
-build=$here/../build
-results=$here/results/$(python3 "$here/machine.py")
-commit=$(git -C "$here" describe --always --dirty)
-mkdir -p "$results"
+. "$(dirname "$0")/keep.sh"
 
 ninja -C "$build" mlp_single >/dev/null
-{
-  echo "# bench/startup.sh   (commit $commit)"
-  python3 "$here/startup.py" "$build/mlp_single" "$@"
-} | tee "$results/startup.txt"
+keep startup.txt python3 "$here/startup.py" "$build/mlp_single" "$@"

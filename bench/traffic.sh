@@ -4,17 +4,12 @@
 # a hundredth, and keeps nothing. Otherwise the figures go to bench/results/<machine>/traffic.txt. Counts
 # need no idle machine.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd -P)
-program=${MLP_DDP:-$here/../build/mlp_ddp}
+. "$(dirname "$0")/keep.sh"
+program=${MLP_DDP:-$build/mlp_ddp}
 
 . "$here/../scripts/mpi_env.sh"
-if [ ! -x "$program" ]; then ninja -C "$here/../build" mlp_ddp >/dev/null; fi
+if [ ! -x "$program" ]; then ninja -C "$build" mlp_ddp >/dev/null; fi
 case " $* " in
   *" --check "* | *" --help "* | *" -h "*) exec python3 "$here/traffic.py" "$program" "$@" ;;
 esac
-results=$here/results/$(python3 "$here/machine.py")
-mkdir -p "$results"
-{
-  echo "# bench/traffic.sh   (commit $(git -C "$here" describe --always --dirty))"
-  python3 "$here/traffic.py" "$program" "$@"
-} | tee "$results/traffic.txt"
+keep traffic.txt python3 "$here/traffic.py" "$program" "$@"

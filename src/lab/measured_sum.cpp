@@ -27,10 +27,10 @@ constexpr std::int64_t kComparedNumbers = std::int64_t{1} << 18;
 constexpr double kSumBatchSeconds = 3e-3;
 
 std::vector<std::int64_t> sizes_of(const MeasuredSumRequest& request) {
-  constexpr std::int64_t kLeastBytes = 8, kMostBytes = std::int64_t{64} << 20;
+  constexpr std::int64_t kMinBytes = 8, kMaxBytes = std::int64_t{64} << 20;
   if (request.bytes > 0) return {std::max<std::int64_t>(request.bytes / 4, 1) * 4};
   std::vector<std::int64_t> sizes;
-  for (std::int64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= 2) sizes.push_back(bytes);
+  for (std::int64_t bytes = kMinBytes; bytes <= kMaxBytes; bytes *= 2) sizes.push_back(bytes);
   return sizes;
 }
 
@@ -68,9 +68,9 @@ struct SumFigures {
 /// Sums of one rank, whose numbers are on its device.
 class SumBench {
  public:
-  SumBench(const MeasuringRank& rank, std::int64_t most_bytes)
+  SumBench(const MeasuringRank& rank, std::int64_t max_bytes)
       : rank_(rank),
-        memory_(rank.device, most_bytes, "summed numbers"),
+        memory_(rank.device, max_bytes, "summed numbers"),
         bench_(rank, memory_.addresses()),
         copies_(rank.device.new_stream("copies of numbers")) {}
 

@@ -100,9 +100,9 @@ double CollectiveBench::run(Collectives all, std::size_t count) {
 
 std::vector<double> CollectiveBench::batches(Collectives all, double batch_s, int count) {
   constexpr std::size_t kWarmup = 3;
-  constexpr double kMostInBatch = 1000;
+  constexpr double kMaxInBatch = 1000;
   const double once_s = mean_of_ranks(ranks_, run(all, kWarmup) / kWarmup);
-  const auto times = static_cast<std::size_t>(std::clamp(batch_s / once_s, 1.0, kMostInBatch));
+  const auto times = static_cast<std::size_t>(std::clamp(batch_s / once_s, 1.0, kMaxInBatch));
   std::vector<double> seconds;
   for (int i = 0; i < count; ++i) {
     seconds.push_back(mean_of_ranks(ranks_, run(all, times) / static_cast<double>(times)));

@@ -168,7 +168,7 @@ TEST_F(Reproducible, RunsHaveTheSameBitsHoweverTheyAreSpread) {
 /// Factor needs no chunks: all ranks multiply the rows of one rank's batch, whatever their shares.
 TEST_F(DrawnRuns, OfFactorHaveTheBitsOfOneRank) {
   std::mt19937 random(23);
-  for (int number = 0; number < 20; ++number) {
+  for (int number = 0; number < 20 / kOneOf; ++number) {
     TrainConfig config = drawn_run(random, folder());
     config.training.chunk_rows.reset();
     config.training.recompute = 1;  // refused
