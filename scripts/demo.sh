@@ -17,7 +17,7 @@ say "1/4 packages"
 say "2/4 configure"
 configured release build || give_up "configure 'build': failed as shown above"
 
-say "3/4 build (the first time takes a minute or two)"
+say "3/4 build (the first time takes two minutes, four with CUDA)"
 logged build ninja -C "$root/build" mlp_single || give_up "build 'mlp_single': failed as shown above"
 
 say "4/4 train: build/mlp_single --steps 20 $*"
