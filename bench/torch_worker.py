@@ -4,12 +4,13 @@ on its standard input, trains or draws numbers and answers with a line of JSON.
 
 {"do": "info"}
 {"do": "randn", "seed", "sizes", "file"}: consecutive calls of torch.randn, written as raw float32
-{"do": "train", "dim", "depth", "batch", "precision", "steps", "warmup"}: the loop of practical.py, with seed 0
-where the way is eager or fused; compiled and captured steps train on from call to call. The precision is fp32,
-tf32, or bf16, which autocasts the forward pass and the loss
+{"do": "train", "block", "dim", "depth", "length", "batch", "precision", "steps", "warmup"}: the loop of
+practical.py, with seed 0 where the way is eager or fused; compiled and captured steps train on from call to call.
+The precision is fp32, tf32, or bf16 or fp16, which autocast the forward pass and the loss; fp16 has a GradScaler
 """
 
 import argparse
+import copy
 import json
 import sys
 import time
@@ -18,12 +19,29 @@ import torch
 from torch import nn
 
 
+# The ways that compile, and torch.compile's mode.
+MODES = {"compile": None, "max-autotune": "max-autotune", "reduce-overhead": "reduce-overhead"}
+VARIANTS = ["eager", "fused", *MODES, "graph"]
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def layers_of(order):
+    """As in practical.py."""
+    for _ in range(order["depth"]):
+        if order["block"] == "transformer":
+            yield nn.TransformerEncoderLayer(order["dim"], order["dim"] // 64 or 1, 4 * order["dim"], dropout=0,
+                                             activation="gelu", batch_first=True, norm_first=True)
+        else:
+            yield nn.Linear(order["dim"], order["dim"])
+            yield nn.ReLU()
+
+
 class Worker:
     def __init__(self, variant, device):
         self.variant = variant
         self.device = torch.device(device)
         self.cuda = self.device.type == "cuda"
-        self.weights = {}
+        self.first = (None, None, None)  # a shape, its model of seed 0 on the CPU, the generator's state after it
         self.kept = (None, None)  # the most recent case that took long to prepare, and its step
 
     def synchronize(self):
@@ -41,45 +59,39 @@ class Worker:
                 file.write(torch.randn(size, device=self.device).cpu().numpy().tobytes())
         return {}
 
-    def model(self, dim, depth):
-        """Loads the weights of seed 0, with PyTorch's generators in the state after drawing them."""
+    def model(self, order):
+        """The model of seed 0, with PyTorch's generators in the state after drawing its weights."""
         torch.manual_seed(0)
-        if (dim, depth) not in self.weights:
-            model = nn.Sequential(*(part for _ in range(depth)
-                                    for part in (nn.Linear(dim, dim), nn.ReLU())))
-            self.weights = {(dim, depth): ({k: v.clone() for k, v in model.state_dict().items()},
-                                           torch.get_rng_state())}
-        else:
-            model = nn.Sequential(*(part for _ in range(depth)
-                                    for part in (nn.utils.skip_init(nn.Linear, dim, dim), nn.ReLU())))
-            weights, state = self.weights[(dim, depth)]
-            model.load_state_dict(weights)
-            torch.set_rng_state(state)
-        return model.to(self.device)
+        shape = (order["block"], order["dim"], order["depth"])
+        if self.first[0] != shape:
+            self.first = (None, None, None)
+            self.first = (shape, nn.Sequential(*layers_of(order)), torch.get_rng_state())
+        torch.set_rng_state(self.first[2])
+        return copy.deepcopy(self.first[1]).to(self.device)
 
     def step_of(self, model, precision):
         """A function of x and y that trains one step and returns the loss."""
-        how = {"eager": {}, "fused": {"fused": True}, "compile": {}, "max-autotune": {},
-               "graph": {"fused": True, "capturable": True}}[self.variant]
+        how = {"fused": {"fused": True}, "graph": {"fused": True, "capturable": True}}.get(self.variant, {})
         criterion = nn.MSELoss()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, **how)
-        update = optimizer.step
-        compiled = self.variant in ("compile", "max-autotune")
+        scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+        compiled = self.variant in MODES
         if compiled:
             torch._dynamo.reset()
-            model = torch.compile(model, mode="max-autotune" if self.variant == "max-autotune" else None)
-            update = torch.compile(optimizer.step)
+            model = torch.compile(model, mode=MODES[self.variant])
+            optimizer.step = torch.compile(optimizer.step)
 
         def step(x, y):
             if compiled:
                 torch.compiler.cudagraph_mark_step_begin()
             optimizer.zero_grad()
             # The cache of casted weights has no use in a loop of one forward pass, and must not outlive a capture.
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16",
-                                cache_enabled=False):
+            with torch.autocast(self.device.type, HALVES.get(precision, torch.bfloat16),
+                                enabled=precision in HALVES, cache_enabled=False):
                 loss = criterion(model(x), y)
-            loss.backward()
-            update()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
             return loss.detach()
 
         return self.captured(step) if self.variant == "graph" else step
@@ -108,16 +120,17 @@ class Worker:
 
     def train(self, order):
         torch.backends.cuda.matmul.allow_tf32 = order["precision"] == "tf32"
-        case = (order["dim"], order["depth"], order["batch"], order["precision"])
+        case = tuple(order[key] for key in ("block", "dim", "depth", "length", "batch", "precision"))
         if self.kept[0] == case:
             step = self.kept[1]
         else:
             self.kept = (None, None)
-            step = self.step_of(self.model(order["dim"], order["depth"]), order["precision"])
-            if self.variant in ("compile", "max-autotune", "graph"):
+            step = self.step_of(self.model(order), order["precision"])
+            if self.variant in MODES or self.variant == "graph":
                 self.kept = (case, step)
         inputs = getattr(step, "inputs", {})
-        shape = (order["batch"], order["dim"])
+        rows = [order["length"]] if order["block"] == "transformer" else []
+        shape = (order["batch"], *rows, order["dim"])
         times, losses = [], []
         for _ in range(order["steps"]):
             x = torch.randn(shape, device=self.device)
@@ -136,7 +149,7 @@ class Worker:
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variant", choices=["eager", "fused", "compile", "max-autotune", "graph"], default="eager")
+    parser.add_argument("--variant", choices=VARIANTS, default="eager")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     worker = Worker(options.variant, options.device)

@@ -52,8 +52,11 @@ class DdpOnGpu : public TempDirTest {
   }
 };
 
-TEST_F(DdpOnGpu, OneRankOverNcclTrainsAsSingleDoes) {
-  expect_near_single(fmt::format("mpirun -np 1 {} --transport nccl", MLP_DDP), "reduced by NCCL");
+TEST_F(DdpOnGpu, OneRankOverNcclTrainsAsSingleDoesInAGraphToo) {
+  for (const char* const how : {"", " --graph"}) {
+    expect_near_single(fmt::format("mpirun -np 1 {} --transport nccl{}", MLP_DDP, how),
+                       "reduced by NCCL");
+  }
 }
 
 TEST_F(DdpOnGpu, RanksThatShareAGpuTrainAsSingleDoes) {
