@@ -71,8 +71,16 @@ struct RankRates {
   double contention = 1;
 };
 
-constexpr std::int64_t kMemoryBytes = std::int64_t{128} << 20;
-constexpr std::int64_t kNumbers = kMemoryBytes / 4;
+/// Numbers of fp32 that ops are measured on: more than caches hold and, on a GPU, several layers of
+/// kMaxGpuWidth with the state of their optimizer.
+std::int64_t measured_numbers(const Device& device) {
+  constexpr std::int64_t kCpuBytes = std::int64_t{128} << 20;
+  constexpr std::int64_t kGpuBytes = std::int64_t{4} << 30;
+  if (device.kind() != DeviceKind::kCuda) return kCpuBytes / 4;
+  return std::min(kGpuBytes, device.info().free_bytes / 2) / 4;
+}
+
+constexpr std::int64_t kMaxGpuWidth = 8192;
 /// Ops are timed in batches, at least kBatches of them, and the median batch counts. Batches are
 /// short, so that a brief disturbance spoils few of them.
 constexpr double kBatchSeconds = 1e-3;
@@ -85,17 +93,20 @@ constexpr std::int64_t kMaxReducedBytes = std::int64_t{32} << 20;
 /// Places tensors in the measured memory one after the other, and starts over at its end.
 class Tensors {
  public:
-  explicit Tensors(std::int64_t first) : next_(first) {}
+  /// `numbers` in all, from number `first` on.
+  explicit Tensors(std::int64_t numbers, std::int64_t first = 0)
+      : numbers_(numbers), next_(first) {}
 
   Tensor take(std::int64_t rows, std::int64_t cols) {
     constexpr std::int64_t kAligned = 16;  // numbers of 64 bytes
-    if (next_ + rows * cols > kNumbers) next_ = 0;
+    if (next_ + rows * cols > numbers_) next_ = 0;
     const Tensor tensor{0, 4 * next_, rows, cols};
     next_ += (rows * cols + kAligned - 1) / kAligned * kAligned;
     return tensor;
   }
 
  private:
+  std::int64_t numbers_;
   std::int64_t next_;
 };
 
@@ -107,8 +118,12 @@ class RankBench {
         transport_(rank.transport),
         device_(rank.device),
         seconds_(quick ? 0.02 : 0.06),
-        ops_(rank.device, kMemoryBytes, "rates"),
+        numbers_(measured_numbers(rank.device)),
+        ops_(rank.device, 4 * numbers_, "rates"),
         collectives_(rank, ops_.addresses()) {}
+
+  /// Numbers in the measured memory.
+  [[nodiscard]] std::int64_t numbers() const { return numbers_; }
 
   /// Seconds of one op while all ranks run the same one: median of several batches.
   double seconds_of(const std::vector<DeviceOp>& ops) {
@@ -166,6 +181,7 @@ class RankBench {
   Communicator& transport_;
   Device& device_;
   double seconds_;  // for each size
+  std::int64_t numbers_;
   BenchStream ops_;
   CollectiveBench collectives_;
   std::size_t next_ = 0;
@@ -213,15 +229,16 @@ DeviceOp fused_update(Tensors& weights, Tensors& activations, std::int64_t rows,
 }
 
 /// Places weights after the memory of four activations, in as many layers as fit.
-std::vector<DeviceOp> products_of(MakeOp make, std::int64_t rows, std::int64_t width, int tensors) {
+std::vector<DeviceOp> products_of(std::int64_t numbers, MakeOp make, std::int64_t rows,
+                                  std::int64_t width, int tensors) {
   const std::int64_t activations_end = 4 * (rows + 1) * width;
   const std::int64_t layer = tensors * (width + 1) * (width + 16);
   const std::int64_t layers =
-      std::clamp<std::int64_t>((kNumbers - activations_end) / layer, 1, 4 * kLayers / tensors);
-  Tensors weights(activations_end);
+      std::clamp<std::int64_t>((numbers - activations_end) / layer, 1, 4 * kLayers / tensors);
+  Tensors weights(numbers, activations_end);
   std::vector<DeviceOp> ops;
   for (std::int64_t i = 0; i < layers; ++i) {
-    Tensors activations(0);
+    Tensors activations(numbers);
     ops.push_back(make(weights, activations, rows, width));
   }
   return ops;
@@ -234,11 +251,13 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
   if (!quick) batches = {8, 16, 32, 64, 128, 256, 512};
   std::vector<std::int64_t> widths = {256, 512};
   if (!quick) widths = {1024, 2048};
-  if (on_gpu) widths = {1024, 4096};
+  if (on_gpu) widths = {1024, 2048, 4096, kMaxGpuWidth};
+  if (on_gpu && quick) widths = {1024, kMaxGpuWidth};
   for (const std::int64_t width : widths) {
+    if (on_gpu && 4 * width * width > bench.numbers()) continue;  // a small GPU
     for (const std::int64_t rows : batches) {
       const auto measure = [&](MakeOp make, int tensors) {
-        const std::vector<DeviceOp> ops = products_of(make, rows, width, tensors);
+        const std::vector<DeviceOp> ops = products_of(bench.numbers(), make, rows, width, tensors);
         OpSize size = size_of(ops.front());
         rates.push_back(
             {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of(ops)});
@@ -251,35 +270,35 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
   }
 }
 
-/// Memory-bound ops over this many numbers.
-std::vector<DeviceOp> ops_over(std::int64_t count) {
+/// Memory-bound ops over this many of the memory's numbers.
+std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
   constexpr std::int64_t kCols = 256;
   const std::int64_t rows = std::max<std::int64_t>(1, count / kCols);
-  Tensors memory(0);
+  Tensors memory(numbers);
   const auto flat = [&] { return memory.take(1, count); };
   const auto matrix = [&] { return memory.take(rows, std::min(count, kCols)); };
   const auto row = [&](std::int64_t cols) { return memory.take(1, cols); };
   std::vector<DeviceOp> ops;
   ops.push_back(OptimizerUpdate{
       .weights = flat(), .grads = flat(), .state = {flat(), flat()}, .scalars = row(2)});
-  memory = Tensors(0);
+  memory = Tensors(numbers);
   ops.push_back(Copy{.to = flat(), .from = flat()});
-  memory = Tensors(0);
+  memory = Tensors(numbers);
   ops.push_back(BiasActivation{.values = matrix(), .bias = row(std::min(count, kCols))});
-  memory = Tensors(0);
+  memory = Tensors(numbers);
   ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix()});
-  memory = Tensors(0);
+  memory = Tensors(numbers);
   // As in training, where it includes the gradient of the bias up to this many rows.
   const std::int64_t few = std::min(rows, kMaxRowsOfSums);
   const auto wide = [&] { return memory.take(few, count / few); };
   ops.push_back(ActivationGrad{.grad = wide(), .from = wide(), .sums = row(count / few)});
-  memory = Tensors(0);
+  memory = Tensors(numbers);
   Tensor step = row(1);
   step.dtype = DType::kI32;
   ops.push_back(Dropout{.values = matrix(), .step = step});
-  memory = Tensors(0);
+  memory = Tensors(numbers);
   ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
-  memory = Tensors(0);
+  memory = Tensors(numbers);
   ops.push_back(PointwiseLoss{.loss = row(1),
                               .grad = matrix(),
                               .output = matrix(),
@@ -291,12 +310,16 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
 
 void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates) {
   // Where caches end, rates depend on the size most strongly.
-  std::vector<std::int64_t> counts = {1 << 12, 1 << 16, 1 << 20, kNumbers / 5};
+  std::vector<std::int64_t> counts = {1 << 12, 1 << 16, 1 << 20};
   if (!quick) {
-    counts = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20, kNumbers / 5};
+    counts = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20};
+  }
+  const std::int64_t most = bench.numbers() / 5;
+  for (const std::int64_t count : {std::int64_t{1} << 24, std::int64_t{1} << 26, most}) {
+    if (count <= most) counts.push_back(count);
   }
   for (const std::int64_t count : counts) {
-    for (const DeviceOp& op : ops_over(count)) {
+    for (const DeviceOp& op : ops_over(count, bench.numbers())) {
       OpSize size = size_of(op);
       // No model has that many numbers in a batch.
       const bool is_state = size.op == "adam" || size.op == "copy";
@@ -309,11 +332,11 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
 
 /// All-reduces over gradients as cold as in training, each in another place. Held by pointer,
 /// because communicators identify collectives by address.
-std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes) {
+std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes, std::int64_t numbers) {
   std::vector<std::unique_ptr<Collective>> all;
-  Tensors gradients(0);
+  Tensors gradients(numbers);
   const std::int64_t count = bytes / 4;
-  for (std::int64_t i = 0; i < std::clamp<std::int64_t>(kNumbers / (count + 16), 1, 8); ++i) {
+  for (std::int64_t i = 0; i < std::clamp<std::int64_t>(numbers / (count + 16), 1, 8); ++i) {
     all.push_back(std::make_unique<Collective>(
         AllReduce{.tensors = {gradients.take(1, count)}, .scale = 0.5F}));
   }
@@ -324,7 +347,7 @@ std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes) {
 /// bytes, and times of an all-reduce by size. All ranks call it, and measure at the same time. An
 /// op runs in turn on several tensors, as many as a model of six layers has, so weights are as cold
 /// as in training. Takes some tens of milliseconds per size, fewer sizes if `quick`, and 128 MiB of
-/// device memory, which it frees. Throws Error(kMemory). Blocks.
+/// memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory). Blocks.
 RankRates measure_rank(const MeasuringRank& rank, bool quick) {
   RankBench bench(rank, quick);
   RankRates measured;
@@ -333,13 +356,13 @@ RankRates measure_rank(const MeasuringRank& rank, bool quick) {
   if (rank.ranks.size() == 1) return measured;
   std::vector<std::vector<std::unique_ptr<Collective>>> kept;
   for (std::int64_t bytes = 4; bytes <= kMaxReducedBytes; bytes *= quick ? 8 : 4) {
-    kept.push_back(all_reduces_of(bytes));
+    kept.push_back(all_reduces_of(bytes, bench.numbers()));
     measured.all_reduce.emplace_back(static_cast<double>(bytes), bench.seconds_of(kept.back()));
   }
   constexpr std::int64_t kLayerBytes = std::int64_t{4} << 20;
-  kept.push_back(all_reduces_of(kLayerBytes));
-  measured.contention =
-      bench.contention_of(kept.back(), products_of(weight_gradient, 32, quick ? 256 : 1024, 1));
+  kept.push_back(all_reduces_of(kLayerBytes, bench.numbers()));
+  measured.contention = bench.contention_of(
+      kept.back(), products_of(bench.numbers(), weight_gradient, 32, quick ? 256 : 1024, 1));
   return measured;
 }
 

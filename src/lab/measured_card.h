@@ -49,7 +49,7 @@ MachineCard measure_card(const CardRequest& request);
 
 /// What each rank runs for measure_card(): measures the rates of ops and the times of an
 /// all-reduce, on all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds
-/// per size, and 128 MiB of device memory, which it frees. Throws Error(kMemory), and as
+/// per size, and 128 MiB of memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory), and as
 /// replace_file() does. Blocks.
 void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file);
 
