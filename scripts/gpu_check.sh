@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh [--rehearse] [--seconds N] [build] [train] [test] [steps] [bench] [profile]
-# [pytorch] [sanitize]: everything that needs a GPU, in stages that can run separately; without
-# names, all of them run. docs/gpu.md says which calls to make on a machine that is lent for minutes.
+# scripts/gpu_check.sh [--rehearse] [--seconds N] [stage...]: everything that needs a GPU, in stages
+# that can run separately; without names, all of them run. docs/gpu.md says which calls to make on a
+# machine that is lent for minutes.
 #
-#   build     configures and builds for this GPU's architecture, in build/gpu
+#   build     configures and builds for this GPU's architecture, in build/gpu; with programs that
+#             gpu_pack.sh packed, it only says which
 #   train     a few steps: eager, as a graph, and as a graph that is profiled
-#   test      ctest's labels gpu and unit; a test that hangs is ended after 60 s
+#   test      ctest's labels gpu and unit (packed programs: gpu); a test that hangs is ended after 60 s
+#   observe   a graph under --profile, --trace and --monitor at once, and what that costs, by batch
+#   blocks    transformer blocks beside PyTorch: the same losses, and both step times
+#   pytorch   8192 x 6 beside PyTorch in four precisions: losses, random numbers, and both step times
+#   small     1024 x 2 beside PyTorch's graphs
+#   card      the card of this machine, and its predictions beside measured steps
+#   rows      separate updates and fused ones at 256 and 512 rows
+#   several   with several GPUs or ranks: all-reduces, schemes, overlap, mlp_dp
+#   sanitize  compute-sanitizer's four tools on small shapes
 #   steps     whole steps next to the floor of their ops: separate updates and fused, eager and as graphs, in fp32, tf32 and bf16
 #   bench     copy bandwidth, ops compared with it, what cuBLASLt fuses, the speed and accuracy of the fused
 #             update's kernels and the cost of their order of accesses, chosen algorithms compared with timed ones
 #   profile   bytes per step and time per kernel by ncu, and nsys, if they are installed
-#   pytorch   the same losses and random numbers as PyTorch, and the step times of both programs
-#   sanitize  compute-sanitizer's four tools on small shapes
 #
 # Each stage has its own time limit, all together have --seconds (540), and a failed or skipped
 # stage does not stop the others. A stage for which no time is left is "not run"; one that began too
@@ -29,9 +36,9 @@ set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
 . "$root/scripts/gpu_stages.sh"
-all_stages=(build train test steps bench profile pytorch sanitize)
-declare -A limits=([build]=300 [train]=200 [test]=240 [steps]=240 [bench]=220 [profile]=120
-  [pytorch]=540 [sanitize]=540)
+all_stages=(build train test observe blocks pytorch small card rows several sanitize steps bench profile)
+declare -A limits=([build]=300 [train]=200 [test]=240 [observe]=120 [blocks]=180 [pytorch]=540 [small]=240
+  [card]=180 [rows]=180 [several]=400 [sanitize]=540 [steps]=240 [bench]=220 [profile]=120)
 
 usage() {
   echo "gpu_check: error: $1; take --rehearse, --seconds N, or stages: ${all_stages[*]}" >&2
@@ -41,6 +48,7 @@ usage() {
 # A stage runs in its own process, so it can be ended.
 if [ "${1:-}" = --stage ]; then
   work=$2
+  set_shapes
   "stage_$3"
   exit
 fi
@@ -65,6 +73,7 @@ while [ $# -gt 0 ]; do
 done
 if [ ${#stages[@]} = 0 ]; then stages=("${all_stages[@]}"); fi
 
+unpack || exit 73
 find_tools
 find_cupti
 find_gpu
@@ -78,7 +87,7 @@ json=$results/gpu_check_$stamp.json
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 : >"$log"
-if [ -z "$no_gpu" ]; then find_cublas >>"$log"; fi
+if [ -f "$build/packed" ]; then find_libraries >>"$log"; elif [ -z "$no_gpu" ]; then find_cublas >>"$log"; fi
 
 # run_stage <name>: leaves <name>.state, .why, .seconds and .fields in the work folder.
 run_stage() {
@@ -129,6 +138,8 @@ describe() {
   echo "$2" >"$work/$1.state"
   echo "$3" >"$work/$1.seconds"
   echo "$4" >"$work/$1.why"
+  printf '"%s": {"state": "%s", "seconds": %d, "said": %s%s}' "$1" "$2" "$3" "$(quoted "$4")" \
+    "$(cat "$work/$1.fields")" >"$work/$1.result"
   write_results
   if [ "$2" = running ]; then rm "$work/$1.why"; fi
 }
@@ -137,16 +148,12 @@ describe() {
 write_results() {
   local name separator=""
   {
-    printf '{"machine": %s, "gpu": %s, "driver": %s, "architecture": %s,\n' "$(quoted "$machine")" \
-      "$(quoted "$gpu")" "$(quoted "$driver")" "$(quoted "$architecture")"
-    printf ' "commit": %s, "time": %s, "rehearsal": %s, "cupti": %s,\n "stages": {' "$(quoted "$commit")" \
-      "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")" "$([ $rehearse = 1 ] && echo true || echo false)" \
-      "$(quoted "${BARESTEP_CUPTI:-of the loader}")"
+    printf '{%s, "time": "%s", "rehearsal": %s,\n "stages": {' "$about" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
+      "$([ $rehearse = 1 ] && echo true || echo false)"
     for name in "${stages[@]}"; do
-      if [ ! -f "$work/$name.state" ]; then continue; fi
-      printf '%s\n  "%s": {"state": "%s", "seconds": %d, "said": %s%s}' "$separator" "$name" \
-        "$(cat "$work/$name.state")" "$(cat "$work/$name.seconds")" \
-        "$(quoted "$(cat "$work/$name.why")")" "$(cat "$work/$name.fields")"
+      if [ ! -f "$work/$name.result" ]; then continue; fi
+      printf '%s\n  ' "$separator"
+      cat "$work/$name.result"
       separator=,
     done
     printf '\n }}\n'
@@ -155,6 +162,9 @@ write_results() {
 }
 
 commit=${COMMIT:-$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)}
+about="\"machine\": $(quoted "$machine"), \"gpu\": $(quoted "$gpu"), \"driver\": $(quoted "$driver"),
+ \"architecture\": $(quoted "$architecture"), \"commit\": $(quoted "$commit"),
+ \"cupti\": $(quoted "${BARESTEP_CUPTI:-of the loader}")"
 # Ended from outside, the stage in progress ends too, and its results so far are kept.
 ended=
 stage_process=

@@ -3,6 +3,50 @@
 # skipped.
 
 build=${GPU_BUILD:-$root/build/gpu}
+archive=${GPU_PACKED:-$root/build/packed.tar.xz}
+
+# Unpacks what gpu_pack.sh packed, and links the places that its programs know. From then on,
+# $build/packed says that nothing is to be built. Prints an error and returns 1 if that is impossible.
+unpack() {
+  local folder=${archive%.tar.xz} from place sum
+  if [ -n "${GPU_BUILD:-}" ] || [ ! -f "$archive" ] || [ -f "$folder/build.ninja" ]; then return 0; fi
+  build=$folder
+  export GPU_BUILD=$folder
+  sum=$(cksum <"$archive")
+  if [ "$(cat "$folder/unpacked" 2>/dev/null)" != "$sum" ]; then
+    rm -rf "$folder"
+    if ! (cd "${folder%/*}" && python3 -m tarfile -e "$archive" .); then
+      echo "gpu_check: error: file '$archive': cannot be unpacked; copy it again, or remove it" >&2
+      return 1
+    fi
+    echo "$sum" >"$folder/unpacked"
+  fi
+  from=$(sed -n 's/^root //p' "$folder/packed")
+  while read -r place; do
+    if [ -e "$place" ]; then continue; fi
+    mkdir -p "${place%/*}" && ln -s "$folder/root$place" "$place" || return 1
+  done <"$folder/links"
+  if [ ! -e "$from" ]; then mkdir -p "${from%/*}" && ln -s "$root" "$from"; fi
+  if [ "$(readlink -f "$from")" != "$root" ]; then
+    echo "gpu_check: error: folder '$from': the packed programs expect this source tree there; move what is" \
+      "there, or remove $archive" >&2
+    return 1
+  fi
+}
+
+# Where packed programs find their libraries: those packed with them, and those of the Python packages.
+find_libraries() {
+  local wheels
+  wheels=$("$python" - 2>/dev/null <<'END'
+import glob, nvidia
+print(":".join(place for root in nvidia.__path__
+               for pattern in ("cu1[0-9]", "cublas", "nccl") for place in glob.glob(root + "/" + pattern + "/lib")))
+END
+  ) || wheels=""
+  export LD_LIBRARY_PATH=$build/lib${wheels:+:$wheels}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export PATH=$build/bin:$PATH
+  echo "packed programs of commit $(sed -n 's/^commit //p' "$build/packed"), libraries in $LD_LIBRARY_PATH"
+}
 
 quoted() {  # a JSON string
   local text=${1//\\/\\\\}
@@ -17,10 +61,13 @@ said() { sed -E 's/^ +| +$//g' <<<"$1" >"$work/${FUNCNAME[1]#stage_}.why"; }
 # field <stage> <name> <JSON>
 field() { printf ', "%s": %s' "$2" "$3" >>"$work/$1.fields"; }
 
-# file_field <stage> <name> <file>: adds the file's JSON, if there is any. Google Benchmark appends
-# each result as it is measured; of a file whose program was ended, those are taken.
+# file_field <stage> <name> <file> [<kept>]: adds the file's JSON, if there is any, and on a GPU keeps
+# it as <kept>.json beside the check's own file, with the commit. Google Benchmark appends each result
+# as it is measured; of a file whose program was ended, those are taken.
 file_field() {
-  if [ -s "$3" ] && "$python" - "$3" >"$3.checked" 2>/dev/null <<'END'; then
+  local kept=""
+  if [ -n "${4:-}" ] && [ -z "$no_gpu" ]; then kept=$results/$4.json; fi
+  if [ -s "$3" ] && "$python" - "$3" "$commit" $kept >"$3.checked" 2>/dev/null <<'END'; then
 import json, sys
 text = open(sys.argv[1]).read()
 try:
@@ -28,23 +75,46 @@ try:
 except ValueError:
     value = json.loads(text[:text.rindex("\n    }") + 6] + "]}")
 json.dump(value, sys.stdout, indent=1)
+for kept in sys.argv[3:]:
+    if isinstance(value, dict) and "loads" not in value:  # a card has no other members
+        value["commit"] = sys.argv[2]
+    open(kept, "w").write(json.dumps(value, indent=1) + "\n")
 END
     field "$1" "$2" "$(cat "$3.checked")"
   fi
+}
+
+# row <stage> <JSON object>: a measured line, which stays if the stage is ended.
+row() { echo "$2" >>"$work/$1.rows"; }
+
+# rows_field <stage> <kept>: adds these lines.
+rows_field() {
+  if [ ! -s "$work/$1.rows" ]; then return; fi
+  printf '{"runs": [\n%s\n]}\n' "$(sed '$!s/$/,/' "$work/$1.rows")" >"$work/$1.runs"
+  file_field "$1" measured "$work/$1.runs" "$2"
 }
 
 # collect <stage>: adds the results of its programs, even if the stage was ended.
 collect() {
   case $1 in
     test) collect_tests ;;
-    pytorch) file_field pytorch comparison "$work/side.json" ;;
+    observe) rows_field observe observers ;;
+    blocks) file_field blocks comparison "$work/side.blocks.json" pytorch_blocks ;;
+    pytorch) file_field pytorch comparison "$work/side.pytorch.json" pytorch_8192x6 ;;
+    small) file_field small comparison "$work/side.small.json" pytorch_1024x2 ;;
+    card)
+      file_field card card "$work/card.json" card
+      rows_field card predictions
+      ;;
+    rows) rows_field rows update_by_rows ;;
+    several) rows_field several several_gpus ;;
     bench)
-      file_field bench ops "$work/bench.json"
-      file_field bench epilogues "$work/epilogues.json"
-      file_field bench fused_update "$work/fused_update.json"
+      file_field bench ops "$work/bench.json" ops
+      file_field bench epilogues "$work/epilogues.json" epilogues
+      file_field bench fused_update "$work/fused_update.json" fused_update
       ;;
     steps) collect_steps ;;
-    profile) file_field profile step_by_ncu "$work/ncu.json" ;;
+    profile) file_field profile step_by_ncu "$work/ncu.json" step_by_ncu ;;
   esac
 }
 
@@ -86,7 +156,7 @@ END
 # Sets gpu, driver, architecture and machine; sets no_gpu to the reason if there is no GPU.
 find_gpu() {
   local line name=""
-  gpu="" driver="" architecture="" no_gpu=""
+  gpu="" driver="" architecture="" no_gpu="" gpus=0
   if ! command -v nvidia-smi >/dev/null; then
     no_gpu="no NVIDIA driver (nvidia-smi was not found)"
   elif ! line=$(timeout 30 nvidia-smi --query-gpu=name,driver_version,compute_cap \
@@ -96,6 +166,7 @@ find_gpu() {
     IFS=, read -r gpu driver architecture <<<"$line"
     driver=${driver# }
     architecture=${architecture//[ .]/}
+    gpus=$(timeout 30 nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)
     name=$gpu
   fi
   if [ -z "$name" ]; then
@@ -103,7 +174,19 @@ find_gpu() {
     name="${name:-$(uname -m)} $(nproc) cores"
   fi
   machine=$(tr '[:upper:]' '[:lower:]' <<<"$name" | sed -E 's/[^a-z0-9]+/-/g; s/^-|-$//g')
-  export gpu driver architecture no_gpu machine
+  export gpu gpus driver architecture no_gpu machine
+}
+
+# What stages train: the sizes of the tables in docs/gpu.md or, in a rehearsal, small ones.
+set_shapes() {
+  device=cuda
+  dim=8192
+  depth=6
+  if [ -n "$no_gpu" ]; then
+    device=cpu
+    dim=64
+    depth=2
+  fi
 }
 
 # If nvcc has no cuBLAS next to it, uses that of the Python packages, in every stage: the compiler
@@ -129,8 +212,13 @@ find_nccl() {
   options+=("-DBARESTEP_nccl_INCLUDE=$wheel/include" "-DBARESTEP_nccl_LIBRARY=$wheel/lib/libnccl.so.2")
 }
 
-# built <target...>: configures if that is still needed, and builds.
+# built <target...>: configures if that is still needed, and builds. Packed programs are there or not.
 built() {
+  local target
+  if [ -f "$build/packed" ]; then
+    for target; do has_target "$target" || return 1; done
+    return 0
+  fi
   local options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBARESTEP_LINT=OFF -DBARESTEP_TEST_TIMEOUT=60)
   if [ ! -f "$build/build.ninja" ]; then
     if [ -n "$no_gpu" ]; then
@@ -145,10 +233,22 @@ built() {
   ninja -C "$build" "$@"
 }
 
-has_target() { ninja -C "$build" -t query "$1" >/dev/null 2>&1; }
+has_target() {
+  if [ -f "$build/packed" ]; then
+    [ -x "$build/$1" ] || [ -x "$build/tests/$1" ]
+  else
+    ninja -C "$build" -t query "$1" >/dev/null 2>&1
+  fi
+}
 
 stage_build() {
-  local begin=$SECONDS configured failures target
+  local begin=$SECONDS configured failures target packed
+  if [ -f "$build/packed" ]; then
+    packed=$(sed -n 's/^architecture //p' "$build/packed")
+    said "packed programs of commit $(sed -n 's/^commit //p' "$build/packed"), architecture $packed"
+    [ -n "$no_gpu" ] || [ "$packed" = "$architecture" ]
+    return
+  fi
   if ! built -t targets >/dev/null; then
     said "configure:$(grep -A 3 'CMake Error' "$work/configure" | sed -n '2,3p' | tr -s ' \n' ' ')"
     return 1
@@ -172,8 +272,7 @@ stage_build() {
 # Short runs: the first that a new machine should see. --update separate, as a profile has it.
 stage_train() {
   local way line="" bad=0 status loss
-  local run=("$build/mlp_single" --dim 1024 --depth 2 --steps 20 --log-every 19 --update separate)
-  if [ -n "$no_gpu" ]; then run+=(--device cpu); else run+=(--device cuda); fi
+  local run=("$build/mlp_single" --dim 1024 --depth 2 --steps 20 --log-every 19 --update separate --device "$device")
   if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
   for way in "" --graph "--graph --profile"; do
     timeout --kill-after=5 60 "${run[@]}" $way 2>&1 | tee "$work/train"
@@ -206,7 +305,7 @@ stage_test() {
   fi
   run_tests gpu -R '^gpu\.CudaDevice' || status=1
   run_tests gpu -j 4 -E '^gpu\.CudaDevice' || status=1
-  run_tests unit -j "$(nproc)" || status=1
+  if [ ! -f "$build/packed" ]; then run_tests unit -j "$(nproc)" || status=1; fi
   return $status
 }
 
@@ -257,13 +356,17 @@ stage_sanitize() {
   local tool name log summary all ours line="" bad=0 seen=0 cut=0
   local ops=("$build/tests/cuda_parity_test" '--gtest_filter=CudaDevice.*-*TimesADelay*')
   local train=("$build/mlp_single" --device cuda --dim 64 --depth 2 --steps 3 --warmup 1)
+  local blocks=("${train[@]}" --block transformer --length 40 --batch-size 2)
   if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi
   if ! command -v compute-sanitizer >/dev/null; then said "compute-sanitizer is not here"; return 69; fi
   if ! built mlp_single cuda_parity_test >/dev/null; then said "the programs were not built"; return 1; fi
   # What says most comes first.
   sanitized memcheck ops "${ops[@]}"
   sanitized memcheck graph "${train[@]}" --graph
-  for tool in memcheck racecheck synccheck initcheck; do sanitized $tool train "${train[@]}"; done
+  for tool in memcheck racecheck synccheck initcheck; do
+    sanitized $tool blocks "${blocks[@]}"
+    sanitized $tool train "${train[@]}"
+  done
   for tool in racecheck synccheck initcheck; do sanitized $tool ops "${ops[@]}"; done
   wait
   for tool in memcheck racecheck initcheck synccheck; do
@@ -299,24 +402,157 @@ stage_sanitize() {
   return $bad
 }
 
-stage_pytorch() {
-  local status=0 where=(--device cuda)
-  if [ -n "$no_gpu" ]; then where=(--device cpu --small); fi
-  if ! "$python" -c 'import torch' 2>/dev/null; then said "$python has no PyTorch"; return 69; fi
-  if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
+# beside_pytorch <stage> <cases> <precisions>
+beside_pytorch() {
+  local status=0 where=(--device "$device" --cases "$2" --precisions "$3") log=$work/side.$1.log
+  if [ -n "$no_gpu" ]; then where+=(--small); fi
+  if ! "$python" -c 'import torch' 2>/dev/null; then echo "$python has no PyTorch" >"$work/$1.why"; return 69; fi
+  if ! built mlp_single >/dev/null; then echo "mlp_single was not built" >"$work/$1.why"; return 1; fi
   if has_target cuda_parity_test; then built cuda_parity_test >/dev/null; fi
   # A case takes a minute if PyTorch compiles.
-  "$python" "$root/bench/side_by_side.py" --build "$build" "${where[@]}" --output "$work/side.json" \
-    --seconds $((stage_seconds > 160 ? stage_seconds - 80 : stage_seconds / 2)) 2>&1 | tee "$work/side.log"
+  "$python" "$root/bench/side_by_side.py" --build "$build" "${where[@]}" --output "$work/side.$1.json" \
+    --seconds $((stage_seconds > 160 ? stage_seconds - 80 : stage_seconds / 2)) 2>&1 | tee "$log"
   status=${PIPESTATUS[0]}
-  said "$(grep -vE '^    ' "$work/side.log" | tail -n 2 | tr -s ' \n' ' ')"
+  grep -vE '^    ' "$log" | tail -n 2 | tr -s ' \n' ' ' | sed -E 's/^ | $//g' >"$work/$1.why"
   return "$status"
 }
 
-# step_ms <option...>: mlp_single's median step at 8192 x 6, in milliseconds.
+stage_blocks() { beside_pytorch blocks blocks fp32,bf16; }
+stage_pytorch() { beside_pytorch pytorch large bf16,fp16,fp32,tf32; }
+stage_small() { beside_pytorch small small fp32,tf32,bf16; }
+
+# ms_of <command...>: the median step of a trainer's run, in milliseconds; nothing if it fails.
+ms_of() {
+  timeout --kill-after=5 90 "$@" 2>&1 | tee -a /dev/stderr "$work/run" |
+    sed -nE 's/.*Step time .*p50 ([0-9.e-]+)s.*/\1/p' | awk '{ printf "%.4f", 1000 * $1 }'
+}
+
+# step_ms <option...>: mlp_single's median step at 8192 x 6.
 step_ms() {
-  timeout 60 "$build/mlp_single" --device cuda --dim 8192 --depth 6 --steps 25 --log-every 25 "$@" |
-    tee -a /dev/stderr | sed -nE 's/.*Step time .*p50 ([0-9.e-]+)s.*/\1/p' | awk '{ printf "%.4f", 1000 * $1 }'
+  ms_of "$build/mlp_single" --device "$device" --dim "$dim" --depth "$depth" --steps 25 --log-every 25 "$@"
+}
+
+# What --profile, --trace and --monitor cost a step, all at once, and what the program says of it. Its tables,
+# also those of attention, are in the log.
+stage_observe() {
+  local options plain observed line="" bad=0
+  local run=("$build/mlp_single" --device "$device" --graph --update separate --steps 120 --log-every 120)
+  local blocks="--block transformer --dim $((dim / 8)) --length $((dim / 16)) --batch-size 8"
+  if ! built mlp_single mlp_lab >/dev/null; then said "mlp_single or mlp_lab was not built"; return 1; fi
+  for options in "--dim $dim --batch-size "{64,256,1024} "$blocks"; do
+    options+=" --depth $depth"
+    # shellcheck disable=SC2086
+    {
+      plain=$(ms_of "${run[@]}" $options)
+      : >"$work/run"
+      observed=$(ms_of "${run[@]}" $options --profile --profile-steps 20:119 --monitor --trace "$work/observed.json")
+    }
+    if [ -z "$plain" ] || [ -z "$observed" ] || ! "$build/mlp_lab" explain "$work/observed.json"; then bad=1; fi
+    row observe "{\"options\": \"$options\", \"plain_ms\": ${plain:-null}, \"observed_ms\": ${observed:-null}, \
+\"said\": $(quoted "$(grep -m 1 -E 'error:|Profiling adds' "$work/run")")}"
+    line+="${line:+, }${plain:-?} and ${observed:-?} ms"
+  done
+  said "without and with --profile --trace --monitor: $line"
+  return $bad
+}
+
+# predicted_ms <card> <dim> <depth> <precision>: a step on one rank, simulated.
+predicted_ms() {
+  "$build/mlp_lab" predict --machine "$1" --ranks 1 --dim "$2" --depth "$3" --precision "$4" | tee -a /dev/stderr |
+    awk '$1 == "1" && !seen++ { print $2 * ($3 == "us" ? 1e-3 : $3 == "s" ? 1e3 : 1) }'
+}
+
+# The measured card has rates in fp32 only; data sheets have more.
+stage_card() {
+  local shape card precision predicted measured line="" bad=0 quick=()
+  if ! built mlp_single mlp_lab >/dev/null; then said "mlp_single or mlp_lab was not built"; return 1; fi
+  if [ -n "$no_gpu" ]; then quick=(--quick); fi
+  if ! timeout 150 "$build/mlp_lab" card --device "$device" "${quick[@]}" --output "$work/card.json"; then
+    said "the card was not measured; see the log"
+    return 1
+  fi
+  for shape in "$dim $depth" "1024 2"; do
+    for precision in fp32 tf32 bf16; do
+      if [ "$device/$precision" = cpu/tf32 ]; then continue; fi
+      # shellcheck disable=SC2086
+      set -- $shape
+      measured=$(ms_of "$build/mlp_single" --device "$device" --dim "$1" --depth "$2" --steps 60 --log-every 60 \
+        --update separate --precision $precision)
+      for card in "$work/card.json" h200-nvlink; do
+        if [ "$card/$precision" != "$work/card.json/$precision" ] || [ $precision = fp32 ]; then
+          predicted=$(predicted_ms "$card" "$1" "$2" $precision)
+          row card "{\"dim\": $1, \"depth\": $2, \"precision\": \"$precision\", \"card\": \"$(basename "$card" .json)\", \
+\"predicted_ms\": ${predicted:-null}, \"measured_ms\": ${measured:-null}}"
+          if [ -z "$predicted" ] || [ -z "$measured" ]; then bad=1; fi
+          line+="${line:+, }$1 x $2 $precision $(awk -v a="${predicted:-0}" -v b="${measured:-1}" \
+            'BEGIN { printf "%+.0f %%", 100 * (a / b - 1) }')"
+          if [ "$card" = h200-nvlink ]; then line+=" (data sheet)"; fi
+        fi
+      done
+    done
+  done
+  said "predicted compared with measured: $line"
+  return $bad
+}
+
+# Where the fused update stops being worth it; up to 128 rows --update auto takes it.
+stage_rows() {
+  local batch precision separate fused line="" bad=0
+  if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
+  depth=2
+  for batch in 256 512; do
+    for precision in fp32 tf32 bf16; do
+      if [ "$device/$precision" = cpu/tf32 ]; then continue; fi
+      separate=$(step_ms --graph --precision $precision --batch-size $batch --update separate)
+      fused=$(step_ms --graph --precision $precision --batch-size $batch --update fused)
+      if [ -z "$separate" ] || [ -z "$fused" ]; then bad=1; fi
+      row rows "{\"dim\": $dim, \"depth\": $depth, \"batch\": $batch, \"precision\": \"$precision\", \
+\"separate_ms\": ${separate:-null}, \"fused_ms\": ${fused:-null}}"
+      line+="${line:+, }$batch $precision ${separate:-?} and ${fused:-?} ms"
+    done
+  done
+  said "$dim x $depth, separate and fused: $line"
+  return $bad
+}
+
+# Ranks with a GPU each. In a rehearsal, two ranks on the CPU.
+stage_several() {
+  local ranks=$((gpus < 8 ? gpus : 8)) devices line="" bad=0 name ms kind
+  if [ -n "$no_gpu" ]; then ranks=2; fi
+  if [ "$ranks" -lt 2 ]; then said "there is one GPU; the stage test has ranks that share it"; return 69; fi
+  if ! command -v mpirun >/dev/null; then said "mpirun is not here"; return 69; fi
+  if ! built mlp_single mlp_dp mlp_ddp mlp_lab >/dev/null; then said "the programs were not built"; return 1; fi
+  . "$root/scripts/mpi_env.sh"
+  # A run's options by its name; the batch is that of one GPU, shared.
+  local shape=(--dim "$dim" --depth "$depth" --steps 25 --log-every 25)
+  devices=$(seq -s , 0 $((ranks - 1)) | sed "s/[0-9]*/$device:&/g")
+  if [ "$device" = cpu ]; then devices=cpu,cpu; fi
+  local ddp=(mpirun -np "$ranks" "$build/mlp_ddp" --device "$device" "${shape[@]}")
+  # measured <name> <command...>: its step, and its account's lines about backward and communication.
+  measured() {
+    : >"$work/run"
+    ms=$(ms_of "${@:2}")
+    if [ -z "$ms" ]; then bad=1; fi
+    row several "{\"run\": \"$1\", \"ranks\": $ranks, \"ms\": ${ms:-null}, \
+\"account\": $(quoted "$(grep -E 'error:|^  (backward|communication|waiting) ' "$work/run" | head -n 4)")}"
+    line+=", $1 ${ms:-?}"
+  }
+  measured "one GPU" "$build/mlp_single" --device "$device" "${shape[@]}" --update separate
+  measured "mlp_dp" "$build/mlp_dp" --devices "$devices" "${shape[@]}"
+  measured "ddp" "${ddp[@]}"
+  measured "ddp, no overlap" "${ddp[@]}" --no-overlap
+  measured "ddp, graph" "${ddp[@]}" --graph
+  for name in factor zero1 zero2; do measured "$name" "${ddp[@]}" --scheme "$name"; done
+  measured "ddp, 64 rows a GPU" "${ddp[@]}" --global-batch-size $((64 * ranks))
+  measured "ddp over MPI" "${ddp[@]}" --transport mpi
+  for kind in auto mpi; do
+    timeout --kill-after=5 90 mpirun -np "$ranks" "$build/mlp_lab" all-reduce --device "$device" --transport $kind \
+      >"$work/sums" || bad=1
+    cat "$work/sums"
+    row several "{\"run\": \"all-reduce, $kind\", \"ranks\": $ranks, \"said\": $(quoted "$(cat "$work/sums")")}"
+  done
+  said "ms a step on $ranks ranks: ${line#, }"
+  return $bad
 }
 
 stage_bench() {

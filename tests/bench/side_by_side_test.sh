@@ -7,6 +7,9 @@ python=${PYTHON:-/usr/bin/python3}
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 
+# Threads that wait for each other take long on a busy machine.
+export OMP_NUM_THREADS=1
+
 compare() {
   python3 "$1/bench/side_by_side.py" --python "$2" --build "$3" --device cpu --small \
     --output "$results/side.json"

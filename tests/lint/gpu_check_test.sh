@@ -22,7 +22,7 @@ check() {
   local expected=$1 condition=$2 status=0
   shift 2
   rm -rf "$work/out"
-  PATH=$work/bin:$PATH PYTHON=python3 PYTHONPATH=$work/site GPU_BUILD=$work/build OUT=$work/out \
+  PATH=$work/bin:$PATH PYTHON=python3 PYTHONPATH=$work/site GPU_BUILD=${checked_build-$work/build} OUT=$work/out \
     COMMIT=abc "$root/scripts/gpu_check.sh" "$@" >"$work/printed" 2>&1 || status=$?
   if [ $status != "$expected" ] ||
     ! python3 - "$work"/out/gpu_check_*.json "$condition" <<'END'; then
@@ -59,7 +59,7 @@ refused "gpu_check: error: --seconds 'soon': not a number of seconds" --seconds 
 
 # A driver that does not answer.
 tool nvidia-smi <<<'echo "NVIDIA-SMI has failed"; exit 9'
-check 69 'len(state) == 8 and set(state.values()) == {"skipped"}'
+check 69 'len(state) == 14 and set(state.values()) == {"skipped"}'
 printed 'bench     skipped       0  no GPU (nvidia-smi: NVIDIA-SMI has failed)'
 
 # A GPU, but the configure fails.
@@ -69,7 +69,8 @@ tool cmake <<<'printf "CMake Error at x:1 (message):\n  fmt was \"not\" found\n"
 echo 'raise ImportError' >"$work/site/torch.py"
 check 1 'result["machine"] == "nvidia-h200" and result["architecture"] == "90" and
   stages["build"]["said"] == """configure: fmt was "not" found""" and
-  [n for n in state if state[n] == "failed"] == ["build", "train", "test", "steps", "bench", "profile", "sanitize"]'
+  [n for n in state if state[n] == "failed"] == ["build", "train", "test", "observe", "card", "rows", "sanitize",
+  "steps", "bench", "profile"]'
 printed 'NVIDIA H200, driver 580.1, commit abc'
 
 # A CUPTI that the loader does not find but the Python packages contain; the user's setting has
@@ -102,6 +103,14 @@ cat >"$build/mlp_single" <<'PROGRAM'
 #!/bin/sh
 echo "Step 19 | Step time: 0.1s | Loss: 0.75"
 echo "  Step time    mean 0.0050s, std 0.0001s, p50 0.004500s, p95 0.005s, p99 0.005s"
+case "$*" in *--profile*) echo "Profiling adds 9us to a step of 4.5ms, 0.20 %" ;; esac
+PROGRAM
+cat >"$build/mlp_lab" <<'PROGRAM'
+#!/bin/sh
+case $1 in
+  card) echo '{"loads": [], "name": "this machine"}' >"$5" ;;
+  predict) echo "    ranks  step time"; echo "    1        5.40 ms  1.9 ms" ;;
+esac
 PROGRAM
 cat >"$build/barestep_cuda_bench" <<'PROGRAM'
 #!/bin/sh
@@ -127,7 +136,7 @@ cat >"$build/barestep_cuda_fused_update" <<'PROGRAM'
 #!/bin/sh
 echo '{"other_roots": 0}' >"$1"
 PROGRAM
-chmod +x "$build"/mlp_single "$build"/barestep_*
+chmod +x "$build"/mlp_single "$build"/mlp_lab "$build"/barestep_*
 END
 tool ninja <<<'echo "headers in $CPATH, libraries in $CMAKE_LIBRARY_PATH"'
 tool ctest <<'END'
@@ -166,12 +175,20 @@ while [ $# -gt 0 ]; do [ "$1" = --log-file ] && file=$2; shift; done
 } >"$file"
 END
 tool nsys <<<'exit 1'
-check 0 'state == {"build": "passed", "train": "passed", "test": "passed", "steps": "passed", "bench": "passed",
-                   "profile": "passed", "pytorch": "skipped", "sanitize": "passed"} and
+check 0 '{name for name in state if state[name] != "passed"} == {"blocks", "pytorch", "small", "several"} and
+  set(state.values()) == {"passed", "skipped"} and
+  stages["several"]["said"] == "there is one GPU; the stage test has ranks that share it" and
+  stages["observe"]["measured"]["runs"][1] == {"options": "--dim 8192 --batch-size 256 --depth 6", "plain_ms": 4.5,
+    "observed_ms": 4.5, "said": "Profiling adds 9us to a step of 4.5ms, 0.20 %"} and
+  stages["card"]["measured"]["runs"][0] == {"dim": 8192, "depth": 6, "precision": "fp32", "card": "card",
+    "predicted_ms": 5.4, "measured_ms": 4.5} and
+  stages["card"]["said"].startswith("predicted compared with measured: 8192 x 6 fp32 +20 %") and
+  stages["rows"]["measured"]["runs"][0] == {"dim": 8192, "depth": 2, "batch": 256, "precision": "fp32",
+    "separate_ms": 4.5, "fused_ms": 4.5} and
   stages["train"]["said"] == "loss of step 19, eager: 0.75; --graph: 0.75; --graph --profile: 0.75" and
   stages["test"]["gpu"] == {"passed": 2, "failed": 0, "skipped": 2} and
   stages["test"]["unit"] == {"passed": 1, "failed": 0, "skipped": 1} and
-  stages["sanitize"]["initcheck"] == {"reports": 2, "of_our_kernels": 0} and
+  stages["sanitize"]["initcheck"] == {"reports": 3, "of_our_kernels": 0} and
   stages["bench"]["step_8192x6_tf32"] == {"first_heuristic_ms": 4.5, "autotuned_ms": 4.5} and
   len(stages["steps"]["steps"]["benchmarks"]) == 2 and
   stages["bench"]["fused_update"] == {"other_roots": 0} and
@@ -183,7 +200,63 @@ printed 'copy 4300 GB/s, Adam 93.5 % of it, step fp32 4.5000 ms'
 logged -DBARESTEP_TEST_TIMEOUT=60
 logged "-DBARESTEP_nccl_LIBRARY=$work/site/nvidia/nccl/lib/libnccl.so.2"
 if [ -f "$work/too_many" ]; then echo "more than three sanitizers at a time"; failures=$((failures + 1)); fi
-if [ "$(ls "$work/out" | wc -l)" != 2 ]; then ls "$work/out"; failures=$((failures + 1)); fi
+# Figures are kept as files of their own, with the commit; a card as it is.
+if [ "$(cd "$work/out" && echo [!g]*)" != "card.json epilogues.json fused_update.json observers.json ops.json \
+predictions.json step_by_ncu.json update_by_rows.json" ] || ! grep -q '"commit": "abc"' "$work/out/observers.json" ||
+  grep -q commit "$work/out/card.json"; then
+  ls "$work/out"
+  failures=$((failures + 1))
+fi
+
+# Programs that were packed elsewhere: nothing is built, and what they know by its path is linked.
+mkdir -p "$work/new/packed/lib" "$work/new/packed/root$work/mpi"
+touch "$work/new/packed/root$work/mpi/plugin"
+cp "$work/build/mlp_single" "$work/new/packed/"
+printf 'commit def\narchitecture 90\nroot %s\n' "$work/elsewhere" >"$work/new/packed/packed"
+echo "$work/mpi" >"$work/new/packed/links"
+(cd "$work/new" && python3 -m tarfile -c "$work/packed.tar.xz" packed)
+export GPU_PACKED=$work/packed.tar.xz checked_build=""
+check 0 'stages["build"]["said"] == "packed programs of commit def, architecture 90" and state["train"] == "passed"' build train
+logged "packed programs of commit def, libraries in $work/packed/lib"
+if [ ! -e "$work/mpi/plugin" ] || [ "$(readlink "$work/elsewhere")" != "$root" ]; then
+  echo "packed programs: no links"
+  failures=$((failures + 1))
+fi
+tool nvidia-smi <<<'echo "NVIDIA B200, 580.1, 10.0"'
+check 1 'state["build"] == "failed"' build
+tool nvidia-smi <<<'echo "NVIDIA H200, 580.1, 9.0"'
+
+# not_packed <exit code> <text> [<architecture>]: gpu_pack.sh with a PATH that has only these tools.
+mkdir -p "$work/few"
+for name in bash dirname env find grep; do ln -s "$(command -v $name)" "$work/few/"; done
+not_packed() {
+  local status=0
+  PATH=$work/few "$root/scripts/gpu_pack.sh" "${@:3}" >"$work/printed" 2>&1 || status=$?
+  if [ $status != "$1" ]; then echo "gpu_pack.sh: exit $status"; failures=$((failures + 1)); fi
+  printed "$2"
+}
+not_packed 2 "gpu_pack: error: architecture 'sm_90': not a compute capability; give it as 90 for 9.0" sm_90
+not_packed 69 "gpu_pack: error: tool 'mpirun': not found; run scripts/setup.sh"
+rm "$work/few/find"
+for name in mpirun find; do
+  printf '#!/usr/bin/env bash\n' >"$work/few/$name"
+  chmod +x "$work/few/$name"
+done
+not_packed 69 "gpu_pack: error: folder '/usr/lib/*/openmpi/lib/openmpi3': not found; install Debian's Open MPI 4"
+
+# refused_packed <text>
+refused_packed() {
+  local status=0
+  "$root/scripts/gpu_check.sh" build >"$work/printed" 2>&1 || status=$?
+  if [ $status != 73 ]; then echo "packed programs: exit $status"; failures=$((failures + 1)); fi
+  printed "$1"
+}
+rm "$work/elsewhere"
+mkdir "$work/elsewhere"
+refused_packed "gpu_check: error: folder '$work/elsewhere': the packed programs expect this source tree there; move"
+echo cut >"$work/packed.tar.xz"
+refused_packed "gpu_check: error: file '$work/packed.tar.xz': cannot be unpacked; copy it again, or remove it"
+unset GPU_PACKED checked_build
 
 # One of our kernels reads uninitialized memory.
 tool compute-sanitizer <<'END'
