@@ -27,9 +27,18 @@ const Node& node_of(const ProfiledStep& step, const NodeRun& run) {
   return step.timeline.plan->program().node(run.first);
 }
 
+/// Whether bytes go from one of a collective's parts to another, of this rank or of others.
+bool moves_bytes(const Collective& collective, const Mesh& mesh) {
+  const Op op = collective;
+  const auto parts = std::ssize(parts_of(op)) * mesh.size_of(axis_of(collective));
+  return parts > 1 && cost_of(op).message_bytes > 0;
+}
+
 /// Whether the node has work that can be recorded.
-bool has_work(const Node& node, bool exchanges) {
-  if (std::holds_alternative<Collective>(node.op) && !exchanges) return false;
+bool has_work(const Node& node, const Mesh& mesh) {
+  if (const auto* const collective = std::get_if<Collective>(&node.op)) {
+    return moves_bytes(*collective, mesh);
+  }
   bool writes = false;
   for (const Access& access : accesses_of(node.op)) {
     if (access.writes && access.tensor.size() > 0) return true;
@@ -39,11 +48,11 @@ bool has_work(const Node& node, bool exchanges) {
 }
 
 /// The step's first run that lacks the times it should have.
-const NodeRun* run_without_times(const ProfiledStep& step, bool exchanges) {
+const NodeRun* run_without_times(const ProfiledStep& step, const Mesh& mesh) {
   const std::vector<NodeRun>& runs = step.timeline.plan->runs();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const bool is_missing = !step.timeline.spans[i].is_known();
-    if (is_missing && has_work(node_of(step, runs[i]), exchanges)) return &runs[i];
+    if (is_missing && has_work(node_of(step, runs[i]), mesh)) return &runs[i];
   }
   return nullptr;
 }
@@ -233,14 +242,14 @@ Profile Profile::of(std::span<const Phase> phases) const {
   return part;
 }
 
-Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bool exchanges,
+Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, const Mesh& mesh,
                    std::span<const GpuActivity> activities) {
   Profile profile{.ops = {}, .queued = {}, .steps = {}, .dropped = dropped};
   Joined joined(profile);
   for (const ProfiledStep& step : steps) {
     BARESTEP_REQUIRE(step.timeline.plan->detail() == RunDetail::kNodes,
                      "a profile is of steps that are measured by nodes");
-    if (dropped > 0 && run_without_times(step, exchanges) != nullptr) break;
+    if (dropped > 0 && run_without_times(step, mesh) != nullptr) break;
     profile.steps.push_back(step);
     joined.add(step);
   }
@@ -251,9 +260,9 @@ Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bo
   return profile;
 }
 
-std::string node_without_record(std::span<const ProfiledStep> steps, bool exchanges) {
+std::string node_without_record(std::span<const ProfiledStep> steps, const Mesh& mesh) {
   for (const ProfiledStep& step : steps) {
-    const NodeRun* const run = run_without_times(step, exchanges);
+    const NodeRun* const run = run_without_times(step, mesh);
     if (run == nullptr) continue;
     const Node& node = node_of(step, *run);
     const std::string block = node.block.empty() ? "" : " of " + node.block;

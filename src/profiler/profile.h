@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/mesh.h"
 #include "core/ops.h"
 #include "core/program.h"
 #include "core/record.h"
@@ -84,15 +85,16 @@ struct Profile {
 /// node and device.
 std::vector<Record> node_records(const GpuRecords& gpu);
 
-/// The profile of steps that are measured by nodes. If records were dropped, it omits the first
-/// step that lacks one and all later ones; for `exchanges` see below.
-Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bool exchanges,
+/// The profile of steps of a rank of `mesh`, measured by nodes. If records were dropped, it omits
+/// the first step that lacks one and all later ones.
+Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, const Mesh& mesh,
                    std::span<const GpuActivity> activities = {});
 
 /// The first node of a step in the profile without a record, "gemm of net.3 in backward, step 7";
-/// empty if all have their times. A node that writes nothing needs none. Nor do collectives if
-/// `exchanges` is false, since a single rank moves nothing.
-std::string node_without_record(std::span<const ProfiledStep> steps, bool exchanges);
+/// empty if all have their times. A node that has nothing to write needs none, nor does a
+/// collective that moves nothing: of no bytes, or in a group of one rank, for which NCCL queues
+/// nothing.
+std::string node_without_record(std::span<const ProfiledStep> steps, const Mesh& mesh);
 
 // The cost of profiling itself: steps with and without it, alternating in one process.
 

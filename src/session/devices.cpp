@@ -321,10 +321,7 @@ void SeveralDevices::join(const TrainConfig& /*config*/, const StepPrograms& pro
 ProfilingScope SeveralDevices::profiling_scope() const {
   std::string backend;
   if (size() > 1) backend = exchanges_ == Exchanges::kNccl ? "nccl" : "local";
-  return {.program = "mlp_dp",
-          .devices = devices(),
-          .communicator = communicator_.get(),
-          .backend = backend};
+  return {.program = "mlp_dp", .devices = devices(), .backend = backend};
 }
 
 MonitorScope SeveralDevices::monitor_scope() const {

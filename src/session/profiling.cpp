@@ -229,13 +229,9 @@ void Profiling::gather(Communicator& ranks) {
   clock_error_s_ = clocks.error_s[rank];
 }
 
-bool Profiling::exchanges() const {
-  return scope_.communicator != nullptr && scope_.communicator->size() > 1;
-}
-
 Profile Profiling::profile() const {
   const std::int64_t dropped = steps_.dropped() + (gpu_ == nullptr ? 0 : gpu_->dropped());
-  Profile all = profile_of(steps_.kept(), dropped, exchanges(),
+  Profile all = profile_of(steps_.kept(), dropped, programs_.spec().mesh,
                            gpu_ == nullptr ? std::span<const GpuActivity>() : gpu_->activities());
   if (all.steps.empty()) return all;
   // CUPTI recorded parts of the steps before and after these; drop them.
@@ -244,7 +240,7 @@ Profile Profiling::profile() const {
 
 void Profiling::require_records() const {
   const Profile profile = this->profile();
-  const std::string node = node_without_record(profile.steps, exchanges());
+  const std::string node = node_without_record(profile.steps, programs_.spec().mesh);
   if (node.empty()) return;
   std::string remedy = "this is a bug, please report it";
   if (gpu_ != nullptr) remedy = "set BARESTEP_CUPTI=none, which profiles by CUDA events";
@@ -387,7 +383,7 @@ std::string Profiling::text() const {
         profile.dropped > 0 ? "there was no room for their records" : "the run ended before them",
         note_);
   }
-  if (!node_without_record(profile.steps, exchanges()).empty()) return "";
+  if (!node_without_record(profile.steps, programs_.spec().mesh).empty()) return "";
   MeanAccount account;
   for (const StepAccount& of_step : accounts_of(profile)) account.add(of_step);
   const int devices = static_cast<int>(scope_.devices.size());

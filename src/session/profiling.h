@@ -26,10 +26,9 @@ namespace barestep {
 struct ProfilingScope {
   std::string program{};           // e.g. "mlp_ddp"
   std::vector<Device*> devices{};  // by their index in the programs
-  Communicator* communicator = nullptr;
-  std::string backend{};  // transport of the collectives: "mpi", "nccl"; may be empty
-  int rank = 0;           // this process's rank
-  int ranks = 1;          // processes; if several, each has one device
+  std::string backend{};           // transport of the collectives: "mpi", "nccl"; may be empty
+  int rank = 0;                    // this process's rank
+  int ranks = 1;                   // processes; if several, each has one device
 };
 
 class Profiling final : public Observer, public StepProfiler {
@@ -82,7 +81,6 @@ class Profiling final : public Observer, public StepProfiler {
   void check_peaks();
   [[nodiscard]] bool prints_tables() const { return config_.output.profile && scope_.rank == 0; }
   [[nodiscard]] Profile profile() const;
-  [[nodiscard]] bool exchanges() const;
   /// Opens CUPTI if possible.
   void open_gpu();
   /// From now on events measure the GPU, since CUPTI cannot.

@@ -275,7 +275,7 @@ void DeviceOfRank::require_nccl(const TrainConfig& config, const StepPrograms& p
   require_memory(programs, {.name = std::string(device_->name()),
                             .kind = kind_,
                             .available_bytes = device_->info().free_bytes,
-                            .beside_bytes = nccl_bytes(ranks_.size()),
+                            .beside_bytes = nccl_bytes(programs),
                             .beside = "NCCL"});
 }
 
@@ -305,7 +305,6 @@ void DeviceOfRank::join(const TrainConfig& config, const StepPrograms& programs)
 ProfilingScope DeviceOfRank::profiling_scope() const {
   return {.program = "mlp_ddp",
           .devices = devices(),
-          .communicator = transport_,
           .backend = uses_nccl() ? "nccl" : "mpi",
           .rank = ranks_.rank(),
           .ranks = ranks_.size()};

@@ -17,6 +17,7 @@
 #include "core/rank_checker.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/mesh_communicator.h"
+#include "parallel/comm/nccl_communicator.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
@@ -45,6 +46,27 @@ TEST(Mesh, NumbersTensorRanksFirstAndStagesLast) {
   last.rank = 23;
   EXPECT_EQ(last.text(), "rank 23 (data 2, tensor 1, stage 3)");
   EXPECT_EQ(Mesh::of_data(2, 3).text(), "rank 2");
+}
+
+/// What NCCL takes for a rank of a job, in bytes.
+std::int64_t nccl_bytes_of(const TrainConfig& config, int rank, int ranks) {
+  const auto scheme = scheme_of(config, TrainerKind::kDdp);
+  return nccl_bytes(
+      StepPrograms(spec_of_rank(config, DeviceKind::kCuda, nullptr, rank, ranks), scheme.get()));
+}
+
+TEST(NcclBytes, CountEachGroupWithCollectivesAndEachPeerOfExchanges) {
+  const std::int64_t of_group = nccl_bytes(2);
+  TrainConfig config = rank_config();
+  EXPECT_EQ(nccl_bytes_of(config, 0, 1), 0);
+  EXPECT_EQ(nccl_bytes_of(config, 0, 2), of_group);
+  config.parallel.tensor = 2;
+  EXPECT_EQ(nccl_bytes_of(config, 0, 2), 2 * of_group) << "all, those of tensor";
+  EXPECT_EQ(nccl_bytes_of(config, 0, 4), 3 * of_group) << "all, those of data, those of tensor";
+  config.parallel.tensor = 1;
+  config.parallel.pipeline = 3;
+  EXPECT_EQ(nccl_bytes_of(config, 0, 3), of_group + kNcclBytesOfPeer) << "all share the loss";
+  EXPECT_EQ(nccl_bytes_of(config, 1, 3), of_group + 2 * kNcclBytesOfPeer);
 }
 
 TEST(Mesh, GroupsOfAnAxisShareAllOtherCoordinates) {

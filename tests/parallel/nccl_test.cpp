@@ -233,6 +233,33 @@ TEST_F(OverNccl, TheFlightRecordTellsWhichCollectiveTheGpuIsAt) {
   EXPECT_THAT(record.text(), HasSubstr("all_reduce (1.00 KiB) in step 7"));
 }
 
+TEST_F(OverNccl, TheFlightRecordTellsOfCollectivesInGroupsToo) {
+  FlightRecord record{};
+  const auto cpu = make_cpu_device({.threads = 1});
+  on_threads(2, [&](Communicator& host) {
+    const bool records = host.rank() == 0;
+    NcclRank rank(host, records ? &record : nullptr);
+    const auto group = rank.get().split(0);
+    const auto stream = cpu->new_stream("comm");
+    std::vector<float> numbers(64, 1.0F);
+    const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
+    const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 64}}};
+    group->prepare(sum);
+    Stream* const streams[] = {stream.get()};
+    if (records) {
+      // The other rank has not come yet.
+      group->run(sum, addresses, streams, {.program = 0, .step = 5, .node = 1});
+      EXPECT_EQ(group->poll_error(), "");
+      EXPECT_EQ(record.state(), "all_reduce (256 B) in step 5");
+    }
+    host.barrier();
+    if (!records) group->run(sum, addresses, streams, {.program = 0, .step = 5, .node = 1});
+    stream->synchronize();
+    EXPECT_EQ(group->poll_error(), "");
+  });
+  EXPECT_FALSE(record.open(Track::kCollective));
+}
+
 /// Two devices of one process on the same GPU.
 void add_up_on_one_gpu() {
   const auto nccl = join_devices_by_nccl({0, 0});

@@ -50,7 +50,7 @@ class Scene {
         .queued_s = 0.0001, .fetch_begin_s = 0.0001, .fetched_s = fetched / 1e3, .end_s = 0.010};
     const std::vector<ProfiledStep> steps = {profiled_step(
         plan, 0, host, [&](NodeId node) { return spans_[static_cast<std::size_t>(node)]; })};
-    return accounts_of(profile_of(steps, 0, true)).at(0);
+    return accounts_of(profile_of(steps, 0, {})).at(0);
   }
 
  private:

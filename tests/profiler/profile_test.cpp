@@ -28,7 +28,7 @@ TEST(Profile, SortsByTimeWhateverTheOrderOfNodes) {
     span.begin_s = 201 - span.begin_s;
     span.end_s = span.begin_s + length_s;
   }
-  const Profile profile = profile_of(steps, 0, true);
+  const Profile profile = profile_of(steps, 0, {});
   for (std::size_t i = 1; i < profile.ops.size(); ++i) {
     EXPECT_LE(profile.ops[i - 1].start_s, profile.ops[i].start_s);
   }
@@ -38,16 +38,16 @@ TEST(Profile, LeavesOutStepsThatLackADroppedRecord) {
   const SampleProfile sample;
   std::vector<ProfiledStep> steps = sample.steps();
   steps[1].timeline.spans[SampleProfile::kLoss] = {};
-  EXPECT_EQ(profile_of(steps, 0, true).steps.size(), 2U) << "nothing was dropped: an error";
-  const Profile profile = profile_of(steps, 4, true);
+  EXPECT_EQ(profile_of(steps, 0, {}).steps.size(), 2U) << "nothing was dropped: an error";
+  const Profile profile = profile_of(steps, 4, {});
   EXPECT_EQ(profile.dropped, 4);
   ASSERT_EQ(profile.steps.size(), 1U);
   EXPECT_EQ(profile.steps[0].number, 0);
   EXPECT_EQ(profile.ops.size(), 5U);
   EXPECT_EQ(profile.queued.size(), 5U);
   steps[0].timeline.spans[SampleProfile::kLoss] = {};
-  EXPECT_TRUE(profile_of(steps, 4, true).steps.empty());
-  EXPECT_TRUE(profile_of(steps, 4, true).ops.empty());
+  EXPECT_TRUE(profile_of(steps, 4, {}).steps.empty());
+  EXPECT_TRUE(profile_of(steps, 4, {}).ops.empty());
 }
 
 TEST(Profile, QueuesEachOfAStepsGraphsInOnePiece) {
@@ -58,7 +58,7 @@ TEST(Profile, QueuesEachOfAStepsGraphsInOnePiece) {
     span.queued_until_s = 100.00009;
   }
   steps[0].timeline.host.is_graph = true;
-  const Profile profile = profile_of(steps, 0, true).of({.first = 0, .end = 1});
+  const Profile profile = profile_of(steps, 0, {}).of({.first = 0, .end = 1});
   ASSERT_EQ(profile.queued.size(), 2U);
   EXPECT_EQ(profile.queued[0].tag.node, SampleProfile::kCopyX);
   EXPECT_EQ(profile.queued[1].tag.node, kGraphLaunch);
@@ -66,7 +66,7 @@ TEST(Profile, QueuesEachOfAStepsGraphsInOnePiece) {
   EXPECT_EQ(profile.queued[1].start_s, 100.00005);
   EXPECT_EQ(profile.queued[1].end_s, 100.00009);
   steps[0].timeline.host.input_is_graph = true;
-  const Profile of_two = profile_of(steps, 0, true).of({.first = 0, .end = 1});
+  const Profile of_two = profile_of(steps, 0, {}).of({.first = 0, .end = 1});
   ASSERT_EQ(of_two.queued.size(), 2U);
   EXPECT_EQ(of_two.queued[0].tag.node, kInputLaunch);
   EXPECT_EQ(of_two.queued[0].label, "launch input graph");
@@ -77,28 +77,51 @@ TEST(Profile, NamesANodeThatHasNoTimes) {
   const auto missing_without = [&](std::size_t step, NodeId node) {
     std::vector<ProfiledStep> steps = sample.steps();
     steps[step].timeline.spans[static_cast<std::size_t>(node)].end_s = 0;
-    return node_without_record(steps, true);
+    return node_without_record(steps, {});
   };
-  EXPECT_EQ(node_without_record(sample.steps(), true), "") << "all are there";
+  EXPECT_EQ(node_without_record(sample.steps(), {}), "") << "all are there";
   EXPECT_EQ(missing_without(0, SampleProfile::kForward), "gemm of net.0 in forward, step 0");
   EXPECT_EQ(missing_without(1, SampleProfile::kAdam), "adam in optimizer, step 1");
+}
+
+/// The first node without a record, of a step in which no node has one.
+std::string node_without_record_of(std::vector<Op> ops, const Mesh& mesh, const Buffers& buffers) {
+  Program program("step", buffers);
+  for (Op& op : ops) program.add({.op = std::move(op), .lane = Lane::kComm});
+  const RunPlan plan(program, RunDetail::kNodes);
+  const auto no_times = [](NodeId) { return Span{}; };
+  const std::vector<ProfiledStep> steps = {profiled_step(plan, 0, {}, no_times)};
+  return node_without_record(steps, mesh);
 }
 
 TEST(Profile, NeedsNoTimesOfANodeThatDoesNothing) {
   Buffers buffers;
   const Tensor none = buffers.tensor("none", Category::kData, 0, 4);
   const Tensor row = buffers.tensor("row", Category::kData, 1, 4);
-  Program program("step", buffers);
-  program.add({.op = DeviceOp{Fill{.out = row}}});
-  program.add({.op = DeviceOp{Fill{.out = none}}});
-  program.add({.op = Collective{AllReduce{.tensors = {row}}}, .lane = Lane::kComm});
-  program.add({.op = DeviceOp{Delay{.seconds = 1}}});
-  const RunPlan plan(program, RunDetail::kNodes);
-  const auto only_first = [](NodeId node) { return Span{.end_s = node == 0 ? 1.0 : 0.0}; };
-  const std::vector<ProfiledStep> steps = {profiled_step(plan, 0, {}, only_first)};
-  EXPECT_EQ(node_without_record(steps, true), "all_reduce in forward, step 0");
-  EXPECT_EQ(node_without_record(steps, false), "delay in forward, step 0")
-      << "one rank moves nothing";
+  const Tensor other = buffers.tensor("other", Category::kData, 1, 4, DType::kF32, 1);
+  const Mesh alone, pair = Mesh::of_data(0, 2), stages{.pipeline = 2};
+  const auto missing = [&](const Op& op, const Mesh& mesh) {
+    const std::string text =
+        node_without_record_of({op, DeviceOp{Delay{.seconds = 1}}}, mesh, buffers);
+    return text.substr(0, text.find(' '));
+  };
+  EXPECT_EQ(missing(DeviceOp{Fill{.out = row}}, alone), "fill");
+  EXPECT_EQ(missing(DeviceOp{Fill{.out = none}}, alone), "delay");
+  const auto sum = [](const Tensor& tensor, Axis axis) {
+    return Collective{AllReduce{.tensors = {tensor}, .axis = axis}};
+  };
+  EXPECT_EQ(missing(sum(row, Axis::kAll), pair), "all_reduce");
+  EXPECT_EQ(missing(sum(none, Axis::kAll), pair), "delay");
+  EXPECT_EQ(missing(sum(row, Axis::kAll), alone), "delay") << "one rank moves nothing";
+  EXPECT_EQ(missing(sum(row, Axis::kData), stages), "delay") << "nor does a group of one";
+  EXPECT_EQ(missing(sum(row, Axis::kPipeline), stages), "all_reduce");
+  const Collective of_devices = Broadcast{.tensors = {row, other}};
+  EXPECT_EQ(missing(of_devices, alone), "broadcast") << "from one device of a rank to another";
+  const auto sends = [](const Tensor& tensor) {
+    return Collective{SendReceive{.sends = tensor, .peer = 1}};
+  };
+  EXPECT_EQ(missing(sends(row), stages), "send_receive");
+  EXPECT_EQ(missing(sends(none), stages), "delay");
 }
 
 TEST(ProfiledSteps, KeepWhatThereIsRoomForAndCountTheRest) {
@@ -127,7 +150,7 @@ TEST(ProfiledSteps, KnowTheTimeSinceTheStepBefore) {
   ProfiledSteps steps(1, SampleProfile::kNodes, 100);
   steps.add(1, timeline, 0);
   EXPECT_NEAR(steps.kept()[0].between_s, 0.002, 1e-9);
-  EXPECT_NEAR(accounts_of(profile_of(steps.kept(), 0, true)).at(0).between_s, 0.002, 1e-9);
+  EXPECT_NEAR(accounts_of(profile_of(steps.kept(), 0, {})).at(0).between_s, 0.002, 1e-9);
 }
 
 TEST(ProfiledSteps, TellTheTimeOfACheckpointFromThatBetweenSteps) {
@@ -137,7 +160,7 @@ TEST(ProfiledSteps, TellTheTimeOfACheckpointFromThatBetweenSteps) {
   timeline.add(sample.steps()[1].timeline);
   ProfiledSteps steps(1, SampleProfile::kNodes, 100);
   steps.add(1, timeline, 0, 0.0015);
-  const StepAccount account = accounts_of(profile_of(steps.kept(), 0, true)).at(0);
+  const StepAccount account = accounts_of(profile_of(steps.kept(), 0, {})).at(0);
   EXPECT_NEAR(account.between_s, 0.0005, 1e-9);
   EXPECT_EQ(account.checkpoint_s, 0.0015);
 }
@@ -207,7 +230,7 @@ TEST(ProfiledSteps, AreAmendedByWhatAToolSawOfTheNodes) {
       EXPECT_EQ(amended.spans[i].queued_until_s,
                 in_graph ? launched_s + 1 : expected[i].queued_until_s);
     }
-    EXPECT_EQ(node_without_record(steps.kept(), true), "");
+    EXPECT_EQ(node_without_record(steps.kept(), {}), "");
   }
 }
 

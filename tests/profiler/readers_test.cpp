@@ -26,7 +26,7 @@ class TwoRanks {
   TwoRanks() {
     for (std::int64_t step = 0; step < 3; ++step) add_step(step);
   }
-  [[nodiscard]] Profile profile() const { return profile_of(steps_, 0, true); }
+  [[nodiscard]] Profile profile() const { return profile_of(steps_, 0, {}); }
 
  private:
   void add_step(std::int64_t step) {

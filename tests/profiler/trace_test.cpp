@@ -81,7 +81,7 @@ TEST(Trace, KeepsEveryRuleWithCommunication) {
             .begin_s = at_s + 2e-5,
             .end_s = at_s + 9e-5};
   })};
-  const Profile profile = profile_of(steps, 0, true);
+  const Profile profile = profile_of(steps, 0, {});
   const std::string text = trace_of(profile, context_of_rank(1, 2));
   EXPECT_THAT(broken_rules(text), IsEmpty());
   EXPECT_THAT(text, HasSubstr("\n\"rank\": 1,\n\"world_size\": 2\n"));

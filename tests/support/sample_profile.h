@@ -72,7 +72,7 @@ class SampleProfile {
 
   [[nodiscard]] const Program& program() const { return *program_; }
   [[nodiscard]] const std::vector<ProfiledStep>& steps() const { return steps_; }
-  [[nodiscard]] Profile profile() const { return profile_of(steps_, 0, true); }
+  [[nodiscard]] Profile profile() const { return profile_of(steps_, 0, {}); }
 
   /// The flops of the model in a step; its input has none.
   [[nodiscard]] std::int64_t flops_of_step() const {

@@ -1,7 +1,12 @@
 #include "parallel/comm/mesh_communicator.h"
 
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
+#include <variant>
+
+#include "parallel/comm/nccl_communicator.h"
 
 namespace barestep {
 namespace {
@@ -61,6 +66,25 @@ class MeshCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> join_mesh(Communicator& all, const Mesh& mesh) {
   return std::make_unique<MeshCommunicator>(all, mesh);
+}
+
+std::int64_t nccl_bytes(const StepPrograms& programs) {
+  std::set<Axis> groups;
+  std::set<std::pair<Axis, int>> peers;
+  for (const StepProgram* const step : programs.all()) {
+    for (const Node& node : step->program.nodes()) {
+      const auto* const collective = std::get_if<Collective>(&node.op);
+      if (collective == nullptr) continue;
+      if (const auto* const exchange = std::get_if<SendReceive>(collective)) {
+        peers.emplace(exchange->axis, exchange->peer);
+      } else {
+        groups.insert(axis_of(*collective));
+      }
+    }
+  }
+  std::int64_t bytes = std::ssize(peers) * kNcclBytesOfPeer;
+  for (const Axis axis : groups) bytes += nccl_bytes(programs.spec().mesh.size_of(axis));
+  return bytes;
 }
 
 }  // namespace barestep

@@ -1,15 +1,22 @@
 // The ranks of a mesh: each collective runs in the group of its axis.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "core/communicator.h"
 #include "core/mesh.h"
+#include "train/step.h"
 
 namespace barestep {
 
 /// Joins the ranks of `all`, which must outlive it. A collective whose axis is not Axis::kAll runs
 /// among the ranks of that axis. Host calls concern all ranks. Every rank calls it. Blocks.
 std::unique_ptr<Communicator> join_mesh(Communicator& all, const Mesh& mesh);
+
+/// Upper bound of the device memory that NCCL allocates for the collectives of a rank's programs.
+/// NCCL connects the ranks of a group in its first collective, and two of them in their first
+/// exchange, so groups without any cost nothing.
+std::int64_t nccl_bytes(const StepPrograms& programs);
 
 }  // namespace barestep

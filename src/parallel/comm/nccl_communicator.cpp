@@ -103,11 +103,15 @@ class NcclCommunicator final : public Communicator {
     config.blocking = 1;  // even if NCCL_COMM_BLOCKING says otherwise
     must(ncclCommInitRankConfig(&comm_, host.size(), id, host.rank(), &config),
          "ncclCommInitRankConfig");
-    if (record != nullptr) queued_.emplace(device, *record);
+    if (record != nullptr) queued_ = std::make_shared<QueuedCollectives>(device, *record);
   }
-  /// A group of the ranks of `all`.
+  /// A group of the ranks of `all`. Its collectives are queued on the same stream, and recorded
+  /// together.
   NcclCommunicator(NcclCommunicator& all, int color)
-      : own_host_(all.host_.split(color)), host_(*own_host_), device_(all.device_) {
+      : own_host_(all.host_.split(color)),
+        host_(*own_host_),
+        device_(all.device_),
+        queued_(all.queued_) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     must(ncclCommSplit(all.comm_, color, all.rank(), &comm_, &config), "ncclCommSplit");
@@ -298,8 +302,8 @@ class NcclCommunicator final : public Communicator {
   std::mutex mutex_;  // guards comm_ between users and abort()
   ncclComm_t comm_ = nullptr;
   std::map<const Collective*, DeviceOp> scalings_;
-  std::set<int> connected_;  // peers
-  std::optional<QueuedCollectives> queued_;
+  std::set<int> connected_;                    // peers
+  std::shared_ptr<QueuedCollectives> queued_;  // null: not recorded
 };
 
 }  // namespace

@@ -21,7 +21,8 @@ std::string nccl_version();
 /// The same as a number, 22809; 0 in a build without NCCL.
 int nccl_version_code();
 
-/// Upper bound of the device memory that NCCL allocates for itself when it joins this many ranks.
+/// Upper bound of the device memory that NCCL allocates for itself when it joins this many ranks,
+/// in one communicator.
 /// In NCCL 2.28 (src/init.cc, computeBuffSizes), a channel has 9.2 MiB per connection that it
 /// receives from: 0.5 for LL, 4.7 for LL128, 4 for Simple. 32 channels, each with a ring and with a
 /// tree that receives from two, make 882 MiB; the rest is for NCCL's kernels and proxies. A single
@@ -29,6 +30,10 @@ int nccl_version_code();
 constexpr std::int64_t nccl_bytes(int ranks) {
   return ranks == 1 ? 0 : std::int64_t{1} << 30;
 }
+
+/// The same for each peer that a rank exchanges with: as many channels, where NVLink joins the two
+/// (src/graph/paths.cc, ncclTopoGetNchannels).
+constexpr std::int64_t kNcclBytesOfPeer = std::int64_t{295} << 20;
 
 /// Collectives by NCCL on `device`, the GPU that the calling thread has opened; `host` carries
 /// NCCL's id and all calls with host bytes. Both must outlive the communicator. Every rank calls
@@ -39,8 +44,9 @@ constexpr std::int64_t nccl_bytes(int ranks) {
 /// operation whatever their scales are. NCCL runs in blocking mode: the calling thread queues a
 /// collective, and any thread may call poll_error().
 ///
-/// `record`, if it is not null, records which collective the GPU has reached, as of the last poll.
-/// Captured collectives are not recorded, since the host cannot query their events.
+/// `record`, if it is not null, records which collective the GPU has reached, as of the last poll:
+/// those of groups too, which are queued on the same stream. Captured collectives are not recorded,
+/// since the host cannot query their events.
 std::unique_ptr<Communicator> join_nccl(Communicator& host, Device& device,
                                         FlightRecord* record = nullptr);
 
