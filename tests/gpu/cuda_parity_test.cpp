@@ -16,6 +16,7 @@
 #include "gpu/cuda_harness.h"
 #include "kernels/make_device.h"
 #include "kernels/rounding.h"
+#include "support/attention_golden.h"
 #include "support/expect_error.h"
 #include "support/golden.h"
 #include "support/sanitized.h"
@@ -628,6 +629,36 @@ TEST_F(CudaTraining, HasItsWorkOnTheHostsClock) {
   }
 }
 
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+class TransformerPredictedForCuda : public testing::TestWithParam<std::string> {};
+
+TEST_P(TransformerPredictedForCuda, LossesLieWithinAMillionthInBothForms) {
+  if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
+  const json golden = attention_golden(golden_path("x").parent_path(), GetParam());
+  TrainConfig config = config_of_transformer(golden);
+  config.device.device = "cuda";
+  for (const AttentionForm form : kValuesOf<AttentionForm>) {
+    SCOPED_TRACE(name_of(form));
+    config.model.attention = form;
+    const std::vector<float> losses = train(config).losses;
+    ASSERT_EQ(losses.size(), golden.at("losses").size());
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      const double expected = golden.at("losses")[i];
+      EXPECT_LE(std::abs(losses[i] - expected), 1e-6 * expected) << "at step " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, TransformerPredictedForCuda,
+                         testing::ValuesIn(words_of(BARESTEP_CUDA_TRANSFORMERS)),
+                         [](const auto& golden) { return golden.param; });
+
 class PredictedForCuda : public testing::TestWithParam<std::string> {};
 
 /// A golden run's losses in this precision beside its losses in fp32.
@@ -659,14 +690,8 @@ TEST_P(PredictedForCuda, LossesOfShorterPrecisionsLieWithinAThousandthOfThoseInF
   }
 }
 
-std::vector<std::string> goldens() {
-  std::istringstream names(BARESTEP_CUDA_GOLDENS);
-  std::vector<std::string> list;
-  for (std::string name; names >> name;) list.push_back(name);
-  return list;
-}
-
-INSTANTIATE_TEST_SUITE_P(Golden, PredictedForCuda, testing::ValuesIn(goldens()),
+INSTANTIATE_TEST_SUITE_P(Golden, PredictedForCuda,
+                         testing::ValuesIn(words_of(BARESTEP_CUDA_GOLDENS)),
                          [](const auto& golden) { return golden.param; });
 
 }  // namespace

@@ -18,8 +18,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* kRun =
-    "--device cuda --layers 64,128,32 --steps 6 --fusion off --metrics m.jsonl";
+constexpr const char* kRun = "--device cuda --steps 6 --metrics m.jsonl";
+constexpr const char* kMlp = "--layers 64,128,32 --fusion off";
+constexpr const char* kTransformer = "--block transformer --dim 32 --depth 2 --heads 4 --length 12";
 
 class DdpOnGpu : public TempDirTest {
  protected:
@@ -28,8 +29,10 @@ class DdpOnGpu : public TempDirTest {
   }
 
   /// The losses on rank 0, one per step.
-  std::vector<double> losses(const std::string& command, const std::string& says) {
-    const std::string line = fmt::format(". '{}' && exec {} {}", BARESTEP_MPI_ENV, command, kRun);
+  std::vector<double> losses(const std::string& command, const std::string& says,
+                             const std::string& options = kMlp) {
+    const std::string line =
+        fmt::format(". '{}' && exec {} {} {}", BARESTEP_MPI_ENV, command, kRun, options);
     const auto result = run_process({"/bin/bash", "-c", line}, {.working_directory = folder()});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr(says));
@@ -42,9 +45,12 @@ class DdpOnGpu : public TempDirTest {
     return all;
   }
 
-  void expect_near_single(const std::string& command, const std::string& says) {
-    const std::vector<double> single = losses(MLP_SINGLE, "batch 64");
-    const std::vector<double> ranks = losses(command, says);
+  void expect_near_single(const std::string& command, const std::string& says,
+                          const std::string& options = kMlp) {
+    // Ranks that exchange gradients cannot update from factors.
+    const std::vector<double> single =
+        losses(fmt::format("{} --update separate", MLP_SINGLE), "batch", options);
+    const std::vector<double> ranks = losses(command, says, options);
     ASSERT_EQ(ranks.size(), single.size());
     for (std::size_t i = 0; i < single.size(); ++i) {
       EXPECT_NEAR(ranks[i], single[i], 1e-6 * single[i]) << "at step " << i;
@@ -112,6 +118,56 @@ TEST_F(DdpOnGpu, TellsWhoWasWaitedFor) {
 TEST_F(DdpOnGpu, RanksWithAGpuEachTrainAsSingleDoes) {
   if (cuda_device_count() < 2) GTEST_SKIP() << "there is one GPU";
   expect_near_single(fmt::format("mpirun -np 2 {}", MLP_DDP), "reduced by NCCL");
+}
+
+/// A run of two ranks that share a model or its parameters.
+struct SharedModel {
+  const char* name;
+  const char* options;
+  const char* model = kMlp;
+};
+
+class DdpOfAModelOnGpu : public DdpOnGpu, public testing::WithParamInterface<SharedModel> {
+ protected:
+  /// Eagerly, and in a graph.
+  void expect_both_near_single(const std::string& transport, const std::string& says) {
+    const auto& [name, options, model] = GetParam();
+    for (const char* const how : {"", " --graph"}) {
+      SCOPED_TRACE(how);
+      expect_near_single(
+          fmt::format("mpirun -np 2 {} --transport {} {}{}", MLP_DDP, transport, options, how),
+          says, model);
+    }
+  }
+};
+
+TEST_P(DdpOfAModelOnGpu, RanksThatShareAGpuTrainAsSingleDoes) {
+  expect_both_near_single("mpi", "by MPI through pinned memory");
+}
+
+TEST_P(DdpOfAModelOnGpu, RanksWithAGpuEachTrainAsSingleDoes) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "there is one GPU";
+  expect_both_near_single("nccl", "by NCCL");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ddp, DdpOfAModelOnGpu,
+    testing::Values(SharedModel{"tensor", "--tensor 2"},
+                    SharedModel{"tensor_transformer", "--tensor 2", kTransformer},
+                    SharedModel{"tensor_zero1", "--tensor 2 --scheme zero1"},
+                    SharedModel{"pipeline", "--pipeline 2 --micro-batches 4"},
+                    SharedModel{"zb_h1", "--pipeline 2 --micro-batches 4 --schedule zb-h1"},
+                    SharedModel{"pipeline_transformer", "--pipeline 2", kTransformer},
+                    SharedModel{"zero2", "--scheme zero2"},
+                    SharedModel{"zero3_transformer", "--scheme zero3", kTransformer},
+                    SharedModel{"server", "--scheme server"},
+                    SharedModel{"reproducible", "--reproducible 2"}),
+    [](const auto& run) { return run.param.name; });
+
+/// The data ranks are groups of one, in which NCCL queues nothing that could be recorded.
+TEST_F(DdpOnGpu, ProfilesRanksWhoseGroupsHaveOneRank) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "there is one GPU";
+  losses(fmt::format("mpirun -np 2 {} --tensor 2 --scheme zero1 --profile", MLP_DDP), "by NCCL");
 }
 
 }  // namespace

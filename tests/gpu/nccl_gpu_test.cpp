@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kCount = 1000;
 
-/// A rank on the first GPU, and numbers that its collectives change.
+/// A rank on the first GPU, and numbers that its collectives change. Exchanges are with itself.
 class OneRankOverNccl : public OnGpu {
  protected:
   void SetUp() override {
@@ -39,8 +39,7 @@ class OneRankOverNccl : public OnGpu {
   void joined(const Use& use) {
     on_threads(1, [&](Communicator& host) {
       const auto nccl = join_nccl(host, *device);
-      nccl->prepare(sum_);
-      nccl->prepare(broadcast_);
+      for (const Collective* each : {&sum_, &broadcast_, &exchange_}) nccl->prepare(*each);
       use(*nccl);
       EXPECT_EQ(nccl->poll_error(), "");
     });
@@ -48,6 +47,22 @@ class OneRankOverNccl : public OnGpu {
   void run(Communicator& nccl, const Collective& collective) {
     Stream* const streams[] = {comm_.get()};
     nccl.run(collective, addresses_, streams, {});
+  }
+  /// Launches twice a graph of these collectives, which ran before: the first one sets up
+  /// connections, which a capture does not allow.
+  void run_in_a_graph(Communicator& nccl, std::vector<const Collective*> collectives) {
+    const auto forked = device->new_event(EventUse::kOrder);
+    const auto joined_again = device->new_event(EventUse::kOrder);
+    comm_->synchronize();
+    device->begin_capture(*stream);
+    forked->record(*stream);
+    comm_->wait(*forked);
+    for (const Collective* each : collectives) run(nccl, *each);
+    joined_again->record(*comm_);
+    stream->wait(*joined_again);
+    const auto graph = device->end_capture(*stream);
+    for (int launch = 0; launch < 2; ++launch) device->launch(*graph, *stream, 0);
+    stream->synchronize();
   }
   void expect_numbers_times(float factor) {
     std::vector<float> now(numbers_.size());
@@ -59,6 +74,9 @@ class OneRankOverNccl : public OnGpu {
   const Tensor tensor_{0, 0, 1, kCount};
   const Collective sum_ = AllReduce{.tensors = {tensor_}, .scale = 0.5F};
   const Collective broadcast_ = Broadcast{.tensors = {tensor_}, .root = 0};
+  // The first quarter becomes the second one.
+  const Collective exchange_ = SendReceive{.sends = Tensor{0, 0, 1, kCount / 4},
+                                           .receives = Tensor{0, kCount, 1, kCount / 4}};
   std::unique_ptr<DeviceMemory> memory_;
   Addresses addresses_;
   std::unique_ptr<Stream> comm_;
@@ -75,22 +93,32 @@ TEST_F(OneRankOverNccl, ReducesAndBroadcasts) {
 }
 
 TEST_F(OneRankOverNccl, ReducesInAGraphThatIsLaunchedTwice) {
-  const auto forked = device->new_event(EventUse::kOrder);
-  const auto joined_again = device->new_event(EventUse::kOrder);
   joined([&](Communicator& nccl) {
-    // The first collective sets up connections, which a capture does not allow.
     run(nccl, sum_);
-    comm_->synchronize();
-    device->begin_capture(*stream);
-    forked->record(*stream);
-    comm_->wait(*forked);
-    run(nccl, sum_);
-    joined_again->record(*comm_);
-    stream->wait(*joined_again);
-    const auto graph = device->end_capture(*stream);
-    for (int launch = 0; launch < 2; ++launch) device->launch(*graph, *stream, 0);
-    stream->synchronize();
+    run_in_a_graph(nccl, {&sum_});
     expect_numbers_times(0.125F);
+  });
+}
+
+TEST_F(OneRankOverNccl, ReducesInAGroup) {
+  joined([&](Communicator& nccl) {
+    const auto group = nccl.split(0);
+    group->prepare(sum_);
+    run(*group, sum_);
+    run_in_a_graph(*group, {&sum_});
+    expect_numbers_times(0.125F);
+    EXPECT_EQ(group->poll_error(), "");
+  });
+}
+
+TEST_F(OneRankOverNccl, ExchangesAlsoInAGraph) {
+  joined([&](Communicator& nccl) {
+    run(nccl, exchange_);
+    for (std::size_t i = 0; i < kCount / 4; ++i) numbers_[kCount / 4 + i] = numbers_[i];
+    comm_->synchronize();
+    expect_numbers_times(1);
+    run_in_a_graph(nccl, {&sum_, &exchange_});
+    expect_numbers_times(0.25F);
   });
 }
 

@@ -607,10 +607,11 @@ struct AttentionSize {
   std::int64_t sequences, heads, length, width;
   bool causal;
 };
-/// Rows and widths that fill no tile, one tile, and several.
+/// Rows and widths that fill no tile, one tile, and several; widths of every size of a GPU's tiles.
 constexpr AttentionSize kAttentionSizes[] = {
-    {1, 1, 1, 1, false},   {2, 3, 5, 4, false},   {1, 2, 33, 24, true}, {1, 1, 70, 16, false},
-    {1, 1, 130, 17, true}, {1, 1, 20, 100, true}, {1, 1, 300, 8, true}, {0, 2, 3, 4, false}};
+    {1, 1, 1, 1, false},   {2, 3, 5, 4, false},   {1, 2, 33, 24, true},  {1, 1, 70, 16, false},
+    {1, 1, 130, 17, true}, {1, 1, 20, 100, true}, {1, 1, 300, 8, true},  {0, 2, 3, 4, false},
+    {1, 1, 34, 33, false}, {1, 2, 33, 64, true},  {1, 1, 18, 128, false}};
 
 void add_attention(CaseList& list, const AttentionSize& s, AttentionForm form) {
   const AttentionShape shape{

@@ -1,4 +1,5 @@
 // Golden files of attention and of transformer blocks, written by PyTorch (tests/golden/attention).
+// Those called cuda_* are of the numbers that PyTorch draws on a GPU (scripts/golden_cuda.py).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,11 +13,30 @@
 #include <string>
 #include <vector>
 
+#include "core/config.h"
+
 namespace barestep {
 
 inline nlohmann::json attention_golden(const std::filesystem::path& folder,
                                        const std::string& name) {
   return nlohmann::json::parse(std::ifstream(folder / "attention" / (name + ".json")));
+}
+
+/// The run of a golden file of transformer blocks.
+inline TrainConfig config_of_transformer(const nlohmann::json& golden) {
+  TrainConfig config;
+  config.model = {.dim = golden.at("dim"),
+                  .depth = golden.at("blocks").get<std::int64_t>(),
+                  .block = BlockKind::kTransformer,
+                  .heads = golden.at("heads"),
+                  .length = golden.at("length"),
+                  .ffn = golden.at("ffn"),
+                  .causal = golden.at("causal")};
+  config.data.batch_size = golden.at("batch");
+  config.training.steps = golden.at("steps");
+  config.training.seed = golden.at("seed");
+  if (golden.at("precision") == "bfloat16") config.device.precision = Precision::kBf16;
+  return config;
 }
 
 /// The sum of each number times one that depends on its place: unlike a norm, it tells permuted

@@ -22,22 +22,6 @@ json transformer_golden(const std::string& name) {
   return attention_golden(golden_path("x").parent_path(), name);
 }
 
-TrainConfig transformer_config(const json& golden) {
-  TrainConfig config;
-  config.model = {.dim = golden.at("dim"),
-                  .depth = golden.at("blocks").get<std::int64_t>(),
-                  .block = BlockKind::kTransformer,
-                  .heads = golden.at("heads"),
-                  .length = golden.at("length"),
-                  .ffn = golden.at("ffn"),
-                  .causal = golden.at("causal")};
-  config.data.batch_size = golden.at("batch");
-  config.training.steps = golden.at("steps");
-  config.training.seed = golden.at("seed");
-  if (golden.at("precision") == "bfloat16") config.device.precision = Precision::kBf16;
-  return config;
-}
-
 void expect_losses(const TrainerHarness& run, const json& losses, double error) {
   ASSERT_EQ(run.steps.size(), losses.size());
   for (std::size_t i = 0; i < losses.size(); ++i) {
@@ -55,7 +39,7 @@ class TransformerGolden : public testing::TestWithParam<GoldenCase> {};
 
 TEST_P(TransformerGolden, HasPyTorchsLossesInBothForms) {
   const json golden = transformer_golden(GetParam().name);
-  TrainConfig config = transformer_config(golden);
+  TrainConfig config = config_of_transformer(golden);
   TrainerHarness flash(config);
   flash.run();
   expect_losses(flash, golden.at("losses"), GetParam().error);
@@ -77,6 +61,25 @@ INSTANTIATE_TEST_SUITE_P(Transformer, TransformerGolden,
                                          GoldenCase{"bf16_d64_h4_l32_b2_n2_s1", 2e-4}),
                          [](const auto& golden) { return golden.param.name; });
 
+// Tests of a GPU have the same goldens.
+TEST(Transformer, HasTheLossesThatPyTorchHasOnAGpusNumbers) {
+  for (const char* const name :
+       {"cuda_d64_h4_l16_b4_n2_s0", "cuda_d64_h4_l16_b4_n2_s1", "cuda_causal_d64_h4_l16_b4_n2_s0",
+        "cuda_causal_d64_h4_l16_b4_n2_s1"}) {
+    SCOPED_TRACE(name);
+    const json golden = transformer_golden(name);
+    TrainerHarness run(config_of_transformer(golden), Generator::kTorchCuda);
+    const Tensor x = run.programs->train().tensors.x;
+    run.after_step = [&](const StepReport& report) {
+      if (report.step > 0) return;
+      const float* const first = run.trainer->runner().addresses(0).at(x);
+      for (std::size_t i = 0; i < 8; ++i) EXPECT_NEAR(first[i], golden.at("x_first8")[i], 5e-6);
+    };
+    run.run();
+    expect_losses(run, golden.at("losses"), 1e-6);
+  }
+}
+
 /// Numbers of a golden tensor; zeros at its end are left out there.
 std::vector<double> golden_numbers(const json& list, std::size_t count) {
   std::vector<double> numbers = hex_numbers(list);
@@ -86,7 +89,7 @@ std::vector<double> golden_numbers(const json& list, std::size_t count) {
 
 TEST(TransformerBlock, StartsWithPyTorchsWeightsToTheBit) {
   const json golden = transformer_golden("tiny_d16_h2_l4_b2_n1_s0");
-  const TrainerHarness run(transformer_config(golden));
+  const TrainerHarness run(config_of_transformer(golden));
   FlatWeights weights = run.trainer->weights();
   const Parameters& parameters = run.programs->parameter_list();
   ASSERT_EQ(golden.at("names").size(), static_cast<std::size_t>(parameters.count()));
@@ -103,7 +106,7 @@ TEST(TransformerBlock, StartsWithPyTorchsWeightsToTheBit) {
 TEST(TransformerBlock, HasPyTorchsGradients) {
   const json golden = transformer_golden("tiny_d16_h2_l4_b2_n1_s0");
   for (const AttentionForm form : kValuesOf<AttentionForm>) {
-    TrainConfig config = transformer_config(golden);
+    TrainConfig config = config_of_transformer(golden);
     config.model.attention = form;
     config.training.steps = 1;
     TrainerHarness run(config);
