@@ -439,7 +439,9 @@ stage_observe() {
   local run=("$build/mlp_single" --device "$device" --graph --update separate --steps 120 --log-every 120)
   local blocks="--block transformer --dim $((dim / 8)) --length $((dim / 16)) --batch-size 8"
   if ! built mlp_single mlp_lab >/dev/null; then said "mlp_single or mlp_lab was not built"; return 1; fi
-  for options in "--dim $dim --batch-size "{64,256,1024} "$blocks"; do
+  for options in "--dim $dim --batch-size "{64,256,1024} "$blocks" "$blocks --precision "{tf32,bf16} \
+    "$blocks --precision bf16 --attention standard"; do
+    if [[ $device$options = cpu*tf32* ]]; then continue; fi
     options+=" --depth $depth"
     # shellcheck disable=SC2086
     {
