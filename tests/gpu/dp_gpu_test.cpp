@@ -17,6 +17,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
+using Options = std::vector<std::string>;
+const Options kMlp = {"--layers", "64,128,32", "--fusion", "off"};
+const Options kTransformer = {"--block", "transformer", "--dim", "32",       "--depth",
+                              "2",       "--heads",     "4",     "--length", "12"};
+
 class DpOnGpu : public TempDirTest {
  protected:
   void SetUp() override {
@@ -24,11 +29,9 @@ class DpOnGpu : public TempDirTest {
   }
 
   /// The losses of a run, one per step.
-  std::vector<double> losses(std::vector<std::string> command, const std::string& says) {
-    for (const char* argument :
-         {"--layers", "64,128,32", "--steps", "6", "--fusion", "off", "--metrics", "m.jsonl"}) {
-      command.emplace_back(argument);
-    }
+  std::vector<double> losses(Options command, const std::string& says, const Options& model) {
+    command.insert(command.end(), {"--steps", "6", "--metrics", "m.jsonl"});
+    command.insert(command.end(), model.begin(), model.end());
     const auto result = run_process(command, {.working_directory = folder()});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr(says));
@@ -41,9 +44,13 @@ class DpOnGpu : public TempDirTest {
     return all;
   }
 
-  void expect_near_single(const std::string& devices, const std::string& says) {
-    const auto single = losses({MLP_SINGLE, "--device", "cuda"}, "batch 64");
-    const auto spread = losses({MLP_DP, "--devices", devices}, says);
+  void expect_near_single(const std::string& devices, const std::string& says,
+                          const Options& model = kMlp, const Options& more = {}) {
+    const auto single =
+        losses({MLP_SINGLE, "--device", "cuda", "--update", "separate"}, "batch 64", model);
+    Options command = {MLP_DP, "--devices", devices};
+    command.insert(command.end(), more.begin(), more.end());
+    const auto spread = losses(command, says, model);
     ASSERT_EQ(spread.size(), 6U);
     ASSERT_EQ(single.size(), 6U);
     for (std::size_t i = 0; i < single.size(); ++i) {
@@ -53,7 +60,17 @@ class DpOnGpu : public TempDirTest {
 };
 
 TEST_F(DpOnGpu, OneGpuGivenTwiceTrainsAsSingleDoes) {
-  expect_near_single("cuda:0,cuda:0", "Exchange by copies and sums in their common memory");
+  for (const Options& model : {kMlp, kTransformer}) {
+    expect_near_single("cuda:0,cuda:0", "Exchange by copies and sums in their common memory",
+                       model);
+  }
+}
+
+TEST_F(DpOnGpu, StagesTrainAsSingleDoes) {
+  const std::string other = cuda_device_count() < 2 ? "cuda:0" : "cuda:1";
+  for (const Options& model : {kMlp, kTransformer}) {
+    expect_near_single("cuda:0," + other, "A pipeline of 2 stages", model, {"--pipeline", "2"});
+  }
 }
 
 TEST_F(DpOnGpu, TwoGpusTrainAsSingleDoes) {
