@@ -232,24 +232,24 @@ struct About {
 
 constexpr About kAbout[] = {
     {TrainerKind::kSingle,
-     "Trains a multi-layer perceptron on one device, and accounts for every step.",
+     "Trains multi-layer perceptrons and transformer blocks on one device, and accounts for every "
+     "step.",
      R"(Examples:
   mlp_single --dim 1024 --depth 6 --steps 50
   mlp_single --data idx:images.gz,labels.gz --layers 784,512,512,10 --no-last-relu \
       --loss cross-entropy --epochs 5 --test-split 0.2
   mlp_single --plan --dim 8192 --depth 6 --memory 16GiB)"},
     {TrainerKind::kDataParallel,
-     "Trains a multi-layer perceptron on several devices of one process, as DataParallel does, "
-     "and\n"
-     "accounts for every step and device.",
+     "Trains multi-layer perceptrons and transformer blocks on several devices of one process, as\n"
+     "DataParallel does, and accounts for every step and device.",
      R"(Examples:
   mlp_dp --devices cuda:0,cuda:1 --batch-size 256
   mlp_dp --devices cpu,cpu,cpu --dim 1024 --depth 2 --show-split
   mlp_dp --devices cuda:0,cuda:1,cuda:2,cuda:3 --plan --memory 16GiB)"},
     {TrainerKind::kDdp,
-     "Trains a multi-layer perceptron on many ranks, as DistributedDataParallel does, and "
-     "accounts\n"
-     "for every step. Started by mpirun or srun, each process is a rank; alone it is one rank.",
+     "Trains multi-layer perceptrons and transformer blocks on many ranks, as\n"
+     "DistributedDataParallel does, and accounts for every step. Started by mpirun or srun, each\n"
+     "process is a rank; alone it is one rank.",
      R"(Examples:
   mpirun -np 4 mlp_ddp --dim 1024 --depth 2
   mpirun -np 2 mlp_ddp --global-batch-size 128 --bucket-mib 4 --no-overlap

@@ -226,7 +226,7 @@ void add_card(ArgumentParser& parser, StudyOptions& study) {
 
 struct Prediction {
   std::string machine{};
-  std::vector<int> ranks = {1, 2, 4, 8};
+  std::vector<int> ranks{};
   PredictedModel model{};
 };
 
@@ -276,7 +276,9 @@ void add_predict(ArgumentParser& parser, Prediction& requested) {
       required(machine_option(requested.machine, fmt::format("a card's file, or one of {}",
                                                              fmt::join(card_names(), ", ")))));
   predicts.add(
-      option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", to_rank_counts(requested.ranks)));
+      option("--ranks", "N,N,...",
+             "numbers of ranks (1,2,4,8, or those of them that the machine and the model allow)",
+             to_rank_counts(requested.ranks)));
   add_predicted_model(predicts, model);
   predicts.add(option(
       "--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),

@@ -7,6 +7,10 @@ const element = (id) => document.getElementById(id);
 const cards = JSON.parse(element("cards").textContent);
 const scenes = JSON.parse(element("scenes").textContent);
 
+// The page starts from four ranks, or from as many devices as its first machine has.
+const firstCard = cards[element("first-card").textContent];
+const firstRanks = firstCard.network ? 4 : Math.min(4, firstCard.node.devices);
+
 // The controls by group. A number has a slider from `min` to `max` with even factors; the field
 // beside it takes anything. What the trainers call an option has the same name here.
 const groups = {
@@ -36,15 +40,19 @@ const groups = {
     accumulate: {label: "micro-steps of a step", value: "1", min: 1, max: 16},
   },
   Ranks: {
-    ranks: {label: "ranks or devices", value: "4", min: 1, max: 64},
+    ranks: {label: "ranks or devices", value: String(firstRanks), min: 1, max: 64},
     scheme: {
       label: "scheme",
       value: "ddp",
-      choices: ["ddp", "zero1", "zero2", "zero3", "factor", "data-parallel"],
+      choices: ["ddp", "zero1", "zero2", "zero3", "factor", "server", "data-parallel"],
     },
     tensor: {label: "tensor ranks", value: "1", min: 1, max: 8},
     pipeline: {label: "pipeline stages", value: "1", min: 1, max: 8},
-    schedule: {label: "pipeline schedule", value: "1f1b", choices: ["1f1b", "gpipe", "naive"]},
+    schedule: {
+      label: "pipeline schedule",
+      value: "1f1b",
+      choices: ["1f1b", "gpipe", "naive", "zb-h1"],
+    },
     "micro-batches": {label: "micro-batches", value: ""},
     "bucket-mib": {label: "bucket, MiB", value: ""},
     "no-overlap": {label: "no overlap with backward", value: "", flag: true},

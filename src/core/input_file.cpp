@@ -120,6 +120,25 @@ std::filesystem::path installed_file(const std::filesystem::path& source_folder,
   return std::filesystem::exists(installed, ignored) ? installed : source_folder / name;
 }
 
+std::vector<std::string> installed_names(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
+    names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void require_installed(const char* what, const std::string& asked,
+                       const std::filesystem::path& folder, std::span<const std::string> names) {
+  if (!names.empty()) return;
+  fail(ExitCode::kNoInput, {.what = what,
+                            .value = asked,
+                            .why = "there is no folder '" + folder.string() + "'",
+                            .remedy = "install barestep again, or give a file"});
+}
+
 std::vector<std::filesystem::path> matching_files(const std::filesystem::path& pattern) {
   std::error_code error;
   const bool is_pattern = pattern.native().find_first_of("*?[") != std::string::npos;

@@ -67,6 +67,15 @@ std::filesystem::path folder_of_program();
 std::filesystem::path installed_file(const std::filesystem::path& source_folder,
                                      const std::string& name);
 
+/// The names, without their endings, of the files in a folder that programs are installed with,
+/// sorted bytewise; none if the folder is missing.
+std::vector<std::string> installed_names(const std::filesystem::path& folder);
+
+/// Throws Error(kNoInput), about the `what` that was asked for, if the folder of its kind is
+/// missing and so has no names.
+void require_installed(const char* what, const std::string& asked,
+                       const std::filesystem::path& folder, std::span<const std::string> names);
+
 /// Size and XXH3-128 (hexadecimal) of a file's bytes, "47040016 bytes, hash 0a1b...". From a file
 /// above 64 MiB, only 64 pieces of 1 MiB are hashed: evenly spread, including the first and the
 /// last. Throws Error: kNoInput, kInputOutput. Blocks.

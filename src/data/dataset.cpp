@@ -184,10 +184,9 @@ void require_shapes_fit(const Shards& x, const Shards& y, std::int64_t inputs) {
   if (x.rows() == 0) refuse(path, "has no samples", "use a file that has some");
   if (x.cols() == 0) refuse(path, "its samples have no features", "use a file that has some");
   if (x.cols() != inputs) {
-    refuse(
-        path,
-        fmt::format("data has {}, --layers starts with {}", counted(x.cols(), "feature"), inputs),
-        fmt::format("start --layers with {}", x.cols()));
+    refuse(path,
+           fmt::format("data has {}, the model takes {}", counted(x.cols(), "feature"), inputs),
+           fmt::format("make it take {}, by --layers, --dim or --length", x.cols()));
   }
 }
 
@@ -390,9 +389,9 @@ Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths,
   if (y.cols() != widths.back()) {
     const bool labels = y.cols() == 1 && !is_float(y.type());
     refuse(y.files().front().path(),
-           fmt::format("data has {} per sample, --layers ends with {}", counted(y.cols(), "target"),
+           fmt::format("data has {} per sample, the model gives {}", counted(y.cols(), "target"),
                        widths.back()),
-           fmt::format("end --layers with {}{}", y.cols(),
+           fmt::format("make it give {}, by --layers, --dim or --length{}", y.cols(),
                        labels ? ", or use --loss cross-entropy if they are labels" : ""));
   }
   y.divide_by(divisor_of_targets(data, x, y));

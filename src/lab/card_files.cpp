@@ -28,12 +28,7 @@ std::filesystem::path file_of_card(const std::string& name) {
 }  // namespace
 
 std::vector<std::string> card_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(cards_folder())) {
-    names.push_back(entry.path().stem().string());
-  }
-  std::ranges::sort(names);
-  return names;
+  return installed_names(cards_folder());
 }
 
 std::filesystem::path card_file(const std::string& name_or_file) {
@@ -41,6 +36,7 @@ std::filesystem::path card_file(const std::string& name_or_file) {
   std::filesystem::path file = file_of_card(name_or_file);
   if (std::filesystem::exists(file)) return file;
   const std::vector<std::string> names = card_names();
+  require_installed("machine card", name_or_file, cards_folder(), names);
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::string_view near = nearest(name_or_file, views);
   fail(ExitCode::kUsage,

@@ -334,6 +334,7 @@ void print_card(const StudyOptions& options) {
     return;
   }
   write_text_file(options.output, text);
+  show(fmt::format("Card: {}\n", on_one_line(options.output.string())));
 }
 
 void validate_published() {
@@ -353,7 +354,8 @@ void validate_published() {
 void predict(const std::string& machine, const PredictedModel& model,
              const std::vector<int>& ranks) {
   const MachineCard card = load_card(machine);
-  const Findings findings = predict_scaling(model, card, ranks);
+  const Findings findings =
+      predict_scaling(model, card, ranks.empty() ? usual_ranks(model, card) : ranks);
   print_now(text_of_findings(findings.sentences, findings));
   TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
   for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});

@@ -71,7 +71,8 @@ void print_card(const StudyOptions& options);
 /// that must be reproduced differs.
 void validate_published();
 
-/// Simulates a step on the machine of a card, given by file or name. Throws Error.
+/// Simulates a step on the machine of a card, given by file or name. Without `ranks`, on
+/// usual_ranks(). Throws Error.
 void predict(const std::string& machine, const PredictedModel& model,
              const std::vector<int>& ranks);
 

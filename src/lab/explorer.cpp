@@ -171,21 +171,6 @@ struct ExploredRate {
   double samples_per_s = 0;
 };
 
-/// Whether so many ranks can run it, if those that are asked for can.
-bool can_run(const Exploration& asked, int ranks) {
-  const PredictedModel& model = asked.model;
-  const std::int64_t per_copy = model.tensor * model.pipeline;
-  if (ranks > asked.card.max_ranks() || ranks % per_copy != 0) return false;
-  if (model.slow_rank && model.slow_rank->rank >= ranks) return false;
-  if (model.data_parallel) return ranks <= asked.card.node_ranks;
-  if (model.scheme == RankScheme::kServer && model.others.parallel.servers > ranks / per_copy) {
-    return false;
-  }
-  const std::int64_t least =
-      model.pipeline > 1 ? model.micro_batches.value_or(model.pipeline) : std::int64_t{1};
-  return model.batch_per_rank || model.batch_size / (ranks / per_copy) >= least;
-}
-
 /// One rank, powers of two, and what is asked for. If that is one rank, no more: nobody has checked
 /// that several could run it.
 /// `asked_s` is the time of a step of those that are asked for.
@@ -194,7 +179,7 @@ std::vector<ExploredRate> explored_rates(const Exploration& asked, double asked_
   std::vector<int> counts = {1};
   const int max = asked.ranks == 1 ? 1 : std::max(kMaxShown, asked.ranks);
   for (int ranks = 2; ranks <= max; ranks *= 2) {
-    if (ranks != asked.ranks && can_run(asked, ranks)) counts.push_back(ranks);
+    if (ranks != asked.ranks && can_run(asked.model, asked.card, ranks)) counts.push_back(ranks);
   }
   if (asked.ranks > 1) counts.push_back(asked.ranks);
   std::ranges::sort(counts);

@@ -20,6 +20,7 @@
 #include "lab/run_workload.h"
 #include "lab/study.h"
 #include "options/options.h"
+#include "session/run_program.h"
 
 namespace barestep {
 namespace {
@@ -174,6 +175,7 @@ std::string explorer_page(const ExplorerOptions& options) {
 
 void write_explorer(const ExplorerOptions& options) {
   write_text_file(options.output, explorer_page(options));
+  print_now(fmt::format("Page: {}\n", on_one_line(options.output.string())));
   const std::string path = std::filesystem::absolute(options.output).string();
   if (!options.open) return;
   const ChildResult result = run_child({"xdg-open", path});

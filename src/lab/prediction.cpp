@@ -164,9 +164,10 @@ void require_machine(const PredictedModel& model, const MachineCard& card,
                      const std::vector<int>& ranks) {
   const int max = *std::ranges::max_element(ranks);
   if (max > card.max_ranks()) {
-    refuse_prediction("--ranks", std::to_string(max),
-                      fmt::format("the card of {} has {} devices", card.name, card.max_ranks()),
-                      "ask for fewer, or for a machine with a network");
+    refuse_prediction(
+        "--ranks", std::to_string(max),
+        fmt::format("the card of {} has {}", card.name, counted(card.max_ranks(), "device")),
+        "ask for fewer, or for a machine with a network");
   }
   if (has_rate(card, model.precision)) return;
   const bool is_half = type_of(model.precision) != DType::kF32;
@@ -184,8 +185,8 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
   if (model.data_parallel && max > card.node_ranks) {
     refuse_prediction(
         "--ranks", std::to_string(max),
-        fmt::format("data-parallel stays in one process, and the card of {} has {} devices a node",
-                    card.name, card.node_ranks),
+        fmt::format("data-parallel stays in one process, and the card of {} has {} a node",
+                    card.name, counted(card.node_ranks, "device")),
         "ask for fewer, or use another --scheme");
   }
   const bool is_one_copy = model.tensor == kAllRanks || model.pipeline == kAllRanks;
@@ -317,6 +318,31 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
     config.device.threads = 1;
   }
   return workload;
+}
+
+bool can_run(const PredictedModel& model, const MachineCard& card, int ranks) {
+  if (ranks == 1) return true;
+  if (ranks > card.max_ranks() || ranks % least_per_copy(model) != 0) return false;
+  if (model.slow_rank && model.slow_rank->rank >= ranks) return false;
+  if (model.data_parallel) return ranks <= card.node_ranks;
+  ParallelConfig parallel;
+  cut_model(model, ranks, parallel);
+  if (parallel.tensor > model.dim || parallel.pipeline > model.depth) return false;
+  const std::int64_t copies = copies_of(model, ranks);
+  const bool has_servers = model.scheme == RankScheme::kServer;
+  if (has_servers && model.others.parallel.servers > copies) return false;
+  const std::int64_t least = parallel.pipeline > 1 ? micro_batches_of(parallel) : 1;
+  return model.batch_per_rank || model.batch_size / copies >= least;
+}
+
+std::vector<int> usual_ranks(const PredictedModel& model, const MachineCard& card) {
+  constexpr int kMostRanks = 8;
+  std::vector<int> usual = {1};
+  const int least = least_several(model);
+  for (int ranks = least; ranks <= std::max(kMostRanks, least); ranks *= 2) {
+    if (can_run(model, card, ranks)) usual.push_back(ranks);
+  }
+  return usual;
 }
 
 SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks) {
@@ -525,7 +551,9 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
       .columns = {noun_for(2, noun_of(model)), "step time", "forward", "backward",
                   "exposed communication", "optimizer", "samples/s", "speed-up", "efficiency"}};
   const bool recomputes = model.recompute > 1;
+  const bool is_delayed = model.delay_ms > 0 || model.slow_rank;
   if (recomputes) table.columns.insert(table.columns.begin() + 3, "recompute");
+  if (is_delayed) table.columns.insert(table.columns.begin() + 2, "injected");
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   const double one_rate = samples_per_s(model, card, 1);
   std::vector<PredictedRate> rates;
@@ -540,10 +568,9 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
          time_text(step.phase_s[Phase::kBackward]), time_text(step.phase_s[Phase::kCommunication]),
          time_text(step.phase_s[Phase::kOptimizer]), number_text(rate), factor_text(gain),
          percent_text(gain / count)});
-    if (recomputes) {
-      std::vector<std::string>& row = table.rows.back();
-      row.insert(row.begin() + 3, time_text(step.phase_s[Phase::kRecompute]));
-    }
+    std::vector<std::string>& row = table.rows.back();
+    if (recomputes) row.insert(row.begin() + 3, time_text(step.phase_s[Phase::kRecompute]));
+    if (is_delayed) row.insert(row.begin() + 2, time_text(step.phase_s[Phase::kInjected]));
     simulated.points.push_back(plot_point(count, gain));
     ideal.points.push_back(plot_point(count, count));
     rates.push_back({count, rate});

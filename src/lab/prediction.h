@@ -60,6 +60,13 @@ void require_machine(const PredictedModel& model, const MachineCard& card,
 void require_prediction(const PredictedModel& model, const MachineCard& card,
                         const std::vector<int>& ranks);
 
+/// Whether so many ranks of the machine can run the model, if one can.
+bool can_run(const PredictedModel& model, const MachineCard& card, int ranks);
+
+/// The numbers of ranks to show if none are named: 1, 2, 4 and 8, or 1 and as many as share a copy
+/// of the model, doubled up to 8; of these, those that can run it.
+std::vector<int> usual_ranks(const PredictedModel& model, const MachineCard& card);
+
 /// A step of `ranks` ranks of mlp_ddp or devices of mlp_dp; with one, a step of mlp_single. Throws
 /// Error(kConfiguration) for ranks that do not form the mesh, and as validate() does.
 SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks);

@@ -149,18 +149,14 @@ std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines
 }  // namespace
 
 std::vector<std::string> sheet_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(sheets_folder())) {
-    names.push_back(entry.path().stem().string());
-  }
-  std::ranges::sort(names);
-  return names;
+  return installed_names(sheets_folder());
 }
 
 Sheet load_sheet(const std::string& name_or_file) {
   const bool is_file = name_or_file.ends_with(".md");
   if (!is_file && !std::filesystem::exists(file_of_sheet(name_or_file))) {
     const std::vector<std::string> names = sheet_names();
+    require_installed("sheet", name_or_file, sheets_folder(), names);
     const std::vector<std::string_view> views(names.begin(), names.end());
     const std::string near(nearest(name_or_file, views));
     fail(ExitCode::kUsage,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/units.h"
 #include "model/transformer.h"
 
 namespace barestep {
@@ -77,8 +78,8 @@ std::string ModelSpec::text() const {
   const std::int64_t first = widths.front();
   if (transformer) {
     const AttentionShape& attention = transformer->attention;
-    return fmt::format("{} x TransformerBlock({}, {} heads, ffn {}, {}length {}, {} attention)",
-                       layers(), first, attention.heads, transformer->ffn,
+    return fmt::format("{} x TransformerBlock({}, {}, ffn {}, {}length {}, {} attention)", layers(),
+                       first, counted(attention.heads, "head"), transformer->ffn,
                        attention.causal ? "causal, " : "", attention.length,
                        name_of(attention.form));
   }

@@ -166,6 +166,8 @@ constexpr Row kRows[] = {
      "give --test-split"},
     {"no-pin", "graph", "a graph cannot hold copies to and from pageable memory",
      "leave out --no-pin or --graph"},
+    {"workers=*, prefetch=*, no-pin, drop-last", "data=randn|teacher",
+     "--data {data} is drawn in each step, not loaded", kUseFiles},
     // Devices and ranks.
     {"devices=*", "device", "cannot be combined with --device", kGiveOne},
     {"data-seeding=per-rank", "!data=randn|teacher", "files hold the same samples for every rank",
@@ -224,7 +226,7 @@ constexpr Row kRows[] = {
     {"accumulate=*", "pipeline=*", "the micro-batches of --pipeline accumulate already",
      "give --micro-batches"},
     {"schedule=zb-h1", "block=transformer & pipeline=*",
-     "its blocks do not compute the gradients of weights later", "use another --schedule"},
+     "transformer blocks do not compute the gradients of weights later", "use another --schedule"},
     {"recompute=*", "pipeline=*", "a stage of --pipeline does not recompute",
      "leave one of the two out"},
     {"show-split", "pipeline=*", "a pipeline does not split the batch among devices",

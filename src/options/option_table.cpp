@@ -405,8 +405,8 @@ Table gradient_options() {
        .value = flag(&TrainingConfig::zero_grad, false),
        .decides_numbers = true},
       {.name = "staleness",
-       .help = "apply the gradients of each step K steps later, so that ranks can reduce them "
-               "beside the next step; the last K are not applied",
+       .help = "apply the gradients of each step N steps later, so that ranks can reduce them "
+               "beside the next step; the last N are not applied",
        .value = number(&TrainingConfig::staleness, limits::kDelayedSteps),
        .trainers = {kSingle, kDdp},
        .decides_numbers = true},
@@ -550,7 +550,7 @@ Table pipeline_options() {
 Table update_options_of_ranks() {
   return {
       {.name = "servers",
-       .help = "the first S ranks are parameter servers, beside their own share of the batch; "
+       .help = "the first N ranks are parameter servers, beside their own share of the batch; "
                "buckets are divided among them",
        .value = number(&ParallelConfig::servers, limits::kMeshSizes),
        .trainers = {kDdp}},
@@ -561,7 +561,7 @@ Table update_options_of_ranks() {
        .trainers = {kDdp}},
       {.name = "sync-every",
        .help =
-           "above 1, local SGD: each rank updates its own weights, and after every H steps, and "
+           "above 1, local SGD: each rank updates its own weights, and after every N steps, and "
            "before evaluations, ranks continue with their average",
        .value = number(&ParallelConfig::sync_every, limits::kCounts),
        .trainers = {kDdp},
@@ -676,8 +676,8 @@ Table profiling_options() {
        .value = flag(&OutputConfig::profile)},
       {.name = "trace",
        .help = "write a trace of the profiled steps and the one after them for Perfetto, "
-               "HolisticTraceAnalysis and TensorBoard; F.json or F.json.gz; several ranks or "
-               "devices write F.rank0.json or F.device0.json and so on",
+               "HolisticTraceAnalysis and TensorBoard; FILE.json or FILE.json.gz; several ranks or "
+               "devices write FILE.rank0.json or FILE.device0.json and so on",
        .value = file(&OutputConfig::trace),
        .agreement = Agreement::kWhetherGiven},
       {.name = "profile-steps",

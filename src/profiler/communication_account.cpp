@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -23,6 +24,9 @@ namespace barestep {
 namespace {
 
 constexpr int kRoundsPerRank = 10;
+
+/// Of the table of collectives.
+constexpr std::size_t kMostRows = 20;
 
 /// How much later than the others the last rank of a round sends: longer than a message takes.
 constexpr std::chrono::microseconds kLate{200};
@@ -258,19 +262,7 @@ std::string CommunicationSummary::text() const {
   row("hidden", parts.hidden_s);
   row("exposed, waiting", parts.waiting_s);
   row("exposed, moving bytes", parts.moving_s);
-  text += "\n";
-  TextTable table({{"Collective", Align::kLeft},
-                   {"Size", Align::kRight},
-                   {"Queued (ms)", Align::kRight},
-                   {"Hidden", Align::kRight},
-                   {"Waiting", Align::kRight},
-                   {"Moving", Align::kRight}});
-  for (const OfCollective& each : collectives) {
-    table.add_row({each.name, human_bytes(each.bytes), milliseconds(each.ready_before_start_s),
-                   milliseconds(each.parts.hidden_s), milliseconds(each.parts.waiting_s),
-                   milliseconds(each.parts.moving_s)});
-  }
-  text += table.text();
+  text += "\n" + by_collective();
   if (ranks.size() == 1) return text;
   text += "\n" + by_axis();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -282,6 +274,32 @@ std::string CommunicationSummary::text() const {
   }
   return text +
          fmt::format("The ranks' clocks are aligned within {:.1f} us\n", 1e6 * clock_error_s);
+}
+
+std::string CommunicationSummary::by_collective() const {
+  std::string text;
+  std::vector<OfCollective> shown = collectives;
+  if (shown.size() > kMostRows) {
+    const auto exposed_s = [](const OfCollective& each) {
+      return each.parts.waiting_s + each.parts.moving_s;
+    };
+    std::ranges::stable_sort(shown, std::greater(), exposed_s);
+    shown.resize(kMostRows);
+    text = fmt::format("The {} of {} that were exposed longest; --trace has all\n", kMostRows,
+                       counted(std::ssize(collectives), "collective"));
+  }
+  TextTable table({{"Collective", Align::kLeft},
+                   {"Size", Align::kRight},
+                   {"Queued (ms)", Align::kRight},
+                   {"Hidden", Align::kRight},
+                   {"Waiting", Align::kRight},
+                   {"Moving", Align::kRight}});
+  for (const OfCollective& each : shown) {
+    table.add_row({each.name, human_bytes(each.bytes), milliseconds(each.ready_before_start_s),
+                   milliseconds(each.parts.hidden_s), milliseconds(each.parts.waiting_s),
+                   milliseconds(each.parts.moving_s)});
+  }
+  return text + table.text();
 }
 
 std::string CommunicationSummary::by_axis() const {

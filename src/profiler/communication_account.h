@@ -77,6 +77,8 @@ struct CommunicationSummary {
   [[nodiscard]] std::string text() const;
 
  private:
+  /// A row for each, in the order of the program, or only those that were exposed longest.
+  [[nodiscard]] std::string by_collective() const;
   /// A row for each axis; empty if the ranks only share the batch.
   [[nodiscard]] std::string by_axis() const;
 };

@@ -403,7 +403,7 @@ std::string Checkpoints::text() const {
   if (count_ == 0) return "";
   const auto count = static_cast<double>(count_);
   return fmt::format(
-      "{} in '{}', the newest '{}': each paused the run for {} and took {} to write in the "
+      "Wrote {} to '{}', the newest '{}': each paused the run for {} and took {} to write in the "
       "background\n",
       counted(count_, "checkpoint"), on_one_line(config_.checkpoint.folder.string()),
       newest_.filename().string(), time_text(waited_s_ / count), time_text(written_s_ / count));

@@ -137,6 +137,7 @@ class SeveralDevices final : public Place {
   [[nodiscard]] std::vector<int> opened_ordinals() const;
   [[nodiscard]] std::string peers_text() const;
   [[nodiscard]] std::string stages_text(const StepPrograms& programs) const;
+  [[nodiscard]] std::string rows_text(const StepPrograms& programs) const;
 
   bool takes_any_ = false;
   std::vector<std::string> devices_;  // as --devices lists them: cpu, cuda:0, ...
@@ -353,15 +354,12 @@ std::string SeveralDevices::stages_text(const StepPrograms& programs) const {
                      pipeline.micro_batches);
 }
 
-std::string SeveralDevices::text(const TrainConfig& /*config*/,
-                                 const StepPrograms& programs) const {
-  if (is_pipeline_) return stages_text(programs);
+/// Which rows each device has, and how they exchange.
+std::string SeveralDevices::rows_text(const StepPrograms& programs) const {
   const std::vector<Rows> split = scheme().split(programs.spec().batch_size);
   std::vector<std::string> parts;
-  int threads = 0;
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const int own = i < opened_.size() ? opened_[i]->info().threads : 0;
-    threads += own;
     std::string part =
         fmt::format("{} {}", names_[i], counted(i < split.size() ? split[i].count : 0, "row"));
     if (own > 0) part += " on " + counted(own, "thread");
@@ -374,12 +372,20 @@ std::string SeveralDevices::text(const TrainConfig& /*config*/,
     text += fmt::format("\nExchange by {}", kHow[static_cast<std::size_t>(exchanges_)]);
     if (exchanges_ == Exchanges::kPieces) text += peers_text();
   }
+  return text + "\n";
+}
+
+std::string SeveralDevices::text(const TrainConfig& /*config*/,
+                                 const StepPrograms& programs) const {
+  std::string text = is_pipeline_ ? stages_text(programs) : rows_text(programs);
+  int threads = 0;
+  for (const auto& device : opened_) threads += device->info().threads;
   const int cores = usable_cpus();
   if (threads > cores && opened_.size() > 1) {
-    text += fmt::format("\nOversubscribed: {} on {}", counted(threads, "thread"),
+    text += fmt::format("Oversubscribed: {} on {}\n", counted(threads, "thread"),
                         counted(cores, "core"));
   }
-  return text + "\n";
+  return text;
 }
 
 std::string SeveralDevices::split_lines(std::int64_t step_rows) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <span>
 #include <thread>
 #include <vector>
@@ -25,7 +26,8 @@ std::optional<LaunchedRank> launched_with_signals() {
 
 /// The mesh of the options, if the ranks form one; they are refused later if they do not.
 Mesh shape_of(const TrainConfig& config, int ranks) {
-  return ranks % config.parallel.tensor == 0 ? mesh_of(config, 0, ranks) : Mesh::of_data(0, ranks);
+  const std::int64_t per_copy = config.parallel.tensor * config.parallel.pipeline;
+  return ranks % per_copy == 0 ? mesh_of(config, 0, ranks) : Mesh::of_data(0, ranks);
 }
 
 }  // namespace

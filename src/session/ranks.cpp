@@ -348,7 +348,8 @@ std::string DeviceOfRank::text(const TrainConfig& config, const StepPrograms& pr
     if (mesh.tensor > 1) {
       parts += fmt::format("{}{} tensor ranks", parts.empty() ? "" : " of ", mesh.tensor);
     }
-    text += fmt::format(", {} of the model on {} each", copies, parts);
+    const bool has_several = mesh.data > 1 || (mesh.pipeline > 1 && mesh.tensor > 1);
+    text += fmt::format(", {} of the model on {}{}", copies, parts, has_several ? " each" : "");
   }
   text += ", " + exchange_text(config, programs);
   const int cores = place_.local_cpus;

@@ -124,14 +124,17 @@ std::vector<BadInput> bad_data_files() {
 
       {20, numbers("images", "good"), 65, "data 'images': has 4 samples, 'good' has 2" + belong},
       {20, numbers("good", "wide"), 65,
-       "data 'wide': data has 3 targets per sample, --layers ends with 2; end --layers with 3"},
+       "data 'wide': data has 3 targets per sample, the model gives 2; make it give 3, by "
+       "--layers, "
+       "--dim or --length"},
       {20, numbers("wide", "good"), 65,
-       "data 'wide': data has 3 features, --layers starts with 2; start --layers with 3"},
+       "data 'wide': data has 3 features, the model takes 2; make it take 3, by --layers, --dim or "
+       "--length"},
       {20,
        {"--data", "idx:images,labels", "--layers", "4,3"},
        65,
-       "data 'labels': data has 1 target per sample, --layers ends with 3; end --layers with 1, "
-       "or use --loss cross-entropy if they are labels"},
+       "data 'labels': data has 1 target per sample, the model gives 3; make it give 1, by "
+       "--layers, --dim or --length, or use --loss cross-entropy if they are labels"},
 
       {21, classes("images", "large_label"), 65, "data 'large_label': row 2 has label 3" + correct},
       {21, classes("images", "negative_label"), 65,

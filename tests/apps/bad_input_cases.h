@@ -56,7 +56,8 @@ std::vector<BadInput> bad_devices();
 /// Cases of mlp_ddp.
 std::vector<BadInput> bad_ranks();
 
-/// Cases of mlp_lab. Some need a FIFO `fifo.json`, or a link `link` to mlp_lab.
+/// Cases of mlp_lab. Some need a FIFO `fifo.json`, a link `link` to mlp_lab, or `twin.json`, a hard
+/// link to run.json.
 std::vector<BadInput> bad_lab();
 
 }  // namespace barestep

@@ -140,6 +140,9 @@ std::vector<BadInput> bad_predictions() {
       bad("h200-nvlink", {"--ranks", "1,16"},
           "--ranks '16': the card of 8 x H200, NVLink has 8 devices; ask for fewer, or for a "
           "machine with a network"),
+      bad("t4", {"--ranks", "2"},
+          "--ranks '2': the card of one T4 has 1 device; ask for fewer, or for a machine with a "
+          "network"),
       bad("h100-infiniband", {"--ranks", "128"},
           "--batch-size '64': leaves some of 128 ranks without a sample; ask for fewer ranks, or "
           "give --batch-per-rank"),
@@ -422,7 +425,12 @@ std::vector<BadInput> bad_explained_traces() {
   const std::string twice = R"({"distributedInfo": {"rank": 3}, "traceEvents": [)" + event + "]}";
   BadInput same_rank =
       trace(twice, "another file also holds rank 3", "give each rank's trace once");
-  same_rank.arguments.push_back("run.json");
+  same_rank.line = "trace 'twin.json'" + same_rank.line.substr(same_rank.line.find(':'));
+  same_rank.arguments.emplace_back("twin.json");
+  BadInput same_file =
+      trace(R"({"traceEvents": [)" + event + "]}", "is given twice", "give each rank's trace once");
+  same_file.line = "trace './run.json'" + same_file.line.substr(same_file.line.find(':'));
+  same_file.arguments.emplace_back("./run.json");
   return {
       {0, {"explain", "none"}, 66, "trace 'none': No such file or directory; check the path"},
       {0,
@@ -443,6 +451,7 @@ std::vector<BadInput> bad_explained_traces() {
       trace(std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff", 13),
             "its gzip stream is corrupt"),
       same_rank,
+      same_file,
   };
 }
 

@@ -89,6 +89,7 @@ std::vector<BadInput> bad_rank_options() {
 
 std::vector<BadInput> bad_ranks() {
   const std::string alone = " copies that do not see each other; ";
+  const Arguments two_layers = {"--device", "cpu", "--layers", "4,4,4", "--steps", "2"};
   std::vector<BadInput> all = bad_rank_options();
   const std::vector<BadInput> of_ranks = {
       {0, kTiny + Arguments{"--transport", "nccl"}, 78,
@@ -116,6 +117,12 @@ std::vector<BadInput> bad_ranks() {
                "--trace 'f.rank1.json': --save writes to the same file; give two files"),
       by_ranks(2, kTiny + Arguments{"--metrics", "m", "--save", "m.flight"}, 78,
                "--metrics 'm.flight': --save writes to the same file; give two files"),
+      by_ranks(3, two_layers + Arguments{"--tensor", "2"}, 78,
+               "--tensor '2': a copy of the model takes 2 ranks, which do not divide 3 ranks; "
+               "start 2 ranks, or a multiple"),
+      by_ranks(3, two_layers + Arguments{"--pipeline", "2"}, 78,
+               "--pipeline '2': a copy of the model takes 2 ranks, which do not divide 3 ranks; "
+               "start 2 ranks, or a multiple"),
       by_ranks(2, {"--evaluate-only"}, 78,
                "--evaluate-only: there are no weights to evaluate; give --load FILE"),
       launched_by({"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"},

@@ -262,7 +262,7 @@ TEST_F(CheckpointedRuns, AreSavedInIntervalsOfTime) {
   EXPECT_EQ(result.exit_code, 75);
   EXPECT_GT(names_in("c").size(), 2U);
   EXPECT_THAT(result.out, AllOf(HasSubstr("\n  checkpoint    "),
-                                HasSubstr(" checkpoints in 'c', the newest 'step-")));
+                                HasSubstr(" checkpoints to 'c', the newest 'step-")));
 }
 
 TEST_F(CheckpointedRuns, GoOnOnSeveralDevicesAndBack) {

@@ -626,6 +626,8 @@ TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
     EXPECT_THAT(next.out, ContainsRegex("  tensor ranks +[0-9.]+ ms"));
     EXPECT_THAT(next.out, ContainsRegex("  other stages +[0-9.]+ ms"));
   }
+  EXPECT_THAT(mpirun(2, model + Arguments{"--pipeline", "2"}).out,
+              HasSubstr("2 ranks, one copy of the model on 2 stages, which exchange by MPI"));
   const auto explained = mpirun(2, model + Arguments{"--pipeline", "2", "--explain"});
   EXPECT_EQ(explained.exit_code, 0) << explained.err;
   EXPECT_THAT(explained.out, HasSubstr("net.2.out[4x5] to pipeline rank 1"));

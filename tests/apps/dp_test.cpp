@@ -202,6 +202,12 @@ TEST_F(MlpDp, TakesTheCpusItMayUseForThoseOfTheMachine) {
   EXPECT_THAT(result.out, StartsWith("2 devices: cpu:0 32 rows on 1 thread, cpu:1 32 rows on 1 "
                                      "thread\n"));
   EXPECT_THAT(result.out, HasSubstr("\nOversubscribed: 2 threads on 1 core\n"));
+  const auto stages = run_process(
+      Arguments{"/usr/bin/taskset", "-c", std::to_string(allowed_cpus()._Find_first()), MLP_DP} +
+      Arguments{"--dim", "8", "--depth", "2", "--steps", "2", "--device", "cpu", "--pipeline",
+                "2"});
+  EXPECT_EQ(stages.exit_code, 0) << stages.err;
+  EXPECT_THAT(stages.out, HasSubstr("\nOversubscribed: 2 threads on 1 core\n"));
 }
 
 /// On a busy machine, the start may take longer than the limit; then the test tries a longer one.

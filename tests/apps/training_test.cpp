@@ -557,7 +557,7 @@ TEST_F(Training, ShowsNoControlCharactersOfPaths) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err,
             "mlp_single: note: resumes from 'a?[31m b/step-000000001.safetensors' at step 1\n");
-  EXPECT_THAT(result.out, HasSubstr("1 checkpoint in 'a?[31m b', the newest"));
+  EXPECT_THAT(result.out, HasSubstr("Wrote 1 checkpoint to 'a?[31m b', the newest"));
   const ProcessResult shown =
       run_process({MLP_LAB, "checkpoint", name + "/step-000000002.safetensors"},
                   {.working_directory = folder()});

@@ -34,6 +34,24 @@ TEST_F(FilePattern, ThatFitsNothingIsRefused) {
       [&] { matching_files(folder() / "none-*"); });
 }
 
+class InstalledFolder : public TempDirTest {};
+
+TEST_F(InstalledFolder, HasTheNamesOfItsFiles) {
+  file("t4.json", "");
+  file("a100.json", "");
+  EXPECT_THAT(installed_names(folder()), ElementsAre("a100", "t4"));
+  require_installed("machine card", "t5", folder(), installed_names(folder()));
+}
+
+TEST_F(InstalledFolder, ThatIsMissingHasNoNamesAndIsNamedWhenOneIsAskedFor) {
+  const std::filesystem::path missing = folder() / "cards";
+  EXPECT_THAT(installed_names(missing), testing::IsEmpty());
+  expect_error(ExitCode::kNoInput,
+               "machine card 't4': there is no folder '" + missing.string() +
+                   "'; install barestep again, or give a file",
+               [&] { require_installed("machine card", "t4", missing, installed_names(missing)); });
+}
+
 class ContentHash : public TempDirTest {};
 
 TEST_F(ContentHash, IsXxh3OfTheBytes) {

@@ -474,19 +474,23 @@ TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
                  kTwoImages, three_labels, {3, 2}, kClasses);
   expect_refused("/x.idx': has no samples", idx_header(kU8, {0, 3}), idx_header(kU8, {0}), {3, 2},
                  kClasses);
-  expect_refused("/x.idx': data has 3 features, --layers starts with 4; start --layers with 3",
-                 kTwoImages, kTwoLabels, {4, 2}, kClasses);
+  expect_refused(
+      "/x.idx': data has 3 features, the model takes 4; make it take 3, by --layers, "
+      "--dim or --length",
+      kTwoImages, kTwoLabels, {4, 2}, kClasses);
   expect_refused(
       "/y.idx': labels are f32, cross-entropy needs integers; use integer labels or "
       "--loss mse",
       kTwoImages, float_labels, {3, 2}, kClasses);
   expect_refused("/y.idx': has 3 numbers per sample, cross-entropy needs 1", kTwoImages, kTwoImages,
                  {3, 2}, kClasses);
-  expect_refused("/y.idx': data has 1 target per sample, --layers ends with 5; end --layers with 1",
-                 kTwoImages, float_labels, {3, 5}, LossKind::kMse);
   expect_refused(
-      "/y.idx': data has 1 target per sample, --layers ends with 5; end --layers with 1, or use "
-      "--loss cross-entropy if they are labels",
+      "/y.idx': data has 1 target per sample, the model gives 5; make it give 1, by "
+      "--layers, --dim or --length",
+      kTwoImages, float_labels, {3, 5}, LossKind::kMse);
+  expect_refused(
+      "/y.idx': data has 1 target per sample, the model gives 5; make it give 1, by --layers, "
+      "--dim or --length, or use --loss cross-entropy if they are labels",
       kTwoImages, kTwoLabels, {3, 5}, LossKind::kMse);
 }
 

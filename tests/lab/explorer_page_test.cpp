@@ -273,9 +273,25 @@ TEST_F(ExplorerPage, HidesTheAnswerUntilAGuess) {
   EXPECT_THAT(text, HasSubstr(R"(<form id="guess">)"));
 }
 
+TEST_F(ExplorerPage, OffersWhatTrainersAndPredictOffer) {
+  const std::string text = read_file(page());
+  const auto expect_offered = [&](std::span<const std::string_view> names) {
+    for (const std::string_view name : names) {
+      EXPECT_THAT(text, HasSubstr(fmt::format("\"{}\"", name)));
+    }
+  };
+  expect_offered(kNamesOf<RankScheme>);
+  expect_offered(kNamesOf<PipelineSchedule>);
+  expect_offered(kNamesOf<Activation>);
+  expect_offered(kNamesOf<OptimizerKind>);
+}
+
 TEST_F(ExplorerPage, StartsFromAGivenMachine) {
-  ASSERT_EQ(write_page({"--machine", "t4"}).exit_code, 0);
+  const ProcessResult written = write_page({"--machine", "t4"});
+  ASSERT_EQ(written.exit_code, 0);
+  EXPECT_EQ(written.out, "Page: explore.html\n");
   EXPECT_THAT(read_file(page()), HasSubstr(R"(id="first-card">t4<)"));
+  EXPECT_THAT(shown(page()), HasSubstr("Simulated: a step takes ")) << "on its one device";
 }
 
 TEST(Explore, RefusesWhatItCannotWriteInOneLine) {

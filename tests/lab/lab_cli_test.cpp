@@ -307,11 +307,13 @@ TEST_F(MlpLab, CalculatesAmdahlsLaw) {
 
 TEST_F(MlpLab, RefusesBadInputInOneLineBeforeItMeasuresOrWrites) {
   std::filesystem::create_symlink(MLP_LAB, folder() / "link");
+  std::filesystem::create_hard_link(file("run.json", ""), folder() / "twin.json");
   ASSERT_EQ(::mkfifo((folder() / "fifo.json").c_str(), 0600), 0);
   expect_refused("mlp_lab", bad_lab(), folder(), [this](const BadInput& bad) {
     return run_process(command_of(MLP_LAB, bad), {.working_directory = folder()});
   });
-  EXPECT_THAT(names(), UnorderedElementsAre("link", "fifo.json", "run.json", "lab-results"));
+  EXPECT_THAT(names(),
+              UnorderedElementsAre("link", "fifo.json", "run.json", "twin.json", "lab-results"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
 }
 
@@ -438,6 +440,7 @@ TEST_F(MlpLab, HandsOnWhatAPrinterSays) {
 TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
   const ProcessResult result = run({"card", "--quick", "--device", "cpu", "--output", "here.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "Card: here.json\n");
   const json card = json::parse(read_file(folder() / "here.json"));
   for (const json& load : card.at("loads")) {
     EXPECT_GE(load.at("launch_s"), 0);
@@ -449,8 +452,7 @@ TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
     EXPECT_GT(rates["relu_grad"], 2);
     EXPECT_EQ(rates["relu_grad with sums"], rates["relu_grad"]);
   }
-  const ProcessResult predicted =
-      run({"predict", "--machine", "here.json", "--ranks", "1", "--dim", "256"});
+  const ProcessResult predicted = run({"predict", "--machine", "here.json", "--dim", "256"});
   EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
   EXPECT_THAT(predicted.out, HasSubstr("Simulated: ddp, 256 x 6, batch 64, on this machine, "));
 }

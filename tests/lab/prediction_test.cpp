@@ -26,6 +26,7 @@
 namespace barestep {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -887,6 +888,29 @@ TEST(Predictions, GiveAllRanksToTheAxisOfAScheme) {
             predicted_step({.tensor = 2, .pipeline = 4}, h200, 8).step_s);
 }
 
+TEST(Predictions, AreOfTheUsualNumbersOfRanksThatCanRunTheModel) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  EXPECT_THAT(usual_ranks({}, h200), ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(usual_ranks({}, load_card("t4")), ElementsAre(1));
+  EXPECT_THAT(usual_ranks({}, load_card("v100-pcie")), ElementsAre(1, 2));
+  EXPECT_THAT(usual_ranks({.batch_size = 4}, h200), ElementsAre(1, 2, 4));
+  EXPECT_THAT(usual_ranks({.batch_size = 4, .batch_per_rank = true}, h200),
+              ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(usual_ranks({.tensor = 3}, h200), ElementsAre(1, 3, 6));
+  EXPECT_THAT(usual_ranks({.depth = 4, .pipeline = kAllRanks}, h200), ElementsAre(1, 2, 4));
+  EXPECT_THAT(usual_ranks({.slow_rank = SlowRank{3, 5}}, h200), ElementsAre(1, 4, 8));
+  PredictedModel servers{.scheme = RankScheme::kServer};
+  servers.others.parallel.servers = 4;
+  EXPECT_THAT(usual_ranks(servers, h200), ElementsAre(1, 4, 8));
+  // None of them is refused.
+  for (const PredictedModel& model :
+       {PredictedModel{.tensor = 3}, PredictedModel{.pipeline = 4}, PredictedModel{.batch_size = 1},
+        PredictedModel{.depth = 4, .pipeline = kAllRanks},
+        PredictedModel{.batch_size = 6, .pipeline = 2, .micro_batches = 3}}) {
+    EXPECT_FALSE(predict_scaling(model, h200, usual_ranks(model, h200)).tables.empty());
+  }
+}
+
 TEST(Predictions, TakePausesAndPrecision) {
   const MachineCard h200 = load_card("h200-nvlink");
   const double plain = predicted_step({}, h200, 2).step_s;
@@ -904,6 +928,10 @@ TEST(Predictions, TakePausesAndPrecision) {
             "Simulated: ddp, 8192 x 6, batch 64, tf32, 5 ms before backward, 20 ms more on rank 2 "
             "of several, on 8 x H200, NVLink");
   EXPECT_EQ(findings.sentences.size(), 1U) << "two ranks have no rank 2";
+  const FindingTable& table = findings.tables.front();
+  EXPECT_EQ(table.columns.at(2), "injected");
+  EXPECT_EQ(table.rows.at(0).at(2), "5.00 ms");
+  for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
 }
 
 TEST(Predictions, TakeRecomputation) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -156,6 +157,19 @@ TEST(Options, HelpNamesEachWithDefaultAndRange) {
     }
     std::istringstream lines(help);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+  }
+}
+
+// "apply the gradients K steps later" explains no --staleness N.
+TEST(Options, HelpCallsAValueAsItsArgument) {
+  const std::regex letters("(?:^| )([A-Z])\\b");
+  for (const TrainerKind trainer : kTrainers) {
+    for (const Option& option : options_of(trainer)) {
+      for (std::sregex_iterator at(option.help.begin(), option.help.end(), letters), end; at != end;
+           ++at) {
+        EXPECT_THAT(std::string(option.value.argument), HasSubstr(at->str(1))) << option.name;
+      }
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "profiler/communication_account.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,6 +24,10 @@
 
 namespace barestep {
 namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
 
 // Gives each thread a clock that may be wrong.
 thread_local double clock_is_ahead_s = 0;
@@ -111,6 +116,23 @@ TEST(CommunicationSummary, TellsItsFiguresInWords) {
             "Waited for rank 0: longest in 0 of 1 step, 0.0000 ms a step\n"
             "Waited for rank 1: longest in 1 of 1 step, 1000.0000 ms a step\n"
             "The ranks' clocks are aligned within 2.5 us\n");
+}
+
+TEST(CommunicationSummary, ShowsTheLongestExposedOfManyCollectives) {
+  CommunicationSummary summary =
+      summary_of(std::vector<std::vector<CommunicatedStep>>{late_rank_1()});
+  summary.collectives.front().name = "long";
+  for (int i = 1; i < 30; ++i) {
+    summary.collectives.push_back(summary.collectives.front());
+    summary.collectives.back().name = fmt::format("short {}", i);
+    summary.collectives.back().parts = {.hidden_s = 100, .waiting_s = 0, .moving_s = 1e-3 * i};
+  }
+  const std::string text = summary.text();
+  EXPECT_THAT(text, HasSubstr("\nThe 20 of 30 collectives that were exposed longest; --trace has "
+                              "all\nCollective "));
+  EXPECT_THAT(text, ContainsRegex("\nlong .*\nshort 29 .*\nshort 28 "));
+  EXPECT_THAT(text, HasSubstr("\nshort 11 "));
+  EXPECT_THAT(text, Not(HasSubstr("\nshort 10 ")));
 }
 
 /// The account of a run with ranks as threads.

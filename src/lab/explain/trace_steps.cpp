@@ -676,7 +676,12 @@ void link_devices(TracedRun& run) {
 TracedRun read_run(const std::vector<std::filesystem::path>& paths) {
   TracedRun run;
   std::set<std::int64_t> seen;
+  std::set<std::filesystem::path> files;
   for (const std::filesystem::path& path : paths) {
+    std::error_code ignored;  // a file that cannot be found is refused when it is read
+    if (!files.insert(std::filesystem::weakly_canonical(path, ignored)).second) {
+      refuse_trace(path, "is given twice", kRankRemedy);
+    }
     TracedRank rank{.file = read_trace_file(path)};
     rank.rank = rank.file.rank.value_or(static_cast<std::int64_t>(run.ranks.size()));
     if (!seen.insert(rank.rank).second) {

@@ -108,4 +108,8 @@ class Ddp final : public Scheme {
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> sizes_bytes,
                                              std::span<const std::int64_t> limits_bytes);
 
+/// "2 buckets (4.00 MiB, 1.00 MiB)"; of more than eight the least and the largest: "24 blocks (512
+/// B to 65.00 KiB)". There is at least one.
+std::string text_of_buckets(std::string_view noun, std::span<const std::int64_t> sizes_bytes);
+
 }  // namespace barestep

@@ -1,7 +1,6 @@
 #include "parallel/schemes/zero.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,7 +8,6 @@
 
 #include "core/error.h"
 #include "core/index.h"
-#include "core/units.h"
 #include "train/chunk_sums.h"
 
 namespace barestep {
@@ -433,15 +431,15 @@ void Zero::evaluate(Draft& draft) const {
 }
 
 std::string Zero::exchange_text(const StepSpec& spec, std::string_view transport) const {
-  std::vector<std::string> sizes;
+  std::vector<std::int64_t> sizes;
   for (const ShardedBucket& bucket : buckets(parameters_of(spec.model))) {
-    sizes.push_back(human_bytes(bucket.range.count * bytes_of(DType::kF32)));
+    sizes.push_back(bucket.range.count * bytes_of(DType::kF32));
   }
   const bool overlaps = stage_ > 1 || settings_.overlap;
-  return fmt::format("gradients scattered{} and parameters gathered by {} in {} ({}){}",
+  return fmt::format("gradients scattered{} and parameters gathered by {} in {}{}",
                      spec.chunk_rows > 0 ? " in one order" : "", transport,
-                     counted(std::ssize(sizes), stage_ < 3 ? "bucket" : "block"),
-                     fmt::join(sizes, ", "), overlaps ? ", gradients while backward goes on" : "");
+                     text_of_buckets(stage_ < 3 ? "bucket" : "block", sizes),
+                     overlaps ? ", gradients while backward goes on" : "");
 }
 
 }  // namespace barestep
