@@ -31,8 +31,14 @@ refused "Threads was not found; run scripts/setup.sh, or install libc6-dev" \
 refused "BARESTEP_CUDA 'perhaps': not a choice; take AUTO, ON or OFF" -DBARESTEP_CUDA=perhaps
 refused "BARESTEP_CUDA 'ON': it was not found; install the CUDA toolkit, 12.0 or newer, or take AUTO or OFF" \
   -DBARESTEP_CUDA=ON -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
-refused "BARESTEP_NCCL 'ON': it needs CUDA, which this build has not; install the NCCL library and its header,\
- or take AUTO or OFF" -DBARESTEP_NCCL=ON
+refused "BARESTEP_NCCL 'ON': it needs CUDA, which this build has not; install the NCCL library,\
+ 2.18 or newer, and its header, or take AUTO or OFF" -DBARESTEP_NCCL=ON
+if command -v nvcc >/dev/null; then
+  printf '#define NCCL_%s\n' 'MAJOR 2' 'MINOR 17' 'PATCH 1' >"$work/nccl.h"
+  refused "BARESTEP_NCCL 'ON': NCCL 2.17.1 is too old; install the NCCL library, 2.18 or newer, and its header,\
+ or take AUTO or OFF" -DBARESTEP_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 -DBARESTEP_NCCL=ON \
+    -DBARESTEP_nccl_INCLUDE="$work" -DBARESTEP_nccl_LIBRARY="$work/libnccl.so"
+fi
 refused "BARESTEP_MPI 'ON': it was not found; install libopenmpi-dev and openmpi-bin, or take AUTO or OFF" \
   -DBARESTEP_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
 stops "BARESTEP_TEST_COMPILER '/bin/false': is no clang++; leave it empty" \
