@@ -25,7 +25,7 @@ RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
     rank.step_s.push_back(place < step.first_s.size() ? step.first_s[place]
                           : is_burst                  ? step.burst_s
                                                       : factor * step.step_s);
-    rank.loss.push_back(step.later_loss != 0 && i >= 9 ? step.later_loss : step.loss);
+    rank.loss.push_back(step.later_loss != 0 && i >= 3 ? step.later_loss : step.loss);
     rank.queued_s.push_back(step.queued_s);
     for (const std::string phase :
          {"data", "injected", "forward", "loss", "recompute", "backward", "communication",

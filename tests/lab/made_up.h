@@ -29,7 +29,7 @@ struct MadeUpStep {
   std::vector<Watched> watched{};
   std::string weights_hash{};
   double loss = 1;
-  double later_loss = 0;        // from the tenth step on, if it is not 0
+  double later_loss = 0;        // from the fourth step on, if it is not 0
   std::vector<double> scale{};  // of fp16
   std::int64_t skipped = 0;
   std::vector<Evaluated> evaluated{};

@@ -300,7 +300,7 @@ std::vector<Opposites> opposites_of_pytorch() {
   all.push_back({"pytorch", side_by_side(0.01, 0.02, 1 + 1e-7), "their losses agree step by step",
                  side_by_side(0.01, 0.02, 1.01), "they do not train the same model"});
   all.push_back({"pytorch", side_by_side(0.01, 0.02, 1, 0.003, 1 + 3e-5),
-                 "the losses of the first 5 steps agree. Rounding then grows from step to step, to "
+                 "the losses of the first 3 steps agree. Rounding then grows from step to step, to "
                  "3.0e-05 of a loss",
                  side_by_side(0.01, 0.02, 1.01, 0.003, 1), "they do not train the same model"});
   return all;
