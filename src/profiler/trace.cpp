@@ -9,8 +9,8 @@
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -19,6 +19,7 @@
 #include "core/clock.h"
 #include "core/ops.h"
 #include "core/output_file.h"
+#include "core/rank_checker.h"
 
 namespace barestep {
 namespace {
@@ -65,27 +66,34 @@ TraceJson dims_of(const Node& node) {
   return dims;
 }
 
-const char* type_of(DType dtype) {
+/// A type's names among an op's arguments, among a collective's, and in NCCL's kernels.
+struct TypeNames {
+  const char *of_op, *of_collective, *of_kernel;
+};
+
+TypeNames names_of(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-      return "float";
+      return {"float", "Float", "f32"};
     case DType::kBF16:
-      return "c10::BFloat16";
+      return {"c10::BFloat16", "BFloat16", "bf16"};
     case DType::kF16:
-      return "c10::Half";
+      return {"c10::Half", "Half", "f16"};
     case DType::kI32:
-      return "int";
+      return {"int", "Int", "i32"};
     case DType::kU8:
-      return "unsigned char";
+      return {"unsigned char", "Byte", "u8"};
     case DType::kI8:
-      return "signed char";
+      return {"signed char", "Char", "i8"};
   }
-  return "";
+  return {};
 }
 
 TraceJson types_of(const Node& node) {
   TraceJson types = TraceJson::array();
-  for (const Access& access : accesses_of(node.op)) types.push_back(type_of(access.tensor.dtype));
+  for (const Access& access : accesses_of(node.op)) {
+    types.push_back(names_of(access.tensor.dtype).of_op);
+  }
   return types;
 }
 
@@ -94,17 +102,17 @@ void add_collective_args(TraceJson& args, const TimedOp& op, const Collective& c
                          const TraceContext& context) {
   const DType dtype = parts_of(collective).front().front().tensor.dtype;
   const std::int64_t numbers = op.cost.message_bytes / bytes_of(dtype);
-  std::vector<int> ranks(static_cast<std::size_t>(context.world));
-  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::vector<int> ranks = ranks_that_meet(context.mesh, collective);
+  const bool are_all = std::ssize(ranks) == context.mesh.ranks();
   args["Collective name"] = names_of(collective).collective;
   args["In msg nelems"] = numbers;
   args["Out msg nelems"] = numbers;
-  args["Group size"] = context.world;
-  args["dtype"] = dtype == DType::kBF16 ? "BFloat16" : "Float";
+  args["Group size"] = ranks.size();
+  args["dtype"] = names_of(dtype).of_collective;
   args["In split size"] = "[]";
   args["Out split size"] = "[]";
-  args["Process Group Name"] = "0";
-  args["Process Group Description"] = "default_pg";
+  args["Process Group Name"] = are_all ? "0" : fmt::format("{}", fmt::join(ranks, ","));
+  args["Process Group Description"] = are_all ? "default_pg" : name_of(axis_of(collective));
   args["Process Group Ranks"] = fmt::format("[{}]", fmt::join(ranks, ", "));
 }
 
@@ -549,9 +557,9 @@ CollectiveNames names_of(const Collective& collective) {
   return std::visit(
       Overloaded{
           [](const AllReduce& all_reduce) {
-            const bool is_bf16 = all_reduce.tensors.front().dtype == DType::kBF16;
+            const DType dtype = all_reduce.tensors.front().dtype;
             return CollectiveNames{
-                is_bf16 ? "ncclDevKernel_AllReduce_Sum_bf16" : "ncclDevKernel_AllReduce_Sum_f32",
+                std::string("ncclDevKernel_AllReduce_Sum_") + names_of(dtype).of_kernel,
                 "nccl:all_reduce", "allreduce"};
           },
           [](const Broadcast&) {
@@ -704,6 +712,7 @@ void add_profile(TraceEvents& events, const Profile& profile, const TraceContext
 
 TraceJson trace_head(const TraceContext& context) {
   const Multiprocessors& of = context.multiprocessors;
+  const Mesh& mesh = context.mesh;
   TraceJson head;
   head["deviceProperties"] = {{{"id", context.device},
                                {"name", context.device_name},
@@ -724,8 +733,8 @@ TraceJson trace_head(const TraceContext& context) {
   head["with_flops"] = 1;
   head["with_modules"] = 0;
   head["distributedInfo"] = {
-      {"backend", context.backend}, {"rank", context.rank}, {"world_size", context.world}};
-  if (context.world > 1) head["clock_error_us"] = 1e6 * context.clock_error_s;
+      {"backend", context.backend}, {"rank", mesh.rank}, {"world_size", mesh.ranks()}};
+  if (mesh.ranks() > 1) head["clock_error_us"] = 1e6 * context.clock_error_s;
   head["barestep_version"] = context.version;
   return head;
 }

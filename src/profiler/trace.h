@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "core/device.h"
+#include "core/mesh.h"
 #include "core/ops.h"
 #include "core/output_file.h"
 #include "profiler/profile.h"
@@ -86,10 +87,9 @@ struct TraceContext {
   std::string program;  // e.g. "mlp_single"
   std::string version;
   std::string trace_name;  // for the file
-  int rank = 0;
-  int world = 1;
-  std::string backend;  // of communication: "nccl", "mpi"; empty for one rank
-  int device = 0;       // the device's index
+  Mesh mesh{};             // of the ranks, or of the devices of one process
+  std::string backend;     // of communication: "nccl", "mpi"; empty for one rank
+  int device = 0;          // the device's index
   std::string device_name;
   DeviceKind kind = DeviceKind::kCpu;
   std::int64_t device_bytes = 0;
@@ -108,7 +108,7 @@ void add_profile(TraceEvents& events, const Profile& profile, const TraceContext
 
 /// Readers recognize communication by NCCL's names, whatever the transport.
 struct CollectiveNames {
-  const char* kernel;
+  std::string kernel;
   const char* annotation;
   const char* collective;
 };

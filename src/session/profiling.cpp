@@ -268,8 +268,7 @@ TraceContext Profiling::context_of(const Device& device) const {
   return {.program = scope_.program,
           .version = BARESTEP_VERSION,
           .trace_name = trace_of(device).string(),
-          .rank = devices > 1 ? device.index() : scope_.rank,
-          .world = devices > 1 ? devices : scope_.ranks,
+          .mesh = devices > 1 ? Mesh::of_data(device.index(), devices) : mesh(),
           .backend = scope_.backend,
           .device = device.index(),
           .device_name = info.model,
@@ -318,7 +317,7 @@ std::string Profiling::write_traces_of_failed_run() const {
 void Profiling::save(bool failed) {
   if (!config_.output.trace.empty()) {
     const std::string note = failed ? write_traces_of_failed_run() : write_traces();
-    if (scope_.rank == 0 && !note.empty()) print_note(scope_.program, note);
+    if (mesh().rank == 0 && !note.empty()) print_note(scope_.program, note);
   }
   if (!failed) require_records();
 }
@@ -326,7 +325,7 @@ void Profiling::save(bool failed) {
 std::string Profiling::title(const Profile& profile) const {
   const std::int64_t last = profile.dropped > 0 ? numbers_.end - 1 : profile.steps.back().number;
   std::string text = fmt::format("Profile of the steps {} to {}, ", numbers_.first, last);
-  if (scope_.ranks > 1) text += fmt::format("rank {} of {}, ", scope_.rank, scope_.ranks);
+  if (mesh().ranks() > 1) text += fmt::format("rank {} of {}, ", mesh().rank, mesh().ranks());
   if (scope_.devices.size() > 1) text += fmt::format("{} devices, each ", scope_.devices.size());
   for (const Phase phase : config_.output.profile_phases) {
     text += fmt::format("{}{}", name_of(phase),

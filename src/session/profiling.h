@@ -27,8 +27,6 @@ struct ProfilingScope {
   std::string program{};           // e.g. "mlp_ddp"
   std::vector<Device*> devices{};  // by their index in the programs
   std::string backend{};           // transport of the collectives: "mpi", "nccl"; may be empty
-  int rank = 0;                    // this process's rank
-  int ranks = 1;                   // processes; if several, each has one device
 };
 
 class Profiling final : public Observer, public StepProfiler {
@@ -79,7 +77,9 @@ class Profiling final : public Observer, public StepProfiler {
   void measure_peaks_again(bool was_unreadable);
   /// Measures the peaks anew if a profiled op was faster than they allow.
   void check_peaks();
-  [[nodiscard]] bool prints_tables() const { return config_.output.profile && scope_.rank == 0; }
+  /// Of the processes; if there are several, each has one device.
+  [[nodiscard]] const Mesh& mesh() const { return programs_.spec().mesh; }
+  [[nodiscard]] bool prints_tables() const { return config_.output.profile && mesh().rank == 0; }
   [[nodiscard]] Profile profile() const;
   /// Opens CUPTI if possible.
   void open_gpu();

@@ -303,11 +303,7 @@ void DeviceOfRank::join(const TrainConfig& config, const StepPrograms& programs)
 }
 
 ProfilingScope DeviceOfRank::profiling_scope() const {
-  return {.program = "mlp_ddp",
-          .devices = devices(),
-          .backend = uses_nccl() ? "nccl" : "mpi",
-          .rank = ranks_.rank(),
-          .ranks = ranks_.size()};
+  return {.program = "mlp_ddp", .devices = devices(), .backend = uses_nccl() ? "nccl" : "mpi"};
 }
 
 /// Each host and each GPU is sampled by one of its ranks.

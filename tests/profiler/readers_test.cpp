@@ -60,7 +60,7 @@ class Readers : public TempDirTest {
     const TraceContext context{.program = "mlp_ddp",
                                .version = "0",
                                .trace_name = "t",
-                               .world = 2,
+                               .mesh = Mesh::of_data(0, 2),
                                .backend = "mpi",
                                .device_name = "cpu",
                                .pid = 4711,

@@ -26,8 +26,7 @@ TraceContext context_of_rank(int rank, int world) {
   return {.program = "mlp \"single\"",
           .version = "0.1.0",
           .trace_name = "t.json",
-          .rank = rank,
-          .world = world,
+          .mesh = Mesh::of_data(rank, world),
           .backend = world > 1 ? "mpi" : "",
           .device_name = "AMD EPYC",
           .device_bytes = 1 << 30,
@@ -95,6 +94,47 @@ TEST(Trace, NamesTheTypeThatIsSummedAsNcclDoes) {
   };
   EXPECT_EQ(kernel(DType::kF32), "ncclDevKernel_AllReduce_Sum_f32");
   EXPECT_EQ(kernel(DType::kBF16), "ncclDevKernel_AllReduce_Sum_bf16");
+  EXPECT_EQ(kernel(DType::kF16), "ncclDevKernel_AllReduce_Sum_f16");
+}
+
+/// The arguments of a collective in the trace of a rank of two data ranks x two tensor ranks x two
+/// stages.
+OrderedJson arguments_of(const Collective& collective, int rank) {
+  Buffers buffers;
+  static_cast<void>(buffers.tensor("numbers", Category::kActivations, 2, 4, DType::kF16));
+  Program program("step", buffers);
+  program.add({.op = collective, .lane = Lane::kComm, .phase = Phase::kCommunication});
+  const TimedOp op{.tag = {.node = 0},
+                   .node = &program.node(0),
+                   .program = &program,
+                   .cost = cost_of(program.node(0).op),
+                   .start_s = 100,
+                   .end_s = 101};
+  TraceContext context = context_of_rank(0, 8);
+  context.mesh = {.data = 2, .tensor = 2, .pipeline = 2, .rank = rank};
+  TraceEvents events({.host_s = 99.5, .unix_ns = 0});
+  add_profile(events, {.ops = {op}, .queued = {}, .steps = {}}, context);
+  const std::string text = events.file(trace_head(context), "t");
+  return events_named(text, names_of(collective).kernel).at(0).at("args");
+}
+
+TEST(Trace, TellsWhichRanksOfAMeshTakePartInACollective) {
+  const Tensor half{.buffer = 0, .rows = 2, .cols = 4, .dtype = DType::kF16};
+  const AllReduce of_tensor_ranks{.tensors = {half}, .axis = Axis::kTensor};
+  const OrderedJson args = arguments_of(of_tensor_ranks, 3);
+  EXPECT_EQ(args.at("dtype"), "Half");
+  EXPECT_EQ(args.at("Group size"), 2);
+  EXPECT_EQ(args.at("Process Group Ranks"), "[2, 3]");
+  EXPECT_EQ(args.at("Process Group Description"), "tensor");
+  const auto group = [&](const Collective& collective, int rank) {
+    return arguments_of(collective, rank).at("Process Group Name");
+  };
+  EXPECT_EQ(group(of_tensor_ranks, 2), group(of_tensor_ranks, 3));
+  EXPECT_NE(group(of_tensor_ranks, 1), group(of_tensor_ranks, 3)) << "they never meet";
+  EXPECT_EQ(group(AllReduce{.tensors = {half}}, 3), "0") << "PyTorch's name of the group of all";
+  // The second stage's rank that has the same place in its stage.
+  const SendReceive exchange{.sends = half, .peer = 1, .axis = Axis::kPipeline};
+  EXPECT_EQ(arguments_of(exchange, 3).at("Process Group Ranks"), "[3, 7]");
 }
 
 TEST(Trace, HasTheTimesOfTheRecords) {
