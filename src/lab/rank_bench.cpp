@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <future>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -36,6 +38,8 @@ void measure_on_threads(const RanksToMeasure& requested, const MeasureOnRank& me
   require_host_memory(requested);
   const std::string device = requested.device == "cuda" ? "cuda" : "cpu";
   ThreadGroup group(requested.in_process);
+  std::once_flag has_failed;
+  std::exception_ptr failure;  // the first; the others only tell that a rank has failed
   std::vector<std::future<void>> ranks;
   for (int rank = 0; rank < requested.in_process; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&, rank] {
@@ -44,12 +48,13 @@ void measure_on_threads(const RanksToMeasure& requested, const MeasureOnRank& me
         const auto own = make_device({.device = device, .threads = requested.threads});
         measure({*self, *self, "threads of one process", *own});
       } catch (...) {
+        std::call_once(has_failed, [&] { failure = std::current_exception(); });
         self->abort(ExitCode::kTryAgain);  // the others need not wait
-        throw;
       }
     }));
   }
   for (std::future<void>& rank : ranks) rank.get();
+  if (failure) std::rethrow_exception(failure);
 }
 
 void measure_on_processes(const RanksToMeasure& requested, const MeasureOnRank& measure) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "lab/rank_bench.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 
@@ -17,6 +18,19 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+
+/// The others only learn that a rank has failed.
+TEST(MeasureOnRanks, ReportsTheErrorOfTheRankThatFailed) {
+  expect_error(ExitCode::kMemory, "memory: there is none", [] {
+    measure_on_ranks({.device = "cpu", .threads = 1, .in_process = 3},
+                     [](const MeasuringRank& rank) {
+                       if (rank.ranks.rank() == 2) {
+                         fail(ExitCode::kMemory, {.what = "memory", .why = "there is none"});
+                       }
+                       rank.ranks.barrier();
+                     });
+  });
+}
 
 TEST(MachineCards, ReproduceTheTablesTheyAreMadeOf) {
   const MachineCard h200 = load_card("h200-nvlink");
