@@ -61,19 +61,22 @@ std::string text_of(const std::vector<PublishedNumber>& numbers) {
 }
 
 /// `all` skips, with a message, the experiments that cannot run here; an experiment given by name
-/// must run.
+/// must run. Each is requested once, however often it is named.
 std::vector<const Experiment*> experiments_named(const std::vector<std::string>& names) {
   std::vector<const Experiment*> requested;
+  const auto add = [&](const Experiment& each) {
+    if (std::ranges::find(requested, &each) == requested.end()) requested.push_back(&each);
+  };
   const bool has_mpirun = !find_on_path("mpirun").empty();
   for (const std::string& name : names) {
     if (name != "all") {
-      requested.push_back(&experiment_of(name));
+      add(experiment_of(name));
       continue;
     }
     for (const Experiment& each : experiments()) {
       if (each.needs_pytorch) continue;
       if (!each.needs_mpi || has_mpirun) {
-        requested.push_back(&each);
+        add(each);
       } else {
         print_note("mlp_lab",
                    fmt::format("{} is left out, since there is no mpirun on PATH", each.name));
@@ -223,8 +226,9 @@ Report measured_report(const StudyOptions& options,
 }  // namespace
 
 void run_study(const StudyOptions& options) {
-  std::vector<const Experiment*> requested = experiments_named(options.names);
-  if (options.with_pytorch) requested.push_back(&experiment_of("pytorch"));
+  std::vector<std::string> names = options.names;
+  if (options.with_pytorch) names.emplace_back("pytorch");
+  const std::vector<const Experiment*> requested = experiments_named(names);
   const Report report = measured_report(options, requested);
   print_answers(report, requested);
   print_prediction(report);

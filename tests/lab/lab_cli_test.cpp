@@ -6,6 +6,7 @@
 
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 
 #include "apps/bad_input_cases.h"
@@ -196,9 +197,13 @@ TEST_F(MlpLab, CalculatesWithoutARunOrACard) {
 }
 
 TEST_F(MlpLab, MeasuresProductsByPrecisionAndThreads) {
-  const ProcessResult result = run({"run", "matmul", "--quick", "--starts", "1", "--dim", "64",
-                                    "--device", "cpu", "--card", card()});
+  const ProcessResult result = run({"run", "matmul", "matmul", "--quick", "--starts", "1", "--dim",
+                                    "64", "--device", "cpu", "--card", card()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::set<std::string> cases;
+  for (const auto& start : all_matches(result.err, "matmul: ([^,]+), start 1 of 1")) {
+    EXPECT_TRUE(cases.insert(start[1]).second) << start[1] << " is made twice";
+  }
   EXPECT_THAT(result.out, HasSubstr("Products of layers 64 wide\n"));
   EXPECT_THAT(result.out, ContainsRegex("\n +64 +fp32 +1 +[0-9.]+ [GM]FLOP/s +[0-9.]+ [GM]FLOP/s"));
   EXPECT_THAT(result.out, ContainsRegex("\n +256 +bf16 +1 +[0-9.]+ [GMT]FLOP/s"));
