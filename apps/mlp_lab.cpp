@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <functional>
 #include <span>
-#include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -65,15 +65,15 @@ Argument machine_option(std::string& machine, std::string help) {
   return with_values(option("--machine", "CARD", std::move(help), to_text(machine)), card_names());
 }
 
-/// "1,2,4"
+/// "1,2,4"; they are sorted, each once.
 Read to_rank_counts(std::vector<int>& counts) {
   return [&counts](const RawValue& given) {
     counts.clear();
-    std::istringstream texts(given.text);
-    for (std::string text; std::getline(texts, text, ',');) {
-      to_number(counts.emplace_back(), 1 << 20)({.where = given.where, .text = text});
+    for (const std::string_view text : split(given.text, ",")) {
+      to_number(counts.emplace_back(), 1 << 20)({.where = given.where, .text = std::string(text)});
     }
-    if (counts.empty()) to_number(counts.emplace_back(), 1 << 20)(given);
+    std::ranges::sort(counts);
+    counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   };
 }
 
@@ -138,9 +138,7 @@ void add_study_options(Command& run, StudyOptions& study) {
                  [&study](const RawValue& given) {
                    std::vector<int>& ranks = study.setting.ranks;
                    to_rank_counts(ranks)(given);
-                   ranks.push_back(1);
-                   std::ranges::sort(ranks);
-                   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+                   if (ranks.front() != 1) ranks.insert(ranks.begin(), 1);
                  }));
   run.add(device_option(study.device));
   run.add(option("--card", "FILE",

@@ -80,9 +80,15 @@ int least_several(const PredictedModel& model) {
   return static_cast<int>(std::max<std::int64_t>(2, least_per_copy(model)));
 }
 
+/// False also for a model that several ranks cannot share.
 bool several_ranks_pay(const PredictedModel& model, const MachineCard& card) {
-  return samples_per_s(model, card, least_several(model)) >
-         (1 + kTie) * samples_per_s(model, card, 1);
+  try {
+    return samples_per_s(model, card, least_several(model)) >
+           (1 + kTie) * samples_per_s(model, card, 1);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfiguration) throw;
+    return false;
+  }
 }
 
 /// The least size down to which, halving from the largest, several ranks always pay off; 0 if they

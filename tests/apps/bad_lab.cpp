@@ -59,6 +59,8 @@ std::vector<BadInput> bad_lab_usage() {
                 "--margin '-3': out of range; give a number above 0 and below 100"),
       bad_usage({"amdahl", "--serial", "1"},
                 "--serial '1': out of range; give a number of at least 0 and below 1"),
+      bad_usage({"amdahl", "--ranks", "2,"},
+                "--ranks: the value is empty; give a whole number from 1 to 1048576"),
       bad_usage({"amdahl", "--ranks", "2,x"},
                 "--ranks 'x': not a whole number; give a whole number from 1 to 1048576"),
       bad_usage({"run", "nosuch"},

@@ -464,7 +464,7 @@ TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
 
 TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   const ProcessResult result = run(
-      {"predict", "--machine", "h100-infiniband", "--ranks", "1,8,1024", "--batch-size", "1024"});
+      {"predict", "--machine", "h100-infiniband", "--ranks", "1024,8,1,8", "--batch-size", "1024"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("  Simulated: 8 ranks would train fastest"));
   EXPECT_THAT(result.out, HasSubstr("\n    1024  "));

@@ -875,6 +875,15 @@ TEST(Predictions, TakeAnyMesh) {
   EXPECT_NEAR(late.stage_phase_s[1][Phase::kInjected], 0.050, 1e-3);
 }
 
+TEST(Predictions, SayWhenRanksPayWhereSomeWidthsCannotBeShared) {
+  // A block of width 128 has two heads, too few for three ranks.
+  PredictedModel model{.dim = 384, .tensor = 3};
+  model.others.model.block = BlockKind::kTransformer;
+  model.others.model.heads = 3;
+  EXPECT_THAT(predict_scaling(model, load_card("h200-nvlink"), {3}).sentences.back(),
+              HasSubstr("at a batch of 64 from a width of 256."));
+}
+
 TEST(Predictions, GiveAllRanksToTheAxisOfAScheme) {
   const MachineCard h200 = load_card("h200-nvlink");
   PredictedModel tensor, pipeline;
