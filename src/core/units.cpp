@@ -212,7 +212,7 @@ std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view w
 }
 
 std::string number_text(double number) {
-  if (std::abs(number) < 999.5) return three_digits(number);
+  if (!std::isfinite(number) || std::abs(number) < 999.5) return three_digits(number);
   return grouped(std::llround(number));
 }
 

@@ -26,6 +26,11 @@ TEST(HumanBytes, NeverShowsAThousandAndTwentyFourOfAUnit) {
   EXPECT_EQ(human_bytes(1024 * 1024 - 6), "1023.99 KiB");
 }
 
+TEST(NumberText, SaysWhatIsNoNumber) {
+  EXPECT_EQ(number_text(std::numeric_limits<double>::infinity()), "inf");
+  EXPECT_EQ(number_text(std::numeric_limits<double>::quiet_NaN()), "nan");
+}
+
 TEST(Grouped, PutsACommaBeforeEveryThreeDigits) {
   EXPECT_EQ(grouped(0), "0");
   EXPECT_EQ(grouped(999), "999");
