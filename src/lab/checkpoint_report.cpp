@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "core/error.h"
@@ -24,11 +25,16 @@ struct TensorGroup {
   bool is_whole = true;
 };
 
-/// Maps "optimizer.exp_avg.net.0.weight" to "optimizer.exp_avg", and "net.0.weight" to "net".
+/// Maps "optimizer.exp_avg.net.0.weight" to "optimizer.exp_avg", and "net.0.weight" to "net". The
+/// parameters of transformer blocks begin with "layers".
 std::string group_of(const std::string& name) {
-  const std::size_t net = name.find(".net.");
-  if (net != std::string::npos) return name.substr(0, net);
-  return name.starts_with("net.") ? "net" : name;
+  for (std::string root : {"net", "layers"}) {
+    if (name.starts_with(root + ".")) return root;
+    if (const std::size_t at = name.find("." + root + "."); at != std::string::npos) {
+      return name.substr(0, at);
+    }
+  }
+  return name;
 }
 
 std::vector<TensorGroup> groups_of(const CheckpointReader& file, std::string& damaged) {

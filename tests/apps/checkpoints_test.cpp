@@ -654,6 +654,16 @@ TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
   EXPECT_THAT(weights.err, HasSubstr("'weights': is a safetensors file, but not a checkpoint; "));
 }
 
+TEST_F(CheckpointedRuns, OfATransformerAreToldInGroupsToo) {
+  const Arguments command = {
+      "--device", "cpu", "--block", "transformer", "--dim",   "8", "--depth",      "1",
+      "--length", "4",   "--steps", "1",           "--heads", "1", "--checkpoint", "c"};
+  ASSERT_EQ(single(command).exit_code, 0);
+  const auto told = run({MLP_LAB}, {"checkpoint", "c/step-000000001.safetensors"});
+  EXPECT_THAT(told.out, ContainsRegex("\n    layers +12  F32 "));
+  EXPECT_THAT(told.out, ContainsRegex("\n    optimizer[.]exp_avg +12  F32 "));
+}
+
 class KilledRuns : public CheckpointedRuns {
  protected:
   /// Kills runs by kill -9 at random moments, `times` times in all, and resumes each until it is
