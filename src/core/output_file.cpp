@@ -350,6 +350,10 @@ void replace_file(const fs::path& path, std::span<const std::span<const std::byt
   });
 }
 
+void replace_file(const fs::path& path, std::string_view text) {
+  replace_file_by(path, [&](const ByteSink& sink) { sink(text); });
+}
+
 void require_writable(const fs::path& path) {
   const Target target = find_target(path);
   if (is_special(target)) {

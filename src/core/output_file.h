@@ -121,6 +121,7 @@ using FileWriter = std::function<void(const ByteSink&)>;
 /// Blocks.
 void replace_file(const std::filesystem::path& path,
                   std::span<const std::span<const std::byte>> parts);
+void replace_file(const std::filesystem::path& path, std::string_view text);
 
 /// The same for bytes that are made while they are written. If `write` throws, an old file is
 /// untouched too.

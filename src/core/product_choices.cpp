@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -205,11 +204,9 @@ std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) co
 void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algorithm) {
   choices_[shape] = algorithm;
   if (file_.empty()) return;
-  const std::string content = text();
-  const auto bytes = std::as_bytes(std::span(content));
   try {
     if (keeper_ == Keeper::kCache) std::filesystem::create_directories(file_.parent_path());
-    replace_file(file_, std::array{bytes});
+    replace_file(file_, text());
   } catch (const std::exception&) {
     if (keeper_ == Keeper::kFile) throw;
   }

@@ -4,11 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
-#include <span>
 #include <system_error>
 
 #include "core/error.h"
@@ -261,8 +259,8 @@ std::filesystem::path write_sheet(const SheetOptions& options, const Sheet& shee
                                   const std::string& text) {
   std::filesystem::path file = sheet_file(options, sheet, ".md");
   const std::filesystem::path page = sheet_file(options, sheet, ".html");
-  write_text_file(file, text);
-  write_text_file(page, sheet_page(sheet, text));
+  replace_file(file, text);
+  replace_file(page, sheet_page(sheet, text));
   if (!options.pdf) return file;
   std::filesystem::path pdf = sheet_file(options, sheet, ".pdf");
   print_pdf(page, pdf);
@@ -337,7 +335,7 @@ void print_card(const StudyOptions& options) {
     print_now(text);
     return;
   }
-  write_text_file(options.output, text);
+  replace_file(options.output, text);
   show(fmt::format("Card: {}\n", on_one_line(options.output.string())));
 }
 

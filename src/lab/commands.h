@@ -97,7 +97,7 @@ struct ExplorerOptions {
 
 /// Writes the page that runs this code in a browser: one file that needs no others. Throws Error:
 /// kNoInput if the build has no module for the browser or the study no card; kNoDevice if no
-/// browser starts; also as load_card() and write_text_file() do.
+/// browser starts; also as load_card() and replace_file() do.
 void write_explorer(const ExplorerOptions& options);
 
 struct ExplainOptions {

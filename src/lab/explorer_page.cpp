@@ -174,7 +174,7 @@ std::string explorer_page(const ExplorerOptions& options) {
 }  // namespace
 
 void write_explorer(const ExplorerOptions& options) {
-  write_text_file(options.output, explorer_page(options));
+  replace_file(options.output, explorer_page(options));
   print_now(fmt::format("Page: {}\n", on_one_line(options.output.string())));
   const std::string path = std::filesystem::absolute(options.output).string();
   if (!options.open) return;

@@ -5,11 +5,9 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "core/clock.h"
@@ -17,6 +15,7 @@
 #include "core/host.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
+#include "core/statistics.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "lab/findings.h"
@@ -517,9 +516,7 @@ void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesyst
   }
   json all = {{"rates", std::move(rates)}, {"contention", measured.contention}};
   if (!measured.all_reduce.empty()) all["all_reduce"] = measured.all_reduce;
-  const std::string text = all.dump() + "\n";
-  const std::array parts = {std::as_bytes(std::span(text))};
-  replace_file(file, parts);
+  replace_file(file, all.dump() + "\n");
 }
 
 }  // namespace barestep

@@ -12,9 +12,10 @@
 
 #include "core/host.h"
 #include "core/index.h"
+#include "core/output_file.h"
+#include "core/statistics.h"
 #include "core/units.h"
 #include "lab/machine_card.h"
-#include "lab/report.h"
 #include "lab/samples.h"
 #include "profiler/peaks.h"
 #include "profiler/report.h"
@@ -168,7 +169,7 @@ void measure_sums_of_rank(const MeasuringRank& rank, const MeasuredSumRequest& r
   std::vector<LostTime> lost = gather_values(rank.ranks, watch.lost());
   if (request.ranks.in_process > 0) lost.resize(1);  // all ranks are one process
   if (prints && !request.metrics.empty()) {
-    write_text_file(request.metrics, sums_records(sums, lost));
+    replace_file(request.metrics, sums_records(sums, lost));
   }
 }
 

@@ -23,7 +23,7 @@ struct MeasuredSumRequest {
 ///
 /// `metrics` receives records as a trainer's --metrics has them, with that error as loss. Rank 0
 /// prints and writes; every rank calls it. Throws Error: as measure_on_ranks() does; kMemory; and
-/// as write_text_file() does. Blocks.
+/// as replace_file() does. Blocks.
 void measure_sums(const MeasuredSumRequest& request);
 
 }  // namespace barestep

@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include <array>
 #include <cmath>
-#include <span>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -98,11 +96,6 @@ json json_of_summary(const PredictionSummary& summary) {
 }
 
 }  // namespace
-
-void write_text_file(const std::filesystem::path& path, const std::string& text) {
-  const std::array parts = {std::as_bytes(std::span(text))};
-  replace_file(path, parts);
-}
 
 std::vector<const Results*> Report::results() const {
   std::vector<const Results*> all;
@@ -393,17 +386,17 @@ void write_report(const std::filesystem::path& folder, const Report& report) {
   std::filesystem::create_directories(folder / "plots");
   const auto write_plots = [&](const std::string& name, const Findings& findings) {
     for (std::size_t i = 0; i < findings.plots.size(); ++i) {
-      write_text_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
+      replace_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
     }
   };
   for (const ReportSection& section : report.sections) {
     write_plots(section.experiment->name, section.findings);
   }
   write_plots("prediction", prediction_findings(report.results()));
-  write_text_file(folder / "results.csv", csv_of(report));
-  write_text_file(folder / "results.json", json_of(report));
-  write_text_file(folder / "report.md", markdown_of(report));
-  write_text_file(folder / "report.html", html_of(report));
+  replace_file(folder / "results.csv", csv_of(report));
+  replace_file(folder / "results.json", json_of(report));
+  replace_file(folder / "report.md", markdown_of(report));
+  replace_file(folder / "report.html", html_of(report));
 }
 
 namespace {

@@ -88,10 +88,6 @@ std::string json_of(const Report& report);
 /// "plots/amdahl-1.svg".
 std::string plot_file(const std::string& section, std::size_t number);
 
-/// Writes a text as a file that appears completely or not at all. Throws Error: kCannotCreate,
-/// kInputOutput.
-void write_text_file(const std::filesystem::path& path, const std::string& text);
-
 /// Writes report.html, report.md, results.csv, results.json and the plots into the folder. Throws
 /// Error: kCannotCreate, kInputOutput.
 void write_report(const std::filesystem::path& folder, const Report& report);

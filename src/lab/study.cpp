@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <span>
 #include <system_error>
 
 #include "core/error.h"
@@ -33,11 +32,6 @@ constexpr std::int64_t kMaxStartBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kMaxDevices = 1 << 20;
 constexpr std::int64_t kMaxWidth = 1 << 20;
 constexpr std::int64_t kMaxMemoryBytes = std::int64_t{1} << 60;
-
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
-  replace_file(path, std::span(&bytes, 1));
-}
 
 json json_of_options(const SettingOptions& options) {
   json all = json::object();
@@ -145,7 +139,7 @@ void claim_study_folder(const std::filesystem::path& folder, StudyIdentity& iden
   } else if (!std::filesystem::is_empty(folder)) {
     refuse_folder(folder, "it holds files that do not belong to a study");
   }
-  write_text(path, json_of_identity(identity).dump(1) + "\n");
+  replace_file(path, json_of_identity(identity).dump(1) + "\n");
 }
 
 /// Forward, then backward: cases to be compared alternate, so a drift of the machine affects all of
@@ -198,7 +192,7 @@ void Study::choose_width(const Programs& programs,
   }
   std::filesystem::remove_all(scratch);
   identity_.width = setting.dim;
-  write_text(folder_ / kStudyFile, json_of_identity(identity_).dump(1) + "\n");
+  replace_file(folder_ / kStudyFile, json_of_identity(identity_).dump(1) + "\n");
 }
 
 int Study::starts_of(const Experiment& experiment) const {
@@ -241,7 +235,7 @@ void Study::make(const Job& job, const Programs& programs) const {
   }
   std::filesystem::remove_all(scratch);
   std::filesystem::create_directories(file_of(job).parent_path());
-  write_text(file_of(job), json_of(best));
+  replace_file(file_of(job), json_of(best));
 }
 
 void Study::require_memory(const std::vector<const Experiment*>& requested,
@@ -339,7 +333,7 @@ std::optional<MachineCard> Study::card() const {
 }
 
 void Study::keep_card(const MachineCard& card) const {
-  write_text(folder_ / kCardFile, json_of(card));
+  replace_file(folder_ / kCardFile, json_of(card));
 }
 
 }  // namespace barestep

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <deque>
 #include <random>
-#include <span>
 #include <sstream>
 #include <system_error>
 #include <vector>
@@ -266,8 +265,7 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
   cache.all.push_back({.key = key, .peaks = peaks});
   std::string text;
   for (const CachedPeaks& each : cache.all) text += line_of(each);
-  const auto bytes = std::as_bytes(std::span(text));
-  replace_file(file, std::span(&bytes, 1));
+  replace_file(file, text);
 }
 
 namespace {

@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/clock.h"
 #include "core/host.h"
+#include "core/output_file.h"
 #include "core/units.h"
 #include "options/options.h"
 #include "session/run_program.h"
@@ -246,9 +246,7 @@ std::string product_choices_of(const ResumePoint& point) {
 void restore_product_choices(const ResumePoint& point, const DeviceConfig& device) {
   if (device.autotune.empty() || fs::exists(device.autotune)) return;
   const std::string text = product_choices_of(point);
-  if (text.empty()) return;
-  const auto bytes = std::as_bytes(std::span(text));
-  replace_file(device.autotune, std::span(&bytes, 1));
+  if (!text.empty()) replace_file(device.autotune, text);
 }
 
 void require_shared_folder(Job& job, const fs::path& folder) {
@@ -260,7 +258,7 @@ void require_shared_folder(Job& job, const fs::path& folder) {
   job.together([&] {
     if (!job.is_first()) return;
     make_folder(folder);
-    replace_file(mark, {});
+    replace_file(mark, "");
   });
   bool is_seen = false;
   std::error_code ignored;

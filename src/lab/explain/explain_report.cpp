@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -523,20 +522,20 @@ void write_explanation(const std::filesystem::path& folder, const TracedRun& run
   make_folder(folder / "plots");
   const std::string name(kExplainName);
   for (std::size_t i = 0; i < findings.plots.size(); ++i) {
-    write_text_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
+    replace_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
   }
   std::vector<std::string> answers = findings.sentences;
   answers.insert(answers.end(), findings.facts.begin(), findings.facts.end());
   const Findings plain = for_markdown(findings);
   std::vector<std::string> plain_answers = answers;
   std::ranges::transform(plain_answers, plain_answers.begin(), plain_markdown);
-  write_text_file(folder / "results.json", explain_json(run, account, findings));
-  write_text_file(folder / "report.md",
-                  fmt::format("# {}\n\n{}", kTitle, markdown_details(plain_answers, plain, name)));
-  write_text_file(folder / "report.html",
-                  html_page(kTitle, fmt::format("<h1>{}</h1>\n<div class=\"page\">\n<main>\n"
-                                                "<section>\n{}</section>\n</main>\n</div>\n",
-                                                kTitle, html_details(answers, findings))));
+  replace_file(folder / "results.json", explain_json(run, account, findings));
+  replace_file(folder / "report.md",
+               fmt::format("# {}\n\n{}", kTitle, markdown_details(plain_answers, plain, name)));
+  replace_file(folder / "report.html",
+               html_page(kTitle, fmt::format("<h1>{}</h1>\n<div class=\"page\">\n<main>\n"
+                                             "<section>\n{}</section>\n</main>\n</div>\n",
+                                             kTitle, html_details(answers, findings))));
 }
 
 }  // namespace
