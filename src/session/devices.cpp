@@ -153,32 +153,23 @@ class SeveralDevices final : public Place {
   std::int64_t width_ = 0;  // features of a sample
 };
 
-/// A pipeline's account, as an observer.
-class AccountOfStages final : public Observer {
- public:
-  AccountOfStages(const StepPrograms& programs, std::vector<std::string> names)
-      : account_(programs, std::move(names)) {}
-
-  void on_step(const StepFigures& step) override { account_.add(step.report); }
-  [[nodiscard]] std::string text() const override { return account_.text(); }
-
- private:
-  PipelineAccount account_;
-};
-
-/// DataParallel's account, as an observer.
+/// A pipeline's account or DataParallel's, as an observer.
+template <class Account>
 class AccountOfDevices final : public Observer {
  public:
-  AccountOfDevices(const StepPrograms& programs, std::vector<Rows> split,
-                   std::vector<std::string> names, Route route)
-      : account_(programs, std::move(split), std::move(names), route) {}
+  explicit AccountOfDevices(Account account) : account_(std::move(account)) {}
 
   void on_step(const StepFigures& step) override { account_.add(step.report); }
   [[nodiscard]] std::string text() const override { return account_.text(); }
 
  private:
-  DataParallelAccount account_;
+  Account account_;
 };
+
+template <class Account>
+std::unique_ptr<Observer> observer_of(Account account) {
+  return std::make_unique<AccountOfDevices<Account>>(std::move(account));
+}
 
 void SeveralDevices::resolve_config(TrainConfig& config) {
   takes_any_ = config.device.devices.empty() && config.device.device == "auto";
@@ -403,9 +394,9 @@ std::string SeveralDevices::split_lines(std::int64_t step_rows) const {
 
 std::unique_ptr<Observer> SeveralDevices::new_account(const StepPrograms& programs,
                                                       std::int64_t /*steps*/) const {
-  if (is_pipeline_) return std::make_unique<AccountOfStages>(programs, names_);
+  if (is_pipeline_) return observer_of(PipelineAccount(programs, names_));
   const Route route = exchanges_ == Exchanges::kNccl ? Route::kRing : Route::kStar;
-  return std::make_unique<AccountOfDevices>(programs, scheme().split(batch_size_), names_, route);
+  return observer_of(DataParallelAccount(programs, scheme().split(batch_size_), names_, route));
 }
 
 /// A single process with a watchdog.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -49,21 +48,14 @@ struct PlainFloats {
   friend PlainFloats fma(const PlainFloats& a, const PlainFloats& b, const PlainFloats& c) {
     return each([](float x, float y, float z) { return std::fma(x, y, z); }, a, b, c);
   }
-  /// The larger one; b if one of them is NaN.
   friend PlainFloats larger(const PlainFloats& a, const PlainFloats& b) {
-    return each([](float x, float y) { return x > y ? x : y; }, a, b);
+    return each([](float x, float y) { return barestep::larger(x, y); }, a, b);
   }
-  /// 2^n, from 1.5 * 2^23 + n.
   friend PlainFloats power_of_two(const PlainFloats& shifted) {
-    return each(
-        [](float x) {
-          return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) - 0x4B400000U + 127U)
-                                      << 23U);
-        },
-        shifted);
+    return each([](float x) { return barestep::power_of_two(x); }, shifted);
   }
   friend PlainFloats zero_below(const PlainFloats& x, float lowest, const PlainFloats& value) {
-    return each([=](float at, float y) { return at < lowest ? 0.0F : y; }, x, value);
+    return each([=](float at, float y) { return barestep::zero_below(at, lowest, y); }, x, value);
   }
 };
 
