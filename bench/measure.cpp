@@ -31,12 +31,6 @@ Setting& setting() {
   return setting;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 DeviceMemory::DeviceMemory(std::int64_t floats)
     : memory_(reinterpret_cast<float*>(
           memory_device().allocate(floats * std::int64_t{sizeof(float)}, MemoryKind::kDevice))),

@@ -12,6 +12,7 @@
 #include "core/addresses.h"
 #include "core/device.h"
 #include "core/ops.h"
+#include "core/statistics.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -31,8 +32,6 @@ double seconds_of(const Body& body) {
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
-
-double median(std::vector<double> values);
 
 /// Times every iteration of a benchmark that uses manual time; returns the median in seconds.
 template <class Body>

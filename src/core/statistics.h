@@ -1,6 +1,7 @@
 // Statistics of a series of measurements.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -21,5 +22,17 @@ Statistics statistics_of(std::span<const double> values);
 /// The percentile: `percent` of the sorted values are below it, interpolated between neighbors as
 /// numpy.percentile does by default. `sorted` must not be empty.
 double percentile(std::span<const double> sorted, double percent);
+
+/// `values` must not be empty.
+double mean_of(std::span<const double> values);
+
+/// The middle value; for an even number of values, the mean of the two in the middle. `values` must
+/// not be empty.
+double median(std::span<const double> values);
+
+/// The rank, counted from both ends and from 1, of the values that bound the 95 % interval of the
+/// median of `count` values: the largest k with 2 P(Binomial(count, 1/2) < k) <= 0.05. 0 for fewer
+/// than 6 values, for which no such interval exists.
+std::size_t interval_rank(std::size_t count);
 
 }  // namespace barestep

@@ -18,10 +18,6 @@ std::span<const double> steady_part(const std::vector<double>& steps, std::size_
   return std::span(steps).subspan(std::min(warmup, steps.size() - 1));
 }
 
-double mean_of(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 const RankSteps& rank_of(const Start& start, int rank) {
   return start.ranks.at(static_cast<std::size_t>(rank));
 }

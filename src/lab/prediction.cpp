@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "core/statistics.h"
 #include "core/units.h"
 #include "lab/findings.h"
 #include "lab/simulator.h"

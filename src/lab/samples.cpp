@@ -6,11 +6,11 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/statistics.h"
 
 namespace barestep {
 namespace {
 
-constexpr double kErrorShare = 0.05;  // share of intervals that miss the median
 constexpr std::size_t kMinStarts = 6;
 constexpr std::size_t kWindow = 5;  // steps
 
@@ -39,21 +39,6 @@ std::size_t shortest_of(std::span<const std::vector<double>> starts) {
 
 bool Estimate::has_interval() const {
   return std::isfinite(low) && std::isfinite(high);
-}
-
-double median(std::span<const double> values) {
-  BARESTEP_REQUIRE(!values.empty(), "a median needs a value");
-  std::vector<double> copy(values.begin(), values.end());
-  const auto upper = copy.begin() + static_cast<std::ptrdiff_t>(copy.size() / 2);
-  std::nth_element(copy.begin(), upper, copy.end());
-  if (copy.size() % 2 == 1) return *upper;
-  return (*upper + *std::max_element(copy.begin(), upper)) / 2;
-}
-
-std::size_t interval_rank(std::size_t count) {
-  std::size_t rank = 0;
-  while (rank < count / 2 && 2 * binomial_below(count, rank) <= kErrorShare) ++rank;
-  return rank;
 }
 
 Estimate estimate_of(std::span<const double> values) {

@@ -25,14 +25,6 @@ struct Estimate {
   friend bool operator==(const Estimate&, const Estimate&) = default;
 };
 
-/// The middle value; for an even number of values, the mean of the two in the middle.
-double median(std::span<const double> values);
-
-/// The rank, counted from both ends and from 1, of the values that bound the 95 % interval of the
-/// median of `count` values: the largest k with 2 P(Binomial(count, 1/2) < k) <= 0.05. 0 for fewer
-/// than 6 values, for which no such interval exists.
-std::size_t interval_rank(std::size_t count);
-
 /// The estimate of a figure, given one value per start or round. The median of an even number of
 /// values is the geometric mean of the two in the middle, so the estimate of the reciprocals is the
 /// reciprocal of the estimate; if one of them is not above 0, it is their arithmetic mean. At least

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
 
+#include "core/statistics.h"
 #include "core/units.h"
 #include "lab/experiments/all.h"
 #include "lab/schedule_check.h"

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/statistics.h"
 #include "core/text_table.h"
 #include "core/units.h"
 #include "lab/comparison.h"

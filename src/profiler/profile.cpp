@@ -274,40 +274,20 @@ std::string node_without_record(std::span<const ProfiledStep> steps, const Mesh&
 
 namespace {
 
-/// How many of n sorted values may be removed from each end so that the rest still contains the
-/// median with 95 % confidence: the largest r with P(Binomial(n, 1/2) < r) <= 2.5 %.
-std::int64_t cut_of(std::int64_t n) {
-  const auto count = static_cast<double>(n);
-  double below = 0;
-  std::int64_t r = 0;
-  for (; r <= n; ++r) {
-    const auto k = static_cast<double>(r);
-    below += std::exp(std::lgamma(count + 1) - std::lgamma(k + 1) - std::lgamma(count - k + 1) -
-                      count * std::log(2.0));
-    if (below > 0.025) break;
-  }
-  return r;
-}
-
 /// "12.345us", with a sign.
 std::string signed_time(double seconds) {
   return fmt::format("{}{}", seconds < 0 ? "-" : "", table_time(std::abs(seconds)));
 }
 
-}  // namespace
-
-namespace {
-
-Overhead overhead_from(std::vector<double> plain, std::vector<double> differences) {
+Overhead overhead_from(std::span<const double> plain, std::vector<double> differences) {
   Overhead overhead{.groups = std::ssize(differences)};
   if (differences.empty()) return overhead;
-  std::sort(plain.begin(), plain.end());
   std::sort(differences.begin(), differences.end());
-  const std::int64_t cut = cut_of(overhead.groups);
-  overhead.is_95 = cut > 0;
-  const auto outer = static_cast<std::size_t>(std::max(cut - 1, std::int64_t{0}));
-  overhead.plain_s = percentile(plain, 50);
-  overhead.median_s = percentile(differences, 50);
+  const std::size_t rank = interval_rank(differences.size());
+  overhead.is_95 = rank > 0;
+  const std::size_t outer = rank > 0 ? rank - 1 : 0;
+  overhead.plain_s = median(plain);
+  overhead.median_s = median(differences);
   overhead.low_s = differences[outer];
   overhead.high_s = differences[differences.size() - 1 - outer];
   return overhead;
@@ -321,7 +301,7 @@ Overhead overhead_of(std::span<const double> plain_s, std::span<const double> pr
   const auto plain = plain_s.last(pairs);
   std::vector<double> differences;
   for (std::size_t i = 0; i < pairs; ++i) differences.push_back(profiled_s[i] - plain[i]);
-  Overhead overhead = overhead_from({plain.begin(), plain.end()}, std::move(differences));
+  Overhead overhead = overhead_from(plain, std::move(differences));
   overhead.is_of_pairs = true;
   return overhead;
 }
@@ -335,7 +315,7 @@ Overhead overhead_of(std::span<const double> wall_s) {
     plain.insert(plain.end(), {of_group[0], of_group[3]});
     differences.push_back((of_group[1] + of_group[2] - of_group[0] - of_group[3]) / 2);
   }
-  return overhead_from(std::move(plain), std::move(differences));
+  return overhead_from(plain, std::move(differences));
 }
 
 std::string overhead_text(const Overhead& overhead) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstddef>
 #include <vector>
 
 #include "support/expect_error.h"
@@ -39,6 +41,21 @@ TEST(Statistics, OfASingleValueHaveNoSpread) {
 TEST(Statistics, NeedValues) {
   expect_error(ExitCode::kBug, "statistics need values", [] { statistics_of({}); });
   expect_error(ExitCode::kBug, "a percentile needs values", [] { percentile({}, 50); });
+}
+
+TEST(IntervalRank, IsTheOneOfTheBinomialDistribution) {
+  const std::vector<std::size_t> expected = {0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4};
+  for (std::size_t count = 0; count < expected.size(); ++count) {
+    EXPECT_EQ(interval_rank(count), expected[count]) << count;
+  }
+}
+
+/// Where 2^-count is no double, it is close to the normal distribution's.
+TEST(IntervalRank, OfManyValuesIsWithinTwoStandardDeviations) {
+  for (const double count : {2e3, 6e4}) {
+    const auto rank = static_cast<double>(interval_rank(static_cast<std::size_t>(count)));
+    EXPECT_NEAR(rank, count / 2 - 1.96 * std::sqrt(count) / 2, 1) << count;
+  }
 }
 
 TEST(Percentile, IsInterpolatedAsNumPyDoes) {

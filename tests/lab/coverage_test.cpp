@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "core/statistics.h"
 #include "lab/report.h"
 #include "support/temp_dir.h"
 

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 #include <random>
 
+#include "core/statistics.h"
 #include "lab/findings.h"
 
 namespace barestep {
@@ -99,13 +99,6 @@ TEST(SlowOutliers, AreCountedFarAboveTheMedianOnly) {
   EXPECT_EQ(slow_outliers(joined(noisy(1, 40), {3, 0.2, 5})), 2U);
   EXPECT_EQ(slow_outliers(noisy(1, 40)), 0U);
   EXPECT_EQ(slow_outliers(std::vector<double>{1, 1, 1, 1, 1.05}), 0U);
-}
-
-TEST(IntervalRank, IsTheOneOfTheBinomialDistribution) {
-  const std::vector<std::size_t> expected = {0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4};
-  for (std::size_t count = 0; count < expected.size(); ++count) {
-    EXPECT_EQ(interval_rank(count), expected[count]) << count;
-  }
 }
 
 TEST(EstimateOf, IsTheMedianBetweenOrderStatistics) {

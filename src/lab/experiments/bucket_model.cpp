@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/statistics.h"
 #include "core/units.h"
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
@@ -66,13 +67,9 @@ struct BucketCosts {
   }
 };
 
-double average_of(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 /// The sum of the products of what differs from the means.
 double covariance(std::span<const double> a, std::span<const double> b) {
-  const double mean_a = average_of(a), mean_b = average_of(b);
+  const double mean_a = mean_of(a), mean_b = mean_of(b);
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - mean_a) * (b[i] - mean_b);
   return sum;
@@ -90,8 +87,8 @@ BucketCosts fitted_costs(const std::vector<BucketSizes>& sizes, std::span<const 
                bt = covariance(bytes, steps_s), determinant = cc * bb - cb * cb;
   BucketCosts costs{.latency_s = (ct * bb - bt * cb) / determinant,
                     .s_per_byte = (bt * cc - ct * cb) / determinant};
-  costs.rest_s = average_of(steps_s) - costs.latency_s * average_of(counts) -
-                 costs.s_per_byte * average_of(bytes);
+  costs.rest_s =
+      mean_of(steps_s) - costs.latency_s * mean_of(counts) - costs.s_per_byte * mean_of(bytes);
   return costs;
 }
 

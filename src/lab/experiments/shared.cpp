@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "core/statistics.h"
 #include "lab/experiments/all.h"
 #include "model/model_spec.h"
 #include "profiler/account.h"
