@@ -260,25 +260,16 @@ Answer answer_on_memory(const std::vector<DeviceMemory>& devices) {
 }
 
 Plot memory_plot(const Exploration& asked, const std::vector<DeviceMemory>& devices) {
-  constexpr double kMib = 1 << 20;
-  Plot plot{.title = "Memory of the plan", .x_label = "", .y_label = "MiB"};
+  std::vector<NamedMemory> named;
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    plot.categories.push_back(devices.size() == 1 ? fmt::format("each {}", explored_noun(asked))
-                                                  : fmt::format("{} {}", explored_noun(asked), i));
+    named.emplace_back(devices.size() == 1 ? fmt::format("each {}", explored_noun(asked))
+                                           : fmt::format("{} {}", explored_noun(asked), i),
+                       devices[i]);
   }
-  for (const Category category : kValuesOf<Category>) {
-    PlotSeries series{.name = std::string(name_of(category))};
-    double sum = 0;
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      const double bytes = static_cast<double>(devices[i].by_category[category]);
-      series.points.push_back(plot_point(static_cast<double>(i), bytes / kMib));
-      sum += bytes;
-    }
-    if (sum > 0) plot.series.push_back(std::move(series));
-  }
+  Plot plot = memory_plot("Memory of the plan", named);
   if (asked.memory_bytes) {
     plot.limit = {.name = "a device has " + human_bytes(*asked.memory_bytes),
-                  .value = static_cast<double>(*asked.memory_bytes) / kMib};
+                  .value = static_cast<double>(*asked.memory_bytes) / (1 << 20)};
   }
   return plot;
 }

@@ -1,13 +1,15 @@
-// Plots of one step: its roofline, and the times when its buckets are reduced.
+// Plots of one step: its roofline, the times when its buckets are reduced, and its memory.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lab/findings.h"
 #include "lab/machine_card.h"
 #include "lab/measurement.h"
 #include "lab/simulator.h"
+#include "lab/workload.h"
 
 namespace barestep {
 
@@ -29,5 +31,9 @@ Plot roofline_plot(const std::vector<RooflinePoint>& points, const MachineCard& 
 /// A simulated step of a rank: its computation, and a row for each collective with the time from
 /// when its data are ready until its turn comes, and the time it takes.
 Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::string title);
+
+/// Devices' memory by category, without categories that none of them has.
+using NamedMemory = std::pair<std::string, DeviceMemory>;
+Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices);
 
 }  // namespace barestep

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lab/experiment.h"
+#include "lab/plots.h"
 
 namespace barestep {
 
@@ -113,10 +114,6 @@ PricedPart priced_part(const Workload& workload, bool is_forward);
 
 /// The bytes of `a` as a multiple of those of `b`.
 double times_the_bytes(std::int64_t a, std::int64_t b);
-
-/// Devices' memory by category, without categories that none of them has.
-using NamedMemory = std::pair<std::string, DeviceMemory>;
-Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices);
 
 /// A way to need less memory, added to those before it in the case with this key.
 struct MemoryRung {

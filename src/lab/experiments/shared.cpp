@@ -99,22 +99,6 @@ double times_the_bytes(std::int64_t a, std::int64_t b) {
   return static_cast<double>(a) / static_cast<double>(b);
 }
 
-Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices) {
-  Plot plot{.title = std::move(title), .y_label = "MiB"};
-  for (const auto& [name, memory] : devices) plot.categories.push_back(name);
-  for (const Category category : kValuesOf<Category>) {
-    PlotSeries series{.name = std::string(name_of(category))};
-    double sum = 0;
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      const double mib = static_cast<double>(devices[i].second.by_category[category]) / (1 << 20);
-      sum += mib;
-      series.points.push_back(plot_point(static_cast<double>(i), mib));
-    }
-    if (sum > 0) plot.series.push_back(std::move(series));
-  }
-  return plot;
-}
-
 namespace {
 
 /// The keys of the account's parts that `takes` selects, each once.
