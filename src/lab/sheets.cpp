@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -149,7 +150,13 @@ std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines
 }  // namespace
 
 std::vector<std::string> sheet_names() {
-  return installed_names(sheets_folder());
+  std::vector<std::string> names = installed_names(sheets_folder());
+  // practical10 is the last one, not the first.
+  std::ranges::stable_sort(names, {}, [](const std::string& name) {
+    const std::size_t number = std::min(name.find_first_of("0123456789"), name.size());
+    return std::tuple(name.substr(0, number), name.size() - number);
+  });
+  return names;
 }
 
 Sheet load_sheet(const std::string& name_or_file) {

@@ -74,8 +74,8 @@ std::vector<BadInput> bad_lab_usage() {
           "ends in .md"),
       bad_usage({"sheet", "exam"},
                 "sheet 'exam': no sheet has this name; name one of homework1, homework2, "
-                "homework3, homework4, practical10, practical2, practical3, practical4, "
-                "practical5, practical7, practical8, practical9, or a file in .md"),
+                "homework3, homework4, practical2, practical3, practical4, practical5, "
+                "practical7, practical8, practical9, practical10, or a file in .md"),
       bad_usage({"sheet"}, "argument 'name': is missing; mlp_lab sheet --help describes it"),
       bad_usage({"sheet", "practical3", "--machine", "h100-nvlnik"},
                 "machine card 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a "
