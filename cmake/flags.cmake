@@ -40,8 +40,8 @@ set(BARESTEP_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thr
 if(BARESTEP_SANITIZE)
   # Instrumented code makes GCC see uninitialized values in the standard library where there are none.
   # Clang would compare the types of functions that are loaded at run time with those of their library,
-  # whose headers we do without. An access through a null pointer, to an object of another type or beyond
-  # its end is a report of the address sanitizer; checks for it at each call take a sixth of the time.
+  # whose headers we do without. UBSan's checks of each access for null pointers, types and sizes of objects
+  # make builds slower; the address sanitizer reports an access that such an error leads astray.
   target_compile_options(barestep_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:\
 -fsanitize=${BARESTEP_SANITIZE};-fno-sanitize=null,object-size,vptr;-fno-omit-frame-pointer;\
 -fno-sanitize-recover=all;\

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # docs/example-report/make.sh: runs all experiments of mlp_lab on this machine's CPU and puts report.md
 # and its plots here. The other files of the study (results.json and .csv, report.html, the runs) stay in
-# build/example-study. Takes about 20 minutes on two cores. Run it on a machine that does nothing else. One
+# build/example-study. Takes less than an hour on two cores. Run it on a machine that does nothing else. One
 # that was stopped goes on where it stopped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."  # from here on paths are relative, and the report's command lines with them

@@ -59,6 +59,24 @@ std::int64_t copies_of(const PredictedModel& model, int ranks) {
   return is_one ? 1 : std::max<std::int64_t>(1, ranks / least_per_copy(model));
 }
 
+/// How many ranks share a copy of the model.
+void cut_model(const PredictedModel& model, int ranks, ParallelConfig& parallel) {
+  parallel.tensor = model.tensor == kAllRanks ? ranks / model.pipeline : model.tensor;
+  parallel.pipeline = model.pipeline == kAllRanks ? ranks / model.tensor : model.pipeline;
+  parallel.schedule = model.schedule;
+  parallel.micro_batches = model.micro_batches;
+}
+
+/// Whether each of so many ranks would have a part of the model: tensor ranks share the heads of
+/// transformer blocks and the outputs of Linears, stages the layers.
+bool has_parts_for(const PredictedModel& model, int ranks) {
+  ParallelConfig parallel;
+  cut_model(model, ranks, parallel);
+  const bool has_heads = model.others.model.block == BlockKind::kTransformer;
+  const std::int64_t parts = has_heads ? heads_of(model.others.model, model.dim) : model.dim;
+  return parallel.tensor <= parts && parallel.pipeline <= model.depth;
+}
+
 /// The noun for one rank or device.
 std::string_view noun_of(const PredictedModel& model) {
   return model.data_parallel ? "device" : "rank";
@@ -83,13 +101,9 @@ int least_several(const PredictedModel& model) {
 
 /// False also for a model that several ranks cannot share.
 bool several_ranks_pay(const PredictedModel& model, const MachineCard& card) {
-  try {
-    return samples_per_s(model, card, least_several(model)) >
-           (1 + kTie) * samples_per_s(model, card, 1);
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kConfiguration) throw;
-    return false;
-  }
+  const int several = least_several(model);
+  return has_parts_for(model, several) &&
+         samples_per_s(model, card, several) > (1 + kTie) * samples_per_s(model, card, 1);
 }
 
 /// The least size down to which, halving from the largest, several ranks always pay off; 0 if they
@@ -285,18 +299,6 @@ void choose_scheme(PredictedModel& model, std::size_t number) {
   model.scheme = number < of_ranks ? static_cast<RankScheme>(number) : RankScheme::kDdp;
 }
 
-namespace {
-
-/// How many ranks share a copy of the model.
-void cut_model(const PredictedModel& model, int ranks, ParallelConfig& parallel) {
-  parallel.tensor = model.tensor == kAllRanks ? ranks / model.pipeline : model.tensor;
-  parallel.pipeline = model.pipeline == kAllRanks ? ranks / model.tensor : model.pipeline;
-  parallel.schedule = model.schedule;
-  parallel.micro_batches = model.micro_batches;
-}
-
-}  // namespace
-
 Workload workload_of(const PredictedModel& model, const MachineCard& card, int ranks) {
   const TrainerKind several = model.data_parallel ? TrainerKind::kDataParallel : TrainerKind::kDdp;
   Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : several,
@@ -332,9 +334,9 @@ bool can_run(const PredictedModel& model, const MachineCard& card, int ranks) {
   if (ranks > card.max_ranks() || ranks % least_per_copy(model) != 0) return false;
   if (model.slow_rank && model.slow_rank->rank >= ranks) return false;
   if (model.data_parallel) return ranks <= card.node_ranks;
+  if (!has_parts_for(model, ranks)) return false;
   ParallelConfig parallel;
   cut_model(model, ranks, parallel);
-  if (parallel.tensor > model.dim || parallel.pipeline > model.depth) return false;
   const std::int64_t copies = copies_of(model, ranks);
   const bool has_servers = model.scheme == RankScheme::kServer;
   if (has_servers && model.others.parallel.servers > copies) return false;
@@ -343,10 +345,10 @@ bool can_run(const PredictedModel& model, const MachineCard& card, int ranks) {
 }
 
 std::vector<int> usual_ranks(const PredictedModel& model, const MachineCard& card) {
-  constexpr int kMostRanks = 8;
+  constexpr int kMaxRanks = 8;
   std::vector<int> usual = {1};
   const int least = least_several(model);
-  for (int ranks = least; ranks <= std::max(kMostRanks, least); ranks *= 2) {
+  for (int ranks = least; ranks <= std::max(kMaxRanks, least); ranks *= 2) {
     if (can_run(model, card, ranks)) usual.push_back(ranks);
   }
   return usual;

@@ -26,7 +26,7 @@ namespace {
 constexpr int kRoundsPerRank = 10;
 
 /// Of the table of collectives.
-constexpr std::size_t kMostRows = 20;
+constexpr std::size_t kMaxRows = 20;
 
 /// How much later than the others the last rank of a round sends: longer than a message takes.
 constexpr std::chrono::microseconds kLate{200};
@@ -279,13 +279,13 @@ std::string CommunicationSummary::text() const {
 std::string CommunicationSummary::by_collective() const {
   std::string text;
   std::vector<OfCollective> shown = collectives;
-  if (shown.size() > kMostRows) {
+  if (shown.size() > kMaxRows) {
     const auto exposed_s = [](const OfCollective& each) {
       return each.parts.waiting_s + each.parts.moving_s;
     };
     std::ranges::stable_sort(shown, std::greater(), exposed_s);
-    shown.resize(kMostRows);
-    text = fmt::format("The {} of {} that were exposed longest; --trace has all\n", kMostRows,
+    shown.resize(kMaxRows);
+    text = fmt::format("The {} of {} that were exposed longest; --trace has all\n", kMaxRows,
                        counted(std::ssize(collectives), "collective"));
   }
   TextTable table({{"Collective", Align::kLeft},

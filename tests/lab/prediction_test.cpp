@@ -908,6 +908,10 @@ TEST(Predictions, AreOfTheUsualNumbersOfRanksThatCanRunTheModel) {
   EXPECT_THAT(usual_ranks({.tensor = 3}, h200), ElementsAre(1, 3, 6));
   EXPECT_THAT(usual_ranks({.depth = 4, .pipeline = kAllRanks}, h200), ElementsAre(1, 2, 4));
   EXPECT_THAT(usual_ranks({.slow_rank = SlowRank{3, 5}}, h200), ElementsAre(1, 4, 8));
+  PredictedModel two_heads{.dim = 256, .tensor = kAllRanks};
+  two_heads.others.model.block = BlockKind::kTransformer;
+  two_heads.others.model.heads = 2;
+  EXPECT_THAT(usual_ranks(two_heads, h200), ElementsAre(1, 2));
   PredictedModel servers{.scheme = RankScheme::kServer};
   servers.others.parallel.servers = 4;
   EXPECT_THAT(usual_ranks(servers, h200), ElementsAre(1, 4, 8));

@@ -278,11 +278,11 @@ void Ddp::build(Draft& draft) const {
 }
 
 std::string text_of_buckets(std::string_view noun, std::span<const std::int64_t> sizes_bytes) {
-  constexpr std::size_t kMostSizes = 8;
+  constexpr std::size_t kMaxSizes = 8;
   std::vector<std::string> sizes;
   for (const std::int64_t each : sizes_bytes) sizes.push_back(human_bytes(each));
   const std::string number = counted(std::ssize(sizes), noun);
-  if (sizes.size() <= kMostSizes) return fmt::format("{} ({})", number, fmt::join(sizes, ", "));
+  if (sizes.size() <= kMaxSizes) return fmt::format("{} ({})", number, fmt::join(sizes, ", "));
   const auto [least, largest] = std::ranges::minmax_element(sizes_bytes);
   return fmt::format("{} ({} to {})", number, human_bytes(*least), human_bytes(*largest));
 }
