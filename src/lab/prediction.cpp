@@ -345,10 +345,10 @@ bool can_run(const PredictedModel& model, const MachineCard& card, int ranks) {
 }
 
 std::vector<int> usual_ranks(const PredictedModel& model, const MachineCard& card) {
-  constexpr int kMaxRanks = 8;
+  constexpr int kUsualRanks = 8;
   std::vector<int> usual = {1};
   const int least = least_several(model);
-  for (int ranks = least; ranks <= std::max(kMaxRanks, least); ranks *= 2) {
+  for (int ranks = least; ranks <= std::max(kUsualRanks, least); ranks *= 2) {
     if (can_run(model, card, ranks)) usual.push_back(ranks);
   }
   return usual;
