@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "command_line.h"
-#include "options/options.h"
+#include "parallel/job/launcher.h"
 #include "session/run_program.h"
 #include "session/session.h"
 
@@ -16,7 +16,9 @@ constexpr const char* kMlpDp = "mlp_dp";
 void run_mlp_dp(const std::vector<std::string>& arguments) {
   const CommandLine line = parse_command_line(TrainerKind::kDataParallel, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
-  if (!line.note.empty()) print_note(kMlpDp, line.note);
+  for (const std::string& note : {line.note, note_of_copies(launched_rank())}) {
+    if (!note.empty()) print_note(kMlpDp, note);
+  }
   const std::unique_ptr<Job> job = watched_job(kMlpDp, line.config);
   const std::unique_ptr<Place> place = several_devices();
   Session session(*place, line.config, *job);

@@ -32,7 +32,7 @@ namespace {
 constexpr const char* kMlpLab = "mlp_lab";
 
 /// A plan of so many ranks, with a hundred layers, takes two minutes.
-constexpr int kMostPlannedRanks = 1024;
+constexpr int kMaxPlannedRanks = 1024;
 
 constexpr const char* kExamples = R"(Examples:
   mlp_lab list
@@ -312,8 +312,8 @@ void add_plan(ArgumentParser& parser, MeshRequest& requested) {
       "plan", "Find the fastest mesh of ranks that fits in their memory, by simulation.", [&] {
         plan_mesh(requested.machine, requested.model, requested.ranks, requested.memory_bytes);
       });
-  plans.add(required(option("--ranks", "N", "the number of ranks",
-                            to_number(requested.ranks, kMostPlannedRanks))));
+  plans.add(required(
+      option("--ranks", "N", "the number of ranks", to_number(requested.ranks, kMaxPlannedRanks))));
   plans.add(
       required(option("--memory", "SIZE", "memory of each rank's device, such as 16GiB",
                       [&](const RawValue& given) { requested.memory_bytes = byte_count(given); })));

@@ -211,6 +211,10 @@ std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view w
   return result;
 }
 
+std::string not_finite_text(double number) {
+  return std::isnan(number) ? "nan" : fmt::format("{}", number);
+}
+
 std::string number_text(double number) {
   if (!std::isfinite(number) || std::abs(number) < 999.5) return three_digits(number);
   return grouped(std::llround(number));

@@ -20,6 +20,9 @@ std::string noun_for(std::int64_t number, std::string_view noun);
 /// "1 step", "20 steps".
 std::string counted(std::int64_t number, std::string_view noun);
 
+/// "nan", "inf" or "-inf", for a number that is not finite; the sign of a NaN has no meaning.
+std::string not_finite_text(double number);
+
 /// Three digits: "0.0123", "1.23", "12,300".
 std::string number_text(double number);
 

@@ -1,6 +1,7 @@
 #include "data/safetensors.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -418,6 +419,26 @@ std::string member_of_header(const TensorForm& tensor, std::int64_t begin) {
 }
 
 }  // namespace
+
+std::string difference_of(const std::optional<TensorForm>& stored, const TensorForm& expected) {
+  if (!stored) return expected.name + " is missing";
+  if (stored->dtype != expected.dtype) {
+    return fmt::format("{} is {}, not {}", expected.name, stored->dtype, expected.dtype);
+  }
+  if (stored->shape == expected.shape) return "";
+  return fmt::format("{} is [{}], not [{}]", expected.name, fmt::join(stored->shape, ", "),
+                     fmt::join(expected.shape, ", "));
+}
+
+std::string text_of_differences(std::span<const std::string> differences) {
+  constexpr std::size_t kMaxShown = 3;
+  const auto shown = differences.first(std::min(kMaxShown, differences.size()));
+  std::string text = fmt::format("{}", fmt::join(shown, ", "));
+  if (shown.size() < differences.size()) {
+    text += fmt::format(", and {} more", differences.size() - shown.size());
+  }
+  return text;
+}
 
 SafetensorsParts safetensors_parts(std::span<const TensorForm> tensors,
                                    const SafetensorsMetadata& metadata) {

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,13 @@ struct TensorForm {
   std::vector<std::int64_t> shape;
   std::int64_t bytes = 0;  // must match shape and dtype
 };
+
+/// How a tensor of a file differs from the expected one: "net.0.bias is [4], not [5]". Empty if it
+/// does not; nothing in the file means that it is missing.
+std::string difference_of(const std::optional<TensorForm>& stored, const TensorForm& expected);
+
+/// The first three of these differences, and how many more there are.
+std::string text_of_differences(std::span<const std::string> differences);
 
 /// The metadata in a header next to the tensors; all of it UTF-8.
 using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
@@ -80,6 +88,7 @@ struct SafetensorsEntry {
   std::int64_t end_bytes = 0;
 
   [[nodiscard]] std::int64_t bytes() const { return end_bytes - begin_bytes; }
+  [[nodiscard]] TensorForm form() const { return {name, dtype, shape, bytes()}; }
 };
 
 /// Opens one tensor of a file; its elements stay there. Throws Error as SafetensorsReader does, and

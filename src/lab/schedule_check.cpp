@@ -23,8 +23,8 @@ namespace {
 using Direction = ScheduledPass::Direction;
 
 constexpr std::string_view kLetters = "FBW";
-constexpr int kMostStages = 1024;
-constexpr int kMostMicroBatches = 65536;
+constexpr int kMaxStages = 1024;
+constexpr int kMaxMicroBatches = 65536;
 constexpr std::int64_t kMaxFileBytes = 64 << 20;
 
 std::string name_of_pass(const ScheduledPass& pass) {
@@ -105,11 +105,11 @@ WrittenSchedule read_schedule(const std::filesystem::path& file) {
                               "mlp_lab check-schedule --write 1f1b shows the form");
   const JsonValue root = document.root();
   WrittenSchedule schedule{
-      .micro_batches = static_cast<int>(root.at("micro_batches").whole(1, kMostMicroBatches)),
+      .micro_batches = static_cast<int>(root.at("micro_batches").whole(1, kMaxMicroBatches)),
       .times = times_of(root)};
   const std::vector<JsonValue> lists = root.at("stages").items();
-  if (lists.empty() || lists.size() > kMostStages) {
-    root.at("stages").refuse(fmt::format("must have 1 to {} lists", kMostStages));
+  if (lists.empty() || lists.size() > kMaxStages) {
+    root.at("stages").refuse(fmt::format("must have 1 to {} lists", kMaxStages));
   }
   for (const JsonValue& list : lists) {
     const int stage = static_cast<int>(schedule.stages.size());
@@ -466,7 +466,7 @@ ScheduleFindings examine(const WrittenSchedule& schedule) {
 
 namespace {
 
-constexpr double kMostColumns = 160;
+constexpr double kMaxColumns = 160;
 
 /// A row for each stage: passes by their names, as long as they take; "." where it waits.
 std::string timeline_text(const WrittenSchedule& schedule, const ScheduleFindings& findings) {
@@ -479,7 +479,7 @@ std::string timeline_text(const WrittenSchedule& schedule, const ScheduleFinding
   const std::string longest = fmt::format("F{}", schedule.micro_batches - 1);
   const double shortest = std::min({times.forward, times.backward, times.weights});
   double columns = (static_cast<double>(longest.size()) + 1) / shortest;
-  if (end * columns > kMostColumns) columns = kMostColumns / end;
+  if (end * columns > kMaxColumns) columns = kMaxColumns / end;
   std::string text;
   for (std::size_t stage = 0; stage < findings.timeline.size(); ++stage) {
     std::string row;

@@ -42,8 +42,8 @@ BufferId take_gradients(Buffers& buffers, const ModelSpec& model, const Paramete
                         int device = 0);
 
 /// Memory for the gradients of blocks' outputs, and for what a block needs only while it adds its
-/// nodes, on one device. These are ordinary buffers, handed
-/// out while a program is built, so order() and the checker see every reuse.
+/// nodes, on one device. These are ordinary buffers, handed out while a program is built, so
+/// order() and the checker see every reuse.
 class Scratch {
  public:
   /// Either blocks share a few buffers, "scratch.0", "scratch.1", ..., or nothing that is given

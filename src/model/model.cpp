@@ -45,7 +45,7 @@ std::unique_ptr<Block> layer_of(const ModelSpec& spec, int layer, Parameters& pa
 
 std::unique_ptr<Block> tree_of(const ModelSpec& spec, const LayerRange& layers,
                                Parameters& parameters) {
-  const char* const name = spec.transformer ? "layers" : "net";
+  const std::string name = spec.container();
   std::vector<std::unique_ptr<Block>> blocks, segments;
   for (int layer = layers.first; layer < layers.end; ++layer) {
     blocks.push_back(layer_of(spec, layer, parameters));

@@ -28,10 +28,10 @@ class Chain : public Block {
 };
 
 /// A segment of a model that recomputes (Chen et al. 2016). All segments share the buffers of
-/// activations, "segment.0.out", ..., numbered by the position of a block in its segment, except
-/// the last block's output, which is the next segment's input, and, if a block does not keep much
-/// more, the last block's other ones. So backward first computes the others again: the same ops, so
-/// the bits are the same. The model's last segment does not need to.
+/// activations, "segment.0.out", ..., numbered by the position of a block in its segment. The last
+/// block's output is not shared, as it is the next segment's input; nor are its other activations,
+/// unless Block::keeps_more(). Backward first computes the shared ones again: the same ops, so the
+/// bits are the same. The model's last segment does not need to.
 class Recomputed final : public Chain {
  public:
   Recomputed(std::string name, std::vector<std::unique_ptr<Block>> blocks, bool is_last)

@@ -73,7 +73,7 @@ struct ModelSpec {
   int stages = 1;
   std::optional<Int8Spec> int8{};                // evaluations compute products in int8
   std::optional<TransformerSpec> transformer{};  // its rows_per_sample is the length of sequences
-  std::string name = "net";                      // of the container of layers, in their names
+  std::string name = "net";                      // of an MLP's container of layers
 
   /// The part of this model that such a rank has.
   [[nodiscard]] ModelSpec of(const Mesh& rank) const {
@@ -117,9 +117,10 @@ struct ModelSpec {
   /// The name of a layer in PyTorch's Sequential of Linear and activation modules: "net.0", ... Or
   /// of a block in its ModuleList: "layers.0", ...
   [[nodiscard]] std::string name_of_layer(int layer) const {
-    if (transformer) return "layers." + std::to_string(layer);
-    return name + "." + std::to_string(traits_of(activation).is_module ? 2 * layer : layer);
+    const bool has_modules = !transformer && traits_of(activation).is_module;
+    return container() + "." + std::to_string(has_modules ? 2 * layer : layer);
   }
+  [[nodiscard]] std::string container() const { return transformer ? "layers" : name; }
 
   [[nodiscard]] LayerRange all_layers() const { return {0, layers()}; }
   /// Those of this rank's stage.

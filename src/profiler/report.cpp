@@ -47,7 +47,7 @@ std::string run_header(const StepPrograms& programs, const Device& device,
                         grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
   }
   if (!division.empty()) text += ", " + division;
-  return text + fmt::format("\n{}, products by {}\n{}\n", device_text(device),
+  return text + fmt::format("\n{}, products by {}\n{}", device_text(device),
                             device.info().product_library, more);
 }
 

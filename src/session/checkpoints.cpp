@@ -90,7 +90,10 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
     settings.emplace_back("the number of steps of --lr-schedule",
                           std::to_string(steps_of_run(config, spec)));
   }
-  if (spec.own_data) settings.emplace_back(kRanksSetting, std::to_string(spec.mesh.data));
+  // Streams of their own, or weights that train apart.
+  if (spec.own_data || spec.sync_every > 1) {
+    settings.emplace_back(kRanksSetting, std::to_string(spec.mesh.data));
+  }
   return settings;
 }
 
@@ -167,6 +170,30 @@ void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point) 
   point = resume_point_of(first.substr(0, end), first.substr(end + 1));
 }
 
+namespace {
+
+/// Whether a run of this configuration passes through the position of the checkpoint.
+void require_position(const ResumePoint& point, const TrainConfig& config,
+                      const StepPrograms& programs) {
+  const Schedule schedule(config.training, programs);
+  const std::int64_t done = point.state.position.steps;
+  const auto refuse = [&](const std::string& why, const char* remedy) {
+    fail(ExitCode::kConfiguration,
+         {.what = config.training.epochs ? "--epochs" : "--steps",
+          .value = std::to_string(config.training.epochs.value_or(schedule.steps())),
+          .why = fmt::format("the checkpoint '{}' is at step {}{}", point.file.string(), done, why),
+          .remedy = remedy});
+  };
+  if (schedule.steps() < done) refuse(" already", "give at least as many");
+  if (done == 0 || programs.has_common_weights_after(schedule.place_of(done - 1))) return;
+  refuse(fmt::format(", where a shorter run ended and ranks averaged their weights; this one does "
+                     "so every {} steps",
+                     programs.spec().sync_every),
+         "give as many as before, or start a new run from its weights with --load");
+}
+
+}  // namespace
+
 void require_same_run(const ResumePoint& point, const TrainConfig& config,
                       const StepPrograms& programs) {
   const StepSpec& spec = programs.spec();
@@ -180,15 +207,7 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
           .remedy =
               "give the options of that run, or start a new one from its weights with --load"});
   }
-  const std::int64_t steps = steps_of_run(config, spec);
-  if (steps < point.state.position.steps) {
-    fail(ExitCode::kConfiguration,
-         {.what = config.training.epochs ? "--epochs" : "--steps",
-          .value = std::to_string(config.training.epochs.value_or(steps)),
-          .why = fmt::format("the checkpoint '{}' is at step {} already", point.file.string(),
-                             point.state.position.steps),
-          .remedy = "give at least as many"});
-  }
+  require_position(point, config, programs);
   require_state(point.state, programs, point.file);
 }
 

@@ -60,9 +60,9 @@ class RunFile {
 /// last the time that each rank lost to other programs after its warm-up, or in an evaluation.
 class MetricsLog final : public Observer {
  public:
-  /// Rank 0 creates the file; the others send it the figures of their steps. `ranks`
-  /// may be null, and must outlive it; they form `mesh`. `config` is the run's, resolved. If the
-  /// run has `done` steps already, the file keeps their records and continues after them. Throws
+  /// Rank 0 creates the file; the others send it the figures of their steps. `ranks` may be null,
+  /// and must outlive it; they form `mesh`. `config` is the run's, resolved. If the run has `done`
+  /// steps already, the file keeps their records and continues after them. Throws
   /// Error(kCannotCreate).
   MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
              const Mesh& mesh = {}, std::int64_t done = 0);

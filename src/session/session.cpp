@@ -370,7 +370,8 @@ void Session::set_up() {
     console_->print(place_.text(config_, *programs_) +
                     run_header(*programs_, *place_.devices()[0],
                                data_ == nullptr ? "" : data_->division(),
-                               threads_line_ + affinity_line(config_, place_) + update_line_));
+                               threads_line_ + affinity_line(config_, place_) + update_line_) +
+                    (output.quiet ? "" : "\n"));
   }
   if (output.monitor) {
     const Monitoring& monitoring = observers_.make<Monitoring>(

@@ -321,9 +321,9 @@ class Draft {
   /// parameter is not a Linear's.
   void leave_factors(std::string_view option, std::string_view value);
 
-  /// As many as accumulate, or torch.chunk's pieces for a pipeline's micro-batches; always at least
-  /// one. A rank without samples gets one whose loss and gradients are zeros, so
-  /// they do not change the other ranks' sums.
+  /// Up to `accumulate` with micro_rows() samples each, or torch.chunk's pieces for a pipeline's
+  /// micro-batches; always at least one. A rank without samples gets one whose loss and gradients
+  /// are zeros, so they do not change the other ranks' sums.
   [[nodiscard]] std::vector<MicroStep> micro_steps() const;
 
   /// Call before passes(), for schemes that exchange in every micro-step: this rank has as many as

@@ -139,8 +139,7 @@ Evaluation Evaluator::run(std::int64_t warmup,
     fail(ExitCode::kDiverged,
          {.what = "evaluation",
           .why = fmt::format("the loss over {} {} is {}", grouped(total.samples),
-                             noun_for(total.samples, "sample"),
-                             std::isnan(total.loss) ? std::abs(total.loss) : total.loss),
+                             noun_for(total.samples, "sample"), not_finite_text(total.loss)),
           .remedy = overflow_remedy(&dataset_, programs_.spec().model.numbers,
                                     "load weights of a training run that did not diverge")});
   }

@@ -45,8 +45,7 @@ std::int64_t Schedule::batches_of_epoch() const {
 std::optional<Batch> Schedule::next() {
   if (evaluating_) return next_evaluation();
   if (step_ == steps_) return std::nullopt;
-  const bool is_last = step_ + 1 == steps_ || evaluates_before(step_ + 1);
-  const StepPlace place{.number = step_, .is_last = is_last};
+  const StepPlace place = place_of(step_);
   const bool may_end = programs_.has_common_weights_after(place);
   if (programs_.spec().train_rows == 0) {
     return Batch{.program = &programs_.of(place, true), .number = step_++, .may_end = may_end};

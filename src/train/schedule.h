@@ -54,6 +54,11 @@ class Schedule {
   /// The training steps of the whole run.
   [[nodiscard]] std::int64_t steps() const { return steps_; }
 
+  /// The place of a training step in the run.
+  [[nodiscard]] StepPlace place_of(std::int64_t step) const {
+    return {.number = step, .is_last = step + 1 == steps_ || evaluates_before(step + 1)};
+  }
+
   /// The samples of a batch for this rank.
   [[nodiscard]] BatchRows rows_of(const Batch& batch) const;
 

@@ -120,7 +120,7 @@ class StepPrograms {
   /// Whether the ranks' weights are equal after such a step, so that the run may be evaluated,
   /// saved or ended.
   [[nodiscard]] bool has_common_weights_after(const StepPlace& place) const;
-  /// For this rank's rows of the test set; null if there are fewer rows than ranks.
+  /// For this rank's rows of the test set; null without one.
   [[nodiscard]] const StepProgram* evaluate() const { return evaluate_.get(); }
   /// The programs that an evaluation of the test set runs. If ranks divide the parameters, each
   /// gathers the others', so all run as many, and the last one of some may be empty.

@@ -54,12 +54,11 @@ Fetch fetch_of(const TrainConfig& config, const Dataset* dataset) {
 /// occurred.
 [[noreturn]] void refuse_divergence(std::string_view which, double loss, const std::string& when,
                                     std::string remedy) {
-  // The sign of a NaN has no meaning.
-  const double shown = std::isnan(loss) ? std::abs(loss) : loss;
-  fail(ExitCode::kDiverged, {.what = "training diverged",
-                             .value = "",
-                             .why = fmt::format("the {} is {} {}", which, shown, when),
-                             .remedy = std::move(remedy)});
+  fail(ExitCode::kDiverged,
+       {.what = "training diverged",
+        .value = "",
+        .why = fmt::format("the {} is {} {}", which, not_finite_text(loss), when),
+        .remedy = std::move(remedy)});
 }
 
 }  // namespace
@@ -689,15 +688,12 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   // A step that overflows is skipped; then the scale or the batch changes.
   const bool may_recover = scaling && scaling->skipped && programs_.spec().loss_scale->dynamic;
   if (!std::isfinite(loss) && !may_recover) {
+    const std::string before =
+        last_loss_ ? fmt::format(", it was {} at step {}", *last_loss_, batch.number - 1) : "";
     // The first loss is that of weights that no step has changed yet.
-    if (batch.number == 0) {
-      refuse_divergence("loss", loss, "at step 0",
-                        remedy("scale down the samples or the weights of --load"));
-    }
-    refuse_divergence(
-        "loss", loss,
-        fmt::format("at step {}, it was {} at step {}", batch.number, last_loss_, batch.number - 1),
-        remedy(divergence_remedy(config_.optimizer)));
+    refuse_divergence("loss", loss, fmt::format("at step {}{}", batch.number, before),
+                      remedy(batch.number == 0 ? "scale down the samples or the weights of --load"
+                                               : divergence_remedy(config_.optimizer)));
   }
   last_loss_ = loss;
   position_.steps = batch.number + 1;

@@ -204,7 +204,7 @@ class Trainer {
   Schedule schedule_;
   std::unique_ptr<Input> input_;
   std::map<const StepProgram*, std::int64_t> flops_;
-  float last_loss_ = 0;
+  std::optional<float> last_loss_{};  // of the newest step in this process
   EvaluationSum evaluation_;
   Position position_;
   std::int64_t first_measured_ = 0;  // the first after warm-up

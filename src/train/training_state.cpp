@@ -1,11 +1,8 @@
 #include "train/training_state.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <map>
 #include <utility>
 
@@ -97,23 +94,17 @@ bool saves_generator(const StepPrograms& programs) {
          spec.mesh.data_rank() < static_cast<int>(generator_names(spec).size());
 }
 
-/// How a tensor differs from the expected one; empty if it does not.
-std::string difference_of(const StoredTensor* stored, const TensorForm& expected) {
-  const std::string& name = expected.name;
-  if (stored == nullptr) return name + " is missing";
-  if (stored->dtype != expected.dtype) {
-    return fmt::format("{} is {}, not {}", name, stored->dtype, expected.dtype);
-  }
-  if (stored->shape != expected.shape) {
-    return fmt::format("{} is [{}], not [{}]", name, fmt::join(stored->shape, ", "),
-                       fmt::join(expected.shape, ", "));
-  }
+/// Empty if the tensor is what the run needs.
+std::string problem_with(const StoredTensor* stored, const TensorForm& expected) {
+  if (stored == nullptr) return difference_of(std::nullopt, expected);
+  const TensorForm form{stored->name, stored->dtype, stored->shape, std::ssize(stored->bytes)};
+  std::string difference = difference_of(form, expected);
   const bool is_torch_state =
-      name.starts_with(kGenerator) && stored->bytes.size() == kTorchStateBytes;
-  if (is_torch_state && !TorchGenerator::from_state(stored->bytes)) {
-    return name + " is not the state of a generator";
+      expected.name.starts_with(kGenerator) && stored->bytes.size() == kTorchStateBytes;
+  if (difference.empty() && is_torch_state && !TorchGenerator::from_state(stored->bytes)) {
+    return expected.name + " is not the state of a generator";
   }
-  return "";
+  return difference;
 }
 
 }  // namespace
@@ -245,12 +236,10 @@ std::string bad_weight_in(const std::vector<TensorForm>& tensors,
   for (const TensorPiece& piece : pieces) {
     const std::string& name = at(tensors, piece.tensor).name;
     if (is_non_weight_state(name)) continue;
-    for (std::size_t i = 0; i < piece.bytes.size(); i += sizeof(float)) {
-      float number = 0;
-      std::memcpy(&number, &piece.bytes[i], sizeof(number));
-      // The sign of a NaN has no meaning.
-      if (std::isnan(number)) number = std::abs(number);
-      if (!std::isfinite(number)) return fmt::format("{} holds {}", name, number);
+    const std::span weights(reinterpret_cast<const float*>(piece.bytes.data()),
+                            piece.bytes.size() / sizeof(float));
+    if (const auto bad = first_bad_weight(weights)) {
+      return fmt::format("{} holds {}", name, bad->text);
     }
   }
   return "";
@@ -261,8 +250,8 @@ void require_state(const TrainingState& state, const StepPrograms& programs,
   std::vector<std::string> found;
   const std::vector<TensorForm> tensors = state_tensors(programs);
   for (const TensorForm& expected : tensors) {
-    std::string difference = difference_of(state.find(expected.name), expected);
-    if (!difference.empty()) found.push_back(std::move(difference));
+    std::string problem = problem_with(state.find(expected.name), expected);
+    if (!problem.empty()) found.push_back(std::move(problem));
   }
   // Such as the moments of a data rank that this run does not have.
   for (const StoredTensor& stored : state.tensors) {
@@ -273,15 +262,9 @@ void require_state(const TrainingState& state, const StepPrograms& programs,
     }
   }
   if (found.empty()) return;
-  constexpr std::size_t kShown = 3;
-  std::string why = fmt::format(
-      "{}",
-      fmt::join(found.begin(),
-                found.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, found.size())), ", "));
-  if (found.size() > kShown) why += fmt::format(", and {} more", found.size() - kShown);
   fail(ExitCode::kBadData, {.what = "checkpoint",
                             .value = path.string(),
-                            .why = why,
+                            .why = text_of_differences(found),
                             .remedy = "resume from a checkpoint of this run"});
 }
 

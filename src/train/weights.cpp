@@ -9,36 +9,25 @@
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "core/error.h"
 #include "core/index.h"
 #include "core/output_file.h"
+#include "core/units.h"
 #include "data/safetensors.h"
 #include "train/training_state.h"
 
 namespace barestep {
 namespace {
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-/// A tensor of the model as a file must contain it.
-struct Entry {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  std::span<float> values;
-};
-
-/// `prefix` precedes the names.
-std::vector<Entry> entries_of(const Parameters& parameters, FlatWeights& flat,
-                              const std::string& prefix = "") {
-  std::vector<Entry> entries;
-  for (ParameterId id = 0; id < parameters.count(); ++id) {
-    const Parameter& each = parameters[id];
-    entries.push_back({prefix + each.name, each.shape, parameters.in(flat, id)});
+/// The model's tensors as a file contains them, by id; `prefix` precedes the names.
+std::vector<TensorForm> forms_of(const Parameters& parameters, const std::string& prefix = "") {
+  std::vector<TensorForm> forms;
+  for (const Parameter& each : parameters.all()) {
+    forms.push_back({prefix + each.name, "F32", each.shape, each.size() * bytes_of(DType::kF32)});
   }
-  return entries;
+  return forms;
 }
 
 /// What PyTorch's wrappers put before the names of the model inside them: before that of the file's
@@ -59,39 +48,21 @@ std::string prefix_in(const SafetensorsFile& file) {
 }
 
 /// How the file differs from this model: one sentence for each tensor.
-std::vector<std::string> differences(const std::vector<Entry>& model, const SafetensorsFile& file) {
+std::vector<std::string> differences(const std::vector<TensorForm>& model,
+                                     const SafetensorsFile& file) {
   std::vector<std::string> found;
-  for (const Entry& entry : model) {
-    const auto* stored = file.find(entry.name);
-    if (stored == nullptr) {
-      found.push_back(fmt::format("{} is missing", entry.name));
-    } else if (stored->dtype != "F32") {
-      found.push_back(fmt::format("{} is {}, not F32", entry.name, stored->dtype));
-    } else if (stored->shape != entry.shape) {
-      found.push_back(fmt::format("{} is {}, the model's is {}", entry.name,
-                                  shape_text(stored->shape), shape_text(entry.shape)));
-    }
+  for (const TensorForm& expected : model) {
+    const SafetensorsEntry* const stored = file.find(expected.name);
+    std::string difference =
+        difference_of(stored ? std::optional(stored->form()) : std::nullopt, expected);
+    if (!difference.empty()) found.push_back(std::move(difference));
   }
-  for (const auto& stored : file.tensors()) {
+  for (const SafetensorsEntry& stored : file.tensors()) {
     if (is_non_weight_state(stored.name)) continue;
-    const bool known = std::any_of(model.begin(), model.end(),
-                                   [&](const Entry& entry) { return entry.name == stored.name; });
-    if (!known) found.push_back(fmt::format("{} is not in the model", stored.name));
+    const bool is_known = std::ranges::find(model, stored.name, &TensorForm::name) != model.end();
+    if (!is_known) found.push_back(fmt::format("{} is not in the model", stored.name));
   }
   return found;
-}
-
-/// A weight that is not finite.
-struct BadWeight {
-  std::int64_t index;
-  float value;
-};
-
-std::optional<BadWeight> first_bad_weight(std::span<const float> values) {
-  const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
-  if (bad == values.end()) return std::nullopt;
-  // The sign of a NaN has no meaning.
-  return BadWeight{bad - values.begin(), std::isnan(*bad) ? std::abs(*bad) : *bad};
 }
 
 /// "3, 0": the position of element `index` in a row-major tensor.
@@ -101,14 +72,14 @@ std::string place_of(std::int64_t index, const std::vector<std::int64_t>& shape)
   return fmt::format("{}", fmt::join(place, ", "));
 }
 
-void require_finite_weights(const std::filesystem::path& path, const Entry& entry,
+void require_finite_weights(const std::filesystem::path& path, const TensorForm& tensor,
                             std::span<const float> values) {
   const auto bad = first_bad_weight(values);
   if (!bad) return;
   fail(ExitCode::kBadData, {.what = "weights",
                             .value = path.string(),
-                            .why = fmt::format("{}[{}] is {}", entry.name,
-                                               place_of(bad->index, entry.shape), bad->value),
+                            .why = fmt::format("{}[{}] is {}", tensor.name,
+                                               place_of(bad->index, tensor.shape), bad->text),
                             .remedy = "load weights of a training run that did not diverge"});
 }
 
@@ -119,7 +90,7 @@ void require_finite_result(const std::filesystem::path& path, const Parameter& p
   fail(ExitCode::kDiverged,
        {.what = "weights",
         .value = path.string(),
-        .why = fmt::format("{} holds {}, so they are not saved", parameter.name, bad->value),
+        .why = fmt::format("{} holds {}, so they are not saved", parameter.name, bad->text),
         .remedy = "training diverged in its last step: use a smaller --lr"});
 }
 
@@ -148,12 +119,15 @@ std::exception_ptr visit_all(const VisitOfWeights& visit, const std::vector<Para
 
 }  // namespace
 
+std::optional<BadWeight> first_bad_weight(std::span<const float> values) {
+  const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  if (bad == values.end()) return std::nullopt;
+  return BadWeight{bad - values.begin(), not_finite_text(*bad)};
+}
+
 void save_weights(const std::filesystem::path& path, const Parameters& parameters,
                   const VisitOfWeights& visit, bool writes) {
-  std::vector<TensorForm> forms;
-  for (const Parameter& each : parameters.all()) {
-    forms.push_back({each.name, "F32", each.shape, each.size() * bytes_of(DType::kF32)});
-  }
+  const std::vector<TensorForm> forms = forms_of(parameters);
   // The first visit is in the order of the model, so that its first weight that is not finite is
   // named.
   std::vector<ParameterId> as_added(forms.size());
@@ -192,23 +166,19 @@ void save_weights(const std::filesystem::path& path, const Parameters& parameter
 LoadedWeights load_weights(const std::filesystem::path& path, const Parameters& parameters) {
   const SafetensorsFile file(path);
   LoadedWeights loaded{.numbers = parameters.zeros(), .prefix = prefix_in(file)};
-  const std::vector<Entry> entries = entries_of(parameters, loaded.numbers, loaded.prefix);
-  const std::vector<std::string> found = differences(entries, file);
+  const std::vector<TensorForm> forms = forms_of(parameters, loaded.prefix);
+  const std::vector<std::string> found = differences(forms, file);
   if (!found.empty()) {
-    constexpr std::size_t kShown = 3;
-    const std::vector<std::string> shown(
-        found.begin(), found.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, found.size())));
-    std::string why = fmt::format("the weights are not this model's: {}", fmt::join(shown, ", "));
-    if (found.size() > kShown) why += fmt::format(", and {} more", found.size() - kShown);
-    fail(ExitCode::kBadData, {.what = "weights",
-                              .value = path.string(),
-                              .why = why,
-                              .remedy = "give the options the file was saved with"});
+    fail(ExitCode::kBadData,
+         {.what = "weights",
+          .value = path.string(),
+          .why = "the weights are not this model's: " + text_of_differences(found),
+          .remedy = "give the options the file was saved with"});
   }
-  for (const Entry& entry : entries) {
-    const std::span<const float> values = file.f32(entry.name);
-    require_finite_weights(path, entry, values);
-    std::ranges::copy(values, entry.values.begin());
+  for (ParameterId id = 0; id < parameters.count(); ++id) {
+    const std::span<const float> values = file.f32(at(forms, id).name);
+    require_finite_weights(path, at(forms, id), values);
+    std::ranges::copy(values, parameters.in(loaded.numbers, id).begin());
   }
   return loaded;
 }

@@ -1,8 +1,10 @@
 // Files of a model's weights.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +17,13 @@ namespace barestep {
 using UseOfWeights = std::function<void(ParameterId, std::span<const float>)>;
 /// Hands over those of some parameters, one after another in this order.
 using VisitOfWeights = std::function<void(std::span<const ParameterId>, const UseOfWeights&)>;
+
+/// A weight that is not finite.
+struct BadWeight {
+  std::int64_t index = 0;
+  std::string text;  // "nan", "inf"
+};
+std::optional<BadWeight> first_bad_weight(std::span<const float> values);
 
 /// Writes a safetensors file completely or not at all, with one parameter in memory at a time. Each
 /// is visited twice: for its checksum, which precedes all of them, and to be written. Throws

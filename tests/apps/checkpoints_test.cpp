@@ -516,6 +516,16 @@ TEST_F(CheckpointedRuns, AreNotWrittenOfWeightsThatAreNoNumbers) {
   EXPECT_TRUE(names_in("c").empty());
 }
 
+TEST_F(CheckpointedRuns, ThatDivergeAtOnceNameNoLossBefore) {
+  const Arguments run =
+      kRandomRun + Arguments{"--optimizer", "sgd", "--lr", "1e30", "--checkpoint", "c", "--resume"};
+  ASSERT_EQ(single(run + steps(1)).exit_code, 0);
+  const auto resumed = single(run + steps(2));
+  EXPECT_EQ(resumed.exit_code, 76);
+  EXPECT_THAT(resumed.err, ContainsRegex("training diverged: the loss is (inf|nan) at step 1; use "
+                                         "a smaller --lr"));
+}
+
 TEST_F(CheckpointedRuns, ShareAFolderWithNoOtherRun) {
   std::filesystem::create_directory(folder() / "c");
   const auto result = run_process(

@@ -100,6 +100,30 @@ TEST_F(CheckpointedJobs, GoOnWithStreamsOfTheirOwnOnAsManyRanksOnly) {
                                     "and 3 here; "));
 }
 
+/// Weights that ranks trained apart depend on how many ranks there are, and on when they are
+/// averaged: also where a run ends.
+TEST_F(CheckpointedJobs, OfLocalSgdGoOnWhereTheirRanksAverage) {
+  const Arguments job = {"--sync-every", "4", "--optimizer", "sgd", "--global-batch-size", "6"};
+  expect_success(ddp(2, job + job_steps(12) + Arguments{"--save", "w"}));
+  expect_success(ddp(2, job + job_steps(8) + kResumes));
+  expect_success(ddp(2, job + job_steps(12) + kResumes + Arguments{"--save", "rest"}));
+  EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "w"));
+  EXPECT_THAT(ddp(3, job + job_steps(12) + kResumes).err,
+              HasSubstr(": the number of ranks is 2 in the checkpoint and 3 here; "));
+  std::filesystem::remove_all(folder() / "c");
+  expect_success(ddp(2, job + job_steps(10) + kResumes));
+  const auto longer = ddp(2, job + job_steps(12) + kResumes);
+  EXPECT_EQ(longer.exit_code, 78);
+  EXPECT_THAT(
+      longer.err,
+      StartsWith(
+          "mlp_ddp: error: --steps '12': the checkpoint 'c/step-000000010.safetensors' is at "
+          "step 10, where a shorter run ended and ranks averaged their weights; this one "
+          "does so every 4 steps; give as many as before, or start a new run from its "
+          "weights with --load\n"));
+  expect_success(ddp(2, job + job_steps(10) + kResumes));
+}
+
 TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
   const Arguments job = {"--global-batch-size", "12", "--dropout", "0.3"};
   expect_success(ddp(1, job + job_steps(9) + Arguments{"--metrics", "of_whole"}));

@@ -68,6 +68,28 @@ TEST_P(OutputsOf, OnATerminalARunShowsItsProgress) {
   EXPECT_THAT(quiet.out, HasSubstr("Summary of 295 steps "));
 }
 
+TEST_P(OutputsOf, QuietlyLeaveOneBlankLineBeforeTheSummary) {
+  const auto quiet = bash(fmt::format("exec ./{}{}--quiet --steps 10", GetParam(), kRun));
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+  EXPECT_THAT(quiet.out, HasSubstr("\n\nSummary of 5 steps "));
+  EXPECT_THAT(quiet.out, Not(HasSubstr("\n\n\n")));
+}
+
+TEST_P(OutputsOf, NoteOnceThatALauncherStartedSeveralCopies) {
+  const auto note_of = [&](int rank, int ranks) {
+    return bash(fmt::format("exec env OMPI_COMM_WORLD_RANK={} OMPI_COMM_WORLD_SIZE={} ./{}{}"
+                            "--steps 1",
+                            rank, ranks, GetParam(), kRun))
+        .err;
+  };
+  EXPECT_EQ(note_of(0, 2),
+            fmt::format("{}: note: mpirun started 2 copies, and each is a run of its own; start "
+                        "mlp_ddp instead, which trains one model on all of them\n",
+                        GetParam()));
+  EXPECT_EQ(note_of(1, 2), "");
+  EXPECT_EQ(note_of(0, 1), "");
+}
+
 TEST_P(OutputsOf, SayWhereThreadsRun) {
   const auto said = [&](const std::string& before, const std::string& more) {
     return bash(fmt::format("exec env {} ./{}{}--steps 1 {}", before, GetParam(), kRun, more));

@@ -258,7 +258,7 @@ TEST(RunHeader, NamesModelDataAndDevice) {
                                   "2,000 test samples\ncpu: "));
   EXPECT_THAT(run_header(files, *device, "features / 255"),
               testing::HasSubstr(" and 2,000 test samples, features / 255\ncpu: "));
-  EXPECT_TRUE(run_header(files, *device).ends_with(", 2 threads, products by reference\n\n"));
+  EXPECT_TRUE(run_header(files, *device).ends_with(", 2 threads, products by reference\n"));
 }
 
 }  // namespace

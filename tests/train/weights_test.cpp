@@ -153,9 +153,9 @@ TEST_F(WeightFiles, AreRefusedWithTheFirstThreeDifferences) {
   save_safetensors(path(), tensors);
   expect_error(
       ExitCode::kBadData,
-      fmt::format("weights '{}': the weights are not this model's: net.0.weight is [3, 2], the "
-                  "model's is [2, 3], net.2.weight is missing, net.2.bias is [4, 1], the model's "
-                  "is [4], and 2 more; give the options the file was saved with",
+      fmt::format("weights '{}': the weights are not this model's: net.0.weight is [3, 2], "
+                  "not [2, 3], net.2.weight is missing, net.2.bias is [4, 1], not [4], and 2 more; "
+                  "give the options the file was saved with",
                   path().string()),
       [&] { load_weights(path(), small_parameters()); });
 }

@@ -66,10 +66,10 @@ std::vector<std::int64_t> summed_sizes(const Setting& setting) {
 }
 
 std::vector<int> summing_ranks(const Setting& setting) {
-  constexpr int kMostRanks = 4;
+  constexpr int kMaxUsualRanks = 4;
   std::vector<int> all;
   for (const int ranks : rank_counts(setting)) {
-    if (ranks > 1 && (ranks <= kMostRanks || !setting.ranks.empty())) all.push_back(ranks);
+    if (ranks > 1 && (ranks <= kMaxUsualRanks || !setting.ranks.empty())) all.push_back(ranks);
   }
   return all.empty() ? std::vector{2} : all;
 }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::array kMicroStepsOfCodes = {4, 8, 16, 32};
 /// A step of 32 micro-steps is long, so a few of them suffice.
-constexpr std::int64_t kMostAccumulatedSteps = 12;
+constexpr std::int64_t kMaxAccumulatedSteps = 12;
 
 std::string accumulated_key(bool is_fp16, int micro_steps) {
   if (micro_steps == 1) return is_fp16 ? "amp" : "ddp";
@@ -42,7 +42,7 @@ Case accumulated_case(const Setting& setting, bool is_fp16, int micro_steps) {
   // On the CPU, micro-steps of the course's size would take the experiment an hour.
   config.data.batch_size =
       std::max<std::int64_t>(setting.batch_size / (setting.on_gpu ? 1 : 4), ranks);
-  config.training.steps = std::min(setting.steps, kMostAccumulatedSteps);
+  config.training.steps = std::min(setting.steps, kMaxAccumulatedSteps);
   config.training.accumulate = micro_steps;
   config.training.update = Update::kSeparate;
   if (is_fp16) config.device.precision = Precision::kFp16;

@@ -118,6 +118,14 @@ void require_joined(const std::optional<LaunchedRank>& launched, int joined) {
         .remedy = remedy});
 }
 
+std::string note_of_copies(const std::optional<LaunchedRank>& launched) {
+  if (!launched || launched->ranks == 1 || launched->rank > 0) return "";
+  return fmt::format(
+      "{} started {} copies, and each is a run of its own; start mlp_ddp instead, "
+      "which trains one model on all of them",
+      launched->launcher, launched->ranks);
+}
+
 LoneCopy::LoneCopy(const LaunchedRank& launched)
     : launched_(launched), socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
   const SocketName own(launched_.launcher, launched_.rank);

@@ -24,6 +24,10 @@ std::optional<LaunchedRank> launched_rank();
 /// `joined` is the number of ranks that have joined; 0 in a build without MPI.
 void require_joined(const std::optional<LaunchedRank>& launched, int joined);
 
+/// For a program that is no rank: what the first of several copies that a launcher started says of
+/// them; empty for others.
+std::string note_of_copies(const std::optional<LaunchedRank>& launched);
+
 /// One of several copies that do not see each other, started on this host by the same launcher
 /// process. The other copies can detect it as long as this object lives.
 class LoneCopy {
