@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -302,11 +303,24 @@ std::string quality_sentence(const Results& results) {
   return text;
 }
 
-std::string configurations_of(const ReportSection& section) {
-  std::string text;
-  for (const Measurement& each : section.results.cases) {
+std::string configurations_of(const Results& results) {
+  std::vector<std::pair<std::string, json>> each_case;
+  for (const Measurement& each : results.cases) {
     if (each.configuration().empty()) continue;
-    text += fmt::format("{}: {}\n", each.what().key, each.configuration());
+    each_case.emplace_back(each.what().key, json::parse(each.configuration()));
+  }
+  if (each_case.empty()) return "";
+  json shared = json::object();
+  for (const auto& option : each_case.front().second.items()) {
+    const bool in_all = std::ranges::all_of(each_case, [&](const auto& each) {
+      return each.second.value(option.key(), json()) == option.value();
+    });
+    if (in_all) shared[option.key()] = option.value();
+  }
+  std::string text = fmt::format("all: {}\n", shared.dump());
+  for (auto& [key, options] : each_case) {
+    for (const auto& option : shared.items()) options.erase(option.key());
+    if (!options.empty()) text += fmt::format("{}: {}\n", key, options.dump());
   }
   return text;
 }
@@ -460,9 +474,10 @@ std::string markdown_section(const Report& report, const ReportSection& section)
   for (const Measurement& each : section.results.cases) {
     text += command_line_of(each.what()) + "\n";
   }
-  text += "```\n\nTheir configurations:\n\n```\n";
-  text += configurations_of(section);
-  return text + "```\n\n";
+  text += "```\n\n";
+  const std::string configurations = configurations_of(section.results);
+  if (configurations.empty()) return text;
+  return text + fmt::format("Their configurations:\n\n```\n{}```\n\n", configurations);
 }
 
 }  // namespace
@@ -525,9 +540,13 @@ std::string html_section(const Report& report, const ReportSection& section) {
   for (const Measurement& each : section.results.cases) {
     text += xml_text(command_line_of(each.what())) + "\n";
   }
-  text += "</pre></details>\n<details><summary>Configurations</summary><pre>";
-  text += xml_text(configurations_of(section));
-  return text + "</pre></details>\n</section>\n";
+  text += "</pre></details>\n";
+  const std::string configurations = configurations_of(section.results);
+  if (configurations.empty()) return text + "</section>\n";
+  return text +
+         fmt::format(
+             "<details><summary>Configurations</summary><pre>{}</pre></details>\n</section>\n",
+             xml_text(configurations));
 }
 
 /// A row of the summary: a small plot, the question, the answer and the verdict.

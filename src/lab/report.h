@@ -65,8 +65,9 @@ std::string quality_sentence(const Results& results);
 /// least. Empty without cases.
 std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured);
 
-/// The configuration of each case by its name, one line each: "batch-32: {...}".
-std::string configurations_of(const ReportSection& section);
+/// The options of the cases: those that all share in the first line, "all: {...}", then for each case
+/// the others, "batch-32: {...}". Empty if no case has a configuration.
+std::string configurations_of(const Results& results);
 
 std::string markdown_of(const Report& report);
 std::string markdown_table(const FindingTable& table);

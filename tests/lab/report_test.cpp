@@ -106,10 +106,10 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
     for (const Measurement& each : section.results.cases) {
       EXPECT_THAT(html, HasSubstr(xml_text(command_line_of(each.what()))));
       EXPECT_THAT(markdown, HasSubstr(command_line_of(each.what())));
-      const std::string configuration = each.what().key + ": " + each.configuration() + "\n";
-      EXPECT_THAT(html, HasSubstr(xml_text(configuration)));
-      EXPECT_THAT(markdown, HasSubstr(configuration));
     }
+    const std::string configurations = configurations_of(section.results);
+    EXPECT_THAT(html, HasSubstr(xml_text(configurations)));
+    EXPECT_THAT(markdown, HasSubstr(configurations));
     const std::string command = "mlp_lab run " + std::string(section.experiment->name) + " --quick";
     EXPECT_THAT(html, HasSubstr(command));
     EXPECT_THAT(markdown, HasSubstr(command));
@@ -129,6 +129,33 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
         ">optimizer<", "Measured step times against predicted (simulated) ones",
         "class=\"bs-error\""}) {
     EXPECT_THAT(html, HasSubstr(part));
+  }
+}
+
+TEST(Report, HasEveryOptionOfEachCaseAndThoseThatAllShareOnce) {
+  for (const ReportSection& section : whole_report().sections) {
+    SCOPED_TRACE(section.experiment->name);
+    std::map<std::string, json> options_of;
+    std::istringstream lines(configurations_of(section.results));
+    for (std::string line; std::getline(lines, line);) {
+      const std::size_t colon = line.find(": ");
+      options_of[line.substr(0, colon)] = json::parse(line.substr(colon + 2));
+    }
+    for (const Measurement& each : section.results.cases) {
+      json options = options_of.at("all");
+      const json own = options_of[each.what().key];
+      if (own.is_object()) options.update(own);
+      EXPECT_EQ(options, json::parse(each.configuration()));
+    }
+    const json first = section.results.cases.empty()
+                           ? json()
+                           : options_of[section.results.cases.front().what().key];
+    for (const auto& option : first.items()) {
+      EXPECT_TRUE(std::ranges::any_of(section.results.cases, [&](const Measurement& each) {
+        const json& own = options_of[each.what().key];
+        return !own.contains(option.key()) || own.at(option.key()) != option.value();
+      })) << option.key();
+    }
   }
 }
 
