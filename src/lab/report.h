@@ -65,8 +65,8 @@ std::string quality_sentence(const Results& results);
 /// least. Empty without cases.
 std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured);
 
-/// The options of the cases: those that all share in the first line, "all: {...}", then for each case
-/// the others, "batch-32: {...}". Empty if no case has a configuration.
+/// The options of the cases: those that all share in the first line, "all: {...}", then for each
+/// case the others, "batch-32: {...}". Empty if no case has a configuration.
 std::string configurations_of(const Results& results);
 
 std::string markdown_of(const Report& report);
