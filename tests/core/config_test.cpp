@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
 #include "support/expect_error.h"
 
 namespace barestep {
@@ -21,15 +20,10 @@ TEST(WarmupOf, ShrinksUnlessItWasAskedFor) {
   EXPECT_EQ(warmup_of({}, 1), 0);
   EXPECT_EQ(warmup_of({.warmup = 0}, 20), 0);
   EXPECT_EQ(warmup_of({.warmup = 19}, 20), 19);
-  try {
-    warmup_of({.warmup = 20}, 20);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kConfiguration);
-    EXPECT_STREQ(error.what(),
-                 "--warmup '20': the run has 20 steps, and none would be left to measure; "
-                 "--warmup 19 or --steps 21 fits");
-  }
+  expect_error(ExitCode::kConfiguration,
+               "--warmup '20': the run has 20 steps, and none would be left to measure; "
+               "--warmup 19 or --steps 21 fits",
+               [] { warmup_of({.warmup = 20}, 20); });
 }
 
 TEST(ProfiledStepsOf, AreTheLastHalfBehindWarmUpUnlessOthersWereAskedFor) {

@@ -3,8 +3,6 @@
 
 #include "core/checker.h"
 #include "core/program.h"
-#include "support/busy_machine.h"
-#include "support/sample_programs.h"
 
 namespace barestep {
 namespace {
@@ -79,18 +77,6 @@ TEST_F(Order, ReplacesTheWaitsItFinds) {
 TEST_F(Order, AcceptsAnEmptyProgram) {
   order(program_);
   EXPECT_TRUE(check(program_).empty());
-}
-
-TEST(OrderSpeed, IsInProportionToTheMicroSteps) {
-  const auto order_steps = [](std::int64_t micro_steps) {
-    SampleProgram sample = training_step({.widths = std::vector<std::int64_t>(21, 4),
-                                          .rows = micro_steps,
-                                          .micro_steps = static_cast<int>(micro_steps)});
-    order(sample.program);
-    return sample;
-  };
-  EXPECT_THAT(check(order_steps(8).program), IsEmpty());
-  expect_linear_time([&](std::int64_t micro_steps) { order_steps(micro_steps); }, 64);
 }
 
 }  // namespace

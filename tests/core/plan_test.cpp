@@ -8,13 +8,11 @@
 #include <string>
 #include <utility>
 
-#include "core/error.h"
-#include "support/sample_programs.h"
+#include "core/program.h"
+#include "support/expect_error.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(MemoryPlan, RoundsUpSlotsAndKeepsKindsAndDevicesApart) {
   Buffers buffers;
@@ -67,12 +65,21 @@ void expect_disjoint(const Buffers& buffers, bool pinned, int device) {
 }
 
 TEST(MemoryPlan, PlacesNoTwoSlotsOnTheSameBytesAndItsCategoriesSumToTheTotal) {
-  const SampleProgram sample = data_parallel_step({.widths = {33, 65, 17}, .rows = 10}, 3);
-  const MemoryPlan plan(*sample.buffers);
+  Buffers buffers;
+  for (int device = 0; device < 3; ++device) {
+    for (const Category category : kValuesOf<Category>) {
+      const std::string name(name_of(category));
+      const std::int64_t bytes = 100 * (1 + static_cast<std::int64_t>(category)) + device;
+      buffers.get(name, category, bytes, device);
+      buffers.get("slots of " + name, category, bytes + 300, device, 2);
+      buffers.get("host's " + name, category, bytes, device, 2, true);
+    }
+  }
+  const MemoryPlan plan(buffers);
   ASSERT_EQ(plan.devices(), 3);
   for (int device = 0; device < 3; ++device) {
-    expect_disjoint(*sample.buffers, false, device);
-    expect_disjoint(*sample.buffers, true, device);
+    expect_disjoint(buffers, false, device);
+    expect_disjoint(buffers, true, device);
     std::int64_t sum = 0;
     std::int64_t pinned_sum = 0;
     for (const Category category : kValuesOf<Category>) {
@@ -91,50 +98,36 @@ TEST(MemoryPlan, NeedsNothingForNoBuffers) {
   EXPECT_EQ(plan.device_bytes(0), 0);
 }
 
-std::string memory_error(const Buffers& buffers) {
-  try {
-    const MemoryPlan plan(buffers);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kMemory);
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(MemoryPlan, RefusesSumsBeyondSixtyThreeBits) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  const std::string end = "': is larger than 2^63 - 1; make the model or the batch smaller";
+  const auto refuses = [](const std::string& what, const Buffers& buffers) {
+    expect_error(
+        ExitCode::kMemory,
+        "size of '" + what + "': is larger than 2^63 - 1; make the model or the batch smaller",
+        [&] { const MemoryPlan plan(buffers); });
+  };
   Buffers rounded;
   rounded.get("x", Category::kData, kMax);
-  EXPECT_EQ(memory_error(rounded), "size of 'x" + end);
+  refuses("x", rounded);
   Buffers slots;
   slots.get("y", Category::kData, kMax / 2 + 1, 0, 2);
-  EXPECT_EQ(memory_error(slots), "size of 'y" + end);
+  refuses("y", slots);
   Buffers sum;
   sum.get("a", Category::kData, kMax / 2 + 1);
   sum.get("b", Category::kData, kMax / 2 + 1);
-  EXPECT_EQ(memory_error(sum), "size of 'all buffers of a device" + end);
+  refuses("all buffers of a device", sum);
 }
 
 TEST(MemoryPlan, RefusesToAnswerForWhatItDoesNotKnow) {
   Buffers buffers;
   buffers.get("x", Category::kData, 100);
   const MemoryPlan plan(buffers);
-  const auto message = [](auto question) -> std::string {
-    try {
-      question();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBug);
-      return error.what();
-    }
-    return "no error";
-  };
-  EXPECT_THAT(message([&] { static_cast<void>(plan.device_bytes(1)); }),
-              HasSubstr("no such device in the memory plan"));
-  EXPECT_THAT(message([&] { static_cast<void>(plan.offset_bytes(1, 0)); }),
-              HasSubstr("no such buffer in the memory plan"));
-  EXPECT_THAT(message([&] { static_cast<void>(plan.offset_bytes(0, 1)); }),
-              HasSubstr("no such slot in the memory plan"));
+  expect_error(ExitCode::kBug, "no such device in the memory plan",
+               [&] { static_cast<void>(plan.device_bytes(1)); });
+  expect_error(ExitCode::kBug, "no such buffer in the memory plan",
+               [&] { static_cast<void>(plan.offset_bytes(1, 0)); });
+  expect_error(ExitCode::kBug, "no such slot in the memory plan",
+               [&] { static_cast<void>(plan.offset_bytes(0, 1)); });
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
+#include "support/expect_error.h"
 #include "support/golden.h"
 
 namespace barestep {
@@ -25,7 +25,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAreArray;
-using ::testing::HasSubstr;
 
 std::vector<float> drawn_randn(TorchGenerator& generator, std::size_t size) {
   std::vector<float> numbers(size);
@@ -318,24 +317,12 @@ TEST(TorchGenerator, DrawsNormalNumbersWithMean0AndVariance1) {
 
 TEST(TorchGenerator, RefusesAPermutationOfNegativeSize) {
   TorchGenerator generator(0);
-  try {
-    generator.randperm(-1);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBug);
-    EXPECT_THAT(error.what(), HasSubstr("a permutation has a size"));
-  }
+  expect_error(ExitCode::kBug, "a permutation has a size", [&] { generator.randperm(-1); });
 }
 
 TEST(BoxMuller, RefusesAnUnfinishedBlock) {
   std::vector<float> numbers(17);
-  try {
-    box_muller(numbers);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBug);
-    EXPECT_THAT(error.what(), HasSubstr("normals are made in blocks of 16"));
-  }
+  expect_error(ExitCode::kBug, "normals are made in blocks of 16", [&] { box_muller(numbers); });
 }
 
 TEST(TorchGenerator, DrawsOnFromItsState) {

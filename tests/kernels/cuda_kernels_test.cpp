@@ -11,7 +11,6 @@
 #include <memory>
 #include <vector>
 
-#include "core/error.h"
 #include "core/operands.h"
 #include "core/printer.h"
 #include "core/random.h"
@@ -19,6 +18,7 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/op_cases.h"
+#include "support/expect_error.h"
 #include "support/host_cuda.h"
 #include "support/sanitized.h"
 
@@ -712,12 +712,9 @@ TEST(CudaLaunch, RefusesWhatLibrariesDoAndStreamsOfTheCpu) {
   for (const DeviceOp& op :
        {DeviceOp{Gemm{square, square, square}}, DeviceOp{Copy{square, square}},
         DeviceOp{Randn{square, state}}, DeviceOp{Fill{memory.add(1, 1, DType::kI32), 1}}}) {
-    try {
-      (void)launch(op, memory.addresses(), {}, {.geometry = kSmall}, nullptr);
-      ADD_FAILURE() << label_of(op);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBug);
-    }
+    SCOPED_TRACE(label_of(op));
+    expect_error(ExitCode::kBug, "",
+                 [&] { (void)launch(op, memory.addresses(), {}, {.geometry = kSmall}, nullptr); });
   }
 }
 

@@ -16,6 +16,7 @@
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
+#include "support/expect_error.h"
 
 namespace barestep {
 namespace {
@@ -428,15 +429,10 @@ TEST(CrossEntropy, RefusesALabelThatIsNoClass) {
                           .labels = memory.add(1, 1, DType::kI32),
                           .count = 1};
     memory.values<std::int32_t>(op.labels)[0] = label;
-    try {
-      run(op, memory);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBadData);
-      EXPECT_EQ(error.what(), "label '" + std::to_string(label) +
-                                  "': the last layer has 10 outputs; widen the last layer or check "
-                                  "the labels");
-    }
+    expect_error(ExitCode::kBadData,
+                 "label '" + std::to_string(label) +
+                     "': the last layer has 10 outputs; widen the last layer or check the labels",
+                 [&] { run(op, memory); });
   }
 }
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <vector>
 
-#include "core/error.h"
+#include "support/expect_error.h"
 #include "support/sanitized.h"
 
 namespace barestep {
@@ -132,14 +132,9 @@ class NoMoreThreads {
 
 TEST(ThreadPool, SaysHowManyThreadsTheSystemStarts) {
   const NoMoreThreads here;
-  try {
-    ThreadPool pool(3);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kMemory);
-    EXPECT_STREQ(error.what(),
-                 "threads '3': the system allows no more than 1; give a smaller --threads");
-  }
+  expect_error(ExitCode::kMemory,
+               "threads '3': the system allows no more than 1; give a smaller --threads",
+               [] { const ThreadPool pool(3); });
 }
 
 TEST(ForRanges, SplitsByTheLengthAlone) {

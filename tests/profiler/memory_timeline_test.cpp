@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/scheme_of.h"
 #include "support/busy_machine.h"
 #include "support/sample_profile.h"
-#include "support/sample_programs.h"
 #include "support/trace_rules.h"
 
 namespace barestep {
@@ -58,16 +59,28 @@ TEST(MemoryTimeline, HoldsABufferFromItsFirstUseToItsLast) {
   EXPECT_THAT(timeline.points[2].ends, ElementsAre(2));
 }
 
-/// In every sample program, the parts stay within the plan of each device.
+TrainConfig config_of(const std::vector<std::int64_t>& widths) {
+  TrainConfig config;
+  config.model.layers = widths;
+  config.data.batch_size = 10;
+  config.training.accumulate = 2;
+  return config;
+}
+
+/// On one device, on a rank and on several devices.
 TEST(MemoryTimeline, NeverExceedsThePlan) {
-  std::vector<SampleProgram> programs;
-  programs.push_back(training_step({.micro_steps = 2}));
-  programs.push_back(ddp_step({}, 2, 1, true));
-  programs.push_back(data_parallel_step({}, 3));
-  for (const SampleProgram& sample : programs) {
-    const MemoryPlan plan(*sample.buffers);
+  const TrainConfig config = config_of({5, 7, 6, 3});
+  const StepSpec alone = spec_of(config, DeviceKind::kCpu, nullptr);
+  const Ddp ddp({.update_per_bucket = true});
+  const DataParallel data_parallel(3, true);
+  const StepPrograms all[] = {
+      StepPrograms(alone),
+      StepPrograms(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 2), &ddp),
+      StepPrograms(alone, &data_parallel)};
+  for (const StepPrograms& programs : all) {
+    const MemoryPlan plan(programs.buffers());
     for (int device = 0; device < plan.devices(); ++device) {
-      const MemoryTimeline timeline = memory_timeline(sample.program, plan, device);
+      const MemoryTimeline timeline = memory_timeline(programs.train().program, plan, device);
       ASSERT_FALSE(timeline.points.empty());
       for (const MemoryPoint& point : timeline.points) {
         EXPECT_LE(point.total_bytes(), plan.device_bytes(device));
@@ -124,15 +137,16 @@ TEST(AddMemory, WritesEventsThatSumUp) {
 
 TEST(MemoryTimeline, TakesTimeInProportionToTheProgram) {
   const auto with_layers = [](std::int64_t layers) {
-    return training_step(
-        {.widths = std::vector<std::int64_t>(static_cast<std::size_t>(layers), 4)});
+    return StepPrograms(
+        spec_of(config_of(std::vector<std::int64_t>(static_cast<std::size_t>(layers), 4)),
+                DeviceKind::kCpu, nullptr));
   };
-  const SampleProgram small = with_layers(2000);
-  const SampleProgram large = with_layers(4000);
+  const StepPrograms small = with_layers(2000);
+  const StepPrograms large = with_layers(4000);
   expect_linear_time(
       [&](std::int64_t layers) {
-        const SampleProgram& sample = layers == 2000 ? small : large;
-        memory_timeline(sample.program, MemoryPlan(*sample.buffers), 0);
+        const StepPrograms& programs = layers == 2000 ? small : large;
+        memory_timeline(programs.train().program, MemoryPlan(programs.buffers()), 0);
       },
       2000);
 }

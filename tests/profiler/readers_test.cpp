@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <map>
 
+#include "parallel/schemes/scheme_of.h"
 #include "profiler/account.h"
 #include "profiler/trace.h"
 #include "support/process.h"
 #include "support/sample_profile.h"
-#include "support/sample_programs.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -34,7 +34,7 @@ class TwoRanks {
     std::map<Lane, double> free_s;
     double queue_s = begin_s;
     const auto span_of = [&](NodeId id) {
-      const Node& node = ddp_.program.nodes()[static_cast<std::size_t>(id)];
+      const Node& node = at(programs_.train().program.nodes(), id);
       Span span{.queued_s = queue_s, .queued_until_s = queue_s + 1e-5};
       // Some are queued late, some wait briefly, some longer.
       const double gap_s = id % 3 == 0 ? 2e-4 : id % 3 == 1 ? 1e-5 : 5e-5;
@@ -49,8 +49,15 @@ class TwoRanks {
     host.queued_s = host.fetch_begin_s = host.fetched_s = queue_s;
   }
 
-  SampleProgram ddp_ = ddp_step({}, 2, 1, false);
-  RunPlan plan_{ddp_.program, RunDetail::kNodes};
+  static StepSpec spec() {
+    TrainConfig config;
+    config.model.layers = {5, 7, 6, 3};
+    return spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 2);
+  }
+
+  const Ddp ddp_{{.first_bucket_bytes = 50, .bucket_bytes = 100}};
+  const StepPrograms programs_{spec(), &ddp_};
+  RunPlan plan_{programs_.train().program, RunDetail::kNodes};
   std::vector<ProfiledStep> steps_;
 };
 

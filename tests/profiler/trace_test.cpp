@@ -8,8 +8,8 @@
 #include <chrono>
 
 #include "core/clock.h"
+#include "parallel/schemes/scheme_of.h"
 #include "support/sample_profile.h"
-#include "support/sample_programs.h"
 #include "support/temp_dir.h"
 #include "support/trace_rules.h"
 
@@ -69,9 +69,13 @@ TEST(Trace, KeepsEveryRule) {
 
 /// One of two ranks, with collectives on the comm lane.
 TEST(Trace, KeepsEveryRuleWithCommunication) {
-  const SampleProgram ddp = ddp_step({}, 2, 1, false);
-  const RunPlan plan(ddp.program, RunDetail::kNodes);
-  const double end_s = 100 + 1e-4 * static_cast<double>(ddp.program.size());
+  TrainConfig config;
+  config.model.layers = {5, 7, 6, 3};
+  const Ddp ddp({.first_bucket_bytes = 50, .bucket_bytes = 100});
+  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 2), &ddp);
+  const Program& program = programs.train().program;
+  const RunPlan plan(program, RunDetail::kNodes);
+  const double end_s = 100 + 1e-4 * static_cast<double>(program.size());
   const HostTimes host{.begin_s = 100, .start_s = 100, .end_s = end_s};
   const std::vector<ProfiledStep> steps = {profiled_step(plan, 0, host, [](NodeId node) -> Span {
     const double at_s = 100 + 1e-4 * node;

@@ -59,6 +59,25 @@ TEST(StepPrograms, AreOrderedAndNeedEachOfTheirWaits) {
   EXPECT_EQ(programs_seen, 3 * (8 * 1 + 16 * 2 + 16 * 4));
 }
 
+/// 2 m n k for each product; the first layer's input needs no gradient.
+TEST(StepPrograms, HaveTwoFlopsForEachMultiplyAdd) {
+  const auto price_with = [](bool fusion) {
+    return price_of(StepPrograms({.model = {.widths = {8, 16, 12, 4}, .fusion = fusion},
+                                  .data = DataKind::kRandn,
+                                  .batch_size = 10})
+                        .train()
+                        .program);
+  };
+  constexpr std::int64_t kFirst = 2 * 10 * 8 * 16, kOthers = 2 * 10 * (16 * 12 + 12 * 4);
+  constexpr std::int64_t kOutputs = 10 * (16 + 12 + 4);
+  const Price apart = price_with(false);
+  EXPECT_EQ(apart.by_phase[Phase::kForward].flops, kFirst + kOthers + 2 * kOutputs);
+  EXPECT_EQ(apart.by_phase[Phase::kBackward].flops, kFirst + 2 * kOthers + 2 * kOutputs);
+  const Price fused = price_with(true);
+  EXPECT_EQ(fused.by_phase[Phase::kForward].flops, apart.by_phase[Phase::kForward].flops);
+  EXPECT_LT(fused.total.bytes, apart.total.bytes);
+}
+
 TEST(StepPrograms, ShareTheirBuffers) {
   const StepPrograms programs({.model = {.widths = {5, 4, 3}, .loss = LossKind::kCrossEntropy},
                                .data = DataKind::kIdx,
