@@ -8,7 +8,6 @@
 #include "core/plan.h"
 #include "core/program.h"
 #include "kernels/make_device.h"
-#include "parallel/comm/staged_communicator.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/rank_run.h"
@@ -84,7 +83,7 @@ TEST(Bf16Gradients, TrainWithinABf16sPrecisionOfFp32) {
   EXPECT_LT(distance, 1.0 / 256);
 }
 
-TEST(Bf16Gradients, AreTheSameBitsWithAndWithoutOverlapAndByWayOfPinnedMemory) {
+TEST(Bf16Gradients, AreTheSameBitsWithAndWithoutOverlap) {
   const auto expected = train_threads(3, rank_config(), in_bf16());
   DdpSettings apart = in_bf16();
   apart.overlap = false;
@@ -95,16 +94,6 @@ TEST(Bf16Gradients, AreTheSameBitsWithAndWithoutOverlapAndByWayOfPinnedMemory) {
   DdpSettings whole = in_bf16();
   whole.whole_first_bucket = true;
   EXPECT_EQ(train_threads(3, rank_config(), whole), expected);
-
-  const Ddp scheme(in_bf16());
-  std::vector<Trained> staged(3);
-  on_threads(3, [&](Communicator& communicator) {
-    const auto device = make_cpu_device({.threads = 1});
-    StagedCommunicator by_way_of_the_host(communicator, *device, 12);
-    staged[static_cast<std::size_t>(communicator.rank())] =
-        train_rank_by(scheme, by_way_of_the_host);
-  });
-  EXPECT_EQ(staged, expected);
 }
 
 TEST(Bf16Gradients, MoveHalfTheBytesByWayOfTheLargestBucket) {
@@ -124,17 +113,6 @@ TEST(Bf16Gradients, MoveHalfTheBytesByWayOfTheLargestBucket) {
   // The first bucket closes above 1 MiB with the last gradient, so there is only one. Aligned to
   // 256 bytes.
   EXPECT_NEAR(static_cast<double>(all - without), gradients / 2, 256) << "all are one bucket";
-}
-
-TEST(Bf16Gradients, AreOrderedAndNeedEveryWait) {
-  for (const bool per_bucket : {false, true}) {
-    DdpSettings settings = in_bf16();
-    settings.update_per_bucket = per_bucket;
-    const Ddp scheme(settings);
-    const StepPrograms programs(spec_of_rank(rank_config(), DeviceKind::kCpu, nullptr, 0, 2),
-                                &scheme);
-    EXPECT_GT(expect_every_deletion_found(programs.train().program), 6);
-  }
 }
 
 }  // namespace

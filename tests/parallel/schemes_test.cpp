@@ -449,13 +449,29 @@ struct NamedScheme {
 
 class SchemeProgram : public testing::TestWithParam<NamedScheme> {};
 
-INSTANTIATE_TEST_SUITE_P(
-    , SchemeProgram,
-    testing::Values(NamedScheme{"Zero1", std::make_shared<Zero>(1, small_buckets())},
-                    NamedScheme{"Zero2", std::make_shared<Zero>(2, small_buckets())},
-                    NamedScheme{"Zero3", std::make_shared<Zero>(3, small_buckets())},
-                    NamedScheme{"Factor", std::make_shared<Factor>()}),
-    [](const auto& each) { return std::string(each.param.name); });
+/// DDP with small buckets after this change.
+template <class Change>
+std::shared_ptr<const Scheme> ddp_with(Change change) {
+  DdpSettings settings = small_buckets();
+  change(settings);
+  return std::make_shared<Ddp>(settings);
+}
+
+std::vector<NamedScheme> all_schemes() {
+  return {{"Ddp", ddp_with([](DdpSettings&) {})},
+          {"DdpApart", ddp_with([](DdpSettings& s) { s.overlap = false; })},
+          {"DdpPerBucket", ddp_with([](DdpSettings& s) { s.update_per_bucket = true; })},
+          {"DdpInBf16", ddp_with([](DdpSettings& s) { s.bf16_gradients = true; })},
+          {"DdpInBf16PerBucket",
+           ddp_with([](DdpSettings& s) { s.bf16_gradients = s.update_per_bucket = true; })},
+          {"Zero1", std::make_shared<Zero>(1, small_buckets())},
+          {"Zero2", std::make_shared<Zero>(2, small_buckets())},
+          {"Zero3", std::make_shared<Zero>(3, small_buckets())},
+          {"Factor", std::make_shared<Factor>()}};
+}
+
+INSTANTIATE_TEST_SUITE_P(, SchemeProgram, testing::ValuesIn(all_schemes()),
+                         [](const auto& each) { return std::string(each.param.name); });
 
 TEST_P(SchemeProgram, IsOrderedAndNeedsEveryWait) {
   const Scheme& scheme = *GetParam().scheme;

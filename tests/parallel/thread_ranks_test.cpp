@@ -313,10 +313,6 @@ class DdpProgram : public testing::TestWithParam<DdpSettings> {
   StepPrograms programs_{spec_of_rank(rank_config(), DeviceKind::kCpu, nullptr, 0, 2), &scheme_};
 };
 
-TEST_P(DdpProgram, IsOrderedAndNeedsEveryWait) {
-  EXPECT_GT(expect_every_deletion_found(programs_.train().program), 6);
-}
-
 TEST_P(DdpProgram, ReducesEveryGradientOnceAndTheLossFirst) {
   std::vector<Tensor> reduced;
   for (const Node& node : programs_.train().program.nodes()) {
@@ -341,18 +337,6 @@ INSTANTIATE_TEST_SUITE_P(
                     DdpSettings{.first_bucket_bytes = 50, .bucket_bytes = 100, .overlap = false},
                     DdpSettings{
                         .first_bucket_bytes = 50, .bucket_bytes = 100, .update_per_bucket = true}));
-
-// With pieces of 12 bytes, every bucket takes several pieces.
-TEST(StagedRanks, ComputeTheSameBitsAsRanksWhoseMemoryTheHostReaches) {
-  const auto expected = train_threads(2);
-  std::vector<Trained> staged(2);
-  on_threads(2, [&](Communicator& communicator) {
-    const auto device = make_cpu_device({.threads = 1});
-    StagedCommunicator by_way_of_the_host(communicator, *device, 12);
-    staged[static_cast<std::size_t>(communicator.rank())] = train_rank(by_way_of_the_host);
-  });
-  EXPECT_EQ(staged, expected);
-}
 
 /// Notes on which threads and for which steps collectives run.
 class NotingCommunicator final : public HostCommunicator, public RecordSink {

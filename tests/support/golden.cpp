@@ -59,6 +59,24 @@ const GoldenParameter& Golden::parameter(const std::string& name) const {
   return *found;
 }
 
+TrainConfig config_of(const Golden& golden) {
+  TrainConfig config;
+  config.model.layers = golden.layers;
+  config.model.last_relu = golden.last_relu;
+  config.data.batch_size = golden.batch;
+  config.training.steps = golden.steps;
+  config.training.seed = golden.seed;
+  config.training.zero_grad = golden.zero_grad;
+  if (golden.clip_norm > 0) config.training.clip_norm = golden.clip_norm;
+  config.optimizer.kind = golden.optimizer == "adamw" ? OptimizerKind::kAdamW
+                          : golden.optimizer == "sgd" ? OptimizerKind::kSgd
+                                                      : OptimizerKind::kAdam;
+  config.optimizer.lr = golden.lr;
+  config.optimizer.weight_decay = golden.weight_decay;
+  config.optimizer.momentum = golden.momentum;
+  return config;
+}
+
 Golden load_golden(const std::string& name) {
   std::ifstream stream(golden_path(name));
   if (!stream) throw std::runtime_error("cannot read " + golden_path(name).string());

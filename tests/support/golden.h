@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "core/config.h"
+
 namespace barestep {
 
 /// One parameter, in the order of model.parameters(): net.0.weight, net.0.bias, net.2.weight, ...
@@ -64,6 +66,9 @@ struct Golden {
   /// The parameter with this name; throws std::out_of_range if there is none.
   [[nodiscard]] const GoldenParameter& parameter(const std::string& name) const;
 };
+
+/// The run that a golden file is of, with the usual device.
+TrainConfig config_of(const Golden& golden);
 
 /// Loads the golden file with this name, such as "mlp_d256_l3_b16_s0". Throws if it cannot be read.
 Golden load_golden(const std::string& name);

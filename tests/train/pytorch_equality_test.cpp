@@ -16,23 +16,6 @@
 namespace barestep {
 namespace {
 
-TrainConfig config_of(const Golden& golden) {
-  TrainConfig config;
-  config.model.layers = golden.layers;
-  config.model.last_relu = golden.last_relu;
-  config.data.batch_size = golden.batch;
-  config.training.steps = golden.steps;
-  config.training.seed = golden.seed;
-  config.optimizer.kind = golden.optimizer == "adamw" ? OptimizerKind::kAdamW
-                          : golden.optimizer == "sgd" ? OptimizerKind::kSgd
-                                                      : OptimizerKind::kAdam;
-  config.optimizer.lr = golden.lr;
-  config.optimizer.weight_decay = golden.weight_decay;
-  config.optimizer.momentum = golden.momentum;
-  config.training.zero_grad = golden.zero_grad;
-  return config;
-}
-
 /// The runs on random data.
 std::vector<std::string> random_data_runs() {
   std::vector<std::string> names;
@@ -51,14 +34,6 @@ void expect_parameters(Trainer& trainer, const StepPrograms& programs, const Gol
     const std::string bias = state_dict_name(spec, layer, "bias");
     EXPECT_EQ(xxh3(weight_in(weights, spec, layer)), golden.parameter(weight).*hash) << weight;
     EXPECT_EQ(xxh3(bias_in(weights, spec, layer)), golden.parameter(bias).*hash) << bias;
-  }
-}
-
-void expect_near(const std::vector<float>& losses, const Golden& golden, double tolerance) {
-  ASSERT_EQ(losses.size(), golden.losses.size());
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    const double expected = golden.losses[i];
-    EXPECT_LE(std::abs(losses[i] - expected), tolerance * std::abs(expected)) << "at step " << i;
   }
 }
 
@@ -88,6 +63,20 @@ class EqualToPyTorch : public testing::TestWithParam<std::string> {
     expect_parameters(*run.trainer, *run.programs, golden_, &GoldenParameter::final_xxh3);
   }
 
+  void expect_near_golden(GemmProvider gemm) const {
+    TrainConfig config = config_of(golden_);
+    config.device.threads = 2;
+    config.device.gemm = gemm;
+    TrainerHarness run(config);
+    run.run();
+    const std::vector<float> losses = run.losses();
+    ASSERT_EQ(losses.size(), golden_.losses.size());
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      const double expected = golden_.losses[i];
+      EXPECT_LE(std::abs(losses[i] - expected), 5e-7 * std::abs(expected)) << "at step " << i;
+    }
+  }
+
   const Golden golden_ = load_golden(GetParam());
 };
 
@@ -105,31 +94,16 @@ TEST_P(EqualToPyTorch, BitForBitOnOneThreadOfTheSameBlas) {
 
 TEST_P(EqualToPyTorch, WithinFiveTenMillionthsOnTwoThreads) {
   if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
-  TrainConfig config = config_of(golden_);
-  config.device.threads = 2;
-  config.device.gemm = GemmProvider::kCblas;
-  TrainerHarness run(config);
-  run.run();
-  expect_near(run.losses(), golden_, 5e-7);
+  expect_near_golden(GemmProvider::kCblas);
 }
 
 TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithOneDnn) {
   if (make_onednn_product() == nullptr) GTEST_SKIP() << "this build has no oneDNN";
-  TrainConfig config = config_of(golden_);
-  config.device.threads = 2;
-  config.device.gemm = GemmProvider::kOneDnn;
-  TrainerHarness run(config);
-  run.run();
-  expect_near(run.losses(), golden_, 5e-7);
+  expect_near_golden(GemmProvider::kOneDnn);
 }
 
 TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithPlainLoops) {
-  TrainConfig config = config_of(golden_);
-  config.device.threads = 2;
-  config.device.gemm = GemmProvider::kReference;
-  TrainerHarness run(config);
-  run.run();
-  expect_near(run.losses(), golden_, 5e-7);
+  expect_near_golden(GemmProvider::kReference);
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, EqualToPyTorch, testing::ValuesIn(random_data_runs()),

@@ -42,20 +42,6 @@ void expect_flat(FlatWeights flat, const ModelSpec& spec, const GoldenValues& ex
   }
 }
 
-TrainConfig tiny_config(const Golden& golden) {
-  TrainConfig config;
-  config.model.layers = golden.layers;
-  config.model.last_relu = golden.last_relu;
-  config.data.batch_size = golden.batch;
-  config.training.steps = golden.steps;
-  config.training.seed = golden.seed;
-  config.optimizer.lr = golden.lr;
-  config.training.zero_grad = golden.zero_grad;
-  config.device.threads = 1;
-  config.device.gemm = GemmProvider::kCblas;
-  return config;
-}
-
 class TinyRun : public testing::TestWithParam<const char*> {};
 
 TEST_P(TinyRun, HasEveryBitOfEveryStep) {
@@ -64,7 +50,9 @@ TEST_P(TinyRun, HasEveryBitOfEveryStep) {
   ASSERT_EQ(golden.each_step.size(), golden.losses.size());
   for (const bool fusion : {true, false}) {
     SCOPED_TRACE(fusion ? "fusion on" : "fusion off");
-    TrainConfig config = tiny_config(golden);
+    TrainConfig config = config_of(golden);
+    config.device.threads = 1;
+    config.device.gemm = GemmProvider::kCblas;
     config.device.fusion = fusion;
     TrainerHarness run(config);
     const ModelSpec& spec = run.programs->spec().model;
@@ -91,6 +79,23 @@ INSTANTIATE_TEST_SUITE_P(Golden, TinyRun,
                                          "tiny_d8_l2_b4_s1", "tiny_d8_l2_b4_s1_nolastrelu"),
                          [](const auto& run) { return std::string(run.param); });
 
+/// Runs of a model with and without fused products, on one thread of a BLAS.
+struct FusedAndApart {
+  explicit FusedAndApart(TrainConfig config) : on(with(config, true)), off(with(config, false)) {
+    on.run();
+    off.run();
+  }
+  static TrainConfig with(TrainConfig config, bool fusion) {
+    config.data.batch_size = 16;
+    config.device.threads = 1;
+    config.device.gemm = GemmProvider::kCblas;
+    config.device.fusion = fusion;
+    return config;
+  }
+
+  TrainerHarness on, off;
+};
+
 /// PyTorch starts with the bias and adds the product to it, as the fused product does. If the
 /// library computes a sum in one pass, the order of that one addition makes no difference; if it
 /// splits a long sum into several, it does.
@@ -98,17 +103,10 @@ TEST(Fusion, HasTheSameBitsOnAndOffWhereSumsAreShort) {
   if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   TrainConfig config;
   config.model.layers = {100, 200, 64, 10};
-  config.data.batch_size = 16;
   config.training.steps = 10;
-  config.device.threads = 1;
-  config.device.gemm = GemmProvider::kCblas;
-  TrainerHarness on(config);
-  config.device.fusion = false;
-  TrainerHarness off(config);
-  on.run();
-  off.run();
-  EXPECT_EQ(on.losses(), off.losses());
-  EXPECT_EQ(on.trainer->weights(), off.trainer->weights());
+  const FusedAndApart runs(config);
+  EXPECT_EQ(runs.on.losses(), runs.off.losses());
+  EXPECT_EQ(runs.on.trainer->weights(), runs.off.trainer->weights());
 }
 
 TEST(Fusion, AgreesOnAndOffWithinFiveTenMillionths) {
@@ -116,17 +114,10 @@ TEST(Fusion, AgreesOnAndOffWithinFiveTenMillionths) {
   TrainConfig config;
   config.model.dim = 1024;
   config.model.depth = 2;
-  config.data.batch_size = 16;
   config.training.steps = 3;
-  config.device.threads = 1;
-  config.device.gemm = GemmProvider::kCblas;
-  TrainerHarness on(config);
-  config.device.fusion = false;
-  TrainerHarness off(config);
-  on.run();
-  off.run();
+  const FusedAndApart runs(config);
   for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(on.losses()[i], off.losses()[i], 5e-7 * on.losses()[i]);
+    EXPECT_NEAR(runs.on.losses()[i], runs.off.losses()[i], 5e-7 * runs.on.losses()[i]);
   }
 }
 

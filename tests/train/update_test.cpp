@@ -187,18 +187,7 @@ TEST(FusedUpdate, IsRefusedWhereASchemeExchangesGradients) {
 class ClippedRun : public testing::TestWithParam<const char*> {
  protected:
   [[nodiscard]] TrainConfig config(bool fused) const {
-    TrainConfig config;
-    config.model.layers = golden_.layers;
-    config.model.last_relu = golden_.last_relu;
-    config.data.batch_size = golden_.batch;
-    config.training.steps = golden_.steps;
-    config.training.seed = golden_.seed;
-    config.optimizer.kind = golden_.optimizer == "adamw" ? OptimizerKind::kAdamW
-                            : golden_.optimizer == "sgd" ? OptimizerKind::kSgd
-                                                         : OptimizerKind::kAdam;
-    config.optimizer.lr = golden_.lr;
-    config.optimizer.weight_decay = golden_.weight_decay;
-    config.training.clip_norm = golden_.clip_norm;
+    TrainConfig config = config_of(golden_);
     config.training.update = fused ? Update::kFused : Update::kSeparate;
     config.device.threads = 2;
     return config;
