@@ -451,11 +451,6 @@ void convert(ElementType type, const std::byte* from, double divisor, std::span<
   with_element_type(type, [&]<class T>(T) { convert<T>(from, divisor, out); });
 }
 
-[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why,
-                         const char* remedy) {
-  fail(ExitCode::kBadData, {.what = "data", .value = path.string(), .why = why, .remedy = remedy});
-}
-
 }  // namespace
 
 Shards::Shards(std::vector<ArrayFile> files) : files_(std::move(files)), first_rows_{0} {

@@ -38,6 +38,20 @@ std::optional<std::string> line_of(const std::filesystem::path& file) {
   return line;
 }
 
+Diagnosis amiss(Diagnosis found, Health health, std::string cost, std::string remedy) {
+  found.health = health;
+  found.cost = std::move(cost);
+  found.remedy = std::move(remedy);
+  return found;
+}
+
+/// What is `there`, a version or a path, or else `absent`.
+Diagnosis of_part(const char* what, const std::string& there, const char* absent, const char* cost,
+                  const char* remedy) {
+  if (!there.empty()) return {.what = what, .is = there};
+  return amiss({.what = what, .is = absent}, Health::kMissing, cost, remedy);
+}
+
 Diagnosis of_cores(const MachineFacts& facts, const std::filesystem::path& root) {
   const auto quota = cpu_quota(root);
   const auto allowed = static_cast<int>(facts.allowed.count());
@@ -48,15 +62,12 @@ Diagnosis of_cores(const MachineFacts& facts, const std::filesystem::path& root)
   if (!quota) return cores;
   cores.is += fmt::format("; a quota of {:g}", *quota);
   if (*quota >= allowed) return cores;
-  cores.health = Health::kLimited;
-  cores.cost =
-      "a program that uses more is stopped for the rest of a period of 100 ms, so steps "
-      "differ in length";
-  cores.remedy = fmt::format(
-      "start the container with --cpuset-cpus instead of --cpus, or with "
-      "--cpus {}",
-      allowed);
-  return cores;
+  return amiss(std::move(cores), Health::kLimited,
+               "a program that uses more is stopped for the rest of a period of 100 ms, so steps "
+               "differ in length",
+               fmt::format("start the container with --cpuset-cpus instead of --cpus, or with "
+                           "--cpus {}",
+                           allowed));
 }
 
 Diagnosis of_memory(const MachineFacts& facts, const std::filesystem::path& root) {
@@ -66,69 +77,45 @@ Diagnosis of_memory(const MachineFacts& facts, const std::filesystem::path& root
                                     human_bytes(memory.total_bytes)),
                   .is_needed = true};
   if (memory.free_bytes >= facts.needed_bytes) return found;
-  found.health = Health::kMissing;
-  found.cost = fmt::format("mlp_single without options needs {}", human_bytes(facts.needed_bytes));
-  found.remedy = "end other programs, raise the container's --memory, or give a smaller --dim";
-  return found;
+  return amiss(std::move(found), Health::kMissing,
+               fmt::format("mlp_single without options needs {}", human_bytes(facts.needed_bytes)),
+               "end other programs, raise the container's --memory, or give a smaller --dim");
 }
 
 Diagnosis of_gpus(const MachineFacts& facts) {
-  Diagnosis found{.what = "GPUs"};
-  found.is = facts.gpus;
-  if (!facts.gpus.empty()) return found;
-  found.health = Health::kMissing;
-  found.cost = "runs train on the CPU; what GPUs would do is simulated (mlp_lab predict)";
-  if (!facts.why_no_gpu.empty()) {
-    found.is = facts.why_no_gpu;
-    found.remedy = "install NVIDIA's driver, and start a container with --gpus all";
-  } else {
-    found.is = "this build has no CUDA";
-    found.remedy = "install CUDA 12 or newer and configure with -DBARESTEP_CUDA=ON";
-  }
-  return found;
+  const bool has_cuda = !facts.why_no_gpu.empty();
+  return of_part("GPUs", facts.gpus, has_cuda ? facts.why_no_gpu.c_str() : "this build has no CUDA",
+                 "runs train on the CPU; what GPUs would do is simulated (mlp_lab predict)",
+                 has_cuda ? "install NVIDIA's driver, and start a container with --gpus all"
+                          : "install CUDA 12 or newer and configure with -DBARESTEP_CUDA=ON");
 }
 
 /// Only where there is a GPU.
 Diagnosis of_nccl(const MachineFacts& facts) {
-  Diagnosis found{.what = "NCCL", .is = facts.nccl};
-  if (!facts.nccl.empty()) return found;
-  found.health = Health::kMissing;
-  found.is = "this build has none";
-  found.cost = "mlp_ddp sends gradients through the host's memory";
-  found.remedy = "install libnccl-dev and configure again";
-  return found;
+  return of_part("NCCL", facts.nccl, "this build has none",
+                 "mlp_ddp sends gradients through the host's memory",
+                 "install libnccl-dev and configure again");
 }
 
 /// Only where there is a GPU.
 Diagnosis of_cupti(const MachineFacts& facts) {
-  Diagnosis found{.what = "CUPTI", .is = facts.cupti};
-  if (!facts.cupti.empty()) return found;
-  found.health = Health::kLimited;
-  found.is = facts.why_no_cupti;
-  found.cost = "--profile takes times from CUDA events, which contain the launches between kernels";
-  found.remedy = "install CUDA 13.0 Update 1 or newer, or name libcupti.so in BARESTEP_CUPTI";
-  return found;
+  if (!facts.cupti.empty()) return {.what = "CUPTI", .is = facts.cupti};
+  return amiss({.what = "CUPTI", .is = facts.why_no_cupti}, Health::kLimited,
+               "--profile takes times from CUDA events, which contain the launches between kernels",
+               "install CUDA 13.0 Update 1 or newer, or name libcupti.so in BARESTEP_CUPTI");
 }
 
 Diagnosis of_mpi(const MachineFacts& facts) {
-  Diagnosis found{.what = "MPI", .is = facts.mpirun};
-  if (facts.has_mpi && !facts.mpirun.empty()) return found;
-  found.health = Health::kMissing;
-  found.is = facts.has_mpi ? "mpirun is not on PATH" : "this build has none";
-  found.cost = "mlp_ddp runs as one rank; mlp_dp trains on several devices of one process";
-  found.remedy = facts.has_mpi ? "install openmpi-bin"
-                               : "install libopenmpi-dev and openmpi-bin, and configure again";
-  return found;
+  return of_part("MPI", facts.has_mpi ? facts.mpirun : "",
+                 facts.has_mpi ? "mpirun is not on PATH" : "this build has none",
+                 "mlp_ddp runs as one rank; mlp_dp trains on several devices of one process",
+                 facts.has_mpi ? "install openmpi-bin"
+                               : "install libopenmpi-dev and openmpi-bin, and configure again");
 }
 
 Diagnosis of_hwloc(const MachineFacts& facts) {
-  Diagnosis found{.what = "hwloc", .is = facts.hwloc};
-  if (!facts.hwloc.empty()) return found;
-  found.health = Health::kMissing;
-  found.is = "this build has none";
-  found.cost = "--affinity binds nothing";
-  found.remedy = "install libhwloc-dev and configure again";
-  return found;
+  return of_part("hwloc", facts.hwloc, "this build has none", "--affinity binds nothing",
+                 "install libhwloc-dev and configure again");
 }
 
 Diagnosis of_shared_memory(const MachineFacts& facts) {
@@ -136,23 +123,19 @@ Diagnosis of_shared_memory(const MachineFacts& facts) {
                   .is = facts.shared_memory_bytes > 0 ? human_bytes(facts.shared_memory_bytes)
                                                       : "there is none"};
   if (facts.shared_memory_bytes >= kGoodSharedMemory) return found;
-  found.health = Health::kLimited;
-  found.cost =
-      "ranks on this host that exchange through it may fail: NCCL's and Open MPI's buffers "
-      "are there";
-  found.remedy = "start the container with --shm-size 1g";
-  return found;
+  return amiss(std::move(found), Health::kLimited,
+               "ranks on this host that exchange through it may fail: NCCL's and Open MPI's "
+               "buffers are there",
+               "start the container with --shm-size 1g");
 }
 
 Diagnosis of_open_files(const MachineFacts& facts) {
   Diagnosis found{.what = "open files", .is = fmt::format("{}", facts.files.now)};
   if (facts.files.now == 0) found.is = "not reported";
   if (facts.files.now == 0 || facts.files.now >= kGoodOpenFiles) return found;
-  found.health = Health::kLimited;
-  found.cost = "jobs of many ranks fail to connect them";
-  found.remedy = fmt::format("ulimit -Hn {} as root, or --ulimit nofile={} for a container",
-                             kGoodOpenFiles, kGoodOpenFiles);
-  return found;
+  return amiss(std::move(found), Health::kLimited, "jobs of many ranks fail to connect them",
+               fmt::format("ulimit -Hn {} as root, or --ulimit nofile={} for a container",
+                           kGoodOpenFiles, kGoodOpenFiles));
 }
 
 /// "always [madvise] never"
@@ -164,12 +147,10 @@ Diagnosis of_huge_pages(const std::filesystem::path& root) {
   if (begin == std::string::npos || end == std::string::npos || end < begin) return found;
   found.is = line->substr(begin + 1, end - begin - 1);
   if (found.is != "never") return found;
-  found.health = Health::kLimited;
-  found.cost =
-      "arrays are in pages of 4 KiB, so products of large matrices wait for addresses to be "
-      "translated";
-  found.remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root";
-  return found;
+  return amiss(std::move(found), Health::kLimited,
+               "arrays are in pages of 4 KiB, so products of large matrices wait for addresses to "
+               "be translated",
+               "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root");
 }
 
 Diagnosis of_governor(const std::filesystem::path& root) {
@@ -178,10 +159,9 @@ Diagnosis of_governor(const std::filesystem::path& root) {
   if (!governor) return found;
   found.is = *governor;
   if (*governor == kSteadyGovernor) return found;
-  found.health = Health::kLimited;
-  found.cost = "cores change their clock rate between steps, so times differ";
-  found.remedy = "cpupower frequency-set --governor performance as root";
-  return found;
+  return amiss(std::move(found), Health::kLimited,
+               "cores change their clock rate between steps, so times differ",
+               "cpupower frequency-set --governor performance as root");
 }
 
 Diagnosis of_clock(const std::filesystem::path& root) {
@@ -194,20 +174,15 @@ Diagnosis of_clock(const std::filesystem::path& root) {
   static constexpr std::string_view kFast[] = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page",
                                                "arch_sys_counter"};
   if (std::ranges::find(kFast, *line) != std::end(kFast)) return found;
-  found.health = Health::kLimited;
-  found.cost = "each reading of the clock is a system call, which lengthens profiled steps";
-  found.remedy = "boot with clocksource=tsc if the CPU's counter is reliable";
-  return found;
+  return amiss(std::move(found), Health::kLimited,
+               "each reading of the clock is a system call, which lengthens profiled steps",
+               "boot with clocksource=tsc if the CPU's counter is reliable");
 }
 
 Diagnosis of_printer(const MachineFacts& facts) {
-  Diagnosis found{.what = "PDF", .is = facts.printer};
-  if (!facts.printer.empty()) return found;
-  found.health = Health::kMissing;
-  found.is = "neither Chromium nor WeasyPrint is on PATH";
-  found.cost = "--pdf of mlp_lab is refused; a browser elsewhere prints its pages";
-  found.remedy = "install chromium or weasyprint";
-  return found;
+  return of_part("PDF", facts.printer, "neither Chromium nor WeasyPrint is on PATH",
+                 "--pdf of mlp_lab is refused; a browser elsewhere prints its pages",
+                 "install chromium or weasyprint");
 }
 
 }  // namespace

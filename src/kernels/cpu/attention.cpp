@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/attention_loops.h"
+#include "kernels/cpu/cascade_sum.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/formulas.h"
 
@@ -510,7 +511,7 @@ class StandardAttention {
     a_.for_parts(length, [&](std::int64_t sequence, std::int64_t head, std::int64_t i) {
       const float* const probabilities = a_.head(p, row_, sequence, head * length).row(i);
       float* const row = a_.head(grads, row_, sequence, head * length).row(i);
-      const float sum = row_sum(length, [=](std::int64_t j) { return probabilities[j] * row[j]; });
+      const float sum = lane_sum(length, [=](std::int64_t j) { return probabilities[j] * row[j]; });
       for (std::int64_t j = 0; j < length; ++j) row[j] = probabilities[j] * (row[j] - sum);
     });
     multiply_by_rows(grads, false, qkv, thirds, a_.columns, a_.scale, grad_qkv, thirds, 0);
@@ -519,18 +520,6 @@ class StandardAttention {
 
  private:
   static constexpr std::int64_t kKeys = 128;
-
-  template <class Term>
-  static float row_sum(std::int64_t n, const Term& term) {
-    float lanes[static_cast<std::size_t>(kAttentionLanes)] = {};
-    std::int64_t i = 0;
-    for (; i + kAttentionLanes <= n; i += kAttentionLanes)
-      for (std::int64_t lane = 0; lane < kAttentionLanes; ++lane) lanes[lane] += term(i + lane);
-    float sum = 0;
-    for (; i < n; ++i) sum += term(i);
-    for (const float lane : lanes) sum += lane;
-    return sum;
-  }
 
   /// scores = factor * (rows of `queries`) (rows of the third of qkv at `column`)^T.
   void multiply_by_columns(const Number* queries, std::int64_t cols, std::int64_t query_column,

@@ -455,20 +455,6 @@ struct OpRunner {
     for (std::int64_t col = 0; col < element.cols; ++col) element(row, col, scaled, projected);
   }
 
-  /// The sum of term(i) over [0, n) in 16 interleaved sums.
-  template <class Term>
-  static float lane_sum(std::int64_t n, const Term& term) {
-    constexpr std::int64_t kLanes = 16;
-    float lanes[kLanes] = {};
-    std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
-    float sum = 0;
-    for (; i < n; ++i) sum += term(i);
-    for (const float lane : lanes) sum += lane;
-    return sum;
-  }
-
   void operator()(const Attention& op) const { run_attention(op, addresses, attention, pool); }
   void operator()(const AttentionGrad& op) const {
     run_attention_grad(op, addresses, attention, pool);
