@@ -1,11 +1,9 @@
 // Single ops with the shapes of the baseline model, each beside what the machine can do at best.
-#include <string>
 
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "measure.h"
 #include "model/model.h"
-#include "train/weights.h"
 
 namespace barestep::bench {
 namespace {

@@ -1,7 +1,5 @@
 // Times of a layer's weight gradient and Adam step, one after the other and as one op, and of the
 // parts of both.
-#include <atomic>
-#include <string>
 
 #include "kernels/cpu/linear_adam.h"
 #include "kernels/cpu/ops.h"

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cctype>
 #include <map>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <variant>
 
 #include "core/error.h"

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/operands.h"
-#include "core/philox.h"
 #include "core/random.h"
 #include "core/units.h"
 

@@ -1,7 +1,6 @@
 #include "core/plan.h"
 
 #include <algorithm>
-#include <string>
 
 #include "core/error.h"
 #include "core/index.h"

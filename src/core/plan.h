@@ -1,7 +1,6 @@
 // The memory plan: where every buffer is placed, before anything is allocated.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

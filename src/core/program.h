@@ -5,7 +5,6 @@
 // once, before any memory exists; planner, checker, pricer, printer and runner then read it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>

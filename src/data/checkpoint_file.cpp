@@ -1,7 +1,6 @@
 #include "data/checkpoint_file.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <charconv>
 #include <new>

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-
 namespace barestep {
 
 DeviceKind device_kind(std::string_view name) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <memory>
 #include <system_error>
 
 #include "core/error.h"

@@ -9,7 +9,6 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
-#include <utility>
 
 #include "core/error.h"
 #include "core/units.h"

@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "core/file_system.h"
 #include "lab/run_workload.h"
 #include "lab/svg.h"
 

@@ -1,7 +1,5 @@
 #include "lab/plots.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>

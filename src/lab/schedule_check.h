@@ -3,11 +3,9 @@
 // long they wait, and what they keep.
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "train/pass_schedule.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <system_error>
 
 #include "core/error.h"
 #include "core/input_file.h"

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <initializer_list>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "core/units.h"

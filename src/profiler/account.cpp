@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/units.h"
-#include "profiler/operator_table.h"
 
 namespace barestep {
 

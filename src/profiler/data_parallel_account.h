@@ -2,7 +2,6 @@
 // exchanges take.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>

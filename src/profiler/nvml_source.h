@@ -2,7 +2,6 @@
 // driver and is loaded on demand.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>

@@ -17,7 +17,6 @@
 #include "core/index.h"
 #include "core/statistics.h"
 #include "core/units.h"
-#include "profiler/operator_table.h"
 
 namespace barestep {
 

@@ -4,9 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
-#include <string_view>
 
 #include "core/program.h"
 #include "core/statistics.h"

@@ -1,5 +1,4 @@
 // Bad npy and safetensors files of samples, and the expected error lines.
-#include <utility>
 
 #include "apps/bad_input_cases.h"
 #include "support/arguments.h"

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "apps/bad_input_cases.h"
-#include "data/safetensors.h"
 #include "support/idx_bytes.h"
 #include "support/saved_weights.h"
 #include "support/temp_dir.h"

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <random>
 #include <sstream>

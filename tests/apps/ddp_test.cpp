@@ -10,13 +10,11 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <sstream>
 #include <vector>
 
 #include "apps/bad_input_cases.h"
 #include "apps/expect_refused.h"
 #include "apps/on_cpu.h"
-#include "command_line.h"
 #include "core/host.h"
 #include "core/input_file.h"
 #include "data/safetensors.h"

@@ -5,9 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <regex>
 #include <set>
-#include <sstream>
 
 #include "apps/bad_input_cases.h"
 #include "apps/expect_refused.h"

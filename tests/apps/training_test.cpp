@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <sstream>
 #include <thread>
 #include <vector>
 

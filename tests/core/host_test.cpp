@@ -12,7 +12,6 @@
 #include <ctime>
 #include <initializer_list>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "support/busy_machine.h"

@@ -1,6 +1,5 @@
 #include "core/plan.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "data/safetensors.h"
 #include "support/expect_error.h"
 #include "support/idx_bytes.h"
 #include "support/npy_bytes.h"

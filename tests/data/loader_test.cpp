@@ -1,13 +1,10 @@
 #include "data/loader.h"
 
-#include <gmock/gmock.h>
-
 #include <chrono>
 #include <filesystem>
 #include <optional>
 #include <vector>
 
-#include "core/clock.h"
 #include "profiler/account.h"
 #include "support/busy_machine.h"
 #include "support/expect_error.h"

@@ -1,7 +1,6 @@
 #include "data/unreliable_disk.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <stdexcept>
 #include <utility>
 

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <initializer_list>
 #include <string>
-#include <vector>
 
 #include "command_line.h"
 #include "core/config.h"

@@ -1,5 +1,4 @@
 // mlp_dp on GPUs, started like a user does.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

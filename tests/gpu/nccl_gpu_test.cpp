@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "gpu/cuda_harness.h"

@@ -1,11 +1,9 @@
 // The kernel of LinearAdam, run on the host through its launcher, compared with plain loops in
 // double.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <vector>
 

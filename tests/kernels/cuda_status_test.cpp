@@ -1,5 +1,4 @@
 // Every return code that a user can encounter, with its line and exit code.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

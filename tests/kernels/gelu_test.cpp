@@ -1,7 +1,6 @@
 // GELU's vector kernels against its formula, and the formula against double precision.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>

@@ -1,7 +1,6 @@
 // What mlp_lab doctor says of machines that are files of proc and sys, and of this one.
 #include "lab/doctor.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

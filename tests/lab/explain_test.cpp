@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <cmath>
-
 #include "lab/commands.h"
 #include "lab/explain/explain_report.h"
 #include "lab/explain/traced_mlp.h"

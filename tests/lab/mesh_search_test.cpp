@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/plan.h"
-#include "core/units.h"
 #include "lab/workload.h"
 #include "support/expect_error.h"
 

@@ -1,6 +1,5 @@
 #include "lab/samples.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

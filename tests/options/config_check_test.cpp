@@ -1,5 +1,4 @@
 // Configurations made by code are checked like those typed by users.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,11 +1,9 @@
 // PyTorch's DistributedDataParallel and DistributedSampler, from the files of
 // scripts/golden_ddp.py.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <array>
-#include <cmath>
 #include <fstream>
 
 #include "kernels/make_device.h"

@@ -19,7 +19,6 @@
 #include "support/sanitized.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
-#include "train/trainer.h"
 
 namespace barestep {
 namespace {

@@ -2,15 +2,12 @@
 #include "core/mesh.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "core/program.h"
@@ -23,13 +20,11 @@
 #include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
-#include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/saved_weights.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
-#include "train/weights.h"
 
 namespace barestep {
 namespace {

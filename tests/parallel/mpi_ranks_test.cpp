@@ -1,10 +1,6 @@
 // DDP with ranks as processes; run by mpirun, and also alone.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
-#include <cstdio>
-#include <string>
 #include <vector>
 
 #include "parallel/comm/mpi_communicator.h"

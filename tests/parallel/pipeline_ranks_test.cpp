@@ -5,14 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "kernels/make_device.h"
-#include "parallel/comm/mesh_communicator.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
@@ -24,7 +21,6 @@
 #include "support/saved_weights.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
-#include "train/weights.h"
 
 namespace barestep {
 namespace {

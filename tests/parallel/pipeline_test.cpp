@@ -10,9 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plan.h"
 #include "kernels/make_device.h"
-#include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"

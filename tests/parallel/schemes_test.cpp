@@ -17,7 +17,6 @@
 #include "core/program.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/staged_communicator.h"
-#include "parallel/comm/thread_communicator.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/local_sgd.h"

@@ -13,7 +13,6 @@
 #include "kernels/make_device.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/comm/staged_communicator.h"
-#include "parallel/comm/thread_communicator.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "core/statistics.h"
 #include "support/sample_profile.h"
 #include "support/trainer_harness.h"

@@ -1,7 +1,6 @@
 // An NVML without a GPU. Tests load it as a library and set its answers.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <filesystem>

@@ -14,7 +14,6 @@
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 #include "support/temp_dir.h"
-#include "train/trainer.h"
 
 namespace barestep {
 namespace {

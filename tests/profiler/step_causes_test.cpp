@@ -1,17 +1,15 @@
 // The account of a step as a fold over a timeline, on a simulated machine with known times.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <deque>
 #include <random>
 #include <set>
 
 #include "profiler/account.h"
 #include "support/simulated_steps.h"
-#include "train/trainer.h"
+#include "train/step.h"
 
 namespace barestep {
 namespace {

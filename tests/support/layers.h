@@ -1,10 +1,8 @@
 // The parameters of an MLP by layer: a weight and a bias each, in this order.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "model/model.h"
 

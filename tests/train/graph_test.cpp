@@ -1,5 +1,4 @@
 // Training with captured graphs gives the same bits and the same records as training op by op.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>

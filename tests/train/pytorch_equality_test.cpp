@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/error.h"
 #include "kernels/cpu/product.h"
 #include "support/golden.h"
 #include "support/layers.h"

@@ -8,7 +8,6 @@
 #include <functional>
 #include <thread>
 
-#include "core/clock.h"
 #include "core/program.h"
 #include "kernels/make_device.h"
 #include "support/busy_machine.h"

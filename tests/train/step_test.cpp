@@ -7,9 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/checker.h"
 #include "core/printer.h"
-#include "support/layers.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

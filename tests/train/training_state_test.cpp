@@ -10,7 +10,6 @@
 #include <cstring>
 #include <future>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>

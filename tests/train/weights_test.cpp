@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <limits>
-#include <numeric>
 
 #include "data/safetensors.h"
 #include "support/expect_error.h"

@@ -5,8 +5,6 @@
 #include <cstddef>
 #include <memory>
 #include <set>
-#include <type_traits>
-#include <utility>
 
 #include "core/error.h"
 #include "core/units.h"

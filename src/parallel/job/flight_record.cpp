@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "core/clock.h"
-#include "core/error.h"
 #include "core/units.h"
 
 namespace barestep {

@@ -3,7 +3,6 @@
 // only (stage 2), also the share only (stage 3), and updates it.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
