@@ -247,26 +247,6 @@ TEST_F(DropoutRun, HasTheLossesOfOneDeviceOnDevicesAndInMicroSteps) {
   }
 }
 
-TEST(DropoutOfRanks, HasTheLossesOfOneRankWithEveryScheme) {
-  Sample sample;
-  for (const RankScheme kind : kValuesOf<RankScheme>) {
-    TrainConfig config = dropping();
-    config.parallel.scheme = kind;
-    const Trained one = train_single(config);
-    for (const std::int64_t accumulate : {1, 2}) {
-      config.data.batch_size = 10 / accumulate;
-      config.training.accumulate = accumulate;
-      for (const int ranks : {1, 2, 3, 4}) {
-        if (!sample.takes_next()) continue;
-        SCOPED_TRACE(std::string(name_of(kind)) + " on " + std::to_string(ranks));
-        const auto scheme = scheme_of(config, TrainerKind::kDdp, {.first_bucket_bytes = 100});
-        const auto all = train_threads_by(*scheme, ranks, config);
-        EXPECT_LT(relative_distance(all[0].losses, one.losses), 1e-6);
-      }
-    }
-  }
-}
-
 TEST(DropoutOfRanks, OfStreamsOfTheirOwnDropsByTheSeedOfTheRun) {
   TrainConfig config = dropping();
   config.parallel.seed_per_rank = true;

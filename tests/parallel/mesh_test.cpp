@@ -282,29 +282,6 @@ TEST(TensorRanks, TrainAsOneRankBesideDataRanks) {
   }
 }
 
-TEST(TensorRanks, TrainAsOneRankWithEveryKindOfStep) {
-  TrainConfig config = smooth_config();
-  config.parallel.tensor = 2;
-  TrainConfig accumulate = config;
-  accumulate.training.accumulate = 3;
-  TrainConfig keeps = config;
-  keeps.training.zero_grad = false;
-  TrainConfig recompute = config;
-  recompute.training.recompute = 2;
-  TrainConfig unfused = config;
-  unfused.device.fusion = false;
-  TrainConfig gelu = config;
-  gelu.model.activation = Activation::kGelu;
-  TrainConfig clip = config;
-  clip.training.clip_norm = 0.05;
-  for (const TrainConfig& each : {accumulate, keeps, recompute, unfused, gelu, clip}) {
-    expect_as_one_rank(each, 2);
-    expect_as_one_rank(each, 4);
-    if (each.training.zero_grad) expect_as_one_rank(each, 4, Zero(1, small_buckets()));
-    expect_as_one_rank(each, 4, Zero(3, small_buckets()));
-  }
-}
-
 // The norm would be too large if every rank counted what all have.
 TEST(TensorRanks, CountEveryGradientOnceInTheNorm) {
   TrainConfig config = smooth_config();
@@ -314,18 +291,6 @@ TEST(TensorRanks, CountEveryGradientOnceInTheNorm) {
   expect_as_one_rank(config, 3);
   expect_as_one_rank(config, 6, Zero(1, small_buckets()));
   expect_as_one_rank(config, 6, Zero(3, small_buckets()));
-}
-
-// Partial sums are rounded to 16 bits before they are added up.
-TEST(TensorRanks, TrainInSixteenBitsAsOneRankUpToRounding) {
-  TrainConfig config = smooth_config();
-  config.parallel.tensor = 2;
-  config.device.precision = Precision::kBf16;
-  expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 256);
-  config.device.precision = Precision::kFp16;
-  expect_as_one_rank(config, 4, Ddp(small_buckets()), 1.0 / 1024);
-  expect_as_one_rank(config, 4, Zero(1, small_buckets()), 1.0 / 1024);
-  expect_as_one_rank(config, 4, Zero(3, small_buckets()), 1.0 / 1024);
 }
 
 // If one rank finds a gradient that is not finite, all skip the step.
@@ -340,16 +305,6 @@ TEST(TensorRanks, SkipAStepTogetherThatOverflowsOnOneOfThem) {
   const auto same = train_threads_by(Ddp(small_buckets()), 2, stays);
   EXPECT_EQ(trained[0].losses[1], same[0].losses[1]) << "the first step was skipped";
   EXPECT_EQ(trained[1].losses, trained[0].losses);
-}
-
-TEST(TensorRanks, TrainAsOneRankWithAFusedUpdate) {
-  TrainConfig config = smooth_config();
-  config.optimizer.kind = OptimizerKind::kAdam;
-  config.optimizer.lr = 1e-3;
-  config.training.update = Update::kFused;
-  config.parallel.tensor = 2;
-  // Adam divides by the root of tiny gradients, so its weights differ more than SGD's.
-  expect_as_one_rank(config, 2, Ddp(small_buckets()), 5e-6);
 }
 
 TEST(TensorRanks, TrainAsOneRankWithRandomDataDrawnInBlocks) {

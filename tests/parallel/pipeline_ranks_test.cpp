@@ -167,18 +167,6 @@ TEST(PipelineOfRanks, TrainsAsOneRankBesideTensorAndDataRanks) {
   expect_as_one_rank(config, {.pipeline = 3, .micro_batches = 2}, 5);
 }
 
-TEST(PipelineOfRanks, TrainsAsOneRankWithClippingAndWithoutOverlap) {
-  TrainConfig config = stage_config();
-  DdpSettings apart = small_buckets();
-  apart.overlap = false;
-  const Cut cut{.tensor = 2, .pipeline = 2, .micro_batches = 3};
-  expect_as_one_rank(config, cut, 2, Ddp(apart));
-  expect_as_one_rank(config, cut, 2, Zero(1, apart));
-  config.training.clip_norm = 0.05;
-  expect_as_one_rank(config, cut, 2);
-  expect_as_one_rank(config, cut, 2, Zero(1, small_buckets()));
-}
-
 // A batch of 11 rows and one of 3, over two copies and four micro-batches.
 TEST(PipelineOfRanks, TrainsAsOneRankWhereCopiesHaveOtherNumbersOfMicroBatches) {
   TrainConfig config = stage_config();
@@ -186,14 +174,6 @@ TEST(PipelineOfRanks, TrainsAsOneRankWhereCopiesHaveOtherNumbersOfMicroBatches) 
     config.data.batch_size = rows;
     expect_as_one_rank(config, {.pipeline = 2, .micro_batches = 4}, 2);
   }
-}
-
-TEST(PipelineOfRanks, UpdatesEachBucketAsWell) {
-  const TrainConfig config = stage_config();
-  DdpSettings settings = small_buckets();
-  settings.update_per_bucket = true;
-  expect_as_one_rank(config, {.pipeline = 2, .micro_batches = 3}, 1, Ddp(settings));
-  expect_as_one_rank(config, {.pipeline = 2, .micro_batches = 3}, 2, Ddp(settings));
 }
 
 /// The place of the first or last node of a program that `is` one; -1 if there is none.

@@ -466,7 +466,8 @@ std::vector<NamedScheme> all_schemes() {
           {"Zero1", std::make_shared<Zero>(1, small_buckets())},
           {"Zero2", std::make_shared<Zero>(2, small_buckets())},
           {"Zero3", std::make_shared<Zero>(3, small_buckets())},
-          {"Factor", std::make_shared<Factor>()}};
+          {"Factor", std::make_shared<Factor>()},
+          {"Server", std::make_shared<ParameterServer>(2, ServerReduce::kStar, small_buckets())}};
 }
 
 INSTANTIATE_TEST_SUITE_P(, SchemeProgram, testing::ValuesIn(all_schemes()),
@@ -572,8 +573,6 @@ TEST(SchemeOf, RefuseAnUpdateWithoutGradientsExchanged) {
   build(TrainerKind::kSingle, RankScheme::kDdp);
 }
 
-/// A layer of 1024 x 1024 with a batch of 8: DDP sends the gradients almost twice, factors are
-/// small.
 /// Rounds of three steps: 0 to 2, 3 to 5, and the rest of the run.
 TrainConfig local_run() {
   TrainConfig config = rank_config();
@@ -663,22 +662,6 @@ TEST(Server, OfOneRankHasTheBitsOfASingleDevice) {
   EXPECT_EQ(served.losses, one.losses);
 }
 
-TEST(Server, LossesAreThoseOfDdpHoweverItAddsUp) {
-  for (const auto& [ranks, servers] : {std::pair{2, 1}, {3, 2}, {4, 4}}) {
-    const auto ddp = train_threads(ranks);
-    for (const ServerReduce reduce : {ServerReduce::kStar, ServerReduce::kTree}) {
-      SCOPED_TRACE(testing::Message()
-                   << ranks << " ranks, " << servers << " servers, " << name_of(reduce));
-      const auto served =
-          train_threads_by(ParameterServer(servers, reduce, small_buckets()), ranks);
-      for (const Trained& rank : served) {
-        EXPECT_LT(relative_distance(rank.losses, ddp[0].losses), 5e-7);
-        EXPECT_EQ(rank.parameters, served[0].parameters);
-      }
-    }
-  }
-}
-
 TEST(Server, DividesBucketsByTheirNumbers) {
   const auto bucket = [](std::int64_t numbers) {
     return ShardedBucket{.name = "", .range = {0, numbers}, .parameters = {}};
@@ -711,14 +694,6 @@ TEST(Server, ALinkOfAStarCarriesWhatTheBooksSay) {
   EXPECT_EQ(received(1, 3), all);
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_EQ(received(kRanks, rank), 2 * (kRanks - 1) * all / kRanks);
-  }
-}
-
-TEST(Server, HasProgramsThatNeedEveryWait) {
-  for (const int rank : {0, 2}) {
-    const ParameterServer scheme(2, ServerReduce::kStar, small_buckets());
-    const StepPrograms programs = programs_by(scheme, rank_config(), rank, 3);
-    EXPECT_GT(expect_every_deletion_found(programs.train().program), 0);
   }
 }
 
@@ -761,6 +736,8 @@ TEST(LateGradients, CostOneMoreBufferForEachStep) {
   EXPECT_EQ(bytes(3), 4 * bytes(0));
 }
 
+/// A layer of 1024 x 1024 with a batch of 8: DDP sends the gradients almost twice, factors are
+/// small.
 TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   TrainConfig config;
   config.model.layers = {1024, 1024};

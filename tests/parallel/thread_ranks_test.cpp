@@ -45,19 +45,6 @@ TEST(ThreadRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
   }
 }
 
-/// Each rank's gradients are rounded to the type.
-TEST(ThreadRanks, ComeNearOneRankIn16BitsWithinTheirPrecision) {
-  for (const auto& [precision, step] :
-       {std::pair{Precision::kBf16, 0x1p-8}, {Precision::kFp16, 0x1p-11}}) {
-    TrainConfig config = rank_config();
-    config.device.precision = precision;
-    const Trained one = train_threads(1, config)[0];
-    for (const int ranks : {2, 3}) {
-      EXPECT_LT(relative_distance(train_threads(ranks, config)[0].losses, one.losses), step);
-    }
-  }
-}
-
 TEST(ThreadRanks, OneRankComputesTheBitsOfATrainerWithoutRanks) {
   TrainerHarness alone(rank_config());
   alone.run();
@@ -85,33 +72,6 @@ TEST(ThreadRanks, ComputeTheSameBitsWhateverTheBuckets) {
   DdpSettings whole = small_buckets();
   whole.whole_first_bucket = true;
   EXPECT_EQ(train_threads(2, rank_config(), whole), expected);
-}
-
-// The norm is that of the averaged gradients, so all ranks clip in the same way, like one rank.
-TEST(ThreadRanks, ClipAsOneRankDoes) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
-    TrainConfig config = rank_config();
-    config.optimizer.kind = kind;
-    const Trained unclipped = train_threads(1, config)[0];
-    config.training.clip_norm = 0.1;
-    const Trained one = train_threads(1, config)[0];
-    EXPECT_NE(one.losses, unclipped.losses);
-    for (const int ranks : {2, 3}) {
-      expect_near_one_rank(train_threads(ranks, config), one, config);
-    }
-  }
-}
-
-TEST(ThreadRanks, AccumulateAsALargerBatchDoes) {
-  TrainConfig parts = rank_config();
-  parts.training.accumulate = 3;
-  TrainConfig whole = rank_config();
-  whole.data.batch_size = 30;
-  const Trained one = train_threads(1, whole)[0];
-  for (const int ranks : {1, 2, 4}) {
-    SCOPED_TRACE(ranks);
-    expect_near_one_rank(train_threads(ranks, parts), one, parts);
-  }
 }
 
 DdpSettings in_every_micro_step() {
@@ -182,35 +142,6 @@ TEST(ThreadRanks, SendGradientsOnceForEachMicroStepOnEveryRank) {
   EXPECT_NO_THROW(check_all_ranks(config, DeviceKind::kCpu, nullptr, kRanks));
 }
 
-TEST(ThreadRanks, AddGradientsUpFromStepToStepAsOneRankDoes) {
-  TrainConfig config = rank_config();
-  config.training.zero_grad = false;
-  expect_near_one_rank(train_threads(3, config), train_threads(1, config)[0], config);
-}
-
-TEST(ThreadRanks, TrainWithEveryOptimizer) {
-  TrainConfig adamw = rank_config();
-  adamw.optimizer.kind = OptimizerKind::kAdamW;
-  adamw.optimizer.weight_decay = 0.1;
-  TrainConfig sgd = rank_config();
-  sgd.optimizer.kind = OptimizerKind::kSgd;
-  TrainConfig nesterov = sgd;
-  nesterov.optimizer.momentum = 0.9;
-  nesterov.optimizer.nesterov = true;
-  nesterov.optimizer.weight_decay = 0.1;
-  std::vector<FlatWeights> parameters{train_threads(1)[0].parameters};
-  for (const TrainConfig& config : {adamw, sgd, nesterov}) {
-    const Trained one = train_threads(1, config)[0];
-    EXPECT_THAT(parameters, testing::Not(testing::Contains(one.parameters)));
-    parameters.push_back(one.parameters);
-    const auto all = train_threads(3, config);
-    expect_near_one_rank(all, one, config);
-    DdpSettings at_once = small_buckets();
-    at_once.update_per_bucket = true;
-    EXPECT_EQ(train_threads(3, config, at_once), all);
-  }
-}
-
 TEST(ThreadRanks, KeepTheLossOfTheirOwnRows) {
   TrainConfig config = rank_config();
   const auto all = train_threads(3, config);
@@ -245,18 +176,6 @@ TEST(ThreadRanks, SeededPerRankDrawDataOfTheirOwn) {
 }
 
 class RanksOfFiles : public TempDirTest {};
-
-TEST_F(RanksOfFiles, TrainAndEvaluateAsOneRankDoes) {
-  const TrainConfig config = class_run(folder());
-  expect_near_one_rank(train_threads(3, config), train_threads(1, config)[0], config);
-}
-
-/// 30 rows in steps of 7: the last step has 2 rows, so the third rank has none.
-TEST_F(RanksOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
-  TrainConfig config = number_run(folder());
-  config.data.batch_size = 7;
-  expect_near_one_rank(train_threads(3, config), train_threads(1, config)[0], config);
-}
 
 /// The last step has 14 of 30 rows: two ranks have 5 rows in three micro-steps, the third 4 in two.
 /// Or it has 2 rows, and the third rank none.
