@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
@@ -77,6 +76,13 @@ class MlpDdp : public TempDirTest {
     return records_of(read_file(folder() / name));
   }
 };
+
+/// The end of a run's output, with the hash of its weights.
+std::string hash_line(const ProcessResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nWeights: xxh3-128 "));
+  return result.out.substr(std::min(result.out.find("\nWeights: "), result.out.size()));
+}
 
 /// As another user, since root may start as many processes as it likes.
 TEST_F(MlpDdp, AloneMayStartTooFewThreadsWhichIsOneLine) {
@@ -156,28 +162,10 @@ TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {
   EXPECT_EQ(read_file(folder() / "e.rank1.json"), R"({"seed": 1})");
 }
 
-TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
-  const Arguments run = {"--dim",  "300", "--depth",      "4",   "--steps",      "3",
-                         "--save", "w",   "--bucket-mib", "0.5", "--batch-size", "4"};
-  std::set<std::string> files;
-  for (const Arguments& more :
-       {Arguments{}, {"--no-overlap"}, {"--update", "per-bucket"}, {"--first-bucket", "whole"}}) {
-    const auto result = mpirun(2, run + more);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    files.insert(read_file(folder() / "w"));
-  }
-  EXPECT_EQ(files.size(), 1U);
-}
-
 /// The hash is of the parameters in the order of PyTorch's state_dict().
 TEST_F(MlpDdp, FactorPrintsTheHashOfOneRanksWeights) {
   const Arguments run = {"--layers", "9,14,5", "--steps",  "6", "--global-batch-size",
                          "11",       "--gemm", "reference"};
-  const auto hash_line = [](const ProcessResult& result) {
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    const std::size_t begin = result.out.find("\nWeights: ");
-    return begin == std::string::npos ? "" : result.out.substr(begin);
-  };
   const std::string one = hash_line(alone(run + Arguments{"--save", "w"}));
   const SafetensorsFile file(folder() / "w");
   ByteHash hash;
@@ -194,15 +182,10 @@ TEST_F(MlpDdp, FactorPrintsTheHashOfOneRanksWeights) {
 TEST_F(MlpDdp, ReproduciblePrintsOneHashForAnyRanksSchemeAndAccumulation) {
   const Arguments run = {"--layers",  "30,14,5",        "--steps", "6",           "--gemm",
                          "reference", "--reproducible", "3",       "--clip-norm", "0.1"};
-  const auto hash_line = [](const ProcessResult& result) {
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return result.out.substr(std::min(result.out.find("\nWeights: "), result.out.size()));
-  };
   const Arguments batch = {"--global-batch-size", "22"};
   const std::string one =
       hash_line(run_process(Arguments{MLP_SINGLE} + on_cpu(run + Arguments{"--batch-size", "22"}),
                             {.working_directory = folder()}));
-  EXPECT_THAT(one, StartsWith("\nWeights: xxh3-128 "));
   EXPECT_EQ(hash_line(alone(run + Arguments{"--batch-size", "11", "--accumulate", "2"})), one);
   const auto three = mpirun(3, run + batch);
   EXPECT_EQ(hash_line(three), one);
@@ -215,64 +198,39 @@ TEST_F(MlpDdp, ReproduciblePrintsOneHashForAnyRanksSchemeAndAccumulation) {
 /// Ranks that have a part of the parameters send it.
 TEST_F(MlpDdp, PrintsOneHashOfWeightsThatRanksShare) {
   const Arguments run = {"--layers", "9,14,5,6,4", "--steps", "4", "--gemm", "reference"};
-  const auto hash_line = [](const ProcessResult& result) {
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out, HasSubstr("\nWeights: xxh3-128 "));
-    return result.out.substr(std::min(result.out.find("\nWeights: "), result.out.size()));
-  };
   EXPECT_EQ(hash_line(mpirun(2, run + Arguments{"--scheme", "zero1"})),
             hash_line(mpirun(2, run + Arguments{"--scheme", "zero2"})));
   EXPECT_EQ(hash_line(mpirun(2, run + Arguments{"--pipeline", "2", "--micro-batches", "2"})),
             hash_line(alone(run + Arguments{"--accumulate", "2", "--batch-size", "32"})));
 }
 
-/// Thread ranks test this thoroughly; here it runs under MPI, as typed.
+/// Ranks of MPI test the numbers; here it runs as typed.
 TEST_F(MlpDdp, ReducesBf16GradientsWithHalfTheBytes) {
   const Arguments run = {"--dim", "300", "--depth", "2", "--steps", "6", "--warmup", "2"};
-  const auto fp32 = mpirun(2, run + Arguments{"--metrics", "fp32"});
-  EXPECT_THAT(fp32.out, StartsWith("2 ranks, gradients reduced by MPI in 1 bucket (705.50 KiB) "));
-  const auto bf16 = mpirun(2, run + Arguments{"--metrics", "bf16", "--grad-dtype", "bf16"});
+  const auto bf16 = mpirun(2, run + Arguments{"--grad-dtype", "bf16"});
   EXPECT_EQ(bf16.exit_code, 0) << bf16.err;
   EXPECT_THAT(bf16.out,
               StartsWith("2 ranks, gradients reduced as bf16 by MPI in 1 bucket (352.75 KiB) "));
   EXPECT_THAT(bf16.out, HasSubstr("\nbucket 1    352.75 KiB "));
-  double furthest = 0;
-  const std::vector<json> exact = records("fp32");
-  const std::vector<json> rounded = records("bf16");
-  ASSERT_EQ(rounded.size(), exact.size());
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    const double loss = exact[i].at("loss");
-    furthest = std::max(furthest, std::abs(rounded[i].at("loss").get<double>() - loss) / loss);
-  }
-  EXPECT_GT(furthest, 0);
-  EXPECT_LT(furthest, 1.0 / 256) << "a bf16's precision";
-
   const auto explained = alone(run + Arguments{"--grad-dtype", "bf16", "--explain", "--plan"});
   EXPECT_THAT(explained.out, HasSubstr("bucket_bf16 (communication)"));
   EXPECT_THAT(explained.out, HasSubstr(" in bf16 "));
 }
 
-/// Thread ranks test the numbers; here the account shows the reductions, as typed. In a step of 25
+/// Ranks of MPI test the numbers; here the account shows the reductions, as typed. In a step of 25
 /// samples the first rank has 5 micro-steps, the second one 4.
 TEST_F(MlpDdp, ShowsAReductionOfEachMicroStep) {
   const Arguments run = {
       "--dim",   "32", "--depth",  "2", "--global-batch-size", "5", "--accumulate", "5",
       "--steps", "6",  "--warmup", "2"};
-  const auto once = mpirun(2, run + Arguments{"--metrics", "once"});
+  const auto once = mpirun(2, run);
   EXPECT_EQ(once.exit_code, 0) << once.err;
   EXPECT_EQ(count(once.out, "\nbucket 1 "), 1);
-  const auto every = mpirun(2, run + Arguments{"--metrics", "every", "--reduce-every-micro-step"});
+  const auto every = mpirun(2, run + Arguments{"--reduce-every-micro-step"});
   EXPECT_EQ(every.exit_code, 0) << every.err;
   EXPECT_THAT(every.out, ContainsRegex("^2 ranks, gradients reduced by MPI in 1 bucket "
                                        "\\(8.25 KiB\\) in every micro-step"));
   EXPECT_EQ(count(every.out, "\nbucket 1 "), 5);
-  const std::vector<json> plain = records("once");
-  const std::vector<json> repeated = records("every");
-  ASSERT_EQ(repeated.size(), plain.size());
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    const double loss = plain[i].at("loss");
-    EXPECT_NEAR(repeated[i].at("loss").get<double>(), loss, 5e-7 * loss) << i;
-  }
 }
 
 /// The device sends its own records, but not for graphs; there, events give the times.
