@@ -7,14 +7,10 @@ std::vector<BadInput> bad_config_files() {
   const std::vector<std::string> run = {"--config", "run.json"};
   const std::string one_object = "; a config file is one JSON object";
   return {
-      {10,
-       {"--config", "missing.json"},
-       66,
+      {10, words("--config missing.json"), 66,
        "config file 'missing.json': No such file or directory; check the path"},
-      {10, {"--config", "."}, 66, "config file '.': Is a directory; check the path"},
-      {10,
-       {"--config", "/dev/null"},
-       66,
+      {10, words("--config ."), 66, "config file '.': Is a directory; check the path"},
+      {10, words("--config /dev/null"), 66,
        "config file '/dev/null': is not a regular file; check the path"},
       {10, run, 78,
        "run.json:1:16: not JSON: syntax error while parsing object separator - unexpected end of "

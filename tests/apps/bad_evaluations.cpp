@@ -10,9 +10,7 @@ std::vector<BadInput> bad_evaluations() {
   };
   return {
       {12, evaluation("4,3"), 66, "idx file 'images': No such file or directory; check the path"},
-      {7,
-       {"--quantization", "tourch"},
-       2,
+      {7, words("--quantization tourch"), 2,
        "--quantization 'tourch': not one of the choices; did you mean 'torch'? use row or torch or "
        "torch-per-channel"},
       {7, evaluation("65537,3") + Arguments{"--precision", "int8"}, 78,

@@ -129,9 +129,7 @@ std::vector<BadInput> bad_data_files() {
       {20, numbers("wide", "good"), 65,
        "data 'wide': data has 3 features, the model takes 2; make it take 3, by --layers, --dim or "
        "--length"},
-      {20,
-       {"--data", "idx:images,labels", "--layers", "4,3"},
-       65,
+      {20, words("--data idx:images,labels --layers 4,3"), 65,
        "data 'labels': data has 1 target per sample, the model gives 3; make it give 1, by "
        "--layers, --dim or --length, or use --loss cross-entropy if they are labels"},
 

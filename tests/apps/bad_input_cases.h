@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "core/config.h"
+#include "support/arguments.h"
 
 namespace barestep {
 
 struct BadInput {
   int case_number;  // number in the list of bad inputs to mlp_single; a case may need several rows;
                     // 0 for other programs
-  std::vector<std::string> arguments;
+  Arguments arguments;
   int exit_code;
   std::string line;     // the whole of stderr, after the program and ": error: "
   std::string file{};   // content of run.json in the working directory; no file if empty

@@ -230,9 +230,7 @@ std::vector<BadInput> bad_sums() {
       bad_usage({"all-reduce", "--ranks", "2", "--transport", "mpi"}, threads),
       bad_usage({"all-reduce", "--transport", "peer"},
                 "--transport 'peer': not one of the choices; use auto or nccl or mpi"),
-      {0,
-       {"all-reduce", "--device", "cpu", "--transport", "nccl"},
-       78,
+      {0, words("all-reduce --device cpu --transport nccl"), 78,
        "--transport 'nccl': joins GPUs, and this rank is on the CPU; use mpi or auto"},
   };
 }
@@ -244,17 +242,11 @@ std::vector<BadInput> bad_schedules() {
        {"check-schedule"},
        2,
        "check-schedule: there is nothing to check; give a file, or --write for one to begin with"},
-      {0,
-       {"check-schedule", "--write", "2f2b"},
-       2,
+      {0, words("check-schedule --write 2f2b"), 2,
        "--write '2f2b': not one of the choices; use 1f1b or gpipe or naive or zb-h1"},
-      {0,
-       {"check-schedule", "nowhere.json"},
-       66,
+      {0, words("check-schedule nowhere.json"), 66,
        "schedule 'nowhere.json': No such file or directory; check the path"},
-      {0,
-       {"check-schedule", "run.json"},
-       65,
+      {0, words("check-schedule run.json"), 65,
        "schedule 'run.json': stages[0][1] is not a pass (\"F0\", \"B0\", \"W0\"), \"send F0\", "
        "\"receive B0\", or both with a comma; mlp_lab check-schedule --write 1f1b shows the form",
        R"({"micro_batches": 1, "stages": [["F0", "B 0"]]})"},
@@ -272,13 +264,9 @@ std::vector<BadInput> bad_studies() {
       "--device cpu has "
       "too little memory: needs ";
   return {
-      {0,
-       {"run", "sync", "--with-pytorch", "--python", "/bin/false"},
-       66,
+      {0, words("run sync --with-pytorch --python /bin/false"), 66,
        "--with-pytorch '/bin/false': it has no PyTorch" + no_pytorch},
-      {0,
-       {"run", "sync", "--with-pytorch", "--python", "/nowhere/python"},
-       66,
+      {0, words("run sync --with-pytorch --python /nowhere/python"), 66,
        "--with-pytorch '/nowhere/python': there is no such interpreter" + no_pytorch},
       {.case_number = 0,
        .arguments = {"run", "amdahl", "--quick", "--device", "cpu"},
@@ -291,42 +279,28 @@ std::vector<BadInput> bad_studies() {
        .exit_code = 69,
        .line = "--device 'cuda': there is no GPU here; use --device cpu",
        .environment = {"CUDA_VISIBLE_DEVICES="}},
-      {0,
-       {"run", "sync", "--device", "cpu", "--output", "/proc/lab"},
-       73,
+      {0, words("run sync --device cpu --output /proc/lab"), 73,
        "folder '/proc/lab': " + cannot_create + "a writable one"},
-      {0,
-       {"run", "sync", "--device", "cpu", "--output", "."},
-       78,
+      {0, words("run sync --device cpu --output ."), 78,
        "--output '.': it holds files that do not belong to a study; name another folder"},
-      {0,
-       {"run", "sync", "--device", "cpu", "--memory", "100MiB"},
-       71,
+      {0, words("run sync --device cpu --memory 100MiB"), 71,
        sync + "1024 --depth 6" + of_data +
            "101.10 MiB, this machine has 100.00 MiB free; --batch-size 32 fits; --quick "
            "takes a smaller model"},
-      {0,
-       {"run", "sync", "--device", "cpu", "--quick", "--memory", "1MiB"},
-       71,
+      {0, words("run sync --device cpu --quick --memory 1MiB"), 71,
        sync + "256 --depth 2" + of_data +
            "3.01 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
            "--dim, --depth or --layers; free some, or leave this experiment out"},
-      {0,
-       {"run", "timing", "--quick", "--device", "cpu", "--recompute", "3"},
-       78,
+      {0, words("run timing --quick --device cpu --recompute 3"), 78,
        "experiment 'timing': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --update "
        "separate --device cpu is "
        "refused: --recompute '3': the model has 2 layers; give at most 2; leave out the option, or "
        "this experiment"},
-      {0,
-       {"report", "nothing"},
-       66,
+      {0, words("report nothing"), 66,
        "study 'nothing': there is none in this folder; name the --output of an earlier mlp_lab "
        "run"},
       // The study that was refused above.
-      {0,
-       {"report", "lab-results"},
-       66,
+      {0, words("report lab-results"), 66,
        "study 'lab-results': none of its experiments is complete; run mlp_lab run again to "
        "complete it"},
       {.case_number = 0,
@@ -335,13 +309,9 @@ std::vector<BadInput> bad_studies() {
        .line = "temporary folder '/nowhere': No such file or directory; set TMPDIR to a writable "
                "folder",
        .environment = {"TMPDIR=/nowhere"}},
-      {0,
-       {"card", "--output", "link"},
-       78,
+      {0, words("card --output link"), 78,
        "--output 'link': mlp_lab card reads this file, which would be lost; write to another one"},
-      {0,
-       {"card", "--output", "no/card.json"},
-       73,
+      {0, words("card --output no/card.json"), 73,
        "output file 'no/card.json': " + cannot_create + "a writable path"},
   };
 }
@@ -352,7 +322,7 @@ std::vector<BadInput> bad_sheets() {
       "--pdf: neither Chromium nor WeasyPrint is on PATH; install chromium or weasyprint, or leave "
       "it out and print the page in .html from a browser";
   return {
-      {0, {"sheet", "none.md"}, 66, "sheet 'none.md': No such file or directory; check the path"},
+      {0, words("sheet none.md"), 66, "sheet 'none.md': No such file or directory; check the path"},
       {.case_number = 0,
        .arguments = {"sheet", "practical3", "--blank", "--pdf"},
        .exit_code = 69,
@@ -370,11 +340,8 @@ std::vector<BadInput> bad_sheets() {
 std::vector<BadInput> bad_lab_files() {
   const auto card = [](const std::string& file) { return Arguments{"predict", "--machine", file}; };
   const auto trace = [](const std::string& content, const std::string& why) -> BadInput {
-    return {0,
-            {"merge-traces", "all.json", "run.json"},
-            65,
-            "trace 'run.json': " + why + "; give the files that --trace wrote, each once",
-            content};
+    return {0, words("merge-traces all.json run.json"), 65,
+            "trace 'run.json': " + why + "; give the files that --trace wrote, each once", content};
   };
   const std::string head = R"({"distributedInfo": {"rank": 0}, "baseTimeNanoseconds": )";
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
@@ -388,13 +355,9 @@ std::vector<BadInput> bad_lab_files() {
       {0, card("run.json"), 65,
        "machine card 'run.json': name is 7, not a string; see src/lab/cards for valid cards",
        R"({"name": 7})"},
-      {0,
-       {"checkpoint", "none"},
-       66,
+      {0, words("checkpoint none"), 66,
        "checkpoint 'none': No such file or directory; check the path"},
-      {0,
-       {"merge-traces", "all.json", "none"},
-       66,
+      {0, words("merge-traces all.json none"), 66,
        "trace 'none': No such file or directory; check the path"},
       trace("{", "is not the trace of a single rank"),
       trace(R"({"traceEvents": []})", "is not the trace of a single rank"),
@@ -407,9 +370,7 @@ std::vector<BadInput> bad_lab_files() {
       trace(std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff", 13),
             "its gzip stream is corrupt"),
       twice,
-      {0,
-       {"merge-traces", "no/all.json", "run.json"},
-       73,
+      {0, words("merge-traces no/all.json run.json"), 73,
        "output file 'no/all.json': cannot be created: No such file or directory; choose a "
        "writable path"},
   };
@@ -420,7 +381,7 @@ std::vector<BadInput> bad_explained_traces() {
                         const std::string& remedy =
                             "give traces by PyTorch's profiler, or by "
                             "--trace") -> BadInput {
-    return {0, {"explain", "run.json"}, 65, "trace 'run.json': " + why + "; " + remedy, content};
+    return {0, words("explain run.json"), 65, "trace 'run.json': " + why + "; " + remedy, content};
   };
   const std::string event =
       R"({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1})";
@@ -434,10 +395,8 @@ std::vector<BadInput> bad_explained_traces() {
   same_file.line = "trace './run.json'" + same_file.line.substr(same_file.line.find(':'));
   same_file.arguments.emplace_back("./run.json");
   return {
-      {0, {"explain", "none"}, 66, "trace 'none': No such file or directory; check the path"},
-      {0,
-       {"explain", "fifo.json"},
-       66,
+      {0, words("explain none"), 66, "trace 'none': No such file or directory; check the path"},
+      {0, words("explain fifo.json"), 66,
        "trace 'fifo.json': is a FIFO, not a regular file; check the path"},
       trace(" ", "is damaged or cut: it is not complete JSON"),
       trace("a report", "is damaged or cut: it is not complete JSON"),

@@ -51,9 +51,7 @@ std::vector<BadInput> bad_profiling() {
       bad({"--tensorboard", "d/runs", "--save", "d"}, 78,
           "--tensorboard 'd/runs': --save writes the file 'd', which would have to be a folder; "
           "give two names"),
-      {3,
-       {"--tensorboard", "run.json/runs"},
-       73,
+      {3, words("--tensorboard run.json/runs"), 73,
        "folder 'run.json/runs': cannot be created: Not a directory; choose a writable one",
        "a file where a folder should be"},
       bad({"--trace", "missing/t.json"}, 73,

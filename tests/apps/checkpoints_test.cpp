@@ -27,11 +27,10 @@ using testing::Not;
 using testing::StartsWith;
 using testing::UnorderedElementsAre;
 
-const Arguments kRandomRun = {"--dim",     "16", "--depth",      "2", "--device", "cpu",
-                              "--threads", "1",  "--batch-size", "8"};
+const Arguments kRandomRun = words("--dim 16 --depth 2 --device cpu --threads 1 --batch-size 8");
 /// Epochs of four steps, the last one smaller, and evaluations.
-const Arguments kFiles = {"--data", "idx:x.idx,y.idx", "--layers", "6,12,4",       "--batch-size",
-                          "8",      "--device",        "cpu",      "--test-split", "0.25"};
+const Arguments kFiles =
+    words("--data idx:x.idx,y.idx --layers 6,12,4 --batch-size 8 --device cpu --test-split 0.25");
 
 class CheckpointedRuns : public TempDirTest {
  protected:
@@ -78,7 +77,7 @@ Arguments epochs(int count) {
   return {"--epochs", std::to_string(count)};
 }
 
-const Arguments kDeepRun = {"--dim", "16", "--depth", "4", "--device", "cpu", "--batch-size", "8"};
+const Arguments kDeepRun = words("--dim 16 --depth 4 --device cpu --batch-size 8");
 const Arguments kFourEpochs = kFiles + epochs(4);
 
 TEST_F(CheckpointedRuns, GoOnToTheBit) {
@@ -88,16 +87,16 @@ TEST_F(CheckpointedRuns, GoOnToTheBit) {
        kRandomRun + steps(5) + Arguments{"--no-zero-grad"}},
       {kDeepRun + steps(12), kDeepRun + steps(5) + Arguments{"--recompute", "2"}},
       {kFourEpochs, kFourEpochs + Arguments{"--time-limit", "0.001s"}},
-      {kFourEpochs + Arguments{"--optimizer", "sgd", "--momentum", "0.9", "--accumulate", "2"},
-       kFourEpochs + Arguments{"--optimizer", "sgd", "--momentum", "0.9", "--accumulate", "2",
-                               "--time-limit", "0.001s", "--workers", "0"}}};
+      {kFourEpochs + words("--optimizer sgd --momentum 0.9 --accumulate 2"),
+       kFourEpochs +
+           words("--optimizer sgd --momentum 0.9 --accumulate 2 --time-limit 0.001s --workers 0")}};
   for (const auto& [whole, part] : runs) {
     SCOPED_TRACE(testing::PrintToString(part));
     for (const char* file : {"checkpoints", "metrics", "whole", "rest"}) {
       std::filesystem::remove_all(folder() / file);
     }
-    ASSERT_EQ(single(whole + Arguments{"--save", "whole", "--metrics", "of_whole"}).exit_code, 0);
-    const Arguments resumes = {"--checkpoint", "checkpoints", "--resume", "--metrics", "metrics"};
+    ASSERT_EQ(single(whole + words("--save whole --metrics of_whole")).exit_code, 0);
+    const Arguments resumes = words("--checkpoint checkpoints --resume --metrics metrics");
     const auto first = single(part + resumes);
     ASSERT_THAT(first.exit_code, testing::AnyOf(0, 75)) << first.err;
     const auto rest = single(whole + resumes + Arguments{"--save", "rest"});
@@ -110,8 +109,8 @@ TEST_F(CheckpointedRuns, GoOnToTheBit) {
 }
 
 TEST_F(CheckpointedRuns, StartWhereThereIsNothingAndGoOnByTheSameCommandLine) {
-  const Arguments command = kRandomRun + steps(4) +
-                            Arguments{"--checkpoint", "a/b", "--resume", "--checkpoint-every", "1"};
+  const Arguments command =
+      kRandomRun + steps(4) + words("--checkpoint a/b --resume --checkpoint-every 1");
   const auto first = single(command);
   EXPECT_EQ(first.exit_code, 0) << first.err;
   EXPECT_EQ(first.err, "");
@@ -122,12 +121,12 @@ TEST_F(CheckpointedRuns, StartWhereThereIsNothingAndGoOnByTheSameCommandLine) {
 }
 
 TEST_F(CheckpointedRuns, ThatAreCompleteSaveOnceMore) {
-  const Arguments command = kFourEpochs + Arguments{"--checkpoint", "c", "--resume", "--save"};
+  const Arguments command = kFourEpochs + words("--checkpoint c --resume --save");
   ASSERT_EQ(single(command + Arguments{"first", "--metrics", "m"}).exit_code, 0);
   const std::string metrics = bytes("m");
   const std::string checkpoint = bytes("c/step-000000016.safetensors");
-  const auto again = single(command + Arguments{"again", "--metrics", "m", "--profile", "--trace",
-                                                "t.json", "--monitor"});
+  const auto again =
+      single(command + words("again --metrics m --profile --trace t.json --monitor"));
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(again.err,
             "mlp_single: note: resumes from 'c/step-000000016.safetensors' at step 16\n");
@@ -158,32 +157,29 @@ TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
                              "run, or start a new one from its weights with --load",
                              file, why));
   };
-  const Arguments common = {"--device", "cpu", "--steps", "2"};
-  expect_refused(common + Arguments{"--dim", "16", "--depth", "3", "--batch-size", "8"},
+  const Arguments common = words("--device cpu --steps 2");
+  expect_refused(common + words("--dim 16 --depth 3 --batch-size 8"),
                  "--layers is 16,16,16 in the checkpoint and 16,16,16,16 here");
-  expect_refused(common + Arguments{"--dim", "16", "--depth", "2", "--batch-size", "4"},
+  expect_refused(common + words("--dim 16 --depth 2 --batch-size 4"),
                  "the batch of a step is 8 samples in the checkpoint and 4 samples here");
-  expect_refused(kRandomRun + steps(2) + Arguments{"--seed", "1", "--lr", "0.01"},
+  expect_refused(kRandomRun + steps(2) + words("--seed 1 --lr 0.01"),
                  "the learning rate is 0.001 in the checkpoint and 0.01 here, --seed is 0 in the "
                  "checkpoint and 1 here");
   expect_refused(kRandomRun + steps(2) + Arguments{"--no-zero-grad"},
                  "--no-zero-grad is not given in the checkpoint and given here");
   // The schedule ends with the run, so the run's length affects every step.
   ASSERT_EQ(
-      single(kRandomRun + steps(4) + Arguments{"--lr-schedule", "cosine", "--checkpoint", "cosine"})
-          .exit_code,
+      single(kRandomRun + steps(4) + words("--lr-schedule cosine --checkpoint cosine")).exit_code,
       0);
-  expect_error(kRandomRun + steps(6) +
-                   Arguments{"--lr-schedule", "cosine", "--checkpoint", "cosine", "--resume"},
+  expect_error(kRandomRun + steps(6) + words("--lr-schedule cosine --checkpoint cosine --resume"),
                78,
                "checkpoint 'cosine/step-000000004.safetensors': is of another run: the number of "
                "steps of --lr-schedule is 4 in the checkpoint and 6 here; give the options of that "
                "run, or start a new one from its weights with --load");
   // The same options, but one byte of the data differs.
-  ASSERT_EQ(
-      single(kFourEpochs + Arguments{"--checkpoint", "f", "--time-limit", "0.001s"}).exit_code, 75);
+  ASSERT_EQ(single(kFourEpochs + words("--checkpoint f --time-limit 0.001s")).exit_code, 75);
   expect_error(
-      kFourEpochs + Arguments{"--checkpoint", "f", "--resume", "--input-scale", "2"}, 78,
+      kFourEpochs + words("--checkpoint f --resume --input-scale 2"), 78,
       "checkpoint 'f/step-000000001.safetensors': is of another run: --input-scale is not "
       "given in the checkpoint and 2 here; give the options of that run, or start a new one "
       "from its weights with --load");
@@ -204,48 +200,26 @@ TEST_F(CheckpointedRuns, TakeNoOtherRunsPlace) {
       "--checkpoint 'c': holds checkpoints of another run, the newest at step 2; resume that run "
       "with --resume, or name another folder";
   expect_error(command + Arguments{"--checkpoint", "c"}, 78, refused);
-  expect_error(
-      command + Arguments{"--checkpoint", "c", "--resume-from", "d/step-000000002.safetensors"}, 78,
-      refused);
-  EXPECT_EQ(single(command +
-                   Arguments{"--checkpoint", "c", "--resume-from", "c/step-000000002.safetensors"})
+  expect_error(command + words("--checkpoint c --resume-from d/step-000000002.safetensors"), 78,
+               refused);
+  EXPECT_EQ(single(command + words("--checkpoint c --resume-from c/step-000000002.safetensors"))
                 .exit_code,
             0);
 }
 
 TEST_F(CheckpointedRuns, TakeOptionsThatChangeNoNumber) {
-  ASSERT_EQ(
-      single(kFourEpochs + Arguments{"--checkpoint", "c", "--time-limit", "0.001s"}).exit_code, 75);
-  const auto other = single(kFourEpochs + Arguments{"--checkpoint",
-                                                    "c",
-                                                    "--resume",
-                                                    "--workers",
-                                                    "0",
-                                                    "--log-every",
-                                                    "3",
-                                                    "--accumulate",
-                                                    "1",
-                                                    "--no-pin",
-                                                    "--tensorboard",
-                                                    "runs",
-                                                    "--betas",
-                                                    "0.9,0.999",
-                                                    "--lr",
-                                                    "0.001",
-                                                    "--weight-decay",
-                                                    "0",
-                                                    "--checkpoint-keep",
-                                                    "1",
-                                                    "--profile",
-                                                    "--profile-steps",
-                                                    "0:8"});
+  ASSERT_EQ(single(kFourEpochs + words("--checkpoint c --time-limit 0.001s")).exit_code, 75);
+  const auto other = single(
+      kFourEpochs + words("--checkpoint c --resume --workers 0 --log-every 3 --accumulate 1 "
+                          "--no-pin --tensorboard runs --betas 0.9,0.999 --lr 0.001 --weight-decay "
+                          "0 --checkpoint-keep 1 --profile --profile-steps 0:8"));
   EXPECT_EQ(other.exit_code, 0) << other.err;
   EXPECT_THAT(other.out, HasSubstr("Step 15 | "));
 }
 
 TEST_F(CheckpointedRuns, EndInTimeWithAWholeCheckpoint) {
-  const auto result = single(kRandomRun + steps(100'000'000) +
-                             Arguments{"--checkpoint", "c", "--time-limit", "0.3s"});
+  const auto result =
+      single(kRandomRun + steps(100'000'000) + words("--checkpoint c --time-limit 0.3s"));
   EXPECT_EQ(result.exit_code, 75);
   EXPECT_THAT(result.err, AllOf(StartsWith("mlp_single: note: the time limit is reached, ended "
                                            "after step "),
@@ -254,10 +228,9 @@ TEST_F(CheckpointedRuns, EndInTimeWithAWholeCheckpoint) {
 }
 
 TEST_F(CheckpointedRuns, AreSavedInIntervalsOfTime) {
-  const auto result =
-      single(kRandomRun + steps(100'000'000) +
-             Arguments{"--checkpoint", "c", "--time-limit", "2s", "--checkpoint-every", "0.001s",
-                       "--checkpoint-keep", "1000"});
+  const auto result = single(
+      kRandomRun + steps(100'000'000) +
+      words("--checkpoint c --time-limit 2s --checkpoint-every 0.001s --checkpoint-keep 1000"));
   EXPECT_EQ(result.exit_code, 75);
   EXPECT_GT(names_in("c").size(), 2U);
   EXPECT_THAT(result.out, AllOf(HasSubstr("\n  checkpoint    "),
@@ -265,9 +238,9 @@ TEST_F(CheckpointedRuns, AreSavedInIntervalsOfTime) {
 }
 
 TEST_F(CheckpointedRuns, GoOnOnSeveralDevicesAndBack) {
-  const Arguments model = {"--dim", "16", "--depth", "2", "--batch-size", "8"};
+  const Arguments model = words("--dim 16 --depth 2 --batch-size 8");
   ASSERT_EQ(single(kRandomRun + steps(9) + Arguments{"--metrics", "of_whole"}).exit_code, 0);
-  const Arguments resumes = {"--checkpoint", "c", "--resume", "--metrics", "m"};
+  const Arguments resumes = words("--checkpoint c --resume --metrics m");
   const Arguments spread = {MLP_DP, "--devices", "cpu,cpu,cpu"};
   ASSERT_EQ(run(spread, model + steps(3) + resumes).exit_code, 0);
   const auto one = single(kRandomRun + steps(6) + resumes);
@@ -286,7 +259,7 @@ TEST_F(CheckpointedRuns, GoOnOnSeveralDevicesAndBack) {
 }
 
 TEST_F(CheckpointedRuns, KeepTheBestByTestLossToo) {
-  const Arguments best = {"--checkpoint", "c", "--checkpoint-best", "--lr", "0.5"};
+  const Arguments best = words("--checkpoint c --checkpoint-best --lr 0.5");
   const auto result = single(kFourEpochs + best);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   // The epoch with the lowest test loss.
@@ -328,7 +301,7 @@ TEST_F(CheckpointedRuns, CountNoEvaluationAtTheEndOfAPartOfThem) {
   EXPECT_EQ(best("parts"), best("whole"));
   EXPECT_EQ(state("parts"), state("whole"));
   // Here each test loss is larger than the one before it.
-  const Arguments rises = {"--lr", "0.5", "--optimizer", "sgd", "--early-stop", "2"};
+  const Arguments rises = words("--lr 0.5 --optimizer sgd --early-stop 2");
   const auto whole = single(command + rises + steps(40) + Arguments{"--checkpoint", "rising"});
   for (const int part : {5, 6, 7, 9, 40}) {
     const auto cut = single(command + rises + steps(part) +
@@ -342,14 +315,9 @@ TEST_F(CheckpointedRuns, CountNoEvaluationAtTheEndOfAPartOfThem) {
 
 /// A run that is asked to stop leaves the evaluation of its last step to the next part.
 TEST_F(CheckpointedRuns, GiveALateTestLossItsOwnStep) {
-  const Arguments epochs_of_a_step = {"--data",        "idx:x.idx,y.idx",
-                                      "--layers",      "6,12,4",
-                                      "--batch-size",  "30",
-                                      "--device",      "cpu",
-                                      "--test-split",  "0.25",
-                                      "--tensorboard", "t",
-                                      "--checkpoint",  "c",
-                                      "--resume"};
+  const Arguments epochs_of_a_step = words(
+      "--data idx:x.idx,y.idx --layers 6,12,4 --batch-size 30 --device cpu --test-split 0.25 "
+      "--tensorboard t --checkpoint c --resume");
   for (int part = 0; part < 3; ++part) {
     const Arguments end = part < 2 ? Arguments{"--time-limit", "0.001s"} : Arguments{};
     const auto result = single(epochs_of_a_step + epochs(4) + end);
@@ -368,9 +336,7 @@ TEST_F(CheckpointedRuns, GiveALateTestLossItsOwnStep) {
 /// In the events of TensorBoard's files, after their times: step 4 starts, and step 3 has a loss.
 TEST_F(CheckpointedRuns, ContinueTheirEventsWhereTheCheckpointIs) {
   const Arguments command = kFiles + epochs(2) + Arguments{"--tensorboard"};
-  ASSERT_EQ(single(command + Arguments{"first", "--checkpoint", "c", "--checkpoint-every", "4"})
-                .exit_code,
-            0);
+  ASSERT_EQ(single(command + words("first --checkpoint c --checkpoint-every 4")).exit_code, 0);
   const std::string start_of_step_4 = "\x10\x04\x3a\x02\x08\x01";
   const std::string test_loss_of_step_3 = "\x10\x03\x2a\x12\x0a\x10\x0a\x09test_loss";
   const std::string first = bytes("first/" + names_in("first").front());
@@ -384,18 +350,15 @@ TEST_F(CheckpointedRuns, ContinueTheirEventsWhereTheCheckpointIs) {
                           HasSubstr("test_loss")));
   EXPECT_LT(rest.find(start_of_step_4), rest.find("test_loss"));
   // Without a checkpoint it begins anew.
-  ASSERT_EQ(single(command + Arguments{"anew", "--checkpoint", "d", "--resume"}).exit_code, 0);
+  ASSERT_EQ(single(command + words("anew --checkpoint d --resume")).exit_code, 0);
   EXPECT_THAT(bytes("anew/" + names_in("anew").front()),
               HasSubstr(std::string("\x10\x00\x3a\x02\x08\x01", 6)));
 }
 
 TEST_F(CheckpointedRuns, GiveTheirWeightsToLoad) {
-  ASSERT_EQ(single(kFourEpochs + Arguments{"--checkpoint", "c", "--save", "w", "--no-zero-grad"})
-                .exit_code,
-            0);
-  const Arguments evaluates = {
-      "--evaluate-only", "--data", "idx:x.idx,y.idx", "--layers", "6,12,4",
-      "--batch-size",    "8",      "--device",        "cpu",      "--load"};
+  ASSERT_EQ(single(kFourEpochs + words("--checkpoint c --save w --no-zero-grad")).exit_code, 0);
+  const Arguments evaluates = words(
+      "--evaluate-only --data idx:x.idx,y.idx --layers 6,12,4 --batch-size 8 --device cpu --load");
   const auto of_weights = single(evaluates + Arguments{"w"});
   const auto of_checkpoint = single(evaluates + Arguments{"c/step-000000016.safetensors"});
   EXPECT_EQ(of_checkpoint.exit_code, 0) << of_checkpoint.err;
@@ -404,8 +367,7 @@ TEST_F(CheckpointedRuns, GiveTheirWeightsToLoad) {
 }
 
 TEST_F(CheckpointedRuns, GiveNoWeightsOfADamagedFile) {
-  ASSERT_EQ(
-      single(kFourEpochs + Arguments{"--checkpoint", "c", "--checkpoint-every", "4"}).exit_code, 0);
+  ASSERT_EQ(single(kFourEpochs + words("--checkpoint c --checkpoint-every 4")).exit_code, 0);
   const std::string newer = bytes("c/step-000000016.safetensors");
   const std::string older = bytes("c/step-000000012.safetensors");
   ASSERT_EQ(newer.size(), older.size());
@@ -488,17 +450,17 @@ TEST_F(CheckpointedRuns, RefuseOptionsThatDoNotFit) {
                      ": cannot be combined with --evaluate-only, which trains nothing; "
                      "leave one of the two out");
   }
-  expect_error(kRandomRun + Arguments{"--checkpoint-every", "1x", "--checkpoint", "c"}, 2,
+  expect_error(kRandomRun + words("--checkpoint-every 1x --checkpoint c"), 2,
                "--checkpoint-every '1x': is not a time from 0.001s to 10000d; write it like 90s, "
                "10m, 3h50m or 1d");
 }
 
 TEST_F(CheckpointedRuns, OutliveADiskThatIsFull) {
   // A file cannot grow beyond 4 KiB, as on a full disk.
-  const auto result = run_process(
-      Arguments{"/bin/bash", "-c", "ulimit -f 4; exec \"$@\"", "bash", MLP_SINGLE} + kRandomRun +
-          steps(6) + Arguments{"--checkpoint", "c", "--checkpoint-every", "3"},
-      {.working_directory = folder()});
+  const auto result =
+      run_process(Arguments{"/bin/bash", "-c", "ulimit -f 4; exec \"$@\"", "bash", MLP_SINGLE} +
+                      kRandomRun + steps(6) + words("--checkpoint c --checkpoint-every 3"),
+                  {.working_directory = folder()});
   EXPECT_EQ(result.exit_code, 74) << result.err;
   EXPECT_THAT(result.out, HasSubstr("Step 05 | ")) << "training goes on";
   EXPECT_THAT(result.err, AllOf(StartsWith("mlp_single: note: "), HasSubstr("File too large"),
@@ -507,9 +469,9 @@ TEST_F(CheckpointedRuns, OutliveADiskThatIsFull) {
 }
 
 TEST_F(CheckpointedRuns, AreNotWrittenOfWeightsThatAreNoNumbers) {
-  const auto result = single(kRandomRun + steps(1) +
-                             Arguments{"--optimizer", "adamw", "--lr", "1e38", "--weight-decay",
-                                       "1e38", "--checkpoint", "c"});
+  const auto result =
+      single(kRandomRun + steps(1) +
+             words("--optimizer adamw --lr 1e38 --weight-decay 1e38 --checkpoint c"));
   EXPECT_EQ(result.exit_code, 76) << result.err;
   EXPECT_THAT(result.err, HasSubstr("error: checkpoint 'c': net.0.weight holds "));
   EXPECT_TRUE(names_in("c").empty());
@@ -539,7 +501,7 @@ TEST_F(CheckpointedRuns, ShareAFolderWithNoOtherRun) {
 }
 
 TEST_F(CheckpointedRuns, PlanTheCopyThatIsWritten) {
-  const auto result = single(kRandomRun + Arguments{"--plan", "--checkpoint", "c", "--resume"});
+  const auto result = single(kRandomRun + words("--plan --checkpoint c --resume"));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("\n  pinned host memory\n"));
   EXPECT_THAT(result.out, ContainsRegex("\n    checkpoint +11,776 B +11.50 KiB\n"));
@@ -585,8 +547,8 @@ TEST_F(CheckpointedRuns, OutliveAClosedTerminal) {
   EXPECT_EQ(ignored.exit_code, 0) << ignored.err;
   EXPECT_THAT(bytes("out"), HasSubstr("\nStep 02 | "));
   std::filesystem::remove(folder() / "out");
-  const auto ended = closed_during("--default-signal=HUP",
-                                   slow + Arguments{"100", "--checkpoint", "c", "--save", "w"});
+  const auto ended =
+      closed_during("--default-signal=HUP", slow + words("100 --checkpoint c --save w"));
   EXPECT_EQ(ended.exit_code, 75) << ended.err;
   EXPECT_THAT(ended.err, AllOf(HasSubstr("asked to stop, ended after step "),
                                HasSubstr(" and wrote 'w' and 'c/step-")));
@@ -594,16 +556,15 @@ TEST_F(CheckpointedRuns, OutliveAClosedTerminal) {
 
 /// With such a large learning rate, the test loss grows immediately.
 TEST_F(CheckpointedRuns, EndEarlyWhereAnUndisturbedOneDoes) {
-  const Arguments command =
-      kFiles + epochs(50) + Arguments{"--lr", "0.5", "--optimizer", "sgd", "--early-stop", "3"};
-  const auto whole = single(command + Arguments{"--save", "whole", "--metrics", "of_whole"});
+  const Arguments command = kFiles + epochs(50) + words("--lr 0.5 --optimizer sgd --early-stop 3");
+  const auto whole = single(command + words("--save whole --metrics of_whole"));
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   ASSERT_THAT(whole.out, ContainsRegex("\nEnded early after step [0-9]+: 3 evaluations without a "
                                        "smaller test loss than [0-9.]+\n"));
   const std::size_t losses_of_whole = losses("of_whole").size();
   EXPECT_LT(losses_of_whole, 200);
   // Interrupted after each epoch, between the evaluations that --early-stop counts.
-  const Arguments resumes = {"--checkpoint", "c", "--resume", "--metrics", "m", "--save", "rest"};
+  const Arguments resumes = words("--checkpoint c --resume --metrics m --save rest");
   int starts = 0;
   for (int code = 75; code == 75; ++starts) {
     ASSERT_LT(starts, 300);
@@ -636,7 +597,7 @@ TEST_F(CheckpointedRuns, DoNotStartAnewWhereNoCheckpointIsWhole) {
 }
 
 TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
-  const Arguments files = kFourEpochs + Arguments{"--checkpoint", "c", "--save", "weights"};
+  const Arguments files = kFourEpochs + words("--checkpoint c --save weights");
   ASSERT_EQ(single(files).exit_code, 0);
   const std::string file = "c/step-000000016.safetensors";
   const auto told = run({MLP_LAB}, {"checkpoint", file});
@@ -664,9 +625,9 @@ TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
 }
 
 TEST_F(CheckpointedRuns, OfATransformerAreToldInGroupsToo) {
-  const Arguments command = {
-      "--device", "cpu", "--block", "transformer", "--dim",   "8", "--depth",      "1",
-      "--length", "4",   "--steps", "1",           "--heads", "1", "--checkpoint", "c"};
+  const Arguments command = words(
+      "--device cpu --block transformer --dim 8 --depth 1 --length 4 --steps 1 --heads 1 "
+      "--checkpoint c");
   ASSERT_EQ(single(command).exit_code, 0);
   const auto told = run({MLP_LAB}, {"checkpoint", "c/step-000000001.safetensors"});
   EXPECT_THAT(told.out, ContainsRegex("\n    layers +12  F32 "));
@@ -679,10 +640,9 @@ class KilledRuns : public CheckpointedRuns {
   /// complete.
   void kill(int times) {
     const Arguments command = kFiles + epochs(100) + Arguments{"--log-every", "7"};
-    ASSERT_EQ(single(command + Arguments{"--save", "whole", "--metrics", "of_whole"}).exit_code, 0);
+    ASSERT_EQ(single(command + words("--save whole --metrics of_whole")).exit_code, 0);
     const Arguments resumes =
-        command + Arguments{"--checkpoint", "c",    "--checkpoint-every", "5", "--resume",
-                            "--save",       "rest", "--metrics",          "m"};
+        command + words("--checkpoint c --checkpoint-every 5 --resume --save rest --metrics m");
     std::minstd_rand random(7);
     for (int killed = 0; killed < times;) {
       const double seconds = std::uniform_real_distribution<double>(0.001, 0.15)(random);

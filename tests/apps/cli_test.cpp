@@ -80,12 +80,9 @@ class OtherUser : public MlpSingle {
 TEST_F(OtherUser, MayStartTooFewThreadsWhichIsOneLine) {
   if (kAddressSanitized) GTEST_SKIP() << "LeakSanitizer starts a thread at the end";
   write_bad_arrays(folder());
-  const Arguments model = {"--dim", "8", "--depth", "1", "--steps", "2", "--threads", "2"};
-  const Arguments files = {"--data",    "safetensors:good.safetensors",
-                           "--layers",  "2,1",
-                           "--steps",   "2",
-                           "--workers", "3",
-                           "--threads", "1"};
+  const Arguments model = words("--dim 8 --depth 1 --steps 2 --threads 2");
+  const Arguments files =
+      words("--data safetensors:good.safetensors --layers 2,1 --steps 2 --workers 3 --threads 1");
   int refused = 0;
   for (const Arguments& command :
        {Arguments{kProgram, "--device", "cpu"} + model,
@@ -148,11 +145,11 @@ TEST_F(MlpSingle, RefusesToEvaluateWhatIsNotThereInOneLine) {
 TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
   file("images", idx_bytes<std::uint8_t>(0x08, {4, 2, 2}, std::vector<std::uint8_t>(16, 9)));
   file("labels", idx_bytes<std::uint8_t>(0x08, {4}, {0, 1, 2, 0}));
-  const Arguments files = {"--data", "idx:images,labels", "--layers",      "4,3",
-                           "--loss", "cross-entropy",     "--no-last-relu"};
-  run_here(files + Arguments{"--steps", "1", "--save", "w"});
-  const auto result = run_here(
-      files + Arguments{"--evaluate-only", "--load", "w", "--batch-size", "1,3", "--metrics", "m"});
+  const Arguments files =
+      words("--data idx:images,labels --layers 4,3 --loss cross-entropy --no-last-relu");
+  run_here(files + words("--steps 1 --save w"));
+  const auto result =
+      run_here(files + words("--evaluate-only --load w --batch-size 1,3 --metrics m"));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, StartsWith("w of 4 samples, features / 255\nBatch size "));
   EXPECT_THAT(result.out, ::testing::ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
@@ -169,10 +166,10 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
 TEST_F(MlpSingle, SaysOnceWhichClassesOfTheTestSetTrainingNeverSees) {
   file("images", idx_bytes<std::uint8_t>(0x08, {8, 2, 2}, std::vector<std::uint8_t>(32, 1)));
   file("labels", idx_bytes<std::uint8_t>(0x08, {8}, {0, 1, 0, 1, 0, 1, 3, 2}));
-  const Arguments files = {"--data", "idx:images,labels", "--layers",      "4,4",
-                           "--loss", "cross-entropy",     "--no-last-relu"};
-  const Arguments trains = files + Arguments{"--epochs", "3", "--batch-size", "2"};
-  const auto result = run_here(trains + Arguments{"--test-split", "0.375", "--save", "w"});
+  const Arguments files =
+      words("--data idx:images,labels --layers 4,4 --loss cross-entropy --no-last-relu");
+  const Arguments trains = files + words("--epochs 3 --batch-size 2");
+  const auto result = run_here(trains + words("--test-split 0.375 --save w"));
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err,
             "mlp_single: note: 2 classes of the test set do not occur in the training set: 2, 3; "
@@ -180,9 +177,7 @@ TEST_F(MlpSingle, SaysOnceWhichClassesOfTheTestSetTrainingNeverSees) {
   EXPECT_THAT(run_here(trains + Arguments{"--test-split", "0.125"}).err,
               HasSubstr(": 1 class of the test set does not occur in the training set: 2; "));
   EXPECT_EQ(run_here(trains).err, "");
-  EXPECT_EQ(
-      run_here(files + Arguments{"--test-split", "0.375", "--evaluate-only", "--load", "w"}).err,
-      "");
+  EXPECT_EQ(run_here(files + words("--test-split 0.375 --evaluate-only --load w")).err, "");
 }
 
 TEST_F(MlpSingle, RefusesADeviceThatIsNotThere) {

@@ -19,8 +19,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const Arguments kJob = {"--dim", "16", "--depth", "2", "--gemm", "reference"};
-const Arguments kResumes = {"--checkpoint", "c", "--resume", "--metrics", "m"};
+const Arguments kJob = words("--dim 16 --depth 2 --gemm reference");
+const Arguments kResumes = words("--checkpoint c --resume --metrics m");
 
 class CheckpointedJobs : public TempDirTest {
  protected:
@@ -74,10 +74,9 @@ TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
     SCOPED_TRACE(testing::PrintToString(scheme));
     std::filesystem::remove_all(folder() / "c");
     // 10 rows: the ranks have different shares.
-    const Arguments job =
-        Arguments{"--scheme"} + scheme +
-        Arguments{"--global-batch-size", "10", "--log-every", "4", "--dropout", "0.3"};
-    expect_success(ddp(3, job + job_steps(9) + Arguments{"--save", "w", "--metrics", "of_whole"}));
+    const Arguments job = Arguments{"--scheme"} + scheme +
+                          words("--global-batch-size 10 --log-every 4 --dropout 0.3");
+    expect_success(ddp(3, job + job_steps(9) + words("--save w --metrics of_whole")));
     expect_success(ddp(3, job + job_steps(4) + kResumes));
     const auto rest = ddp(3, job + job_steps(9) + kResumes + Arguments{"--save", "rest"});
     EXPECT_EQ(rest.exit_code, 0);
@@ -88,7 +87,7 @@ TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
 }
 
 TEST_F(CheckpointedJobs, GoOnWithStreamsOfTheirOwnOnAsManyRanksOnly) {
-  const Arguments job = {"--data-seeding", "per-rank", "--global-batch-size", "6"};
+  const Arguments job = words("--data-seeding per-rank --global-batch-size 6");
   expect_success(ddp(2, job + job_steps(6) + Arguments{"--save", "w"}));
   expect_success(ddp(2, job + job_steps(3) + kResumes));
   expect_success(ddp(2, job + job_steps(6) + kResumes + Arguments{"--save", "rest"}));
@@ -125,7 +124,7 @@ TEST_F(CheckpointedJobs, OfLocalSgdGoOnWhereTheirRanksAverage) {
 }
 
 TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
-  const Arguments job = {"--global-batch-size", "12", "--dropout", "0.3"};
+  const Arguments job = words("--global-batch-size 12 --dropout 0.3");
   expect_success(ddp(1, job + job_steps(9) + Arguments{"--metrics", "of_whole"}));
   const auto whole = losses("of_whole");
   int steps = 0;
@@ -138,7 +137,7 @@ TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
 
 /// Nothing that spreads such a run over ranks changes its rounding, so the note names none of it.
 TEST_F(CheckpointedJobs, OfReproducibleRunsGoOnAnywhereWithoutANoteOnRounding) {
-  const Arguments chunks = {"--reproducible", "3", "--threads", "1"};
+  const Arguments chunks = words("--reproducible 3 --threads 1");
   const Arguments batch = chunks + Arguments{"--global-batch-size", "12"};
   expect_success(ddp(2, batch + job_steps(2) + kResumes));
   const auto expect_note = [&](const ProcessResult& result, const std::string& program, int step) {
@@ -149,7 +148,7 @@ TEST_F(CheckpointedJobs, OfReproducibleRunsGoOnAnywhereWithoutANoteOnRounding) {
   };
   expect_note(ddp(3, batch + job_steps(4) + kResumes + Arguments{"--scheme", "zero1"}), "mlp_ddp",
               2);
-  const Arguments halves = {"--batch-size", "6", "--accumulate", "2"};
+  const Arguments halves = words("--batch-size 6 --accumulate 2");
   expect_note(
       run_process(Arguments{MLP_SINGLE} + on_cpu(kJob + chunks + halves + job_steps(6)) + kResumes,
                   {.working_directory = folder()}),
@@ -158,7 +157,7 @@ TEST_F(CheckpointedJobs, OfReproducibleRunsGoOnAnywhereWithoutANoteOnRounding) {
               "mlp_ddp", 6);
   // Without it, the ranks are named.
   std::filesystem::remove_all(folder() / "c");
-  const Arguments plain = {"--threads", "1", "--global-batch-size", "12"};
+  const Arguments plain = words("--threads 1 --global-batch-size 12");
   expect_success(ddp(2, plain + job_steps(2) + kResumes));
   EXPECT_THAT(ddp(1, plain + job_steps(4) + kResumes).err,
               HasSubstr("; rounding may differ: the number of ranks is 2 in the checkpoint and 1 "
@@ -277,9 +276,9 @@ TEST_F(CheckpointedJobs, RefuseAFolderThatOneHostSeesAlone) {
 TEST_F(CheckpointedJobs, OutliveADiskThatIsFullForOneRank) {
   // A file of the last rank cannot grow beyond 16 MiB, which is enough for MPI.
   file("limited", "#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 2 ] && ulimit -f 16384\nexec \"$@\"\n");
-  const Arguments job = {
-      "--dim",   "1024", "--scheme",           "zero1", "--global-batch-size", "6",
-      "--steps", "6",    "--checkpoint-every", "3",     "--checkpoint",        "c"};
+  const Arguments job = words(
+      "--dim 1024 --scheme zero1 --global-batch-size 6 --steps 6 --checkpoint-every 3 --checkpoint "
+      "c");
   const auto result = shell(
       fmt::format("exec mpirun -np 3 bash limited '{}' {}", MLP_DDP, fmt::join(on_cpu(job), " ")));
   EXPECT_EQ(result.exit_code, 74) << result.err;
@@ -321,8 +320,8 @@ class QueuedJobs : public CheckpointedJobs {
 };
 
 TEST_F(QueuedJobs, GoOnUntilTheyAreDone) {
-  const Arguments job = {"--global-batch-size", "6", "--steps",      "100", "--delay-ms", "20",
-                         "--metrics",           "m", "--time-limit", "1s",  "--save",     "w"};
+  const Arguments job =
+      words("--global-batch-size 6 --steps 100 --delay-ms 20 --metrics m --time-limit 1s --save w");
   expect_success(ddp(2, {"--global-batch-size", "6", "--steps", "100", "--save", "whole"}));
   int starts = 1;
   ProcessResult result = start(job);
@@ -337,7 +336,7 @@ TEST_F(QueuedJobs, GoOnUntilTheyAreDone) {
 }
 
 TEST_F(QueuedJobs, AreNotQueuedAgainWhenNoStepIsMade) {
-  const Arguments job = {"--global-batch-size", "6", "--steps", "4"};
+  const Arguments job = words("--global-batch-size 6 --steps 4");
   std::filesystem::create_directory(folder() / "checkpoints");
   // Another run uses the folder, so ours ends with 75.
   const auto start_in_vain = [&] {

@@ -104,9 +104,9 @@ TEST_F(MlpDdp, AloneMayStartTooFewThreadsWhichIsOneLine) {
 }
 
 TEST_F(MlpDdp, EndsNearOneRankWithAnyNumberOfRanks) {
-  const Arguments run = {"--layers",  "12,16,9", "--global-batch-size", "10",     "--steps",
-                         "6",         "--gemm",  "reference",           "--save", "w",
-                         "--metrics", "m.jsonl"};
+  const Arguments run = words(
+      "--layers 12,16,9 --global-batch-size 10 --steps 6 --gemm reference --save w --metrics "
+      "m.jsonl");
   ASSERT_EQ(run_process(Arguments{MLP_SINGLE} +
                             on_cpu({"--layers", "12,16,9", "--batch-size", "10", "--steps", "6",
                                     "--gemm", "reference", "--save", "single"}),
@@ -153,7 +153,7 @@ TEST_F(MlpDdp, RefusesBadInputInOneLine) {
 
 TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {
   file("e.rank1.json", R"({"seed": 1})");
-  const auto result = mpirun(2, kTiny + Arguments{"--config", "e.rank1.json", "--trace", "e.json"});
+  const auto result = mpirun(2, kTiny + words("--config e.rank1.json --trace e.json"));
   EXPECT_EQ(result.exit_code, 78);
   EXPECT_THAT(result.err,
               StartsWith("mlp_ddp: error: --trace 'e.rank1.json': --config reads this file, which "
@@ -164,8 +164,7 @@ TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {
 
 /// The hash is of the parameters in the order of PyTorch's state_dict().
 TEST_F(MlpDdp, FactorPrintsTheHashOfOneRanksWeights) {
-  const Arguments run = {"--layers", "9,14,5", "--steps",  "6", "--global-batch-size",
-                         "11",       "--gemm", "reference"};
+  const Arguments run = words("--layers 9,14,5 --steps 6 --global-batch-size 11 --gemm reference");
   const std::string one = hash_line(alone(run + Arguments{"--save", "w"}));
   const SafetensorsFile file(folder() / "w");
   ByteHash hash;
@@ -180,13 +179,13 @@ TEST_F(MlpDdp, FactorPrintsTheHashOfOneRanksWeights) {
 
 /// Thread ranks test this thoroughly; here it runs under MPI, whose sums have another order.
 TEST_F(MlpDdp, ReproduciblePrintsOneHashForAnyRanksSchemeAndAccumulation) {
-  const Arguments run = {"--layers",  "30,14,5",        "--steps", "6",           "--gemm",
-                         "reference", "--reproducible", "3",       "--clip-norm", "0.1"};
+  const Arguments run =
+      words("--layers 30,14,5 --steps 6 --gemm reference --reproducible 3 --clip-norm 0.1");
   const Arguments batch = {"--global-batch-size", "22"};
   const std::string one =
       hash_line(run_process(Arguments{MLP_SINGLE} + on_cpu(run + Arguments{"--batch-size", "22"}),
                             {.working_directory = folder()}));
-  EXPECT_EQ(hash_line(alone(run + Arguments{"--batch-size", "11", "--accumulate", "2"})), one);
+  EXPECT_EQ(hash_line(alone(run + words("--batch-size 11 --accumulate 2"))), one);
   const auto three = mpirun(3, run + batch);
   EXPECT_EQ(hash_line(three), one);
   EXPECT_THAT(three.out, StartsWith("3 ranks, gradients reduced in one order by MPI in 1 bucket "));
@@ -197,22 +196,22 @@ TEST_F(MlpDdp, ReproduciblePrintsOneHashForAnyRanksSchemeAndAccumulation) {
 
 /// Ranks that have a part of the parameters send it.
 TEST_F(MlpDdp, PrintsOneHashOfWeightsThatRanksShare) {
-  const Arguments run = {"--layers", "9,14,5,6,4", "--steps", "4", "--gemm", "reference"};
+  const Arguments run = words("--layers 9,14,5,6,4 --steps 4 --gemm reference");
   EXPECT_EQ(hash_line(mpirun(2, run + Arguments{"--scheme", "zero1"})),
             hash_line(mpirun(2, run + Arguments{"--scheme", "zero2"})));
-  EXPECT_EQ(hash_line(mpirun(2, run + Arguments{"--pipeline", "2", "--micro-batches", "2"})),
-            hash_line(alone(run + Arguments{"--accumulate", "2", "--batch-size", "32"})));
+  EXPECT_EQ(hash_line(mpirun(2, run + words("--pipeline 2 --micro-batches 2"))),
+            hash_line(alone(run + words("--accumulate 2 --batch-size 32"))));
 }
 
 /// Ranks of MPI test the numbers; here it runs as typed.
 TEST_F(MlpDdp, ReducesBf16GradientsWithHalfTheBytes) {
-  const Arguments run = {"--dim", "300", "--depth", "2", "--steps", "6", "--warmup", "2"};
+  const Arguments run = words("--dim 300 --depth 2 --steps 6 --warmup 2");
   const auto bf16 = mpirun(2, run + Arguments{"--grad-dtype", "bf16"});
   EXPECT_EQ(bf16.exit_code, 0) << bf16.err;
   EXPECT_THAT(bf16.out,
               StartsWith("2 ranks, gradients reduced as bf16 by MPI in 1 bucket (352.75 KiB) "));
   EXPECT_THAT(bf16.out, HasSubstr("\nbucket 1    352.75 KiB "));
-  const auto explained = alone(run + Arguments{"--grad-dtype", "bf16", "--explain", "--plan"});
+  const auto explained = alone(run + words("--grad-dtype bf16 --explain --plan"));
   EXPECT_THAT(explained.out, HasSubstr("bucket_bf16 (communication)"));
   EXPECT_THAT(explained.out, HasSubstr(" in bf16 "));
 }
@@ -220,9 +219,8 @@ TEST_F(MlpDdp, ReducesBf16GradientsWithHalfTheBytes) {
 /// Ranks of MPI test the numbers; here the account shows the reductions, as typed. In a step of 25
 /// samples the first rank has 5 micro-steps, the second one 4.
 TEST_F(MlpDdp, ShowsAReductionOfEachMicroStep) {
-  const Arguments run = {
-      "--dim",   "32", "--depth",  "2", "--global-batch-size", "5", "--accumulate", "5",
-      "--steps", "6",  "--warmup", "2"};
+  const Arguments run =
+      words("--dim 32 --depth 2 --global-batch-size 5 --accumulate 5 --steps 6 --warmup 2");
   const auto once = mpirun(2, run);
   EXPECT_EQ(once.exit_code, 0) << once.err;
   EXPECT_EQ(count(once.out, "\nbucket 1 "), 1);
@@ -243,8 +241,8 @@ TEST_F(MlpDdp, NamesTheRankThatIsLateInGraphsToo) {
 }
 
 TEST_F(MlpDdp, OtherSchemesEndWhereTheyShould) {
-  const Arguments run = {"--layers", "96,64,33", "--global-batch-size", "26", "--steps", "4",
-                         "--save",   "w",        "--threads",           "1"};
+  const Arguments run =
+      words("--layers 96,64,33 --global-batch-size 26 --steps 4 --save w --threads 1");
   ASSERT_EQ(mpirun(1, run).exit_code, 0);
   const std::string one = read_file(folder() / "w");
   ASSERT_EQ(mpirun(3, run).exit_code, 0);
@@ -452,21 +450,21 @@ TEST_F(MlpDdp, AskedToEndDuringALongWaitKeepsItsWeightsOnSeveralHosts) {
 
 TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
   class_run(folder());
-  const Arguments files = {"--data", "idx:x.idx,y.idx", "--layers",       "6,12,4",
-                           "--loss", "cross-entropy",   "--no-last-relu", "--test-split",
-                           "0.25",   "--gemm",          "reference"};
+  const Arguments files = words(
+      "--data idx:x.idx,y.idx --layers 6,12,4 --loss cross-entropy --no-last-relu --test-split "
+      "0.25 --gemm reference");
   const Arguments evaluation = files + Arguments{"--evaluate-only", "--load", "w"};
   const auto single = [&](const Arguments& arguments) {
     return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
   };
-  ASSERT_EQ(single(files + Arguments{"--epochs", "2", "--save", "w"}).exit_code, 0);
+  ASSERT_EQ(single(files + words("--epochs 2 --save w")).exit_code, 0);
   const std::string table = single(evaluation + Arguments{"--batch-size", "4"}).out;
   // "         4  1.380424    30.00% "
   const std::string row = table.substr(table.find("\n         4 ") + 1, 31);
   ASSERT_THAT(row, ContainsRegex("^ +4 +[0-9.]+ +[0-9.]+% "));
   for (const int ranks : {1, 2, 3}) {
-    const auto result = mpirun(ranks, evaluation + Arguments{"--global-batch-size", "4",
-                                                             "--metrics", "m", "--warmup", "50"});
+    const auto result =
+        mpirun(ranks, evaluation + words("--global-batch-size 4 --metrics m --warmup 50"));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out,
                 StartsWith(fmt::format("w of 10 samples on {} rank{}, features / 255\nBatch size ",
@@ -485,17 +483,14 @@ TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
 
 TEST_F(MlpDdp, EvaluatesInInt8WhatMlpSingleDoes) {
   class_run(folder());
-  const Arguments evaluation = {
-      "--data",        "idx:x.idx,y.idx", "--layers",     "6,12,4", "--loss",
-      "cross-entropy", "--no-last-relu",  "--test-split", "0.25",   "--gemm",
-      "reference",     "--evaluate-only", "--load",       "w",      "--precision",
-      "int8"};
+  const Arguments evaluation = words(
+      "--data idx:x.idx,y.idx --layers 6,12,4 --loss cross-entropy --no-last-relu --test-split "
+      "0.25 --gemm reference --evaluate-only --load w --precision int8");
   const auto single = [&](const Arguments& arguments) {
     return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()})
         .out;
   };
-  single(Arguments(evaluation.begin(), evaluation.begin() + 11) +
-         Arguments{"--epochs", "2", "--save", "w"});
+  single(Arguments(evaluation.begin(), evaluation.begin() + 11) + words("--epochs 2 --save w"));
   const std::string table = single(evaluation + Arguments{"--batch-size", "4"});
   // Each row has its own scale, so results do not depend on the other rows of the batch.
   const std::string row = table.substr(table.find("\nint8 ") + 1, 42);
@@ -511,7 +506,7 @@ TEST_F(MlpDdp, EvaluatesInInt8WhatMlpSingleDoes) {
 
 TEST_F(MlpDdp, TellsOnceThatLoadedWeightsAreNoNumbers) {
   number_run(folder());
-  const Arguments files = {"--data", "idx:x.idx,y.idx", "--layers", "6,4"};
+  const Arguments files = words("--data idx:x.idx,y.idx --layers 6,4");
   const std::vector<float> weight(6 * 4, 0.5F), bias(4, std::numeric_limits<float>::quiet_NaN());
   save_safetensors(folder() / "w", std::vector<NamedTensor>{{"net.0.weight", {4, 6}, weight},
                                                             {"net.0.bias", {4}, bias}});
@@ -532,11 +527,11 @@ std::vector<std::string> printed_losses(const std::string& out) {
 }
 
 TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
-  const Arguments model = {"--layers", "6,8,5,7,4", "--steps", "3", "--global-batch-size", "8"};
-  const auto one = alone(model + Arguments{"--device", "cpu", "--save", "one"});
+  const Arguments model = words("--layers 6,8,5,7,4 --steps 3 --global-batch-size 8");
+  const auto one = alone(model + words("--device cpu --save one"));
   ASSERT_EQ(one.exit_code, 0) << one.err;
-  const auto four = mpirun(4, model + Arguments{"--device", "cpu", "--tensor", "2", "--save",
-                                                "four", "--metrics", "m.jsonl"});
+  const auto four =
+      mpirun(4, model + words("--device cpu --tensor 2 --save four --metrics m.jsonl"));
   ASSERT_EQ(four.exit_code, 0) << four.err;
   EXPECT_THAT(four.out,
               HasSubstr("4 ranks, 2 copies of the model on 2 tensor ranks each, gradients"));
@@ -549,16 +544,14 @@ TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
   EXPECT_THAT(read_file(folder() / "m.jsonl"),
               HasSubstr(R"("rank":3,"place":{"data":1,"tensor":1,"stage":0})"));
   // Any mesh loads what any other has saved.
-  const auto next =
-      mpirun(2, model + Arguments{"--device", "cpu", "--tensor", "2", "--load", "one"});
-  const auto same = alone(model + Arguments{"--device", "cpu", "--load", "four"});
+  const auto next = mpirun(2, model + words("--device cpu --tensor 2 --load one"));
+  const auto same = alone(model + words("--device cpu --load four"));
   EXPECT_EQ(same.exit_code, 0) << same.err;
   EXPECT_THAT(printed_losses(next.out), ElementsAreArray(printed_losses(same.out)));
 }
 
 TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
-  const Arguments model = {"--layers", "6,8,5,7,4", "--steps", "3", "--global-batch-size",
-                           "8",        "--device",  "cpu"};
+  const Arguments model = words("--layers 6,8,5,7,4 --steps 3 --global-batch-size 8 --device cpu");
   const auto one = alone(model + Arguments{"--save", "one"});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   for (const char* const schedule : {"1f1b", "gpipe", "naive"}) {
@@ -573,8 +566,7 @@ TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
     EXPECT_THAT(four.out, ContainsRegex("\n1 on ranks 2 to 3( +-?[0-9]+\\.[0-9]+){6}\n"));
     EXPECT_THAT(printed_losses(four.out), ElementsAreArray(printed_losses(one.out)));
     // Any mesh loads what any other has saved.
-    const auto next =
-        mpirun(4, model + Arguments{"--tensor", "2", "--pipeline", "2", "--load", "one"});
+    const auto next = mpirun(4, model + words("--tensor 2 --pipeline 2 --load one"));
     const auto same = alone(model + Arguments{"--load", "four"});
     EXPECT_EQ(same.exit_code, 0) << same.err;
     EXPECT_THAT(printed_losses(next.out), ElementsAreArray(printed_losses(same.out)));

@@ -26,8 +26,7 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-const Arguments kSmall = {"--dim", "16",        "--depth", "2",      "--batch-size",
-                          "8",     "--threads", "1",       "--gemm", "reference"};
+const Arguments kSmall = words("--dim 16 --depth 2 --batch-size 8 --threads 1 --gemm reference");
 
 class Training : public TempDirTest {
  protected:
@@ -57,10 +56,9 @@ class Training : public TempDirTest {
 
 /// The rates in a table's rows, and the sentences after it.
 TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
-  const Arguments profiled =
-      kSmall + Arguments{"--steps",         "40",    "--warmup",    "2",   "--profile",
-                         "--profile-steps", "30:40", "--log-every", "100", "--metrics",
-                         "profiled.jsonl"};
+  const Arguments profiled = kSmall + words(
+                                          "--steps 40 --warmup 2 --profile --profile-steps 30:40 "
+                                          "--log-every 100 --metrics profiled.jsonl");
   const std::string out = output_of(profiled);
   EXPECT_THAT(out, HasSubstr("\nProfile of the steps 30 to 39, "));
   // Two layers: two products forward, three backward.
@@ -80,7 +78,7 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_THAT(out,
               ContainsRegex("\nAt most [0-9.]+ KiB of the [0-9.]+ KiB are in use, at #[0-9]+ "));
 
-  output_of(kSmall + Arguments{"--steps", "40", "--metrics", "plain.jsonl"});
+  output_of(kSmall + words("--steps 40 --metrics plain.jsonl"));
   EXPECT_EQ(losses("profiled.jsonl"), losses("plain.jsonl"));
 
   const auto floor = ContainsRegex(
@@ -97,9 +95,9 @@ double microseconds(const std::string& number, const std::string& unit) {
 }
 
 TEST_F(Training, ProfilesOnlyThePhasesAskedFor) {
-  const std::string out =
-      output_of(kSmall + Arguments{"--steps", "20", "--profile", "--profile-steps", "10:20",
-                                   "--profile-phases", "forward,loss,backward"});
+  const std::string out = output_of(
+      kSmall +
+      words("--steps 20 --profile --profile-steps 10:20 --profile-phases forward,loss,backward"));
   EXPECT_THAT(out, HasSubstr("\nProfile of the steps 10 to 19, forward, loss, backward only, "));
   EXPECT_THAT(out, ContainsRegex("\n +gemm +[0-9.]+% .* 50 "));
   EXPECT_THAT(out, ContainsRegex("\n +mse_loss +[0-9.]+% .* 10 "));
@@ -118,14 +116,13 @@ TEST_F(Training, ProfilesOnlyThePhasesAskedFor) {
 }
 
 TEST_F(Training, SaysThatPhasesAskedForDidNotRun) {
-  EXPECT_THAT(
-      output_of(kSmall + Arguments{"--steps", "8", "--profile", "--profile-phases", "recompute"}),
-      HasSubstr("\nNo op of these phases ran in these steps.\n"));
+  EXPECT_THAT(output_of(kSmall + words("--steps 8 --profile --profile-phases recompute")),
+              HasSubstr("\nNo op of these phases ran in these steps.\n"));
 }
 
 TEST_F(Training, NamesTheTypeOfOpsOf16BitsInTheProfile) {
-  const std::string out = output_of(
-      kSmall + Arguments{"--steps", "6", "--warmup", "2", "--profile", "--precision", "bf16"});
+  const std::string out =
+      output_of(kSmall + words("--steps 6 --warmup 2 --profile --precision bf16"));
   EXPECT_THAT(out, ContainsRegex("\n +gemm, bf16 +[0-9.]+% "));
   EXPECT_THAT(out, ContainsRegex("\n +adam, bf16 +[0-9.]+% "));
   EXPECT_THAT(out, ContainsRegex("\n +copy +[0-9.]+% "));
@@ -200,8 +197,8 @@ TEST_F(Training, KeepsNoPeaksThatWereMeasuredOnABusyMachine) {
 
 /// One more step than requested; readers that drop the last one drop this one.
 TEST_F(Training, WritesATraceThatKeepsItsReadersRules) {
-  const std::string out = output_of(
-      kSmall + Arguments{"--steps", "20", "--profile-steps", "10:13", "--trace", "trace.json"});
+  const std::string out =
+      output_of(kSmall + words("--steps 20 --profile-steps 10:13 --trace trace.json"));
   EXPECT_EQ(out.find("Profile of"), std::string::npos);
   const std::string text = read_file(folder() / "trace.json");
   EXPECT_THAT(broken_rules(text), testing::IsEmpty());
@@ -210,14 +207,14 @@ TEST_F(Training, WritesATraceThatKeepsItsReadersRules) {
 
   EXPECT_THAT(text, HasSubstr("\"[memory]\""));
 
-  output_of(kSmall + Arguments{"--graph", "--steps", "8", "--trace", "graph.json"});
+  output_of(kSmall + words("--graph --steps 8 --trace graph.json"));
   EXPECT_THAT(broken_rules(read_file(folder() / "graph.json")), testing::IsEmpty());
 }
 
 /// The steps recorded so far show what a run was doing when it diverged.
 TEST_F(Training, ThatDivergesWritesTheTraceOfTheStepsBefore) {
-  const Arguments diverges = kSmall + Arguments{"--steps", "20", "--lr", "1e30"};
-  const auto result = run(diverges + Arguments{"--profile-steps", "0:5", "--trace", "t.json"});
+  const Arguments diverges = kSmall + words("--steps 20 --lr 1e30");
+  const auto result = run(diverges + words("--profile-steps 0:5 --trace t.json"));
   EXPECT_EQ(result.exit_code, 76);
   EXPECT_THAT(result.err,
               ContainsRegex("^mlp_single: note: 't.json' holds the profiled steps before that: 0 "
@@ -239,8 +236,8 @@ TEST_F(Training, ThatDivergesWritesTheTraceOfTheStepsBefore) {
 /// The run itself is not lost: its summary is printed and its weights are saved first.
 TEST_F(Training, WithAFullDiskSaysSoOfTheTraceBehindItsSummaryAndItsWeights) {
   std::filesystem::create_symlink("/dev/full", folder() / "full.json");
-  const auto result = run(
-      kSmall + Arguments{"--steps", "20", "--trace", "full.json", "--save", "weights.safetensors"});
+  const auto result =
+      run(kSmall + words("--steps 20 --trace full.json --save weights.safetensors"));
   EXPECT_EQ(result.exit_code, 74);
   EXPECT_EQ(result.err,
             "mlp_single: error: output file 'full.json': writing failed: No space left on device; "
@@ -265,11 +262,10 @@ TEST_F(Training, OfTenThousandProfiledStepsSaysForWhichThereWasNoRoom) {
 }
 
 TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
-  const Arguments some = kSmall + Arguments{"--steps", "30", "--log-every", "10"};
+  const Arguments some = kSmall + words("--steps 30 --log-every 10");
   output_of(some + Arguments{"--metrics", "plain.jsonl"});
-  const std::string out =
-      output_of(some + Arguments{"--monitor", "--metrics", "watched.jsonl", "--delay-ms", "10",
-                                 "--profile-steps", "5:30", "--trace", "watched.json"});
+  const std::string out = output_of(some + words("--monitor --metrics watched.jsonl --delay-ms 10 "
+                                                 "--profile-steps 5:30 --trace watched.json"));
   EXPECT_THAT(out, ContainsRegex("\n# monitor  seconds  busy %.*MHz\n  host +[0-9]+\\.[0-9] +"));
   EXPECT_THAT(out, ContainsRegex("\nMonitor, [0-9]+ readings in [0-9.]+ s after warm-up\n"));
   EXPECT_THAT(out, ContainsRegex("\n  host  resident MiB +[1-9]"));
@@ -298,7 +294,7 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
 
 /// Four numbers per step after the file's version; event_file_test checks their format.
 TEST_F(Training, WritesEventFilesForTensorBoard) {
-  output_of(kSmall + Arguments{"--steps", "3", "--tensorboard", "runs"});
+  output_of(kSmall + words("--steps 3 --tensorboard runs"));
   const auto file = *std::filesystem::directory_iterator(folder() / "runs");
   const std::string bytes = read_file(file.path());
   for (const char* tag : {"loss", "step_time_s", "samples_per_s", "utilization"}) {
@@ -327,7 +323,7 @@ TEST_F(Training, OfMnistReachesTheAccuracyOfPyTorch) {
 }
 
 TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
-  const std::string out = output_of(kSmall + Arguments{"--steps", "3", "--warmup", "1"});
+  const std::string out = output_of(kSmall + words("--steps 3 --warmup 1"));
   const std::string line =
       R"(\| Step time: [0-9.]+s \| Throughput: [0-9.]+ samples/sec \| Loss: [0-9]\.[0-9]{6})";
   EXPECT_THAT(out, ContainsRegex("\nStep 00 " + line + " \\| warm-up\n"));
@@ -343,7 +339,7 @@ TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
 }
 
 TEST_F(Training, PlansTheCoursesModelInNoTime) {
-  const Arguments plan = {"--plan", "--dim", "8192", "--depth", "6", "--update", "separate"};
+  const Arguments plan = words("--plan --dim 8192 --depth 6 --update separate");
   const std::string out = output_of(plan);
   EXPECT_THAT(out, HasSubstr("402,702,336 parameters\n"));
   // 6 x (8192 x 8192 + 8192) numbers of 4 bytes, all multiples of 64 bytes.
@@ -363,7 +359,7 @@ TEST_F(Training, PlansTheCoursesModelInNoTime) {
 }
 
 TEST_F(Training, PlansWhatRecomputationSavesAndCosts) {
-  const Arguments deep = {"--plan", "--dim", "1024", "--depth", "64", "--batch-size", "16384"};
+  const Arguments deep = words("--plan --dim 1024 --depth 64 --batch-size 16384");
   EXPECT_THAT(
       output_of(deep + Arguments{"--recompute", "8"}),
       testing::EndsWith("\n"
@@ -379,11 +375,11 @@ TEST_F(Training, PlansWhatRecomputationSavesAndCosts) {
 
 /// The plan with fewer segments than the suggested number does not fit.
 TEST_F(Training, NamesTheCheapestSegmentsThatFitTheMemory) {
-  const Arguments deep = {"--plan", "--dim", "1024", "--depth", "64", "--batch-size", "16384"};
+  const Arguments deep = words("--plan --dim 1024 --depth 64 --batch-size 16384");
   const auto with = [&](const char* segments, const char* memory) {
     return run(deep + Arguments{"--recompute", segments, "--memory", memory});
   };
-  EXPECT_THAT(output_of(deep + Arguments{"--recompute", "auto", "--memory", "10GiB"}),
+  EXPECT_THAT(output_of(deep + words("--recompute auto --memory 10GiB")),
               testing::StartsWith("--recompute 1 fits 10.00 GiB: nothing need be recomputed\n"
                                   "\n"
                                   "67,174,400 parameters\n"
@@ -402,10 +398,10 @@ TEST_F(Training, NamesTheCheapestSegmentsThatFitTheMemory) {
 }
 
 TEST_F(Training, AccountsForWhatItRecomputes) {
-  const Arguments deep = {"--dim", "16", "--depth", "6", "--batch-size", "8", "--steps", "9"};
+  const Arguments deep = words("--dim 16 --depth 6 --batch-size 8 --steps 9");
   output_of(deep + Arguments{"--metrics", "none.jsonl"});
-  const std::string out = output_of(deep + Arguments{"--recompute", "2", "--metrics", "two.jsonl",
-                                                     "--profile", "--trace", "t.json"});
+  const std::string out =
+      output_of(deep + words("--recompute 2 --metrics two.jsonl --profile --trace t.json"));
   EXPECT_EQ(losses("two.jsonl"), losses("none.jsonl"));
   for (const nlohmann::json& record : records("two.jsonl")) {
     EXPECT_GT(record.at("phases_s").at("recompute"), 0);
@@ -429,8 +425,7 @@ TEST_F(Training, ExplainsAStep) {
   for (const char* word : {"randn", "gemm", "mse_loss", "relu_grad", "sum_rows", "adam"}) {
     EXPECT_THAT(out, HasSubstr(word));
   }
-  const std::string both =
-      output_of(kSmall + Arguments{"--plan", "--explain", "--update", "separate"});
+  const std::string both = output_of(kSmall + words("--plan --explain --update separate"));
   EXPECT_TRUE(both.ends_with(out));
   EXPECT_THAT(both, HasSubstr("544 parameters\n"));
 }
@@ -438,7 +433,7 @@ TEST_F(Training, ExplainsAStep) {
 /// Includes everything that the device and the defaults decided, so it works as a config file of
 /// the run.
 TEST_F(Training, BeginsMetricsWithTheConfigurationOfTheRun) {
-  output_of(kSmall + Arguments{"--steps", "3", "--optimizer", "adamw", "--metrics", "m.jsonl"});
+  output_of(kSmall + words("--steps 3 --optimizer adamw --metrics m.jsonl"));
   const nlohmann::json all = configuration_of(read_file(folder() / "m.jsonl"));
   EXPECT_EQ(all.at("steps"), 3);
   EXPECT_EQ(all.at("warmup"), 2);
@@ -464,8 +459,7 @@ TEST_F(Training, TakesAFileOfMetricsAsItsConfiguration) {
       {"--precision", "bf16", "--dropout", "0.5", "--accumulate", "2", "--log-every", "2"}};
   for (const Arguments& more : runs) {
     SCOPED_TRACE(::testing::PrintToString(more));
-    output_of(Arguments{"--dim", "16", "--depth", "2", "--steps", "5"} + more +
-              Arguments{"--metrics", "a"});
+    output_of(words("--dim 16 --depth 2 --steps 5") + more + Arguments{"--metrics", "a"});
     const ProcessResult again = run_process({MLP_SINGLE, "--config", "a", "--metrics", "b"},
                                             {.working_directory = folder()});
     EXPECT_EQ(again.err, "mlp_single: note: the command line overrides the config file: metrics\n");
@@ -505,19 +499,9 @@ TEST_F(Training, InFp16OfLargeSamplesNamesThemNotTheLearningRate) {
     x.insert(x.end(), {static_cast<float>(i % 2), 1e5F * static_cast<float>(i)});
   file("x", idx_bytes<float>(0x0D, {16, 2}, x));
   file("y", idx_bytes<std::uint8_t>(0x08, {16}, std::vector<std::uint8_t>(16, 1)));
-  const Arguments command = {"--data",
-                             "idx:x,y",
-                             "--layers",
-                             "2,4,3",
-                             "--loss",
-                             "cross-entropy",
-                             "--no-last-relu",
-                             "--batch-size",
-                             "16",
-                             "--epochs",
-                             "60",
-                             "--precision",
-                             "fp16"};
+  const Arguments command = words(
+      "--data idx:x,y --layers 2,4,3 --loss cross-entropy --no-last-relu --batch-size 16 --epochs "
+      "60 --precision fp16");
   const std::string why =
       "the samples reach 1500000, and fp16 ends at 65504: give --standardize, or use --precision "
       "bf16\n";
@@ -533,19 +517,18 @@ TEST_F(Training, InFp16OfLargeSamplesNamesThemNotTheLearningRate) {
 TEST_F(Training, NotesOnceAnActivationAfterTheLastLayerOfAClassifier) {
   file("x", idx_bytes<float>(0x0D, {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8}));
   file("y", idx_bytes<std::uint8_t>(0x08, {4}, {0, 1, 0, 1}));
-  const Arguments command = {"--data", "idx:x,y", "--steps", "1", "--batch-size", "1,2"};
+  const Arguments command = words("--data idx:x,y --steps 1 --batch-size 1,2");
   const auto note = [](const std::string& loss, const std::string& activation) {
     return "mlp_single: note: --loss " + loss +
            " takes the outputs of the last layer as scores, and here " + activation +
            " follows that layer; --no-last-relu leaves it out\n";
   };
-  const Arguments classes = command + Arguments{"--layers", "2,3", "--loss", "cross-entropy"};
+  const Arguments classes = command + words("--layers 2,3 --loss cross-entropy");
   EXPECT_EQ(run(classes).err, note("cross-entropy", "relu"));
   EXPECT_EQ(run(classes + Arguments{"--no-last-relu"}).err, "");
   EXPECT_EQ(run(classes + Arguments{"--activation", "none"}).err, "");
-  EXPECT_EQ(
-      run(command + Arguments{"--layers", "2,1", "--loss", "bce", "--activation", "tanh"}).err,
-      note("bce", "tanh"));
+  EXPECT_EQ(run(command + words("--layers 2,1 --loss bce --activation tanh")).err,
+            note("bce", "tanh"));
 }
 
 TEST_F(Training, ShowsNoControlCharactersOfPaths) {
@@ -564,7 +547,7 @@ TEST_F(Training, ShowsNoControlCharactersOfPaths) {
 }
 
 TEST_F(Training, WritesARecordOfEveryStepToMetrics) {
-  output_of(kSmall + Arguments{"--steps", "7", "--log-every", "5", "--metrics", "m.jsonl"});
+  output_of(kSmall + words("--steps 7 --log-every 5 --metrics m.jsonl"));
   const std::vector<nlohmann::json> all = records("m.jsonl");
   ASSERT_EQ(all.size(), 7U);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -583,23 +566,23 @@ TEST_F(Training, WritesARecordOfEveryStepToMetrics) {
   EXPECT_GT(lost[0].at("wall_s"), 0);
   EXPECT_GE(lost[0].at("waited_s"), 0);
   EXPECT_LE(lost[0].at("waited_s"), lost[0].at("ready_s"));
-  output_of(kSmall + Arguments{"--steps", "7", "--metrics", "again.jsonl"});
+  output_of(kSmall + words("--steps 7 --metrics again.jsonl"));
   EXPECT_EQ(losses("again.jsonl"), losses("m.jsonl"));
 }
 
 TEST_F(Training, TakesTheSeedMinusOneAsTheLargest) {
-  output_of(kSmall + Arguments{"--steps", "3", "--seed", "-1", "--metrics", "a"});
-  output_of(kSmall + Arguments{"--steps", "3", "--seed", "18446744073709551615", "--metrics", "b"});
-  output_of(kSmall + Arguments{"--steps", "3", "--metrics", "c"});
+  output_of(kSmall + words("--steps 3 --seed -1 --metrics a"));
+  output_of(kSmall + words("--steps 3 --seed 18446744073709551615 --metrics b"));
+  output_of(kSmall + words("--steps 3 --metrics c"));
   EXPECT_EQ(losses("a"), losses("b"));
   EXPECT_NE(losses("a"), losses("c"));
 }
 
 TEST_F(Training, GoesOnWithSavedWeights) {
-  const Arguments one = kSmall + Arguments{"--steps", "1", "--lr", "0.01"};
-  output_of(one + Arguments{"--save", "first", "--metrics", "a"});
-  output_of(one + Arguments{"--load", "first", "--save", "second", "--metrics", "b"});
-  output_of(one + Arguments{"--load", "first", "--metrics", "c"});
+  const Arguments one = kSmall + words("--steps 1 --lr 0.01");
+  output_of(one + words("--save first --metrics a"));
+  output_of(one + words("--load first --save second --metrics b"));
+  output_of(one + words("--load first --metrics c"));
   EXPECT_EQ(losses("b"), losses("c"));
   EXPECT_LT(losses("b").front(), losses("a").front()) << "the same batch, seen once more";
   const SafetensorsFile first(folder() / "first");
@@ -612,8 +595,8 @@ TEST_F(Training, GoesOnWithSavedWeights) {
 
 TEST_F(Training, SavesNothingWhenItDiverges) {
   file("weights", "the last good ones");
-  const ProcessResult result = run(
-      kSmall + Arguments{"--lr", "1e30", "--steps", "50", "--save", "weights", "--metrics", "m"});
+  const ProcessResult result =
+      run(kSmall + words("--lr 1e30 --steps 50 --save weights --metrics m"));
   EXPECT_EQ(result.exit_code, 76);
   EXPECT_THAT(result.err,
               ContainsRegex("^mlp_single: error: training diverged: the loss is (inf|nan) at "
@@ -626,8 +609,7 @@ TEST_F(Training, SavesNothingWhenItDiverges) {
 }
 
 TEST_F(Training, SavesNothingWhenItsLastUpdateDiverges) {
-  const ProcessResult result =
-      run(kSmall + Arguments{"--lr", "1e38", "--steps", "1", "--save", "weights"});
+  const ProcessResult result = run(kSmall + words("--lr 1e38 --steps 1 --save weights"));
   EXPECT_EQ(result.exit_code, 76);
   EXPECT_THAT(result.err, HasSubstr("error: weights 'weights': net.0.weight holds "));
   EXPECT_TRUE(names().empty());
@@ -636,13 +618,13 @@ TEST_F(Training, SavesNothingWhenItsLastUpdateDiverges) {
 /// Everything that needs no device is checked before a device is opened: on a machine without this
 /// GPU, other mistakes are reported first.
 TEST_F(Training, ChecksEverythingElseBeforeTheDevice) {
-  const Arguments gpu = {"--device", "cuda:63", "--dim", "8", "--depth", "1"};
+  const Arguments gpu = words("--device cuda:63 --dim 8 --depth 1");
   EXPECT_EQ(run(gpu).exit_code, 69);
   EXPECT_EQ(run(gpu + Arguments{"--save", "none/weights"}).exit_code, 73);
   EXPECT_EQ(run(gpu + Arguments{"--metrics", "."}).exit_code, 73);
   EXPECT_EQ(run(gpu + Arguments{"--load", "none"}).exit_code, 66);
   EXPECT_EQ(run(gpu + Arguments{"--memory", "1KiB"}).exit_code, 71);
-  EXPECT_EQ(run(gpu + Arguments{"--steps", "2", "--warmup", "2"}).exit_code, 78);
+  EXPECT_EQ(run(gpu + words("--steps 2 --warmup 2")).exit_code, 78);
   EXPECT_EQ(run({"--device", "cuda:63", "--data", "idx:none,none"}).exit_code, 66);
   EXPECT_TRUE(names().empty());
 }

@@ -1,6 +1,8 @@
 // Command lines of our programs, for tests that run them.
 #pragma once
 
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,12 @@ using Arguments = std::vector<std::string>;
 inline Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+/// The words of a command line as typed, without quotes.
+inline Arguments words(const std::string& typed) {
+  std::istringstream text(typed);
+  return {std::istream_iterator<std::string>(text), {}};
 }
 
 /// Two steps of a model that trains in almost no time.
