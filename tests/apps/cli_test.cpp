@@ -228,9 +228,9 @@ TEST(BadInputs, CoverEveryCaseThatCanHappen) {
 }
 
 TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
-  const std::vector<std::string> files = {
-      "--data",         "idx:images,labels", "--layers", "4,3",    "--loss",   "cross-entropy",
-      "--no-last-relu", "--batch-size",      "4",        "--gemm", "reference"};
+  const std::vector<std::string> files = words(
+      "--data idx:images,labels --layers 4,3 --loss cross-entropy --no-last-relu --batch-size 4 "
+      "--gemm reference");
   const std::vector<std::string> sgd =
       kOneStep + std::vector<std::string>{"--optimizer", "sgd", "--momentum", "0.9"};
   // For each option, a run that shows it; weights are saved before they are loaded.

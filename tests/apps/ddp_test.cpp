@@ -585,12 +585,11 @@ TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
 
 TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
   const std::vector<Arguments> runs = {
-      {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
-       "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1", "--scheme", "ddp",
-       "--tensor", "1", "--pipeline", "1"},
+      words("--global-batch-size 4 --data-seeding per-rank --transport mpi --bucket-mib 0.5 "
+            "--first-bucket whole --delay-ms 1 --scheme ddp --tensor 1 --pipeline 1"),
       {"--accumulate", "2", "--reduce-every-micro-step"},
-      {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
-       "--jitter-ms", "1", "--timeout", "60", "--grad-dtype", "fp32"},
+      words("--batch-size 4 --no-overlap --update per-bucket --slow-rank 0:1 --jitter-ms 1 "
+            "--timeout 60 --grad-dtype fp32"),
   };
   // Their first lines say what they exchange instead.
   const std::vector<Arguments> others = {

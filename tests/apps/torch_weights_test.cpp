@@ -29,10 +29,9 @@ const Arguments kMnist = {"--data",
                           "cpu",
                           "--no-last-relu"};
 
-const Arguments kBlocks = {
-    "--block",  "transformer", "--dim", "16",      "--heads", "2",      "--length",
-    "4",        "--ffn",       "24",    "--depth", "2",       "--data", "npy:x.npy,y.npy",
-    "--device", "cpu"};
+const Arguments kBlocks = words(
+    "--block transformer --dim 16 --heads 2 --length 4 --ffn 24 --depth 2 --data npy:x.npy,y.npy "
+    "--device cpu");
 
 class TorchWeights : public TempDirTest {
  protected:

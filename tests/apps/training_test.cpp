@@ -248,9 +248,9 @@ TEST_F(Training, WithAFullDiskSaysSoOfTheTraceBehindItsSummaryAndItsWeights) {
 
 /// A step of this model has 40 nodes, and there is room for 2^18 records of each kind.
 TEST_F(Training, OfTenThousandProfiledStepsSaysForWhichThereWasNoRoom) {
-  const std::string out = output_of({"--dim", "4", "--depth", "7", "--batch-size", "4", "--threads",
-                                     "1", "--gemm", "reference", "--steps", "10010", "--log-every",
-                                     "20000", "--profile", "--profile-steps", "5:10005"});
+  const std::string out =
+      output_of(words("--dim 4 --depth 7 --batch-size 4 --threads 1 --gemm reference --steps 10010 "
+                      "--log-every 20000 --profile --profile-steps 5:10005"));
   const auto said = first_match(out,
                                 "There was no room for ([0-9]+) of the records, so this shows only "
                                 "the first ([0-9]+) of these steps\\.\n");
