@@ -25,24 +25,31 @@ json golden(const std::string& name) {
   return json::parse(std::ifstream(golden_path(name)));
 }
 
+/// The run that a golden file's entry is of.
+TrainConfig config_of(const json& run) {
+  TrainConfig config;
+  config.model.layers.assign(run.at("depth").get<std::size_t>() + 1, run.at("dim"));
+  config.data.batch_size = run.at("batch");
+  config.training.seed = run.at("seed");
+  const bool is_adam = run.at("optimizer") == "adam";
+  config.optimizer.kind = is_adam ? OptimizerKind::kAdam : OptimizerKind::kSgd;
+  config.optimizer.lr = is_adam ? 1e-3 : 0.1;
+  config.device.threads = 1;
+  return config;
+}
+
 /// Of ranks that share a model: {tensor ranks, all ranks}. 5e-7 is what another order of sums
 /// changes.
 TEST(GoldenMesh, LossesArePyTorchsOfOneProcess) {
   const json file = golden("ddp_mesh");
   for (const json& run : file.at("runs")) {
-    TrainConfig config;
-    config.model.layers.assign(run.at("depth").get<std::size_t>() + 1, run.at("dim"));
-    config.data.batch_size = run.at("batch");
-    config.training.seed = run.at("seed");
+    TrainConfig config = config_of(run);
     config.training.steps = run.at("safe_steps").get<std::int64_t>();
-    const bool is_adam = run.at("optimizer") == "adam";
     // The steps are safe for PyTorch's order of sums. Another order rounds other numbers near 0 to
     // the other side, and Adam makes a whole step of a gradient that is 0 on one side: with 256
     // columns and seed 1, sums of two halves lead to losses that are 7e-7 apart at step 21.
+    const bool is_adam = config.optimizer.kind == OptimizerKind::kAdam;
     if (is_adam && run.at("dim") == 256) config.training.steps = 20;
-    config.optimizer.kind = is_adam ? OptimizerKind::kAdam : OptimizerKind::kSgd;
-    config.optimizer.lr = is_adam ? 1e-3 : 0.1;
-    config.device.threads = 1;
     config.device.gemm = GemmProvider::kAuto;
     const auto losses = run.at("losses").get<std::vector<float>>();
     for (const auto& [tensor, ranks] : {std::pair{2, 2}, std::pair{4, 4}, std::pair{2, 4}}) {
@@ -63,19 +70,12 @@ TEST(GoldenMesh, LossesArePyTorchsOfOneProcess) {
 TEST(GoldenLateAndLocal, LossesArePyTorchs) {
   const json file = golden("ddp_late_and_local");
   for (const json& run : file.at("runs")) {
-    TrainConfig config;
-    config.model.layers.assign(run.at("depth").get<std::size_t>() + 1, run.at("dim"));
-    config.data.batch_size = run.at("batch");
-    config.training.seed = run.at("seed");
+    TrainConfig config = config_of(run);
     const auto losses = run.at("losses").get<std::vector<float>>();
     config.training.steps = std::ssize(losses);
-    const bool is_adam = run.at("optimizer") == "adam";
-    config.optimizer.kind = is_adam ? OptimizerKind::kAdam : OptimizerKind::kSgd;
-    config.optimizer.lr = is_adam ? 1e-3 : 0.1;
     config.training.staleness = run.at("staleness");
     config.parallel.sync_every = run.at("sync_every");
     if (run.at("outer") == "diloco") config.parallel.outer = OuterOptimizer::kDiLoCo;
-    config.device.threads = 1;
     config.device.gemm = GemmProvider::kReference;
     std::vector<Trained> found;
     if (run.contains("teacher_noise")) {
