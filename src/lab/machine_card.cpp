@@ -179,7 +179,9 @@ class CardReader {
     return s;
   }
 
-  LinkRates link(const char* group) {
+  /// `joins_ranks`: not only a single device. Without all-reduces, exchanges would take no time.
+  LinkRates link(const char* group, bool joins_ranks) {
+    if (joins_ranks) (void)card_.at(group).at("all_reduce");  // refused if it is missing
     LinkRates rates{.latency_s = seconds(group, "latency_s"), .hop_s = seconds(group, "hop_s")};
     if (has(group, "kernel_slowdown")) {
       const JsonValue figure = card_.at(group).at("kernel_slowdown");
@@ -316,9 +318,9 @@ MachineCard card_from(const JsonValue& from) {
   card.launch_s = reader.seconds("device", "launch_s");
   card.host_s = reader.seconds("device", "host_s");
   card.node_ranks = card_ranks(from.at("node").at("devices"), 1);
-  card.node = reader.link("node");
   card.has_network = from.has("network");
-  if (card.has_network) card.network = reader.link("network");
+  card.node = reader.link("node", card.has_network && card.node_ranks > 1);
+  if (card.has_network) card.network = reader.link("network", true);
   if (!from.has("loads")) return card;
   for (const JsonValue& load : from.at("loads").items()) {
     card.loads.push_back(parse_load(load));

@@ -195,8 +195,15 @@ std::vector<MeshCandidate> mesh_candidates(const PredictedModel& model, const Ma
 
 Findings best_mesh(const PredictedModel& model, const MachineCard& card, int ranks,
                    std::int64_t memory_bytes) {
+  if (ranks == 1) {
+    fail(ExitCode::kConfiguration, {.what = "--ranks",
+                                    .value = "1",
+                                    .why = "a single rank shares nothing",
+                                    .remedy = "ask for several, or use mlp_lab predict"});
+  }
   const std::vector<MeshCandidate> all = mesh_candidates(model, card, ranks, memory_bytes);
   if (all.empty()) {
+    max_rank_bytes(workload_of(model, card, 1));  // refuses what a single rank could not train
     fail(ExitCode::kConfiguration, {.what = "--ranks",
                                     .value = std::to_string(ranks),
                                     .why = "cannot share this model and its batch in any way",

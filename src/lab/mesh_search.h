@@ -33,7 +33,7 @@ std::vector<MeshCandidate> mesh_candidates(const PredictedModel& model, const Ma
                                            int ranks, std::int64_t memory_bytes);
 
 /// The best one and the reasons in sentences, and a table of the candidates. Throws also
-/// Error(kMemory) if none fits.
+/// Error(kMemory) if none fits, and Error(kConfiguration) for one rank and if there is none.
 Findings best_mesh(const PredictedModel& model, const MachineCard& card, int ranks,
                    std::int64_t memory_bytes);
 

@@ -102,22 +102,33 @@ int least_several(const PredictedModel& model) {
 /// False also for a model that several ranks cannot share.
 bool several_ranks_pay(const PredictedModel& model, const MachineCard& card) {
   const int several = least_several(model);
-  return has_parts_for(model, several) &&
+  return can_run(model, card, several) &&
          samples_per_s(model, card, several) > (1 + kTie) * samples_per_s(model, card, 1);
 }
 
-/// The least size down to which, halving from the largest, several ranks always pay off; 0 if they
-/// do not at the largest.
-std::int64_t pays_from(PredictedModel model, const MachineCard& card,
-                       std::int64_t PredictedModel::*size, std::int64_t min, std::int64_t largest) {
-  std::int64_t from = 0;
+/// A range of sizes, for sentences.
+struct SearchedSizes {
+  std::int64_t PredictedModel::*size;
+  const char* name;
+  std::int64_t min, max;
+};
+
+/// "from a batch of 256": the least size down to which, halving from the largest, several ranks
+/// always pay off; the largest is one whose steps can be counted.
+std::string pays_from(PredictedModel model, const MachineCard& card, const SearchedSizes& sizes) {
   // A given number of heads need not divide other widths.
-  if (size == &PredictedModel::dim) model.others.model.heads.reset();
-  for (model.*size = largest; model.*size >= min; model.*size /= 2) {
-    if (!several_ranks_pay(model, card)) break;
-    from = model.*size;
-  }
-  return from;
+  if (sizes.size == &PredictedModel::dim) model.others.model.heads.reset();
+  std::int64_t& size = model.*sizes.size;
+  const auto can_be_counted = [&] {
+    const TrainConfig config = workload_of(model, card, least_several(model)).config;
+    return is_countable(config, config.data.batch_size);
+  };
+  for (size = sizes.max; size > sizes.min && !can_be_counted();) size /= 2;
+  const std::int64_t largest = size;
+  std::int64_t from = 0;
+  for (; size >= sizes.min && several_ranks_pay(model, card); size /= 2) from = size;
+  return from > 0 ? fmt::format("from a {} of {}", sizes.name, from)
+                  : fmt::format("at no {} up to {}", sizes.name, largest);
 }
 
 std::string pays_sentence(const PredictedModel& model, const MachineCard& card) {
@@ -129,21 +140,15 @@ std::string pays_sentence(const PredictedModel& model, const MachineCard& card) 
                        card.max_ranks() == 1 ? "one device" : counted(card.max_ranks(), "device"),
                        several);
   }
-  const auto from_text = [](std::int64_t from, std::int64_t largest, const char* what) {
-    return from > 0 ? fmt::format("from a {} of {}", what, from)
-                    : fmt::format("at no {} up to {}", what, largest);
-  };
   const std::int64_t largest = std::max<std::int64_t>(kLargestBatch / length_of(model), 2);
-  const std::int64_t batch = pays_from(model, card, &PredictedModel::batch_size, 2, largest);
-  std::string text =
-      fmt::format("at width {} {} are faster than one, by more than {:.0f} %, {}", model.dim,
-                  several, 100 * kTie, from_text(batch, largest, "batch"));
+  std::string text = fmt::format(
+      "at width {} {} are faster than one, by more than {:.0f} %, {}", model.dim, several,
+      100 * kTie, pays_from(model, card, {&PredictedModel::batch_size, "batch", 2, largest}));
   if (!model.batch_per_rank && model.batch_size < 2)
     return text + "; a batch of 1 cannot be divided.";
   const std::int64_t widest = is_transformer(model) ? kLargestBlockWidth : kLargestWidth;
-  const std::int64_t width = pays_from(model, card, &PredictedModel::dim, 64, widest);
-  return text +
-         fmt::format("; at a batch of {} {}.", model.batch_size, from_text(width, widest, "width"));
+  return text + fmt::format("; at a batch of {} {}.", model.batch_size,
+                            pays_from(model, card, {&PredictedModel::dim, "width", 64, widest}));
 }
 
 [[noreturn]] void refuse_prediction(const char* what, std::string value, std::string why,
@@ -218,9 +223,10 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
         "leave it out, or use another --scheme");
   }
   if (model.tensor == kAllRanks && max / model.pipeline > model.dim) {
-    refuse_prediction("--ranks", std::to_string(max),
-                      fmt::format("the ranks of --scheme tensor share {} outputs", model.dim),
-                      "ask for fewer");
+    refuse_prediction(
+        "--ranks", std::to_string(max),
+        fmt::format("the ranks of --scheme tensor share {}", counted(model.dim, "output")),
+        "ask for fewer");
   }
   if (model.pipeline == kAllRanks && max / model.tensor > model.depth) {
     refuse_prediction("--ranks", std::to_string(max),

@@ -348,10 +348,16 @@ double parameters_of(std::span<const std::int64_t> widths) {
   return parameters;
 }
 
-/// Bytes and flops of a step must fit in 64 bits, with room to add a few of them. This is an upper
-/// estimate in double: weights, gradients and two moments, and four activations per width.
-void check_size(const TrainConfig& config, std::int64_t batch_size) {
-  constexpr double kMax = 0x1p60;
+/// Of a step.
+struct StepSize {
+  double bytes = 0, flops = 0;
+};
+
+/// They must fit in 64 bits, with room to add a few of them.
+constexpr double kMaxStepSize = 0x1p60;
+
+/// An upper estimate: weights, gradients and two moments, and four activations per width.
+StepSize step_size_of(const TrainConfig& config, std::int64_t batch_size) {
   auto batch = static_cast<double>(batch_size * config.training.accumulate);
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
   double parameters = parameters_of(widths);
@@ -371,18 +377,27 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
     activations = batch * blocks * (8 * dim + 2 * ffn + 2 * static_cast<double>(shape.kept_cols()));
     flops_of_scores = 14 * batch * blocks * dim * length;
   }
-  const double bytes = 16 * parameters + 16 * activations;
-  const double flops = 6 * batch * parameters + flops_of_scores;
-  if (bytes <= kMax && flops <= kMax) return;
-  const bool memory = bytes > kMax;
+  return {.bytes = 16 * parameters + 16 * activations,
+          .flops = 6 * batch * parameters + flops_of_scores};
+}
+
+void check_size(const TrainConfig& config, std::int64_t batch_size) {
+  if (is_countable(config, batch_size)) return;
+  const auto [bytes, flops] = step_size_of(config, batch_size);
+  const bool memory = bytes > kMaxStepSize;
   fail(ExitCode::kConfiguration,
        {.what = "model",
         .why = fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
-                           memory ? bytes : flops, memory ? "bytes" : "flops", kMax),
+                           memory ? bytes : flops, memory ? "bytes" : "flops", kMaxStepSize),
         .remedy = "make --dim, --depth, --layers or --batch-size smaller"});
 }
 
 }  // namespace
+
+bool is_countable(const TrainConfig& config, std::int64_t batch_size) {
+  const auto [bytes, flops] = step_size_of(config, batch_size);
+  return bytes <= kMaxStepSize && flops <= kMaxStepSize;
+}
 
 void validate(const TrainConfig& config, TrainerKind trainer) {
   check_values(config, trainer);

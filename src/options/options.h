@@ -114,6 +114,9 @@ void refuse_conflicts(const TrainConfig& config, TrainerKind trainer);
 /// without a device or a file.
 void validate(const TrainConfig& config, TrainerKind trainer);
 
+/// Whether 64 bits hold the bytes and flops of a step with this batch. validate() refuses others.
+bool is_countable(const TrainConfig& config, std::int64_t batch_size);
+
 struct UpdateChoice {
   Update update;
   std::string_view why;

@@ -217,6 +217,10 @@ std::vector<BadInput> bad_plans() {
           78,
           "--ranks '7': cannot share this model and its batch in any way; ask for fewer, or for a "
           "larger --batch-size"),
+      bad({"--ranks", "1", "--memory", "2GiB"}, 78,
+          "--ranks '1': a single rank shares nothing; ask for several, or use mlp_lab predict"),
+      bad({"--ranks", "8", "--memory", "2GiB", "--recompute", "100"}, 78,
+          "--recompute '100': the model has 6 layers; give at most 6"),
   };
 }
 

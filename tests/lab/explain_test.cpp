@@ -7,6 +7,7 @@
 #include "lab/commands.h"
 #include "lab/explain/explain_report.h"
 #include "lab/explain/traced_mlp.h"
+#include "support/expect_error.h"
 #include "support/sample_profile.h"
 #include "support/temp_dir.h"
 
@@ -53,8 +54,9 @@ class MadeTrace {
     shift_us_ = us;
     return *this;
   }
-  [[nodiscard]] std::string text(int rank = 0) const {
-    return nlohmann::json{{"distributedInfo", {{"rank", rank}}},
+  [[nodiscard]] std::string text(int rank = 0) const { return text_of_job({{"rank", rank}}); }
+  [[nodiscard]] std::string text_of_job(const nlohmann::json& job) const {
+    return nlohmann::json{{"distributedInfo", job},
                           {"baseTimeNanoseconds", 1790857026000000000},
                           {"traceEvents", events_}}
         .dump();
@@ -192,6 +194,20 @@ TEST_F(Explain, BlamesTheDeviceForWhichTheHostWaits) {
   EXPECT_EQ(us(account.accounts[0], Part::kForward), 900);
 }
 
+TEST_F(Explain, KnowsThatTheHostWaitsWhileAnotherThreadsCallIsShort) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .work(1, 0, 7, "gemm", 0, 100)
+      .work(2, 5, 20, kAllReduceKernel, 100, 500, kAllReduced)
+      .event("cuda_runtime", "cudaStreamSynchronize", 100, 1, 10, 490, {{"correlation", 3}})
+      .event("cuda_runtime", "cudaMemcpyAsync", 100, 2, 120, 10, {{"correlation", 4}})
+      .work(5, 500, 7, "gemm", 502, 1000);
+  const RunAccount account = account_of(run_of({trace.text()}));
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 400);
+  EXPECT_EQ(us(account.accounts[0], Part::kHost), 2);
+}
+
 TEST_F(Explain, CountsACallThatLaunchesSlowlyAsTheHosts) {
   MadeTrace trace;
   trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
@@ -247,6 +263,67 @@ TEST_F(Explain, SeesBackwardOnAnotherThreadOfTheCpu) {
   EXPECT_EQ(us(account.accounts[0], Part::kHost), 50 + 100);
   EXPECT_EQ(us(account.accounts[0], Part::kBackward), 200);
   EXPECT_EQ(us(account.accounts[0], Part::kOptimizer), 150);
+}
+
+TEST_F(Explain, FindsTheWaitForACollectiveWithinAnOpOfTheCpu) {
+  MadeTrace trace;  // as FSDP's backward: its hook waits for gloo
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 0, 800)
+      .on_host("cpu_op", "aten::mm", 0, 100)
+      .event("user_annotation", "gloo:all_reduce", 100, 9, 50, 540)
+      .event("cpu_op", "aten::copy_", 100, 9, 60, 20)  // the collective's own
+      .on_host("cpu_op", "aten::copy_", 600, 200);
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kBackward), 100 + 200);
+  EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 490);
+  EXPECT_EQ(us(account.accounts[0], Part::kHost), 10 + 200);
+  EXPECT_EQ(account.accounts[0].hidden_ns, 50'000);
+  const FindingTable operators = findings_of(run, account).tables.at(1);
+  ASSERT_EQ(operators.rows.size(), 2U);
+  EXPECT_EQ(operators.rows[1][1], "1") << "a call, in two pieces";
+}
+
+TEST_F(Explain, TakesNoWorkOfAnOpOfTheCpuForAWait) {
+  MadeTrace trace;  // the collectives end in the middle of products, and with one
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 0, 1000)
+      .on_host("cpu_op", "aten::mm", 0, 500)
+      .on_host("cpu_op", "aten::resolve_conj", 10, 10)
+      .event("user_annotation", "gloo:all_reduce", 100, 9, 50, 440)
+      .event("user_annotation", "gloo:all_reduce", 100, 8, 50, 650)
+      .on_host("cpu_op", "aten::mm", 900, 100);
+  const RunAccount account = account_of(run_of({trace.text()}));
+  EXPECT_EQ(us(account.accounts[0], Part::kBackward), 1000);
+}
+
+TEST_F(Explain, FindsTheWaitForACollectiveWhoseRecordEndsALittleLater) {
+  const auto exposed_us = [&](double ends) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+        .on_host("cpu_op", "aten::mm", 0, 100)
+        .event("user_annotation", "gloo:all_reduce", 100, 9, 50, ends - 50)
+        .on_host("cpu_op", "aten::add_", 600, 200);
+    const RunAccount account = account_of(run_of({trace.text()}));
+    expect_sum(account.accounts[0]);
+    return us(account.accounts[0], Part::kExposedCommunication);
+  };
+  EXPECT_EQ(exposed_us(640), 500);
+  EXPECT_EQ(exposed_us(660), 0) << "more than a tenth of the gap later: nobody waited for it";
+}
+
+TEST_F(Explain, CountsAnOpOfTheCpuThatOnlyWaitsAsCommunication) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("cpu_op", "_c10d_functional::wait_tensor", 100, 300)
+      .event("user_annotation", "gloo:all_gather", 100, 9, 50, 340)
+      .on_host("cpu_op", "c10d::send", 500, 400)
+      .on_host("user_annotation", "gloo:send", 510, 380);
+  const RunAccount account = account_of(run_of({trace.text()}));
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kForward), 10 + 10);
+  EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 390 + 380 - 50);
 }
 
 TEST_F(Explain, TellsDevicesOfOneTraceApart) {
@@ -312,6 +389,27 @@ TEST_F(Explain, TakesASizeFromTheAnnotationOfALaunch) {
   EXPECT_EQ(account.buckets[0].bytes, 500'000);
 }
 
+TEST_F(Explain, CountsWhatAllRanksGatherOnTheCpu) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 300)
+      .on_host("cpu_op", "aten::mm", 0, 200)
+      .event("user_annotation", "gloo:all_gather", 100, 9, 10, 200,
+             {{"Input Dims", {{1000, 250}}}, {"Input type", {"float"}}});
+  const std::string text = trace.text_of_job({{"rank", 0}, {"world_size", 4}});
+  EXPECT_EQ(account_of(run_of({text})).buckets.at(0).bytes, 4 * 1'000'000);
+}
+
+TEST_F(Explain, KnowsTheSizeOfANumberOfEachType) {
+  for (const auto& [type, bytes] :
+       {std::pair{"Float", 4}, {"BFloat16", 2}, {"Float8_e4m3fn", 1}, {"Short", 2}}) {
+    nlohmann::json args = kAllReduced;
+    args["dtype"] = type;
+    MadeTrace trace;
+    trace.work(1, 5, 20, kAllReduceKernel, 10, 110, args).work(2, 30, 7, "gemm", 120, 300);
+    EXPECT_EQ(account_of(run_of({trace.text()})).buckets.at(0).bytes, 1'000'000 * bytes) << type;
+  }
+}
+
 TEST_F(Explain, ShowsTheCollectivesThatMatterIfThereAreMany) {
   MadeTrace trace;
   trace.on_host("user_annotation", "ProfilerStep#0", 0, 3000);
@@ -353,6 +451,76 @@ TEST_F(Explain, TellsWaitingForTheLastRankFromMoving) {
   // 4 MB in 100 us; two ranks send 2 (n - 1) / n = 1 times that.
   EXPECT_NEAR(account.buckets[0].bus_bytes_per_s(), 4e10, 1);
   EXPECT_EQ(run.ranks[1].shift_ns, 0);
+}
+
+/// Steps of 400 us that end with an all-reduce. `enters`: when each of them reaches it.
+std::string rank_that_enters(int rank, const std::vector<double>& enters) {
+  MadeTrace trace;
+  for (std::size_t i = 0; i < enters.size(); ++i) {
+    const double at = 400.0 * static_cast<double>(i);
+    const int id = 2 * static_cast<int>(i);
+    trace.on_host("user_annotation", fmt::format("ProfilerStep#{}", i), at, 400)
+        .work(id + 1, at, 7, "gemm", at + 5, at + enters[i])
+        .event("user_annotation", "gloo:all_reduce", 100, 9, at + enters[i], 390 - enters[i],
+               {{"Input Dims", {{1000}}}, {"Input type", {"float"}}})
+        .work(id + 2, at + 2, 7, "adam", at + 390, at + 400);
+  }
+  return trace.text_of_job({{"rank", rank}, {"world_size", 3}});
+}
+
+TEST_F(Explain, CountsOnlyWhatRanksWaitForTheLateOne) {
+  // The others enter after 100 us; in the last step rank 1 is late too.
+  const TracedRun run =
+      run_of({rank_that_enters(0, {300, 300, 100}), rank_that_enters(1, {100, 100, 250}),
+              rank_that_enters(2, {100, 100, 100})});
+  const std::vector<std::string> sentences = findings_of(run, account_of(run)).sentences;
+  EXPECT_THAT(sentences[0],
+              testing::StartsWith("The bottleneck is rank 0: the others wait 133 us a step for it, "
+                                  "33.3 % of theirs, and it spends 108 us a step more than they do "
+                                  "on forward."));
+  EXPECT_THAT(sentences[1], HasSubstr("To change, on rank 0: It computes longer: divide work"));
+}
+
+TEST_F(Explain, BlamesNoRankIfTheyWaitForEachOtherInTurns) {
+  const TracedRun run =
+      run_of({rank_that_enters(0, {380, 50, 50}), rank_that_enters(1, {50, 380, 50}),
+              rank_that_enters(2, {50, 50, 380})});
+  const std::vector<std::string> sentences = findings_of(run, account_of(run)).sentences;
+  EXPECT_EQ(sentences[0],
+            "The bottleneck is that ranks wait for each other in turns: 220 us a step, 55.0 % of "
+            "it.");
+  EXPECT_THAT(sentences[1], HasSubstr("Even out what differs from step to step"));
+}
+
+TEST_F(Explain, KnowsThatTracesOfOtherRanksAreMissing) {
+  const TracedRun run =
+      run_of({rank_that_enters(0, {300}), rank_that_enters(1, {100})});  // of three
+  const RunAccount account = account_of(run);
+  EXPECT_EQ(account.accounts[1].waiting_ns, 0);
+  EXPECT_THAT(findings_of(run, account).facts,
+              testing::Contains(HasSubstr("Not every rank's trace is here")));
+}
+
+TEST_F(Explain, RefusesAnotherCycleOfOneProcess) {
+  const auto cycle = [](double shift_us) {
+    return MadeTrace().shifted(shift_us).on_host("cpu_op", "aten::mm", 0, 10).text_of_job(nullptr);
+  };
+  const auto first = file("first.json", cycle(0)), second = file("second.json", cycle(20));
+  expect_error(ExitCode::kBadData,
+               fmt::format("trace '{}': is of the process of '{}' at another time, so it is no "
+                           "other rank; explain each cycle of a profiler's schedule by itself",
+                           second.string(), first.string()),
+               [&] {
+                 read_run({first, second});
+               });
+  // Containers may number their processes alike.
+  EXPECT_EQ(read_run({first, file("beside.json", cycle(5))}).ranks.size(), 2U);
+}
+
+TEST_F(Explain, RefusesTimesThatDoNotAddUp) {
+  const auto path = file("far.json", R"({"baseTimeNanoseconds": 4611686018427387904,
+      "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 4e15, "dur": 4e15}]})");
+  expect_error(ExitCode::kBadData, "one of its events is malformed", [&] { read_run({path}); });
 }
 
 TEST_F(Explain, AlignsClocksThatCannotBeRight) {
@@ -559,6 +727,8 @@ TEST_F(Explain, TellsTheModelsActivationAndLoss) {
   // Layers that a multi-layer perceptron lacks.
   EXPECT_EQ(sentence({.activation = "aten::conv2d"}), "");
   EXPECT_EQ(sentence({.loss = "aten::embedding"}), "");
+  EXPECT_EQ(sentence({.loss = "aten::add"}), "") << "a residual connection";
+  EXPECT_EQ(sentence({.loss = "Torch-Compiled Region: 0/0"}), "") << "its kernels do not tell";
 }
 
 TEST_F(Explain, CountsTheRanksWhoseTracesAreMissing) {
@@ -569,6 +739,10 @@ TEST_F(Explain, CountsTheRanksWhoseTracesAreMissing) {
       .work(2, 25, 7, "gemm", 30, 40);
   EXPECT_THAT(mlp_sentence(run_of({trace.text()})),
               ContainsRegex("mpirun -np 2 mlp_ddp .*--global-batch-size 16"));
+  MadeTrace cpu;
+  add_pass(cpu, 0, {});
+  EXPECT_THAT(mlp_sentence(run_of({cpu.text_of_job({{"rank", 0}, {"world_size", 4}})})),
+              ContainsRegex("mpirun -np 4 mlp_ddp .*--global-batch-size 32"));
 }
 
 TEST_F(Explain, WritesNoMarkupOfATrace) {

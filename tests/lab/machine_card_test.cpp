@@ -211,6 +211,12 @@ TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
   refused_with("/device/flops_per_s/value", nullptr,
                "device.flops_per_s.value is null, not a number");
   refused_with("/device", json::object(), "device.flops_per_s is missing");
+  // Exchanges would be free.
+  const json links = {{"latency_s", good["node"]["latency_s"]}, {"hop_s", good["node"]["hop_s"]}};
+  refused_with("/network", links, "network.all_reduce is missing");
+  card["network"] = good["node"];
+  card["node"].erase("all_reduce");
+  refused("node.all_reduce is missing");
   refused_with("/kind", "tpu", "kind is neither cuda nor cpu");
   refused_with("/name", {{"a", 1}}, "name is an object, not a string");
   card = 7;

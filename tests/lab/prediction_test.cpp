@@ -875,6 +875,26 @@ TEST(Predictions, TakeAnyMesh) {
   EXPECT_NEAR(late.stage_phase_s[1][Phase::kInjected], 0.050, 1e-3);
 }
 
+TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  // A batch of 1048576 has more flops than 64 bits count.
+  EXPECT_THAT(predict_scaling({.dim = 300000, .batch_size = 8192}, h200, {1, 2}).sentences.back(),
+              MatchesRegex("Simulated: at width 300000 two ranks are faster than one, by more than "
+                           "1 %, from a batch of [0-9]+; at a batch of 8192 from a width of "
+                           "[0-9]+\\."));
+}
+
+TEST(Predictions, SayWhenRanksPayWhereSomeBatchesCannotBeDivided) {
+  // Where only products take time, two stages pay off as long as each micro-batch has a row.
+  MachineCard card = with_fast_links();
+  card.flops_per_s = 1e9;
+  card.multiprocessors = 0;
+  card.memory_bytes_per_s = 1e20;
+  card.launch_s = card.host_s = 0;
+  EXPECT_THAT(predict_scaling({.pipeline = 2, .micro_batches = 64}, card, {1, 2}).sentences.back(),
+              HasSubstr("by more than 1 %, from a batch of 64;"));
+}
+
 TEST(Predictions, SayWhenRanksPayWhereSomeWidthsCannotBeShared) {
   // A block of width 128 has two heads, too few for three ranks.
   PredictedModel model{.dim = 384, .tensor = 3};

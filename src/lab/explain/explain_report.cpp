@@ -133,7 +133,7 @@ FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
   for (const TracedWork& work : run.works) {
     if (work.rank != rank || !work.step) continue;
     Sum& sum = sums[on_one_line(of.file.names[work.op])];
-    ++sum.calls;
+    if (!work.continues) ++sum.calls;
     sum.ns += work.end_ns - work.begin_ns;
     total_ns += work.end_ns - work.begin_ns;
   }
@@ -255,17 +255,6 @@ LongestPart longest_part_of(const RankSum& sum) {
           sum.step_s(sum.part_ns[part])};
 }
 
-/// The rank that the others waited for longest, if they waited for a tenth of their time.
-std::optional<std::size_t> awaited_rank(const RunAccount& account) {
-  const RankSum all = rank_sum(account);
-  if (10 * all.waiting_ns < all.wall_ns) return std::nullopt;
-  std::vector<std::int64_t> waited_for(account.waited_ns.size(), 0);
-  for (const auto& row : account.waited_ns) {
-    for (std::size_t rank = 0; rank < row.size(); ++rank) waited_for[rank] += row[rank];
-  }
-  return static_cast<std::size_t>(std::ranges::max_element(waited_for) - waited_for.begin());
-}
-
 /// The sum over all ranks but one.
 RankSum others_sum(const RunAccount& account, std::size_t rank) {
   RankSum others;
@@ -291,23 +280,66 @@ Part excess_of(const RunAccount& account, std::size_t rank, double& excess_s) {
   return longest;
 }
 
+/// How long the other ranks waited for one.
+std::int64_t waited_for(const RunAccount& account, std::size_t rank) {
+  std::int64_t ns = 0;
+  for (const auto& row : account.waited_ns) ns += row[rank];
+  return ns;
+}
+
+/// A rank that is late step by step, and why.
+struct LateRank {
+  std::size_t rank = 0;
+  Part longer = Part::kIdle;  // what it does longer than the others
+  double excess_s = 0;
+};
+
+/// Nothing if the others wait for none during a tenth of their time, or if it waits for them half
+/// as long.
+std::optional<LateRank> late_rank_of(const RunAccount& account) {
+  LateRank late;
+  for (std::size_t rank = 1; rank < account.waited_ns.size(); ++rank) {
+    if (waited_for(account, rank) > waited_for(account, late.rank)) late.rank = rank;
+  }
+  const RankSum own = rank_sum(account, late.rank), others = others_sum(account, late.rank);
+  const std::int64_t waited_ns = waited_for(account, late.rank);
+  const bool is_long = waited_ns > 0 && 10 * waited_ns >= others.wall_ns;
+  if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(own.waiting_ns)) return std::nullopt;
+  late.longer = excess_of(account, late.rank, late.excess_s);
+  return late.excess_s > 0 ? std::optional(late) : std::nullopt;
+}
+
+std::string share_text(std::int64_t ns, const RankSum& of) {
+  return fmt::format("{:.1f} %", 100 * static_cast<double>(ns) / static_cast<double>(of.wall_ns));
+}
+
 /// The bottleneck, and what to change.
 std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& account) {
-  if (const std::optional<std::size_t> late = awaited_rank(account)) {
-    const RankSum others = others_sum(account, *late);
-    double excess_s = 0;
-    const Part longer = excess_of(account, *late, excess_s);
-    const std::string name = rank_name(run.ranks[*late]);
+  if (const std::optional<LateRank> late = late_rank_of(account)) {
+    const RankSum others = others_sum(account, late->rank);
+    const std::int64_t waited_ns = waited_for(account, late->rank);
+    const std::string name = rank_name(run.ranks[late->rank]);
     return {
-        fmt::format("The bottleneck is {}: the others wait {} a step for it, {:.1f} % of theirs, "
-                    "and it spends {} a step more than they do on {}.",
-                    name, time_text(others.step_s(others.waiting_ns)),
-                    100 * static_cast<double>(others.waiting_ns) /
-                        static_cast<double>(std::max<std::int64_t>(1, others.wall_ns)),
-                    time_text(excess_s), traits_of(longer).words),
-        fmt::format("To change, on {}: {}", name, change_for(longer))};
+        fmt::format("The bottleneck is {}: the others wait {} a step for it, {} of theirs, and it "
+                    "spends {} a step more than they do on {}.",
+                    name, time_text(others.step_s(waited_ns)), share_text(waited_ns, others),
+                    time_text(late->excess_s), traits_of(late->longer).words),
+        fmt::format("To change, on {}: {}", name,
+                    traits_of(late->longer).computes
+                        ? "It computes longer: divide work evenly, and look for other programs on "
+                          "its device and for a lower clock rate."
+                        : change_for(late->longer))};
   }
-  const LongestPart longest = longest_part_of(rank_sum(account));
+  const RankSum all = rank_sum(account);
+  const LongestPart longest = longest_part_of(all);
+  const bool is_exposed = longest.part == Part::kExposedCommunication;
+  if (is_exposed && 2 * all.waiting_ns > all.part_ns[longest.part]) {
+    return {fmt::format("The bottleneck is that ranks wait for each other in turns: {} a step, {} "
+                        "of it.",
+                        time_text(all.step_s(all.waiting_ns)), share_text(all.waiting_ns, all)),
+            "To change: Even out what differs from step to step: the size of samples, input, "
+            "garbage collection, other programs on a rank's cores."};
+  }
   return {fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.", name_of(longest.part),
                       100 * longest.share, time_text(longest.step_s), cause_of(longest.part)),
           fmt::format("To change: {}", change_for(longest.part))};
@@ -543,8 +575,8 @@ void write_explanation(const std::filesystem::path& folder, const TracedRun& run
 Findings findings_of(const TracedRun& run, const RunAccount& account) {
   Findings findings{.sentences = trace_verdict(run, account), .facts = gaps_of(run)};
   findings.tables.push_back(mean_table(run, account));
-  const auto late = awaited_rank(account);
-  findings.tables.push_back(operator_table_of(run, late.value_or(0)));
+  findings.tables.push_back(
+      operator_table_of(run, late_rank_of(account).value_or(LateRank{}).rank));
   if (run.ranks.size() > 1) findings.tables.push_back(waits_table(run, account));
   if (!account.buckets.empty()) findings.tables.push_back(bucket_table(account));
   FindingTable breakdowns = breakdown_table(run);

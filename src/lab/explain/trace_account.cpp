@@ -18,7 +18,7 @@ struct HostState {
   std::int64_t until_ns = std::numeric_limits<std::int64_t>::max();
 };
 
-/// The stretches are in the order of their begin; nested ones are inside the one before.
+/// The stretches are united.
 HostState state_at(const std::vector<HostStretch>& stretches, std::int64_t now_ns) {
   const auto after = std::ranges::upper_bound(stretches, now_ns, {}, &HostStretch::begin_ns);
   HostState state;
@@ -62,7 +62,9 @@ class TraceCauses {
     const TracedWork& last = work(held);
     if (last.begin_ns <= now_ns) return {now_ns, last.end_ns, part_of(held), held};
     if (last.is_input) return {now_ns, last.begin_ns, Part::kDataWait};
-    if (rank_.on_host && !last.is_collective()) return host_at(now_ns, last.begin_ns);
+    if (rank_.on_host && (!last.is_collective() || last.lane == rank_.main)) {
+      return host_at(now_ns, last.begin_ns);
+    }
     if (last.queued_ns.value_or(now_ns) > now_ns) {
       return host_at(now_ns, std::min(*last.queued_ns, last.begin_ns));
     }
@@ -148,8 +150,10 @@ class TraceCauses {
     }
     // Times of others are rounded, and kernels may begin before the one ahead of them ends: only
     // what ends before the work begins can have held it.
+    const std::int64_t noticed_ns = noticed_by(of);
     const auto consider_ended = [&](std::size_t other) {
-      if (work(other).end_ns <= of.begin_ns && work(other).begin_ns < of.begin_ns) consider(other);
+      const std::int64_t limit_ns = work(other).is_collective() ? noticed_ns : of.begin_ns;
+      if (work(other).end_ns <= limit_ns && work(other).begin_ns < of.begin_ns) consider(other);
     };
     for (const std::size_t other : of.awaited) consider_ended(other);
     if (of.previous) consider_ended(*of.previous);
@@ -159,10 +163,17 @@ class TraceCauses {
       if (lane == of.lane) continue;
       const auto end = [&](std::size_t i) { return work(i).end_ns; };
       const auto& works = rank_.lanes[lane].works;
-      const auto after = std::ranges::upper_bound(works, of.begin_ns, {}, end);
+      const auto after = std::ranges::upper_bound(works, noticed_ns, {}, end);
       if (after != works.begin()) consider_ended(*std::prev(after));
     }
     return last;
+  }
+
+  /// Until when a collective may end that held this work.
+  [[nodiscard]] std::int64_t noticed_by(const TracedWork& of) const {
+    if (!rank_.on_host || of.is_collective() || !of.previous) return of.begin_ns;
+    const std::int64_t free_ns = std::min(of.begin_ns, work(*of.previous).end_ns);
+    return noticed_until({free_ns, of.begin_ns});
   }
 
   const TracedRun& run_;
@@ -251,22 +262,14 @@ class TraceWalk {
   std::int64_t now_ns_;
 };
 
-/// When a rank communicated, as intervals in order.
+/// When a rank communicated.
 std::vector<HostStretch> communication_of(const TracedRun& run, std::size_t rank) {
-  std::vector<HostStretch> all, united;
+  std::vector<HostStretch> all;
   for (const TracedWork& work : run.works) {
     const bool counts = work.rank == rank && work.part == Part::kExposedCommunication;
     if (counts) all.push_back({work.begin_ns, work.end_ns});
   }
-  std::ranges::sort(all, {}, &HostStretch::begin_ns);
-  for (const HostStretch& each : all) {
-    if (united.empty() || each.begin_ns > united.back().end_ns) {
-      united.push_back(each);
-    } else {
-      united.back().end_ns = std::max(united.back().end_ns, each.end_ns);
-    }
-  }
-  return united;
+  return united(std::move(all));
 }
 
 std::int64_t common_ns(const std::vector<HostStretch>& intervals, std::int64_t begin_ns,

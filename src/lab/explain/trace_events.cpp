@@ -59,10 +59,12 @@ class TraceText : public std::streambuf {
 
 constexpr const char* kTraceRemedy = "give traces by PyTorch's profiler, or by --trace";
 
-// Far beyond any time or count of a trace; sums of them fit.
-constexpr double kMaxMicroseconds = 4e15;
+// Beyond any time or count of a trace: until 2049 and, for an event, 30 years. Sums of a begin, a
+// duration and a base fit into 64 bits of nanoseconds, and so do their differences.
+constexpr double kMaxMicroseconds = 2.5e15;
+constexpr double kMaxDuration = 1e15;
 constexpr double kMaxInteger = 9e15;
-constexpr std::int64_t kMaxBase = std::int64_t{1} << 62;
+constexpr std::int64_t kMaxBase = std::int64_t{1} << 61;
 
 /// A member's number; `otherwise` if there is none, or one out of range.
 double number_or(const TraceJson& object, const char* key, double otherwise) {
@@ -108,10 +110,27 @@ std::optional<TraceEvent::Kind> kind_named(std::string_view category) {
 
 /// The bytes of a number, by the names of types in collectives and in ops.
 std::int64_t type_bytes(std::string_view type) {
-  constexpr std::pair<std::string_view, std::int64_t> kTypes[] = {
-      {"Half", 2}, {"BFloat16", 2}, {"Double", 8},        {"Long", 8},          {"Byte", 1},
-      {"Char", 1}, {"Bool", 1},     {"c10::Half", 2},     {"c10::BFloat16", 2}, {"double", 8},
-      {"long", 8}, {"long int", 8}, {"unsigned char", 1}, {"signed char", 1}};
+  constexpr std::pair<std::string_view, std::int64_t> kTypes[] = {{"Half", 2},
+                                                                  {"BFloat16", 2},
+                                                                  {"Double", 8},
+                                                                  {"Long", 8},
+                                                                  {"Short", 2},
+                                                                  {"Byte", 1},
+                                                                  {"Char", 1},
+                                                                  {"Bool", 1},
+                                                                  {"Float8_e4m3fn", 1},
+                                                                  {"Float8_e5m2", 1},
+                                                                  {"c10::Half", 2},
+                                                                  {"c10::BFloat16", 2},
+                                                                  {"c10::Float8_e4m3fn", 1},
+                                                                  {"c10::Float8_e5m2", 1},
+                                                                  {"double", 8},
+                                                                  {"long", 8},
+                                                                  {"long int", 8},
+                                                                  {"short", 2},
+                                                                  {"unsigned char", 1},
+                                                                  {"signed char", 1},
+                                                                  {"bool", 1}};
   const auto found =
       std::ranges::find(kTypes, type, &std::pair<std::string_view, std::int64_t>::first);
   return found == std::end(kTypes) ? 4 : found->second;
@@ -174,7 +193,7 @@ class TraceCollector {
     if (!kind) return;
     const double ts = number_or(from, "ts", 2 * kMaxInteger);
     const double duration = number_or(from, "dur", 0);
-    if (std::abs(ts) > kMaxMicroseconds || duration < 0 || duration > kMaxMicroseconds) {
+    if (std::abs(ts) > kMaxMicroseconds || duration < 0 || duration > kMaxDuration) {
       refuse_trace(file_.path, "one of its events is malformed", kTraceRemedy);
     }
     static const TraceJson none = TraceJson::object();
@@ -292,6 +311,7 @@ class TraceCollector {
       const bool is_typed =
           types != args.end() && types->is_array() && !types->empty() && types->front().is_string();
       all.bytes = numbers * type_bytes(is_typed ? types->front().get<std::string>() : "float");
+      all.is_share = all.name == "all_gather";
     }
     file_.collectives.push_back(std::move(all));
     return static_cast<std::int32_t>(file_.collectives.size()) - 1;
@@ -324,11 +344,19 @@ void read_trace_head(const TraceJson& rest, TraceFile& file) {
   if (const auto job = rest.find("distributedInfo"); job != rest.end() && job->is_object()) {
     const std::int64_t rank = integer_or(*job, "rank", -1);
     if (rank >= 0 && rank < 1 << 20) file.rank = rank;
+    file.world_size = std::clamp<std::int64_t>(integer_or(*job, "world_size", 0), 0, 1 << 20);
   }
   if (const auto devices = rest.find("deviceProperties");
       devices != rest.end() && devices->is_array() && !devices->empty() &&
       devices->front().is_object()) {
     file.gpu = text_or_empty(devices->front(), "name");
+  }
+  for (TracedCollective& each : file.collectives) {
+    const std::int64_t ranks = each.ranks > 0 ? each.ranks : file.world_size;
+    if (each.is_share && ranks > 0) {
+      each.bytes = std::min(each.bytes, std::int64_t{1} << 42) * ranks;
+      each.is_share = false;
+    }
   }
   std::int64_t base_ns = 0;
   if (const auto base = rest.find("baseTimeNanoseconds");

@@ -55,7 +55,8 @@ struct TracedCollective {
   std::string name{};   // "all_reduce"
   std::string group{};  // of ranks
   std::int64_t bytes = 0;
-  int ranks = 0;  // 0: not told
+  int ranks = 0;          // 0: not told
+  bool is_share = false;  // `bytes` are those of a rank's input, a share of the payload
 };
 
 /// Work of a trace by barestep: which node of which step it was, and what it waited for.
@@ -94,6 +95,7 @@ struct TracedRow {
 struct TraceFile {
   std::filesystem::path path{};
   std::optional<std::int64_t> rank{};
+  std::int64_t world_size = 0;  // ranks of the job; 0: not told
   bool is_ours = false;
   std::string gpu{};      // its name, if the file tells
   std::string process{};  // the host's process id

@@ -52,6 +52,19 @@ bool is_launch_of_collective(const TraceEvent& event, std::string_view name) {
          name.starts_with("nccl:");
 }
 
+/// An op that only waits for a collective.
+bool is_wait(std::string_view op) {
+  return op.find("::wait_tensor") != std::string_view::npos;
+}
+
+/// An op that only calls others and hooks: a node of autograd's graph. What another one does beside
+/// the ops in it is its own work.
+bool is_wrapper(std::string_view op) {
+  return op.starts_with("autograd::engine::") ||
+         (op.find("::") == std::string_view::npos && !op.starts_with("CompiledFunction") &&
+          !op.starts_with("Torch-Compiled Region"));
+}
+
 bool is_loader(std::string_view name) {
   return name.starts_with("enumerate(DataLoader)");
 }
@@ -112,6 +125,20 @@ struct HostLaunch {
   Part part = Part::kForward;
   std::optional<TraceIndex> op{};
   std::int32_t collective = -1;
+};
+
+/// An op of a trace without a device that no other one contains.
+struct OutermostOp {
+  const TraceEvent* event = nullptr;
+  Part part = Part::kForward;
+  std::vector<HostStretch> busy{};  // when it certainly did not wait for a collective
+};
+
+/// What a thread does in a trace without a device.
+struct HostThread {
+  HostPlace place{};
+  std::optional<std::size_t> outermost{};  // its newest, an index
+  std::optional<HostStretch> busy{};       // its newest op that is no wrapper, or the rest of it
 };
 
 /// Adds one file's steps and works to a run.
@@ -182,19 +209,17 @@ class RankReader {
   /// Walks along the host's threads: where calls were made, and, without a device, the outermost
   /// ops.
   void read_host() {
-    std::unordered_map<TraceIndex, HostPlace> places;
+    std::unordered_map<TraceIndex, HostThread> threads;
     for (const TraceEvent& event : file().events) {
       const std::string_view name = name_of_event(event);
+      HostPlace& place = threads[event.row].place;
       if (is_on_host(event)) {
-        HostPlace& place = places[event.row];
         place.leave_until(event.begin_ns);
-        const bool is_outermost = event.kind == TraceEvent::Kind::kOp && !place.is_in_op();
+        const bool is_outermost = rank_.on_host && read_op(event, threads[event.row]);
         place.enter(event, name);
+        if (is_outermost) outermost_.back().part = place.part();
         if (is_loader(name)) rank_.loading.push_back({event.begin_ns, event.end_ns});
-        if (rank_.on_host && is_outermost && !is_loader(name))
-          outermost_.push_back({&event, place.part()});
       } else if (event.kind == TraceEvent::Kind::kCall) {
-        HostPlace& place = places[event.row];
         place.leave_until(event.begin_ns);
         launches_.try_emplace(
             event.correlation,
@@ -205,6 +230,88 @@ class RankReader {
         }
       }
     }
+    for (auto& [row, thread] : threads) end_busy(thread, std::numeric_limits<std::int64_t>::max());
+    std::ranges::sort(exchange_ends_);
+    rank_.blocked = united(std::move(rank_.blocked));
+    rank_.loading = united(std::move(rank_.loading));
+  }
+
+  /// Whether it is an outermost op. The thread is where the event begins.
+  bool read_op(const TraceEvent& event, HostThread& thread) {
+    const bool is_exchange = is_on_thread(event);
+    if (is_exchange) exchange_ends_.push_back(event.end_ns);
+    const std::string_view name = name_of_event(event);
+    const bool is_op = event.kind == TraceEvent::Kind::kOp && !is_loader(name) &&
+                       thread.place.collective() < 0;  // its copies are no work of their own
+    if (!is_op && !is_exchange) return false;
+    const bool is_outermost = is_op && !thread.place.is_in_op();
+    const bool waits = is_exchange || is_wait(name);
+    if (waits || !thread.busy || event.begin_ns >= thread.busy->end_ns) {
+      end_busy(thread, event.begin_ns);
+      if (thread.busy && waits) thread.busy->begin_ns = event.end_ns;
+    }
+    if (is_outermost) {
+      thread.outermost = outermost_.size();
+      outermost_.push_back({.event = &event});
+    }
+    const bool is_inside =
+        thread.outermost && event.begin_ns < outermost_[*thread.outermost].event->end_ns;
+    if (is_inside && !waits && !thread.busy && !is_wrapper(name)) {
+      thread.busy = HostStretch{event.begin_ns, event.end_ns};
+    }
+    return is_outermost;
+  }
+
+  /// Keeps what the thread's op was busy until a moment; afterwards it has the rest.
+  void end_busy(HostThread& thread, std::int64_t now_ns) {
+    if (!thread.busy) return;
+    const HostStretch until_now{thread.busy->begin_ns, std::min(thread.busy->end_ns, now_ns)};
+    if (until_now.begin_ns < until_now.end_ns) {
+      outermost_[*thread.outermost].busy.push_back(until_now);
+    }
+    if (thread.busy->end_ns <= now_ns) thread.busy.reset();
+  }
+
+  /// A collective on a thread of the host, as gloo's and MPI's are.
+  [[nodiscard]] bool is_on_thread(const TraceEvent& event) const {
+    return event.collective >= 0 && is_on_host(event) &&
+           !is_launch_of_collective(event, name_of_event(event));
+  }
+
+  /// Whether a thread that was not busy waited for a collective: one ended with the stretch.
+  [[nodiscard]] bool waited(const HostStretch& stretch) const {
+    const std::int64_t last_ns = noticed_until(stretch);
+    const auto after = std::ranges::upper_bound(exchange_ends_, last_ns);
+    return after != exchange_ends_.begin() &&
+           *std::prev(after) >= stretch.end_ns - (last_ns - stretch.end_ns);
+  }
+
+  /// The op's work: all of it but where it waited for collectives.
+  void add_host_works(const OutermostOp& op) {
+    const std::optional<std::size_t> step = step_at(op.event->begin_ns);
+    bool continues = false;
+    const auto add = [&](std::int64_t begin_ns, std::int64_t end_ns) {
+      if (end_ns <= begin_ns) return;
+      TracedWork& work = add_work(*op.event);
+      work.part = op.part;
+      work.step = step;
+      work.begin_ns = begin_ns;
+      work.end_ns = end_ns;
+      work.continues = std::exchange(continues, true);
+    };
+    std::int64_t begin_ns = op.event->begin_ns;  // of a piece
+    std::int64_t done_ns = begin_ns;             // of what was busy before
+    const auto leave_out = [&](const HostStretch& gap) {
+      if (gap.end_ns <= gap.begin_ns || !waited(gap)) return;
+      add(begin_ns, gap.begin_ns);
+      begin_ns = gap.end_ns;
+    };
+    for (const HostStretch& busy : op.busy) {
+      leave_out({done_ns, busy.begin_ns});
+      done_ns = busy.end_ns;
+    }
+    leave_out({done_ns, op.event->end_ns});
+    add(begin_ns, op.event->end_ns);
   }
 
   /// In older traces, kernels of NCCL do not tell their sizes.
@@ -331,9 +438,7 @@ class RankReader {
 
   void read_works() {
     for (const TraceEvent& event : file().events) {
-      const bool is_on_thread =
-          event.collective >= 0 && !is_launch_of_collective(event, name_of_event(event));
-      if (!is_work(event) && !is_on_thread) continue;
+      if (!is_work(event) && !is_on_thread(event)) continue;
       TracedWork& work = add_work(event);
       std::int64_t at_ns = event.begin_ns;
       if (const HostLaunch* const launch = launch_of(event)) {
@@ -352,11 +457,7 @@ class RankReader {
       }
       work.step = step_at(at_ns);
     }
-    for (const auto& [event, part] : outermost_) {
-      TracedWork& work = add_work(*event);
-      work.part = part;
-      work.step = step_at(event->begin_ns);
-    }
+    for (const OutermostOp& op : outermost_) add_host_works(op);
   }
 
   /// The step that contains a moment on the host.
@@ -530,7 +631,9 @@ class RankReader {
   std::optional<TraceIndex> step_row_;
   std::vector<TracedStep> traced_steps_;  // of ours, like rank_.steps
   std::unordered_map<std::int64_t, HostLaunch> launches_;
-  std::vector<std::pair<const TraceEvent*, Part>> outermost_;
+  // Of a trace without a device:
+  std::vector<OutermostOp> outermost_;
+  std::vector<std::int64_t> exchange_ends_;  // of collectives, ascending
   std::unordered_map<TraceIndex, std::size_t> lane_of_row_;
 };
 
@@ -612,6 +715,10 @@ void align_clock(TracedRun& run, std::size_t rank) {
 
 /// Finds who entered each collective last, if the traces of all of its ranks are here.
 void find_last_ranks(TracedRun& run) {
+  // Where a collective does not tell its ranks, as gloo's do not, they are all of the job's.
+  const bool has_all_ranks = std::ranges::all_of(run.ranks, [&](const TracedRank& each) {
+    return each.file.world_size <= std::ssize(run.ranks);
+  });
   for (std::size_t e = 0; e < run.exchanges.size(); ++e) {
     TracedExchange& exchange = run.exchanges[e];
     int ranks = 0, told = 0;
@@ -625,9 +732,30 @@ void find_last_ranks(TracedRun& run) {
       exchange.last_begin_ns = work.begin_ns;
       exchange.last_rank = rank;
     }
-    if (ranks > 1 && (told == 0 || told == ranks)) continue;
+    if (ranks > 1 && (told == 0 ? has_all_ranks : told == ranks)) continue;
     exchange.last_begin_ns.reset();
     exchange.last_rank.reset();
+  }
+}
+
+/// Refuses a second cycle of a profiler's schedule: it is no other rank. Files of one process at
+/// the same time are of its devices, or of containers that number their processes alike.
+void require_other_process(const TracedRun& run, const TraceFile& file) {
+  const auto end_ns = [](const TraceFile& of) {
+    return std::ranges::max_element(of.events, {}, &TraceEvent::end_ns)->end_ns;
+  };
+  for (const TracedRank& each : run.ranks) {
+    const bool is_told = file.rank && each.file.rank;
+    if (is_told || file.is_ours || file.process.empty() || file.process != each.file.process) {
+      continue;
+    }
+    const bool is_apart = file.events.front().begin_ns >= end_ns(each.file) ||
+                          each.file.events.front().begin_ns >= end_ns(file);
+    if (!is_apart) continue;
+    refuse_trace(file.path,
+                 fmt::format("is of the process of '{}' at another time, so it is no other rank",
+                             each.file.path.string()),
+                 "explain each cycle of a profiler's schedule by itself");
   }
 }
 
@@ -673,6 +801,19 @@ void link_devices(TracedRun& run) {
 
 }  // namespace
 
+std::vector<HostStretch> united(std::vector<HostStretch> stretches) {
+  std::ranges::sort(stretches, {}, &HostStretch::begin_ns);
+  std::vector<HostStretch> all;
+  for (const HostStretch& each : stretches) {
+    if (all.empty() || each.begin_ns > all.back().end_ns) {
+      all.push_back(each);
+    } else {
+      all.back().end_ns = std::max(all.back().end_ns, each.end_ns);
+    }
+  }
+  return all;
+}
+
 TracedRun read_run(const std::vector<std::filesystem::path>& paths) {
   TracedRun run;
   std::set<std::int64_t> seen;
@@ -687,6 +828,7 @@ TracedRun read_run(const std::vector<std::filesystem::path>& paths) {
     if (!seen.insert(rank.rank).second) {
       refuse_trace(path, fmt::format("another file also holds rank {}", rank.rank), kRankRemedy);
     }
+    require_other_process(run, rank.file);
     run.ranks.push_back(std::move(rank));
   }
   std::ranges::sort(run.ranks, {}, &TracedRank::rank);

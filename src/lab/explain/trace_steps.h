@@ -2,7 +2,9 @@
 //
 // A trace by barestep tells all of that. For others, a kernel's phase follows from where the host
 // was when it launched it, and its step from the same moment. Waits between streams follow from
-// CUDA's records of them, if the trace has any; otherwise only order and time are known.
+// CUDA's records of them, if the trace has any; otherwise only order and time are known. Without a
+// device, the work is that of ops on threads: one that calls others is cut where a collective ended
+// when the next one began, since there it waited.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +29,7 @@ struct TracedWork {
   TraceIndex op = 0;  // the op that launched it; its own name if none is known
   Part part = Part::kForward;
   bool is_input = false;
+  bool continues = false;        // the rest of an op that waited for a collective
   std::int32_t collective = -1;  // index into the file's
   std::int64_t node = -1;        // of a program of barestep
   std::optional<std::int64_t> queued_ns{};
@@ -52,6 +55,15 @@ struct HostStretch {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
+/// The time that any of them covers: in order, none touching another.
+std::vector<HostStretch> united(std::vector<HostStretch> stretches);
+
+/// Until when a collective's record may end for which a thread of the host waited during this
+/// stretch: it wakes the thread before it ends.
+constexpr std::int64_t noticed_until(const HostStretch& wait) {
+  return wait.end_ns + (wait.end_ns - wait.begin_ns) / 10;
+}
+
 struct TracedLane {
   TraceIndex row = 0;
   std::vector<std::size_t> works{};  // in the order of the lane
@@ -74,8 +86,8 @@ struct TracedRank {
   std::vector<TracedLane> lanes{};
   std::size_t main = 0;  // the lane that accounts describe
   std::vector<RankStep> steps{};
-  std::vector<HostStretch> blocked{};  // the host waits for the device
-  std::vector<HostStretch> loading{};  // the host waits for its data loader
+  std::vector<HostStretch> blocked{};  // the host waits for the device; united
+  std::vector<HostStretch> loading{};  // the host waits for its data loader; united
   std::int64_t shift_ns = 0;           // what was added to its clock
   std::int64_t shift_error_ns = 0;
 
@@ -102,7 +114,8 @@ struct TracedRun {
 
 /// Reads the traces of a run; each has a rank of its own. Where clocks of ranks contradict each
 /// other, they are shifted: no rank leaves a collective of all before the last one has entered.
-/// Throws Error as read_trace_file() does, and kBadData if two files are of one rank.
+/// Throws Error as read_trace_file() does, and kBadData if two files are of one rank, or of one
+/// process at two times.
 TracedRun read_run(const std::vector<std::filesystem::path>& paths);
 
 }  // namespace barestep

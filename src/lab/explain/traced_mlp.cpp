@@ -63,7 +63,8 @@ constexpr OpName<LossKind> kTracedLosses[] = {
     {"aten::cross_entropy_loss", LossKind::kCrossEntropy},
     {"aten::binary_cross_entropy_with_logits", LossKind::kBce}};
 
-/// Whether an op of the forward pass belongs to a layer that a multi-layer perceptron lacks.
+/// Whether an op of the forward pass belongs to a layer that a multi-layer perceptron lacks, or may
+/// have one in it: compiled kernels do not tell.
 bool is_foreign_layer(std::string_view op) {
   constexpr std::string_view kForeign[] = {"aten::conv",       "aten::embedding",
                                            "aten::layer_norm", "aten::batch_norm",
@@ -71,9 +72,11 @@ bool is_foreign_layer(std::string_view op) {
                                            "aten::bmm",        "aten::scaled_dot_product_attention",
                                            "aten::group_norm", "aten::rms_norm",
                                            "aten::softmax",    "aten::baddbmm",
-                                           "fbgemm::"};
-  return std::ranges::any_of(kForeign,
-                             [&](std::string_view layer) { return op.starts_with(layer); });
+                                           "fbgemm::",         "Torch-Compiled Region",
+                                           "CompiledFunction"};
+  return op == "aten::add" || std::ranges::any_of(kForeign, [&](std::string_view layer) {
+           return op.starts_with(layer);
+         });
 }
 
 /// Collects the forward passes of a trace and where optimizer steps end among them. A pass ends
@@ -189,10 +192,11 @@ std::string card_for(std::string_view gpu) {
   return "";
 }
 
-/// How many ranks the run had: as many as there are files, or as its collectives tell.
+/// How many ranks the run had: as many as there are files, or as a file or its collectives tell.
 int ranks_of(const TracedRun& run) {
-  auto ranks = static_cast<int>(run.ranks.size());
-  for (const TracedCollective& each : run.ranks.front().file.collectives) {
+  const TraceFile& first = run.ranks.front().file;
+  auto ranks = static_cast<int>(std::max(std::ssize(run.ranks), std::ptrdiff_t{first.world_size}));
+  for (const TracedCollective& each : first.collectives) {
     ranks = std::max(ranks, each.ranks);
   }
   return ranks;
