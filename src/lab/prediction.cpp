@@ -16,6 +16,7 @@
 #include "core/units.h"
 #include "lab/findings.h"
 #include "lab/simulator.h"
+#include "options/options.h"
 #include "profiler/account.h"
 #include "train/pass_schedule.h"
 

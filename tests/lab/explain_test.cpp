@@ -743,6 +743,9 @@ TEST_F(Explain, CountsTheRanksWhoseTracesAreMissing) {
   add_pass(cpu, 0, {});
   EXPECT_THAT(mlp_sentence(run_of({cpu.text_of_job({{"rank", 0}, {"world_size", 4}})})),
               ContainsRegex("mpirun -np 4 mlp_ddp .*--global-batch-size 32"));
+  cpu.on_host("user_annotation", "FSDP::pre_forward (0)", 0, 5);
+  EXPECT_THAT(mlp_sentence(run_of({cpu.text_of_job({{"rank", 0}, {"world_size", 4}})})),
+              ContainsRegex("mlp_ddp .*--scheme zero3"));
 }
 
 TEST_F(Explain, WritesNoMarkupOfATrace) {

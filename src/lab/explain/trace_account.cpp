@@ -187,7 +187,6 @@ class TraceWalk {
   TraceWalk(const TracedRun& run, std::size_t rank, std::size_t step)
       : run_(run),
         rank_(run.ranks[rank]),
-        index_(rank),
         step_(step),
         wall_(rank_.steps[step]),
         causes_(run, rank),
@@ -255,7 +254,6 @@ class TraceWalk {
 
   const TracedRun& run_;
   const TracedRank& rank_;
-  std::size_t index_;
   std::size_t step_;
   const RankStep& wall_;
   TraceCauses causes_;

@@ -135,7 +135,7 @@ struct OutermostOp {
 };
 
 /// What a thread does in a trace without a device.
-struct HostThread {
+struct TracedThread {
   HostPlace place{};
   std::optional<std::size_t> outermost{};  // its newest, an index
   std::optional<HostStretch> busy{};       // its newest op that is no wrapper, or the rest of it
@@ -209,7 +209,7 @@ class RankReader {
   /// Walks along the host's threads: where calls were made, and, without a device, the outermost
   /// ops.
   void read_host() {
-    std::unordered_map<TraceIndex, HostThread> threads;
+    std::unordered_map<TraceIndex, TracedThread> threads;
     for (const TraceEvent& event : file().events) {
       const std::string_view name = name_of_event(event);
       HostPlace& place = threads[event.row].place;
@@ -237,7 +237,7 @@ class RankReader {
   }
 
   /// Whether it is an outermost op. The thread is where the event begins.
-  bool read_op(const TraceEvent& event, HostThread& thread) {
+  bool read_op(const TraceEvent& event, TracedThread& thread) {
     const bool is_exchange = is_on_thread(event);
     if (is_exchange) exchange_ends_.push_back(event.end_ns);
     const std::string_view name = name_of_event(event);
@@ -263,7 +263,7 @@ class RankReader {
   }
 
   /// Keeps what the thread's op was busy until a moment; afterwards it has the rest.
-  void end_busy(HostThread& thread, std::int64_t now_ns) {
+  void end_busy(TracedThread& thread, std::int64_t now_ns) {
     if (!thread.busy) return;
     const HostStretch until_now{thread.busy->begin_ns, std::min(thread.busy->end_ns, now_ns)};
     if (until_now.begin_ns < until_now.end_ns) {

@@ -202,6 +202,13 @@ int ranks_of(const TracedRun& run) {
   return ranks;
 }
 
+/// Whether PyTorch's FSDP shards the model, by either of its interfaces.
+bool is_fully_sharded(const TraceFile& file) {
+  return std::ranges::any_of(file.names, [](std::string_view name) {
+    return name.starts_with("FSDP::") || name.starts_with("FullyShardedDataParallel.");
+  });
+}
+
 Workload workload_for(const TracedRun& run, const TracedMlp& mlp, bool on_gpu) {
   const int ranks = ranks_of(run);
   Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
@@ -213,6 +220,9 @@ Workload workload_for(const TracedRun& run, const TracedMlp& mlp, bool on_gpu) {
   config.model.activation = mlp.activation;
   config.model.last_relu = mlp.last_activation || mlp.activation == Activation::kNone;
   config.data.batch_size = mlp.rows * ranks;
+  if (ranks > 1 && is_fully_sharded(run.ranks[0].file)) {
+    config.parallel.scheme = RankScheme::kZero3;
+  }
   config.training.accumulate = mlp.accumulate;
   config.model.loss = mlp.loss.value_or(LossKind::kMse);
   if (takes_labels(config.model.loss)) {
