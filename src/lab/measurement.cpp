@@ -128,9 +128,15 @@ std::vector<double> Measurement::variation_by_start() const {
 std::vector<double> Measurement::total_s_by_start() const {
   std::vector<double> all;
   for (const Start& start : starts_) {
-    const auto& step_s = start.ranks.front().step_s;
-    all.push_back(std::accumulate(step_s.begin(), step_s.end(), 0.0));
+    const RankSteps& rank = start.ranks.front();
+    all.push_back(std::accumulate(rank.step_s.begin(), rank.step_s.end(), rank.paused_s));
   }
+  return all;
+}
+
+std::vector<double> Measurement::paused_s_by_start() const {
+  std::vector<double> all;
+  for (const Start& start : starts_) all.push_back(start.ranks.front().paused_s);
   return all;
 }
 
@@ -233,6 +239,10 @@ std::string Measurement::trouble() const {
 
 bool Measurement::is_uncertain() const {
   return !what_.beyond_cores && !(is_certain(step_s_) && is_certain(mean_s()));
+}
+
+std::string beyond_text(const Measurement& each) {
+  return each.what().beyond_cores ? "beyond the cores" : "";
 }
 
 }  // namespace barestep

@@ -62,8 +62,9 @@ class Measurement {
   /// Standard deviation of the steps; variation_by_start() divides it by their mean.
   [[nodiscard]] std::vector<double> deviation_s_by_start() const;
   [[nodiscard]] std::vector<double> variation_by_start() const;
-  /// Total of all steps, warm-up included.
+  /// Total of all steps, warm-up and pauses for checkpoints included.
   [[nodiscard]] std::vector<double> total_s_by_start() const;
+  [[nodiscard]] std::vector<double> paused_s_by_start() const;
 
   /// The case's recorded ops, if it records them: each op's median over the starts, the longest
   /// first.
@@ -116,5 +117,8 @@ class Measurement {
   std::size_t warmup_ = 0;
   Estimate step_s_;
 };
+
+/// What tables and plots say of a case beyond the cores: "beyond the cores"; empty for others.
+std::string beyond_text(const Measurement& each);
 
 }  // namespace barestep

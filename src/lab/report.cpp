@@ -89,6 +89,23 @@ json json_of_case(const Results& results, std::size_t number) {
   return all;
 }
 
+/// Empty, or that an answer compares a case beyond the cores. Experiments that can do without such
+/// cases leave them out.
+std::string crowded_verdict(const Results& results, const Findings& findings) {
+  for (const Measurement& each : results.cases) {
+    const std::string& key = each.what().key;
+    const bool is_compared = std::ranges::any_of(
+        findings.comparisons,
+        [&](const Comparison& comparison) { return comparison.a == key || comparison.b == key; });
+    if (!each.what().beyond_cores || !is_compared) continue;
+    const bool is_ranks = each.workload().trainer == TrainerKind::kDdp;
+    return fmt::format("INVALID: the {} of {} share {}",
+                       counted(each.workload().ranks, is_ranks ? "rank" : "device"), key,
+                       counted(results.setting.units, results.setting.on_gpu ? "GPU" : "core"));
+  }
+  return "";
+}
+
 json json_of_summary(const PredictionSummary& summary) {
   return {{"runs", summary.runs},
           {"beyond_cores", summary.beyond_cores},
@@ -111,7 +128,8 @@ ReportSection section_of(const Experiment& experiment, Results results) {
   Findings findings = experiment.conclude(results);
   std::string verdict;
   if (!findings.sentences.empty()) {
-    verdict = verdict_of(results);
+    verdict = crowded_verdict(results, findings);
+    if (verdict.empty()) verdict = verdict_of(results);
     for (const Measurement& each : results.cases) {
       std::string bursts = bursts_sentence(each);
       if (!bursts.empty()) findings.sentences.push_back(std::move(bursts));
@@ -204,7 +222,7 @@ FindingTable step_table(const Results& results) {
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
     const Measurement& each = results.cases[i];
     std::string name = each.what().key;
-    if (each.what().beyond_cores) name += " (beyond the cores)";
+    if (each.what().beyond_cores) name += fmt::format(" ({})", beyond_text(each));
     if (each.disturbed_starts() > 0) {
       name += fmt::format(" ({} disturbed)",
                           counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));

@@ -31,7 +31,7 @@ struct Report {
 };
 
 /// Draws the conclusions of an experiment. If all its answers are facts, they are valid however
-/// busy the machine was.
+/// busy the machine was. None about times is valid if one compares ranks that share cores.
 ReportSection section_of(const Experiment& experiment, Results results);
 
 /// Draws the conclusions of every experiment that the study has measured. Differences within

@@ -19,12 +19,6 @@
 namespace barestep {
 namespace {
 
-/// The last case within the cores; the last of all if only one is.
-const Measurement& largest_of_cores(const Results& results) {
-  const std::vector<std::string> keys = keys_within_cores(results);
-  return keys.size() > 1 ? results.at(keys.back()) : results.cases.back();
-}
-
 // The measurement.
 
 std::string machine_note(const SheetRuns& runs) {
@@ -373,9 +367,11 @@ std::string where_answer(const Results& results) {
 // Homework 1.
 
 std::string scaling_line(const Results& results) {
-  const Measurement& many = largest_of_cores(results);
+  const std::vector<std::string> keys = keys_within_cores(results);
+  if (keys.size() < 2)
+    return "Only one rank has a core of its own, so there is nothing to compare.";
+  const Measurement& many = results.at(keys.back());
   const int ranks = many.workload().ranks;
-  if (ranks == 1) return "Only one rank was run, so there is nothing to compare.";
   const Estimate gain = results.compare(results.cases.front().what().key, many.what().key).speed();
   const Side side = side_of(gain, 0.9 * ranks);
   return fmt::format("{}: {} reach {}, where linear would be {}x.",
@@ -550,12 +546,7 @@ std::string bubbles_answer(const SheetRuns&) {
 }
 
 std::string losses_answer(const Results& results) {
-  const auto loss = [&](const char* key) { return last_loss(results.at(key)); };
-  const double naive = loss("naive");
-  double furthest = 0;
-  for (const Measurement& each : results.cases) {
-    furthest = std::max(furthest, std::abs(last_loss(each) / naive - 1));
-  }
+  const double furthest = last_loss_difference(results.cases, results.at("naive"));
   constexpr double kRounding = 1e-5;
   return fmt::format("{}: the last losses differ from naive's by a share of {:.1e} at most.",
                      furthest < kRounding ? "No" : "Yes", furthest);

@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -30,8 +31,8 @@ struct MeasuredCase {
   const Results& results;
   const Measurement& of;
 
-  /// The same work on one rank or device.
-  [[nodiscard]] const Measurement& alone() const {
+  /// The same work on one rank or device; null if it was not run.
+  [[nodiscard]] const Measurement* alone() const {
     const auto is_alone = [&](const Measurement& each) {
       const TrainConfig &a = each.workload().config, &b = of.workload().config;
       return each.workload().ranks == 1 && each.workload().dim() == of.workload().dim() &&
@@ -40,11 +41,13 @@ struct MeasuredCase {
              a.injected.delay_ms == b.injected.delay_ms;
     };
     const auto found = std::ranges::find_if(results.cases, is_alone);
-    return found == results.cases.end() ? of : *found;
+    return found == results.cases.end() ? nullptr : &*found;
   }
 
-  [[nodiscard]] Estimate speed_up() const {
-    return results.compare(alone().what().key, of.what().key).speed();
+  [[nodiscard]] std::optional<Estimate> speed_up() const {
+    const Measurement* const one = alone();
+    if (one == nullptr) return std::nullopt;
+    return results.compare(one->what().key, of.what().key).speed();
   }
 };
 
@@ -220,13 +223,19 @@ const std::vector<CaseFigure>& shares_of_cases() {
   static const std::vector<CaseFigure> all = {
       {.name = "speed-up",
        .about = "against the same work on one rank or device",
-       .measured = [](Measured each) { return factor_text(each.speed_up()); },
+       .measured =
+           [](Measured each) {
+             const auto speed_up = each.speed_up();
+             return speed_up ? factor_text(*speed_up) : std::string(kNotRun);
+           },
        .simulated = [](Simulated each) { return factor_text(speed_up_of(each)); }},
       {.name = "efficiency",
        .about = "speed-up divided by ranks or devices",
        .measured =
            [](Measured each) {
-             return percent_text(each.speed_up().median / each.of.workload().ranks);
+             const auto speed_up = each.speed_up();
+             return speed_up ? percent_text(speed_up->median / each.of.workload().ranks)
+                             : std::string(kNotRun);
            },
        .simulated =
            [](Simulated each) { return percent_text(speed_up_of(each) / each.workload.ranks); }},
@@ -535,6 +544,9 @@ std::string SheetName::trouble(const SheetRuns& runs) const {
     const ReportSection& section = runs.section(each);
     if (is_of_times && !section.verdict.empty()) {
       return fmt::format("No conclusion: {} is INVALID.", each);
+    }
+    if (is_of_times && section.findings.sentences.empty()) {
+      return fmt::format("No conclusion: {} compares no times here.", each);
     }
   }
   return "";

@@ -289,24 +289,36 @@ void Study::run(const std::vector<const Experiment*>& requested, const Programs&
   }
 }
 
+int Study::rounds_of(const Experiment& experiment, const std::vector<Case>& cases) const {
+  int rounds = 0;
+  const auto has_all = [&] {
+    return std::ranges::all_of(cases, [&](const Case& what) {
+      return is_done({&experiment, what, rounds});
+    });
+  };
+  while (!cases.empty() && has_all()) ++rounds;
+  return rounds;
+}
+
 std::vector<const Experiment*> Study::measured() const {
   std::vector<const Experiment*> found;
   for (const Experiment& experiment : experiments()) {
     const std::vector<Case> cases = experiment.cases(setting());
     const bool is_asked = std::filesystem::is_directory(folder_ / "runs" / experiment.name);
-    const bool has_all = std::ranges::all_of(cases, [&](const Case& what) {
-      return is_done({&experiment, what, 0});
-    });
-    if (is_asked && has_all) found.push_back(&experiment);
+    if (is_asked && (cases.empty() || rounds_of(experiment, cases) > 0)) {
+      found.push_back(&experiment);
+    }
   }
   return found;
 }
 
 Results Study::results_of(const Experiment& experiment) const {
   Results results{.setting = setting(), .name = experiment.name, .cases = {}};
-  for (const Case& what : experiment.cases(results.setting)) {
+  const std::vector<Case> cases = experiment.cases(results.setting);
+  const int rounds = rounds_of(experiment, cases);
+  for (const Case& what : cases) {
     std::vector<Start> starts;
-    for (int start = 0; is_done({&experiment, what, start}); ++start) {
+    for (int start = 0; start < rounds; ++start) {
       const std::filesystem::path path = file_of({&experiment, what, start});
       starts.push_back(
           parse_start(InputFile(path, "records of a run").text(kMaxStartBytes), path.string()));

@@ -76,8 +76,8 @@ class Study {
   /// The experiments that were run and in which every case has a start.
   [[nodiscard]] std::vector<const Experiment*> measured() const;
 
-  /// Reads all starts of each case, counted from 0 without a gap, and predicts the cases if there
-  /// is a card.
+  /// Reads the starts of all rounds that are complete, counted from 0 without a gap, and predicts
+  /// the cases if there is a card.
   [[nodiscard]] Results results_of(const Experiment& experiment) const;
 
   /// The rates of the study's machine (measured_card.h). Throws Error(kBadData) if the file is
@@ -101,6 +101,8 @@ class Study {
   [[nodiscard]] std::vector<Job> jobs_of(const Experiment& experiment) const;
   [[nodiscard]] std::filesystem::path file_of(const Job& job) const;
   [[nodiscard]] bool is_done(const Job& job) const;
+  /// The rounds that are complete, of one start of every case.
+  [[nodiscard]] int rounds_of(const Experiment& experiment, const std::vector<Case>& cases) const;
   void make(const Job& job, const Programs& programs) const;
 
   std::filesystem::path folder_;

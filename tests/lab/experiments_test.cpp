@@ -56,7 +56,7 @@ std::vector<Opposites> opposites() {
   all.push_back({"batch-sweep", by_batch([](double batch) { return 1e-3 * batch; }),
                  "in proportion to the batch",
                  by_batch([](double batch) { return 0.05 + 1e-5 * batch; }),
-                 "growth is not proportional; 50.0 ms (49.9 ms to 50.1 ms) of each step",
+                 "growth is not proportional; 50.0 ms (49.9 ms to 50.1 ms) of each step does",
                  by_batch([](double batch) { return 0.0022 + 1e-3 * batch; }, 0.2),
                  "whether growth is proportional is unclear"});
   all.push_back({"batch-sweep", by_batch([](double batch) { return 0.01 + 1e-3 * batch; }),
@@ -68,13 +68,13 @@ std::vector<Opposites> opposites() {
       {"batch-sweep", by_batch([](double batch) { return 1e-3 * batch; }), "saturates at batch 16:",
        by_batch([](double batch) { return batch < 64 ? 0.01 : 0.01 * batch / 64 * 2 / 1.1; }, 0.02),
        "saturates between batch 32 and 64"});
-  all.push_back(
-      {"amdahl", by_ranks([](int ranks) { return MadeUpStep{.step_s = 0.03 + 0.07 / ranks}; }),
-       "of a step behave as if they were serial, so no number of ranks makes it more than "
-       "3.33x",
-       by_ranks(communicating), "No serial fraction below 1 fits",
-       by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
-       "Whether a serial fraction below 1 fits is unclear"});
+  all.push_back({"amdahl",
+                 by_ranks([](int ranks) { return MadeUpStep{.step_s = 0.03 + 0.07 / ranks}; }),
+                 "of a step behaves as if it were serial, so no number of ranks makes it more than "
+                 "3.33x",
+                 by_ranks(communicating), "No serial fraction below 1 fits",
+                 by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
+                 "Whether a serial fraction below 1 fits is unclear"});
   all.push_back({"strong-scaling", by_ranks(divided), "stays above 80 %: at 4 ranks it is 100",
                  by_ranks(communicating),
                  "falls below 80 % at 2 ranks: it is 20.0 % (19.9 % to 20.1 %) there, and most of "
@@ -451,9 +451,9 @@ std::vector<Opposites> opposites_of_ranks() {
                  "With the layers in two a step is slower than with the batch in two",
                  shared("none", 0.2), "are indistinguishable"});
   all.push_back({"two-splits", computing_on(0.02, 0.06),
-                 "With the layers of 32 rows in two, device 0 computes during 20.0",
+                 "With the layers in two, at 32 rows, device 0 computes during 20.0",
                  computing_on(0.06, 0.02),
-                 "With the layers of 32 rows in two, device 0 computes during 60.0"});
+                 "With the layers in two, at 32 rows, device 0 computes during 60.0"});
   const auto accumulating = [](double of_many, double of_fp16, double noise = 0.003) {
     return [=](const Case& what) {
       const auto parts = static_cast<double>(what.workload.config.training.accumulate);
@@ -946,6 +946,11 @@ TEST(AllReduce, CountsWhatTheBusCarriesAndComparesNoRanksBeyondTheCores) {
   EXPECT_THAT(says, HasSubstr("a sum of 4.00 KiB among two ranks"));
   EXPECT_THAT(says, Not(HasSubstr("a sum of 4.00 KiB among 4 ranks")));
   EXPECT_THAT(says, HasSubstr("ring 3.0e-08"));
+  // 3 of 25 steady steps take 2 ms, and sentences compare means.
+  const Findings bursts = experiment.conclude(made_up(experiment, setting, [](const Case&) {
+    return MadeUpStep{.step_s = 1e-3, .noise = 0, .burst_s = 2e-3};
+  }));
+  EXPECT_EQ(bursts.tables.front().rows.front().at(2), "1.12 ms (1.12 ms to 1.12 ms)");
   setting.units = 1;
   EXPECT_THAT(sentences_of(experiment.conclude(made_up(
                   experiment, setting, [](const Case&) { return MadeUpStep{.step_s = 1e-3}; }))),
@@ -1001,7 +1006,7 @@ TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {
   EXPECT_THAT(facts, testing::ContainsRegex("sequences of 8,192 rows instead of 128 take 9[.]99x"
                                             " the memory of activations with standard "
                                             "attention and 1[.]00x with flash attention"));
-  EXPECT_THAT(facts, testing::ContainsRegex("Into 16[.]00 GiB a step of 12 blocks 768 wide fits "
+  EXPECT_THAT(facts, testing::ContainsRegex("A step of 12 blocks 768 wide fits into 16[.]00 GiB "
                                             "with a sequence of at most [0-9],[0-9]* rows with "
                                             "standard attention and [0-9]*,[0-9]* with flash"));
   EXPECT_THAT(facts, HasSubstr("With flash attention a device needs "));
@@ -1023,9 +1028,8 @@ TEST(ModelParallel, CountsTransfersAndSimulatesTheCoursesWidth) {
   EXPECT_THAT(findings.facts.front(),
               HasSubstr("256.00 KiB each: 1 and 1 on 2 devices, 4 and 4 on 5 devices (counted in "
                         "the program)."));
-  EXPECT_THAT(
-      sentences_of(findings),
-      HasSubstr("5 devices have to share the 4 cores here, so the answers leave them out."));
+  EXPECT_THAT(sentences_of(findings),
+              HasSubstr("5 devices have to share 4 cores here, so the answers leave them out."));
   const auto& rows = findings.tables.back().rows;
   ASSERT_EQ(rows.size(), 6U);
   for (const auto& [row, column, least, most] : {Expected{0, 2, 5.3, 6.2},
@@ -1081,7 +1085,7 @@ TEST(Experiments, LeaveRanksBeyondTheCoresOutOfFits) {
                                }));
   EXPECT_TRUE(results.at("ranks-4").what().beyond_cores);
   EXPECT_THAT(sentences_of(amdahl.conclude(results)),
-              HasSubstr("30.0 % (29.4 % to 30.5 %) of a step behave"));
+              HasSubstr("30.0 % (29.4 % to 30.5 %) of a step behaves"));
   setting.units = 1;
   EXPECT_THAT(sentences_of(amdahl.conclude(made_up(amdahl, setting, by_ranks(divided)))),
               HasSubstr("so no serial fraction can be fitted."));
@@ -1109,6 +1113,207 @@ TEST(CasesBeyondTheCores, AreNotCompared) {
               "Fewer than two of these numbers of ranks have enough cores here, so they are not "
               "compared.\n");
   }
+}
+
+/// Nothing but its ranks and devices distinguishes a case from others.
+MadeUpStep plain_step(const Case& what) {
+  MadeUpStep step{.step_s = 0.1, .ops = {{"gemm", "forward", "net.0", 0.1}}};
+  step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
+                          MadeUpStep{.step_s = 0.1});
+  return step;
+}
+
+ReportSection plain_section(const Experiment& experiment, const Setting& setting) {
+  return section_of(experiment, made_up(experiment, setting, plain_step));
+}
+
+TEST(CasesBeyondTheCores, AreInNoAnswerOfAnyExperiment) {
+  Setting one_core = made_up_setting();
+  one_core.units = 1;
+  Sample sample;
+  for (const Experiment& experiment : experiments()) {
+    if (experiment.cases(one_core).empty() || !sample.takes_next()) continue;
+    SCOPED_TRACE(experiment.name);
+    const ReportSection section = plain_section(experiment, one_core);
+    if (!section.verdict.empty()) {
+      EXPECT_THAT(section.verdict, testing::MatchesRegex("INVALID: the [0-9]+ (ranks|devices) of "
+                                                         ".* share 1 core"));
+      continue;
+    }
+    for (const std::string& sentence : section.findings.sentences) {
+      EXPECT_THAT(sentence, AllOf(Not(HasSubstr("two ranks")), Not(HasSubstr("two devices")),
+                                  Not(HasSubstr("two stages")), Not(HasSubstr("two copies"))));
+    }
+  }
+}
+
+TEST(CasesBeyondTheCores, LeaveTheOtherAnswersValid) {
+  Setting one_core = made_up_setting();
+  one_core.units = 1;
+  const auto section = [&](const char* name) {
+    return plain_section(experiment_of(name), one_core);
+  };
+  EXPECT_EQ(section("tensor").verdict, "INVALID: the 2 ranks of ddp-64 share 1 core");
+  EXPECT_EQ(answers_of(section("data-parallel")).front(),
+            "No conclusion: the 2 devices of devices-2 share 1 core.");
+  for (const char* const name : {"memory", "pytorch", "same-bits"}) {
+    EXPECT_EQ(section(name).verdict, "") << name;
+    EXPECT_FALSE(section(name).findings.sentences.empty()) << name;
+  }
+  EXPECT_THAT(sentences_of(section("hybrid").findings),
+              HasSubstr("Two stages have too few cores here, so times are not compared."));
+  EXPECT_THAT(sentences_of(section("model-parallel").findings),
+              HasSubstr("2 and 5 devices have to share 1 core here"));
+}
+
+TEST(Experiments, ConcludeOnOneGpuAndWithOneRank) {
+  Sample sample;
+  for (const bool on_gpu : {false, true}) {
+    for (const std::vector<int>& ranks : {std::vector<int>{}, std::vector{1}, std::vector{1, 3}}) {
+      Setting setting = made_up_setting(on_gpu);
+      setting.units = 1;
+      setting.ranks = ranks;
+      for (const Experiment& experiment : experiments()) {
+        if (!sample.takes_next()) continue;
+        SCOPED_TRACE(fmt::format("{}, {} ranks", experiment.name, ranks.size()));
+        if (std::string(experiment.name) == "limits") continue;  // takes no setting
+        const ReportSection section = plain_section(experiment, setting);
+        EXPECT_FALSE(answers_of(section).empty());
+        for (const std::string& answer : answers_of(section)) {
+          EXPECT_THAT(answer, AllOf(Not(HasSubstr(" 1 ranks")), Not(HasSubstr(" nan")),
+                                    Not(HasSubstr(" infx")), Not(HasSubstr(" inf "))));
+        }
+      }
+    }
+  }
+}
+
+TEST(SameBits, AreThoseOfTheRanksThatWereRun) {
+  Setting setting = made_up_setting();
+  setting.ranks = {1};
+  const std::string says =
+      sentences_of(plain_section(experiment_of("same-bits"), setting).findings);
+  EXPECT_THAT(says, AllOf(HasSubstr("With --scheme ddp, runs on 1 rank end with the same weights"),
+                          HasSubstr("With --reproducible 8 on one rank a step "),
+                          HasSubstr("On 1 rank a rank with --scheme ddp --reproducible needs ")));
+}
+
+TEST(CommVsCompute, ComparesNothingWithOneRank) {
+  Setting setting = made_up_setting();
+  setting.ranks = {1};
+  EXPECT_EQ(sentences_of(plain_section(experiment_of("comm-vs-compute"), setting).findings),
+            "Only one rank was run, so there is no communication.\n");
+}
+
+TEST(LocalSgd, MeasuresAsManyAveragesAsItSays) {
+  constexpr std::int64_t kWarmup = 5;
+  for (const bool quick : {false, true}) {
+    for (const std::int64_t steps : {20, 100}) {
+      const Setting setting = new_setting(quick, false, 4, {.steps = steps});
+      for (const Case& each : experiment_of("local-sgd").cases(setting)) {
+        if (each.key.ends_with("-learns")) continue;
+        const std::int64_t every = each.workload.config.parallel.sync_every;
+        const std::int64_t all = each.workload.steps();
+        std::int64_t averages = 0;  // after warm-up
+        for (std::int64_t step = 0; step < all; ++step) {
+          const bool ends_round = (step + 1) % every == 0 || step + 1 == all;
+          averages += step >= kWarmup && ends_round ? 1 : 0;
+        }
+        EXPECT_NEAR(static_cast<double>(every * averages) / static_cast<double>(all - kWarmup), 1,
+                    0.1)
+            << each.key;
+      }
+    }
+  }
+}
+
+TEST(Checkpoint, CostsThePauseToo) {
+  const Findings findings = concluded("checkpoint", [](const Case& what) {
+    return MadeUpStep{.step_s = 0.1, .noise = 0, .paused_s = what.checkpoint_every > 0 ? 0.5 : 0};
+  });
+  EXPECT_THAT(sentences_of(findings),
+              HasSubstr("one changes the time of a run by 500 ms (500 ms to 500 ms)."));
+  EXPECT_EQ(findings.tables.front().rows.at(1).at(2), "500 ms (500 ms to 500 ms)");
+}
+
+TEST(Affinity, ComparesNoProgramWithItselfAndSaysBothThatItSavesAndThatItCosts) {
+  const Experiment& experiment = experiment_of("affinity");
+  std::vector<std::string> keys;
+  for (const Case& each : experiment.cases(new_setting(false, false, 2))) keys.push_back(each.key);
+  EXPECT_THAT(keys, testing::ElementsAre("none", "compact", "half-none", "half-compact"))
+      << "one thread is on the first core, compact or spread";
+  EXPECT_THAT(sentences_of(concluded("affinity", by_key([](const std::string& key) {
+                                       return MadeUpStep{.step_s = key == "compact"       ? 0.05
+                                                                   : key == "half-spread" ? 0.2
+                                                                                          : 0.1};
+                                     }))),
+              HasSubstr("saves time here in some cases, and costs time in others."));
+}
+
+TEST(Samples, AreAsManyInEachPartitionOfAStep) {
+  const Setting setting = new_setting(false, false, 4, {.batch_size = 100});
+  for (const char* const name : {"accumulation", "hybrid"}) {
+    std::set<std::int64_t> samples;
+    for (const Case& each : experiment_of(name).cases(setting)) {
+      if (each.key.find("batch-48") != std::string::npos) continue;  // half and twice the batch
+      if (each.key.find("batch-192") != std::string::npos) continue;
+      samples.insert(each.workload.step_samples());
+    }
+    EXPECT_THAT(samples, testing::ElementsAre(96)) << name;
+  }
+}
+
+TEST(Optimizations, TakeALargerBatchWhateverTheUsualOneIs) {
+  Setting setting = new_setting(false, false, 4, {.batch_size = 256});
+  setting.data = "data";
+  std::set<std::string> lines;
+  for (const Case& each : experiment_of("optimizations").cases(setting)) {
+    EXPECT_TRUE(lines.insert(command_line_of(each)).second) << each.key;
+  }
+}
+
+TEST(NoSync, SaysHowFarLossesDiffer) {
+  const auto says = [](double loss) {
+    return sentences_of(concluded("no-sync", by_key([=](const std::string& key) {
+                                    return MadeUpStep{.step_s = 0.1,
+                                                      .loss = key.starts_with("each") ? loss : 1};
+                                  })));
+  };
+  EXPECT_THAT(says(1 + 1e-6), HasSubstr("by a share of 1.0e-06 at most: what has been reduced is "
+                                        "the same on all ranks"));
+  EXPECT_THAT(says(1.1), HasSubstr("by a share of 1.0e-01 at most, which rounding does not "
+                                   "explain."));
+}
+
+TEST(Amdahl, HasNoCurveForASpeedUpThatNoShareExplains) {
+  const Findings findings = concluded("amdahl", by_ranks([](int ranks) {
+                                        return MadeUpStep{.step_s = 0.1 / (ranks * ranks * ranks)};
+                                      }));
+  EXPECT_EQ(findings.tables.front().rows.back().at(3), "-");
+  for (const PlotSeries& series : findings.plots.front().series) {
+    for (const PlotPoint& point : series.points) EXPECT_GT(point.y, 0) << series.name;
+  }
+}
+
+TEST(Matmul, SaysNothingOfACaseWithoutRecords) {
+  const Findings findings = concluded("matmul", by_key([](const std::string& key) {
+                                        MadeUpStep step{.step_s = 0.1};
+                                        if (key != "bf16-64") {
+                                          step.ops = {{"gemm", "forward", "net.0", 1e-3}};
+                                        }
+                                        return step;
+                                      }));
+  EXPECT_THAT(sentences_of(findings),
+              AllOf(HasSubstr("Highest rate of forward products: fp32-1024-threads-1, "),
+                    Not(HasSubstr("infx")),
+                    Not(HasSubstr("In bf16 with 4 threads a forward product "
+                                  "of 64 rows"))));
+}
+
+TEST(DdpLadder, KeepsEveryComparisonThatItsAnswersChoseFrom) {
+  EXPECT_EQ(concluded("ddp-ladder", [](const Case&) { return MadeUpStep{.step_s = 0.1}; })
+                .comparisons.size(),
+            6U);
 }
 
 /// What a report says of the mean step, 6 of 25 steady steps taking `burst_s` instead of 1.85 ms.
@@ -1331,7 +1536,11 @@ TEST(SharedState, IsJudgedByLossesAndFormulas) {
   EXPECT_THAT(facts("local-sgd", 0.9),
               HasSubstr("The small model's loss at the end is 0.90x that of ddp if ranks average "
                         "every 32 steps."));
-  EXPECT_THAT(facts("sharding", 1.001), HasSubstr("The last losses differ from ddp's by 1.0e-03"));
+  EXPECT_THAT(facts("sharding", 1.01),
+              HasSubstr("The last losses differ from ddp's by a share of "
+                        "1.0e-02 at most: not all compute the same step."));
+  EXPECT_THAT(facts("sharding", 1 + 1e-6),
+              HasSubstr("by a share of 1.0e-06 at most: all compute the same step."));
   EXPECT_THAT(facts("sharding", 1), HasSubstr("Least memory: tensor, "));
   EXPECT_THAT(facts("server", 1), HasSubstr("its link carries 1 times the gradients each way"));
   const Findings late = concluded("staleness", with_losses(1));

@@ -222,6 +222,8 @@ TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
   EXPECT_EQ(text_of("splits.devices-5.split"), "13/13/13/13/12");
   EXPECT_EQ(text_of("strong-scaling.ranks-4.speed-up"), "4.00x (3.98x to 4.01x)");
   EXPECT_EQ(text_of("strong-scaling.ranks-2.ran-on"), "2 cores");
+  EXPECT_EQ(text_of("no-sync.once-4.speed-up"), "not run") << "one rank alone was not measured";
+  EXPECT_EQ(text_of("no-sync.once-4.efficiency"), "not run");
   EXPECT_EQ(text_of("simulated.comm-vs-compute.small-1.speed-up"), "1.00x");
   EXPECT_EQ(text_of("batch-sweep.batch-64.seconds"), "0.1000 (0.09976 to 0.1003)");
   EXPECT_EQ(text_of("comm-vs-compute.large-2.model"), "2048 x 8");
@@ -676,6 +678,18 @@ TEST_F(OwnSheet, GivesTheReasonWhereAnExperimentIsInvalid) {
   const Report none;
   EXPECT_EQ(markdown_of(four, SheetRuns(none, load_card("t4")), SheetCopy::kFilled),
             "These GPUs have no such figure.\n\n");
+}
+
+TEST_F(OwnSheet, ConcludesNothingWhereRanksShareACore) {
+  const Sheet sheet = own("{{strong-scaling.linear}} {{strong-scaling.answer}} *n.*\n");
+  const Experiment& scaling = experiment_of("strong-scaling");
+  Setting one_core = made_up_setting();
+  one_core.units = 1;
+  Report report;
+  report.sections.push_back(section_of(scaling, made_up(scaling, one_core, usual_step)));
+  EXPECT_EQ(report.sections.front().verdict, "");
+  EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled),
+              testing::StartsWith("No conclusion: strong-scaling compares no times here. *n.*"));
 }
 
 TEST_F(OwnSheet, EndsAParagraphWhereItsLastSentenceIsSaidAlready) {

@@ -350,6 +350,16 @@ TEST_F(StudyTest, HasNoReportBeforeAnExperimentIsComplete) {
                [&] { report_of(study); });
 }
 
+TEST_F(StudyTest, CountsOnlyRoundsThatAreComplete) {
+  Study study(output(), identity(), kStarts);
+  run(study);
+  std::filesystem::remove(output() / "runs" / "batch-sweep" / "batch-128.1.json");
+  const Results results = study.results_of(experiment_of("batch-sweep"));
+  for (const Measurement& each : results.cases) EXPECT_THAT(each.starts(), SizeIs(1));
+  std::filesystem::remove(output() / "runs" / "batch-sweep" / "batch-32.0.json");
+  EXPECT_THAT(study.measured(), IsEmpty());
+}
+
 TEST_F(StudyTest, IsReportedOnWithoutItsTrainers) {
   Study study(output(), identity(), kStarts);
   run(study);
@@ -417,6 +427,21 @@ TEST(Metrics, HaveTheScaleOfFp16AndTheStepsItSkipped) {
   for (const Start& each : {start, parse_start(json_of(start), "start")}) {
     EXPECT_THAT(each.ranks[0].scale, ElementsAre(65536, 32768));
     EXPECT_EQ(each.ranks[0].skipped, 1);
+  }
+}
+
+TEST(Metrics, HaveThePausesForCheckpoints) {
+  StepFigures step, after_pause;
+  step.report.samples = after_pause.report.samples = 64;
+  step.report.wall_s = after_pause.report.wall_s = 0.5;
+  after_pause.account.checkpoint_s = 0.25;
+  const std::string lines = metrics_record(step, 0) + "\n" + metrics_record(after_pause, 0) + "\n";
+  const Start start{.command = "a", .ranks = parse_metrics(lines, "metrics")};
+  for (const Start& each : {start, parse_start(json_of(start), "start")}) {
+    const Measurement measured(Case{.key = "a"}, {each});
+    EXPECT_THAT(measured.paused_s_by_start(), ElementsAre(0.25));
+    EXPECT_THAT(measured.total_s_by_start(), ElementsAre(1.25));
+    EXPECT_DOUBLE_EQ(measured.mean_s().median, 0.5) << "a pause is in no step";
   }
 }
 

@@ -1,4 +1,4 @@
-// What it brings to bind threads to cores: all cores of the machine, and half of them.
+// What it saves or costs to bind threads to cores: all cores of the machine, and half of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,8 +17,8 @@ bool is_half(const std::string& key) {
   return key.starts_with(kHalf);
 }
 
-/// With all cores each has a thread, compact or spread. GPUs have no such threads; there the
-/// process stays near its GPU.
+/// With all cores each has a thread, compact or spread, as one thread has the same core either way.
+/// GPUs have no such threads; there the process stays near its GPU.
 std::vector<Case> affinity_cases(const Setting& setting) {
   Workload workload = base_workload(setting);
   std::vector<Case> cases;
@@ -30,7 +30,9 @@ std::vector<Case> affinity_cases(const Setting& setting) {
   add("", Affinity::kCompact);
   if (setting.on_gpu || setting.units < 2) return cases;
   workload.config.device.threads = setting.units / 2;
-  for (const Affinity affinity : kValuesOf<Affinity>) add(kHalf, affinity);
+  for (const Affinity affinity : kValuesOf<Affinity>) {
+    if (affinity != Affinity::kSpread || setting.units / 2 > 1) add(kHalf, affinity);
+  }
   return cases;
 }
 
@@ -45,18 +47,20 @@ std::string words_of(const Measurement& each) {
 /// What all comparisons say together.
 std::string affinity_answer(const std::vector<Comparison>& all) {
   if (const std::string few = too_few_of(all); !few.empty()) {
-    return fmt::format("What binding threads to cores brings is unclear: {}.", few);
+    return fmt::format("Whether binding threads to cores saves or costs time here: {}.", few);
   }
-  if (std::ranges::any_of(all, &Comparison::is_faster)) {
-    return "Binding threads to cores brings time here.";
+  const bool saves = std::ranges::any_of(all, &Comparison::is_faster);
+  const bool costs = std::ranges::any_of(all, &Comparison::is_slower);
+  if (saves && costs) {
+    return "Binding threads to cores saves time here in some cases, and costs time in others.";
   }
-  if (std::ranges::any_of(all, &Comparison::is_slower)) {
-    return "Binding threads to cores costs time here.";
-  }
+  if (saves) return "Binding threads to cores saves time here.";
+  if (costs) return "Binding threads to cores costs time here.";
   const bool is_equal = std::ranges::all_of(
       all, [](const Comparison& each) { return each.word == Word::kNoDifference; });
-  return is_equal ? "Binding threads to cores brings nothing here."
-                  : "Whether binding threads to cores brings anything here is unclear.";
+  return is_equal ? fmt::format("Binding threads to cores makes no difference beyond {} here.",
+                                chosen_percent(all.front().margin - 1))
+                  : "Whether binding threads to cores saves or costs time here is unclear.";
 }
 
 Findings conclude_affinity(const Results& results) {
@@ -67,9 +71,9 @@ Findings conclude_affinity(const Results& results) {
     all.push_back(results.compare(is_half(key) ? "half-none" : "none", key));
   }
   adjust_together(all);
-  Findings findings{
-      .sentences = {affinity_answer(all)},
-      .tables = {{.title = "Threads bound to cores", .columns = {"case", "mean step", "spread"}}}};
+  Findings findings{.sentences = {affinity_answer(all)},
+                    .tables = {{.title = "Threads bound to cores",
+                                .columns = {"case", "mean step", "deviation of steps"}}}};
   for (const Comparison& each : all) {
     findings.sentences.push_back(sentence_of(each, "with " + words_of(results.at(each.b)),
                                              "with " + words_of(results.at(each.a))));
@@ -91,7 +95,7 @@ Experiment affinity_experiment() {
   return {
       .name = "affinity",
       .title = "Threads bound to cores",
-      .question = "What does it bring to bind threads to cores, next to each other or far apart?",
+      .question = "Do threads that are bound to cores, next to each other or far apart, save time?",
       .cases = affinity_cases,
       .conclude = conclude_affinity};
 }

@@ -1,7 +1,9 @@
 // The experiments, one file each, and their shared functions.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,6 +81,9 @@ int compared_with_one(const Setting& setting);
 /// "two ranks", "4 ranks"; at the beginning of a sentence "Two ranks".
 std::string several_words(int count, std::string_view noun, bool is_first = false);
 
+/// What ranks and devices have of their own: "cores" or "GPUs".
+std::string_view units_word(const Setting& setting);
+
 /// Keys of all cases, and of those that answers may use: within the cores, perhaps none.
 std::vector<std::string> keys_of(const Results& results);
 std::vector<std::string> keys_within_cores(const Results& results);
@@ -97,6 +102,18 @@ Estimate computing_share(const Measurement& each, int device);
 
 /// Of the first start.
 double last_loss(const Measurement& each);
+
+/// The largest difference between the losses of the same steps of two cases, of the first `steps`,
+/// as a share of the second one's.
+inline constexpr auto kAllSteps = std::numeric_limits<std::size_t>::max();
+double loss_difference(const Measurement& a, const Measurement& b, std::size_t steps = kAllSteps);
+
+/// The largest difference between the last losses of several cases and that of `reference`, as a
+/// share of the latter.
+double last_loss_difference(std::span<const Measurement> cases, const Measurement& reference);
+
+/// Whether the order of additions explains such a difference between losses.
+bool is_rounding(double difference);
 
 /// The share of a step in which ranks wait for others, the mean of all ranks: for tensor ranks, for
 /// stages, and for copies of the model.

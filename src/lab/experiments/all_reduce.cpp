@@ -94,7 +94,7 @@ std::vector<Case> all_reduce_cases(const Setting& setting) {
 /// What crosses each link of a ring per second.
 Estimate summed_rate(const Measurement& each) {
   const auto bytes = static_cast<double>(each.workload().sum->bytes);
-  return reciprocal(each.step_s(),
+  return reciprocal(each.mean_s(),
                     bus_factor(ExchangeKind::kAllReduce, each.workload().ranks) * bytes);
 }
 
@@ -106,11 +106,11 @@ double summed_error(const Measurement& each) {
 FindingTable sums_of_ranks(const Results& results, int ranks) {
   FindingTable table{
       .title = fmt::format("All-reduces of {}", several_words(ranks, "rank")),
-      .columns = {"bytes of a rank", "way", "time", "bus bandwidth", "error of the average"}};
+      .columns = {"bytes of a rank", "way", "mean time", "bus bandwidth", "error of the average"}};
   for (const std::int64_t bytes : summed_sizes(results.setting)) {
     for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
       const Measurement& each = results.at(sum_key(way.key, ranks, bytes));
-      table.rows.push_back({human_bytes(bytes), std::string(way.words), time_text(each.step_s()),
+      table.rows.push_back({human_bytes(bytes), std::string(way.words), time_text(each.mean_s()),
                             rate_text(summed_rate(each).median, "B/s"),
                             fmt::format("{:.1e}", summed_error(each))});
     }
@@ -188,7 +188,8 @@ Findings conclude_all_reduce(const Results& results) {
     findings.plots.push_back(sums_plot_of_ranks(results, ranks));
   }
   if (!is_within) {
-    findings.facts.emplace_back("There are fewer cores than ranks, so times are not compared.");
+    findings.facts.push_back(fmt::format(
+        "There are fewer {} than ranks, so times are not compared.", units_word(results.setting)));
   }
   findings.facts.push_back(
       fmt::format("Numbers are fp32 in host memory{}, and MPI adds them in pieces of 1 MiB, as in "

@@ -45,14 +45,14 @@ std::string share_sentence(const Estimate& serial, const Measurement& many) {
           percent_text(share_of(many, "communication")), many.workload().ranks);
     case Side::kOpen:
       return fmt::format(
-          "Whether a serial fraction below 1 fits is unclear: {} of a step behave as if they were "
+          "Whether a serial fraction below 1 fits is unclear: {} of a step behaves as if it were "
           "serial.",
           percent_text(serial));
     case Side::kBelow:
       break;
   }
   std::string text =
-      fmt::format("{} of a step behave as if they were serial, ", percent_text(serial));
+      fmt::format("{} of a step behaves as if it were serial, ", percent_text(serial));
   text += side_of(serial, 0) == Side::kAbove
               ? fmt::format("so no number of ranks makes it more than {} as fast.",
                             factor_text(reciprocal(serial)))
@@ -78,13 +78,16 @@ Findings conclude_amdahl(const Results& results) {
         factor_text(amdahl_speed_up(kExercise, ranks)), ranks, factor_text(1 / kExercise))};
   } else {
     findings.facts = {
-        "Fewer than two of these numbers of ranks have enough cores here, so no serial fraction "
-        "can be fitted."};
+        fmt::format("Fewer than two of these numbers of ranks have enough {} here, so no serial "
+                    "fraction can be fitted.",
+                    units_word(results.setting))};
   }
   FindingTable table{.title = fmt::format("Speed-up against Amdahl's law, batch {}",
                                           results.cases.front().workload().batch_size()),
                      .columns = {"ranks", "mean step", "speed-up", "fitted", "30 % serial", ""}};
-  const bool fits = serial.median < 1;
+  // A share far below 0 has no curve: its speed-up is infinite on few ranks already.
+  const bool fits = serial.median < 1 &&
+                    amdahl_speed_up(serial.median, results.cases.back().workload().ranks) > 0;
   PlotSeries measured{.name = "measured", .style = SeriesStyle::kMarks};
   PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   PlotSeries fit{.name = "Amdahl, fitted", .style = SeriesStyle::kLine};
@@ -96,7 +99,7 @@ Findings conclude_amdahl(const Results& results) {
     table.rows.push_back({std::to_string(ranks), time_text(each.mean_s()), factor_text(speed_up),
                           fits ? factor_text(amdahl_speed_up(serial.median, ranks)) : "-",
                           factor_text(amdahl_speed_up(kExercise, ranks)),
-                          each.what().beyond_cores ? "beyond the cores, not fitted" : ""});
+                          each.what().beyond_cores ? beyond_text(each) + ", not fitted" : ""});
     measured.points.push_back(plot_point(ranks, speed_up));
     measured.points.back().is_hollow = each.what().beyond_cores;
     ideal.points.push_back(plot_point(ranks, ranks));

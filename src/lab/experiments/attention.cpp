@@ -170,9 +170,9 @@ std::string largest_length_fact() {
   static const std::int64_t flash = largest_length(AttentionForm::kFlash);
   static const std::int64_t standard = largest_length(AttentionForm::kStandard);
   return fmt::format(
-      "Into {} a step of {} blocks {} wide fits with a sequence of at most {} rows with standard "
+      "A step of {} blocks {} wide fits into {} with a sequence of at most {} rows with standard "
       "attention and {} with flash attention, {} as many (from the plan).",
-      human_bytes(kLongMemory), kLongBlocks, kLongDim, grouped(standard), grouped(flash),
+      kLongBlocks, kLongDim, human_bytes(kLongMemory), grouped(standard), grouped(flash),
       factor_text(static_cast<double>(flash) / static_cast<double>(standard)));
 }
 

@@ -50,7 +50,7 @@ std::string growth_sentence(const Results& results) {
       last.workload().batch_size(), batch_of(last) / batch_of(first), factor_text(times));
   if (side_of(share, kFixedShare) == Side::kAbove) {
     return growth + fmt::format(
-                        "growth is not proportional; {} of each step do not depend on the batch "
+                        "growth is not proportional; {} of each step does not depend on the batch "
                         "(a line through all sizes, fitted round by round).",
                         time_text(fixed_s));
   }

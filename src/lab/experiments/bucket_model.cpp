@@ -161,9 +161,9 @@ std::string best_bucket_sentence(const BucketModel& model, const std::string& me
     return fmt::format("So the model names no best size; {}", measured);
   }
   const double count = model.best_count();
-  return fmt::format("By the model {} buckets of {} are best, the square root of both costs; {}",
-                     number_text(count), human_bytes(std::llround(model.gradient_bytes() / count)),
-                     measured);
+  return fmt::format(
+      "By the model {} buckets of {} are best, the square root of the costs' ratio; {}",
+      number_text(count), human_bytes(std::llround(model.gradient_bytes() / count)), measured);
 }
 
 Plot bucket_model_plot(const Results& results, const BucketModel& model) {

@@ -100,8 +100,6 @@ Findings conclude_comm_vs_compute(const Results& results) {
   const auto gain = [&](bool is_large) {
     return results.compare(model_key(is_large, 1), model_key(is_large, ranks));
   };
-  const Comparison small_gain = gain(false), large_gain = gain(true);
-  const Estimate larger_gain = relative_gain(results, large_gain, small_gain);
   FindingTable table{.title = "Ranks by the size of the model",
                      .columns = {"width x layers", "ranks", "mean step", "speed-up",
                                  "exposed communication", "of a step", ""}};
@@ -112,16 +110,22 @@ Findings conclude_comm_vs_compute(const Results& results) {
     table.rows.push_back({model_text(each.workload()), std::to_string(each.workload().ranks),
                           time_text(each.mean_s()), factor_text(of_ranks.speed()),
                           time_text(each.phase_s("communication")),
-                          percent_text(share_of(each, "communication")),
-                          each.what().beyond_cores ? "beyond the cores" : ""});
+                          percent_text(share_of(each, "communication")), beyond_text(each)});
     labels.push_back(fmt::format("{}, {}", model_text(each.workload()), each.workload().ranks));
   }
-  return {.sentences = {models_sentence(small_gain, large_gain, ranks, larger_gain),
+  Findings findings{.tables = {table, course_table()},
+                    .plots = {account_plot(results.cases, labels)}};
+  if (ranks == 1) {
+    findings.facts = {"Only one rank was run, so there is no communication."};
+    return findings;
+  }
+  const Comparison small_gain = gain(false), large_gain = gain(true);
+  const Estimate larger_gain = relative_gain(results, large_gain, small_gain);
+  findings.sentences = {models_sentence(small_gain, large_gain, ranks, larger_gain),
                         dominated_text(results.at(small_gain.b)) + ".",
-                        dominated_text(results.at(large_gain.b)) + "."},
-          .comparisons = {small_gain, large_gain},
-          .tables = {table, course_table()},
-          .plots = {account_plot(results.cases, labels)}};
+                        dominated_text(results.at(large_gain.b)) + "."};
+  findings.comparisons = {small_gain, large_gain};
+  return findings;
 }
 
 const std::vector<int> kScaledBatches = {32, 64, 128, 256};

@@ -311,9 +311,9 @@ constexpr std::array kHybridMicroBatches = {2, 4, 8};
 constexpr int kUsualMicroBatches = 4;
 
 std::array<std::int64_t, 3> hybrid_batches(const Setting& setting) {
-  // Every copy has a sample of every micro-batch.
-  const std::int64_t usual =
-      std::max<std::int64_t>(setting.batch_size, 2 * kHybridSize * kHybridMicroBatches.back());
+  // Every copy has as many samples of every micro-batch, of half of the batch too.
+  constexpr std::int64_t kLeast = 2 * kHybridSize * kHybridMicroBatches.back();
+  const std::int64_t usual = std::max(setting.batch_size / kLeast * kLeast, kLeast);
   return {usual / 2, usual, 2 * usual};
 }
 
@@ -384,8 +384,7 @@ FindingTable hybrid_table(const Results& results) {
                           percent_text(waiting_share(each)),
                           hybrid.stages == 1 ? "" : percent_text(ideal_bubble(spec)),
                           human_bytes(mean_sent_bytes(each.workload())),
-                          human_bytes(max_rank_bytes(each.workload())),
-                          each.what().beyond_cores ? "beyond the cores" : ""});
+                          human_bytes(max_rank_bytes(each.workload())), beyond_text(each)});
   }
   return table;
 }
@@ -490,6 +489,11 @@ Findings conclude_hybrid(const Results& results) {
         sentence_of(gains[i], hybrid_words(pairs[i].second), hybrid_words(pairs[i].first)));
   }
   keep(findings, gains);
+  if (gains.empty()) {
+    findings.facts.push_back(
+        fmt::format("Two stages have too few {} here, so times are not compared.",
+                    units_word(results.setting)));
+  }
   findings.tables = {hybrid_table(results)};
   findings.plots = {ranks_plot(results.cases, keys_of(results))};
   add_simulated_hybrid(findings);

@@ -76,6 +76,7 @@ FindingTable loading_table(const Results& results) {
 /// Amdahl's law with an infinitely fast device: the disk is the serial share.
 std::string free_computing_sentence(const Measurement& none) {
   const Estimate disk = share_of(none, disk_phases());
+  if (side_of(disk, 0) != Side::kAbove) return "No wait for the disk can be seen without workers.";
   return fmt::format(
       "If computing were free, the wait for the disk would remain: {} of a step "
       "without workers, so it could be {} as fast at most.",

@@ -122,8 +122,7 @@ Findings conclude_splits(const Results& results) {
     const double equal = batch / each.workload().ranks;
     table.rows.push_back({std::to_string(each.workload().ranks), rows,
                           percent_text(largest / batch), percent_text(equal / batch),
-                          time_text(each.mean_s()),
-                          each.what().beyond_cores ? "beyond the cores" : ""});
+                          time_text(each.mean_s()), beyond_text(each)});
     if (pieces.front().count != pieces.back().count ||
         std::cmp_not_equal(pieces.size(), each.workload().ranks)) {
       uneven.push_back(
@@ -139,8 +138,9 @@ Findings conclude_splits(const Results& results) {
       .tables = {table},
       .plots = {account_plot(results.cases, {"2 devices", "3 devices", "5 devices"})}};
   if (keys.size() < 2) {
-    findings.facts.emplace_back(
-        "Fewer than two of these numbers have enough cores here, so step times are not compared.");
+    findings.facts.push_back(fmt::format(
+        "Fewer than two of these numbers have enough {} here, so step times are not compared.",
+        units_word(results.setting)));
     return findings;
   }
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
@@ -156,7 +156,7 @@ Findings conclude_splits(const Results& results) {
 std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int devices : {2, 4}) {
-    if (setting.on_gpu && devices > setting.units) continue;
+    if (setting.on_gpu && devices > std::max(setting.units, 2)) continue;
     cases.push_back(new_case(setting, devices_key(devices), several_devices(setting, devices)));
     cases.back().record_ops = true;
   }
@@ -185,16 +185,16 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
     table.rows.push_back({std::to_string(each.workload().ranks), time_text(each.mean_s()),
                           time_text(each.phase_s("loss")), time_text(each.phase_s("optimizer")),
                           time_text(each.phase_s("communication")),
-                          percent_text(share_of(each, device_0_phases())),
-                          each.what().beyond_cores ? "beyond the cores" : ""});
+                          percent_text(share_of(each, device_0_phases())), beyond_text(each)});
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
   }
   for (const std::string& key : keys_within_cores(results)) {
     findings.sentences.push_back(waiting_sentence(results.at(key)));
   }
   if (findings.sentences.empty()) {
-    findings.facts = {
-        "None of these numbers of devices has enough cores here, so waiting is not judged."};
+    findings.facts = {fmt::format(
+        "None of these numbers of devices has enough {} here, so waiting is not judged.",
+        units_word(results.setting))};
   }
   const auto memory = devices_of_cases({{labels.front(), &results.cases.front()}});
   findings.facts.push_back(
@@ -300,12 +300,13 @@ Experiment gpu0_bottleneck_experiment() {
 }
 
 Experiment dp_vs_ddp_experiment() {
-  return {.name = "dp-vs-ddp",
-          .title = "DataParallel against DDP",
-          .question = "Utilization, variance and memory of the two on the same two devices.",
-          .cases = dp_vs_ddp_cases,
-          .conclude = conclude_dp_vs_ddp,
-          .needs_mpi = true};
+  return {
+      .name = "dp-vs-ddp",
+      .title = "DataParallel against DDP",
+      .question = "How do utilization, variance and memory of the two compare on the same devices?",
+      .cases = dp_vs_ddp_cases,
+      .conclude = conclude_dp_vs_ddp,
+      .needs_mpi = true};
 }
 
 }  // namespace barestep

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -60,16 +59,9 @@ std::vector<Case> ddp_amp_cases(const Setting& setting) {
   return cases;
 }
 
-/// The largest difference between the losses of a step in fp16 and in fp32, as a share of the
-/// latter.
-double furthest_loss(const Measurement& fp16, const Measurement& fp32) {
-  const std::vector<double>& a = fp16.starts().front().ranks.front().loss;
-  const std::vector<double>& b = fp32.starts().front().ranks.front().loss;
-  double furthest = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    furthest = std::max(furthest, std::abs(a[i] / b[i] - 1));
-  }
-  return furthest;
+/// To the losses of the same steps in fp32.
+double furthest_loss(const Results& results, const Measurement& fp16) {
+  return loss_difference(fp16, fp32_of(results, fp16));
 }
 
 std::int64_t skipped_steps(const Measurement& each) {
@@ -82,7 +74,7 @@ FindingTable ddp_amp_table(const Results& results) {
                " that accumulate, in fp32 and fp16",
       .columns = {"case", "micro-steps", "mean step", "time of a sample", "deviation of steps",
                   "exposed communication", "a rank sends", "memory of a rank (plan)",
-                  "skipped steps", "difference to fp32's losses"}};
+                  "skipped steps", "difference from fp32's losses"}};
   for (const Measurement& each : results.cases) {
     table.rows.push_back(
         {each.what().key, std::to_string(each.workload().config.training.accumulate),
@@ -90,7 +82,7 @@ FindingTable ddp_amp_table(const Results& results) {
          deviation_text(each), time_text(each.phase_s("communication")),
          human_bytes(mean_sent_bytes(each.workload())), human_bytes(memory_of(each).bytes),
          is_fp16(each) ? std::to_string(skipped_steps(each)) : "",
-         is_fp16(each) ? fmt::format("{:.1e}", furthest_loss(each, fp32_of(results, each))) : ""});
+         is_fp16(each) ? fmt::format("{:.1e}", furthest_loss(results, each)) : ""});
   }
   return table;
 }
@@ -111,7 +103,7 @@ std::string steadiness_fact(const Results& results) {
     if (!is_fp16(each)) continue;
     skipped += skipped_steps(each);
     steps += each.workload().steps();
-    furthest = std::max(furthest, furthest_loss(each, fp32_of(results, each)));
+    furthest = std::max(furthest, furthest_loss(results, each));
   }
   return fmt::format(
       "{} of {} steps in fp16 overflowed and were skipped; losses differ from fp32's by a share of "

@@ -134,8 +134,10 @@ std::vector<std::pair<Comparison, std::string>> product_comparisons(const Result
   std::vector<std::pair<Comparison, std::string>> all;
   const auto add = [&](const std::string& a, const std::string& b, const std::string& words_b,
                        const std::string& words_a, std::int64_t rows) {
-    Comparison one =
-        compare(forward_products(results, a), forward_products(results, b), setting.margin);
+    const Series before = forward_products(results, a), after = forward_products(results, b);
+    const auto is_recorded = [](const Series& each) { return std::ranges::min(each.seconds) > 0; };
+    if (!is_recorded(before) || !is_recorded(after)) return;
+    Comparison one = compare(before, after, setting.margin);
     std::string sentence = sentence_of(one, words_b, words_a,
                                        fmt::format("forward product of {}", counted(rows, "row")));
     all.emplace_back(std::move(one), std::move(sentence));
@@ -158,7 +160,10 @@ std::vector<std::pair<Comparison, std::string>> product_comparisons(const Result
 }
 
 std::string highest_rate_sentence(const Results& results) {
-  const auto rate = [](const Measurement& each) { return phase_rate(each, "forward").median; };
+  const auto rate = [](const Measurement& each) {
+    const double median = phase_rate(each, "forward").median;
+    return std::isfinite(median) ? median : 0;  // 0: not recorded
+  };
   const Measurement& best = *std::ranges::max_element(results.cases, {}, rate);
   return fmt::format("Highest rate of forward products: {}, {}.", best.what().key,
                      phase_rate_text(phase_rate(best, "forward")));

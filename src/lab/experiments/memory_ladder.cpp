@@ -145,14 +145,19 @@ std::vector<Comparison> add_ladder(Findings& findings, const Results& results,
     steps.push_back(compare(results.samples_of(rungs[i - 1].key), results.samples_of(rungs[i].key),
                             results.setting.margin));
   }
-  adjust_together(steps);
+  // The last rungs may have more devices than there are.
+  const auto beyond = std::ranges::find_if(
+      cases, [](const Measurement* each) { return each->what().beyond_cores; });
+  const auto compared =
+      std::span(steps).first(static_cast<std::size_t>(beyond - cases.begin()) - 1);
+  adjust_together(compared);
   for (std::size_t i = 1; i < rungs.size(); ++i) {
     findings.facts.push_back(rung_fact(rungs[i], devices[i - 1].second, devices[i].second));
-    if (cases[i]->what().beyond_cores) continue;
+    if (i > compared.size()) continue;
     findings.sentences.push_back(
         sentence_of(steps[i - 1], fmt::format("with {}", rungs[i].words), "without", "sample"));
   }
-  keep(findings, steps);
+  keep(findings, compared);
   findings.tables.push_back(ladder_table(cases, rungs, steps));
   findings.plots.push_back(
       memory_plot("Memory of a device, with ways to save it added one by one (plan)", devices));

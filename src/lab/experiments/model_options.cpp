@@ -91,7 +91,8 @@ std::string parts_key(int parts) {
 /// The same samples per step, in more and more micro-steps.
 std::vector<Case> accumulation_cases(const Setting& setting) {
   std::vector<Case> cases;
-  const std::int64_t batch = std::max<std::int64_t>(setting.batch_size, 64);
+  constexpr std::int64_t kMost = kPartsOfAStep.back(), kLeast = 64;
+  const std::int64_t batch = std::max(setting.batch_size / kMost * kMost, kLeast);
   for (const int parts : kPartsOfAStep) {
     Workload workload = base_workload(setting);
     workload.config.data.batch_size = batch / parts;
@@ -155,11 +156,12 @@ Findings conclude_checkpoint(const Results& results) {
   const Measurement &without = results.at("without"), &with = results.at("with-one");
   const Estimate cost =
       estimate_by_round(with.total_s_by_start(), without.total_s_by_start(), std::minus<double>());
-  FindingTable table{.title = "All steps of a run",
-                     .columns = {"checkpoints", "time", "slowest step"}};
+  FindingTable table{.title = "All steps of a run, and its pause for a checkpoint",
+                     .columns = {"checkpoints", "time", "pause", "slowest step"}};
   for (const auto& [name, each] : {std::pair{"none", &without}, std::pair{"one", &with}}) {
-    table.rows.push_back(
-        {name, time_text(estimate_of(each->total_s_by_start())), time_text(each->slowest_s())});
+    table.rows.push_back({name, time_text(estimate_of(each->total_s_by_start())),
+                          time_text(estimate_of(each->paused_s_by_start())),
+                          time_text(each->slowest_s())});
   }
   const WorkloadPrograms programs(with.workload());
   constexpr std::int64_t kAdamBytes = 3 * 4;  // a weight and its two moments

@@ -116,10 +116,6 @@ Estimate time_by_formula(const Measurement& one, const Workload& several) {
                            [saved](double step, double adam) { return step - adam * saved; });
 }
 
-std::string beyond_text(const Measurement& each) {
-  return each.what().beyond_cores ? "beyond the cores" : "";
-}
-
 FindingTable depth_table(const Results& results) {
   FindingTable table{.title = "Two devices, by the number of layers",
                      .columns = {"layers", "layers of each device", "mean step",
@@ -330,9 +326,14 @@ std::vector<std::string> transfer_facts(const Results& results) {
 
 Findings conclude_model_parallel(const Results& results) {
   Findings findings{.facts = transfer_facts(results)};
+  std::vector<std::string> beyond;
   for (const int devices : kDeviceCounts) {
-    if (devices == 1 || results.at(count_key(devices)).what().beyond_cores) continue;
-    keep(findings, std::array{results.compare(count_key(1), count_key(devices))});
+    if (devices == 1) continue;
+    if (results.at(count_key(devices)).what().beyond_cores) {
+      beyond.push_back(std::to_string(devices));
+    } else {
+      keep(findings, std::array{results.compare(count_key(1), count_key(devices))});
+    }
   }
   adjust_together(findings.comparisons);
   for (const Comparison& gain : findings.comparisons) {
@@ -345,11 +346,10 @@ Findings conclude_model_parallel(const Results& results) {
       findings.sentences.push_back(sentence(results));
     }
   }
-  if (const Measurement& five = results.at(count_key(5)); five.what().beyond_cores) {
-    findings.facts.push_back(
-        fmt::format("{} devices have to share the {} here, so the answers leave them out.",
-                    five.workload().ranks,
-                    counted(results.setting.units, results.setting.on_gpu ? "GPU" : "core")));
+  if (!beyond.empty()) {
+    findings.facts.push_back(fmt::format(
+        "{} devices have to share {} here, so the answers leave them out.", list_text(beyond),
+        counted(results.setting.units, results.setting.on_gpu ? "GPU" : "core")));
   }
   findings.tables = {depth_table(results), count_table(results), devices_table(results)};
   findings.plots = {account_plot(results.cases, keys_of(results)),

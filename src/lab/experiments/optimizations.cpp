@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "lab/experiment.h"
@@ -14,16 +15,23 @@ namespace {
 
 struct Rung {
   const char* key;
-  const char* words;
+  std::string words;
 };
 
+/// 256 instead of the usual 64.
+std::int64_t larger_batch(const Setting& setting) {
+  return 4 * setting.batch_size;
+}
+
 /// The rungs, in the order of the lecture.
-std::vector<Rung> rungs_of(bool on_gpu) {
-  std::vector<Rung> rungs = {
-      {"baseline", "nothing"},       {"prefetch", "a worker that loads ahead"},
-      {"batch", "a batch of 256"},   {"fusion", "bias and ReLU inside the product"},
-      {"graph", "a captured graph"}, {"update", "gradients straight into Adam"}};
-  if (on_gpu) {
+std::vector<Rung> rungs_of(const Setting& setting) {
+  std::vector<Rung> rungs = {{"baseline", "nothing"},
+                             {"prefetch", "a worker that loads ahead"},
+                             {"batch", fmt::format("a batch of {}", larger_batch(setting))},
+                             {"fusion", "bias and ReLU inside the product"},
+                             {"graph", "a captured graph"},
+                             {"update", "gradients straight into Adam"}};
+  if (setting.on_gpu) {
     rungs.push_back({"tf32", "products in tf32"});
     // The fused update on a GPU supports only fp32.
     rungs.push_back({"bf16", "bf16 instead, gradients stored again"});
@@ -40,10 +48,10 @@ std::vector<Case> optimizations_cases(const Setting& setting) {
   read_data_set(config.data, setting.data);
   config.data.workers = 0;
   config.device.fusion = false;
-  for (const Rung& rung : rungs_of(setting.on_gpu)) {
+  for (const Rung& rung : rungs_of(setting)) {
     const std::string_view key = rung.key;
     if (key == "prefetch") config.data.workers = 1;
-    if (key == "batch") config.data.batch_size = 256;
+    if (key == "batch") config.data.batch_size = larger_batch(setting);
     if (key == "fusion") config.device.fusion = true;
     if (key == "graph") config.device.graph = true;
     if (key == "update") config.training.update = Update::kFused;
@@ -87,7 +95,7 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
 }
 
 Findings conclude_optimizations(const Results& results) {
-  const std::vector<Rung> rungs = rungs_of(results.setting.on_gpu);
+  const std::vector<Rung> rungs = rungs_of(results.setting);
   const auto key = [&](std::size_t i) -> const std::string& { return results.cases[i].what().key; };
   // Times per sample, since the batch size changes between rungs.
   std::vector<Comparison> steps;

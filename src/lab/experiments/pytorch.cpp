@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <span>
 
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
 
 namespace barestep {
 namespace {
-
-constexpr auto kAllSteps = std::numeric_limits<std::size_t>::max();
 
 struct Pair {
   const char* name;
@@ -48,17 +45,6 @@ std::vector<Case> pytorch_cases(const Setting& setting) {
   return cases;
 }
 
-/// The largest relative difference between the losses of the same steps, of the first `steps`.
-double loss_difference(const Measurement& a, const Measurement& b, std::size_t steps) {
-  const auto& one = a.starts().front().ranks.front().loss;
-  const auto& other = b.starts().front().ranks.front().loss;
-  double max = 0;
-  for (std::size_t i = 0; i < std::min({steps, one.size(), other.size()}); ++i) {
-    max = std::max(max, std::abs(one[i] - other[i]) / std::abs(other[i]));
-  }
-  return max;
-}
-
 /// Whether both train the same model. Training magnifies the last bits of a sum from step to step:
 /// a ReLU that flips shows in all later losses, and at 1024 x 2 one does before the fifth. So only
 /// the first steps tell a wrong model from a different order of additions: their losses follow from
@@ -92,23 +78,28 @@ Findings conclude_pytorch(const Results& results) {
                      .columns = {"", "barestep", "PyTorch", "times as fast", "losses differ by"}};
   PlotSeries ours{.name = "samples/s"};
   std::vector<std::string> labels;
-  for (const Pair& pair : pairs) {
-    findings.comparisons.push_back(results.compare(pair.theirs, pair.ours));
-  }
-  adjust_together(findings.comparisons);
+  std::vector<Comparison> gains;
+  for (const Pair& pair : pairs) gains.push_back(results.compare(pair.theirs, pair.ours));
+  // The pair of one device is the first.
+  const auto compared = std::span(gains).first(static_cast<std::size_t>(std::ranges::count_if(
+      pairs, [&](const Pair& pair) { return !results.at(pair.ours).what().beyond_cores; })));
+  adjust_together(compared);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const Measurement &mine = results.at(pairs[i].ours), &theirs = results.at(pairs[i].theirs);
-    const Comparison& gain = findings.comparisons[i];
-    findings.sentences.push_back(
-        sentence_of(gain, fmt::format("on {} with barestep", pairs[i].name), "with PyTorch"));
+    const Comparison& gain = gains[i];
+    if (i < compared.size()) {
+      findings.sentences.push_back(
+          sentence_of(gain, fmt::format("on {} with barestep", pairs[i].name), "with PyTorch"));
+    }
     table.rows.push_back({pairs[i].name, time_text(mine.mean_s()), time_text(theirs.mean_s()),
                           factor_text(gain.speed()),
-                          fmt::format("{:.1e}", loss_difference(mine, theirs, kAllSteps))});
+                          fmt::format("{:.1e}", loss_difference(mine, theirs))});
     for (const Measurement* each : {&mine, &theirs}) {
       ours.points.push_back(plot_point(static_cast<double>(labels.size()), each->samples_per_s()));
       labels.push_back(each->what().key);
     }
   }
+  keep(findings, compared);
   findings.facts.push_back(same_model_sentence(results, pairs));
   if (!results.setting.on_gpu) {
     findings.facts.emplace_back(

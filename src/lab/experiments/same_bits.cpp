@@ -70,14 +70,21 @@ std::string bits_fact(const Results& results, const BitsRung& rung) {
   std::vector<std::string> counts;
   for (const int ranks : rank_counts(results.setting)) counts.push_back(std::to_string(ranks));
   const std::size_t different = hashes_of(results, rung).size();
-  const std::string who = fmt::format("With {}, runs on {} ranks", rung.words, list_text(counts));
+  const std::string who = fmt::format("With {}, runs on {} {}", rung.words, list_text(counts),
+                                      counts.size() == 1 ? "rank" : "ranks");
   return different == 1 ? who + " end with the same weights in every bit."
                         : fmt::format("{} end with {} different sets of weights.", who, different);
 }
 
+/// The numbers of ranks whose prices are compared: one, and the usual one if it was run.
+std::vector<int> priced_ranks(const Setting& setting) {
+  const int several = compared_with_one(setting);
+  return rank_counts(setting).back() < several ? std::vector{1} : std::vector{1, several};
+}
+
 /// What --reproducible costs a rank: memory and messages, which have no noise.
 std::string price_fact(const Results& results, const BitsRung& plain, const BitsRung& rung) {
-  const int ranks = compared_with_one(results.setting);
+  const int ranks = priced_ranks(results.setting).back();
   const Workload& before = results.at(key_on(plain, ranks)).workload();
   const Workload& after = results.at(key_on(rung, ranks)).workload();
   const std::string sent = human_bytes(mean_sent_bytes(after));
@@ -110,7 +117,8 @@ FindingTable bits_table(const Results& results) {
 Findings conclude_same_bits(const Results& results) {
   const auto& [factor, ddp, reproducible, zero1] = kBitsRungs;
   Findings findings{.tables = {bits_table(results)}};
-  for (const int ranks : {1, compared_with_one(results.setting)}) {
+  for (const int ranks : priced_ranks(results.setting)) {
+    if (results.at(key_on(ddp, ranks)).what().beyond_cores) continue;
     const Comparison price = results.compare(key_on(ddp, ranks), key_on(reproducible, ranks));
     const std::string where = ranks == 1 ? "one rank" : several_words(ranks, "rank");
     findings.sentences.push_back(sentence_of(

@@ -139,8 +139,7 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
     table.rows.push_back({std::to_string(ranks), std::to_string(each.workload().batch_size()),
                           time_text(each.mean_s()), factor_text(gain),
                           percent_text(efficiency_of(results, each)),
-                          time_text(each.phase_s("communication")),
-                          each.what().beyond_cores ? "beyond the cores" : ""});
+                          time_text(each.phase_s("communication")), beyond_text(each)});
     measured.points.push_back(plot_point(ranks, gain));
     measured.points.back().is_hollow = each.what().beyond_cores;
     ideal.points.push_back(plot_point(ranks, ranks));
@@ -156,9 +155,9 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
                                .series = {ideal, measured}},
                               account_plot(results.cases, labels)}};
   if (keys.size() < 2) {
-    findings.facts = {
-        "Fewer than two of these numbers of ranks have enough cores here, so they are not "
-        "compared."};
+    findings.facts = {fmt::format(
+        "Fewer than two of these numbers of ranks have enough {} here, so they are not compared.",
+        units_word(results.setting))};
     return findings;
   }
   findings.sentences = {efficiency_sentence(results, keys, is_strong)};
@@ -172,7 +171,7 @@ Experiment strong_scaling_experiment() {
   return {.name = "strong-scaling",
           .title = "Strong scaling",
           .question =
-              "A batch of 64 on 1, 2, 4 ranks: how much faster is a step, and where and why "
+              "The same batch on 1, 2, 4 ranks: how much faster is a step, and where and why "
               "does efficiency drop?",
           .cases = strong_scaling_cases,
           .conclude = [](const Results& results) { return conclude_scaling(results, true); },
@@ -180,12 +179,13 @@ Experiment strong_scaling_experiment() {
 }
 
 Experiment weak_scaling_experiment() {
-  return {.name = "weak-scaling",
-          .title = "Weak scaling",
-          .question = "A batch of 64 on each rank: how much longer does a step take on more ranks?",
-          .cases = weak_scaling_cases,
-          .conclude = [](const Results& results) { return conclude_scaling(results, false); },
-          .needs_mpi = true};
+  return {
+      .name = "weak-scaling",
+      .title = "Weak scaling",
+      .question = "The same batch on each rank: how much longer does a step take on more ranks?",
+      .cases = weak_scaling_cases,
+      .conclude = [](const Results& results) { return conclude_scaling(results, false); },
+      .needs_mpi = true};
 }
 
 }  // namespace barestep

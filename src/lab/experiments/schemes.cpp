@@ -62,9 +62,9 @@ std::string memory_sentence(const Results& results) {
   for (std::size_t i = 1; i < results.cases.size(); ++i) {
     if (most_memory(results.cases[i]) == min) smallest.push_back(results.cases[i].what().key);
   }
-  return fmt::format("Least memory: {}, {} on a device at most; one rank alone needs {}.",
-                     list_text(smallest), human_bytes(min),
-                     human_bytes(most_memory(results.at("one-rank"))));
+  return fmt::format(
+      "Least memory: {}, {} on a device at most; one rank alone needs {} (from the plan).",
+      list_text(smallest), human_bytes(min), human_bytes(most_memory(results.at("one-rank"))));
 }
 
 Findings conclude_schemes(const Results& results) {

@@ -35,6 +35,10 @@ std::string several_words(int count, std::string_view noun, bool is_first) {
   return fmt::format("{} {}", number, noun_for(count, noun));
 }
 
+std::string_view units_word(const Setting& setting) {
+  return setting.on_gpu ? "GPUs" : "cores";
+}
+
 std::vector<std::string> keys_of(const Results& results) {
   std::vector<std::string> keys;
   for (const Measurement& each : results.cases) keys.push_back(each.what().key);
@@ -78,6 +82,37 @@ Estimate computing_share(const Measurement& each, int device) {
 
 double last_loss(const Measurement& each) {
   return each.starts().front().ranks.front().loss.back();
+}
+
+namespace {
+
+double relative_difference(double a, double b) {
+  return a == b ? 0 : std::abs(a - b) / std::abs(b);
+}
+
+}  // namespace
+
+double loss_difference(const Measurement& a, const Measurement& b, std::size_t steps) {
+  const std::vector<double>& one = a.starts().front().ranks.front().loss;
+  const std::vector<double>& other = b.starts().front().ranks.front().loss;
+  double max = 0;
+  for (std::size_t i = 0; i < std::min({steps, one.size(), other.size()}); ++i) {
+    max = std::max(max, relative_difference(one[i], other[i]));
+  }
+  return max;
+}
+
+double last_loss_difference(std::span<const Measurement> cases, const Measurement& reference) {
+  double max = 0;
+  for (const Measurement& each : cases) {
+    max = std::max(max, relative_difference(last_loss(each), last_loss(reference)));
+  }
+  return max;
+}
+
+bool is_rounding(double difference) {
+  constexpr double kRounding = 1e-3;  // training magnifies the last bits of a sum
+  return difference < kRounding;
 }
 
 Estimate waiting_share(const Measurement& each) {
@@ -185,8 +220,8 @@ Plot bars_plot(const std::vector<AccountBar>& bars) {
 Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels) {
   std::vector<AccountBar> bars;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    const bool is_beyond = cases[i].what().beyond_cores;
-    bars.push_back({&cases[i], 0, labels.at(i) + (is_beyond ? ", beyond the cores" : "")});
+    const std::string beyond = beyond_text(cases[i]);
+    bars.push_back({&cases[i], 0, labels.at(i) + (beyond.empty() ? "" : ", " + beyond)});
   }
   return bars_plot(bars);
 }

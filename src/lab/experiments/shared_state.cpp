@@ -111,10 +111,8 @@ Findings conclude_sharding(const Results& results) {
       .title = "What each scheme costs",
       .columns = {"scheme", "mean step", "speed against one rank", "exposed communication",
                   "optimizer", "a rank sends", "memory of a rank, at most", "last loss"}};
-  double furthest = 0;
   std::string smallest;
   std::int64_t least = 0;
-  const double loss_of_ddp = last_loss(results.at("ddp"));
   for (const Measurement& each : results.cases) {
     const std::string& key = each.what().key;
     const std::int64_t bytes = max_rank_bytes(each.workload());
@@ -123,20 +121,21 @@ Findings conclude_sharding(const Results& results) {
          time_text(each.phase_s("communication")), time_text(each.phase_s("optimizer")),
          human_bytes(mean_sent_bytes(each.workload())), human_bytes(bytes),
          fmt::format("{:.6f}", last_loss(each))});
-    furthest = std::max(furthest, std::abs(last_loss(each) / loss_of_ddp - 1));
     if (key != "one-rank" && (least == 0 || bytes < least)) {
       least = bytes;
       smallest = key;
     }
   }
+  const double furthest = last_loss_difference(results.cases, results.at("ddp"));
   Findings findings{
       .sentences = {fastest_sentence(fastest, schemes,
                                      fmt::format("Fastest of the schemes on {}", ranks))},
       .facts = {fmt::format("Least memory: {}, {} on a rank at most (from the plan).", smallest,
                             human_bytes(least)),
-                fmt::format("The last losses differ from ddp's by {:.1e} at most: all compute the "
-                            "same step.",
-                            furthest)},
+                fmt::format("The last losses differ from ddp's by a share of {:.1e} at most: {}.",
+                            furthest,
+                            is_rounding(furthest) ? "all compute the same step"
+                                                  : "not all compute the same step")},
       .tables = {table},
       .plots = {account_plot(results.cases, labels)}};
   const auto bytes_of_case = [&](const char* key) {
@@ -342,13 +341,21 @@ std::string round_key(std::int64_t steps) {
   return fmt::format("every-{}", steps);
 }
 
-/// Their losses, of a small model that learns, and times of the setting's model.
+/// Their losses, of a small model that learns, and times of the setting's model. A run ends with an
+/// average; so it has whole rounds, and two of the longest, or warm-up would count as a part of
+/// one.
 std::vector<Case> local_sgd_cases(const Setting& setting) {
+  constexpr std::int64_t kLongest = kRounds.back();
   std::vector<Case> cases;
   const auto add = [&](const std::string& key, std::int64_t every, OuterOptimizer outer) {
     for (const bool learns : {false, true}) {
       Workload workload = sharing_workload(setting);
-      if (learns) workload = learning_workload(setting, workload);
+      if (learns) {
+        workload = learning_workload(setting, workload);
+      } else {
+        const std::int64_t rounds = (setting.steps + kLongest - 1) / kLongest;
+        workload.config.training.steps = kLongest * std::max<std::int64_t>(rounds, 2);
+      }
       workload.config.training.update = Update::kSeparate;
       workload.config.parallel.sync_every = every;
       workload.config.parallel.outer = outer;

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -101,10 +101,9 @@ std::string moved_fact(const Results& results) {
 
 std::string same_losses_fact(const Results& results) {
   double furthest = 0;
-  for (const Measurement& each : results.cases) {
-    const Measurement& alone =
-        results.at(split_key(SplitOf::kNothing, each.workload().batch_size()));
-    furthest = std::max(furthest, std::abs(last_loss(each) / last_loss(alone) - 1));
+  for (std::size_t i = 0; i < results.cases.size(); i += kSplits.size()) {
+    const auto of_batch = std::span(results.cases).subspan(i, kSplits.size());
+    furthest = std::max(furthest, last_loss_difference(of_batch, of_batch.front()));
   }
   return fmt::format(
       "The last losses differ from those of one device by a share of {:.1e} at most.", furthest);
@@ -113,7 +112,7 @@ std::string same_losses_fact(const Results& results) {
 std::string shares_sentence(const Results& results, SplitOf split, std::int64_t batch) {
   const Measurement& each = results.at(split_key(split, batch));
   return fmt::format(
-      "With the {} of {} rows in two, device 0 computes during {} of a step, device 1 during {}.",
+      "With the {} in two, at {} rows, device 0 computes during {} of a step, device 1 during {}.",
       split == SplitOf::kBatch ? "batch" : "layers", batch, percent_text(computing_share(each, 0)),
       percent_text(computing_share(each, 1)));
 }
