@@ -602,10 +602,11 @@ void add_schedules_that_differ(std::vector<PublishedNumber>& all) {
     all.push_back(row_of(std::move(what), PublishedKind::kDoesNotReproduce, std::move(ours)));
   };
   // The last stage cannot begin before the others' first forward passes have ended.
-  constexpr double kLeast = (kZeroBubbleCase.stages - 1) / (3.0 * kZeroBubbleCase.micro_batches);
+  constexpr double kMinBubble =
+      (kZeroBubbleCase.stages - 1) / (3.0 * kZeroBubbleCase.micro_batches);
   add("ZB2P, bubble over passes of 8 stages and 32 micro-batches",
       fmt::format("{} at least within a step (counted; ZB1P reaches it); 0 only across steps",
-                  percent_text(kLeast)));
+                  percent_text(kMinBubble)));
   const PipelineSpec one_by_one = zero_bubble_case(PipelineSchedule::kOneForwardOneBackward),
                      gpipe = zero_bubble_case(PipelineSchedule::kGPipe);
   add("1F1B against GPipe, idle time of 8 stages and 32 micro-batches",

@@ -66,10 +66,6 @@ std::string epoch_text(const StepSpec& spec) {
   return rows < spec.train_rows ? fmt::format("{} of {}", grouped(rows), samples) : samples;
 }
 
-std::int64_t steps_of_run(const TrainConfig& config, const StepSpec& spec) {
-  return steps_of(config.training, spec.epoch_rows(), spec.step_rows());
-}
-
 /// The settings that determine the numbers of a run, except for their rounding.
 RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec) {
   RankSettings settings = {
@@ -88,7 +84,7 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
   if (const LrSchedule schedule = config.optimizer.lr_schedule;
       schedule == LrSchedule::kLinear || schedule == LrSchedule::kCosine) {
     settings.emplace_back("the number of steps of --lr-schedule",
-                          std::to_string(steps_of_run(config, spec)));
+                          std::to_string(steps_of(config.training, spec)));
   }
   // Streams of their own, or weights that train apart.
   if (spec.own_data || spec.sync_every > 1) {
@@ -343,8 +339,7 @@ void Checkpoints::save_end() {
 std::string Checkpoints::state_text() const {
   const Position position = trainer_.position();
   const StepSpec& spec = programs_.spec();
-  const std::int64_t batches =
-      spec.train_rows == 0 ? 0 : steps_of({.epochs = 1}, spec.epoch_rows(), spec.step_rows());
+  const std::int64_t batches = spec.steps_of_epoch();
   StateJson json = {{"program", name_of(program_)},
                     {"version", BARESTEP_VERSION},
                     {"steps", position.steps},

@@ -12,7 +12,6 @@
 #include "profiler/peaks.h"
 #include "session/place.h"
 #include "session/run_program.h"
-#include "train/schedule.h"
 
 namespace barestep {
 namespace {
@@ -27,10 +26,7 @@ Console::Console(const TrainConfig& config, const StepPrograms& programs, const 
       programs_(programs),
       place_(place),
       is_terminal_(isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1),
-      steps_of_epoch_(
-          programs.spec().train_rows == 0
-              ? 0
-              : steps_of({.epochs = 1}, programs.spec().epoch_rows(), programs.spec().step_rows())),
+      steps_of_epoch_(programs.spec().steps_of_epoch()),
       summary_(steps) {}
 
 void Console::print(const std::string& text) {

@@ -37,7 +37,7 @@ std::size_t max_parts(const StepPrograms& programs) {
 }
 
 std::int64_t steps_of_run(const TrainConfig& config, const StepPrograms& programs) {
-  return Schedule(config.training, programs).steps();
+  return steps_of(config.training, programs.spec());
 }
 
 StepRange kept_steps(const TrainConfig& config, StepRange numbers, std::int64_t steps) {
@@ -123,8 +123,7 @@ void Profiling::measure_peaks_again(bool was_unreadable) {
     }
   } catch (const Error& error) {
     // A failure here must not end a training run: columns stay empty, or the next run measures
-    // again.
-    // An unreadable file can usually not be replaced either.
+    // again. An unreadable file can usually not be replaced either.
     if (is_measured && was_unreadable) return;
     note_ += fmt::format("Note: the device's peaks were not {}: {}\n",
                          is_measured ? "kept" : "measured", error.what());

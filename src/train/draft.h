@@ -97,7 +97,7 @@ struct StepSpec {
 
   /// The batches that are kept ahead of the run: at most those of an epoch.
   [[nodiscard]] std::int64_t batches_ahead() const {
-    return std::min(workers_ahead, (epoch_rows() + step_rows() - 1) / step_rows());
+    return std::min(workers_ahead, steps_of_epoch());
   }
 
   /// Rows of an epoch: the training set, plus its first rows again if ranks take turns and their
@@ -107,6 +107,10 @@ struct StepSpec {
     const std::int64_t padded = (train_rows + mesh.data - 1) / mesh.data * mesh.data;
     const std::int64_t rows = in_turns ? padded : train_rows;
     return drop_last ? rows / step_rows() * step_rows() : rows;
+  }
+  /// 0 for random data.
+  [[nodiscard]] std::int64_t steps_of_epoch() const {
+    return (epoch_rows() + step_rows() - 1) / step_rows();
   }
 
   /// This rank's rows in a step of `rows`. If ranks take the rows of files in turn, as with

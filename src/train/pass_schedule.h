@@ -72,8 +72,8 @@ std::optional<ScheduledPass> source_of(const ScheduledPass& pass, int stages);
 std::optional<ScheduledPass> reader_of(const ScheduledPass& pass, int stages);
 
 /// An exchange with a neighboring stage, between two passes of a stage's list (those for weights
-/// read and leave nothing and do not count): the result of
-/// `sends` goes to `peer`, or what `receives` reads comes from there, or both at once.
+/// read and leave nothing and do not count): the result of `sends` goes to `peer`, or what
+/// `receives` reads comes from there, or both at once.
 struct StageExchange {
   int peer = 0;
   std::optional<ScheduledPass> sends{}, receives{};  // passes of the stage that exchanges

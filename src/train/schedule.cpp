@@ -12,10 +12,6 @@
 namespace barestep {
 namespace {
 
-std::int64_t batches(std::int64_t rows, std::int64_t batch_size) {
-  return (rows + batch_size - 1) / batch_size;
-}
-
 /// This rank's samples in a step whose rows begin at `first` of an epoch.
 BatchRows own_batch(const StepSpec& spec, std::int64_t first, std::int64_t rows) {
   const Rows own = spec.own_rows(rows);
@@ -25,21 +21,14 @@ BatchRows own_batch(const StepSpec& spec, std::int64_t first, std::int64_t rows)
 
 }  // namespace
 
-std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
-                      std::int64_t batch_size) {
-  if (training.epochs) return *training.epochs * batches(epoch_rows, batch_size);
+std::int64_t steps_of(const TrainingConfig& training, const StepSpec& spec) {
+  if (training.epochs) return *training.epochs * spec.steps_of_epoch();
   return training.steps.value_or(kDefaultSteps);
 }
 
 Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs, Position start)
-    : programs_(programs),
-      steps_(steps_of(training, programs.spec().epoch_rows(), programs.spec().step_rows())),
-      step_(start.steps) {
+    : programs_(programs), steps_(steps_of(training, programs.spec())), step_(start.steps) {
   if (step_ > 0 && !start.evaluated) begin_evaluation();
-}
-
-std::int64_t Schedule::batches_of_epoch() const {
-  return batches(programs_.spec().epoch_rows(), programs_.spec().step_rows());
 }
 
 std::optional<Batch> Schedule::next() {
@@ -50,11 +39,12 @@ std::optional<Batch> Schedule::next() {
   if (programs_.spec().train_rows == 0) {
     return Batch{.program = &programs_.of(place, true), .number = step_++, .may_end = may_end};
   }
-  const std::int64_t in_epoch = step_ % batches_of_epoch();
+  const std::int64_t of_epoch = programs_.spec().steps_of_epoch();
+  const std::int64_t in_epoch = step_ % of_epoch;
   const std::int64_t first = in_epoch * programs_.spec().step_rows();
   const bool whole = first + programs_.spec().step_rows() <= programs_.spec().epoch_rows();
   const Batch batch{.program = &programs_.of(place, whole),
-                    .epoch = step_ / batches_of_epoch(),
+                    .epoch = step_ / of_epoch,
                     .number = step_,
                     .first = first,
                     .may_end = may_end};
@@ -64,7 +54,8 @@ std::optional<Batch> Schedule::next() {
 }
 
 bool Schedule::evaluates_before(std::int64_t step) const {
-  return programs_.evaluate() != nullptr && (step % batches_of_epoch() == 0 || step == steps_);
+  return programs_.evaluate() != nullptr &&
+         (step % programs_.spec().steps_of_epoch() == 0 || step == steps_);
 }
 
 void Schedule::begin_evaluation() {
@@ -76,14 +67,15 @@ void Schedule::begin_evaluation() {
 
 std::optional<Batch> Schedule::next_evaluation() {
   const Rows own = programs_.spec().own_test_rows();
+  const std::int64_t of_epoch = programs_.spec().steps_of_epoch();
   const bool is_last = evaluated_batches_ + 1 == programs_.evaluations();
   const bool whole = !is_last || programs_.last_evaluate() == nullptr;
   Batch batch{.program = whole ? programs_.evaluate() : programs_.last_evaluate(),
               .evaluates = true,
-              .epoch = (step_ - 1) / batches_of_epoch(),
+              .epoch = (step_ - 1) / of_epoch,
               .number = evaluated_batches_++,
               .first = own.first + evaluated_rows_,
-              .ends_epoch = step_ % batches_of_epoch() == 0};
+              .ends_epoch = step_ % of_epoch == 0};
   evaluated_rows_ += batch.program->rows;
   batch.ends_evaluation = is_last;
   evaluating_ = !batch.ends_evaluation;
@@ -145,7 +137,7 @@ TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec, s
     training.warmup = training.warmup.value_or(kDefaultWarmup);
     return config;
   }
-  const std::int64_t steps = steps_of(training, spec.epoch_rows(), spec.step_rows());
+  const std::int64_t steps = steps_of(training, spec);
   if (training.staleness >= steps) {
     fail(ExitCode::kConfiguration,
          {.what = "--staleness",

@@ -64,7 +64,6 @@ class Schedule {
 
  private:
   std::optional<Batch> next_evaluation();
-  [[nodiscard]] std::int64_t batches_of_epoch() const;
   /// Whether an evaluation follows the step before `step`.
   [[nodiscard]] bool evaluates_before(std::int64_t step) const;
   /// If an evaluation follows the newest training step, it is next.
@@ -85,9 +84,8 @@ NextBatch batches_of(Schedule schedule);
 /// Which of the train_rows + test_rows samples the programs' rank reads in a run: a bit for each.
 std::vector<bool> needed_rows(const StepSpec& spec, bool shuffle);
 
-/// The optimizer steps that a configuration specifies, given the rows of an epoch (0: random data).
-std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
-                      std::int64_t batch_size);
+/// The training steps that a configuration specifies.
+std::int64_t steps_of(const TrainingConfig& training, const StepSpec& spec);
 
 /// The configuration with all values that depend on the device's kind or the data filled in:
 /// device, widths, steps, warm-up, weight decay, profiled steps. It describes the same run, even if

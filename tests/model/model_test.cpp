@@ -28,6 +28,18 @@ class Shift final : public Block {
   void add_linears(std::vector<Linear*>& /*linears*/) override {}
 };
 
+/// Stages are cut by these numbers, without making the layers.
+TEST(ModelSpec, CountsTheParametersOfItsLayers) {
+  const ModelSpec blocks{
+      .widths = {6, 6, 6},
+      .transformer = TransformerSpec{.attention = {.heads = 2, .length = 3}, .ffn = 5}};
+  for (const ModelSpec& spec : {ModelSpec{.widths = {7, 3, 5, 1}}, blocks}) {
+    for (int layer = 0; layer < spec.layers(); ++layer) {
+      EXPECT_EQ(spec.parameters_of_layer(layer), parameters_of(spec, {layer, layer + 1}).size());
+    }
+  }
+}
+
 TEST(RequireOnlyLinears, NamesTheFirstParameterWithoutFactors) {
   Parameters parameters;
   Linear linear(parameters, {.name = "net.0", .inputs = 4, .outputs = 4});

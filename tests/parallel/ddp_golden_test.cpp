@@ -215,7 +215,7 @@ TEST(StepsPerEpoch, AreThoseThatOthersPublished) {
                         .mesh = Mesh::of_data(0, ranks),
                         .batch_size = std::int64_t{32} * ranks,
                         .train_rows = 2048};
-    EXPECT_EQ(steps_of({.epochs = 1}, spec.epoch_rows(), spec.step_rows()), steps);
+    EXPECT_EQ(spec.steps_of_epoch(), steps);
   }
 }
 

@@ -117,11 +117,12 @@ TEST(Schedule, NeedsTheRowsOfItsBatches) {
 }
 
 TEST(Schedule, CountsTheStepsOfARun) {
-  EXPECT_EQ(steps_of({.epochs = 5}, 8000, 64), 625);
-  EXPECT_EQ(steps_of({.epochs = 5}, 8001, 64), 630);
-  EXPECT_EQ(steps_of({.steps = 7}, 8000, 64), 7);
-  EXPECT_EQ(steps_of({}, 0, 64), kDefaultSteps);
-  EXPECT_EQ(steps_of({.epochs = 1'000'000'000}, 1 << 30, 1), 1'000'000'000LL << 30);
+  EXPECT_EQ(steps_of({.epochs = 5}, spec_of_rows(8000, 0, 64)), 625);
+  EXPECT_EQ(steps_of({.epochs = 5}, spec_of_rows(8001, 0, 64)), 630);
+  EXPECT_EQ(steps_of({.steps = 7}, spec_of_rows(8000, 0, 64)), 7);
+  EXPECT_EQ(steps_of({}, spec_of_rows(0, 0, 64)), kDefaultSteps);
+  EXPECT_EQ(steps_of({.epochs = 1'000'000'000}, spec_of_rows(1 << 30, 0, 1)),
+            1'000'000'000LL << 30);
 }
 
 TEST(Resolve, PutsInWhatDependsOnTheDeviceAndOnDefaults) {

@@ -312,8 +312,8 @@ constexpr int kUsualMicroBatches = 4;
 
 std::array<std::int64_t, 3> hybrid_batches(const Setting& setting) {
   // Every copy has as many samples of every micro-batch, of half of the batch too.
-  constexpr std::int64_t kLeast = 2 * kHybridSize * kHybridMicroBatches.back();
-  const std::int64_t usual = std::max(setting.batch_size / kLeast * kLeast, kLeast);
+  constexpr std::int64_t kMinBatch = 2 * kHybridSize * kHybridMicroBatches.back();
+  const std::int64_t usual = std::max(setting.batch_size / kMinBatch * kMinBatch, kMinBatch);
   return {usual / 2, usual, 2 * usual};
 }
 

@@ -91,8 +91,8 @@ std::string parts_key(int parts) {
 /// The same samples per step, in more and more micro-steps.
 std::vector<Case> accumulation_cases(const Setting& setting) {
   std::vector<Case> cases;
-  constexpr std::int64_t kMost = kPartsOfAStep.back(), kLeast = 64;
-  const std::int64_t batch = std::max(setting.batch_size / kMost * kMost, kLeast);
+  constexpr std::int64_t kMaxParts = kPartsOfAStep.back(), kMinBatch = 64;
+  const std::int64_t batch = std::max(setting.batch_size / kMaxParts * kMaxParts, kMinBatch);
   for (const int parts : kPartsOfAStep) {
     Workload workload = base_workload(setting);
     workload.config.data.batch_size = batch / parts;

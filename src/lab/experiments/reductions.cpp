@@ -107,16 +107,17 @@ Findings conclude_ladder(const Results& results) {
 // once or in each of them.
 
 constexpr std::array kMicroStepCounts = {1, 2, 4, 8};
+constexpr int kMaxMicroSteps = kMicroStepCounts.back();
 
 std::string micro_steps_key(int count, bool every) {
   return count == 1 ? "one" : fmt::format("{}-{}", every ? "each" : "once", count);
 }
 
 std::vector<Case> no_sync_cases(const Setting& setting) {
-  constexpr std::int64_t kMost = kMicroStepCounts.back();
   // Every rank has a sample of every micro-step.
-  const std::int64_t least = kMost * compared_with_one(setting);
-  const std::int64_t samples = std::max(setting.batch_size / kMost * kMost, least);
+  const std::int64_t least = kMaxMicroSteps * compared_with_one(setting);
+  const std::int64_t samples =
+      std::max(setting.batch_size / kMaxMicroSteps * kMaxMicroSteps, least);
   std::vector<Case> cases;
   for (const int count : kMicroStepCounts) {
     for (const bool every : {false, true}) {
@@ -202,13 +203,14 @@ Findings conclude_no_sync(const Results& results) {
     gains.push_back(results.compare(micro_steps_key(count, true), micro_steps_key(count, false)));
   }
   adjust_together(gains);
-  constexpr int kMost = kMicroStepCounts.back();
-  const std::int64_t every = mean_sent_bytes(results.at(micro_steps_key(kMost, true)).workload());
-  const std::int64_t once = mean_sent_bytes(results.at(micro_steps_key(kMost, false)).workload());
+  const std::int64_t every =
+      mean_sent_bytes(results.at(micro_steps_key(kMaxMicroSteps, true)).workload());
+  const std::int64_t once =
+      mean_sent_bytes(results.at(micro_steps_key(kMaxMicroSteps, false)).workload());
   Findings findings{
       .facts = {fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
                             "micro-steps: {} instead of {} a step.",
-                            times_the_bytes(every, once), kMost, human_bytes(every),
+                            times_the_bytes(every, once), kMaxMicroSteps, human_bytes(every),
                             human_bytes(once)),
                 no_sync_losses(results)},
       .tables = {no_sync_table(results)},
@@ -218,7 +220,7 @@ Findings conclude_no_sync(const Results& results) {
         gains[i], fmt::format("with one reduction in {} micro-steps", kMicroStepCounts[i + 1]),
         "with one in each"));
   }
-  findings.sentences.push_back(extra_exposed_sentence(results, kMost));
+  findings.sentences.push_back(extra_exposed_sentence(results, kMaxMicroSteps));
   keep(findings, gains);
   return findings;
 }
