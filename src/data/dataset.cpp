@@ -24,8 +24,8 @@
 namespace barestep {
 namespace {
 
-[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why,
-                         const std::string& remedy) {
+[[noreturn]] void refuse_dataset(const std::filesystem::path& path, const std::string& why,
+                                 const std::string& remedy) {
   fail(ExitCode::kBadData, {.what = "data", .value = path.string(), .why = why, .remedy = remedy});
 }
 
@@ -130,10 +130,10 @@ void require_finite(const Shards& shards) {
     };
     for (const RowRange& rows : file.loaded_rows()) visit_elements(file, rows, check);
     if (count == 0) continue;
-    refuse(file.path(),
-           fmt::format("row {}, column {} is not a finite 32-bit number, the first of {}",
-                       first / file.cols(), first % file.cols(), count),
-           "remove or replace such samples");
+    refuse_dataset(file.path(),
+                   fmt::format("row {}, column {} is not a finite 32-bit number, the first of {}",
+                               first / file.cols(), first % file.cols(), count),
+                   "remove or replace such samples");
   }
 }
 
@@ -144,28 +144,30 @@ std::vector<std::int32_t> checked_labels(const Shards& shards, LossKind loss,
   const bool binary = loss == LossKind::kBce;
   const std::int64_t classes = binary ? 2 : outputs;
   if (is_float(shards.type()) && !binary) {
-    refuse(path, fmt::format("labels are {}, cross-entropy needs integers", name_of(shards.type())),
-           "use integer labels or --loss mse");
+    refuse_dataset(
+        path, fmt::format("labels are {}, cross-entropy needs integers", name_of(shards.type())),
+        "use integer labels or --loss mse");
   }
   if (shards.cols() != 1) {
-    refuse(path, fmt::format("has {} numbers per sample, {} needs 1", shards.cols(), name_of(loss)),
-           "use one label per sample or --loss mse");
+    refuse_dataset(
+        path, fmt::format("has {} numbers per sample, {} needs 1", shards.cols(), name_of(loss)),
+        "use one label per sample or --loss mse");
   }
   std::vector<std::int32_t> labels;
   labels.reserve(static_cast<std::size_t>(shards.rows()));
   for (const ArrayFile& file : shards.files()) {
     visit_elements(file, {0, file.rows()}, [&](std::int64_t row, auto value) {
       if (binary && value != 0 && value != 1) {
-        refuse(file.path(), fmt::format("row {} is {}, bce needs 0 or 1", row, value),
-               "correct the labels or use --loss mse");
+        refuse_dataset(file.path(), fmt::format("row {} is {}, bce needs 0 or 1", row, value),
+                       "correct the labels or use --loss mse");
       }
       const auto label = static_cast<std::int64_t>(value);
       if (label < 0 || label >= classes) {
-        refuse(file.path(),
-               fmt::format("row {} has label {}, the last of --layers gives {}, numbered "
-                           "from 0",
-                           row, label, counted(classes, "class")),
-               "correct the labels or widen the last layer");
+        refuse_dataset(file.path(),
+                       fmt::format("row {} has label {}, the last of --layers gives {}, numbered "
+                                   "from 0",
+                                   row, label, counted(classes, "class")),
+                       "correct the labels or widen the last layer");
       }
       labels.push_back(static_cast<std::int32_t>(label));
     });
@@ -176,17 +178,18 @@ std::vector<std::int32_t> checked_labels(const Shards& shards, LossKind loss,
 void require_shapes_fit(const Shards& x, const Shards& y, std::int64_t inputs) {
   const std::filesystem::path& path = x.files().front().path();
   if (x.rows() != y.rows()) {
-    refuse(path,
-           fmt::format("has {}, '{}' has {}", counted(x.rows(), "sample"),
-                       y.files().front().path().string(), y.rows()),
-           "use files that belong together");
+    refuse_dataset(path,
+                   fmt::format("has {}, '{}' has {}", counted(x.rows(), "sample"),
+                               y.files().front().path().string(), y.rows()),
+                   "use files that belong together");
   }
-  if (x.rows() == 0) refuse(path, "has no samples", "use a file that has some");
-  if (x.cols() == 0) refuse(path, "its samples have no features", "use a file that has some");
+  if (x.rows() == 0) refuse_dataset(path, "has no samples", "use a file that has some");
+  if (x.cols() == 0)
+    refuse_dataset(path, "its samples have no features", "use a file that has some");
   if (x.cols() != inputs) {
-    refuse(path,
-           fmt::format("data has {}, the model takes {}", counted(x.cols(), "feature"), inputs),
-           fmt::format("make it take {}, by --layers, --dim or --length", x.cols()));
+    refuse_dataset(
+        path, fmt::format("data has {}, the model takes {}", counted(x.cols(), "feature"), inputs),
+        fmt::format("make it take {}, by --layers, --dim or --length", x.cols()));
   }
 }
 
@@ -384,15 +387,16 @@ Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths,
     return {std::move(x), {}, std::move(labels), test_rows};
   }
   if (y.cols() == 0) {
-    refuse(y.files().front().path(), "its samples have no targets", "use a file that has some");
+    refuse_dataset(y.files().front().path(), "its samples have no targets",
+                   "use a file that has some");
   }
   if (y.cols() != widths.back()) {
     const bool labels = y.cols() == 1 && !is_float(y.type());
-    refuse(y.files().front().path(),
-           fmt::format("data has {} per sample, the model gives {}", counted(y.cols(), "target"),
-                       widths.back()),
-           fmt::format("make it give {}, by --layers, --dim or --length{}", y.cols(),
-                       labels ? ", or use --loss cross-entropy if they are labels" : ""));
+    refuse_dataset(y.files().front().path(),
+                   fmt::format("data has {} per sample, the model gives {}",
+                               counted(y.cols(), "target"), widths.back()),
+                   fmt::format("make it give {}, by --layers, --dim or --length{}", y.cols(),
+                               labels ? ", or use --loss cross-entropy if they are labels" : ""));
   }
   y.divide_by(divisor_of_targets(data, x, y));
   if (is_loaded) y.load(needed.own);
@@ -457,11 +461,11 @@ Shards::Shards(std::vector<ArrayFile> files) : files_(std::move(files)), first_r
   BARESTEP_REQUIRE(!files_.empty(), "there is at least one array");
   for (const ArrayFile& file : files_) {
     if (file.type() != type() || file.cols() != cols()) {
-      refuse(file.path(),
-             fmt::format("has {} of {} per sample, '{}' has {} of {}", file.cols(),
-                         name_of(file.type()), files_.front().path().string(), cols(),
-                         name_of(type())),
-             "use files that belong together");
+      refuse_dataset(file.path(),
+                     fmt::format("has {} of {} per sample, '{}' has {} of {}", file.cols(),
+                                 name_of(file.type()), files_.front().path().string(), cols(),
+                                 name_of(type())),
+                     "use files that belong together");
     }
     first_rows_.push_back(first_rows_.back() + file.rows());
   }
@@ -510,10 +514,10 @@ void Shards::read(std::int64_t row, std::int64_t first, std::span<Number> out) c
   const auto wrong = std::find_if(out.begin(), out.end(),
                                   [](Number x) { return !std::isfinite(static_cast<float>(x)); });
   if (wrong == out.end()) return;
-  refuse(file.path(),
-         fmt::format("row {}, column {} is not a finite 32-bit number", row_in_file,
-                     first + (wrong - out.begin())),
-         "remove or replace such samples");
+  refuse_dataset(file.path(),
+                 fmt::format("row {}, column {} is not a finite 32-bit number", row_in_file,
+                             first + (wrong - out.begin())),
+                 "remove or replace such samples");
 }
 
 template void Shards::read(std::int64_t row, std::int64_t first, std::span<float> out) const;
