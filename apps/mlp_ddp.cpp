@@ -38,7 +38,7 @@ void run_mlp_ddp(const std::vector<std::string>& arguments) {
     if (job.is_first()) print_now(line.answer);
     return;
   }
-  if (!line.note.empty() && job.is_first()) print_note(kMlpDdp, line.note);
+  if (job.is_first()) print_note(kMlpDdp, line.note);
   const std::unique_ptr<Place> place = device_of_rank(job);
   if (line.config.training.evaluate_only) return evaluate(*place, line.config, job);
   Session session(*place, line.config, job);

@@ -16,9 +16,8 @@ constexpr const char* kMlpDp = "mlp_dp";
 void run_mlp_dp(const std::vector<std::string>& arguments) {
   const CommandLine line = parse_command_line(TrainerKind::kDataParallel, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
-  for (const std::string& note : {line.note, note_of_copies(launched_rank())}) {
-    if (!note.empty()) print_note(kMlpDp, note);
-  }
+  print_note(kMlpDp, line.note);
+  print_note(kMlpDp, note_of_copies(launched_rank()));
   const std::unique_ptr<Job> job = watched_job(kMlpDp, line.config);
   const std::unique_ptr<Place> place = several_devices();
   Session session(*place, line.config, *job);

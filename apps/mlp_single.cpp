@@ -38,9 +38,8 @@ void train_each(Place& place, TrainConfig config, Job& job) {
 void run_mlp_single(const std::vector<std::string>& arguments) {
   const CommandLine line = parse_command_line(TrainerKind::kSingle, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
-  for (const std::string& note : {line.note, note_of_copies(launched_rank())}) {
-    if (!note.empty()) print_note(kMlpSingle, note);
-  }
+  print_note(kMlpSingle, line.note);
+  print_note(kMlpSingle, note_of_copies(launched_rank()));
   Job alone;
   const std::unique_ptr<Place> place = one_device();
   if (line.config.training.evaluate_only) return evaluate(*place, line.config, alone);

@@ -98,10 +98,8 @@ std::string crowded_verdict(const Results& results, const Findings& findings) {
         findings.comparisons,
         [&](const Comparison& comparison) { return comparison.a == key || comparison.b == key; });
     if (!each.what().beyond_cores || !is_compared) continue;
-    const bool is_ranks = each.workload().trainer == TrainerKind::kDdp;
-    return fmt::format("INVALID: the {} of {} share {}",
-                       counted(each.workload().ranks, is_ranks ? "rank" : "device"), key,
-                       counted(results.setting.units, results.setting.on_gpu ? "GPU" : "core"));
+    return fmt::format("INVALID: the {} of {} share {}", ranks_text(each.workload()), key,
+                       units_text(results.setting));
   }
   return "";
 }

@@ -547,9 +547,8 @@ std::string bubbles_answer(const SheetRuns&) {
 
 std::string losses_answer(const Results& results) {
   const double furthest = last_loss_difference(results.cases, results.at("naive"));
-  constexpr double kRounding = 1e-5;
   return fmt::format("{}: the last losses differ from naive's by a share of {:.1e} at most.",
-                     furthest < kRounding ? "No" : "Yes", furthest);
+                     is_rounding(furthest) ? "No" : "Yes", furthest);
 }
 
 // The list.

@@ -122,14 +122,12 @@ std::string split_of(const Workload& workload) {
 std::string place_of(const MeasuredCase& each) {
   const Workload& workload = each.of.workload();
   const Setting& setting = each.results.setting;
-  const char* const unit = setting.on_gpu ? "GPU" : "core";
   if (each.of.what().beyond_cores) {
-    const bool is_ranks = workload.trainer == TrainerKind::kDdp;
-    return fmt::format("{} on {}", counted(workload.ranks, is_ranks ? "rank" : "device"),
-                       counted(setting.units, unit));
+    return fmt::format("{} on {}", ranks_text(workload), units_text(setting));
   }
   const bool takes_all = !setting.on_gpu && !workload.config.device.threads;
-  return counted(takes_all ? setting.units : workload.ranks, unit);
+  if (takes_all) return units_text(setting);
+  return counted(workload.ranks, setting.on_gpu ? "GPU" : "core");
 }
 
 double share_of_step(const SimulatedCase& each, std::span<const Phase> phases) {
@@ -181,7 +179,8 @@ const std::vector<CaseFigure>& times_of_cases() {
                                 each.step.step_s);
            }},
       {.name = "total-seconds",
-       .about = "all steps of a start, warm-up included, in seconds without the unit",
+       .about = "all steps of a start, with warm-up and pauses for checkpoints, in seconds without "
+                "the unit",
        .measured = [](Measured each) { return seconds_text(median(each.of.total_s_by_start())); },
        .simulated =
            [](Simulated each) {

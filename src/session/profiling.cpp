@@ -316,7 +316,7 @@ std::string Profiling::write_traces_of_failed_run() const {
 void Profiling::save(bool failed) {
   if (!config_.output.trace.empty()) {
     const std::string note = failed ? write_traces_of_failed_run() : write_traces();
-    if (mesh().rank == 0 && !note.empty()) print_note(scope_.program, note);
+    if (mesh().rank == 0) print_note(scope_.program, note);
   }
   if (!failed) require_records();
 }

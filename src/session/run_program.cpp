@@ -174,6 +174,7 @@ void print_error(std::string_view name, const Error& error) {
 }
 
 void print_note(std::string_view name, std::string_view note) {
+  if (note.empty()) return;
   // Names and files may contain characters that a line must not.
   print_to_stderr(fmt::format("{}: note: {}\n", name, on_one_line(std::string(note))));
 }

@@ -39,7 +39,7 @@ void print_to_stderr(std::string_view text);
 /// Prints `<name>: error: <line>` on stderr, on a terminal with colors in red.
 void print_error(std::string_view name, const Error& error);
 
-/// Prints `<name>: note: <note>` on stderr.
+/// Prints `<name>: note: <note>` on stderr; nothing if the note is empty.
 void print_note(std::string_view name, std::string_view note);
 
 /// Calls each of `tasks` in turn, even after one that could not write its output. Returns the first

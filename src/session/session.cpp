@@ -211,9 +211,7 @@ void Session::prepare() {
       load(spec.model);
     }
     if (is_first_ && config_.device.affinity == Affinity::kNone) {
-      if (const std::string note = narrowed_text(); !note.empty()) {
-        print_note(name_of(place_.trainer()), note);
-      }
+      print_note(name_of(place_.trainer()), narrowed_text());
     }
     const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
     if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);

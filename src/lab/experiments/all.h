@@ -81,8 +81,12 @@ int compared_with_one(const Setting& setting);
 /// "two ranks", "4 ranks"; at the beginning of a sentence "Two ranks".
 std::string several_words(int count, std::string_view noun, bool is_first = false);
 
-/// What ranks and devices have of their own: "cores" or "GPUs".
+/// What ranks and devices have of their own: "cores" or "GPUs"; and how many there are: "2 cores".
 std::string_view units_word(const Setting& setting);
+std::string units_text(const Setting& setting);
+
+/// "4 ranks", or "4 devices" of a process.
+std::string ranks_text(const Workload& workload);
 
 /// Keys of all cases, and of those that answers may use: within the cores, perhaps none.
 std::vector<std::string> keys_of(const Results& results);

@@ -347,9 +347,9 @@ Findings conclude_model_parallel(const Results& results) {
     }
   }
   if (!beyond.empty()) {
-    findings.facts.push_back(fmt::format(
-        "{} devices have to share {} here, so the answers leave them out.", list_text(beyond),
-        counted(results.setting.units, results.setting.on_gpu ? "GPU" : "core")));
+    findings.facts.push_back(
+        fmt::format("{} devices have to share {} here, so the answers leave them out.",
+                    list_text(beyond), units_text(results.setting)));
   }
   findings.tables = {depth_table(results), count_table(results), devices_table(results)};
   findings.plots = {account_plot(results.cases, keys_of(results)),

@@ -39,6 +39,14 @@ std::string_view units_word(const Setting& setting) {
   return setting.on_gpu ? "GPUs" : "cores";
 }
 
+std::string units_text(const Setting& setting) {
+  return counted(setting.units, setting.on_gpu ? "GPU" : "core");
+}
+
+std::string ranks_text(const Workload& workload) {
+  return counted(workload.ranks, workload.trainer == TrainerKind::kDdp ? "rank" : "device");
+}
+
 std::vector<std::string> keys_of(const Results& results) {
   std::vector<std::string> keys;
   for (const Measurement& each : results.cases) keys.push_back(each.what().key);
