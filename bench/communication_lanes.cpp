@@ -9,11 +9,11 @@
 #include "core/program.h"
 #include "core/rank_checker.h"
 #include "core/units.h"
-#include "lab/machine_card.h"
-#include "lab/mesh_search.h"
-#include "lab/prediction.h"
-#include "lab/simulator.h"
-#include "lab/workload.h"
+#include "lab/predict/machine_card.h"
+#include "lab/predict/mesh_search.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/simulator.h"
+#include "lab/predict/workload.h"
 
 namespace barestep {
 namespace {

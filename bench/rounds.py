@@ -73,7 +73,7 @@ class LostTime:
 def lost_share(record):
     """The lost share in a record of LostTime or --metrics; threads wait for each other too."""
     cores = max(1, min(record["busy_threads"], len(os.sched_getaffinity(0))))
-    tick_s = 0.01  # of /proc/stat, as in lost_share() (src/lab/start.cpp)
+    tick_s = 0.01  # of /proc/stat, as in lost_share() (src/lab/study/start.cpp)
     others_s = max(0, record["all_ran_s"] - record["own_ran_s"] - 2 * tick_s)
     waited = min(record["waited_s"], others_s) / record["ready_s"] if record["ready_s"] > 0 else 0
     return waited + max(0, record["stolen_s"] - tick_s) / (record["wall_s"] * cores)

@@ -21,7 +21,7 @@ VERBS = {"data": "input", "forward": "forward", "loss": "loss", "backward": "bac
 READERS = [("order()", "src/core/order.cpp", "who waits for whom"), ("check()", "src/core/checker.cpp", "no two collide"),
            ("MemoryPlan", "src/core/plan.cpp", "where buffers lie"), ("cost_of()", "src/core/ops.cpp", "flops and bytes"),
            ("printer", "src/core/printer.cpp", "--explain"), ("Runner", "src/train/runner.cpp", "runs it on a device"),
-           ("simulate()", "src/lab/simulator.cpp", "predicts its time"),
+           ("simulate()", "src/lab/predict/simulator.cpp", "predicts its time"),
            ("profiler", "src/profiler/operator_table.cpp", "joins it with times")]
 
 

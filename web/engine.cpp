@@ -2,7 +2,7 @@
 // question to where question_of() says, calls answer_question(), and reads the answer there.
 #include <string>
 
-#include "lab/explorer.h"
+#include "lab/predict/explorer.h"
 
 namespace {
 

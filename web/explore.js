@@ -1,6 +1,6 @@
 "use strict";
 
-// The page around the module: it shows controls, asks what they say (src/lab/explorer.h), and shows
+// The page around the module: it shows controls, asks what they say (src/lab/predict/explorer.h), and shows
 // the answer. All numbers, texts and plots are the module's.
 
 const element = (id) => document.getElementById(id);

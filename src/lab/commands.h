@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "lab/comparison.h"
-#include "lab/experiment.h"
-#include "lab/prediction.h"
+#include "lab/predict/prediction.h"
+#include "lab/report/comparison.h"
+#include "lab/study/experiment.h"
 
 namespace barestep {
 

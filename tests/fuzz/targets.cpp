@@ -17,8 +17,8 @@
 #include "core/error.h"
 #include "data/array_file.h"
 #include "data/safetensors.h"
-#include "lab/prediction.h"
-#include "lab/study.h"
+#include "lab/predict/prediction.h"
+#include "lab/study/study.h"
 #include "options/options.h"
 #include "profiler/peaks.h"
 

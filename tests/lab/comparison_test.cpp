@@ -1,4 +1,4 @@
-#include "lab/comparison.h"
+#include "lab/report/comparison.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

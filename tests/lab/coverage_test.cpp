@@ -9,7 +9,7 @@
 #include <random>
 
 #include "core/statistics.h"
-#include "lab/report.h"
+#include "lab/study/report.h"
 #include "support/temp_dir.h"
 
 namespace barestep {

@@ -14,7 +14,7 @@
 #include "lab/experiments/all.h"
 #include "lab/made_up.h"
 #include "lab/opposites.h"
-#include "lab/report.h"
+#include "lab/study/report.h"
 #include "support/sanitized.h"
 
 namespace barestep {

@@ -7,8 +7,8 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
-#include "lab/explorer.h"
-#include "lab/machine_card.h"
+#include "lab/predict/explorer.h"
+#include "lab/predict/machine_card.h"
 
 namespace barestep {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/prediction.h"
+#include "lab/predict/prediction.h"
 
 namespace barestep {
 

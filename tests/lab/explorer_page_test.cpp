@@ -9,9 +9,10 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "lab/child.h"
 #include "lab/explored.h"
-#include "lab/explorer.h"
-#include "lab/run_workload.h"
+#include "lab/predict/explorer.h"
+#include "lab/study/run_workload.h"
 #include "support/busy_machine.h"
 #include "support/pattern.h"
 #include "support/process.h"

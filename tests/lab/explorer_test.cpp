@@ -1,4 +1,4 @@
-#include "lab/explorer.h"
+#include "lab/predict/explorer.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -11,9 +11,10 @@
 
 #include "apps/bad_input_cases.h"
 #include "apps/expect_refused.h"
+#include "lab/child.h"
 #include "lab/json_schema.h"
-#include "lab/run_workload.h"
-#include "lab/start.h"
+#include "lab/study/run_workload.h"
+#include "lab/study/start.h"
 #include "support/pattern.h"
 #include "support/process.h"
 #include "support/sanitized.h"

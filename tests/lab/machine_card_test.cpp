@@ -1,4 +1,4 @@
-#include "lab/machine_card.h"
+#include "lab/predict/machine_card.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-#include "lab/rank_bench.h"
+#include "lab/study/rank_bench.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 

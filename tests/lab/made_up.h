@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/experiment.h"
+#include "lab/study/experiment.h"
 
 namespace barestep {
 

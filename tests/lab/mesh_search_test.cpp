@@ -1,4 +1,4 @@
-#include "lab/mesh_search.h"
+#include "lab/predict/mesh_search.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/plan.h"
-#include "lab/workload.h"
+#include "lab/predict/workload.h"
 #include "support/expect_error.h"
 
 namespace barestep {

@@ -1,11 +1,12 @@
-#include "lab/plots.h"
+#include "lab/predict/plots.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lab/made_up.h"
-#include "lab/simulator.h"
-#include "lab/svg.h"
+#include "lab/predict/simulator.h"
+#include "lab/report/svg.h"
+#include "lab/study/roofline.h"
 
 namespace barestep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/prediction.h"
+#include "lab/predict/prediction.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -15,11 +15,12 @@
 
 #include "core/program.h"
 #include "core/rank_checker.h"
-#include "lab/experiment.h"
-#include "lab/machine_card.h"
 #include "lab/made_up.h"
-#include "lab/simulator.h"
-#include "lab/workload.h"
+#include "lab/predict/machine_card.h"
+#include "lab/predict/simulator.h"
+#include "lab/predict/workload.h"
+#include "lab/study/experiment.h"
+#include "lab/study/prediction_errors.h"
 #include "support/expect_error.h"
 #include "train/pass_schedule.h"
 

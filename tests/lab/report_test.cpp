@@ -1,4 +1,4 @@
-#include "lab/report.h"
+#include "lab/study/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,14 +6,15 @@
 
 #include <sstream>
 
+#include "lab/child.h"
 #include "lab/json_schema.h"
 #include "lab/made_up.h"
-#include "lab/page.h"
-#include "lab/prediction.h"
-#include "lab/run_workload.h"
-#include "lab/sheets.h"
-#include "lab/simulator.h"
-#include "lab/svg.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/simulator.h"
+#include "lab/report/page.h"
+#include "lab/report/svg.h"
+#include "lab/sheets/sheets.h"
+#include "lab/study/run_workload.h"
 #include "support/pattern.h"
 #include "support/temp_dir.h"
 

@@ -1,4 +1,4 @@
-#include "lab/samples.h"
+#include "lab/report/samples.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <random>
 
 #include "core/statistics.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

@@ -1,5 +1,5 @@
 // Schedules that others write: those of the built-in kinds work, and every damage to them is found.
-#include "lab/schedule_check.h"
+#include "lab/predict/schedule_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

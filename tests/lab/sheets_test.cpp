@@ -1,4 +1,4 @@
-#include "lab/sheets.h"
+#include "lab/sheets/sheets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <map>
 
 #include "lab/made_up.h"
-#include "lab/page.h"
+#include "lab/report/page.h"
 #include "support/expect_error.h"
 #include "support/pattern.h"
 #include "support/temp_dir.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lab/made_up.h"
-#include "lab/workload.h"
+#include "lab/predict/workload.h"
 #include "support/expect_error.h"
 
 namespace barestep {

@@ -1,4 +1,4 @@
-#include "lab/study.h"
+#include "lab/study/study.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,8 +12,9 @@
 #include <sstream>
 #include <thread>
 
-#include "lab/report.h"
-#include "lab/run_workload.h"
+#include "lab/child.h"
+#include "lab/study/report.h"
+#include "lab/study/run_workload.h"
 #include "options/options.h"
 #include "profiler/monitor.h"
 #include "profiler/report.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

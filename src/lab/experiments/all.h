@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "lab/experiment.h"
-#include "lab/plots.h"
+#include "lab/predict/plots.h"
+#include "lab/study/experiment.h"
+#include "lab/study/step_parts.h"
 
 namespace barestep {
 
@@ -81,19 +82,9 @@ int compared_with_one(const Setting& setting);
 /// "two ranks", "4 ranks"; at the beginning of a sentence "Two ranks".
 std::string several_words(int count, std::string_view noun, bool is_first = false);
 
-/// What ranks and devices have of their own: "cores" or "GPUs"; and how many there are: "2 cores".
-std::string_view units_word(const Setting& setting);
-std::string units_text(const Setting& setting);
-
-/// "4 ranks", or "4 devices" of a process.
-std::string ranks_text(const Workload& workload);
-
 /// Keys of all cases, and of those that answers may use: within the cores, perhaps none.
 std::vector<std::string> keys_of(const Results& results);
 std::vector<std::string> keys_within_cores(const Results& results);
-
-/// "1.20 ms (4.0 %)": the standard deviation of the steps of a start, and of their mean.
-std::string deviation_text(const Measurement& each);
 
 /// The planned memory of the first device or rank.
 DeviceMemory memory_of(const Measurement& each);
@@ -147,18 +138,6 @@ struct MemoryRung {
 std::vector<Comparison> add_ladder(Findings& findings, const Results& results,
                                    std::span<const MemoryRung> rungs);
 
-/// The phases of the account, in the order of a step.
-std::span<const std::string_view> account_phases();
-
-/// The phases that do computation: forward, loss, backward and optimizer.
-std::span<const std::string_view> computing_phases();
-
-/// The phases that are the wait for a slow disk: data wait and the injected pause.
-std::span<const std::string_view> disk_phases();
-
-/// What device 0 of DataParallel does while the others wait: loss, update and exchange.
-std::span<const std::string_view> device_0_phases();
-
 /// "1024 x 6", width x layers; "1000 - 2000 - 1000" where they have different widths.
 std::string model_text(std::int64_t dim, std::int64_t depth);
 std::string model_text(const Workload& workload);
@@ -173,27 +152,6 @@ Series forward_products(const Results& results, const std::string& key);
 /// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
 /// if it has no such op.
 std::string_view pytorch_name(const OpTime& op);
-
-/// The name of a phase in sentences: "exposed communication".
-std::string phase_words(std::string_view phase);
-
-/// The phases of a step as bars, one for each case; `labels` name the cases.
-Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels);
-
-/// The same with a bar for each rank of each case: one rank's account does not show who waits.
-Plot ranks_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels);
-
-/// The share of a phase, or of several together, in a step.
-Estimate share_of(const Measurement& each, std::string_view phase);
-Estimate share_of(const Measurement& each, std::span<const std::string_view> phases);
-
-/// The phase that takes the largest part of a step.
-LargestPart largest_phase(const Measurement& each);
-
-/// For a case whose mean and median step differ by more than 5 %: that they do, and which phase or
-/// which steps make the difference. Empty for other cases. A part is named only if it certainly
-/// makes more than half of the difference.
-std::string bursts_sentence(const Measurement& each);
 
 /// Where throughput saturates, for the same case with batches that double each time: the batch
 /// after which no doubling certainly gains a tenth. `whose` is empty or " of two ranks".

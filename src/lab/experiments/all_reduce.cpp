@@ -10,8 +10,8 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/machine_card.h"
+#include "lab/predict/machine_card.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

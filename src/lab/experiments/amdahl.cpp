@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/samples.h"
+#include "lab/report/findings.h"
+#include "lab/report/samples.h"
 
 namespace barestep {
 namespace {

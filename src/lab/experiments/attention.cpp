@@ -14,9 +14,9 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/prediction.h"
-#include "lab/workload.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/workload.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

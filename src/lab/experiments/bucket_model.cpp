@@ -13,7 +13,7 @@
 #include "core/statistics.h"
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

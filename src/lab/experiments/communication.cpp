@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/prediction.h"
+#include "lab/predict/prediction.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

@@ -12,10 +12,10 @@
 #include "core/index.h"
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/mesh_search.h"
-#include "lab/prediction.h"
-#include "lab/workload.h"
+#include "lab/predict/mesh_search.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/workload.h"
+#include "lab/report/findings.h"
 #include "train/pass_schedule.h"
 
 namespace barestep {

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "core/units.h"
-#include "lab/experiment.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
+#include "lab/study/experiment.h"
 
 namespace barestep {
 namespace {

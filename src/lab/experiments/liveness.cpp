@@ -12,8 +12,8 @@
 #include "core/plan.h"
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/workload.h"
+#include "lab/predict/workload.h"
+#include "lab/report/findings.h"
 #include "profiler/memory_timeline.h"
 
 namespace barestep {

@@ -12,9 +12,10 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/plots.h"
-#include "lab/workload.h"
+#include "lab/predict/plots.h"
+#include "lab/predict/workload.h"
+#include "lab/report/findings.h"
+#include "lab/study/roofline.h"
 
 namespace barestep {
 namespace {

@@ -14,11 +14,11 @@
 #include "core/index.h"
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/machine_card.h"
-#include "lab/prediction.h"
-#include "lab/simulator.h"
-#include "lab/workload.h"
+#include "lab/predict/machine_card.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/simulator.h"
+#include "lab/predict/workload.h"
+#include "lab/report/findings.h"
 #include "model/model_spec.h"
 
 namespace barestep {

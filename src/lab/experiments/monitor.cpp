@@ -8,7 +8,7 @@
 
 #include "core/statistics.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

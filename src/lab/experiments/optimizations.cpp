@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "lab/experiment.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
+#include "lab/study/experiment.h"
 
 namespace barestep {
 namespace {

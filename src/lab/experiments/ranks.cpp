@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/plots.h"
+#include "lab/predict/plots.h"
+#include "lab/report/findings.h"
 #include "model/model.h"
 #include "parallel/schemes/ddp.h"
 

@@ -13,7 +13,7 @@
 #include "core/tensor.h"
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

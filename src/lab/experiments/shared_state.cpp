@@ -9,10 +9,10 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/machine_card.h"
-#include "lab/prediction.h"
-#include "lab/simulator.h"
+#include "lab/predict/machine_card.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/simulator.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

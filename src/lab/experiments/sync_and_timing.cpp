@@ -3,9 +3,9 @@
 
 #include <functional>
 
-#include "lab/experiment.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
+#include "lab/study/experiment.h"
 
 namespace barestep {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/findings.h"
-#include "lab/workload.h"
+#include "lab/predict/workload.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lab/explain/trace_account.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 

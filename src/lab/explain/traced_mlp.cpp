@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/machine_card.h"
-#include "lab/prediction.h"
-#include "lab/simulator.h"
-#include "lab/workload.h"
+#include "lab/predict/machine_card.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/simulator.h"
+#include "lab/predict/workload.h"
 
 namespace barestep {
 namespace {

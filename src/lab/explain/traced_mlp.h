@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lab/explain/trace_account.h"
-#include "lab/findings.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 

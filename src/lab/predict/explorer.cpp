@@ -1,0 +1,473 @@
+#include "lab/predict/explorer.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/checker.h"
+#include "core/error.h"
+#include "core/index.h"
+#include "core/json_document.h"
+#include "core/printer.h"
+#include "core/units.h"
+#include "lab/predict/machine_card.h"
+#include "lab/predict/plots.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/simulator.h"
+#include "lab/predict/workload.h"
+#include "lab/report/findings.h"
+#include "lab/report/samples.h"
+#include "lab/report/svg.h"
+#include "options/options.h"
+#include "profiler/account.h"
+
+namespace barestep {
+namespace {
+
+using Answer = nlohmann::ordered_json;
+
+/// A question, read.
+struct Exploration {
+  MachineCard card{};
+  PredictedModel model{};
+  int ranks = 1;
+  std::optional<std::int64_t> memory_bytes{};
+};
+
+constexpr int kMaxExploredRanks = 1024;
+
+/// The option with this name: mlp_single's, whose --batch-size is that of a whole step, else that
+/// of a program with several ranks.
+const Option& explored_option(const std::string& name) {
+  for (const TrainerKind trainer : kValuesOf<TrainerKind>) {
+    const auto options = options_of(trainer);
+    const auto found = std::ranges::find(options, name, &Option::name);
+    if (found != options.end()) return *found;
+  }
+  fail(ExitCode::kUsage, {.what = "option",
+                          .value = "--" + name,
+                          .why = "no trainer has it",
+                          .remedy = "see the trainers' --help"});
+}
+
+PredictedModel model_from(const JsonValue& options, bool data_parallel) {
+  TrainConfig config;
+  bool batch_per_rank = false;
+  for (const auto& [name, value] : options.members()) {
+    if (name == "batch-per-rank") {
+      batch_per_rank = value.text() == "true";
+    } else {
+      explored_option(name).value.read({.where = "--" + name, .text = value.text()}, config);
+    }
+  }
+  if (config.parallel.sync_every > 1) {
+    fail(ExitCode::kConfiguration, {.what = "--sync-every",
+                                    .value = std::to_string(config.parallel.sync_every),
+                                    .why = "the steps of a round differ, and one step is shown",
+                                    .remedy = "leave it out, or run mlp_lab run local-sgd"});
+  }
+  PredictedModel model = predicted_model(config);
+  model.batch_per_rank = batch_per_rank;
+  model.data_parallel = data_parallel;
+  return model;
+}
+
+/// A page answers at once: this many layers, over all micro-batches and devices, take some 0.1 s.
+constexpr std::int64_t kMaxLayers = 1024;
+
+void require_small(const Exploration& asked) {
+  const PredictedModel& model = asked.model;
+  const TrainConfig& others = model.others;
+  const auto widths = std::ssize(others.model.layers);
+  const std::int64_t depth = widths > 1 ? widths - 1 : model.depth;
+  std::int64_t layers = 1;
+  bool is_small = true;
+  for (const std::int64_t factor :
+       {depth, others.training.accumulate, model.pipeline,
+        model.micro_batches.value_or(model.pipeline),
+        // These have programs of their own.
+        model.data_parallel || model.scheme == RankScheme::kServer ? std::int64_t{asked.ranks}
+                                                                   : std::int64_t{1}}) {
+    is_small = is_small && factor <= kMaxLayers / layers;
+    if (is_small) layers *= factor;
+  }
+  if (is_small) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--depth",
+        .value = std::to_string(depth),
+        .why = fmt::format("with its micro-batches and devices, a step has more than {} layers",
+                           kMaxLayers),
+        .remedy = "use smaller numbers here, or mlp_lab predict"});
+}
+
+Exploration exploration_from(const JsonValue& question) {
+  Exploration asked{
+      .card = card_from(question.at("card")),
+      .model = model_from(question.at("options"), question.at("data-parallel").boolean()),
+      .ranks = static_cast<int>(question.at("ranks").whole(1, kMaxExploredRanks))};
+  if (question.has("memory")) {
+    asked.memory_bytes = parse_bytes("--memory", question.at("memory").text());
+  }
+  require_prediction(asked.model, asked.card, {asked.ranks});
+  require_small(asked);
+  return asked;
+}
+
+std::string_view explored_noun(const Exploration& asked) {
+  return asked.model.data_parallel ? "device" : "rank";
+}
+
+// The account.
+
+/// The parts of a step on the compute lane of rank or device 0. What no phase takes is the host's.
+std::vector<std::pair<Part, double>> parts_of_step(const SimulatedStep& step) {
+  std::vector<std::pair<Part, double>> parts;
+  double rest_s = step.step_s;
+  for (const Phase phase : phases_with_parts(false)) {
+    const double seconds = step.phase_s[phase];
+    if (seconds <= 0) continue;
+    parts.emplace_back(part_for(phase), seconds);
+    rest_s -= seconds;
+  }
+  if (rest_s > 0) parts.emplace_back(Part::kHost, rest_s);
+  return parts;
+}
+
+Plot account_plot(const SimulatedStep& step) {
+  Plot plot{.title = fmt::format("Simulated: a step takes {}", time_text(step.step_s)),
+            .x_label = "",
+            .y_label = "ms",
+            .categories = {"step"}};
+  for (const auto& [part, seconds] : parts_of_step(step)) {
+    plot.series.push_back({.name = std::string(traits_of(part).plot_name()),
+                           .points = {plot_point(0, 1e3 * seconds)}});
+  }
+  return plot;
+}
+
+Answer answer_on_account(const SimulatedStep& step) {
+  Answer parts = Answer::array();
+  for (const auto& [part, seconds] : parts_of_step(step)) {
+    parts.push_back({{"part", traits_of(part).plot_name()},
+                     {"seconds", seconds},
+                     {"time", time_text(seconds)},
+                     {"share", percent_text(seconds / step.step_s)}});
+  }
+  return parts;
+}
+
+// Speed-up over ranks.
+
+struct ExploredRate {
+  int ranks = 1;
+  double step_s = 0;
+  double samples_per_s = 0;
+};
+
+/// One rank, powers of two, and what is asked for. If that is one rank, no more: nobody has checked
+/// that several could run it.
+/// `asked_s` is the time of a step of those that are asked for.
+std::vector<ExploredRate> explored_rates(const Exploration& asked, double asked_s) {
+  constexpr int kMaxShown = 8;
+  std::vector<int> counts = {1};
+  const int max = asked.ranks == 1 ? 1 : std::max(kMaxShown, asked.ranks);
+  for (int ranks = 2; ranks <= max; ranks *= 2) {
+    if (ranks != asked.ranks && can_run(asked.model, asked.card, ranks)) counts.push_back(ranks);
+  }
+  if (asked.ranks > 1) counts.push_back(asked.ranks);
+  std::ranges::sort(counts);
+  std::vector<ExploredRate> rates;
+  for (const int ranks : counts) {
+    const Workload workload = workload_of(asked.model, asked.card, ranks);
+    const double step_s =
+        ranks == asked.ranks ? asked_s : predicted_run(workload, asked.card).step_s;
+    rates.push_back({ranks, step_s, static_cast<double>(workload.step_samples()) / step_s});
+  }
+  return rates;
+}
+
+std::optional<double> explored_serial_share(const std::vector<ExploredRate>& rates) {
+  std::vector<SpeedUp> speed_ups;
+  for (const ExploredRate& each : rates) {
+    if (each.ranks == 1) continue;
+    speed_ups.push_back({each.ranks, each.samples_per_s / rates.front().samples_per_s});
+  }
+  if (speed_ups.empty()) return std::nullopt;
+  return std::clamp(serial_fraction(speed_ups), 0.0, 1.0);
+}
+
+Answer answer_on_rates(const std::vector<ExploredRate>& rates) {
+  Answer all = Answer::array();
+  for (const ExploredRate& each : rates) {
+    const double speed_up = each.samples_per_s / rates.front().samples_per_s;
+    all.push_back({{"ranks", each.ranks},
+                   {"step_s", each.step_s},
+                   {"samples_per_s", each.samples_per_s},
+                   {"speed_up", speed_up},
+                   {"time", time_text(each.step_s)},
+                   {"rate", number_text(each.samples_per_s)},
+                   {"factor", factor_text(speed_up)}});
+  }
+  return all;
+}
+
+Plot speed_up_plot(const Exploration& asked, const std::vector<ExploredRate>& rates) {
+  PlotSeries simulated{.name = "simulated"};
+  PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
+  const std::optional<double> serial = explored_serial_share(rates);
+  PlotSeries amdahl{
+      .name = fmt::format("Amdahl's law, serial share {}", percent_text(serial.value_or(0))),
+      .style = SeriesStyle::kLine};
+  for (const ExploredRate& each : rates) {
+    simulated.points.push_back(
+        plot_point(each.ranks, each.samples_per_s / rates.front().samples_per_s));
+    ideal.points.push_back(plot_point(each.ranks, each.ranks));
+    if (serial) {
+      amdahl.points.push_back(plot_point(each.ranks, amdahl_speed_up(*serial, each.ranks)));
+    }
+  }
+  Plot plot{.title = "Simulated speed-up",
+            .x_label = noun_for(2, explored_noun(asked)),
+            .y_label = "speed-up",
+            .log_x = true,
+            .series = {std::move(ideal), std::move(simulated)}};
+  if (serial) plot.series.push_back(std::move(amdahl));
+  return plot;
+}
+
+// Memory.
+
+Answer answer_on_memory(const std::vector<DeviceMemory>& devices) {
+  Answer all = Answer::array();
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    Answer categories = Answer::array();
+    for (const Category category : kValuesOf<Category>) {
+      const std::int64_t bytes = devices[i].by_category[category];
+      if (bytes == 0) continue;
+      categories.push_back(
+          {{"category", name_of(category)}, {"bytes", bytes}, {"size", human_bytes(bytes)}});
+    }
+    all.push_back({{"device", i}, {"bytes", devices[i].bytes}, {"categories", categories}});
+  }
+  return all;
+}
+
+Plot memory_plot(const Exploration& asked, const std::vector<DeviceMemory>& devices) {
+  std::vector<NamedMemory> named;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    named.emplace_back(devices.size() == 1 ? fmt::format("each {}", explored_noun(asked))
+                                           : fmt::format("{} {}", explored_noun(asked), i),
+                       devices[i]);
+  }
+  Plot plot = memory_plot("Memory of the plan", named);
+  if (asked.memory_bytes) {
+    plot.limit = {.name = "a device has " + human_bytes(*asked.memory_bytes),
+                  .value = static_cast<double>(*asked.memory_bytes) / (1 << 20)};
+  }
+  return plot;
+}
+
+/// Why the devices' memory is too little. Computed, not caught, since it is part of the answer.
+std::string shortage_of(const Exploration& asked, const std::vector<DeviceMemory>& devices) {
+  std::int64_t needed = 0;
+  for (const DeviceMemory& each : devices) needed = std::max(needed, each.bytes);
+  if (!asked.memory_bytes || needed <= *asked.memory_bytes) return "";
+  return fmt::format("A {} needs {}, which is {} more than a device has.", explored_noun(asked),
+                     human_bytes(needed), human_bytes(needed - *asked.memory_bytes));
+}
+
+// Messages.
+
+Answer answer_on_messages(const WorkloadPrograms& programs) {
+  struct Messages {
+    int ranks = 0;
+    std::int64_t count = 0;
+    Cost cost{};
+  };
+  std::map<std::pair<Axis, ExchangeKind>, Messages> all;
+  const Mesh& mesh = programs.mesh();
+  for (const Node& node : programs.step().nodes()) {
+    const auto* collective = std::get_if<Collective>(&node.op);
+    if (collective == nullptr) continue;
+    const Axis axis = mesh.simplest(axis_of(*collective));
+    const ExchangeKind kind = exchange_kind_of(*collective);
+    Messages& messages = all[{axis, kind}];
+    messages.ranks = kind == ExchangeKind::kSendReceive ? 2 : mesh.size_of(axis);
+    ++messages.count;
+    messages.cost += cost_of(node.op);
+  }
+  Answer rows = Answer::array();
+  for (const auto& [which, messages] : all) {
+    rows.push_back({{"axis", name_of(which.first)},
+                    {"exchange", name_of(which.second)},
+                    {"ranks", messages.ranks},
+                    {"count", messages.count},
+                    {"bytes", messages.cost.message_bytes},
+                    {"size", human_bytes(messages.cost.message_bytes)}});
+  }
+  return rows;
+}
+
+// The timeline.
+
+/// The ranks that differ: one of each stage, and beside a slow rank one that waits for it.
+std::vector<int> shown_ranks(const Workload& workload) {
+  if (workload.trainer != TrainerKind::kDdp) return {0};
+  const Mesh mesh = mesh_of(workload);
+  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
+  const bool all_differ = workload.config.parallel.scheme == RankScheme::kServer;
+  if (!slow || mesh.pipeline > 1 || all_differ) return ranks_to_simulate(workload);
+  const int late = static_cast<int>(slow->rank);
+  return late == 0 ? std::vector{0, 1} : std::vector{0, late};
+}
+
+/// The cause of a wait for this node, in the words of the account.
+std::string_view cause_of(const Node& awaited, const Node& waiting) {
+  if (awaited.phase == Phase::kData) return "input on its way";
+  if (const auto* collective = std::get_if<Collective>(&awaited.op)) {
+    return exchange_kind_of(*collective) == ExchangeKind::kSendReceive ? "another stage"
+                                                                       : "communication";
+  }
+  return awaited.device == waiting.device ? "another lane" : "another device";
+}
+
+/// What a node waited for beyond the one before it on its lane: the last to end of its waits.
+std::string wait_text(const Program& program, const SimulatedStep& step, const Node& node,
+                      double free_s) {
+  const NodeSpan* last = nullptr;
+  NodeId last_id = 0;
+  for (const Wait& wait : node.waits) {
+    if (wait.steps_back > 0) continue;
+    const NodeSpan& span = at(step.spans, wait.node);
+    if (last != nullptr && span.end_s <= last->end_s) continue;
+    last = &span;
+    last_id = wait.node;
+  }
+  if (last == nullptr || last->end_s <= free_s) return "";
+  const Node& awaited = program.node(last_id);
+  return fmt::format("; waited {} for {}: {}{}", time_text(last->end_s - free_s),
+                     cause_of(awaited, node), label_of(awaited.op),
+                     awaited.block.empty() ? "" : " of " + awaited.block);
+}
+
+std::string note_of(const Program& program, const SimulatedStep& step, const Node& node,
+                    const NodeSpan& span, double free_s) {
+  const Cost cost = cost_of(node.op);
+  std::string note(label_of(node.op));
+  if (!node.block.empty()) note += " of " + node.block;
+  note += fmt::format(", {}: {}", name_of(node.phase), time_text(span.end_s - span.begin_s));
+  if (cost.flops > 0) note += fmt::format(", {} flops", grouped(cost.flops));
+  if (cost.message_bytes > 0) {
+    note += fmt::format(", message of {}", human_bytes(cost.message_bytes));
+  } else {
+    note += fmt::format(", moves {}", human_bytes(cost.bytes));
+  }
+  std::string waited = wait_text(program, step, node, free_s);
+  const bool is_late = waited.empty() && span.begin_s > free_s && cost.message_bytes > 0;
+  if (is_late)
+    waited = fmt::format("; waited {} for other ranks", time_text(span.begin_s - free_s));
+  return note + waited;
+}
+
+/// Adds the rows of one program's lanes, and its nodes to the series of their parts.
+void add_lanes(Plot& plot, std::map<Part, PlotSeries>& parts, const Program& program,
+               const SimulatedStep& step, const std::string& place) {
+  std::map<LaneId, std::size_t> rows;
+  for (const Node& node : program.nodes()) {
+    if (node.phase == Phase::kData) continue;
+    for (const LaneId& lane : lanes_of(program, node)) rows.emplace(lane, 0);
+  }
+  const bool has_devices = rows.size() > 1 && rows.rbegin()->first.device > 0;
+  for (auto& [lane, row] : rows) {
+    row = plot.categories.size();
+    const std::string device = has_devices ? fmt::format("device {}", lane.device) : place;
+    plot.categories.push_back(fmt::format("{}, {}", device, name_of(lane.lane)));
+  }
+  std::map<LaneId, double> free_s;
+  for (std::size_t i = 0; i < step.spans.size(); ++i) {
+    const Node& node = program.nodes()[i];
+    if (node.phase == Phase::kData) continue;
+    const NodeSpan& span = step.spans[i];
+    const bool computes = node.lane == Lane::kCompute && std::holds_alternative<DeviceOp>(node.op);
+    PlotSeries& series = parts[computes ? part_for(node.phase) : Part::kExposedCommunication];
+    for (const LaneId& lane : lanes_of(program, node)) {
+      series.spans.push_back({rows.at(lane), 1e3 * span.begin_s, 1e3 * span.end_s,
+                              note_of(program, step, node, span, free_s[lane])});
+      free_s[lane] = span.end_s;
+    }
+  }
+}
+
+/// `program` is the first rank's and `step` the run's.
+Plot explored_timeline(const Exploration& asked, const Workload& workload, const Program& program,
+                       const SimulatedStep& step) {
+  Plot plot{.title = "Simulated: what runs when",
+            .x_label = "ms since the step began",
+            .is_timeline = true};
+  const std::vector<int> ranks = shown_ranks(workload);
+  std::map<Part, PlotSeries> parts;
+  if (ranks == ranks_to_simulate(workload) && ranks == std::vector{0}) {
+    add_lanes(plot, parts, program, step, workload.ranks > 1 ? "each rank" : "rank 0");
+  } else {
+    const std::vector<SimulatedStep> steps = predicted_ranks(workload, asked.card, ranks);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const WorkloadPrograms programs(workload, ranks[i]);
+      add_lanes(plot, parts, programs.step(), steps[i], fmt::format("rank {}", ranks[i]));
+    }
+  }
+  for (auto& [part, series] : parts) {
+    series.name = part == Part::kExposedCommunication ? "communication"
+                                                      : std::string(traits_of(part).plot_name());
+    plot.series.push_back(std::move(series));
+  }
+  return plot;
+}
+
+/// Throws Error(kBug): a program that is not ordered is a mistake in barestep.
+void require_ordered(const Program& program) {
+  const std::vector<Violation> violations = check(program);
+  BARESTEP_REQUIRE(violations.empty(), describe(program, violations.front()));
+}
+
+}  // namespace
+
+std::string explore(std::string_view question) {
+  const JsonDocument document(
+      question,
+      {.what = "question", .name = "", .remedy = "see src/lab/predict/explorer.h for its form"});
+  const Exploration asked = exploration_from(document.root());
+  const Workload workload = workload_of(asked.model, asked.card, asked.ranks);
+  const SimulatedStep step = predicted_run(workload, asked.card);  // refuses as predict does
+  const WorkloadPrograms programs(workload);
+  require_ordered(programs.step());
+  const std::vector<ExploredRate> rates = explored_rates(asked, step.step_s);
+  const std::vector<DeviceMemory> devices = planned_memory(programs);
+  const std::optional<double> serial = explored_serial_share(rates);
+  const double samples_per_s = static_cast<double>(workload.step_samples()) / step.step_s;
+  const Answer answer = {
+      {"headline", fmt::format("Simulated: a step takes {}, {} samples/s.", time_text(step.step_s),
+                               number_text(samples_per_s))},
+      {"command", command_line_of(workload)},
+      {"step_s", step.step_s},
+      {"samples_per_s", samples_per_s},
+      {"account", answer_on_account(step)},
+      {"speed_ups", answer_on_rates(rates)},
+      {"serial_share", serial ? Answer(*serial) : Answer()},
+      {"memory", answer_on_memory(devices)},
+      {"shortage", shortage_of(asked, devices)},
+      {"messages", answer_on_messages(programs)},
+      {"explain", explain(programs.step())},
+      {"timeline_svg", svg_of(explored_timeline(asked, workload, programs.step(), step))},
+      {"account_svg", svg_of(account_plot(step))},
+      {"memory_svg", svg_of(memory_plot(asked, devices))},
+      {"speed_up_svg", svg_of(speed_up_plot(asked, rates))}};
+  return answer.dump();
+}
+
+}  // namespace barestep

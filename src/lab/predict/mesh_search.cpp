@@ -1,0 +1,234 @@
+#include "lab/predict/mesh_search.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/units.h"
+#include "lab/predict/workload.h"
+
+namespace barestep {
+namespace {
+
+/// With 8 micro-batches for each stage, equal stages wait for less than a ninth of a step.
+constexpr std::array kMicroBatchesPerStage = {1, 2, 4, 8};
+
+/// The rows of the table.
+constexpr std::size_t kShown = 12;
+
+/// Those of a cut into tensor ranks and stages: each scheme, with several numbers of micro-batches.
+/// Schemes differ in what copies of the model share.
+std::vector<PredictedModel> models_of_cut(PredictedModel model, int ranks, std::int64_t tensor,
+                                          std::int64_t pipeline) {
+  std::vector<PredictedModel> models;
+  const std::int64_t copies = ranks / (tensor * pipeline);
+  model.tensor = tensor;
+  model.pipeline = pipeline;
+  for (const RankScheme scheme : kValuesOf<RankScheme>) {
+    if (copies == 1 && scheme != RankScheme::kDdp) continue;
+    // Its servers need more memory than ranks of zero1, and their links carry no less.
+    if (scheme == RankScheme::kServer) continue;
+    model.scheme = scheme;
+    if (pipeline == 1) {
+      models.push_back(model);
+      continue;
+    }
+    for (const int times : kMicroBatchesPerStage) {
+      model.micro_batches = times * pipeline;
+      if (*model.micro_batches * copies <= model.batch_size) models.push_back(model);
+    }
+  }
+  return models;
+}
+
+/// The memory of the rank that needs most; nothing for what the trainer refuses.
+std::optional<std::int64_t> bytes_unless_refused(const Workload& workload) {
+  try {
+    return max_rank_bytes(workload);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfiguration) throw;
+    return std::nullopt;
+  }
+}
+
+/// The fastest candidate that fits and has this property; null if there is none. `all` is sorted.
+template <class Property>
+const MeshCandidate* fastest_with(const std::vector<MeshCandidate>& all, std::int64_t memory_bytes,
+                                  Property has) {
+  const auto found = std::ranges::find_if(
+      all, [&](const MeshCandidate& each) { return each.bytes <= memory_bytes && has(each); });
+  return found == all.end() ? nullptr : &*found;
+}
+
+/// The candidate with this property that needs least memory.
+template <class Property>
+const MeshCandidate* smallest_with(const std::vector<MeshCandidate>& all, Property has) {
+  const MeshCandidate* smallest = nullptr;
+  for (const MeshCandidate& each : all) {
+    if (has(each) && (smallest == nullptr || each.bytes < smallest->bytes)) smallest = &each;
+  }
+  return smallest;
+}
+
+std::string waits_text(const SimulatedStep& step) {
+  double waits_s = 0;
+  for (const auto& phase_s : step.stage_phase_s) waits_s += phase_s[Phase::kCommunication];
+  waits_s /= static_cast<double>(step.stage_phase_s.size());
+  return fmt::format("{}, {} of the step", time_text(waits_s), percent_text(waits_s / step.step_s));
+}
+
+/// Why another way to share the model is not the best.
+std::string comparison_with(const MeshCandidate& best, const MeshCandidate* fastest,
+                            const MeshCandidate* smallest, std::string_view way,
+                            std::int64_t memory_bytes) {
+  if (smallest == nullptr) {
+    return fmt::format("{} is refused for this model on {}.", way, counted(best.ranks, "rank"));
+  }
+  if (fastest == nullptr) {
+    return fmt::format("{} would not fit: {} of {}, with {}.", way, human_bytes(smallest->bytes),
+                       human_bytes(memory_bytes), smallest->text());
+  }
+  if (fastest == &best) {
+    return fmt::format("{} is fastest: its ranks wait {}, and its optimizer takes {}.", way,
+                       waits_text(best.step), time_text(best.step.phase_s[Phase::kOptimizer]));
+  }
+  return fmt::format(
+      "{} ({}) would take {}, {} as long: its ranks wait {}, and its optimizer takes {}.", way,
+      fastest->text(), time_text(fastest->step.step_s),
+      factor_text(fastest->step.step_s / best.step.step_s), waits_text(fastest->step),
+      time_text(fastest->step.phase_s[Phase::kOptimizer]));
+}
+
+struct WayToShare {
+  std::string_view name;
+  bool (*is_way)(const MeshCandidate& candidate);
+};
+
+constexpr WayToShare kWays[] = {
+    {"Sharing only the batch",
+     [](const MeshCandidate& each) { return each.model.tensor * each.model.pipeline == 1; }},
+    {"Sharing every layer",
+     [](const MeshCandidate& each) { return each.model.tensor == each.ranks; }},
+    {"A stage on each rank",
+     [](const MeshCandidate& each) { return each.model.pipeline == each.ranks; }},
+    {"A mesh of several axes", [](const MeshCandidate& each) {
+       return (each.copies() > 1) + (each.model.tensor > 1) + (each.model.pipeline > 1) > 1;
+     }}};
+
+std::vector<std::string> reasons(const std::vector<MeshCandidate>& all, std::int64_t memory_bytes) {
+  const MeshCandidate& best = all.front();
+  std::vector<std::string> sentences;
+  for (const auto& [name, is_way] : kWays) {
+    sentences.push_back("Simulated: " +
+                        comparison_with(best, fastest_with(all, memory_bytes, is_way),
+                                        smallest_with(all, is_way), name, memory_bytes));
+  }
+  return sentences;
+}
+
+FindingTable table_of(const std::vector<MeshCandidate>& all, std::int64_t memory_bytes) {
+  FindingTable table{.title = "Simulated: meshes, those that fit and the fastest of them first",
+                     .columns = {"scheme", "copies", "stages", "tensor ranks", "micro-batches",
+                                 "step time", "waits, of the step", "memory of a rank", "fits"}};
+  for (const MeshCandidate& each : all) {
+    if (table.rows.size() == kShown) break;
+    const bool fits = each.bytes <= memory_bytes;
+    table.rows.push_back({std::string(name_of(each.model.scheme)), std::to_string(each.copies()),
+                          std::to_string(each.model.pipeline), std::to_string(each.model.tensor),
+                          each.model.micro_batches ? std::to_string(*each.model.micro_batches) : "",
+                          fits ? time_text(each.step.step_s) : "",
+                          fits ? waits_text(each.step) : "", human_bytes(each.bytes),
+                          fits ? "yes" : "no"});
+  }
+  return table;
+}
+
+}  // namespace
+
+std::int64_t MeshCandidate::copies() const {
+  return ranks / (model.tensor * model.pipeline);
+}
+
+std::string MeshCandidate::text() const {
+  std::string text = fmt::format("{}, {}", name_of(model.scheme),
+                                 copies() == 1 ? "one copy" : fmt::format("{} copies", copies()));
+  std::vector<std::string> parts;
+  if (model.pipeline > 1) parts.push_back(fmt::format("{} stages", model.pipeline));
+  if (model.tensor > 1) parts.push_back(fmt::format("{} tensor ranks", model.tensor));
+  if (!parts.empty()) text += fmt::format(" on {}", fmt::join(parts, " of "));
+  if (!model.micro_batches) return text;
+  return text + fmt::format(", {} with {}", name_of(model.schedule),
+                            *model.micro_batches == 1
+                                ? "one micro-batch"
+                                : fmt::format("{} micro-batches", *model.micro_batches));
+}
+
+std::vector<MeshCandidate> mesh_candidates(const PredictedModel& model, const MachineCard& card,
+                                           int ranks, std::int64_t memory_bytes) {
+  require_machine(model, card, {ranks});
+  std::vector<MeshCandidate> all;
+  for (int tensor = 1; tensor <= ranks; ++tensor) {
+    for (int pipeline = 1; tensor * pipeline <= ranks; ++pipeline) {
+      if (ranks % (tensor * pipeline) != 0) continue;
+      for (const PredictedModel& each : models_of_cut(model, ranks, tensor, pipeline)) {
+        const auto bytes = bytes_unless_refused(workload_of(each, card, ranks));
+        if (bytes) all.push_back({.model = each, .ranks = ranks, .bytes = *bytes});
+      }
+    }
+  }
+  for (MeshCandidate& each : all) {
+    if (each.bytes <= memory_bytes) each.step = predicted_step(each.model, card, ranks);
+  }
+  std::ranges::stable_sort(all, {}, [&](const MeshCandidate& each) {
+    const bool fits = each.bytes <= memory_bytes;
+    return std::tuple(!fits, fits ? each.step.step_s : static_cast<double>(each.bytes), each.bytes);
+  });
+  return all;
+}
+
+Findings best_mesh(const PredictedModel& model, const MachineCard& card, int ranks,
+                   std::int64_t memory_bytes) {
+  if (ranks == 1) {
+    fail(ExitCode::kConfiguration, {.what = "--ranks",
+                                    .value = "1",
+                                    .why = "a single rank shares nothing",
+                                    .remedy = "ask for several, or use mlp_lab predict"});
+  }
+  const std::vector<MeshCandidate> all = mesh_candidates(model, card, ranks, memory_bytes);
+  if (all.empty()) {
+    max_rank_bytes(workload_of(model, card, 1));  // refuses what a single rank could not train
+    fail(ExitCode::kConfiguration, {.what = "--ranks",
+                                    .value = std::to_string(ranks),
+                                    .why = "cannot share this model and its batch in any way",
+                                    .remedy = "ask for fewer, or for a larger --batch-size"});
+  }
+  const MeshCandidate& best = all.front();
+  if (best.bytes > memory_bytes) {
+    fail(ExitCode::kMemory, {.what = "--memory",
+                             .value = human_bytes(memory_bytes),
+                             .why = fmt::format("the least that a rank of {} needs is {}, with {}",
+                                                ranks, human_bytes(best.bytes), best.text()),
+                             .remedy = "ask for more --ranks, or for a smaller --batch-size"});
+  }
+  Findings findings{.tables = {table_of(all, memory_bytes)}};
+  const double one_s = predicted_step(model, card, 1).step_s;
+  findings.sentences.push_back(fmt::format(
+      "Simulated: {} train fastest as {}: {} a step, {} as fast as one, with {} of {} for each.",
+      counted(ranks, "rank"), best.text(), time_text(best.step.step_s),
+      factor_text(one_s / best.step.step_s), human_bytes(best.bytes), human_bytes(memory_bytes)));
+  std::ranges::move(reasons(all, memory_bytes), std::back_inserter(findings.sentences));
+  if (all.size() > kShown) {
+    findings.sentences.push_back(
+        fmt::format("The table shows {} of {}.", kShown, counted(std::ssize(all), "candidate")));
+  }
+  return findings;
+}
+
+}  // namespace barestep

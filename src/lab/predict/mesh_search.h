@@ -1,0 +1,40 @@
+// Searches the best mesh for a number of ranks and the memory of each: every cut of the model into
+// tensor ranks and stages, with every scheme, is planned and simulated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lab/predict/machine_card.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/simulator.h"
+#include "lab/report/findings.h"
+
+namespace barestep {
+
+/// A way in which the ranks could share the model and its batches.
+struct MeshCandidate {
+  PredictedModel model{};  // with its scheme and cut; not kAllRanks
+  int ranks = 1;
+  std::int64_t bytes = 0;  // of the rank that needs most, by its plan
+  SimulatedStep step{};    // only of candidates that fit
+
+  [[nodiscard]] std::int64_t copies() const;
+  /// "zero1, 2 copies on 2 stages of 2 tensor ranks, 1f1b with 8 micro-batches".
+  [[nodiscard]] std::string text() const;
+};
+
+/// The candidates that the trainer accepts: those that fit in `memory_bytes` first, the fastest of
+/// them first; then the others, by what they need. `model` states width, depth, batch, precision
+/// and recomputation. A pipeline has 1, 2, 4 or 8 times as many micro-batches as stages. Throws
+/// Error(kConfiguration) if the machine has fewer devices, or no rate for the precision.
+std::vector<MeshCandidate> mesh_candidates(const PredictedModel& model, const MachineCard& card,
+                                           int ranks, std::int64_t memory_bytes);
+
+/// The best one and the reasons in sentences, and a table of the candidates. Throws also
+/// Error(kMemory) if none fits, and Error(kConfiguration) for one rank and if there is none.
+Findings best_mesh(const PredictedModel& model, const MachineCard& card, int ranks,
+                   std::int64_t memory_bytes);
+
+}  // namespace barestep

@@ -1,0 +1,497 @@
+#include "lab/predict/simulator.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "core/error.h"
+#include "core/index.h"
+#include "core/ops.h"
+#include "lab/predict/workload.h"
+
+namespace barestep {
+namespace {
+
+bool is_pause(const Node& node) {
+  const auto* device_op = std::get_if<DeviceOp>(&node.op);
+  return device_op != nullptr && std::holds_alternative<Delay>(*device_op);
+}
+
+/// Simulates a step of several ranks, event by event. What ranks do together is one task.
+class Simulation {
+ public:
+  Simulation(std::span<const RankProgram> ranks, const NodeSeconds& seconds, const Sharing& sharing)
+      : ranks_(ranks), sharing_(sharing), task_of_(ranks.size()), steps_(ranks.size()) {
+    for (std::size_t place = 0; place < ranks.size(); ++place) {
+      const Program& program = ranks[place].program;
+      steps_[place].spans.resize(static_cast<std::size_t>(program.size()));
+      std::map<Meeting, std::size_t> met;
+      std::map<LaneId, std::size_t> last_on_lane;
+      for (NodeId id = 0; id < program.size(); ++id) {
+        const Node& node = program.node(id);
+        const bool is_input = node.phase == Phase::kData;
+        task_of_[place].push_back(is_input ? kNoTask : task_for(place, node, met, seconds));
+        if (!is_input) add_part(place, id, last_on_lane);
+      }
+    }
+  }
+
+  std::vector<SimulatedStep> run() {
+    for (std::size_t task = 0; task < tasks_.size(); ++task) start_if_ready(task);
+    while (!running_.empty()) advance();
+    BARESTEP_REQUIRE(std::ranges::all_of(tasks_, [](const Task& each) { return each.is_done; }),
+                     "a program's nodes wait for each other");
+    for (std::size_t place = 0; place < ranks_.size(); ++place) account(place);
+    return std::move(steps_);
+  }
+
+ private:
+  using DeviceOfRank = std::pair<std::size_t, int>;
+  /// Ranks that meet on an axis.
+  using Meeting = std::pair<Axis, std::vector<int>>;
+  static constexpr std::size_t kNoTask = std::numeric_limits<std::size_t>::max();
+
+  /// A node in one rank's program.
+  struct TaskPart {
+    std::size_t place = 0;  // of the rank
+    NodeId node = 0;
+  };
+  struct Task {
+    double left_s = 0;  // of its work, at full speed
+    bool is_pause = false, is_collective = false;
+    std::optional<DeviceOfRank> sender{};  // the device whose link it could fill
+    std::vector<TaskPart> parts{};
+    std::size_t awaited = 0;           // tasks that must end before it begins
+    std::vector<std::size_t> after{};  // tasks that wait for it
+    bool is_done = false;
+  };
+
+  /// A new task, or the one that another rank's program has brought. The ranks of a group meet in
+  /// the same order; `met` counts the rank's collectives of each group.
+  std::size_t task_for(std::size_t place, const Node& node, std::map<Meeting, std::size_t>& met,
+                       const NodeSeconds& seconds) {
+    const auto* const collective = std::get_if<Collective>(&node.op);
+    if (collective == nullptr) return new_task(place, node, seconds);
+    const Meeting meeting{axis_of(*collective), ranks_that_meet(ranks_[place].mesh, *collective)};
+    std::vector<std::size_t>& tasks = tasks_of_[meeting];
+    const std::size_t number = met[meeting]++;
+    if (number == tasks.size()) tasks.push_back(new_task(place, node, seconds));
+    return tasks[number];
+  }
+
+  std::size_t new_task(std::size_t place, const Node& node, const NodeSeconds& seconds) {
+    const Program& program = ranks_[place].program;
+    const auto device = sharing_.sends_from ? sharing_.sends_from(program, node) : std::nullopt;
+    tasks_.push_back({.left_s = seconds(program, node),
+                      .is_pause = is_pause(node),
+                      .is_collective = std::holds_alternative<Collective>(node.op)});
+    if (device) tasks_.back().sender = {place, *device};
+    return tasks_.size() - 1;
+  }
+
+  /// The node comes after the last one on each of its lanes, and after what it waits for.
+  void add_part(std::size_t place, NodeId id, std::map<LaneId, std::size_t>& last_on_lane) {
+    const Program& program = ranks_[place].program;
+    const std::size_t task = at(task_of_[place], id);
+    tasks_[task].parts.push_back({place, id});
+    for (const LaneId& lane : lanes_of(program, program.node(id))) {
+      const auto [last, is_first] = last_on_lane.try_emplace(lane, task);
+      if (is_first) continue;
+      add_wait(task, last->second);
+      last->second = task;
+    }
+    for (const Wait& wait : program.node(id).waits) {
+      if (wait.steps_back == 0) add_wait(task, at(task_of_[place], wait.node));
+    }
+  }
+
+  void add_wait(std::size_t task, std::size_t before) {
+    if (before == kNoTask) return;
+    tasks_[before].after.push_back(task);
+    ++tasks_[task].awaited;
+  }
+
+  void start_if_ready(std::size_t task) {
+    if (tasks_[task].awaited > 0) return;
+    for (const TaskPart& part : tasks_[task].parts) span_of(part).begin_s = now_s_;
+    running_.push_back(task);
+  }
+
+  [[nodiscard]] NodeSpan& span_of(const TaskPart& part) {
+    return at(steps_[part.place].spans, part.node);
+  }
+
+  /// Work that each running task does per second.
+  struct Speeds {
+    double all = 1;
+    std::set<std::size_t> exchanging{};     // ranks in a collective
+    std::map<DeviceOfRank, int> senders{};  // tasks that send from a device
+  };
+
+  [[nodiscard]] Speeds speeds() const {
+    std::size_t working = 0;
+    Speeds speeds;
+    for (const std::size_t number : running_) {
+      const Task& task = tasks_[number];
+      if (!task.is_pause) working += task.parts.size();
+      if (task.sender) ++speeds.senders[*task.sender];
+      if (!task.is_collective) continue;
+      for (const TaskPart& part : task.parts) speeds.exchanging.insert(part.place);
+    }
+    const auto count = static_cast<double>(working);
+    if (count > sharing_.at_once) speeds.all = sharing_.at_once / count / sharing_.contention;
+    return speeds;
+  }
+
+  [[nodiscard]] double speed_of(const Task& task, const Speeds& speeds) const {
+    if (task.is_pause) return 1;
+    if (task.sender) return 1.0 / speeds.senders.at(*task.sender);
+    if (task.is_collective) return speeds.all;
+    const bool is_beside = speeds.exchanging.contains(task.parts.front().place);
+    return is_beside ? speeds.all / sharing_.kernel_slowdown : speeds.all;
+  }
+
+  /// Advances to the next end of a task.
+  void advance() {
+    const Speeds now = speeds();
+    std::size_t first = running_.front();
+    double passed_s = std::numeric_limits<double>::infinity();
+    for (const std::size_t task : running_) {
+      const double left_s = tasks_[task].left_s / speed_of(tasks_[task], now);
+      if (left_s >= passed_s) continue;
+      first = task;
+      passed_s = left_s;
+    }
+    now_s_ += passed_s;
+    for (const std::size_t task : running_) {
+      tasks_[task].left_s -= passed_s * speed_of(tasks_[task], now);
+    }
+    std::erase(running_, first);
+    tasks_[first].is_done = true;
+    for (const TaskPart& part : tasks_[first].parts) span_of(part).end_s = now_s_;
+    for (const std::size_t task : tasks_[first].after) {
+      --tasks_[task].awaited;
+      start_if_ready(task);
+    }
+  }
+
+  /// All ranks are taken to end with the last one, as their step does at the loss or at the next
+  /// step.
+  void account(std::size_t place) {
+    SimulatedStep& step = steps_[place];
+    const Program& program = ranks_[place].program;
+    const LaneId main{.device = 0, .lane = Lane::kCompute};
+    step.step_s = now_s_;
+    double busy_s = 0;
+    for (NodeId id = 0; id < program.size(); ++id) {
+      const Node& node = program.node(id);
+      const std::vector<LaneId> lanes = lanes_of(program, node);
+      if (std::ranges::find(lanes, main) == lanes.end()) continue;
+      const NodeSpan& span = at(step.spans, id);
+      step.phase_s[node.phase] += span.end_s - span.begin_s;
+      busy_s += span.end_s - span.begin_s;
+    }
+    step.phase_s[Phase::kCommunication] += step.step_s - busy_s;
+  }
+
+  std::span<const RankProgram> ranks_;
+  Sharing sharing_;
+  std::vector<Task> tasks_;
+  std::map<Meeting, std::vector<std::size_t>> tasks_of_;
+  std::vector<std::vector<std::size_t>> task_of_;  // by rank's place and node; kNoTask for input
+  std::vector<std::size_t> running_;
+  double now_s_ = 0;
+  std::vector<SimulatedStep> steps_;
+};
+
+}  // namespace
+
+std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
+                                    const Sharing& sharing) {
+  return Simulation(ranks, seconds, sharing).run();
+}
+
+SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
+                       const Sharing& sharing) {
+  const RankProgram alone{program, Mesh{}};
+  const auto of_node = [&](const Program&, const Node& node) { return seconds(node); };
+  return simulate(std::span(&alone, 1), of_node, sharing).front();
+}
+
+namespace {
+
+/// A tile of a product on a GPU.
+struct GpuTile {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+};
+
+constexpr GpuTile kGpuTiles[] = {
+    {32, 32},   {32, 64},   {64, 32},   {32, 128},  {64, 64},   {128, 32}, {64, 128}, {128, 64},
+    {64, 256},  {128, 128}, {256, 64},  {128, 256}, {256, 128}, {64, 96},  {96, 64},  {96, 128},
+    {128, 160}, {160, 128}, {192, 128}, {128, 192}, {128, 96},  {32, 256}, {256, 32}};
+
+double number_of(std::int64_t count) {
+  return static_cast<double>(count);
+}
+
+/// Seconds of a product in tiles of this size, with the fastest number of pieces of its sums.
+double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per_s,
+               const MachineCard& card) {
+  constexpr std::int64_t kMinDepth = 64;  // of a piece
+  const auto rounds = [](std::int64_t size, std::int64_t each) { return (size + each - 1) / each; };
+  const auto loads = [](std::int64_t height, std::int64_t width) {
+    return 1 / number_of(height) + 1 / number_of(width);  // per multiply-add
+  };
+  const std::int64_t tiles = rounds(product.rows, tile.height) * rounds(product.cols, tile.width);
+  // The rate of large products is that of tiles of 128 x 128; larger ones are not faster.
+  const double slowdown =
+      std::max(1.0, 1 + card.load_macs * (loads(tile.height, tile.width) - loads(128, 128)));
+  const double tile_s = 2 * number_of(tile.height * tile.width) * slowdown * card.multiprocessors /
+                        flops_per_s;  // per number of depth
+  const double partial_sums_s =
+      2 * 4 * number_of(product.rows) * number_of(product.cols) / card.memory_bytes_per_s;
+  const std::int64_t max_pieces =
+      std::clamp<std::int64_t>(product.depth / kMinDepth, 1, 2 * card.multiprocessors / tiles + 1);
+  double min_s = std::numeric_limits<double>::infinity();
+  for (std::int64_t pieces = 1; pieces <= max_pieces; ++pieces) {
+    const double seconds = number_of(rounds(tiles * pieces, card.multiprocessors)) *
+                           number_of(rounds(product.depth, pieces)) * tile_s;
+    min_s = std::min(min_s, pieces == 1 ? seconds : seconds + number_of(pieces) * partial_sums_s);
+  }
+  return min_s;
+}
+
+}  // namespace
+
+double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card) {
+  const double macs = number_of(product.rows) * number_of(product.cols) * number_of(product.depth);
+  if (card.multiprocessors == 0 || macs <= 0) return 1;
+  double min_s = std::numeric_limits<double>::infinity();
+  for (const GpuTile& tile : kGpuTiles) {
+    min_s = std::min(min_s, tiled_s(product, tile, flops_per_s, card));
+  }
+  return 2 * macs / flops_per_s / min_s;
+}
+
+namespace {
+
+double delay_s(const DeviceOp& op) {
+  const auto* delay = std::get_if<Delay>(&op);
+  return delay == nullptr ? 0 : delay->seconds;
+}
+
+double flops_per_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
+  const auto* const gemm = std::get_if<Gemm>(&op);
+  double max = card.flops_per_s;
+  if (gemm != nullptr && gemm->a.dtype != DType::kF32 && card.half_flops_per_s > 0) {
+    max = card.half_flops_per_s;
+  } else if (gemm != nullptr && precision == Precision::kTf32 && card.tf32_flops_per_s > 0) {
+    max = card.tf32_flops_per_s;
+  }
+  const std::optional<ProductSize> product = product_of(op);
+  return product ? max * product_share(*product, max, card) : max;
+}
+
+double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
+  const Cost cost = cost_of(op);
+  return std::max(static_cast<double>(cost.flops) / flops_per_s(op, card, precision),
+                  static_cast<double>(cost.bytes) / card.memory_bytes_per_s);
+}
+
+/// Flops per second of the fastest product that was measured.
+double fastest_product(const MachineLoad& load) {
+  double fastest = 0;
+  for (const OpRate& each : load.rates) {
+    if (each.op.starts_with("gemm")) fastest = std::max(fastest, each.rate);
+  }
+  return fastest;
+}
+
+/// Seconds of an op; if it was not measured as it runs here, by the rates of its label, and if its
+/// kind was not, by the rate of copies. Attention, by that of products if they take longer.
+double measured_s(const DeviceOp& op, const MachineLoad& load) {
+  OpSize size = size_of(op);
+  if (const double own_s = op_s(size, load.rates); own_s > 0) return own_s;
+  size.op = label_of(op);
+  if (const double label_s = op_s(size, load.rates); label_s > 0) return label_s;
+  const Cost cost = cost_of(op);
+  const auto bytes = static_cast<double>(cost.bytes);
+  const double copy_s = op_s({.op = "copy", .width = bytes, .work = bytes}, load.rates);
+  const bool multiplies =
+      std::holds_alternative<Attention>(op) || std::holds_alternative<AttentionGrad>(op);
+  const double flops_per_s = multiplies ? fastest_product(load) : 0;
+  return flops_per_s == 0 ? copy_s
+                          : std::max(copy_s, static_cast<double>(cost.flops) / flops_per_s);
+}
+
+double device_op_s(const DeviceOp& op, const MachineCard& card, const MachineLoad* load,
+                   Precision precision) {
+  if (load == nullptr) return roofline_s(op, card, precision) + card.launch_s + delay_s(op);
+  return std::max(measured_s(op, *load), load->launch_s) + delay_s(op);
+}
+
+/// A collective between devices of one process in their shared memory: a copy for each device, a
+/// sum of each on the root, or both.
+double in_memory_s(const Collective& collective, const Tensor& tensor, std::size_t devices,
+                   const MachineCard& card, const MachineLoad* load) {
+  const Tensor row{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
+  const double copy_each_s =
+      device_op_s(Copy{.to = row, .from = row}, card, load, Precision::kFp32);
+  const double sums_s =
+      static_cast<double>(devices - 1) *
+      device_op_s(SumRows{.out = row, .in = row, .beta = 1}, card, load, Precision::kFp32);
+  switch (exchange_kind_of(collective)) {
+    case ExchangeKind::kBroadcast:
+    case ExchangeKind::kAllGather:
+      return copy_each_s;
+    case ExchangeKind::kReduce:
+    case ExchangeKind::kReduceScatter:
+      return sums_s;
+    case ExchangeKind::kAllReduce:
+    case ExchangeKind::kSendReceive:  // not within a process
+      break;
+  }
+  return sums_s + copy_each_s;
+}
+
+double collective_s(const Collective& collective, const MachineCard& card, const NodeSetting& run,
+                    const MachineLoad* load) {
+  const Axis axis = axis_of(collective);
+  const auto with = [&](std::int64_t bytes, int ranks) {
+    return exchange_s(card, exchange_kind_of(collective), static_cast<double>(bytes), ranks,
+                      run.mesh.span_of(axis));
+  };
+  return std::visit(
+      Overloaded{[&](const SendReceive& exchange) {
+                   // Both directions of a link at once.
+                   return with(std::max(exchange.sent_bytes(), exchange.received_bytes()), 2);
+                 },
+                 [&](const auto& op) {
+                   // Among all devices of one process if it has several, otherwise among all ranks.
+                   const Tensor& tensor = op.tensors.front();
+                   const auto devices = static_cast<int>(op.tensors.size());
+                   if (devices > 1 && !card.on_gpu) {
+                     return in_memory_s(collective, tensor, op.tensors.size(), card, load);
+                   }
+                   return with(tensor.bytes(), std::max(devices, run.mesh.size_of(axis)));
+                 }},
+      collective);
+}
+
+/// The number of lanes of one process that run at full speed at once.
+double lanes_at_once(const Workload& workload, const MachineCard& card) {
+  const auto cores = static_cast<double>(card.node_ranks);
+  if (card.on_gpu || workload.trainer == TrainerKind::kSingle) {
+    return std::numeric_limits<double>::infinity();
+  }
+  return workload.trainer == TrainerKind::kDdp ? cores / workload.ranks : cores;
+}
+
+/// A copy that crosses a link between GPUs; nothing for other ops.
+const Copy* copy_between_gpus(const Program& program, const Node& node, const MachineCard& card) {
+  const auto* op = std::get_if<DeviceOp>(&node.op);
+  const auto* copy = op == nullptr ? nullptr : std::get_if<Copy>(op);
+  if (copy == nullptr || !card.on_gpu || !card.node.is_known()) return nullptr;
+  const Buffers& buffers = program.buffers();
+  const Buffer &to = buffers[copy->to.buffer], &from = buffers[copy->from.buffer];
+  return to.device == from.device || to.pinned || from.pinned ? nullptr : copy;
+}
+
+}  // namespace
+
+double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run) {
+  return device_op_s(op, card, card.load_of(run.mesh.ranks(), run.threads), run.precision);
+}
+
+double node_s(const Program& program, const Node& node, const MachineCard& card,
+              const NodeSetting& run) {
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
+  if (const auto* collective = std::get_if<Collective>(&node.op)) {
+    return collective_s(*collective, card, run, load);
+  }
+  if (const Copy* copy = copy_between_gpus(program, node, card)) {
+    return copy_s(card, static_cast<double>(copy->to.bytes()));
+  }
+  return device_op_s(std::get<DeviceOp>(node.op), card, run);
+}
+
+NodeSetting setting_of(const Workload& workload, const MachineCard& card) {
+  const DeviceConfig& device = workload.config.device;
+  return {.mesh = mesh_of(workload),
+          .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
+          .precision = device.precision};
+}
+
+std::vector<int> ranks_to_simulate(const Workload& workload) {
+  const Mesh mesh = mesh_of(workload);
+  std::vector<int> ranks;
+  if (workload.config.parallel.scheme == RankScheme::kServer) {
+    for (int rank = 0; rank < mesh.ranks(); ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
+  const int first = slow ? static_cast<int>(slow->rank) % mesh.ranks_of_stage() : 0;
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    ranks.push_back(first + stage * mesh.ranks_of_stage());
+  }
+  return ranks;
+}
+
+std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const MachineCard& card,
+                                           std::span<const int> ranks) {
+  const NodeSetting run = setting_of(workload, card);
+  std::vector<std::unique_ptr<WorkloadPrograms>> programs;
+  std::vector<RankProgram> all;
+  for (const int rank : ranks) {
+    programs.push_back(std::make_unique<WorkloadPrograms>(workload, rank));
+    all.push_back({programs.back()->step(), run.mesh.with_rank(rank)});
+  }
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
+  const auto seconds = [&](const Program& program, const Node& node) {
+    return node_s(program, node, card, run);
+  };
+  const auto sends_from = [&](const Program& program, const Node& node) -> std::optional<int> {
+    const Copy* copy = copy_between_gpus(program, node, card);
+    if (copy == nullptr) return std::nullopt;
+    return program.buffers()[copy->from.buffer].device;
+  };
+  return simulate(
+      all, seconds,
+      {.at_once = lanes_at_once(workload, card) * static_cast<double>(ranks.size()),
+       .contention = load == nullptr ? 1 : load->contention,
+       .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
+       .sends_from = sends_from});
+}
+
+SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
+  const TrainConfig& config = workload.config;
+  const NodeSetting run = setting_of(workload, card);
+  const std::vector<int> ranks = ranks_to_simulate(workload);
+  const std::vector<SimulatedStep> steps = predicted_ranks(workload, card, ranks);
+  SimulatedStep step = steps.front();
+  for (int stage = 0; stage < run.mesh.pipeline; ++stage) {
+    step.stage_phase_s.push_back(at(steps, stage).phase_s);
+  }
+  // Simulated with a slow rank's stages, but rank 0 waits where the slow rank pauses.
+  const std::optional<SlowRank>& slow = config.injected.slow_rank;
+  if (slow && slow->rank != 0 && slow->rank == ranks.front()) {
+    const double waited_s = 1e-3 * slow->delay_ms;
+    step.phase_s[Phase::kInjected] -= waited_s;
+    step.phase_s[Phase::kCommunication] += waited_s;
+  }
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
+  step.step_s += load == nullptr ? card.host_s : load->host_s;
+  if (config.data.workers > 0) {
+    step.step_s = std::max(step.step_s, 1e-3 * config.data.io_delay_ms / config.data.workers);
+  }
+  return step;
+}
+
+}  // namespace barestep

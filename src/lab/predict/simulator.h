@@ -1,0 +1,116 @@
+// The simulator and its cost model: how long a step takes on a machine, based on the program that
+// would actually run. All their results are simulated, never measured.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/config.h"
+#include "core/program.h"
+#include "core/rank_checker.h"
+#include "lab/predict/machine_card.h"
+#include "lab/predict/workload.h"
+
+namespace barestep {
+
+/// When a node ran, relative to the beginning of the step. 0 and 0 for input.
+struct NodeSpan {
+  double begin_s = 0;
+  double end_s = 0;
+};
+
+struct SimulatedStep {
+  double step_s = 0;
+  /// Time of device 0's compute lane by phase; kCommunication is the time it waits for
+  /// communication.
+  EnumArray<Phase, double> phase_s{};
+  std::vector<NodeSpan> spans{};  // by node
+  /// Of a predicted run: phase_s of each stage of a pipeline of ranks, one without a pipeline.
+  std::vector<EnumArray<Phase, double>> stage_phase_s{};
+};
+
+/// How nodes slow each other down when they run at the same time.
+struct Sharing {
+  /// This many nodes run at full speed at once. More nodes divide the capacity evenly, as threads
+  /// share cores, and all of them take `contention` times as long.
+  double at_once = std::numeric_limits<double>::infinity();
+  double contention = 1;
+  /// Factor by which kernels take longer while a collective runs.
+  double kernel_slowdown = 1;
+  /// The device whose link a node alone could fill, if any; such nodes share it evenly.
+  std::function<std::optional<int>(const Program&, const Node&)> sends_from = nullptr;
+};
+
+/// Seconds of a node of a program on an otherwise idle machine.
+using NodeSeconds = std::function<double(const Program&, const Node&)>;
+
+/// Walks the nodes of an ordered training step. Each begins when its lanes are free and the nodes
+/// it waits for have ended, and takes seconds(node) on an otherwise idle machine. Pauses take no
+/// capacity from other nodes. Input is made before the step, as the trainers do with random data,
+/// and the host waits for each step, so a step begins with idle lanes.
+SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
+                       const Sharing& sharing = {});
+
+/// The same of several ranks, which share what `sharing` describes: a collective begins when all
+/// given ranks of its group have reached it, and ends for all at once. Ranks that do the same as a
+/// given one may be left out. Each step lasts until the last rank is done. In the order of `ranks`.
+/// Throws Error(kBug) if ranks wait for each other.
+std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
+                                    const Sharing& sharing = {});
+
+/// The share of `flops_per_s`, the rate of large products, that a GPU reaches with this product.
+///
+/// Libraries compute the result in tiles, each on one multiprocessor. The parts of tiles that
+/// exceed the result, and the multiprocessors that the last round leaves idle, are wasted (NVIDIA,
+/// Matrix Multiplication Background User's Guide, tile and wave quantization). Of cuBLASLt's tiles
+/// (cublasLtMatmulTile_t) with sides from 32 to 256, the fastest is taken. Small ones are slower: a
+/// tile of h x w loads h + w operands for h w multiply-adds, and a multiprocessor makes `load_macs`
+/// of the card in the time of a load. Sums may be split into pieces; then their partial sums are
+/// written and read at the rate of memory. 1 on a card whose multiprocessors are unknown.
+double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card);
+
+/// The processes and threads that run a node.
+struct NodeSetting {
+  Mesh mesh{};      // of all processes or devices
+  int threads = 0;  // per rank; 0: a GPU
+  Precision precision = Precision::kFp32;
+};
+
+/// That of a workload on this machine.
+NodeSetting setting_of(const Workload& workload, const MachineCard& card);
+
+/// Seconds of an op on one device, as node_s() takes it.
+double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run);
+
+/// Seconds of a node of `program`. On a measured machine, an op's time follows from its size
+/// (machine_card.h), and is at least a launch. On other machines it is the time of its flops or of
+/// its bytes, whichever is longer, plus a launch (the roofline of Williams, Waterman and Patterson
+/// 2009); a product's flops run at the rate of large products times its product_share(). A
+/// collective takes exchange_s(), a copy between GPUs copy_s(); devices of one process that share
+/// their memory copy and add there.
+double node_s(const Program& program, const Node& node, const MachineCard& card,
+              const NodeSetting& run);
+
+/// A rank of each stage of a pipeline of ranks, or only one: the slow rank, or its neighbor in that
+/// stage, else the first. The others of the stage do the same, except with parameter servers: then
+/// these are all ranks.
+std::vector<int> ranks_to_simulate(const Workload& workload);
+
+/// The steps of these ranks, without the host's overhead, as predicted_run() simulates them. They
+/// must be all that differ: ranks_to_simulate() and any others.
+std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const MachineCard& card,
+                                           std::span<const int> ranks);
+
+/// The step of a run as mlp_lab starts it; `step_s` includes the host's overhead. Ranks on the CPU
+/// share its cores, also for communication, and a step may wait for loading threads that an
+/// injected delay keeps busy. The stages of a pipeline of ranks are simulated together. The phases
+/// are rank 0's. With a slow rank, all ranks take its time: `spans` are those of its step, or of
+/// its neighbor's in stage 0, and rank 0's communication waits for it.
+SimulatedStep predicted_run(const Workload& workload, const MachineCard& card);
+
+}  // namespace barestep

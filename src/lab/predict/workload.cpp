@@ -1,0 +1,169 @@
+#include "lab/predict/workload.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/config.h"
+#include "core/index.h"
+#include "core/plan.h"
+#include "options/options.h"
+#include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/ddp.h"
+#include "parallel/schemes/scheme_of.h"
+#include "train/memory_check.h"
+
+namespace barestep {
+
+std::string_view program_of(const Workload& workload) {
+  if (workload.sum) return "mlp_lab";
+  return workload.pytorch ? "practical.py" : name_of(workload.trainer);
+}
+
+namespace {
+
+/// The arguments of practical.py, which has no other options.
+std::vector<std::string> arguments_of_script(const Workload& workload) {
+  const char* trainer = workload.trainer == TrainerKind::kSingle         ? "single"
+                        : workload.trainer == TrainerKind::kDataParallel ? "data-parallel"
+                                                                         : "ddp";
+  return {"--trainer",    trainer,
+          "--ranks",      std::to_string(workload.ranks),
+          "--dim",        std::to_string(workload.dim()),
+          "--depth",      std::to_string(workload.depth()),
+          "--activation", std::string(name_of(workload.config.model.activation)),
+          "--steps",      std::to_string(workload.steps()),
+          "--batch-size", std::to_string(workload.batch_size()),
+          "--device",     workload.on_gpu ? "cuda" : "cpu",
+          "--threads",    std::to_string(workload.config.device.threads.value_or(0))};
+}
+
+std::vector<std::string> arguments_of_sum(const Workload& workload) {
+  std::vector<std::string> all = {"all-reduce",
+                                  "--bytes",
+                                  std::to_string(workload.sum->bytes),
+                                  "--steps",
+                                  std::to_string(workload.steps()),
+                                  "--device",
+                                  workload.config.device.device};
+  if (workload.trainer != TrainerKind::kDdp) {
+    all.insert(all.end(), {"--ranks", std::to_string(workload.ranks)});
+  }
+  if (const Transport transport = workload.config.parallel.transport;
+      transport != Transport::kAuto) {
+    all.insert(all.end(), {"--transport", std::string(name_of(transport))});
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> mpirun_arguments_of(const Workload& workload) {
+  if (workload.trainer != TrainerKind::kDdp) return {};
+  std::vector<std::string> all = {"-np", std::to_string(workload.ranks)};
+  if (workload.sum && workload.sum->algorithm > 0) {
+    all.insert(all.end(),
+               {"--mca", "coll_tuned_use_dynamic_rules", "1", "--mca",
+                "coll_tuned_allreduce_algorithm", std::to_string(workload.sum->algorithm)});
+  }
+  return all;
+}
+
+std::vector<std::string> arguments_of(const Workload& workload) {
+  if (workload.sum) return arguments_of_sum(workload);
+  if (workload.pytorch) return arguments_of_script(workload);
+  return arguments_of(workload.config, workload.trainer);
+}
+
+std::string command_line_of(const Workload& workload) {
+  if (workload.pytorch) {
+    return fmt::format("python3 src/lab/pytorch/practical.py {}",
+                       fmt::join(arguments_of(workload), " "));
+  }
+  std::string line;
+  if (workload.trainer == TrainerKind::kDdp) {
+    line = fmt::format("mpirun {} ", fmt::join(mpirun_arguments_of(workload), " "));
+  }
+  return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
+}
+
+Mesh mesh_of(const Workload& workload) {
+  return workload.trainer == TrainerKind::kDdp ? mesh_of(workload.config, 0, workload.ranks)
+                                               : Mesh::of_data(0, workload.ranks);
+}
+
+WorkloadPrograms::WorkloadPrograms(const Workload& workload, int rank)
+    : WorkloadPrograms(workload.config, workload.trainer, workload.ranks,
+                       workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank,
+                       workload.data_rows) {}
+
+WorkloadPrograms::WorkloadPrograms(const TrainConfig& requested, TrainerKind trainer, int ranks,
+                                   DeviceKind kind, int rank, std::int64_t data_rows) {
+  validate(requested, trainer);
+  TrainConfig config = requested;
+  if (config.training.update == Update::kAuto) {
+    config.training.update = choose_update(config, trainer, kind).update;
+  }
+  scheme_ =
+      scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
+  StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, rank, ranks)
+                                               : spec_of(config, kind, nullptr);
+  mesh_ = trainer == TrainerKind::kDdp ? spec.mesh : Mesh::of_data(0, ranks);
+  if (config.data.kind != DataKind::kRandn) spec.train_rows = data_rows;
+  if (config.training.evaluate_only) {
+    spec.train_rows = config.data.batch_size;
+    spec = evaluation_spec_of(spec);
+  }
+  steps_ = std::make_unique<StepPrograms>(spec, scheme_.get());
+}
+
+std::vector<DeviceMemory> planned_memory(const Workload& workload) {
+  return planned_memory(WorkloadPrograms(workload));
+}
+
+std::vector<DeviceMemory> planned_memory(const WorkloadPrograms& programs) {
+  const MemoryPlan plan(programs.steps().buffers());
+  std::vector<DeviceMemory> devices;
+  for (int device = 0; device < plan.devices(); ++device) {
+    DeviceMemory memory{.bytes = plan.device_bytes(device)};
+    for (const Category category : kValuesOf<Category>) {
+      memory.by_category[category] = plan.category_bytes(device, category);
+    }
+    devices.push_back(memory);
+  }
+  return devices;
+}
+
+std::int64_t max_rank_bytes(const Workload& workload) {
+  const Mesh mesh = mesh_of(workload);
+  std::int64_t max = 0;
+  for (int rank = 0; rank < mesh.ranks(); rank += mesh.ranks_of_stage()) {
+    const WorkloadPrograms programs(workload, rank);
+    max = std::max(max, MemoryPlan(programs.steps().buffers()).device_bytes(0));
+  }
+  return max;
+}
+
+Traffic traffic_of(const Workload& workload) {
+  const WorkloadPrograms programs(workload);
+  return traffic_of(programs.step(), workload.ranks, workload.on_gpu ? Route::kRing : Route::kStar);
+}
+
+void require_memory(const Workload& workload, std::int64_t free_bytes) {
+  if (workload.pytorch || workload.sum) return;
+  const WorkloadPrograms programs(workload);
+  // Ranks and devices are spread over the GPUs in turn, so the first GPU has the most.
+  const int places = workload.on_gpu ? workload.gpus : 1;
+  MemoryPool pool{.name = workload.on_gpu ? "a GPU" : "this machine",
+                  .kind = workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu,
+                  .available_bytes = free_bytes};
+  if (workload.trainer == TrainerKind::kDdp) pool.sharers = (workload.ranks + places - 1) / places;
+  for (int i = places; i < workload.ranks && workload.trainer == TrainerKind::kDataParallel;
+       i += places) {
+    pool.devices.push_back(i);
+  }
+  require_memory(programs.steps(), pool);
+}
+
+}  // namespace barestep

@@ -1,0 +1,57 @@
+#include "lab/report/findings.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/units.h"
+
+namespace barestep {
+namespace {
+
+/// `text` formats a number.
+template <class Text>
+std::string interval_text(const Estimate& estimate, const Text& text) {
+  if (!estimate.has_interval()) return text(estimate.median);
+  return fmt::format("{} ({} to {})", text(estimate.median), text(estimate.low),
+                     text(estimate.high));
+}
+
+}  // namespace
+
+std::string time_text(const Estimate& seconds) {
+  return interval_text(seconds, [](double each) { return time_text(each); });
+}
+
+std::string seconds_text(const Estimate& seconds) {
+  return interval_text(seconds, [](double each) { return seconds_text(each); });
+}
+
+std::string if_certain(const Estimate& seconds, std::string sentence) {
+  if (is_certain(seconds)) return sentence;
+  return fmt::format("No conclusion: a time of {} is uncertain by more than half of it.",
+                     time_text(seconds));
+}
+
+std::string factor_text(double factor) {
+  return fmt::format("{:.2f}x", std::abs(factor) < 0.005 ? 0 : factor);  // not "-0.00x"
+}
+
+std::string factor_text(const Estimate& factor) {
+  return interval_text(factor, [](double each) { return factor_text(each); });
+}
+
+std::string percent_text(const Estimate& share) {
+  return interval_text(share, [](double each) { return percent_text(each); });
+}
+
+std::string list_text(const std::vector<std::string>& items) {
+  if (items.empty()) return "";
+  std::string text = items.front();
+  for (std::size_t i = 1; i < items.size(); ++i) {
+    text += (i + 1 == items.size() ? " and " : ", ") + items[i];
+  }
+  return text;
+}
+
+}  // namespace barestep

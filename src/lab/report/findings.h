@@ -1,0 +1,103 @@
+// The results of an experiment as data: sentences, comparisons, tables and plots. Also how
+// sentences and tables write numbers: three digits and a unit.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "lab/report/comparison.h"
+#include "lab/report/samples.h"
+
+namespace barestep {
+
+struct FindingTable {
+  std::string title{};
+  std::vector<std::string> columns{};
+  std::vector<std::vector<std::string>> rows{};
+};
+
+struct PlotPoint {
+  double x = 0;
+  double y = 0;
+  double low = 0;  // ends of the error bar; both equal y if there is none
+  double high = 0;
+  bool is_hollow = false;  // beyond the cores, so no evidence
+};
+
+/// A point, with an error bar if it has an interval; `scale` multiplies both.
+inline PlotPoint plot_point(double x, const Estimate& y, double scale = 1) {
+  const bool has = y.has_interval();
+  return {x, scale * y.median, scale * (has ? y.low : y.median), scale * (has ? y.high : y.median)};
+}
+inline PlotPoint plot_point(double x, double y) {
+  return {x, y, y, y};
+}
+
+enum class SeriesStyle { kMarked, kLine, kDashed, kMarks };
+
+/// A time span in a row of a timeline.
+struct PlotSpan {
+  std::size_t row = 0;
+  double begin = 0;
+  double end = 0;
+  std::string note{};  // what one reads when pointing at it; may be empty
+};
+
+struct PlotSeries {
+  std::string name{};
+  SeriesStyle style = SeriesStyle::kMarked;
+  std::vector<PlotPoint> points{};
+  std::vector<PlotSpan> spans{};
+};
+
+/// A value that bars are compared with, a dashed line across them.
+struct PlotLimit {
+  std::string name{};
+  double value = 0;
+};
+
+/// Lines over numbers, or, with `categories`, bars: the series are stacked on each category, and a
+/// point's x is the index of its category. A timeline has a row for each category, and spans.
+struct Plot {
+  std::string title{};
+  std::string x_label{};
+  std::string y_label{};
+  bool log_x = false;  // ticks at the x of the points, if they are few
+  bool log_y = false;  // for lines; all y above 0
+  bool is_timeline = false;
+  std::vector<std::string> categories{};
+  std::vector<PlotSeries> series{};
+  std::optional<PlotLimit> limit{};  // of bars
+};
+
+struct Findings {
+  std::vector<std::string> sentences{};  // the answers about times, the main one first
+  std::vector<std::string> facts{};      // about bytes, splits and losses, which have no noise
+  std::vector<Comparison> comparisons{};
+  std::vector<FindingTable> tables{};
+  std::vector<Plot> plots{};
+};
+
+/// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms".
+std::string time_text(const Estimate& seconds);
+
+/// "0.0123 (0.0121 to 0.0129)": seconds, without a unit.
+std::string seconds_text(const Estimate& seconds);
+
+/// The sentence about this time, or that there is no conclusion from a time so uncertain.
+std::string if_certain(const Estimate& seconds, std::string sentence);
+
+/// "1.85x"; with an interval "1.85x (1.80x to 1.91x)".
+std::string factor_text(double factor);
+std::string factor_text(const Estimate& factor);
+
+/// "36.2 % (35.0 % to 37.1 %)".
+std::string percent_text(const Estimate& share);
+
+/// "a", "a and b", "a, b and c".
+std::string list_text(const std::vector<std::string>& items);
+
+}  // namespace barestep

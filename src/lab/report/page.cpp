@@ -1,0 +1,327 @@
+#include "lab/report/page.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <system_error>
+
+#include "core/error.h"
+#include "lab/child.h"
+#include "lab/report/svg.h"
+
+namespace barestep {
+namespace {
+
+constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:80rem;color:#222;background:#fff}
+h1,h2{line-height:1.2;overflow-wrap:break-word}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
+section h2{margin-top:0}
+table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
+caption{text-align:left;font-weight:600;padding-bottom:.3rem}
+th,td{padding:.25rem .45rem;border-bottom:1px solid #ddd;text-align:right}
+th:first-child,td:first-child,.summary th,.summary td{text-align:left}
+pre{overflow-x:auto;background:#f5f5f5;padding:.7rem;font-size:12px}
+nav ul{list-style:none;padding:0;columns:2}.machine{font-size:13px;color:#555}
+.question{font-style:italic}.invalid{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fdf0e8}
+.plots{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),46rem))}
+figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radius:6px;break-inside:avoid}
+.summary{width:100%}.summary td{vertical-align:middle}.summary svg{width:7.5rem;display:block;border-radius:4px}
+.scroll,figure{overflow-x:auto}blockquote{border-left:4px solid #009e73;margin:0;padding:.1rem .8rem}
+.sheet img{max-width:100%;background:#fff}
+@media screen{td:first-child{min-width:7em}.summary td:first-child,.sheet td:first-child{min-width:0}
+.bs-plot{min-width:600px}}
+@media screen and (max-width:40rem){h1{font-size:1.5em}.summary th:first-child,.summary td:first-child{display:none}
+td+td{white-space:nowrap}.summary td{white-space:normal}}
+@media screen and (min-width:100rem){body{max-width:110rem;padding:1rem 2rem}
+.page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
+nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}
+@media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}.machine{color:#aaa}
+section,th,td{border-color:#444}pre{background:#222}.invalid{background:#3a2418}}
+@page{size:A4;margin:12mm}
+@media print{body{max-width:none;margin:0;padding:0;font-size:9.5pt}nav,details{display:none}
+h1{margin:0}section{margin-top:1.2rem}h2,caption,.title{break-after:avoid}
+#summary{margin:0;padding:0;border:0;break-after:page}.machine{font-size:7pt;margin:.2rem 0}
+.summary{font-size:6.5pt;margin:.2rem 0;line-height:1.2}.summary th,.summary td{padding:.06rem .3rem}
+.summary svg{width:16mm}.scroll{overflow:visible}
+table{font-size:7pt;break-inside:avoid}th,td{padding:.12rem .25rem}
+.sheet p{break-inside:avoid}.plots{display:block}figure{border:0;overflow:visible}.bs-plot{max-width:17cm}}
+)";
+
+constexpr std::string_view kNoBreak = "\u00a0";
+
+/// "ms" in "12.3 ms", "%" in "5 %".
+bool is_unit(std::string_view word) {
+  static constexpr std::array<std::string_view, 29> kUnits = {
+      "s",     "ms",    "us",     "ns",      "%",       "B",       "KiB",       "MiB",
+      "GiB",   "TiB",   "kB",     "MB",      "GB",      "TB",      "GB/s",      "MB/s",
+      "GiB/s", "MiB/s", "FLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "samples/s", "flops",
+      "W",     "J",     "mJ",     "MHz",     "GHz"};
+  return std::ranges::find(kUnits, word) != kUnits.end();
+}
+
+}  // namespace
+
+std::string html_text(std::string_view text) {
+  std::string safe = xml_text(text);
+  for (std::size_t at = safe.find(' '); at != std::string::npos; at = safe.find(' ', at + 1)) {
+    if (at == 0 || safe[at - 1] < '0' || safe[at - 1] > '9') continue;
+    const std::size_t end = safe.find_first_of(" ,;:.)(", at + 1);
+    if (is_unit(std::string_view(safe).substr(at + 1, end - at - 1))) {
+      safe.replace(at, 1, kNoBreak);
+    }
+  }
+  return safe;
+}
+
+namespace {
+
+std::string html_row(const std::vector<std::string>& cells, const char* tag) {
+  std::string row = "<tr>";
+  for (const std::string& cell : cells) row += fmt::format("<{0}>{1}</{0}>", tag, html_text(cell));
+  return row + "</tr>\n";
+}
+
+}  // namespace
+
+std::string html_table(const FindingTable& table) {
+  const std::string caption =
+      table.title.empty() ? "" : fmt::format("<caption>{}</caption>", html_text(table.title));
+  std::string text = fmt::format("<div class=\"scroll\"><table>{}\n<thead>{}</thead><tbody>\n",
+                                 caption, html_row(table.columns, "th"));
+  for (const auto& row : table.rows) text += html_row(row, "td");
+  return text + "</tbody></table></div>\n";
+}
+
+std::string html_page(const std::string& title, const std::string& body) {
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n"
+      "<style>{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
+      xml_text(title), kPageStyle, body);
+}
+
+namespace {
+
+/// The parts of a line of Markdown that are more than text.
+class InlineMarkdown {
+ public:
+  explicit InlineMarkdown(std::string_view text) : text_(text) {}
+
+  std::string html() {
+    std::string out;
+    while (at_ < text_.size()) out += next();
+    return out;
+  }
+
+ private:
+  std::string next() {
+    const std::string_view rest = text_.substr(at_);
+    if (rest[0] == '\\' && rest.size() > 1) return take(2, rest.substr(1, 1));
+    if (rest[0] == '`') return toggle("code", 1, in_code_);
+    if (in_code_) return take(1, rest.substr(0, 1));
+    if (rest.starts_with("**")) return toggle("strong", 2, in_strong_);
+    if (rest[0] == '*' && is_emphasis(rest)) return toggle("em", 1, in_emphasis_);
+    if (rest.starts_with("![") || rest[0] == '[') return link(rest);
+    return take(1, rest.substr(0, 1));
+  }
+
+  std::string take(std::size_t count, std::string_view shown) {
+    at_ += count;
+    return std::string(shown);
+  }
+
+  std::string toggle(std::string_view tag, std::size_t count, bool& is_open) {
+    at_ += count;
+    is_open = !is_open;
+    return fmt::format("<{}{}>", is_open ? "" : "/", tag);
+  }
+
+  /// A star between blanks multiplies.
+  [[nodiscard]] bool is_emphasis(std::string_view rest) const {
+    return in_emphasis_ || (rest.size() > 1 && rest[1] != ' ');
+  }
+
+  /// "[text](address)", or "![text](file)", a picture.
+  std::string link(std::string_view rest) {
+    const bool is_picture = rest[0] == '!';
+    const std::size_t middle = rest.find("]("), end = rest.find(')', middle);
+    if (middle == std::string_view::npos || end == std::string_view::npos) {
+      return take(1, rest.substr(0, 1));
+    }
+    const std::size_t begin = is_picture ? 2 : 1;
+    const std::string_view text = rest.substr(begin, middle - begin);
+    const std::string_view address = rest.substr(middle + 2, end - middle - 2);
+    at_ += end + 1;
+    return is_picture ? fmt::format(R"(<img src="{}" alt="{}">)", address, text)
+                      : fmt::format(R"(<a href="{}">{}</a>)", address, text);
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  bool in_code_ = false, in_strong_ = false, in_emphasis_ = false;
+};
+
+std::string inline_html(std::string_view text) {
+  const std::string safe = html_text(text);
+  return InlineMarkdown(safe).html();
+}
+
+std::string markdown_row_html(std::string_view line, const char* tag) {
+  std::string row = "<tr>";
+  for (const std::string& cell : cells_of(line)) {
+    row += fmt::format("<{0}>{1}</{0}>", tag, inline_html(cell));
+  }
+  return row + "</tr>\n";
+}
+
+std::string block_html(const std::vector<std::string>& lines) {
+  const std::string& first = lines.front();
+  std::string text;
+  if (first.starts_with('#')) {
+    const std::size_t depth = std::min<std::size_t>(first.find_first_not_of('#'), 6);
+    return fmt::format("<h{0}>{1}</h{0}>\n", depth, inline_html(first.substr(depth + 1)));
+  }
+  if (first.starts_with('|')) {
+    for (std::size_t i = 2; i < lines.size(); ++i) text += markdown_row_html(lines[i], "td");
+    return fmt::format(
+        "<div class=\"scroll\"><table><thead>{}</thead><tbody>\n{}</tbody></table></div>\n",
+        markdown_row_html(first, "th"), text);
+  }
+  const bool is_list = first.starts_with("- "), is_quote = first.starts_with('>');
+  for (const std::string& line : lines) {
+    const std::size_t mark = is_list && line.starts_with("- ")   ? 2
+                             : is_quote && line.starts_with('>') ? 1
+                                                                 : 0;
+    const std::string part = inline_html(line.substr(mark));
+    text += mark == 2 ? fmt::format("<li>{}</li>\n", part) : part + "\n";
+  }
+  const std::string_view tag = is_list ? "ul" : is_quote ? "blockquote" : "p";
+  // A question, or the title of a table: it stays with what is below it.
+  const bool is_title = first.starts_with("**") && lines.back().ends_with("**");
+  return fmt::format("<{0}{2}>{1}</{0}>\n", tag, text, is_title ? " class=\"title\"" : "");
+}
+
+}  // namespace
+
+std::vector<std::string> cells_of(std::string_view line) {
+  std::vector<std::string> cells;
+  const std::size_t end = line.find_last_of('|');
+  for (std::size_t at = 1; at <= end && end != std::string_view::npos;) {
+    const std::size_t next = line.find('|', at);
+    std::string_view cell = line.substr(at, next - at);
+    while (cell.starts_with(' ')) cell.remove_prefix(1);
+    while (cell.ends_with(' ')) cell.remove_suffix(1);
+    cells.emplace_back(cell);
+    at = next + 1;
+  }
+  return cells;
+}
+
+std::vector<std::vector<std::string>> blocks_of(std::string_view markdown) {
+  std::vector<std::vector<std::string>> blocks(1);
+  std::istringstream lines{std::string(markdown)};
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(' ') != std::string::npos) {
+      blocks.back().push_back(line);
+    } else if (!blocks.back().empty()) {
+      blocks.emplace_back();
+    }
+  }
+  if (blocks.back().empty()) blocks.pop_back();
+  return blocks;
+}
+
+std::string filled_template(std::string_view text, const FillIn& fill) {
+  std::string out;
+  for (std::size_t at = text.find(kNameOpen); at != std::string_view::npos;
+       at = text.find(kNameOpen)) {
+    const std::size_t end = text.find(kNameClose, at);
+    if (end == std::string_view::npos) break;
+    out += text.substr(0, at);
+    out += fill(text.substr(at + kNameOpen.size(), end - at - kNameOpen.size()));
+    text.remove_prefix(end + kNameClose.size());
+  }
+  return out + std::string(text);
+}
+
+std::string html_of_markdown(std::string_view markdown) {
+  std::string text;
+  for (const std::vector<std::string>& block : blocks_of(markdown)) text += block_html(block);
+  return text;
+}
+
+namespace {
+
+/// The browser's own files, which nobody needs later.
+class TemporaryFolder {
+ public:
+  TemporaryFolder()
+      : path_(std::filesystem::temp_directory_path() / fmt::format("mlp_lab-page-{}", ::getpid())) {
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+std::string find_page_printer() {
+  for (const char* name : {"chromium", "chromium-browser", "google-chrome", "weasyprint"}) {
+    if (std::string found = find_on_path(name); !found.empty()) return found;
+  }
+  return "";
+}
+
+std::string page_printer() {
+  std::string found = find_page_printer();
+  if (!found.empty()) return found;
+  fail(
+      ExitCode::kNoDevice,
+      {.what = "--pdf",
+       .why = "neither Chromium nor WeasyPrint is on PATH",
+       .remedy = "install chromium or weasyprint, or leave it out and print the page in .html from "
+                 "a browser"});
+}
+
+void print_pdf(const std::filesystem::path& page, const std::filesystem::path& pdf) {
+  const std::string printer = page_printer();
+  const std::filesystem::path from = std::filesystem::absolute(page);
+  const std::filesystem::path to = std::filesystem::absolute(pdf);
+  const TemporaryFolder profile;
+  std::vector<std::string> command = {printer, from.string(), to.string()};
+  if (!printer.ends_with("weasyprint")) {
+    command = {printer,
+               "--headless",
+               "--disable-gpu",
+               "--no-pdf-header-footer",
+               "--user-data-dir=" + profile.path().string(),
+               "--print-to-pdf=" + to.string(),
+               "file://" + from.string()};
+    // It refuses to sandbox itself for root; the page is ours and has no scripts.
+    if (::geteuid() == 0) command.insert(command.begin() + 1, "--no-sandbox");
+  }
+  std::filesystem::remove(to);
+  const ChildResult result = run_child(command);
+  if (result.exit_code == 0 && std::filesystem::exists(to)) return;
+  const std::string name = std::filesystem::path(printer).filename().string();
+  fail(ExitCode::kInputOutput,
+       {.what = "--pdf",
+        .value = pdf.string(),
+        .why = result.exit_code == 0 ? name + " wrote nothing"
+                                     : fmt::format("{} ended with code {}: {}", name,
+                                                   result.exit_code, error_line(result.err)),
+        .remedy = "print " + page.string() + " from a browser"});
+}
+
+}  // namespace barestep

@@ -1,0 +1,234 @@
+#include "lab/sheets/sheets.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "lab/report/page.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kMaxSheetBytes = 1 << 20;
+constexpr const char* kBlankLine = "\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\n\n";
+
+bool has_name(std::string_view text) {
+  return text.find(kNameOpen) != std::string_view::npos;
+}
+
+std::filesystem::path sheets_folder() {
+  return installed_file(BARESTEP_LAB, "sheets");
+}
+
+std::filesystem::path file_of_sheet(const std::string& name) {
+  return sheets_folder() / (name + ".md");
+}
+
+[[noreturn]] void refuse_name(const Sheet& sheet, std::string_view name) {
+  const std::size_t place = sheet.text.find(fmt::format("{}{}{}", kNameOpen, name, kNameClose));
+  const auto line = 1 + std::count(sheet.text.begin(),
+                                   sheet.text.begin() + static_cast<std::ptrdiff_t>(place), '\n');
+  const std::string near = nearest_sheet_name(name);
+  fail(ExitCode::kBadData,
+       {.what = "name",
+        .value = std::string(name),
+        .why = fmt::format("{}.md, line {}, has a name that stands for nothing", sheet.name, line),
+        .remedy = (near.empty() ? "" : "did you mean '" + near + "'? ") +
+                  "mlp_lab sheet --names lists all"});
+}
+
+SheetName name_in(const Sheet& sheet, std::string_view name) {
+  std::optional<SheetName> found = sheet_name(name);
+  if (!found) refuse_name(sheet, name);
+  return *std::move(found);
+}
+
+/// A text's first sentence, with the blanks that separate it from the next one. A formula between
+/// stars ends with its star; a name that stands for a sentence is one.
+std::string_view first_sentence(const Sheet& sheet, std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    bool ends = std::string_view(".?!*").find(text[at]) != std::string_view::npos;
+    if (text.substr(at).starts_with(kNameOpen)) {
+      const std::size_t end = text.find(kNameClose, at);
+      if (end == std::string_view::npos) return text;
+      const SheetName name =
+          name_in(sheet, text.substr(at + kNameOpen.size(), end - at - kNameOpen.size()));
+      ends = name.kind != SheetNameKind::kFigure;
+      at = end + 1;
+    }
+    ++at;
+    if (!ends || (at < text.size() && text[at] != ' ' && text[at] != '\n')) continue;
+    const std::size_t next = text.find_first_not_of(" \n", at);
+    return text.substr(0, next);
+  }
+  return text;
+}
+
+/// `is_blank` leaves out simulated columns.
+std::string table_text(const std::vector<std::string>& lines, const FillIn& fill, bool is_blank) {
+  const std::vector<std::string> titles = cells_of(lines.front());
+  std::string text;
+  for (const std::string& line : lines) {
+    text += '|';
+    const std::vector<std::string> cells = cells_of(line);
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      if (is_blank && i < titles.size() && titles[i].starts_with("Simulated")) continue;
+      text += fmt::format(" {} |", filled_template(cells[i], fill));
+    }
+    text += '\n';
+  }
+  return text + '\n';
+}
+
+bool is_table(const std::vector<std::string>& lines) {
+  return lines.front().starts_with('|');
+}
+
+/// The sentence filled in, or why it cannot be.
+std::string sentence_text(const Sheet& sheet, const SheetRuns& runs, std::string_view sentence) {
+  std::string trouble;
+  std::string text = filled_template(sentence, [&](std::string_view name) {
+    const SheetName found = name_in(sheet, name);
+    std::string words = found.text(runs);
+    if (trouble.empty()) trouble = found.trouble(runs);
+    if (trouble.empty() && words == kNotRun) trouble = "This was not run.";
+    if (trouble.empty() && words == kNotSimulated) trouble = "These GPUs have no such figure.";
+    return words;
+  });
+  return trouble.empty() ? text : trouble + sentence.back();
+}
+
+/// An answer says a thing once, for example that a section is invalid.
+std::string paragraph_text(const Sheet& sheet, const SheetRuns& runs,
+                           const std::vector<std::string>& lines) {
+  const bool keeps_lines = lines.front().starts_with("- ") || lines.front().starts_with('>');
+  std::string block = fmt::format("{}\n", fmt::join(lines, keeps_lines ? "\n" : " ")), text;
+  std::vector<std::string> said;
+  for (std::string_view rest = block; !rest.empty();) {
+    const std::string_view sentence = first_sentence(sheet, rest);
+    std::string words = sentence_text(sheet, runs, sentence);
+    rest.remove_prefix(sentence.size());
+    const std::string what = words.substr(0, words.find_last_not_of(" \n") + 1);
+    if (has_name(sentence) && std::ranges::find(said, what) != said.end()) continue;
+    text += words;
+    said.push_back(what);
+  }
+  text.erase(text.find_last_not_of(" \n") + 1);
+  return text.empty() ? "" : text + "\n\n";
+}
+
+std::string block_text(const std::vector<std::string>& lines) {
+  return fmt::format("{}\n\n", fmt::join(lines, "\n"));
+}
+
+bool is_question(const std::vector<std::string>& lines) {
+  return lines.front().starts_with("**") &&
+         (lines.back().ends_with("?**") || lines.back().ends_with(".**"));
+}
+
+/// A block of a blank copy other than a table.
+std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines, bool is_answer) {
+  const std::string text = block_text(lines);
+  if (lines.front().starts_with('#')) {
+    const std::size_t name = text.find(kNameOpen);
+    return has_name(text) ? text.substr(0, std::min(name, text.rfind(':', name))) + "\n\n" : text;
+  }
+  filled_template(text, [&](std::string_view name) {
+    is_answer = is_answer || name_in(sheet, name).kind == SheetNameKind::kTable;
+    return "";
+  });
+  return is_answer ? kBlankLine : has_name(text) ? "" : text;
+}
+
+}  // namespace
+
+std::vector<std::string> sheet_names() {
+  std::vector<std::string> names = installed_names(sheets_folder());
+  // practical10 is the last one, not the first.
+  std::ranges::stable_sort(names, {}, [](const std::string& name) {
+    const std::size_t number = std::min(name.find_first_of("0123456789"), name.size());
+    return std::tuple(name.substr(0, number), name.size() - number);
+  });
+  return names;
+}
+
+Sheet load_sheet(const std::string& name_or_file) {
+  const bool is_file = name_or_file.ends_with(".md");
+  if (!is_file && !std::filesystem::exists(file_of_sheet(name_or_file))) {
+    const std::vector<std::string> names = sheet_names();
+    require_installed("sheet", name_or_file, sheets_folder(), names);
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    const std::string near(nearest(name_or_file, views));
+    fail(ExitCode::kUsage,
+         {.what = "sheet",
+          .value = name_or_file,
+          .why = "no sheet has this name",
+          .remedy = near.empty()
+                        ? fmt::format("name one of {}, or a file in .md", fmt::join(names, ", "))
+                        : fmt::format("did you mean '{}'? a file's name ends in .md", near)});
+  }
+  const std::filesystem::path path =
+      is_file ? std::filesystem::path(name_or_file) : file_of_sheet(name_or_file);
+  Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMaxSheetBytes)};
+  filled_template(sheet.text, [&](std::string_view name) {
+    name_in(sheet, name);
+    return "";
+  });
+  return sheet;
+}
+
+std::vector<const Experiment*> experiments_of(const Sheet& sheet) {
+  std::vector<const Experiment*> all;
+  filled_template(sheet.text, [&](std::string_view name) {
+    for (const std::string& each : name_in(sheet, name).experiments) {
+      const Experiment* const experiment = &experiment_of(each);
+      if (std::ranges::find(all, experiment) == all.end()) all.push_back(experiment);
+    }
+    return "";
+  });
+  return all;
+}
+
+std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy copy) {
+  const FillIn cell = [&](std::string_view name) {
+    const SheetName found = name_in(sheet, name);
+    const bool is_figure = found.kind == SheetNameKind::kFigure;
+    const std::string trouble = is_figure ? "" : found.trouble(runs);
+    return trouble.empty() ? found.text(runs) : trouble;
+  };
+  std::string text;
+  for (const std::vector<std::string>& block : blocks_of(sheet.text)) {
+    if (block.front().starts_with('>') && copy != SheetCopy::kKey) continue;
+    text += is_table(block) ? table_text(block, cell, false) : paragraph_text(sheet, runs, block);
+  }
+  const std::string foot = fmt::format("{}{}{}", kNameOpen, kChecklistName, kNameClose);
+  if (sheet.text.find(foot) != std::string::npos) return text;
+  return text + paragraph_text(sheet, runs, {foot});
+}
+
+std::string blank_copy_of(const Sheet& sheet) {
+  std::string text;
+  bool is_answer = false;
+  for (const std::vector<std::string>& block : blocks_of(sheet.text)) {
+    if (block.front().starts_with('>')) continue;
+    text += is_table(block) ? table_text(
+                                  block, [](std::string_view) { return ""; }, true)
+                            : blank_text(sheet, block, is_answer);
+    is_answer = is_question(block);
+  }
+  return text;
+}
+
+std::string sheet_page(const Sheet& sheet, std::string_view markdown) {
+  return html_page(sheet.name,
+                   fmt::format("<main class=\"sheet\">\n{}</main>\n", html_of_markdown(markdown)));
+}
+
+}  // namespace barestep

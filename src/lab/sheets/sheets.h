@@ -1,0 +1,50 @@
+// Exercise sheets: Markdown templates in which {{names}} stand for figures and sentences of
+// experiments (lab/sheet_names.h). src/lab/sheets/ holds those of "the course", a university course
+// on parallelism in deep learning; a teacher writes others.
+//
+// A question is a bold paragraph, and its answer the paragraph below it. On a blank copy answers,
+// tables that are names, and cells with names are left empty; columns whose title begins with
+// "Simulated" and other paragraphs with names are left out, and a heading ends at the colon before
+// its names. A paragraph that begins with > is only in the teacher's key. A sentence with a figure
+// of an INVALID experiment gives way to the reason. A filled-in sheet ends with the checklist for
+// benchmarks, unless it has that elsewhere.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/sheets/sheet_names.h"
+
+namespace barestep {
+
+enum class SheetCopy {
+  kFilled,  // for the person who measured
+  kKey,     // the teacher's: filled, with the contents of a good answer
+};
+
+struct Sheet {
+  std::string name;  // without .md
+  std::string text;
+};
+
+/// The names of the course's sheets.
+std::vector<std::string> sheet_names();
+
+/// Reads a sheet of the course by its name, or any file whose name ends in .md. Throws Error:
+/// kUsage with the nearest name, kNoInput; kBadData, with its line, if a name in it is unknown.
+Sheet load_sheet(const std::string& name_or_file);
+
+/// The experiments that its names ask for, each once.
+std::vector<const Experiment*> experiments_of(const Sheet& sheet);
+
+/// The sheet as Markdown.
+std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy copy);
+
+/// The students' copy, which needs no measurement.
+std::string blank_copy_of(const Sheet& sheet);
+
+/// The same as a page.
+std::string sheet_page(const Sheet& sheet, std::string_view markdown);
+
+}  // namespace barestep

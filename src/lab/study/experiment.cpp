@@ -1,0 +1,246 @@
+#include "lab/study/experiment.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/output_file.h"
+
+namespace barestep {
+namespace {
+
+/// Writes NPY version 1.0; the elements begin at a multiple of 64 bytes.
+std::string npy_header(std::int64_t rows, std::int64_t dim, const char* type) {
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}), }}",
+                                 type, rows, dim);
+  constexpr std::size_t kBeforeText = 10;
+  text.append(63 - (kBeforeText + text.size()) % 64, ' ');
+  text += '\n';
+  std::string header = "\x93NUMPY\x01";
+  header += '\0';
+  header += static_cast<char>(text.size() % 256);
+  header += static_cast<char>(text.size() / 256);
+  return header + text;
+}
+
+template <class T>
+void write_npy(const std::filesystem::path& path, std::span<const T> numbers, std::int64_t rows,
+               const char* type) {
+  const std::string header =
+      npy_header(rows, static_cast<std::int64_t>(numbers.size()) / rows, type);
+  const std::array parts = {std::as_bytes(std::span(header)), std::as_bytes(numbers)};
+  replace_file(path, parts);
+}
+
+std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
+  std::minstd_rand random(seed);
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  const auto range = static_cast<float>(std::minstd_rand::max());
+  for (float& each : numbers) each = 2 * (static_cast<float>(random()) / range) - 1;
+  return numbers;
+}
+
+/// The index of the largest of a row's first ten numbers: a class that can be learned.
+std::vector<std::int32_t> classes_of(std::span<const float> x, std::int64_t dim) {
+  constexpr std::int64_t kClasses = 10;
+  std::vector<std::int32_t> classes;
+  for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(dim)) {
+    const auto first = x.subspan(row, static_cast<std::size_t>(std::min(kClasses, dim)));
+    classes.push_back(static_cast<std::int32_t>(std::ranges::max_element(first) - first.begin()));
+  }
+  return classes;
+}
+
+}  // namespace
+
+void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::int64_t dim) {
+  std::filesystem::create_directories(folder);
+  const auto write = [&]<class T>(const char* name, const std::vector<T>& numbers,
+                                  const char* type) {
+    if (std::filesystem::exists(folder / name)) return;
+    write_npy(folder / name, std::span<const T>(numbers), rows, type);
+  };
+  const std::vector<float> x = random_numbers(rows * dim, 1);
+  write("x.npy", x, "<f4");
+  write("y.npy", random_numbers(rows * dim, 2), "<f4");
+  write("classes.npy", classes_of(x, dim), "<i4");
+}
+
+void read_data_set(DataConfig& data, const std::filesystem::path& folder) {
+  data.kind = DataKind::kNpy;
+  data.x = folder / "x.npy";
+  data.y = folder / "y.npy";
+}
+
+void read_classes(DataConfig& data, const std::filesystem::path& folder) {
+  read_data_set(data, folder);
+  data.y = folder / "classes.npy";
+}
+
+std::string text_of(const SettingOptions& options) {
+  std::string text;
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (!(options.*each.value)) continue;
+    std::string name = each.name;
+    std::ranges::replace(name, '_', '-');
+    text += fmt::format(" --{} {}", name, *(options.*each.value));
+  }
+  if (options.activation) text += fmt::format(" --activation {}", name_of(*options.activation));
+  if (!options.ranks.empty()) text += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
+  return text;
+}
+
+Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& options) {
+  Setting setting{.quick = quick, .on_gpu = on_gpu, .units = units};
+  if (on_gpu) {
+    setting.dim = 8192;
+    setting.scaling_batch_size = 1024;
+  }
+  if (quick) {
+    setting.dim = on_gpu ? 1024 : 256;
+    setting.depth = 2;
+    setting.steps = 20;
+    setting.starts = 6;
+    setting.data_rows = 1024;
+  }
+  setting.dim = options.dim.value_or(setting.dim);
+  setting.depth = options.depth.value_or(setting.depth);
+  setting.batch_size = options.batch_size.value_or(setting.batch_size);
+  setting.scaling_batch_size = options.batch_size.value_or(setting.scaling_batch_size);
+  setting.steps = options.steps.value_or(setting.steps);
+  setting.recompute = options.recompute.value_or(setting.recompute);
+  setting.activation = options.activation.value_or(setting.activation);
+  setting.ranks = options.ranks;
+  // Enough different batches for the longest experiment that reads data.
+  setting.data_rows = std::max(setting.data_rows, 4 * setting.batch_size);
+  return setting;
+}
+
+Workload base_workload(const Setting& setting) {
+  Workload workload{.on_gpu = setting.on_gpu, .data_rows = setting.data_rows};
+  workload.config.model.dim = setting.dim;
+  workload.config.model.depth = setting.depth;
+  workload.config.model.activation = setting.activation;
+  workload.config.data.batch_size = setting.batch_size;
+  workload.config.training.steps = setting.steps;
+  workload.config.training.recompute = setting.recompute;
+  workload.config.device.device = setting.on_gpu ? "cuda" : "cpu";
+  // Experiments break a step down and compare it with PyTorch's, so products and updates are
+  // separate.
+  if (!setting.on_gpu) workload.config.training.update = Update::kSeparate;
+  return workload;
+}
+
+Workload ddp_workload(const Setting& setting, int ranks) {
+  Workload workload = base_workload(setting);
+  workload.trainer = TrainerKind::kDdp;
+  workload.ranks = ranks;
+  if (!setting.on_gpu) workload.config.device.threads = 1;
+  return workload;
+}
+
+Workload dp_workload(const Setting& setting, int devices) {
+  Workload workload = ddp_workload(setting, devices);
+  workload.trainer = TrainerKind::kDataParallel;
+  workload.gpus = setting.units;
+  DeviceConfig& device = workload.config.device;
+  device.device = "auto";
+  for (int i = 0; i < devices; ++i) {
+    device.devices.push_back(setting.on_gpu ? fmt::format("cuda:{}", i % setting.units) : "cpu");
+  }
+  return workload;
+}
+
+Case new_case(const Setting& setting, std::string key, Workload workload) {
+  Case what{.key = std::move(key), .workload = std::move(workload)};
+  what.beyond_cores = what.workload.ranks > setting.units;
+  return what;
+}
+
+const Measurement& Results::at(std::string_view key) const {
+  const auto found =
+      std::ranges::find_if(cases, [&](const Measurement& each) { return each.what().key == key; });
+  BARESTEP_REQUIRE(found != cases.end(), "an experiment asks for a case that it does not have");
+  return *found;
+}
+
+std::size_t Results::rounds() const {
+  BARESTEP_REQUIRE(!cases.empty(), "an experiment has no case");
+  return std::ranges::min(cases, {}, [](const Measurement& each) { return each.starts().size(); })
+      .starts()
+      .size();
+}
+
+Series Results::steps_of(std::string_view key) const {
+  return {std::string(key), at(key).mean_s_by_start()};
+}
+
+std::vector<Series> Results::steps_of(std::span<const std::string> keys) const {
+  std::vector<Series> all;
+  for (const std::string& key : keys) all.push_back(steps_of(key));
+  return all;
+}
+
+Series Results::samples_of(std::string_view key) const {
+  return {std::string(key), at(key).sample_s_by_start()};
+}
+
+Comparison Results::compare(std::string_view a, std::string_view b) const {
+  return barestep::compare(steps_of(a), steps_of(b), setting.margin);
+}
+
+std::vector<Comparison> Results::compare(std::string_view reference,
+                                         std::span<const std::string> keys) const {
+  return barestep::compare(steps_of(reference), steps_of(keys), setting.margin);
+}
+
+std::string verdict_of(const Results& results) {
+  const std::size_t needed = starts_needed(1);
+  if (results.rounds() < needed) {
+    return fmt::format(
+        "INVALID: {} made, a 95 % interval needs {}; run it again with --starts {}",
+        results.rounds() == 1 ? "1 round was" : fmt::format("{} rounds were", results.rounds()),
+        needed, needed);
+  }
+  std::vector<std::string> reasons;
+  for (const Measurement& each : results.cases) {
+    if (const std::string why = each.trouble(); !why.empty()) reasons.push_back(why);
+  }
+  if (reasons.empty()) return "";
+  const std::string rest =
+      reasons.size() == 1 ? "" : fmt::format(" (and {} more)", reasons.size() - 1);
+  return fmt::format("INVALID: {}{}; run it again on a quiet machine", reasons.front(), rest);
+}
+
+int starts_of(const Experiment& experiment, const Setting& setting) {
+  const std::size_t cases = experiment.chooses ? experiment.cases(setting).size() : 1;
+  return std::max(setting.starts,
+                  static_cast<int>(starts_needed(std::max<std::size_t>(cases, 2) - 1)));
+}
+
+std::string_view units_word(const Setting& setting) {
+  return setting.on_gpu ? "GPUs" : "cores";
+}
+
+std::string units_text(const Setting& setting) {
+  return counted(setting.units, setting.on_gpu ? "GPU" : "core");
+}
+
+std::string ranks_text(const Workload& workload) {
+  return counted(workload.ranks, workload.trainer == TrainerKind::kDdp ? "rank" : "device");
+}
+
+std::string deviation_text(const Measurement& each) {
+  return fmt::format("{} ({})", time_text(estimate_of(each.deviation_s_by_start()).median),
+                     percent_text(estimate_of(each.variation_by_start()).median));
+}
+
+}  // namespace barestep

@@ -1,0 +1,523 @@
+#include "lab/study/measured_card.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/host.h"
+#include "core/json_document.h"
+#include "core/output_file.h"
+#include "core/statistics.h"
+#include "core/units.h"
+#include "kernels/make_device.h"
+#include "lab/child.h"
+#include "lab/predict/simulator.h"
+#include "lab/predict/workload.h"
+#include "lab/report/findings.h"
+#include "lab/report/samples.h"
+#include "lab/study/measurement.h"
+#include "lab/study/rank_bench.h"
+#include "lab/study/run_workload.h"
+#include "model/linear.h"
+#include "profiler/peaks.h"
+
+namespace barestep {
+
+Machine this_machine() {
+  Machine machine;
+  DeviceConfig config;
+  config.device = "cpu";
+  const DeviceInfo cpu = make_device(config)->info();
+  machine.processor = cpu.model;
+  machine.cores = cpu.threads;
+  machine.memory_bytes = host_memory().total_bytes;
+  machine.gpus = cuda_device_count();
+  if (machine.gpus > 0) {
+    config.device = "cuda:0";
+    machine.gpu = make_device(config)->info().model;
+  }
+  utsname system{};
+  if (::uname(&system) == 0) machine.system = fmt::format("{} {}", system.sysname, system.release);
+  return machine;
+}
+
+std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine) {
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"processor", machine.processor},
+      {"cores", std::to_string(machine.cores)},
+      {"memory", human_bytes(machine.memory_bytes)},
+      {"system", machine.system}};
+  if (machine.gpus > 0)
+    facts.emplace_back("GPU", fmt::format("{} x {}", machine.gpus, machine.gpu));
+  return facts;
+}
+
+namespace {
+
+/// What one rank measures of its device and its links while all ranks do the same.
+struct RankRates {
+  std::vector<OpRate> rates{};
+  std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes; empty with one rank
+  /// How much longer all-reduces and products take at once than one after the other, since ranks
+  /// that share cores with their communication wait for a turn. 1 with one rank.
+  double contention = 1;
+};
+
+/// Numbers of fp32 that ops are measured on: more than caches hold and, on a GPU, several layers of
+/// kMaxGpuWidth with the state of their optimizer.
+std::int64_t measured_numbers(const Device& device) {
+  constexpr std::int64_t kCpuBytes = std::int64_t{128} << 20;
+  constexpr std::int64_t kGpuBytes = std::int64_t{4} << 30;
+  if (device.kind() != DeviceKind::kCuda) return kCpuBytes / 4;
+  return std::min(kGpuBytes, device.info().free_bytes / 2) / 4;
+}
+
+constexpr std::int64_t kMaxGpuWidth = 8192;
+/// Ops are timed in batches, at least kBatches of them, and the median batch counts. Batches are
+/// short, so that a brief disturbance spoils few of them.
+constexpr double kBatchSeconds = 1e-3;
+constexpr int kBatches = 5;
+constexpr int kReducedBatches = 15;
+constexpr double kContendedSeconds = 0.02;
+constexpr int kLayers = 6;
+constexpr std::int64_t kMaxReducedBytes = std::int64_t{32} << 20;
+
+/// Places tensors in the measured memory one after the other, and starts over at its end.
+class Tensors {
+ public:
+  /// `numbers` in all, from number `first` on.
+  explicit Tensors(std::int64_t numbers, std::int64_t first = 0)
+      : numbers_(numbers), next_(first) {}
+
+  Tensor take(std::int64_t rows, std::int64_t cols) {
+    constexpr std::int64_t kAligned = 16;  // numbers of 64 bytes
+    if (next_ + rows * cols > numbers_) next_ = 0;
+    const Tensor tensor{0, 4 * next_, rows, cols};
+    next_ += (rows * cols + kAligned - 1) / kAligned * kAligned;
+    return tensor;
+  }
+
+ private:
+  std::int64_t numbers_;
+  std::int64_t next_;
+};
+
+/// Times ops and collectives in memory that is held during the measurement.
+class RankBench {
+ public:
+  RankBench(const MeasuringRank& rank, bool quick)
+      : ranks_(rank.ranks),
+        transport_(rank.transport),
+        device_(rank.device),
+        seconds_(quick ? 0.02 : 0.06),
+        numbers_(measured_numbers(rank.device)),
+        ops_(rank.device, 4 * numbers_, "rates"),
+        collectives_(rank, ops_.addresses()) {}
+
+  /// Numbers in the measured memory.
+  [[nodiscard]] std::int64_t numbers() const { return numbers_; }
+
+  /// Seconds of one op while all ranks run the same one: median of several batches.
+  double seconds_of(const std::vector<DeviceOp>& ops) {
+    for (const DeviceOp& op : ops) device_.prepare(op);
+    run(ops, 1);
+    const double once_s = run(ops, 2) / 2;
+    const auto times = static_cast<std::size_t>(std::clamp(kBatchSeconds / once_s, 1.0, 1e4));
+    ranks_.barrier();
+    // All ranks continue until the same time, so none measures a machine that is already idle.
+    const double end_s = now_s() + seconds_;
+    std::vector<double> batches;
+    while (batches.size() < kBatches || now_s() < end_s) {
+      batches.push_back(run(ops, times) / static_cast<double>(times));
+    }
+    return median(batches);
+  }
+
+  /// Seconds of one of the collectives, as the mean over all ranks.
+  double seconds_of(const std::vector<std::unique_ptr<Collective>>& collectives) {
+    for (const auto& each : collectives) transport_.prepare(*each);
+    return median(collectives_.batches(collectives, 2 * kBatchSeconds, kReducedBatches));
+  }
+
+  /// Time of collectives and ops on two streams, relative to one after the other.
+  double contention_of(const std::vector<std::unique_ptr<Collective>>& collectives,
+                       const std::vector<DeviceOp>& ops) {
+    const double collective_s = seconds_of(collectives);
+    const double op_s = mean_of_ranks(ranks_, seconds_of(ops));
+    const auto reduced = static_cast<std::size_t>(std::ceil(kContendedSeconds / collective_s));
+    const auto computed = static_cast<std::size_t>(std::ceil(kContendedSeconds / op_s));
+    std::vector<double> factors;
+    for (int i = 0; i < kBatches; ++i) {
+      ranks_.barrier();
+      const double begin_s = now_s();
+      for (std::size_t j = 0; j < computed; ++j) {
+        ops_.run(ops[j % ops.size()]);
+      }
+      collectives_.run(collectives, reduced);
+      ops_.synchronize();
+      factors.push_back((now_s() - begin_s) / (static_cast<double>(reduced) * collective_s +
+                                               static_cast<double>(computed) * op_s));
+    }
+    return std::max(1.0, mean_of_ranks(ranks_, median(factors)));
+  }
+
+ private:
+  /// Device seconds of `count` ops, taken in turn from where the last call ended.
+  double run(const std::vector<DeviceOp>& ops, std::size_t count) {
+    return ops_.seconds_of([&] {
+      for (std::size_t i = 0; i < count; ++i) ops_.run(ops[next_++ % ops.size()]);
+    });
+  }
+
+  Communicator& ranks_;
+  Communicator& transport_;
+  Device& device_;
+  double seconds_;  // for each size
+  std::int64_t numbers_;
+  BenchStream ops_;
+  CollectiveBench collectives_;
+  std::size_t next_ = 0;
+};
+
+using MakeOp = DeviceOp (*)(Tensors& weights, Tensors& activations, std::int64_t rows,
+                            std::int64_t width);
+
+DeviceOp forward_product(Tensors& weights, Tensors& activations, std::int64_t rows,
+                         std::int64_t width) {
+  return Gemm{.c = activations.take(rows, width),
+              .a = activations.take(rows, width),
+              .b = weights.take(width, width),
+              .transpose_b = true,
+              .bias = weights.take(1, width),
+              .activation = Activation::kRelu};
+}
+
+DeviceOp input_gradient(Tensors& weights, Tensors& activations, std::int64_t rows,
+                        std::int64_t width) {
+  return Gemm{.c = activations.take(rows, width),
+              .a = activations.take(rows, width),
+              .b = weights.take(width, width)};
+}
+
+DeviceOp weight_gradient(Tensors& weights, Tensors& activations, std::int64_t rows,
+                         std::int64_t width) {
+  return Gemm{.c = weights.take(width, width),
+              .a = activations.take(rows, width),
+              .b = activations.take(rows, width),
+              .transpose_a = true};
+}
+
+DeviceOp fused_update(Tensors& weights, Tensors& activations, std::int64_t rows,
+                      std::int64_t width) {
+  return LinearAdam{.weight = weights.take(width, width),
+                    .weight_moments1 = weights.take(width, width),
+                    .weight_moments2 = weights.take(width, width),
+                    .bias = weights.take(1, width),
+                    .bias_moments1 = weights.take(1, width),
+                    .bias_moments2 = weights.take(1, width),
+                    .grad_y = activations.take(rows, width),
+                    .x = activations.take(rows, width),
+                    .scalars = activations.take(1, 2)};
+}
+
+/// Places weights after the memory of four activations, in as many layers as fit.
+std::vector<DeviceOp> products_of(std::int64_t numbers, MakeOp make, std::int64_t rows,
+                                  std::int64_t width, int tensors) {
+  const std::int64_t activations_end = 4 * (rows + 1) * width;
+  const std::int64_t layer = tensors * (width + 1) * (width + 16);
+  const std::int64_t layers =
+      std::clamp<std::int64_t>((numbers - activations_end) / layer, 1, 4 * kLayers / tensors);
+  Tensors weights(numbers, activations_end);
+  std::vector<DeviceOp> ops;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    Tensors activations(numbers);
+    ops.push_back(make(weights, activations, rows, width));
+  }
+  return ops;
+}
+
+void measure_products(RankBench& bench, const Device& device, bool quick,
+                      std::vector<OpRate>& rates) {
+  const bool on_gpu = device.kind() == DeviceKind::kCuda;
+  std::vector<std::int64_t> batches = {16, 64, 256};
+  if (!quick) batches = {8, 16, 32, 64, 128, 256, 512};
+  std::vector<std::int64_t> widths = {256, 512};
+  if (!quick) widths = {1024, 2048};
+  if (on_gpu) widths = {1024, 2048, 4096, kMaxGpuWidth};
+  if (on_gpu && quick) widths = {1024, kMaxGpuWidth};
+  for (const std::int64_t width : widths) {
+    if (on_gpu && 4 * width * width > bench.numbers()) continue;  // a small GPU
+    for (const std::int64_t rows : batches) {
+      const auto measure = [&](MakeOp make, int tensors) {
+        const std::vector<DeviceOp> ops = products_of(bench.numbers(), make, rows, width, tensors);
+        OpSize size = size_of(ops.front());
+        rates.push_back(
+            {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of(ops)});
+      };
+      measure(forward_product, 1);
+      measure(input_gradient, 1);
+      measure(weight_gradient, 1);
+      measure(fused_update, 3);
+    }
+  }
+}
+
+/// Memory-bound ops over this many of the memory's numbers.
+std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
+  constexpr std::int64_t kCols = 256;
+  const std::int64_t rows = std::max<std::int64_t>(1, count / kCols);
+  Tensors memory(numbers);
+  const auto flat = [&] { return memory.take(1, count); };
+  const auto matrix = [&] { return memory.take(rows, std::min(count, kCols)); };
+  const auto row = [&](std::int64_t cols) { return memory.take(1, cols); };
+  std::vector<DeviceOp> ops;
+  ops.push_back(OptimizerUpdate{
+      .weights = flat(), .grads = flat(), .state = {flat(), flat()}, .scalars = row(2)});
+  memory = Tensors(numbers);
+  ops.push_back(Copy{.to = flat(), .from = flat()});
+  memory = Tensors(numbers);
+  ops.push_back(BiasActivation{.values = matrix(), .bias = row(std::min(count, kCols))});
+  memory = Tensors(numbers);
+  ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix()});
+  memory = Tensors(numbers);
+  // As in training, where it includes the gradient of the bias up to this many rows.
+  const std::int64_t few = std::min(rows, kMaxRowsOfSums);
+  const auto wide = [&] { return memory.take(few, count / few); };
+  ops.push_back(ActivationGrad{.grad = wide(), .from = wide(), .sums = row(count / few)});
+  memory = Tensors(numbers);
+  Tensor step = row(1);
+  step.dtype = DType::kI32;
+  ops.push_back(Dropout{.values = matrix(), .step = step});
+  memory = Tensors(numbers);
+  ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
+  memory = Tensors(numbers);
+  ops.push_back(PointwiseLoss{.loss = row(1),
+                              .grad = matrix(),
+                              .output = matrix(),
+                              .target = matrix(),
+                              .count = count,
+                              .activation = Activation::kRelu});
+  return ops;
+}
+
+void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates) {
+  // Where caches end, rates depend on the size most strongly.
+  std::vector<std::int64_t> counts = {1 << 12, 1 << 16, 1 << 20};
+  if (!quick) {
+    counts = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20};
+  }
+  const std::int64_t most = bench.numbers() / 5;
+  for (const std::int64_t count : {std::int64_t{1} << 24, std::int64_t{1} << 26, most}) {
+    if (count <= most) counts.push_back(count);
+  }
+  for (const std::int64_t count : counts) {
+    for (const DeviceOp& op : ops_over(count, bench.numbers())) {
+      OpSize size = size_of(op);
+      // No model has that many numbers in a batch.
+      const bool is_state = size.op == "adam" || size.op == "copy";
+      if (!is_state && count > 1 << 21) continue;
+      rates.push_back(
+          {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of({op})});
+    }
+  }
+}
+
+/// All-reduces over gradients as cold as in training, each in another place. Held by pointer,
+/// because communicators identify collectives by address.
+std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes, std::int64_t numbers) {
+  std::vector<std::unique_ptr<Collective>> all;
+  Tensors gradients(numbers);
+  const std::int64_t count = bytes / 4;
+  for (std::int64_t i = 0; i < std::clamp<std::int64_t>(numbers / (count + 16), 1, 8); ++i) {
+    all.push_back(std::make_unique<Collective>(
+        AllReduce{.tensors = {gradients.take(1, count)}, .scale = 0.5F}));
+  }
+  return all;
+}
+
+/// Measures the rates of products by batch and width, those of the optimizer and other ops by their
+/// bytes, and times of an all-reduce by size. All ranks call it, and measure at the same time. An
+/// op runs in turn on several tensors, as many as a model of six layers has, so weights are as cold
+/// as in training. Takes some tens of milliseconds per size, fewer sizes if `quick`, and 128 MiB of
+/// memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory). Blocks.
+RankRates measure_rank(const MeasuringRank& rank, bool quick) {
+  RankBench bench(rank, quick);
+  RankRates measured;
+  measure_products(bench, rank.device, quick, measured.rates);
+  measure_other_ops(bench, quick, measured.rates);
+  if (rank.ranks.size() == 1) return measured;
+  std::vector<std::vector<std::unique_ptr<Collective>>> kept;
+  for (std::int64_t bytes = 4; bytes <= kMaxReducedBytes; bytes *= quick ? 8 : 4) {
+    kept.push_back(all_reduces_of(bytes, bench.numbers()));
+    measured.all_reduce.emplace_back(static_cast<double>(bytes), bench.seconds_of(kept.back()));
+  }
+  constexpr std::int64_t kLayerBytes = std::int64_t{4} << 20;
+  kept.push_back(all_reduces_of(kLayerBytes, bench.numbers()));
+  measured.contention = bench.contention_of(
+      kept.back(), products_of(bench.numbers(), weight_gradient, 32, quick ? 256 : 1024, 1));
+  return measured;
+}
+
+using nlohmann::json;
+
+constexpr int kMaxMeasuredRanks = 16;
+constexpr int kMaxTries = 3;
+constexpr std::int64_t kMaxRatesBytes = std::int64_t{16} << 20;
+
+/// One device with all cores, and ranks with one core each; on GPUs, only ranks.
+std::vector<MachineLoad> loads_of(const CardRequest& request) {
+  const int units = request.on_gpu ? request.machine.gpus : request.machine.cores;
+  std::vector<MachineLoad> loads;
+  if (!request.on_gpu && units > 1) loads.push_back({.ranks = 1, .threads = units});
+  const bool has_mpirun = !find_on_path("mpirun").empty();
+  // Two ranks on a single core are measured too: nothing else gives the link's rate.
+  const int max = request.on_gpu ? units : std::max(units, 2);
+  for (int ranks = 1; ranks <= std::min(max, kMaxMeasuredRanks); ranks *= 2) {
+    if (ranks == 1 || has_mpirun) {
+      loads.push_back({.ranks = ranks, .threads = request.on_gpu ? 0 : 1});
+    }
+  }
+  return loads;
+}
+
+std::string text_of(const MachineLoad& load) {
+  return fmt::format("rates of {}{}", counted(load.ranks, "rank"),
+                     load.threads > 1 ? fmt::format(" with {} threads", load.threads) : "");
+}
+
+/// Fills in what the ranks measure. Returns the share of the cores that others used meanwhile.
+double measure_rates(const CardRequest& request, MachineLoad& load) {
+  const std::filesystem::path file = request.scratch / "rank-rates.json";
+  std::vector<std::string> command;
+  const bool is_alone = load.ranks == 1;
+  if (!is_alone) command = {find_on_path("mpirun"), "-np", std::to_string(load.ranks)};
+  command.insert(command.end(),
+                 {(request.programs / "mlp_lab").string(), "measure-rank", "--output",
+                  file.string(), "--device", request.on_gpu ? "cuda" : "cpu"});
+  if (load.threads > 0) {
+    command.insert(command.end(), {"--threads", std::to_string(load.threads)});
+  }
+  if (request.quick) command.emplace_back("--quick");
+  if (is_alone) command.emplace_back("--alone");
+  const CoreWatch watch;
+  const ChildResult child = run_child(command, mpi_environment());
+  const double others_share = watch.others_share(child.cpu_s);
+  if (child.exit_code != 0) {
+    fail(ExitCode::kTryAgain, {.what = "rates of this machine",
+                               .value = counted(load.ranks, "rank"),
+                               .why = fmt::format("measuring ended with code {}: {}",
+                                                  child.exit_code, error_line(child.err)),
+                               .remedy = "run the same command again"});
+  }
+  const JsonDocument measured(file, kMaxRatesBytes, "rates of this machine",
+                              "run the same command again");
+  read_measured(measured.root(), load);
+  return others_share;
+}
+
+/// A model with almost no work, so that only launches and the host's time remain.
+Workload tiny_workload(const CardRequest& request, const MachineLoad& load, std::int64_t depth) {
+  const bool is_single = load.ranks == 1 && (load.threads != 1 || find_on_path("mpirun").empty());
+  Workload workload{.trainer = is_single ? TrainerKind::kSingle : TrainerKind::kDdp,
+                    .ranks = load.ranks,
+                    .on_gpu = request.on_gpu};
+  TrainConfig& config = workload.config;
+  config.model.dim = 1;
+  config.model.depth = depth;
+  config.data.batch_size = load.ranks;
+  config.training.steps = request.quick ? 100 : 400;
+  config.device.device = request.on_gpu ? "cuda" : "cpu";
+  if (load.threads > 0) config.device.threads = load.threads;
+  return workload;
+}
+
+void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& load) {
+  const auto step_s = [&](std::int64_t depth) {
+    const Case what{.key = "tiny", .workload = tiny_workload(request, load, depth)};
+    return Measurement(what, {run_workload(what, request.programs, request.scratch)})
+        .step_s()
+        .median;
+  };
+  const auto nodes = [&](std::int64_t depth) {
+    return WorkloadPrograms(tiny_workload(request, load, depth)).step().size();
+  };
+  constexpr std::int64_t kShallow = 2, kDeep = 22;
+  const double shallow_s = step_s(kShallow);
+  load.launch_s = std::max(0.0, step_s(kDeep) - shallow_s) / (nodes(kDeep) - nodes(kShallow));
+  MachineCard only = card;
+  only.loads = {load};
+  only.loads.front().host_s = 0;
+  const double rest_s = predicted_run(tiny_workload(request, load, kShallow), only).step_s;
+  load.host_s = std::max(0.0, shallow_s - rest_s);
+}
+
+/// Fills in the figures that cards without loads have too: from large products and copies, at the
+/// load with the most threads.
+void summarize(MachineCard& card) {
+  const MachineLoad& first = card.loads.front();
+  for (const OpRate& each : first.rates) {
+    double* best = each.op.starts_with("gemm") ? &card.flops_per_s : nullptr;
+    if (best != nullptr) *best = std::max(*best, each.rate);
+    // The largest copy, which fits in no cache.
+    if (each.op == "copy") card.memory_bytes_per_s = each.rate;
+  }
+  card.launch_s = first.launch_s;
+  card.host_s = first.host_s;
+  for (const MachineLoad& load : card.loads) {
+    if (load.all_reduce.empty()) continue;
+    card.node.tables[ExchangeKind::kAllReduce].push_back({load.ranks, load.all_reduce});
+    card.node.latency_s = load.all_reduce.front().second;
+  }
+}
+
+}  // namespace
+
+MachineCard measure_card(const CardRequest& request) {
+  const Machine& machine = request.machine;
+  const int units = request.on_gpu ? machine.gpus : machine.cores;
+  MachineCard card{.name = fmt::format("this machine, {} {}",
+                                       request.on_gpu ? machine.gpu : machine.processor,
+                                       request.on_gpu ? fmt::format("x {}", units)
+                                                      : "with " + counted(units, "core"))};
+  card.on_gpu = request.on_gpu;
+  card.node_ranks = units;
+  std::filesystem::create_directories(request.scratch);
+  for (MachineLoad& load : loads_of(request)) {
+    request.on_progress(text_of(load));
+    MachineLoad tried = load;
+    double min = 2;
+    for (int i = 0; i < (request.quick ? 1 : kMaxTries) && min > kDisturbingShare; ++i) {
+      const double others_share = measure_rates(request, tried);
+      if (others_share < min) load = tried;
+      min = std::min(min, others_share);
+    }
+    card.others_share = std::max(card.others_share, min);
+    measure_host(request, card, load);
+    card.loads.push_back(load);
+  }
+  std::filesystem::remove_all(request.scratch);
+  summarize(card);
+  return card;
+}
+
+void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file) {
+  const RankRates measured = measure_rank(rank, quick);
+  if (rank.ranks.rank() != 0) return;
+  json rates = json::array();
+  for (const OpRate& each : measured.rates) {
+    rates.push_back({each.op, each.rows, each.width, each.rate});
+  }
+  json all = {{"rates", std::move(rates)}, {"contention", measured.contention}};
+  if (!measured.all_reduce.empty()) all["all_reduce"] = measured.all_reduce;
+  replace_file(file, all.dump() + "\n");
+}
+
+}  // namespace barestep

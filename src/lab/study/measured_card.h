@@ -1,0 +1,56 @@
+// The machine that a study runs on, and its measured card.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lab/predict/machine_card.h"
+#include "lab/study/rank_bench.h"
+
+namespace barestep {
+
+struct Machine {
+  std::string processor{};
+  int cores = 1;  // available to this process
+  std::int64_t memory_bytes = 0;
+  std::string gpu{};  // empty if there is none
+  int gpus = 0;
+  std::string system{};  // kernel name and version
+
+  friend bool operator==(const Machine&, const Machine&) = default;
+};
+
+/// Opens the first GPU, if there is one.
+Machine this_machine();
+
+/// Names and values for reports.
+std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine);
+
+struct CardRequest {
+  Machine machine{};
+  bool on_gpu = false;
+  bool quick = false;                // fewer sizes, to take less time
+  std::filesystem::path programs{};  // folder of mlp_lab and the trainers
+  std::filesystem::path scratch{};   // created and removed
+  std::function<void(const std::string& what)> on_progress = [](const std::string&) {};
+};
+
+/// Measures one device with all its threads, and 1, 2, 4, ... ranks at once, up to the number of
+/// cores or GPUs and at most 16; without mpirun, only one. Each rank is an `mlp_lab measure-rank`,
+/// see write_rank_rates(). The host's cost of a launch and of a step comes from steps of the
+/// trainers on a model that is one number wide. A load that other programs disturbed is measured
+/// again, up to twice, unless quick. Blocks for about half a minute. Throws Error as run_workload()
+/// does.
+MachineCard measure_card(const CardRequest& request);
+
+/// What each rank runs for measure_card(): measures the rates of ops and the times of an
+/// all-reduce, on all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds
+/// per size, and 128 MiB of memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory), and as
+/// replace_file() does. Blocks.
+void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file);
+
+}  // namespace barestep

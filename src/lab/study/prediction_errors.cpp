@@ -1,0 +1,202 @@
+#include "lab/study/prediction_errors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/statistics.h"
+#include "core/units.h"
+#include "profiler/account.h"
+
+namespace barestep {
+namespace {
+
+constexpr double kGoal = 0.1;
+
+struct Deviation {
+  std::string name;
+  double more_s = 0;  // predicted minus measured
+};
+
+/// The part of a step with the largest prediction error; time outside all phases counts as one
+/// part.
+Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted) {
+  Deviation worst;
+  double rest_s = predicted.step_s - measured.mean_s().median;
+  const auto consider = [&](const Deviation& part) {
+    if (worst.name.empty() || std::abs(part.more_s) > std::abs(worst.more_s)) worst = part;
+  };
+  for (const Phase phase : phases_with_parts(false)) {
+    const std::string name(name_of(phase));
+    double measured_s = measured.phase_s(name);
+    // The simulation's waits for other ranks are of all kinds.
+    if (phase == Phase::kCommunication) {
+      measured_s += measured.phase_s(traits_of(Part::kTensorRanks).key) +
+                    measured.phase_s(traits_of(Part::kOtherStages).key);
+    }
+    const double more_s = predicted.phase_s[phase] - measured_s;
+    consider({name, more_s});
+    rest_s -= more_s;
+  }
+  consider({"host and data", rest_s});
+  return worst;
+}
+
+std::string signed_percent(double share) {
+  return fmt::format("{}{}", share >= 0 ? "+" : "", percent_text(share));
+}
+
+std::string difference_text(double seconds) {
+  return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
+}
+
+/// Cases that run the same command line, all compared with one prediction.
+struct DistinctPrediction {
+  std::vector<std::pair<const Results*, std::size_t>> cases{};
+
+  [[nodiscard]] const Measurement& measured(std::size_t number) const {
+    return cases[number].first->cases[cases[number].second];
+  }
+  [[nodiscard]] const SimulatedStep& predicted() const {
+    return *cases.front().first->predictions[cases.front().second];
+  }
+  [[nodiscard]] bool beyond_cores() const { return measured(0).what().beyond_cores; }
+  /// (predicted - measured) / measured, with the median over the cases as the measurement.
+  [[nodiscard]] double error() const {
+    std::vector<double> all_s;
+    for (std::size_t i = 0; i < cases.size(); ++i) all_s.push_back(measured(i).step_s().median);
+    return predicted().step_s / median(all_s) - 1;
+  }
+};
+
+std::vector<DistinctPrediction> distinct_predictions(const std::vector<const Results*>& all) {
+  std::map<std::string, DistinctPrediction> by_command;
+  for (const Results* results : all) {
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      if (!results->predictions[i]) continue;
+      const std::string command = command_line_of(results->cases[i].workload());
+      by_command[command].cases.emplace_back(results, i);
+    }
+  }
+  std::vector<DistinctPrediction> distinct;
+  for (auto& [command, prediction] : by_command) distinct.push_back(std::move(prediction));
+  return distinct;
+}
+
+/// How often each part is the worst one in predictions that miss the goal.
+std::string cause_sentence(const std::vector<const Results*>& all) {
+  std::map<std::string, int> causes;
+  int misses = 0;
+  for (const DistinctPrediction& each : distinct_predictions(all)) {
+    if (each.beyond_cores() || std::abs(each.error()) <= kGoal) continue;
+    ++causes[worst_part(each.measured(0), each.predicted()).name];
+    ++misses;
+  }
+  if (misses == 0)
+    return "Each prediction within the cores is within a tenth of the measured time.";
+  const int max =
+      std::ranges::max_element(causes, {}, [](const auto& cause) { return cause.second; })->second;
+  std::vector<std::string> names;
+  for (const auto& [name, count] : causes) {
+    if (count == max) names.push_back(name);
+  }
+  return fmt::format(
+      "{} {} off by more than a tenth; the part with the largest error is {} in {} of them{}.",
+      counted(misses, "prediction"), misses == 1 ? "is" : "are", list_text(names), max,
+      names.size() == 1 ? "" : " each");
+}
+
+Plot prediction_plot(const std::vector<const Results*>& all) {
+  PlotSeries runs{.name = "runs", .style = SeriesStyle::kMarks};
+  PlotSeries equal{.name = "equal", .style = SeriesStyle::kDashed};
+  std::set<double> ends;
+  for (const Results* results : all) {
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      if (!results->predictions[i]) continue;
+      const Measurement& each = results->cases[i];
+      const double predicted_ms = 1e3 * results->predictions[i]->step_s;
+      runs.points.push_back(plot_point(predicted_ms, each.step_s(), 1e3));
+      runs.points.back().is_hollow = each.what().beyond_cores;
+      ends.insert({predicted_ms, 1e3 * each.step_s().median});
+    }
+  }
+  for (const double ms : {*ends.begin(), *ends.rbegin()})
+    equal.points.push_back(plot_point(ms, ms));
+  return {.title = "Measured step times against predicted (simulated) ones",
+          .x_label = "predicted, ms",
+          .y_label = "measured, ms",
+          .log_x = true,
+          .log_y = true,
+          .series = {equal, runs}};
+}
+
+}  // namespace
+
+double prediction_error(const Results& results, std::size_t number) {
+  return results.predictions.at(number).value().step_s / results.cases.at(number).step_s().median -
+         1;
+}
+
+std::optional<PredictionSummary> prediction_summary(const std::vector<const Results*>& all) {
+  PredictionSummary summary;
+  std::vector<double> errors;
+  for (const DistinctPrediction& each : distinct_predictions(all)) {
+    if (each.beyond_cores()) {
+      ++summary.beyond_cores;
+    } else {
+      errors.push_back(std::abs(each.error()));
+    }
+  }
+  if (errors.empty()) return std::nullopt;
+  summary.runs = static_cast<int>(errors.size());
+  summary.median_error = median(errors);
+  const auto within = std::ranges::count_if(errors, [](double error) { return error <= kGoal; });
+  summary.within_tenth = static_cast<double>(within) / static_cast<double>(errors.size());
+  return summary;
+}
+
+Findings prediction_findings(const std::vector<const Results*>& all) {
+  const std::optional<PredictionSummary> summary = prediction_summary(all);
+  if (!summary) return {};
+  FindingTable table{.title = "Every case, predicted (simulated) and measured",
+                     .columns = {"case", "predicted", "measured", "error", "largest error", ""}};
+  double others_share = 0;
+  for (const Results* results : all) {
+    others_share = std::max(others_share, results->card ? results->card->others_share : 0);
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      if (!results->predictions[i]) continue;
+      const Measurement& each = results->cases[i];
+      const SimulatedStep& predicted = *results->predictions[i];
+      const Deviation worst = worst_part(each, predicted);
+      table.rows.push_back(
+          {fmt::format("{}: {}", results->name, each.what().key), time_text(predicted.step_s),
+           time_text(each.step_s()), signed_percent(prediction_error(*results, i)),
+           fmt::format("{} {}", worst.name, difference_text(worst.more_s)), beyond_text(each)});
+    }
+  }
+  std::vector<std::string> sentences = {
+      fmt::format("The simulation's median error over {} within the cores is {} (goal: {}); {} of "
+                  "them are within the goal. Cases of one command line count once.",
+                  counted(summary->runs, "distinct prediction"),
+                  percent_text(summary->median_error), chosen_percent(kGoal),
+                  percent_text(summary->within_tenth)),
+      cause_sentence(all)};
+  if (summary->beyond_cores > 0) {
+    sentences.push_back(fmt::format("{} beyond the cores {} shown and not counted.",
+                                    counted(summary->beyond_cores, "prediction"),
+                                    summary->beyond_cores == 1 ? "is" : "are"));
+  }
+  sentences.push_back(
+      fmt::format("Rates were measured here, op by op and separately from any run; other programs "
+                  "used at most {} of the cores meanwhile.",
+                  percent_text(others_share)));
+  return {.sentences = sentences, .tables = {table}, .plots = {prediction_plot(all)}};
+}
+
+}  // namespace barestep

@@ -1,0 +1,32 @@
+// How exact the predictions for the cases of a study are.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "lab/report/findings.h"
+#include "lab/study/experiment.h"
+
+namespace barestep {
+
+/// (predicted - measured) / measured, for one case that has a prediction.
+double prediction_error(const Results& results, std::size_t number);
+
+/// Covers all distinct predictions within the cores. Cases with the same command line, for example
+/// in several experiments, are one prediction, compared with the median of their measurements.
+struct PredictionSummary {
+  int runs = 0;             // distinct predictions
+  int beyond_cores = 0;     // additional predictions, not counted
+  double median_error = 0;  // of the absolute errors
+  double within_tenth = 0;  // share with an error of at most a tenth, which is the goal
+};
+
+/// Nothing if no case was predicted.
+std::optional<PredictionSummary> prediction_summary(const std::vector<const Results*>& all);
+
+/// The summary in sentences, a row for every case with the parts of its error, and the plot of
+/// predictions against measurements. Empty if no case was predicted.
+Findings prediction_findings(const std::vector<const Results*>& all);
+
+}  // namespace barestep

@@ -1,0 +1,633 @@
+#include "lab/study/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/output_file.h"
+#include "lab/predict/prediction.h"
+#include "lab/report/findings.h"
+#include "lab/report/page.h"
+#include "lab/report/svg.h"
+#include "lab/study/prediction_errors.h"
+#include "lab/study/step_parts.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kMaxMethodBytes = 1 << 16;
+constexpr const char* kReportTitle = "Report of mlp_lab";
+constexpr const char* kPredictionTitle = "Prediction against measurement";
+
+/// The ends are null if there is no interval.
+json json_of_estimate(const Estimate& estimate) {
+  json all = {{"median", estimate.median}, {"low", nullptr}, {"high", nullptr}};
+  if (!estimate.has_interval()) return all;
+  all["low"] = estimate.low;
+  all["high"] = estimate.high;
+  return all;
+}
+
+/// Without a verdict if no conclusion is allowed.
+json json_of_comparison(const Comparison& each, bool valid) {
+  return {{"a", each.a},
+          {"b", each.b},
+          {"ratio", json_of_estimate(each.ratio)},
+          {"rounds", each.rounds},
+          {"faster_rounds", each.faster_rounds},
+          {"p", each.p},
+          {"p_holm", each.p_holm},
+          {"word", valid ? json(name_of(each.word)) : json()}};
+}
+
+json json_of_case(const Results& results, std::size_t number) {
+  const Measurement& each = results.cases[number];
+  json phases = json::object();
+  for (const auto& [phase, seconds] : each.starts().front().ranks.front().phase_s) {
+    phases[phase] = each.phase_s(phase);
+  }
+  std::vector<int> attempts;
+  for (const Start& start : each.starts()) attempts.push_back(start.attempts);
+  json all = {{"key", each.what().key},
+              {"command", command_line_of(each.what())},
+              {"trainer", program_of(each.workload())},
+              {"ranks", each.workload().ranks},
+              {"dim", each.workload().dim()},
+              {"depth", each.workload().depth()},
+              {"batch_size", each.workload().batch_size()},
+              {"beyond_cores", each.what().beyond_cores},
+              {"starts", each.starts().size()},
+              {"steady_steps", each.steady_steps()},
+              {"warmup_steps", each.warmup_steps()},
+              {"outliers", each.outliers()},
+              {"attempts", attempts},
+              {"lost_share", each.lost_share()},
+              {"disturbed_starts", each.disturbed_starts()},
+              {"start_medians_s", each.step_s_by_start()},
+              {"start_means_s", each.mean_s_by_start()},
+              {"step_s", json_of_estimate(each.step_s())},
+              {"mean_step_s", json_of_estimate(each.mean_s())},
+              {"step_deviation_s", json_of_estimate(estimate_of(each.deviation_s_by_start()))},
+              {"step_variation", json_of_estimate(estimate_of(each.variation_by_start()))},
+              {"total_s", json_of_estimate(estimate_of(each.total_s_by_start()))},
+              {"step_p95_s", each.p95_s()},
+              {"step_max_s", each.slowest_s()},
+              {"samples_per_s", json_of_estimate(each.samples_per_s())},
+              {"phases_s", phases}};
+  if (each.has_p99()) all["step_p99_s"] = each.p99_s();
+  if (!each.configuration().empty()) all["configuration"] = json::parse(each.configuration());
+  if (!results.predictions.empty() && results.predictions[number]) {
+    all["predicted_step_s"] = results.predictions[number]->step_s;
+    all["prediction_error"] = prediction_error(results, number);
+  }
+  return all;
+}
+
+/// Empty, or that an answer compares a case beyond the cores. Experiments that can do without such
+/// cases leave them out.
+std::string crowded_verdict(const Results& results, const Findings& findings) {
+  for (const Measurement& each : results.cases) {
+    const std::string& key = each.what().key;
+    const bool is_compared = std::ranges::any_of(
+        findings.comparisons,
+        [&](const Comparison& comparison) { return comparison.a == key || comparison.b == key; });
+    if (!each.what().beyond_cores || !is_compared) continue;
+    return fmt::format("INVALID: the {} of {} share {}", ranks_text(each.workload()), key,
+                       units_text(results.setting));
+  }
+  return "";
+}
+
+json json_of_summary(const PredictionSummary& summary) {
+  return {{"runs", summary.runs},
+          {"beyond_cores", summary.beyond_cores},
+          {"median_error", summary.median_error},
+          {"within_tenth", summary.within_tenth}};
+}
+
+}  // namespace
+
+std::vector<const Results*> Report::results() const {
+  std::vector<const Results*> all;
+  for (const ReportSection& section : sections) {
+    const bool is_certain = std::ranges::none_of(section.results.cases, &Measurement::is_uncertain);
+    if (section.verdict.empty() && is_certain) all.push_back(&section.results);
+  }
+  return all;
+}
+
+ReportSection section_of(const Experiment& experiment, Results results) {
+  Findings findings = experiment.conclude(results);
+  std::string verdict;
+  if (!findings.sentences.empty()) {
+    verdict = crowded_verdict(results, findings);
+    if (verdict.empty()) verdict = verdict_of(results);
+    for (const Measurement& each : results.cases) {
+      std::string bursts = bursts_sentence(each);
+      if (!bursts.empty()) findings.sentences.push_back(std::move(bursts));
+    }
+  }
+  return {&experiment, std::move(results), std::move(findings), std::move(verdict)};
+}
+
+Report report_of(const Study& study, double margin) {
+  Report report;
+  report.margin = margin;
+  report.environment = facts_of(study.identity().machine);
+  report.environment.emplace_back("barestep", study.identity().version);
+  report.environment.emplace_back("devices", study.identity().on_gpu ? "GPUs" : "CPU");
+  report.options = study.identity().quick ? " --quick" : "";
+  if (!study.identity().on_gpu && study.identity().machine.gpus > 0) {
+    report.options += " --device cpu";
+  }
+  report.options += text_of(study.identity().options);
+  if (const std::int64_t width = study.identity().width; width > 0) {
+    report.options += fmt::format(" --dim {}", width);
+    report.environment.emplace_back(
+        "model",
+        fmt::format(
+            "{} wide; --quick doubles the width until a step takes 3 ms, at most to {} times",
+            width, kWidestQuick));
+  }
+  for (const Experiment* experiment : study.measured()) {
+    Results results = study.results_of(*experiment);
+    results.setting.margin = margin;
+    report.sections.push_back(section_of(*experiment, std::move(results)));
+  }
+  if (report.sections.empty()) {
+    fail(ExitCode::kNoInput, {.what = "study",
+                              .value = study.folder().string(),
+                              .why = "none of its experiments is complete",
+                              .remedy = "run mlp_lab run again to complete it"});
+  }
+  return report;
+}
+
+std::vector<std::string> method_sentences(double margin) {
+  const std::string text =
+      InputFile(installed_file(BARESTEP_LAB, "method.md"), "method").text(kMaxMethodBytes);
+  std::vector<std::string> sentences;
+  for (const std::vector<std::string>& lines : blocks_of(text)) {
+    sentences.push_back(
+        filled_template(fmt::format("{}", fmt::join(lines, " ")), [&](std::string_view name) {
+          return chosen_percent(name == "margin" ? margin - 1 : kDisturbingShare);
+        }));
+  }
+  return sentences;
+}
+
+std::vector<std::string> answers_of(const ReportSection& section) {
+  std::vector<std::string> answers = section.findings.sentences;
+  if (!section.verdict.empty()) {
+    const std::size_t why = section.verdict.find(": ");
+    answers = {"No conclusion: " +
+               (why == std::string::npos ? section.verdict : section.verdict.substr(why + 2)) +
+               "."};
+  }
+  answers.insert(answers.end(), section.findings.facts.begin(), section.findings.facts.end());
+  return answers;
+}
+
+std::string invalid_line(const ReportSection& section) {
+  return "INVALID. " + answers_of(section).front();
+}
+
+std::vector<std::string> shown_answers(const ReportSection& section) {
+  std::vector<std::string> answers = answers_of(section);
+  if (!section.verdict.empty()) answers.erase(answers.begin());
+  return answers;
+}
+
+std::string command_of(const Report& report, const ReportSection& section) {
+  return fmt::format("mlp_lab run {}{}", section.experiment->name, report.options);
+}
+
+FindingTable step_table(const Results& results) {
+  FindingTable table{.title = "Step times",
+                     .columns = {"case", "median (95 % interval)", "mean (95 % interval)",
+                                 "deviation", "p95", "p99", "slowest", "samples/s", "all steps",
+                                 "starts", "steady steps", "warm-up", "outliers"}};
+  const bool predicts = !results.predictions.empty();
+  if (predicts) {
+    table.columns.insert(table.columns.end(), {"predicted (simulated)", "error"});
+  }
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    const Measurement& each = results.cases[i];
+    std::string name = each.what().key;
+    if (each.what().beyond_cores) name += fmt::format(" ({})", beyond_text(each));
+    if (each.disturbed_starts() > 0) {
+      name += fmt::format(" ({} disturbed)",
+                          counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
+    }
+    if (each.is_uncertain()) name += " (uncertain by more than half)";
+    table.rows.push_back({name, time_text(each.step_s()), time_text(each.mean_s()),
+                          deviation_text(each), time_text(each.p95_s()),
+                          each.has_p99() ? time_text(each.p99_s()) : "-",
+                          time_text(each.slowest_s()), number_text(each.samples_per_s().median),
+                          time_text(estimate_of(each.total_s_by_start()).median),
+                          std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
+                          std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
+    if (!predicts) continue;
+    if (!results.predictions[i]) {
+      table.rows.back().insert(table.rows.back().end(), {"-", "-"});
+    } else {
+      table.rows.back().push_back(time_text(results.predictions[i]->step_s));
+      table.rows.back().push_back(fmt::format("{:+.1f} %", 100 * prediction_error(results, i)));
+    }
+  }
+  return table;
+}
+
+namespace {
+
+/// How a case was measured; the governor is empty if it is unknown.
+Conditions how_measured(const Measurement& each) {
+  const auto starts = std::ssize(each.starts());
+  Conditions found{.governor = std::string(kSteadyGovernor),
+                   .lost_share = each.lost_share(),
+                   .seed = each.workload().config.training.seed,
+                   .warmup_steps = static_cast<std::int64_t>(each.warmup_steps()),
+                   .steps = static_cast<std::int64_t>(each.steady_steps()) / starts,
+                   .starts = starts};
+  for (const Start& start : each.starts()) {
+    if (start.governor != kSteadyGovernor) found.governor = start.governor;
+  }
+  return found;
+}
+
+/// Of each item the one that is met less.
+Conditions less_met(const Conditions& a, const Conditions& b) {
+  return {.governor = b.governor == kSteadyGovernor ? a.governor : b.governor,
+          .lost_share = std::max(a.lost_share, b.lost_share),
+          .seed = a.seed,
+          .warmup_steps = std::min(a.warmup_steps, b.warmup_steps),
+          .steps = std::min(a.steps, b.steps),
+          .starts = std::min(a.starts, b.starts)};
+}
+
+}  // namespace
+
+std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured) {
+  std::optional<Conditions> all;
+  for (const Results* const results : measured) {
+    for (const Measurement& each : results->cases) {
+      const Conditions found = how_measured(each);
+      all = all ? less_met(*all, found) : found;
+    }
+  }
+  if (!all) return {};
+  if (all->governor->empty()) all->governor.reset();
+  return checklist(*all);
+}
+
+std::string quality_sentence(const Results& results) {
+  std::size_t outliers = 0, steps = 0;
+  std::int64_t again = 0;
+  double lost = 0;
+  std::vector<std::string> drifts;
+  for (const Measurement& each : results.cases) {
+    outliers += each.outliers();
+    steps += each.steady_steps();
+    lost = std::max(lost, each.lost_share());
+    for (const Start& start : each.starts()) again += start.attempts > 1;
+    if (const double drift = each.drift(); drift != 0) {
+      drifts.push_back(fmt::format("{} by {} {}", each.what().key, percent_text(std::abs(drift)),
+                                   drift > 0 ? "slower" : "faster"));
+    }
+  }
+  std::string text =
+      outliers == 0
+          ? fmt::format("None of {} steady steps is an outlier.", steps)
+          : fmt::format("{} of {} steady steps are outliers, far slower than their median.",
+                        outliers, steps);
+  text +=
+      fmt::format(" A start lost at most {} of its time to other programs.", percent_text(lost));
+  if (!drifts.empty()) {
+    text += fmt::format(" Step times drift during a run: {}.", list_text(drifts));
+  }
+  if (again > 0) {
+    text += fmt::format(" {} repeated, because other programs disturbed {}.",
+                        again == 1 ? "1 start was" : fmt::format("{} starts were", again),
+                        again == 1 ? "it" : "them");
+  }
+  return text;
+}
+
+std::string configurations_of(const Results& results) {
+  std::vector<std::pair<std::string, json>> each_case;
+  for (const Measurement& each : results.cases) {
+    if (each.configuration().empty()) continue;
+    each_case.emplace_back(each.what().key, json::parse(each.configuration()));
+  }
+  if (each_case.empty()) return "";
+  json shared = json::object();
+  for (const auto& option : each_case.front().second.items()) {
+    const bool in_all = std::ranges::all_of(each_case, [&](const auto& each) {
+      return each.second.value(option.key(), json()) == option.value();
+    });
+    if (in_all) shared[option.key()] = option.value();
+  }
+  std::string text = fmt::format("all: {}\n", shared.dump());
+  for (auto& [key, options] : each_case) {
+    for (const auto& option : shared.items()) options.erase(option.key());
+    if (!options.empty()) text += fmt::format("{}: {}\n", key, options.dump());
+  }
+  return text;
+}
+
+std::string plot_file(const std::string& section, std::size_t number) {
+  return fmt::format("plots/{}-{}.svg", section, number + 1);
+}
+
+std::string csv_of(const Report& report) {
+  std::string text =
+      "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,mean_step_"
+      "s,"
+      "step_p95_s,"
+      "step_max_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_steps,"
+      "warmup_steps,outliers,valid,command\n";
+  for (const ReportSection& section : report.sections) {
+    for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
+      const Measurement& each = section.results.cases[i];
+      const Workload& workload = each.workload();
+      const Estimate& step = each.step_s();
+      const std::string predicted =
+          section.results.predictions.empty() || !section.results.predictions[i]
+              ? ","
+              : fmt::format("{},{}", section.results.predictions[i]->step_s,
+                            prediction_error(section.results, i));
+      text +=
+          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
+                      section.experiment->name, each.what().key, program_of(workload),
+                      workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
+                      step.median, step.has_interval() ? fmt::format("{}", step.low) : "",
+                      step.has_interval() ? fmt::format("{}", step.high) : "", each.mean_s().median,
+                      each.p95_s(), each.slowest_s(), each.samples_per_s().median, predicted,
+                      each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
+                      each.outliers(), section.verdict.empty(), command_line_of(each.what()));
+    }
+  }
+  return text;
+}
+
+std::string json_of(const Report& report) {
+  json environment = json::object();
+  for (const auto& [name, value] : report.environment) environment[name] = value;
+  json sections = json::array();
+  for (const ReportSection& section : report.sections) {
+    json cases = json::array();
+    for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
+      cases.push_back(json_of_case(section.results, i));
+    }
+    json checks = json::object();
+    for (const CheckedItem& item : checklist_of({&section.results})) {
+      checks[item.name] = {{"holds", name_of(item.holds)}, {"is", item.is}};
+    }
+    json comparisons = json::array();
+    for (const Comparison& each : section.findings.comparisons) {
+      comparisons.push_back(json_of_comparison(each, section.verdict.empty()));
+    }
+    sections.push_back({{"name", section.experiment->name},
+                        {"title", section.experiment->title},
+                        {"question", section.experiment->question},
+                        {"command", command_of(report, section)},
+                        {"verdict", section.verdict},
+                        {"answers", answers_of(section)},
+                        {"checklist", std::move(checks)},
+                        {"comparisons", std::move(comparisons)},
+                        {"cases", std::move(cases)}});
+  }
+  json all = {{"format", "barestep results 2"},
+              {"environment", std::move(environment)},
+              {"experiments", std::move(sections)}};
+  if (const auto summary = prediction_summary(report.results())) {
+    all["prediction"] = json_of_summary(*summary);
+  }
+  return all.dump(1) + "\n";
+}
+
+void write_report(const std::filesystem::path& folder, const Report& report) {
+  std::filesystem::create_directories(folder / "plots");
+  const auto write_plots = [&](const std::string& name, const Findings& findings) {
+    for (std::size_t i = 0; i < findings.plots.size(); ++i) {
+      replace_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
+    }
+  };
+  for (const ReportSection& section : report.sections) {
+    write_plots(section.experiment->name, section.findings);
+  }
+  write_plots("prediction", prediction_findings(report.results()));
+  replace_file(folder / "results.csv", csv_of(report));
+  replace_file(folder / "results.json", json_of(report));
+  replace_file(folder / "report.md", markdown_of(report));
+  replace_file(folder / "report.html", html_of(report));
+}
+
+namespace {
+
+std::string markdown_cell(const std::string& text) {
+  std::string safe;
+  for (const char each : text) {
+    if (each == '|') safe += '\\';
+    safe += each;
+  }
+  return safe;
+}
+
+std::string markdown_row(const std::vector<std::string>& cells) {
+  std::string row = "|";
+  for (const std::string& cell : cells) row += fmt::format(" {} |", markdown_cell(cell));
+  return row + "\n";
+}
+
+}  // namespace
+
+std::string markdown_table(const FindingTable& table) {
+  std::string text = fmt::format("**{}**\n\n{}|", table.title, markdown_row(table.columns));
+  for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
+  text += "\n";
+  for (const auto& row : table.rows) text += markdown_row(row);
+  return text + "\n";
+}
+
+std::string markdown_details(const std::vector<std::string>& answers, const Findings& findings,
+                             const std::string& name) {
+  std::string text;
+  for (const std::string& sentence : answers) text += fmt::format("- {}\n", sentence);
+  text += "\n";
+  for (const FindingTable& table : findings.tables) text += markdown_table(table);
+  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
+    text += fmt::format("![{}]({})\n\n", findings.plots[i].title, plot_file(name, i));
+  }
+  return text;
+}
+
+namespace {
+
+/// `invalid` is the page's word for a section without conclusions.
+std::string verdict_word(const ReportSection& section, const char* invalid) {
+  if (!section.verdict.empty()) return invalid;
+  return section.results.cases.empty() ? "calculated" : "valid";
+}
+
+std::string markdown_section(const Report& report, const ReportSection& section) {
+  std::string text =
+      fmt::format("## {}\n\n*{}*\n\n", section.experiment->title, section.experiment->question);
+  if (!section.verdict.empty()) text += fmt::format("> **{}**\n\n", invalid_line(section));
+  text += markdown_details(shown_answers(section), section.findings, section.experiment->name);
+  const std::string command = command_of(report, section);
+  if (section.results.cases.empty()) return text + fmt::format("Reproduce: `{}`\n\n", command);
+  text += markdown_table(step_table(section.results));
+  text += quality_sentence(section.results) + "\n\n";
+  text += checklist_line(checklist_of({&section.results})) + "\n\n";
+  text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command);
+  for (const Measurement& each : section.results.cases) {
+    text += command_line_of(each.what()) + "\n";
+  }
+  text += "```\n\n";
+  const std::string configurations = configurations_of(section.results);
+  if (configurations.empty()) return text;
+  return text + fmt::format("Their configurations:\n\n```\n{}```\n\n", configurations);
+}
+
+}  // namespace
+
+std::string markdown_of(const Report& report) {
+  std::string text = fmt::format("# {}\n\n", kReportTitle);
+  for (const auto& [name, value] : report.environment) {
+    text += fmt::format("- {}: {}\n", name, value);
+  }
+  text += "\n## Summary\n\n| experiment | answer | verdict |\n| --- | --- | --- |\n";
+  for (const ReportSection& section : report.sections) {
+    const std::vector<std::string> answers = answers_of(section);
+    text += markdown_row({section.experiment->title, answers.empty() ? "" : answers.front(),
+                          verdict_word(section, "**INVALID**")});
+  }
+  text += "\n";
+  for (const ReportSection& section : report.sections) text += markdown_section(report, section);
+  const Findings prediction = prediction_findings(report.results());
+  if (!prediction.sentences.empty()) {
+    text += fmt::format("## {}\n\n", kPredictionTitle) +
+            markdown_details(prediction.sentences, prediction, "prediction");
+  }
+  return text + fmt::format("## How figures were made\n\n{}\n",
+                            fmt::join(method_sentences(report.margin), " "));
+}
+
+std::string html_details(const std::vector<std::string>& answers, const Findings& findings) {
+  std::string text = "<ul>\n";
+  for (const std::string& sentence : answers) {
+    text += fmt::format("<li>{}</li>\n", html_text(sentence));
+  }
+  text += "</ul>\n";
+  for (const FindingTable& table : findings.tables) text += html_table(table);
+  if (findings.plots.empty()) return text;
+  text += "<div class=\"plots\">\n";
+  for (const Plot& plot : findings.plots) {
+    text += fmt::format("<figure>{}</figure>\n", svg_of(plot));
+  }
+  return text + "</div>\n";
+}
+
+namespace {
+
+std::string html_section(const Report& report, const ReportSection& section) {
+  const Experiment& experiment = *section.experiment;
+  std::string text =
+      fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"question\">{}</p>\n",
+                  experiment.name, html_text(experiment.title), html_text(experiment.question));
+  if (!section.verdict.empty()) {
+    text += fmt::format("<p class=\"invalid\">{}</p>\n", html_text(invalid_line(section)));
+  }
+  text += html_details(shown_answers(section), section.findings);
+  const std::string command =
+      fmt::format("<p>Reproduce: <code>{}</code></p>\n", xml_text(command_of(report, section)));
+  if (section.results.cases.empty()) return text + command + "</section>\n";
+  text += html_table(step_table(section.results));
+  text += fmt::format("<p>{}</p>\n", html_text(quality_sentence(section.results)));
+  text += fmt::format("<p>{}</p>\n", html_text(checklist_line(checklist_of({&section.results}))));
+  text += command + "<details><summary>Its runs</summary><pre>";
+  for (const Measurement& each : section.results.cases) {
+    text += xml_text(command_line_of(each.what())) + "\n";
+  }
+  text += "</pre></details>\n";
+  const std::string configurations = configurations_of(section.results);
+  if (configurations.empty()) return text + "</section>\n";
+  return text +
+         fmt::format(
+             "<details><summary>Configurations</summary><pre>{}</pre></details>\n</section>\n",
+             xml_text(configurations));
+}
+
+/// A row of the summary: a small plot, the question, the answer and the verdict.
+std::string summary_row(const std::string& name, const std::string& title,
+                        const std::string& answer, const std::string& verdict,
+                        const Findings& findings) {
+  const std::string plot =
+      findings.plots.empty() ? "" : svg_of(findings.plots.front(), PlotSize::kThumbnail);
+  return fmt::format("<tr><td>{}</td><td><a href=\"#{}\">{}</a></td><td>{}</td><td>{}</td></tr>\n",
+                     plot, name, html_text(title), html_text(answer), verdict);
+}
+
+/// Every experiment with its main answer in one line, on one page of paper.
+std::string html_summary(const Report& report, const Findings& prediction) {
+  std::string text = "<section id=\"summary\">\n<h2>Summary</h2>\n<p class=\"machine\">";
+  for (const auto& [name, value] : report.environment) {
+    text +=
+        fmt::format("{}{}: {}", text.ends_with('>') ? "" : "; ", html_text(name), html_text(value));
+  }
+  text +=
+      "</p>\n<div class=\"scroll\"><table class=\"summary\"><thead><tr><th></th><th>Experiment</th>"
+      "<th>Answer</th><th>Verdict</th></tr></thead><tbody>\n";
+  for (const ReportSection& section : report.sections) {
+    const std::vector<std::string> answers = answers_of(section);
+    text += summary_row(section.experiment->name, section.experiment->title,
+                        answers.empty() ? "" : answers.front(),
+                        verdict_word(section, "<strong>INVALID</strong>"), section.findings);
+  }
+  if (!prediction.sentences.empty()) {
+    text += summary_row("prediction", kPredictionTitle, prediction.sentences.front(), "simulated",
+                        prediction);
+  }
+  return text + "</tbody></table></div>\n</section>\n";
+}
+
+std::string html_contents(const Report& report, const Findings& prediction) {
+  std::string text = "<nav><ul>\n<li><a href=\"#summary\">Summary</a></li>\n";
+  for (const ReportSection& section : report.sections) {
+    text += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.experiment->name,
+                        html_text(section.experiment->title));
+  }
+  if (!prediction.sentences.empty()) {
+    text += fmt::format("<li><a href=\"#prediction\">{}</a></li>\n", kPredictionTitle);
+  }
+  return text + "<li><a href=\"#method\">How figures were made</a></li>\n</ul></nav>\n";
+}
+
+}  // namespace
+
+std::string html_of(const Report& report) {
+  const Findings prediction = prediction_findings(report.results());
+  std::string text =
+      fmt::format("<h1>{}</h1>\n<div class=\"page\">\n{}<main>\n{}", kReportTitle,
+                  html_contents(report, prediction), html_summary(report, prediction));
+  for (const ReportSection& section : report.sections) text += html_section(report, section);
+  if (!prediction.sentences.empty()) {
+    text += fmt::format("<section id=\"prediction\">\n<h2>{}</h2>\n{}</section>\n",
+                        kPredictionTitle, html_details(prediction.sentences, prediction));
+  }
+  text += "<section id=\"method\">\n<h2>How figures were made</h2>\n<ul>\n";
+  for (const std::string& sentence : method_sentences(report.margin)) {
+    text += fmt::format("<li>{}</li>\n", html_text(sentence));
+  }
+  return html_page(kReportTitle, text + "</ul>\n</section>\n</main>\n</div>\n");
+}
+
+}  // namespace barestep

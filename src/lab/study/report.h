@@ -1,0 +1,96 @@
+// A study as files for people and programs.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lab/study/experiment.h"
+#include "lab/study/study.h"
+
+namespace barestep {
+
+struct ReportSection {
+  const Experiment* experiment;
+  Results results;
+  Findings findings;
+  std::string verdict;  // empty, or why the figures must not be trusted
+};
+
+struct Report {
+  std::vector<std::pair<std::string, std::string>> environment;
+  std::string options;  // options of mlp_lab run that reproduce it: " --quick"
+  double margin = kDefaultMargin;
+  std::vector<ReportSection> sections;
+
+  /// Only of valid sections in which each step time is certain: predictions are not compared with
+  /// disturbed measurements.
+  [[nodiscard]] std::vector<const Results*> results() const;
+};
+
+/// Draws the conclusions of an experiment. If all its answers are facts, they are valid however
+/// busy the machine was. None about times is valid if one compares ranks that share cores.
+ReportSection section_of(const Experiment& experiment, Results results);
+
+/// Draws the conclusions of every experiment that the study has measured. Differences within
+/// `margin`, a ratio above 1, are called small. Throws Error(kNoInput) if there is none.
+Report report_of(const Study& study, double margin = kDefaultMargin);
+
+/// Explains the statistical methods (method.md), in sentences.
+std::vector<std::string> method_sentences(double margin);
+
+/// The answers of a section: sentences about times, then facts. An invalid section has "No
+/// conclusion: " and the reason in place of the sentences about times.
+std::vector<std::string> answers_of(const ReportSection& section);
+
+/// For an invalid section, invalid_line() is "INVALID. No conclusion: ...", which pages show
+/// separately, and shown_answers() the remaining answers; for a valid one shown_answers() are all.
+std::string invalid_line(const ReportSection& section);
+std::vector<std::string> shown_answers(const ReportSection& section);
+
+/// The command that reproduces a section: "mlp_lab run NAME".
+std::string command_of(const Report& report, const ReportSection& section);
+
+/// The table that every experiment has: a row per case with its step times, its starts and steps,
+/// and the prediction if there is one.
+FindingTable step_table(const Results& results);
+
+/// Describes the quality of the starts: outliers, drift, repeated starts, time lost to other
+/// programs.
+std::string quality_sentence(const Results& results);
+
+/// The checklist for benchmarks of the starts of all cases: of each item the case that meets it
+/// least. Empty without cases.
+std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured);
+
+/// The options of the cases: those that all share in the first line, "all: {...}", then for each
+/// case the others, "batch-32: {...}". Empty if no case has a configuration.
+std::string configurations_of(const Results& results);
+
+std::string markdown_of(const Report& report);
+std::string markdown_table(const FindingTable& table);
+
+/// Answers, tables and plots; `name` is that of the plots' files.
+std::string markdown_details(const std::vector<std::string>& answers, const Findings& findings,
+                             const std::string& name);
+std::string html_details(const std::vector<std::string>& answers, const Findings& findings);
+
+/// One page without scripts: contents, a summary that fits on a sheet of paper, then the sections.
+std::string html_of(const Report& report);
+
+std::string csv_of(const Report& report);
+
+/// In the format of docs/results.schema.json.
+std::string json_of(const Report& report);
+
+/// File name of a plot of a section, or of "prediction", as used in report.md:
+/// "plots/amdahl-1.svg".
+std::string plot_file(const std::string& section, std::size_t number);
+
+/// Writes report.html, report.md, results.csv, results.json and the plots into the folder. Throws
+/// Error: kCannotCreate, kInputOutput.
+void write_report(const std::filesystem::path& folder, const Report& report);
+
+}  // namespace barestep

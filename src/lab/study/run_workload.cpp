@@ -1,0 +1,181 @@
+#include "lab/study/run_workload.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "core/error.h"
+#include "core/host.h"
+#include "core/input_file.h"
+#include "lab/child.h"
+#include "lab/study/start.h"
+#include "session/outputs.h"
+
+namespace barestep {
+namespace {
+
+std::string whole_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// posix_spawn does not search PATH.
+std::string path_of_python(const std::string& python) {
+  return python.find('/') == std::string::npos ? find_on_path(python) : python;
+}
+
+std::vector<std::string> command_of(const Case& what, const Programs& programs) {
+  const Workload& workload = what.workload;
+  std::vector<std::string> command;
+  if (workload.pytorch) {
+    command = {path_of_python(programs.python),
+               installed_file(BARESTEP_LAB, "pytorch/practical.py").string()};
+  } else if (workload.trainer == TrainerKind::kDdp) {
+    command = mpirun_arguments_of(workload);
+    command.insert(command.begin(), path_of_mpirun());
+  }
+  if (!workload.pytorch) {
+    command.push_back((programs.folder / program_of(workload)).string());
+  }
+  for (const std::string& each : arguments_of(workload)) command.push_back(each);
+  return command;
+}
+
+[[noreturn]] void refuse_run(const Case& what, const ChildResult& child) {
+  const bool is_known = child.exit_code == 2 || (child.exit_code >= 65 && child.exit_code <= 78);
+  fail(is_known ? static_cast<ExitCode>(child.exit_code) : ExitCode::kTryAgain,
+       {.what = "run",
+        .value = command_line_of(what.workload),
+        .why = fmt::format("it ended with code {}: {}", child.exit_code, error_line(child.err)),
+        .remedy = "the measurements made so far are kept"});
+}
+
+/// Whether the kernel lists adapters that MPI uses through PSM or libfabric.
+bool has_fabric() {
+  for (const char* const folder : {"/sys/class/infiniband", "/sys/class/cxi"}) {
+    std::error_code missing;
+    if (!std::filesystem::is_empty(folder, missing) && !missing) return true;
+  }
+  return false;
+}
+
+/// The weights that an evaluation loads are trained once before, by the same program.
+void train_for_evaluation(const Case& what, const Programs& programs) {
+  constexpr std::int64_t kEpochs = 5;
+  const std::filesystem::path weights = what.workload.config.output.load;
+  if (!what.workload.config.training.evaluate_only || std::filesystem::exists(weights)) return;
+  Case training = what;
+  TrainConfig& config = training.workload.config;
+  config.training.evaluate_only = false;
+  config.training.epochs = kEpochs;
+  config.data.batch_size = DataConfig{}.batch_size;
+  config.device.precision = Precision::kFp32;
+  config.output.load.clear();
+  config.output.save = weights;
+  const ChildResult child = run_child(command_of(training, programs), mpi_environment());
+  if (child.exit_code != 0) refuse_run(training, child);
+}
+
+/// The ops of the first rank, or of every device of mlp_dp.
+std::vector<OpTime> recorded_ops(const Workload& workload, const std::filesystem::path& trace) {
+  const bool is_dp = workload.trainer == TrainerKind::kDataParallel;
+  const auto files = trace_files(trace, is_dp ? "device" : "rank", workload.ranks);
+  std::vector<OpTime> all;
+  for (std::size_t i = 0; i < (is_dp ? files.size() : 1); ++i) {
+    for (OpTime& each : op_times_of_trace(whole_file(files[i]), files[i].string())) {
+      each.device = static_cast<int>(i);
+      all.push_back(std::move(each));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+const std::vector<std::string>& mpi_environment() {
+  static const std::vector<std::string> variables = [] {
+    std::vector<std::string> all = {"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                    "OMPI_MCA_rmaps_base_oversubscribe=1",
+                                    "OMPI_MCA_mpi_yield_when_idle=1",
+                                    "OMPI_MCA_hwloc_base_binding_policy=none",
+                                    "OMPI_MCA_btl_vader_single_copy_mechanism=none"};
+    if (!has_fabric() && std::getenv("OMPI_MCA_mtl") == nullptr) {
+      all.emplace_back("OMPI_MCA_mtl=^psm,psm2,ofi");
+    }
+    return all;
+  }();
+  return variables;
+}
+
+std::string path_of_mpirun() {
+  std::string mpirun = find_on_path("mpirun");
+  if (mpirun.empty()) {
+    fail(ExitCode::kNoInput, {.what = "program",
+                              .value = "mpirun",
+                              .why = "not found on PATH",
+                              .remedy = "install Open MPI, or run experiments without ranks"});
+  }
+  return mpirun;
+}
+
+std::string pytorch_version(const std::string& python) {
+  const std::string path = path_of_python(python);
+  ChildResult child{.exit_code = 1};
+  if (::access(path.c_str(), X_OK) == 0) {
+    child = run_child({path, "-c", "import torch; print(torch.__version__)"});
+  }
+  if (child.exit_code != 0) {
+    fail(ExitCode::kNoInput,
+         {.what = "--with-pytorch",
+          .value = python,
+          .why = ::access(path.c_str(), X_OK) != 0 ? "there is no such interpreter"
+                                                   : "it has no PyTorch",
+          .remedy = "install python3-torch, or name an interpreter that has it with --python"});
+  }
+  return child.out.substr(0, child.out.find('\n'));
+}
+
+Start run_workload(const Case& what, const Programs& programs,
+                   const std::filesystem::path& scratch) {
+  const std::filesystem::path metrics = scratch / "metrics.jsonl";
+  const std::filesystem::path weights = scratch / "weights.safetensors";
+  const std::filesystem::path trace = scratch / "trace.json";
+  train_for_evaluation(what, programs);
+  std::vector<std::string> command = command_of(what, programs);
+  command.insert(command.end(), {"--metrics", metrics.string()});
+  if (what.hash_weights) command.insert(command.end(), {"--save", weights.string()});
+  if (what.record_ops) command.insert(command.end(), {"--trace", trace.string()});
+  const std::filesystem::path checkpoints = scratch / "checkpoints";
+  std::filesystem::remove_all(checkpoints);  // left by another start
+  if (what.checkpoint_every > 0) {
+    command.insert(command.end(), {"--checkpoint", checkpoints.string(), "--checkpoint-every",
+                                   std::to_string(what.checkpoint_every)});
+  }
+
+  const ChildResult child = run_child(command, mpi_environment());
+  if (child.exit_code != 0) refuse_run(what, child);
+
+  Start start{.command = command_line_of(what.workload), .wall_s = child.wall_s};
+  const std::string records = whole_file(metrics);
+  start.lost_share =
+      lost_share(lost_of_metrics(records, metrics.string()), usable_cpus(), what.beyond_cores);
+  start.governor = frequency_governor().value_or("");
+  start.ranks = parse_metrics(records, metrics.string());
+  start.configuration = configuration_of_metrics(records, metrics.string());
+  start.library = library_of_metrics(records, metrics.string());
+  start.watched = parse_monitor(records, metrics.string());
+  start.evaluated = evaluated_of_metrics(records, metrics.string());
+  if (what.hash_weights) start.weights_hash = hash_of_bytes(whole_file(weights));
+  if (what.record_ops) start.ops = recorded_ops(what.workload, trace);
+  return start;
+}
+
+}  // namespace barestep

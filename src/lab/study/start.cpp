@@ -1,0 +1,335 @@
+#include "lab/study/start.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "core/error.h"
+#include "core/json_document.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kRunRecords = "records of a run";
+constexpr const char* kRecordsRemedy = "remove the file and run the study again";
+
+// Beyond the figures of any run.
+constexpr double kMaxRunSeconds = 1e9;
+constexpr double kMaxFigure = 1e300;
+constexpr std::int64_t kMaxRunRanks = 1 << 20;
+
+[[noreturn]] void refuse_records(const std::string& name, const std::string& why) {
+  fail(ExitCode::kBadData,
+       {.what = kRunRecords, .value = name, .why = why, .remedy = kRecordsRemedy});
+}
+
+/// Calls visit(record) for each line of a `--metrics` file.
+template <class Visit>
+void for_records(std::string_view lines, const std::string& name, const Visit& visit) {
+  for (int number = 1; !lines.empty(); ++number) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    const JsonDocument record(lines.substr(0, end), {.what = kRunRecords,
+                                                     .name = fmt::format("{}:{}", name, number),
+                                                     .remedy = kRecordsRemedy});
+    visit(record.root());
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+  }
+}
+
+bool is_of_step(const JsonValue& record) {
+  return !record.has("monitor") && !record.has("monitor_summary") && !record.has("configuration") &&
+         !record.has("lost_time") && !record.has("evaluation");
+}
+
+double seconds_of_record(const JsonValue& from) {
+  return from.number(0, kMaxRunSeconds);
+}
+
+double samples_of_record(const JsonValue& record) {
+  return record.at("samples").number(1, kMaxFigure);
+}
+
+void append_record(const JsonValue& record, RankSteps& steps) {
+  if (record.has("latency_s")) {  // a batch of an evaluation
+    steps.step_s.push_back(seconds_of_record(record.at("latency_s")));
+    steps.samples.push_back(samples_of_record(record));
+    steps.loss.push_back(0);
+    steps.queued_s.push_back(0);
+    return;
+  }
+  steps.step_s.push_back(seconds_of_record(record.at("step_time_s")));
+  if (record.has("checkpoint_s")) steps.paused_s += seconds_of_record(record.at("checkpoint_s"));
+  if (record.has("samples")) steps.samples.push_back(samples_of_record(record));
+  steps.loss.push_back(record.at("loss").number(-kMaxFigure, kMaxFigure));
+  steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
+  if (record.has("scale")) {
+    steps.scale.push_back(record.at("scale").number(0, kMaxFigure));
+    steps.skipped += record.at("skipped").boolean() ? 1 : 0;
+  }
+  for (const auto& [phase, seconds] : record.at("phases_s").members()) {
+    steps.phase_s[phase].push_back(seconds_of_record(seconds));
+  }
+}
+
+std::string configuration_of(const JsonValue& from) {
+  const JsonValue configuration = from.at("configuration");
+  std::ignore = configuration.members();  // checks that it is an object
+  return configuration.json();
+}
+
+json json_of_rank(const RankSteps& rank) {
+  json all = {{"step_s", rank.step_s},
+              {"samples", rank.samples},
+              {"loss", rank.loss},
+              {"queued_s", rank.queued_s},
+              {"phase_s", rank.phase_s}};
+  if (!rank.scale.empty()) {
+    all["scale"] = rank.scale;
+    all["skipped"] = rank.skipped;
+  }
+  if (rank.paused_s > 0) all["paused_s"] = rank.paused_s;
+  return all;
+}
+
+json json_of_watched(const Watched& watched) {
+  json all = {{"source", watched.source}, {"gauges", watched.gauges}, {"marks", watched.marks}};
+  if (watched.energy_j_per_sample) all["energy_j_per_sample"] = *watched.energy_j_per_sample;
+  return all;
+}
+
+Watched watched_of_json(const JsonValue& from) {
+  Watched watched{.source = from.at("source").text(), .marks = from.at("marks").texts()};
+  for (const auto& [gauge, values] : from.at("gauges").members()) {
+    watched.gauges[gauge] = values.numbers(-kMaxFigure, kMaxFigure);
+  }
+  if (from.has("energy_j_per_sample")) {
+    watched.energy_j_per_sample = from.at("energy_j_per_sample").number(-kMaxFigure, kMaxFigure);
+  }
+  return watched;
+}
+
+RankSteps rank_of_json(const JsonValue& from) {
+  RankSteps rank{.step_s = from.at("step_s").numbers(0, kMaxRunSeconds)};
+  const std::size_t steps = rank.step_s.size();
+  if (steps == 0) from.at("step_s").refuse("is empty");
+  const auto of_each_step = [steps](const JsonValue& values, double min, double max) {
+    std::vector<double> numbers = values.numbers(min, max);
+    if (numbers.size() != steps) {
+      values.refuse(fmt::format("has {} numbers for {} steps", numbers.size(), steps));
+    }
+    return numbers;
+  };
+  if (from.has("samples") && !from.at("samples").items().empty()) {
+    rank.samples = of_each_step(from.at("samples"), 1, kMaxFigure);
+  }
+  rank.loss = of_each_step(from.at("loss"), -kMaxFigure, kMaxFigure);
+  rank.queued_s = of_each_step(from.at("queued_s"), 0, kMaxRunSeconds);
+  if (from.has("scale")) {
+    rank.scale = of_each_step(from.at("scale"), 0, kMaxFigure);
+    rank.skipped = from.at("skipped").whole(0, static_cast<std::int64_t>(steps));
+  }
+  if (from.has("paused_s")) rank.paused_s = seconds_of_record(from.at("paused_s"));
+  for (const auto& [phase, values] : from.at("phase_s").members()) {
+    rank.phase_s[phase] = of_each_step(values, -kMaxRunSeconds, kMaxRunSeconds);
+  }
+  return rank;
+}
+
+}  // namespace
+
+std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name) {
+  std::vector<RankSteps> ranks;
+  std::string precision;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (record.has("configuration") && record.at("configuration").has("precision")) {
+      precision = record.at("configuration").at("precision").text();
+    }
+    if (!is_of_step(record)) return;
+    if (record.has("precision") && record.at("precision").text() != precision) return;
+    const auto rank = static_cast<std::size_t>(record.at("rank").whole(0, kMaxRunRanks));
+    if (rank >= ranks.size()) ranks.resize(rank + 1);
+    append_record(record, ranks[rank]);
+  });
+  if (ranks.empty()) refuse_records(name, "there are none");
+  return ranks;
+}
+
+namespace {
+
+Evaluated evaluated_of_json(const JsonValue& from) {
+  constexpr std::int64_t kMaxCount = std::int64_t{1} << 50;
+  return {.precision = from.at("precision").text(),
+          .samples = from.at("samples").whole(0, kMaxCount),
+          .loss = from.at("loss").number(-kMaxFigure, kMaxFigure),
+          .accuracy = from.has("accuracy") ? from.at("accuracy").number(0, 1) : 0,
+          .changed = from.has("changed") ? from.at("changed").whole(0, kMaxCount) : 0,
+          .weight_bytes = from.at("weight_bytes").whole(0, kMaxCount)};
+}
+
+}  // namespace
+
+std::vector<Evaluated> evaluated_of_metrics(std::string_view lines, const std::string& name) {
+  std::vector<Evaluated> all;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (record.has("evaluation")) all.push_back(evaluated_of_json(record.at("evaluation")));
+  });
+  return all;
+}
+
+std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name) {
+  std::vector<Watched> sources;
+  const auto source_of = [&](const std::string& source) -> Watched& {
+    const auto found = std::ranges::find(sources, source, &Watched::source);
+    return found != sources.end() ? *found : sources.emplace_back(Watched{.source = source});
+  };
+  bool is_warm = false;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (is_of_step(record)) {
+      is_warm = is_warm || record.has("latency_s") || !record.at("warmup").boolean();
+    } else if (record.has("monitor_summary")) {
+      Watched& watched = source_of(record.at("monitor_summary").text());
+      const JsonValue energy = record.at("energy_j_per_sample");
+      if (energy.is_number()) {
+        watched.energy_j_per_sample = energy.number(-kMaxFigure, kMaxFigure);
+      }
+      watched.marks = record.at("marks").texts();
+    } else if (is_warm && record.has("monitor")) {
+      Watched& watched = source_of(record.at("monitor").text());
+      for (const auto& [gauge, value] : record.members()) {
+        const bool is_gauge = gauge != "rank" && gauge != "seconds" && value.is_number();
+        if (!is_gauge) continue;
+        watched.gauges[gauge].push_back(value.number(-kMaxFigure, kMaxFigure));
+      }
+    }
+  });
+  return sources;
+}
+
+std::string configuration_of_metrics(std::string_view lines, const std::string& name) {
+  std::string configuration;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (record.has("configuration")) configuration = configuration_of(record);
+  });
+  return configuration;
+}
+
+std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string& name) {
+  std::vector<LostTime> lost;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (!record.has("lost_time")) return;
+    const JsonValue from = record.at("lost_time");
+    lost.push_back({.wall_s = seconds_of_record(from.at("wall_s")),
+                    .waited_s = seconds_of_record(from.at("waited_s")),
+                    .ready_s = seconds_of_record(from.at("ready_s")),
+                    .own_ran_s = seconds_of_record(from.at("own_ran_s")),
+                    .all_ran_s = seconds_of_record(from.at("all_ran_s")),
+                    .stolen_s = seconds_of_record(from.at("stolen_s")),
+                    .busy_threads = from.at("busy_threads").number(0, kMaxRunRanks)});
+  });
+  return lost;
+}
+
+std::string library_of_metrics(std::string_view lines, const std::string& name) {
+  std::string library;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (record.has("library")) library = record.at("library").text();
+  });
+  return library;
+}
+
+std::string json_of(const Start& start) {
+  json ranks = json::array();
+  for (const RankSteps& rank : start.ranks) ranks.push_back(json_of_rank(rank));
+  json ops = json::array();
+  for (const OpTime& op : start.ops) {
+    ops.push_back(
+        {{"name", op.name}, {"phase", op.phase}, {"block", op.block}, {"seconds", op.seconds}});
+    if (op.device > 0) ops.back()["device"] = op.device;
+  }
+  json watched = json::array();
+  for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
+  json evaluated = json::array();
+  for (const Evaluated& each : start.evaluated) {
+    evaluated.push_back({{"precision", each.precision},
+                         {"samples", each.samples},
+                         {"loss", each.loss},
+                         {"accuracy", each.accuracy},
+                         {"changed", each.changed},
+                         {"weight_bytes", each.weight_bytes}});
+  }
+  json all = {{"command", start.command},           {"wall_s", start.wall_s},
+              {"lost_share", start.lost_share},     {"attempts", start.attempts},
+              {"weights_hash", start.weights_hash}, {"library", start.library},
+              {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
+              {"watched", std::move(watched)}};
+  if (!start.governor.empty()) all["governor"] = start.governor;
+  if (!start.evaluated.empty()) all["evaluated"] = std::move(evaluated);
+  if (!start.configuration.empty()) all["configuration"] = json::parse(start.configuration);
+  return all.dump();
+}
+
+Start parse_start(std::string_view text, const std::string& name) {
+  constexpr std::int64_t kMaxAttempts = 1000;
+  const JsonDocument document(text, {.what = kRunRecords, .name = name, .remedy = kRecordsRemedy});
+  const JsonValue from = document.root();
+  Start start{.command = from.at("command").text(),
+              .wall_s = from.at("wall_s").number(0, kMaxRunSeconds),
+              .lost_share = from.has("lost_share") ? from.at("lost_share").number(0, 1) : 0,
+              .attempts = static_cast<int>(from.at("attempts").whole(1, kMaxAttempts)),
+              .governor = from.has("governor") ? from.at("governor").text() : "",
+              .weights_hash = from.at("weights_hash").text(),
+              .library = from.has("library") ? from.at("library").text() : ""};
+  for (const JsonValue& rank : from.at("ranks").items()) start.ranks.push_back(rank_of_json(rank));
+  for (const JsonValue& op : from.at("ops").items()) {
+    start.ops.push_back({.name = op.at("name").text(),
+                         .phase = op.at("phase").text(),
+                         .block = op.at("block").text(),
+                         .seconds = op.at("seconds").number(0, kMaxRunSeconds),
+                         .device = op.has("device")
+                                       ? static_cast<int>(op.at("device").whole(1, kMaxRunRanks))
+                                       : 0});
+  }
+  for (const JsonValue& watched : from.at("watched").items()) {
+    start.watched.push_back(watched_of_json(watched));
+  }
+  if (from.has("evaluated")) {
+    for (const JsonValue& each : from.at("evaluated").items()) {
+      start.evaluated.push_back(evaluated_of_json(each));
+    }
+  }
+  if (start.ranks.empty()) from.at("ranks").refuse("is empty");
+  if (from.has("configuration")) start.configuration = configuration_of(from);
+  return start;
+}
+
+std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string& name) {
+  constexpr double kMaxUs = 1e12;
+  std::map<std::tuple<std::string, std::string, std::string>, double> us;
+  int steps = 0;
+  const JsonDocument document(trace,
+                              {.what = "trace", .name = name, .remedy = "run the study again"});
+  const JsonValue events = document.root().at("traceEvents");
+  for (const JsonValue& event : events.items()) {
+    const std::string category = event.has("cat") ? event.at("cat").text() : "";
+    steps += category == "user_annotation" && event.at("name").text().starts_with("ProfilerStep#");
+    if (category != "kernel" && !category.starts_with("gpu_mem")) continue;
+    const JsonValue facts = event.at("args");
+    us[{event.at("name").text(), facts.at("phase").text(), facts.at("block").text()}] +=
+        event.at("dur").number(0, kMaxUs);
+  }
+  if (steps == 0) events.refuse("show no profiled step");
+  std::vector<OpTime> times;
+  for (const auto& [key, sum] : us) {
+    times.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), 1e-6 * sum / steps});
+  }
+  std::ranges::sort(times, std::ranges::greater{}, &OpTime::seconds);
+  return times;
+}
+
+}  // namespace barestep

@@ -1,0 +1,161 @@
+#include "lab/study/step_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+#include "core/index.h"
+#include "core/statistics.h"
+#include "profiler/account.h"
+
+namespace barestep {
+namespace {
+
+/// The keys of the account's parts that `takes` selects, each once.
+std::vector<std::string_view> keys_of_parts(bool (*takes)(const PartTraits& part)) {
+  std::vector<std::string_view> keys;
+  for (const PartTraits& part : kAccountParts) {
+    if (!takes(part) || part.key.empty()) continue;
+    if (keys.empty() || keys.back() != part.key) keys.push_back(part.key);
+  }
+  return keys;
+}
+
+const PartTraits& part_with_key(std::string_view phase) {
+  const auto* const found = std::ranges::find(kAccountParts, phase, &PartTraits::key);
+  BARESTEP_REQUIRE(found != std::end(kAccountParts), "a part of the account");
+  return *found;
+}
+
+/// One bar: the account of a rank of a case.
+struct AccountBar {
+  const Measurement* of;
+  int rank;
+  std::string label;
+};
+
+Plot bars_plot(const std::vector<AccountBar>& bars) {
+  Plot plot{.title = "Where the time of a step goes", .x_label = "", .y_label = "ms a step"};
+  for (const AccountBar& bar : bars) plot.categories.push_back(bar.label);
+  for (const std::string_view phase : account_phases()) {
+    PlotSeries series{.name = std::string(part_with_key(phase).plot_name())};
+    double max = 0;
+    for (std::size_t i = 0; i < bars.size(); ++i) {
+      const AccountBar& bar = bars[i];
+      const double phase_s = std::max(0.0, bar.of->phase_s(phase, bar.rank));
+      max = std::max(max, phase_s / bar.of->mean_s().median);
+      series.points.push_back(plot_point(static_cast<double>(i), 1e3 * phase_s));
+    }
+    constexpr double kNothing = 1e-4;
+    if (max > kNothing) plot.series.push_back(std::move(series));
+  }
+  return plot;
+}
+
+}  // namespace
+
+std::span<const std::string_view> account_phases() {
+  static const auto phases = keys_of_parts([](const PartTraits&) { return true; });
+  return phases;
+}
+
+std::span<const std::string_view> computing_phases() {
+  static const auto phases = keys_of_parts([](const PartTraits& part) { return part.computes; });
+  return phases;
+}
+
+std::span<const std::string_view> disk_phases() {
+  static constexpr std::array<std::string_view, 2> kPhases = {"data", "injected"};
+  return kPhases;
+}
+
+std::span<const std::string_view> device_0_phases() {
+  static constexpr std::array<std::string_view, 3> kPhases = {"loss", "optimizer", "communication"};
+  return kPhases;
+}
+
+std::string phase_words(std::string_view phase) {
+  return std::string(part_with_key(phase).words);
+}
+
+Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels) {
+  std::vector<AccountBar> bars;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const std::string beyond = beyond_text(cases[i]);
+    bars.push_back({&cases[i], 0, labels.at(i) + (beyond.empty() ? "" : ", " + beyond)});
+  }
+  return bars_plot(bars);
+}
+
+Plot ranks_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels) {
+  std::vector<AccountBar> bars;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    for (int rank = 0; rank < cases[i].ranks(); ++rank) {
+      bars.push_back({&cases[i], rank, fmt::format("{}: rank {}", labels.at(i), rank)});
+    }
+  }
+  return bars_plot(bars);
+}
+
+Estimate share_of(const Measurement& each, std::string_view phase) {
+  return share_of(each, std::span(&phase, 1));
+}
+
+Estimate share_of(const Measurement& each, std::span<const std::string_view> phases) {
+  return estimate_by_round(each.phases_s_by_start(phases), each.mean_s_by_start(),
+                           std::divides<double>());
+}
+
+LargestPart largest_phase(const Measurement& each) {
+  std::vector<PartSeries> parts;
+  for (const std::string_view phase : account_phases()) {
+    parts.push_back({phase_words(phase), each.phase_s_by_start(phase)});
+  }
+  return largest_of(parts, each.mean_s_by_start());
+}
+
+namespace {
+
+/// The phase with more than half of the difference between the mean and the median step: some
+/// steps wait for data while most do not. Empty if there is none.
+std::string_view phase_of_bursts(const Measurement& each) {
+  const auto apart_s =
+      by_round(each.mean_s_by_start(), each.step_s_by_start(), std::minus<double>());
+  const Side longer = median(apart_s) > 0 ? Side::kAbove : Side::kBelow;
+  for (const std::string_view phase : account_phases()) {
+    const auto phase_s = by_round(each.phase_s_by_start(phase), each.median_phase_s_by_start(phase),
+                                  std::minus<double>());
+    const auto beyond_half_s =
+        by_round(phase_s, apart_s, [](double part, double all) { return part - all / 2; });
+    if (side_of(estimate_of(beyond_half_s), 0) == longer) return phase;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string bursts_sentence(const Measurement& each) {
+  constexpr double kApart = 0.05;
+  const double ratio = each.mean_s().median / each.step_s().median;
+  if (std::abs(ratio - 1) <= kApart) return "";
+  const std::string_view phase = phase_of_bursts(each);
+  const std::string what =
+      phase.empty() ? ""
+                    : fmt::format("most of the difference is {}, {} of all time",
+                                  phase_words(phase), percent_text(share_of(each, phase).median));
+  std::string why;
+  if (ratio > 1) {
+    why = phase.empty() ? fmt::format("the longest tenth of its steps takes {} of the time",
+                                      percent_text(each.longest_tenth()))
+                        : what + ", which comes in bursts";
+  } else {
+    why = phase.empty() ? "some steps are much shorter" : what + ", which some steps do without";
+  }
+  return fmt::format("The mean step of {} takes {}, its median step {}: {}.", each.what().key,
+                     time_text(each.mean_s().median), time_text(each.step_s().median), why);
+}
+
+}  // namespace barestep

@@ -1,0 +1,350 @@
+#include "lab/study/study.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/json_document.h"
+#include "core/output_file.h"
+#include "lab/predict/prediction.h"
+#include "lab/predict/simulator.h"
+#include "lab/predict/workload.h"
+#include "lab/study/experiment.h"
+#include "lab/study/run_workload.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kStudyFormat = "barestep study 1";
+constexpr const char* kStudyFile = "study.json";
+constexpr const char* kCardFile = "machine.json";
+constexpr int kMaxAttempts = 3;
+constexpr std::int64_t kMaxStudyBytes = 1 << 20;
+constexpr std::int64_t kMaxStartBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kMaxDevices = 1 << 20;
+constexpr std::int64_t kMaxWidth = 1 << 20;
+constexpr std::int64_t kMaxMemoryBytes = std::int64_t{1} << 60;
+
+json json_of_options(const SettingOptions& options) {
+  json all = json::object();
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (options.*each.value) all[each.name] = *(options.*each.value);
+  }
+  if (options.activation) all["activation"] = name_of(*options.activation);
+  if (!options.ranks.empty()) all["ranks"] = options.ranks;
+  return all;
+}
+
+SettingOptions options_of_json(const JsonValue& from) {
+  constexpr std::int64_t kMax = std::int64_t{1} << 40;
+  SettingOptions options;
+  for (const SettingNumber& each : kSettingNumbers) {
+    if (from.has(each.name)) options.*each.value = from.at(each.name).whole(1, kMax);
+  }
+  if (from.has("activation")) {
+    const std::string name = from.at("activation").text();
+    const auto* const found = std::ranges::find(kNamesOf<Activation>, name);
+    if (found == std::end(kNamesOf<Activation>)) from.at("activation").refuse("is no activation");
+    options.activation = static_cast<Activation>(found - std::begin(kNamesOf<Activation>));
+  }
+  if (!from.has("ranks")) return options;
+  for (const JsonValue& each : from.at("ranks").items()) {
+    options.ranks.push_back(static_cast<int>(each.whole(1, kMaxDevices)));
+  }
+  return options;
+}
+
+json json_of_identity(const StudyIdentity& identity) {
+  const Machine& machine = identity.machine;
+  return {{"format", kStudyFormat},      {"options", json_of_options(identity.options)},
+          {"quick", identity.quick},     {"on_gpu", identity.on_gpu},
+          {"version", identity.version}, {"processor", machine.processor},
+          {"cores", machine.cores},      {"memory_bytes", machine.memory_bytes},
+          {"gpu", machine.gpu},          {"gpus", machine.gpus},
+          {"system", machine.system},    {"width", identity.width}};
+}
+
+StudyIdentity read_identity(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kStudyFile;
+  if (!std::filesystem::exists(path)) {
+    fail(ExitCode::kNoInput, {.what = "study",
+                              .value = folder.string(),
+                              .why = "there is none in this folder",
+                              .remedy = "name the --output of an earlier mlp_lab run"});
+  }
+  const JsonDocument document(path, kMaxStudyBytes, "study", "name another folder");
+  const JsonValue from = document.root();
+  if (from.at("format").text() != kStudyFormat) {
+    from.at("format").refuse(fmt::format("is not '{}'", kStudyFormat));
+  }
+  const auto devices = [&](const char* key, int min) {
+    return static_cast<int>(from.at(key).whole(min, kMaxDevices));
+  };
+  const bool on_gpu = from.at("on_gpu").boolean();
+  return {.quick = from.at("quick").boolean(),
+          .on_gpu = on_gpu,
+          .options = from.has("options") ? options_of_json(from.at("options")) : SettingOptions{},
+          .machine = {.processor = from.at("processor").text(),
+                      .cores = devices("cores", 1),
+                      .memory_bytes = from.at("memory_bytes").whole(0, kMaxMemoryBytes),
+                      .gpu = from.at("gpu").text(),
+                      .gpus = devices("gpus", on_gpu ? 1 : 0),
+                      .system = from.at("system").text()},
+          .version = from.at("version").text(),
+          .width = from.has("width") ? from.at("width").whole(0, kMaxWidth) : 0};
+}
+
+/// How the study in a folder differs from this one; empty if it does not.
+std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
+  if (there.quick != here.quick) {
+    return there.quick ? "with --quick" : "without --quick";
+  }
+  if (there.on_gpu != here.on_gpu) return there.on_gpu ? "of GPUs" : "of the CPU";
+  SettingOptions kept = there.options;
+  if (here.options.dim && there.width > 0) kept.dim = there.width;  // as reports name it
+  if (kept != here.options) {
+    const std::string options = text_of(kept);
+    return options.empty() ? "without such options" : "with" + options;
+  }
+  if (there.version != here.version) return fmt::format("of {}", there.version);
+  return there.machine == here.machine ? "" : "of another machine";
+}
+
+[[noreturn]] void refuse_folder(const std::filesystem::path& folder, const std::string& why) {
+  fail(ExitCode::kConfiguration,
+       {.what = "--output", .value = folder.string(), .why = why, .remedy = "name another folder"});
+}
+
+/// A study that goes on keeps the width that was chosen for it.
+void claim_study_folder(const std::filesystem::path& folder, StudyIdentity& identity) {
+  const std::filesystem::path path = folder / kStudyFile;
+  if (std::filesystem::exists(path)) {
+    // A study that was refused before it measured anything leaves nothing to clean up.
+    const bool has_results =
+        std::filesystem::exists(folder / "runs") || std::filesystem::exists(folder / kCardFile);
+    const StudyIdentity there = read_identity(folder);
+    const std::string other = difference(there, identity);
+    if (has_results && !other.empty()) {
+      refuse_folder(folder, fmt::format("it holds a study {}", other));
+    }
+    if (other.empty()) identity.width = there.width;
+  } else if (!std::filesystem::is_empty(folder)) {
+    refuse_folder(folder, "it holds files that do not belong to a study");
+  }
+  replace_file(path, json_of_identity(identity).dump(1) + "\n");
+}
+
+/// Forward, then backward: cases to be compared alternate, so a drift of the machine affects all of
+/// them.
+std::vector<std::size_t> order_of_start(std::size_t cases, int start) {
+  std::vector<std::size_t> order(cases);
+  for (std::size_t i = 0; i < cases; ++i) order[i] = start % 2 == 0 ? i : cases - 1 - i;
+  return order;
+}
+
+}  // namespace
+
+Study::Study(std::filesystem::path folder, StudyIdentity identity, int starts)
+    : folder_(std::move(folder)), identity_(std::move(identity)), starts_(starts) {
+  make_folder(folder_);
+  lock_ = std::make_unique<FolderLock>(folder_, "--output");
+  claim_study_folder(folder_, identity_);
+}
+
+Study Study::open(std::filesystem::path folder) {
+  Study study;
+  study.folder_ = std::move(folder);
+  study.identity_ = read_identity(study.folder_);
+  return study;
+}
+
+Setting Study::setting() const {
+  const Machine& machine = identity_.machine;
+  SettingOptions options = identity_.options;
+  if (identity_.width > 0) options.dim = identity_.width;
+  Setting setting = new_setting(identity_.quick, identity_.on_gpu,
+                                identity_.on_gpu ? machine.gpus : machine.cores, options);
+  setting.data = folder_ / "data";
+  return setting;
+}
+
+void Study::choose_width(const Programs& programs,
+                         const std::function<void(const StudyProgress&)>& on_progress) {
+  if (!identity_.quick || identity_.options.dim || identity_.width > 0) return;
+  const std::filesystem::path scratch = folder_ / "scratch";
+  std::filesystem::create_directories(scratch);
+  Setting setting = this->setting();
+  const std::int64_t widest = kWidestQuick * setting.dim;
+  for (;; setting.dim *= 2) {
+    on_progress({.what = fmt::format("steps of a model {} wide", setting.dim)});
+    const Case what = new_case(setting, "width", base_workload(setting));
+    const Start start = run_workload(what, programs, scratch);
+    // Other programs only lengthen steps.
+    if (std::ranges::min(start.ranks.front().step_s) >= kQuickStepS || setting.dim == widest) break;
+  }
+  std::filesystem::remove_all(scratch);
+  identity_.width = setting.dim;
+  replace_file(folder_ / kStudyFile, json_of_identity(identity_).dump(1) + "\n");
+}
+
+int Study::starts_of(const Experiment& experiment) const {
+  return starts_ > 0 ? starts_ : barestep::starts_of(experiment, setting());
+}
+
+std::vector<Study::Job> Study::jobs_of(const Experiment& experiment) const {
+  const Setting setting = this->setting();
+  const std::vector<Case> cases = experiment.cases(setting);
+  std::vector<Job> jobs;
+  const int starts = starts_of(experiment);
+  for (int start = 0; start < starts; ++start) {
+    for (const std::size_t place : order_of_start(cases.size(), start)) {
+      jobs.push_back({&experiment, cases[place], start});
+    }
+  }
+  return jobs;
+}
+
+std::filesystem::path Study::file_of(const Job& job) const {
+  return folder_ / "runs" / job.experiment->name /
+         fmt::format("{}.{}.json", job.what.key, job.start);
+}
+
+bool Study::is_done(const Job& job) const {
+  return std::filesystem::exists(file_of(job));
+}
+
+void Study::make(const Job& job, const Programs& programs) const {
+  const std::filesystem::path scratch = folder_ / "scratch";
+  std::filesystem::create_directories(scratch);
+  Start best;
+  for (int attempt = 1; attempt <= kMaxAttempts; ++attempt) {
+    Start start = run_workload(job.what, programs, scratch);
+    // Keeps the attempt that lost the least time to others, however long it took: a start is never
+    // dropped for being slow.
+    if (attempt == 1 || start.lost_share < best.lost_share) best = std::move(start);
+    best.attempts = attempt;
+    if (best.lost_share <= kDisturbingShare) break;
+  }
+  std::filesystem::remove_all(scratch);
+  std::filesystem::create_directories(file_of(job).parent_path());
+  replace_file(file_of(job), json_of(best));
+}
+
+void Study::require_memory(const std::vector<const Experiment*>& requested,
+                           std::int64_t free_bytes) const {
+  for (const Experiment* experiment : requested) {
+    for (const Job& job : jobs_of(*experiment)) {
+      if (job.start > 0 || is_done(job)) continue;
+      const Workload& workload = job.what.workload;
+      try {
+        barestep::require_memory(workload, free_bytes);
+      } catch (const Error& error) {
+        const bool is_memory = error.code() == ExitCode::kMemory;
+        fail(error.code(), {.what = "experiment",
+                            .value = experiment->name,
+                            .why = fmt::format("{} {} {}", command_line_of(workload),
+                                               is_memory ? "has" : "is refused:", error.what()),
+                            .remedy = !is_memory        ? "leave out the option, or this experiment"
+                                      : identity_.quick ? "free some, or leave this experiment out"
+                                                        : "--quick takes a smaller model"});
+      }
+    }
+  }
+}
+
+void Study::run(const std::vector<const Experiment*>& requested, const Programs& programs,
+                const std::function<void(const StudyProgress&)>& on_progress) {
+  std::vector<Job> jobs;
+  for (const Experiment* experiment : requested) {
+    std::filesystem::create_directories(folder_ / "runs" / experiment->name);
+    if (experiment->reads_data) {
+      const Setting setting = this->setting();
+      make_data_set(setting.data, setting.data_rows, setting.dim);
+    }
+    for (Job& job : jobs_of(*experiment)) jobs.push_back(std::move(job));
+  }
+  StudyProgress progress{.total = static_cast<int>(jobs.size())};
+  std::erase_if(jobs, [this](const Job& job) { return is_done(job); });
+  progress.done = progress.total - static_cast<int>(jobs.size());
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    progress.what =
+        fmt::format("{}: {}, start {} of {}", jobs[i].experiment->name, jobs[i].what.key,
+                    jobs[i].start + 1, starts_of(*jobs[i].experiment));
+    if (i > 0) {
+      const double spent_s =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      progress.left_s = spent_s / static_cast<double>(i) * static_cast<double>(jobs.size() - i);
+    }
+    on_progress(progress);
+    make(jobs[i], programs);
+    ++progress.done;
+  }
+}
+
+int Study::rounds_of(const Experiment& experiment, const std::vector<Case>& cases) const {
+  int rounds = 0;
+  const auto has_all = [&] {
+    return std::ranges::all_of(cases, [&](const Case& what) {
+      return is_done({&experiment, what, rounds});
+    });
+  };
+  while (!cases.empty() && has_all()) ++rounds;
+  return rounds;
+}
+
+std::vector<const Experiment*> Study::measured() const {
+  std::vector<const Experiment*> found;
+  for (const Experiment& experiment : experiments()) {
+    const std::vector<Case> cases = experiment.cases(setting());
+    const bool is_asked = std::filesystem::is_directory(folder_ / "runs" / experiment.name);
+    if (is_asked && (cases.empty() || rounds_of(experiment, cases) > 0)) {
+      found.push_back(&experiment);
+    }
+  }
+  return found;
+}
+
+Results Study::results_of(const Experiment& experiment) const {
+  Results results{.setting = setting(), .name = experiment.name, .cases = {}};
+  const std::vector<Case> cases = experiment.cases(results.setting);
+  const int rounds = rounds_of(experiment, cases);
+  for (const Case& what : cases) {
+    std::vector<Start> starts;
+    for (int start = 0; start < rounds; ++start) {
+      const std::filesystem::path path = file_of({&experiment, what, start});
+      starts.push_back(
+          parse_start(InputFile(path, "records of a run").text(kMaxStartBytes), path.string()));
+    }
+    results.cases.emplace_back(what, std::move(starts));
+  }
+  results.card = card();
+  if (results.card && !experiment.needs_pytorch) {
+    for (const Measurement& each : results.cases) {
+      const Workload& workload = each.workload();
+      results.predictions.push_back(can_predict(workload, *results.card)
+                                        ? std::optional(predicted_run(workload, *results.card))
+                                        : std::nullopt);
+    }
+  }
+  return results;
+}
+
+std::optional<MachineCard> Study::card() const {
+  const std::filesystem::path file = folder_ / kCardFile;
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  return load_card(file.string());
+}
+
+void Study::keep_card(const MachineCard& card) const {
+  replace_file(folder_ / kCardFile, json_of(card));
+}
+
+}  // namespace barestep
