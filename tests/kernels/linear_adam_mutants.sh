@@ -12,15 +12,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 headers=$work/kernels/cuda
 mkdir -p "$headers"
-object=tests/kernels/CMakeFiles/barestep_host_kernels.dir/__/__/src/kernels/cuda/launch.cu.o
+object=tests/kernels/CMakeFiles/barestep_host_kernels.dir/__/__/src/kernels/cuda/optimizers.cu.o
 commands=$(ninja -t commands tests/cuda_kernels_test)
 compile=$(grep -F -- "-o $object -c" <<<"$commands" | sed -E "s# -MD .* -c # -c #; s# -Werror##; s# -I# -I$work -I#")
 link=$(grep -F -- "-o tests/cuda_kernels_test " <<<"$commands" | sed "s#^: && ##; s# && .*##")
-link=${link//"$object"/"$work/launch.o"}
+link=${link//"$object"/"$work/optimizers.o"}
 link=${link//"-o tests/cuda_kernels_test "/"-o $work/test "}
 failures=0
 
-builds() { bash -c "$compile -o $work/launch.o && $link" >"$work/log" 2>&1; }
+builds() { bash -c "$compile -o $work/optimizers.o && $link" >"$work/log" 2>&1; }
 passes() { "$work/test" --gtest_break_on_failure --gtest_filter='CudaLinearAdam.*' >"$work/log" 2>&1; }
 copy_headers() { cp "$root"/src/kernels/cuda/{linear_adam,tile_products}.cuh "$headers"; }
 

@@ -141,28 +141,4 @@ struct DropoutPack {
   }
 };
 
-/// out = row + beta * out; a null `row` stands for zeros. `vectors` times four numbers with 16-byte
-/// accesses, the rest one by one. Equivalent to sum_rows for a single row, but with all threads.
-/// The numbers of `row` are not read again, so they leave the cache first.
-static __global__ void __launch_bounds__(kBlockThreads)
-    add_row(std::int64_t n, std::int64_t vectors, float* out, const float* row, float beta) {
-  begin_kernel();
-  auto* const out4 = reinterpret_cast<float4*>(out);
-  const auto* const row4 = reinterpret_cast<const float4*>(row);
-  for (std::int64_t i = grid_thread(); i < vectors; i += grid_threads()) {
-    const float4 add = row == nullptr ? float4{} : __ldcs(row4 + i);
-    float4 sum = beta == 0.0F ? float4{} : out4[i];
-    // A sum starts with 0, which turns -0 in a row into 0.
-    sum.x = accumulate(0.0F + add.x, beta, sum.x);
-    sum.y = accumulate(0.0F + add.y, beta, sum.y);
-    sum.z = accumulate(0.0F + add.z, beta, sum.z);
-    sum.w = accumulate(0.0F + add.w, beta, sum.w);
-    out4[i] = sum;
-  }
-#pragma unroll 1
-  for (std::int64_t i = 4 * vectors + grid_thread(); i < n; i += grid_threads()) {
-    out[i] = accumulate(0.0F + (row == nullptr ? 0.0F : row[i]), beta, out[i]);
-  }
-}
-
 }  // namespace barestep

@@ -16,6 +16,10 @@ constexpr int kBlockThreads = 256;
 constexpr int kWarpThreads = 32;
 constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
 
+inline std::int64_t tiles(std::int64_t extent, std::int64_t of) {
+  return extent / of + (extent % of != 0 ? 1 : 0);
+}
+
 /// Blocks of kBlockThreads for the work of n threads: up to four times as many as the GPU holds, so
 /// that it is busy to the end. Threads loop over the rest, one grid's width apart.
 inline int blocks_for(std::int64_t n, const CudaGeometry& geometry) {

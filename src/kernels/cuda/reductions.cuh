@@ -19,6 +19,11 @@ constexpr unsigned kAllLanes = 0xffffffffU;
 constexpr int kSumThreads = 8;
 constexpr int kSumRows = 8;
 
+/// The grid of sum_rows.
+inline dim3 column_tiles(std::int64_t cols, int of_thread) {
+  return {static_cast<unsigned>(tiles(cols, std::int64_t{kSumThreads} * of_thread))};
+}
+
 /// The first of the kCount neighboring columns of a thread of sum_rows.
 template <int kCount>
 __device__ std::int64_t first_column() {
@@ -130,7 +135,7 @@ __device__ T warp_sum(T value) {
 
 /// The sum over the threads of a block, in its first thread. Between two calls, that thread must
 /// pass a barrier with the others.
-static __device__ double block_sum(double value) {
+inline __device__ double block_sum(double value) {
   __shared__ double warps[kBlockWarps];
   value = warp_sum(value);
   if (threadIdx.x % kWarpThreads == 0) warps[threadIdx.x / kWarpThreads] = value;
@@ -149,7 +154,7 @@ struct Partials {
 /// Adds the threads' sums over the whole grid. Returns true in one thread, the first of the block
 /// that finishes last, with the total in `sum`. The order of the additions does not depend on which
 /// block that is. Call once per kernel, in all threads.
-static __device__ bool grid_sum(double& sum, const Partials& partials) {
+inline __device__ bool grid_sum(double& sum, const Partials& partials) {
   __shared__ bool is_last;
   sum = block_sum(sum);
   if (threadIdx.x == 0) {
@@ -190,15 +195,6 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (grid_sum(sum, partials)) total(sum);
 }
 
-/// One thread is enough: there is one number per layer.
-static __global__ void find_clip_factor(float* factor, const float* squares, std::int64_t n,
-                                        double max_norm) {
-  begin_kernel();
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(squares[i]);
-  *factor = clip_factor(max_norm, sum);
-}
-
 /// found_inf = 1 if a number is not finite. Many threads may write the same value.
 template <int kCount, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -213,17 +209,6 @@ __global__ void __launch_bounds__(kBlockThreads)
     finite = finite && is_finite(in[i]);
   }
   if (!finite) *found_inf = 1.0F;
-}
-
-/// A single thread.
-static __global__ void end_loss_scale(UpdateLossScale op, float* scale, const float* found_inf,
-                                      std::int32_t* good_steps, std::int32_t* updates) {
-  begin_kernel();
-  LossScaleNumbers numbers{*scale, *good_steps, *updates};
-  update_loss_scale(op, *found_inf > 0.0F, numbers);
-  *scale = numbers.scale;
-  *good_steps = numbers.good_steps;
-  *updates = numbers.updates;
 }
 
 /// Writes the gradient of `count` neighboring numbers; returns the sum of their terms.
