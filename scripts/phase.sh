@@ -16,17 +16,26 @@ logged() {
   return "$status"
 }
 
-# progress: copies its input, and shows on descriptor 3 how far a build or a test run has come, in
-# steps of 10 %, based on ninja's counts "[3/155]" and ctest's "3/1790 Test".
+# progress [time_left]: copies its input, and shows on descriptor 3 how far a build or a test run has come, based
+# on ninja's counts "[3/155]" and ctest's "3/1790 Test": in steps of 10 %, or in a line with the time left.
 exec 3>&1
 progress() {
-  local line shown=0 percent
+  local line shown=0 percent left begin=$SECONDS
   while IFS= read -r line; do
     printf '%s\n' "$line"
     [[ $line =~ ^[[:space:]]*\[?([0-9]+)/([0-9]+)(\]|\ Test) ]] || continue
-    percent=$((BASH_REMATCH[1] * 100 / BASH_REMATCH[2] / 10 * 10))
-    if [ "$percent" -gt "$shown" ]; then
-      printf '%d%% ' "$percent" >&3
+    percent=$((BASH_REMATCH[1] * 100 / BASH_REMATCH[2]))
+    if [ -n "${1-}" ]; then
+      left=$(((SECONDS - begin) * (BASH_REMATCH[2] - BASH_REMATCH[1]) / BASH_REMATCH[1]))
+      if [ -t 3 ]; then
+        printf '\r    %3d %%, %d:%02d left ' "$percent" $((left / 60)) $((left % 60)) >&3
+        if [ "$percent" = 100 ]; then echo >&3; fi
+      elif [ $((percent / 10)) -gt $((shown / 10)) ]; then
+        printf '    %3d %%, %d:%02d left\n' "$percent" $((left / 60)) $((left % 60)) >&3
+        shown=$percent
+      fi
+    elif [ $((percent / 10)) -gt $((shown / 10)) ]; then
+      printf '%d%% ' $((percent / 10 * 10)) >&3
       shown=$percent
     fi
   done

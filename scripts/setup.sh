@@ -1,22 +1,21 @@
 #!/usr/bin/env bash
-# scripts/setup.sh [--tests]: installs the Debian packages that barestep's build needs and that are
-# missing; with --tests, also those that only its tests and benchmarks need. Prints little; running
-# it again does nothing. Needs root or sudo only if something is missing.
+# scripts/setup.sh [--demo | --tests]: installs the Debian packages that barestep's build uses and that are missing;
+# with --demo only those that it cannot do without, with --tests also those of its tests and benchmarks. Prints
+# little; running it again does nothing. Needs root or sudo only if something is missing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
 
-packages=(g++ cmake ninja-build ccache pkg-config zlib1g-dev libfmt-dev nlohmann-json3-dev
-  libcli11-dev libxxhash-dev libopenblas-pthread-dev libdnnl-dev libhwloc-dev libopenmpi-dev openmpi-bin
-  libgtest-dev libgmock-dev)
+needed=(g++ cmake ninja-build zlib1g-dev libfmt-dev nlohmann-json3-dev libcli11-dev libxxhash-dev)
+used=(ccache libopenblas-pthread-dev libdnnl-dev libhwloc-dev libopenmpi-dev openmpi-bin)
+# clang-tidy needs omp.h of libomp-dev; sanitizers get function names from llvm's symbolizer.
+tested=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-dev lld llvm clang-format clang-tidy libomp-dev)
 case "${1:-}" in
-  "") ;;
-  --tests)
-    # clang-tidy needs omp.h of libomp-dev; sanitizers get function names from llvm's symbolizer.
-    packages+=(libbenchmark-dev clang libclang-rt-dev lld llvm clang-format clang-tidy libomp-dev)
-    ;;
+  --demo) packages=("${needed[@]}") ;;
+  "") packages=("${needed[@]}" "${used[@]}") ;;
+  --tests) packages=("${needed[@]}" "${used[@]}" "${tested[@]}") ;;
   *)
-    echo "setup: error: option '$1': not known; take --tests or nothing" >&2
+    echo "setup: error: option '$1': not known; take --demo, --tests or nothing" >&2
     exit 2
     ;;
 esac
