@@ -1,16 +1,15 @@
 # Settles what barestep is built with.
 #
 # The packages that it cannot do without come first, from .deps/ where scripts/collect_deps.sh made
-# one. Then the features: each of BARESTEP_CUDA, _NCCL,
-# _MPI, _ONEDNN, _CBLAS, _HWLOC and _WASM is AUTO (take it if it is there), ON (stop if it is not) or OFF. For each
-# one this file sets BARESTEP_HAVE_<FEATURE>, for choosing sources, and, where that is true, provides
-# the target to link:
+# one. Then the features: each of BARESTEP_CUDA, _NCCL, _MPI, _ONEDNN, _CBLAS, _HWLOC, _WASM and _TESTS is
+# AUTO (take it if it is there), ON (stop if it is not) or OFF. For each one this file sets
+# BARESTEP_HAVE_<FEATURE>, for choosing sources, and, where that is true, provides the target to link:
 #
 #   CUDA    CUDA::cudart, CUDA::cublas, ... (FindCUDAToolkit); the language CUDA is enabled
 #   NCCL    barestep::nccl                             MPI     MPI::MPI_CXX
 #   ONEDNN  barestep::onednn                           CBLAS   barestep::cblas
 #   HWLOC   barestep::hwloc
-#   WASM    BARESTEP_WASM_COMPILER, a path
+#   WASM    BARESTEP_WASM_COMPILER, a path           TESTS   GTest::gtest, GTest::gmock
 
 # barestep_require(<package> <Debian package>)
 macro(barestep_require package debian)
@@ -28,7 +27,6 @@ else()
   barestep_require(ZLIB zlib1g-dev)
   barestep_require(CLI11 libcli11-dev)
   barestep_require(nlohmann_json nlohmann-json3-dev)
-  barestep_require(GTest "libgtest-dev and libgmock-dev")
   find_package(benchmark QUIET)
 endif()
 
@@ -68,6 +66,26 @@ endmacro()
 if(NOT TARGET barestep::xxhash)
   barestep_xxhash()
 endif()
+
+# Sets CMAKE_CUDA_ARCHITECTURES where nobody chose: to those of the GPUs that are here if the build is for this
+# machine, else to every major one, which takes six times as long to compile.
+function(barestep_choose_cuda_architectures)
+  if(DEFINED CMAKE_CUDA_ARCHITECTURES OR DEFINED ENV{CUDAARCHS})
+    return()
+  endif()
+  set(here "")
+  if(NOT DEFINED BARESTEP_NATIVE OR BARESTEP_NATIVE)
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+      OUTPUT_VARIABLE here ERROR_QUIET RESULT_VARIABLE status)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]" here "${here}")
+    string(REPLACE "." "" here "${here}")
+    list(REMOVE_DUPLICATES here)
+  endif()
+  if(NOT here OR NOT status EQUAL 0)
+    set(here all-major)
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${here} CACHE STRING "GPU architectures that code is made for")
+endfunction()
 
 # Sets BARESTEP_CUDA_ARCHITECTURES_TEXT to what code is made for: "80, 90". What `all` and `all-major`
 # stand for only this nvcc knows; CMake's own lists are of the versions that it knew.
@@ -118,9 +136,7 @@ macro(barestep_find_CUDA)
     set(why "CUDA ${CUDAToolkit_VERSION} is too old")
   endif()
   if(CMAKE_CUDA_COMPILER)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-      set(CMAKE_CUDA_ARCHITECTURES all-major CACHE STRING "GPU architectures that code is made for")
-    endif()
+    barestep_choose_cuda_architectures()
     enable_language(CUDA)
     barestep_cuda_architectures()
     set(found ON)
@@ -219,6 +235,17 @@ macro(barestep_find_WASM)
   endif()
 endmacro()
 
+macro(barestep_find_TESTS)
+  if(NOT TARGET GTest::gmock)
+    find_package(GTest QUIET)
+  endif()
+  if(TARGET GTest::gmock)
+    set(found ON)
+    set(version "${GTest_VERSION}")
+    set(where "target barestep_tests")
+  endif()
+endmacro()
+
 # barestep_settle(<feature> <what to install>): asks, looks, decides, and adds a line to the summary.
 macro(barestep_settle feature install)
   set(BARESTEP_${feature} AUTO CACHE STRING "Use ${feature}: AUTO, ON or OFF")
@@ -259,6 +286,7 @@ barestep_settle(ONEDNN "libdnnl-dev")
 barestep_settle(CBLAS "libopenblas-pthread-dev")
 barestep_settle(HWLOC "libhwloc-dev")
 barestep_settle(WASM ${BARESTEP_WASM_PACKAGES})
+barestep_settle(TESTS "libgtest-dev and libgmock-dev")
 
 # The last thing that the configure prints.
 function(barestep_print_summary)

@@ -20,6 +20,17 @@ target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
 add_library(barestep_cold_flags INTERFACE)
 target_compile_options(barestep_cold_flags INTERFACE $<IF:$<CONFIG:Release>,-O1,-O0>)
 
+# For what parses files, or builds, checks and queues steps: it runs once, or once for each op of a step.
+add_library(barestep_warm_flags INTERFACE)
+target_compile_options(barestep_warm_flags INTERFACE $<$<CONFIG:Release>:-O1>)
+
+# barestep_hot(<source...>): their loops run over every number of a tensor, so they are optimized in full in a
+# target with the flags above, and somewhat in debug builds, whose tests would take minutes.
+function(barestep_hot)
+  set_source_files_properties(${ARGN} PROPERTIES
+    COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>;$<$<CONFIG:Debug>:-O1>")
+endfunction()
+
 # GCC looks for memory to free from 128 MB on, again and again, in sources that need several times that; it
 # is to begin at 512 MB, here in KB.
 target_compile_options(barestep_flags INTERFACE

@@ -259,7 +259,9 @@ stage_build() {
   for target in cuda_parity_test barestep_cuda_bench barestep_cuda_epilogues barestep_cuda_fused_update barestep_bench; do
     if has_target "$target"; then ninja -C "$build" -k 0 "$target"; fi
   done
-  ninja -C "$build" -k 0 >"$work/ninja" 2>&1
+  target=all
+  if has_target barestep_tests; then target=barestep_tests; fi
+  ninja -C "$build" -k 0 "$target" >"$work/ninja" 2>&1
   failures=$(grep -c '^FAILED:' "$work/ninja")
   tail -n 100 "$work/ninja"
   field build configure_s "$configured"

@@ -41,6 +41,11 @@ if command -v nvcc >/dev/null; then
 fi
 refused "BARESTEP_MPI 'ON': it was not found; install libopenmpi-dev and openmpi-bin, or take AUTO or OFF" \
   -DBARESTEP_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
+refused "BARESTEP_TESTS 'ON': it was not found; install libgtest-dev and libgmock-dev, or take AUTO or OFF" \
+  -DBARESTEP_TESTS=ON -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON
+# The programs alone need no GoogleTest.
+cmake -S "$root" -B "$work/build" -G Ninja -U 'BARESTEP_*' -U 'CMAKE_DISABLE_*' -DBARESTEP_CUDA=OFF \
+  -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON >"$work/log" 2>&1 || { cat "$work/log"; failures=$((failures + 1)); }
 stops "BARESTEP_TEST_COMPILER '/bin/false': is no clang++; leave it empty" \
   cmake -DBARESTEP_TEST_COMPILER=/bin/false -P "$root/cmake/test_compiler.cmake"
 exit $((failures > 0))

@@ -42,10 +42,19 @@ configure "80;90" "-DCUDAToolkit_ROOT=$wheels"
 summary "$wheels/bin/nvcc, for 80, 90"
 grep -qF "CUDA_cublasLt_LIBRARY:FILEPATH=$wheels/lib/libcublasLt.so.1" "$work/build/CMakeCache.txt"
 
-# By default, nvcc's own choice for all-major; if CMake's variable is set, exactly that.
+# By default, nvcc's own choice for all-major, or the GPUs that are here; if CMake's variable is set, exactly that.
+mkdir "$work/tools"
+printf '#!/bin/sh\necho "$ARCHITECTURES_HERE"; exit $((${#ARCHITECTURES_HERE} == 0))\n' >"$work/tools/nvidia-smi"
+chmod +x "$work/tools/nvidia-smi"
+export PATH=$work/tools:$PATH ARCHITECTURES_HERE=
 made=$("$nvcc" -arch=all-major --dryrun -x cu /dev/null -o "$work/none" 2>&1 |
   grep -oE 'sm_[0-9]+' | sort -uV | sed 's/sm_//' | paste -sd ,)
 configure "" "-DCMAKE_CUDA_COMPILER=$nvcc"
+summary ".*, for ${made//,/, }"
+export ARCHITECTURES_HERE=$'9.0\n9.0\n8.6'
+configure "" "-DCMAKE_CUDA_COMPILER=$nvcc"
+summary ".*, for 90, 86"
+configure "" "-DCMAKE_CUDA_COMPILER=$nvcc" -DBARESTEP_NATIVE=OFF
 summary ".*, for ${made//,/, }"
 configure "80" "-DCMAKE_CUDA_COMPILER=$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=90-real"
 summary ".*, for 90"

@@ -11,6 +11,7 @@
 #include "core/plan.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/local_communicator.h"
+#include "profiler/data_parallel_account.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"

@@ -14,6 +14,7 @@
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 #include "support/temp_dir.h"
+#include "train/step.h"
 
 namespace barestep {
 namespace {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "kernels/cpu/product.h"
 #include "kernels/formulas.h"
 #include "support/file_runs.h"
 #include "support/golden.h"
