@@ -24,7 +24,7 @@ done
 cd "$root"
 last_begin_s=3600   # of a stage, from the start on
 sample_end_s=2400   # of the last part of a sampled stage, so that all of CI takes three quarters of an hour
-sample_s=300        # the most that such a stage takes
+sample_s=180        # the most that such a stage takes
 # Some tests wait more than they compute; those that measure run alone.
 jobs=$(($(nproc) + 1))
 # One GPU architecture is enough. With --all it is another one than Hopper's, for which lint.cuda_registers

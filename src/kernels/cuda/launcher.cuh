@@ -65,7 +65,8 @@ struct Launcher {
     const auto row_tiles = std::min(kMaxGridRows, tiles(rows, kTileRows));
     const dim3 grid(static_cast<unsigned>(tiles(cols, kTileCols)),
                     static_cast<unsigned>(row_tiles));
-    return start(queue, grid, dim3(kTileCols, kTileRows), each_of_rows<Element>, rows, cols, element);
+    return start(queue, grid, dim3(kTileCols, kTileRows), each_of_rows<Element>, rows, cols,
+                 element);
   }
 
   /// Launches a kernel over n numbers in each of several arrays. The kernel gets n and the number
