@@ -39,71 +39,59 @@ Part part_of(const TimedOp& op) {
   return part_of(op.node->phase, is_copy, {op.device, op.node->lane}, 0);
 }
 
-/// Finds the cause that holds an unfinished run.
-class CauseWalk {
+/// The newest step of a timeline, as seen from a compute lane.
+class TimelineSpans final : public Spans {
  public:
-  CauseWalk(const Timeline& timeline, int device) : timeline_(timeline), device_(device) {}
+  TimelineSpans(const Timeline& timeline, LaneId lane)
+      : timeline_(timeline), step_(*timeline.at(0)), lane_(lane) {}
 
-  [[nodiscard]] const NodeRun& run(RunOfStep at) const {
-    return timeline_.at(at.steps_back)->plan->runs()[at.run];
+  [[nodiscard]] WallTime wall() const override { return timeline_.wall_of_newest(lane_); }
+  [[nodiscard]] WallTime fetch() const override {
+    return {step_.host.fetch_begin_s, step_.host.fetched_s};
   }
-  [[nodiscard]] const Span& span(RunOfStep at) const {
-    return timeline_.at(at.steps_back)->spans[at.run];
+  [[nodiscard]] std::size_t size() const override { return step_.spans.size(); }
+  [[nodiscard]] RunOfStep work_at(std::size_t number) const override { return {number, 0}; }
+
+  [[nodiscard]] Work work(RunOfStep which) const override {
+    const NodeRun& of = run(which);
+    const Span& times = span(which);
+    return {times.queued_s,   times.begin_s,           times.end_s, part_of(of, lane_.device),
+            of.lane == lane_, of.phase == Phase::kData};
   }
 
-  /// The reason why `held` has not ended at `now_s`, and until when that certainly lasts. The walk
-  /// only goes back in the program, so it terminates.
-  [[nodiscard]] CauseSpan cause(RunOfStep held, double now_s) const {
-    for (;;) {
-      const std::optional<RunOfStep> next =
-          span(held).begin_s <= now_s ? late_part(held, now_s) : holder_of(held, now_s);
-      if (!next) break;
-      held = *next;
+  void add_parts(RunOfStep of, Last& last) const override {
+    for (const std::size_t part : run(of).parts) {
+      const RunOfStep other{part, of.steps_back};
+      last.add(other, span(other).begin_s);
     }
-    const Span& last = span(held);
-    if (last.begin_s <= now_s) {
-      return {now_s, last.end_s, part_of(run(held), device_), false, held};
-    }
-    if (run(held).phase == Phase::kData) return {now_s, last.begin_s, Part::kDataWait};
-    if (last.queued_s <= now_s) return {now_s, last.begin_s, Part::kIdle};
-    return {now_s, std::min(last.queued_s, last.begin_s), Part::kHost};
   }
 
- private:
-  /// The part of the same collective that begins last, if it has yet to begin.
-  [[nodiscard]] std::optional<RunOfStep> late_part(RunOfStep held, double now_s) const {
-    std::optional<RunOfStep> late;
-    for (const std::size_t part : run(held).parts) {
-      const RunOfStep other{part, held.steps_back};
-      if (span(other).begin_s > (late ? span(*late).begin_s : now_s)) late = other;
-    }
-    return late;
-  }
-
-  /// Of the unfinished runs that must end before `held` can begin, the one that ends last.
-  [[nodiscard]] std::optional<RunOfStep> holder_of(RunOfStep held, double now_s) const {
-    std::optional<RunOfStep> last;
-    const auto consider = [&](RunOfStep other) {
-      if (span(other).end_s > (last ? span(*last).end_s : now_s)) last = other;
-    };
-    for (const NodeRun::AwaitedPart& awaited : run(held).awaited) {
+  void add_awaited(RunOfStep held, Last& last) const override {
+    const NodeRun& waiting = run(held);
+    const auto add = [&](RunOfStep other) { last.add(other, span(other).end_s); };
+    for (const NodeRun::AwaitedPart& awaited : waiting.awaited) {
       if (!is_reached(held.steps_back, awaited.steps_back)) continue;
       const int steps_back = held.steps_back + awaited.steps_back;
       const RunPlan& plan = *timeline_.at(steps_back)->plan;
-      consider({plan.runs_of(awaited.node)[awaited.part], steps_back});
+      add({plan.runs_of(awaited.node)[awaited.part], steps_back});
     }
-    const StepTimeline& step = *timeline_.at(held.steps_back);
     const StepTimeline* const before = timeline_.at(held.steps_back + 1);
-    if (run(held).previous) {
-      consider({*run(held).previous, held.steps_back});
+    if (waiting.previous) {
+      add({*waiting.previous, held.steps_back});
     } else if (before != nullptr) {
+      const bool joins = timeline_.at(held.steps_back)->host.joins_lanes;
       for (const auto& [lane, runs] : before->plan->lanes()) {
-        if (step.host.joins_lanes || lane == run(held).lane) {
-          consider({runs.back(), held.steps_back + 1});
-        }
+        if (joins || lane == waiting.lane) add({runs.back(), held.steps_back + 1});
       }
     }
-    return last;
+  }
+
+ private:
+  [[nodiscard]] const NodeRun& run(RunOfStep which) const {
+    return timeline_.at(which.steps_back)->plan->runs()[which.run];
+  }
+  [[nodiscard]] const Span& span(RunOfStep which) const {
+    return timeline_.at(which.steps_back)->spans[which.run];
   }
 
   /// Whether a wait of the step `from` steps ago refers to a step that is kept and runs the same
@@ -117,73 +105,94 @@ class CauseWalk {
   }
 
   const Timeline& timeline_;
-  int device_;
+  const StepTimeline& step_;
+  LaneId lane_;
 };
 
 using StretchVisitor = std::function<void(const CauseSpan&)>;
 
-/// Divides the newest step's wall time into stretches by walking along a lane. Allocates nothing.
-class LaneWalk {
+/// Divides a step's wall time into stretches by walking along its lane. Allocates nothing.
+class SpansWalk {
  public:
-  LaneWalk(const Timeline& timeline, LaneId lane)
-      : step_(*timeline.at(0)),
-        lane_(lane),
-        walk_(timeline, lane.device),
-        wall_(timeline.wall_of_newest(lane)),
-        now_s_(wall_.begin_s) {}
+  SpansWalk(const Spans& spans, const StretchVisitor& visit)
+      : spans_(spans), visit_(visit), wall_(spans.wall()), now_s_(wall_.begin_s) {}
 
-  void visit_stretches(const StretchVisitor& visit) {
-    for (const std::size_t i : step_.plan->runs_on(lane_)) {
-      wait_for(i, step_.spans[i].begin_s, visit);
-      spend({.part = part_of(step_.plan->runs()[i], lane_.device),
-             .is_own_work = true,
-             .held_by = RunOfStep{i, 0}},
-            step_.spans[i].end_s, visit);
+  void run() {
+    for (std::size_t number = 0; number < spans_.size(); ++number) {
+      const RunOfStep own = spans_.work_at(number);
+      const Spans::Work work = spans_.work(own);
+      if (!work.is_own) continue;
+      wait_for(own, work.begin_s);
+      spend({.part = work.part, .is_own_work = true, .held_by = own}, work.end_s);
     }
-    wait_for_other_lanes(visit);
-    if (step_.host.fetched_s > step_.host.fetch_begin_s) {
-      spend({.part = Part::kHost}, step_.host.fetch_begin_s, visit);
-      spend({.part = Part::kDataWait}, step_.host.fetched_s, visit);
+    wait_for_other_lanes();
+    const WallTime fetch = spans_.fetch();
+    if (fetch.end_s > fetch.begin_s) {
+      spend({.part = Part::kHost}, fetch.begin_s);
+      spend({.part = Part::kDataWait}, fetch.end_s);
     }
-    spend({.part = Part::kIdle}, wall_.end_s, visit);
+    while (now_s_ < wall_.end_s) {
+      const CauseSpan cause = spans_.end_at(now_s_, wall_.end_s);
+      spend(cause, cause.end_s);
+    }
   }
 
  private:
+  /// The reason why `held` has not ended, and until when that certainly lasts. The walk only goes
+  /// back in time or in the program, so it terminates.
+  [[nodiscard]] CauseSpan cause(RunOfStep held) const {
+    Spans::Work work = spans_.work(held);
+    for (;;) {
+      Spans::Last next{.after_s = now_s_};
+      if (work.begin_s <= now_s_) {
+        spans_.add_parts(held, next);
+      } else {
+        spans_.add_awaited(held, next);
+      }
+      if (!next.work) break;
+      held = *next.work;
+      work = spans_.work(held);
+    }
+    if (work.begin_s <= now_s_) return {now_s_, work.end_s, work.part, false, held};
+    if (work.is_input) return {now_s_, work.begin_s, Part::kDataWait};
+    if (work.queued_s <= now_s_) return {now_s_, work.begin_s, Part::kIdle};
+    return spans_.host_at(now_s_, std::min(work.queued_s, work.begin_s));
+  }
+
   /// Assigns the time up to `until_s` to the stretch's cause.
-  void spend(CauseSpan stretch, double until_s, const StretchVisitor& visit) {
+  void spend(CauseSpan stretch, double until_s) {
     stretch.begin_s = now_s_;
     stretch.end_s = std::min(until_s, wall_.end_s);
     if (stretch.end_s <= now_s_) return;
     now_s_ = stretch.end_s;
-    visit(stretch);
+    visit_(stretch);
   }
 
-  /// The lane waits for one of this step's runs until `until_s`.
-  void wait_for(std::size_t run, double until_s, const StretchVisitor& visit) {
+  /// The lane waits for one of the step's pieces of work until `until_s`.
+  void wait_for(RunOfStep which, double until_s) {
     until_s = std::min(until_s, wall_.end_s);
     while (now_s_ < until_s) {
-      const CauseSpan cause = walk_.cause({run, 0}, now_s_);
-      spend(cause, std::min(cause.end_s, until_s), visit);
+      const CauseSpan held = cause(which);
+      spend(held, std::min(held.end_s, until_s));
     }
   }
 
   /// The work of other lanes after this one is done, if the step ends on the host.
-  void wait_for_other_lanes(const StretchVisitor& visit) {
-    const std::vector<NodeRun>& runs = step_.plan->runs();
+  void wait_for_other_lanes() {
     while (now_s_ < wall_.end_s) {
-      std::optional<std::size_t> last;
-      for (std::size_t i = 0; i < runs.size(); ++i) {
-        if (runs[i].phase == Phase::kData) continue;
-        if (step_.spans[i].end_s > (last ? step_.spans[*last].end_s : now_s_)) last = i;
+      Spans::Last last{.after_s = now_s_};
+      for (std::size_t number = 0; number < spans_.size(); ++number) {
+        const RunOfStep which = spans_.work_at(number);
+        const Spans::Work work = spans_.work(which);
+        if (!work.is_input) last.add(which, work.end_s);
       }
-      if (!last) return;
-      wait_for(*last, step_.spans[*last].end_s, visit);
+      if (!last.work) return;
+      wait_for(*last.work, last.after_s);
     }
   }
 
-  const StepTimeline& step_;
-  LaneId lane_;
-  CauseWalk walk_;
+  const Spans& spans_;
+  const StretchVisitor& visit_;
   WallTime wall_;
   double now_s_;
 };
@@ -266,8 +275,12 @@ std::string_view cause_of(Part part) {
   }
 }
 
+void visit_stretches(const Spans& spans, const StretchVisitor& visit) {
+  SpansWalk(spans, visit).run();
+}
+
 void visit_stretches(const Timeline& timeline, LaneId lane, const StretchVisitor& visit) {
-  LaneWalk(timeline, lane).visit_stretches(visit);
+  visit_stretches(TimelineSpans(timeline, lane), visit);
 }
 
 StepAccount account_of(const Timeline& timeline, LaneId lane) {

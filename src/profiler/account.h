@@ -112,7 +112,7 @@ inline std::vector<Phase> phases_with_parts(bool computing_only) {
   return phases;
 }
 
-/// A run of the step that is `steps_back` steps before the newest.
+/// A run of the step that is `steps_back` steps before the newest, or a piece of a trace's work.
 struct RunOfStep {
   std::size_t run = 0;
   int steps_back = 0;
@@ -129,8 +129,59 @@ struct CauseSpan {
   [[nodiscard]] double seconds() const { return end_s - begin_s; }
 };
 
-/// Calls visit(stretch) for consecutive stretches of the wall time of the timeline's newest step,
-/// from begin to end, without gaps or overlaps. `lane` is a compute lane. Allocates nothing.
+/// What ran in a step, and in those that it waits for: the timeline of a run, a trace that was
+/// read, or a simulated step. The account of any of them is found by one walk over this view. Its
+/// pieces of work are those that a RunOfStep names; times are in seconds of one clock.
+class Spans {
+ public:
+  struct Work {
+    double queued_s = 0;  // the host had begun to queue it
+    double begin_s = 0, end_s = 0;
+    Part part = Part::kIdle;  // while it runs, as seen from the account's lane
+    bool is_own = false;      // of that lane
+    bool is_input = false;
+  };
+
+  /// The last of some moments after `after_s`.
+  struct Last {
+    double after_s = 0;
+    std::optional<RunOfStep> work{};
+
+    void add(RunOfStep of, double at_s) {
+      if (at_s <= after_s) return;
+      after_s = at_s;
+      work = of;
+    }
+  };
+
+  virtual ~Spans() = default;
+
+  [[nodiscard]] virtual WallTime wall() const = 0;
+  /// When the host, which has queued the step, makes the next one's input; empty if it does not.
+  [[nodiscard]] virtual WallTime fetch() const = 0;
+  /// The step's work by number; that of a lane is in its order.
+  [[nodiscard]] virtual std::size_t size() const = 0;
+  [[nodiscard]] virtual RunOfStep work_at(std::size_t number) const = 0;
+  [[nodiscard]] virtual Work work(RunOfStep which) const = 0;
+  /// Adds the begins of the parts of the same collective, without which it moves nothing.
+  virtual void add_parts(RunOfStep of, Last& last) const = 0;
+  /// Adds the ends of all that must end before it begins.
+  virtual void add_awaited(RunOfStep held, Last& last) const = 0;
+  /// What the host does that has yet to queue work, from `now_s` to `until_s` or earlier.
+  [[nodiscard]] virtual CauseSpan host_at(double now_s, double until_s) const {
+    return {now_s, until_s, Part::kHost};
+  }
+  /// What it does when all work is done.
+  [[nodiscard]] virtual CauseSpan end_at(double now_s, double until_s) const {
+    return {now_s, until_s, Part::kIdle};
+  }
+};
+
+/// Calls visit(stretch) for consecutive stretches of the step's wall time, from begin to end,
+/// without gaps or overlaps. Allocates nothing.
+void visit_stretches(const Spans& spans, const std::function<void(const CauseSpan&)>& visit);
+
+/// The same of the timeline's newest step. `lane` is a compute lane.
 void visit_stretches(const Timeline& timeline, LaneId lane,
                      const std::function<void(const CauseSpan&)>& visit);
 

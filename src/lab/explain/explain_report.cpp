@@ -433,14 +433,16 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
     plot.categories.push_back(rank_name(run.ranks[rank]));
     const RankStep& of = run.ranks[rank].steps[step];
     const double least = 1e3 * ns_seconds(of.wall_end_ns - of.wall_begin_ns) / 2000;
-    visit_stretches(run, rank, step, [&](const TracedStretch& stretch) {
+    const double begin = ms(of.wall_begin_ns);
+    visit_stretches(run, rank, step, [&](const CauseSpan& stretch) {
       std::vector<PlotSpan>& spans = series[stretch.part].spans;
-      const bool joins = !spans.empty() && spans.back().row == row &&
-                         ms(stretch.begin_ns) - spans.back().end < least;
+      const double from = begin + 1e3 * stretch.begin_s, to = begin + 1e3 * stretch.end_s;
+      const bool joins =
+          !spans.empty() && spans.back().row == row && from - spans.back().end < least;
       if (joins) {
-        spans.back().end = ms(stretch.end_ns);
+        spans.back().end = to;
       } else {
-        spans.push_back({row, ms(stretch.begin_ns), ms(stretch.end_ns)});
+        spans.push_back({row, from, to});
       }
     });
     bool communicates = false;

@@ -1,6 +1,7 @@
 #include "lab/explain/trace_account.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
@@ -9,13 +10,13 @@
 namespace barestep {
 namespace {
 
-/// A cause that lasts until `end_ns` at least.
-using StretchVisitorNs = std::function<void(const TracedStretch&)>;
+/// After all times of a trace; half of the range, so that differences stay in it.
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() / 2;
 
 /// The stretch of a list that contains a moment, and otherwise when the next one begins.
 struct HostState {
   const HostStretch* in = nullptr;
-  std::int64_t until_ns = std::numeric_limits<std::int64_t>::max();
+  std::int64_t until_ns = kNever;
 };
 
 /// The stretches are united.
@@ -32,232 +33,135 @@ HostState state_at(const std::vector<HostStretch>& stretches, std::int64_t now_n
   return state;
 }
 
-/// Finds the cause that holds unfinished work of a rank.
-class TraceCauses {
+/// A step of a rank. Its work is that of the run, by number.
+class TraceSpans final : public Spans {
  public:
-  TraceCauses(const TracedRun& run, std::size_t rank)
-      : run_(run), rank_(run.ranks[rank]), index_(rank) {}
-
-  [[nodiscard]] const TracedWork& work(std::size_t i) const { return run_.works[i]; }
-
-  /// The part of work that runs, as seen from the rank's main lane.
-  [[nodiscard]] Part part_of(std::size_t i) const {
-    const TracedWork& each = work(i);
-    const bool is_elsewhere =
-        each.rank != index_ ||
-        (!rank_.on_host &&
-         rank_.process_of(each) != rank_.file.rows[rank_.lanes[rank_.main].row].process);
-    return is_elsewhere && traits_of(each.part).computes ? Part::kOtherDevice : each.part;
+  TraceSpans(const TracedRun& run, std::size_t rank, std::size_t step)
+      : run_(run), rank_(run.ranks[rank]), index_(rank), step_(rank_.steps[step]) {
+    for (const TracedLane& lane : rank_.lanes) {
+      for (const std::size_t i : lane.works_around(step)) {
+        const TracedWork& each = run_.works[i];
+        // Work that outlives the step did not hold its end.
+        const bool outlives = each.node < 0 && each.end_ns > step_.wall_end_ns;
+        if (each.step == step && !outlives) works_.push_back(i);
+      }
+    }
   }
 
-  /// The reason why `held` has not ended at `now_ns`, and until when that certainly lasts. Every
-  /// step of the walk goes back in time or in the program, so it terminates.
-  [[nodiscard]] TracedStretch cause(std::size_t held, std::int64_t now_ns) const {
-    for (;;) {
-      const std::optional<std::size_t> next =
-          work(held).begin_ns <= now_ns ? late_part(held, now_ns) : holder_of(held, now_ns);
-      if (!next) break;
-      held = *next;
-    }
-    const TracedWork& last = work(held);
-    if (last.begin_ns <= now_ns) return {now_ns, last.end_ns, part_of(held), held};
-    if (last.is_input) return {now_ns, last.begin_ns, Part::kDataWait};
-    if (rank_.on_host && (!last.is_collective() || last.lane == rank_.main)) {
-      return host_at(now_ns, last.begin_ns);
-    }
-    if (last.queued_ns.value_or(now_ns) > now_ns) {
-      return host_at(now_ns, std::min(*last.queued_ns, last.begin_ns));
-    }
-    return {now_ns, last.begin_ns, Part::kIdle};
+  [[nodiscard]] WallTime wall() const override {
+    return {seconds(step_.wall_begin_ns), seconds(step_.wall_end_ns)};
+  }
+  [[nodiscard]] WallTime fetch() const override {
+    return {seconds(step_.fetch_begin_ns), seconds(step_.fetched_ns)};
+  }
+  [[nodiscard]] std::size_t size() const override { return works_.size(); }
+  [[nodiscard]] RunOfStep work_at(std::size_t number) const override { return {works_[number]}; }
+
+  [[nodiscard]] Work work(RunOfStep which) const override {
+    const TracedWork& of = run_.works[which.run];
+    // An op of the host is never queued; what has no launch is.
+    const bool is_op = rank_.on_host && (!of.is_collective() || of.lane == rank_.main);
+    return {.queued_s = is_op          ? seconds(of.begin_ns)
+                        : of.queued_ns ? seconds(*of.queued_ns)
+                                       : 0,
+            .begin_s = seconds(of.begin_ns),
+            .end_s = seconds(of.end_ns),
+            .part = part_of(of),
+            .is_own = of.rank == index_ && of.lane == rank_.main,
+            .is_input = of.is_input};
   }
 
-  /// What kept the host, which had nothing queued.
-  [[nodiscard]] TracedStretch host_at(std::int64_t now_ns, std::int64_t until_ns) const {
-    const HostState loading = state_at(rank_.loading, now_ns);
-    until_ns = std::min(until_ns, loading.until_ns);
-    if (loading.in != nullptr) return {now_ns, until_ns, Part::kDataWait};
-    if (rank_.on_host) return other_thread_at(now_ns, until_ns);
-    const HostState blocked = state_at(rank_.blocked, now_ns);
-    until_ns = std::min(until_ns, blocked.until_ns);
-    if (blocked.in == nullptr) return {now_ns, until_ns, Part::kHost};
-    // The host waits for what the device does.
+  /// Those of other devices of this process.
+  void add_parts(RunOfStep of, Last& last) const override {
+    const auto exchange = run_.exchange_of.find(of.run);
+    if (exchange == run_.exchange_of.end() || run_.works[of.run].node < 0) return;
+    for (const std::optional<std::size_t>& other : run_.exchanges[exchange->second].works) {
+      if (!other) continue;
+      const TracedWork& part = run_.works[*other];
+      if (run_.ranks[part.rank].file.process != rank_.file.process) continue;
+      last.add({*other}, seconds(part.begin_ns));
+    }
+  }
+
+  void add_awaited(RunOfStep held, Last& last) const override {
+    const TracedWork& of = run_.works[held.run];
+    const double now_s = last.after_s;
+    const std::int64_t noticed_ns = noticed_by(of);
+    // Times of others are rounded, and kernels may begin before the one ahead of them ends: only
+    // what ends before the work begins can have held it.
+    const auto add = [&](std::size_t number) {
+      const TracedWork& other = run_.works[number];
+      const std::int64_t limit_ns = other.is_collective() ? noticed_ns : of.begin_ns;
+      const bool holds = of.node >= 0 || (other.end_ns <= limit_ns && other.begin_ns < of.begin_ns);
+      if (holds) last.add({number}, seconds(other.end_ns));
+    };
+    for (const std::size_t other : of.awaited) add(other);
+    if (of.previous) add(*of.previous);
+    const bool is_late = of.queued_ns && seconds(*of.queued_ns) > now_s;
+    if (of.node >= 0 || last.work || rank_.has_stream_waits || is_late) return;
     for (std::size_t lane = 0; lane < rank_.lanes.size(); ++lane) {
-      const std::optional<std::size_t> running = running_on(rank_.lanes[lane], now_ns);
-      if (!running) continue;
-      return {now_ns, std::min(until_ns, work(*running).end_ns), part_of(*running), running};
+      if (lane == of.lane) continue;
+      const auto end = [&](std::size_t i) { return run_.works[i].end_ns; };
+      const auto& works = rank_.lanes[lane].works;
+      const auto after = std::ranges::upper_bound(works, noticed_ns, {}, end);
+      if (after != works.begin()) add(*std::prev(after));
     }
-    return {now_ns, std::min(until_ns, next_begin_ns(now_ns)), Part::kHost};
+  }
+
+  [[nodiscard]] CauseSpan host_at(double now_s, double until_s) const override {
+    const std::int64_t now_ns = step_.wall_begin_ns + std::llround(1e9 * now_s);
+    const HostState loading = state_at(rank_.loading, now_ns);
+    const HostState blocked =
+        rank_.on_host || loading.in != nullptr ? HostState{} : state_at(rank_.blocked, now_ns);
+    until_s = std::min({until_s, seconds(loading.until_ns), seconds(blocked.until_ns)});
+    if (loading.in != nullptr) return {now_s, until_s, Part::kDataWait};
+    if (!rank_.on_host && blocked.in == nullptr) return {now_s, until_s, Part::kHost};
+    // The host waits for the device; without one, its thread that trains may wait for autograd's.
+    std::int64_t next_ns = kNever;
+    for (const TracedLane& lane : rank_.lanes) {
+      const auto begin = [&](std::size_t i) { return run_.works[i].begin_ns; };
+      const auto after = std::ranges::upper_bound(lane.works, now_ns, {}, begin);
+      if (after != lane.works.end()) next_ns = std::min(next_ns, begin(*after));
+      if (after == lane.works.begin()) continue;
+      const TracedWork& running = run_.works[*std::prev(after)];
+      if (running.end_ns <= now_ns || (rank_.on_host && running.part != Part::kBackward)) continue;
+      return {now_s, std::min(until_s, seconds(running.end_ns)), part_of(running), false,
+              RunOfStep{*std::prev(after)}};
+    }
+    return {now_s, std::min(until_s, seconds(next_ns)), Part::kHost};
+  }
+
+  /// The host's work after the device's; barestep's host only notices the end.
+  [[nodiscard]] CauseSpan end_at(double now_s, double until_s) const override {
+    return rank_.file.is_ours ? Spans::end_at(now_s, until_s) : host_at(now_s, until_s);
   }
 
  private:
-  /// In a trace without a device, the thread that trains may wait for autograd's.
-  [[nodiscard]] TracedStretch other_thread_at(std::int64_t now_ns, std::int64_t until_ns) const {
-    for (const TracedLane& lane : rank_.lanes) {
-      const std::optional<std::size_t> running = running_on(lane, now_ns);
-      if (!running || work(*running).part != Part::kBackward) continue;
-      return {now_ns, std::min(until_ns, work(*running).end_ns), Part::kBackward, running};
-    }
-    return {now_ns, std::min(until_ns, next_begin_ns(now_ns)), Part::kHost};
+  [[nodiscard]] double seconds(std::int64_t ns) const {
+    return 1e-9 * static_cast<double>(ns - step_.wall_begin_ns);
   }
 
-  [[nodiscard]] std::optional<std::size_t> running_on(const TracedLane& lane,
-                                                      std::int64_t now_ns) const {
-    const auto begin = [&](std::size_t i) { return work(i).begin_ns; };
-    const auto after = std::ranges::upper_bound(lane.works, now_ns, {}, begin);
-    if (after == lane.works.begin() || work(*std::prev(after)).end_ns <= now_ns)
-      return std::nullopt;
-    return *std::prev(after);
-  }
-
-  [[nodiscard]] std::int64_t next_begin_ns(std::int64_t now_ns) const {
-    std::int64_t next_ns = std::numeric_limits<std::int64_t>::max();
-    const auto begin = [&](std::size_t i) { return work(i).begin_ns; };
-    for (const TracedLane& lane : rank_.lanes) {
-      const auto after = std::ranges::upper_bound(lane.works, now_ns, {}, begin);
-      if (after != lane.works.end()) next_ns = std::min(next_ns, work(*after).begin_ns);
-    }
-    return next_ns;
-  }
-
-  /// Another device's part of the same collective of this process that begins last, if it has yet
-  /// to begin.
-  [[nodiscard]] std::optional<std::size_t> late_part(std::size_t held, std::int64_t now_ns) const {
-    std::optional<std::size_t> late;
-    const auto exchange = run_.exchange_of.find(held);
-    if (exchange == run_.exchange_of.end() || work(held).node < 0) return late;
-    for (const std::optional<std::size_t>& other : run_.exchanges[exchange->second].works) {
-      if (!other || !is_in_process(work(*other))) continue;
-      if (work(*other).begin_ns > (late ? work(*late).begin_ns : now_ns)) late = other;
-    }
-    return late;
-  }
-
-  [[nodiscard]] bool is_in_process(const TracedWork& other) const {
-    return run_.ranks[other.rank].file.process == rank_.file.process;
-  }
-
-  /// Of the unfinished works that must end before `held` can begin, the one that ends last.
-  [[nodiscard]] std::optional<std::size_t> holder_of(std::size_t held, std::int64_t now_ns) const {
-    const TracedWork& of = work(held);
-    std::optional<std::size_t> last;
-    const auto consider = [&](std::size_t other) {
-      if (work(other).end_ns > (last ? work(*last).end_ns : now_ns)) last = other;
-    };
-    if (of.node >= 0) {
-      for (const std::size_t other : of.awaited) consider(other);
-      if (of.previous) consider(*of.previous);
-      return last;
-    }
-    // Times of others are rounded, and kernels may begin before the one ahead of them ends: only
-    // what ends before the work begins can have held it.
-    const std::int64_t noticed_ns = noticed_by(of);
-    const auto consider_ended = [&](std::size_t other) {
-      const std::int64_t limit_ns = work(other).is_collective() ? noticed_ns : of.begin_ns;
-      if (work(other).end_ns <= limit_ns && work(other).begin_ns < of.begin_ns) consider(other);
-    };
-    for (const std::size_t other : of.awaited) consider_ended(other);
-    if (of.previous) consider_ended(*of.previous);
-    const bool is_late = of.queued_ns.value_or(now_ns) > now_ns;
-    if (last || rank_.has_stream_waits || is_late) return last;
-    for (std::size_t lane = 0; lane < rank_.lanes.size(); ++lane) {
-      if (lane == of.lane) continue;
-      const auto end = [&](std::size_t i) { return work(i).end_ns; };
-      const auto& works = rank_.lanes[lane].works;
-      const auto after = std::ranges::upper_bound(works, noticed_ns, {}, end);
-      if (after != works.begin()) consider_ended(*std::prev(after));
-    }
-    return last;
+  /// As seen from the rank's main lane.
+  [[nodiscard]] Part part_of(const TracedWork& work) const {
+    const bool is_elsewhere =
+        work.rank != index_ ||
+        (!rank_.on_host &&
+         rank_.process_of(work) != rank_.file.rows[rank_.lanes[rank_.main].row].process);
+    return is_elsewhere && traits_of(work.part).computes ? Part::kOtherDevice : work.part;
   }
 
   /// Until when a collective may end that held this work.
   [[nodiscard]] std::int64_t noticed_by(const TracedWork& of) const {
     if (!rank_.on_host || of.is_collective() || !of.previous) return of.begin_ns;
-    const std::int64_t free_ns = std::min(of.begin_ns, work(*of.previous).end_ns);
+    const std::int64_t free_ns = std::min(of.begin_ns, run_.works[*of.previous].end_ns);
     return noticed_until({free_ns, of.begin_ns});
   }
 
   const TracedRun& run_;
   const TracedRank& rank_;
   std::size_t index_;
-};
-
-/// Divides a step's wall time into stretches by walking along the main lane.
-class TraceWalk {
- public:
-  TraceWalk(const TracedRun& run, std::size_t rank, std::size_t step)
-      : run_(run),
-        rank_(run.ranks[rank]),
-        step_(step),
-        wall_(rank_.steps[step]),
-        causes_(run, rank),
-        now_ns_(wall_.wall_begin_ns) {}
-
-  void visit_stretches(const StretchVisitorNs& visit) {
-    for (const std::size_t i : rank_.lanes[rank_.main].works_around(step_)) {
-      const TracedWork& work = run_.works[i];
-      if (work.step != step_) continue;
-      wait_for(i, work.begin_ns, visit);
-      spend({.part = causes_.part_of(i), .held_by = i, .is_own_work = true}, work.end_ns, visit);
-    }
-    wait_for_other_lanes(visit);
-    if (wall_.fetched_ns > wall_.fetch_begin_ns) {
-      spend({.part = Part::kHost}, wall_.fetch_begin_ns, visit);
-      spend({.part = Part::kDataWait}, wall_.fetched_ns, visit);
-    }
-    finish(visit);
-  }
-
- private:
-  /// Assigns the time up to `until_ns` to the stretch's cause.
-  void spend(TracedStretch stretch, std::int64_t until_ns, const StretchVisitorNs& visit) {
-    stretch.begin_ns = now_ns_;
-    stretch.end_ns = std::min(until_ns, wall_.wall_end_ns);
-    if (stretch.end_ns <= now_ns_) return;
-    now_ns_ = stretch.end_ns;
-    visit(stretch);
-  }
-
-  void wait_for(std::size_t work, std::int64_t until_ns, const StretchVisitorNs& visit) {
-    until_ns = std::min(until_ns, wall_.wall_end_ns);
-    while (now_ns_ < until_ns) {
-      const TracedStretch cause = causes_.cause(work, now_ns_);
-      spend(cause, std::min(std::max(cause.end_ns, now_ns_ + 1), until_ns), visit);
-    }
-  }
-
-  /// The work of other lanes after this one is done, if the step ends on the host.
-  void wait_for_other_lanes(const StretchVisitorNs& visit) {
-    while (now_ns_ < wall_.wall_end_ns) {
-      std::optional<std::size_t> last;
-      for (const TracedLane& lane : rank_.lanes) {
-        for (const std::size_t i : lane.works_around(step_)) {
-          const TracedWork& work = run_.works[i];
-          if (work.step != step_ || work.is_input) continue;
-          // Work that outlives the step did not hold its end.
-          if (work.node < 0 && work.end_ns > wall_.wall_end_ns) continue;
-          if (work.end_ns > (last ? run_.works[*last].end_ns : now_ns_)) last = i;
-        }
-      }
-      if (!last) return;
-      wait_for(*last, run_.works[*last].end_ns, visit);
-    }
-  }
-
-  /// The host's work after the device's; barestep's host only notices the end.
-  void finish(const StretchVisitorNs& visit) {
-    if (rank_.file.is_ours) return spend({.part = Part::kIdle}, wall_.wall_end_ns, visit);
-    while (now_ns_ < wall_.wall_end_ns) {
-      const TracedStretch cause = causes_.host_at(now_ns_, wall_.wall_end_ns);
-      spend(cause, std::max(cause.end_ns, now_ns_ + 1), visit);
-    }
-  }
-
-  const TracedRun& run_;
-  const TracedRank& rank_;
-  std::size_t step_;
-  const RankStep& wall_;
-  TraceCauses causes_;
-  std::int64_t now_ns_;
+  const RankStep& step_;
+  std::vector<std::size_t> works_;
 };
 
 /// When a rank communicated.
@@ -270,13 +174,12 @@ std::vector<HostStretch> communication_of(const TracedRun& run, std::size_t rank
   return united(std::move(all));
 }
 
-std::int64_t common_ns(const std::vector<HostStretch>& intervals, std::int64_t begin_ns,
-                       std::int64_t end_ns) {
+std::int64_t common_ns(const std::vector<HostStretch>& intervals, const HostStretch& with) {
   std::int64_t ns = 0;
-  auto each = std::ranges::upper_bound(intervals, begin_ns, {}, &HostStretch::end_ns);
-  for (; each != intervals.end() && each->begin_ns < end_ns; ++each) {
+  auto each = std::ranges::upper_bound(intervals, with.begin_ns, {}, &HostStretch::end_ns);
+  for (; each != intervals.end() && each->begin_ns < with.end_ns; ++each) {
     ns += std::max<std::int64_t>(
-        0, std::min(each->end_ns, end_ns) - std::max(each->begin_ns, begin_ns));
+        0, std::min(each->end_ns, with.end_ns) - std::max(each->begin_ns, with.begin_ns));
   }
   return ns;
 }
@@ -297,12 +200,14 @@ class RunSums {
     const RankStep& of = run_.ranks[rank].steps[step];
     TracedAccount account{
         .rank = rank, .number = of.number, .wall_ns = of.wall_end_ns - of.wall_begin_ns};
-    account.hidden_ns = common_ns(communication_[rank], of.wall_begin_ns, of.wall_end_ns);
-    visit_stretches(run_, rank, step, [&](const TracedStretch& stretch) {
-      account.part_ns[stretch.part] += stretch.ns();
+    account.hidden_ns = common_ns(communication_[rank], {of.wall_begin_ns, of.wall_end_ns});
+    visit_stretches(run_, rank, step, [&](const CauseSpan& stretch) {
+      const HostStretch times{of.wall_begin_ns + std::llround(1e9 * stretch.begin_s),
+                              of.wall_begin_ns + std::llround(1e9 * stretch.end_s)};
+      account.part_ns[stretch.part] += times.ns();
       if (stretch.part != Part::kExposedCommunication) return;
-      account.hidden_ns -= common_ns(communication_[rank], stretch.begin_ns, stretch.end_ns);
-      add_exposed(rank, stretch, account);
+      account.hidden_ns -= common_ns(communication_[rank], times);
+      if (stretch.held_by) add_exposed(rank, stretch.held_by->run, times, account);
     });
     account.hidden_ns = std::max<std::int64_t>(0, account.hidden_ns);
     sums_.accounts.push_back(account);
@@ -314,8 +219,9 @@ class RunSums {
   }
 
  private:
-  void add_exposed(std::size_t rank, const TracedStretch& stretch, TracedAccount& account) {
-    const auto found = run_.exchange_of.find(stretch.held_by.value_or(run_.works.size()));
+  void add_exposed(std::size_t rank, std::size_t held_by, const HostStretch& stretch,
+                   TracedAccount& account) {
+    const auto found = run_.exchange_of.find(held_by);
     if (found == run_.exchange_of.end()) return;
     const TracedExchange& exchange = run_.exchanges[found->second];
     BucketAccount& bucket = sums_.buckets[bucket_of_[found->second]];
@@ -377,8 +283,8 @@ class RunSums {
 }  // namespace
 
 void visit_stretches(const TracedRun& run, std::size_t rank, std::size_t step,
-                     const StretchVisitorNs& visit) {
-  TraceWalk(run, rank, step).visit_stretches(visit);
+                     const std::function<void(const CauseSpan&)>& visit) {
+  visit_stretches(TraceSpans(run, rank, step), visit);
 }
 
 double BucketAccount::bus_bytes_per_s() const {

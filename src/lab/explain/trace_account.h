@@ -1,5 +1,5 @@
 // The account of each step of each rank of a run, from its traces: every instant of the wall time
-// has one cause. The causes are those of profiler/account.h, and so is the way they are found.
+// has one cause, found by the walk of profiler/account.h.
 //
 // Where a trace does not tell what a stream waited for, the cause is what ended last before the
 // stream went on: whatever was still running when the next work began did not hold it. A stretch
@@ -18,20 +18,11 @@
 
 namespace barestep {
 
-/// A stretch of a step's wall time with one cause, in nanoseconds.
-struct TracedStretch {
-  std::int64_t begin_ns = 0, end_ns = 0;
-  Part part = Part::kIdle;
-  std::optional<std::size_t> held_by{};  // the work that ran, or for which the lane waited
-  bool is_own_work = false;              // it ran on the lane itself
-
-  [[nodiscard]] std::int64_t ns() const { return end_ns - begin_ns; }
-};
-
 /// Calls visit(stretch) for consecutive stretches of the wall time of a rank's step, from begin to
-/// end, without gaps or overlaps.
+/// end, without gaps or overlaps, in seconds since it began. What they are held by is a piece of
+/// the run's work.
 void visit_stretches(const TracedRun& run, std::size_t rank, std::size_t step,
-                     const std::function<void(const TracedStretch&)>& visit);
+                     const std::function<void(const CauseSpan&)>& visit);
 
 struct TracedAccount {
   std::size_t rank = 0;

@@ -53,6 +53,8 @@ struct RankStep {
 /// A stretch of the host's time.
 struct HostStretch {
   std::int64_t begin_ns = 0, end_ns = 0;
+
+  [[nodiscard]] std::int64_t ns() const { return end_ns - begin_ns; }
 };
 
 /// The time that any of them covers: in order, none touching another.
