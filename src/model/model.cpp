@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/units.h"
 #include "model/transformer.h"
 
@@ -90,42 +92,45 @@ std::string ModelSpec::text() const {
 namespace {
 
 /// Where the first of `stages` stages ends if the largest of them has at most `most` parameters and
-/// the first takes all it can; nothing if they need more.
-std::optional<int> first_end(const ModelSpec& spec, int begin, int stages, std::int64_t most) {
+/// the first takes all it can; nothing if they need more. `sizes` are the layers' parameters.
+std::optional<int> first_end(const std::vector<std::int64_t>& sizes, int begin, int stages,
+                             std::int64_t most) {
   std::optional<int> first;
   int layer = begin;
-  for (int stage = 0; stage < stages; ++stage) {
+  for (int left = stages - 1; left >= 0; --left) {
     std::int64_t sum = 0;
-    const int last_end = spec.layers() - (stages - stage - 1);  // one layer for each later stage
-    for (; layer < last_end; ++layer) {
-      sum += spec.parameters_of_layer(layer);
+    for (; layer + left < std::ssize(sizes); ++layer) {  // one layer for each later stage
+      sum += at(sizes, layer);
       if (sum > most) break;
     }
     if (!first) first = layer;
   }
-  return layer == spec.layers() ? first : std::nullopt;
+  return layer == std::ssize(sizes) ? first : std::nullopt;
 }
 
 }  // namespace
 
 std::vector<LayerRange> layers_of_stages(const ModelSpec& spec, int stages) {
   BARESTEP_REQUIRE(stages >= 1 && stages <= spec.layers(), "a stage has at least one layer");
+  ModelSpec whole = spec.of(Mesh{});
+  whole.segments = 1;
+  std::vector<std::int64_t> sizes;
+  for (int layer = 0; layer < spec.layers(); ++layer) {
+    sizes.push_back(parameters_of(whole, {layer, layer + 1}).size());
+  }
   std::vector<LayerRange> all;
   for (int begin = 0; stages > 0; begin = all.back().end, --stages) {
-    std::int64_t low = 1, high = 0;
-    for (int layer = begin; layer < spec.layers(); ++layer) {
-      low = std::max(low, spec.parameters_of_layer(layer));
-      high += spec.parameters_of_layer(layer);
-    }
+    std::int64_t low = *std::max_element(sizes.begin() + begin, sizes.end());
+    std::int64_t high = std::reduce(sizes.begin() + begin, sizes.end());
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
-      if (first_end(spec, begin, stages, middle)) {
+      if (first_end(sizes, begin, stages, middle)) {
         high = middle;
       } else {
         low = middle + 1;
       }
     }
-    all.push_back({begin, *first_end(spec, begin, stages, high)});
+    all.push_back({begin, *first_end(sizes, begin, stages, high)});
   }
   return all;
 }

@@ -144,17 +144,6 @@ struct ModelSpec {
   /// The type of what layers hand to each other. Blocks of a transformer add to a stream of fp32.
   [[nodiscard]] DType stream() const { return transformer ? DType::kF32 : numbers; }
 
-  /// Numbers in the parameters of a layer.
-  [[nodiscard]] std::int64_t parameters_of_layer(int layer) const {
-    const auto place = static_cast<std::size_t>(layer);
-    if (transformer) {
-      const std::int64_t width = widths[place];
-      const std::int64_t ffn = transformer->ffn;
-      return 4 * width * (width + 1) + (2 * width + 1) * ffn + width + 4 * width;
-    }
-    return (widths[place] + 1) * widths[place + 1];
-  }
-
   /// The type of the stored gradients of the parameters.
   [[nodiscard]] DType gradient_type() const { return wide_gradients ? DType::kF32 : numbers; }
 

@@ -28,16 +28,35 @@ class Shift final : public Block {
   void add_linears(std::vector<Linear*>& /*linears*/) override {}
 };
 
-/// Stages are cut by these numbers, without making the layers.
-TEST(ModelSpec, CountsTheParametersOfItsLayers) {
+/// Stages are cut by these numbers. A block has the weights and biases of four products of its
+/// width and of two with the hidden layer, and two norms.
+TEST(Parameters, AddUpToThoseOfEachLayer) {
   const ModelSpec blocks{
       .widths = {6, 6, 6},
       .transformer = TransformerSpec{.attention = {.heads = 2, .length = 3}, .ffn = 5}};
-  for (const ModelSpec& spec : {ModelSpec{.widths = {7, 3, 5, 1}}, blocks}) {
+  constexpr std::int64_t kBlock = 4 * 6 * (6 + 1) + 6 * 5 + 5 + 5 * 6 + 6 + 2 * (6 + 6);
+  const auto expect = [](const ModelSpec& spec, const std::vector<std::int64_t>& sizes) {
+    std::int64_t sum = 0;
     for (int layer = 0; layer < spec.layers(); ++layer) {
-      EXPECT_EQ(spec.parameters_of_layer(layer), parameters_of(spec, {layer, layer + 1}).size());
+      const std::int64_t size = parameters_of(spec, {layer, layer + 1}).size();
+      EXPECT_EQ(size, at(sizes, layer)) << layer;
+      sum += size;
     }
-  }
+    EXPECT_EQ(parameters_of(spec).size(), sum);
+  };
+  expect({.widths = {7, 3, 5, 1}}, {8 * 3, 4 * 5, 6});
+  expect(blocks, {kBlock, kBlock});
+}
+
+/// Whatever a rank has of a layer, and whether backward computes its output again.
+TEST(LayersOfStages, AreThoseOfTheWholeModel) {
+  ModelSpec spec{.widths = {8, 8, 2, 8, 2, 2}};  // 72, 18, 24, 18 and 6 parameters
+  const std::vector<LayerRange> expected{{0, 1}, {1, 3}, {3, 5}};
+  EXPECT_EQ(layers_of_stages(spec, 3), expected);
+  spec.segments = 2;
+  spec.tensor_ranks = 2;
+  spec.tensor_rank = 1;
+  EXPECT_EQ(layers_of_stages(spec, 3), expected);
 }
 
 TEST(RequireOnlyLinears, NamesTheFirstParameterWithoutFactors) {
