@@ -144,6 +144,15 @@ std::int64_t launches_of(const DeviceOp& op) {
       op);
 }
 
+std::optional<ProductSize> product_of(const DeviceOp& op) {
+  return std::visit(
+      [](const auto& o) -> std::optional<ProductSize> {
+        if constexpr (requires { o.product(); }) return o.product();
+        return {};
+      },
+      op);
+}
+
 namespace {
 
 constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {

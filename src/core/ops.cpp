@@ -92,9 +92,12 @@ std::vector<OpRule> Gemm::rules() const {
 }
 
 std::int64_t Gemm::flops() const {
-  const std::int64_t inner = transpose_a ? a.rows : a.cols;
-  return flops_each(c,
-                    2 * inner + (bias ? 1 : 0) + traits_of(activation).flops + flops_of_beta(beta));
+  return flops_each(
+      c, 2 * product().depth + (bias ? 1 : 0) + traits_of(activation).flops + flops_of_beta(beta));
+}
+
+ProductSize Gemm::product() const {
+  return {c.rows, c.cols, transpose_a ? a.rows : a.cols};
 }
 
 std::int64_t Gemm::launches() const {
@@ -175,6 +178,10 @@ std::vector<OpRule> QuantizedGemm::rules() const {
 /// and its product with the sum, to which the bias is added.
 std::int64_t QuantizedGemm::flops() const {
   return flops_each(c, 2 * a.cols + 3 + traits_of(activation).flops);
+}
+
+ProductSize QuantizedGemm::product() const {
+  return {c.rows, c.cols, a.cols};
 }
 
 std::string QuantizedGemm::text(const TensorText& t) const {
@@ -755,6 +762,11 @@ std::int64_t LinearAdam::flops() const {
   const std::int64_t each = step.flops() + (clip ? 1 : 0);
   const std::int64_t of_bias = checked_add(flops_each(grad_y, 1), flops_each(bias, each), kFlops);
   return checked_add(flops_each(weight, 2 * x.rows + each), of_bias, kFlops);
+}
+
+/// An update from the factors of the gradient is mainly a product.
+ProductSize LinearAdam::product() const {
+  return {weight.rows, weight.cols, x.rows};
 }
 
 std::string LinearAdam::text(const TensorText& t) const {

@@ -15,6 +15,7 @@
 // tests/kernels/ops_test.cpp. CONTRIBUTING.md explains how to add an optimizer or an activation.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -70,6 +71,13 @@ struct OpRule {
   std::string_view text;
 };
 
+/// A matrix product: rows x cols numbers, each a sum over `depth`.
+struct ProductSize {
+  std::int64_t rows = 0, cols = 0, depth = 0;
+
+  friend auto operator<=>(const ProductSize&, const ProductSize&) = default;
+};
+
 /// Returns the text for a tensor; see core/printer.h.
 using TensorText = std::function<std::string(const Tensor&)>;
 
@@ -94,6 +102,7 @@ struct Gemm {
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
   [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] ProductSize product() const;
   [[nodiscard]] std::int64_t launches() const;
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
@@ -154,6 +163,7 @@ struct QuantizedGemm {
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
   [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] ProductSize product() const;
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
@@ -548,6 +558,7 @@ struct LinearAdam {
   [[nodiscard]] Operands operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
   [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] ProductSize product() const;
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
@@ -754,7 +765,7 @@ struct Reduce {
 };
 
 /// The ranks divide a matrix's rows as evenly as possible, in rank order; the first ranks may have
-/// one row more (train/rank_rows.h). A rank's rows = sum over all ranks of fl(scale * value);
+/// one row more (share_of_rank()). A rank's rows = sum over all ranks of fl(scale * value);
 /// scaled before the sum. The other rows are undefined, except that numbers that are zero on all
 /// ranks stay zero.
 struct ReduceScatter {
@@ -868,6 +879,9 @@ Cost cost_of(const Op& op);
 /// How many kernels a GPU launches for an op: one, or more if the library's product cannot include
 /// the activation or a full sum takes a second kernel. Copies launch none.
 std::int64_t launches_of(const DeviceOp& op);
+
+/// The product that an op is or begins with, if it has a product().
+std::optional<ProductSize> product_of(const DeviceOp& op);
 
 /// The op's kLabel or the result of its label(): "gemm", "adam", "all_reduce", ...
 std::string_view label_of(const Op& op);

@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <concepts>
 #include <map>
-#include <type_traits>
 #include <variant>
 
 #include "core/error.h"
@@ -21,10 +19,6 @@ namespace {
 double number(std::int64_t count) {
   return static_cast<double>(count);
 }
-
-/// One of these ops. A visitor that lists them does not compile with an op that it does not know.
-template <class Op, class... Ops>
-concept OneOf = (std::same_as<std::remove_cvref_t<Op>, Ops> || ...);
 
 constexpr std::string_view kWithSums = " with sums";
 
@@ -39,29 +33,6 @@ double interpolated(const std::map<double, double>& log_y, double log_x) {
 }
 
 }  // namespace
-
-std::optional<ProductSize> product_of(const DeviceOp& op) {
-  using Product = std::optional<ProductSize>;
-  return std::visit(
-      Overloaded{
-          [](const Gemm& gemm) {
-            return Product(
-                {gemm.c.rows, gemm.c.cols, gemm.transpose_a ? gemm.a.rows : gemm.a.cols});
-          },
-          [](const QuantizedGemm& gemm) {
-            return Product({gemm.c.rows, gemm.c.cols, gemm.a.cols});
-          },
-          // An update from the factors of the gradient is mainly a product.
-          [](const LinearAdam& update) {
-            return Product({update.weight.rows, update.weight.cols, update.x.rows});
-          },
-          [](const OneOf<QuantizeWeight, Quantize, BiasActivation, ActivationGrad, Dropout, SumRows,
-                         SquaredErrors, PointwiseLoss, CrossEntropy, CountCorrect, OptimizerUpdate,
-                         SumSquares, GramSquares, ClipFactor, CheckFinite, UpdateLossScale, Copy,
-                         Cast, Fill, Randn, Delay, Add, LayerNorm, LayerNormGrad, Attention,
-                         AttentionGrad> auto& /*op*/) { return Product(); }},
-      op);
-}
 
 OpSize size_of(const DeviceOp& op) {
   const Cost cost = cost_of(op);

@@ -43,16 +43,6 @@ struct OpSize {
 
 OpSize size_of(const DeviceOp& op);
 
-/// The product that an op is or begins with: rows x cols numbers, each a sum over `depth`.
-struct ProductSize {
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::int64_t depth = 0;
-
-  friend auto operator<=>(const ProductSize&, const ProductSize&) = default;
-};
-std::optional<ProductSize> product_of(const DeviceOp& op);
-
 struct OpRate {
   std::string op{};
   double rows = 1;
