@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -72,6 +73,61 @@ ClockAlignment align_clocks(Communicator& ranks, double (*clock)()) {
     result.error_s.push_back(is_reference ? 0 : (max[rank] - min[rank]) / 2);
   }
   return result;
+}
+
+namespace {
+
+/// "bucket" of "bucket 1, gathered"; anything that is not counted is a message.
+std::string noun_of(const std::string& name) {
+  const std::size_t end = name.find(' ');
+  const bool is_counted = end != name.npos && std::isdigit(name[end + 1]) != 0;
+  return is_counted ? name.substr(0, end) : "message";
+}
+
+/// Messages of a step, each by a collective of one kind on one axis.
+struct Messages {
+  std::string noun;
+  std::vector<std::int64_t> bytes;
+  bool is_beside_backward = false;
+};
+
+}  // namespace
+
+std::string exchange_text(const StepPrograms& programs) {
+  const StepSpec& spec = programs.spec();
+  const std::vector<Node>& nodes = programs.train().program.nodes();
+  const auto backward = std::find_if(nodes.rbegin(), nodes.rend(), [](const Node& node) {
+    return node.phase == Phase::kBackward;
+  });
+  std::map<std::pair<Axis, std::string_view>, Messages> exchanges;
+  for (auto node = nodes.begin(); node != nodes.end(); ++node) {
+    const auto* const collective = std::get_if<Collective>(&node->op);
+    if (collective == nullptr || name_of(*collective) == "loss") continue;
+    Messages& messages = exchanges[{axis_of(*collective), label_of(node->op)}];
+    const std::string noun = noun_of(name_of(*collective));
+    messages.noun = messages.bytes.empty() || messages.noun == noun ? noun : "message";
+    messages.bytes.push_back(cost_of(node->op).message_bytes);
+    messages.is_beside_backward |= node < backward.base();
+  }
+  std::string text;
+  for (const auto& [kind, messages] : exchanges) {
+    const auto& [axis, label] = kind;
+    const auto [least, largest] = std::ranges::minmax(messages.bytes);
+    const std::string sizes = least < largest ? human_bytes(least) + " to " : "";
+    const char* const each = least == largest && messages.bytes.size() > 1 ? " each" : "";
+    text += fmt::format("{}{} of {} ({}{}{})", text.empty() ? "" : ", ", label,
+                        counted(std::ssize(messages.bytes), messages.noun), sizes,
+                        human_bytes(largest), each);
+    if (spec.mesh.cuts_model() && axis != Axis::kAll) {
+      text += fmt::format(" by {} {} ranks", spec.mesh.size_of(axis), name_of(axis));
+    }
+    if (axis == Axis::kTensor || axis == Axis::kPipeline) continue;
+    text += spec.staleness > 0            ? " beside the next step"
+            : messages.is_beside_backward ? " while backward goes on"
+                                          : " after backward";
+  }
+  if (text.empty()) return "nothing but the loss";
+  return spec.sync_every > 1 ? fmt::format("{}, every {} steps", text, spec.sync_every) : text;
 }
 
 namespace {

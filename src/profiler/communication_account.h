@@ -31,6 +31,10 @@ struct ClockAlignment {
 /// ranks take turns at being last. Blocks for some milliseconds.
 ClockAlignment align_clocks(Communicator& ranks, double (*clock)());
 
+/// What a step exchanges besides the loss: "all_reduce of 2 buckets (4.00 MiB to 1.00 MiB) while
+/// backward goes on".
+std::string exchange_text(const StepPrograms& programs);
+
 /// The times of one rank in a collective, in seconds of core/clock.h.
 struct CollectiveTimes {
   double ready_s = 0;      // the data it reduces were complete

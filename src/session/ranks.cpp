@@ -321,7 +321,7 @@ std::unique_ptr<Observer> DeviceOfRank::new_account(const StepPrograms& programs
 std::string DeviceOfRank::exchange_text(const TrainConfig& config,
                                         const StepPrograms& programs) const {
   const StepSpec& spec = programs.spec();
-  std::string text = programs.scheme()->exchange_text(spec, transport_name());
+  std::string text = transport_name() + ": " + barestep::exchange_text(programs);
   if (config.parallel.scheme == RankScheme::kDdp) return text;
   const Ddp ddp(ddp_settings_of(config));
   StepSpec with_gradients = spec;
@@ -331,7 +331,7 @@ std::string DeviceOfRank::exchange_text(const TrainConfig& config,
     return human_bytes(bytes_sent(each.train().program, spec.mesh));
   };
   return text +
-         fmt::format(": each sends {} a step, ddp would send {}", sent(programs), sent(with_ddp));
+         fmt::format("; each sends {} a step, ddp would send {}", sent(programs), sent(with_ddp));
 }
 
 std::string DeviceOfRank::text(const TrainConfig& config, const StepPrograms& programs) const {

@@ -86,12 +86,6 @@ class Scheme {
   /// one after the other. All of it, unless ranks divide it.
   [[nodiscard]] virtual std::vector<FlatRange> held(Category category, const Parameters& parameters,
                                                     int rank, int ranks) const;
-
-  /// What ranks exchange in a step and how, in a few words; empty for a scheme without ranks.
-  [[nodiscard]] virtual std::string exchange_text(const StepSpec& /*spec*/,
-                                                  std::string_view /*transport*/) const {
-    return "";
-  }
 };
 
 /// The buffers and programs of a run, ordered and ready to plan. Copies `spec`. `scheme` may be

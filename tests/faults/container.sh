@@ -21,7 +21,7 @@ fi
 said=$("${run[@]}" bash -c ". '$root/scripts/mpi_env.sh'; mpirun -np 4 '$mlp_ddp' --device cpu --dim 64 --depth 2 --steps 3" 2>&1) || true
 echo "$said"
 steps=$(grep -c '^Step 0' <<<"$said")
-if [ "$steps" != 3 ] || ! grep -q '^4 ranks, gradients reduced by MPI' <<<"$said" ||
+if [ "$steps" != 3 ] || ! grep -q '^4 ranks, MPI: all_reduce' <<<"$said" ||
   ! [[ $said == "4 ranks"* ]]; then
   echo "container: error: this is not what four ranks print"
   exit 1

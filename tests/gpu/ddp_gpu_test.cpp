@@ -61,7 +61,7 @@ class DdpOnGpu : public TempDirTest {
 TEST_F(DdpOnGpu, OneRankOverNcclTrainsAsSingleDoesInAGraphToo) {
   for (const char* const how : {"", " --graph"}) {
     expect_near_single(fmt::format("mpirun -np 1 {} --transport nccl{}", MLP_DDP, how),
-                       "reduced by NCCL");
+                       "NCCL: all_reduce");
   }
 }
 
@@ -69,7 +69,7 @@ TEST_F(DdpOnGpu, RanksThatShareAGpuTrainAsSingleDoes) {
   for (const int ranks : {2, 4}) {
     SCOPED_TRACE(ranks);
     expect_near_single(fmt::format("mpirun -np {} {} --transport mpi", ranks, MLP_DDP),
-                       "reduced by MPI through pinned memory");
+                       "MPI through pinned memory: all_reduce");
   }
 }
 
@@ -81,7 +81,7 @@ TEST_F(DdpOnGpu, RanksThatShareAGpuOverNcclTrainAsSingleDoes) {
     expect_near_single(
         fmt::format("env NCCL_MULTI_RANK_GPU_ENABLE=1 mpirun -np {} {} --transport nccl", ranks,
                     MLP_DDP),
-        "reduced by NCCL");
+        "NCCL: all_reduce");
   }
 }
 
@@ -89,7 +89,7 @@ TEST_F(DdpOnGpu, RanksThatShareAGpuOverNcclTrainAsSingleDoes) {
 TEST_F(DdpOnGpu, FactorsGiveRanksThatShareAGpuTheBitsOfOneRank) {
   const auto weights = [&](int ranks) {
     losses(fmt::format("mpirun -np {} {} --transport mpi --scheme factor --save w", ranks, MLP_DDP),
-           "factors of the gradients gathered");
+           "all_gather of");
     return read_file(folder() / "w");
   };
   const std::string one = weights(1);
@@ -99,7 +99,7 @@ TEST_F(DdpOnGpu, FactorsGiveRanksThatShareAGpuTheBitsOfOneRank) {
 /// Rounded results differ from unrounded ones by at most bf16's precision.
 TEST_F(DdpOnGpu, OneRankOverNcclReducesAsBf16) {
   const std::vector<double> fp32 =
-      losses(fmt::format("mpirun -np 1 {} --transport nccl", MLP_DDP), "reduced by NCCL");
+      losses(fmt::format("mpirun -np 1 {} --transport nccl", MLP_DDP), "NCCL: all_reduce");
   const std::vector<double> bf16 =
       losses(fmt::format("mpirun -np 1 {} --transport nccl --grad-dtype bf16", MLP_DDP),
              "reduced as bf16 by NCCL");
@@ -117,7 +117,7 @@ TEST_F(DdpOnGpu, TellsWhoWasWaitedFor) {
 
 TEST_F(DdpOnGpu, RanksWithAGpuEachTrainAsSingleDoes) {
   if (cuda_device_count() < 2) GTEST_SKIP() << "there is one GPU";
-  expect_near_single(fmt::format("mpirun -np 2 {}", MLP_DDP), "reduced by NCCL");
+  expect_near_single(fmt::format("mpirun -np 2 {}", MLP_DDP), "NCCL: all_reduce");
 }
 
 /// A run of two ranks that share a model or its parameters.

@@ -55,16 +55,6 @@ TEST(ShareOfRank, CoversAllRowsForAnyNumberOfRanks) {
   }
 }
 
-TEST(TextOfBuckets, ListsSizesAsLongAsTheyFitOnALine) {
-  EXPECT_EQ(text_of_buckets("bucket", std::vector<std::int64_t>{512}), "1 bucket (512 B)");
-  EXPECT_EQ(text_of_buckets("bucket", std::vector<std::int64_t>{1 << 20, 512}),
-            "2 buckets (1.00 MiB, 512 B)");
-  std::vector<std::int64_t> many(24, 1024);
-  many[7] = 512;
-  many[11] = 1 << 20;
-  EXPECT_EQ(text_of_buckets("block", many), "24 blocks (512 B to 1.00 MiB)");
-}
-
 // PyTorch's own unit tests of _compute_bucket_assignment_by_size
 // (test/distributed/test_c10d_common.py).
 TEST(AssignBuckets, ClosesABucketThatReachesItsLimit) {

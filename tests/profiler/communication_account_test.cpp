@@ -52,6 +52,42 @@ TEST(ClockAlignment, FindsHowFarClocksAreApartWithinItsBound) {
   });
 }
 
+/// Of the first of so many ranks. The model has 5 x 7, 7 x 6 and 6 x 3 weights.
+std::string exchange_text_of(const TrainConfig& config, int ranks) {
+  const auto scheme = scheme_of(config, TrainerKind::kDdp, {.first_bucket_bytes = 100});
+  return exchange_text(
+      StepPrograms(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks), scheme.get()));
+}
+
+TEST(ExchangeText, IsThatOfTheProgram) {
+  TrainConfig config = rank_config();
+  EXPECT_EQ(exchange_text_of(config, 2),
+            "all_reduce of 2 buckets (216 B to 396 B) while backward goes on");
+  config.parallel.overlap = false;
+  EXPECT_EQ(exchange_text_of(config, 2), "all_reduce of 2 buckets (216 B to 396 B) after backward");
+  config.training.staleness = 1;
+  EXPECT_EQ(exchange_text_of(config, 2),
+            "all_reduce of 2 buckets (216 B to 396 B) beside the next step");
+}
+
+TEST(ExchangeText, NamesTheRanksOfAMesh) {
+  TrainConfig config = rank_config();
+  config.parallel.tensor = 2;
+  EXPECT_EQ(exchange_text_of(config, 2), "all_reduce of 1 message (240 B) by 2 tensor ranks");
+  EXPECT_THAT(exchange_text_of(config, 4), testing::StartsWith("all_reduce of 2 buckets ("));
+  EXPECT_THAT(exchange_text_of(config, 4), HasSubstr(" by 2 data ranks while backward goes on, "));
+}
+
+TEST(ExchangeText, SaysHowOftenWeightsAreAveraged) {
+  TrainConfig config = rank_config();
+  config.parallel.sync_every = 3;
+  EXPECT_EQ(exchange_text_of(config, 2),
+            "all_reduce of 1 message (704 B) after backward, every 3 steps");
+  config.parallel.sync_every = 1;
+  config.parallel.scheme = RankScheme::kServer;
+  EXPECT_EQ(exchange_text_of(config, 1), "nothing but the loss");
+}
+
 TEST(ClockAlignment, IsWithinATenthOfASecond) {
   repeat_while_busy([] {
     align_shifted_clocks(

@@ -1,7 +1,6 @@
 #include "parallel/schemes/ddp.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +11,6 @@
 #include "core/error.h"
 #include "core/index.h"
 #include "core/operands.h"
-#include "core/units.h"
 #include "train/chunk_sums.h"
 #include "train/optimizer.h"
 
@@ -275,36 +273,6 @@ void Ddp::build(Draft& draft) const {
   draft.passes({.pass = reduction.hooks(), .loss_ready = loss_ready});
   reduction.finish();
   if (!settings_.update_per_bucket) draft.update();
-}
-
-std::string text_of_buckets(std::string_view noun, std::span<const std::int64_t> sizes_bytes) {
-  constexpr std::size_t kMaxSizes = 8;
-  std::vector<std::string> sizes;
-  for (const std::int64_t each : sizes_bytes) sizes.push_back(human_bytes(each));
-  const std::string number = counted(std::ssize(sizes), noun);
-  if (sizes.size() <= kMaxSizes) return fmt::format("{} ({})", number, fmt::join(sizes, ", "));
-  const auto [least, largest] = std::ranges::minmax_element(sizes_bytes);
-  return fmt::format("{} ({} to {})", number, human_bytes(*least), human_bytes(*largest));
-}
-
-std::string Ddp::exchange_text(const StepSpec& spec, std::string_view transport) const {
-  if (spec.mesh.cuts_model() && spec.mesh.data == 1) {
-    return fmt::format("which exchange by {}; no other rank has the same weights", transport);
-  }
-  std::vector<std::int64_t> sizes;
-  for (const Bucket& bucket : buckets(parameters_of(spec.model), 0)) {
-    const std::int64_t bytes = bucket.gradients.bytes();
-    sizes.push_back(settings_.bf16_gradients ? bytes / 2 : bytes);
-  }
-  const char* const how = settings_.bf16_gradients ? " as bf16"
-                          : spec.chunk_rows > 0    ? " in one order"
-                                                   : "";
-  return fmt::format(
-      "gradients reduced{} by {} in {}{}", how, transport, text_of_buckets("bucket", sizes),
-      spec.staleness > 0                                          ? " beside the next step"
-      : !settings_.overlap                                        ? " after backward"
-      : settings_.reduces_every_micro_step && spec.accumulate > 1 ? " in every micro-step"
-                                                                  : " while backward goes on");
 }
 
 }  // namespace barestep

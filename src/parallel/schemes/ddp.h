@@ -89,8 +89,6 @@ class Ddp final : public Scheme {
   /// share a single copy of the model, and reduce nothing. With --staleness, gradients are reduced
   /// after backward, beside the next step.
   void build(Draft& draft) const override;
-  [[nodiscard]] std::string exchange_text(const StepSpec& spec,
-                                          std::string_view transport) const override;
 
  private:
   void build_late(Draft& draft) const;
@@ -107,9 +105,5 @@ class Ddp final : public Scheme {
 /// A bucket may exceed its limit by up to one tensor. `limits_bytes` must not be empty.
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> sizes_bytes,
                                              std::span<const std::int64_t> limits_bytes);
-
-/// "2 buckets (4.00 MiB, 1.00 MiB)"; of more than eight the least and the largest: "24 blocks (512
-/// B to 65.00 KiB)". There is at least one.
-std::string text_of_buckets(std::string_view noun, std::span<const std::int64_t> sizes_bytes);
 
 }  // namespace barestep

@@ -1,7 +1,5 @@
 #include "parallel/schemes/factor.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 
@@ -95,10 +93,6 @@ void Factor::build(Draft& draft) const {
   // After all of backward, so that their inputs can arrive in the meantime.
   if (draft.spec().model.stores_gradients) gathering.add_gradients();
   draft.update({.factors = [&](int linear) { return gathering.factors(linear); }});
-}
-
-std::string Factor::exchange_text(const StepSpec& /*spec*/, std::string_view transport) const {
-  return fmt::format("factors of the gradients gathered by {}", transport);
 }
 
 }  // namespace barestep

@@ -22,8 +22,6 @@ class Factor final : public Scheme {
   /// rows itself, and those of Draft::share_loss(). Throws Error(kConfiguration) if clipping is
   /// requested but gradients are not stored.
   void build(Draft& draft) const override;
-  [[nodiscard]] std::string exchange_text(const StepSpec& spec,
-                                          std::string_view transport) const override;
 };
 
 }  // namespace barestep

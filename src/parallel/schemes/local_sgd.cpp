@@ -1,7 +1,5 @@
 #include "parallel/schemes/local_sgd.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 namespace barestep {
@@ -72,11 +70,6 @@ StepKind LocalSgd::kind_of(const StepPlace& place, const StepSpec& spec) const {
 
 bool LocalSgd::is_own(Category category) const {
   return category == Category::kOptimizer;
-}
-
-std::string LocalSgd::exchange_text(const StepSpec& spec, std::string_view transport) const {
-  return fmt::format("weights averaged by {} every {} steps{}", transport, spec.sync_every,
-                     spec.outer == OuterOptimizer::kDiLoCo ? ", then an outer step of DiLoCo" : "");
 }
 
 }  // namespace barestep

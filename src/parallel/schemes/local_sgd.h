@@ -24,8 +24,6 @@ class LocalSgd final : public Scheme {
   [[nodiscard]] std::vector<StepKind> kinds(const StepSpec& spec) const override;
   [[nodiscard]] StepKind kind_of(const StepPlace& place, const StepSpec& spec) const override;
   [[nodiscard]] bool is_own(Category category) const override;
-  [[nodiscard]] std::string exchange_text(const StepSpec& spec,
-                                          std::string_view transport) const override;
 };
 
 }  // namespace barestep

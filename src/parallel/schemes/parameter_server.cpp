@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/index.h"
-#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -180,14 +179,6 @@ std::vector<FlatRange> ParameterServer::held(Category category, const Parameters
     if (servers[bucket] == rank) ranges.push_back(buckets[bucket].range);
   }
   return ranges;
-}
-
-std::string ParameterServer::exchange_text(const StepSpec& spec, std::string_view transport) const {
-  const auto buckets = std::ssize(bucket_lines(parameters_of(spec.model), settings_));
-  return fmt::format("gradients pushed and weights pulled by {} in {}, {}, {}{}", transport,
-                     counted(buckets, "bucket"), counted(servers_, "server"),
-                     reduce_ == ServerReduce::kStar ? "rank by rank" : "reduced and broadcast",
-                     settings_.overlap ? ", gradients while backward goes on" : "");
 }
 
 }  // namespace barestep

@@ -30,8 +30,6 @@ class ParameterServer final : public Scheme {
   void build(Draft& draft) const override;
   [[nodiscard]] std::vector<FlatRange> held(Category category, const Parameters& parameters,
                                             int rank, int ranks) const override;
-  [[nodiscard]] std::string exchange_text(const StepSpec& spec,
-                                          std::string_view transport) const override;
 
  private:
   int servers_;

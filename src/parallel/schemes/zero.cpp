@@ -430,16 +430,4 @@ void Zero::evaluate(Draft& draft) const {
   draft.evaluate(draft.evaluation_output({}, hooks));
 }
 
-std::string Zero::exchange_text(const StepSpec& spec, std::string_view transport) const {
-  std::vector<std::int64_t> sizes;
-  for (const ShardedBucket& bucket : buckets(parameters_of(spec.model))) {
-    sizes.push_back(bucket.range.count * bytes_of(DType::kF32));
-  }
-  const bool overlaps = stage_ > 1 || settings_.overlap;
-  return fmt::format("gradients scattered{} and parameters gathered by {} in {}{}",
-                     spec.chunk_rows > 0 ? " in one order" : "", transport,
-                     text_of_buckets(stage_ < 3 ? "bucket" : "block", sizes),
-                     overlaps ? ", gradients while backward goes on" : "");
-}
-
 }  // namespace barestep

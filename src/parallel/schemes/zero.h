@@ -64,8 +64,6 @@ class Zero final : public Scheme {
   void evaluate(Draft& draft) const override;
   [[nodiscard]] std::vector<FlatRange> held(Category category, const Parameters& parameters,
                                             int rank, int ranks) const override;
-  [[nodiscard]] std::string exchange_text(const StepSpec& spec,
-                                          std::string_view transport) const override;
 
  private:
   int stage_;
