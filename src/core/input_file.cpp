@@ -119,11 +119,12 @@ std::filesystem::path installed_file(const std::filesystem::path& source_folder,
   return std::filesystem::exists(installed, ignored) ? installed : source_folder / name;
 }
 
-std::vector<std::string> installed_names(const std::filesystem::path& folder) {
+std::vector<std::string> installed_names(const std::filesystem::path& folder,
+                                         std::string_view ending) {
   std::vector<std::string> names;
   std::error_code missing;
   for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
-    names.push_back(entry.path().stem().string());
+    if (entry.path().extension() == ending) names.push_back(entry.path().stem().string());
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -67,9 +67,10 @@ std::filesystem::path folder_of_program();
 std::filesystem::path installed_file(const std::filesystem::path& source_folder,
                                      const std::string& name);
 
-/// The names, without their endings, of the files in a folder that programs are installed with,
-/// sorted bytewise; none if the folder is missing.
-std::vector<std::string> installed_names(const std::filesystem::path& folder);
+/// The names, without this ending (".json"), of the files in a folder that programs are installed
+/// with, sorted bytewise; none if the folder is missing.
+std::vector<std::string> installed_names(const std::filesystem::path& folder,
+                                         std::string_view ending);
 
 /// Throws Error(kNoInput), about the `what` that was asked for, if the folder of its kind is
 /// missing and so has no names.

@@ -36,20 +36,22 @@ TEST_F(FilePattern, ThatFitsNothingIsRefused) {
 
 class InstalledFolder : public TempDirTest {};
 
-TEST_F(InstalledFolder, HasTheNamesOfItsFiles) {
+TEST_F(InstalledFolder, HasTheNamesOfItsFilesWithAnEnding) {
   file("t4.json", "");
   file("a100.json", "");
-  EXPECT_THAT(installed_names(folder()), ElementsAre("a100", "t4"));
-  require_installed("machine card", "t5", folder(), installed_names(folder()));
+  file("a100.cpp", "");
+  EXPECT_THAT(installed_names(folder(), ".json"), ElementsAre("a100", "t4"));
+  require_installed("machine card", "t5", folder(), installed_names(folder(), ".json"));
 }
 
 TEST_F(InstalledFolder, ThatIsMissingHasNoNamesAndIsNamedWhenOneIsAskedFor) {
   const std::filesystem::path missing = folder() / "cards";
-  EXPECT_THAT(installed_names(missing), testing::IsEmpty());
-  expect_error(ExitCode::kNoInput,
-               "machine card 't4': there is no folder '" + missing.string() +
-                   "'; install barestep again, or give a file",
-               [&] { require_installed("machine card", "t4", missing, installed_names(missing)); });
+  EXPECT_THAT(installed_names(missing, ".json"), testing::IsEmpty());
+  expect_error(
+      ExitCode::kNoInput,
+      "machine card 't4': there is no folder '" + missing.string() +
+          "'; install barestep again, or give a file",
+      [&] { require_installed("machine card", "t4", missing, installed_names(missing, ".json")); });
 }
 
 class ContentHash : public TempDirTest {};

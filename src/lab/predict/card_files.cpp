@@ -27,7 +27,7 @@ std::filesystem::path file_of_card(const std::string& name) {
 }  // namespace
 
 std::vector<std::string> card_names() {
-  return installed_names(cards_folder());
+  return installed_names(cards_folder(), ".json");
 }
 
 std::filesystem::path card_file(const std::string& name_or_file) {

@@ -150,7 +150,7 @@ std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines
 }  // namespace
 
 std::vector<std::string> sheet_names() {
-  std::vector<std::string> names = installed_names(sheets_folder());
+  std::vector<std::string> names = installed_names(sheets_folder(), ".md");
   // practical10 is the last one, not the first.
   std::ranges::stable_sort(names, {}, [](const std::string& name) {
     const std::size_t number = std::min(name.find_first_of("0123456789"), name.size());
