@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
 #include <thread>
@@ -134,9 +135,10 @@ struct OpRunner {
     sum_rows(op, [](std::int64_t /*first*/, std::int64_t /*last*/) {});
   }
 
-  /// Calls prepare(first, last) before columns first .. last - 1 are added.
-  template <class Prepare>
-  void sum_rows(const SumRows& op, const Prepare& prepare) const {
+  /// Calls prepare(first, last) before columns first .. last - 1 are added. Compiled once for all
+  /// that prepare.
+  void sum_rows(const SumRows& op,
+                const std::function<void(std::int64_t, std::int64_t)>& prepare) const {
     with_number(op.in.dtype, [&]<class In>(In) {
       with_number(op.out.dtype, [&]<class Out>(Out) {
         Out* const out = addresses.at<Out>(op.out);
