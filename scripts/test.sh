@@ -132,14 +132,14 @@ run_tests() {  # <log> <preset> <ctest's options that choose them>...
   return 1
 }
 
-# Runs such tests in tenths, drawn by the commit, as long as there is time, and lists the suites that it leaves out.
+# Runs such tests in twentieths, drawn by the commit, as long as there is time, and lists the suites that it leaves out.
 run_sample() {  # <log> <preset> <ctest's options that choose them>...
   local begin=$SECONDS status=0 before=("$passed" "$failed" "$skipped") order=$logs/sample_$1_$2 of size part took count=0
   # In ctest's option -I a test's number is its place among those chosen.
   ctest --preset "$2" -N "${@:3}" | sed -nE 's/^ +Test +#[0-9]+: //p' | awk '{ print $1, NR }' |
     sort --random-sort --random-source=<(yes "$(git rev-parse HEAD 2>/dev/null || echo none)") >"$order"
   of=$(wc -l <"$order")
-  size=$(((of + 9) / 10))
+  size=$(((of + 19) / 20))
   while [ "$count" -lt "$of" ]; do
     took=$((SECONDS - begin))
     if [ "$count" -gt 0 ] && { [ $((took + took * size / count)) -gt "$sample_s" ] || [ "$SECONDS" -gt "$sample_end_s" ]; }; then
