@@ -160,7 +160,7 @@ run_sample() {  # <log> <preset> <ctest's options that choose them>...
 
 # Whether one of the latest commits changed what packages and containers are made of.
 packaging_changed() {
-  git log -10 --format= --name-only 2>/dev/null |
+  git log -20 --format= --name-only 2>/dev/null |
     grep -qE '^(Containerfile|\.containerignore|cmake/package\.cmake|scripts/setup\.sh|tests/package/)'
 }
 
