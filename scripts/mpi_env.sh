@@ -11,6 +11,10 @@ export OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_MCA_hwloc_base_binding_policy=none
 
+# Batch systems announce a time limit by SIGUSR1 or SIGUSR2, which mpirun passes on by itself, or by
+# SIGXCPU, which would end it.
+export OMPI_MCA_ess_base_forward_signals=SIGXCPU
+
 # Reading another process's memory needs a capability that containers lack.
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 

@@ -11,11 +11,27 @@
 namespace barestep {
 namespace {
 
+/// Whether the character at `i` begins with the byte there, in UTF-8.
+bool begins_character(std::string_view text, std::size_t i) {
+  return i >= text.size() || (static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U;
+}
+
+/// A part of a line: the middle is left out of what would fill screens, such as a name of 1 MB.
+std::string shortened(std::string_view text) {
+  constexpr std::size_t kMaxBytes = 480;
+  if (text.size() <= kMaxBytes) return std::string(text);
+  std::size_t begin = kMaxBytes / 2;
+  std::size_t end = text.size() - kMaxBytes / 2;
+  while (!begins_character(text, begin)) --begin;
+  while (!begins_character(text, end)) ++end;
+  return fmt::format("{}...{}", text.substr(0, begin), text.substr(end));
+}
+
 std::string line_of(const Problem& problem) {
-  std::string line = problem.what;
-  if (!problem.value.empty()) line += fmt::format(" '{}'", problem.value);
-  if (!problem.why.empty()) line += ": " + problem.why;
-  if (!problem.remedy.empty()) line += "; " + problem.remedy;
+  std::string line = shortened(problem.what);
+  if (!problem.value.empty()) line += fmt::format(" '{}'", shortened(problem.value));
+  if (!problem.why.empty()) line += ": " + shortened(problem.why);
+  if (!problem.remedy.empty()) line += "; " + shortened(problem.remedy);
   // Names and files may contain characters that a message must not.
   return on_one_line(std::move(line));
 }

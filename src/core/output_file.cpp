@@ -219,22 +219,14 @@ bool is_special(const Target& target) {
 std::mutex unsynced_mutex;
 UnsyncedFolder on_unsynced_folder;
 
-/// Whether a folder's file system says that it cannot sync folders. Some of network or user space
-/// do, in different ways.
-bool is_unable_to_sync(int error) {
-  return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == EBADF;
-}
-
-/// Tolerates folders that may not be read and file systems that cannot sync a folder: the files are
-/// complete, and only a loss of power can undo their names.
-int sync_names(FileSystem& files, const fs::path& folder) {
+/// Never fails: the files are complete, and only a loss of power can undo their names. File systems
+/// of networks or of user space that cannot sync a folder give any errno. Folders that may not be
+/// read are not worth a note.
+void sync_names(FileSystem& files, const fs::path& folder) {
   const int result = uninterrupted([&] { return files.sync_folder(folder); });
-  if (is_unable_to_sync(-result)) {
-    const std::scoped_lock lock(unsynced_mutex);
-    if (const auto report = std::exchange(on_unsynced_folder, nullptr)) report(folder, -result);
-    return 0;
-  }
-  return result == -EACCES ? 0 : result;
+  if (result == 0 || result == -EACCES) return;
+  const std::scoped_lock lock(unsynced_mutex);
+  if (const auto report = std::exchange(on_unsynced_folder, nullptr)) report(folder, -result);
 }
 
 }  // namespace
@@ -307,7 +299,8 @@ int DraftFile::finish() {
 int DraftFile::publish() {
   const int result = files_.rename(path_, target_);
   is_kept_ = result == 0;
-  return result < 0 ? result : sync_names(files_, folder_of(target_));
+  if (is_kept_) sync_names(files_, folder_of(target_));
+  return result;
 }
 
 int write_into(FileSystem& files, const fs::path& path, std::span<const FilePart> parts) {
@@ -378,8 +371,7 @@ void make_folder(const fs::path& path, FileSystem& files) {
     if (result < 0 && result != -EEXIST) fail_making(path, -result);
     // Another program may have created it meanwhile.
     if (result == -EEXIST && !fs::is_directory(made, ignored)) fail_making(path, ENOTDIR);
-    const int synced = sync_names(files, folder_of(made));
-    if (synced < 0) fail_making(path, -synced);
+    sync_names(files, folder_of(made));
   }
 }
 

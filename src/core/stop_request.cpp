@@ -49,7 +49,7 @@ void take_stop_signals(SecondSignal second) {
   struct sigaction action {};
   action.sa_flags = SA_RESTART;
   action.sa_handler = &note_stop_signal;
-  sigaction(SIGUSR1, &action, nullptr);
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGXCPU}) sigaction(signal, &action, nullptr);
   // Shells and the kernel each send one when a terminal closes, so the second is no wish of a user.
   if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);
   if (second == SecondSignal::kEndsAtOnce) action.sa_handler = &note_stop_signal_or_end;

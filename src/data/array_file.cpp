@@ -264,9 +264,15 @@ class IdxBytes {
   void decompress() {
     const int status = inflate(&stream_, Z_NO_FLUSH);
     if (status == Z_STREAM_END) {
-      // Another member may follow; anything else is not part of the data.
-      const bool more = stream_.avail_in > 0 || refill();
-      is_at_end_ = !more || *stream_.next_in != kMagic;
+      // Another member may follow, or zeros that pad the file to whole blocks.
+      while ((stream_.avail_in > 0 || refill()) && *stream_.next_in == 0) {
+        ++stream_.next_in;
+        --stream_.avail_in;
+      }
+      is_at_end_ = stream_.avail_in == 0;
+      if (!is_at_end_ && *stream_.next_in != kMagic) {
+        refuse("its gzip data is followed by bytes that are no gzip data");
+      }
       if (!is_at_end_) inflateReset(&stream_);
     } else if (status == Z_MEM_ERROR) {
       throw std::bad_alloc();

@@ -97,13 +97,10 @@ void Loader::gather(Slot& slot) const {
 void Loader::work() {
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto slot_of = [this](std::int64_t batch) -> Slot& {
-      return slots_[static_cast<std::size_t>(batch) % slots_.size()];
-    };
     changed_.wait(lock, [&] { return stopping_ || slot_of(started_).state == State::kFree; });
     if (stopping_) return;
     Slot& slot = slot_of(started_);
-    if (!next_rows(slot)) return;
+    if (!next_rows(slot)) break;
     ++started_;
     slot.state = State::kTaken;
     lock.unlock();
@@ -112,10 +109,12 @@ void Loader::work() {
     slot.state = State::kReady;
     changed_.notify_all();
   }
+  ended_ = true;
+  changed_.notify_all();
 }
 
 void Loader::take(float* x, void* y) {
-  Slot& slot = slots_[static_cast<std::size_t>(taken_++) % slots_.size()];
+  Slot& slot = slot_of(taken_++);
   if (workers_.empty()) {
     const bool is_there = next_rows(slot);
     BARESTEP_REQUIRE(is_there, "there is a next batch");
@@ -136,6 +135,20 @@ void Loader::take(float* x, void* y) {
     slot.state = State::kFree;
   }
   changed_.notify_all();
+}
+
+std::exception_ptr Loader::failure_ahead(std::int64_t count) {
+  if (workers_.empty()) return nullptr;
+  std::unique_lock lock(mutex_);
+  const std::int64_t end = taken_ + std::min(count, std::ssize(slots_));
+  for (std::int64_t batch = taken_; batch < end; ++batch) {
+    const Slot& slot = slot_of(batch);
+    changed_.wait(lock,
+                  [&] { return slot.state == State::kReady || (ended_ && batch >= started_); });
+    if (slot.state != State::kReady) return nullptr;
+    if (slot.error) return slot.error;
+  }
+  return nullptr;
 }
 
 }  // namespace barestep

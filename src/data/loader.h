@@ -42,6 +42,10 @@ class Loader {
   /// the error of gathering it. There must be a next batch. Allocates nothing.
   void take(float* x, void* y);
 
+  /// The first error of gathering one of the next `count` batches, as far as workers are ahead of
+  /// take(); null if there is none. Blocks until they are gathered.
+  std::exception_ptr failure_ahead(std::int64_t count);
+
  private:
   enum class State { kFree, kTaken, kReady };
 
@@ -62,6 +66,9 @@ class Loader {
   void stop();
   void work();
   void gather(Slot& slot) const;
+  Slot& slot_of(std::int64_t batch) {
+    return slots_[static_cast<std::size_t>(batch) % slots_.size()];
+  }
 
   const Dataset& dataset_;
   NextBatch next_batch_;
@@ -76,6 +83,7 @@ class Loader {
   std::vector<Slot> slots_;
   std::int64_t started_ = 0;  // batches that a worker has started
   std::int64_t taken_ = 0;    // batches that take() has returned
+  bool ended_ = false;        // every batch has been started
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

@@ -102,12 +102,16 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       case Place::kMetadata:
         place_ = Place::kMetadataValues;
         return true;
+      case Place::kOther:
+        ++depth_;
+        return true;
       default:
         unexpected("an object");
     }
   }
 
   bool end_object() override {
+    if (place_ == Place::kOther) return end_other();
     if (place_ == Place::kFields) {
       for (const std::string_view field : {"dtype", "shape", "data_offsets"}) {
         if (fields_.count(field) == 0) {
@@ -124,6 +128,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool key(string_t& text) override {
+    if (place_ == Place::kOther) return true;
     if (text.size() > kMaxNameBytes) {
       throw HeaderProblem{
           fmt::format("a name has {} bytes, {} are allowed", text.size(), kMaxNameBytes)};
@@ -138,7 +143,6 @@ class HeaderReader : public nlohmann::json_sax<Json> {
         if (metadata_.contains(key_)) refuse_second("metadata key");
         break;
       default:
-        require_new(fields_, "field");
         choose_field();
     }
     return true;
@@ -149,7 +153,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       metadata_.emplace(key_, std::move(text));
       return true;
     }
-    if (place_ != Place::kDtype) unexpected("a string");
+    if (place_ != Place::kDtype) return scalar("a string");
     if (bits_of(text) == 0) {
       throw HeaderProblem{
           fmt::format("tensor '{}' has the unknown dtype '{}'", tensors_.back().name, text)};
@@ -160,7 +164,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool start_array(std::size_t) override {
-    if (place_ == Place::kShape) {
+    if (place_ == Place::kOther) {
+      ++depth_;
+    } else if (place_ == Place::kShape) {
       place_ = Place::kShapeNumbers;
     } else if (place_ == Place::kOffsets) {
       place_ = Place::kOffsetNumbers;
@@ -171,6 +177,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool end_array() override {
+    if (place_ == Place::kOther) return end_other();
     if (place_ == Place::kOffsetNumbers && tensors_.back().offsets.size() != 2) {
       throw HeaderProblem{fmt::format("tensor '{}' has {} data_offsets instead of 2",
                                       tensors_.back().name, tensors_.back().offsets.size())};
@@ -180,7 +187,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool number_unsigned(number_unsigned_t number) override {
-    if (place_ != Place::kShapeNumbers && place_ != Place::kOffsetNumbers) unexpected("a number");
+    if (place_ != Place::kShapeNumbers && place_ != Place::kOffsetNumbers) {
+      return scalar("a number");
+    }
     HeaderEntry& tensor = tensors_.back();
     std::vector<std::uint64_t>& list =
         place_ == Place::kShapeNumbers ? tensor.shape : tensor.offsets;
@@ -193,16 +202,16 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool null() override {
-    if (place_ != Place::kMetadata) unexpected("null");
+    if (place_ != Place::kMetadata) return scalar("null");
     place_ = Place::kTensors;
     return true;
   }
 
-  bool number_integer(number_integer_t) override { unexpected("a negative number"); }
+  bool number_integer(number_integer_t) override { return scalar("a negative number"); }
   bool number_float(number_float_t, const string_t& text) override {
-    unexpected(fmt::format("the number {}", text.substr(0, 40)));
+    return scalar(fmt::format("the number {}", text.substr(0, 40)));
   }
-  bool boolean(bool) override { unexpected("a boolean"); }
+  bool boolean(bool) override { return scalar("a boolean"); }
   bool binary(binary_t&) override { unexpected("binary data"); }
 
   bool parse_error(std::size_t position, const std::string&,
@@ -224,6 +233,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     kShapeNumbers,
     kOffsets,
     kOffsetNumbers,
+    kOther,  // in a field of a tensor that only other programs know
     kMetadata,
     kMetadataValues,
     kEnd,
@@ -233,6 +243,18 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     throw HeaderProblem{key_.empty()
                             ? fmt::format("has {} in the wrong place", token)
                             : fmt::format("has {} in the wrong place, at '{}'", token, key_)};
+  }
+
+  /// A value that is an error, except in a field that is skipped.
+  bool scalar(std::string_view token) {
+    if (place_ != Place::kOther) unexpected(token);
+    if (depth_ == 0) place_ = Place::kFields;
+    return true;
+  }
+
+  bool end_other() {
+    if (--depth_ == 0) place_ = Place::kFields;
+    return true;
   }
 
   void require_new(Names& seen, std::string_view kind) const {
@@ -251,12 +273,14 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     } else if (key_ == "data_offsets") {
       place_ = Place::kOffsets;
     } else {
-      throw HeaderProblem{
-          fmt::format("tensor '{}' has the unknown field '{}'", tensors_.back().name, key_)};
+      place_ = Place::kOther;
+      return;
     }
+    require_new(fields_, "field");
   }
 
   Place place_ = Place::kFile;
+  int depth_ = 0;  // of arrays and objects in kOther
   std::string key_;
   Names names_, fields_;
   std::vector<HeaderEntry> tensors_;

@@ -93,6 +93,14 @@ std::string json_of(const TrainConfig& config, TrainerKind trainer) {
   return json_line_of(configuration_of(config, trainer));
 }
 
+std::string options_without_json(const TrainConfig& config, TrainerKind trainer) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : configuration_of(config, trainer).items()) {
+    if (OrderedJson::parse(json_line_of(value)) != value) names.push_back("--" + name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 std::string configuration_record(const TrainConfig& config, TrainerKind trainer) {
   return json_line_of({{"configuration", configuration_of(config, trainer)}});
 }

@@ -73,6 +73,10 @@ std::vector<std::string> arguments_of(const TrainConfig& config, TrainerKind tra
 /// file. Invalid UTF-8 in file names is replaced.
 std::string json_of(const TrainConfig& config, TrainerKind trainer);
 
+/// The options whose values JSON cannot hold, because they are file names that are not UTF-8:
+/// "--load, --save". Empty if there are none.
+std::string options_without_json(const TrainConfig& config, TrainerKind trainer);
+
 /// The first line of a --metrics file: {"configuration": {...}}; without its newline.
 std::string configuration_record(const TrainConfig& config, TrainerKind trainer);
 

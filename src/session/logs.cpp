@@ -1,5 +1,6 @@
 #include "session/logs.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -50,6 +51,12 @@ MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Communica
   const std::int64_t kept_bytes = done == 0 ? 0 : bytes_of_records(config.output.metrics, done);
   file_.emplace(name_of(trainer), config.output.metrics, kept_bytes);
   if (kept_bytes == 0) write(configuration_record(config, trainer));
+  const std::string lost = options_without_json(config, trainer);
+  if (lost.empty()) return;
+  print_note(name_of(trainer),
+             fmt::format("--config cannot repeat this run from '{}': the file names of {} are not "
+                         "UTF-8, which JSON needs",
+                         config.output.metrics.string(), lost));
 }
 
 void MetricsLog::on_pause() {

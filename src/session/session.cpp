@@ -224,10 +224,14 @@ void Session::prepare() {
 void Session::load(const ModelSpec& model) {
   LoadedWeights loaded = load_weights(config_.output.load, whole_parameters_of(model));
   loaded_ = std::move(loaded.numbers);
-  if (loaded.prefix.empty() || !is_first_) return;
+  if (loaded.prefix == loaded.own_prefix || !is_first_) return;
+  const std::string how =
+      loaded.own_prefix.empty() ? fmt::format("begin with '{}', which is left out", loaded.prefix)
+      : loaded.prefix.empty()
+          ? fmt::format("lack '{}'", loaded.own_prefix)
+          : fmt::format("begin with '{}', which stands for '{}'", loaded.prefix, loaded.own_prefix);
   print_note(name_of(place_.trainer()),
-             fmt::format("the names of the weights in '{}' begin with '{}', which is left out",
-                         config_.output.load.string(), loaded.prefix));
+             fmt::format("the names of the weights in '{}' {}", config_.output.load.string(), how));
 }
 
 void Session::note_last_activation() const {
@@ -489,8 +493,10 @@ void Session::report() {
 
 void Session::end_if_stopped() {
   if (!trainer_->was_stopped()) return;
-  if (!show("")) throw SilentExit{};  // stdout is lost; run_program() reports that
-  if (job_.is_first()) {
+  const std::exception_ptr& failure = trainer_->failure();
+  std::vector<char> failed = {failure != nullptr};
+  if (job_.ranks() != nullptr) failed = gather_values(*job_.ranks(), failed.front());
+  if (job_.is_first() && show("")) {
     std::vector<std::filesystem::path> written;
     if (!config_.output.save.empty()) written.push_back(config_.output.save);
     if (checkpoints_ != nullptr) written.push_back(checkpoints_->newest());
@@ -498,12 +504,18 @@ void Session::end_if_stopped() {
     for (const auto& file : written) {
       wrote += fmt::format(" and {}'{}'", wrote.empty() ? "wrote " : "", file.string());
     }
+    const char* const why = std::ranges::count(failed, 1) > 0 ? "samples cannot be read"
+                            : limit_is_reached_               ? "the time limit is reached"
+                                                              : "asked to stop";
     print_note(name_of(place_.trainer()),
-               fmt::format("{}, {}ended after step {}{}",
-                           limit_is_reached_ ? "the time limit is reached" : "asked to stop",
+               fmt::format("{}, {}ended after step {}{}", why,
                            programs_->spec().mesh.ranks() > 1 ? "all ranks " : "",
                            trainer_->steps_done() - 1, wrote));
   }
+  job_.together([&] {
+    if (failure) std::rethrow_exception(failure);
+  });
+  if (!show("")) throw SilentExit{};  // stdout is lost; run_program() reports that
   throw SilentExit{static_cast<int>(ExitCode::kTryAgain)};
 }
 

@@ -263,6 +263,7 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
   unfinished.host.start_s = now_s();
   unfinished.host.overlaps_previous = queued_ > finished_;
   if (fetched_ != step) fetch(now, step, input);
+  input.require(step);
   queue_work(now, step);
   ++queued_;
   HostTimes& host = unfinished.host;

@@ -33,6 +33,10 @@ class StepInput {
   /// Called before the data nodes of `step` are queued, when its pinned slots are free. May block.
   virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
 
+  /// Throws why fill() could not write the input of `step`, if it could not. Called before the work
+  /// of the step is queued.
+  virtual void require(std::int64_t /*step*/) const {}
+
   /// How finely the step is measured: by nodes, which needs a profiler that measures them, or not.
   /// Called once, before fill().
   [[nodiscard]] virtual RunDetail detail_of(std::int64_t /*step*/) { return RunDetail::kRuns; }
@@ -68,7 +72,8 @@ class Runner {
   /// Queues the next step. `next` is the program of the step after it, or null. If it is the same
   /// program, its input is fetched ahead: by this call or, if two steps are unfinished, by the
   /// finish_step() that frees its slot. `input` must live until then. At most two steps may be
-  /// unfinished. Blocks while a pinned slot is in use.
+  /// unfinished. Blocks while a pinned slot is in use. Throws what input.require() throws; then the
+  /// step is not queued.
   void queue_step(const Program& program, const Program* next, StepInput& input);
 
   /// Blocks until the oldest queued step is done, which then is the newest in the timeline. Fetches

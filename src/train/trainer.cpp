@@ -104,7 +104,9 @@ class Trainer::Input final : public StepInput {
   void set_request(StepRequest request, const std::atomic<bool>& requested) {
     requests_[static_cast<std::size_t>(request)] = &requested;
   }
+  /// Samples that cannot be read request a stop, too.
   [[nodiscard]] bool is_requested(StepRequest request) const {
+    if (request == StepRequest::kStop && failure_) return true;
     const std::atomic<bool>* const requested = requests_[static_cast<std::size_t>(request)];
     return requested != nullptr && *requested;
   }
@@ -133,18 +135,35 @@ class Trainer::Input final : public StepInput {
     if (const auto& number = tensors.number_host) {
       *addresses.at<std::int32_t>(*number) = static_cast<std::int32_t>(batch.number + 1);
     }
+    if (loader_) load(step, tensors, addresses);
     if (const auto& requests = tensors.requests_host) {
       float* const flags = addresses.at(*requests);
       for (std::int64_t i = 0; i < requests->size(); ++i) {
         flags[i] = is_requested(static_cast<StepRequest>(i)) ? 1.0F : 0.0F;
       }
     }
-    if (loader_) {
+  }
+
+  void require(std::int64_t step) const override {
+    if (missing_step_ && step >= *missing_step_) std::rethrow_exception(failure_);
+  }
+
+  /// Why samples cannot be read; null if they can.
+  [[nodiscard]] const std::exception_ptr& failure() const { return failure_; }
+
+ private:
+  void load(std::int64_t step, const StepTensors& tensors, const Addresses& addresses) {
+    // Ranks that read this step's request have queued at most one step more, and end after it.
+    constexpr std::int64_t kUntilRanksEnd = 2;
+    try {
       loader_->take(addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
+      if (tensors.requests_host && !failure_) failure_ = loader_->failure_ahead(kUntilRanksEnd);
+    } catch (...) {
+      failure_ = std::current_exception();
+      missing_step_ = step;
     }
   }
 
- private:
   float next_jitter_s() {
     return std::uniform_real_distribution<float>(0, static_cast<float>(spec_.jitter_s))(random_);
   }
@@ -157,6 +176,8 @@ class Trainer::Input final : public StepInput {
   std::array<Batch, 2> batches_{};
   std::optional<ScalingPosition> scaling_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.mesh.rank) + 1};
+  std::exception_ptr failure_;
+  std::optional<std::int64_t> missing_step_;  // the first without its samples
   std::optional<Loader> loader_;
 };
 
@@ -574,7 +595,15 @@ void Trainer::run(TrainObserver& observer) {
   const auto stops = [&] { return stop_is_requested_ && batch->may_end; };
   while (batch && !was_stopped_ && !ended_early()) {
     const std::optional<Batch> next = schedule_.next();
-    queue_batch(*batch, next ? &*next : nullptr);
+    try {
+      queue_batch(*batch, next ? &*next : nullptr);
+    } catch (...) {
+      // No rank may end alone.
+      if (!input_->failure() || has_ranks() || runner_.steps() == 0) throw;
+      if (unfinished) finish_batch(*unfinished, observer);
+      was_stopped_ = true;
+      return;
+    }
     if (unfinished) finish_batch(*unfinished, observer);
     unfinished = batch;
     // Work of a training step on other lanes must not run into an evaluation.
@@ -590,6 +619,10 @@ void Trainer::run(TrainObserver& observer) {
     }
     batch = next;
   }
+}
+
+const std::exception_ptr& Trainer::failure() const {
+  return input_->failure();
 }
 
 void Trainer::stop_when(const std::atomic<bool>& requested) {

@@ -83,9 +83,11 @@ class Trainer {
 
   /// Runs all steps. The host waits for a step before queueing the next one if --log-every selects
   /// it or if an evaluation follows; otherwise it reads a step's loss while the next one runs.
-  /// Evaluations run one at a time. Throws Error(kDiverged), naming the step, if a loss is not
-  /// finite, except in steps that dynamic loss scaling skips, and if the loss scale has become so
-  /// small that no gradient survives. Allocates nothing once each program has run in both slots.
+  /// Evaluations run one at a time. If samples cannot be read, the run ends as if it were stopped
+  /// after the last step that has all of its own; ranks that cannot end together throw. Throws
+  /// Error(kDiverged), naming the step, if a loss is not finite, except in steps that dynamic loss
+  /// scaling skips, and if the loss scale has become so small that no gradient survives. Allocates
+  /// nothing once each program has run in both slots.
   void run(TrainObserver& observer);
 
   /// Once `requested` is true, the run ends after the current training step. With several ranks,
@@ -95,6 +97,9 @@ class Trainer {
 
   /// Whether the run ended this way, with steps left.
   [[nodiscard]] bool was_stopped() const { return was_stopped_; }
+
+  /// Why this process could not read samples, if that ended the run; else null.
+  [[nodiscard]] const std::exception_ptr& failure() const;
 
   /// Whether --early-stop has ended the run, or will; decided after an evaluation.
   [[nodiscard]] bool ended_early() const;

@@ -21,30 +21,41 @@
 namespace barestep {
 namespace {
 
-/// The model's tensors as a file contains them, by id; `prefix` precedes the names.
-std::vector<TensorForm> forms_of(const Parameters& parameters, const std::string& prefix = "") {
+/// The model's tensors as a file contains them, by id; `prefix` stands for the first `own` bytes of
+/// the names.
+std::vector<TensorForm> forms_of(const Parameters& parameters, const std::string& prefix = "",
+                                 std::size_t own = 0) {
   std::vector<TensorForm> forms;
   for (const Parameter& each : parameters.all()) {
-    forms.push_back({prefix + each.name, "F32", each.shape, each.size() * bytes_of(DType::kF32)});
+    forms.push_back(
+        {prefix + each.name.substr(own), "F32", each.shape, each.size() * bytes_of(DType::kF32)});
   }
   return forms;
 }
 
-/// What PyTorch's wrappers put before the names of the model inside them: before that of the file's
-/// first tensor, and so before all.
-std::string prefix_in(const SafetensorsFile& file) {
-  if (file.tensors().empty()) return "";
-  const std::string& name = file.tensors().front().name;
-  std::string_view rest = name;
-  for (bool found = true; found;) {
-    found = false;
-    for (const std::string_view wrapper : {"module.", "_orig_mod."}) {
-      if (!rest.starts_with(wrapper)) continue;
-      rest.remove_prefix(wrapper.size());
-      found = true;
-    }
+/// The part of the names that a module inside another has before its own: "net." of "net.0.bias".
+/// Empty if the model's names do not all begin with the same one.
+std::string common_prefix(const Parameters& parameters) {
+  const std::string& first = parameters[0].name;
+  const std::string prefix = first.substr(0, first.find('.') + 1);
+  const bool is_common = std::ranges::all_of(
+      parameters.all(), [&](const Parameter& each) { return each.name.starts_with(prefix); });
+  return is_common ? prefix : "";
+}
+
+/// How the file's names begin where the model's begin with `own`, by the model's first name; the
+/// shortest way, since a file may hold averages of the weights, too.
+std::optional<std::string> prefix_in(const SafetensorsFile& file, const Parameters& parameters,
+                                     std::string_view own) {
+  const std::string_view rest = std::string_view(parameters[0].name).substr(own.size());
+  std::optional<std::string> found;
+  for (const SafetensorsEntry& each : file.tensors()) {
+    if (is_non_weight_state(each.name) || !each.name.ends_with(rest)) continue;
+    std::string prefix = each.name.substr(0, each.name.size() - rest.size());
+    if (!prefix.empty() && !prefix.ends_with('.')) continue;
+    if (!found || prefix.size() < found->size()) found = std::move(prefix);
   }
-  return name.substr(0, name.size() - rest.size());
+  return found;
 }
 
 /// How the file differs from this model: one sentence for each tensor.
@@ -165,8 +176,16 @@ void save_weights(const std::filesystem::path& path, const Parameters& parameter
 
 LoadedWeights load_weights(const std::filesystem::path& path, const Parameters& parameters) {
   const SafetensorsFile file(path);
-  LoadedWeights loaded{.numbers = parameters.zeros(), .prefix = prefix_in(file)};
-  const std::vector<TensorForm> forms = forms_of(parameters, loaded.prefix);
+  LoadedWeights loaded{.numbers = parameters.zeros()};
+  std::optional<std::string> prefix = prefix_in(file, parameters, "");
+  if (!prefix) {
+    loaded.own_prefix = common_prefix(parameters);
+    prefix = prefix_in(file, parameters, loaded.own_prefix);
+    if (!prefix) loaded.own_prefix.clear();
+  }
+  loaded.prefix = prefix.value_or("");
+  const std::vector<TensorForm> forms =
+      forms_of(parameters, loaded.prefix, loaded.own_prefix.size());
   const std::vector<std::string> found = differences(forms, file);
   if (!found.empty()) {
     fail(ExitCode::kBadData,

@@ -35,14 +35,15 @@ void save_weights(const std::filesystem::path& path, const Parameters& parameter
 
 struct LoadedWeights {
   FlatWeights numbers;
-  std::string
-      prefix{};  // "module." or "_orig_mod.", which precedes the names in the file; or empty
+  std::string prefix{};      // with which the names in the file begin, "module."; may be empty
+  std::string own_prefix{};  // instead of which: "net." if the file is of the nn.Sequential alone
 };
 
-/// Reads a safetensors file, or the weights of a checkpoint. The names may have the prefixes of
-/// DistributedDataParallel, DataParallel and torch.compile. Throws Error: kNoInput, or kBadData
-/// naming the first differences if names, shapes or types are not this model's, or the first weight
-/// that is not finite.
+/// Reads a safetensors file, or the weights of a checkpoint. The names may have a prefix in
+/// common, as inside DistributedDataParallel, torch.compile or another module, and may lack what
+/// all names of this model begin with, as those of a bare nn.Sequential. Throws Error: kNoInput, or
+/// kBadData naming the first differences if names, shapes or types are not this model's, or the
+/// first weight that is not finite.
 LoadedWeights load_weights(const std::filesystem::path& path, const Parameters& parameters);
 
 }  // namespace barestep

@@ -511,7 +511,7 @@ TEST_F(CheckpointedRuns, PlanTheCopyThatIsWritten) {
 
 TEST_F(CheckpointedRuns, GoOnToTheBitAfterASignal) {
   for (const char* const program : {MLP_SINGLE, MLP_DP}) {
-    for (const char* const signal : {"INT", "TERM", "USR1", "HUP"}) {
+    for (const char* const signal : {"INT", "TERM", "USR2", "HUP"}) {
       SCOPED_TRACE(std::string(program) + " " + signal);
       const Arguments resumes = {"--checkpoint", "c", "--resume"};
       const auto cut = run(

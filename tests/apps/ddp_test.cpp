@@ -392,13 +392,12 @@ TEST_F(MlpDdp, BlamesTheSlowRankAndNotTheOneThatWaits) {
 
 TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
   const auto result = shell(
-      "exec mpirun -np 2 sh -c 'PMIX_SERVER_TMPDIR=/nonexistent exec ./mlp_ddp --device cpu --dim "
-      "8 "
-      "--depth 1 --steps 1'");
+      "exec mpirun -np 2 sh -c 'PMIX_SERVER_TMPDIR=$PWD/missing exec ./mlp_ddp --device cpu --dim "
+      "8 --depth 1 --steps 1'");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(
       result.err,
-      ContainsRegex("^mlp_ddp: note: no flight board '/nonexistent/barestep.*': No such file "
+      ContainsRegex("^mlp_ddp: note: no flight board '/.*/missing/barestep.*': No such file "
                     "or directory; only mpirun will report a rank that dies\n$"));
 }
 
@@ -413,10 +412,10 @@ TEST_F(MlpDdp, GoesOnWhereOneRankHasNoProc) {
   EXPECT_EQ(result.err, "");
 }
 
-/// mpirun passes USR1 to all ranks; here TERM and HUP go to only one of them.
+/// mpirun passes USR1, USR2 and XCPU to all ranks; here TERM and HUP go to only one of them.
 TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
-  for (const char* const signal :
-       {"kill -USR1 $job", "pkill -TERM -P $job -n", "pkill -HUP -P $job -n"}) {
+  for (const char* const signal : {"kill -USR1 $job", "kill -USR2 $job", "kill -XCPU $job",
+                                   "pkill -TERM -P $job -n", "pkill -HUP -P $job -n"}) {
     SCOPED_TRACE(signal);
     const auto result = shell(
         fmt::format("rm -f w m && {{ env --default-signal=HUP mpirun -np 3 ./mlp_ddp --device cpu "

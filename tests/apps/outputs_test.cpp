@@ -188,7 +188,7 @@ TEST_P(OutputsOf, ANoteThatNobodyCanReadEndsNoRun) {
 
 /// A signal ends the run after the current step; the metrics record the steps.
 TEST_P(OutputsOf, SignalsEndARunAfterTheCurrentStep) {
-  for (const char* const signal : {"INT", "TERM", "USR1"}) {
+  for (const char* const signal : {"INT", "TERM", "USR1", "XCPU"}) {
     for (const int log_every : {1, 7}) {
       SCOPED_TRACE(fmt::format("{}, --log-every {}", signal, log_every));
       const auto result = bash(fmt::format(
@@ -242,6 +242,18 @@ TEST_F(Outputs, AFullDiskUnderTensorBoardsFilesCostsARunNothingElse) {
   EXPECT_THAT(result.err, ContainsRegex("\nmlp_single: error: output file 'm': writing failed: "));
   EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
   expect_weights();
+}
+
+TEST_F(Outputs, ANoteSaysWhereJsonCannotRepeatTheNamesOfFiles) {
+  const std::string note =
+      "mlp_single: note: --config cannot repeat this run from 'm': the file names of --save are "
+      "not UTF-8, which JSON needs\n";
+  for (const auto& [name, err] : {std::pair("w\xff", note.c_str()), std::pair("w\xc3\xa4", "")}) {
+    const auto run = bash(fmt::format(
+        "exec ./mlp_single --device cpu --dim 8 --depth 1 --steps 1 --metrics m --save {}", name));
+    EXPECT_EQ(run.exit_code, 0);
+    EXPECT_EQ(run.err, err);
+  }
 }
 
 TEST_F(Outputs, WeightsThatCannotBeWrittenCostNoMetricsAndNoReport) {

@@ -103,6 +103,19 @@ TEST_F(Idx, ReadsConcatenatedGzipMembers) {
   EXPECT_THAT(read_idx(path).elements(), ElementsAre(std::byte{7}, std::byte{8}, std::byte{9}));
 }
 
+/// As gzip(1) does; tapes and disks store whole blocks.
+TEST_F(Idx, ReadsGzipDataThatZerosPad) {
+  const std::string packed = gzipped(idx_bytes<std::uint8_t>(0x08, {3}, {7, 8, 9}));
+  for (const std::size_t zeros : {1UL, 512UL, 300000UL}) {
+    const std::string padding(zeros, '\0');
+    for (const std::string& rest :
+         {padding, padding + gzipped(""), padding + gzipped("") + padding}) {
+      EXPECT_THAT(read_idx(file("a", packed + rest)).elements(),
+                  ElementsAre(std::byte{7}, std::byte{8}, std::byte{9}));
+    }
+  }
+}
+
 TEST_F(Idx, ReadsArraysOfManyChunks) {
   const std::string data(5'000'000, 'z');
   const auto path = file("a", gzipped(idx_header(0x08, {5000, 1000}) + data));
@@ -162,6 +175,10 @@ TEST_F(Idx, RefusesDamagedFilesWithBothNumbers) {
       {gzipped(idx_header(0x08, {1U << 10}) + "four"), "it holds 4;"},
       {packed.substr(0, 5), "too short: 0 bytes before its gzip data is cut off"},
       {packed.substr(0, packed.size() - 3), "its gzip data is cut off after byte 6 of 6"},
+      {packed + "rest", "its gzip data is followed by bytes that are no gzip data"},
+      {packed + std::string(9, '\0') + "rest",
+       "its gzip data is followed by bytes that are no gzip"},
+      {packed + "\x1frest", "its gzip data is corrupt: incorrect header check"},
       {corrupt, "its gzip data is corrupt: incorrect data check"},
       {broken, "its gzip data is corrupt: invalid block type"},
   };

@@ -298,13 +298,25 @@ TEST_F(Safetensors, RefusesWhatTheReferenceLetsPass) {
           {with_header(R"({"__metadata__":{},"__metadata__":{}})"),
            "its header: has the name '__metadata__' twice"},
           {with_header(field + R"("shape":[2]}})", 8), "its header: has the field 'shape' twice"},
-          {with_header(field + R"("extra":1}})", 8),
-           "its header: tensor 'a' has the unknown field 'extra'"},
           {with_header(one_tensor("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8),
            "its header: tensor 'a' has more than 8 dimensions or data_offsets"},
           {with_header("{\"" + std::string(513, 'n') + "\":{}}"),
            "its header: a name has 513 bytes, 512 are allowed"},
       });
+}
+
+TEST_F(Safetensors, SkipsFieldsOfATensorThatOnlyOtherProgramsKnow) {
+  for (const std::string extra :
+       {"1", "-1.5", "null", "true", R"("hi")", "[]", "{}", R"([1,{"dtype":["F32",null]}])",
+        R"({"shape":[[3],-1],"x":{}})"}) {
+    SCOPED_TRACE(extra);
+    const SafetensorsFile read(
+        file("a", with_header(R"({"a":{"note":)" + extra + R"(,"dtype":"F32","more":)" + extra +
+                                  R"(,"shape":[2],"note":0,"data_offsets":[0,8]}})",
+                              8)));
+    ASSERT_EQ(read.tensors().size(), 1U);
+    EXPECT_EQ(read.tensors()[0].shape, std::vector<std::int64_t>{2});
+  }
 }
 
 TEST_F(Safetensors, SaysWhyAFileCannotBeRead) {

@@ -382,9 +382,11 @@ TEST(FlightBoardTest, IsTheProcessesAloneWhereTheDiskIsFull) {
   EXPECT_EQ(status, 0) << "a signal, or the wrong board";
 }
 
-TEST(FlightBoardTest, TellsWhyItIsNotShared) {
+using FlightBoardInAFolder = TempDirTest;
+
+TEST_F(FlightBoardInAFolder, TellsWhyItIsNotShared) {
   EXPECT_EQ(FlightBoard("", 0, 0).why_alone(), "");
-  const FlightBoard board("/nonexistent/board", 0, 0);
+  const FlightBoard board(folder() / "missing" / "board", 0, 0);
   EXPECT_FALSE(board.is_shared());
   EXPECT_EQ(board.why_alone(), "No such file or directory");
 }

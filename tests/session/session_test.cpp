@@ -1,15 +1,20 @@
 // A complete run in this process.
 #include "session/session.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 
 #include "core/error.h"
 #include "core/index.h"
+#include "kernels/make_device.h"
+#include "parallel/schemes/scheme_of.h"
 #include "session/checkpoints.h"
 #include "support/expect_error.h"
+#include "support/file_runs.h"
 #include "support/forwarding_device.h"
 #include "support/metrics.h"
 #include "support/rank_run.h"
@@ -279,6 +284,126 @@ TEST_F(SessionTest, ThatDivergesFinishesTheCheckpointThatIsBeingWritten) {
   expect_error(ExitCode::kDiverged, "at step 1, ", [&] { session.run(); });
   ::testing::internal::GetCapturedStdout();
   EXPECT_EQ(read_checkpoint(folder() / "c" / name_of_checkpoint(1)).step, 1);
+}
+
+/// Cuts a file as soon as a run is in step 5.
+class CutsFile final : public Job {
+ public:
+  explicit CutsFile(std::filesystem::path file) : file_(std::move(file)) {}
+  void enter(Activity activity, std::int64_t step) override {
+    if (activity == Activity::kStep && step == 5) std::filesystem::resize_file(file_, 100);
+  }
+
+ private:
+  std::filesystem::path file_;
+};
+
+/// Tells a job of each step.
+class CountsSteps final : public Observer {
+ public:
+  explicit CountsSteps(Job& job) : job_(job) {}
+  void on_step(const StepFigures& step) override { job_.enter(Activity::kStep, step.report.step); }
+
+ private:
+  Job& job_;
+};
+
+class UnreadableSamples : public TempDirTest {
+ protected:
+  /// Samples that stay in their files.
+  static std::shared_ptr<const Dataset> streamed(const TrainConfig& config) {
+    return std::make_shared<const Dataset>(
+        load_dataset(config.data, config.model.layers, config.model.loss, 0));
+  }
+};
+
+TEST_F(UnreadableSamples, EndARunInOrderWithACheckpointOfTheLastWholeStep) {
+  for (const int workers : {0, 1, 2}) {
+    for (const int log_every : {1, 7}) {
+      SCOPED_TRACE(fmt::format("{} workers, --log-every {}", workers, log_every));
+      TrainConfig config = number_run(folder());
+      config.device.device = "cpu";
+      config.data.workers = workers;
+      config.training.log_every = log_every;
+      config.checkpoint.folder = folder() / "c";
+      config.output.save = folder() / "rest";
+      CutsFile job(config.data.x);
+      const std::string bytes = read_file(config.data.x);
+      const auto place = one_device();
+      ::testing::internal::CaptureStderr();
+      expect_error(ExitCode::kInputOutput,
+                   "reading idx file '" + config.data.x.string() +
+                       "': the file became shorter while it was read; check the disk",
+                   [&] { Session(*place, config, job, streamed(config)).run(); });
+      const auto point =
+          find_resume_point("mlp_single", {.folder = folder() / "c", .resume = true});
+      ASSERT_TRUE(point.has_value());
+      const std::int64_t done = point->state.position.steps;
+      EXPECT_GE(done, 5);
+      EXPECT_LE(done, 8);
+      EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                  HasSubstr(fmt::format("note: samples cannot be read, ended after step {} and "
+                                        "wrote '",
+                                        done - 1)));
+
+      file("x.idx", bytes);
+      Job alone;
+      config.checkpoint.resume = true;
+      Session(*one_device(), config, alone).run();
+      config.checkpoint = {};
+      config.output.save = folder() / "whole";
+      Session(*one_device(), config, alone).run();
+      EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "whole"));
+      std::filesystem::remove_all(folder() / "c");
+    }
+  }
+}
+
+/// The file of rank 1 is cut; rank 0 has its own.
+TEST_F(UnreadableSamples, EndAllRanksAfterTheSameStep) {
+  for (const int log_every : {1, 7}) {
+    SCOPED_TRACE(log_every);
+    const Ddp scheme(small_buckets());
+    std::array<std::int64_t, 2> steps{};
+    std::array<bool, 2> failed{};
+    std::array<FlatWeights, 2> weights;
+    const auto config_of = [&](int rank) {
+      const auto own = folder() / std::to_string(rank);
+      std::filesystem::create_directory(own);
+      TrainConfig config = number_run(own);
+      config.data.test_split = 0;
+      config.training.log_every = log_every;
+      return config;
+    };
+    on_threads(2, [&](Communicator& ranks) {
+      const TrainConfig config = config_of(ranks.rank());
+      const auto data = streamed(config);
+      const StepPrograms programs(
+          spec_of_rank(config, DeviceKind::kCpu, data.get(), ranks.rank(), 2), &scheme);
+      const auto device = make_cpu_device({.threads = 1, .gemm = config.device.gemm});
+      Trainer trainer(config, programs, {device.get()}, &ranks, data.get());
+      CutsFile job(config.data.x);
+      Observers observers;
+      if (ranks.rank() == 1) observers.make<CountsSteps>(job);
+      trainer.run(observers);
+      EXPECT_TRUE(trainer.was_stopped());
+      at(steps, ranks.rank()) = trainer.steps_done();
+      at(failed, ranks.rank()) = trainer.failure() != nullptr;
+      at(weights, ranks.rank()) = trainer.weights();
+    });
+    EXPECT_FALSE(failed[0]);
+    EXPECT_TRUE(failed[1]);
+    EXPECT_EQ(steps[0], steps[1]);
+    EXPECT_GE(steps[0], 5);
+    EXPECT_LE(steps[0], 10);
+
+    TrainConfig whole = config_of(0);
+    whole.training.epochs.reset();
+    whole.training.steps = steps[0];
+    const Trained trained = train_threads_by(scheme, 2, whole).front();
+    EXPECT_EQ(weights[0], trained.parameters);
+    EXPECT_EQ(weights[1], trained.parameters);
+  }
 }
 
 }  // namespace

@@ -106,14 +106,21 @@ TEST_F(WeightFiles, ThatCannotBeWrittenVisitEveryParameterTwiceAllTheSame) {
   EXPECT_THAT(names(), ElementsAre("weights.safetensors"));
 }
 
-TEST_F(WeightFiles, MayHaveThePrefixesOfPyTorchsWrappers) {
+TEST_F(WeightFiles, MayHaveThePrefixesOfOtherModules) {
   const std::vector<float> weight = {1, 2, 3, 4, 5, 6};
   const std::vector<float> bias = {7, 8};
-  for (const std::string prefix : {"", "module.", "_orig_mod.", "module._orig_mod."}) {
-    save_safetensors(path(), std::vector<NamedTensor>{{prefix + "net.0.weight", {2, 3}, weight},
-                                                      {prefix + "net.0.bias", {2}, bias}});
+  // Of wrappers, of a bare nn.Sequential, of one that is wrapped or has another name.
+  for (const auto& [prefix, own] :
+       {std::pair("", ""), std::pair("module.", ""), std::pair("_orig_mod.", ""),
+        std::pair("module._orig_mod.", ""), std::pair("model.", ""), std::pair("", "net."),
+        std::pair("module.", "net."), std::pair("model.layers.", "net.")}) {
+    const std::string in_file = prefix + std::string(*own == 0 ? "net." : "");
+    SCOPED_TRACE(in_file);
+    save_safetensors(path(), std::vector<NamedTensor>{{in_file + "0.weight", {2, 3}, weight},
+                                                      {in_file + "0.bias", {2}, bias}});
     LoadedWeights loaded = load_weights(path(), parameters_of({.widths = {3, 2}}));
     EXPECT_EQ(loaded.prefix, prefix);
+    EXPECT_EQ(loaded.own_prefix, own);
     EXPECT_TRUE(
         std::ranges::equal(weight_in(loaded.numbers, ModelSpec{.widths = {3, 2}}, 0), weight));
   }
