@@ -3,12 +3,30 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <functional>
 #include <limits>
+#include <map>
+#include <set>
 
 #include "core/error.h"
 #include "core/input_file.h"
 
 namespace barestep {
+
+struct JsonTree {
+  JsonSource source;
+  nlohmann::json json{};
+  std::map<const void*, std::set<std::string, std::less<>>> known{};  // keys, by object
+  std::set<const void*> whole{};  // objects and arrays of which everything is known
+
+  [[noreturn]] void refuse(const std::string& why, const std::string& remedy = "") const {
+    fail(ExitCode::kBadData, {.what = source.what,
+                              .value = source.name,
+                              .why = why,
+                              .remedy = remedy.empty() ? source.remedy : remedy});
+  }
+};
+
 namespace {
 
 const nlohmann::json& json_of(const void* json) {
@@ -30,6 +48,38 @@ std::string shown_value(const nlohmann::json& value) {
   const std::string text = value.dump(-1, ' ', true);  // ASCII, so it can be cut anywhere
   return text.size() <= kMaxBytes ? text : text.substr(0, kMaxBytes) + "...";
 }
+
+/// Notes the path of the first member that an object has twice. Of such members, some parsers take
+/// the first and some the last.
+class KeysOnce {
+ public:
+  explicit KeysOnce(std::string& twice) : twice_(twice) {}
+
+  bool operator()(int /*depth*/, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    using Event = nlohmann::json::parse_event_t;
+    if (event == Event::object_start) open_.emplace_back();
+    if (event == Event::object_end) open_.pop_back();
+    if (event != Event::key) return true;
+    open_.back().at = parsed.get<std::string>();
+    if (!open_.back().keys.insert(open_.back().at).second && twice_.empty()) twice_ = path();
+    return true;
+  }
+
+ private:
+  struct Object {
+    std::set<std::string> keys;
+    std::string at;
+  };
+
+  [[nodiscard]] std::string path() const {
+    std::string text;
+    for (const Object& each : open_) text += (text.empty() ? "" : ".") + each.at;
+    return text;
+  }
+
+  std::string& twice_;
+  std::vector<Object> open_;  // the objects around
+};
 
 bool is_within(const nlohmann::json& value, double min, double max) {
   return value.is_number() && value.get<double>() >= min && value.get<double>() <= max;
@@ -57,15 +107,16 @@ bool is_shallow_json(std::string_view text) {
 }
 
 JsonValue JsonValue::member(const char* key, const void* json) const {
-  return {json, *source_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
+  return {json, *tree_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
 }
 
 JsonValue JsonValue::item(std::size_t index, const void* json) const {
-  return {json, *source_, fmt::format("{}[{}]", path_, index)};
+  return {json, *tree_, fmt::format("{}[{}]", path_, index)};
 }
 
 bool JsonValue::has(const char* key) const {
   if (!json_of(json_).is_object()) refuse_kind("an object");
+  tree_->known[json_].insert(key);
   return json_of(json_).contains(key);
 }
 
@@ -78,6 +129,7 @@ std::vector<std::pair<std::string, JsonValue>> JsonValue::members() const {
   if (!json_of(json_).is_object()) refuse_kind("an object");
   std::vector<std::pair<std::string, JsonValue>> all;
   for (const auto& [key, value] : json_of(json_).items()) {
+    tree_->known[json_].insert(key);
     all.emplace_back(on_one_line(key), member(key.c_str(), &value));
   }
   return all;
@@ -151,39 +203,71 @@ std::vector<std::string> JsonValue::texts() const {
 }
 
 std::string JsonValue::json() const {
+  tree_->whole.insert(json_);
   return json_of(json_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+void JsonValue::ignore(std::initializer_list<const char*> keys) const {
+  for (const char* const key : keys) {
+    if (has(key)) tree_->whole.insert(at(key).json_);
+  }
+}
+
+void JsonValue::require_known() const {
+  const nlohmann::json& json = json_of(json_);
+  if (!json.is_structured() || tree_->whole.contains(json_)) return;
+  if (json.is_array()) {
+    for (const nlohmann::json& each : json) {
+      if (each.is_structured())
+        item(static_cast<std::size_t>(&each - &json[0]), &each).require_known();
+    }
+    return;
+  }
+  const auto& known = tree_->known[json_];
+  const std::vector<std::string_view> keys(known.begin(), known.end());
+  for (const auto& [key, value] : json.items()) {
+    if (!known.contains(key)) {
+      const std::string_view meant = nearest(key, keys);
+      tree_->refuse(fmt::format("{} is not known", member(key.c_str(), &value).path_),
+                    meant.empty() ? "" : fmt::format("did you mean '{}'?", meant));
+    }
+    member(key.c_str(), &value).require_known();
+  }
+}
+
 void JsonValue::refuse(const std::string& why) const {
-  fail(ExitCode::kBadData,
-       {.what = source_->what,
-        .value = source_->name,
-        .why = fmt::format("{} {}", path_.empty() ? "the whole of it" : path_, why),
-        .remedy = source_->remedy});
+  tree_->refuse(fmt::format("{} {}", path_.empty() ? "the whole of it" : path_, why));
 }
 
 void JsonValue::refuse_kind(const std::string& expected) const {
   refuse(fmt::format("is {}, not {}", shown_value(json_of(json_)), expected));
 }
 
-JsonDocument::JsonDocument(std::string_view text, JsonSource source) : source_(std::move(source)) {
-  const auto refuse = [this](const std::string& why) {
-    fail(ExitCode::kBadData,
-         {.what = source_.what, .value = source_.name, .why = why, .remedy = source_.remedy});
-  };
+JsonDocument::JsonDocument(std::string_view text, JsonSource source)
+    : tree_(new JsonTree{.source = std::move(source)}, [](JsonTree* tree) { delete tree; }) {
   if (!is_shallow_json(text)) {
-    refuse(fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth));
+    tree_->refuse(fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth));
   }
+  // The parser would take it as the end.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    tree_->refuse(fmt::format("is not JSON: byte {} is NUL", nul));
+  }
+  std::string twice;
   try {
-    json_ = std::make_shared<nlohmann::json>(nlohmann::json::parse(text));
+    tree_->json = nlohmann::json::parse(text, KeysOnce(twice));
   } catch (const nlohmann::json::exception& error) {
-    refuse("is not JSON: " + reason_of(error));
+    tree_->refuse("is not JSON: " + reason_of(error));
   }
+  if (!twice.empty()) tree_->refuse(twice + " is there twice");
 }
 
 JsonDocument::JsonDocument(const std::filesystem::path& file, std::int64_t max_bytes,
                            std::string what, std::string remedy)
     : JsonDocument(InputFile(file, what).text(max_bytes),
                    {.what = what, .name = file.string(), .remedy = std::move(remedy)}) {}
+
+JsonValue JsonDocument::root() const {
+  return {&tree_->json, *tree_, ""};
+}
 
 }  // namespace barestep

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,8 +27,11 @@ struct JsonSource {
   std::string remedy;
 };
 
+struct JsonTree;
+
 /// A value of a JsonDocument, which must outlive it. Every read throws Error(kBadData) if the value
-/// is missing, of another kind or out of range; ranges include both ends.
+/// is missing, of another kind or out of range; ranges include both ends. A member that has() or
+/// at() was called for, or that members() or json() returned, is a known one.
 class JsonValue {
  public:
   /// For objects: whether there is a member with this key.
@@ -51,27 +55,33 @@ class JsonValue {
   /// This value as JSON on one line.
   [[nodiscard]] std::string json() const;
 
+  /// For objects: these members, with all that is in them, are known, but not needed.
+  void ignore(std::initializer_list<const char*> keys) const;
+
   /// Throws Error(kBadData): "<path> <why>".
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
   friend class JsonDocument;
 
-  JsonValue(const void* json, const JsonSource& source, std::string path)
-      : json_(json), source_(&source), path_(std::move(path)) {}
+  JsonValue(const void* json, JsonTree& tree, std::string path)
+      : json_(json), tree_(&tree), path_(std::move(path)) {}
 
   [[nodiscard]] JsonValue member(const char* key, const void* json) const;
   [[nodiscard]] JsonValue item(std::size_t index, const void* json) const;
   [[noreturn]] void refuse_kind(const std::string& expected) const;
 
+  void require_known() const;
+
   const void* json_;  // nlohmann's; headers do not include its type
-  const JsonSource* source_;
+  JsonTree* tree_;
   std::string path_;  // e.g. "device.launch_s.value"; empty for the whole document
 };
 
 class JsonDocument {
  public:
-  /// Throws Error(kBadData) if `text` is not JSON or is nested deeper than kMaxJsonDepth.
+  /// Throws Error(kBadData) if `text` is not JSON, is nested deeper than kMaxJsonDepth, or has two
+  /// members with the same key in an object.
   JsonDocument(std::string_view text, JsonSource source);
   /// Reads a file; throws as InputFile does, too. Throws Error(kNoInput) if the file has more than
   /// `max_bytes`.
@@ -80,11 +90,14 @@ class JsonDocument {
   JsonDocument(const JsonDocument&) = delete;
   JsonDocument& operator=(const JsonDocument&) = delete;
 
-  [[nodiscard]] JsonValue root() const { return {json_.get(), source_, ""}; }
+  [[nodiscard]] JsonValue root() const;
+
+  /// Throws Error(kBadData), with the nearest known key, if an object has a member that is not
+  /// known. Readers of files that people edit call it when they have read all.
+  void require_known() const { root().require_known(); }
 
  private:
-  JsonSource source_;
-  std::shared_ptr<const void> json_;
+  std::unique_ptr<JsonTree, void (*)(JsonTree*)> tree_;
 };
 
 }  // namespace barestep

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -19,12 +20,11 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kChoicesFormat = "barestep product choices 1";
 constexpr std::int64_t kMaxChoicesBytes = 1 << 20;
+constexpr const char* kRemedy = "remove the file, or name another";
 
 [[noreturn]] void refuse_choices(const std::filesystem::path& file, std::string why) {
-  fail(ExitCode::kConfiguration, {.what = "--autotune",
-                                  .value = file.string(),
-                                  .why = std::move(why),
-                                  .remedy = "remove the file, or name another"});
+  fail(ExitCode::kConfiguration,
+       {.what = "--autotune", .value = file.string(), .why = std::move(why), .remedy = kRemedy});
 }
 
 std::int32_t alignment_of(std::int64_t offset_bytes) {
@@ -45,13 +45,16 @@ std::string hexadecimal(const AlgorithmBytes& bytes) {
 
 unsigned digit_of(char c) {
   if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
-  if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a') + 10;
-  throw std::invalid_argument("not a hexadecimal digit");
+  return static_cast<unsigned>(c - 'a') + 10;
 }
 
-AlgorithmBytes parse_algorithm(const std::string& digits) {
+AlgorithmBytes parse_algorithm(const JsonValue& value) {
+  const std::string digits = value.text();
   AlgorithmBytes bytes{};
-  if (digits.size() != 2 * bytes.size()) throw std::invalid_argument("not 128 digits");
+  if (digits.size() != 2 * bytes.size() ||
+      digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    value.refuse(fmt::format("is not {} hexadecimal digits", 2 * bytes.size()));
+  }
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::byte>(16 * digit_of(digits[2 * i]) + digit_of(digits[2 * i + 1]));
   }
@@ -74,33 +77,42 @@ OrderedJson to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) 
   return json;
 }
 
-DType parse_type(const std::string& name) {
+DType parse_type(const JsonValue& value) {
+  const std::string name = value.text();
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (name == name_of(type)) return type;
   }
-  throw std::invalid_argument("not a type");
+  value.refuse("is not f32, bf16 or f16");
 }
 
-/// Throws an exception of nlohmann or of the standard library if anything is malformed.
-std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
-  const auto transpose = json.at("transpose").get<std::string>();
-  const auto alignment = json.at("alignment").get<std::array<std::int32_t, 4>>();
-  const auto types = json.value("types", std::array<std::string, 2>{"f32", "f32"});
-  const ProductShape shape{.m = json.at("m").get<std::int64_t>(),
-                           .n = json.at("n").get<std::int64_t>(),
-                           .k = json.at("k").get<std::int64_t>(),
-                           .transpose_a = transpose.at(0) == 'T',
-                           .transpose_b = transpose.at(1) == 'T',
-                           .bias = json.at("bias").get<bool>(),
-                           .relu = json.at("relu").get<bool>(),
-                           .cached = json.value("cached", false),
-                           .type = parse_type(types[0]),
-                           .type_of_c = parse_type(types[1]),
-                           .alignment_a = alignment[0],
-                           .alignment_b = alignment[1],
-                           .alignment_c = alignment[2],
-                           .alignment_bias = alignment[3]};
-  return {shape, parse_algorithm(json.at("algorithm").get<std::string>())};
+std::pair<ProductShape, AlgorithmBytes> from_json(const JsonValue& json) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const std::string transpose = json.at("transpose").text();
+  if (transpose.size() != 2 || transpose.find_first_not_of("NT") != std::string::npos) {
+    json.at("transpose").refuse("is not NN, NT, TN or TT");
+  }
+  std::vector<std::int32_t> alignment;
+  for (const JsonValue& each : json.at("alignment").items(4)) {
+    alignment.push_back(static_cast<std::int32_t>(each.whole(1, 256)));
+  }
+  ProductShape shape{.m = json.at("m").whole(1, kMax),
+                     .n = json.at("n").whole(1, kMax),
+                     .k = json.at("k").whole(1, kMax),
+                     .transpose_a = transpose[0] == 'T',
+                     .transpose_b = transpose[1] == 'T',
+                     .bias = json.at("bias").boolean(),
+                     .relu = json.at("relu").boolean(),
+                     .cached = json.has("cached") && json.at("cached").boolean(),
+                     .alignment_a = alignment[0],
+                     .alignment_b = alignment[1],
+                     .alignment_c = alignment[2],
+                     .alignment_bias = alignment[3]};
+  if (json.has("types")) {
+    const std::vector<JsonValue> types = json.at("types").items(2);
+    shape.type = parse_type(types[0]);
+    shape.type_of_c = parse_type(types[1]);
+  }
+  return {shape, parse_algorithm(json.at("algorithm"))};
 }
 
 std::string text_of(const ProductPlace& place) {
@@ -112,21 +124,23 @@ struct ReadChoices {
   std::map<ProductShape, AlgorithmBytes> choices;
 };
 
-/// Nothing if the text was not written by barestep.
-std::optional<ReadChoices> parse_choices(const std::string& text) {
-  try {
-    if (!is_shallow_json(text)) return std::nullopt;
-    const OrderedJson json = OrderedJson::parse(text);
-    if (json.at("format") != kChoicesFormat) return std::nullopt;
-    ReadChoices read{.place = {.device = json.at("device").get<std::string>(),
-                               .library = json.at("library").get<std::string>(),
-                               .precision = json.at("precision").get<std::string>()},
-                     .choices = {}};
-    for (const OrderedJson& choice : json.at("choices")) read.choices.insert(from_json(choice));
-    return read;
-  } catch (const std::exception&) {
-    return std::nullopt;
+/// Throws Error(kBadData).
+ReadChoices parse_choices(const std::string& text, const std::filesystem::path& file) {
+  const JsonDocument document(text,
+                              {.what = "--autotune", .name = file.string(), .remedy = kRemedy});
+  const JsonValue json = document.root();
+  if (json.at("format").text() != kChoicesFormat) {
+    json.at("format").refuse(fmt::format("is not '{}'", kChoicesFormat));
   }
+  ReadChoices read{.place = {.device = json.at("device").text(),
+                             .library = json.at("library").text(),
+                             .precision = json.at("precision").text()},
+                   .choices = {}};
+  for (const JsonValue& choice : json.at("choices").items()) {
+    read.choices.insert(from_json(choice));
+  }
+  document.require_known();
+  return read;
 }
 
 std::string choices_text(const std::filesystem::path& path) {
@@ -179,21 +193,23 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place, K
   }
   require_writable(file_);
   if (!std::filesystem::exists(file_)) return;
-  const auto read = parse_choices(choices_text(file_));
-  // A program wrote the file, so the place of the damage would help nobody.
-  if (!read) refuse_choices(file_, "is not a file of product choices, or is damaged");
-  if (read->place != place_) {
-    refuse_choices(
-        file_, fmt::format("was made on {}, this is {}", text_of(read->place), text_of(place_)));
+  ReadChoices read = parse_choices(choices_text(file_), file_);
+  if (read.place != place_) {
+    refuse_choices(file_,
+                   fmt::format("was made on {}, this is {}", text_of(read.place), text_of(place_)));
   }
-  choices_ = read->choices;
+  choices_ = std::move(read.choices);
 }
 
 bool ProductChoices::take(const std::string& text) {
-  auto read = parse_choices(text);
-  if (!read || read->place != place_) return false;
-  choices_ = std::move(read->choices);
-  return true;
+  try {
+    ReadChoices read = parse_choices(text, file_);
+    if (read.place != place_) return false;
+    choices_ = std::move(read.choices);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) const {

@@ -67,9 +67,10 @@ class ProductChoices {
     kCache,  // may be lost: a damaged file, or one from another place, counts as missing
   };
 
-  /// Reads `file` if it exists. Throws Error: kConfiguration, in one line, if it is of another
-  /// format, damaged, or from another place; kNoInput if it cannot be read; kCannotCreate if it
-  /// could not be written. A cache never throws. With an empty `file`, nothing is stored.
+  /// Reads `file` if it exists. Throws Error: kBadData if it is of another format or
+  /// damaged; kConfiguration if it is from another place; kNoInput if it cannot be read;
+  /// kCannotCreate if it could not be written. A cache never throws. With an empty `file`, nothing
+  /// is stored.
   ProductChoices(std::filesystem::path file, ProductPlace place, Keeper keeper = Keeper::kFile);
 
   [[nodiscard]] std::optional<AlgorithmBytes> find(const ProductShape& shape) const;

@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "core/clock.h"
 #include "core/host.h"
+#include "core/json_document.h"
 #include "core/output_file.h"
 #include "core/units.h"
 #include "options/options.h"
@@ -96,32 +99,42 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
 /// Parses the text that Checkpoints::state_text() wrote.
 ResumePoint resume_point_of(const fs::path& file, std::string text) {
   ResumePoint point{.file = file, .text = std::move(text), .state = {}};
-  try {
-    const StateJson json = StateJson::parse(point.text);
-    point.state.position = {.steps = json.at("steps"), .evaluated = json.at("evaluated")};
-    if (json.at("generator") == name_of_generator(Generator::kTorchCuda)) {
-      point.generator = Generator::kTorchCuda;
-    }
-    Position& position = point.state.position;
-    const StateJson& best = json.at("best_test_loss");
-    if (!best.is_null()) position.best_test_loss = best.get<double>();
-    position.evaluations_since_best = json.value("evaluations_since_best", std::int64_t{0});
-    if (json.contains("loss_scale")) {
-      const StateJson& scaling = json.at("loss_scale");
-      position.scaling = {.scale = scaling.at("scale"),
-                          .good_steps = scaling.at("good_steps"),
-                          .updates = json.at("updates")};
-    }
-    if (point.state.position.steps < 0 || !json.at("settings").is_object() ||
-        !json.at("rounding").is_object()) {
-      throw std::out_of_range("a number of steps and two objects");
-    }
-  } catch (const std::exception&) {
-    fail(ExitCode::kBadData, {.what = "checkpoint",
-                              .value = file.string(),
-                              .why = "its state is not that of a training run of barestep",
-                              .remedy = "resume from a checkpoint that barestep wrote"});
+  const JsonDocument document(point.text,
+                              {.what = "state of the checkpoint",
+                               .name = file.string(),
+                               .remedy = "resume from a checkpoint that barestep wrote"});
+  const JsonValue json = document.root();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
+  Position& position = point.state.position;
+  position = {.steps = json.at("steps").whole(0, kMax),
+              .evaluated = json.at("evaluated").boolean()};
+  if (json.at("generator").text() == name_of_generator(Generator::kTorchCuda)) {
+    point.generator = Generator::kTorchCuda;
   }
+  if (const JsonValue best = json.at("best_test_loss"); best.is_number()) {
+    constexpr double kMaxLoss = std::numeric_limits<double>::max();
+    position.best_test_loss = best.number(-kMaxLoss, kMaxLoss);
+  }
+  if (json.has("evaluations_since_best")) {
+    position.evaluations_since_best = json.at("evaluations_since_best").whole(0, kMax);
+  }
+  if (json.has("loss_scale")) {
+    const JsonValue scaling = json.at("loss_scale");
+    constexpr double kMaxScale = std::numeric_limits<float>::max();
+    const auto count = [](const JsonValue& value) {
+      return static_cast<std::int32_t>(value.whole(0, kMaxCount));
+    };
+    position.scaling = {.scale = static_cast<float>(scaling.at("scale").number(0, kMaxScale)),
+                        .good_steps = count(scaling.at("good_steps")),
+                        .updates = count(json.at("updates"))};
+  }
+  for (const char* const settings : {"settings", "rounding"}) {
+    for (const auto& [name, value] : json.at(settings).members()) std::ignore = value.text();
+  }
+  json.ignore({"program", "version", "updates", "epoch", "batch_of_epoch", "product_choices",
+               "configuration"});
+  document.require_known();
   return point;
 }
 

@@ -83,6 +83,47 @@ TEST(JsonDocuments, AreRefusedWhereTheyAreNoneOrTooDeep) {
                [&] { const JsonDocument document(nested(100000), source); });
 }
 
+TEST(JsonDocuments, HaveEachMemberOnceAndNothingBehindTheirEnd) {
+  const JsonSource source{.what = "card", .name = "f", .remedy = "look"};
+  const auto refused = [&](std::string_view text, const std::string& why) {
+    expect_error(ExitCode::kBadData, "card 'f': " + why,
+                 [&] { const JsonDocument document(text, source); });
+  };
+  refused(R"({"a": 1, "b": 2, "a": 1})", "a is there twice; look");
+  refused(R"({"a": {"b": 1}, "c": [1, {"b": {"d": 1, "\u0064": 2}}]})",
+          "c.b.d is there twice; look");
+  refused(R"({"a": 1} {})", "is not JSON: parse error");
+  refused(std::string_view("{}\n\0", 4), "is not JSON: byte 3 is NUL; look");
+  refused(std::string_view("{}\0rest", 7), "is not JSON: byte 2 is NUL; look");
+  std::ignore = JsonDocument(R"([{"a": {"a": 1}}, {"a": 1}])", source);
+}
+
+TEST(JsonDocuments, RefuseMembersThatNobodyAskedForWithTheNearestThatSomebodyDid) {
+  const auto read = [](const std::string& text, const auto& reader) {
+    const JsonDocument document(text, {.what = "card", .name = "f", .remedy = "look"});
+    reader(document.root());
+    document.require_known();
+  };
+  const auto reader = [](const JsonValue& root) {
+    if (root.has("name")) std::ignore = root.at("name").text();
+    for (const JsonValue& each : root.at("links").items()) std::ignore = each.at("bytes");
+    if (root.has("any")) std::ignore = root.at("any").members();
+    if (root.has("copied")) std::ignore = root.at("copied").json();
+    root.ignore({"comment"});
+  };
+  const auto refused = [&](const std::string& text, const std::string& why) {
+    expect_error(ExitCode::kBadData, "card 'f': " + why, [&] { read(text, reader); });
+  };
+  read(R"({"links": [{"bytes": 1}], "any": {"x": 1, "y": [2]}, "copied": {"z": {"z": 1}},
+           "comment": {"z": [{"z": 1}]}})",
+       reader);
+  refused(R"({"links": [], "nmae": "x"})", "nmae is not known; did you mean 'name'?");
+  refused(R"({"links": [], "other": "x"})", "other is not known; look");
+  refused(R"({"links": [{"bytes": 1}, {"bytes": 1, "byte": 2}]})",
+          "links[1].byte is not known; did you mean 'bytes'?");
+  refused(R"({"links": [], "any": {"x": {"y": 1}}})", "any.x.y is not known; look");
+}
+
 class JsonFiles : public TempDirTest {};
 
 TEST_F(JsonFiles, AreRegularAndNoLargerThanAsked) {

@@ -54,10 +54,8 @@ class ProductChoicesFile : public TempDirTest {
   [[nodiscard]] std::filesystem::path path() const { return folder() / "choices.json"; }
   void expect_refused(const std::string& content, const std::string& why) {
     file("choices.json", content);
-    expect_error(
-        ExitCode::kConfiguration,
-        "--autotune '" + path().string() + "': " + why + "; remove the file, or name another",
-        [&] { ProductChoices(path(), kHere); });
+    expect_error(ExitCode::kBadData, "--autotune '" + path().string() + "': " + why,
+                 [&] { ProductChoices(path(), kHere); });
     EXPECT_EQ(read_file(path()), content) << "a file that is refused stays as it is";
   }
 };
@@ -139,15 +137,13 @@ TEST_F(ProductChoicesFile, RefusesAnotherPlace) {
 TEST_F(ProductChoicesFile, RefusesDamageOfEveryKind) {
   ProductChoices(path(), kHere).add({.m = 1, .n = 1, .k = 1}, bytes_from(1));
   const std::string good = read_file(path());
-  const std::string damaged = "is not a file of product choices, or is damaged";
-  expect_refused("", damaged);
-  expect_refused("weights", damaged);
-  expect_refused("[1, 2]", damaged);
-  expect_refused(std::string(100'000, '['), damaged);
-  expect_refused(std::string((1 << 20) + 1, ' '), "is larger than 1 MiB");
+  expect_refused("", "is not JSON: ");
+  expect_refused("weights", "is not JSON: ");
+  expect_refused("[1, 2]", "the whole of it is an array, not an object; remove the file, or name");
+  expect_refused(std::string(100'000, '['), "is nested deeper than 64 arrays and objects");
   // Every truncation except that of the last line break.
   for (std::size_t size = 0; size + 2 < good.size(); size += 7) {
-    expect_refused(good.substr(0, size), damaged);
+    expect_refused(good.substr(0, size), "is not JSON: ");
   }
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string content = good;
@@ -155,11 +151,19 @@ TEST_F(ProductChoicesFile, RefusesDamageOfEveryKind) {
     EXPECT_NE(at, std::string::npos) << from;
     return content.replace(at, from.size(), to);
   };
-  expect_refused(changed("choices 1", "choices 2"), damaged);
-  expect_refused(changed("\"NN\"", "\"\""), damaged);
-  expect_refused(changed("\"m\": 1", "\"m\": \"1\""), damaged);
-  expect_refused(changed("\"algorithm\": \"", "\"algorithm\": \"0"), damaged);
-  expect_refused(changed("\"algorithm\": \"08", "\"algorithm\": \"0g"), damaged);
+  expect_refused(changed("choices 1", "choices 2"), "format is not 'barestep product choices 1'");
+  expect_refused(changed("\"NN\"", "\"\""), "choices[0].transpose is not NN, NT, TN or TT");
+  expect_refused(changed("\"m\": 1", "\"m\": \"1\""), "choices[0].m is \"1\", not a whole number");
+  expect_refused(changed("\"algorithm\": \"", "\"algorithm\": \"0"),
+                 "choices[0].algorithm is not 128 hexadecimal digits");
+  expect_refused(changed("\"algorithm\": \"08", "\"algorithm\": \"0g"),
+                 "choices[0].algorithm is not 128 hexadecimal digits");
+}
+
+TEST_F(ProductChoicesFile, LargerThanAnyIsNotRead) {
+  file("choices.json", std::string((1 << 20) + 1, ' '));
+  expect_error(ExitCode::kConfiguration, "is larger than 1 MiB; remove the file, or name another",
+               [&] { ProductChoices(path(), kHere); });
 }
 
 TEST_F(ProductChoicesFile, RefusesAPlaceItCouldNotWriteTo) {
