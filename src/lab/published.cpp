@@ -322,7 +322,7 @@ std::string bubble_text(const PipelineSpec& pipeline) {
     return node.phase == Phase::kBackward && node.block == "net.0" ? 2.0 : 1.0;
   };
   const SimulatedStep step = simulate(ranks, seconds).front();
-  return percent_text(step.phase_s[Phase::kCommunication] / step.step_s);
+  return percent_text(step.account.waits_for_others_s() / step.step_s);
 }
 
 /// The micro-batches whose activations the first stage keeps at a time.

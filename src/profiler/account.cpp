@@ -205,9 +205,12 @@ double communicated_s(const Timeline& timeline, int device, double begin_s, doub
   for (const int steps_back : {0, 1}) {
     const StepTimeline* const step = timeline.at(steps_back);
     if (step == nullptr) continue;
-    for (const std::size_t i : step->plan->runs_on({device, Lane::kComm})) {
-      if (!is_exchange(part_of(step->plan->runs()[i], device))) continue;
-      const Span& span = step->spans[i];
+    const auto runs = step->plan->runs_on({device, Lane::kComm});
+    const auto end_of = [&](std::size_t i) { return step->spans[i].end_s; };
+    for (auto i = std::ranges::upper_bound(runs, begin_s, {}, end_of); i != runs.end(); ++i) {
+      const Span& span = step->spans[*i];
+      if (span.begin_s >= end_s) break;
+      if (!is_exchange(part_of(step->plan->runs()[*i], device))) continue;
       seconds += std::max(0.0, std::min(span.end_s, end_s) - std::max(span.begin_s, begin_s));
     }
   }
@@ -313,6 +316,18 @@ std::vector<StepAccount> accounts_of(const Profile& profile) {
     accounts.back().checkpoint_s = step.checkpoint_s;
   }
   return accounts;
+}
+
+double StepAccount::waits_for_others_s() const {
+  double seconds = part_s[Part::kOtherDevice];
+  for (const Part part : kValuesOf<Part>) seconds += is_exchange(part) ? part_s[part] : 0;
+  return seconds;
+}
+
+double StepAccount::seconds_of(std::string_view key) const {
+  double seconds = 0;
+  for (const Part part : kValuesOf<Part>) seconds += traits_of(part).key == key ? part_s[part] : 0;
+  return seconds;
 }
 
 void MeanAccount::add(const StepAccount& account) {

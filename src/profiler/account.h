@@ -103,15 +103,6 @@ constexpr bool is_exchange(Part part) {
          part == Part::kExposedCommunication;
 }
 
-/// The phases with a part of their own, in the order of parts; or only those that compute.
-inline std::vector<Phase> phases_with_parts(bool computing_only) {
-  std::vector<Phase> phases;
-  for (const PartTraits& part : kAccountParts) {
-    if (part.work_of && (part.computes || !computing_only)) phases.push_back(*part.work_of);
-  }
-  return phases;
-}
-
 /// A run of the step that is `steps_back` steps before the newest, or a piece of a trace's work.
 struct RunOfStep {
   std::size_t run = 0;
@@ -181,7 +172,7 @@ class Spans {
 /// without gaps or overlaps. Allocates nothing.
 void visit_stretches(const Spans& spans, const std::function<void(const CauseSpan&)>& visit);
 
-/// The same of the timeline's newest step. `lane` is a compute lane.
+/// The same of the timeline's newest step, along a lane; for an account, a compute lane.
 void visit_stretches(const Timeline& timeline, LaneId lane,
                      const std::function<void(const CauseSpan&)>& visit);
 
@@ -196,6 +187,10 @@ struct StepAccount {
 
   [[nodiscard]] double& operator[](Part part) { return part_s[part]; }
   [[nodiscard]] double operator[](Part part) const { return part_s[part]; }
+  /// For ranks, stages or devices.
+  [[nodiscard]] double waits_for_others_s() const;
+  /// Of the parts with this key in records.
+  [[nodiscard]] double seconds_of(std::string_view key) const;
 };
 
 /// The account of the timeline's newest step; allocates nothing. The caller sets `number`.

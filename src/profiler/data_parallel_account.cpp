@@ -104,11 +104,12 @@ std::int64_t DataParallelAccount::memory_bytes(std::size_t device) const {
 }
 
 std::string DataParallelAccount::devices_table() const {
-  std::vector<Phase> phases = phases_with_parts(true);
-  std::erase_if(phases, [&](Phase phase) {
-    return traits_of(part_for(phase)).is_rare &&
-           std::ranges::none_of(loads_, [&](const Load& load) { return load.phase_s[phase] > 0; });
-  });
+  std::vector<Phase> phases;
+  for (const PartTraits& part : kAccountParts) {
+    if (!part.computes || !part.work_of) continue;
+    const auto has = [&](const Load& load) { return load.phase_s[*part.work_of] > 0; };
+    if (!part.is_rare || std::ranges::any_of(loads_, has)) phases.push_back(*part.work_of);
+  }
   std::vector<TextTable::Column> columns = {
       {"device"}, {"rows", Align::kRight}, {"memory", Align::kRight}};
   for (const Phase phase : phases) columns.push_back({std::string(name_of(phase)), Align::kRight});

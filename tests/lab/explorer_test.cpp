@@ -85,9 +85,10 @@ TEST(Explorer, NamesTheCauseOfAWait) {
   const auto timeline = [](const std::string& options) {
     return answer_to(options).at("timeline_svg").get<std::string>();
   };
-  EXPECT_THAT(timeline(R"("batch-size": "64")"), HasSubstr(" for communication: all_reduce"));
+  EXPECT_THAT(timeline(R"("batch-size": "64")"),
+              HasSubstr(" for exposed communication: all_reduce"));
   EXPECT_THAT(timeline(R"("pipeline": "2", "batch-size": "4096")"),
-              HasSubstr(" for another stage: "));
+              HasSubstr(" for the other stages: send_receive"));
 }
 
 TEST(Explorer, RefusesInTheWordsOfThePrograms) {

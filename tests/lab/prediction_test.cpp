@@ -47,14 +47,14 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
   // Forward 2; backward: weight gradient and input gradient of layer 1, weight gradient of layer 0.
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds(0)).step_s, 5);
   const SimulatedStep step = simulate(programs.step(), seconds(3));
-  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kForward], 2);
-  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kBackward], 3);
+  EXPECT_DOUBLE_EQ(step.account[Part::kForward], 2);
+  EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 3);
   double sum = 0;
-  for (const double part : step.phase_s) sum += part;
+  for (const double part : step.account.part_s) sum += part;
   EXPECT_DOUBLE_EQ(sum, step.step_s);
   // The first bucket is complete at 3 and reduced by 6, the second complete at 5 and reduced by 9.
   EXPECT_DOUBLE_EQ(step.step_s, 9);
-  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kCommunication], 4);
+  EXPECT_DOUBLE_EQ(step.account[Part::kExposedCommunication], 4);
 }
 
 /// Two lanes that compete for the core that computes.
@@ -72,8 +72,8 @@ TEST(Simulator, SharesCoresAmongLanes) {
   // three seconds of the other bucket's sum.
   const SimulatedStep shared = simulate(programs.step(), seconds, {.at_once = 1});
   EXPECT_DOUBLE_EQ(shared.step_s, 11) << "all the work of one core";
-  EXPECT_DOUBLE_EQ(shared.phase_s[Phase::kBackward], 5);
-  EXPECT_DOUBLE_EQ(shared.phase_s[Phase::kCommunication], 4);
+  EXPECT_DOUBLE_EQ(shared.account[Part::kBackward], 5);
+  EXPECT_DOUBLE_EQ(shared.account[Part::kExposedCommunication], 4);
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 2}).step_s, 9)
       << "a core for each lane";
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 0.5}).step_s, 22)
@@ -137,9 +137,9 @@ TEST(JointSimulator, HasTheBubbleOfEqualStages) {
         const auto steps = simulate(layers.ranks(), PipelineOfLayers::passes(0));
         const PipelineSpec spec{stages, micro_batches, schedule};
         for (const SimulatedStep& step : steps) {
-          EXPECT_DOUBLE_EQ(step.phase_s[Phase::kForward], micro_batches);
-          EXPECT_DOUBLE_EQ(step.phase_s[Phase::kBackward], 2 * micro_batches);
-          EXPECT_NEAR(step.phase_s[Phase::kCommunication] / step.step_s, ideal_bubble(spec), 1e-12);
+          EXPECT_DOUBLE_EQ(step.account[Part::kForward], micro_batches);
+          EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 2 * micro_batches);
+          EXPECT_NEAR(step.account[Part::kOtherStages] / step.step_s, ideal_bubble(spec), 1e-12);
         }
       }
     }
@@ -338,8 +338,8 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
   EXPECT_TRUE(prediction_findings({&results}).sentences.empty());
   for (const double backward : {0.075, 0.107, 9.0}) {  // 4 ranks are beyond the cores
     SimulatedStep step{.step_s = 0.03 + backward};
-    step.phase_s[Phase::kForward] = 0.03;
-    step.phase_s[Phase::kBackward] = backward;
+    step.account[Part::kForward] = 0.03;
+    step.account[Part::kBackward] = backward;
     results.predictions.push_back(step);
   }
   const auto summary = prediction_summary({&results});
@@ -463,7 +463,7 @@ TEST(Simulator, SlowsKernelsBesideACollective) {
   // The first bucket is reduced from 3 to 6. Meanwhile, one of the two remaining products takes 2
   // seconds, and half of the other is done; it ends at 6.5, and the second bucket 3 later.
   const SimulatedStep step = simulate(programs.step(), seconds, {.kernel_slowdown = 2});
-  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kBackward], 1 + 2 + 1.5);
+  EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 1 + 2 + 1.5);
   EXPECT_DOUBLE_EQ(step.step_s, 9.5);
 }
 
@@ -559,7 +559,7 @@ TEST(Products, GrowWithTheBatchWithoutCliffs) {
     }
   }
   const auto forward_s = [&](std::int64_t batch) {
-    return predicted_step({.dim = 1024, .batch_size = batch}, h200, 1).phase_s[Phase::kForward];
+    return predicted_step({.dim = 1024, .batch_size = batch}, h200, 1).account[Part::kForward];
   };
   EXPECT_GT(forward_s(512), 1.4 * forward_s(256));
   EXPECT_GT(forward_s(1024), 1.5 * forward_s(512));
@@ -594,14 +594,14 @@ TEST(SlowRanks, HoldUpAllAndShowOnRank0AsCommunication) {
   const SimulatedStep even = predicted_run(workload, h200);
   workload.config.injected.slow_rank = SlowRank{.rank = 0, .delay_ms = 10};
   const SimulatedStep own = predicted_run(workload, h200);
-  EXPECT_NEAR(own.phase_s[Phase::kInjected], 0.010, 1e-4);
+  EXPECT_NEAR(own.account[Part::kInjected], 0.010, 1e-4);
   EXPECT_NEAR(own.step_s, even.step_s + 0.010, 1e-4);
   workload.config.injected.slow_rank->rank = 3;
   const SimulatedStep other = predicted_run(workload, h200);
-  EXPECT_NEAR(other.phase_s[Phase::kInjected], 0, 1e-4);
+  EXPECT_NEAR(other.account[Part::kInjected], 0, 1e-4);
   EXPECT_NEAR(other.step_s, own.step_s, 1e-6);
-  EXPECT_NEAR(other.phase_s[Phase::kCommunication], own.phase_s[Phase::kCommunication] + 0.010,
-              1e-4);
+  EXPECT_NEAR(other.account[Part::kExposedCommunication],
+              own.account[Part::kExposedCommunication] + 0.010, 1e-4);
 }
 
 TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
@@ -735,7 +735,7 @@ TEST(Predictions, MoveEveryByteOfDataParallelOverTheLink) {
   const MachineCard h200 = load_card("h200-nvlink");
   const PredictedModel model{.data_parallel = true};
   const SimulatedStep two = predicted_step(model, h200, 2);
-  EXPECT_NEAR(two.phase_s[Phase::kCommunication], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
+  EXPECT_NEAR(two.account[Part::kExposedCommunication], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
   // 2.63 ms of Adam, 1.13 and 0.70 ms of backward and forward with 32 rows.
   EXPECT_NEAR(two.step_s, (8.87 + 2.63 + 1.13 + 0.70) * 1e-3, 0.2e-3);
   EXPECT_NEAR(predicted_step(model, h200, 1).step_s / two.step_s, 0.43, 0.01);
@@ -745,13 +745,13 @@ TEST(Predictions, AgreeWithCalculationsByHand) {
   // 402,702,336 parameters at 4.3 TB/s: Adam moves 28 bytes per parameter.
   const MachineCard h200 = load_card("h200-nvlink");
   const SimulatedStep one = predicted_step({}, h200, 1);
-  EXPECT_NEAR(one.phase_s[Phase::kOptimizer], 28 * 402'702'336.0 / 4.3e12, 1e-5);
+  EXPECT_NEAR(one.account[Part::kOptimizer], 28 * 402'702'336.0 / 4.3e12, 1e-5);
   // 51.5 GFLOP at 52 TFLOP/s, on 128 of 132 multiprocessors: 64 x 8192 numbers are 32 tiles of 64 x
   // 256, which load 1/16 more than tiles of 128 x 128, each with its sums in four pieces. Adding
   // these moves 16.8 MB. Each of six products is launched.
-  EXPECT_NEAR(one.phase_s[Phase::kForward],
+  EXPECT_NEAR(one.account[Part::kForward],
               51.54e9 / 52e12 * 132 / 128 * (1 + 1.0 / 16) + 6 * (16.8e6 / 4.3e12 + 3e-6), 1e-5);
-  EXPECT_EQ(one.phase_s[Phase::kCommunication], 0);
+  EXPECT_EQ(one.account[Part::kExposedCommunication], 0);
 }
 
 TEST(FastestSentence, TurnsRoundWithTheRatesAndNamesTies) {
@@ -872,8 +872,8 @@ TEST(Predictions, TakeAnyMesh) {
   model.slow_rank = SlowRank{.rank = 3, .delay_ms = 50};
   const SimulatedStep late = predicted_step(model, h200, 4);
   EXPECT_GE(late.step_s, even.step_s + 0.049);
-  EXPECT_EQ(late.phase_s[Phase::kInjected], 0);
-  EXPECT_NEAR(late.stage_phase_s[1][Phase::kInjected], 0.050, 1e-3);
+  EXPECT_EQ(late.account[Part::kInjected], 0);
+  EXPECT_NEAR(late.stages[1][Part::kInjected], 0.050, 1e-3);
 }
 
 TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
@@ -973,13 +973,13 @@ TEST(Predictions, TakeRecomputation) {
   const PredictedModel model{.depth = 12, .batch_size = 4096, .recompute = 3};
   const SimulatedStep plain = predicted_step({.depth = 12, .batch_size = 4096}, h200, 1);
   const SimulatedStep step = predicted_step(model, h200, 1);
-  EXPECT_EQ(plain.phase_s[Phase::kRecompute], 0);
+  EXPECT_EQ(plain.account[Part::kRecompute], 0);
   // 2 segments of 4 layers, except the last layer of each: 6 of 12 layers.
-  EXPECT_NEAR(step.phase_s[Phase::kRecompute] / plain.phase_s[Phase::kForward], 0.5, 0.01);
-  EXPECT_NEAR(step.step_s, plain.step_s + step.phase_s[Phase::kRecompute], 1e-3 * step.step_s);
+  EXPECT_NEAR(step.account[Part::kRecompute] / plain.account[Part::kForward], 0.5, 0.01);
+  EXPECT_NEAR(step.step_s, plain.step_s + step.account[Part::kRecompute], 1e-3 * step.step_s);
   const FindingTable table = predict_scaling(model, h200, {1, 2}).tables.front();
   EXPECT_THAT(table.title, HasSubstr("batch 4096, recomputed in 3 segments, on"));
-  EXPECT_EQ(table.columns.at(3), "recompute");
+  EXPECT_THAT(table.columns, testing::Contains("recompute"));
   for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
 }
 

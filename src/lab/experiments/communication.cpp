@@ -55,7 +55,7 @@ FindingTable course_table() {
   for (const PredictedModel& model :
        {PredictedModel{.dim = 1024, .depth = 2}, PredictedModel{.dim = 8192, .depth = 8}}) {
     const SimulatedStep one = predicted_step(model, card, 1), two = predicted_step(model, card, 2);
-    const double exposed = two.phase_s[Phase::kCommunication];
+    const double exposed = two.account[Part::kExposedCommunication];
     table.rows.push_back({model_text(model.dim, model.depth), time_text(one.step_s),
                           time_text(two.step_s), factor_text(one.step_s / two.step_s),
                           time_text(exposed), percent_text(exposed / two.step_s)});

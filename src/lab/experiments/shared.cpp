@@ -107,8 +107,8 @@ bool is_rounding(double difference) {
 }
 
 Estimate waiting_share(const Measurement& each) {
-  constexpr std::array<std::string_view, 3> kWaits = {"tensor_ranks", "other_stages",
-                                                      "communication"};
+  constexpr std::array<std::string_view, 4> kWaits = {"tensor_ranks", "other_stages",
+                                                      "communication", "other_device"};
   std::vector<double> waits_s(each.starts().size()), steps_s = waits_s;
   for (int rank = 0; rank < each.ranks(); ++rank) {
     const std::vector<double> step_s = each.mean_s_by_start(rank);

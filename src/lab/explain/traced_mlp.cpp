@@ -244,19 +244,13 @@ FindingTable prediction_table(const TracedRun& run, const RunAccount& account,
     for (const TracedAccount& each : account.accounts) sum_ns += static_cast<double>(ns(each));
     return 1e-9 * sum_ns / steps;
   };
-  for (const Phase phase : {Phase::kForward, Phase::kLoss, Phase::kBackward, Phase::kOptimizer}) {
-    const Part part = part_for(phase);
+  std::vector parts = {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer};
+  if (run.ranks.size() > 1) parts.push_back(Part::kExposedCommunication);
+  for (const Part part : parts) {
     table.rows.push_back(
         {std::string(name_of(part)),
          time_text(measured_s([&](const TracedAccount& each) { return each.part_ns[part]; })),
-         time_text(step.phase_s[phase])});
-  }
-  if (run.ranks.size() > 1) {
-    const Part part = Part::kExposedCommunication;
-    table.rows.push_back(
-        {std::string(name_of(part)),
-         time_text(measured_s([&](const TracedAccount& each) { return each.part_ns[part]; })),
-         time_text(step.phase_s[Phase::kCommunication])});
+         time_text(step.account[part])});
   }
   table.rows.push_back(
       {"wall time", time_text(measured_s([](const TracedAccount& each) { return each.wall_ns; })),

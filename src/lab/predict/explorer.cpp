@@ -125,35 +125,24 @@ std::string_view explored_noun(const Exploration& asked) {
 
 // The account.
 
-/// The parts of a step on the compute lane of rank or device 0. What no phase takes is the host's.
-std::vector<std::pair<Part, double>> parts_of_step(const SimulatedStep& step) {
-  std::vector<std::pair<Part, double>> parts;
-  double rest_s = step.step_s;
-  for (const Phase phase : phases_with_parts(false)) {
-    const double seconds = step.phase_s[phase];
-    if (seconds <= 0) continue;
-    parts.emplace_back(part_for(phase), seconds);
-    rest_s -= seconds;
-  }
-  if (rest_s > 0) parts.emplace_back(Part::kHost, rest_s);
-  return parts;
-}
-
 Plot account_plot(const SimulatedStep& step) {
   Plot plot{.title = fmt::format("Simulated: a step takes {}", time_text(step.step_s)),
             .x_label = "",
             .y_label = "ms",
             .categories = {"step"}};
-  for (const auto& [part, seconds] : parts_of_step(step)) {
+  for (const Part part : kValuesOf<Part>) {
+    if (step.account[part] <= 0) continue;
     plot.series.push_back({.name = std::string(traits_of(part).plot_name()),
-                           .points = {plot_point(0, 1e3 * seconds)}});
+                           .points = {plot_point(0, 1e3 * step.account[part])}});
   }
   return plot;
 }
 
 Answer answer_on_account(const SimulatedStep& step) {
   Answer parts = Answer::array();
-  for (const auto& [part, seconds] : parts_of_step(step)) {
+  for (const Part part : kValuesOf<Part>) {
+    const double seconds = step.account[part];
+    if (seconds <= 0) continue;
     parts.push_back({{"part", traits_of(part).plot_name()},
                      {"seconds", seconds},
                      {"time", time_text(seconds)},
@@ -327,37 +316,30 @@ std::vector<int> shown_ranks(const Workload& workload) {
   return late == 0 ? std::vector{0, 1} : std::vector{0, late};
 }
 
-/// The cause of a wait for this node, in the words of the account.
-std::string_view cause_of(const Node& awaited, const Node& waiting) {
-  if (awaited.phase == Phase::kData) return "input on its way";
-  if (const auto* collective = std::get_if<Collective>(&awaited.op)) {
-    return exchange_kind_of(*collective) == ExchangeKind::kSendReceive ? "another stage"
-                                                                       : "communication";
-  }
-  return awaited.device == waiting.device ? "another lane" : "another device";
+/// What each run of a lane waited for beyond the one before it; of several causes, the last.
+std::map<std::size_t, std::string> waits_on(const Timeline& timeline, LaneId lane) {
+  const RunPlan& plan = *timeline.at(0)->plan;
+  std::map<std::size_t, std::string> waits;
+  double waited_s = 0;
+  std::string cause;
+  visit_stretches(timeline, lane, [&](const CauseSpan& stretch) {
+    if (!stretch.held_by) return;
+    if (!stretch.is_own_work) {
+      const Node& node = plan.program().node(plan.runs()[stretch.held_by->run].first);
+      waited_s += stretch.seconds();
+      cause = fmt::format("{}: {}{}", traits_of(stretch.part).words, label_of(node.op),
+                          node.block.empty() ? "" : " of " + node.block);
+      return;
+    }
+    if (waited_s > 0) {
+      waits[stretch.held_by->run] = fmt::format("; waited {} for {}", time_text(waited_s), cause);
+    }
+    waited_s = 0;
+  });
+  return waits;
 }
 
-/// What a node waited for beyond the one before it on its lane: the last to end of its waits.
-std::string wait_text(const Program& program, const SimulatedStep& step, const Node& node,
-                      double free_s) {
-  const NodeSpan* last = nullptr;
-  NodeId last_id = 0;
-  for (const Wait& wait : node.waits) {
-    if (wait.steps_back > 0) continue;
-    const NodeSpan& span = at(step.spans, wait.node);
-    if (last != nullptr && span.end_s <= last->end_s) continue;
-    last = &span;
-    last_id = wait.node;
-  }
-  if (last == nullptr || last->end_s <= free_s) return "";
-  const Node& awaited = program.node(last_id);
-  return fmt::format("; waited {} for {}: {}{}", time_text(last->end_s - free_s),
-                     cause_of(awaited, node), label_of(awaited.op),
-                     awaited.block.empty() ? "" : " of " + awaited.block);
-}
-
-std::string note_of(const Program& program, const SimulatedStep& step, const Node& node,
-                    const NodeSpan& span, double free_s) {
+std::string note_of(const Node& node, const NodeSpan& span, double reached_s) {
   const Cost cost = cost_of(node.op);
   std::string note(label_of(node.op));
   if (!node.block.empty()) note += " of " + node.block;
@@ -368,11 +350,8 @@ std::string note_of(const Program& program, const SimulatedStep& step, const Nod
   } else {
     note += fmt::format(", moves {}", human_bytes(cost.bytes));
   }
-  std::string waited = wait_text(program, step, node, free_s);
-  const bool is_late = waited.empty() && span.begin_s > free_s && cost.message_bytes > 0;
-  if (is_late)
-    waited = fmt::format("; waited {} for other ranks", time_text(span.begin_s - free_s));
-  return note + waited;
+  const double late_s = span.begin_s - reached_s;
+  return late_s > 0 ? note + fmt::format("; waited {} for other ranks", time_text(late_s)) : note;
 }
 
 /// Adds the rows of one program's lanes, and its nodes to the series of their parts.
@@ -389,17 +368,22 @@ void add_lanes(Plot& plot, std::map<Part, PlotSeries>& parts, const Program& pro
     const std::string device = has_devices ? fmt::format("device {}", lane.device) : place;
     plot.categories.push_back(fmt::format("{}, {}", device, name_of(lane.lane)));
   }
-  std::map<LaneId, double> free_s;
-  for (std::size_t i = 0; i < step.spans.size(); ++i) {
-    const Node& node = program.nodes()[i];
-    if (node.phase == Phase::kData) continue;
-    const NodeSpan& span = step.spans[i];
-    const bool computes = node.lane == Lane::kCompute && std::holds_alternative<DeviceOp>(node.op);
-    PlotSeries& series = parts[computes ? part_for(node.phase) : Part::kExposedCommunication];
-    for (const LaneId& lane : lanes_of(program, node)) {
-      series.spans.push_back({rows.at(lane), 1e3 * span.begin_s, 1e3 * span.end_s,
-                              note_of(program, step, node, span, free_s[lane])});
-      free_s[lane] = span.end_s;
+  const Timeline timeline = timeline_of(program, step);
+  const StepTimeline& as_measured = *timeline.at(0);
+  for (const auto& [lane, row] : rows) {
+    const auto waits = waits_on(timeline, lane);
+    for (const std::size_t run : as_measured.plan->runs_on(lane)) {
+      const NodeId id = as_measured.plan->runs()[run].first;
+      const Node& node = program.node(id);
+      if (node.phase == Phase::kData) continue;
+      const NodeSpan& span = at(step.spans, id);
+      const bool computes =
+          node.lane == Lane::kCompute && std::holds_alternative<DeviceOp>(node.op);
+      const auto wait = waits.find(run);
+      parts[computes ? part_for(node.phase) : Part::kExposedCommunication].spans.push_back(
+          {row, 1e3 * span.begin_s, 1e3 * span.end_s,
+           note_of(node, span, as_measured.spans[run].begin_s) +
+               (wait == waits.end() ? "" : wait->second)});
     }
   }
 }

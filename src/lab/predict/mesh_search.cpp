@@ -79,8 +79,8 @@ const MeshCandidate* smallest_with(const std::vector<MeshCandidate>& all, Proper
 
 std::string waits_text(const SimulatedStep& step) {
   double waits_s = 0;
-  for (const auto& phase_s : step.stage_phase_s) waits_s += phase_s[Phase::kCommunication];
-  waits_s /= static_cast<double>(step.stage_phase_s.size());
+  for (const StepAccount& stage : step.stages) waits_s += stage.waits_for_others_s();
+  waits_s /= static_cast<double>(step.stages.size());
   return fmt::format("{}, {} of the step", time_text(waits_s), percent_text(waits_s / step.step_s));
 }
 
@@ -97,13 +97,13 @@ std::string comparison_with(const MeshCandidate& best, const MeshCandidate* fast
   }
   if (fastest == &best) {
     return fmt::format("{} is fastest: its ranks wait {}, and its optimizer takes {}.", way,
-                       waits_text(best.step), time_text(best.step.phase_s[Phase::kOptimizer]));
+                       waits_text(best.step), time_text(best.step.account[Part::kOptimizer]));
   }
   return fmt::format(
       "{} ({}) would take {}, {} as long: its ranks wait {}, and its optimizer takes {}.", way,
       fastest->text(), time_text(fastest->step.step_s),
       factor_text(fastest->step.step_s / best.step.step_s), waits_text(fastest->step),
-      time_text(fastest->step.phase_s[Phase::kOptimizer]));
+      time_text(fastest->step.account[Part::kOptimizer]));
 }
 
 struct WayToShare {

@@ -510,14 +510,14 @@ FindingTable stages_table(const PredictedModel& model,
       .title = "Simulated: stages, and the share of the step in which each waits",
       .columns = {"ranks", "stage", "forward", "backward", "optimizer", "waits", "of the step"}};
   for (const auto& [ranks, step] : steps) {
-    if (step.stage_phase_s.size() == 1) continue;
-    for (std::size_t stage = 0; stage < step.stage_phase_s.size(); ++stage) {
-      const EnumArray<Phase, double>& phase_s = step.stage_phase_s[stage];
-      const double waits_s = phase_s[Phase::kCommunication];
+    if (step.stages.size() == 1) continue;
+    for (std::size_t stage = 0; stage < step.stages.size(); ++stage) {
+      const StepAccount& account = step.stages[stage];
+      const double waits_s = account.waits_for_others_s();
       table.rows.push_back({std::to_string(ranks), std::to_string(stage),
-                            time_text(phase_s[Phase::kForward] + phase_s[Phase::kLoss]),
-                            time_text(phase_s[Phase::kBackward]),
-                            time_text(phase_s[Phase::kOptimizer]), time_text(waits_s),
+                            time_text(account[Part::kForward] + account[Part::kLoss]),
+                            time_text(account[Part::kBackward]),
+                            time_text(account[Part::kOptimizer]), time_text(waits_s),
                             percent_text(waits_s / step.step_s)});
     }
     ParallelConfig parallel;
@@ -557,42 +557,51 @@ FindingTable products_table(const PredictedModel& model, const MachineCard& card
   return table;
 }
 
+/// A row for each number of ranks, with all parts that any step has.
+FindingTable steps_table(const PredictedModel& model, const MachineCard& card,
+                         const std::vector<std::pair<int, SimulatedStep>>& steps,
+                         const std::vector<PredictedRate>& rates, double one_rate) {
+  FindingTable table{.title = title_of(model, card),
+                     .columns = {noun_for(2, noun_of(model)), "step time"}};
+  std::vector<Part> parts;
+  for (const Part part : kValuesOf<Part>) {
+    const auto has = [&](const auto& each) { return each.second.account[part] > 0; };
+    if (std::ranges::none_of(steps, has)) continue;
+    parts.push_back(part);
+    table.columns.emplace_back(name_of(part));
+  }
+  for (const char* name : {"samples/s", "speed-up", "efficiency"}) table.columns.push_back(name);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& [count, step] = steps[i];
+    std::vector<std::string> row = {std::to_string(count), time_text(step.step_s)};
+    for (const Part part : parts) row.push_back(time_text(step.account[part]));
+    const double rate = rates[i].samples_per_s, gain = rate / one_rate;
+    for (auto& cell : {number_text(rate), factor_text(gain), percent_text(gain / count)}) {
+      row.push_back(cell);
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
 }  // namespace
 
 Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                          const std::vector<int>& ranks) {
   require_prediction(model, card, ranks);
-  FindingTable table{
-      .title = title_of(model, card),
-      .columns = {noun_for(2, noun_of(model)), "step time", "forward", "backward",
-                  "exposed communication", "optimizer", "samples/s", "speed-up", "efficiency"}};
-  const bool recomputes = model.recompute > 1;
-  const bool is_delayed = model.delay_ms > 0 || model.slow_rank;
-  if (recomputes) table.columns.insert(table.columns.begin() + 3, "recompute");
-  if (is_delayed) table.columns.insert(table.columns.begin() + 2, "injected");
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   const double one_rate = samples_per_s(model, card, 1);
   std::vector<PredictedRate> rates;
   std::vector<std::pair<int, SimulatedStep>> steps;
   for (const int count : ranks) {
-    const SimulatedStep& step =
-        steps.emplace_back(count, predicted_step(model, card, count)).second;
-    const double rate = samples_per_s(model, count, step.step_s);
-    const double gain = rate / one_rate;
-    table.rows.push_back(
-        {std::to_string(count), time_text(step.step_s), time_text(step.phase_s[Phase::kForward]),
-         time_text(step.phase_s[Phase::kBackward]), time_text(step.phase_s[Phase::kCommunication]),
-         time_text(step.phase_s[Phase::kOptimizer]), number_text(rate), factor_text(gain),
-         percent_text(gain / count)});
-    std::vector<std::string>& row = table.rows.back();
-    if (recomputes) row.insert(row.begin() + 3, time_text(step.phase_s[Phase::kRecompute]));
-    if (is_delayed) row.insert(row.begin() + 2, time_text(step.phase_s[Phase::kInjected]));
-    simulated.points.push_back(plot_point(count, gain));
+    steps.emplace_back(count, predicted_step(model, card, count));
+    const double rate = samples_per_s(model, count, steps.back().second.step_s);
+    simulated.points.push_back(plot_point(count, rate / one_rate));
     ideal.points.push_back(plot_point(count, count));
     rates.push_back({count, rate});
   }
   Findings findings{.sentences = {fastest_sentence(one_rate, rates, noun_of(model))},
-                    .tables = {table},
+                    .tables = {steps_table(model, card, steps, rates, one_rate)},
                     .plots = {{.title = "Simulated speed-up",
                                .x_label = noun_for(2, noun_of(model)),
                                .y_label = "speed-up",

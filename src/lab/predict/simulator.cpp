@@ -185,19 +185,12 @@ class Simulation {
   /// step.
   void account(std::size_t place) {
     SimulatedStep& step = steps_[place];
-    const Program& program = ranks_[place].program;
-    const LaneId main{.device = 0, .lane = Lane::kCompute};
+    const auto& [program, mesh] = ranks_[place];
     step.step_s = now_s_;
-    double busy_s = 0;
-    for (NodeId id = 0; id < program.size(); ++id) {
-      const Node& node = program.node(id);
-      const std::vector<LaneId> lanes = lanes_of(program, node);
-      if (std::ranges::find(lanes, main) == lanes.end()) continue;
-      const NodeSpan& span = at(step.spans, id);
-      step.phase_s[node.phase] += span.end_s - span.begin_s;
-      busy_s += span.end_s - span.begin_s;
-    }
-    step.phase_s[Phase::kCommunication] += step.step_s - busy_s;
+    step.account = account_of(timeline_of(program, step), kMainLane);
+    step.account[mesh.pipeline > 1 ? Part::kOtherStages : Part::kExposedCommunication] +=
+        step.step_s - step.account.wall_s;
+    step.account.wall_s = step.step_s;
   }
 
   std::span<const RankProgram> ranks_;
@@ -211,6 +204,25 @@ class Simulation {
 };
 
 }  // namespace
+
+Timeline timeline_of(const Program& program, const SimulatedStep& step) {
+  const auto plan = std::make_shared<RunPlan>(program, RunDetail::kNodes);
+  StepTimeline as_measured{.plan = plan};
+  for (const NodeRun& run : plan->runs()) {
+    // A lane reaches a collective before the others do.
+    double reached_s = run.previous ? as_measured.spans[*run.previous].end_s : 0;
+    for (const NodeRun::AwaitedPart& awaited : run.awaited) {
+      if (awaited.steps_back > 0) continue;
+      reached_s = std::max(reached_s, at(step.spans, awaited.node).end_s);
+    }
+    const double end_s = at(step.spans, run.first).end_s;
+    as_measured.spans.push_back({.begin_s = std::min(reached_s, end_s), .end_s = end_s});
+    as_measured.host.end_s = std::max(as_measured.host.end_s, end_s);
+  }
+  Timeline timeline;
+  timeline.add(std::move(as_measured));
+  return timeline;
+}
 
 std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
                                     const Sharing& sharing) {
@@ -477,20 +489,26 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const std::vector<SimulatedStep> steps = predicted_ranks(workload, card, ranks);
   SimulatedStep step = steps.front();
   for (int stage = 0; stage < run.mesh.pipeline; ++stage) {
-    step.stage_phase_s.push_back(at(steps, stage).phase_s);
+    step.stages.push_back(at(steps, stage).account);
   }
   // Simulated with a slow rank's stages, but rank 0 waits where the slow rank pauses.
   const std::optional<SlowRank>& slow = config.injected.slow_rank;
-  if (slow && slow->rank != 0 && slow->rank == ranks.front()) {
-    const double waited_s = 1e-3 * slow->delay_ms;
-    step.phase_s[Phase::kInjected] -= waited_s;
-    step.phase_s[Phase::kCommunication] += waited_s;
+  if (slow && slow->delay_ms > 0 && slow->rank != 0 && slow->rank == ranks.front()) {
+    const double all_ms = slow->delay_ms + config.injected.delay_ms;
+    const double waited_s = step.account[Part::kInjected] * slow->delay_ms / all_ms;
+    const bool shares_layers = slow->rank < run.mesh.tensor;
+    step.account[Part::kInjected] -= waited_s;
+    step.account[shares_layers ? Part::kTensorRanks : Part::kExposedCommunication] += waited_s;
   }
   const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
-  step.step_s += load == nullptr ? card.host_s : load->host_s;
+  step.account[Part::kHost] = load == nullptr ? card.host_s : load->host_s;
+  step.step_s += step.account[Part::kHost];
   if (config.data.workers > 0) {
-    step.step_s = std::max(step.step_s, 1e-3 * config.data.io_delay_ms / config.data.workers);
+    const double loading_s = 1e-3 * config.data.io_delay_ms / config.data.workers;
+    step.account[Part::kDataWait] = std::max(0.0, loading_s - step.step_s);
+    step.step_s = std::max(step.step_s, loading_s);
   }
+  step.account.wall_s = step.step_s;
   return step;
 }
 

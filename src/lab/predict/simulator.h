@@ -15,10 +15,13 @@
 #include "core/rank_checker.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/workload.h"
+#include "profiler/account.h"
+#include "train/timeline.h"
 
 namespace barestep {
 
-/// When a node ran, relative to the beginning of the step. 0 and 0 for input.
+/// When a node ran, relative to the beginning of the step. 0 and 0 for input. A collective begins
+/// when all have reached it.
 struct NodeSpan {
   double begin_s = 0;
   double end_s = 0;
@@ -26,13 +29,15 @@ struct NodeSpan {
 
 struct SimulatedStep {
   double step_s = 0;
-  /// Time of device 0's compute lane by phase; kCommunication is the time it waits for
-  /// communication.
-  EnumArray<Phase, double> phase_s{};
+  StepAccount account{};          // of device 0's compute lane
   std::vector<NodeSpan> spans{};  // by node
-  /// Of a predicted run: phase_s of each stage of a pipeline of ranks, one without a pipeline.
-  std::vector<EnumArray<Phase, double>> stage_phase_s{};
+  /// Of a predicted run: the account of each stage of a pipeline of ranks, one without a pipeline.
+  std::vector<StepAccount> stages{};
 };
+
+/// The step of this program as a run would have measured it, node by node. `program` must outlive
+/// it.
+Timeline timeline_of(const Program& program, const SimulatedStep& step);
 
 /// How nodes slow each other down when they run at the same time.
 struct Sharing {
@@ -58,8 +63,9 @@ SimulatedStep simulate(const Program& program, const std::function<double(const 
 
 /// The same of several ranks, which share what `sharing` describes: a collective begins when all
 /// given ranks of its group have reached it, and ends for all at once. Ranks that do the same as a
-/// given one may be left out. Each step lasts until the last rank is done. In the order of `ranks`.
-/// Throws Error(kBug) if ranks wait for each other.
+/// given one may be left out. Each step lasts until the last rank is done, for which the others
+/// wait as for an exchange of stages or, without a pipeline, for communication. In the order of
+/// `ranks`. Throws Error(kBug) if ranks wait for each other.
 std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
                                     const Sharing& sharing = {});
 
@@ -108,9 +114,9 @@ std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const Machi
 
 /// The step of a run as mlp_lab starts it; `step_s` includes the host's overhead. Ranks on the CPU
 /// share its cores, also for communication, and a step may wait for loading threads that an
-/// injected delay keeps busy. The stages of a pipeline of ranks are simulated together. The phases
-/// are rank 0's. With a slow rank, all ranks take its time: `spans` are those of its step, or of
-/// its neighbor's in stage 0, and rank 0's communication waits for it.
+/// injected delay keeps busy. The stages of a pipeline of ranks are simulated together. The account
+/// is rank 0's. With a slow rank, all ranks take its time: `spans` are those of its step, or of its
+/// neighbor's in stage 0, and rank 0 waits for it.
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card);
 
 }  // namespace barestep

@@ -130,19 +130,17 @@ std::string place_of(const MeasuredCase& each) {
   return counted(workload.ranks, setting.on_gpu ? "GPU" : "core");
 }
 
-double share_of_step(const SimulatedCase& each, std::span<const Phase> phases) {
+double share_of_step(const SimulatedCase& each, std::span<const std::string_view> phases) {
   double sum = 0;
-  for (const Phase phase : phases) sum += each.step.phase_s[phase];
+  for (const std::string_view phase : phases) sum += each.step.account.seconds_of(phase);
   return sum / each.step.step_s;
 }
-
-constexpr std::array kCommunication = {Phase::kCommunication};
 
 /// The mean of the stages.
 double waiting_share(const SimulatedCase& each) {
   double waits_s = 0;
-  for (const auto& phase_s : each.step.stage_phase_s) waits_s += phase_s[Phase::kCommunication];
-  return waits_s / static_cast<double>(each.step.stage_phase_s.size()) / each.step.step_s;
+  for (const StepAccount& stage : each.step.stages) waits_s += stage.waits_for_others_s();
+  return waits_s / static_cast<double>(each.step.stages.size()) / each.step.step_s;
 }
 
 double speed_up_of(const SimulatedCase& each) {
@@ -157,7 +155,7 @@ std::string measured_forward_rate(Measured each) {
 }
 
 std::string simulated_forward_rate(Simulated each) {
-  return forward_rate(each.workload, each.step.phase_s[Phase::kForward]);
+  return forward_rate(each.workload, each.step.account[Part::kForward]);
 }
 
 const std::vector<CaseFigure>& times_of_cases() {
@@ -247,8 +245,9 @@ const std::vector<CaseFigure>& shares_of_cases() {
            },
        .simulated =
            [](Simulated each) {
-             return fmt::format("{} ({})", time_text(each.step.phase_s[Phase::kCommunication]),
-                                percent_text(share_of_step(each, kCommunication)));
+             const double exposed_s = each.step.account[Part::kExposedCommunication];
+             return fmt::format("{} ({})", time_text(exposed_s),
+                                percent_text(exposed_s / each.step.step_s));
            }},
       {.name = "waits",
        .about = "share of a step in which ranks or stages wait for others, the mean of all",
@@ -259,9 +258,7 @@ const std::vector<CaseFigure>& shares_of_cases() {
        .measured =
            [](Measured each) { return percent_text(share_of(each.of, computing_phases())); },
        .simulated =
-           [](Simulated each) {
-             return percent_text(share_of_step(each, phases_with_parts(true)));
-           }},
+           [](Simulated each) { return percent_text(share_of_step(each, computing_phases())); }},
       {.name = "alone",
        .about = "share of a step of DataParallel in which the others wait for device 0",
        .measured =
@@ -355,14 +352,15 @@ const std::vector<CaseFigure>& phases_of_cases() {
           {.name = name,
            .about = phase_words(name) + ": time in a step",
            .measured = [=](Measured each) { return time_text(each.of.phase_s(name)); },
-           .simulated = [=](Simulated each) { return time_text(each.step.phase_s[phase]); }});
+           .simulated =
+               [=](Simulated each) { return time_text(each.step.account.seconds_of(name)); }});
       figures.push_back(
           {.name = name + "-share",
            .about = phase_words(name) + ": share of a step",
            .measured = [=](Measured each) { return percent_text(share_of(each.of, name).median); },
            .simulated =
                [=](Simulated each) {
-                 return percent_text(share_of_step(each, std::array{phase}));
+                 return percent_text(each.step.account.seconds_of(name) / each.step.step_s);
                }});
     }
     return figures;

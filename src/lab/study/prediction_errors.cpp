@@ -12,7 +12,7 @@
 
 #include "core/statistics.h"
 #include "core/units.h"
-#include "profiler/account.h"
+#include "lab/study/step_parts.h"
 
 namespace barestep {
 namespace {
@@ -24,27 +24,15 @@ struct Deviation {
   double more_s = 0;  // predicted minus measured
 };
 
-/// The part of a step with the largest prediction error; time outside all phases counts as one
-/// part.
+/// The part of a step with the largest prediction error.
 Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted) {
   Deviation worst;
-  double rest_s = predicted.step_s - measured.mean_s().median;
-  const auto consider = [&](const Deviation& part) {
-    if (worst.name.empty() || std::abs(part.more_s) > std::abs(worst.more_s)) worst = part;
-  };
-  for (const Phase phase : phases_with_parts(false)) {
-    const std::string name(name_of(phase));
-    double measured_s = measured.phase_s(name);
-    // The simulation's waits for other ranks are of all kinds.
-    if (phase == Phase::kCommunication) {
-      measured_s += measured.phase_s(traits_of(Part::kTensorRanks).key) +
-                    measured.phase_s(traits_of(Part::kOtherStages).key);
+  for (const std::string_view phase : account_phases()) {
+    const double more_s = predicted.account.seconds_of(phase) - measured.phase_s(phase);
+    if (worst.name.empty() || std::abs(more_s) > std::abs(worst.more_s)) {
+      worst = {phase_words(phase), more_s};
     }
-    const double more_s = predicted.phase_s[phase] - measured_s;
-    consider({name, more_s});
-    rest_s -= more_s;
   }
-  consider({"host and data", rest_s});
   return worst;
 }
 
