@@ -72,6 +72,7 @@ const groups = {
   },
 };
 const controls = Object.assign({}, ...Object.values(groups));
+const maxRanks = 1024;
 const notOptions = new Set(["ranks", "card", "memory", "links"]);
 
 let state = {};
@@ -124,9 +125,30 @@ async function load() {
 
 // The question.
 
+/** Why the module cannot be asked, in the words of the controls; empty if it can. */
+function refusalOf(state) {
+  const refuse = (name, why) => `${controls[name].label} '${state[name]}': ${why}`;
+  if (!Object.hasOwn(cards, state.card)) {
+    return refuse("card", `this page has no such card; choose one of ${Object.keys(cards).join(", ")}`);
+  }
+  const isWhole = /^\d+$/.test(state.ranks);
+  if (!isWhole || Number(state.ranks) < 1 || Number(state.ranks) > maxRanks) {
+    return refuse("ranks", `not a whole number from 1 to ${maxRanks}`);
+  }
+  for (const [name, {rate}] of Object.entries(controls)) {
+    if ((!rate && name !== "links") || (rate && state[name] === "")) continue;
+    const [least, most] =
+        !rate ? [0.001, 1000] : name.endsWith("_per_s") ? [1, 1e21] : [0, 1000];
+    const value = state[name] === "" ? NaN : Number(state[name]);
+    if (value >= least && value <= most) continue;
+    return refuse(name, `not a number from ${least} to ${most}`);
+  }
+  return "";
+}
+
 /** The state's card: its rates replaced, and all times of messages divided by `links`. */
 function cardOf(state) {
-  const card = Object.hasOwn(cards, state.card) ? structuredClone(cards[state.card]) : {};
+  const card = structuredClone(cards[state.card]);
   for (const name of Object.keys(controls)) {
     const [part, rate] = name.split(".");
     if (!controls[name].rate || state[name] === "" || !card[part]) continue;
@@ -153,7 +175,7 @@ function questionOf(state) {
   if (options.scheme === "data-parallel") delete options.scheme;
   const question = {
     card: cardOf(state),
-    ranks: /^\d{1,9}$/.test(state.ranks) ? Number(state.ranks) : state.ranks,
+    ranks: Number(state.ranks),
     "data-parallel": state.scheme === "data-parallel",
     options,
   };
@@ -247,7 +269,8 @@ function showMeasurements() {
 function update() {
   for (const [name, value] of Object.entries(state)) fillControl(name, value);
   keepAddress();
-  show(ask(questionOf(state)));
+  const refusal = refusalOf(state);
+  show(refusal === "" ? ask(questionOf(state)) : {error: refusal});
   document.body.dataset.shown = "";
 }
 
@@ -340,6 +363,18 @@ function fieldOf(name, control) {
   return row;
 }
 
+/** Browsers have a clipboard for pages only that came from this machine or by https. */
+async function copyCommand() {
+  const command = element("command");
+  try {
+    await navigator.clipboard.writeText(command.textContent);
+    element("copied").textContent = "copied";
+  } catch {
+    getSelection().selectAllChildren(command);
+    element("copied").textContent = "selected; press Ctrl+C, or Cmd+C, to copy it";
+  }
+}
+
 function makeControls() {
   scenes.forEach((scene, i) => element("scene").append(new Option(scene.title, String(i))));
   for (const [title, members] of Object.entries(groups)) {
@@ -366,10 +401,7 @@ function makeControls() {
     element("answer").hidden = false;
     element("status").textContent = element("headline").textContent;
   });
-  element("copy").addEventListener("click", async () => {
-    await navigator.clipboard.writeText(element("command").textContent);
-    element("copied").textContent = "copied";
-  });
+  element("copy").addEventListener("click", copyCommand);
   window.addEventListener("hashchange", () => {
     readAddress();
     update();

@@ -38,13 +38,11 @@ class TraceSpans final : public Spans {
  public:
   TraceSpans(const TracedRun& run, std::size_t rank, std::size_t step)
       : run_(run), rank_(run.ranks[rank]), index_(rank), step_(rank_.steps[step]) {
-    for (const TracedLane& lane : rank_.lanes) {
-      for (const std::size_t i : lane.works_around(step)) {
-        const TracedWork& each = run_.works[i];
-        // Work that outlives the step did not hold its end.
-        const bool outlives = each.node < 0 && each.end_ns > step_.wall_end_ns;
-        if (each.step == step && !outlives) works_.push_back(i);
-      }
+    for (const std::size_t i : rank_.works_of_step[step]) {
+      const TracedWork& each = run_.works[i];
+      // Work that outlives the step did not hold its end.
+      const bool outlives = each.node < 0 && each.end_ns > step_.wall_end_ns;
+      if (!outlives) works_.push_back(i);
     }
   }
 
@@ -99,13 +97,17 @@ class TraceSpans final : public Spans {
     if (of.previous) add(*of.previous);
     const bool is_late = of.queued_ns && seconds(*of.queued_ns) > now_s;
     if (of.node >= 0 || last.work || rank_.has_stream_waits || is_late) return;
-    for (std::size_t lane = 0; lane < rank_.lanes.size(); ++lane) {
-      if (lane == of.lane) continue;
+    const auto add_last = [&](const std::vector<std::size_t>& by_end, std::int64_t limit_ns) {
       const auto end = [&](std::size_t i) { return run_.works[i].end_ns; };
-      const auto& works = rank_.lanes[lane].works;
-      const auto after = std::ranges::upper_bound(works, noticed_ns, {}, end);
-      if (after != works.begin()) add(*std::prev(after));
-    }
+      auto each = std::ranges::upper_bound(by_end, limit_ns, {}, end);
+      while (each != by_end.begin() && seconds(end(*--each)) > now_s) {
+        const TracedWork& other = run_.works[*each];
+        if (other.lane == of.lane || other.begin_ns >= of.begin_ns) continue;
+        return last.add({*each}, seconds(other.end_ns));
+      }
+    };
+    add_last(rank_.moments.by_end, of.begin_ns);
+    add_last(rank_.moments.exchanges_by_end, noticed_ns);
   }
 
   [[nodiscard]] CauseSpan host_at(double now_s, double until_s) const override {
@@ -117,17 +119,17 @@ class TraceSpans final : public Spans {
     if (loading.in != nullptr) return {now_s, until_s, Part::kDataWait};
     if (!rank_.on_host && blocked.in == nullptr) return {now_s, until_s, Part::kHost};
     // The host waits for the device; without one, its thread that trains may wait for autograd's.
-    std::int64_t next_ns = kNever;
-    for (const TracedLane& lane : rank_.lanes) {
-      const auto begin = [&](std::size_t i) { return run_.works[i].begin_ns; };
-      const auto after = std::ranges::upper_bound(lane.works, now_ns, {}, begin);
-      if (after != lane.works.end()) next_ns = std::min(next_ns, begin(*after));
-      if (after == lane.works.begin()) continue;
-      const TracedWork& running = run_.works[*std::prev(after)];
-      if (running.end_ns <= now_ns || (rank_.on_host && running.part != Part::kBackward)) continue;
+    const TracedMoments& moments = rank_.moments;
+    const auto& all = rank_.on_host ? moments.backward : moments.running;
+    const auto later = std::ranges::upper_bound(all, now_ns, {}, &RunningWork::from_ns);
+    if (later != all.begin() && std::prev(later)->work) {
+      const std::size_t number = *std::prev(later)->work;
+      const TracedWork& running = run_.works[number];
       return {now_s, std::min(until_s, seconds(running.end_ns)), part_of(running), false,
-              RunOfStep{*std::prev(after)}};
+              RunOfStep{number}};
     }
+    const auto next = std::ranges::upper_bound(moments.begins_ns, now_ns);
+    const std::int64_t next_ns = next == moments.begins_ns.end() ? kNever : *next;
     return {now_s, std::min(until_s, seconds(next_ns)), Part::kHost};
   }
 

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <set>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -511,17 +514,11 @@ class RankReader {
       }
     }
     if (has_nodes) join_lanes();
-    for (TracedLane& lane : rank_.lanes) find_steps(lane);
-  }
-
-  void find_steps(TracedLane& lane) const {
-    lane.steps.assign(rank_.steps.size(), {0, 0});
-    for (std::size_t i = 0; i < lane.works.size(); ++i) {
-      const std::optional<std::size_t> step = run_.works[lane.works[i]].step;
-      if (!step) continue;
-      auto& [first, end] = lane.steps[*step];
-      if (end == 0) first = i;
-      end = i + 1;
+    rank_.works_of_step.resize(rank_.steps.size());
+    for (const TracedLane& lane : rank_.lanes) {
+      for (const std::size_t i : lane.works) {
+        if (const auto step = run_.works[i].step) rank_.works_of_step[*step].push_back(i);
+      }
     }
   }
 
@@ -555,6 +552,15 @@ class RankReader {
   /// The next work on the waiting stream waits for what the other stream had been given when the
   /// event was recorded.
   void read_stream_waits() {
+    std::map<std::pair<std::string_view, std::string_view>, const TracedLane*> lanes;
+    for (const TracedLane& lane : rank_.lanes) {
+      const TracedRow& row = file().rows[lane.row];
+      lanes.try_emplace({row.process, row.thread}, &lane);
+    }
+    const auto works_of = [&](const TraceEvent& event, std::int64_t stream) {
+      const auto lane = lanes.find({file().rows[event.row].process, std::to_string(stream)});
+      return lane == lanes.end() ? std::span<const std::size_t>() : std::span(lane->second->works);
+    };
     for (const TraceEvent& event : file().events) {
       if (event.kind != TraceEvent::Kind::kStreamWait || event.details < 0) continue;
       const TracedStreamWait& wait = file().waits[static_cast<std::size_t>(event.details)];
@@ -562,23 +568,12 @@ class RankReader {
       const auto call = launches_.find(event.correlation);
       const std::int64_t at_ns = call == launches_.end() ? event.begin_ns : call->second.at_ns;
       if (record == launches_.end()) continue;
-      const auto held = first_queued_after(file().rows[event.row].process, wait.stream, at_ns);
-      const auto holder =
-          last_queued_before(file().rows[event.row].process, wait.on_stream, record->second.at_ns);
+      const auto held = first_queued_after(works_of(event, wait.stream), at_ns);
+      const auto holder = last_queued_before(works_of(event, wait.on_stream), record->second.at_ns);
       if (!held || !holder || *held == *holder) continue;
       rank_.has_stream_waits = true;
       run_.works[*held].awaited.push_back(*holder);
     }
-  }
-
-  /// Empty if nothing ran on the stream.
-  [[nodiscard]] std::span<const std::size_t> works_of(std::string_view process,
-                                                      std::int64_t stream) const {
-    for (const TracedLane& lane : rank_.lanes) {
-      const TracedRow& row = file().rows[lane.row];
-      if (row.process == process && row.thread == std::to_string(stream)) return lane.works;
-    }
-    return {};
   }
 
   [[nodiscard]] auto queued() const {
@@ -586,19 +581,15 @@ class RankReader {
   }
 
   /// The first work of a stream that was queued after that moment.
-  [[nodiscard]] std::optional<std::size_t> first_queued_after(std::string_view process,
-                                                              std::int64_t stream,
+  [[nodiscard]] std::optional<std::size_t> first_queued_after(std::span<const std::size_t> works,
                                                               std::int64_t at_ns) const {
-    const std::span<const std::size_t> works = works_of(process, stream);
     const auto found = std::ranges::upper_bound(works, at_ns, {}, queued());
     return found == works.end() ? std::nullopt : std::optional(*found);
   }
 
   /// The last one that was queued before it.
-  [[nodiscard]] std::optional<std::size_t> last_queued_before(std::string_view process,
-                                                              std::int64_t stream,
+  [[nodiscard]] std::optional<std::size_t> last_queued_before(std::span<const std::size_t> works,
                                                               std::int64_t at_ns) const {
-    const std::span<const std::size_t> works = works_of(process, stream);
     const auto found = std::ranges::lower_bound(works, at_ns, {}, queued());
     return found == works.begin() ? std::nullopt : std::optional(*std::prev(found));
   }
@@ -738,6 +729,64 @@ void find_last_ranks(TracedRun& run) {
   }
 }
 
+/// What runs when, of the works that `counts` selects. On a lane, a work runs until the next one
+/// begins.
+template <class Counts>
+std::vector<RunningWork> running_works(const TracedRun& run, const TracedRank& rank,
+                                       const Counts& counts) {
+  struct Edge {
+    std::int64_t at_ns;
+    std::pair<std::size_t, std::size_t> work;  // its lane, itself
+    bool begins;
+  };
+  std::vector<Edge> edges;
+  for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
+    const std::vector<std::size_t>& works = rank.lanes[lane].works;
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      const TracedWork& work = run.works[works[i]];
+      const std::int64_t end_ns = i + 1 == works.size()
+                                      ? work.end_ns
+                                      : std::min(work.end_ns, run.works[works[i + 1]].begin_ns);
+      if (end_ns <= work.begin_ns || !counts(work)) continue;
+      edges.push_back({work.begin_ns, {lane, works[i]}, true});
+      edges.push_back({end_ns, {lane, works[i]}, false});
+    }
+  }
+  std::ranges::sort(edges, {}, &Edge::at_ns);
+  std::vector<RunningWork> running;
+  std::set<std::pair<std::size_t, std::size_t>> open;
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (edges[i].begins) {
+      open.insert(edges[i].work);
+    } else {
+      open.erase(edges[i].work);
+    }
+    if (i + 1 < edges.size() && edges[i + 1].at_ns == edges[i].at_ns) continue;
+    running.push_back({.from_ns = edges[i].at_ns});
+    if (!open.empty()) running.back().work = open.begin()->second;
+  }
+  return running;
+}
+
+TracedMoments moments_of(const TracedRun& run, const TracedRank& rank) {
+  TracedMoments moments;
+  moments.running = running_works(run, rank, [](const TracedWork&) { return true; });
+  moments.backward =
+      running_works(run, rank, [](const TracedWork& work) { return work.part == Part::kBackward; });
+  // Backward, so that of works that end at once the first lane's last one is the last.
+  for (auto lane = rank.lanes.rbegin(); lane != rank.lanes.rend(); ++lane) {
+    for (const std::size_t i : lane->works) {
+      moments.begins_ns.push_back(run.works[i].begin_ns);
+      moments.by_end.push_back(i);
+    }
+  }
+  std::ranges::sort(moments.begins_ns);
+  std::ranges::stable_sort(moments.by_end, {}, [&](std::size_t i) { return run.works[i].end_ns; });
+  std::ranges::copy_if(moments.by_end, std::back_inserter(moments.exchanges_by_end),
+                       [&](std::size_t i) { return run.works[i].is_collective(); });
+  return moments;
+}
+
 /// Refuses a second cycle of a profiler's schedule: it is no other rank. Files of one process at
 /// the same time are of its devices, or of containers that number their processes alike.
 void require_other_process(const TracedRun& run, const TraceFile& file) {
@@ -837,6 +886,7 @@ TracedRun read_run(const std::vector<std::filesystem::path>& paths) {
   match_exchanges(run);
   for (std::size_t rank = 1; rank < run.ranks.size(); ++rank) align_clock(run, rank);
   find_last_ranks(run);
+  for (TracedRank& rank : run.ranks) rank.moments = moments_of(run, rank);
   return run;
 }
 

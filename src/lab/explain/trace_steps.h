@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,14 +68,19 @@ constexpr std::int64_t noticed_until(const HostStretch& wait) {
 struct TracedLane {
   TraceIndex row = 0;
   std::vector<std::size_t> works{};  // in the order of the lane
-  /// For each step of the rank: where its first work is in that list, and where its last one ends.
-  std::vector<std::pair<std::size_t, std::size_t>> steps{};
+};
 
-  /// The list from a step's first work to its last; works of others may be among them.
-  [[nodiscard]] std::span<const std::size_t> works_around(std::size_t step) const {
-    const auto [first, end] = steps[step];
-    return std::span(works).subspan(first, end - first);
-  }
+/// What runs on a rank's lanes from a moment to the next one's.
+struct RunningWork {
+  std::int64_t from_ns = 0;
+  std::optional<std::size_t> work{};  // of the first lane on which something runs
+};
+
+/// The works of all lanes of a rank, for questions about a moment.
+struct TracedMoments {
+  std::vector<RunningWork> running{}, backward{};         // of any part; only of the backward pass
+  std::vector<std::int64_t> begins_ns{};                  // ascending
+  std::vector<std::size_t> by_end{}, exchanges_by_end{};  // works; only collectives
 };
 
 /// The steps of one trace.
@@ -88,6 +92,8 @@ struct TracedRank {
   std::vector<TracedLane> lanes{};
   std::size_t main = 0;  // the lane that accounts describe
   std::vector<RankStep> steps{};
+  std::vector<std::vector<std::size_t>> works_of_step{};  // lane by lane
+  TracedMoments moments{};
   std::vector<HostStretch> blocked{};  // the host waits for the device; united
   std::vector<HostStretch> loading{};  // the host waits for its data loader; united
   std::int64_t shift_ns = 0;           // what was added to its clock
