@@ -40,6 +40,7 @@ def exponent(sizes, costs):
 def series(build, folder):
     """What grows, in what, its sizes, the command of a size, and a command that prepares it."""
     single, lab = f"{build}/mlp_single", f"{build}/mlp_lab"
+    wide = [sys.executable, str(pathlib.Path(__file__).with_name("wide_trace.py"))]
     small = ["--device", "cpu", "--threads", "1", "--dim", "16"]
     predict = [lab, "predict", "--machine", "h100-infiniband"]
     return [
@@ -58,6 +59,10 @@ def series(build, folder):
          lambda n: [lab, "explain", f"trace{n}.json"],
          lambda n: [single, *small, "--depth", "6", "--steps", str(n + 10), "--trace", f"trace{n}.json", "--profile",
                     "--profile-steps", f"6:{n + 6}"]),
+        *(("explain of PyTorch", what, (8000, 16_000, 32_000),
+           lambda n, what=what: [lab, "explain", f"{what}{n}.json"],
+           lambda n, what=what: [*wide, what, str(n), f"{what}{n}.json"])
+          for what in ("streams", "threads", "members")),
         ("report", "starts", (96, 192, 384),
          lambda n: [lab, "report", f"study{n}"],
          lambda n: [lab, "run", "timing", "--device", "cpu", "--quick", "--starts", str(n), "--dim", "16", "--depth",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench/growth.sh: how time and memory of planning, predicting, explaining and reporting grow with depth,
-# ranks, micro-batches, the size of a trace and the starts of a study. Keeps the figures in
+# ranks, micro-batches, the size and width of a trace and the starts of a study. Keeps the figures in
 # bench/results/<machine>/growth.txt. Run it on an otherwise idle machine.
 set -euo pipefail
 . "$(dirname "$0")/keep.sh"

@@ -28,7 +28,7 @@ enum class ExitCode : int {
 };
 
 /// The four parts of a message. If `value` is empty, its quotes are left out. `remedy` may be empty
-/// if the user can do nothing. Of a part longer than 480 bytes, the line has both ends.
+/// if the user can do nothing.
 struct Problem {
   std::string what{};
   std::string value{};

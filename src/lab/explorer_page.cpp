@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/json_document.h"
 #include "core/output_file.h"
 #include "lab/child.h"
 #include "lab/commands.h"
@@ -76,9 +77,10 @@ std::string json_in_html(std::string_view whole) {
   return text;
 }
 
+/// As the page's parser takes it, which is stricter: without a byte order mark.
 std::string card_text(const std::string& name_or_file) {
   load_card(name_or_file);  // refuses what is no card
-  return InputFile(card_file(name_or_file), "machine card").text(kMaxPageFileBytes);
+  return JsonDocument(card_file(name_or_file), kMaxPageFileBytes, "machine card", "").root().json();
 }
 
 /// {"h200-nvlink": {...}, ...}, the study's machine first.

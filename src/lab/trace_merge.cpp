@@ -39,7 +39,7 @@ struct RankTrace {
 };
 
 /// The number, if it is within the limits; otherwise throws std::out_of_range.
-std::int64_t within(const TraceJson& value, std::int64_t min, std::int64_t max) {
+std::int64_t within(const EventJson& value, std::int64_t min, std::int64_t max) {
   const auto number = value.get<double>();
   if (!(number >= static_cast<double>(min) && number <= static_cast<double>(max))) {
     throw std::out_of_range("a number of a trace");
@@ -51,12 +51,12 @@ std::int64_t within(const TraceJson& value, std::int64_t min, std::int64_t max) 
 RankTrace read_trace(const std::filesystem::path& path) {
   RankTrace trace{.path = path};
   try {
-    const TraceJson rest = read_trace_json(path, kMergeRemedy, [](TraceJson&) {});
+    const EventJson rest = read_trace_json(path, kMergeRemedy, [](EventJson&) {});
     trace.rank = within(rest.at("distributedInfo").at("rank"), 0, kMaxTraceRanks);
     trace.base_ns = within(rest.at("baseTimeNanoseconds"), 0, kMaxBaseNs);
     if (!rest.at("traceEvents").is_array())
       refuse_trace(path, "traceEvents is not an array", kMergeRemedy);
-  } catch (const TraceJson::exception&) {
+  } catch (const EventJson::exception&) {
     refuse_trace(path, "is not the trace of a single rank", kMergeRemedy);
   } catch (const std::out_of_range&) {
     refuse_trace(path, "is not the trace of a single rank", kMergeRemedy);
@@ -65,7 +65,7 @@ RankTrace read_trace(const std::filesystem::path& path) {
 }
 
 /// Moves an event to its rank's rows and to the common time axis.
-void move_event(TraceJson& event, const RankTrace& trace, std::int64_t base_ns) {
+void move_event(EventJson& event, const RankTrace& trace, std::int64_t base_ns) {
   const std::int64_t later_ns = trace.base_ns - base_ns;
   const std::string phase = event.at("ph").get<std::string>();
   if (phase != "M") {
@@ -73,13 +73,13 @@ void move_event(TraceJson& event, const RankTrace& trace, std::int64_t base_ns) 
     const auto ns = std::llround(event.at("ts").get<double>() * 1e3);
     event["ts"] = static_cast<double>(ns + later_ns) / 1e3;
   }
-  TraceJson& pid = event.at("pid");
+  EventJson& pid = event.at("pid");
   if (pid.is_number_integer()) {
     pid = trace.rank * kProcesses + pid.get<std::int64_t>() % kProcesses;
   } else {
     pid = fmt::format("rank {} {}", trace.rank, pid.get<std::string>());
   }
-  const auto make_unique_by_rank = [&](TraceJson& object, const char* key) {
+  const auto make_unique_by_rank = [&](EventJson& object, const char* key) {
     if (object.contains(key))
       object[key] = trace.rank * kArrows + within(object[key], -kMaxNumber, kMaxNumber);
   };
@@ -88,7 +88,7 @@ void move_event(TraceJson& event, const RankTrace& trace, std::int64_t base_ns) 
     for (const char* key : {"External id", "correlation"}) make_unique_by_rank(event["args"], key);
   }
   if (phase != "M") return;
-  TraceJson& args = event.at("args");
+  EventJson& args = event.at("args");
   const std::string name = event.at("name").get<std::string>();
   if (name == "process_name") {
     args["name"] = fmt::format("rank {}: {}", trace.rank, args.at("name").get<std::string>());
@@ -112,8 +112,8 @@ std::vector<RankTrace> read_traces(std::span<const std::filesystem::path> paths)
   return traces;
 }
 
-std::string text_of_json(const TraceJson& value) {
-  return value.dump(-1, ' ', false, TraceJson::error_handler_t::replace);
+std::string text_of_json(const EventJson& value) {
+  return value.dump(-1, ' ', false, EventJson::error_handler_t::replace);
 }
 
 /// Hands over the merged trace, with the events one after another; `name` is its name.
@@ -127,7 +127,7 @@ void write_merged(std::span<const RankTrace> traces, const std::string& name,
                   base_ns, text_of_json(on_one_line(name)));
   const char* before = "\n";
   for (const RankTrace& trace : traces) {
-    const auto add = [&](TraceJson& event) {
+    const auto add = [&](EventJson& event) {
       move_event(event, trace, base_ns);
       text += before + text_of_json(event);
       before = ",\n";
@@ -137,7 +137,7 @@ void write_merged(std::span<const RankTrace> traces, const std::string& name,
     };
     try {
       read_trace_json(trace.path, kMergeRemedy, add);
-    } catch (const TraceJson::exception&) {
+    } catch (const EventJson::exception&) {
       refuse_trace(trace.path, "one of its events is malformed", kMergeRemedy);
     } catch (const std::out_of_range&) {
       refuse_trace(trace.path, "one of its events is malformed", kMergeRemedy);

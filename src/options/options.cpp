@@ -95,7 +95,8 @@ std::string json_of(const TrainConfig& config, TrainerKind trainer) {
 
 std::string options_without_json(const TrainConfig& config, TrainerKind trainer) {
   std::vector<std::string> names;
-  for (const auto& [name, value] : configuration_of(config, trainer).items()) {
+  const OrderedJson all = configuration_of(config, trainer);
+  for (const auto& [name, value] : all.items()) {
     if (OrderedJson::parse(json_line_of(value)) != value) names.push_back("--" + name);
   }
   return fmt::format("{}", fmt::join(names, ", "));

@@ -176,6 +176,33 @@ load().then(() => {
   EXPECT_THAT(shown(folder() / "fuzzed.html"), HasSubstr("40 addresses were shown"));
 }
 
+TEST_F(ExplorerPage, RefusesInTheWordsOfItsControls) {
+  for (const auto& [address, line] :
+       {std::pair("#links=0", "links, times as fast '0': not a number from 0.001 to 1000"),
+        std::pair("#ranks=1e9", "ranks or devices '1e9': not a whole number from 1 to 1024"),
+        std::pair("#card=x", "machine 'x': this page has no such card; choose one of a100-"),
+        std::pair("#device.flops_per_s=x", "flop/s 'x': not a number from 1 to 1e+21"),
+        std::pair("#network.latency_s=-1",
+                  "latency of the network, s '-1': not a number from 0 to 1000")}) {
+    EXPECT_THAT(shown(page(), address),
+                HasSubstr(fmt::format(R"(<p id="error" role="alert">{})", line)));
+  }
+}
+
+/// Pages that came by plain http have no clipboard.
+TEST_F(ExplorerPage, SelectsTheCommandWhereThereIsNoClipboard) {
+  std::ofstream(folder() / "copied.html")
+      << read_file(page()) << R"(<pre id="selection"></pre><script>
+Object.defineProperty(navigator, "clipboard", {value: undefined});
+load().then(async () => {
+  update();
+  await copyCommand();
+  element("selection").textContent = `${element("copied").textContent}: ${getSelection()}`;
+});</script>)";
+  EXPECT_THAT(shown(folder() / "copied.html"),
+              ContainsRegex("<pre id=\"selection\">selected; press .* copy it: mpirun -np 4 "));
+}
+
 /// What WAI-ARIA asks of a page, as far as a script can tell.
 TEST_F(ExplorerPage, NamesEverythingForScreenReaders) {
   std::ofstream(folder() / "names.html") << read_file(page()) << R"js(<pre id="names"></pre><script>
@@ -293,6 +320,18 @@ TEST_F(ExplorerPage, StartsFromAGivenMachine) {
   EXPECT_EQ(written.out, "Page: explore.html\n");
   EXPECT_THAT(read_file(page()), HasSubstr(R"(id="first-card">t4<)"));
   EXPECT_THAT(shown(page()), HasSubstr("Simulated: a step takes ")) << "on its one device";
+}
+
+/// The browser's parser takes no byte order mark.
+TEST_F(ExplorerPage, TakesACardWithAByteOrderMarkAndNoneWithANul) {
+  const std::string card = read_file(card_file("t4"));
+  const auto given = [&](const std::string& text) {
+    return write_page({"--machine", file("card.json", text).string()});
+  };
+  EXPECT_EQ(given("\xEF\xBB\xBF" + card).exit_code, 0);
+  EXPECT_THAT(read_file(page()), Not(HasSubstr("\xEF\xBB\xBF")));
+  EXPECT_THAT(shown(page()), HasSubstr("Simulated: a step takes "));
+  EXPECT_THAT(given(card + '\0').err, HasSubstr("card.json': is not JSON: byte "));
 }
 
 TEST(Explore, RefusesWhatItCannotWriteInOneLine) {

@@ -5,10 +5,16 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <map>
+#include <regex>
+#include <string>
+#include <vector>
+
 #include "core/error.h"
 #include "lab/explored.h"
 #include "support/expect_error.h"
 #include "support/sanitized.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -108,6 +114,142 @@ TEST(Explorer, RefusesInTheWordsOfThePrograms) {
   refused(ExitCode::kConfiguration, R"("depth": "10000", "accumulate": "10000")",
           "--depth '10000': with its micro-batches and devices, a step has more than 1024 layers; "
           "use smaller numbers here, or mlp_lab predict");
+}
+
+/// A control of the page and the values that it offers; none if it takes others.
+struct PageControl {
+  std::string name;
+  std::vector<std::string> choices;
+};
+
+/// As the script lists them: `name: {label: "...", value: "...", choices: ["...", ...]}`.
+std::vector<PageControl> controls_of_page() {
+  const std::string script = read_file(BARESTEP_WEB "/explore.js");
+  const std::size_t begin = script.find("const groups = {"), end = script.find("};", begin);
+  std::string text = script.substr(begin, end - begin);
+  std::erase_if(text, [](char c) { return c == '\n' || c == ' '; });
+  std::vector<PageControl> controls;
+  const std::regex control(R"re("?([A-Za-z_.-]+)"?:\{label:"[^"]*"([^}]*)\})re");
+  const std::regex choices(R"re(choices:\[([^\]]*)\])re"), choice(R"re("([^"]+)")re");
+  for (std::sregex_iterator each(text.begin(), text.end(), control), last; each != last; ++each) {
+    controls.push_back({(*each)[1], {}});
+    const std::string rest = (*each)[2];
+    std::smatch list;
+    if (!std::regex_search(rest, list, choices)) continue;
+    const std::string names = list[1];
+    for (std::sregex_iterator name(names.begin(), names.end(), choice); name != last; ++name) {
+      controls.back().choices.push_back((*name)[1]);
+    }
+  }
+  return controls;
+}
+
+using PageState = std::map<std::string, std::string>;
+
+/// The question that the page asks.
+json question_of(const PageState& state) {
+  json question = json::parse(question_with(""));
+  for (const auto& [name, value] : state) {
+    const std::size_t dot = name.find('.');
+    if (name == "ranks") {
+      question["ranks"] = std::stoi(value);
+    } else if (name == "memory") {
+      question["memory"] = value;
+    } else if (name == "card") {
+      question["card"] = json::parse(read_file(card_file(value)));
+    } else if (name == "links") {
+      for (const char* const links : {"node", "network"}) {
+        for (auto& [exchange, table] : question["card"][links].items()) {
+          if (!table.is_object() || !table.contains("points")) continue;
+          for (json& point : table["points"]) point[1] = point[1].get<double>() / std::stod(value);
+        }
+      }
+    } else if (dot != std::string::npos) {
+      question["card"][name.substr(0, dot)][name.substr(dot + 1)]["value"] = std::stod(value);
+    } else if (name == "scheme" && value == "data-parallel") {
+      question["data-parallel"] = true;
+    } else {
+      question["options"][name] = value;
+    }
+  }
+  return question;
+}
+
+/// What the page shows beside the command; or the error.
+std::string page_of(const PageState& state) {
+  try {
+    json answer = json::parse(explore(question_of(state).dump()));
+    answer.erase("command");
+    return answer.dump();
+  } catch (const Error& error) {
+    return std::string("error: ") + error.what();
+  }
+}
+
+/// Nobody may take what the page shows for the answer to a control that was not heard.
+TEST(Explorer, HearsEveryControlOfThePage) {
+  const PageState first = {{"card", "h100-infiniband"}, {"dim", "256"}, {"depth", "2"},
+                           {"batch-size", "64"},        {"ranks", "4"}, {"pipeline", "1"}};
+  PageState staged = first;
+  staged["pipeline"] = "2";
+  const std::map<std::string, std::string> others = {{"dim", "128"},
+                                                     {"depth", "3"},
+                                                     {"layers", "64,32,16"},
+                                                     {"batch-size", "128"},
+                                                     {"batch-per-rank", "true"},
+                                                     {"recompute", "2"},
+                                                     {"accumulate", "2"},
+                                                     {"ranks", "2"},
+                                                     {"tensor", "2"},
+                                                     {"pipeline", "2"},
+                                                     {"micro-batches", "4"},
+                                                     {"bucket-mib", "0.01"},
+                                                     {"no-overlap", "true"},
+                                                     {"delay-ms", "2"},
+                                                     {"slow-rank", "1:2"},
+                                                     {"memory", "1MiB"},
+                                                     {"device.flops_per_s", "1e12"},
+                                                     {"device.memory_bytes_per_s", "1e11"},
+                                                     {"device.launch_s", "1e-4"},
+                                                     {"device.host_s", "1e-3"},
+                                                     {"node.latency_s", "1e-4"},
+                                                     {"network.latency_s", "1e-3"},
+                                                     {"links", "0.125"},
+                                                     {"card", "t4"}};
+  const std::vector<PageControl> controls = controls_of_page();
+  EXPECT_GE(controls.size(), 30U);
+  for (const PageControl& control : controls) {
+    // What counts between nodes needs several.
+    const bool is_far = control.name == "network.latency_s";
+    std::vector<std::string> values = control.choices;
+    if (values.empty()) {
+      ASSERT_TRUE(others.contains(control.name)) << control.name;
+      values = {others.at(control.name)};
+    }
+    for (const PageState& state : {first, staged}) {
+      PageState before = state;
+      if (is_far) before["ranks"] = "16";
+      // One rank has nothing to share, but an update.
+      if (control.name == "update" && state == first) before["ranks"] = "1";
+      const std::string shown = page_of(before);
+      EXPECT_FALSE(shown.starts_with("error")) << shown;
+      std::map<std::string, std::string> answers;  // to each value
+      for (const std::string& value : values) {
+        if (value == "auto") continue;  // takes one of the others
+        PageState asked = before;
+        asked[control.name] = value;
+        const std::string answer = page_of(asked);
+        if (answer.starts_with("error")) {
+          EXPECT_THAT(answer, HasSubstr("--")) << value;
+        } else if (!answers.emplace(answer, value).second) {
+          ADD_FAILURE() << control.name << " " << value << " is answered as " << answers.at(answer);
+        }
+      }
+      if (control.choices.empty()) {
+        EXPECT_FALSE(answers.contains(shown)) << control.name << " changes nothing";
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -52,6 +52,75 @@ class MlpLab : public TempDirTest {
   }
 };
 
+/// The options of a command of mlp_lab, by its --help, each with the values that it offers.
+std::map<std::string, std::vector<std::string>> offered_by(const std::string& help) {
+  std::map<std::string, std::vector<std::string>> options;
+  const std::regex option("\n  (--[a-z-]+)( [^ ]+)?");
+  for (std::sregex_iterator each(help.begin(), help.end(), option), last; each != last; ++each) {
+    std::vector<std::string>& values = options[(*each)[1]];
+    std::istringstream offered((*each)[2]);
+    offered >> std::ws;
+    for (std::string value; std::getline(offered, value, '|');) values.push_back(value);
+  }
+  return options;
+}
+
+/// The numbers and sentences: what stands under the title, which repeats the options.
+std::string simulated(const std::string& out) {
+  return std::regex_replace(out, std::regex("[^\n]*Simulated: [a-z0-9-]+, [^\n]*, on [^\n]*\n"),
+                            "");
+}
+
+TEST_F(MlpLab, PredictHearsEveryOption) {
+  const std::vector<std::string> base = {"predict", "--machine", "h100-infiniband", "--ranks",
+                                         "1,2,4"};
+  const std::map<std::string, std::vector<std::string>> with = {
+      {"--heads", {"--block", "transformer", "--dim", "512"}},
+      {"--length", {"--block", "transformer", "--dim", "512"}},
+      {"--ffn", {"--block", "transformer", "--dim", "512"}},
+      {"--causal", {"--block", "transformer", "--dim", "512"}},
+      {"--attention", {"--block", "transformer", "--dim", "512"}},
+      {"--schedule", {"--pipeline", "2"}},
+      {"--micro-batches", {"--pipeline", "2"}}};
+  const std::map<std::string, std::string> others = {
+      {"--dim", "1000"},   {"--depth", "3"},         {"--heads", "4"},     {"--length", "16"},
+      {"--ffn", "96"},     {"--batch-size", "128"},  {"--recompute", "2"}, {"--tensor", "2"},
+      {"--pipeline", "2"}, {"--micro-batches", "4"}, {"--delay-ms", "10"}, {"--slow-rank", "1:20"}};
+  for (const auto& [option, offered] : offered_by(run({"predict", "--help"}).out)) {
+    if (option == "--machine" || option == "--ranks" || option == "--help") continue;
+    const bool has_choices = offered.size() > 1;
+    std::vector<std::string> values = has_choices ? offered : std::vector<std::string>{""};
+    if (offered.size() == 1) {
+      ASSERT_TRUE(others.contains(option)) << option;
+      values = {others.at(option)};
+    }
+    std::vector<std::string> asked = base;
+    if (with.contains(option)) {
+      // Alone it means nothing.
+      std::vector<std::string> alone = base;
+      alone.push_back(option);
+      if (!values.back().empty()) alone.push_back(values.back());
+      EXPECT_NE(run(alone).exit_code, 0) << option;
+      asked.insert(asked.end(), with.at(option).begin(), with.at(option).end());
+    }
+    std::set<std::string> answers;
+    const std::string before = simulated(run(asked).out);
+    for (const std::string& value : values) {
+      std::vector<std::string> all = asked;
+      all.push_back(option);
+      if (!value.empty()) all.push_back(value);
+      const ProcessResult result = run(all);
+      if (result.exit_code != 0) {
+        EXPECT_THAT(result.err, HasSubstr("--")) << option << " " << value;
+        continue;
+      }
+      const std::string answer = simulated(result.out);
+      EXPECT_TRUE(answers.insert(answer).second) << option << " " << value << " is not heard";
+      if (!has_choices) EXPECT_NE(answer, before) << option << " is not heard";
+    }
+  }
+}
+
 TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
   const ProcessResult list = run({"list"});
   EXPECT_EQ(list.exit_code, 0);

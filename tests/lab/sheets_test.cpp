@@ -734,5 +734,18 @@ TEST(MarkdownPage, HasTheHtmlOfEachPart) {
             "<p><img src=\"q.svg\" alt=\"p\"> <a href=\"m\">l</a>\n</p>\n");
 }
 
+TEST(MarkdownPage, LinksToPagesAndPeopleOnly) {
+  for (const char* const address : {"a.html", "../a:b", "#a", "?a:b", "//a.b/c", "http://a.b:80/c",
+                                    "https://a.b", "mailto:a@b.c", ""}) {
+    EXPECT_EQ(html_of_markdown(fmt::format("[x]({})\n", address)),
+              fmt::format("<p><a href=\"{}\">x</a>\n</p>\n", address));
+  }
+  for (const char* const address : {"javascript:a", "JavaScript:a", " javascript:a", "data:a",
+                                    "vbscript:a", "java\tscript:a", "file:///a"}) {
+    EXPECT_EQ(html_of_markdown(fmt::format("[x]({})\n", address)),
+              fmt::format("<p>[x]({})\n</p>\n", address));
+  }
+}
+
 }  // namespace
 }  // namespace barestep

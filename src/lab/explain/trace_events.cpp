@@ -67,7 +67,7 @@ constexpr double kMaxInteger = 9e15;
 constexpr std::int64_t kMaxBase = std::int64_t{1} << 61;
 
 /// A member's number; `otherwise` if there is none, or one out of range.
-double number_or(const TraceJson& object, const char* key, double otherwise) {
+double number_or(const EventJson& object, const char* key, double otherwise) {
   const auto found = object.find(key);
   if (found == object.end()) return otherwise;
   if (found->is_boolean()) return found->get<bool>() ? 1 : 0;
@@ -76,11 +76,11 @@ double number_or(const TraceJson& object, const char* key, double otherwise) {
   return std::abs(number) <= kMaxInteger ? number : otherwise;
 }
 
-std::int64_t integer_or(const TraceJson& object, const char* key, std::int64_t otherwise) {
+std::int64_t integer_or(const EventJson& object, const char* key, std::int64_t otherwise) {
   return std::llround(number_or(object, key, static_cast<double>(otherwise)));
 }
 
-std::string text_or_empty(const TraceJson& object, const char* key) {
+std::string text_or_empty(const EventJson& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) return "";
   return found->is_string() ? found->get<std::string>() : found->dump();
@@ -137,10 +137,10 @@ std::int64_t type_bytes(std::string_view type) {
 }
 
 /// The numbers of an array; nothing if it is none of sensible numbers.
-std::vector<std::int64_t> extents_of(const TraceJson& array) {
+std::vector<std::int64_t> extents_of(const EventJson& array) {
   std::vector<std::int64_t> extents;
   if (!array.is_array()) return {};
-  for (const TraceJson& each : array) {
+  for (const EventJson& each : array) {
     if (!each.is_number_integer()) return {};
     const auto extent = each.get<std::int64_t>();
     if (extent < 0 || extent > (std::int64_t{1} << 40)) return {};
@@ -187,7 +187,7 @@ class TraceCollector {
  public:
   explicit TraceCollector(TraceFile& file) : file_(file) {}
 
-  void add(const TraceJson& from) {
+  void add(const EventJson& from) {
     if (!from.is_object() || text_or_empty(from, "ph") != "X") return;
     const std::optional<TraceEvent::Kind> kind = kind_named(text_or_empty(from, "cat"));
     if (!kind) return;
@@ -196,9 +196,9 @@ class TraceCollector {
     if (std::abs(ts) > kMaxMicroseconds || duration < 0 || duration > kMaxDuration) {
       refuse_trace(file_.path, "one of its events is malformed", kTraceRemedy);
     }
-    static const TraceJson none = TraceJson::object();
+    static const EventJson none = EventJson::object();
     const auto found = from.find("args");
-    const TraceJson& args = found != from.end() && found->is_object() ? *found : none;
+    const EventJson& args = found != from.end() && found->is_object() ? *found : none;
     const std::string name = text_or_empty(from, "name");
     TraceEvent event{.kind = *kind, .name = name_index(name), .row = row_index(from)};
     event.begin_ns = trace_ns(ts);
@@ -209,7 +209,7 @@ class TraceCollector {
   }
 
  private:
-  void add_details(TraceEvent& event, const std::string& name, const TraceJson& args) {
+  void add_details(TraceEvent& event, const std::string& name, const EventJson& args) {
     using Kind = TraceEvent::Kind;
     switch (event.kind) {
       case Kind::kOp:
@@ -244,7 +244,7 @@ class TraceCollector {
   }
 
   /// aten::linear(x, weight, bias); aten::addmm(bias, x, transposed weight).
-  std::int32_t add_linear(const std::string& name, const TraceJson& args) {
+  std::int32_t add_linear(const std::string& name, const EventJson& args) {
     const auto dims = args.find("Input Dims");
     const std::size_t x = name == "aten::linear" ? 0 : 1;
     if (dims == args.end() || !dims->is_array() || dims->size() < x + 2) return -1;
@@ -260,7 +260,7 @@ class TraceCollector {
     return static_cast<std::int32_t>(file_.linears.size()) - 1;
   }
 
-  std::int32_t add_step(const TraceJson& args) {
+  std::int32_t add_step(const EventJson& args) {
     const auto at = [&](const char* key) { return trace_ns(number_or(args, key, 0)); };
     file_.steps.push_back({.step = integer_or(args, "step", 0),
                            .start_ns = at("clock start"),
@@ -272,7 +272,7 @@ class TraceCollector {
     return static_cast<std::int32_t>(file_.steps.size()) - 1;
   }
 
-  std::int32_t add_node(const TraceJson& args) {
+  std::int32_t add_node(const EventJson& args) {
     const std::string phase = text_or_empty(args, "phase");
     const auto found = std::ranges::find(kNamesOf<Phase>, phase);
     if (found == std::end(kNamesOf<Phase>)) return -1;
@@ -281,7 +281,7 @@ class TraceCollector {
                     .device = integer_or(args, "device", 0),
                     .phase = static_cast<Phase>(found - std::begin(kNamesOf<Phase>))};
     if (const auto waits = args.find("waits"); waits != args.end() && waits->is_array()) {
-      for (const TraceJson& each : *waits) {
+      for (const EventJson& each : *waits) {
         const std::vector<std::int64_t> wait = extents_of(each);
         if (wait.size() == 3) node.waits.push_back({wait[0], wait[1], wait[2]});
       }
@@ -290,7 +290,7 @@ class TraceCollector {
     return static_cast<std::int32_t>(file_.nodes.size()) - 1;
   }
 
-  std::int32_t add_collective(const std::string& name, const TraceJson& args) {
+  std::int32_t add_collective(const std::string& name, const EventJson& args) {
     TracedCollective all{.name = collective_named(name),
                          .group = text_or_empty(args, "Process Group Name"),
                          .ranks = static_cast<int>(std::clamp<std::int64_t>(
@@ -323,7 +323,7 @@ class TraceCollector {
     return at->second;
   }
 
-  TraceIndex row_index(const TraceJson& from) {
+  TraceIndex row_index(const EventJson& from) {
     TracedRow row{text_or_empty(from, "pid"), text_or_empty(from, "tid")};
     const auto [at, is_new] = rows_.try_emplace(row.process + '\n' + row.thread,
                                                 static_cast<TraceIndex>(file_.rows.size()));
@@ -336,7 +336,7 @@ class TraceCollector {
 };
 
 /// Adds what the file tells beside its events.
-void read_trace_head(const TraceJson& rest, TraceFile& file) {
+void read_trace_head(const EventJson& rest, TraceFile& file) {
   if (!rest.is_object() || !rest.contains("traceEvents") || !rest.at("traceEvents").is_array()) {
     refuse_trace(file.path, "has no traceEvents", kTraceRemedy);
   }
@@ -382,14 +382,14 @@ void refuse_trace(const std::filesystem::path& path, std::string why, const char
        {.what = "trace", .value = path.string(), .why = std::move(why), .remedy = remedy});
 }
 
-TraceJson read_trace_json(const std::filesystem::path& path, const char* remedy,
-                          const std::function<void(TraceJson&)>& on_event) {
+EventJson read_trace_json(const std::filesystem::path& path, const char* remedy,
+                          const std::function<void(EventJson&)>& on_event) {
   TraceText text(path, remedy);
   std::istream stream(&text);
   constexpr int kEventDepth = 2;  // in an array in an object
   bool in_events = false;
-  using Kind = TraceJson::parse_event_t;
-  const auto on_value = [&](int depth, Kind kind, TraceJson& value) {
+  using Kind = EventJson::parse_event_t;
+  const auto on_value = [&](int depth, Kind kind, EventJson& value) {
     const bool begins = kind == Kind::object_start || kind == Kind::array_start;
     if (begins && depth >= kMaxJsonDepth) {
       refuse_trace(path, fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth),
@@ -401,7 +401,7 @@ TraceJson read_trace_json(const std::filesystem::path& path, const char* remedy,
     text.begin_event();
     return false;
   };
-  return TraceJson::parse(stream, on_value);
+  return EventJson::parse(stream, on_value);
 }
 
 TraceFile read_trace_file(const std::filesystem::path& path) {
@@ -409,8 +409,8 @@ TraceFile read_trace_file(const std::filesystem::path& path) {
   TraceCollector collector(file);
   try {
     read_trace_head(
-        read_trace_json(path, kTraceRemedy, [&](TraceJson& event) { collector.add(event); }), file);
-  } catch (const TraceJson::exception&) {
+        read_trace_json(path, kTraceRemedy, [&](EventJson& event) { collector.add(event); }), file);
+  } catch (const EventJson::exception&) {
     refuse_trace(path, "is damaged or cut: it is not complete JSON", kTraceRemedy);
   }
   if (file.events.empty()) refuse_trace(path, "has no event of a program's work", kTraceRemedy);

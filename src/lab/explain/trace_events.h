@@ -14,6 +14,9 @@
 
 namespace barestep {
 
+/// Traces as they are read; sorts members, since a profiler may write any number of them.
+using EventJson = nlohmann::json;
+
 /// Throws Error(kBadData) about a trace.
 [[noreturn]] void refuse_trace(const std::filesystem::path& path, std::string why,
                                const char* remedy);
@@ -22,8 +25,8 @@ namespace barestep {
 /// Never holds more than one of the events in memory. Throws Error: kNoInput if the file cannot be
 /// read, kBadData if it is corrupt or holds more than is sensible; nlohmann's exceptions if it is
 /// not JSON.
-TraceJson read_trace_json(const std::filesystem::path& path, const char* remedy,
-                          const std::function<void(TraceJson&)>& on_event);
+EventJson read_trace_json(const std::filesystem::path& path, const char* remedy,
+                          const std::function<void(EventJson&)>& on_event);
 
 /// An index into TraceFile::names or ::rows.
 using TraceIndex = std::uint32_t;

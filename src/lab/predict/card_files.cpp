@@ -50,7 +50,9 @@ std::filesystem::path card_file(const std::string& name_or_file) {
 MachineCard load_card(const std::string& name_or_file) {
   const JsonDocument document(card_file(name_or_file), kMaxCardBytes, "machine card",
                               "see src/lab/cards for valid cards");
-  return card_from(document.root());
+  MachineCard card = card_from(document.root());
+  document.require_known();
+  return card;
 }
 
 }  // namespace barestep

@@ -426,6 +426,7 @@ std::string explore(std::string_view question) {
       question,
       {.what = "question", .name = "", .remedy = "see src/lab/predict/explorer.h for its form"});
   const Exploration asked = exploration_from(document.root());
+  document.require_known();
   const Workload workload = workload_of(asked.model, asked.card, asked.ranks);
   const SimulatedStep step = predicted_run(workload, asked.card);  // refuses as predict does
   const WorkloadPrograms programs(workload);

@@ -196,6 +196,11 @@ void require_machine(const PredictedModel& model, const MachineCard& card,
         fmt::format("the card of {} has {}", card.name, counted(card.max_ranks(), "device")),
         "ask for fewer, or for a machine with a network");
   }
+  if (card.on_gpu && model.others.training.update == Update::kFused) {
+    refuse_prediction("--update", std::string(name_of(Update::kFused)),
+                      fmt::format("the card of {} has no rate of it", card.name),
+                      "use --update separate, or leave it out");
+  }
   if (has_rate(card, model.precision)) return;
   const bool is_half = type_of(model.precision) != DType::kF32;
   refuse_prediction("--precision", std::string(name_of(model.precision)),
@@ -327,12 +332,13 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   if (ranks > 1) cut_model(model, ranks, config.parallel);
   config.injected.delay_ms = model.delay_ms;
   config.injected.slow_rank = ranks > 1 ? model.slow_rank : std::nullopt;
-  // On the CPU, each rank has one core. Cards of GPUs have no rate of the fused update.
-  if (card.on_gpu) {
-    config.training.update = Update::kSeparate;
-  } else {
-    config.device.threads = 1;
-  }
+  // A single rank reduces nothing after which it could update a bucket.
+  Update& update = config.training.update;
+  if (ranks == 1 && update == Update::kPerBucket) update = Update::kSeparate;
+  // Cards of GPUs have no rate of the fused update.
+  if (card.on_gpu && update == Update::kAuto) update = Update::kSeparate;
+  // On the CPU, each rank has one core.
+  if (!card.on_gpu) config.device.threads = 1;
   return workload;
 }
 

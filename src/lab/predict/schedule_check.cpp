@@ -118,6 +118,7 @@ WrittenSchedule read_schedule(const std::filesystem::path& file) {
       entries.push_back(entry_of(value, stage, schedule.micro_batches));
     }
   }
+  document.require_known();
   return schedule;
 }
 

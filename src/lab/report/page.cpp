@@ -144,6 +144,15 @@ class InlineMarkdown {
     return in_emphasis_ || (rest.size() > 1 && rest[1] != ' ');
   }
 
+  /// Whether an address leads to a page or a person, and not to a script: it is relative, or says
+  /// so.
+  static bool is_safe(std::string_view address) {
+    const std::size_t colon = address.find_first_of(":/?#");
+    if (colon == std::string_view::npos || address[colon] != ':') return true;
+    const std::string_view scheme = address.substr(0, colon);
+    return scheme == "http" || scheme == "https" || scheme == "mailto";
+  }
+
   /// "[text](address)", or "![text](file)", a picture.
   std::string link(std::string_view rest) {
     const bool is_picture = rest[0] == '!';
@@ -154,6 +163,7 @@ class InlineMarkdown {
     const std::size_t begin = is_picture ? 2 : 1;
     const std::string_view text = rest.substr(begin, middle - begin);
     const std::string_view address = rest.substr(middle + 2, end - middle - 2);
+    if (!is_picture && !is_safe(address)) return take(1, rest.substr(0, 1));
     at_ += end + 1;
     return is_picture ? fmt::format(R"(<img src="{}" alt="{}">)", address, text)
                       : fmt::format(R"(<a href="{}">{}</a>)", address, text);

@@ -420,6 +420,7 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
   const JsonDocument measured(file, kMaxRatesBytes, "rates of this machine",
                               "run the same command again");
   read_measured(measured.root(), load);
+  measured.require_known();
   return others_share;
 }
 

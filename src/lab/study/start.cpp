@@ -305,6 +305,7 @@ Start parse_start(std::string_view text, const std::string& name) {
   }
   if (start.ranks.empty()) from.at("ranks").refuse("is empty");
   if (from.has("configuration")) start.configuration = configuration_of(from);
+  document.require_known();
   return start;
 }
 

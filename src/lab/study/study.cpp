@@ -88,17 +88,20 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
     return static_cast<int>(from.at(key).whole(min, kMaxDevices));
   };
   const bool on_gpu = from.at("on_gpu").boolean();
-  return {.quick = from.at("quick").boolean(),
-          .on_gpu = on_gpu,
-          .options = from.has("options") ? options_of_json(from.at("options")) : SettingOptions{},
-          .machine = {.processor = from.at("processor").text(),
-                      .cores = devices("cores", 1),
-                      .memory_bytes = from.at("memory_bytes").whole(0, kMaxMemoryBytes),
-                      .gpu = from.at("gpu").text(),
-                      .gpus = devices("gpus", on_gpu ? 1 : 0),
-                      .system = from.at("system").text()},
-          .version = from.at("version").text(),
-          .width = from.has("width") ? from.at("width").whole(0, kMaxWidth) : 0};
+  StudyIdentity identity = {
+      .quick = from.at("quick").boolean(),
+      .on_gpu = on_gpu,
+      .options = from.has("options") ? options_of_json(from.at("options")) : SettingOptions{},
+      .machine = {.processor = from.at("processor").text(),
+                  .cores = devices("cores", 1),
+                  .memory_bytes = from.at("memory_bytes").whole(0, kMaxMemoryBytes),
+                  .gpu = from.at("gpu").text(),
+                  .gpus = devices("gpus", on_gpu ? 1 : 0),
+                  .system = from.at("system").text()},
+      .version = from.at("version").text(),
+      .width = from.has("width") ? from.at("width").whole(0, kMaxWidth) : 0};
+  document.require_known();
+  return identity;
 }
 
 /// How the study in a folder differs from this one; empty if it does not.
