@@ -130,7 +130,7 @@ void print_prediction(const Report& report) {
 }
 
 void let_signals_stop_children() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
     if (signal == SIGHUP && is_ignored(signal)) continue;
     std::signal(signal, [](int) { stop_children(); });
   }

@@ -33,8 +33,8 @@ struct StudyOptions {
 /// Prints the experiments and the questions they answer.
 void list_experiments();
 
-/// Measures what the study in `output` lacks, and writes its report. SIGINT, SIGTERM and SIGHUP
-/// stop it; the same command continues from there. Throws Error.
+/// Measures what the study in `output` lacks, and writes its report. The signals that stop
+/// a trainer stop it; the same command continues from there. Throws Error.
 void run_study(const StudyOptions& options);
 
 struct SheetOptions {

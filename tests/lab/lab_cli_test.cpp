@@ -227,15 +227,17 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
 }
 
 /// The trainers it starts are in groups of their own, which no terminal ends.
-TEST_F(MlpLab, EndsItsTrainersWithTheTerminal) {
-  const ProcessResult ended = run_process(
-      {"/usr/bin/env", "--default-signal=HUP", "/bin/bash", "-c",
-       "set -m; \"$0\" run warmup --device cpu --quick --output s --card \"$1\" & "
-       "until pgrep -P $! mlp_ || ! kill -0 $!; do sleep 0.01; done; kill -HUP $!; wait $!",
-       MLP_LAB, card()},
-      {.working_directory = folder()});
-  EXPECT_EQ(ended.exit_code, 75) << ended.err;
-  EXPECT_THAT(ended.err, HasSubstr("error: study: it was interrupted; "));
+TEST_F(MlpLab, EndsItsTrainersWithTheTerminalAndTheJob) {
+  for (const char* const signal : {"HUP", "USR2", "XCPU"}) {
+    const ProcessResult ended = run_process(
+        {"/usr/bin/env", "--default-signal=HUP", "/bin/bash", "-c",
+         "set -m; \"$0\" run warmup --device cpu --quick --output s$2 --card \"$1\" & "
+         "until pgrep -P $! mlp_ || ! kill -0 $!; do sleep 0.01; done; kill -$2 $!; wait $!",
+         MLP_LAB, card(), signal},
+        {.working_directory = folder()});
+    EXPECT_EQ(ended.exit_code, 75) << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("error: study: it was interrupted; "));
+  }
 }
 
 TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
