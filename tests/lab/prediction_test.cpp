@@ -139,7 +139,7 @@ TEST(JointSimulator, HasTheBubbleOfEqualStages) {
         for (const SimulatedStep& step : steps) {
           EXPECT_DOUBLE_EQ(step.account[Part::kForward], micro_batches);
           EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 2 * micro_batches);
-          EXPECT_NEAR(step.account[Part::kOtherStages] / step.step_s, ideal_bubble(spec), 1e-12);
+          EXPECT_NEAR(step.account.waits_for_others_s() / step.step_s, ideal_bubble(spec), 1e-12);
         }
       }
     }
