@@ -30,16 +30,24 @@ namespace {
 /// One more than the farthest wait reaches back.
 constexpr int kSteps = 3;
 
-/// Ranks that meet: those of an axis that share everything else, or two of them that exchange.
+/// Ranks that meet: those of an axis that share everything else, or two of them that exchange, or
+/// of which one sends to the other.
 struct Group {
   Axis axis = Axis::kAll;
   std::vector<int> ranks;  // ascending
+  int sender = -1;         // of messages in one direction
 
   friend auto operator<=>(const Group&, const Group&) = default;
 };
 
 Group group_of(const RankProgram& rank, const Collective& collective) {
-  return {axis_of(collective), ranks_that_meet(rank.mesh, collective)};
+  Group group{axis_of(collective), ranks_that_meet(rank.mesh, collective)};
+  const auto* const exchange = std::get_if<SendReceive>(&collective);
+  if (exchange != nullptr && exchange->sends.has_value() != exchange->receives.has_value()) {
+    const int peer = group.ranks[group.ranks[0] == rank.mesh.rank ? 1 : 0];
+    group.sender = exchange->sends ? rank.mesh.rank : peer;
+  }
+  return group;
 }
 
 /// "all_reduce 'bucket 1' of 4,096 B", and what else ranks must agree on. `is_first` says whether
@@ -193,8 +201,10 @@ class JointGraph {
   [[nodiscard]] std::vector<std::string> cycle_from(int vertex,
                                                     const std::vector<int>& waiting) const {
     std::vector<int> path;
-    while (std::ranges::find(path, vertex) == path.end()) {
+    std::vector<bool> is_on_path(before_.size());
+    while (!at(is_on_path, vertex)) {
       path.push_back(vertex);
+      at(is_on_path, vertex) = true;
       vertex = *std::ranges::find_if(at(before_, vertex),
                                      [&](int earlier) { return at(waiting, earlier) > 0; });
     }

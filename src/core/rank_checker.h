@@ -22,7 +22,8 @@ std::vector<int> ranks_that_meet(const Mesh& mesh, const Collective& collective)
 
 /// Empty if all is well; otherwise one line on what is wrong. The ranks of each group must have the
 /// same collectives of its axis in the same order: kind, name, sizes, root. Two ranks must have the
-/// same exchanges with each other, each the other's mirror image. And no collective may wait for
+/// same exchanges with each other, each the other's mirror image; messages in one direction only
+/// are a sequence of their own. And no collective may wait for
 /// itself, through lanes, waits and other collectives of any rank; each is taken to begin only when
 /// all ranks of its group have reached it. `ranks` are all ranks of a job, in their order, with
 /// checked programs.

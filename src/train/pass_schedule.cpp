@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <map>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/index.h"
@@ -52,15 +54,15 @@ bool is_for_weights(const ScheduledPass& pass) {
   return pass.direction == Direction::kWeights;
 }
 
-/// The forward or backward pass that follows this one in its stage's list.
-std::optional<ScheduledPass> next_in_stage(const std::vector<PassSchedule>& of_stages,
-                                           const ScheduledPass& pass) {
-  const PassSchedule& list = at(of_stages, pass.stage);
-  const auto found = std::ranges::find(list, pass);
-  BARESTEP_REQUIRE(found != list.end(), "a stage's list has all its passes");
-  const auto next = std::find_if_not(found + 1, list.end(), is_for_weights);
-  if (next == list.end()) return std::nullopt;
-  return *next;
+/// Of passes, the forward or backward pass that follows in their stage.
+using NextPasses = std::map<std::tuple<int, Direction, int>, ScheduledPass>;
+
+void add_next_passes(NextPasses& next, PassSchedule list) {
+  std::erase_if(list, is_for_weights);
+  for (std::size_t i = 1; i < list.size(); ++i) {
+    const auto& [direction, number, stage] = list[i - 1];
+    next[{stage, direction, number}] = list[i];
+  }
 }
 
 }  // namespace
@@ -164,6 +166,14 @@ std::vector<std::vector<StageExchange>> exchanges_of_stage(
   PassSchedule list = at(of_stages, stage);
   std::erase_if(list, is_for_weights);
   std::vector<std::vector<StageExchange>> exchanges(list.size() + 1);
+  NextPasses next;
+  for (const int peer : {stage - 1, stage + 1}) {
+    if (peer >= 0 && peer < stages) add_next_passes(next, at(of_stages, peer));
+  }
+  const auto follows = [&](const ScheduledPass& pass, const ScheduledPass& before) {
+    const auto found = next.find({before.stage, before.direction, before.micro_step});
+    return found != next.end() && found->second == pass;
+  };
   for (std::size_t i = 0; i <= list.size(); ++i) {
     std::optional<StageExchange> send, receive;
     if (const auto reader = i > 0 ? reader_of(list[i - 1], stages) : std::nullopt) {
@@ -172,9 +182,8 @@ std::vector<std::vector<StageExchange>> exchanges_of_stage(
     if (const auto source = i < list.size() ? source_of(list[i], stages) : std::nullopt) {
       receive = {.peer = source->stage, .receives = list[i]};
     }
-    const bool at_once =
-        send && receive && send->peer == receive->peer &&
-        next_in_stage(of_stages, *source_of(list[i], stages)) == reader_of(list[i - 1], stages);
+    const bool at_once = send && receive && send->peer == receive->peer &&
+                         follows(*reader_of(list[i - 1], stages), *source_of(list[i], stages));
     if (at_once) send->receives = receive->receives;
     if (send) exchanges[i].push_back(*send);
     if (receive && !at_once) exchanges[i].push_back(*receive);

@@ -42,21 +42,21 @@ StageHooks StageExchanges::hooks() {
           .receive = [this](const ScheduledPass& pass, const Tensor& to) { receive(pass, to); }};
 }
 
-const StageExchange& StageExchanges::found(std::optional<ScheduledPass> StageExchange::*part,
-                                           const ScheduledPass& pass) const {
-  const auto exchange = std::ranges::find(exchanges_, std::optional(pass), part);
-  BARESTEP_REQUIRE(exchange != exchanges_.end(), "a stage's results are exchanged");
-  return *exchange;
+const StageExchange& StageExchanges::next(std::optional<ScheduledPass> StageExchange::*part,
+                                          const ScheduledPass& pass) const {
+  BARESTEP_REQUIRE(next_ < exchanges_.size() && exchanges_[next_].*part == pass,
+                   "a stage's results are exchanged in the order of its passes");
+  return exchanges_[next_];
 }
 
 void StageExchanges::send(const ScheduledPass& pass, const Tensor& result) {
   sent_ = result;
-  const StageExchange& exchange = found(&StageExchange::sends, pass);
+  const StageExchange& exchange = next(&StageExchange::sends, pass);
   if (!exchange.receives) add(exchange, {});
 }
 
 void StageExchanges::receive(const ScheduledPass& pass, const Tensor& to) {
-  add(found(&StageExchange::receives, pass), to);
+  add(next(&StageExchange::receives, pass), to);
 }
 
 void StageExchanges::add(const StageExchange& exchange, const std::optional<Tensor>& to) {
@@ -66,6 +66,7 @@ void StageExchanges::add(const StageExchange& exchange, const std::optional<Tens
     BARESTEP_REQUIRE(sent_.has_value(), "what is sent is complete");
     op.sends = sent_;
   }
+  ++next_;
   draft_.exchange(std::move(op));
   if (!exchange.sends) return;
   draft_.give_back(*exchange.sends, *sent_);

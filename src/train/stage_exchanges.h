@@ -1,6 +1,7 @@
 // The exchanges of a pipeline's stage with its neighbors, where stages are ranks.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,9 +20,9 @@ class StageExchanges {
   [[nodiscard]] StageHooks hooks();
 
  private:
-  /// An exchange of the list that sends or receives for this pass.
-  [[nodiscard]] const StageExchange& found(std::optional<ScheduledPass> StageExchange::*part,
-                                           const ScheduledPass& pass) const;
+  /// The next exchange of the list, which sends or receives for this pass.
+  [[nodiscard]] const StageExchange& next(std::optional<ScheduledPass> StageExchange::*part,
+                                          const ScheduledPass& pass) const;
   void send(const ScheduledPass& pass, const Tensor& result);
   void receive(const ScheduledPass& pass, const Tensor& to);
   void add(const StageExchange& exchange, const std::optional<Tensor>& to);
@@ -29,6 +30,7 @@ class StageExchanges {
   Draft& draft_;
   int stages_;
   std::vector<StageExchange> exchanges_;
+  std::size_t next_ = 0;          // of them
   std::optional<Tensor> sent_{};  // complete, and not sent yet
 };
 

@@ -104,6 +104,21 @@ TEST_F(Schedules, WithSeparateSendsHang) {
   EXPECT_EQ(hanging, 49);
 }
 
+/// As NCCL's groups do: a message of a group meets whatever sends or receives it alone.
+TEST_F(Schedules, MayExchangeWithBothNeighborsAtOnceOrMeetSeparateMessages) {
+  const WrittenSchedule both =
+      of_lists(2, {R"("F0", "send F0", "F1", "send F1", "receive B0", "B0", "receive B1", "B1")",
+                   R"("receive F0", "F0", "send F0, receive F1", "F1", "send F1",
+             "receive B0", "B0", "send B0, receive B1", "B1", "send B1")",
+                   R"("receive F0", "F0", "receive F1", "F1", "B0", "send B0", "B1", "send B1")"});
+  EXPECT_THAT(examine(both).faults, IsEmpty());
+  EXPECT_DOUBLE_EQ(examine(both).waits, ideal_bubble({3, 2, PipelineSchedule::kGPipe}));
+  const WrittenSchedule separate =
+      of_lists(2, {R"("F0", "send F0", "F1", "send F1, receive B0", "B0", "receive B1", "B1")",
+                   R"("receive F0", "F0", "B0", "send B0", "receive F1", "F1", "B1", "send B1")"});
+  EXPECT_THAT(examine(separate).faults, IsEmpty());
+}
+
 TEST_F(Schedules, AreFoundToLackAnyEntryThatIsDeleted) {
   for (const PipelineSchedule kind : kValuesOf<PipelineSchedule>) {
     const WrittenSchedule whole = built_in(3, 4, kind);
@@ -170,6 +185,20 @@ TEST_F(Schedules, NameTheirFaults) {
   EXPECT_THAT(faults(2, {R"("F0", "B0", "F1", "B1")", R"("F0", "F1", "B0", "B1")"}),
               ElementsAre("stage 0: 'B0' waits forever for stage 1, which is at 'F1'",
                           "stage 1: 'F1' waits forever for stage 0, which is at 'B0'"));
+}
+
+TEST_F(Schedules, WithFaultsAreDrawnUpToWhereStagesStand) {
+  const auto drawn = [&](const std::vector<std::string>& lists) {
+    const WrittenSchedule schedule = of_lists(1, lists);
+    return text_of(schedule, examine(schedule));
+  };
+  EXPECT_THAT(drawn({R"("B0", "F0")"}), HasSubstr("\nstage 0 | B0: does not belong here\n"));
+  EXPECT_THAT(
+      drawn({R"("F0", "send F0", "receive B0", "B0")", R"("F0", "receive F0", "B0", "send B0")"}),
+      HasSubstr("\nstage 0 F0 | send F0: waits forever\n"
+                "stage 1 | F0: does not belong here\n"));
+  EXPECT_THAT(drawn({R"("F0", "send F0", "receive B0", "B0")", R"("receive F0", "F0", "B0")"}),
+              HasSubstr("\nstage 0 F0 | receive B0: waits forever\nstage 1 ...F0 B0"));
 }
 
 /// ZB-H1 is the best of one step where neither B nor F + B - W is more than F.

@@ -5,16 +5,19 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <deque>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "core/error.h"
 #include "core/index.h"
 #include "core/json_document.h"
+#include "core/rank_checker.h"
 #include "core/text_table.h"
 #include "core/units.h"
+#include "lab/predict/simulator.h"
 #include "session/run_program.h"
 
 namespace barestep {
@@ -43,39 +46,35 @@ std::optional<ScheduledPass> pass_of(std::string_view text, int stage) {
   return ScheduledPass{static_cast<Direction>(letter), std::stoi(std::string(digits)), stage};
 }
 
-/// The pass of a message, such as "send F0" for the verb "send "; passes for weights have none.
-std::optional<ScheduledPass> message_of(std::string_view text, std::string_view verb, int stage) {
-  if (!text.starts_with(verb)) return std::nullopt;
-  const std::optional<ScheduledPass> pass = pass_of(text.substr(verb.size()), stage);
-  return pass && pass->direction != Direction::kWeights ? pass : std::nullopt;
-}
-
-/// "F0", "send B1", "receive F2" or "send F1, receive B0".
-ScheduleEntry entry_of(const JsonValue& value, int stage, int micro_batches) {
-  const std::string text = value.text();
+/// "F0", "send B1", "receive F2" or "send F1, receive B0"; passes for weights have no messages.
+std::optional<ScheduleEntry> entry_of(const std::string& text, int stage) {
+  const auto message = [&](std::string_view part, std::string_view verb) {
+    auto pass = part.starts_with(verb) ? pass_of(part.substr(verb.size()), stage) : std::nullopt;
+    return pass && pass->direction != Direction::kWeights ? pass : std::nullopt;
+  };
   const std::string_view whole = text;
   const std::size_t comma = whole.find(", ");
   ScheduleEntry entry{.text = text, .pass = pass_of(whole, stage)};
-  if (comma != std::string_view::npos) {
-    entry.sends = message_of(whole.substr(0, comma), "send ", stage);
-    entry.receives = message_of(whole.substr(comma + 2), "receive ", stage);
-  } else if (!entry.pass) {
-    entry.sends = message_of(whole, "send ", stage);
-    entry.receives = message_of(whole, "receive ", stage);
-  }
-  const bool has_both = entry.sends && entry.receives;
+  if (entry.pass) return entry;
+  entry.sends = message(whole.substr(0, comma), "send ");
+  entry.receives = message(comma == whole.npos ? whole : whole.substr(comma + 2), "receive ");
   const bool fits =
-      comma != std::string_view::npos ? has_both : entry.pass || entry.sends || entry.receives;
-  if (!fits) {
+      comma == whole.npos ? entry.sends || entry.receives : entry.sends && entry.receives;
+  return fits ? std::optional(entry) : std::nullopt;
+}
+
+ScheduleEntry entry_of(const JsonValue& value, int stage, int micro_batches) {
+  const std::optional<ScheduleEntry> entry = entry_of(value.text(), stage);
+  if (!entry) {
     value.refuse(
         R"(is not a pass ("F0", "B0", "W0"), "send F0", "receive B0", or both with a comma)");
   }
-  for (const auto& pass : {entry.pass, entry.sends, entry.receives}) {
+  for (const auto& pass : {entry->pass, entry->sends, entry->receives}) {
     if (!pass || pass->micro_step < micro_batches) continue;
     value.refuse(fmt::format("is of micro-batch {}, but the last one is {}", pass->micro_step,
                              micro_batches - 1));
   }
-  return entry;
+  return *entry;
 }
 
 PassTimes times_of(const JsonValue& root) {
@@ -122,23 +121,6 @@ WrittenSchedule read_schedule(const std::filesystem::path& file) {
   return schedule;
 }
 
-namespace {
-
-ScheduleEntry entry_of(const ScheduledPass& pass) {
-  return {.text = name_of_pass(pass), .pass = pass};
-}
-
-ScheduleEntry entry_of(const StageExchange& exchange) {
-  std::string text;
-  if (exchange.sends) text = "send " + name_of_pass(*exchange.sends);
-  if (exchange.receives) {
-    text += (text.empty() ? "receive " : ", receive ") + name_of_pass(*exchange.receives);
-  }
-  return {.text = text, .sends = exchange.sends, .receives = exchange.receives};
-}
-
-}  // namespace
-
 WrittenSchedule built_in_schedule(const PipelineSpec& pipeline, const PassTimes& times,
                                   bool exchanges) {
   const std::vector<PassSchedule> lists = schedules_of_stages(pipeline);
@@ -150,11 +132,16 @@ WrittenSchedule built_in_schedule(const PipelineSpec& pipeline, const PassTimes&
     std::size_t place = 0;
     const auto add_exchanges = [&] {
       if (!exchanges) return;
-      for (const StageExchange& exchange : between[place]) entries.push_back(entry_of(exchange));
+      for (const auto& [peer, sends, receives] : between[place]) {
+        std::vector<std::string> parts;
+        if (sends) parts.push_back("send " + name_of_pass(*sends));
+        if (receives) parts.push_back("receive " + name_of_pass(*receives));
+        entries.push_back(*entry_of(fmt::format("{}", fmt::join(parts, ", ")), stage));
+      }
     };
     add_exchanges();
     for (const ScheduledPass& pass : at(lists, stage)) {
-      entries.push_back(entry_of(pass));
+      entries.push_back({.text = name_of_pass(pass), .pass = pass});
       if (pass.direction == Direction::kWeights) continue;
       ++place;
       add_exchanges();
@@ -176,286 +163,261 @@ std::string schedule_json(const PipelineSpec& pipeline) {
 
 namespace {
 
-/// Runs a schedule.
+/// Turns a schedule's lists into programs of ranks, and runs these up to where stages are stuck. A
+/// pass is a pause of its length and waits for what it reads; an exchange waits for the one before
+/// it, and for the pass whose result it sends. Results of each direction are sent and received on
+/// lanes of their own, so those that travel by themselves hold up nothing else.
 class Examination {
  public:
   explicit Examination(const WrittenSchedule& schedule)
       : schedule_(schedule),
-        stages_(static_cast<int>(schedule.stages.size())),
-        has_messages_(schedule.has_messages()),
-        passes_(schedule.stages.size()),
-        exchanges_(schedule.stages.size()),
-        splits_(schedule.stages.size()) {
-    for (int stage = 0; stage < stages_; ++stage) {
-      for (const ScheduleEntry& entry : list(stage)) {
-        at(entry.pass ? passes_ : exchanges_, stage).entries.push_back(&entry);
-      }
+        stage_count_(static_cast<int>(schedule.stages.size())),
+        has_messages_(schedule.has_messages()) {
+    for (const int direction : {0, 1}) {
+      messages_.push_back(
+          buffers_.tensor("message", Category::kCommunication, 1, 1, DType::kF32, direction));
     }
-    found_.timeline.resize(schedule.stages.size());
-    found_.stuck.resize(schedule.stages.size());
-    found_.kept.resize(schedule.stages.size());
+    for (const std::vector<ScheduleEntry>& list : schedule.stages) build(list);
   }
 
   ScheduleFindings run() {
-    for (int stage = 0; stage < stages_; ++stage) check_list(stage);
-    // Without the passes that belong there, what follows would only repeat it.
-    if (!found_.faults.empty()) return std::move(found_);
-    for (bool advances = true; advances;) {
-      advances = false;
-      for (int stage = 0; stage < stages_; ++stage) {
-        while (run_pass(stage) || exchange(stage)) advances = true;
-      }
+    std::vector<RankProgram> ranks;
+    for (const Stage& stage : stages_) {
+      ranks.push_back({stage.program, {.pipeline = stage_count_, .rank = stage.number}});
     }
-    note_stuck();
-    for (const Queue& queue : passes_) found_.step = std::max(found_.step, queue.clock);
+    spans_ = spans_until_stuck(ranks, [&](const Program&, const Node& node) {
+      const auto* const pass = op_if<Delay>(node.op);
+      return pass == nullptr ? schedule_.times.message : pass->seconds;
+    });
+    // Where something is missing, what waits for it would only repeat that.
+    if (found_.faults.empty() && !check_ranks(ranks).empty()) note_stuck();
+    for (const Stage& stage : stages_) {
+      place(stage);
+      const std::optional<std::size_t> entry = current(stage);
+      found_.stuck.emplace_back();
+      if (!entry) continue;
+      found_.stuck.back() =
+          stage.list[*entry].text +
+          (*entry < stage.nodes.size() ? ": waits forever" : ": does not belong here");
+    }
     const PassTimes& times = schedule_.times;
     const double work = schedule_.micro_batches * (times.forward + times.backward + times.weights);
     found_.waits = found_.step > 0 ? 1 - work / found_.step : 0;
-    check_order();
     return std::move(found_);
   }
 
  private:
-  void add_fault(int stage, const std::string& why) {
-    found_.faults.push_back(fmt::format("stage {}: {}", stage, why));
-  }
-
-  [[nodiscard]] const std::vector<ScheduleEntry>& list(int stage) const {
-    return at(schedule_.stages, stage);
-  }
-
-  /// Entries of a stage that run one after the other.
-  struct Queue {
-    std::vector<const ScheduleEntry*> entries{};
-    std::size_t next = 0;
-    double clock = 0;  // the end of those that have run
-
-    [[nodiscard]] const ScheduleEntry* current() const {
-      return next < entries.size() ? entries[next] : nullptr;
-    }
-    void advance(double end) {
-      ++next;
-      clock = end;
-    }
+  struct Stage {
+    int number = 0;
+    const std::vector<ScheduleEntry>& list;
+    Program program;
+    Direction last = Direction::kBackward;   // the passes that compute gradients of weights
+    std::vector<std::vector<Wait>> nodes{};  // of each entry, up to one that is out of place
+    std::map<std::string, std::vector<Wait>> done{};  // "F0", "receive F0"
+    std::vector<Wait> exchange{};                     // the last one
   };
 
-  /// Every pass and every message once, and each pass after what it needs in its own list.
-  void check_list(int stage) {
+  void add_fault(const Stage& stage, const std::string& why) {
+    found_.faults.push_back(fmt::format("stage {}: {}", stage.number, why));
+  }
+
+  void build(const std::vector<ScheduleEntry>& list) {
+    const auto number = static_cast<int>(stages_.size());
+    Stage& stage = stages_.emplace_back(
+        Stage{.number = number, .list = list, .program = Program("stage", buffers_)});
+    const bool splits = std::ranges::any_of(list, [](const ScheduleEntry& entry) {
+      return entry.pass && entry.pass->direction == Direction::kWeights;
+    });
+    if (splits) stage.last = Direction::kWeights;
+    // Results that travel by themselves arrive in the order in which they are computed.
+    for (const int sender : {number - 1, number + 1}) {
+      if (has_messages_ || sender < 0 || sender == stage_count_) continue;
+      for (const ScheduleEntry& entry : at(schedule_.stages, sender)) {
+        const auto reader = reader_of(*entry.pass, stage_count_);
+        if (reader && reader->stage == number) await(stage, *reader);
+      }
+    }
+    for (const ScheduleEntry& entry : list) {
+      if (const std::string fault = fault_of(stage, entry); !fault.empty()) {
+        add_fault(stage, fault);
+        break;
+      }
+      stage.nodes.push_back(entry.pass ? add_pass(stage, *entry.pass) : add_exchange(stage, entry));
+    }
+    count_all(stage);
+    check_order(stage);
+  }
+
+  /// Why an entry cannot run here; empty if it can.
+  [[nodiscard]] std::string fault_of(const Stage& stage, const ScheduleEntry& entry) const {
+    const auto& [text, pass, sends, receives] = entry;
+    const auto lacks = [&](const std::string& what) { return !stage.done.contains(what); };
+    if (pass && pass->direction != Direction::kForward) {
+      const auto before = static_cast<Direction>(static_cast<int>(pass->direction) - 1);
+      const std::string needed = name_of_pass({before, pass->micro_step, stage.number});
+      if (lacks(needed)) return fmt::format("{} runs before {}", text, needed);
+    }
+    if (pass && has_messages_ && source_of(*pass, stage_count_) && lacks("receive " + text)) {
+      return fmt::format("{0} reads what has not been received; 'receive {0}' must come first",
+                         text);
+    }
+    if (sends && !reader_of(*sends, stage_count_)) {
+      return fmt::format("'send {}' has no stage to send to", name_of_pass(*sends));
+    }
+    if (sends && lacks(name_of_pass(*sends))) {
+      return fmt::format("'send {0}' sends what {0} has not computed yet", name_of_pass(*sends));
+    }
+    if (receives && !source_of(*receives, stage_count_)) {
+      return fmt::format("'receive {}' has no stage to receive from", name_of_pass(*receives));
+    }
+    return "";
+  }
+
+  /// Every pass and every message must be there once.
+  void count_all(const Stage& stage) {
     std::map<std::string, int> counts;
-    std::vector<std::array<bool, 3>> done(static_cast<std::size_t>(schedule_.micro_batches));
-    std::map<std::string, bool> arrived;
-    for (const ScheduleEntry& entry : list(stage)) {
-      if (entry.pass) {
-        check_pass(stage, *entry.pass, done, arrived);
-        ++counts[entry.text];
-      }
-      if (entry.sends) {
-        ++counts["send " + name_of_pass(*entry.sends)];
-        check_send(stage, *entry.sends, done);
-      }
-      if (entry.receives) {
-        ++counts["receive " + name_of_pass(*entry.receives)];
-        arrived[name_of_pass(*entry.receives)] = true;
-        if (!source_of(*entry.receives, stages_)) {
-          add_fault(stage, fmt::format("'receive {}' has no stage to receive from",
-                                       name_of_pass(*entry.receives)));
-        }
-      }
+    for (const auto& [text, pass, sends, receives] : stage.list) {
+      if (pass) ++counts[text];
+      if (sends) ++counts["send " + name_of_pass(*sends)];
+      if (receives) ++counts["receive " + name_of_pass(*receives)];
     }
-    at(splits_, stage) =
-        std::ranges::any_of(counts, [](const auto& each) { return each.first.front() == 'W'; }) ? 1
-                                                                                                : 0;
-    count_all(stage, counts);
-  }
-
-  void check_pass(int stage, const ScheduledPass& pass, std::vector<std::array<bool, 3>>& done,
-                  const std::map<std::string, bool>& arrived) {
-    auto& of_batch = at(done, pass.micro_step);
-    const auto kind = static_cast<std::size_t>(pass.direction);
-    if (kind > 0 && !of_batch[kind - 1]) {
-      add_fault(stage, fmt::format("{} runs before {}{}", name_of_pass(pass), kLetters[kind - 1],
-                                   pass.micro_step));
-    }
-    of_batch[kind] = true;
-    if (has_messages_ && source_of(pass, stages_) && !arrived.contains(name_of_pass(pass))) {
-      add_fault(stage,
-                fmt::format("{} reads what has not been received; 'receive {}' must come first",
-                            name_of_pass(pass), name_of_pass(pass)));
-    }
-  }
-
-  void check_send(int stage, const ScheduledPass& pass,
-                  const std::vector<std::array<bool, 3>>& done) {
-    if (!reader_of(pass, stages_)) {
-      add_fault(stage, fmt::format("'send {}' has no stage to send to", name_of_pass(pass)));
-    } else if (!at(done, pass.micro_step)[static_cast<std::size_t>(pass.direction)]) {
-      add_fault(stage, fmt::format("'send {}' sends what {} has not computed yet",
-                                   name_of_pass(pass), name_of_pass(pass)));
-    }
-  }
-
-  void count_all(int stage, const std::map<std::string, int>& counts) {
     const auto expect = [&](const std::string& what) {
-      const auto found = counts.find(what);
-      if (found == counts.end()) add_fault(stage, fmt::format("'{}' is missing", what));
-      if (found != counts.end() && found->second > 1) {
-        add_fault(stage, fmt::format("'{}' is there {} times", what, found->second));
-      }
+      const int count = counts[what];
+      if (count == 0) add_fault(stage, fmt::format("'{}' is missing", what));
+      if (count > 1) add_fault(stage, fmt::format("'{}' is there {} times", what, count));
     };
     for (int number = 0; number < schedule_.micro_batches; ++number) {
-      for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-        const ScheduledPass pass{direction, number, stage};
-        expect(name_of_pass(pass));
-        if (!has_messages_) continue;
-        if (source_of(pass, stages_)) expect("receive " + name_of_pass(pass));
-        if (reader_of(pass, stages_)) expect("send " + name_of_pass(pass));
+      for (int direction = 0; direction <= static_cast<int>(stage.last); ++direction) {
+        const ScheduledPass pass{static_cast<Direction>(direction), number, stage.number};
+        const std::string name = name_of_pass(pass);
+        expect(name);
+        if (has_messages_ && source_of(pass, stage_count_)) expect("receive " + name);
+        if (has_messages_ && reader_of(pass, stage_count_)) expect("send " + name);
       }
-      if (at(splits_, stage) > 0) expect(fmt::format("W{}", number));
     }
-  }
-
-  /// Runs the stage's next pass if what it reads is there.
-  bool run_pass(int stage) {
-    Queue& queue = at(passes_, stage);
-    const ScheduleEntry* const entry = queue.current();
-    if (entry == nullptr) return false;
-    const ScheduledPass& pass = *entry->pass;
-    double begin = queue.clock;
-    if (const auto source = source_of(pass, stages_)) {
-      const auto arrival = arrivals_.find(key_of(pass));
-      const auto end = ends_.find(key_of(*source));
-      if (has_messages_ ? arrival == arrivals_.end() : end == ends_.end()) return false;
-      begin =
-          std::max(begin, has_messages_ ? arrival->second : end->second + schedule_.times.message);
-    }
-    const double end = begin + seconds(pass);
-    ends_[key_of(pass)] = end;
-    keep(stage, pass);
-    at(found_.timeline, stage).push_back({entry, begin, end});
-    queue.advance(end);
-    return true;
-  }
-
-  [[nodiscard]] double seconds(const ScheduledPass& pass) const {
-    const PassTimes& times = schedule_.times;
-    switch (pass.direction) {
-      case Direction::kForward:
-        return times.forward;
-      case Direction::kBackward:
-        return times.backward + (at(splits_, pass.stage) > 0 ? 0 : times.weights);
-      case Direction::kWeights:
-        return times.weights;
-    }
-    return 0;
-  }
-
-  void keep(int stage, const ScheduledPass& pass) {
-    int& kept = kept_[stage];
-    if (pass.direction == Direction::kForward) {
-      at(found_.kept, stage) = std::max(at(found_.kept, stage), ++kept);
-    } else if ((pass.direction == Direction::kWeights) == (at(splits_, stage) > 0)) {
-      --kept;
-    }
-  }
-
-  /// The parts of an exchange, each by the pass that reads the message: what is sent, and what is
-  /// received.
-  [[nodiscard]] std::array<std::optional<ScheduledPass>, 2> parts_of(
-      const ScheduleEntry& entry) const {
-    return {entry.sends ? reader_of(*entry.sends, stages_) : std::nullopt, entry.receives};
-  }
-
-  /// Begins the stage's next exchange if what it sends is there. It ends when both of its parts
-  /// have met their counterparts.
-  bool exchange(int stage) {
-    Queue& queue = at(exchanges_, stage);
-    const ScheduleEntry* const entry = queue.current();
-    if (entry == nullptr || !has_begun(*entry)) return false;
-    double begin = queue.clock;
-    if (entry->sends) begin = std::max(begin, ends_.at(key_of(*entry->sends)));
-    const auto parts = parts_of(*entry);
-    bool has_met = true;
-    double end = begin;
-    for (std::size_t side = 0; side < parts.size(); ++side) {
-      if (!parts[side]) continue;
-      Meeting& meeting = meetings_[key_of(*parts[side])];
-      if (!meeting[side]) meeting[side] = begin;
-      has_met &= has_both(meeting);
-      end = std::max(
-          end, std::max(meeting[0].value_or(0), meeting[1].value_or(0)) + schedule_.times.message);
-    }
-    if (!has_met) return false;
-    if (entry->receives) arrivals_[key_of(*entry->receives)] = end;
-    queue.advance(end);
-    return true;
-  }
-
-  /// Whether what an exchange sends is there.
-  [[nodiscard]] bool has_begun(const ScheduleEntry& exchange) const {
-    return !exchange.sends || ends_.contains(key_of(*exchange.sends));
-  }
-
-  /// Where a stage stands: at an exchange that does not end, or at a pass.
-  [[nodiscard]] const ScheduleEntry* current(int stage) const {
-    const ScheduleEntry* const exchange = at(exchanges_, stage).current();
-    return exchange != nullptr && has_begun(*exchange) ? exchange : at(passes_, stage).current();
-  }
-
-  void note_stuck() {
-    for (int stage = 0; stage < stages_; ++stage) {
-      const ScheduleEntry* const entry = current(stage);
-      at(found_.stuck, stage) = entry;
-      if (entry == nullptr) continue;
-      const int peer = awaited_by(*entry);
-      const ScheduleEntry* const there = current(peer);
-      add_fault(stage, fmt::format("'{}' waits forever for stage {}, which {}", entry->text, peer,
-                                   there == nullptr ? "has ended"
-                                                    : fmt::format("is at '{}'", there->text)));
-    }
-  }
-
-  /// The stage that a stuck entry waits for.
-  [[nodiscard]] int awaited_by(const ScheduleEntry& entry) {
-    if (entry.pass) return source_of(*entry.pass, stages_)->stage;
-    const auto [sent, received] = parts_of(entry);
-    if (sent && !has_both(meetings_[key_of(*sent)])) return sent->stage;
-    return source_of(*received, stages_)->stage;
   }
 
   /// Gradients of weights add up in the order of --accumulate only if theirs is that of the
   /// micro-batches.
-  void check_order() {
-    for (int stage = 0; stage < stages_; ++stage) {
-      const Direction adds = at(splits_, stage) > 0 ? Direction::kWeights : Direction::kBackward;
-      int expected = 0;
-      for (const ScheduleEntry& entry : list(stage)) {
-        if (!entry.pass || entry.pass->direction != adds) continue;
-        if (entry.pass->micro_step == expected++) continue;
-        found_.other_order =
-            fmt::format("stage {} adds the gradients of {} where micro-batch {} would be next",
-                        stage, entry.text, expected - 1);
-        return;
-      }
+  void check_order(const Stage& stage) {
+    int expected = 0;
+    for (const ScheduleEntry& entry : stage.list) {
+      if (!entry.pass || entry.pass->direction != stage.last) continue;
+      if (entry.pass->micro_step == expected++ || !found_.other_order.empty()) continue;
+      found_.other_order =
+          fmt::format("stage {} adds the gradients of {} where micro-batch {} would be next",
+                      stage.number, entry.text, expected - 1);
     }
   }
 
-  using Key = std::tuple<Direction, int, int>;
-  static Key key_of(const ScheduledPass& pass) {
-    return {pass.direction, pass.micro_step, pass.stage};
+  std::vector<Wait> add_pass(Stage& stage, const ScheduledPass& pass) {
+    const auto& [forward, backward, weights, message] = schedule_.times;
+    const bool splits = stage.last == Direction::kWeights;
+    const std::array seconds = {forward, backward + (splits ? 0 : weights), weights};
+    Node node{.op = DeviceOp(Delay{.seconds = at(seconds, static_cast<int>(pass.direction))})};
+    if (source_of(pass, stage_count_)) node.waits = await(stage, pass);
+    const Wait added{stage.program.add(std::move(node))};
+    stage.done[name_of_pass(pass)] = {added};
+    if (!has_messages_ && reader_of(pass, stage_count_)) add_part(stage, pass, true, {added});
+    return {added};
   }
-  /// When the sender and the receiver of a message arrived.
-  using Meeting = std::array<std::optional<double>, 2>;
-  static bool has_both(const Meeting& meeting) { return meeting[0] && meeting[1]; }
+
+  std::vector<Wait> add_exchange(Stage& stage, const ScheduleEntry& entry) {
+    const auto& [text, pass, sends, receives] = entry;
+    std::vector<Wait> waits = std::exchange(stage.exchange, {});
+    if (sends) waits.push_back(stage.done.at(name_of_pass(*sends)).front());
+    if (sends) stage.exchange.push_back(add_part(stage, *sends, true, waits));
+    if (receives) stage.exchange.push_back(add_part(stage, *receives, false, waits));
+    if (receives) stage.done["receive " + name_of_pass(*receives)] = stage.exchange;
+    return stage.exchange;
+  }
+
+  /// The nodes with which arrives what a pass reads: those of its exchange, or one of its own.
+  const std::vector<Wait>& await(Stage& stage, const ScheduledPass& pass) {
+    std::vector<Wait>& nodes = stage.done["receive " + name_of_pass(pass)];
+    if (nodes.empty()) nodes = {add_part(stage, pass, false, {})};
+    return nodes;
+  }
+
+  Wait add_part(Stage& stage, const ScheduledPass& pass, bool sends, std::vector<Wait> waits) {
+    const auto direction = static_cast<int>(pass.direction);
+    SendReceive part{.peer = (sends ? reader_of : source_of)(pass, stage_count_)->stage,
+                     .name = name_of_pass(pass)};
+    (sends ? part.sends : part.receives) = at(messages_, direction);
+    return {stage.program.add({.op = Collective(part),
+                               .device = direction,
+                               .lane = sends ? Lane::kComm : Lane::kCopy,
+                               .phase = Phase::kCommunication,
+                               .waits = std::move(waits)})};
+  }
+
+  [[nodiscard]] const NodeSpan& span_of(const Stage& stage, const Wait& node) const {
+    return at(at(spans_, stage.number), node.node);
+  }
+  [[nodiscard]] bool have_ended(const Stage& stage, const std::vector<Wait>& nodes) const {
+    return std::ranges::all_of(
+        nodes, [&](const Wait& node) { return std::isfinite(span_of(stage, node).end_s); });
+  }
+
+  /// The passes that have run.
+  void place(const Stage& stage) {
+    std::vector<PlacedEntry>& placed = found_.timeline.emplace_back();
+    int& most = found_.kept.emplace_back(0);
+    int kept = 0;
+    for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
+      const ScheduleEntry& entry = stage.list[i];
+      if (!entry.pass || !have_ended(stage, stage.nodes[i])) continue;
+      const NodeSpan& span = span_of(stage, stage.nodes[i].front());
+      placed.push_back({&entry, span.begin_s, span.end_s});
+      found_.step = std::max(found_.step, span.end_s);
+      if (entry.pass->direction == Direction::kForward) most = std::max(most, ++kept);
+      if (entry.pass->direction == stage.last) --kept;
+    }
+  }
+
+  /// The entry at which a stage stands: an exchange that has begun, a pass, or what is out of
+  /// place; nothing if it has ended.
+  [[nodiscard]] std::optional<std::size_t> current(const Stage& stage) const {
+    std::optional<std::size_t> pass;
+    for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
+      if (have_ended(stage, stage.nodes[i])) continue;
+      if (stage.list[i].pass && !pass) pass = i;
+      const auto& awaited = stage.program.node(stage.nodes[i].front().node).waits;
+      if (!stage.list[i].pass && have_ended(stage, awaited)) return i;
+    }
+    if (pass || stage.nodes.size() == stage.list.size()) return pass;
+    return stage.nodes.size();
+  }
+
+  void note_stuck() {
+    for (const Stage& stage : stages_) {
+      const std::optional<std::size_t> entry = current(stage);
+      if (!entry) continue;
+      const Stage& peer = at(stages_, awaited_by(stage, *entry));
+      const std::optional<std::size_t> there = current(peer);
+      add_fault(stage, fmt::format("'{}' waits forever for stage {}, which {}",
+                                   stage.list[*entry].text, peer.number,
+                                   there ? fmt::format("is at '{}'", peer.list[*there].text)
+                                         : "has ended"));
+    }
+  }
+
+  /// The stage that a stuck entry waits for.
+  [[nodiscard]] int awaited_by(const Stage& stage, std::size_t place) const {
+    const ScheduleEntry& entry = stage.list[place];
+    if (entry.pass) return source_of(*entry.pass, stage_count_)->stage;
+    const bool is_sending = entry.sends && !have_ended(stage, {stage.nodes[place].front()});
+    return is_sending ? reader_of(*entry.sends, stage_count_)->stage
+                      : source_of(*entry.receives, stage_count_)->stage;
+  }
 
   const WrittenSchedule& schedule_;
-  int stages_;
+  int stage_count_;
   bool has_messages_;
-  std::vector<Queue> passes_, exchanges_;  // of each stage
-  std::vector<int> splits_;                // whether a stage has passes for weights
-  std::map<int, int> kept_;                // now, of each stage
-  std::map<Key, double> ends_;             // of passes
-  std::map<Key, double> arrivals_;         // of what a pass reads
-  std::map<Key, Meeting> meetings_;        // by the pass that reads the message
+  Buffers buffers_;
+  std::vector<Tensor> messages_;  // by direction
+  std::deque<Stage> stages_;
+  std::vector<std::vector<NodeSpan>> spans_;  // by stage and node
   ScheduleFindings found_;
 };
 
@@ -493,9 +455,7 @@ std::string timeline_text(const WrittenSchedule& schedule, const ScheduleFinding
       name.resize(std::max<std::size_t>(after - begin, name.size()), ' ');
       row += name;
     }
-    if (const ScheduleEntry* const entry = at(findings.stuck, static_cast<int>(stage))) {
-      row += fmt::format("| {}: waits forever", entry->text);
-    }
+    if (!findings.stuck[stage].empty()) row += "| " + findings.stuck[stage];
     text += fmt::format("stage {} {}\n", stage, row);
   }
   return text;
@@ -533,7 +493,6 @@ std::string text_of(const WrittenSchedule& schedule, const ScheduleFindings& fin
   for (const std::string& fault : findings.faults) text += fault + "\n";
   if (findings.faults.empty())
     text += "No stage waits forever, and none reads what is not there.\n";
-  if (findings.timeline.front().empty() && !findings.faults.empty()) return text;
   text += "\n" + timeline_text(schedule, findings);
   if (!findings.faults.empty()) return text;
   const PassTimes& times = schedule.times;

@@ -58,17 +58,18 @@ struct PlacedEntry {
 struct ScheduleFindings {
   std::vector<std::string> faults{};                 // one line each; empty: the schedule works
   std::vector<std::vector<PlacedEntry>> timeline{};  // of each stage, up to its end or its last
-  std::vector<const ScheduleEntry*> stuck{};  // of each stage: where it waits forever, or null
-  double step = 0;                            // the time of all passes, unless stuck
-  double waits = 0;                           // the share of it in which stages wait
-  std::vector<int> kept{};                    // of each stage: most micro-batches kept at once
+  std::vector<std::string> stuck{};  // of each stage: where it stands and why, or empty
+  double step = 0;                   // the time of all passes, unless stuck
+  double waits = 0;                  // the share of it in which stages wait
+  std::vector<int> kept{};           // of each stage: most micro-batches kept at once
   std::string
       other_order{};  // where gradients add up in another order than --accumulate's, or empty
 };
 
-/// Runs the lists. As in barestep, and with NCCL, exchanges run beside passes, but one after the
-/// other: one begins when what it sends is there and the one before it has ended, and it ends when
-/// the other stage has begun its own. `schedule` must outlive the result.
+/// Runs the lists as programs of ranks, which check_ranks() and the simulator judge. As in
+/// barestep, and with NCCL, exchanges run beside passes, but one after the other: one begins when
+/// what it sends is there and the one before it has ended, and it ends when the other stage has
+/// begun its own. `schedule` must outlive the result.
 ScheduleFindings examine(const WrittenSchedule& schedule);
 
 /// Verdict, timeline and figures, beside those of the built-in schedules.

@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -42,9 +44,26 @@ class Simulation {
     }
   }
 
-  std::vector<SimulatedStep> run() {
+  void run_until_stuck() {
     for (std::size_t task = 0; task < tasks_.size(); ++task) start_if_ready(task);
     while (!running_.empty()) advance();
+  }
+
+  std::vector<std::vector<NodeSpan>> spans_until_stuck() {
+    run_until_stuck();
+    for (const Task& task : tasks_) {
+      if (task.is_done) continue;
+      for (const TaskPart& part : task.parts) {
+        span_of(part).end_s = std::numeric_limits<double>::infinity();
+      }
+    }
+    std::vector<std::vector<NodeSpan>> spans;
+    for (SimulatedStep& step : steps_) spans.push_back(std::move(step.spans));
+    return spans;
+  }
+
+  std::vector<SimulatedStep> run() {
+    run_until_stuck();
     BARESTEP_REQUIRE(std::ranges::all_of(tasks_, [](const Task& each) { return each.is_done; }),
                      "a program's nodes wait for each other");
     for (std::size_t place = 0; place < ranks_.size(); ++place) account(place);
@@ -53,8 +72,8 @@ class Simulation {
 
  private:
   using DeviceOfRank = std::pair<std::size_t, int>;
-  /// Ranks that meet on an axis.
-  using Meeting = std::pair<Axis, std::vector<int>>;
+  /// Ranks that meet on an axis, and what for.
+  using Meeting = std::tuple<Axis, std::vector<int>, std::string_view>;
   static constexpr std::size_t kNoTask = std::numeric_limits<std::size_t>::max();
 
   /// A node in one rank's program.
@@ -67,21 +86,28 @@ class Simulation {
     bool is_pause = false, is_collective = false;
     std::optional<DeviceOfRank> sender{};  // the device whose link it could fill
     std::vector<TaskPart> parts{};
-    std::size_t awaited = 0;           // tasks that must end before it begins
+    std::size_t awaited = 0;           // tasks that must end, and ranks that must come, before it
     std::vector<std::size_t> after{};  // tasks that wait for it
     bool is_done = false;
   };
 
-  /// A new task, or the one that another rank's program has brought. The ranks of a group meet in
-  /// the same order; `met` counts the rank's collectives of each group.
+  /// A new task, or the one that another rank's program has brought. `met` counts the rank's
+  /// collectives of each group and name. They wait for all given ranks.
   std::size_t task_for(std::size_t place, const Node& node, std::map<Meeting, std::size_t>& met,
                        const NodeSeconds& seconds) {
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) return new_task(place, node, seconds);
-    const Meeting meeting{axis_of(*collective), ranks_that_meet(ranks_[place].mesh, *collective)};
+    const std::vector<int> members = ranks_that_meet(ranks_[place].mesh, *collective);
+    const Meeting meeting{axis_of(*collective), members, name_of(*collective)};
     std::vector<std::size_t>& tasks = tasks_of_[meeting];
     const std::size_t number = met[meeting]++;
-    if (number == tasks.size()) tasks.push_back(new_task(place, node, seconds));
+    if (number == tasks.size()) {
+      tasks.push_back(new_task(place, node, seconds));
+      const auto is_given = [&](const RankProgram& rank) {
+        return std::ranges::binary_search(members, rank.mesh.rank);
+      };
+      tasks_.back().awaited = static_cast<std::size_t>(std::ranges::count_if(ranks_, is_given));
+    }
     return tasks[number];
   }
 
@@ -100,6 +126,7 @@ class Simulation {
     const Program& program = ranks_[place].program;
     const std::size_t task = at(task_of_[place], id);
     tasks_[task].parts.push_back({place, id});
+    if (tasks_[task].is_collective) --tasks_[task].awaited;
     for (const LaneId& lane : lanes_of(program, program.node(id))) {
       const auto [last, is_first] = last_on_lane.try_emplace(lane, task);
       if (is_first) continue;
@@ -227,6 +254,11 @@ Timeline timeline_of(const Program& program, const SimulatedStep& step) {
 std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
                                     const Sharing& sharing) {
   return Simulation(ranks, seconds, sharing).run();
+}
+
+std::vector<std::vector<NodeSpan>> spans_until_stuck(std::span<const RankProgram> ranks,
+                                                     const NodeSeconds& seconds) {
+  return Simulation(ranks, seconds, {}).spans_until_stuck();
 }
 
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,

@@ -69,6 +69,11 @@ SimulatedStep simulate(const Program& program, const std::function<double(const 
 std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
                                     const Sharing& sharing = {});
 
+/// When nodes run, by rank and node, up to where ranks wait for each other: an infinite end for
+/// those that never do.
+std::vector<std::vector<NodeSpan>> spans_until_stuck(std::span<const RankProgram> ranks,
+                                                     const NodeSeconds& seconds);
+
 /// The share of `flops_per_s`, the rate of large products, that a GPU reaches with this product.
 ///
 /// Libraries compute the result in tiles, each on one multiprocessor. The parts of tiles that
