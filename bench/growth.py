@@ -68,7 +68,7 @@ def series(build, folder):
           for what in ("streams", "threads", "members")),
         ("report", "starts", (96, 192, 384),
          lambda n: [lab, "report", f"study{n}"],
-         lambda n: [lab, "run", "timing", "--device", "cpu", "--quick", "--starts", str(n), "--dim", "16", "--depth",
+         lambda n: [lab, "run", "warmup", "--device", "cpu", "--quick", "--starts", str(n), "--dim", "16", "--depth",
                     "1", "--output", f"study{n}"]),
     ]
 

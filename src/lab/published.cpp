@@ -18,7 +18,7 @@
 #include "core/rank_checker.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/schedule_check.h"
 #include "lab/predict/simulator.h"

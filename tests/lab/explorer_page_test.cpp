@@ -282,7 +282,7 @@ const wait = setInterval(() => {
 }
 
 TEST_F(ExplorerPage, ShowsWhatAStudyMeasuredBesideWhatIsSimulated) {
-  const std::vector<std::string> run = {MLP_LAB,    "run", "timing",   "--quick", "--starts", "1",
+  const std::vector<std::string> run = {MLP_LAB,    "run", "warmup",   "--quick", "--starts", "1",
                                         "--device", "cpu", "--output", "study",   "--dim",    "64"};
   const ProcessResult study = run_process(run, {.working_directory = folder()});
   ASSERT_EQ(study.exit_code, 0) << study.err;
@@ -290,7 +290,7 @@ TEST_F(ExplorerPage, ShowsWhatAStudyMeasuredBesideWhatIsSimulated) {
   const std::string text = shown(page());
   EXPECT_THAT(text,
               HasSubstr("<caption>Measured by the study, and simulated for its machine</caption>"));
-  EXPECT_THAT(text, HasSubstr(R"(<button type="button">timing: step</button>)"));
+  EXPECT_THAT(text, HasSubstr(R"(<button type="button">warmup: from-start</button>)"));
   EXPECT_THAT(text,
               ContainsRegex("<p id=\"checklist\">Checklist: .*; \\[ \\] repeats: 1 start of "));
 }

@@ -16,7 +16,7 @@ Workload made_up_workload(std::int64_t dim, std::int64_t depth, TrainerKind trai
 }
 
 RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
-  RankSteps rank{.scale = step.scale, .skipped = step.skipped, .paused_s = step.paused_s};
+  RankSteps rank{.scale = step.scale, .skipped = step.skipped};
   for (std::int64_t i = 0; i < steps; ++i) {
     const auto place = static_cast<std::size_t>(i);
     constexpr std::array kJitter = {1.0, 1.004, 0.997, 1.001, 0.998};

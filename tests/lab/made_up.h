@@ -31,7 +31,6 @@ struct MadeUpStep {
   double later_loss = 0;        // from the fourth step on, if it is not 0
   std::vector<double> scale{};  // of fp16
   std::int64_t skipped = 0;
-  double paused_s = 0;  // of a start
   std::vector<Evaluated> evaluated{};
 };
 

@@ -24,7 +24,7 @@ struct Opposites {
 /// The cases of the experiment "monitor".
 std::vector<Opposites> opposites_of_monitor();
 
-/// The cases of the experiments "activations", "accumulation", "recompute" and "checkpoint".
+/// The cases of the experiments "precision", "memory" and "affinity".
 std::vector<Opposites> opposites_of_model_options();
 
 /// The cases of the experiment "int8".

@@ -431,21 +431,6 @@ TEST(Metrics, HaveTheScaleOfFp16AndTheStepsItSkipped) {
   }
 }
 
-TEST(Metrics, HaveThePausesForCheckpoints) {
-  StepFigures step, after_pause;
-  step.report.samples = after_pause.report.samples = 64;
-  step.report.wall_s = after_pause.report.wall_s = 0.5;
-  after_pause.account.checkpoint_s = 0.25;
-  const std::string lines = metrics_record(step, 0) + "\n" + metrics_record(after_pause, 0) + "\n";
-  const Start start{.command = "a", .ranks = parse_metrics(lines, "metrics")};
-  for (const Start& each : {start, parse_start(json_of(start), "start")}) {
-    const Measurement measured(Case{.key = "a"}, {each});
-    EXPECT_THAT(measured.paused_s_by_start(), ElementsAre(0.25));
-    EXPECT_THAT(measured.total_s_by_start(), ElementsAre(1.25));
-    EXPECT_DOUBLE_EQ(measured.mean_s().median, 0.5) << "a pause is in no step";
-  }
-}
-
 /// A machine with two gauges, one of which cannot always be read.
 class MadeUpSource final : public MonitorSource {
  public:

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 
 namespace barestep {

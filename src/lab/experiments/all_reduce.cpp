@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/predict/machine_card.h"
 #include "lab/report/findings.h"
 

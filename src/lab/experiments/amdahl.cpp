@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 #include "lab/report/samples.h"
 

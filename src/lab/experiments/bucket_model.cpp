@@ -12,7 +12,7 @@
 
 #include "core/statistics.h"
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 
 namespace barestep {
@@ -212,6 +212,12 @@ Findings conclude_bucket_model(const Results& results) {
            "bandwidth / latency) are best."},
       .tables = {std::move(table)},
       .plots = {bucket_model_plot(results, model)}};
+  if (fastest.place < results.predictions.size() && results.predictions[fastest.place]) {
+    findings.plots.push_back(timeline_plot(
+        results.cases[fastest.place].workload(), *results.predictions[fastest.place],
+        fmt::format("Simulated: a rank's step with {}; measured, it takes {}", names[fastest.place],
+                    time_text(results.cases[fastest.place].mean_s().median))));
+  }
   keep(findings, fastest.others);
   return findings;
 }

@@ -5,7 +5,7 @@
 #include <array>
 #include <functional>
 
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/findings.h"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 #include "lab/study/experiment.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 
 namespace barestep {

@@ -13,7 +13,7 @@
 
 #include "core/index.h"
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/statistics.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 
 namespace barestep {

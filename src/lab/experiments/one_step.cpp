@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/predict/plots.h"
 #include "lab/report/findings.h"
 #include "lab/study/roofline.h"
@@ -139,6 +139,22 @@ void add_roofline(const Results& results, Findings& findings) {
   findings.plots.push_back(roofline_plot(points, *results.card));
 }
 
+/// What a clock shows that does not wait for the device: the time until a step's work is queued.
+std::string clock_sentence(const Measurement& step) {
+  constexpr double kHonest = 0.8;  // of the step, from which on it is called nearly right
+  const std::vector<double> queued_s = step.queued_s_by_start();
+  const Estimate shown =
+      estimate_by_round(queued_s, step.step_s_by_start(), std::divides<double>());
+  const Side side = side_of(shown, kHonest);
+  return fmt::format(
+      "A clock that does not wait for the device shows {}, the time until a step's work is queued; "
+      "the step takes {}. {} {} of the step{}.",
+      time_text(estimate_of(queued_s)), time_text(step.step_s()),
+      by_side(side, "Here it is nearly right: it shows", "It shows",
+              "How wrong it is remains unclear: it shows"),
+      percent_text(shown), by_side(side, "", ", because the host runs ahead of the device", ""));
+}
+
 Findings conclude_profile(const Results& results) {
   const Measurement& step = results.at("profiled");
   const std::vector<double> all = op_seconds(step, [](const OpTime&) { return true; });
@@ -171,6 +187,7 @@ Findings conclude_profile(const Results& results) {
                  .categories = labels,
                  .series = {by_layer}}}};
   add_roofline(results, findings);
+  findings.sentences.push_back(clock_sentence(step));
   return findings;
 }
 
@@ -321,8 +338,8 @@ Experiment profile_experiment() {
   return {.name = "profile",
           .title = "Where the time of a step goes",
           .question =
-              "Which ops are longest, how does backward compare with forward, and does a "
-              "layer stand out?",
+              "Which ops are longest, how does backward compare with forward, does a layer stand "
+              "out, and what does a clock show that does not wait for the device?",
           .cases = profile_cases,
           .conclude = conclude_profile};
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 
 namespace barestep {

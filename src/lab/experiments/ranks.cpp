@@ -1,17 +1,13 @@
-// What slows ranks down: a delay on all of them, one slow rank, buckets of the wrong size.
+// What slows ranks down: a pause of all of them, and one slow rank.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <string_view>
 
-#include "lab/experiments/all.h"
-#include "lab/predict/plots.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
-#include "model/model.h"
-#include "parallel/schemes/ddp.h"
 
 namespace barestep {
 namespace {
@@ -178,120 +174,6 @@ Findings conclude_imbalance(const Results& results) {
           .plots = {ranks_plot(results.cases, {"balanced", "rank 0 slow"})}};
 }
 
-constexpr std::string_view kBucketKey = "bucket-";
-constexpr std::string_view kPytorchMib = "25";  // with a smaller first bucket
-constexpr std::array<std::string_view, 8> kBucketsMib = {"0.25", "1",         "4",   "8",
-                                                         "16",   kPytorchMib, "100", "512"};
-
-/// "25", of the case "bucket-25".
-std::string mib_of(const Measurement& each) {
-  return each.what().key.substr(kBucketKey.size());
-}
-
-/// With few layers, every size would cut their gradients alike.
-Workload bucket_workload(const Setting& setting, std::string_view mib) {
-  constexpr std::int64_t kMinLayers = 6;
-  Workload workload = ddp_workload(setting, compared_with_one(setting));
-  workload.config.model.depth = std::max(setting.depth, kMinLayers);
-  if (mib != kPytorchMib) workload.config.parallel.bucket_mib = std::stod(std::string(mib));
-  return workload;
-}
-
-/// The sizes that cut the gradients differently; of several that do not, PyTorch's or the smallest.
-std::vector<std::string> different_buckets(const Setting& setting) {
-  const auto buckets_of = [&](std::string_view mib) {
-    const TrainConfig config = bucket_workload(setting, mib).config;
-    const ModelSpec model = spec_of(config, DeviceKind::kCpu, nullptr).model;
-    return Ddp(ddp_settings_of(config)).buckets(parameters_of(model), {});
-  };
-  std::vector<std::string> sizes;
-  std::vector<std::vector<Bucket>> seen = {buckets_of(kPytorchMib)};
-  for (const std::string_view mib : kBucketsMib) {
-    const std::vector<Bucket> buckets = buckets_of(mib);
-    const bool is_new = std::ranges::find(seen, buckets) == seen.end();
-    if (is_new) seen.push_back(buckets);
-    if (is_new || mib == kPytorchMib) sizes.emplace_back(mib);
-  }
-  return sizes;
-}
-
-std::vector<Case> bucket_size_cases(const Setting& setting) {
-  std::vector<Case> cases;
-  for (const std::string& mib : different_buckets(setting)) {
-    cases.push_back(
-        new_case(setting, std::string(kBucketKey) + mib, bucket_workload(setting, mib)));
-  }
-  return cases;
-}
-
-/// Timelines with PyTorch's size, and with the chosen one if it differs.
-std::vector<Plot> bucket_timelines(const Results& results, const std::string& chosen) {
-  std::vector<Plot> plots;
-  for (std::size_t i = 0; i < results.predictions.size(); ++i) {
-    const Measurement& each = results.cases[i];
-    const std::string mib = mib_of(each);
-    if (!results.predictions[i] || (mib != kPytorchMib && mib != chosen)) continue;
-    plots.push_back(timeline_plot(
-        each.workload(), *results.predictions[i],
-        fmt::format("Simulated: a rank's step with buckets of {} MiB; measured, it takes {}", mib,
-                    time_text(each.mean_s().median))));
-  }
-  return plots;
-}
-
-/// PyTorch's size compared with the fastest.
-std::string default_sentence(const Fastest& fastest, const std::vector<std::string>& names) {
-  if (const std::string too_few = too_few_of(fastest.others); !too_few.empty()) {
-    return fmt::format("Whether another size is faster than PyTorch's 25 MiB: {}.", too_few);
-  }
-  if (names[fastest.place] == fmt::format("{} MiB", kPytorchMib)) {
-    return fastest.is_alone() ? "PyTorch's 25 MiB are the fastest here."
-                              : "No other size is measurably faster than PyTorch's 25 MiB.";
-  }
-  for (const Comparison& each : fastest.others) {
-    if (each.b != "bucket-25") continue;
-    return sentence_of(each, "with PyTorch's 25 MiB", "with " + names[fastest.place]);
-  }
-  return "";
-}
-
-Findings conclude_bucket_size(const Results& results) {
-  std::vector<std::string> keys, names;
-  FindingTable table{
-      .title = "Bucket size",
-      .columns = {"MiB", "mean step", "exposed communication", "time against 25 MiB"}};
-  PlotSeries times{.name = "step"}, exposed{.name = "exposed communication"};
-  for (const Measurement& each : results.cases) {
-    table.rows.push_back({mib_of(each), time_text(each.mean_s()),
-                          time_text(each.phase_s("communication")),
-                          factor_text(results.compare("bucket-25", each.what().key).ratio)});
-    const double mib = std::stod(mib_of(each));
-    times.points.push_back(plot_point(mib, each.mean_s(), 1e3));
-    exposed.points.push_back(plot_point(mib, 1e3 * each.phase_s("communication")));
-    times.points.back().is_hollow = exposed.points.back().is_hollow = each.what().beyond_cores;
-    keys.push_back(each.what().key);
-    names.push_back(mib_of(each) + " MiB");
-  }
-  const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
-  std::vector<Plot> plots = bucket_timelines(results, mib_of(results.cases[fastest.place]));
-  plots.insert(plots.begin(), {.title = "Step time against bucket size",
-                               .x_label = "bucket size, MiB",
-                               .y_label = "ms",
-                               .log_x = true,
-                               .series = {times, exposed}});
-  Findings findings{.comparisons = fastest.others, .tables = {table}, .plots = std::move(plots)};
-  if (keys.size() > 1) {
-    findings.sentences = {fastest_sentence(fastest, names), default_sentence(fastest, names)};
-  }
-  if (keys.size() < kBucketsMib.size()) {
-    findings.facts = {
-        fmt::format("Of {} MiB, only {} cut the gradients of this model differently; "
-                    "the others would be the same program.",
-                    fmt::join(kBucketsMib, ", "), list_text(names))};
-  }
-  return findings;
-}
-
 }  // namespace
 
 Experiment delay_experiment() {
@@ -309,15 +191,6 @@ Experiment imbalance_experiment() {
           .question = "Rank 0 pauses 20 ms before backward: who waits for whom?",
           .cases = imbalance_cases,
           .conclude = conclude_imbalance,
-          .needs_mpi = true};
-}
-
-Experiment bucket_size_experiment() {
-  return {.name = "bucket-size",
-          .title = "Bucket size",
-          .question = "Which bucket size is best, and how good is PyTorch's default?",
-          .cases = bucket_size_cases,
-          .conclude = conclude_bucket_size,
           .needs_mpi = true};
 }
 

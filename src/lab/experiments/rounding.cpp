@@ -12,7 +12,7 @@
 #include "core/index.h"
 #include "core/tensor.h"
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 
 namespace barestep {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/predict/workload.h"
 #include "lab/report/findings.h"
 

@@ -1,12 +1,11 @@
-// Strong scaling, in which ranks share one batch, and weak scaling, in which each has its own
-// batch.
+// Strong scaling: ranks share one batch.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
 
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/findings.h"
 
 namespace barestep {
@@ -15,17 +14,11 @@ namespace {
 /// Above this efficiency the course (docs/lab.md) calls scaling good.
 constexpr double kGoodEfficiency = 0.8;
 
-std::vector<Case> strong_scaling_cases(const Setting& setting) {
+std::vector<Case> scaling_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int ranks : rank_counts(setting)) {
     cases.push_back(new_case(setting, ranks_key(ranks), ddp_workload(setting, ranks)));
   }
-  return cases;
-}
-
-std::vector<Case> weak_scaling_cases(const Setting& setting) {
-  std::vector<Case> cases = strong_scaling_cases(setting);
-  for (Case& each : cases) each.workload.config.data.batch_size *= each.workload.ranks;
   return cases;
 }
 
@@ -36,11 +29,6 @@ Estimate gain_of(const Results& results, const Measurement& each) {
       .speed();
 }
 
-/// With perfect scaling, a step takes 1 / divisor of one rank's.
-double divisor_of(const Measurement& each, bool is_strong) {
-  return is_strong ? each.workload().ranks : 1;
-}
-
 /// The gain divided by the ranks.
 Estimate efficiency_of(const Results& results, const Measurement& each) {
   const Estimate gain = gain_of(results, each);
@@ -49,10 +37,10 @@ Estimate efficiency_of(const Results& results, const Measurement& each) {
 }
 
 /// The phase with the largest part of the time lost against perfect scaling.
-LargestPart loss_of(const Measurement& one, const Measurement& each, bool is_strong) {
-  const double divisor = divisor_of(each, is_strong);
+LargestPart loss_of(const Measurement& one, const Measurement& each) {
+  const double ranks = each.workload().ranks;
   const auto lost = [&](const std::vector<double>& ideal, const std::vector<double>& real) {
-    return by_round(ideal, real, [&](double a, double b) { return b - a / divisor; });
+    return by_round(ideal, real, [&](double a, double b) { return b - a / ranks; });
   };
   std::vector<PartSeries> parts;
   for (const std::string_view phase : account_phases()) {
@@ -79,8 +67,7 @@ std::string loss_text(const LargestPart& loss) {
                      loss.names.front(), share);
 }
 
-std::string efficiency_sentence(const Results& results, const std::vector<std::string>& keys,
-                                bool is_strong) {
+std::string efficiency_sentence(const Results& results, const std::vector<std::string>& keys) {
   const Measurement& one = results.cases.front();
   const std::string border = chosen_percent(kGoodEfficiency);
   const Measurement* open = nullptr;
@@ -94,7 +81,7 @@ std::string efficiency_sentence(const Results& results, const std::vector<std::s
         "Efficiency falls below {} at {} ranks{}: it is {} there, and {}.", border,
         each.workload().ranks,
         open == nullptr ? "" : fmt::format(", or before, at {}", open->workload().ranks),
-        percent_text(efficiency), loss_text(loss_of(one, each, is_strong)));
+        percent_text(efficiency), loss_text(loss_of(one, each)));
   }
   const Measurement& last = results.at(keys.back());
   const std::string end = fmt::format("at {} it is {}", counted(last.workload().ranks, "rank"),
@@ -104,7 +91,6 @@ std::string efficiency_sentence(const Results& results, const std::vector<std::s
              : fmt::format("Whether efficiency falls below {} is unclear: {}.", border, end);
 }
 
-/// Compares samples per second, since weak scaling has more samples in each step.
 std::string fastest_ranks(const Results& results, const std::vector<std::string>& keys,
                           Findings& findings) {
   std::vector<Series> series;
@@ -125,11 +111,10 @@ std::string fastest_ranks(const Results& results, const std::vector<std::string>
                             names[fastest.place], factor_text(gain.speed()));
 }
 
-Findings conclude_scaling(const Results& results, bool is_strong) {
-  FindingTable table{
-      .title = is_strong ? "The same batch on more ranks" : "The same batch on each rank",
-      .columns = {"ranks", "batch", "mean step", "speed-up", "efficiency", "exposed communication",
-                  ""}};
+Findings conclude_scaling(const Results& results) {
+  FindingTable table{.title = "The same batch on more ranks",
+                     .columns = {"ranks", "batch", "mean step", "speed-up", "efficiency",
+                                 "exposed communication", ""}};
   PlotSeries measured{.name = "measured"};
   PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   std::vector<std::string> labels;
@@ -160,7 +145,7 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
         units_word(results.setting))};
     return findings;
   }
-  findings.sentences = {efficiency_sentence(results, keys, is_strong)};
+  findings.sentences = {efficiency_sentence(results, keys)};
   findings.sentences.push_back(fastest_ranks(results, keys, findings));
   return findings;
 }
@@ -173,19 +158,9 @@ Experiment strong_scaling_experiment() {
           .question =
               "The same batch on 1, 2, 4 ranks: how much faster is a step, and where and why "
               "does efficiency drop?",
-          .cases = strong_scaling_cases,
-          .conclude = [](const Results& results) { return conclude_scaling(results, true); },
+          .cases = scaling_cases,
+          .conclude = conclude_scaling,
           .needs_mpi = true};
-}
-
-Experiment weak_scaling_experiment() {
-  return {
-      .name = "weak-scaling",
-      .title = "Weak scaling",
-      .question = "The same batch on each rank: how much longer does a step take on more ranks?",
-      .cases = weak_scaling_cases,
-      .conclude = [](const Results& results) { return conclude_scaling(results, false); },
-      .needs_mpi = true};
 }
 
 }  // namespace barestep

@@ -9,7 +9,7 @@
 
 #include "core/statistics.h"
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/predict/schedule_check.h"
 #include "lab/predict/workload.h"
 #include "lab/sheets/sheet_names.h"

@@ -14,7 +14,7 @@
 #include "core/statistics.h"
 #include "core/text_table.h"
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/report/comparison.h"
 #include "lab/report/findings.h"
 #include "model/model_spec.h"
@@ -177,7 +177,7 @@ const std::vector<CaseFigure>& times_of_cases() {
                                 each.step.step_s);
            }},
       {.name = "total-seconds",
-       .about = "all steps of a start, with warm-up and pauses for checkpoints, in seconds without "
+       .about = "all steps of a start, with warm-up, in seconds without "
                 "the unit",
        .measured = [](Measured each) { return seconds_text(median(each.of.total_s_by_start())); },
        .simulated =

@@ -28,9 +28,6 @@ std::string command_line_of(const Case& what) {
   std::string line = command_line_of(what.workload);
   if (what.hash_weights) line += " --save FILE";
   if (what.record_ops) line += " --trace FILE";
-  if (what.checkpoint_every > 0) {
-    line += fmt::format(" --checkpoint DIR --checkpoint-every {}", what.checkpoint_every);
-  }
   return line;
 }
 
@@ -129,14 +126,8 @@ std::vector<double> Measurement::total_s_by_start() const {
   std::vector<double> all;
   for (const Start& start : starts_) {
     const RankSteps& rank = start.ranks.front();
-    all.push_back(std::accumulate(rank.step_s.begin(), rank.step_s.end(), rank.paused_s));
+    all.push_back(std::accumulate(rank.step_s.begin(), rank.step_s.end(), 0.0));
   }
-  return all;
-}
-
-std::vector<double> Measurement::paused_s_by_start() const {
-  std::vector<double> all;
-  for (const Start& start : starts_) all.push_back(start.ranks.front().paused_s);
   return all;
 }
 

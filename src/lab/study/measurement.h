@@ -21,7 +21,6 @@ struct Case {
   bool beyond_cores = false;          // more threads than cores: no evidence about scaling
   bool hash_weights = false;          // record the weights at the end
   bool record_ops = false;            // record the time of each op
-  std::int64_t checkpoint_every = 0;  // steps; 0: no checkpoints
 };
 
 /// The command of a start of this case: that of its workload, and what else changes its steps.
@@ -62,9 +61,8 @@ class Measurement {
   /// Standard deviation of the steps; variation_by_start() divides it by their mean.
   [[nodiscard]] std::vector<double> deviation_s_by_start() const;
   [[nodiscard]] std::vector<double> variation_by_start() const;
-  /// Total of all steps, warm-up and pauses for checkpoints included.
+  /// Total of all steps, warm-up included.
   [[nodiscard]] std::vector<double> total_s_by_start() const;
-  [[nodiscard]] std::vector<double> paused_s_by_start() const;
 
   /// The case's recorded ops, if it records them: each op's median over the starts, the longest
   /// first.

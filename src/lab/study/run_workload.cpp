@@ -154,12 +154,6 @@ Start run_workload(const Case& what, const Programs& programs,
   command.insert(command.end(), {"--metrics", metrics.string()});
   if (what.hash_weights) command.insert(command.end(), {"--save", weights.string()});
   if (what.record_ops) command.insert(command.end(), {"--trace", trace.string()});
-  const std::filesystem::path checkpoints = scratch / "checkpoints";
-  std::filesystem::remove_all(checkpoints);  // left by another start
-  if (what.checkpoint_every > 0) {
-    command.insert(command.end(), {"--checkpoint", checkpoints.string(), "--checkpoint-every",
-                                   std::to_string(what.checkpoint_every)});
-  }
 
   const ChildResult child = run_child(command, mpi_environment());
   if (child.exit_code != 0) refuse_run(what, child);

@@ -64,7 +64,6 @@ void append_record(const JsonValue& record, RankSteps& steps) {
     return;
   }
   steps.step_s.push_back(seconds_of_record(record.at("step_time_s")));
-  if (record.has("checkpoint_s")) steps.paused_s += seconds_of_record(record.at("checkpoint_s"));
   if (record.has("samples")) steps.samples.push_back(samples_of_record(record));
   steps.loss.push_back(record.at("loss").number(-kMaxFigure, kMaxFigure));
   steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
@@ -93,7 +92,6 @@ json json_of_rank(const RankSteps& rank) {
     all["scale"] = rank.scale;
     all["skipped"] = rank.skipped;
   }
-  if (rank.paused_s > 0) all["paused_s"] = rank.paused_s;
   return all;
 }
 
@@ -134,7 +132,6 @@ RankSteps rank_of_json(const JsonValue& from) {
     rank.scale = of_each_step(from.at("scale"), 0, kMaxFigure);
     rank.skipped = from.at("skipped").whole(0, static_cast<std::int64_t>(steps));
   }
-  if (from.has("paused_s")) rank.paused_s = seconds_of_record(from.at("paused_s"));
   for (const auto& [phase, values] : from.at("phase_s").members()) {
     rank.phase_s[phase] = of_each_step(values, -kMaxRunSeconds, kMaxRunSeconds);
   }

@@ -21,7 +21,6 @@ struct RankSteps {
   std::map<std::string, std::vector<double>> phase_s{};
   std::vector<double> scale{};  // of fp16's gradients; empty in other precisions
   std::int64_t skipped = 0;     // steps whose gradients overflowed
-  double paused_s = 0;          // between steps, to save the state for a checkpoint
 };
 
 /// The work of a program's ops, as recorded by `--trace`; seconds per step.

@@ -11,7 +11,7 @@
 
 #include "core/index.h"
 #include "core/units.h"
-#include "lab/experiments/all.h"
+#include "lab/experiments/figures.h"
 #include "lab/predict/mesh_search.h"
 #include "lab/predict/prediction.h"
 #include "lab/predict/workload.h"
@@ -242,68 +242,6 @@ Findings conclude_pipeline(const Results& results) {
   return findings;
 }
 
-// All meshes of as many ranks.
-
-std::string mesh_key(int copies, int tensor, int stages) {
-  std::string key;
-  const auto add = [&](const char* name, int size) {
-    if (size > 1) key += fmt::format("{}{}-{}", key.empty() ? "" : "-", name, size);
-  };
-  add("data", copies);
-  add("tensor", tensor);
-  add("pipeline", stages);
-  return key;
-}
-
-std::vector<Case> mesh_cases(const Setting& setting) {
-  std::vector<Case> cases = {uncut_case(setting, "one-rank", setting.batch_size)};
-  const int ranks = compared_with_one(setting);
-  for (int tensor = 1; tensor <= ranks; ++tensor) {
-    for (int stages = 1; tensor * stages <= ranks; ++stages) {
-      if (ranks == 1 || ranks % (tensor * stages) != 0) continue;
-      cases.push_back(new_case(setting, mesh_key(ranks / (tensor * stages), tensor, stages),
-                               cut_workload(setting, ranks, tensor, stages)));
-    }
-  }
-  return cases;
-}
-
-/// The mesh that needs least memory.
-std::string least_memory_fact(const Results& results) {
-  const auto bytes = [](const Measurement& each) { return max_rank_bytes(each.workload()); };
-  const Measurement& least =
-      *std::ranges::min_element(results.cases.begin() + 1, results.cases.end(), {}, bytes);
-  return fmt::format(
-      "Least memory: {}, {} on a rank at most; one rank alone needs {} (from the "
-      "plan).",
-      least.what().key, human_bytes(bytes(least)), human_bytes(bytes(results.cases.front())));
-}
-
-Findings conclude_mesh(const Results& results) {
-  const int ranks = compared_with_one(results.setting);
-  const std::vector<std::string> labels = keys_of(results);
-  const std::vector<std::string> meshes(labels.begin() + 1, labels.end());
-  const std::vector<Comparison> gains = results.compare("one-rank", meshes);
-  const Fastest fastest = fastest_of(results.steps_of(meshes), results.setting.margin);
-  constexpr std::int64_t kMemoryOfH200 = std::int64_t{141} * 1'000'000'000;
-  Findings simulated = best_mesh({}, load_card("h200-nvlink"), 8, kMemoryOfH200);
-  Findings findings{
-      .sentences = {fastest_sentence(fastest, meshes,
-                                     fmt::format("Fastest mesh of {}", counted(ranks, "rank")))},
-      .facts = {least_memory_fact(results)},
-      .comparisons = gains,
-      .tables = {table_of_cuts(results, fmt::format("Meshes of {}", several_words(ranks, "rank")),
-                               [](const Measurement&) { return "one-rank"; })},
-      .plots = {ranks_plot(results.cases, labels)}};
-  for (const Comparison& each : gains) {
-    findings.sentences.push_back(sentence_of(each, "with " + each.b, "on one rank"));
-  }
-  std::ranges::move(simulated.sentences, std::back_inserter(findings.facts));
-  std::ranges::move(simulated.tables, std::back_inserter(findings.tables));
-  keep(findings, fastest.others);
-  return findings;
-}
-
 // Copies of the model in stages (hybrid parallelism), beside copies that are on one rank each.
 
 constexpr int kHybridSize = 2;  // copies, and stages of each
@@ -517,17 +455,6 @@ Experiment pipeline_experiment() {
           .question = "How long do stages wait for each other, by schedule and micro-batches?",
           .cases = pipeline_cases,
           .conclude = conclude_pipeline,
-          .needs_mpi = true};
-}
-
-Experiment mesh_experiment() {
-  return {.name = "mesh",
-          .title = "A mesh of ranks",
-          .question =
-              "Copies, tensor ranks, stages, or several of them: which is fastest, and "
-              "which needs least memory?",
-          .cases = mesh_cases,
-          .conclude = conclude_mesh,
           .needs_mpi = true};
 }
 

@@ -1,3 +1,5 @@
+#include "lab/experiments/figures.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 
 #include "core/error.h"
 #include "core/statistics.h"
-#include "lab/experiments/all.h"
 #include "model/model_spec.h"
 #include "profiler/account.h"
 
@@ -47,6 +48,12 @@ std::vector<std::string> keys_within_cores(const Results& results) {
     if (!each.what().beyond_cores) within.push_back(each.what().key);
   }
   return within;
+}
+
+Workload sharing_workload(const Setting& setting) {
+  Workload workload = ddp_workload(setting, compared_with_one(setting));
+  workload.config.training.recompute = 1;
+  return workload;
 }
 
 DeviceMemory memory_of(const Measurement& each) {

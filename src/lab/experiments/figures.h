@@ -1,4 +1,4 @@
-// The experiments, one file each, and their shared functions.
+// What several experiments compute of their cases, and how they say it.
 #pragma once
 
 #include <cstddef>
@@ -16,60 +16,6 @@
 
 namespace barestep {
 
-Experiment batch_sweep_experiment();
-Experiment io_delay_experiment();
-Experiment data_loading_experiment();
-Experiment amdahl_experiment();
-Experiment profile_experiment();
-Experiment monitor_experiment();
-Experiment timing_experiment();
-Experiment sync_experiment();
-Experiment warmup_experiment();
-Experiment reproducibility_experiment();
-Experiment same_bits_experiment();
-Experiment data_parallel_experiment();
-Experiment splits_experiment();
-Experiment two_splits_experiment();
-Experiment gpu0_bottleneck_experiment();
-Experiment model_parallel_experiment();
-Experiment strong_scaling_experiment();
-Experiment weak_scaling_experiment();
-Experiment comm_vs_compute_experiment();
-Experiment dp_vs_ddp_experiment();
-Experiment delay_experiment();
-Experiment batch_scaling_experiment();
-Experiment imbalance_experiment();
-Experiment bucket_size_experiment();
-Experiment ddp_ladder_experiment();
-Experiment no_sync_experiment();
-Experiment bucket_model_experiment();
-Experiment all_reduce_experiment();
-Experiment schemes_experiment();
-Experiment sharding_experiment();
-Experiment server_experiment();
-Experiment staleness_experiment();
-Experiment local_sgd_experiment();
-Experiment tensor_experiment();
-Experiment pipeline_experiment();
-Experiment mesh_experiment();
-Experiment hybrid_experiment();
-Experiment optimizations_experiment();
-Experiment activations_experiment();
-Experiment accumulation_experiment();
-Experiment ddp_amp_experiment();
-Experiment checkpoint_experiment();
-Experiment precision_experiment();
-Experiment memory_experiment();
-Experiment liveness_experiment();
-Experiment rounding_experiment();
-Experiment limits_experiment();
-Experiment matmul_experiment();
-Experiment int8_experiment();
-Experiment recompute_experiment();
-Experiment attention_experiment();
-Experiment affinity_experiment();
-Experiment pytorch_experiment();
-
 /// The rank counts of mlp_ddp: 1, 2, 4, ... up to the number of cores or GPUs, at least 4 on the
 /// CPU; or those requested. ranks_key(2) is "ranks-2".
 std::vector<int> rank_counts(const Setting& setting);
@@ -85,6 +31,9 @@ std::string several_words(int count, std::string_view noun, bool is_first = fals
 /// Keys of all cases, and of those that answers may use: within the cores, perhaps none.
 std::vector<std::string> keys_of(const Results& results);
 std::vector<std::string> keys_within_cores(const Results& results);
+
+/// Ranks that share one model and batch, without recomputation, which not every scheme can do.
+Workload sharing_workload(const Setting& setting);
 
 /// The planned memory of the first device or rank.
 DeviceMemory memory_of(const Measurement& each);
