@@ -451,7 +451,7 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   report.add(required(option("folder", "", "the --output of an earlier run", to_path(folder))));
   report.add(margin_option(margin));
   report.add(flag("--pdf", "also print it to report.pdf, by Chromium or WeasyPrint", pdf));
-  parser.add_command("validate", "Reproduce numbers that others published.", validate_published);
+  parser.add_command("validate", "Print published numbers beside ours.", print_published);
   AmdahlsLaw law;
   add_amdahl(parser, law);
   Prediction prediction;

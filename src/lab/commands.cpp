@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <system_error>
 
@@ -18,7 +19,6 @@
 #include "lab/child.h"
 #include "lab/predict/mesh_search.h"
 #include "lab/predict/prediction.h"
-#include "lab/published.h"
 #include "lab/report/page.h"
 #include "lab/sheets/sheets.h"
 #include "lab/study/measured_card.h"
@@ -47,17 +47,6 @@ std::string text_of_findings(const std::vector<std::string>& sentences, const Fi
 }
 
 namespace {
-
-/// A table of published numbers next to ours.
-std::string text_of(const std::vector<PublishedNumber>& numbers) {
-  TextTable table(
-      {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {"is"}, {"address"}});
-  for (const PublishedNumber& each : numbers) {
-    const std::string_view is = each.agrees ? name_of(each.kind) : "DIFFERS";
-    table.add_row({each.what, each.published, each.ours, std::string(is), each.address});
-  }
-  return table.text(2);
-}
 
 /// `all` skips, with a message, the experiments that cannot run here; an experiment given by name
 /// must run. Each is requested once, however often it is named.
@@ -340,18 +329,9 @@ void print_card(const StudyOptions& options) {
   show(fmt::format("Card: {}\n", on_one_line(options.output.string())));
 }
 
-void validate_published() {
-  std::vector<PublishedNumber> exact = exact_numbers();
-  exact.push_back(zero_recipe_sum());
-  print_now(
-      "Numbers that depend on no hardware: reproduced by barestep's own code, or computed by a\n"
-      "published rule\n" +
-      text_of(exact));
-  print_now(
-      "\nNumbers from other hardware, cited next to simulated ones; they neither pass nor fail\n" +
-      text_of(cited_numbers()));
-  print_now("\nClaims that do not reproduce, with our number\n" + text_of(differing_numbers()));
-  require_agreement(exact);
+void print_published() {
+  constexpr std::int64_t kMaxBytes = 1 << 20;
+  print_now(InputFile(installed_file(BARESTEP_DOCS, "published.md"), "page").text(kMaxBytes));
 }
 
 void predict(const std::string& machine, const PredictedModel& model,

@@ -67,9 +67,8 @@ void print_checkpoint(const std::filesystem::path& file);
 /// Measures this machine, and writes its card to `output` or prints it. Throws Error.
 void print_card(const StudyOptions& options);
 
-/// Prints published numbers next to ours. Throws Error(kBug), after the whole table, if a number
-/// that must be reproduced differs.
-void validate_published();
+/// Prints docs/published.md: published numbers beside ours, which a test computes.
+void print_published();
 
 /// Simulates a step on the machine of a card, given by file or name. Without `ranks`, on
 /// usual_ranks(). Throws Error.

@@ -262,15 +262,11 @@ std::vector<BadInput> bad_studies() {
   const std::string no_pytorch =
       "; install python3-torch, or name an interpreter that has it with --python";
   const std::string cannot_create = "cannot be created: No such file or directory; choose ";
-  const std::string sync = "experiment 'sync': mlp_single --dim ";
-  const std::string of_data =
-      " --data npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --update separate "
-      "--device cpu has "
-      "too little memory: needs ";
+  const std::string too_little = " --update separate --device cpu has too little memory: needs ";
   return {
-      {0, words("run sync --with-pytorch --python /bin/false"), 66,
+      {0, words("run warmup --with-pytorch --python /bin/false"), 66,
        "--with-pytorch '/bin/false': it has no PyTorch" + no_pytorch},
-      {0, words("run sync --with-pytorch --python /nowhere/python"), 66,
+      {0, words("run warmup --with-pytorch --python /nowhere/python"), 66,
        "--with-pytorch '/nowhere/python': there is no such interpreter" + no_pytorch},
       {.case_number = 0,
        .arguments = {"run", "amdahl", "--quick", "--device", "cpu"},
@@ -279,24 +275,24 @@ std::vector<BadInput> bad_studies() {
                "ranks",
        .environment = {"PATH=/nowhere"}},
       {.case_number = 0,
-       .arguments = {"run", "sync", "--device", "cuda"},
+       .arguments = {"run", "warmup", "--device", "cuda"},
        .exit_code = 69,
        .line = "--device 'cuda': there is no GPU here; use --device cpu",
        .environment = {"CUDA_VISIBLE_DEVICES="}},
-      {0, words("run sync --device cpu --output /proc/lab"), 73,
+      {0, words("run warmup --device cpu --output /proc/lab"), 73,
        "folder '/proc/lab': " + cannot_create + "a writable one"},
-      {0, words("run sync --device cpu --output ."), 78,
+      {0, words("run warmup --device cpu --output ."), 78,
        "--output '.': it holds files that do not belong to a study; name another folder"},
-      {0, words("run sync --device cpu --memory 100MiB"), 71,
-       sync + "1024 --depth 6" + of_data +
-           "101.10 MiB, this machine has 100.00 MiB free; --batch-size 32 fits; --quick "
+      {0, words("run warmup --device cpu --memory 98MiB"), 71,
+       "experiment 'warmup': mlp_single --dim 1024 --depth 6 --steps 30" + too_little +
+           "99.10 MiB, this machine has 98.00 MiB free; --batch-size 32 fits; --quick "
            "takes a smaller model"},
-      {0, words("run sync --device cpu --quick --memory 1MiB"), 71,
-       sync + "256 --depth 2" + of_data +
-           "3.01 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
+      {0, words("run warmup --device cpu --quick --memory 1MiB"), 71,
+       "experiment 'warmup': mlp_single --dim 256 --depth 2 --steps 20" + too_little +
+           "2.51 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
            "--dim, --depth or --layers; free some, or leave this experiment out"},
-      {0, words("run timing --quick --device cpu --recompute 3"), 78,
-       "experiment 'timing': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --update "
+      {0, words("run warmup --quick --device cpu --recompute 3"), 78,
+       "experiment 'warmup': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --update "
        "separate --device cpu is "
        "refused: --recompute '3': the model has 2 layers; give at most 2; leave out the option, or "
        "this experiment"},

@@ -728,11 +728,6 @@ TEST(Rounding, AddsAsPyTorchDoesAndSaysWhereSumsStop) {
   }
 }
 
-/// "1.50 MiB" in bytes, as precise as it is written.
-double bytes_in(const std::string& text) {
-  return static_cast<double>(parse_bytes("bytes", text));
-}
-
 /// Of a table whose rows begin so.
 std::vector<std::string> row_of(const FindingTable& table, const std::vector<std::string>& begin) {
   for (const std::vector<std::string>& row : table.rows) {

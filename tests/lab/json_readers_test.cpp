@@ -17,7 +17,6 @@
 #include "lab/predict/explorer.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/schedule_check.h"
-#include "lab/published.h"
 #include "lab/study/start.h"
 #include "lab/study/study.h"
 #include "session/checkpoints.h"
@@ -104,10 +103,6 @@ TEST_F(JsonReaders, AcceptNothingButWhatTheyKnow) {
                 {.valid = R"({"micro_batches": 1, "stages": [["F0", "B0"]],
                               "times": {"forward": 1, "backward": 2, "weights": 1, "message": 0}})",
                  .read = as_file("schedule.json", [](const auto& path) { read_schedule(path); })});
-  expect_strict("published figures",
-                {.valid = read_file(BARESTEP_PUBLISHED),
-                 .read = as_file("published.json", [](const auto& path) { read_published(path); }),
-                 .any = {"*"}});
 }
 
 TEST_F(JsonReaders, AcceptNothingButWhatProgramsWrote) {

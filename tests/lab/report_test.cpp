@@ -125,7 +125,7 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   // The plots that the course (docs/lab.md) asks for.
   for (const char* part :
        {">ideal<", ">Amdahl, fitted<", "Where the time of a step goes", ">exposed communication<",
-        "buckets of 25 MiB", ">ready, waits its turn<", "Roofline of the ops",
+        "Simulated: a rank's step with ", ">ready, waits its turn<", "Roofline of the ops",
         ">roof, measured here<", "Throughput against batch size", "Memory by category",
         ">optimizer<", "Measured step times against predicted (simulated) ones",
         "class=\"bs-error\""}) {

@@ -1,8 +1,6 @@
 // Published numbers next to ours. The published ones and their addresses are in published.json.
 #pragma once
 
-#include <filesystem>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -31,10 +29,9 @@ struct PublishedNumber {
   std::string quote{};    // a passage there that contains the number, of cited rows
 };
 
-/// The rows of a file of published figures, {"address": {"what": "figure"}}, or with a passage that
-/// has the figure, {"address": {"what": ["figure", "passage"]}}; without ours. Throws
-/// Error: kNoInput, kBadData.
-std::vector<PublishedNumber> read_published(const std::filesystem::path& file);
+/// The rows of published.json, {"address": {"what": "figure"}}, or with a passage that has the
+/// figure, {"address": {"what": ["figure", "passage"]}}; without ours.
+std::vector<PublishedNumber> published_numbers();
 
 /// Numbers that do not depend on hardware: rows of a scattered batch, buckets, steps of an epoch,
 /// bytes by the rules of PyTorch's allocator, of ZeRO's stages and of DeepSpeed, traffic of
@@ -51,8 +48,5 @@ std::vector<PublishedNumber> cited_numbers();
 
 /// Claims for which our programs give another number.
 std::vector<PublishedNumber> differing_numbers();
-
-/// Throws Error(kBug) with the first row that differs from the published number.
-void require_agreement(std::span<const PublishedNumber> all);
 
 }  // namespace barestep
