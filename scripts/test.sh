@@ -139,6 +139,11 @@ run_sample() {  # <log> <preset> <ctest's options that choose them>...
   ctest --preset "$2" -N "${@:3}" | sed -nE 's/^ +Test +#[0-9]+: //p' | awk '{ print $1, NR }' |
     sort --random-sort --random-source=<(yes "$(git rev-parse HEAD 2>/dev/null || echo none)") >"$order"
   of=$(wc -l <"$order")
+  if [ "$of" = 0 ]; then
+    echo "no test to draw from" >&2
+    failed=$((failed + 1))
+    return 1
+  fi
   size=$(((of + 19) / 20))
   while [ "$count" -lt "$of" ]; do
     took=$((SECONDS - begin))
