@@ -301,10 +301,11 @@ auto with_loss(LossKind loss, const Use& use) {
 // LayerNorm and its gradient; see LayerNorm in core/ops.h. The order of operations is PyTorch's
 // (aten/src/ATen/native/cpu/layer_norm_kernel.cpp) in what is not a sum.
 
-/// 1 / the deviation of a row, from the mean of its squared deviations.
-BARESTEP_HD inline float layer_norm_rstd(float variance) {
+/// 1 / the deviation of a row, from the mean of its squared deviations. In double, since squares
+/// of large numbers overflow.
+BARESTEP_HD inline float layer_norm_rstd(double variance) {
   constexpr float kEps = 1e-5F;
-  return 1.0F / std::sqrt(variance + kEps);
+  return static_cast<float>(1 / std::sqrt(variance + kEps));
 }
 BARESTEP_HD inline float normalized(float x, float mean, float rstd) {
   return (x - mean) * rstd;

@@ -575,32 +575,77 @@ void add_scaling(CaseList& list) {
   }
 }
 
+LayerNorm layer_norm(Memory& memory, const Shape& s) {
+  return {.y = memory.add(s.rows, s.cols),
+          .mean = memory.add(s.rows, 1),
+          .rstd = memory.add(s.rows, 1),
+          .x = memory.add(s.rows, s.cols),
+          .weight = memory.add(1, s.cols),
+          .bias = memory.add(1, s.cols)};
+}
+
+LayerNormGrad layer_norm_grad(Memory& memory, const Shape& s, float beta) {
+  LayerNormGrad op{.grad_weight = memory.add(1, s.cols),
+                   .grad_bias = memory.add(1, s.cols),
+                   .grad_y = memory.add(s.rows, s.cols),
+                   .x = memory.add(s.rows, s.cols),
+                   .mean = memory.add(s.rows, 1),
+                   .rstd = memory.add(s.rows, 1),
+                   .weight = memory.add(1, s.cols),
+                   .beta = beta};
+  if (beta == 0) op.grad_x = memory.add(s.rows, s.cols);
+  return op;
+}
+
 void add_norms_of_rows(CaseList& list, const Shape& s) {
   list.add("add " + text(s), [&](Memory& memory) {
     return Add{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
   });
-  list.add("layer_norm " + text(s), [&](Memory& memory) {
-    return LayerNorm{.y = memory.add(s.rows, s.cols),
-                     .mean = memory.add(s.rows, 1),
-                     .rstd = memory.add(s.rows, 1),
-                     .x = memory.add(s.rows, s.cols),
-                     .weight = memory.add(1, s.cols),
-                     .bias = memory.add(1, s.cols)};
-  });
+  list.add("layer_norm " + text(s), [&](Memory& memory) { return layer_norm(memory, s); });
   for (const float beta : {0.0F, 1.0F}) {
-    list.add(fmt::format("layer_norm_grad {} beta {}", text(s), beta), [&](Memory& memory) {
-      LayerNormGrad op{.grad_weight = memory.add(1, s.cols),
-                       .grad_bias = memory.add(1, s.cols),
-                       .grad_y = memory.add(s.rows, s.cols),
-                       .x = memory.add(s.rows, s.cols),
-                       .mean = memory.add(s.rows, 1),
-                       .rstd = memory.add(s.rows, 1),
-                       .weight = memory.add(1, s.cols),
-                       .beta = beta};
-      if (beta == 0) op.grad_x = memory.add(s.rows, s.cols);
-      return op;
-    });
+    list.add(fmt::format("layer_norm_grad {} beta {}", text(s), beta),
+             [&](Memory& memory) { return layer_norm_grad(memory, s, beta); });
   }
+}
+
+/// Rows whose mean and deviation are hard to compute: equal numbers, nearly equal ones, an offset
+/// much larger than they differ, one number far from the others, squares that overflow or vanish.
+constexpr std::int64_t kHardRows = 12;
+float hard_number(std::int64_t row, std::int64_t col, std::int64_t cols, float random) {
+  constexpr float kEqual[] = {0, 0.1F, 3.3F, 1234.1F, 3e9F};
+  switch (row) {
+    case 5:
+      return col == 0 ? std::nextafter(77.7F, 78.0F) : 77.7F;
+    case 6:
+      return 40'000.3F + random;
+    case 7:
+      return 1e6F + static_cast<float>(col % 16);
+    case 8:
+      return col == 0 ? 1e6F : random;
+    case 9:
+      return col == cols - 1 ? -1e6F : random;
+    case 10:
+      return 1e25F * random;
+    case 11:
+      return 1e-25F * random;
+    default:
+      return kEqual[row];
+  }
+}
+
+void add_norms_of_hard_rows(CaseList& list, std::int64_t cols) {
+  const Shape s{kHardRows, cols};
+  const auto set = [&](std::span<float> x) {
+    for (std::int64_t i = 0; i < s.rows * cols; ++i) {
+      float& number = x[static_cast<std::size_t>(i)];
+      number = hard_number(i / cols, i % cols, cols, number);
+    }
+  };
+  LayerNorm op;
+  list.add(
+      "layer_norm of hard rows " + text(s),
+      [&](Memory& memory) { return op = layer_norm(memory, s); },
+      [&](Memory& memory) { set(memory.values(op.x)); });
 }
 
 struct AttentionSize {
@@ -730,6 +775,16 @@ std::optional<OpCase> narrowed(OpCase& wide, DType type) {
 }
 
 }  // namespace
+
+ExactMoments exact_moments(std::span<const float> row) {
+  ExactMoments exact;
+  const auto count = static_cast<double>(row.size());
+  for (const float x : row) exact.mean += static_cast<double>(x);
+  exact.mean /= count;
+  for (const float x : row) exact.variance += std::pow(static_cast<double>(x) - exact.mean, 2);
+  exact.variance /= count;
+  return exact;
+}
 
 namespace {
 
@@ -869,6 +924,7 @@ std::vector<OpCase> all_op_cases() {
   });
   add_scaling(list);
   for (const Shape& shape : kShapes) add_norms_of_rows(list, shape);
+  for (const std::int64_t cols : {1, 3, 48, 1000}) add_norms_of_hard_rows(list, cols);
   for (const AttentionSize& size : kAttentionSizes) {
     for (const AttentionForm form : kValuesOf<AttentionForm>) add_attention(list, size, form);
   }

@@ -55,6 +55,12 @@ struct ExactAttention {
 ExactAttention exact_attention(const AttentionShape& shape, std::int64_t rows,
                                std::span<const float> qkv, std::span<const float> grad_out = {});
 
+/// The mean of a row and its mean squared deviation.
+struct ExactMoments {
+  double mean = 0, variance = 0;
+};
+ExactMoments exact_moments(std::span<const float> row);
+
 /// Whether the op has a 16-bit operand and is not just a cast.
 bool is_narrow(const DeviceOp& op);
 

@@ -640,20 +640,17 @@ struct Oracle {
     const Matrix x(before, op.x);
     for (std::int64_t i = 0; i < x.rows; ++i) {
       const auto row = static_cast<std::size_t>(i);
-      double mean = 0;
-      double variance = 0;
-      for (std::int64_t j = 0; j < x.cols; ++j) mean += x.at(i, j) / static_cast<double>(x.cols);
-      for (std::int64_t j = 0; j < x.cols; ++j)
-        variance += std::pow(x.at(i, j) - mean, 2) / static_cast<double>(x.cols);
-      const double rstd = 1 / std::sqrt(variance + 1e-5);
-      ASSERT_NEAR(after.values(op.mean)[row], mean, 3 * kUlp);
-      ASSERT_NEAR(after.values(op.rstd)[row], rstd, 20 * kUlp * rstd);
+      const ExactMoments exact = exact_moments(before.values(op.x.row_slice(i, 1)));
+      ASSERT_EQ(after.values(op.mean)[row], static_cast<float>(exact.mean)) << "row " << i;
+      const double rstd = 1 / std::sqrt(exact.variance + 1e-5);
+      ASSERT_NEAR(after.values(op.rstd)[row], rstd, kUlp * rstd) << "row " << i;
       for (std::int64_t j = 0; j < x.cols; ++j) {
         const auto col = static_cast<std::size_t>(j);
-        const double y = (x.at(i, j) - mean) * rstd * before.values(op.weight)[col] +
-                         before.values(op.bias)[col];
+        const double normal = (x.at(i, j) - after.values(op.mean)[row]) * rstd;
+        const double y = normal * before.values(op.weight)[col] + before.values(op.bias)[col];
         ASSERT_NEAR(after.values(op.y)[static_cast<std::size_t>(i * x.cols + j)], y,
-                    30 * kUlp * (1 + rstd));
+                    kUlp * (2 * std::abs(normal) + std::abs(y)))
+            << "row " << i;
       }
     }
   }

@@ -132,16 +132,16 @@ void sum_columns(const Number* in, std::int64_t rows, std::int64_t cols, std::in
 
 /// The sum of term(i) over [0, n) in 16 interleaved sums, an order of our own for ops whose sums
 /// need not be PyTorch's.
-template <class Term>
-float lane_sum(std::int64_t n, const Term& term) {
+template <class Sum = float, class Term>
+Sum lane_sum(std::int64_t n, const Term& term) {
   constexpr std::int64_t kLanes = 16;
-  float lanes[kLanes] = {};
+  Sum lanes[kLanes] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes)
     for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
-  float sum = 0;
+  Sum sum = 0;
   for (; i < n; ++i) sum += term(i);
-  for (const float lane : lanes) sum += lane;
+  for (const Sum lane : lanes) sum += lane;
   return sum;
 }
 

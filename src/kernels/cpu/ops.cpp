@@ -379,17 +379,24 @@ struct OpRunner {
     });
   }
 
+  /// The mean of term(col) over a row of `cols` numbers. It is double, so that the mean of equal
+  /// numbers is that number: LayerNorm multiplies what is left of such a row by 316.
+  template <class Term>
+  static double mean_of_row(std::int64_t cols, const Term& term) {
+    return lane_sum<double>(cols, term) / static_cast<double>(cols);
+  }
+
   /// The mean is known before deviations are summed: their differences from it do not cancel.
   template <class Number>
   static void normalize(LayerNormElement<Number> element, std::int64_t row) {
     const float* const x = element.x + row * element.cols;
-    const auto count = static_cast<float>(element.cols);
-    const float mean = lane_sum(element.cols, [=](std::int64_t i) { return x[i]; }) / count;
-    const float squares = lane_sum(element.cols, [=](std::int64_t i) {
-      const float deviation = x[i] - mean;
+    const double exact = mean_of_row(element.cols, [=](std::int64_t i) { return x[i]; });
+    const double variance = mean_of_row(element.cols, [=](std::int64_t i) {
+      const double deviation = x[i] - exact;
       return deviation * deviation;
     });
-    const float rstd = layer_norm_rstd(squares / count);
+    const auto mean = static_cast<float>(exact);
+    const float rstd = layer_norm_rstd(variance);
     element.means[row] = mean;
     element.rstds[row] = rstd;
     for (std::int64_t col = 0; col < element.cols; ++col) element(row, col, mean, rstd);
@@ -445,15 +452,11 @@ struct OpRunner {
   template <class Number>
   static void add_norm_grad(LayerNormGradElement<Number> element, std::int64_t row) {
     const std::int64_t begin = row * element.cols;
-    const auto count = static_cast<float>(element.cols);
-    const float scaled =
-        lane_sum(element.cols,
-                 [&](std::int64_t col) { return element.scaled_grad(begin + col, col); }) /
-        count;
-    const float projected =
-        lane_sum(element.cols,
-                 [&](std::int64_t col) { return element.projected_grad(row, begin + col, col); }) /
-        count;
+    const auto scaled = static_cast<float>(mean_of_row(
+        element.cols, [&](std::int64_t col) { return element.scaled_grad(begin + col, col); }));
+    const auto projected = static_cast<float>(mean_of_row(element.cols, [&](std::int64_t col) {
+      return element.projected_grad(row, begin + col, col);
+    }));
     for (std::int64_t col = 0; col < element.cols; ++col) element(row, col, scaled, projected);
   }
 

@@ -6,13 +6,15 @@
 
 namespace barestep {
 
-/// The mean of term(col) over a row of `cols` numbers, in every lane of the warp.
+/// The mean of term(col) over a row of `cols` numbers, in every lane of the warp. It is double, so
+/// that the mean of equal numbers is that number: LayerNorm multiplies what is left of such a row
+/// by 316.
 template <class Term>
-__device__ float mean_of_row(std::int64_t cols, const Term& term) {
-  float sum = 0;
+__device__ double mean_of_row(std::int64_t cols, const Term& term) {
+  double sum = 0;
   for (std::int64_t col = threadIdx.x % kWarpThreads; col < cols; col += kWarpThreads)
     sum += term(col);
-  return warp_sum(sum) / static_cast<float>(cols);
+  return warp_sum(sum) / static_cast<double>(cols);
 }
 
 /// Calls use(row) for every row, with one warp per row.
@@ -27,11 +29,12 @@ __global__ void __launch_bounds__(kBlockThreads) layer_norm(LayerNormElement<Num
   begin_kernel();
   for_rows_of_warps(element.rows, [&](std::int64_t row) {
     const float* const x = element.x + row * element.cols;
-    const float mean = mean_of_row(element.cols, [=](std::int64_t col) { return x[col]; });
-    const float variance = mean_of_row(element.cols, [=](std::int64_t col) {
-      const float deviation = x[col] - mean;
+    const double exact = mean_of_row(element.cols, [=](std::int64_t col) { return x[col]; });
+    const double variance = mean_of_row(element.cols, [=](std::int64_t col) {
+      const double deviation = x[col] - exact;
       return deviation * deviation;
     });
+    const auto mean = static_cast<float>(exact);
     const float rstd = layer_norm_rstd(variance);
     const std::int64_t lane = threadIdx.x % kWarpThreads;
     if (lane == 0) {
@@ -50,11 +53,11 @@ __global__ void __launch_bounds__(kBlockThreads)
   begin_kernel();
   for_rows_of_warps(element.rows, [&](std::int64_t row) {
     const std::int64_t first = row * element.cols;
-    const float scaled = mean_of_row(
-        element.cols, [&](std::int64_t col) { return element.scaled_grad(first + col, col); });
-    const float projected = mean_of_row(element.cols, [&](std::int64_t col) {
+    const auto scaled = static_cast<float>(mean_of_row(
+        element.cols, [&](std::int64_t col) { return element.scaled_grad(first + col, col); }));
+    const auto projected = static_cast<float>(mean_of_row(element.cols, [&](std::int64_t col) {
       return element.projected_grad(row, first + col, col);
-    });
+    }));
     for (std::int64_t col = threadIdx.x % kWarpThreads; col < element.cols; col += kWarpThreads)
       element(row, col, scaled, projected);
   });
