@@ -71,7 +71,7 @@ void Linear::add_product(const Pass& pass) const {
     // Added by one rank before its product is rounded, since sums are rounded already.
     if (spec_.tensor_rank == 0) product.bias = rest.bias;
     rest.bias.reset();
-  } else if (!sums && pass.model.fusion && !(narrow && spec_.rounds_before_bias)) {
+  } else if (!sums && pass.model.fusion && !(narrow && spec_.rounds_before_bias(out_.rows))) {
     product.bias = rest.bias;
     product.activation = rest.activation;
     product.pre_activation = rest.pre_activation;

@@ -36,8 +36,13 @@ struct LinearSpec {
   std::optional<InitialValues> initial_weight{}, initial_bias{};
   // The output is in scratch memory: whoever reads it gives it back, and backward does not need it.
   bool is_temporary = false;
-  // 16-bit sums are rounded before the bias is added, and again afterwards.
-  bool rounds_before_bias = false;
+  // Rows of a sequence. For several sequences of several rows, 16-bit sums are rounded before the
+  // bias is added, and again afterwards, as in nn.MultiheadAttention, which transposes those.
+  std::int64_t length = 1;
+
+  [[nodiscard]] bool rounds_before_bias(std::int64_t rows) const {
+    return length > 1 && rows > length;
+  }
 };
 
 /// Its fusions, factors of gradients, int8 and 16-bit copies are its own business. Activations:

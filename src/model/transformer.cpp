@@ -37,7 +37,7 @@ LinearSpec in_proj_of(const TransformerBlockSpec& spec) {
           .initial_weight = InitialValues{.bound = std::sqrt(1.5 / static_cast<double>(spec.width)),
                                           .turn = turn_of(spec, kInProj)},
           .initial_bias = InitialValues{},
-          .rounds_before_bias = true};
+          .length = spec.attention.length};
 }
 
 LinearSpec out_proj_of(const TransformerBlockSpec& spec) {

@@ -1,5 +1,5 @@
 // Golden files of attention and of transformer blocks, written by PyTorch (tests/golden/attention).
-// Those called cuda_* are of the numbers that PyTorch draws on a GPU (scripts/golden_cuda.py).
+// Those called cuda_* are of the numbers that PyTorch draws on a GPU (scripts/golden_blocks.py).
 #pragma once
 
 #include <nlohmann/json.hpp>

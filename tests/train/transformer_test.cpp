@@ -57,6 +57,8 @@ INSTANTIATE_TEST_SUITE_P(Transformer, TransformerGolden,
                                          GoldenCase{"causal_d64_h4_l16_b4_n2_s0", 5e-7},
                                          GoldenCase{"causal_d64_h4_l16_b4_n2_s1", 5e-7},
                                          GoldenCase{"bf16_tiny_d16_h2_l4_b2_n1_s0", 1e-6},
+                                         GoldenCase{"bf16_tiny_d16_h2_l4_b1_n1_s0", 1e-6},
+                                         GoldenCase{"bf16_tiny_d16_h2_l1_b2_n1_s0", 1e-6},
                                          GoldenCase{"bf16_d64_h4_l32_b2_n2_s0", 2e-4},
                                          GoldenCase{"bf16_d64_h4_l32_b2_n2_s1", 2e-4}),
                          [](const auto& golden) { return golden.param.name; });

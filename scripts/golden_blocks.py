@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/attention/cuda_*.json: the losses of transformer blocks in PyTorch with the numbers
-that its CUDA generator draws. No GPU is used: the generator is written here, by Philox and cuRAND's
-Box-Muller transform, in float64, and rounded last. A GPU's sines are less exact, by 5e-6 at most.
+"""Writes some of tests/golden/attention/*.json, the losses of transformer blocks in PyTorch:
 
-  python3 scripts/golden_cuda.py     needs PyTorch 2 and NumPy
+cuda_*.json with the numbers that its CUDA generator draws. No GPU is used: the generator is written here, by
+Philox and cuRAND's Box-Muller transform, in float64, and rounded last. A GPU's sines are less exact, by 5e-6
+at most.
+bf16_tiny_*_b1_* and bf16_tiny_*_l1_* under torch.autocast with one sequence, and with sequences of one row.
+
+  python3 scripts/golden_blocks.py     needs PyTorch 2 and NumPy
 """
 
 import json
@@ -55,7 +58,8 @@ class Generator:
         return torch.from_numpy(flat).reshape(shape)
 
 
-def run(dim, heads, length, batch, blocks, ffn, causal, seed, steps=10):
+def losses_of(dim, heads, length, batch, blocks, ffn, causal, seed, steps, precision, draw=None):
+    """The loss of each step, and the first numbers of x; torch.randn draws them unless `draw` does."""
     torch.manual_seed(seed)
     model = torch.nn.ModuleList(
         torch.nn.TransformerEncoderLayer(dim, heads, ffn, dropout=0, activation="gelu",
@@ -63,31 +67,42 @@ def run(dim, heads, length, batch, blocks, ffn, causal, seed, steps=10):
         for _ in range(blocks))
     mask = torch.nn.Transformer.generate_square_subsequent_mask(length) if causal else None
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-    draw = Generator(seed)
     losses, first = [], []
     for _ in range(steps):
-        x, y = draw.randn(batch, length, dim), draw.randn(batch, length, dim)
+        x, y = ((draw or torch).randn(batch, length, dim) for _ in range(2))
         first = first or x.flatten()[:8].tolist()
         optimizer.zero_grad()
-        for block in model:
-            x = block(x, src_mask=mask, is_causal=causal)
-        loss = torch.nn.functional.mse_loss(x, y)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+            for block in model:
+                x = block(x, src_mask=mask, is_causal=causal)
+            loss = torch.nn.functional.mse_loss(x, y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return {"torch": torch.__version__, "dim": dim, "heads": heads, "length": length, "batch": batch,
-            "blocks": blocks, "ffn": ffn, "causal": causal, "precision": "float32", "seed": seed,
-            "steps": steps, "x_first8": first, "losses": losses}
+    return losses, first
+
+
+def write(name, draw=None, **shape):
+    shape = {**shape, "steps": 10}
+    golden = {"torch": torch.__version__, **shape}
+    golden["losses"], golden["x_first8"] = losses_of(**shape, draw=draw)
+    if not draw:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            golden["losses_math_kernel"], _ = losses_of(**shape)
+    (GOLDEN / f"{name}.json").write_text(json.dumps(golden) + "\n")
+    print(f"wrote {name}.json")
 
 
 def main():
     torch.set_num_threads(1)
     for seed in (0, 1):
         for causal in (False, True):
-            golden = run(64, 4, 16, 4, 2, 256, causal, seed)
-            path = GOLDEN / f"cuda_{'causal_' if causal else ''}d64_h4_l16_b4_n2_s{seed}.json"
-            path.write_text(json.dumps(golden) + "\n")
-            print(f"wrote {path.name}")
+            write(f"cuda_{'causal_' if causal else ''}d64_h4_l16_b4_n2_s{seed}", Generator(seed),
+                  dim=64, heads=4, length=16, batch=4, blocks=2, ffn=256, causal=causal,
+                  precision="float32", seed=seed)
+    for length, batch in ((4, 1), (1, 2)):
+        write(f"bf16_tiny_d16_h2_l{length}_b{batch}_n1_s0", dim=16, heads=2, length=length, batch=batch,
+              blocks=1, ffn=64, causal=False, precision="bfloat16", seed=0)
 
 
 if __name__ == "__main__":
