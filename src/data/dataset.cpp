@@ -166,7 +166,7 @@ std::vector<std::int32_t> checked_labels(const Shards& shards, LossKind loss,
         refuse_dataset(file.path(),
                        fmt::format("row {} has label {}, the last of --layers gives {}, numbered "
                                    "from 0",
-                                   row, label, counted(classes, "class")),
+                                   row, value, counted(classes, "class")),
                        "correct the labels or widen the last layer");
       }
       labels.push_back(static_cast<std::int32_t>(label));

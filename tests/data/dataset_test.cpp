@@ -529,6 +529,13 @@ TEST_F(DatasetFiles, AreRefusedWithLabelsOutOfRange) {
   expect_refused("row 1 has label 2147483647,", kTwoImages,
                  idx_bytes<std::int32_t>(kI32, {2, 1}, {0, 2147483647}), {3, 2},
                  LossKind::kCrossEntropy);
+  const DataConfig unsigned_labels{
+      .kind = DataKind::kNpy,
+      .x = file("x.npy", npy_bytes<float>("<f4", "1, 1", {0})),
+      .y = file("y.npy", npy_bytes<std::uint64_t>("<u8", "1,", {UINT64_MAX}))};
+  expect_error(ExitCode::kBadData, "row 0 has label 18446744073709551615,", [&] {
+    load_dataset(unsigned_labels, std::vector<std::int64_t>{1, 2}, LossKind::kCrossEntropy);
+  });
 }
 
 TEST_F(DatasetFiles, AreRefusedWithNumbersThatAreNotFinite) {
