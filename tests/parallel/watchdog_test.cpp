@@ -207,6 +207,14 @@ TEST_F(WatchdogTest, TellsOfARankThatDiedBeforeItHadAPlace) {
   EXPECT_EQ(code_, ExitCode::kTryAgain);
 }
 
+TEST_F(WatchdogTest, BlamesARankThatIsStoppedBeforeItHasAPlace) {
+  board_.mine().begin(Track::kPhase, Activity::kStart);
+  EXPECT_THAT(said({.limit_s = 0.3}),
+              ContainsRegex("^test: error: rank 1 on .*: has not reached the start of MPI, and "
+                            "rank 0 has waited for it for [0-9.]+ s; find out what delays it, or "
+                            "give a larger --timeout\n$"));
+}
+
 TEST_F(WatchdogTest, MissesNobodyWhereRanksHaveNoCommonBoard) {
   FlightBoard board("", 0, 0);
   board.mine().begin(Track::kPhase, Activity::kStart);

@@ -165,6 +165,13 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
   const FlightRecord& mine = board_.mine();
   const auto waiting = waiting_in(mine);
   const double age_s = now_s() - begin_of(entry);
+  if (const auto absent = absent_rank()) {
+    return {.what = fmt::format("{} on {}", name_of_rank(*absent), host_name()),
+            .why = fmt::format("has not reached the start of MPI, and {} has waited for it for "
+                               "{:.1f} s",
+                               name_of_rank(mine.rank.load()), age_s),
+            .remedy = "find out what delays it, or give a larger --timeout"};
+  }
   if (!waiting) {
     return {.what = own_name(),
             .value = entry.text(),
@@ -230,20 +237,28 @@ void Watchdog::check_launcher() {
        .remedy = "see the output of the other hosts, then run again"});
 }
 
-/// The only sign of a rank that died before it had a place on the board is that mpirun ends the
-/// others, for which it takes two seconds.
-void Watchdog::check_for_absent_ranks() {
-  if (!options_.one_host || !board_.is_shared() || !options_.termination_requested_s) return;
-  const double requested_s = options_.termination_requested_s();
+/// While MPI starts, the first rank of this host that has no place on the board.
+std::optional<std::int64_t> Watchdog::absent_rank() const {
   const auto phase = board_.mine().open(Track::kPhase);
-  if (requested_s == 0 || now_s() - requested_s < kLateStartSeconds) return;
-  if (!phase || phase->activity != Activity::kStart) return;
+  const bool starts = phase && phase->activity == Activity::kStart;
+  if (!starts || !options_.one_host || !board_.is_shared()) return std::nullopt;
   const auto places = board_.all().first(
       static_cast<std::size_t>(std::clamp(options_.ranks, 0, FlightBoard::kPlaces)));
   const auto absent =
       std::ranges::find_if(places, [](const FlightRecord& record) { return record.process == 0; });
-  if (absent == places.end()) return;
-  report({.what = fmt::format("{} on {}", name_of_rank(absent - places.begin()), host_name()),
+  if (absent == places.end()) return std::nullopt;
+  return absent - places.begin();
+}
+
+/// The only sign of a rank that died before it had a place on the board is that mpirun ends the
+/// others, for which it takes two seconds.
+void Watchdog::check_for_absent_ranks() {
+  if (!options_.termination_requested_s) return;
+  const double requested_s = options_.termination_requested_s();
+  if (requested_s == 0 || now_s() - requested_s < kLateStartSeconds) return;
+  const auto absent = absent_rank();
+  if (!absent) return;
+  report({.what = fmt::format("{} on {}", name_of_rank(*absent), host_name()),
           .why = "never reached the start of MPI, and the launcher is ending the job",
           .remedy = "see its output and the system log, then run again"});
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -75,6 +76,7 @@ class Watchdog {
   void check_own_entries();
   void check_communicator();
   void check_launcher();
+  [[nodiscard]] std::optional<std::int64_t> absent_rank() const;
   void check_for_absent_ranks();
   void end_after_other_report();
   /// Writes one line and ends the job, unless another process has already done so.
