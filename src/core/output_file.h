@@ -51,7 +51,7 @@ class OutputFile {
   int first_error_ = 0;  // errno
 };
 
-/// Receives a folder whose file system cannot sync folders, and the errno that it gave.
+/// Receives a folder that cannot be synced, and the errno that it gave.
 using UnsyncedFolder = std::function<void(const std::filesystem::path& folder, int error)>;
 
 /// Calls `report` when a file is published into such a folder, the first time only. Until it is
@@ -89,8 +89,7 @@ class DraftFile {
   /// Syncs the bytes to disk and closes the file.
   int finish();
 
-  /// Renames the file to the target and syncs the name to disk. If only the sync fails, the target
-  /// exists already.
+  /// Renames the file to the target and syncs the name to disk, where the folder can be synced.
   int publish();
 
  private:
@@ -117,8 +116,7 @@ using FileWriter = std::function<void(const ByteSink&)>;
 /// which is synced to disk and renamed. An old file's permissions stay; a symbolic link keeps
 /// pointing to its file. A path that is not a regular file, such as /dev/null, is written directly.
 /// Throws Error: kCannotCreate if the file cannot be created, kInputOutput if writing fails. Then
-/// an old file is untouched and no draft remains, unless only the name could not be synced to disk.
-/// Blocks.
+/// an old file is untouched and no draft remains. Blocks.
 void replace_file(const std::filesystem::path& path,
                   std::span<const std::span<const std::byte>> parts);
 void replace_file(const std::filesystem::path& path, std::string_view text);

@@ -1,6 +1,7 @@
 // Requests to stop early, by a signal: SIGINT from Ctrl-C; SIGTERM, which launchers and Slurm send
-// before they kill; SIGHUP, when a terminal is closed; or SIGUSR1, which `sbatch --signal=USR1@60`
-// sends before the time limit.
+// before they kill; SIGHUP, when a terminal is closed; or those that batch systems send before a
+// time limit: SIGUSR1 or SIGUSR2 (`sbatch --signal=USR1@60`, `qsub -notify`, `bsub -wa`), SIGXCPU
+// (a soft limit of SGE, or `ulimit -St`).
 #pragma once
 
 #include <atomic>

@@ -196,10 +196,15 @@ void require_machine(const PredictedModel& model, const MachineCard& card,
         fmt::format("the card of {} has {}", card.name, counted(card.max_ranks(), "device")),
         "ask for fewer, or for a machine with a network");
   }
-  if (card.on_gpu && model.others.training.update == Update::kFused) {
-    refuse_prediction("--update", std::string(name_of(Update::kFused)),
+  const Update update = model.others.training.update;
+  if (card.on_gpu && update == Update::kFused) {
+    refuse_prediction("--update", std::string(name_of(update)),
                       fmt::format("the card of {} has no rate of it", card.name),
                       "use --update separate, or leave it out");
+  }
+  if (max == 1 && update == Update::kPerBucket) {
+    refuse_prediction("--update", std::string(name_of(update)), "a single rank reduces no bucket",
+                      "use --update separate, or ask for more --ranks");
   }
   if (has_rate(card, model.precision)) return;
   const bool is_half = type_of(model.precision) != DType::kF32;
