@@ -422,7 +422,7 @@ void add_all_reduce(ArgumentParser& parser, MeasuredSumRequest& sum) {
   measure.add(option("--transport", "auto|nccl|mpi",
                      "auto takes NCCL if each rank has a GPU of its own (auto)",
                      [&](const RawValue& given) {
-                       sum.ranks.transport = static_cast<Transport>(choice(given, kTransports));
+                       sum.ranks.transport = static_cast<TransportKind>(choice(given, kTransports));
                      }));
   measure.add(option("--bytes", "SIZE", "only this size, such as 25MiB (8 B to 64 MiB, doubled)",
                      [&](const RawValue& given) { sum.bytes = byte_count(given); }));

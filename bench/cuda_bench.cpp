@@ -366,8 +366,7 @@ void cuda_step(benchmark::State& state) {
   const auto device = make_cuda_device(config.device, 0);
   for ([[maybe_unused]] const auto iteration : state) {
     StepTimes times;
-    Trainer(config, programs, {device.get()}, nullptr, nullptr, quick_weights(programs, dim))
-        .run(times);
+    Trainer(config, programs, {device.get()}, {}, nullptr, quick_weights(programs, dim)).run(times);
     const double seconds = median(times.wall_s);
     state.SetIterationTime(seconds);
     state.counters["floor ms"] = 1e3 * min_s;

@@ -98,7 +98,7 @@ TrainConfig baseline_config(std::int64_t dim, std::int64_t depth, Update update 
 double median_step_s(const TrainConfig& config, Device& device) {
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   StepTimesOnly times;
-  Trainer(config, programs, {&device}, nullptr, nullptr).run(times);
+  Trainer(config, programs, {&device}, {}, nullptr).run(times);
   return median(times.wall_s);
 }
 
@@ -106,7 +106,7 @@ double median_step_s(const TrainConfig& config, Device& device) {
 double median_ops_s(const TrainConfig& config, Device& device, const std::string& label = "") {
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   OpTimes ops(programs.train().program);
-  Trainer(config, programs, {&device}, nullptr, nullptr, {}, &ops).run(ops);
+  Trainer(config, programs, {&device}, {}, nullptr, {}, &ops).run(ops);
   double seconds = 0;
   for (const OpRow& row : ops.rows()) {
     const std::string_view op = std::string_view(row.label).substr(row.label.find(' ') + 1);
@@ -130,12 +130,12 @@ void step(benchmark::State& state) {
   double seconds = 0;
   for ([[maybe_unused]] const auto iteration : state) {
     StepTimesOnly times;
-    Trainer(config, programs, {device.get()}, nullptr, nullptr).run(times);
+    Trainer(config, programs, {device.get()}, {}, nullptr).run(times);
     seconds = median(times.wall_s);
     state.SetIterationTime(seconds);
   }
   OpTimes ops(programs.train().program);
-  Trainer(config, programs, {device.get()}, nullptr, nullptr, {}, &ops).run(ops);
+  Trainer(config, programs, {device.get()}, {}, nullptr, {}, &ops).run(ops);
   const std::string name = fmt::format("{} x {}", state.range(0), state.range(1));
   tables()[name] = ops.rows();
   peaks()[name] = peak;

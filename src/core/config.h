@@ -242,9 +242,9 @@ enum class Quantization { kRow, kTorch, kTorchPerChannel };
 template <>
 inline constexpr std::string_view kNamesOf<Quantization>[] = {"row", "torch", "torch-per-channel"};
 
-enum class Transport { kAuto, kNccl, kMpi, kPeer };
+enum class TransportKind { kAuto, kNccl, kMpi, kPeer };
 template <>
-inline constexpr std::string_view kNamesOf<Transport>[] = {"auto", "nccl", "mpi", "peer"};
+inline constexpr std::string_view kNamesOf<TransportKind>[] = {"auto", "nccl", "mpi", "peer"};
 
 enum class RankScheme { kDdp, kZero1, kZero2, kZero3, kFactor, kServer };
 template <>
@@ -252,7 +252,7 @@ inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp",   "zero1",  "
                                                             "zero3", "factor", "server"};
 
 /// How a parameter server adds up what the other ranks push: it receives from each of them, or the
-/// communicator reduces along its own rings or trees.
+/// transport reduces along its own rings or trees.
 enum class ServerReduce { kStar, kTree };
 template <>
 inline constexpr std::string_view kNamesOf<ServerReduce>[] = {"star", "tree"};
@@ -420,7 +420,7 @@ struct ParallelConfig {
   bool batch_per_rank = false;  // data.batch_size is per rank (--batch-size)
   bool global_batch = false;    // the batch size was given for all ranks (--global-batch-size)
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
-  Transport transport = Transport::kAuto;
+  TransportKind transport = TransportKind::kAuto;
   RankScheme scheme = RankScheme::kDdp;
   std::int64_t tensor = 1;             // ranks that share every layer
   std::optional<double> bucket_mib{};  // closes a bucket of gradients; default: PyTorch's limits

@@ -1014,7 +1014,7 @@ std::string AllReduce::text(const TensorText& t) const {
                      scale_text(scale));
 }
 
-/// Only the communicator can identify the root's tensor, since ranks are numbered across all
+/// Only the transport can identify the root's tensor, since ranks are numbered across all
 /// processes. So every tensor counts as both read and written.
 Operands Broadcast::operands() const {
   return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(tensors)});

@@ -2,7 +2,7 @@
 //
 // An op is a value. The same struct serves the device that runs it, the planner that sizes its
 // tensors, the checker that orders it, the pricer that counts it and the printer that prints it.
-// There are two variants: DeviceOp, which a device runs, and Collective, which a communicator runs.
+// There are two variants: DeviceOp, which a device runs, and Collective, which a transport runs.
 //
 // A tensor that an op writes shares no byte with the op's other tensors.
 //
@@ -721,7 +721,7 @@ using DeviceOp =
 
 /// A collective has one tensor per part: the tensors of this process, one per device. Its parts
 /// have equal sizes on every rank. An exchange of two ranks is a collective too: it is run by a
-/// communicator, and its ranks wait for each other.
+/// transport, and its ranks wait for each other.
 
 /// Every tensor = sum over all ranks' tensors of fl(scale * value); scaled before the sum. For
 /// bf16, the scale is 1 and numbers are added in fp32. The sum is rounded once, or after each

@@ -32,16 +32,16 @@ constexpr int kSteps = 3;
 
 /// Ranks that meet: those of an axis that share everything else, or two of them that exchange, or
 /// of which one sends to the other.
-struct Group {
+struct Meeting {
   Axis axis = Axis::kAll;
   std::vector<int> ranks;  // ascending
   int sender = -1;         // of messages in one direction
 
-  friend auto operator<=>(const Group&, const Group&) = default;
+  friend auto operator<=>(const Meeting&, const Meeting&) = default;
 };
 
-Group group_of(const RankProgram& rank, const Collective& collective) {
-  Group group{axis_of(collective), ranks_that_meet(rank.mesh, collective)};
+Meeting meeting_of(const RankProgram& rank, const Collective& collective) {
+  Meeting group{axis_of(collective), ranks_that_meet(rank.mesh, collective)};
   const auto* const exchange = std::get_if<SendReceive>(&collective);
   if (exchange != nullptr && exchange->sends.has_value() != exchange->receives.has_value()) {
     const int peer = group.ranks[group.ranks[0] == rank.mesh.rank ? 1 : 0];
@@ -72,26 +72,27 @@ std::string agreed_text(const Collective& collective, bool is_first) {
       collective);
 }
 
-std::string agreed_text(const RankProgram& rank, const Group& group, const Collective& collective) {
+std::string agreed_text(const RankProgram& rank, const Meeting& group,
+                        const Collective& collective) {
   return agreed_text(collective, rank.mesh.rank == group.ranks.front());
 }
 
-std::vector<const Collective*> collectives_of(const RankProgram& rank, const Group& group) {
+std::vector<const Collective*> collectives_of(const RankProgram& rank, const Meeting& group) {
   std::vector<const Collective*> all;
   for (const Node& node : rank.program.nodes()) {
     const auto* const collective = std::get_if<Collective>(&node.op);
-    if (collective != nullptr && group_of(rank, *collective) == group) all.push_back(collective);
+    if (collective != nullptr && meeting_of(rank, *collective) == group) all.push_back(collective);
   }
   return all;
 }
 
 /// All groups that any rank names.
-std::set<Group> groups_of(std::span<const RankProgram> ranks) {
-  std::set<Group> groups;
+std::set<Meeting> groups_of(std::span<const RankProgram> ranks) {
+  std::set<Meeting> groups;
   for (const RankProgram& rank : ranks) {
     for (const Node& node : rank.program.nodes()) {
       const auto* const collective = std::get_if<Collective>(&node.op);
-      if (collective != nullptr) groups.insert(group_of(rank, *collective));
+      if (collective != nullptr) groups.insert(meeting_of(rank, *collective));
     }
   }
   return groups;
@@ -99,7 +100,7 @@ std::set<Group> groups_of(std::span<const RankProgram> ranks) {
 
 /// What differs between the collectives of a group's ranks; empty if nothing does. `all` are all
 /// ranks of the job.
-std::string difference(const Group& group, std::span<const RankProgram> all) {
+std::string difference(const Meeting& group, std::span<const RankProgram> all) {
   if (group.ranks.size() == 2 && (group.ranks[0] < 0 || group.ranks[0] == group.ranks[1])) {
     return fmt::format("rank {} exchanges with itself, or with a rank outside its {} axis",
                        group.ranks[1], name_of(group.axis));
@@ -157,7 +158,7 @@ class JointGraph {
   /// it waits for.
   void add(const RankProgram& rank) {
     std::map<LaneId, int> last_on_lane;
-    std::map<Group, int> counts;
+    std::map<Meeting, int> counts;
     std::vector<std::vector<int>> vertices(kSteps);  // by step and node
     for (int step = 0; step < kSteps; ++step) {
       for (const Node& node : rank.program.nodes()) {
@@ -177,10 +178,10 @@ class JointGraph {
   }
 
   /// A vertex of its own, or that of the collective, which may have come with an earlier rank.
-  int vertex_of(const RankProgram& rank, const Node& node, std::map<Group, int>& counts) {
+  int vertex_of(const RankProgram& rank, const Node& node, std::map<Meeting, int>& counts) {
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) return new_vertex("");
-    const Group group = group_of(rank, *collective);
+    const Meeting group = meeting_of(rank, *collective);
     const std::pair key{group, counts[group]++};
     const auto [found, is_new] = of_collectives_.try_emplace(key, 0);
     if (is_new) {
@@ -217,13 +218,13 @@ class JointGraph {
 
   std::vector<std::vector<int>> before_;  // by vertex, what ends before it begins
   std::vector<std::string> texts_;        // of collectives; else empty
-  std::map<std::pair<Group, int>, int> of_collectives_;
+  std::map<std::pair<Meeting, int>, int> of_collectives_;
 };
 
 }  // namespace
 
 std::string check_ranks(std::span<const RankProgram> ranks) {
-  for (const Group& group : groups_of(ranks)) {
+  for (const Meeting& group : groups_of(ranks)) {
     std::string text = difference(group, ranks);
     if (!text.empty()) return text;
   }

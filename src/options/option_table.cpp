@@ -510,7 +510,7 @@ Table spread_options() {
        .help = "how parameters and gradients travel: NCCL between GPUs that are each named once, "
                "or peer copies and our own sums; auto takes NCCL where possible",
        .value = one_of(&ParallelConfig::transport,
-                       {Transport::kAuto, Transport::kNccl, Transport::kPeer}),
+                       {TransportKind::kAuto, TransportKind::kNccl, TransportKind::kPeer}),
        .trainers = {kDp}},
       {.name = "show-split",
        .help = "print the rows of each device in each step",
@@ -580,7 +580,7 @@ Table rank_options() {
        .help = "how gradients travel: NCCL between GPUs, MPI through host memory; auto takes NCCL "
                "if each rank has a GPU to itself",
        .value = one_of(&ParallelConfig::transport,
-                       {Transport::kAuto, Transport::kNccl, Transport::kMpi}),
+                       {TransportKind::kAuto, TransportKind::kNccl, TransportKind::kMpi}),
        .trainers = {kDdp},
        .agreement = kNotShared},  // ranks compare the resulting value instead
       {.name = "scheme",

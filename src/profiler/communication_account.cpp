@@ -44,7 +44,7 @@ double ClockAlignment::largest_error_s() const {
   return *std::ranges::max_element(error_s);
 }
 
-ClockAlignment align_clocks(Communicator& ranks, double (*clock)()) {
+ClockAlignment align_clocks(Group& ranks, double (*clock)()) {
   const auto size = static_cast<std::size_t>(ranks.size());
   constexpr double kFar = std::numeric_limits<double>::infinity();
   std::vector<double> min(size, -kFar);
@@ -152,7 +152,7 @@ double ready_time(const StepTimeline& step, const NodeRun& collective) {
 
 /// All ranks' data, in rank order, of equal size. Every rank calls it. Blocks.
 template <class Number>
-std::vector<Number> gather_all(Communicator& ranks, std::span<const Number> mine) {
+std::vector<Number> gather_all(Group& ranks, std::span<const Number> mine) {
   std::vector<Number> all(static_cast<std::size_t>(ranks.size()) * mine.size());
   ranks.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
   return all;
@@ -202,7 +202,7 @@ std::vector<NamedCollective> collectives_of(const Program& program, std::span<co
 class CollectivesOfRanks {
  public:
   /// Every rank calls it. Blocks.
-  CollectivesOfRanks(Communicator& ranks, const std::vector<NamedCollective>& mine) {
+  CollectivesOfRanks(Group& ranks, const std::vector<NamedCollective>& mine) {
     std::string names;
     std::vector<std::int64_t> numbers;  // axis and bytes, one after the other
     for (const NamedCollective& each : mine) {
@@ -442,7 +442,7 @@ std::size_t CommunicationAccount::place_of(const NodeRun& collective) const {
   return static_cast<std::size_t>(found - collectives_.begin());
 }
 
-CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
+CommunicationSummary CommunicationAccount::gather(Group& ranks) const {
   const ClockAlignment clocks = align_clocks(ranks, &now_s);
   const std::vector<double> errors_s = gather_all<double>(ranks, std::span(&error_s_, 1));
   // A run that ends early may end between two ranks' reports of the same step.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
+#include "core/group.h"
 #include "train/step.h"
 #include "train/trainer.h"
 
@@ -29,7 +29,7 @@ struct ClockAlignment {
 /// reads e on arrival, shift_a - shift_b <= e - s. Messages in both directions bound the shift on
 /// both sides, as in Cristian's algorithm. The tightest bounds of many rounds count; in these, the
 /// ranks take turns at being last. Blocks for some milliseconds.
-ClockAlignment align_clocks(Communicator& ranks, double (*clock)());
+ClockAlignment align_clocks(Group& ranks, double (*clock)());
 
 /// What a step exchanges besides the loss: "all_reduce of 2 buckets (4.00 MiB to 1.00 MiB) while
 /// backward goes on".
@@ -111,7 +111,7 @@ class CommunicationAccount final {
 
   /// Every rank calls it while no work is queued, and gets the same result. Compares clocks.
   /// Blocks.
-  [[nodiscard]] CommunicationSummary gather(Communicator& ranks) const;
+  [[nodiscard]] CommunicationSummary gather(Group& ranks) const;
 
  private:
   static constexpr std::int64_t kMaxSteps = 10'000;

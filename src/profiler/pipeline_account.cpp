@@ -63,7 +63,7 @@ std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec
       formula_of_bubble(pipeline.schedule), percent_text(ideal_bubble(pipeline)));
 }
 
-std::string gather_stages(Communicator& ranks, const StepSpec& spec, const MeanAccount& mine) {
+std::string gather_stages(Group& ranks, const StepSpec& spec, const MeanAccount& mine) {
   const std::int64_t steps = std::ranges::min(gather_values(ranks, mine.count()));
   if (steps == 0) return "";
   const std::vector<StepAccount> of_ranks = gather_values(ranks, mine.mean());

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
+#include "core/group.h"
 #include "core/mesh.h"
 #include "profiler/account.h"
 #include "train/pass_schedule.h"
@@ -29,7 +29,7 @@ std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec
 
 /// The text for the stages of a mesh of ranks, each row the mean of a stage's ranks; `mine` is this
 /// rank's account, of as many steps as the others'. Every rank calls it and gets the same. Blocks.
-std::string gather_stages(Communicator& ranks, const StepSpec& spec, const MeanAccount& mine);
+std::string gather_stages(Group& ranks, const StepSpec& spec, const MeanAccount& mine);
 
 /// Collects the steps after warm-up of the stages of one process. Allocates only during
 /// construction.

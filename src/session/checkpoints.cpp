@@ -171,7 +171,7 @@ void require_own_folder(const CheckpointConfig& config) {
         .remedy = "resume that run with --resume, or name another folder"});
 }
 
-void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point) {
+void share_resume_point(Group& ranks, std::optional<ResumePoint>& point) {
   const std::string mine = point ? point->file.string() + '\0' + point->text : "";
   const std::string first = gather_lists(ranks, mine).front();
   if (ranks.rank() == 0 || first.empty()) return;
@@ -278,7 +278,7 @@ void restore_product_choices(const ResumePoint& point, const DeviceConfig& devic
 }
 
 void require_shared_folder(Job& job, const fs::path& folder) {
-  Communicator* const ranks = job.ranks();
+  Group* const ranks = job.ranks();
   if (ranks == nullptr || ranks->size() == 1) return;
   // The file exists only for a moment.
   const std::string own_name = fmt::format(".barestep-{}-{}", host_name(), ::getpid());

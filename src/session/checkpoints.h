@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
-#include "core/communicator.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/ops.h"
 #include "data/checkpoint_folder.h"
 #include "session/job.h"
@@ -44,7 +44,7 @@ std::optional<ResumePoint> find_resume_point(std::string_view program,
 void require_own_folder(const CheckpointConfig& config);
 
 /// Sends rank 0's result to every rank, without its tensors. Every rank calls it. Blocks.
-void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point);
+void share_resume_point(Group& ranks, std::optional<ResumePoint>& point);
 
 /// Throws Error(kConfiguration), naming the differences, if a run of this configuration cannot
 /// resume there: another model, other data, another batch, other options that affect numbers, or
@@ -123,8 +123,8 @@ class Checkpoints final : public Observer {
   TrainerKind program_;
   const Device& device_;  // every device has the same choices of products
   Trainer& trainer_;
-  Communicator* ranks_;  // used by the thread that writes
-  bool is_first_;        // rank 0
+  Group* ranks_;   // used by the thread that writes
+  bool is_first_;  // rank 0
   RankSettings rounding_, deciding_;
   std::optional<CheckpointFolder> folder_, best_folder_;
   std::future<void> writing_;

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "core/group.h"
 #include "core/host.h"
 #include "profiler/report.h"
 #include "session/observer.h"
@@ -74,7 +74,7 @@ class RunChecklist final : public Observer {
 
   void on_step(const StepFigures& step) override;
   void close() override { lost_ = {watch_.lost()}; }
-  void gather(Communicator& ranks) override { lost_ = gather_values(ranks, watch_.lost()); }
+  void gather(Group& ranks) override { lost_ = gather_values(ranks, watch_.lost()); }
   [[nodiscard]] std::string text() const override {
     return run_checklist(config_, warmup_steps_, steps_, lost_);
   }

@@ -17,8 +17,8 @@
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
-#include "parallel/comm/local_communicator.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/local_transport.h"
+#include "parallel/comm/nccl_transport.h"
 #include "parallel/job/watchdog.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
@@ -115,7 +115,7 @@ class SeveralDevices final : public Place {
 
   [[nodiscard]] std::vector<Device*> devices() const override;
   [[nodiscard]] std::vector<std::string> names() const override { return names_; }
-  [[nodiscard]] Communicator* communicator() const override { return communicator_.get(); }
+  [[nodiscard]] Transport* transport() const override { return transport_.get(); }
   [[nodiscard]] ProfilingScope profiling_scope() const override;
   [[nodiscard]] MonitorScope monitor_scope() const override;
   [[nodiscard]] std::string text(const TrainConfig& config,
@@ -130,7 +130,7 @@ class SeveralDevices final : public Place {
   [[nodiscard]] DataParallel scheme() const { return DataParallel(size(), adds_by_pieces()); }
   /// Why NCCL cannot connect them; empty if it can.
   [[nodiscard]] std::string why_no_nccl() const;
-  void choose_exchanges(Transport transport);
+  void choose_exchanges(TransportKind transport);
   /// Throws Error(kMemory) if the programs need more memory than is free.
   void require_free_memory(const StepPrograms& programs) const;
   /// The ordinals of the GPUs, each once.
@@ -147,7 +147,7 @@ class SeveralDevices final : public Place {
   Exchanges exchanges_ = Exchanges::kOneMemory;
   std::vector<std::pair<int, int>> apart_;  // GPUs whose peer copies pass through the host
   std::vector<std::unique_ptr<Device>> opened_;
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Transport> transport_;
   bool is_pipeline_ = false;
   std::int64_t batch_size_ = 0;
   std::int64_t width_ = 0;  // features of a sample
@@ -189,9 +189,9 @@ void SeveralDevices::resolve_config(TrainConfig& config) {
   config.device.devices = devices_;
 }
 
-void SeveralDevices::choose_exchanges(Transport transport) {
+void SeveralDevices::choose_exchanges(TransportKind transport) {
   const std::string why = why_no_nccl();
-  if (transport == Transport::kNccl && !why.empty()) {
+  if (transport == TransportKind::kNccl && !why.empty()) {
     fail(ExitCode::kConfiguration,
          {.what = "--transport", .value = "nccl", .why = why, .remedy = "use peer or auto"});
   }
@@ -200,7 +200,7 @@ void SeveralDevices::choose_exchanges(Transport transport) {
   exchanges_ = distinct.size() > 1 ? Exchanges::kPieces : Exchanges::kOneMemory;
   // Devices that share a GPU exchange faster through its memory, unless NCCL was requested.
   const bool wants_nccl =
-      transport == Transport::kNccl || (transport == Transport::kAuto && each_once);
+      transport == TransportKind::kNccl || (transport == TransportKind::kAuto && each_once);
   if (size() > 1 && wants_nccl && why.empty()) exchanges_ = Exchanges::kNccl;
 }
 
@@ -301,13 +301,12 @@ void SeveralDevices::join(const TrainConfig& /*config*/, const StepPrograms& pro
   // Stages exchange by copies.
   if (size() == 1 || is_pipeline_) return;
   if (exchanges_ != Exchanges::kNccl) {
-    communicator_ =
-        std::make_unique<LocalCommunicator>(devices(), reduce_piece_of(programs.buffers()));
+    transport_ = std::make_unique<LocalTransport>(devices(), reduce_piece_of(programs.buffers()));
     return;
   }
   std::vector<int> ordinals;
   for (const Device* device : devices()) ordinals.push_back(device->info().ordinal);
-  communicator_ = join_devices_by_nccl(ordinals);
+  transport_ = join_devices_by_nccl(ordinals);
 }
 
 ProfilingScope SeveralDevices::profiling_scope() const {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
-#include "core/communicator.h"
 #include "core/config.h"
+#include "core/group.h"
 #include "core/stop_request.h"
 #include "parallel/job/flight_record.h"
 
@@ -17,10 +17,10 @@ class Job {
  public:
   virtual ~Job() = default;
 
-  /// The communicator of the run's processes, each of which is a rank; null for a single process.
-  [[nodiscard]] virtual Communicator* ranks() { return nullptr; }
+  /// The run's processes, each of which is a rank; null for a single process.
+  [[nodiscard]] virtual Group* ranks() { return nullptr; }
   /// The same ranks, for host calls from one other thread; null for a single process.
-  [[nodiscard]] virtual Communicator* background_ranks() { return nullptr; }
+  [[nodiscard]] virtual Group* background_ranks() { return nullptr; }
   /// The number of the run's processes on this host.
   [[nodiscard]] virtual int processes_of_host() const { return 1; }
   /// Whether this process prints messages that concern all ranks.

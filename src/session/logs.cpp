@@ -43,7 +43,7 @@ std::int64_t bytes_of_records(const std::filesystem::path& path, std::int64_t en
 
 }  // namespace
 
-MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
+MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Group* ranks,
                        const Mesh& mesh, std::int64_t done)
     : ranks_(ranks), mesh_(mesh) {
   if (ranks_ != nullptr) all_.resize(static_cast<std::size_t>(ranks_->size()));

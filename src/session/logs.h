@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/host.h"
 #include "core/output_file.h"
 #include "profiler/event_file.h"
@@ -64,8 +64,8 @@ class MetricsLog final : public Observer {
   /// and must outlive it; they form `mesh`. `config` is the run's, resolved. If the run has `done`
   /// steps already, the file keeps their records and continues after them. Throws
   /// Error(kCannotCreate).
-  MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
-             const Mesh& mesh = {}, std::int64_t done = 0);
+  MetricsLog(TrainerKind trainer, const TrainConfig& config, Group* ranks, const Mesh& mesh = {},
+             std::int64_t done = 0);
 
   /// Watches from here on the time that an evaluation loses; training is watched from its first
   /// step after warm-up.
@@ -85,7 +85,7 @@ class MetricsLog final : public Observer {
  private:
   void write_lost_time();
 
-  Communicator* ranks_;
+  Group* ranks_;
   Mesh mesh_;
   std::optional<RunFile<OutputFile>> file_;  // only on rank 0
   std::vector<StepFigures> all_;             // for one step, by rank

@@ -84,7 +84,7 @@ void Monitoring::close() {
   for (const std::string& note : notes_) text_ += fmt::format("  Note: {}\n", note);
 }
 
-void Monitoring::gather(Communicator& ranks) {
+void Monitoring::gather(Group& ranks) {
   const std::vector<std::string> texts = gather_lists(ranks, text_);
   if (ranks.rank() != 0 || texts.size() == 1) return;
   std::vector<std::string> parts;

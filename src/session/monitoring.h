@@ -32,7 +32,7 @@ class Monitoring final : public Observer {
   void on_step(const StepFigures& step) override;
   /// Stops sampling.
   void close() override;
-  void gather(Communicator& ranks) override;
+  void gather(Group& ranks) override;
   /// The summary for all ranks, and what could not be sampled.
   [[nodiscard]] std::string text() const override { return text_; }
 

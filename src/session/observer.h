@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/communicator.h"
+#include "core/group.h"
 #include "profiler/report.h"
 #include "train/trainer.h"
 
@@ -35,7 +35,7 @@ class Observer {
 
   /// Sends the other ranks this rank's observations. Every rank calls it, if there are several,
   /// while no work is queued. Blocks.
-  virtual void gather(Communicator& /*ranks*/) {}
+  virtual void gather(Group& /*ranks*/) {}
 
   /// The text for stdout after the last step, on rank 0; may be empty.
   [[nodiscard]] virtual std::string text() const { return ""; }

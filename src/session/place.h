@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "core/transport.h"
 #include "data/dataset.h"
 #include "session/affinity.h"
 #include "session/monitoring.h"
@@ -79,8 +79,8 @@ class Place {
   /// The devices' names in reports, for all requested devices, open or not. Empty for a single
   /// device that is not open.
   [[nodiscard]] virtual std::vector<std::string> names() const = 0;
-  /// The communicator of collectives once joined; null if there is none.
-  [[nodiscard]] virtual Communicator* communicator() const { return nullptr; }
+  /// Of collectives, once joined; null if there is none.
+  [[nodiscard]] virtual Transport* transport() const { return nullptr; }
 
   /// What is profiled and monitored here, once joined.
   [[nodiscard]] virtual ProfilingScope profiling_scope() const = 0;

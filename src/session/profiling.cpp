@@ -219,7 +219,7 @@ void Profiling::close() {
   if (prints_tables()) check_peaks();
 }
 
-void Profiling::gather(Communicator& ranks) {
+void Profiling::gather(Group& ranks) {
   const ClockAlignment clocks = align_clocks(ranks, &now_s);
   ranks.broadcast(std::as_writable_bytes(std::span(&origin_, 1)), 0);
   const auto rank = static_cast<std::size_t>(ranks.rank());

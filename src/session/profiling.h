@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "core/group.h"
 #include "profiler/gpu_records.h"
 #include "profiler/monitor.h"
 #include "profiler/peaks.h"
@@ -55,7 +55,7 @@ class Profiling final : public Observer, public StepProfiler {
   void close() override;
 
   /// Converts this rank's records to rank 0's clock, in seconds of core/clock.h.
-  void gather(Communicator& ranks) override;
+  void gather(Group& ranks) override;
 
   /// The output of --profile; empty without that option, or if a record is missing.
   [[nodiscard]] std::string text() const override;

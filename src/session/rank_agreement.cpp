@@ -76,7 +76,7 @@ RankSettings settings_of_build(const std::string& mpi) {
   return {{"build", hash_of_program()}, {"MPI", mpi}};
 }
 
-void require_agreement(Communicator& ranks, const RankSettings& settings) {
+void require_agreement(Group& ranks, const RankSettings& settings) {
   std::string mine;
   for (const auto& [name, value] : settings) {
     for (const std::string& text : {name, value}) {

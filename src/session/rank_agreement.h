@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
+#include "core/group.h"
 
 namespace barestep {
 
@@ -33,6 +33,6 @@ RankSettings settings_of_build(const std::string& mpi);
 
 /// Throws Error(kConfiguration) with the same text on every rank, listing what differs and where.
 /// Every rank calls it. Blocks.
-void require_agreement(Communicator& ranks, const RankSettings& settings);
+void require_agreement(Group& ranks, const RankSettings& settings);
 
 }  // namespace barestep

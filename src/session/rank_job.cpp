@@ -52,7 +52,8 @@ RankJob::RankJob(const char* program, const TrainConfig& config)
 RankJob::~RankJob() {
   record().begin(Track::kPhase, Activity::kLeave);
   place_.background.reset();
-  place_.communicator.reset();
+  place_.transport.reset();
+  place_.group.reset();
   // The watchdog watches until MPI has ended.
   if (watchdog_) watchdog_->leave();
 }
@@ -92,7 +93,7 @@ MpiRank RankJob::join() {
   }
 }
 
-void RankJob::watch(Communicator* transport) {
+void RankJob::watch(Transport* transport) {
   const std::lock_guard lock(watched_mutex_);
   watched_ = transport;
 }
@@ -104,7 +105,7 @@ void RankJob::together(const std::function<void()>& work) {
   } catch (const std::exception& failed) {
     error = error_of(failed);
   }
-  Communicator& ranks = *place_.communicator;
+  Group& ranks = *place_.group;
   const int code = error ? static_cast<int>(error->code()) : 0;
   const std::vector<int> codes = gather_values(ranks, code);
   const auto failed = std::ranges::find_if(codes, [](int each) { return each != 0; });
@@ -115,7 +116,7 @@ void RankJob::together(const std::function<void()>& work) {
 }
 
 void RankJob::end_all_on_error(const std::function<void()>& work) {
-  Communicator& ranks = *place_.communicator;
+  Group& ranks = *place_.group;
   const auto end_all = [&](const Error& error) {
     if (board_.claim_report()) print_error(program_, error);
     ranks.abort(error.code());

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/config.h"
-#include "parallel/comm/mpi_communicator.h"
+#include "parallel/comm/mpi_transport.h"
 #include "parallel/job/flight_record.h"
 #include "parallel/job/launcher.h"
 #include "parallel/job/watchdog.h"
@@ -25,8 +25,8 @@ class RankJob final : public Job {
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
 
-  [[nodiscard]] Communicator* ranks() override { return place_.communicator.get(); }
-  [[nodiscard]] Communicator* background_ranks() override { return place_.background.get(); }
+  [[nodiscard]] Group* ranks() override { return place_.group.get(); }
+  [[nodiscard]] Group* background_ranks() override { return place_.background.get(); }
   [[nodiscard]] int processes_of_host() const override { return place_.local_size; }
   void together(const std::function<void()>& work) override;
   /// All ranks detect a divergence in the same step; the first rank reports it.
@@ -43,7 +43,7 @@ class RankJob final : public Job {
   [[nodiscard]] FlightRecord& record() { return board_.mine(); }
 
   /// From now on, the watchdog polls `transport` for errors; null stops that.
-  void watch(Communicator* transport);
+  void watch(Transport* transport);
 
  private:
   [[nodiscard]] WatchdogOptions watchdog_options(const TrainConfig& config);
@@ -53,7 +53,7 @@ class RankJob final : public Job {
   std::optional<LaunchedRank> launched_;
   FlightBoard board_;
   std::mutex watched_mutex_;
-  Communicator* watched_ = nullptr;
+  Transport* watched_ = nullptr;
   std::optional<Watchdog> watchdog_;  // none for a single rank, since nothing waits for it
   MpiRank place_;
 };

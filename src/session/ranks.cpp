@@ -21,9 +21,9 @@
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
-#include "parallel/comm/mesh_communicator.h"
-#include "parallel/comm/nccl_communicator.h"
-#include "parallel/comm/staged_communicator.h"
+#include "parallel/comm/mesh_transport.h"
+#include "parallel/comm/nccl_transport.h"
+#include "parallel/comm/staged_transport.h"
 #include "parallel/job/watchdog.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
@@ -114,7 +114,7 @@ class DeviceOfRank final : public Place {
     if (device_ == nullptr) return {};
     return {std::string(device_->name())};
   }
-  [[nodiscard]] Communicator* communicator() const override { return transport_; }
+  [[nodiscard]] Transport* transport() const override { return transport_; }
   [[nodiscard]] ProfilingScope profiling_scope() const override;
   [[nodiscard]] MonitorScope monitor_scope() const override;
   [[nodiscard]] std::string text(const TrainConfig& config,
@@ -131,18 +131,18 @@ class DeviceOfRank final : public Place {
                                           const StepPrograms& programs) const;
 
   RankJob& job_;
-  Communicator& ranks_;
+  Group& ranks_;
   const MpiRank& place_;
   std::vector<std::string> hosts_;  // of all ranks
   DeviceKind kind_ = DeviceKind::kCpu;
   bool takes_any_ = false;
-  Transport requested_ = Transport::kAuto;
+  TransportKind requested_ = TransportKind::kAuto;
   std::vector<std::filesystem::path> traces_;  // all ranks' paths
   std::unique_ptr<Device> device_;
-  std::vector<RankGpu> gpus_;                     // all ranks' GPUs, once they agree
-  std::unique_ptr<Communicator> own_transport_;   // null if MPI itself is used
-  std::unique_ptr<Communicator> mesh_transport_;  // null if ranks only share the batch
-  Communicator* transport_ = nullptr;             // set by join()
+  std::vector<RankGpu> gpus_;                  // all ranks' GPUs, once they agree
+  std::unique_ptr<Transport> own_transport_;   // null if MPI itself is used
+  std::unique_ptr<Transport> mesh_transport_;  // null if ranks only share the batch
+  Transport* transport_ = nullptr;             // set by join()
 };
 
 /// The account of all ranks' collectives and, of a pipeline, that of the stages, as an observer.
@@ -155,7 +155,7 @@ class AccountOfRanks final : public Observer {
     account_.add(step.report);
     if (!step.report.warmup) steps_.add(step.account);
   }
-  void gather(Communicator& ranks) override {
+  void gather(Group& ranks) override {
     text_ = account_.gather(ranks).text();
     if (spec_.mesh.pipeline == 1) return;
     const std::string stages = gather_stages(ranks, spec_, steps_);
@@ -231,7 +231,7 @@ std::string DeviceOfRank::memory_of_stages(const TrainConfig& config,
 }
 
 void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
-  if (requested_ == Transport::kNccl) require_gpus_for_nccl(kind_);
+  if (requested_ == TransportKind::kNccl) require_gpus_for_nccl(kind_);
   take_share(config.device, place_, kind_);
   // All ranks must compute the same bits for a row, and so must one rank for all rows.
   if (config.parallel.scheme == RankScheme::kFactor) {
@@ -292,9 +292,9 @@ void DeviceOfRank::join(const TrainConfig& config, const StepPrograms& programs)
   if (kind_ == DeviceKind::kCuda && uses_nccl()) {
     own_transport_ = join_nccl(ranks_, *device_, config.device.graph ? nullptr : &job_.record());
   } else if (kind_ == DeviceKind::kCuda) {
-    own_transport_ = std::make_unique<StagedCommunicator>(ranks_, *device_);
+    own_transport_ = std::make_unique<StagedTransport>(*place_.transport, *device_);
   }
-  transport_ = own_transport_ != nullptr ? own_transport_.get() : &ranks_;
+  transport_ = own_transport_ != nullptr ? own_transport_.get() : place_.transport.get();
   if (const Mesh& mesh = programs.spec().mesh; mesh.cuts_model()) {
     mesh_transport_ = join_mesh(*transport_, mesh);
     transport_ = mesh_transport_.get();

@@ -35,7 +35,7 @@ namespace {
 std::int64_t memory_for_samples(Job& job) {
   // The other half of the memory is for the run itself.
   const std::int64_t mine = host_memory().free_bytes / 2 / job.processes_of_host();
-  Communicator* const ranks = job.ranks();
+  Group* const ranks = job.ranks();
   if (ranks == nullptr) return mine;
   return std::ranges::min(gather_values(*ranks, mine));
 }
@@ -315,7 +315,7 @@ void Session::choose_products() {
   const std::vector<Device*> devices = place_.devices();
   std::string choices;
   if (start_ && config_.device.autotune.empty()) choices = product_choices_of(*start_);
-  Communicator* const ranks = job_.ranks();
+  Group* const ranks = job_.ranks();
   const bool alone = devices.size() == 1 && (ranks == nullptr || ranks->size() == 1);
   if (choices.empty()) {
     if (alone) return;  // the device times during prepare()
@@ -341,9 +341,9 @@ void Session::set_up() {
   if (output.records()) {
     profiling = std::make_unique<Profiling>(config_, *programs_, place_.profiling_scope(), done);
   }
-  trainer_ = std::make_unique<Trainer>(config_, *programs_, place_.devices(), place_.communicator(),
-                                       data_.get(), std::move(loaded_), profiling.get(),
-                                       start_ ? &start_->state : nullptr);
+  trainer_ = std::make_unique<Trainer>(
+      config_, *programs_, place_.devices(), Connection{job_.ranks(), place_.transport()},
+      data_.get(), std::move(loaded_), profiling.get(), start_ ? &start_->state : nullptr);
   const RankSettings rounding =
       settings_of_rounding(config_, *programs_, *place_.devices()[0], place_.trainer());
   if (start_ && job_.is_first()) note_start(rounding);
@@ -527,7 +527,7 @@ SweepRow Session::row() const {
 /// The weights of --load, read by rank 0.
 FlatWeights Session::weights_of_all() {
   FlatWeights weights = std::move(loaded_);
-  if (Communicator* const ranks = job_.ranks()) {
+  if (Group* const ranks = job_.ranks()) {
     weights.resize(
         static_cast<std::size_t>(programs_->parameter_list().flat(programs_->parameters()).size()));
     ranks->broadcast(std::as_writable_bytes(std::span(weights)), 0);
@@ -540,7 +540,7 @@ namespace {
 /// For a classifier: the number of samples, over all ranks, whose class differs from that in
 /// `first`.
 std::optional<std::int64_t> answers_changed(const Evaluation& first, const Evaluation& other,
-                                            Communicator* ranks) {
+                                            Group* ranks) {
   if (!first.total.accuracy) return std::nullopt;
   std::int64_t mine = 0;
   for (std::size_t i = 0; i < first.found.size(); ++i) mine += first.found[i] != other.found[i];

@@ -15,7 +15,7 @@ namespace {
 /// The ranks that write, or the single process.
 class Writers {
  public:
-  explicit Writers(Communicator* ranks) : ranks_(ranks) {}
+  explicit Writers(Group* ranks) : ranks_(ranks) {}
 
   [[nodiscard]] bool are_several() const { return ranks_ != nullptr && ranks_->size() > 1; }
   [[nodiscard]] bool is_first() const { return !are_several() || ranks_->rank() == 0; }
@@ -29,7 +29,7 @@ class Writers {
   }
 
  private:
-  Communicator* ranks_;
+  Group* ranks_;
 };
 
 /// Numbers as the bytes of a text, which ranks of the same build exchange.
@@ -97,7 +97,7 @@ std::optional<CheckpointPlace> place_of(const Writers& writers,
 
 }  // namespace
 
-void write_checkpoint(Communicator* ranks, CheckpointFolder* folder, const CheckpointShare& share,
+void write_checkpoint(Group* ranks, CheckpointFolder* folder, const CheckpointShare& share,
                       FileSystem& files) {
   const Writers writers(ranks);
   if (has_failed(writers, folder, share.failure)) return;

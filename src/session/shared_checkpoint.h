@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "data/checkpoint_folder.h"
 
 namespace barestep {
@@ -29,7 +29,7 @@ struct CheckpointShare {
 /// are on disk, rank 0 finishes the file. `ranks` is null for a single process. On rank 0, throws
 /// the first failure of any rank as an Error; the folder is then unchanged. Every rank calls it.
 /// Blocks.
-void write_checkpoint(Communicator* ranks, CheckpointFolder* folder, const CheckpointShare& share,
+void write_checkpoint(Group* ranks, CheckpointFolder* folder, const CheckpointShare& share,
                       FileSystem& files = real_files());
 
 }  // namespace barestep

@@ -8,7 +8,7 @@ namespace barestep {
 namespace {
 
 /// Each with as many squared errors. Every rank calls it. Blocks.
-EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
+EvaluationPart sum_of_ranks(Group& ranks, const EvaluationPart& mine) {
   // Counts are exact in double too.
   std::vector<double> numbers = mine.squared_errors;
   for (const double number : {mine.loss, mine.absolute_error, static_cast<double>(mine.samples),
@@ -79,8 +79,7 @@ EvaluationReport EvaluationPart::report(const StepProgram& batch,
   return report;
 }
 
-EvaluationSum::EvaluationSum(const StepPrograms& programs, const Dataset* dataset,
-                             Communicator* ranks)
+EvaluationSum::EvaluationSum(const StepPrograms& programs, const Dataset* dataset, Group* ranks)
     : programs_(programs), ranks_(ranks) {
   if (dataset != nullptr) target_variances_ = dataset->target_variances(programs.spec().test_rows);
 }

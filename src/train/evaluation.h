@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/communicator.h"
+#include "core/group.h"
 #include "data/dataset.h"
 #include "train/step.h"
 
@@ -55,7 +55,7 @@ class EvaluationSum {
   /// `dataset` is null for random data, with which nothing is evaluated. `ranks` connects the ranks
   /// that the programs are built for; it may be null for a single rank. The arguments must outlive
   /// the sum.
-  EvaluationSum(const StepPrograms& programs, const Dataset* dataset, Communicator* ranks);
+  EvaluationSum(const StepPrograms& programs, const Dataset* dataset, Group* ranks);
 
   /// Adds a finished batch of this rank.
   void add(const StepProgram& batch, const Addresses& addresses, double batch_s) {
@@ -71,7 +71,7 @@ class EvaluationSum {
 
  private:
   const StepPrograms& programs_;
-  Communicator* ranks_;
+  Group* ranks_;
   std::vector<double> target_variances_;  // of the test set
   EvaluationPart part_{};
 };

@@ -19,7 +19,7 @@ namespace barestep {
 namespace {
 
 /// Elementwise. A rank without samples passes an empty vector. Every rank calls it.
-std::vector<std::int64_t> sum_of_all_ranks(Communicator& ranks, std::vector<std::int64_t> mine) {
+std::vector<std::int64_t> sum_of_all_ranks(Group& ranks, std::vector<std::int64_t> mine) {
   std::vector<std::int64_t> sum;
   for (const std::vector<std::int64_t>& each : gather_lists(ranks, std::move(mine))) {
     sum.resize(std::max(sum.size(), each.size()));
@@ -37,7 +37,7 @@ class NoInput final : public StepInput {
 
 }  // namespace
 
-std::int64_t sum_over_ranks(Communicator* ranks, std::int64_t mine) {
+std::int64_t sum_over_ranks(Group* ranks, std::int64_t mine) {
   return ranks == nullptr ? mine : sum_of_all_ranks(*ranks, {mine}).front();
 }
 
@@ -72,7 +72,7 @@ class Evaluator::Input final : public StepInput {
 };
 
 Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset& dataset,
-                     const FlatWeights& weights, Communicator* ranks)
+                     const FlatWeights& weights, Group* ranks)
     : programs_(programs),
       dataset_(dataset),
       ranks_(ranks),

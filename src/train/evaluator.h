@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
+#include "core/group.h"
 #include "core/statistics.h"
 #include "data/dataset.h"
 #include "train/evaluation.h"
@@ -50,7 +50,7 @@ struct Evaluation {
 };
 
 /// The sum of `mine` over all ranks. Every rank calls it; `ranks` may be null for a single rank.
-std::int64_t sum_over_ranks(Communicator* ranks, std::int64_t mine);
+std::int64_t sum_over_ranks(Group* ranks, std::int64_t mine);
 
 class Evaluator {
  public:
@@ -59,7 +59,7 @@ class Evaluator {
   /// that they are built for, each of which evaluates its share of the samples; it may be null for
   /// a single rank. All arguments must outlive the evaluator. Blocks.
   Evaluator(const StepPrograms& programs, Device& device, const Dataset& dataset,
-            const FlatWeights& weights, Communicator* ranks = nullptr);
+            const FlatWeights& weights, Group* ranks = nullptr);
   ~Evaluator();
 
   /// Runs `warmup` batches that are not counted, then every sample once; calls `on_batch` for this
@@ -77,7 +77,7 @@ class Evaluator {
 
   const StepPrograms& programs_;
   const Dataset& dataset_;
-  Communicator* ranks_;
+  Group* ranks_;
   MemoryPlan plan_;
   Device* device_;
   Runner runner_;

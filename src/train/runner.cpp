@@ -13,13 +13,13 @@
 
 namespace barestep {
 
-Runner::Runner(std::span<Device* const> devices, Communicator* communicator, const Buffers& buffers,
+Runner::Runner(std::span<Device* const> devices, Transport* transport, const Buffers& buffers,
                const MemoryPlan& plan, RunnerOptions options)
     : devices_(devices.begin(), devices.end()),
-      communicator_(communicator),
+      transport_(transport),
       buffers_(buffers),
       options_(options),
-      marks_(std::make_unique<StepMarks>(devices, communicator, options.profiler)) {
+      marks_(std::make_unique<StepMarks>(devices, transport, options.profiler)) {
   BARESTEP_REQUIRE(!options.graph || devices_.size() == 1, "a graph spans one device");
   arenas_.reserve(devices_.size());
   for (Device* device : devices_) arenas_.emplace_back(*device, plan, buffers, options.host_memory);
@@ -66,8 +66,8 @@ void Runner::add(const Program& program) {
     if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
       at(devices_, node.device)->prepare(*op);
     } else {
-      BARESTEP_REQUIRE(communicator_ != nullptr, "a program with collectives needs a communicator");
-      communicator_->prepare(std::get<Collective>(node.op));
+      BARESTEP_REQUIRE(transport_ != nullptr, "a program with collectives needs a transport");
+      transport_->prepare(std::get<Collective>(node.op));
     }
   }
   marks_->add(program, options_.graph, options_.phases);
@@ -148,7 +148,7 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
   if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
     at(devices_, node.device)->run(*op, table, *made.streams[0], tag);
   } else {
-    communicator_->run(std::get<Collective>(node.op), table, made.streams, tag);
+    transport_->run(std::get<Collective>(node.op), table, made.streams, tag);
   }
   marks_->end(tag, made.streams);
   for (std::size_t part = 0; part < made.events[set].size(); ++part) {
@@ -284,8 +284,8 @@ void Runner::fetch_next() {
 
 void Runner::check_for_errors(std::int64_t step) {
   for (auto& [lane, stream] : streams_) stream->check();
-  if (communicator_ == nullptr) return;
-  if (const std::string why = communicator_->poll_error(); !why.empty()) {
+  if (transport_ == nullptr) return;
+  if (const std::string why = transport_->poll_error(); !why.empty()) {
     fail(ExitCode::kTryAgain, {.what = "communication failed",
                                .why = fmt::format("{}, at step {}", why, step),
                                .remedy = "see the errors of the other ranks"});

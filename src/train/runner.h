@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "core/communicator.h"
 #include "core/device.h"
 #include "core/plan.h"
 #include "core/program.h"
+#include "core/transport.h"
 #include "train/prepared_program.h"
 #include "train/step_marks.h"
 #include "train/timeline.h"
@@ -58,9 +58,9 @@ struct RunnerOptions {
 
 class Runner {
  public:
-  /// Allocates the arenas. All references must outlive the runner. `communicator` may be null if no
+  /// Allocates the arenas. All references must outlive the runner. `transport` may be null if no
   /// program contains a collective. Throws Error(kMemory). Blocks.
-  Runner(std::span<Device* const> devices, Communicator* communicator, const Buffers& buffers,
+  Runner(std::span<Device* const> devices, Transport* transport, const Buffers& buffers,
          const MemoryPlan& plan, RunnerOptions options);
   ~Runner();
   Runner(const Runner&) = delete;
@@ -77,7 +77,7 @@ class Runner {
   void queue_step(const Program& program, const Program* next, StepInput& input);
 
   /// Blocks until the oldest queued step is done, which then is the newest in the timeline. Fetches
-  /// input that queue_step() left. Throws errors that a device or communicator reported.
+  /// input that queue_step() left. Throws errors that a device or transport reported.
   void finish_step();
 
   /// Calls queue_step, then finish_step.
@@ -135,7 +135,7 @@ class Runner {
   void check_for_errors(std::int64_t step);
 
   std::vector<Device*> devices_;
-  Communicator* communicator_;
+  Transport* transport_;
   const Buffers& buffers_;
   RunnerOptions options_;
   std::vector<Arena> arenas_;

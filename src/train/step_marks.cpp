@@ -9,23 +9,22 @@
 
 namespace barestep {
 
-StepMarks::StepMarks(std::span<Device* const> devices, Communicator* communicator,
-                     StepProfiler* profiler)
+StepMarks::StepMarks(std::span<Device* const> devices, Transport* transport, StepProfiler* profiler)
     : devices_(devices.begin(), devices.end()),
-      communicator_(communicator),
+      transport_(transport),
       profiler_(profiler),
       clocks_(devices.size()) {
   for (Device* device : devices_) {
     if (device->kind() == DeviceKind::kCpu) device->set_record_sink(this);
   }
-  if (communicator_ != nullptr) communicator_->set_record_sink(this);
+  if (transport_ != nullptr) transport_->set_record_sink(this);
 }
 
 StepMarks::~StepMarks() {
   for (Device* device : devices_) {
     if (device->kind() == DeviceKind::kCpu) device->set_record_sink(nullptr);
   }
-  if (communicator_ != nullptr) communicator_->set_record_sink(nullptr);
+  if (transport_ != nullptr) transport_->set_record_sink(nullptr);
 }
 
 std::size_t StepMarks::set_for(const NodeRun& run, std::int64_t step) {
@@ -33,7 +32,7 @@ std::size_t StepMarks::set_for(const NodeRun& run, std::int64_t step) {
 }
 
 bool StepMarks::records_own_times(const NodeRun& run) const {
-  if (run.is_collective) return communicator_->sends_records();
+  if (run.is_collective) return transport_->sends_records();
   return at(devices_, run.lane.device)->kind() == DeviceKind::kCpu;
 }
 

@@ -1,6 +1,6 @@
 // Marks the begin and end of the runs in a runner's steps.
 //
-// CPU streams and communicators over host memory send records with their times, at the cost of two
+// CPU streams and transports over host memory send records with their times, at the cost of two
 // clock readings. For all other work, events are recorded before and after it, in stream order.
 // Inside a captured graph, these events are nodes of the graph, and every launch records them anew.
 // The graph of the input holds none: an event is recorded after its launch, and it begins when it
@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/device.h"
 #include "core/record.h"
+#include "core/transport.h"
 #include "train/timeline.h"
 
 namespace barestep {
@@ -88,9 +88,9 @@ class StepProfiler {
 
 class StepMarks final : public RecordSink {
  public:
-  /// From now on, receives records from the devices and the communicator, which may be null.
+  /// From now on, receives records from the devices and the transport, which may be null.
   /// Without a `profiler` every step is measured by runs. All arguments must outlive this.
-  StepMarks(std::span<Device* const> devices, Communicator* communicator, StepProfiler* profiler);
+  StepMarks(std::span<Device* const> devices, Transport* transport, StepProfiler* profiler);
 
   /// Stops receiving. No work may be queued.
   ~StepMarks() override;
@@ -176,7 +176,7 @@ class StepMarks final : public RecordSink {
                                  double previous_end_s);
 
   std::vector<Device*> devices_;
-  Communicator* communicator_;
+  Transport* transport_;
   StepProfiler* profiler_;
   std::vector<MarkedProgram> programs_;
   std::vector<std::unique_ptr<EventClock>> clocks_;  // by device; null if no run needs it

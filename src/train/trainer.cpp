@@ -191,15 +191,15 @@ std::span<std::byte> room_of(const std::optional<Tensor>& tensor, const Addresse
 }  // namespace
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
-                 std::vector<Device*> devices, Communicator* communicator, const Dataset* dataset,
+                 std::vector<Device*> devices, const Connection& connection, const Dataset* dataset,
                  FlatWeights loaded, StepProfiler* profiler, const TrainingState* start)
     : config_(config),
       programs_(programs),
       devices_(std::move(devices)),
-      communicator_(communicator),
+      ranks_(connection.ranks),
       dataset_(dataset),
       plan_(programs.buffers()),
-      runner_(devices_, communicator, programs.buffers(), plan_,
+      runner_(devices_, connection.transport, programs.buffers(), plan_,
               {.fetch = fetch_of(config, dataset),
                .graph = config.device.graph,
                .phases = shows_phases(config, programs, devices_[0]->kind()),
@@ -208,7 +208,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       schedule_(config.training, programs, start == nullptr ? Position{} : start->position),
       input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler,
                                      room_of(programs.batches_ahead(), runner_.addresses(0)))),
-      evaluation_(programs, dataset, has_ranks() ? communicator : nullptr) {
+      evaluation_(programs, dataset, has_ranks() ? ranks_ : nullptr) {
   for (const StepProgram* step : programs.all()) {
     runner_.add(step->program);
     flops_[step] = price_of(step->program).total.flops;
@@ -254,7 +254,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
 
 Trainer::~Trainer() = default;
 
-void require_equal_weights(Communicator& ranks, Mesh mesh, const FlatWeights& weights) {
+void require_equal_weights(Group& ranks, Mesh mesh, const FlatWeights& weights) {
   const std::vector<std::string> hashes =
       gather_lists(ranks, hash_of_bytes(std::as_bytes(std::span(weights))));
   for (int rank = 0; rank < ranks.size(); ++rank) {
@@ -279,12 +279,12 @@ std::vector<FlatRange> Trainer::held_of(const HeldStage& stage) const {
 void Trainer::initialize(FlatWeights loaded) {
   const Parameters& whole = programs_.whole_list();
   bool is_loaded = !loaded.empty();
-  if (has_ranks()) is_loaded = gather_values(*communicator_, is_loaded ? 1 : 0).front() == 1;
+  if (has_ranks()) is_loaded = gather_values(*ranks_, is_loaded ? 1 : 0).front() == 1;
   // Also where every rank has a stream of data of its own, all have the first one's weights.
   TorchGenerator of_weights(config_.training.seed);
   FlatWeights weights = is_loaded ? part_of_loaded(std::move(loaded))
                                   : programs_.parameter_list().initial_values(of_weights, whole);
-  if (has_ranks()) require_equal_weights(*communicator_, programs_.spec().mesh, weights);
+  if (has_ranks()) require_equal_weights(*ranks_, programs_.spec().mesh, weights);
   for (const HeldStage& stage : programs_.stages()) {
     std::int64_t place = 0;
     for (const FlatRange& held : held_of(stage)) {
@@ -315,7 +315,7 @@ FlatWeights Trainer::part_of_loaded(FlatWeights whole) {
   for (ParameterId id = 0; id < all.count(); ++id) {
     numbers.resize(static_cast<std::size_t>(all[id].size()));
     if (!whole.empty()) std::ranges::copy(all.in(whole, id), numbers.begin());
-    if (has_ranks()) communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
+    if (has_ranks()) ranks_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
     const std::optional<ParameterId> found = parameters.find(all[id].name);
     if (found) copy_from_whole(parameters[*found].in_whole(), numbers, parameters.in(own, *found));
   }
@@ -360,7 +360,7 @@ void Trainer::restore(const TrainingState& start) {
     const StoredTensor* const stored = start.find(part.name);
     numbers.resize(static_cast<std::size_t>(part.bytes()) / sizeof(float));
     if (stored != nullptr) std::memcpy(numbers.data(), stored->bytes.data(), stored->bytes.size());
-    if (has_ranks()) communicator_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
+    if (has_ranks()) ranks_->broadcast(std::as_writable_bytes(std::span(numbers)), 0);
     upload_held(part, numbers);
   }
   restore_generator(start);
@@ -374,7 +374,7 @@ void Trainer::restore_generator(const TrainingState& start) {
     const StoredTensor* const stored = start.find(at(names, stream));
     std::vector<std::byte> bytes(bytes_of_generator(spec.generator));
     if (stored != nullptr) bytes = stored->bytes;
-    if (has_ranks()) communicator_->broadcast(bytes, 0);
+    if (has_ranks()) ranks_->broadcast(bytes, 0);
     if (spec.own_data && stream != spec.mesh.data_rank()) continue;
     if (spec.generator == Generator::kTorchCpu) {
       const auto generator = TorchGenerator::from_state(bytes);
@@ -570,7 +570,7 @@ void Trainer::collect_part(const HolderOfWeights& holder, ParameterId id, std::s
         const auto numbers = part.subspan(static_cast<std::size_t>(begin - wanted.first),
                                           static_cast<std::size_t>(end - begin));
         if (rank == mesh.rank) download_parameters(place + begin - held.first, numbers);
-        communicator_->broadcast(std::as_writable_bytes(numbers), rank);
+        ranks_->broadcast(std::as_writable_bytes(numbers), rank);
       }
       place += held.count;
     }
@@ -738,7 +738,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   }
   std::optional<float> own_loss;
   const StepTensors& tensors = batch.program->tensors;
-  if (communicator_ != nullptr && devices_.size() == 1 && tensors.own_loss_host) {
+  if (ranks_ != nullptr && tensors.own_loss_host) {
     own_loss = static_cast<float>(tensors.own_loss_scale * *addresses.at(*tensors.own_loss_host));
   }
   observer.on_step({.step = batch.number,

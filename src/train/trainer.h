@@ -10,10 +10,10 @@
 #include <span>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
 #include "core/device.h"
 #include "core/plan.h"
+#include "core/transport.h"
 #include "data/dataset.h"
 #include "train/evaluation.h"
 #include "train/runner.h"
@@ -65,19 +65,19 @@ class TrainObserver {
 
 /// Throws Error(kConfiguration) if ranks that have the same parameters start from different values.
 /// Every rank calls it with its own. Blocks.
-void require_equal_weights(Communicator& ranks, Mesh mesh, const FlatWeights& weights);
+void require_equal_weights(Group& ranks, Mesh mesh, const FlatWeights& weights);
 
 class Trainer {
  public:
-  /// Allocates all memory of the run. `devices` are those of the programs, by index. `communicator`
-  /// connects the ranks that the programs are built for, and may be null for a single rank.
+  /// Allocates all memory of the run. `devices` are those of the programs, by index. `connection`
+  /// joins the ranks or devices that the programs are built for.
   /// Training starts with the weights `loaded`, or, if they are empty, with nn.Linear's
   /// initialization. Loaded weights are those of the whole model, on rank 0. `profiler` may be
   /// null. If `start` is given, training resumes from there instead: its tensors are on rank 0 and
   /// have passed require_state(); its position is on every rank. All other arguments must outlive
   /// the trainer. Blocks.
   Trainer(const TrainConfig& config, const StepPrograms& programs, std::vector<Device*> devices,
-          Communicator* communicator, const Dataset* dataset, FlatWeights loaded = {},
+          const Connection& connection, const Dataset* dataset, FlatWeights loaded = {},
           StepProfiler* profiler = nullptr, const TrainingState* start = nullptr);
   ~Trainer();
 
@@ -169,7 +169,7 @@ class Trainer {
   [[nodiscard]] std::vector<std::byte> generator_state();
   /// Whether the job for which the programs are built has several ranks, which are connected.
   [[nodiscard]] bool has_ranks() const {
-    return communicator_ != nullptr && programs_.spec().mesh.ranks() > 1;
+    return ranks_ != nullptr && programs_.spec().mesh.ranks() > 1;
   }
   [[nodiscard]] int device_with(const Tensor& tensor) const;
   /// The whole buffer, including padding.
@@ -198,7 +198,7 @@ class Trainer {
   const TrainConfig& config_;
   const StepPrograms& programs_;
   std::vector<Device*> devices_;
-  Communicator* communicator_;
+  Group* ranks_;            // may be null
   const Dataset* dataset_;  // may be null
   MemoryPlan plan_;
   Runner runner_;

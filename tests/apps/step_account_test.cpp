@@ -23,15 +23,15 @@
 #include "core/error.h"
 #include "kernels/make_device.h"
 #include "options/options.h"
-#include "parallel/comm/local_communicator.h"
-#include "parallel/comm/mesh_communicator.h"
+#include "parallel/comm/local_transport.h"
+#include "parallel/comm/mesh_transport.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/account.h"
 #include "session/place.h"
 #include "support/file_runs.h"
-#include "support/forwarding_communicator.h"
 #include "support/forwarding_device.h"
+#include "support/forwarding_transport.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
@@ -125,16 +125,16 @@ class HeardDevice final : public ForwardingDevice, public RecordSink {
   int slow_events_ = 0;  // the next events, which set the clock
 };
 
-/// The same for a communicator of ranks.
-class HeardCommunicator final : public ForwardingCommunicator, public RecordSink {
+/// The same for the transport of ranks.
+class HeardTransport final : public ForwardingTransport, public RecordSink {
  public:
-  HeardCommunicator(Communicator& inner, Records& records, MarkedBy by)
-      : ForwardingCommunicator(inner), records_(records), by_(by) {
+  HeardTransport(Transport& inner, Records& records, MarkedBy by)
+      : ForwardingTransport(inner), records_(records), by_(by) {
     inner.set_record_sink(this);
   }
-  ~HeardCommunicator() override { inner().set_record_sink(nullptr); }
-  HeardCommunicator(const HeardCommunicator&) = delete;
-  HeardCommunicator& operator=(const HeardCommunicator&) = delete;
+  ~HeardTransport() override { inner().set_record_sink(nullptr); }
+  HeardTransport(const HeardTransport&) = delete;
+  HeardTransport& operator=(const HeardTransport&) = delete;
 
   [[nodiscard]] bool sends_records() const override { return by_ == MarkedBy::kRecords; }
   void set_record_sink(RecordSink* sink) override { sink_ = sink; }
@@ -411,7 +411,7 @@ struct Checked {
 };
 
 /// One process of a run, with every step checked. `ranks` is null for programs without ranks.
-Checked check_process(const Typed& typed, MarkedBy by, Communicator* ranks,
+Checked check_process(const Typed& typed, MarkedBy by, ThreadRank* ranks,
                       double evaluation_pause_s) {
   const TrainConfig& config = typed.config;
   std::optional<Dataset> dataset;
@@ -421,7 +421,7 @@ Checked check_process(const Typed& typed, MarkedBy by, Communicator* ranks,
   const Dataset* const data = dataset ? &*dataset : nullptr;
   const auto scheme = typed.scheme();
   const StepPrograms programs(typed.spec(data, ranks == nullptr ? 0 : ranks->rank()), scheme.get());
-  std::unique_ptr<Communicator> mesh;
+  std::unique_ptr<Transport> mesh;
   if (ranks != nullptr) mesh = join_mesh(*ranks, programs.spec().mesh);
   Records records;
   std::vector<std::unique_ptr<Device>> opened;
@@ -431,14 +431,13 @@ Checked check_process(const Typed& typed, MarkedBy by, Communicator* ranks,
     opened.push_back(std::make_unique<HeardDevice>(*opened.back(), records, by));
     devices.push_back(opened.back().get());
   }
-  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Transport> transport;
   if (ranks != nullptr) {
-    communicator = std::make_unique<HeardCommunicator>(*mesh, records, by);
+    transport = std::make_unique<HeardTransport>(*mesh, records, by);
   } else if (scheme != nullptr) {
-    communicator =
-        std::make_unique<LocalCommunicator>(devices, reduce_piece_of(programs.buffers()));
+    transport = std::make_unique<LocalTransport>(devices, reduce_piece_of(programs.buffers()));
   }
-  Trainer trainer(config, programs, devices, communicator.get(), data);
+  Trainer trainer(config, programs, devices, {ranks, transport.get()}, data);
   records.clear();
   Promises promises(trainer, records, by);
   promises.evaluation_pause_s = evaluation_pause_s;
@@ -454,7 +453,7 @@ Checked check_run(const Typed& typed, MarkedBy by, const std::string& name,
                   double evaluation_pause_s = 0) {
   if (typed.ranks == 0) return check_process(typed, by, nullptr, evaluation_pause_s);
   Checked first;
-  on_threads(typed.ranks, [&](Communicator& ranks) {
+  on_threads(typed.ranks, [&](ThreadRank& ranks) {
     SCOPED_TRACE(fmt::format("rank {} of {}", ranks.rank(), name));
     const Checked checked = check_process(typed, by, &ranks, evaluation_pause_s);
     if (ranks.rank() == 0) first = checked;

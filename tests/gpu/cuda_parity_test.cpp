@@ -609,7 +609,7 @@ TEST_F(CudaTraining, HasItsWorkOnTheHostsClock) {
     config.device.graph = graph;
     InTurn profiler;
     TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
-    Trainer trainer(run.config, *run.programs, {run.device.get()}, nullptr, nullptr, {},
+    Trainer trainer(run.config, *run.programs, {run.device.get()}, {}, nullptr, {},
                     graph ? nullptr : &profiler);
     run.after_step = [&](const StepReport& report) {
       const StepTimeline& step = *report.timeline->at(0);

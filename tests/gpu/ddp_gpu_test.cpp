@@ -9,7 +9,7 @@
 
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 

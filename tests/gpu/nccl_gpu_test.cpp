@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpu/cuda_harness.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 #include "support/rank_run.h"
 
 namespace barestep {
@@ -32,23 +32,23 @@ class OneRankOverNccl : public OnGpu {
     memory_.reset();
   }
 
-  /// Calls use(communicator) with the numbers' sum over all ranks, which is `scale` times them.
+  /// Calls use(transport) with the numbers' sum over all ranks, which is `scale` times them.
   template <class Use>
   void joined(const Use& use) {
-    on_threads(1, [&](Communicator& host) {
+    on_threads(1, [&](Group& host) {
       const auto nccl = join_nccl(host, *device);
       for (const Collective* each : {&sum_, &broadcast_, &exchange_}) nccl->prepare(*each);
       use(*nccl);
       EXPECT_EQ(nccl->poll_error(), "");
     });
   }
-  void run(Communicator& nccl, const Collective& collective) {
+  void run(Transport& nccl, const Collective& collective) {
     Stream* const streams[] = {comm_.get()};
     nccl.run(collective, addresses_, streams, {});
   }
   /// Launches twice a graph of these collectives, which ran before: the first one sets up
   /// connections, which a capture does not allow.
-  void run_in_a_graph(Communicator& nccl, std::vector<const Collective*> collectives) {
+  void run_in_a_graph(Transport& nccl, std::vector<const Collective*> collectives) {
     const auto forked = device->new_event(EventUse::kOrder);
     const auto joined_again = device->new_event(EventUse::kOrder);
     comm_->synchronize();
@@ -82,7 +82,7 @@ class OneRankOverNccl : public OnGpu {
 };
 
 TEST_F(OneRankOverNccl, ReducesAndBroadcasts) {
-  joined([&](Communicator& nccl) {
+  joined([&](Transport& nccl) {
     run(nccl, sum_);
     run(nccl, broadcast_);
     comm_->synchronize();
@@ -91,7 +91,7 @@ TEST_F(OneRankOverNccl, ReducesAndBroadcasts) {
 }
 
 TEST_F(OneRankOverNccl, ReducesInAGraphThatIsLaunchedTwice) {
-  joined([&](Communicator& nccl) {
+  joined([&](Transport& nccl) {
     run(nccl, sum_);
     run_in_a_graph(nccl, {&sum_});
     expect_numbers_times(0.125F);
@@ -99,7 +99,7 @@ TEST_F(OneRankOverNccl, ReducesInAGraphThatIsLaunchedTwice) {
 }
 
 TEST_F(OneRankOverNccl, ReducesInAGroup) {
-  joined([&](Communicator& nccl) {
+  joined([&](Transport& nccl) {
     const auto group = nccl.split(0);
     group->prepare(sum_);
     run(*group, sum_);
@@ -110,7 +110,7 @@ TEST_F(OneRankOverNccl, ReducesInAGroup) {
 }
 
 TEST_F(OneRankOverNccl, ExchangesAlsoInAGraph) {
-  joined([&](Communicator& nccl) {
+  joined([&](Transport& nccl) {
     run(nccl, exchange_);
     for (std::size_t i = 0; i < kCount / 4; ++i) numbers_[kCount / 4 + i] = numbers_[i];
     comm_->synchronize();

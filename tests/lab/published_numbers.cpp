@@ -674,7 +674,7 @@ PublishedNumber zero_recipe_sum() {
   config.device.device = "cpu";
   const WorkloadPrograms programs(config, TrainerKind::kSingle, 1, DeviceKind::kCpu);
   const auto device = make_device(config.device);
-  Trainer trainer(config, programs.steps(), {device.get()}, nullptr, nullptr);
+  Trainer trainer(config, programs.steps(), {device.get()}, {}, nullptr);
   NoOutput silent;
   trainer.run(silent);
   FlatWeights weights = trainer.weights();

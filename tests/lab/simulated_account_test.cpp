@@ -16,14 +16,14 @@
 #include "kernels/make_device.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/simulator.h"
-#include "parallel/comm/local_communicator.h"
-#include "parallel/comm/mesh_communicator.h"
+#include "parallel/comm/local_transport.h"
+#include "parallel/comm/mesh_transport.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/account.h"
 #include "support/busy_machine.h"
-#include "support/forwarding_communicator.h"
 #include "support/forwarding_device.h"
+#include "support/forwarding_transport.h"
 #include "support/rank_run.h"
 #include "train/trainer.h"
 
@@ -105,22 +105,21 @@ class SleepyDevice final : public ForwardingDevice, public RecordSink {
   RecordSink* sink_ = nullptr;
 };
 
-class SleepyCommunicator final : public ForwardingCommunicator, public RecordSink {
+class SleepyTransport final : public ForwardingTransport, public RecordSink {
  public:
-  SleepyCommunicator(Communicator& inner, Pauses& pauses)
-      : ForwardingCommunicator(inner), pauses_(pauses) {
+  SleepyTransport(Transport& inner, Pauses& pauses) : ForwardingTransport(inner), pauses_(pauses) {
     inner.set_record_sink(this);
   }
-  ~SleepyCommunicator() override { inner().set_record_sink(nullptr); }
-  SleepyCommunicator(const SleepyCommunicator&) = delete;
-  SleepyCommunicator& operator=(const SleepyCommunicator&) = delete;
+  ~SleepyTransport() override { inner().set_record_sink(nullptr); }
+  SleepyTransport(const SleepyTransport&) = delete;
+  SleepyTransport& operator=(const SleepyTransport&) = delete;
 
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override {
     for (std::size_t device = 0; device < streams.size(); ++device) {
       pauses_.queue(*streams[device], tag, static_cast<int>(device));
     }
-    ForwardingCommunicator::run(collective, addresses, streams, tag);
+    ForwardingTransport::run(collective, addresses, streams, tag);
   }
   void set_record_sink(RecordSink* sink) override { sink_ = sink; }
   void on_record(const Record& record) override {
@@ -177,7 +176,7 @@ class SimulatedAccounts : public testing::TestWithParam<Share> {
   [[nodiscard]] static bool has_ranks() { return GetParam().trainer == TrainerKind::kDdp; }
   [[nodiscard]] static int count() { return GetParam().ranks; }
 
-  [[nodiscard]] StepAccount measured(int rank, Communicator* ranks) const {
+  [[nodiscard]] StepAccount measured(int rank, ThreadRank* ranks) const {
     const StepPrograms& programs = *at(programs_, rank);
     Pauses pauses(programs);
     std::vector<std::unique_ptr<Device>> opened;
@@ -187,14 +186,14 @@ class SimulatedAccounts : public testing::TestWithParam<Share> {
       opened.push_back(std::make_unique<SleepyDevice>(*opened.back(), pauses, programs));
       devices.push_back(opened.back().get());
     }
-    std::unique_ptr<Communicator> moves, communicator;
+    std::unique_ptr<Transport> moves, transport;
     if (ranks != nullptr) {
       moves = join_mesh(*ranks, programs.spec().mesh);
     } else if (scheme_ != nullptr) {
-      moves = std::make_unique<LocalCommunicator>(devices, reduce_piece_of(programs.buffers()));
+      moves = std::make_unique<LocalTransport>(devices, reduce_piece_of(programs.buffers()));
     }
-    if (moves) communicator = std::make_unique<SleepyCommunicator>(*moves, pauses);
-    Trainer trainer(config_, programs, devices, communicator.get(), nullptr);
+    if (moves) transport = std::make_unique<SleepyTransport>(*moves, pauses);
+    Trainer trainer(config_, programs, devices, {ranks, transport.get()}, nullptr);
     Accounts accounts;
     trainer.run(accounts);
     return accounts.mean();
@@ -206,7 +205,7 @@ class SimulatedAccounts : public testing::TestWithParam<Share> {
     if (!has_ranks()) {
       accounts[0] = measured(0, nullptr);
     } else {
-      on_threads(count(), [&](Communicator& ranks) {
+      on_threads(count(), [&](ThreadRank& ranks) {
         at(accounts, ranks.rank()) = measured(ranks.rank(), &ranks);
       });
     }

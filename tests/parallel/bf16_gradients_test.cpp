@@ -30,10 +30,10 @@ class Ignored final : public TrainObserver {
 
 /// The gradients after one step; without a scheme, a rank's own.
 FlatWeights gradients_of(const TrainConfig& config, int rank, int ranks, const Scheme* scheme,
-                         Communicator* communicator) {
+                         const Connection& connection) {
   const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), scheme);
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
-  Trainer trainer(config, programs, {device.get()}, communicator, nullptr);
+  Trainer trainer(config, programs, {device.get()}, connection, nullptr);
   Ignored observer;
   trainer.run(observer);
   return trainer.download(programs.gradients());
@@ -54,7 +54,7 @@ TEST(Bf16Gradients, AreTheRanksRoundedOnesAddedUpAndRounded) {
     SCOPED_TRACE(ranks);
     FlatWeights sums;
     for (int rank = 0; rank < ranks; ++rank) {
-      const FlatWeights own = gradients_of(config, rank, ranks, nullptr, nullptr);
+      const FlatWeights own = gradients_of(config, rank, ranks, nullptr, {});
       const auto scale =
           static_cast<float>(static_cast<double>(10 / ranks + (rank < 10 % ranks ? 1 : 0)) / 10);
       sums.resize(own.size());
@@ -63,10 +63,10 @@ TEST(Bf16Gradients, AreTheRanksRoundedOnesAddedUpAndRounded) {
     for (float& sum : sums) sum = rounded(sum);
     const Ddp scheme(in_bf16());
     std::vector<FlatWeights> found(static_cast<std::size_t>(ranks));
-    on_threads(ranks, [&](Communicator& communicator) {
-      const int rank = communicator.rank();
+    on_threads(ranks, [&](ThreadRank& self) {
+      const int rank = self.rank();
       found[static_cast<std::size_t>(rank)] =
-          gradients_of(config, rank, ranks, &scheme, &communicator);
+          gradients_of(config, rank, ranks, &scheme, {&self, &self});
     });
     EXPECT_THAT(found, testing::Each(sums));
   }

@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/plan.h"
 #include "kernels/make_device.h"
-#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/local_transport.h"
 #include "profiler/data_parallel_account.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
@@ -220,8 +220,8 @@ class LocalCollectives : public testing::TestWithParam<bool> {
     }
     const bool by_pieces = GetParam();
     const Tensor piece{2, 0, 1, 2};
-    communicator_ = std::make_unique<LocalCommunicator>(
-        devices_, by_pieces ? std::optional(piece) : std::nullopt);
+    transport_ =
+        std::make_unique<LocalTransport>(devices_, by_pieces ? std::optional(piece) : std::nullopt);
     for (std::size_t i = 0; i < 2; ++i) {
       streams_.push_back(devices_[i]->new_stream("comm"));
       parts_.push_back(streams_.back().get());
@@ -229,8 +229,8 @@ class LocalCollectives : public testing::TestWithParam<bool> {
   }
 
   void run(const Collective& collective) {
-    communicator_->prepare(collective);
-    communicator_->run(collective, addresses_, parts_, {});
+    transport_->prepare(collective);
+    transport_->run(collective, addresses_, parts_, {});
   }
   void finish() {
     for (Stream* stream : parts_) stream->synchronize();
@@ -238,7 +238,7 @@ class LocalCollectives : public testing::TestWithParam<bool> {
 
   std::vector<std::unique_ptr<Device>> opened_;
   std::vector<Device*> devices_;
-  std::unique_ptr<LocalCommunicator> communicator_;
+  std::unique_ptr<LocalTransport> transport_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<Stream*> parts_;
   std::vector<std::vector<float>> values_ = {{1, 2, 3}, {10, 20, 30}, {0, 0}};
@@ -249,7 +249,7 @@ class LocalCollectives : public testing::TestWithParam<bool> {
 };
 
 TEST_P(LocalCollectives, BroadcastAndReduceBetweenTheFirstDevices) {
-  EXPECT_EQ(communicator_->size(), 3);
+  EXPECT_EQ(transport_->size(), 3);
   const Collective reduce = Reduce{.tensors = tensors_, .root = 1};
   run(reduce);
   finish();
@@ -295,14 +295,14 @@ TEST_P(LocalCollectives, KeepTheOrderOfEveryDevicesStream) {
 
 INSTANTIATE_TEST_SUITE_P(DirectlyAndByPieces, LocalCollectives, testing::Bool());
 
-TEST(LocalCommunicator, RefusesWhatDevicesOfOneProcessDoNotDo) {
+TEST(LocalTransport, RefusesWhatDevicesOfOneProcessDoNotDo) {
   const auto device = make_cpu_device({.threads = 1});
-  LocalCommunicator communicator({device.get()}, std::nullopt);
+  LocalTransport transport({device.get()}, std::nullopt);
   expect_error(ExitCode::kBug, "devices of one process broadcast and reduce", [&] {
-    communicator.prepare(AllReduce{.tensors = {{0, 0, 1, 3}}});
+    transport.prepare(AllReduce{.tensors = {{0, 0, 1, 3}}});
   });
   expect_error(ExitCode::kBug, "a collective has a device for each tensor", [&] {
-    communicator.prepare(Broadcast{.tensors = {{0, 0, 1, 3}}, .root = 1});
+    transport.prepare(Broadcast{.tensors = {{0, 0, 1, 3}}, .root = 1});
   });
 }
 

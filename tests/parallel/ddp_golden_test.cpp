@@ -159,7 +159,7 @@ std::vector<std::vector<int>> GoldenSampler::rows_of(const TrainConfig& config, 
                                                      int rank, int ranks) {
   const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, &data, rank, ranks));
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
-  Trainer trainer(config, programs, {device.get()}, nullptr, &data);
+  Trainer trainer(config, programs, {device.get()}, {}, &data);
   class Rows final : public TrainObserver {
    public:
     explicit Rows(const Trainer& trainer) : trainer_(trainer) {}

@@ -59,16 +59,15 @@ TEST_F(EvaluationByRanks, ARankEvaluatesItsRowsAlone) {
 /// --evaluate-only on `ranks` ranks, with each rank's results.
 std::vector<Evaluation> evaluations_by(int ranks, const TrainConfig& config, const Dataset& data) {
   std::vector<Evaluation> found(static_cast<std::size_t>(ranks));
-  on_threads(ranks, [&](Communicator& communicator) {
-    const int rank = communicator.rank();
+  on_threads(ranks, [&](ThreadRank& self) {
+    const int rank = self.rank();
     const StepPrograms programs(
         evaluation_spec_of(spec_of_rank(config, DeviceKind::kCpu, &data, rank, ranks)));
     TorchGenerator generator(7);
     const FlatWeights weights = initial_weights(programs.spec().model, generator);
     const auto device = make_cpu_device({.threads = 1, .gemm = config.device.gemm});
     found[static_cast<std::size_t>(rank)] =
-        Evaluator(programs, *device, data, weights, &communicator)
-            .run(1, [](const EvaluatedBatch&) {});
+        Evaluator(programs, *device, data, weights, &self).run(1, [](const EvaluatedBatch&) {});
   });
   return found;
 }

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 #include "support/expect_error.h"
 #include "support/rank_run.h"
 
@@ -50,10 +50,10 @@ TEST(GpuPlaces, RanksMayShareAGpuWhereAllOfThemSaySo) {
 TEST(GpuPlaces, DecideWhetherNcclJoinsThem) {
   const auto apart = places({{"a", "17"}, {"a", "18"}}),
              shared = places({{"a", "17"}, {"a", "17"}});
-  EXPECT_EQ(joins_by_nccl(Transport::kAuto, apart), has_nccl());
-  EXPECT_FALSE(joins_by_nccl(Transport::kAuto, shared));
-  EXPECT_FALSE(joins_by_nccl(Transport::kMpi, apart));
-  EXPECT_TRUE(joins_by_nccl(Transport::kNccl, apart));
+  EXPECT_EQ(joins_by_nccl(TransportKind::kAuto, apart), has_nccl());
+  EXPECT_FALSE(joins_by_nccl(TransportKind::kAuto, shared));
+  EXPECT_FALSE(joins_by_nccl(TransportKind::kMpi, apart));
+  EXPECT_TRUE(joins_by_nccl(TransportKind::kNccl, apart));
   require_nccl_joins(apart);
   require_gpus_for_nccl(DeviceKind::kCuda);
   expect_error(ExitCode::kConfiguration,
@@ -63,7 +63,7 @@ TEST(GpuPlaces, DecideWhetherNcclJoinsThem) {
 }
 
 TEST(GpuPlaces, AreTheSameOnEveryRank) {
-  on_threads(3, [](Communicator& ranks) {
+  on_threads(3, [](Group& ranks) {
     const std::string mine = ranks.rank() == 1 ? "" : "00000000:17:00.0";
     const auto all = gather_gpu_places(ranks, mine);
     ASSERT_EQ(all.size(), 3U);

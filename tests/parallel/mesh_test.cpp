@@ -13,8 +13,8 @@
 #include "core/program.h"
 #include "core/rank_checker.h"
 #include "kernels/make_device.h"
-#include "parallel/comm/mesh_communicator.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/mesh_transport.h"
+#include "parallel/comm/nccl_transport.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
@@ -83,7 +83,7 @@ TEST(Mesh, GroupsOfAnAxisShareAllOtherCoordinates) {
 }
 
 TEST(Mesh, SumsAmongTheRanksOfAnAxis) {
-  on_threads(8, [](Communicator& all) {
+  on_threads(8, [](ThreadRank& all) {
     const Mesh mesh{.data = 2, .tensor = 2, .pipeline = 2, .rank = all.rank()};
     const auto groups = join_mesh(all, mesh);
     const auto device = make_cpu_device({.threads = 1});
@@ -111,12 +111,20 @@ TEST(Mesh, SumsAmongTheRanksOfAnAxis) {
 
 TEST(Mesh, EndsAllGroupsWhenOneRankGivesUp) {
   EXPECT_THROW(on_threads(4,
-                          [](Communicator& all) {
+                          [](ThreadRank& all) {
                             const Mesh mesh{.data = 2, .tensor = 2, .rank = all.rank()};
                             const auto half = all.split(mesh.first_on(Axis::kTensor));
                             if (all.rank() == 3) throw std::runtime_error("gave up");
-                            half->barrier();
-                            half->barrier();
+                            const auto device = make_cpu_device({.threads = 1});
+                            const auto stream = device->new_stream("test");
+                            float number = 0;
+                            const Addresses addresses({reinterpret_cast<std::byte*>(&number)});
+                            const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 1}}};
+                            half->prepare(sum);
+                            Stream* const streams[] = {stream.get()};
+                            half->run(sum, addresses, streams, {});
+                            stream->synchronize();
+                            EXPECT_EQ(half->poll_error().empty(), all.rank() != 2);
                           }),
                std::exception);
 }
@@ -498,7 +506,7 @@ TEST(Trainer, RefusesRanksThatStartFromOtherWeights) {
                "ranks differ: the weights at the start are not the same on ranks 1 and 3; give all "
                "ranks the same build and the same kind of machine",
                [] {
-                 on_threads(4, [](Communicator& ranks) {
+                 on_threads(4, [](Group& ranks) {
                    // Tensor ranks 0 and 1 have others, which is right; data rank 1 differs.
                    const Mesh mesh{.data = 2, .tensor = 2, .rank = ranks.rank()};
                    const float weight =

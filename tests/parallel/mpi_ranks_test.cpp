@@ -3,8 +3,6 @@
 
 #include <vector>
 
-#include "parallel/comm/mpi_communicator.h"
-#include "parallel/comm/thread_communicator.h"
 #include "support/rank_run.h"
 
 namespace barestep {
@@ -16,8 +14,8 @@ MpiRank& mpi() {
 }
 
 TEST(MpiRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
-  Communicator& ranks = *mpi().communicator;
-  Trained mine = train_rank(ranks);
+  Group& ranks = *mpi().group;
+  Trained mine = train_rank(mpi());
   ThreadGroup alone(1);
   const Trained one = train_rank(*alone.join(0));
   EXPECT_LT(relative_distance(mine.parameters, one.parameters), 1e-6);
@@ -30,7 +28,7 @@ TEST(MpiRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
 
 /// A model without a ReLU whose input could be rounded to the other side of 0.
 TEST(MpiRanks, ShareAModelAndTrainAsOneRank) {
-  Communicator& ranks = *mpi().communicator;
+  Group& ranks = *mpi().group;
   TrainConfig config = rank_config();
   config.model.layers = {6, 8, 5, 7, 4};
   config.model.activation = Activation::kTanh;
@@ -43,7 +41,7 @@ TEST(MpiRanks, ShareAModelAndTrainAsOneRank) {
     config.parallel.tensor = tensor;
     for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
       config.device.precision = precision;
-      const Trained mine = train_rank(ranks, config);
+      const Trained mine = train_rank(mpi(), config);
       const double bound = precision == Precision::kFp32 ? 1e-6 : 1.0 / 256;
       EXPECT_LT(relative_distance(mine.losses, one.losses), bound);
       if (ranks.rank() == 0 && precision == Precision::kFp32) {
@@ -54,7 +52,7 @@ TEST(MpiRanks, ShareAModelAndTrainAsOneRank) {
 }
 
 TEST(MpiRanks, AreStagesOfAPipelineAndTrainAsOneRank) {
-  Communicator& ranks = *mpi().communicator;
+  Group& ranks = *mpi().group;
   TrainConfig config = rank_config();
   config.model.layers = {6, 8, 5, 7, 4};
   config.model.activation = Activation::kTanh;
@@ -66,7 +64,7 @@ TEST(MpiRanks, AreStagesOfAPipelineAndTrainAsOneRank) {
       config.parallel.tensor = tensor;
       config.parallel.pipeline = pipeline;
       config.parallel.micro_batches = 3;
-      const Trained mine = train_rank(ranks, config);
+      const Trained mine = train_rank(mpi(), config);
       EXPECT_LT(relative_distance(mine.losses, one.losses), 1e-6);
       if (ranks.rank() == 0) {
         EXPECT_LT(relative_distance(mine.parameters, one.parameters), 1e-5);
@@ -78,18 +76,18 @@ TEST(MpiRanks, AreStagesOfAPipelineAndTrainAsOneRank) {
 TEST(MpiRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
   DdpSettings apart = small_buckets();
   apart.overlap = false;
-  EXPECT_EQ(train_rank(*mpi().communicator, rank_config(), apart), train_rank(*mpi().communicator));
+  EXPECT_EQ(train_rank(mpi(), rank_config(), apart), train_rank(mpi()));
 }
 
 TEST(MpiRanks, SumBf16GradientsToTheSameBitsOnAllRanks) {
   DdpSettings settings = small_buckets();
   settings.bf16_gradients = true;
-  Communicator& ranks = *mpi().communicator;
-  const Trained mine = train_rank(ranks, rank_config(), settings);
+  Group& ranks = *mpi().group;
+  const Trained mine = train_rank(mpi(), rank_config(), settings);
   std::vector<float> first = mine.parameters;
   ranks.broadcast(std::as_writable_bytes(std::span(first)), 0);
   EXPECT_EQ(mine.parameters, first);
-  const Trained fp32 = train_rank(ranks);
+  const Trained fp32 = train_rank(mpi());
   EXPECT_NE(mine.losses, fp32.losses);
   EXPECT_LT(relative_distance(mine.losses, fp32.losses), 1.0 / 256) << "a bf16's precision";
 }
@@ -97,20 +95,20 @@ TEST(MpiRanks, SumBf16GradientsToTheSameBitsOnAllRanks) {
 /// Micro-steps have one row more than there are ranks. With 2 ranks and three of them, 3 or 4 ranks
 /// and five, or 8 ranks and four, the last ranks have one less than the first.
 TEST(MpiRanks, ReduceInEveryMicroStepWithUnequalRows) {
-  Communicator& ranks = *mpi().communicator;
+  Group& ranks = *mpi().group;
   TrainConfig config = rank_config();
   config.data.batch_size = ranks.size() + 1;
   DdpSettings every = small_buckets();
   every.reduces_every_micro_step = true;
   for (const int accumulate : {3, 4, 5}) {
     config.training.accumulate = accumulate;
-    const Trained mine = train_rank(ranks, config, every);
+    const Trained mine = train_rank(mpi(), config, every);
     EXPECT_LT(relative_distance(mine.losses, train_single(config).losses), 1e-6);
   }
 }
 
 TEST(MpiRanks, GatherBytesInRankOrder) {
-  Communicator& ranks = *mpi().communicator;
+  Group& ranks = *mpi().group;
   const int mine = 10 + ranks.rank();
   std::vector<int> all(static_cast<std::size_t>(ranks.size()));
   ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
@@ -123,7 +121,7 @@ TEST(MpiRanks, GatherBytesInRankOrder) {
 TEST(MpiRanks, GatherMoreBytesThanAPieceHolds) {
   constexpr std::size_t kNumbers = 300'001;
   const MpiRank& place = mpi();
-  for (Communicator* const ranks : {place.communicator.get(), place.background.get()}) {
+  for (Group* const ranks : {place.group.get(), place.background.get()}) {
     const std::vector<std::int32_t> mine(kNumbers, 10 + ranks->rank());
     std::vector<std::int32_t> all(kNumbers * static_cast<std::size_t>(ranks->size()));
     ranks->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
@@ -134,8 +132,8 @@ TEST(MpiRanks, GatherMoreBytesThanAPieceHolds) {
 }
 
 TEST(MpiRanks, KnowTheirPlaceOnTheHost) {
-  EXPECT_EQ(mpi().local_rank, mpi().communicator->rank());
-  EXPECT_EQ(mpi().local_size, mpi().communicator->size());
+  EXPECT_EQ(mpi().local_rank, mpi().group->rank());
+  EXPECT_EQ(mpi().local_size, mpi().group->size());
 }
 
 }  // namespace

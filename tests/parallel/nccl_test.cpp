@@ -9,14 +9,14 @@
 
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
 #include "support/fake_nccl.h"
 #include "support/file_runs.h"
-#include "support/forwarding_communicator.h"
 #include "support/forwarding_device.h"
+#include "support/forwarding_transport.h"
 #include "support/rank_run.h"
 
 namespace barestep {
@@ -79,37 +79,39 @@ class UnwrappingDevice final : public ForwardingDevice {
 };
 
 /// Forwards NativeStreams.
-class WrappingCommunicator final : public ForwardingCommunicator {
+class WrappingTransport final : public ForwardingTransport {
  public:
-  using ForwardingCommunicator::ForwardingCommunicator;
-  explicit WrappingCommunicator(std::unique_ptr<Communicator> owned)
-      : ForwardingCommunicator(*owned), owned_(std::move(owned)) {}
+  using ForwardingTransport::ForwardingTransport;
+  explicit WrappingTransport(std::unique_ptr<Transport> owned)
+      : ForwardingTransport(*owned), owned_(std::move(owned)) {}
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override {
     NativeStream native(*streams[0]);
     Stream* const wrapped = &native;
     inner().run(collective, addresses, std::span(&wrapped, 1), tag);
   }
-  std::unique_ptr<Communicator> split(int color) override {
-    return std::make_unique<WrappingCommunicator>(inner().split(color));
+  std::unique_ptr<Transport> split(int color) override {
+    return std::make_unique<WrappingTransport>(inner().split(color));
   }
 
  private:
-  std::unique_ptr<Communicator> owned_;  // of a group
+  std::unique_ptr<Transport> owned_;  // of a group
 };
 
 /// A rank over NCCL on a CPU device.
 class NcclRank {
  public:
-  explicit NcclRank(Communicator& host, FlightRecord* record = nullptr)
-      : nccl_(join_nccl(host, device_, record)), wrapping_(*nccl_) {}
-  [[nodiscard]] Communicator& get() { return wrapping_; }
+  explicit NcclRank(Group& ranks, FlightRecord* record = nullptr)
+      : ranks_(ranks), nccl_(join_nccl(ranks, device_, record)), wrapping_(*nccl_) {}
+  [[nodiscard]] Transport& get() { return wrapping_; }
+  [[nodiscard]] RankOfTest rank() { return {ranks_, wrapping_}; }
 
  private:
+  Group& ranks_;
   std::unique_ptr<Device> cpu_ = make_cpu_device({.threads = 1});
   UnwrappingDevice device_{*cpu_};
-  std::unique_ptr<Communicator> nccl_;
-  WrappingCommunicator wrapping_;
+  std::unique_ptr<Transport> nccl_;
+  WrappingTransport wrapping_;
 };
 
 class OverNccl : public TempDirTest {
@@ -124,9 +126,9 @@ class OverNccl : public TempDirTest {
 
   static std::vector<Trained> train(const Scheme& scheme, int ranks, const TrainConfig& config) {
     std::vector<Trained> results(static_cast<std::size_t>(ranks));
-    on_threads(ranks, [&](Communicator& host) {
+    on_threads(ranks, [&](ThreadRank& host) {
       NcclRank rank(host);
-      results[static_cast<std::size_t>(host.rank())] = train_rank_by(scheme, rank.get(), config);
+      results[static_cast<std::size_t>(host.rank())] = train_rank_by(scheme, rank.rank(), config);
     });
     return results;
   }
@@ -184,23 +186,15 @@ TEST_F(OverNccl, RanksCallTheSameOperationWhateverTheirSharesAre) {
 }
 
 TEST_F(OverNccl, AnyThreadMayAskForErrors) {
-  on_threads(2, [&](Communicator& host) {
+  on_threads(2, [&](ThreadRank& host) {
     NcclRank rank(host);
     std::atomic<bool> done = false;
     std::thread watchdog([&] {
       while (!done) EXPECT_EQ(rank.get().poll_error(), "");
     });
-    train_rank_by(Ddp(small_buckets()), rank.get());
+    train_rank_by(Ddp(small_buckets()), rank.rank());
     done = true;
     watchdog.join();
-  });
-}
-
-TEST_F(OverNccl, WhatWasGivenUpIsAskedNoMore) {
-  on_threads(1, [&](Communicator& host) {
-    NcclRank rank(host);
-    rank.get().abort(ExitCode::kTryAgain);
-    EXPECT_EQ(rank.get().poll_error(), "");
   });
 }
 
@@ -212,7 +206,7 @@ TEST_F(OverNccl, TheFlightRecordTellsWhichCollectiveTheGpuIsAt) {
   const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
   const Collective first = AllReduce{.tensors = {Tensor{0, 0, 1, 256}}};
   const Collective second = Broadcast{.tensors = {Tensor{0, 0, 1, 64}}};
-  on_threads(1, [&](Communicator& host) {
+  on_threads(1, [&](ThreadRank& host) {
     NcclRank rank(host, &record);
     Stream* const streams[] = {stream.get()};
     std::atomic<bool> may_go_on = false;
@@ -236,7 +230,7 @@ TEST_F(OverNccl, TheFlightRecordTellsWhichCollectiveTheGpuIsAt) {
 TEST_F(OverNccl, TheFlightRecordTellsOfCollectivesInGroupsToo) {
   FlightRecord record{};
   const auto cpu = make_cpu_device({.threads = 1});
-  on_threads(2, [&](Communicator& host) {
+  on_threads(2, [&](ThreadRank& host) {
     const bool records = host.rank() == 0;
     NcclRank rank(host, records ? &record : nullptr);
     const auto group = rank.get().split(0);
@@ -291,7 +285,7 @@ TEST(FakeNccl, JoinsDevicesOnOneGpuWhereItIsAskedToAndCan) {
 /// Checks that the fake refuses this, so that passing tests are meaningful.
 TEST(FakeNccl, TellsOfRanksThatCallDifferentOperations) {
   fake_nccl::reset();
-  on_threads(2, [&](Communicator& host) {
+  on_threads(2, [&](ThreadRank& host) {
     NcclRank rank(host);
     const auto cpu = make_cpu_device({.threads = 1});
     const auto stream = cpu->new_stream("comm");
@@ -309,7 +303,7 @@ TEST(FakeNccl, TellsOfRanksThatCallDifferentOperations) {
 /// Likewise: two ranks that each send first, and not in one group, wait for each other for ever.
 TEST(FakeNccl, TellsOfRanksThatBothSendFirst) {
   fake_nccl::reset(22809, std::chrono::seconds(1));
-  on_threads(2, [&](Communicator& host) {
+  on_threads(2, [&](ThreadRank& host) {
     NcclRank rank(host);
     const auto cpu = make_cpu_device({.threads = 1});
     const auto stream = cpu->new_stream("comm");

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/make_device.h"
-#include "parallel/comm/staged_communicator.h"
+#include "parallel/comm/staged_transport.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
@@ -334,13 +334,13 @@ TEST_F(PipelineOfRanksWithFiles, LoadsWeightsOfTheWholeModel) {
 }
 
 /// Lets two of three ranks exchange many times, with other sizes there and back, over `transport`.
-template <class Transport>
-void expect_exchanges(const Transport& transport) {
-  on_threads(3, [&](Communicator& host) {
+template <class Make>
+void expect_exchanges(const Make& transport) {
+  on_threads(3, [&](ThreadRank& host) {
     const auto device = make_cpu_device({.threads = 1});
     const auto stream = device->new_stream("test");
-    const std::unique_ptr<Communicator> own = transport(host, *device);
-    Communicator& ranks = own == nullptr ? host : *own;
+    const std::unique_ptr<Transport> own = transport(host, *device);
+    Transport& ranks = own == nullptr ? host : *own;
     if (host.rank() == 1) return;
     const bool is_first = host.rank() == 0;
     const std::int64_t sent = is_first ? 1001 : 300, received = is_first ? 300 : 1001;
@@ -371,20 +371,20 @@ void expect_exchanges(const Transport& transport) {
 }
 
 TEST(Exchange, BringsEachRankWhatTheOtherSends) {
-  expect_exchanges([](Communicator&, Device&) { return std::unique_ptr<Communicator>(); });
+  expect_exchanges([](Transport&, Device&) { return std::unique_ptr<Transport>(); });
 }
 
 // 512 bytes are pieces of 256 in each direction; 1001 numbers are not a multiple.
 TEST(Exchange, BringsItByWayOfPinnedMemoryInPieces) {
-  expect_exchanges([](Communicator& host, Device& device) -> std::unique_ptr<Communicator> {
-    return std::make_unique<StagedCommunicator>(host, device, 512);
+  expect_exchanges([](Transport& host, Device& device) -> std::unique_ptr<Transport> {
+    return std::make_unique<StagedTransport>(host, device, 512);
   });
 }
 
 TEST(Exchange, EndsWhenThePeerGivesUp) {
   EXPECT_THROW(
       on_threads(2,
-                 [](Communicator& ranks) {
+                 [](ThreadRank& ranks) {
                    if (ranks.rank() == 1) throw std::runtime_error("gave up");
                    const auto device = make_cpu_device({.threads = 1});
                    const auto stream = device->new_stream("test");

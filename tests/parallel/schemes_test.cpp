@@ -16,7 +16,7 @@
 #include "core/plan.h"
 #include "core/program.h"
 #include "kernels/make_device.h"
-#include "parallel/comm/staged_communicator.h"
+#include "parallel/comm/staged_transport.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/local_sgd.h"
@@ -486,11 +486,11 @@ TEST_P(SchemeProgram, ComputesTheSameBitsByWayOfPinnedMemory) {
   const Scheme& scheme = *GetParam().scheme;
   const auto expected = train_threads_by(scheme, 3);
   std::vector<Trained> staged(3);
-  on_threads(3, [&](Communicator& communicator) {
+  on_threads(3, [&](ThreadRank& self) {
     const auto device = make_cpu_device({.threads = 1});
-    StagedCommunicator by_way_of_the_host(communicator, *device, 12);
-    staged[static_cast<std::size_t>(communicator.rank())] =
-        train_rank_by(scheme, by_way_of_the_host);
+    StagedTransport by_way_of_the_host(self, *device, 12);
+    staged[static_cast<std::size_t>(self.rank())] =
+        train_rank_by(scheme, {self, by_way_of_the_host});
   });
   EXPECT_EQ(staged, expected);
 }
@@ -500,14 +500,14 @@ TEST_P(SchemeProgram, StopsAllRanksBehindTheSameStep) {
   TrainConfig config = rank_config();
   config.training.steps = 100'000;
   std::vector<Trained> all(3);
-  on_threads(3, [&](Communicator& communicator) {
-    const int rank = communicator.rank();
+  on_threads(3, [&](ThreadRank& self) {
+    const int rank = self.rank();
     std::atomic<bool> stop{false};
     std::thread asks([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(rank == 1 ? 20 : 0));
       stop = rank == 1;
     });
-    all[static_cast<std::size_t>(rank)] = train_rank_by(scheme, communicator, config, &stop);
+    all[static_cast<std::size_t>(rank)] = train_rank_by(scheme, self, config, &stop);
     asks.join();
   });
   EXPECT_LT(all[0].losses.size(), 100'000U);

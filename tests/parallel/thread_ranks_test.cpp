@@ -11,8 +11,8 @@
 
 #include "core/error.h"
 #include "kernels/make_device.h"
-#include "parallel/comm/host_communicator.h"
-#include "parallel/comm/staged_communicator.h"
+#include "parallel/comm/host_transport.h"
+#include "parallel/comm/staged_transport.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
@@ -257,15 +257,9 @@ INSTANTIATE_TEST_SUITE_P(
                         .first_bucket_bytes = 50, .bucket_bytes = 100, .update_per_bucket = true}));
 
 /// Notes on which threads and for which steps collectives run.
-class NotingCommunicator final : public HostCommunicator, public RecordSink {
+class NotingTransport final : public HostTransport, public RecordSink {
  public:
-  NotingCommunicator() { set_record_sink(this); }
-  [[nodiscard]] int rank() const override { return 0; }
-  [[nodiscard]] int size() const override { return 1; }
-  void broadcast(std::span<std::byte> /*bytes*/, int /*root*/) override {}
-  void all_gather(std::span<const std::byte> /*bytes*/, std::span<std::byte> /*all*/) override {}
-  void barrier() override {}
-  void abort(ExitCode /*code*/) noexcept override {}
+  NotingTransport() : HostTransport(0, 1) { set_record_sink(this); }
   void on_record(const Record& record) override { steps.push_back(record.tag.step); }
 
   std::vector<std::thread::id> threads;
@@ -285,8 +279,8 @@ TEST(StagedRanks, KeepTheStepsOfCallsInProgressAndStayOffTheThreadOfTheStream) {
   std::vector<float> numbers(5, 1.0F);
   const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
   const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 5}}};
-  NotingCommunicator host;
-  StagedCommunicator staged(host, *device, 12);
+  NotingTransport host;
+  StagedTransport staged(host, *device, 12);
   staged.prepare(sum);
   std::thread::id of_stream;
   std::atomic<bool> may_go_on = false;
@@ -307,25 +301,24 @@ TEST(StagedRanks, KeepTheStepsOfCallsInProgressAndStayOffTheThreadOfTheStream) {
 }
 
 TEST(ThreadRanks, HostCallsCarryBytesInRankOrder) {
-  on_threads(3, [](Communicator& communicator) {
-    const int mine = 10 + communicator.rank();
+  on_threads(3, [](Group& ranks) {
+    const int mine = 10 + ranks.rank();
     std::array<int, 3> all{};
-    communicator.all_gather(std::as_bytes(std::span(&mine, 1)),
-                            std::as_writable_bytes(std::span(all)));
+    ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
     EXPECT_THAT(all, testing::ElementsAre(10, 11, 12));
-    int message = communicator.rank();
-    communicator.broadcast(std::as_writable_bytes(std::span(&message, 1)), 2);
+    int message = ranks.rank();
+    ranks.broadcast(std::as_writable_bytes(std::span(&message, 1)), 2);
     EXPECT_EQ(message, 2);
-    communicator.barrier();
+    ranks.barrier();
   });
 }
 
 TEST(ThreadRanks, ARankThatGivesUpReleasesTheOthers) {
-  on_threads(2, [](Communicator& communicator) {
-    if (communicator.rank() == 0) {
-      EXPECT_THROW(communicator.barrier(), Error);
+  on_threads(2, [](Group& ranks) {
+    if (ranks.rank() == 0) {
+      EXPECT_THROW(ranks.barrier(), Error);
     } else {
-      communicator.abort(ExitCode::kTryAgain);
+      ranks.abort(ExitCode::kTryAgain);
     }
   });
 }

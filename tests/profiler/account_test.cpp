@@ -195,7 +195,7 @@ TEST(Account, IsAsGoodOfStepsThatAreMeasuredMoreOrLessFinely) {
   config.training.steps = 12;
   TrainerHarness run(config);
   EveryOther finely;
-  Trainer trainer(run.config, *run.programs, {run.device.get()}, nullptr, nullptr, {}, &finely);
+  Trainer trainer(run.config, *run.programs, {run.device.get()}, {}, nullptr, {}, &finely);
   std::size_t steps = 0;
   run.after_step = [&](const StepReport& report) {
     const RunPlan& plan = *report.timeline->at(0)->plan;

@@ -17,7 +17,7 @@
 #include "profiler/account.h"
 #include "support/busy_machine.h"
 #include "support/file_runs.h"
-#include "support/forwarding_communicator.h"
+#include "support/forwarding_transport.h"
 #include "support/rank_run.h"
 #include "support/simulated_steps.h"
 #include "support/temp_dir.h"
@@ -37,7 +37,7 @@ double shifted_clock() {
 
 /// Aligns three ranks whose clocks are 0, 5 and -10 s ahead, and checks the result on each rank.
 void align_shifted_clocks(const std::function<void(const ClockAlignment&)>& expect) {
-  on_threads(3, [&](Communicator& ranks) {
+  on_threads(3, [&](ThreadRank& ranks) {
     clock_is_ahead_s = 5.0 * ranks.rank() * (ranks.rank() == 2 ? -1 : 1);
     expect(align_clocks(ranks, &shifted_clock));
   });
@@ -97,7 +97,7 @@ TEST(ClockAlignment, IsWithinATenthOfASecond) {
 
 TEST(ClockAlignment, OfOneRankIsExact) {
   on_threads(
-      1, [](Communicator& ranks) { EXPECT_EQ(align_clocks(ranks, &now_s).largest_error_s(), 0); });
+      1, [](ThreadRank& ranks) { EXPECT_EQ(align_clocks(ranks, &now_s).largest_error_s(), 0); });
 }
 
 /// Rank 0 computes until 4 and reduces from 1 to 7; rank 1 computes until 5 and arrives then.
@@ -194,10 +194,10 @@ class RankAccount final : public TrainObserver {
 /// How the times of a run's collectives are measured.
 enum class By { kRecords, kEvents };
 
-/// Host memory's communicator, presented as one that cannot measure.
-class SilentCommunicator final : public ForwardingCommunicator {
+/// Host memory's transport, presented as one that cannot measure.
+class SilentTransport final : public ForwardingTransport {
  public:
-  using ForwardingCommunicator::ForwardingCommunicator;
+  using ForwardingTransport::ForwardingTransport;
   [[nodiscard]] bool sends_records() const override { return false; }
   void set_record_sink(RecordSink* /*sink*/) override {}
 };
@@ -214,16 +214,16 @@ AccountOfRun account_of_run(TrainConfig config, int count, double pause_ms, cons
   config.injected.slow_rank = SlowRank{1, pause_ms};
   AccountOfRun result;
   result.steps.resize(static_cast<std::size_t>(count));
-  on_threads(count, [&](Communicator& ranks) {
+  on_threads(count, [&](ThreadRank& ranks) {
     const StepPrograms programs(
         spec_of_rank(config, DeviceKind::kCpu, nullptr, ranks.rank(), ranks.size()), &scheme);
     const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
-    SilentCommunicator silent(ranks);
+    SilentTransport silent(ranks);
     CommunicationAccount account(programs, kSteps);
     RankAccount observer(account);
     {
-      Communicator& transport = by == By::kEvents ? static_cast<Communicator&>(silent) : ranks;
-      Trainer trainer(config, programs, {device.get()}, &transport, nullptr);
+      Transport* const transport = by == By::kEvents ? static_cast<Transport*>(&silent) : &ranks;
+      Trainer trainer(config, programs, {device.get()}, {&ranks, transport}, nullptr);
       trainer.run(observer);
     }
     const CommunicationSummary mine = account.gather(ranks);
@@ -352,7 +352,7 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
   config.data.test_split = 0.18;  // 7 of 40 samples: 4 and 3, in batches of 3
   config.device.threads = 1;
   config.training.warmup = 2;
-  on_threads(2, [&](Communicator& ranks) {
+  on_threads(2, [&](ThreadRank& ranks) {
     const Dataset dataset =
         load_dataset(config.data, widths_of(config.model, kDefaultDimCpu), config.model.loss);
     const Ddp scheme(small_buckets());
@@ -362,7 +362,7 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
     CommunicationAccount account(programs, 4 * 7);
     RankAccount observer(account);
     {
-      Trainer trainer(config, programs, {device.get()}, &ranks, &dataset);
+      Trainer trainer(config, programs, {device.get()}, {&ranks, &ranks}, &dataset);
       trainer.run(observer);
       // Four epochs with 33 samples, one of them used twice: 6 whole batches and a smaller one.
       ASSERT_EQ(trainer.steps(), 4 * 7);
@@ -401,7 +401,7 @@ CommunicationSummary summary_of_long_run(std::int64_t steps) {
   }
   finish();
   CommunicationSummary summary;
-  on_threads(1, [&](Communicator& alone) { summary = account.gather(alone); });
+  on_threads(1, [&](Group& alone) { summary = account.gather(alone); });
   return summary;
 }
 

@@ -10,7 +10,7 @@
 
 #include "core/program.h"
 #include "kernels/make_device.h"
-#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/local_transport.h"
 #include "parallel/schemes/data_parallel.h"
 #include "support/rank_run.h"
 
@@ -135,12 +135,12 @@ std::string account_text(ThreeDevices& three) {
     opened.push_back(make_cpu_device({.index = i, .threads = 1}));
     devices.push_back(opened.back().get());
   }
-  LocalCommunicator local(devices, std::nullopt);
+  LocalTransport local(devices, std::nullopt);
   const std::vector<std::string> names = {"cpu:0", "cpu:1", "cpu:2"};
   // The host waits for every second step only after the next one is queued.
   three.config.training.log_every = 2;
   three.config.injected.delay_ms = 0;
-  Trainer trainer(three.config, *three.programs, devices, &local, nullptr);
+  Trainer trainer(three.config, *three.programs, devices, {nullptr, &local}, nullptr);
   DataParallelAccount account(
       *three.programs, three.scheme.split(three.programs->spec().batch_size), names, Route::kStar);
   EXPECT_EQ(account.text(), "");

@@ -95,7 +95,7 @@ Overhead measured_overhead() {
   config.training.steps = 4 + 4 * 15;
   TrainerHarness run(config);
   ProfiledForOverhead profiler;
-  Trainer trainer(run.config, *run.programs, {run.device.get()}, nullptr, nullptr, {}, &profiler);
+  Trainer trainer(run.config, *run.programs, {run.device.get()}, {}, nullptr, {}, &profiler);
   ProfiledSteps kept(1, parts_of(run.programs->train().program), 1000);
   run.after_step = [&](const StepReport& report) {
     if (!is_profiled_for_overhead(report.step)) return;

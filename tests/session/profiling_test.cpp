@@ -49,7 +49,7 @@ void with_profile(Device& device, const TrainConfig& config, const F& look) {
   Observers observers;
   auto& profiling = observers.make<Profiling>(config, programs, scope);
   {
-    Trainer trainer(config, programs, {&device}, nullptr, nullptr, {}, &profiling);
+    Trainer trainer(config, programs, {&device}, {}, nullptr, {}, &profiling);
     profiling.begin();
     trainer.run(observers);
   }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 #include "session/session.h"
 #include "support/fake_cuda.h"
 
@@ -26,7 +26,7 @@ class SessionOnGpus : public testing::Test {
   }
 
   /// How often GPUs were asked to reach each other, by a run on these devices.
-  int peers_enabled(std::vector<std::string> devices, Transport transport) {
+  int peers_enabled(std::vector<std::string> devices, TransportKind transport) {
     const int before = fake_cuda::calls("cudaDeviceEnablePeerAccess");
     TrainConfig config;
     config.model.layers = {8, 8};
@@ -42,11 +42,11 @@ class SessionOnGpus : public testing::Test {
 
 // Over NCCL too, since scatter and gather are copies.
 TEST_F(SessionOnGpus, DistinctGpusReachEachOtherUnderAnyTransport) {
-  EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1"}, Transport::kPeer), 2);
-  EXPECT_EQ(peers_enabled({"cuda:0", "cuda:0"}, Transport::kPeer), 0);
-  EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1", "cuda:0"}, Transport::kPeer), 2);
+  EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1"}, TransportKind::kPeer), 2);
+  EXPECT_EQ(peers_enabled({"cuda:0", "cuda:0"}, TransportKind::kPeer), 0);
+  EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1", "cuda:0"}, TransportKind::kPeer), 2);
   if (has_nccl()) {
-    EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1"}, Transport::kNccl), 2);
+    EXPECT_EQ(peers_enabled({"cuda:0", "cuda:1"}, TransportKind::kNccl), 2);
   }
 }
 

@@ -56,7 +56,7 @@ TEST(Observers, AreToldInTheirOrderAndClosedInTheReverse) {
   config.device.device = "cpu";
   place->resolve_config(config);
   place->open(config, programs);
-  Trainer(config, programs, place->devices(), nullptr, nullptr).run(observers);
+  Trainer(config, programs, place->devices(), {}, nullptr).run(observers);
   for (const auto& close : observers.closing()) close();
   EXPECT_THAT(lines, ElementsAre("first step 0", "second step 0", "second closes", "first closes"));
 }
@@ -228,12 +228,12 @@ TEST_F(SessionTest, GoesOnWithTheChoicesOfProductsThatTheCheckpointHolds) {
 /// The job of one of several ranks, each with its own place.
 class JobOfThread final : public Job {
  public:
-  explicit JobOfThread(Communicator& ranks) : ranks_(ranks) {}
-  [[nodiscard]] Communicator* ranks() override { return &ranks_; }
-  [[nodiscard]] Communicator* background_ranks() override { return &ranks_; }
+  explicit JobOfThread(Group& ranks) : ranks_(ranks) {}
+  [[nodiscard]] Group* ranks() override { return &ranks_; }
+  [[nodiscard]] Group* background_ranks() override { return &ranks_; }
 
  private:
-  Communicator& ranks_;
+  Group& ranks_;
 };
 
 // Each rank times differently and so makes a different choice.
@@ -241,7 +241,7 @@ TEST_F(SessionTest, OfSeveralRanksTakesTheChoicesOfTheFirst) {
   constexpr std::size_t kRanks = 3;
   std::vector<std::vector<std::string>> taken(kRanks);
   ::testing::internal::CaptureStdout();
-  on_threads(kRanks, [&](Communicator& ranks) {
+  on_threads(kRanks, [&](Group& ranks) {
     JobOfThread job(ranks);
     PlaceWithChoices place("those of rank " + std::to_string(ranks.rank()));
     Session(place, config_, job).run();
@@ -375,13 +375,13 @@ TEST_F(UnreadableSamples, EndAllRanksAfterTheSameStep) {
       config.training.log_every = log_every;
       return config;
     };
-    on_threads(2, [&](Communicator& ranks) {
+    on_threads(2, [&](ThreadRank& ranks) {
       const TrainConfig config = config_of(ranks.rank());
       const auto data = streamed(config);
       const StepPrograms programs(
           spec_of_rank(config, DeviceKind::kCpu, data.get(), ranks.rank(), 2), &scheme);
       const auto device = make_cpu_device({.threads = 1, .gemm = config.device.gemm});
-      Trainer trainer(config, programs, {device.get()}, &ranks, data.get());
+      Trainer trainer(config, programs, {device.get()}, {&ranks, &ranks}, data.get());
       CutsFile job(config.data.x);
       Observers observers;
       if (ranks.rank() == 1) observers.make<CountsSteps>(job);

@@ -79,20 +79,20 @@ class SharedCheckpoints : public TempDirTest {
 
   void write(int ranks, std::int64_t step,
              const std::function<void(int rank, CheckpointShare&)>& change = {}) {
-    on_threads(ranks, [&](Communicator& communicator) {
+    on_threads(ranks, [&](Group& self) {
       std::optional<CheckpointFolder> folder;
-      const int rank = communicator.rank();
+      const int rank = self.rank();
       if (rank == 0) folder.emplace(this->folder() / "c", 9, disk_);
       CheckpointShare share = share_of(rank, ranks, step);
       if (change) change(rank, share);
       std::optional<Error> failure;
       try {
-        write_checkpoint(&communicator, folder ? &*folder : nullptr, share,
+        write_checkpoint(&self, folder ? &*folder : nullptr, share,
                          rank == 2 ? disk_of_rank_2_ : disk_);
       } catch (const Error& error) {
         failure = error;
       }
-      communicator.barrier();
+      self.barrier();
       if (failure) throw Error(*failure);
     });
   }

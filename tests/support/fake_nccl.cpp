@@ -468,6 +468,16 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
   return ncclSuccess;
 }
 
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  *rank = comm->rank;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  *count = comm->world->ranks;
+  return ncclSuccess;
+}
+
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count_of, const int* ordinals) {
   count(__func__);
   const bool shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr;

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "kernels/make_device.h"
-#include "parallel/comm/mesh_communicator.h"
-#include "parallel/comm/thread_communicator.h"
+#include "parallel/comm/mesh_transport.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/trainer_harness.h"
 #include "train/weights.h"
@@ -94,30 +93,29 @@ std::optional<TrainingState> start_of(const Interruption& interruption, int rank
 
 }  // namespace
 
-Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const TrainConfig& config,
+Trained train_rank_by(const Scheme& scheme, const RankOfTest& rank, const TrainConfig& config,
                       const std::atomic<bool>* stop, const Interruption& interruption) {
   const std::optional<Dataset> dataset = dataset_of(config);
   const Dataset* const data = dataset ? &*dataset : nullptr;
   const StepPrograms programs(
-      spec_of_rank(config, DeviceKind::kCpu, data, communicator.rank(), communicator.size()),
-      &scheme);
+      spec_of_rank(config, DeviceKind::kCpu, data, rank.group.rank(), rank.group.size()), &scheme);
   for (const StepProgram* step : programs.all()) expect_ordered(step->program);
   const auto device = make_cpu_device({.threads = config.device.threads.value_or(0),
                                        .denormals = config.device.denormals,
                                        .gemm = config.device.gemm});
-  const auto start = start_of(interruption, communicator.rank());
-  std::unique_ptr<Communicator> groups;
+  const auto start = start_of(interruption, rank.group.rank());
+  std::unique_ptr<Transport> groups;
   const Mesh& mesh = programs.spec().mesh;
-  if (mesh.cuts_model()) groups = join_mesh(communicator, mesh);
-  Communicator& transport = groups == nullptr ? communicator : *groups;
+  if (mesh.cuts_model()) groups = join_mesh(rank.transport, mesh);
+  Transport* const transport = groups == nullptr ? &rank.transport : groups.get();
   FlatWeights loaded;
-  if (!config.output.load.empty() && communicator.rank() == 0) {
+  if (!config.output.load.empty() && rank.group.rank() == 0) {
     loaded = load_weights(config.output.load, programs.whole_list()).numbers;
   }
   Trained trained;
-  Trainer trainer(config, programs, {device.get()}, &transport, data, std::move(loaded), nullptr,
-                  start ? &*start : nullptr);
-  Losses losses(trained, trainer, interruption, communicator.rank() == 0);
+  Trainer trainer(config, programs, {device.get()}, {&rank.group, transport}, data,
+                  std::move(loaded), nullptr, start ? &*start : nullptr);
+  Losses losses(trained, trainer, interruption, rank.group.rank() == 0);
   if (stop != nullptr) trainer.stop_when(*stop);
   losses.run();
   return trained;
@@ -131,25 +129,24 @@ Trained train_single(const TrainConfig& config, const Interruption& interruption
   return trained;
 }
 
-Trained train_rank(Communicator& communicator, const TrainConfig& config,
-                   const DdpSettings& settings) {
-  return train_rank_by(Ddp(settings), communicator, config);
+Trained train_rank(const RankOfTest& rank, const TrainConfig& config, const DdpSettings& settings) {
+  return train_rank_by(Ddp(settings), rank, config);
 }
 
-void on_threads(int ranks, const std::function<void(Communicator&)>& body) {
+void on_threads(int ranks, const std::function<void(ThreadRank&)>& body) {
   ThreadGroup group(ranks);
   std::vector<std::thread> threads;
   std::mutex mutex;
   std::exception_ptr failed;  // the exception that ended the other ranks
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto communicator = group.join(rank);
+      const auto self = group.join(rank);
       try {
-        body(*communicator);
+        body(*self);
       } catch (...) {
         const std::lock_guard lock(mutex);
         if (!failed) failed = std::current_exception();
-        communicator->abort(ExitCode::kBug);
+        self->abort(ExitCode::kBug);
       }
     });
   }
@@ -160,9 +157,9 @@ void on_threads(int ranks, const std::function<void(Communicator&)>& body) {
 std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks, const TrainConfig& config,
                                       const Interruption& interruption) {
   std::vector<Trained> results(static_cast<std::size_t>(ranks));
-  on_threads(ranks, [&](Communicator& communicator) {
-    results[static_cast<std::size_t>(communicator.rank())] =
-        train_rank_by(scheme, communicator, config, nullptr, interruption);
+  on_threads(ranks, [&](ThreadRank& rank) {
+    results[static_cast<std::size_t>(rank.rank())] =
+        train_rank_by(scheme, rank, config, nullptr, interruption);
   });
   return results;
 }

@@ -1,4 +1,4 @@
-// Small data-parallel runs, rank by rank, over any communicator, for tests to compare.
+// Small data-parallel runs, rank by rank, over any transport, for tests to compare.
 #pragma once
 
 #include <atomic>
@@ -6,12 +6,24 @@
 #include <optional>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
+#include "parallel/comm/mpi_transport.h"
+#include "parallel/comm/thread_transport.h"
 #include "parallel/schemes/ddp.h"
 #include "train/trainer.h"
 
 namespace barestep {
+
+/// One of several ranks.
+struct RankOfTest {
+  RankOfTest(Group& ranks, Transport& by) : group(ranks), transport(by) {}
+  RankOfTest(ThreadRank& rank) : RankOfTest(rank, rank) {}  // NOLINT(google-explicit-constructor)
+  RankOfTest(const MpiRank& rank)                           // NOLINT(google-explicit-constructor)
+      : RankOfTest(*rank.group, *rank.transport) {}
+
+  Group& group;
+  Transport& transport;
+};
 
 /// Eight steps of a small model with batches of 10, on one thread with plain loops.
 TrainConfig rank_config();
@@ -48,7 +60,7 @@ struct Interruption {
 
 /// The whole run of one rank with any scheme; every rank calls it. Programs are checked. All ranks
 /// end early once `stop` is true on one of them.
-Trained train_rank_by(const Scheme& scheme, Communicator& communicator,
+Trained train_rank_by(const Scheme& scheme, const RankOfTest& rank,
                       const TrainConfig& config = rank_config(),
                       const std::atomic<bool>* stop = nullptr,
                       const Interruption& interruption = {});
@@ -59,7 +71,7 @@ std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks,
                                       const Interruption& interruption = {});
 
 /// The same with DDP.
-Trained train_rank(Communicator& communicator, const TrainConfig& config = rank_config(),
+Trained train_rank(const RankOfTest& rank, const TrainConfig& config = rank_config(),
                    const DdpSettings& settings = small_buckets());
 
 /// The same with ranks as threads.
@@ -69,9 +81,9 @@ std::vector<Trained> train_threads(int ranks, const TrainConfig& config = rank_c
 /// The equivalent run of mlp_single: one device, no ranks, no scheme. `own_losses` is empty.
 Trained train_single(const TrainConfig& config, const Interruption& interruption = {});
 
-/// Runs body(communicator) on one thread per rank and waits for all of them. Throws the first
+/// Runs body(rank) on one thread per rank and waits for all of them. Throws the first
 /// exception of a rank, which also ends the other ranks.
-void on_threads(int ranks, const std::function<void(Communicator&)>& body);
+void on_threads(int ranks, const std::function<void(ThreadRank&)>& body);
 
 /// The L2 norm of the difference, divided by that of b.
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b);

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/plan.h"
-#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/local_transport.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/pipeline.h"
 #include "support/rank_run.h"
@@ -41,8 +41,9 @@ SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t ma
   for (const auto& device : opened) devices.push_back(device.get());
   std::optional<Tensor> piece = reduce_piece_of(programs.buffers());
   if (piece) piece->cols = std::min(piece->cols, max_numbers);
-  LocalCommunicator communicator(devices, piece);
-  Trainer trainer(config, programs, devices, scheme == nullptr ? nullptr : &communicator, data);
+  LocalTransport transport(devices, piece);
+  Trainer trainer(config, programs, devices, {nullptr, scheme == nullptr ? nullptr : &transport},
+                  data);
   LossList losses;
   trainer.run(losses);
   return {trainer.weights(), losses.values};

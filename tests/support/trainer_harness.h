@@ -67,7 +67,7 @@ class TrainerHarness final : public TrainObserver {
     FlatWeights loaded;
     if (!c.output.load.empty())
       loaded = load_weights(c.output.load, programs->parameter_list()).numbers;
-    trainer = std::make_unique<Trainer>(c, *programs, std::vector{device.get()}, nullptr, data,
+    trainer = std::make_unique<Trainer>(c, *programs, std::vector{device.get()}, Connection{}, data,
                                         std::move(loaded), nullptr, start);
   }
 

@@ -92,7 +92,7 @@ void expect_no_allocations(const TrainConfig& config, std::size_t warm_up) {
   TrainerHarness harness(config);
   CountingDevice device(*harness.device);
   {
-    Trainer trainer(harness.config, *harness.programs, {&device}, nullptr,
+    Trainer trainer(harness.config, *harness.programs, {&device}, {},
                     harness.dataset ? &*harness.dataset : nullptr);
     EXPECT_EQ(device.allocations, 2) << "device and pinned memory, each once";
     EXPECT_EQ(device.device_bytes, trainer.plan().device_bytes(0));

@@ -143,21 +143,15 @@ TEST_P(Marks, ByEventsAreNearTheRecordsOfTheDevice) {
 INSTANTIATE_TEST_SUITE_P(EagerAndGraph, Marks, testing::Bool());
 
 /// Takes 5 ms on the second device, and has no records of its own.
-class LateOnTheSecond final : public Communicator {
+class LateOnTheSecond final : public Transport {
  public:
-  [[nodiscard]] int rank() const override { return 0; }
-  [[nodiscard]] int size() const override { return 2; }
+  LateOnTheSecond() : Transport(0, 2) {}
   void prepare(const Collective& /*collective*/) override {}
   void run(const Collective& /*collective*/, const Addresses& /*addresses*/,
            std::span<Stream* const> streams, Tag /*tag*/) override {
     streams[1]->call([](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); },
                      nullptr);
   }
-  void broadcast(std::span<std::byte> /*bytes*/, int /*root*/) override {}
-  void all_gather(std::span<const std::byte> /*bytes*/, std::span<std::byte> /*all*/) override {}
-  void barrier() override {}
-  [[nodiscard]] std::string poll_error() override { return ""; }
-  void abort(ExitCode /*code*/) noexcept override {}
 };
 
 TEST(StepMarks, MeasureEachPartOfACollectiveInItsStream) {

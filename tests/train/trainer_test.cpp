@@ -157,7 +157,7 @@ TEST(Trainer, DivergenceAtTheFirstStepHasNoLossBefore) {
   TrainerHarness built(config);
   FlatWeights weights = built.trainer->weights();
   for (float& weight : weights) weight *= 1e30F;
-  Trainer trainer(built.config, *built.programs, {built.device.get()}, nullptr, nullptr, weights);
+  Trainer trainer(built.config, *built.programs, {built.device.get()}, {}, nullptr, weights);
   expect_error(ExitCode::kDiverged,
                "training diverged: the loss is nan at step 0; scale down the samples or the "
                "weights of --load",
@@ -216,7 +216,7 @@ TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
   first.run();
   const FlatWeights weights = first.trainer->weights();
   TrainerHarness second(random_run(1));
-  Trainer loaded(second.config, *second.programs, {second.device.get()}, nullptr, nullptr, weights);
+  Trainer loaded(second.config, *second.programs, {second.device.get()}, {}, nullptr, weights);
   EXPECT_EQ(loaded.weights(), weights);
   loaded.run(second);
   EXPECT_NE(loaded.weights(), weights);
@@ -224,7 +224,7 @@ TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
 
   TrainerHarness fresh(random_run(1));
   const FlatWeights start = fresh.trainer->weights();
-  Trainer same(fresh.config, *fresh.programs, {fresh.device.get()}, nullptr, nullptr, start);
+  Trainer same(fresh.config, *fresh.programs, {fresh.device.get()}, {}, nullptr, start);
   same.run(fresh);
   EXPECT_EQ(fresh.losses().front(), first.losses().front()) << "x and y are the same";
 }
@@ -327,8 +327,7 @@ TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
   StepSpec spec = spec_of(with, DeviceKind::kCpu, &*evaluated.dataset);
   spec.test_rows = 0;
   const StepPrograms programs(spec);
-  Trainer trainer(evaluated.config, programs, {evaluated.device.get()}, nullptr,
-                  &*evaluated.dataset);
+  Trainer trainer(evaluated.config, programs, {evaluated.device.get()}, {}, &*evaluated.dataset);
   TrainerHarness observer(with);
   trainer.run(observer);
   EXPECT_EQ(observer.losses(), evaluated.losses());

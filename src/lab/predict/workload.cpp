@@ -50,8 +50,8 @@ std::vector<std::string> arguments_of_sum(const Workload& workload) {
   if (workload.trainer != TrainerKind::kDdp) {
     all.insert(all.end(), {"--ranks", std::to_string(workload.ranks)});
   }
-  if (const Transport transport = workload.config.parallel.transport;
-      transport != Transport::kAuto) {
+  if (const TransportKind transport = workload.config.parallel.transport;
+      transport != TransportKind::kAuto) {
     all.insert(all.end(), {"--transport", std::string(name_of(transport))});
   }
   return all;

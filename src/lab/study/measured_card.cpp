@@ -177,8 +177,8 @@ class RankBench {
     });
   }
 
-  Communicator& ranks_;
-  Communicator& transport_;
+  Group& ranks_;
+  Transport& transport_;
   Device& device_;
   double seconds_;  // for each size
   std::int64_t numbers_;

@@ -115,7 +115,7 @@ class SumBench {
   BenchStream memory_;
   CollectiveBench bench_;
   std::unique_ptr<Stream> copies_;
-  std::vector<std::unique_ptr<Collective>> sums_{};  // kept: communicators know them by address
+  std::vector<std::unique_ptr<Collective>> sums_{};  // kept: transports know them by address
 };
 
 std::string sums_title(const MeasuringRank& rank) {

@@ -14,10 +14,10 @@
 #include "core/error.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
-#include "parallel/comm/mpi_communicator.h"
-#include "parallel/comm/nccl_communicator.h"
-#include "parallel/comm/staged_communicator.h"
-#include "parallel/comm/thread_communicator.h"
+#include "parallel/comm/mpi_transport.h"
+#include "parallel/comm/nccl_transport.h"
+#include "parallel/comm/staged_transport.h"
+#include "parallel/comm/thread_transport.h"
 
 namespace barestep {
 namespace {
@@ -26,7 +26,7 @@ using MeasureOnRank = std::function<void(const MeasuringRank& rank)>;
 
 void require_host_memory(const RanksToMeasure& requested) {
   if (requested.in_process == 1) return;
-  if (requested.device != "cuda" && requested.transport == Transport::kAuto) return;
+  if (requested.device != "cuda" && requested.transport == TransportKind::kAuto) return;
   fail(ExitCode::kUsage,
        {.what = "--ranks",
         .value = std::to_string(requested.in_process),
@@ -60,23 +60,23 @@ void measure_on_threads(const RanksToMeasure& requested, const MeasureOnRank& me
 void measure_on_processes(const RanksToMeasure& requested, const MeasureOnRank& measure) {
   const bool on_gpu =
       requested.device == "cuda" || (requested.device == "auto" && cuda_device_count() > 0);
-  if (requested.transport == Transport::kNccl) {
+  if (requested.transport == TransportKind::kNccl) {
     require_gpus_for_nccl(on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
   }
   const MpiRank place = join_mpi();
-  Communicator& ranks = *place.communicator;
+  Group& ranks = *place.group;
   const int gpus = std::max(1, cuda_device_count());
   const auto device =
       make_device({.device = on_gpu ? fmt::format("cuda:{}", place.local_rank % gpus) : "cpu",
                    .threads = requested.threads});
-  if (!on_gpu) return measure({ranks, ranks, "MPI", *device});
+  if (!on_gpu) return measure({ranks, *place.transport, "MPI", *device});
   const std::vector<RankGpu> places = gather_gpu_places(ranks, device->info().pci_bus_id);
-  if (requested.transport == Transport::kNccl) require_nccl_joins(places);
+  if (requested.transport == TransportKind::kNccl) require_nccl_joins(places);
   if (joins_by_nccl(requested.transport, places)) {
     const auto transport = join_nccl(ranks, *device);
     return measure({ranks, *transport, "NCCL", *device});
   }
-  StagedCommunicator transport(ranks, *device);
+  StagedTransport transport(*place.transport, *device);
   measure({ranks, transport, "MPI through pinned memory", *device});
 }
 
@@ -87,7 +87,7 @@ void measure_on_ranks(const RanksToMeasure& requested, const MeasureOnRank& meas
   measure_on_processes(requested, measure);
 }
 
-double mean_of_ranks(Communicator& ranks, double mine) {
+double mean_of_ranks(Group& ranks, double mine) {
   const std::vector<double> all = gather_values(ranks, mine);
   return std::accumulate(all.begin(), all.end(), 0.0) / ranks.size();
 }

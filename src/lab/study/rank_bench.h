@@ -10,23 +10,24 @@
 #include <vector>
 
 #include "core/addresses.h"
-#include "core/communicator.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "core/group.h"
+#include "core/transport.h"
 
 namespace barestep {
 
 struct RanksToMeasure {
-  std::string device = "auto";             // or "cpu", "cuda": the GPUs in turn
-  Transport transport = Transport::kAuto;  // as mlp_ddp's --transport
-  int threads = 0;                         // of the CPU device of each rank; 0: one for each CPU
+  std::string device = "auto";                     // or "cpu", "cuda": the GPUs in turn
+  TransportKind transport = TransportKind::kAuto;  // as mlp_ddp's --transport
+  int threads = 0;     // of the CPU device of each rank; 0: one for each CPU
   int in_process = 0;  // ranks that are threads of this process; 0: the processes of MPI
 };
 
 /// One of them; its members outlive the call that receives it.
 struct MeasuringRank {
-  Communicator& ranks;      // of host bytes
-  Communicator& transport;  // of collectives between devices
+  Group& ranks;          // of host bytes
+  Transport& transport;  // of collectives between devices
   std::string_view transport_name;
   Device& device;
 };
@@ -39,7 +40,7 @@ void measure_on_ranks(const RanksToMeasure& requested,
                       const std::function<void(const MeasuringRank& rank)>& measure);
 
 /// The mean of all ranks' values. Every rank calls it. Blocks.
-double mean_of_ranks(Communicator& ranks, double mine);
+double mean_of_ranks(Group& ranks, double mine);
 
 /// Times collectives on a stream of their own. Every rank makes the same calls.
 class CollectiveBench {
@@ -62,8 +63,8 @@ class CollectiveBench {
   std::vector<double> batches(Collectives all, double batch_s, int count);
 
  private:
-  Communicator& ranks_;
-  Communicator& transport_;
+  Group& ranks_;
+  Transport& transport_;
   const Addresses& addresses_;
   std::unique_ptr<Stream> stream_;
 };

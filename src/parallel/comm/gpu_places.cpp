@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/index.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 
 namespace barestep {
 namespace {
@@ -46,7 +46,7 @@ std::string host_identity() {
   return fmt::format("{} {}", host_name(), boot);
 }
 
-std::vector<RankGpu> gather_gpu_places(Communicator& ranks, const std::string& bus_id) {
+std::vector<RankGpu> gather_gpu_places(Group& ranks, const std::string& bus_id) {
   PackedPlace mine{};
   pack(host_identity(), mine.host);
   pack(bus_id, mine.bus_id);
@@ -88,9 +88,9 @@ std::string why_nccl_cannot_join(std::span<const RankGpu> ranks) {
   return "";
 }
 
-bool joins_by_nccl(Transport requested, std::span<const RankGpu> ranks) {
-  if (requested == Transport::kAuto) return has_nccl() && why_nccl_cannot_join(ranks).empty();
-  return requested == Transport::kNccl;
+bool joins_by_nccl(TransportKind requested, std::span<const RankGpu> ranks) {
+  if (requested == TransportKind::kAuto) return has_nccl() && why_nccl_cannot_join(ranks).empty();
+  return requested == TransportKind::kNccl;
 }
 
 void require_gpus_for_nccl(DeviceKind kind) {

@@ -6,8 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/config.h"
+#include "core/device.h"
+#include "core/group.h"
 
 namespace barestep {
 
@@ -24,7 +25,7 @@ std::string host_identity();
 
 /// Gathers the GPU of every rank; this rank's is at `bus_id`, empty if it has none. Every rank
 /// calls it. Blocks.
-std::vector<RankGpu> gather_gpu_places(Communicator& ranks, const std::string& bus_id);
+std::vector<RankGpu> gather_gpu_places(Group& ranks, const std::string& bus_id);
 
 /// The lowest pair of ranks that have the same GPU; {-1, -1} if there is none.
 std::pair<int, int> ranks_on_one_gpu(std::span<const RankGpu> ranks);
@@ -38,7 +39,7 @@ std::string why_nccl_cannot_join(std::span<const RankGpu> ranks);
 
 /// Whether NCCL joins ranks on these GPUs: if it is asked for, or if it can where that is left
 /// open.
-bool joins_by_nccl(Transport requested, std::span<const RankGpu> ranks);
+bool joins_by_nccl(TransportKind requested, std::span<const RankGpu> ranks);
 
 /// For ranks that asked for NCCL. Throw Error(kConfiguration), the first one if this device is none
 /// that NCCL joins, the second one, on every rank, if it cannot join all of them.

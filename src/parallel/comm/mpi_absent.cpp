@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
-#include "parallel/comm/mpi_communicator.h"
+#include "parallel/comm/mpi_transport.h"
 #include "parallel/job/launcher.h"
 
 namespace barestep {

@@ -1,6 +1,6 @@
 // Replaces the NCCL sources in builds without NCCL.
 #include "core/error.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 
 namespace barestep {
 
@@ -16,15 +16,15 @@ int nccl_version_code() {
   return 0;
 }
 
-std::unique_ptr<Communicator> join_nccl(Communicator& /*host*/, Device& /*device*/,
-                                        FlightRecord* /*record*/) {
+std::unique_ptr<Transport> join_nccl(Group& /*ranks*/, Device& /*device*/,
+                                     FlightRecord* /*record*/) {
   fail(ExitCode::kConfiguration, {.what = "--transport",
                                   .value = "nccl",
                                   .why = "this build has no NCCL",
                                   .remedy = "use mpi, or configure with -DBARESTEP_NCCL=ON"});
 }
 
-std::unique_ptr<Communicator> join_devices_by_nccl(const std::vector<int>& /*ordinals*/) {
+std::unique_ptr<Transport> join_devices_by_nccl(const std::vector<int>& /*ordinals*/) {
   fail(ExitCode::kConfiguration, {.what = "NCCL",
                                   .value = "",
                                   .why = "this build has none",

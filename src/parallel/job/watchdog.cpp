@@ -106,7 +106,7 @@ void Watchdog::check_all() {
   claimed_since_s_ = 0;
   check_for_dead_ranks();
   if (!reported_ && may_report()) check_own_entries();
-  if (!reported_) check_communicator();
+  if (!reported_) check_transport();
   if (!reported_ && may_report()) check_launcher();
   if (!reported_ && may_report()) check_for_absent_ranks();
 }
@@ -202,7 +202,7 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
       .remedy = "find out what delays it, or give a larger --timeout"};
 }
 
-void Watchdog::check_communicator() {
+void Watchdog::check_transport() {
   const std::string why = options_.poll_error ? options_.poll_error() : "";
   if (why.empty()) return;
   if (failed_since_s_ == 0) failed_since_s_ = now_s();

@@ -43,7 +43,7 @@ struct WatchdogOptions {
 /// A thread that checks 50 times a second
 ///   - whether a rank of this host died: its process is gone although it has not left,
 ///   - whether this rank has been in one entry for longer than the limit,
-///   - whether the communicator has had an error for two seconds that no rank has reported,
+///   - whether the transport has had an error for two seconds that no rank has reported,
 ///   - on several hosts: whether the launcher ends the job, by SIGCONT and SIGTERM, while this rank
 ///     waits for others for longer than it ever did,
 ///   - on one host: whether the launcher ends the job while MPI starts and a rank has no place on
@@ -74,7 +74,7 @@ class Watchdog {
   [[nodiscard]] double begin_of(const FlightEntry& entry) const;
   void check_for_dead_ranks();
   void check_own_entries();
-  void check_communicator();
+  void check_transport();
   void check_launcher();
   [[nodiscard]] std::optional<std::int64_t> absent_rank() const;
   void check_for_absent_ranks();

@@ -25,7 +25,7 @@ std::vector<Rows> chunk(std::int64_t rows, int pieces);
 class DataParallel final : public Scheme {
  public:
   /// `adds_by_pieces`: gradients are summed on device 0 through a buffer there, see
-  /// LocalCommunicator.
+  /// LocalTransport.
   DataParallel(int devices, bool adds_by_pieces)
       : devices_(devices), adds_by_pieces_(adds_by_pieces) {}
 

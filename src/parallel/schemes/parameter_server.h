@@ -16,7 +16,7 @@ namespace barestep {
 ///
 /// With M bytes of gradients, n ranks and one server, the server's link carries (n - 1) M in and as
 /// much out. With a star the server receives rank by rank into memory for n - 1 copies of the
-/// largest bucket, and adds in the order of ranks, its own first; with a tree the communicator
+/// largest bucket, and adds in the order of ranks, its own first; with a tree the transport
 /// decides.
 class ParameterServer final : public Scheme {
  public:

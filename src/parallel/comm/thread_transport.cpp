@@ -1,4 +1,4 @@
-#include "parallel/comm/thread_communicator.h"
+#include "parallel/comm/thread_transport.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -10,7 +10,6 @@
 
 #include "core/index.h"
 #include "core/tensor.h"
-#include "parallel/comm/host_communicator.h"
 
 namespace barestep {
 
@@ -76,13 +75,14 @@ Share share_of(std::int64_t n, int rank, int ranks) {
 
 }  // namespace
 
-class ThreadCommunicator final : public HostCommunicator {
+class RankInGroup final : public ThreadRank {
  public:
-  ThreadCommunicator(ThreadGroup& group, int rank)
-      : group_(group), collectives_(*group.collectives_), host_(*group.host_calls_), rank_(rank) {}
-
-  [[nodiscard]] int rank() const override { return rank_; }
-  [[nodiscard]] int size() const override { return host_.size; }
+  RankInGroup(ThreadGroup& group, int rank)
+      : ThreadRank(rank, group.host_calls_->size),
+        group_(group),
+        collectives_(*group.collectives_),
+        host_(*group.host_calls_),
+        rank_(rank) {}
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     must(host_.meet(rank_, bytes.data(), [&] {
@@ -109,7 +109,7 @@ class ThreadCommunicator final : public HostCommunicator {
 
   void abort(ExitCode /*code*/) noexcept override { group_.abort(); }
 
-  std::unique_ptr<Communicator> split(int color) override {
+  std::unique_ptr<Transport> split(int color) override {
     const std::vector<int> colors = gather_values(*this, color);
     const auto place = std::count(colors.begin(), colors.begin() + rank_, color);
     const auto ranks = std::ranges::count(colors, color);
@@ -261,8 +261,8 @@ ThreadGroup::ThreadGroup(int ranks)
 
 ThreadGroup::~ThreadGroup() = default;
 
-std::unique_ptr<Communicator> ThreadGroup::join(int rank) {
-  return std::make_unique<ThreadCommunicator>(*this, rank);
+std::unique_ptr<ThreadRank> ThreadGroup::join(int rank) {
+  return std::make_unique<RankInGroup>(*this, rank);
 }
 
 ThreadGroup& ThreadGroup::child(int split, int color, int ranks) {

@@ -1,4 +1,4 @@
-#include "parallel/comm/mesh_communicator.h"
+#include "parallel/comm/mesh_transport.h"
 
 #include <map>
 #include <set>
@@ -6,20 +6,17 @@
 #include <utility>
 #include <variant>
 
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 
 namespace barestep {
 namespace {
 
-class MeshCommunicator final : public Communicator {
+class MeshTransport final : public Transport {
  public:
-  MeshCommunicator(Communicator& all, const Mesh& mesh) : all_(all) {
+  MeshTransport(Transport& all, const Mesh& mesh) : Transport(all.rank(), all.size()), all_(all) {
     // Also for axes with one rank: every rank must split in the same order.
     for (const Axis axis : kGroupedAxes) groups_[axis] = all.split(mesh.first_on(axis));
   }
-
-  [[nodiscard]] int rank() const override { return all_.rank(); }
-  [[nodiscard]] int size() const override { return all_.size(); }
 
   void prepare(const Collective& collective) override { group_of(collective).prepare(collective); }
   void run(const Collective& collective, const Addresses& addresses,
@@ -33,12 +30,6 @@ class MeshCommunicator final : public Communicator {
     for (const auto& [axis, group] : groups_) group->set_record_sink(sink);
   }
 
-  void broadcast(std::span<std::byte> bytes, int root) override { all_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
-    all_.all_gather(bytes, all);
-  }
-  void barrier() override { all_.barrier(); }
-
   [[nodiscard]] std::string poll_error() override {
     std::string error = all_.poll_error();
     for (const auto& [axis, group] : groups_) {
@@ -47,25 +38,20 @@ class MeshCommunicator final : public Communicator {
     return error;
   }
 
-  void abort(ExitCode code) noexcept override {
-    for (const auto& [axis, group] : groups_) group->abort(code);
-    all_.abort(code);
-  }
-
  private:
-  [[nodiscard]] Communicator& group_of(const Collective& collective) const {
+  [[nodiscard]] Transport& group_of(const Collective& collective) const {
     const Axis axis = axis_of(collective);
     return axis == Axis::kAll ? all_ : *groups_.at(axis);
   }
 
-  Communicator& all_;
-  std::map<Axis, std::unique_ptr<Communicator>> groups_;
+  Transport& all_;
+  std::map<Axis, std::unique_ptr<Transport>> groups_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> join_mesh(Communicator& all, const Mesh& mesh) {
-  return std::make_unique<MeshCommunicator>(all, mesh);
+std::unique_ptr<Transport> join_mesh(Transport& all, const Mesh& mesh) {
+  return std::make_unique<MeshTransport>(all, mesh);
 }
 
 std::int64_t nccl_bytes(const StepPrograms& programs) {

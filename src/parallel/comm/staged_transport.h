@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/communicator.h"
+#include "core/transport.h"
 
 namespace barestep {
 
@@ -38,41 +38,33 @@ class HostThread {
   std::thread thread_;  // the last member: it uses the others
 };
 
-/// Lets a communicator over host memory serve a device whose memory the host cannot access. A
+/// Lets a transport over host memory serve a device whose memory the host cannot access. A
 /// collective's tensor is copied to pinned memory piece by piece, reduced there and copied back,
 /// all in the order of its stream. One tensor per collective.
 ///
 /// The host's part runs on a thread of its own, for which the stream waits: on the thread from
 /// which CUDA calls a stream's functions, calls to CUDA are forbidden, and an MPI that knows CUDA
 /// asks it about every buffer.
-class StagedCommunicator final : public Communicator {
+class StagedTransport final : public Transport {
  public:
   /// Size of a piece: small enough for MPI's fast paths, large enough for a fast copy.
   static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 
   /// Allocates `piece_bytes` of pinned memory, a multiple of twice the size of a number. Both
-  /// references must outlive the communicator.
-  StagedCommunicator(Communicator& host, Device& device, std::int64_t piece_bytes = kPieceBytes);
+  /// references must outlive the transport.
+  StagedTransport(Transport& host, Device& device, std::int64_t piece_bytes = kPieceBytes);
   /// The same for a group of the host's ranks, which it owns.
-  StagedCommunicator(std::unique_ptr<Communicator> host, Device& device, std::int64_t piece_bytes);
-  ~StagedCommunicator() override;
-  StagedCommunicator(const StagedCommunicator&) = delete;
-  StagedCommunicator& operator=(const StagedCommunicator&) = delete;
+  StagedTransport(std::unique_ptr<Transport> host, Device& device, std::int64_t piece_bytes);
+  ~StagedTransport() override;
+  StagedTransport(const StagedTransport&) = delete;
+  StagedTransport& operator=(const StagedTransport&) = delete;
 
-  [[nodiscard]] int rank() const override { return host_.rank(); }
-  [[nodiscard]] int size() const override { return host_.size(); }
   void prepare(const Collective& collective) override;
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override;
-  void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
-    host_.all_gather(bytes, all);
-  }
-  void barrier() override { host_.barrier(); }
   [[nodiscard]] std::string poll_error() override { return host_.poll_error(); }
-  void abort(ExitCode code) noexcept override { host_.abort(code); }
-  std::unique_ptr<Communicator> split(int color) override {
-    return std::make_unique<StagedCommunicator>(host_.split(color), device_, piece_bytes_);
+  std::unique_ptr<Transport> split(int color) override {
+    return std::make_unique<StagedTransport>(host_.split(color), device_, piece_bytes_);
   }
 
  private:
@@ -102,8 +94,8 @@ class StagedCommunicator final : public Communicator {
   void prepare_gather(const AllGather& op, Prepared& prepared) const;
   void prepare_exchange(const SendReceive& op, std::vector<Piece>& pieces) const;
 
-  std::unique_ptr<Communicator> own_host_;  // may be null
-  Communicator& host_;
+  std::unique_ptr<Transport> own_host_;  // may be null
+  Transport& host_;
   Device& device_;
   std::int64_t piece_bytes_;
   std::byte* pinned_;

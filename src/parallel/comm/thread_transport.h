@@ -7,11 +7,23 @@
 #include <mutex>
 #include <utility>
 
-#include "core/communicator.h"
+#include "core/group.h"
+#include "parallel/comm/host_transport.h"
 
 namespace barestep {
 
-/// State that the ranks share; must outlive their communicators.
+/// One rank, used only by its threads. Its collectives run on host memory, with one tensor per
+/// rank, and sum in rank order, so all ranks get the same bits.
+class ThreadRank : public Group, public HostTransport {
+ public:
+  using Group::rank;
+  using Group::size;
+
+ protected:
+  ThreadRank(int rank, int size) : Group(rank, size), HostTransport(rank, size) {}
+};
+
+/// State that the ranks share; must outlive them.
 class ThreadGroup {
  public:
   explicit ThreadGroup(int ranks);
@@ -19,12 +31,10 @@ class ThreadGroup {
   ThreadGroup(const ThreadGroup&) = delete;
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
-  /// The communicator of one rank, used only by that rank's threads. Its collectives run on host
-  /// memory, with one tensor per rank, and sum in rank order, so all ranks get the same bits.
-  std::unique_ptr<Communicator> join(int rank);
+  std::unique_ptr<ThreadRank> join(int rank);
 
  private:
-  friend class ThreadCommunicator;
+  friend class RankInGroup;
   struct Rendezvous;
 
   /// The group of the n-th split() whose members gave this color; made by the first to ask.

@@ -1,4 +1,4 @@
-#include "parallel/comm/mpi_communicator.h"
+#include "parallel/comm/mpi_transport.h"
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -21,7 +21,7 @@
 
 #include "core/host.h"
 #include "core/tensor.h"
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/host_transport.h"
 #include "parallel/job/launcher.h"
 
 namespace barestep {
@@ -61,7 +61,7 @@ void for_pieces(std::int64_t size, const F& f) {
 }
 
 /// Gathers more than a piece by broadcasts, which are in pieces. False if there is less.
-bool gather_by_broadcasts(Communicator& ranks, std::span<const std::byte> bytes,
+bool gather_by_broadcasts(Group& ranks, std::span<const std::byte> bytes,
                           std::span<std::byte> all) {
   BARESTEP_REQUIRE(std::ssize(all) == std::ssize(bytes) * ranks.size(),
                    "all_gather needs room for every rank");
@@ -127,32 +127,32 @@ class Mpi {
 };
 
 /// A group of ranks with its own messages.
-class MpiGroup {
+class MpiComm {
  public:
   /// The ranks of `of`.
-  static MpiGroup same(MPI_Comm of) {
-    MpiGroup group;
+  static MpiComm same(MPI_Comm of) {
+    MpiComm group;
     must(MPI_Comm_dup(of, &group.comm_), "MPI_Comm_dup");
     return group;
   }
   /// Those that give the same color, in the order of their ranks.
-  static MpiGroup of_color(MPI_Comm of, int color) {
-    MpiGroup group;
+  static MpiComm of_color(MPI_Comm of, int color) {
+    MpiComm group;
     must(MPI_Comm_split(of, color, 0, &group.comm_), "MPI_Comm_split");
     return group;
   }
-  static MpiGroup of_host() {
-    MpiGroup group;
+  static MpiComm of_host() {
+    MpiComm group;
     must(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &group.comm_),
          "MPI_Comm_split_type");
     return group;
   }
-  ~MpiGroup() {
+  ~MpiComm() {
     if (comm_ != MPI_COMM_NULL && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
   }
-  MpiGroup(MpiGroup&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
-  MpiGroup(const MpiGroup&) = delete;
-  MpiGroup& operator=(const MpiGroup&) = delete;
+  MpiComm(MpiComm&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
+  MpiComm(const MpiComm&) = delete;
+  MpiComm& operator=(const MpiComm&) = delete;
 
   [[nodiscard]] MPI_Comm get() const { return comm_; }
   [[nodiscard]] int rank() const {
@@ -167,7 +167,7 @@ class MpiGroup {
   }
 
  private:
-  MpiGroup() = default;
+  MpiComm() = default;
 
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
@@ -198,52 +198,58 @@ class NarrowSum {
   MPI_Op sum_ = MPI_OP_NULL;
 };
 
-/// Collectives run on the comm lane's thread, host calls on the caller's thread. Each has its own
-/// group, so their messages never mix.
-class MpiHostCommunicator final : public HostCommunicator {
+/// The host calls of the run's thread.
+class MpiGroup final : public Group {
  public:
-  /// Joins all of MPI's ranks.
-  MpiHostCommunicator() : MpiHostCommunicator(std::make_shared<Mpi>(), std::nullopt) {}
-  [[nodiscard]] int rank() const override { return rank_; }
-  [[nodiscard]] int size() const override { return size_; }
+  MpiGroup(std::shared_ptr<Mpi> mpi, MpiComm comm, FlightRecord* record)
+      : Group(comm.rank(), comm.size()),
+        mpi_(std::move(mpi)),
+        comm_(std::move(comm)),
+        record_(record) {}
 
   void broadcast(std::span<std::byte> bytes, int root) override {
-    const FlightScope scope(flight_record(), Activity::kHostBroadcast, std::ssize(bytes));
+    const FlightScope scope(record_, Activity::kHostBroadcast, std::ssize(bytes));
     for_pieces(static_cast<std::int64_t>(bytes.size()), [&](std::int64_t first, int count) {
-      must(MPI_Bcast(bytes.data() + first, count, MPI_BYTE, root, host_calls_.get()), "MPI_Bcast");
+      must(MPI_Bcast(bytes.data() + first, count, MPI_BYTE, root, comm_.get()), "MPI_Bcast");
     });
   }
 
   void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
     if (gather_by_broadcasts(*this, bytes, all)) return;
-    const FlightScope scope(flight_record(), Activity::kHostAllGather, std::ssize(all));
+    const FlightScope scope(record_, Activity::kHostAllGather, std::ssize(all));
     const int count = static_cast<int>(bytes.size());
-    must(MPI_Allgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE,
-                       host_calls_.get()),
+    must(MPI_Allgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, comm_.get()),
          "MPI_Allgather");
   }
 
   void barrier() override {
-    const FlightScope scope(flight_record(), Activity::kBarrier);
-    must(MPI_Barrier(host_calls_.get()), "MPI_Barrier");
+    const FlightScope scope(record_, Activity::kBarrier);
+    must(MPI_Barrier(comm_.get()), "MPI_Barrier");
   }
 
   void abort(ExitCode code) noexcept override { end_all_ranks(code); }
 
-  std::unique_ptr<Communicator> split(int color) override {
-    auto group = std::unique_ptr<MpiHostCommunicator>(
-        new MpiHostCommunicator(mpi_, MpiGroup::of_color(host_calls_.get(), color)));
-    group->set_flight_record(flight_record());
-    return group;
+ private:
+  std::shared_ptr<Mpi> mpi_;  // the first member: MPI ends after all communicators
+  MpiComm comm_;
+  FlightRecord* record_;
+};
+
+/// Collectives run on the comm lane's thread. They have a communicator of their own, so their
+/// messages never mix with those of host calls.
+class MpiTransport final : public HostTransport {
+ public:
+  MpiTransport(std::shared_ptr<Mpi> mpi, MpiComm comm)
+      : HostTransport(comm.rank(), comm.size()), mpi_(std::move(mpi)), comm_(std::move(comm)) {}
+
+  /// From the thread that makes host calls, while no collective runs.
+  std::unique_ptr<Transport> split(int color) override {
+    auto part = std::make_unique<MpiTransport>(mpi_, MpiComm::of_color(comm_.get(), color));
+    part->set_flight_record(flight_record());
+    return part;
   }
 
  private:
-  /// Joins the ranks of `group`, or all.
-  MpiHostCommunicator(std::shared_ptr<Mpi> mpi, const std::optional<MpiGroup>& group)
-      : mpi_(std::move(mpi)),
-        collectives_(MpiGroup::same(group ? group->get() : MPI_COMM_WORLD)),
-        host_calls_(MpiGroup::same(group ? group->get() : MPI_COMM_WORLD)) {}
-
   void perform(const Collective& collective, const Addresses& addresses) override {
     std::visit([&](const auto& op) { perform_op(op, addresses); }, collective);
   }
@@ -257,7 +263,7 @@ class MpiHostCommunicator final : public HostCommunicator {
       if (op.scale != 1) {
         std::for_each(piece, piece + count, [&](float& value) { value *= op.scale; });
       }
-      must(MPI_Allreduce(MPI_IN_PLACE, piece, count, MPI_FLOAT, MPI_SUM, collectives_.get()),
+      must(MPI_Allreduce(MPI_IN_PLACE, piece, count, MPI_FLOAT, MPI_SUM, comm_.get()),
            "MPI_Allreduce");
     });
   }
@@ -266,8 +272,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   void add_up(const NarrowSum<Number>& sum, const Tensor& tensor, const Addresses& addresses) {
     auto* const values = addresses.at<Number>(tensor);
     for_pieces(tensor.size(), [&](std::int64_t first, int count) {
-      must(MPI_Allreduce(MPI_IN_PLACE, values + first, count, MPI_UINT16_T, sum.get(),
-                         collectives_.get()),
+      must(MPI_Allreduce(MPI_IN_PLACE, values + first, count, MPI_UINT16_T, sum.get(), comm_.get()),
            "MPI_Allreduce");
     });
   }
@@ -279,7 +284,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   void broadcast_from(int root, const Tensor& tensor, const Addresses& addresses) {
     auto* const bytes = addresses.at<std::byte>(tensor);
     for_pieces(tensor.bytes(), [&](std::int64_t first, int count) {
-      must(MPI_Bcast(bytes + first, count, MPI_BYTE, root, collectives_.get()), "MPI_Bcast");
+      must(MPI_Bcast(bytes + first, count, MPI_BYTE, root, comm_.get()), "MPI_Bcast");
     });
   }
 
@@ -294,23 +299,23 @@ class MpiHostCommunicator final : public HostCommunicator {
       float* const values = addresses.at(tensor);
       std::for_each(values, values + tensor.size(), [&](float& value) { value *= op.scale; });
     }
-    for (int rank = 0; rank < size_; ++rank) {
-      reduce_to(rank, share_of_rank(tensor, rank, size_), addresses);
+    for (int rank = 0; rank < size(); ++rank) {
+      reduce_to(rank, share_of_rank(tensor, rank, size()), addresses);
     }
   }
 
   void perform_op(const AllGather& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
     if (!op.own.empty()) {
-      const Tensor place = share_of_rank(tensor, rank_, size_);
+      const Tensor place = share_of_rank(tensor, rank(), size());
       BARESTEP_REQUIRE(place.rows == op.own[0].rows, "a rank's own rows are its share");
       if (place.rows > 0) {
         std::memcpy(addresses.at<std::byte>(place), addresses.at<std::byte>(op.own[0]),
                     static_cast<std::size_t>(place.bytes()));
       }
     }
-    for (int rank = 0; rank < size_; ++rank) {
-      broadcast_from(rank, share_of_rank(tensor, rank, size_), addresses);
+    for (int rank = 0; rank < size(); ++rank) {
+      broadcast_from(rank, share_of_rank(tensor, rank, size()), addresses);
     }
   }
 
@@ -320,7 +325,7 @@ class MpiHostCommunicator final : public HostCommunicator {
     if (op.receives) {
       auto* const bytes = addresses.at<std::byte>(*op.receives);
       for_pieces(op.received_bytes(), [&](std::int64_t first, int count) {
-        must(MPI_Irecv(bytes + first, count, MPI_BYTE, op.peer, kExchangeTag, collectives_.get(),
+        must(MPI_Irecv(bytes + first, count, MPI_BYTE, op.peer, kExchangeTag, comm_.get(),
                        &requests.emplace_back()),
              "MPI_Irecv");
       });
@@ -328,7 +333,7 @@ class MpiHostCommunicator final : public HostCommunicator {
     if (op.sends) {
       const auto* const bytes = addresses.at<std::byte>(*op.sends);
       for_pieces(op.sent_bytes(), [&](std::int64_t first, int count) {
-        must(MPI_Isend(bytes + first, count, MPI_BYTE, op.peer, kExchangeTag, collectives_.get(),
+        must(MPI_Isend(bytes + first, count, MPI_BYTE, op.peer, kExchangeTag, comm_.get(),
                        &requests.emplace_back()),
              "MPI_Isend");
       });
@@ -347,34 +352,30 @@ class MpiHostCommunicator final : public HostCommunicator {
     float* const values = addresses.at(tensor);
     for_pieces(tensor.size(), [&](std::int64_t first, int count) {
       float* const piece = values + first;
-      const bool is_root = rank_ == root;
+      const bool is_root = rank() == root;
       must(MPI_Reduce(is_root ? MPI_IN_PLACE : piece, is_root ? piece : nullptr, count, MPI_FLOAT,
-                      MPI_SUM, root, collectives_.get()),
+                      MPI_SUM, root, comm_.get()),
            "MPI_Reduce");
     });
   }
 
   static constexpr int kExchangeTag = 0;  // messages of two ranks arrive in their order
 
-  std::shared_ptr<Mpi> mpi_;  // the first member: MPI ends after all groups
+  std::shared_ptr<Mpi> mpi_;  // the first member: MPI ends after all communicators
   NarrowSum<Bf16> bf16_sum_;
   NarrowSum<F16> f16_sum_;
-  MpiGroup collectives_;
-  MpiGroup host_calls_;
-  int rank_ = collectives_.rank();
-  int size_ = collectives_.size();
+  MpiComm comm_;
 };
 
 /// Host calls of a background thread, which polls at intervals until they are done.
-class MpiBackgroundCommunicator final : public HostCommunicator {
+class MpiBackground final : public Group {
  public:
-  [[nodiscard]] int rank() const override { return group_.rank(); }
-  [[nodiscard]] int size() const override { return group_.size(); }
+  explicit MpiBackground(MpiComm comm) : Group(comm.rank(), comm.size()), comm_(std::move(comm)) {}
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     for_pieces(static_cast<std::int64_t>(bytes.size()), [&](std::int64_t first, int count) {
       MPI_Request request = MPI_REQUEST_NULL;
-      must(MPI_Ibcast(bytes.data() + first, count, MPI_BYTE, root, group_.get(), &request),
+      must(MPI_Ibcast(bytes.data() + first, count, MPI_BYTE, root, comm_.get(), &request),
            "MPI_Ibcast");
       wait(request);
     });
@@ -384,7 +385,7 @@ class MpiBackgroundCommunicator final : public HostCommunicator {
     if (gather_by_broadcasts(*this, bytes, all)) return;
     const int count = static_cast<int>(bytes.size());
     MPI_Request request = MPI_REQUEST_NULL;
-    must(MPI_Iallgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, group_.get(),
+    must(MPI_Iallgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, comm_.get(),
                         &request),
          "MPI_Iallgather");
     wait(request);
@@ -392,7 +393,7 @@ class MpiBackgroundCommunicator final : public HostCommunicator {
 
   void barrier() override {
     MPI_Request request = MPI_REQUEST_NULL;
-    must(MPI_Ibarrier(group_.get(), &request), "MPI_Ibarrier");
+    must(MPI_Ibarrier(comm_.get(), &request), "MPI_Ibarrier");
     wait(request);
   }
 
@@ -407,15 +408,11 @@ class MpiBackgroundCommunicator final : public HostCommunicator {
     }
   }
 
-  void perform(const Collective& /*collective*/, const Addresses& /*addresses*/) override {
-    BARESTEP_REQUIRE(false, "the background has no collectives");
-  }
-
-  MpiGroup group_ = MpiGroup::same(MPI_COMM_WORLD);
+  MpiComm comm_;
 };
 
 /// The CPUs of each rank of this host. Every rank of the host calls it.
-std::vector<CpuSet> local_cpu_sets(const MpiGroup& local, const CpuSet& mine) {
+std::vector<CpuSet> local_cpu_sets(const MpiComm& local, const CpuSet& mine) {
   static_assert(std::is_trivially_copyable_v<CpuSet>);
   std::vector<CpuSet> sets(static_cast<std::size_t>(local.size()));
   must(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, sets.data(), sizeof mine, MPI_BYTE, local.get()),
@@ -439,18 +436,21 @@ bool has_mpi() {
 }
 
 MpiRank join_mpi(FlightRecord* record) {
-  auto communicator = std::make_unique<MpiHostCommunicator>();
-  communicator->set_flight_record(record);
-  require_joined(launched_rank(), communicator->size());
-  const MpiGroup local = MpiGroup::of_host();
+  auto mpi = std::make_shared<Mpi>();
+  const auto all_ranks = [] { return MpiComm::same(MPI_COMM_WORLD); };
+  auto transport = std::make_unique<MpiTransport>(mpi, all_ranks());
+  transport->set_flight_record(record);
+  require_joined(launched_rank(), transport->size());
+  const MpiComm local = MpiComm::of_host();
   const std::vector<CpuSet> sets = local_cpu_sets(local, allowed_cpus());
   const std::vector<CpuSet> given = local_cpu_sets(local, cpus_at_start());
   const CpuSet& own = given[static_cast<std::size_t>(local.rank())];
   CpuSet all;
   for (const CpuSet& each : sets) all |= each;
   const std::optional<double> quota = cpu_quota();
-  return {.communicator = std::move(communicator),
-          .background = std::make_unique<MpiBackgroundCommunicator>(),
+  return {.group = std::make_unique<MpiGroup>(std::move(mpi), all_ranks(), record),
+          .transport = std::move(transport),
+          .background = std::make_unique<MpiBackground>(all_ranks()),
           .local_rank = local.rank(),
           .local_size = static_cast<int>(sets.size()),
           .sharer = static_cast<int>(std::count(given.begin(), given.begin() + local.rank(), own)),

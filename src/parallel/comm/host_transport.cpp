@@ -1,4 +1,4 @@
-#include "parallel/comm/host_communicator.h"
+#include "parallel/comm/host_transport.h"
 
 #include <exception>
 
@@ -6,20 +6,20 @@
 
 namespace barestep {
 
-void HostCommunicator::prepare(const Collective& collective) {
+void HostTransport::prepare(const Collective& collective) {
   BARESTEP_REQUIRE(parts_of(collective).size() == 1, "a rank has one device");
 }
 
-void HostCommunicator::run(const Collective& collective, const Addresses& addresses,
-                           std::span<Stream* const> streams, Tag tag) {
+void HostTransport::run(const Collective& collective, const Addresses& addresses,
+                        std::span<Stream* const> streams, Tag tag) {
   const auto [call, is_new] =
       calls_.try_emplace({&collective, &addresses}, Call{this, &collective, &addresses, tag});
   // The previous call in this slot has finished: its step ended before this one was queued.
   call->second.tag = tag;
-  streams[0]->call(&HostCommunicator::perform_call, &call->second);
+  streams[0]->call(&HostTransport::perform_call, &call->second);
 }
 
-void HostCommunicator::perform_call(void* argument) {
+void HostTransport::perform_call(void* argument) {
   const auto& call = *static_cast<Call*>(argument);
   FlightRecord* const record = call.self->flight_record_;
   if (record != nullptr) {
@@ -41,12 +41,12 @@ void HostCommunicator::perform_call(void* argument) {
   }
 }
 
-std::string HostCommunicator::poll_error() {
+std::string HostTransport::poll_error() {
   const std::lock_guard lock(mutex_);
   return error_;
 }
 
-void HostCommunicator::report(const std::string& error) {
+void HostTransport::report(const std::string& error) {
   const std::lock_guard lock(mutex_);
   if (error_.empty()) error_ = error;
 }

@@ -6,14 +6,14 @@
 #include <string>
 #include <utility>
 
-#include "core/communicator.h"
+#include "core/transport.h"
 #include "parallel/job/flight_record.h"
 
 namespace barestep {
 
-/// Base of the communicators over host memory: a collective is a host function in its stream. One
+/// Base of the transports over host memory: a collective is a host function in its stream. One
 /// tensor per collective: each rank has one device, and the host can access its memory.
-class HostCommunicator : public Communicator {
+class HostTransport : public Transport {
  public:
   void prepare(const Collective& collective) override;
   void run(const Collective& collective, const Addresses& addresses,
@@ -26,6 +26,8 @@ class HostCommunicator : public Communicator {
   [[nodiscard]] std::string poll_error() override;
 
  protected:
+  using Transport::Transport;
+
   /// Carries out a collective on the stream's thread; blocks until it is done. If it throws,
   /// poll_error() returns the message from then on.
   virtual void perform(const Collective& collective, const Addresses& addresses) = 0;
@@ -37,14 +39,14 @@ class HostCommunicator : public Communicator {
 
  private:
   struct Call {
-    HostCommunicator* self;
+    HostTransport* self;
     const Collective* collective;
     const Addresses* addresses;
     Tag tag;
   };
   static void perform_call(void* argument);
 
-  // Kept as long as the communicator, because streams read them later. One per slot of a step.
+  // Kept as long as the transport, because streams read them later. One per slot of a step.
   std::map<std::pair<const Collective*, const Addresses*>, Call> calls_;
   RecordSink* sink_ = nullptr;
   FlightRecord* flight_record_ = nullptr;

@@ -5,10 +5,9 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "core/communicator.h"
+#include "core/transport.h"
 
 namespace barestep {
 
@@ -19,31 +18,20 @@ namespace barestep {
 /// adds the other devices' numbers to the root's, one device after the other, so sums are
 /// reproducible to the bit. The root reads the other devices' memory directly where it can;
 /// otherwise their numbers are copied to it piece by piece.
-class LocalCommunicator final : public Communicator {
+class LocalTransport final : public Transport {
  public:
   /// `piece` is a flat buffer on the root of every reduce, used only by the stream of the root's
   /// part; it is empty if devices can read each other's memory. The devices must outlive the
-  /// communicator.
-  LocalCommunicator(std::vector<Device*> devices, std::optional<Tensor> piece);
-  ~LocalCommunicator() override;
-  LocalCommunicator(const LocalCommunicator&) = delete;
-  LocalCommunicator& operator=(const LocalCommunicator&) = delete;
+  /// transport.
+  LocalTransport(std::vector<Device*> devices, std::optional<Tensor> piece);
+  ~LocalTransport() override;
+  LocalTransport(const LocalTransport&) = delete;
+  LocalTransport& operator=(const LocalTransport&) = delete;
 
-  [[nodiscard]] int rank() const override { return 0; }
-  [[nodiscard]] int size() const override { return static_cast<int>(devices_.size()); }
-
-  /// Accepts broadcasts and reduces.
+  /// Accepts broadcasts and reduces. Errors appear in the devices' streams.
   void prepare(const Collective& collective) override;
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override;
-
-  /// With one process, the result is what it sends.
-  void broadcast(std::span<std::byte> /*bytes*/, int /*root*/) override {}
-  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override;
-  void barrier() override {}
-  /// Errors appear in the devices' streams.
-  [[nodiscard]] std::string poll_error() override { return ""; }
-  void abort(ExitCode /*code*/) noexcept override {}
 
  private:
   struct Prepared;

@@ -1,10 +1,9 @@
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_transport.h"
 
 #include <fmt/format.h>
 #include <nccl.h>
 
 #include <array>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -91,32 +90,31 @@ class QueuedCollectives {
   std::size_t added_ = 0, done_ = 0;
 };
 
-class NcclCommunicator final : public Communicator {
+class NcclTransport final : public Transport {
  public:
-  NcclCommunicator(Communicator& host, Device& device, FlightRecord* record)
-      : host_(host), device_(device) {
+  NcclTransport(Group& ranks, Device& device, FlightRecord* record)
+      : Transport(ranks.rank(), ranks.size()), device_(device) {
     ncclUniqueId id{};
-    if (host.rank() == 0) must(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    host.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    if (rank() == 0) must(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    ranks.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;  // even if NCCL_COMM_BLOCKING says otherwise
-    must(ncclCommInitRankConfig(&comm_, host.size(), id, host.rank(), &config),
-         "ncclCommInitRankConfig");
+    must(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "ncclCommInitRankConfig");
     if (record != nullptr) queued_ = std::make_shared<QueuedCollectives>(device, *record);
   }
-  /// A group of the ranks of `all`. Its collectives are queued on the same stream, and recorded
-  /// together.
-  NcclCommunicator(NcclCommunicator& all, int color)
-      : own_host_(all.host_.split(color)),
-        host_(*own_host_),
+  /// The place in a group of the ranks of `all`.
+  struct Place {
+    ncclComm_t comm = nullptr;
+    int rank = 0, size = 0;
+  };
+  /// Its collectives are queued on the same stream, and recorded together.
+  NcclTransport(const NcclTransport& all, const Place& place)
+      : Transport(place.rank, place.size),
         device_(all.device_),
-        queued_(all.queued_) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 1;
-    must(ncclCommSplit(all.comm_, color, all.rank(), &comm_, &config), "ncclCommSplit");
-  }
+        comm_(place.comm),
+        queued_(all.queued_) {}
   /// During stack unwinding, other ranks may never join, so collectives in flight are aborted.
-  ~NcclCommunicator() override {
+  ~NcclTransport() override {
     if (comm_ == nullptr) return;
     if (std::uncaught_exceptions() > 0) {
       ncclCommAbort(comm_);
@@ -125,11 +123,8 @@ class NcclCommunicator final : public Communicator {
     ncclCommFinalize(comm_);
     ncclCommDestroy(comm_);
   }
-  NcclCommunicator(const NcclCommunicator&) = delete;
-  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
-
-  [[nodiscard]] int rank() const override { return host_.rank(); }
-  [[nodiscard]] int size() const override { return host_.size(); }
+  NcclTransport(const NcclTransport&) = delete;
+  NcclTransport& operator=(const NcclTransport&) = delete;
 
   void prepare(const Collective& collective) override {
     BARESTEP_REQUIRE(parts_of(collective).size() == 1, "a rank has one device");
@@ -153,34 +148,22 @@ class NcclCommunicator final : public Communicator {
     if (queued_) queued_->add(collective, tag, *streams[0]);
   }
 
-  void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
-    host_.all_gather(bytes, all);
-  }
-  void barrier() override { host_.barrier(); }
-
   [[nodiscard]] std::string poll_error() override {
     if (queued_) queued_->poll();
-    const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) return "";  // aborted
     ncclResult_t state = ncclSuccess;
     const ncclResult_t status = ncclCommGetAsyncError(comm_, &state);
     const ncclResult_t found = status == ncclSuccess ? state : status;
     return found == ncclSuccess ? "" : std::string("NCCL: ") + ncclGetErrorString(found);
   }
 
-  void abort(ExitCode code) noexcept override {
-    ncclComm_t given_up = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      std::swap(given_up, comm_);
-    }
-    if (given_up != nullptr) ncclCommAbort(given_up);
-    host_.abort(code);
-  }
-
-  std::unique_ptr<Communicator> split(int color) override {
-    return std::make_unique<NcclCommunicator>(*this, color);
+  std::unique_ptr<Transport> split(int color) override {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    Place place;
+    must(ncclCommSplit(comm_, color, rank(), &place.comm, &config), "ncclCommSplit");
+    must(ncclCommUserRank(place.comm, &place.rank), "ncclCommUserRank");
+    must(ncclCommCount(place.comm, &place.size), "ncclCommCount");
+    return std::make_unique<NcclTransport>(*this, place);
   }
 
  private:
@@ -295,10 +278,7 @@ class NcclCommunicator final : public Communicator {
     if (result != ncclSuccess) refuse(result, call, comm_);
   }
 
-  std::unique_ptr<Communicator> own_host_;  // of a group; else null
-  Communicator& host_;
   Device& device_;
-  std::mutex mutex_;  // guards comm_ between users and abort()
   ncclComm_t comm_ = nullptr;
   std::map<const Collective*, DeviceOp> scalings_;
   std::set<int> connected_;                    // peers
@@ -324,8 +304,8 @@ std::string nccl_version() {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-std::unique_ptr<Communicator> join_nccl(Communicator& host, Device& device, FlightRecord* record) {
-  return std::make_unique<NcclCommunicator>(host, device, record);
+std::unique_ptr<Transport> join_nccl(Group& ranks, Device& device, FlightRecord* record) {
+  return std::make_unique<NcclTransport>(ranks, device, record);
 }
 
 namespace {
@@ -339,9 +319,10 @@ void must(ncclResult_t result, const char* call) {
         .remedy = "run with NCCL_DEBUG=WARN, or build with BARESTEP_NCCL=OFF"});
 }
 
-class NcclDevices final : public Communicator {
+class NcclDevices final : public Transport {
  public:
-  explicit NcclDevices(std::vector<int> ordinals) : ordinals_(std::move(ordinals)) {}
+  explicit NcclDevices(std::vector<int> ordinals)
+      : Transport(0, static_cast<int>(ordinals.size())), ordinals_(std::move(ordinals)) {}
   ~NcclDevices() override {
     for (const auto& [size, clique] : cliques_) {
       for (ncclComm_t comm : clique) ncclCommDestroy(comm);
@@ -349,9 +330,6 @@ class NcclDevices final : public Communicator {
   }
   NcclDevices(const NcclDevices&) = delete;
   NcclDevices& operator=(const NcclDevices&) = delete;
-
-  [[nodiscard]] int rank() const override { return 0; }
-  [[nodiscard]] int size() const override { return static_cast<int>(ordinals_.size()); }
 
   /// A smaller batch may leave the last devices without rows, so each number of participating
   /// devices has its own communicators.
@@ -391,14 +369,6 @@ class NcclDevices final : public Communicator {
     must(ncclGroupEnd(), "ncclGroupEnd");
   }
 
-  void broadcast(std::span<std::byte> /*bytes*/, int /*root*/) override {}
-  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
-    for (std::size_t at = 0; at < all.size(); at += bytes.size()) {
-      std::memcpy(all.data() + at, bytes.data(), bytes.size());
-    }
-  }
-  void barrier() override {}
-
   [[nodiscard]] std::string poll_error() override {
     for (const auto& [size, clique] : cliques_) {
       for (ncclComm_t comm : clique) {
@@ -409,13 +379,6 @@ class NcclDevices final : public Communicator {
       }
     }
     return "";
-  }
-
-  void abort(ExitCode /*code*/) noexcept override {
-    for (const auto& [size, clique] : cliques_) {
-      for (ncclComm_t comm : clique) ncclCommAbort(comm);
-    }
-    cliques_.clear();
   }
 
  private:
@@ -430,7 +393,7 @@ class NcclDevices final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> join_devices_by_nccl(const std::vector<int>& ordinals) {
+std::unique_ptr<Transport> join_devices_by_nccl(const std::vector<int>& ordinals) {
   return std::make_unique<NcclDevices>(ordinals);
 }
 

@@ -1,4 +1,4 @@
-#include "parallel/comm/staged_communicator.h"
+#include "parallel/comm/staged_transport.h"
 
 #include <algorithm>
 #include <utility>
@@ -49,9 +49,9 @@ void HostThread::work() {
 }
 
 /// A stream whose functions run on the host's thread.
-class StagedCommunicator::HandingStream final : public Stream {
+class StagedTransport::HandingStream final : public Stream {
  public:
-  HandingStream(StagedCommunicator& owner, Stream& stream) : owner_(owner), stream_(stream) {}
+  HandingStream(StagedTransport& owner, Stream& stream) : owner_(owner), stream_(stream) {}
 
   void call(void (*function)(void*), void* argument) override {
     const auto [job, is_new] =
@@ -71,28 +71,29 @@ class StagedCommunicator::HandingStream final : public Stream {
   [[nodiscard]] void* native() const override { return stream_.native(); }
 
  private:
-  StagedCommunicator& owner_;
+  StagedTransport& owner_;
   Stream& stream_;
 };
 
-StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, std::int64_t piece_bytes)
-    : host_(host),
+StagedTransport::StagedTransport(Transport& host, Device& device, std::int64_t piece_bytes)
+    : Transport(host.rank(), host.size()),
+      host_(host),
       device_(device),
       piece_bytes_(piece_bytes),
       pinned_(device.allocate(piece_bytes, MemoryKind::kPinned)),
       pinned_addresses_{Addresses({pinned_}), Addresses({pinned_})} {}
 
-StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> host, Device& device,
-                                       std::int64_t piece_bytes)
-    : StagedCommunicator(*host, device, piece_bytes) {
+StagedTransport::StagedTransport(std::unique_ptr<Transport> host, Device& device,
+                                 std::int64_t piece_bytes)
+    : StagedTransport(*host, device, piece_bytes) {
   own_host_ = std::move(host);
 }
 
-StagedCommunicator::~StagedCommunicator() {
+StagedTransport::~StagedTransport() {
   device_.release(pinned_, MemoryKind::kPinned);
 }
 
-void StagedCommunicator::prepare(const Collective& collective) {
+void StagedTransport::prepare(const Collective& collective) {
   Prepared& prepared = prepared_[&collective];
   prepared = {};
   std::visit(Overloaded{[&](const auto& op) { add_pieces(op, prepared.pieces); },
@@ -108,7 +109,7 @@ void StagedCommunicator::prepare(const Collective& collective) {
 }
 
 template <class Op>
-void StagedCommunicator::add_pieces(const Op& op, std::vector<Piece>& pieces) const {
+void StagedTransport::add_pieces(const Op& op, std::vector<Piece>& pieces) const {
   BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device");
   const Tensor& whole = op.tensors[0];
   const std::int64_t step = piece_bytes_ / bytes_of(whole.dtype);
@@ -123,7 +124,7 @@ void StagedCommunicator::add_pieces(const Op& op, std::vector<Piece>& pieces) co
 
 /// Each direction has half of the pinned memory, so pieces are half as large. What a rank sends in
 /// a piece, its peer receives in the same one.
-void StagedCommunicator::prepare_exchange(const SendReceive& op, std::vector<Piece>& pieces) const {
+void StagedTransport::prepare_exchange(const SendReceive& op, std::vector<Piece>& pieces) const {
   const std::int64_t half = piece_bytes_ / 2;
   const auto part_of = [&](const std::optional<Tensor>& tensor,
                            std::int64_t first) -> std::optional<Tensor> {
@@ -146,7 +147,7 @@ void StagedCommunicator::prepare_exchange(const SendReceive& op, std::vector<Pie
 }
 
 /// Broadcasts each rank's rows.
-void StagedCommunicator::prepare_gather(const AllGather& op, Prepared& prepared) const {
+void StagedTransport::prepare_gather(const AllGather& op, Prepared& prepared) const {
   const Tensor& whole = op.tensors[0];
   if (!op.own.empty()) {
     prepared.first_copy = Copy{.to = share_of_rank(whole, rank(), size()), .from = op.own[0]};
@@ -159,8 +160,8 @@ void StagedCommunicator::prepare_gather(const AllGather& op, Prepared& prepared)
   }
 }
 
-void StagedCommunicator::run(const Collective& collective, const Addresses& addresses,
-                             std::span<Stream* const> streams, Tag tag) {
+void StagedTransport::run(const Collective& collective, const Addresses& addresses,
+                          std::span<Stream* const> streams, Tag tag) {
   const auto found = prepared_.find(&collective);
   BARESTEP_REQUIRE(found != prepared_.end(), "the collective was not prepared");
   const Prepared& prepared = found->second;

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.h"
 #include "core/device.h"
+#include "core/group.h"
+#include "core/transport.h"
 #include "parallel/job/flight_record.h"
 
 namespace barestep {
@@ -35,8 +36,8 @@ constexpr std::int64_t nccl_bytes(int ranks) {
 /// (src/graph/paths.cc, ncclTopoGetNchannels).
 constexpr std::int64_t kNcclBytesOfPeer = std::int64_t{295} << 20;
 
-/// Collectives by NCCL on `device`, the GPU that the calling thread has opened; `host` carries
-/// NCCL's id and all calls with host bytes. Both must outlive the communicator. Every rank calls
+/// Collectives by NCCL on `device`, the GPU that the calling thread has opened; `ranks` carry
+/// NCCL's id. Both must outlive the transport. Every rank calls
 /// it. Throws Error: kConfiguration in a build without NCCL, kTryAgain when NCCL fails. Blocks.
 ///
 /// Every sum is NCCL's plain sum, the only one that NVLink switches compute for fp32. A rank scales
@@ -47,8 +48,7 @@ constexpr std::int64_t kNcclBytesOfPeer = std::int64_t{295} << 20;
 /// `record`, if it is not null, records which collective the GPU has reached, as of the last poll:
 /// those of groups too, which are queued on the same stream. Captured collectives are not recorded,
 /// since the host cannot query their events.
-std::unique_ptr<Communicator> join_nccl(Communicator& host, Device& device,
-                                        FlightRecord* record = nullptr);
+std::unique_ptr<Transport> join_nccl(Group& ranks, Device& device, FlightRecord* record = nullptr);
 
 // The GPUs of one process, joined by NCCL.
 
@@ -57,6 +57,6 @@ std::unique_ptr<Communicator> join_nccl(Communicator& host, Device& device,
 /// once unless NCCL lets ranks share a GPU (parallel/comm/gpu_places.h). All ranks are in this
 /// process. NCCL chooses the order of a sum; it is reproducible on one machine. Throws Error:
 /// kConfiguration in a build without NCCL; kTryAgain, from prepare() on, when NCCL fails.
-std::unique_ptr<Communicator> join_devices_by_nccl(const std::vector<int>& ordinals);
+std::unique_ptr<Transport> join_devices_by_nccl(const std::vector<int>& ordinals);
 
 }  // namespace barestep

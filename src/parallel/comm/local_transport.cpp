@@ -1,13 +1,12 @@
-#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/local_transport.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <variant>
 
 namespace barestep {
 
-struct LocalCommunicator::Prepared {
+struct LocalTransport::Prepared {
   /// One part of a sum: the numbers in `from` are copied to `by`, unless both are the same tensor,
   /// and added from there.
   struct Addition {
@@ -26,12 +25,12 @@ struct LocalCommunicator::Prepared {
   std::unique_ptr<Event> done;  // the root no longer needs the others
 };
 
-LocalCommunicator::LocalCommunicator(std::vector<Device*> devices, std::optional<Tensor> piece)
-    : devices_(std::move(devices)), piece_(piece) {}
+LocalTransport::LocalTransport(std::vector<Device*> devices, std::optional<Tensor> piece)
+    : Transport(0, static_cast<int>(devices.size())), devices_(std::move(devices)), piece_(piece) {}
 
-LocalCommunicator::~LocalCommunicator() = default;
+LocalTransport::~LocalTransport() = default;
 
-void LocalCommunicator::prepare(const Collective& collective) {
+void LocalTransport::prepare(const Collective& collective) {
   auto made = std::make_unique<Prepared>();
   if (const auto* broadcast = std::get_if<Broadcast>(&collective)) {
     made->tensors = broadcast->tensors;
@@ -67,8 +66,8 @@ void LocalCommunicator::prepare(const Collective& collective) {
   prepared_[&collective] = std::move(made);
 }
 
-void LocalCommunicator::run(const Collective& collective, const Addresses& addresses,
-                            std::span<Stream* const> streams, Tag tag) {
+void LocalTransport::run(const Collective& collective, const Addresses& addresses,
+                         std::span<Stream* const> streams, Tag tag) {
   const auto found = prepared_.find(&collective);
   BARESTEP_REQUIRE(found != prepared_.end(), "the collective was not prepared");
   if (found->second->reduces) {
@@ -78,8 +77,8 @@ void LocalCommunicator::run(const Collective& collective, const Addresses& addre
   }
 }
 
-void LocalCommunicator::run_broadcast(const Prepared& made, const Addresses& addresses,
-                                      std::span<Stream* const> streams) const {
+void LocalTransport::run_broadcast(const Prepared& made, const Addresses& addresses,
+                                   std::span<Stream* const> streams) const {
   Stream& root = *streams[made.root];
   made.events[made.root]->record(root);
   for (std::size_t i = 0; i < streams.size(); ++i) {
@@ -94,8 +93,8 @@ void LocalCommunicator::run_broadcast(const Prepared& made, const Addresses& add
   }
 }
 
-void LocalCommunicator::run_reduce(const Prepared& made, const Addresses& addresses,
-                                   std::span<Stream* const> streams, Tag tag) const {
+void LocalTransport::run_reduce(const Prepared& made, const Addresses& addresses,
+                                std::span<Stream* const> streams, Tag tag) const {
   Stream& root = *streams[made.root];
   Device& device = *devices_[made.root];
   for (std::size_t i = 0; i < streams.size(); ++i) {
@@ -113,12 +112,6 @@ void LocalCommunicator::run_reduce(const Prepared& made, const Addresses& addres
   made.done->record(root);
   for (std::size_t i = 0; i < streams.size(); ++i) {
     if (i != made.root) streams[i]->wait(*made.done);
-  }
-}
-
-void LocalCommunicator::all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) {
-  for (std::size_t at = 0; at < all.size(); at += bytes.size()) {
-    std::memcpy(all.data() + at, bytes.data(), bytes.size());
   }
 }
 
