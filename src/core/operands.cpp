@@ -51,12 +51,6 @@ Tensor cut(const Operand& operand, char dimension, std::int64_t first, std::int6
 
 }  // namespace
 
-Operands operands_of(const Op& op) {
-  Operands list = visit_op(op, [](const auto& o) { return o.operands(); });
-  std::erase_if(list, [](const Operand& operand) { return operand.tensor == nullptr; });
-  return list;
-}
-
 std::vector<std::vector<Access>> parts_of(const Op& op) {
   std::vector<std::vector<Access>> parts(1);
   const Operands operands = operands_of(op);
@@ -125,43 +119,14 @@ Cost cost_of(const Op& op) {
   if (std::holds_alternative<Collective>(op)) {
     return {.message_bytes = operands_of(op).front().tensor->bytes()};
   }
-  Cost cost{.flops = std::visit([](const auto& o) { return o.flops(); }, std::get<DeviceOp>(op))};
+  Cost cost{.flops = flops_of(std::get<DeviceOp>(op))};
   for (const Access& access : accesses_of(op)) {
     cost.bytes = checked_add(cost.bytes, access.tensor.bytes(), "the bytes of an op");
   }
   return cost;
 }
 
-std::int64_t launches_of(const DeviceOp& op) {
-  return std::visit(
-      [](const auto& o) {
-        if constexpr (requires { o.launches(); }) {
-          return o.launches();
-        } else {
-          return o.kLaunches;
-        }
-      },
-      op);
-}
-
-std::optional<ProductSize> product_of(const DeviceOp& op) {
-  return std::visit(
-      [](const auto& o) -> std::optional<ProductSize> {
-        if constexpr (requires { o.product(); }) return o.product();
-        return {};
-      },
-      op);
-}
-
 namespace {
-
-constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
-  if constexpr (requires { o.label(); }) {
-    return o.label();
-  } else {
-    return o.kLabel;
-  }
-};
 
 /// Checks an op. Each check throws, naming the op's label and all its tensors.
 class Validation {
@@ -177,11 +142,7 @@ class Validation {
 
  private:
   void check_rules() const {
-    visit_op(op_, [this](const auto& o) {
-      if constexpr (requires { o.rules(); }) {
-        for (const OpRule& rule : o.rules()) demand(rule.holds, rule.text);
-      }
-    });
+    for (const OpRule& rule : rules_of(op_)) demand(rule.holds, rule.text);
   }
 
   void check_tensor(const Operand& operand) const {
@@ -267,14 +228,6 @@ class Validation {
 };
 
 }  // namespace
-
-std::string_view label_of(const DeviceOp& op) {
-  return std::visit(kLabelOfOne, op);
-}
-
-std::string_view label_of(const Op& op) {
-  return visit_op(op, kLabelOfOne);
-}
 
 void validate(const Op& op) {
   Validation(op).run();

@@ -65,225 +65,239 @@ std::string grad_text(const LossOp& op, const TensorText& t) {
   return t(op.grad) + (op.scale ? fmt::format(" times {}", t(*op.scale)) : "");
 }
 
-}  // namespace
-
-Operands Gemm::operands() const {
+Operands operands(const Gemm& op) {
   // A weight's gradient sums over the rows of the batch; other products compute row by row. A Gram
   // matrix multiplies every row by every other, so it cannot be cut by rows.
-  const bool is_gram = a == b && !transpose_a && transpose_b;
-  const char m = is_gram ? 'M' : transpose_a ? 'm' : 'r';
+  const bool is_gram = op.a == op.b && !op.transpose_a && op.transpose_b;
+  const char m = is_gram ? 'M' : op.transpose_a ? 'm' : 'r';
   const char n = is_gram ? 'N' : 'n';
-  const char k = transpose_a ? 'r' : 'k';
+  const char k = op.transpose_a ? 'r' : 'k';
   // Partial sums cannot be added after a bias or an activation.
-  const bool only_adds = !bias && activation == Activation::kNone;
-  const DType from = real_type(a);
-  const DType to = c.dtype == from ? from : DType::kF32;
-  const OperandUse use = only_adds ? sum_into(to) : beta == 0 ? kWrites : kUpdates;
-  return {{"c", &c, use, m, n, to},
-          {"a", &a, kReads, transpose_a ? k : m, transpose_a ? m : k, from},
-          {"b", &b, kReads, transpose_b ? n : k, transpose_b ? k : n, from},
-          {"bias", optional_tensor(bias), kReads, '1', n, to},
-          {"pre_activation", optional_tensor(pre_activation), kWrites, m, n, to}};
+  const bool only_adds = !op.bias && op.activation == Activation::kNone;
+  const DType from = real_type(op.a);
+  const DType to = op.c.dtype == from ? from : DType::kF32;
+  const OperandUse use = only_adds ? sum_into(to) : op.beta == 0 ? kWrites : kUpdates;
+  return {{"c", &op.c, use, m, n, to},
+          {"a", &op.a, kReads, op.transpose_a ? k : m, op.transpose_a ? m : k, from},
+          {"b", &op.b, kReads, op.transpose_b ? n : k, op.transpose_b ? k : n, from},
+          {"bias", optional_tensor(op.bias), kReads, '1', n, to},
+          {"pre_activation", optional_tensor(op.pre_activation), kWrites, m, n, to}};
 }
 
-std::vector<OpRule> Gemm::rules() const {
-  return {{!bias || beta == 0, "a bias needs beta == 0"},
-          {c.dtype == DType::kF32 || beta == 0, "c of 16 bits needs beta == 0"}};
+std::vector<OpRule> rules(const Gemm& op) {
+  return {{!op.bias || op.beta == 0, "a bias needs beta == 0"},
+          {op.c.dtype == DType::kF32 || op.beta == 0, "c of 16 bits needs beta == 0"}};
 }
 
-std::int64_t Gemm::flops() const {
-  return flops_each(
-      c, 2 * product().depth + (bias ? 1 : 0) + traits_of(activation).flops + flops_of_beta(beta));
+ProductSize product(const Gemm& op) {
+  return {op.c.rows, op.c.cols, op.transpose_a ? op.a.rows : op.a.cols};
 }
 
-ProductSize Gemm::product() const {
-  return {c.rows, c.cols, transpose_a ? a.rows : a.cols};
+std::int64_t flops(const Gemm& op) {
+  return flops_each(op.c, 2 * product(op).depth + (op.bias ? 1 : 0) +
+                              traits_of(op.activation).flops + flops_of_beta(op.beta));
 }
 
-std::int64_t Gemm::launches() const {
-  return activation == Activation::kNone || activation == Activation::kRelu ? 1 : 2;
+std::int64_t launches(const Gemm& op) {
+  return op.activation == Activation::kNone || op.activation == Activation::kRelu ? 1 : 2;
 }
 
-std::string Gemm::text(const TensorText& t) const {
-  std::string text = fmt::format("{} = {}{} * {}{}", t(c), t(a), transpose_a ? "^T" : "", t(b),
-                                 transpose_b ? "^T" : "");
-  if (bias) text += " + " + t(*bias);
-  return text + old_text(c, beta, t) + activation_text(*this, t);
+std::string text(const Gemm& op, const TensorText& t) {
+  std::string said = fmt::format("{} = {}{} * {}{}", t(op.c), t(op.a), op.transpose_a ? "^T" : "",
+                                 t(op.b), op.transpose_b ? "^T" : "");
+  if (op.bias) said += " + " + t(*op.bias);
+  return said + old_text(op.c, op.beta, t) + activation_text(op, t);
 }
 
-Operands QuantizeWeight::operands() const {
-  return {{"to", &to, kWrites, 'N', 'K', DType::kI8},
-          {"scales", &scales, kWrites, '1', scales.cols == 1 ? '1' : 'N'},
-          {"sums", &sums, kWrites, '1', 'N', DType::kI32},
-          {"from", &from, kReads, 'N', 'K'}};
+Operands operands(const QuantizeWeight& op) {
+  return {{"to", &op.to, kWrites, 'N', 'K', DType::kI8},
+          {"scales", &op.scales, kWrites, '1', op.scales.cols == 1 ? '1' : 'N'},
+          {"sums", &op.sums, kWrites, '1', 'N', DType::kI32},
+          {"from", &op.from, kReads, 'N', 'K'}};
 }
 
 /// Magnitude, comparison, product, rounding.
-std::int64_t QuantizeWeight::flops() const {
-  return flops_each(from, 4);
+std::int64_t flops(const QuantizeWeight& op) {
+  return flops_each(op.from, 4);
 }
 
-std::int64_t QuantizeWeight::launches() const {
-  return scales.cols == 1 ? 3 : 1;
+std::int64_t launches(const QuantizeWeight& op) {
+  return op.scales.cols == 1 ? 3 : 1;
 }
 
-std::string QuantizeWeight::text(const TensorText& t) const {
-  return fmt::format("{} = {} / {} in int8, sums of its rows in {}", t(to), t(from), t(scales),
-                     t(sums));
+std::string text(const QuantizeWeight& op, const TensorText& t) {
+  return fmt::format("{} = {} / {} in int8, sums of its rows in {}", t(op.to), t(op.from),
+                     t(op.scales), t(op.sums));
 }
 
 /// One scale for each row, or one for all.
-Operands Quantize::operands() const {
-  const char rows = zero_point ? 'M' : 'r';
-  return {{"to", &to, kWrites, rows, 'K', DType::kI8},
-          {"scales", &scales, kWrites, zero_point ? '1' : rows, '1'},
-          {"from", &from, kReads, rows, 'K'},
-          {"zero_point", optional_tensor(zero_point), kWrites, '1', '1', DType::kI32}};
+Operands operands(const Quantize& op) {
+  const char rows = op.zero_point ? 'M' : 'r';
+  return {{"to", &op.to, kWrites, rows, 'K', DType::kI8},
+          {"scales", &op.scales, kWrites, op.zero_point ? '1' : rows, '1'},
+          {"from", &op.from, kReads, rows, 'K'},
+          {"zero_point", optional_tensor(op.zero_point), kWrites, '1', '1', DType::kI32}};
 }
 
-std::vector<OpRule> Quantize::rules() const {
-  return {{bits == 7 || bits == 8, "bits must be 7 or 8"}};
+std::vector<OpRule> rules(const Quantize& op) {
+  return {{op.bits == 7 || op.bits == 8, "bits must be 7 or 8"}};
 }
 
-std::int64_t Quantize::flops() const {
-  return flops_each(from, 4);
+std::int64_t flops(const Quantize& op) {
+  return flops_each(op.from, 4);
 }
 
-std::int64_t Quantize::launches() const {
-  return zero_point ? 3 : 1;
+std::int64_t launches(const Quantize& op) {
+  return op.zero_point ? 3 : 1;
 }
 
-std::string Quantize::text(const TensorText& t) const {
-  const std::string zero = zero_point ? " + " + t(*zero_point) : "";
-  return fmt::format("{} = {} / {}{} in {} bits", t(to), t(from), t(scales), zero, bits);
+std::string text(const Quantize& op, const TensorText& t) {
+  const std::string zero = op.zero_point ? " + " + t(*op.zero_point) : "";
+  return fmt::format("{} = {} / {}{} in {} bits", t(op.to), t(op.from), t(op.scales), zero,
+                     op.bits);
 }
 
-Operands QuantizedGemm::operands() const {
-  return {{"c", &c, kWrites, 'r', 'N'},
-          {"a", &a, kReads, 'r', 'K', DType::kI8},
-          {"b", &b, kReads, 'N', 'K', DType::kI8},
-          {"a_scales", &a_scales, kReads, a_zero_point ? '1' : 'r', '1'},
-          {"b_scales", &b_scales, kReads, '1', b_scales.cols == 1 ? '1' : 'N'},
-          {"b_sums", &b_sums, kReads, '1', 'N', DType::kI32},
-          {"bias", &bias, kReads, '1', 'N'},
-          {"a_zero_point", optional_tensor(a_zero_point), kReads, '1', '1', DType::kI32}};
+Operands operands(const QuantizedGemm& op) {
+  return {{"c", &op.c, kWrites, 'r', 'N'},
+          {"a", &op.a, kReads, 'r', 'K', DType::kI8},
+          {"b", &op.b, kReads, 'N', 'K', DType::kI8},
+          {"a_scales", &op.a_scales, kReads, op.a_zero_point ? '1' : 'r', '1'},
+          {"b_scales", &op.b_scales, kReads, '1', op.b_scales.cols == 1 ? '1' : 'N'},
+          {"b_sums", &op.b_sums, kReads, '1', 'N', DType::kI32},
+          {"bias", &op.bias, kReads, '1', 'N'},
+          {"a_zero_point", optional_tensor(op.a_zero_point), kReads, '1', '1', DType::kI32}};
 }
 
-std::vector<OpRule> QuantizedGemm::rules() const {
-  return {{bits == 7 || bits == 8, "bits must be 7 or 8"},
-          {a.cols <= kMaxInt8Inputs, "a sum of so many products may overflow"}};
+std::vector<OpRule> rules(const QuantizedGemm& op) {
+  return {{op.bits == 7 || op.bits == 8, "bits must be 7 or 8"},
+          {op.a.cols <= kMaxInt8Inputs, "a sum of so many products may overflow"}};
 }
 
 /// Integer multiply-adds count like those of floats. They are followed by the product of the scales
 /// and its product with the sum, to which the bias is added.
-std::int64_t QuantizedGemm::flops() const {
-  return flops_each(c, 2 * a.cols + 3 + traits_of(activation).flops);
+std::int64_t flops(const QuantizedGemm& op) {
+  return flops_each(op.c, 2 * op.a.cols + 3 + traits_of(op.activation).flops);
 }
 
-ProductSize QuantizedGemm::product() const {
-  return {c.rows, c.cols, a.cols};
+std::int64_t launches(const QuantizedGemm& /*op*/) {
+  return 2;
 }
 
-std::string QuantizedGemm::text(const TensorText& t) const {
-  const std::string from = a_zero_point ? fmt::format("({} - {})", t(a), t(*a_zero_point)) : t(a);
-  return fmt::format("{} = {} * {}^T in int32, times {} * {}, + {}{}", t(c), from, t(b),
-                     t(a_scales), t(b_scales), t(bias), activation_text(activation));
+ProductSize product(const QuantizedGemm& op) {
+  return {op.c.rows, op.c.cols, op.a.cols};
 }
 
-Operands BiasActivation::operands() const {
-  const DType type = real_type(values);
-  return {{"values", &values, kUpdates, 'r', 'n', type},
-          {"bias", optional_tensor(bias), kReads, '1', 'n', type},
-          {"pre_activation", optional_tensor(pre_activation), kWrites, 'r', 'n', type}};
+std::string text(const QuantizedGemm& op, const TensorText& t) {
+  const std::string from =
+      op.a_zero_point ? fmt::format("({} - {})", t(op.a), t(*op.a_zero_point)) : t(op.a);
+  return fmt::format("{} = {} * {}^T in int32, times {} * {}, + {}{}", t(op.c), from, t(op.b),
+                     t(op.a_scales), t(op.b_scales), t(op.bias), activation_text(op.activation));
 }
 
-std::int64_t BiasActivation::flops() const {
-  return flops_each(values, (bias ? 1 : 0) + traits_of(activation).flops);
+Operands operands(const BiasActivation& op) {
+  const DType type = real_type(op.values);
+  return {{"values", &op.values, kUpdates, 'r', 'n', type},
+          {"bias", optional_tensor(op.bias), kReads, '1', 'n', type},
+          {"pre_activation", optional_tensor(op.pre_activation), kWrites, 'r', 'n', type}};
 }
 
-std::string BiasActivation::text(const TensorText& t) const {
-  return t(values) + (bias ? fmt::format(" += {}", t(*bias)) : "") + activation_text(*this, t);
+std::int64_t flops(const BiasActivation& op) {
+  return flops_each(op.values, (op.bias ? 1 : 0) + traits_of(op.activation).flops);
 }
 
-Operands ActivationGrad::operands() const {
-  const DType type = real_type(grad);
-  return {{"grad", &grad, kUpdates, 'r', 'n', type},
-          {"from", &from, kReads, 'r', 'n', type},
-          {"sums", optional_tensor(sums), kAccumulates, '1', 'n'}};
+std::string text(const BiasActivation& op, const TensorText& t) {
+  return t(op.values) + (op.bias ? fmt::format(" += {}", t(*op.bias)) : "") +
+         activation_text(op, t);
 }
 
-std::vector<OpRule> ActivationGrad::rules() const {
-  return {{activation != Activation::kNone, "there must be an activation"},
-          {!sums || grad.dtype == DType::kF32, "sums need a grad of fp32"}};
+Operands operands(const ActivationGrad& op) {
+  const DType type = real_type(op.grad);
+  return {{"grad", &op.grad, kUpdates, 'r', 'n', type},
+          {"from", &op.from, kReads, 'r', 'n', type},
+          {"sums", optional_tensor(op.sums), kAccumulates, '1', 'n'}};
 }
 
-std::int64_t ActivationGrad::flops() const {
-  const std::int64_t each = traits_of(activation).grad_flops + (sums ? 1 : 0);
-  return flops_each(grad, each) + (sums ? flops_each(*sums, flops_of_beta(beta)) : 0);
+std::vector<OpRule> rules(const ActivationGrad& op) {
+  return {{op.activation != Activation::kNone, "there must be an activation"},
+          {!op.sums || op.grad.dtype == DType::kF32, "sums need a grad of fp32"}};
 }
 
-std::string ActivationGrad::text(const TensorText& t) const {
+std::int64_t flops(const ActivationGrad& op) {
+  const std::int64_t each = traits_of(op.activation).grad_flops + (op.sums ? 1 : 0);
+  return flops_each(op.grad, each) + (op.sums ? flops_each(*op.sums, flops_of_beta(op.beta)) : 0);
+}
+
+std::string text(const ActivationGrad& op, const TensorText& t) {
   const std::string then =
-      sums ? fmt::format(", {} = its column sums{}", t(*sums), old_text(*sums, beta, t)) : "";
-  return fmt::format(fmt::runtime(traits_of(activation).grad_text), t(grad), t(from)) + then;
+      op.sums ? fmt::format(", {} = its column sums{}", t(*op.sums), old_text(*op.sums, op.beta, t))
+              : "";
+  return fmt::format(fmt::runtime(traits_of(op.activation).grad_text), t(op.grad), t(op.from)) +
+         then;
 }
 
-Operands Add::operands() const {
-  return {{"out", &out, kWrites, 'r', 'n'},
-          {"a", &a, kReads, 'r', 'n'},
-          {"b", &b, kReads, 'r', 'n', real_type(b)}};
+Operands operands(const Add& op) {
+  return {{"out", &op.out, kWrites, 'r', 'n'},
+          {"a", &op.a, kReads, 'r', 'n'},
+          {"b", &op.b, kReads, 'r', 'n', real_type(op.b)}};
 }
 
-std::int64_t Add::flops() const {
-  return flops_each(out, 1);
+std::int64_t flops(const Add& op) {
+  return flops_each(op.out, 1);
 }
 
-std::string Add::text(const TensorText& t) const {
-  return fmt::format("{} = {} + {}", t(out), t(a), t(b));
+std::string text(const Add& op, const TensorText& t) {
+  return fmt::format("{} = {} + {}", t(op.out), t(op.a), t(op.b));
 }
 
-Operands LayerNorm::operands() const {
-  return {{"y", &y, kWrites, 'r', 'N', real_type(y)}, {"mean", &mean, kWrites, 'r', '1'},
-          {"rstd", &rstd, kWrites, 'r', '1'},         {"x", &x, kReads, 'r', 'N'},
-          {"weight", &weight, kReads, '1', 'N'},      {"bias", &bias, kReads, '1', 'N'}};
+Operands operands(const LayerNorm& op) {
+  return {{"y", &op.y, kWrites, 'r', 'N', real_type(op.y)},
+          {"mean", &op.mean, kWrites, 'r', '1'},
+          {"rstd", &op.rstd, kWrites, 'r', '1'},
+          {"x", &op.x, kReads, 'r', 'N'},
+          {"weight", &op.weight, kReads, '1', 'N'},
+          {"bias", &op.bias, kReads, '1', 'N'}};
 }
 
 /// Per number: its sum, the deviation, its square and their sum; for y a difference and three
 /// products or sums. Per row: two divisions, eps, the root and its inverse.
-std::int64_t LayerNorm::flops() const {
-  return checked_add(flops_each(x, 8), flops_each(mean, 5), kFlops);
+std::int64_t flops(const LayerNorm& op) {
+  return checked_add(flops_each(op.x, 8), flops_each(op.mean, 5), kFlops);
 }
 
-std::string LayerNorm::text(const TensorText& t) const {
+std::string text(const LayerNorm& op, const TensorText& t) {
   return fmt::format("{} = {} normalized by rows * {} + {}, means in {}, 1 / deviations in {}",
-                     t(y), t(x), t(weight), t(bias), t(mean), t(rstd));
+                     t(op.y), t(op.x), t(op.weight), t(op.bias), t(op.mean), t(op.rstd));
 }
 
-Operands LayerNormGrad::operands() const {
-  return {{"grad_weight", &grad_weight, kAccumulates, '1', 'N'},
-          {"grad_bias", &grad_bias, kAccumulates, '1', 'N'},
-          {"grad_x", optional_tensor(grad_x), kUpdates, 'r', 'N'},
-          {"grad_y", &grad_y, kReads, 'r', 'N', real_type(grad_y)},
-          {"x", &x, kReads, 'r', 'N'},
-          {"mean", &mean, kReads, 'r', '1'},
-          {"rstd", &rstd, kReads, 'r', '1'},
-          {"weight", &weight, kReads, '1', 'N'}};
+Operands operands(const LayerNormGrad& op) {
+  return {{"grad_weight", &op.grad_weight, kAccumulates, '1', 'N'},
+          {"grad_bias", &op.grad_bias, kAccumulates, '1', 'N'},
+          {"grad_x", optional_tensor(op.grad_x), kUpdates, 'r', 'N'},
+          {"grad_y", &op.grad_y, kReads, 'r', 'N', real_type(op.grad_y)},
+          {"x", &op.x, kReads, 'r', 'N'},
+          {"mean", &op.mean, kReads, 'r', '1'},
+          {"rstd", &op.rstd, kReads, 'r', '1'},
+          {"weight", &op.weight, kReads, '1', 'N'}};
 }
 
 /// Per number: h takes 2, the sums 3; grad_x takes t, its sum, t * h and its sum, and 6 more.
-std::int64_t LayerNormGrad::flops() const {
-  const std::int64_t of_sums = flops_each(grad_weight, 2 * flops_of_beta(beta));
-  return checked_add(flops_each(x, grad_x ? 15 : 5), of_sums, kFlops);
+std::int64_t flops(const LayerNormGrad& op) {
+  const std::int64_t of_sums = flops_each(op.grad_weight, 2 * flops_of_beta(op.beta));
+  return checked_add(flops_each(op.x, op.grad_x ? 15 : 5), of_sums, kFlops);
 }
 
-std::string LayerNormGrad::text(const TensorText& t) const {
-  const std::string of_x = grad_x ? fmt::format(", {} += that of {}", t(*grad_x), t(x)) : "";
+std::int64_t launches(const LayerNormGrad& op) {
+  return op.grad_x && op.x.rows > 0 ? 2 : 1;
+}
+
+std::string text(const LayerNormGrad& op, const TensorText& t) {
+  const std::string of_x =
+      op.grad_x ? fmt::format(", {} += that of {}", t(*op.grad_x), t(op.x)) : "";
   return fmt::format("{}, {} = gradients of the norm of {} with {}, {} from {}{}{}{}",
-                     t(grad_weight), t(grad_bias), t(x), t(mean), t(rstd), t(grad_y),
-                     old_text(grad_weight, beta, t), of_x, of_x.empty() ? "" : " by " + t(weight));
+                     t(op.grad_weight), t(op.grad_bias), t(op.x), t(op.mean), t(op.rstd),
+                     t(op.grad_y), old_text(op.grad_weight, op.beta, t), of_x,
+                     of_x.empty() ? "" : " by " + t(op.weight));
 }
-
-namespace {
 
 /// The rows of a sequence depend on each other, so nothing is cut by rows.
 std::vector<OpRule> rules_of(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
@@ -306,225 +320,221 @@ std::string text_of(const AttentionShape& shape) {
                      shape.causal ? ", causal" : "");
 }
 
-}  // namespace
-
-Operands Attention::operands() const {
-  const DType type = real_type(qkv);
-  return {{"out", &out, kWrites, 'R', 'N', type},
-          {"kept", &kept, kWrites, 'R', 'K'},
-          {"qkv", &qkv, kReads, 'R', 'W', type}};
+Operands operands(const Attention& op) {
+  const DType type = real_type(op.qkv);
+  return {{"out", &op.out, kWrites, 'R', 'N', type},
+          {"kept", &op.kept, kWrites, 'R', 'K'},
+          {"qkv", &op.qkv, kReads, 'R', 'W', type}};
 }
 
-std::vector<OpRule> Attention::rules() const {
-  return rules_of(shape, qkv, out, kept);
+std::vector<OpRule> rules(const Attention& op) {
+  return rules_of(op.shape, op.qkv, op.out, op.kept);
 }
 
 /// Per score: two products of the width, its scaling, maximum, difference, exponential and sum. Per
 /// number of the result: the division by the sum. Per row and head: the inverse, a logarithm, a
 /// sum.
-std::int64_t Attention::flops() const {
-  const std::int64_t width = out.cols / shape.heads;
-  const std::int64_t of_rows = checked_multiply(out.rows, out.cols + 3 * shape.heads, kFlops);
-  return checked_add(checked_multiply(pairs_of(shape, out), 4 * width + 5, kFlops), of_rows,
+std::int64_t flops(const Attention& op) {
+  const std::int64_t width = op.out.cols / op.shape.heads;
+  const std::int64_t of_rows =
+      checked_multiply(op.out.rows, op.out.cols + 3 * op.shape.heads, kFlops);
+  return checked_add(checked_multiply(pairs_of(op.shape, op.out), 4 * width + 5, kFlops), of_rows,
                      kFlops);
 }
 
-std::int64_t Attention::launches() const {
-  return shape.form == AttentionForm::kFlash ? 1 : 3;
+std::int64_t launches(const Attention& op) {
+  return op.shape.form == AttentionForm::kFlash ? 1 : 3;
 }
 
-std::string Attention::text(const TensorText& t) const {
+std::string text(const Attention& op, const TensorText& t) {
   const char* const what =
-      shape.form == AttentionForm::kFlash ? "logarithms of sums" : "probabilities";
-  return fmt::format("{} = attention of {}, {}, {} in {}", t(out), t(qkv), text_of(shape), what,
-                     t(kept));
+      op.shape.form == AttentionForm::kFlash ? "logarithms of sums" : "probabilities";
+  return fmt::format("{} = attention of {}, {}, {} in {}", t(op.out), t(op.qkv), text_of(op.shape),
+                     what, t(op.kept));
 }
 
-Operands AttentionGrad::operands() const {
-  const DType type = real_type(qkv);
-  const char cols = shape.form == AttentionForm::kFlash ? 'N' : 'K';
-  return {{"grad_qkv", &grad_qkv, kWrites, 'R', 'W', type},
-          {"scratch", optional_tensor(scratch), kWrites, 'R', cols},
-          {"qkv", &qkv, kReads, 'R', 'W', type},
-          {"out", &out, kReads, 'R', 'N', type},
-          {"grad_out", &grad_out, kReads, 'R', 'N', type},
-          {"kept", &kept, kReads, 'R', 'K'}};
+Operands operands(const AttentionGrad& op) {
+  const DType type = real_type(op.qkv);
+  const char cols = op.shape.form == AttentionForm::kFlash ? 'N' : 'K';
+  return {{"grad_qkv", &op.grad_qkv, kWrites, 'R', 'W', type},
+          {"scratch", optional_tensor(op.scratch), kWrites, 'R', cols},
+          {"qkv", &op.qkv, kReads, 'R', 'W', type},
+          {"out", &op.out, kReads, 'R', 'N', type},
+          {"grad_out", &op.grad_out, kReads, 'R', 'N', type},
+          {"kept", &op.kept, kReads, 'R', 'K'}};
 }
 
-std::vector<OpRule> AttentionGrad::rules() const {
-  std::vector<OpRule> rules = rules_of(shape, qkv, out, kept);
-  rules.push_back({scratch.has_value() == (scratch_cols() > 0),
-                   "scratch goes with the standard form and with 16 bits"});
-  return rules;
-}
-
-std::int64_t AttentionGrad::scratch_cols() const {
-  if (shape.form == AttentionForm::kStandard) return shape.kept_cols();
-  return qkv.dtype == DType::kF32 ? 0 : out.cols;
+std::vector<OpRule> rules(const AttentionGrad& op) {
+  std::vector<OpRule> list = rules_of(op.shape, op.qkv, op.out, op.kept);
+  list.push_back({op.scratch.has_value() == (op.scratch_cols() > 0),
+                  "scratch goes with the standard form and with 16 bits"});
+  return list;
 }
 
 /// Per score: four products of the width, and in the flash form a fifth, its scaling, a difference
 /// and the exponential for p again; dp - sum, times p; in the standard form, p * dp and its sum. In
 /// the flash form, that sum takes two flops per number of out. Gradients of q and k are scaled.
-std::int64_t AttentionGrad::flops() const {
-  const bool is_flash = shape.form == AttentionForm::kFlash;
-  const std::int64_t width = out.cols / shape.heads;
+std::int64_t flops(const AttentionGrad& op) {
+  const bool is_flash = op.shape.form == AttentionForm::kFlash;
+  const std::int64_t width = op.out.cols / op.shape.heads;
   const std::int64_t each = is_flash ? 10 * width + 5 : 8 * width + 4;
-  return checked_add(checked_multiply(pairs_of(shape, out), each, kFlops),
-                     flops_each(out, is_flash ? 4 : 2), kFlops);
+  return checked_add(checked_multiply(pairs_of(op.shape, op.out), each, kFlops),
+                     flops_each(op.out, is_flash ? 4 : 2), kFlops);
 }
 
-std::int64_t AttentionGrad::launches() const {
-  return shape.form == AttentionForm::kFlash ? 2 : 5;
+std::int64_t launches(const AttentionGrad& op) {
+  return op.shape.form == AttentionForm::kFlash ? 2 : 5;
 }
 
-std::string AttentionGrad::text(const TensorText& t) const {
-  const std::string with = scratch ? fmt::format(", scratch {}", t(*scratch)) : "";
-  return fmt::format("{} = gradient of the attention of {}, {}, with {}, {} from {}{}", t(grad_qkv),
-                     t(qkv), text_of(shape), t(out), t(kept), t(grad_out), with);
+std::string text(const AttentionGrad& op, const TensorText& t) {
+  const std::string with = op.scratch ? fmt::format(", scratch {}", t(*op.scratch)) : "";
+  return fmt::format("{} = gradient of the attention of {}, {}, with {}, {} from {}{}",
+                     t(op.grad_qkv), t(op.qkv), text_of(op.shape), t(op.out), t(op.kept),
+                     t(op.grad_out), with);
 }
 
 /// A part would number its rows differently from the op, so the op is not cut.
-Operands Dropout::operands() const {
-  return {{"values", &values, kUpdates, 'M', 'N', real_type(values)},
-          {"step", &step, kReads, '1', '1', DType::kI32}};
+Operands operands(const Dropout& op) {
+  return {{"values", &op.values, kUpdates, 'M', 'N', real_type(op.values)},
+          {"step", &op.step, kReads, '1', '1', DType::kI32}};
 }
 
-std::vector<OpRule> Dropout::rules() const {
-  return {{rate >= 0 && rate < 1, "rate must be at least 0 and below 1"},
-          {layer >= 0 && first_row >= 0 && row_stride >= 1 && rows_per_sample >= 1,
+std::vector<OpRule> rules(const Dropout& op) {
+  return {{op.rate >= 0 && op.rate < 1, "rate must be at least 0 and below 1"},
+          {op.layer >= 0 && op.first_row >= 0 && op.row_stride >= 1 && op.rows_per_sample >= 1,
            "layer and rows must be numbered from 0 on"}};
 }
 
 /// A comparison and a product; Philox uses integer arithmetic, which counts no flops.
-std::int64_t Dropout::flops() const {
-  return flops_each(values, 2);
+std::int64_t flops(const Dropout& op) {
+  return flops_each(op.values, 2);
 }
 
-std::string Dropout::text(const TensorText& t) const {
-  return fmt::format("{} *= {}, or 0 by chance {}; drawn by {} for rows {}, {}, ...", t(values),
-                     1 / (1 - rate), rate, t(step), first_row, first_row + row_stride);
+std::string text(const Dropout& op, const TensorText& t) {
+  return fmt::format("{} *= {}, or 0 by chance {}; drawn by {} for rows {}, {}, ...", t(op.values),
+                     1 / (1 - op.rate), op.rate, t(op.step), op.first_row,
+                     op.first_row + op.row_stride);
 }
 
-Operands SumRows::operands() const {
-  const DType from = real_type(in);
-  const DType to = out.dtype == from ? from : DType::kF32;
-  return {{"out", &out, sum_into(to), '1', 'n', to}, {"in", &in, kReads, 'r', 'n', from}};
+Operands operands(const SumRows& op) {
+  const DType from = real_type(op.in);
+  const DType to = op.out.dtype == from ? from : DType::kF32;
+  return {{"out", &op.out, sum_into(to), '1', 'n', to}, {"in", &op.in, kReads, 'r', 'n', from}};
 }
 
-std::int64_t SumRows::flops() const {
-  return flops_each(in, 1) + flops_each(out, flops_of_beta(beta));
+std::int64_t flops(const SumRows& op) {
+  return flops_each(op.in, 1) + flops_each(op.out, flops_of_beta(op.beta));
 }
 
-std::string SumRows::text(const TensorText& t) const {
-  return fmt::format("{} = column sums of {}{}", t(out), t(in), old_text(out, beta, t));
+std::string text(const SumRows& op, const TensorText& t) {
+  return fmt::format("{} = column sums of {}{}", t(op.out), t(op.in), old_text(op.out, op.beta, t));
 }
 
-Operands SquaredErrors::operands() const {
-  return {{"out", &out, kWrites, '1', 'n'},
-          {"output", &output, kReads, 'r', 'n', real_type(output)},
-          {"target", &target, kReads, 'r', 'n'}};
+Operands operands(const SquaredErrors& op) {
+  return {{"out", &op.out, kWrites, '1', 'n'},
+          {"output", &op.output, kReads, 'r', 'n', real_type(op.output)},
+          {"target", &op.target, kReads, 'r', 'n'}};
 }
 
 /// A difference, a product and a sum.
-std::int64_t SquaredErrors::flops() const {
-  return flops_each(output, 3);
+std::int64_t flops(const SquaredErrors& op) {
+  return flops_each(op.output, 3);
 }
 
-std::string SquaredErrors::text(const TensorText& t) const {
-  return fmt::format("{} = column sums of ({} - {})^2", t(out), t(output), t(target));
+std::string text(const SquaredErrors& op, const TensorText& t) {
+  return fmt::format("{} = column sums of ({} - {})^2", t(op.out), t(op.output), t(op.target));
 }
 
-Operands PointwiseLoss::operands() const {
-  const DType type = real_type(output);
-  const DType of_target = takes_labels(kind) ? DType::kI32 : DType::kF32;
-  return {{"loss", &loss, kAccumulates, '1', '1'},
-          {"grad", &grad, kWrites, 'r', 'n', type},
-          {"output", &output, kReads, 'r', 'n', type},
-          {"target", &target, kReads, 'r', 'n', of_target},
-          {"scale", optional_tensor(scale), kReads, '1', '1'}};
+Operands operands(const PointwiseLoss& op) {
+  const DType type = real_type(op.output);
+  const DType of_target = takes_labels(op.kind) ? DType::kI32 : DType::kF32;
+  return {{"loss", &op.loss, kAccumulates, '1', '1'},
+          {"grad", &op.grad, kWrites, 'r', 'n', type},
+          {"output", &op.output, kReads, 'r', 'n', type},
+          {"target", &op.target, kReads, 'r', 'n', of_target},
+          {"scale", optional_tensor(op.scale), kReads, '1', '1'}};
 }
 
-std::vector<OpRule> PointwiseLoss::rules() const {
-  return {{count >= 1 && count >= output.size(),
+std::vector<OpRule> rules(const PointwiseLoss& op) {
+  return {{op.count >= 1 && op.count >= op.output.size(),
            "count must be at least 1 and at least the size of output"},
-          {is_pointwise(kind), "the loss must be a mean over single numbers"},
-          {activation == Activation::kNone || activation == Activation::kRelu,
+          {is_pointwise(op.kind), "the loss must be a mean over single numbers"},
+          {op.activation == Activation::kNone || op.activation == Activation::kRelu,
            "the activation must be ReLU or none"}};
 }
 
 /// Once: the division by count.
-std::int64_t PointwiseLoss::flops() const {
+std::int64_t flops(const PointwiseLoss& op) {
   const std::int64_t each =
-      traits_of(kind).flops + (scale ? 1 : 0) + traits_of(activation).grad_flops;
-  return checked_add(flops_each(output, each), 1 + flops_of_beta(beta), kFlops);
+      traits_of(op.kind).flops + (op.scale ? 1 : 0) + traits_of(op.activation).grad_flops;
+  return checked_add(flops_each(op.output, each), 1 + flops_of_beta(op.beta), kFlops);
 }
 
-std::string PointwiseLoss::text(const TensorText& t) const {
-  const std::string term = fmt::format(fmt::runtime(traits_of(kind).text), t(output), t(target));
-  const bool has_relu = activation == Activation::kRelu;
-  return fmt::format("{} = sum of {} / {}{}, gradient in {}{}", t(loss), term, count,
-                     old_text(loss, beta, t), grad_text(*this, t),
-                     has_relu ? fmt::format(", 0 where {} <= 0", t(output)) : "");
+std::string text(const PointwiseLoss& op, const TensorText& t) {
+  const std::string term =
+      fmt::format(fmt::runtime(traits_of(op.kind).text), t(op.output), t(op.target));
+  const bool has_relu = op.activation == Activation::kRelu;
+  return fmt::format("{} = sum of {} / {}{}, gradient in {}{}", t(op.loss), term, op.count,
+                     old_text(op.loss, op.beta, t), grad_text(op, t),
+                     has_relu ? fmt::format(", 0 where {} <= 0", t(op.output)) : "");
 }
 
-Operands CrossEntropy::operands() const {
-  const DType type = real_type(logits);
-  return {{"loss", &loss, kAccumulates, '1', '1'},
-          {"grad", &grad, kWrites, 'r', 'N', type},
-          {"logits", &logits, kReads, 'r', 'N', type},
-          {"labels", &labels, kReads, 'r', '1', DType::kI32},
-          {"scale", optional_tensor(scale), kReads, '1', '1'}};
+Operands operands(const CrossEntropy& op) {
+  const DType type = real_type(op.logits);
+  return {{"loss", &op.loss, kAccumulates, '1', '1'},
+          {"grad", &op.grad, kWrites, 'r', 'N', type},
+          {"logits", &op.logits, kReads, 'r', 'N', type},
+          {"labels", &op.labels, kReads, 'r', '1', DType::kI32},
+          {"scale", optional_tensor(op.scale), kReads, '1', '1'}};
 }
 
-std::vector<OpRule> CrossEntropy::rules() const {
-  return {{count >= 1 && count >= logits.rows,
+std::vector<OpRule> rules(const CrossEntropy& op) {
+  return {{op.count >= 1 && op.count >= op.logits.rows,
            "count must be at least 1 and at least the rows of logits"},
-          {smoothing >= 0 && smoothing < 1, "smoothing must be at least 0 and below 1"}};
+          {op.smoothing >= 0 && op.smoothing < 1, "smoothing must be at least 0 and below 1"}};
 }
 
 /// Per number: maximum, difference, exp, sum, times the inverse of sum and of count. Per row: log,
 /// the label's loss and its sum, the inverse of the sum, the label's -1. Once: the division by
 /// count. Smoothing also sums all differences, subtracts its share from every number and weights
 /// two sums.
-std::int64_t CrossEntropy::flops() const {
-  const bool smooths = smoothing > 0;
-  const std::int64_t rows = checked_multiply(logits.rows, smooths ? 10 : 6, kFlops);
-  return checked_add(flops_each(logits, (smooths ? 8 : 6) + (scale ? 1 : 0)),
-                     rows + 1 + flops_of_beta(beta), kFlops);
+std::int64_t flops(const CrossEntropy& op) {
+  const bool smooths = op.smoothing > 0;
+  const std::int64_t rows = checked_multiply(op.logits.rows, smooths ? 10 : 6, kFlops);
+  return checked_add(flops_each(op.logits, (smooths ? 8 : 6) + (op.scale ? 1 : 0)),
+                     rows + 1 + flops_of_beta(op.beta), kFlops);
 }
 
-std::string CrossEntropy::text(const TensorText& t) const {
-  const std::string smoothed = smoothing == 0 ? "" : fmt::format(" smoothed by {}", smoothing);
-  return fmt::format("{} = cross entropy of {} with labels {}{} / {}{}, gradient in {}", t(loss),
-                     t(logits), t(labels), smoothed, count, old_text(loss, beta, t),
-                     grad_text(*this, t));
+std::string text(const CrossEntropy& op, const TensorText& t) {
+  const std::string smoothed =
+      op.smoothing == 0 ? "" : fmt::format(" smoothed by {}", op.smoothing);
+  return fmt::format("{} = cross entropy of {} with labels {}{} / {}{}, gradient in {}", t(op.loss),
+                     t(op.logits), t(op.labels), smoothed, op.count, old_text(op.loss, op.beta, t),
+                     grad_text(op, t));
 }
 
-Operands CountCorrect::operands() const {
-  return {{"correct", &correct, kWrites, '1', '1', DType::kI32},
-          {"logits", &logits, kReads, 'r', 'N', real_type(logits)},
-          {"labels", &labels, kReads, 'r', '1', DType::kI32},
-          {"classes", optional_tensor(classes), kWrites, 'r', '1', DType::kI32}};
+Operands operands(const CountCorrect& op) {
+  return {{"correct", &op.correct, kWrites, '1', '1', DType::kI32},
+          {"logits", &op.logits, kReads, 'r', 'N', real_type(op.logits)},
+          {"labels", &op.labels, kReads, 'r', '1', DType::kI32},
+          {"classes", optional_tensor(op.classes), kWrites, 'r', '1', DType::kI32}};
 }
 
-std::vector<OpRule> CountCorrect::rules() const {
-  return {{!binary || logits.cols == 1, "a binary classifier must have one logit"}};
+std::vector<OpRule> rules(const CountCorrect& op) {
+  return {{!op.binary || op.logits.cols == 1, "a binary classifier must have one logit"}};
 }
 
-std::int64_t CountCorrect::flops() const {
-  return flops_each(logits, 1);
+std::int64_t flops(const CountCorrect& op) {
+  return flops_each(op.logits, 1);
 }
 
-std::string CountCorrect::text(const TensorText& t) const {
-  const std::string kept = classes ? fmt::format(", classes in {}", t(*classes)) : "";
-  return fmt::format("{} = rows of {} whose {} is label {}{}", t(correct), t(logits),
-                     binary ? "sign" : "largest", t(labels), kept);
+std::string text(const CountCorrect& op, const TensorText& t) {
+  const std::string kept = op.classes ? fmt::format(", classes in {}", t(*op.classes)) : "";
+  return fmt::format("{} = rows of {} whose {} is label {}{}", t(op.correct), t(op.logits),
+                     op.binary ? "sign" : "largest", t(op.labels), kept);
 }
 
 // Steps of optimizers.
-
-namespace {
 
 std::string decay_text(double rate) {
   return rate == 0 ? "" : fmt::format(", weight decay {}", rate);
@@ -561,405 +571,370 @@ auto of_step(const OptimizerUpdate& update, const Function& function) {
   return std::visit(function, update.step);
 }
 
-}  // namespace
-
-std::vector<std::string_view> AdamStep::state() const {
-  if (amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-  return {"exp_avg", "exp_avg_sq"};
-}
-
-void AdamStep::write_scalars(std::int64_t t, double lr, std::span<float> scalars) const {
-  const auto power = static_cast<double>(t);
-  scalars[0] = minus(lr / (1 - std::pow(beta1, power)));
-  scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(beta2, power)));
-  if (decoupled) scalars[2] = shrink_of(lr, weight_decay);
-}
-
 /// The first moment takes 3, the second 4, the divisor 3, the weight 3.
-std::int64_t AdamStep::flops() const {
-  return 13 + (weight_decay != 0 && decoupled ? 1 : decay_flops(weight_decay)) + (amsgrad ? 1 : 0);
+std::int64_t flops(const AdamStep& op) {
+  return 13 + (op.weight_decay != 0 && op.decoupled ? 1 : decay_flops(op.weight_decay)) +
+         (op.amsgrad ? 1 : 0);
 }
 
-std::string AdamStep::text() const {
-  return (decoupled ? ", decoupled" : "") + decay_text(weight_decay);
+std::string text(const AdamStep& op) {
+  return (op.decoupled ? ", decoupled" : "") + decay_text(op.weight_decay);
 }
 
-std::vector<OpRule> AdamStep::rules() const {
-  return {{weight_decay >= 0, "weight_decay must be zero or more"}};
-}
-
-std::vector<std::string_view> SgdStep::state() const {
-  if (momentum > 0) return {"momentum_buffer"};
-  return {};
-}
-
-void SgdStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
-  scalars[0] = minus(lr);
+std::vector<OpRule> rules(const AdamStep& op) {
+  return {{op.weight_decay >= 0, "weight_decay must be zero or more"}};
 }
 
 /// Each of decay, momentum, Nesterov's step and the weight is a product and a sum.
-std::int64_t SgdStep::flops() const {
-  return 2 + decay_flops(weight_decay) + (momentum > 0 ? 2 : 0) + (nesterov ? 2 : 0);
+std::int64_t flops(const SgdStep& op) {
+  return 2 + decay_flops(op.weight_decay) + (op.momentum > 0 ? 2 : 0) + (op.nesterov ? 2 : 0);
 }
 
-std::string SgdStep::text() const {
-  return momentum_text(momentum) + (nesterov ? ", Nesterov" : "") + decay_text(weight_decay);
+std::string text(const SgdStep& op) {
+  return momentum_text(op.momentum) + (op.nesterov ? ", Nesterov" : "") +
+         decay_text(op.weight_decay);
 }
 
-std::vector<OpRule> SgdStep::rules() const {
-  return {momentum_and_decay(momentum, weight_decay),
-          {!nesterov || momentum > 0, "nesterov needs momentum"}};
-}
-
-std::vector<std::string_view> RmsPropStep::state() const {
-  if (momentum > 0) return {"square_avg", "momentum_buffer"};
-  return {"square_avg"};
-}
-
-void RmsPropStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
-  scalars[0] = minus(lr);
+std::vector<OpRule> rules(const SgdStep& op) {
+  return {momentum_and_decay(op.momentum, op.weight_decay),
+          {!op.nesterov || op.momentum > 0, "nesterov needs momentum"}};
 }
 
 /// The squares take 4, their root and eps 2, the weight 3.
-std::int64_t RmsPropStep::flops() const {
-  return 9 + decay_flops(weight_decay) + (momentum > 0 ? 2 : 0);
+std::int64_t flops(const RmsPropStep& op) {
+  return 9 + decay_flops(op.weight_decay) + (op.momentum > 0 ? 2 : 0);
 }
 
-std::string RmsPropStep::text() const {
-  return momentum_text(momentum) + decay_text(weight_decay);
+std::string text(const RmsPropStep& op) {
+  return momentum_text(op.momentum) + decay_text(op.weight_decay);
 }
 
-std::vector<OpRule> RmsPropStep::rules() const {
-  return {momentum_and_decay(momentum, weight_decay)};
-}
-
-std::vector<std::string_view> AdagradStep::state() const {
-  return {"sum"};
-}
-
-void AdagradStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
-  scalars[0] = minus(lr);
+std::vector<OpRule> rules(const RmsPropStep& op) {
+  return {momentum_and_decay(op.momentum, op.weight_decay)};
 }
 
 /// The sum takes 2, its root and eps 2, the weight 3.
-std::int64_t AdagradStep::flops() const {
-  return 7 + decay_flops(weight_decay);
+std::int64_t flops(const AdagradStep& op) {
+  return 7 + decay_flops(op.weight_decay);
 }
 
-std::string AdagradStep::text() const {
-  return decay_text(weight_decay);
+std::string text(const AdagradStep& op) {
+  return decay_text(op.weight_decay);
 }
 
-std::vector<OpRule> AdagradStep::rules() const {
-  return {{weight_decay >= 0, "weight_decay must be zero or more"}};
-}
-
-std::vector<std::string_view> LionStep::state() const {
-  return {"exp_avg"};
-}
-
-void LionStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
-  scalars[0] = minus(lr);
-  scalars[1] = shrink_of(lr, weight_decay);
+std::vector<OpRule> rules(const AdagradStep& op) {
+  return {{op.weight_decay >= 0, "weight_decay must be zero or more"}};
 }
 
 /// Each of the two means takes 3, the sign 1, the weight 3.
-std::int64_t LionStep::flops() const {
+std::int64_t flops(const LionStep& /*op*/) {
   return 10;
 }
 
 /// Weight decay is in the scalars.
-std::string LionStep::text() const {
+std::string text(const LionStep& /*op*/) {
   return "";
 }
 
-std::vector<OpRule> LionStep::rules() const {
-  return {{weight_decay >= 0, "weight_decay must be zero or more"}};
+std::vector<OpRule> rules(const LionStep& op) {
+  return {{op.weight_decay >= 0, "weight_decay must be zero or more"}};
 }
 
-std::string_view OptimizerUpdate::label() const {
-  return of_step(*this, [](const auto& rule) { return rule.kLabel; });
+std::string_view label(const OptimizerUpdate& op) {
+  return of_step(op, [](const auto& rule) { return rule.kLabel; });
 }
 
-Operands OptimizerUpdate::operands() const {
-  Operands list = {{"weights", &weights, kUpdates, '1', 'n'},
-                   {"grads", &grads, kReads, '1', 'n', real_type(grads)}};
-  const auto names = of_step(*this, [](const auto& rule) { return rule.state(); });
-  for (std::size_t i = 0; i < state.size(); ++i) {
-    list.push_back({i < names.size() ? names[i] : "state", &state[i], kUpdates, '1', 'n'});
+Operands operands(const OptimizerUpdate& op) {
+  Operands list = {{"weights", &op.weights, kUpdates, '1', 'n'},
+                   {"grads", &op.grads, kReads, '1', 'n', real_type(op.grads)}};
+  const auto names = of_step(op, [](const auto& rule) { return rule.state(); });
+  for (std::size_t i = 0; i < op.state.size(); ++i) {
+    list.push_back({i < names.size() ? names[i] : "state", &op.state[i], kUpdates, '1', 'n'});
   }
   // With loss scaling, one row for each of several updates.
-  const int cols = of_step(*this, [](const auto& rule) { return rule.scalars(); });
+  const int cols = of_step(op, [](const auto& rule) { return rule.scalars(); });
   list.push_back(
-      {"scalars", &scalars, kReads, loss_scale ? 'S' : '1', static_cast<char>('0' + cols)});
-  const DType narrow = rounded ? real_type(*rounded) : DType::kF32;
-  list.push_back({"clip", optional_tensor(clip), kReads, '1', '1'});
-  list.push_back({"rounded", optional_tensor(rounded), kWrites, '1', 'n', narrow});
-  if (!loss_scale) return list;
-  list.push_back({"scale", &loss_scale->scale, kReads, '1', '1'});
-  list.push_back({"found_inf", &loss_scale->found_inf, kReads, '1', '1'});
-  list.push_back({"updates", &loss_scale->updates, kReads, '1', '1', DType::kI32});
-  list.push_back({"first_update", optional_tensor(first_update), kReads, '1', '1', DType::kI32});
+      {"scalars", &op.scalars, kReads, op.loss_scale ? 'S' : '1', static_cast<char>('0' + cols)});
+  const DType narrow = op.rounded ? real_type(*op.rounded) : DType::kF32;
+  list.push_back({"clip", optional_tensor(op.clip), kReads, '1', '1'});
+  list.push_back({"rounded", optional_tensor(op.rounded), kWrites, '1', 'n', narrow});
+  if (!op.loss_scale) return list;
+  list.push_back({"scale", &op.loss_scale->scale, kReads, '1', '1'});
+  list.push_back({"found_inf", &op.loss_scale->found_inf, kReads, '1', '1'});
+  list.push_back({"updates", &op.loss_scale->updates, kReads, '1', '1', DType::kI32});
+  list.push_back({"first_update", optional_tensor(op.first_update), kReads, '1', '1', DType::kI32});
   return list;
 }
 
-std::vector<OpRule> OptimizerUpdate::rules() const {
-  std::vector<OpRule> rules = of_step(*this, [](const auto& rule) { return rule.rules(); });
-  const auto names = of_step(*this, [](const auto& rule) { return rule.state(); });
-  rules.push_back(
-      {state.size() == names.size(), "state must be one tensor for each of the step's"});
-  rules.push_back({grads.dtype == DType::kF32 || (rounded && rounded->dtype == grads.dtype),
-                   "grads must be f32 or of the type of rounded"});
-  rules.push_back({!rounded || rounded->dtype != DType::kF32, "rounded must be of 16 bits"});
-  rules.push_back(
-      {first_update.has_value() == loss_scale.has_value(), "first_update goes with loss_scale"});
-  return rules;
+std::vector<OpRule> rules(const OptimizerUpdate& op) {
+  std::vector<OpRule> list = of_step(op, [](const auto& rule) { return rules(rule); });
+  const auto names = of_step(op, [](const auto& rule) { return rule.state(); });
+  list.push_back(
+      {op.state.size() == names.size(), "state must be one tensor for each of the step's"});
+  list.push_back(
+      {op.grads.dtype == DType::kF32 || (op.rounded && op.rounded->dtype == op.grads.dtype),
+       "grads must be f32 or of the type of rounded"});
+  list.push_back({!op.rounded || op.rounded->dtype != DType::kF32, "rounded must be of 16 bits"});
+  list.push_back({op.first_update.has_value() == op.loss_scale.has_value(),
+                  "first_update goes with loss_scale"});
+  return list;
 }
 
-std::int64_t OptimizerUpdate::flops() const {
-  const std::int64_t step_flops = of_step(*this, [](const auto& rule) { return rule.flops(); });
-  return flops_each(weights, step_flops + (clip ? 1 : 0) + (loss_scale ? 1 : 0));
+std::int64_t flops(const OptimizerUpdate& op) {
+  const std::int64_t step_flops = of_step(op, [](const auto& rule) { return flops(rule); });
+  return flops_each(op.weights, step_flops + (op.clip ? 1 : 0) + (op.loss_scale ? 1 : 0));
 }
 
-std::string OptimizerUpdate::text(const TensorText& t) const {
-  std::string text = fmt::format("{} from {}", t(weights), t(grads));
-  for (const Tensor& each : state) text += ", " + t(each);
-  text += ", " + t(scalars) + clip_text(clip, t);
-  if (rounded) text += fmt::format(", rounded in {}", t(*rounded));
-  if (loss_scale) {
-    text +=
-        fmt::format(", gradient / {}, unless {}", t(loss_scale->scale), t(loss_scale->found_inf));
+std::string text(const OptimizerUpdate& op, const TensorText& t) {
+  std::string said = fmt::format("{} from {}", t(op.weights), t(op.grads));
+  for (const Tensor& each : op.state) said += ", " + t(each);
+  said += ", " + t(op.scalars) + clip_text(op.clip, t);
+  if (op.rounded) said += fmt::format(", rounded in {}", t(*op.rounded));
+  if (op.loss_scale) {
+    said += fmt::format(", gradient / {}, unless {}", t(op.loss_scale->scale),
+                        t(op.loss_scale->found_inf));
   }
-  return text + of_step(*this, [](const auto& rule) { return rule.text(); });
+  return said + of_step(op, [](const auto& rule) { return text(rule); });
 }
 
-Operands LinearAdam::operands() const {
-  const DType type = real_type(x);
-  return {{"weight", &weight, kUpdates, 'm', 'n'},
-          {"weight_moments1", &weight_moments1, kUpdates, 'm', 'n'},
-          {"weight_moments2", &weight_moments2, kUpdates, 'm', 'n'},
-          {"bias", &bias, kUpdates, '1', 'm'},
-          {"bias_moments1", &bias_moments1, kUpdates, '1', 'm'},
-          {"bias_moments2", &bias_moments2, kUpdates, '1', 'm'},
-          {"grad_y", &grad_y, kReads, 'r', 'm', type},
-          {"x", &x, kReads, 'r', 'n', type},
-          {"scalars", &scalars, kReads, '1', static_cast<char>('0' + step.scalars())},
-          {"clip", optional_tensor(clip), kReads, '1', '1'},
-          {"rounded_weight", optional_tensor(rounded_weight), kWrites, 'm', 'n', type},
-          {"rounded_bias", optional_tensor(rounded_bias), kWrites, '1', 'm', type}};
+Operands operands(const LinearAdam& op) {
+  const DType type = real_type(op.x);
+  return {{"weight", &op.weight, kUpdates, 'm', 'n'},
+          {"weight_moments1", &op.weight_moments1, kUpdates, 'm', 'n'},
+          {"weight_moments2", &op.weight_moments2, kUpdates, 'm', 'n'},
+          {"bias", &op.bias, kUpdates, '1', 'm'},
+          {"bias_moments1", &op.bias_moments1, kUpdates, '1', 'm'},
+          {"bias_moments2", &op.bias_moments2, kUpdates, '1', 'm'},
+          {"grad_y", &op.grad_y, kReads, 'r', 'm', type},
+          {"x", &op.x, kReads, 'r', 'n', type},
+          {"scalars", &op.scalars, kReads, '1', static_cast<char>('0' + op.step.scalars())},
+          {"clip", optional_tensor(op.clip), kReads, '1', '1'},
+          {"rounded_weight", optional_tensor(op.rounded_weight), kWrites, 'm', 'n', type},
+          {"rounded_bias", optional_tensor(op.rounded_bias), kWrites, '1', 'm', type}};
 }
 
-std::vector<OpRule> LinearAdam::rules() const {
-  std::vector<OpRule> rules = step.rules();
-  rules.push_back({!step.amsgrad, "AMSGrad has no update from factors"});
-  rules.push_back({rounded_weight.has_value() == (x.dtype != DType::kF32) &&
-                       rounded_bias.has_value() == rounded_weight.has_value(),
-                   "factors of 16 bits go with rounded weights"});
-  return rules;
+std::vector<OpRule> rules(const LinearAdam& op) {
+  std::vector<OpRule> list = rules(op.step);
+  list.push_back({!op.step.amsgrad, "AMSGrad has no update from factors"});
+  list.push_back({op.rounded_weight.has_value() == (op.x.dtype != DType::kF32) &&
+                      op.rounded_bias.has_value() == op.rounded_weight.has_value(),
+                  "factors of 16 bits go with rounded weights"});
+  return list;
 }
 
-std::int64_t LinearAdam::flops() const {
-  const std::int64_t each = step.flops() + (clip ? 1 : 0);
-  const std::int64_t of_bias = checked_add(flops_each(grad_y, 1), flops_each(bias, each), kFlops);
-  return checked_add(flops_each(weight, 2 * x.rows + each), of_bias, kFlops);
+std::int64_t flops(const LinearAdam& op) {
+  const std::int64_t each = flops(op.step) + (op.clip ? 1 : 0);
+  const std::int64_t of_bias =
+      checked_add(flops_each(op.grad_y, 1), flops_each(op.bias, each), kFlops);
+  return checked_add(flops_each(op.weight, 2 * op.x.rows + each), of_bias, kFlops);
 }
 
 /// An update from the factors of the gradient is mainly a product.
-ProductSize LinearAdam::product() const {
-  return {weight.rows, weight.cols, x.rows};
+ProductSize product(const LinearAdam& op) {
+  return {op.weight.rows, op.weight.cols, op.x.rows};
 }
 
-std::string LinearAdam::text(const TensorText& t) const {
+std::string text(const LinearAdam& op, const TensorText& t) {
   const std::string rounded =
-      rounded_weight ? fmt::format(", rounded in {}, {}", t(*rounded_weight), t(*rounded_bias))
-                     : "";
-  return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}", t(weight),
-                     t(bias), t(grad_y), t(x), t(weight_moments1), t(weight_moments2),
-                     t(bias_moments1), t(bias_moments2), t(scalars), clip_text(clip, t), rounded,
-                     step.text());
+      op.rounded_weight
+          ? fmt::format(", rounded in {}, {}", t(*op.rounded_weight), t(*op.rounded_bias))
+          : "";
+  return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}", t(op.weight),
+                     t(op.bias), t(op.grad_y), t(op.x), t(op.weight_moments1),
+                     t(op.weight_moments2), t(op.bias_moments1), t(op.bias_moments2), t(op.scalars),
+                     clip_text(op.clip, t), rounded, text(op.step));
 }
 
-Operands SumSquares::operands() const {
-  return {{"out", &out, kWrites, '1', '1'},
-          {"in", &in, kReads, 'm', 'n', real_type(in)},
-          {"scale", optional_tensor(scale), kReads, '1', '1'}};
+Operands operands(const SumSquares& op) {
+  return {{"out", &op.out, kWrites, '1', '1'},
+          {"in", &op.in, kReads, 'm', 'n', real_type(op.in)},
+          {"scale", optional_tensor(op.scale), kReads, '1', '1'}};
 }
 
-std::int64_t SumSquares::flops() const {
-  return flops_each(in, scale ? 3 : 2);
+std::int64_t flops(const SumSquares& op) {
+  return flops_each(op.in, op.scale ? 3 : 2);
 }
 
-std::string SumSquares::text(const TensorText& t) const {
-  if (scale) return fmt::format("{} = sum of ({} / {})^2", t(out), t(in), t(*scale));
-  return fmt::format("{} = sum of {}^2", t(out), t(in));
+std::string text(const SumSquares& op, const TensorText& t) {
+  if (op.scale) return fmt::format("{} = sum of ({} / {})^2", t(op.out), t(op.in), t(*op.scale));
+  return fmt::format("{} = sum of {}^2", t(op.out), t(op.in));
 }
 
-Operands CheckFinite::operands() const {
-  return {{"found_inf", &found_inf, kUpdates, '1', '1'},
-          {"in", &in, kReads, '*', '*', real_type(in)}};
+Operands operands(const CheckFinite& op) {
+  return {{"found_inf", &op.found_inf, kUpdates, '1', '1'},
+          {"in", &op.in, kReads, '*', '*', real_type(op.in)}};
 }
 
-std::int64_t CheckFinite::flops() const {
-  return flops_each(in, 1);
+std::int64_t flops(const CheckFinite& op) {
+  return flops_each(op.in, 1);
 }
 
-std::string CheckFinite::text(const TensorText& t) const {
-  return fmt::format("{} = 1 where {} is not finite", t(found_inf), t(in));
+std::string text(const CheckFinite& op, const TensorText& t) {
+  return fmt::format("{} = 1 where {} is not finite", t(op.found_inf), t(op.in));
 }
 
-Operands UpdateLossScale::operands() const {
-  return {{"scale", &state.scale, kUpdates, '1', '1'},
-          {"found_inf", &state.found_inf, kReads, '1', '1'},
-          {"updates", &state.updates, kUpdates, '1', '1', DType::kI32},
-          {"good_steps", &good_steps, kUpdates, '1', '1', DType::kI32}};
+Operands operands(const UpdateLossScale& op) {
+  return {{"scale", &op.state.scale, kUpdates, '1', '1'},
+          {"found_inf", &op.state.found_inf, kReads, '1', '1'},
+          {"updates", &op.state.updates, kUpdates, '1', '1', DType::kI32},
+          {"good_steps", &op.good_steps, kUpdates, '1', '1', DType::kI32}};
 }
 
-std::vector<OpRule> UpdateLossScale::rules() const {
-  return {{growth >= 1 && backoff > 0 && backoff <= 1, "growth and backoff must be around 1"},
-          {window >= 1, "window must be at least 1"}};
+std::vector<OpRule> rules(const UpdateLossScale& op) {
+  return {
+      {op.growth >= 1 && op.backoff > 0 && op.backoff <= 1, "growth and backoff must be around 1"},
+      {op.window >= 1, "window must be at least 1"}};
 }
 
 /// Two comparisons, a count and a product.
-std::int64_t UpdateLossScale::flops() const {
+std::int64_t flops(const UpdateLossScale& /*op*/) {
   return 4;
 }
 
-std::string UpdateLossScale::text(const TensorText& t) const {
-  std::string counted = fmt::format("{} += 1 unless {}", t(state.updates), t(state.found_inf));
-  if (fixed) return counted;
+std::string text(const UpdateLossScale& op, const TensorText& t) {
+  std::string counted =
+      fmt::format("{} += 1 unless {}", t(op.state.updates), t(op.state.found_inf));
+  if (op.fixed) return counted;
   return fmt::format("{}; {} *= {} if so, {} after {} steps without, counted in {}", counted,
-                     t(state.scale), backoff, growth, window, t(good_steps));
+                     t(op.state.scale), op.backoff, op.growth, op.window, t(op.good_steps));
 }
 
-Operands GramSquares::operands() const {
-  return {{"out", &out, kWrites, '1', '1'},
-          {"gram_y", &gram_y, kReads, 'N', 'N'},
-          {"gram_x", &gram_x, kReads, 'N', 'N'}};
+Operands operands(const GramSquares& op) {
+  return {{"out", &op.out, kWrites, '1', '1'},
+          {"gram_y", &op.gram_y, kReads, 'N', 'N'},
+          {"gram_x", &op.gram_x, kReads, 'N', 'N'}};
 }
 
-std::int64_t GramSquares::flops() const {
-  return flops_each(gram_y, 3);
+std::int64_t flops(const GramSquares& op) {
+  return flops_each(op.gram_y, 3);
 }
 
-std::string GramSquares::text(const TensorText& t) const {
-  return fmt::format("{} = sum of {} * ({} + 1)", t(out), t(gram_y), t(gram_x));
+std::string text(const GramSquares& op, const TensorText& t) {
+  return fmt::format("{} = sum of {} * ({} + 1)", t(op.out), t(op.gram_y), t(op.gram_x));
 }
 
-Operands ClipFactor::operands() const {
-  return {{"factor", &factor, kWrites, '1', '1'}, {"squares", &squares, kReads, '1', 'n'}};
+Operands operands(const ClipFactor& op) {
+  return {{"factor", &op.factor, kWrites, '1', '1'}, {"squares", &op.squares, kReads, '1', 'n'}};
 }
 
-std::vector<OpRule> ClipFactor::rules() const {
-  return {{std::isfinite(max_norm) && max_norm > 0, "max_norm must be above zero"}};
+std::vector<OpRule> rules(const ClipFactor& op) {
+  return {{std::isfinite(op.max_norm) && op.max_norm > 0, "max_norm must be above zero"}};
 }
 
 /// Per number: a sum. Once: a root, a sum, a division and a comparison.
-std::int64_t ClipFactor::flops() const {
-  return squares.size() + 4;
+std::int64_t flops(const ClipFactor& op) {
+  return op.squares.size() + 4;
 }
 
-std::string ClipFactor::text(const TensorText& t) const {
-  return fmt::format("{} = {} / root of the sum of {}, at most 1", t(factor), max_norm, t(squares));
+std::string text(const ClipFactor& op, const TensorText& t) {
+  return fmt::format("{} = {} / root of the sum of {}, at most 1", t(op.factor), op.max_norm,
+                     t(op.squares));
 }
 
-Operands Copy::operands() const {
-  return {{"to", &to, kWrites, 'm', 'n', from.dtype},
-          {"from", &from, kReads, 'm', 'n', from.dtype}};
+Operands operands(const Copy& op) {
+  return {{"to", &op.to, kWrites, 'm', 'n', op.from.dtype},
+          {"from", &op.from, kReads, 'm', 'n', op.from.dtype}};
 }
 
-std::int64_t Copy::flops() const {
+std::int64_t flops(const Copy& /*op*/) {
   return 0;
 }
 
-std::string Copy::text(const TensorText& t) const {
-  return fmt::format("{} = {}", t(to), t(from));
+std::int64_t launches(const Copy& /*op*/) {
+  return 0;
 }
 
-Operands Cast::operands() const {
+std::string text(const Copy& op, const TensorText& t) {
+  return fmt::format("{} = {}", t(op.to), t(op.from));
+}
+
+Operands operands(const Cast& op) {
   const auto narrow = [](const Tensor& tensor) {
     return tensor.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
   };
-  const bool narrows = from.dtype == DType::kF32;
-  const DType type = narrows ? narrow(to) : DType::kF32;
-  return {{"to", &to, sum_into(type), 'm', 'n', type},
-          {"from", &from, kReads, 'm', 'n', narrows ? DType::kF32 : narrow(from)}};
+  const bool narrows = op.from.dtype == DType::kF32;
+  const DType type = narrows ? narrow(op.to) : DType::kF32;
+  return {{"to", &op.to, sum_into(type), 'm', 'n', type},
+          {"from", &op.from, kReads, 'm', 'n', narrows ? DType::kF32 : narrow(op.from)}};
 }
 
-std::vector<OpRule> Cast::rules() const {
-  return {{to.dtype == DType::kF32 || beta == 0, "to of 16 bits needs beta == 0"}};
+std::vector<OpRule> rules(const Cast& op) {
+  return {{op.to.dtype == DType::kF32 || op.beta == 0, "to of 16 bits needs beta == 0"}};
 }
 
-std::int64_t Cast::flops() const {
-  return flops_each(to, (scale == 1 ? 0 : 1) + flops_of_beta(beta));
+std::int64_t flops(const Cast& op) {
+  return flops_each(op.to, (op.scale == 1 ? 0 : 1) + flops_of_beta(op.beta));
 }
 
-std::string Cast::text(const TensorText& t) const {
-  const char* const type = to.dtype == DType::kBF16  ? "bf16"
-                           : to.dtype == DType::kF16 ? "fp16"
-                                                     : "fp32";
-  const std::string factor = scale == 1 ? "" : fmt::format("{} * ", scale);
-  return fmt::format("{} = {}{} in {}{}", t(to), factor, t(from), type, old_text(to, beta, t));
+std::string text(const Cast& op, const TensorText& t) {
+  const char* const type = op.to.dtype == DType::kBF16  ? "bf16"
+                           : op.to.dtype == DType::kF16 ? "fp16"
+                                                        : "fp32";
+  const std::string factor = op.scale == 1 ? "" : fmt::format("{} * ", op.scale);
+  return fmt::format("{} = {}{} in {}{}", t(op.to), factor, t(op.from), type,
+                     old_text(op.to, op.beta, t));
 }
 
-Operands Fill::operands() const {
-  return {{"out", &out, kWrites, 'm', 'n'}};
+Operands operands(const Fill& op) {
+  return {{"out", &op.out, kWrites, 'm', 'n'}};
 }
 
-std::int64_t Fill::flops() const {
+std::int64_t flops(const Fill& /*op*/) {
   return 0;
 }
 
-std::string Fill::text(const TensorText& t) const {
-  return fmt::format("{} = {}", t(out), value);
+std::string text(const Fill& op, const TensorText& t) {
+  return fmt::format("{} = {}", t(op.out), op.value);
 }
 
 /// Numbers are drawn in sequence, so this is not cut.
-Operands Randn::operands() const {
-  return {{"out", &out, kWrites, '*', '*'}, {"state", &state, kUpdates, '*', '*', DType::kU8}};
+Operands operands(const Randn& op) {
+  return {{"out", &op.out, kWrites, '*', '*'},
+          {"state", &op.state, kUpdates, '*', '*', DType::kU8}};
 }
 
-std::vector<OpRule> Randn::rules() const {
-  const bool in_blocks =
-      before % kNormalBlock == 0 && out.size() % kNormalBlock == 0 && after % kNormalBlock == 0;
-  return {{state.bytes() == state_bytes(generator), "state must have the bytes of its generator"},
-          {before >= 0 && after >= 0, "before and after must be zero or more"},
-          {before + after == 0 || (generator == Generator::kTorchCpu && in_blocks),
-           "only whole blocks of the CPU's stream can be skipped"}};
+std::vector<OpRule> rules(const Randn& op) {
+  const bool in_blocks = op.before % kNormalBlock == 0 && op.out.size() % kNormalBlock == 0 &&
+                         op.after % kNormalBlock == 0;
+  return {
+      {op.state.bytes() == state_bytes(op.generator), "state must have the bytes of its generator"},
+      {op.before >= 0 && op.after >= 0, "before and after must be zero or more"},
+      {op.before + op.after == 0 || (op.generator == Generator::kTorchCpu && in_blocks),
+       "only whole blocks of the CPU's stream can be skipped"}};
 }
 
 /// Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi, cosine,
 /// sine and two products.
-std::int64_t Randn::flops() const {
-  return flops_each(out, 11) / 2;
+std::int64_t flops(const Randn& op) {
+  return flops_each(op.out, 11) / 2;
 }
 
-std::string Randn::text(const TensorText& t) const {
+std::string text(const Randn& op, const TensorText& t) {
   const std::string skipped =
-      before + after == 0 ? ""
-                          : fmt::format(", {} before and {} after them skipped", before, after);
-  return fmt::format("{} = normal numbers drawn from {}{}", t(out), t(state), skipped);
+      op.before + op.after == 0
+          ? ""
+          : fmt::format(", {} before and {} after them skipped", op.before, op.after);
+  return fmt::format("{} = normal numbers drawn from {}{}", t(op.out), t(op.state), skipped);
 }
 
-Operands Delay::operands() const {
-  return {{"more_seconds", optional_tensor(more_seconds), kReads, '1', '1'}};
+Operands operands(const Delay& op) {
+  return {{"more_seconds", optional_tensor(op.more_seconds), kReads, '1', '1'}};
 }
 
-std::vector<OpRule> Delay::rules() const {
-  return {{std::isfinite(seconds) && seconds >= 0, "seconds must be zero or more"}};
+std::vector<OpRule> rules(const Delay& op) {
+  return {{std::isfinite(op.seconds) && op.seconds >= 0, "seconds must be zero or more"}};
 }
 
-std::int64_t Delay::flops() const {
+std::int64_t flops(const Delay& /*op*/) {
   return 0;
 }
 
-std::string Delay::text(const TensorText& t) const {
-  return fmt::format("{} ms{}", seconds * 1e3,
-                     more_seconds ? fmt::format(" and {} s", t(*more_seconds)) : "");
+std::string text(const Delay& op, const TensorText& t) {
+  return fmt::format("{} ms{}", op.seconds * 1e3,
+                     op.more_seconds ? fmt::format(" and {} s", t(*op.more_seconds)) : "");
 }
 
 // Collectives.
-
-namespace {
 
 DType type_of_first(const std::vector<Tensor>& tensors) {
   return tensors.empty() ? DType::kF32 : tensors.front().dtype;
@@ -997,105 +972,226 @@ OpRule is_rank(int root) {
   return {root >= 0, "root must be a rank"};
 }
 
-}  // namespace
-
-Operands AllReduce::operands() const {
-  const DType type = is_real(type_of_first(tensors)) ? type_of_first(tensors) : DType::kF32;
-  return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type});
+Operands operands(const AllReduce& op) {
+  const DType type = is_real(type_of_first(op.tensors)) ? type_of_first(op.tensors) : DType::kF32;
+  return list_of(op.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type});
 }
 
-std::vector<OpRule> AllReduce::rules() const {
-  return {has_tensor(tensors),
-          {scale == 1 || type_of_first(tensors) == DType::kF32, "only floats are scaled"}};
+std::vector<OpRule> rules(const AllReduce& op) {
+  return {has_tensor(op.tensors),
+          {op.scale == 1 || type_of_first(op.tensors) == DType::kF32, "only floats are scaled"}};
 }
 
-std::string AllReduce::text(const TensorText& t) const {
-  return fmt::format("{} summed over {}{}", tensors_text(tensors, t), ranks_on(axis),
-                     scale_text(scale));
+std::string text(const AllReduce& op, const TensorText& t) {
+  return fmt::format("{} summed over {}{}", tensors_text(op.tensors, t), ranks_on(op.axis),
+                     scale_text(op.scale));
 }
 
 /// Only the transport can identify the root's tensor, since ranks are numbered across all
 /// processes. So every tensor counts as both read and written.
-Operands Broadcast::operands() const {
-  return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(tensors)});
+Operands operands(const Broadcast& op) {
+  return list_of(op.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(op.tensors)});
 }
 
-std::vector<OpRule> Broadcast::rules() const {
-  return {has_tensor(tensors), is_rank(root)};
+std::vector<OpRule> rules(const Broadcast& op) {
+  return {has_tensor(op.tensors), is_rank(op.root)};
 }
 
-std::string Broadcast::text(const TensorText& t) const {
-  return fmt::format("{} = that of rank {}", tensors_text(tensors, t), root);
+std::string text(const Broadcast& op, const TensorText& t) {
+  return fmt::format("{} = that of rank {}", tensors_text(op.tensors, t), op.root);
 }
 
-Operands Reduce::operands() const {
-  return list_of(tensors, {"tensor", nullptr, kUpdates, 'm', 'n'});
+Operands operands(const Reduce& op) {
+  return list_of(op.tensors, {"tensor", nullptr, kUpdates, 'm', 'n'});
 }
 
-std::vector<OpRule> Reduce::rules() const {
-  return {has_tensor(tensors), is_rank(root)};
+std::vector<OpRule> rules(const Reduce& op) {
+  return {has_tensor(op.tensors), is_rank(op.root)};
 }
 
-std::string Reduce::text(const TensorText& t) const {
-  return fmt::format("{} summed over {} into that of rank {}", tensors_text(tensors, t),
-                     ranks_on(axis), root);
+std::string text(const Reduce& op, const TensorText& t) {
+  return fmt::format("{} summed over {} into that of rank {}", tensors_text(op.tensors, t),
+                     ranks_on(op.axis), op.root);
 }
 
 /// Likewise, a rank's own rows are unknown here.
-Operands ReduceScatter::operands() const {
-  return list_of(tensors, {"tensor", nullptr, kUpdates, 'M', 'n'});
+Operands operands(const ReduceScatter& op) {
+  return list_of(op.tensors, {"tensor", nullptr, kUpdates, 'M', 'n'});
 }
 
-std::vector<OpRule> ReduceScatter::rules() const {
-  return {has_tensor(tensors)};
+std::vector<OpRule> rules(const ReduceScatter& op) {
+  return {has_tensor(op.tensors)};
 }
 
-std::string ReduceScatter::text(const TensorText& t) const {
-  return fmt::format("{}, each rank's rows summed over {}{}", tensors_text(tensors, t),
-                     ranks_on(axis), scale_text(scale));
+std::string text(const ReduceScatter& op, const TensorText& t) {
+  return fmt::format("{}, each rank's rows summed over {}{}", tensors_text(op.tensors, t),
+                     ranks_on(op.axis), scale_text(op.scale));
 }
 
-Operands AllGather::operands() const {
-  const OperandUse use = own.empty() ? kUpdates : kWrites;
-  const DType type = type_of_first(tensors);
-  Operands list = list_of(tensors, {"tensor", nullptr, use, 'M', 'n', type});
-  const Operands owned = list_of(own, {"own", nullptr, kReads, '*', 'n', type});
+Operands operands(const AllGather& op) {
+  const OperandUse use = op.own.empty() ? kUpdates : kWrites;
+  const DType type = type_of_first(op.tensors);
+  Operands list = list_of(op.tensors, {"tensor", nullptr, use, 'M', 'n', type});
+  const Operands owned = list_of(op.own, {"own", nullptr, kReads, '*', 'n', type});
   list.insert(list.end(), owned.begin(), owned.end());
   return list;
 }
 
-std::vector<OpRule> AllGather::rules() const {
-  const std::int64_t rows = tensors.empty() ? 0 : tensors.front().rows;
-  const bool fit = std::ranges::all_of(own, [&](const Tensor& each) { return each.rows <= rows; });
-  return {has_tensor(tensors),
-          {own.empty() || own.size() == tensors.size(), "own must be one for each tensor"},
+std::vector<OpRule> rules(const AllGather& op) {
+  const std::int64_t rows = op.tensors.empty() ? 0 : op.tensors.front().rows;
+  const bool fit =
+      std::ranges::all_of(op.own, [&](const Tensor& each) { return each.rows <= rows; });
+  return {has_tensor(op.tensors),
+          {op.own.empty() || op.own.size() == op.tensors.size(), "own must be one for each tensor"},
           {fit, "own must be rows of the tensor"}};
 }
 
-std::string AllGather::text(const TensorText& t) const {
+std::string text(const AllGather& op, const TensorText& t) {
   const std::string from =
-      own.empty() ? "" : fmt::format(", this one's from {}", tensors_text(own, t));
-  return fmt::format("{} = the rows of {}{}", tensors_text(tensors, t), ranks_on(axis), from);
+      op.own.empty() ? "" : fmt::format(", this one's from {}", tensors_text(op.own, t));
+  return fmt::format("{} = the rows of {}{}", tensors_text(op.tensors, t), ranks_on(op.axis), from);
 }
 
-Operands SendReceive::operands() const {
+Operands operands(const SendReceive& op) {
   Operands list;
-  const DType type = sends ? sends->dtype : receives ? receives->dtype : DType::kF32;
-  if (sends) list.push_back({"sends", &*sends, kReads, '*', '*', type});
-  if (receives) list.push_back({"receives", &*receives, kWrites, '*', '*', type});
+  const DType type = op.sends ? op.sends->dtype : op.receives ? op.receives->dtype : DType::kF32;
+  if (op.sends) list.push_back({"sends", &*op.sends, kReads, '*', '*', type});
+  if (op.receives) list.push_back({"receives", &*op.receives, kWrites, '*', '*', type});
   return list;
 }
 
-std::vector<OpRule> SendReceive::rules() const {
-  return {{sends || receives, "an exchange must send or receive"},
-          {peer >= 0, "peer must be a rank"}};
+std::vector<OpRule> rules(const SendReceive& op) {
+  return {{op.sends || op.receives, "an exchange must send or receive"},
+          {op.peer >= 0, "peer must be a rank"}};
 }
 
-std::string SendReceive::text(const TensorText& t) const {
-  const std::string rank = fmt::format("{} rank {}", name_of(axis), peer);
-  if (!receives) return fmt::format("{} to {}", t(*sends), rank);
-  if (!sends) return fmt::format("{} from {}", t(*receives), rank);
-  return fmt::format("{} to {}, {} from there", t(*sends), rank, t(*receives));
+std::string text(const SendReceive& op, const TensorText& t) {
+  const std::string rank = fmt::format("{} rank {}", name_of(op.axis), op.peer);
+  if (!op.receives) return fmt::format("{} to {}", t(*op.sends), rank);
+  if (!op.sends) return fmt::format("{} from {}", t(*op.receives), rank);
+  return fmt::format("{} to {}, {} from there", t(*op.sends), rank, t(*op.receives));
+}
+
+/// Defaults: what an op does not say otherwise.
+template <class AnyOp>
+std::vector<OpRule> rules(const AnyOp& /*op*/) {
+  return {};
+}
+
+template <class AnyOp>
+std::int64_t launches(const AnyOp& /*op*/) {
+  return 1;
+}
+
+template <class AnyOp>
+std::optional<ProductSize> product(const AnyOp& /*op*/) {
+  return {};
+}
+
+template <class AnyOp>
+std::string_view label(const AnyOp& /*op*/) {
+  return AnyOp::kLabel;
+}
+
+std::string_view label(const BiasActivation& op) {
+  return traits_of(op.activation).bias_label;
+}
+
+std::string_view label(const ActivationGrad& op) {
+  return traits_of(op.activation).grad_label;
+}
+
+std::string_view label(const PointwiseLoss& op) {
+  return traits_of(op.kind).label;
+}
+
+}  // namespace
+
+std::int64_t AttentionGrad::scratch_cols() const {
+  if (shape.form == AttentionForm::kStandard) return shape.kept_cols();
+  return qkv.dtype == DType::kF32 ? 0 : out.cols;
+}
+
+std::vector<std::string_view> AdamStep::state() const {
+  if (amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  return {"exp_avg", "exp_avg_sq"};
+}
+
+void AdamStep::write_scalars(std::int64_t t, double lr, std::span<float> scalars) const {
+  const auto power = static_cast<double>(t);
+  scalars[0] = minus(lr / (1 - std::pow(beta1, power)));
+  scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(beta2, power)));
+  if (decoupled) scalars[2] = shrink_of(lr, weight_decay);
+}
+
+std::vector<std::string_view> SgdStep::state() const {
+  if (momentum > 0) return {"momentum_buffer"};
+  return {};
+}
+
+void SgdStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
+  scalars[0] = minus(lr);
+}
+
+std::vector<std::string_view> RmsPropStep::state() const {
+  if (momentum > 0) return {"square_avg", "momentum_buffer"};
+  return {"square_avg"};
+}
+
+void RmsPropStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
+  scalars[0] = minus(lr);
+}
+
+std::vector<std::string_view> AdagradStep::state() const {
+  return {"sum"};
+}
+
+void AdagradStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
+  scalars[0] = minus(lr);
+}
+
+std::vector<std::string_view> LionStep::state() const {
+  return {"exp_avg"};
+}
+
+void LionStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
+  scalars[0] = minus(lr);
+  scalars[1] = shrink_of(lr, weight_decay);
+}
+
+Operands operands_of(const Op& op) {
+  Operands list = visit_op(op, [](const auto& each) { return operands(each); });
+  std::erase_if(list, [](const Operand& operand) { return operand.tensor == nullptr; });
+  return list;
+}
+
+std::vector<OpRule> rules_of(const Op& op) {
+  return visit_op(op, [](const auto& each) { return rules(each); });
+}
+
+std::int64_t flops_of(const DeviceOp& op) {
+  return std::visit([](const auto& each) { return flops(each); }, op);
+}
+
+std::int64_t launches_of(const DeviceOp& op) {
+  return std::visit([](const auto& each) { return launches(each); }, op);
+}
+
+std::optional<ProductSize> product_of(const DeviceOp& op) {
+  return std::visit([](const auto& each) -> std::optional<ProductSize> { return product(each); },
+                    op);
+}
+
+std::string_view label_of(const DeviceOp& op) {
+  return std::visit([](const auto& each) { return label(each); }, op);
+}
+
+std::string_view label_of(const Op& op) {
+  return visit_op(op, [](const auto& each) { return label(each); });
+}
+
+std::string text_of(const Op& op, const TensorText& t) {
+  return visit_op(op, [&](const auto& each) { return text(each, t); });
 }
 
 }  // namespace barestep

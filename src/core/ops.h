@@ -6,12 +6,12 @@
 //
 // A tensor that an op writes shares no byte with the op's other tensors.
 //
-// An op's methods say everything about it but how it is computed: its operands (and so its reads
-// and writes, its bytes, the shapes that must match and how it may be cut), rules for the rest,
-// flops, kernels that a GPU launches for it, and text. A flop is an operation on one number; Cost
-// says how they are counted.
+// ops.cpp says everything about an op but how it is computed: its operands (and so its reads and
+// writes, its bytes, the shapes that must match and how it may be cut), rules for the rest, flops,
+// kernels that a GPU launches for it, and text. A flop is an operation on one number; Cost says how
+// they are counted.
 //
-// To add an op: its struct here, its methods in ops.cpp, its loop in kernels/, a row in
+// To add an op: its struct here, its functions in ops.cpp, its loop in kernels/, a row in
 // tests/kernels/ops_test.cpp. CONTRIBUTING.md explains how to add an optimizer or an activation.
 #pragma once
 
@@ -98,13 +98,6 @@ struct Gemm {
   std::optional<Tensor> bias{};
   Activation activation = Activation::kNone;
   std::optional<Tensor> pre_activation{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] ProductSize product() const;
-  [[nodiscard]] std::int64_t launches() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Quantizes a weight to int8: to = from / scale, rounded to the nearest whole number, ties to
@@ -115,11 +108,6 @@ struct Gemm {
 struct QuantizeWeight {
   static constexpr std::string_view kLabel = "quantize_weight";
   Tensor to, scales, sums, from;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::int64_t launches() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Quantizes activations to whole numbers of `bits` bits, 7 or 8, in int8.
@@ -139,12 +127,6 @@ struct Quantize {
   Tensor to, scales, from;
   std::optional<Tensor> zero_point{};
   int bits = 8;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::int64_t launches() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// c = (a - zero point) b^T * (scale of a * scale of b) + bias, then the activation. The integer
@@ -153,18 +135,11 @@ struct Quantize {
 /// m x k, b n x k, bias 1 x n; k is at most kMaxInt8Inputs.
 struct QuantizedGemm {
   static constexpr std::string_view kLabel = "quantized_gemm";
-  static constexpr std::int64_t kLaunches = 2;
   Tensor c, a, b;
   Tensor a_scales, b_scales, b_sums, bias;
   std::optional<Tensor> a_zero_point{};
   Activation activation = Activation::kNone;
   int bits = 8;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] ProductSize product() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// A sum of this many products of two 8-bit numbers always fits into an int32.
@@ -175,16 +150,10 @@ constexpr std::int64_t kMaxInt8Inputs = 65'536;
 /// of one real type, m x n and 1 x n; numbers of 16 bits are rounded after the bias and again after
 /// the activation.
 struct BiasActivation {
-  static constexpr std::int64_t kLaunches = 1;
   Tensor values;
   std::optional<Tensor> bias{};
   Activation activation = Activation::kRelu;
   std::optional<Tensor> pre_activation{};
-
-  [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// grad *= the activation's derivative; in place. `from` is the activation's output, or its input
@@ -195,28 +164,16 @@ struct BiasActivation {
 /// `sums` (1 x n), if given, receives the column sums of the new grad + beta * sums, with the bits
 /// of a SumRows after it; it needs a grad of f32.
 struct ActivationGrad {
-  static constexpr std::int64_t kLaunches = 1;
   Tensor grad, from;
   Activation activation = Activation::kRelu;
   std::optional<Tensor> sums{};
   float beta = 0;
-
-  [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// out = a + b; b is widened to fp32. All m x n; out and a f32, b of a real type.
 struct Add {
   static constexpr std::string_view kLabel = "add";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor out, a, b;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// y = (x - mean) * rstd * weight + bias, for each row, as torch.nn.LayerNorm (Ba et al. 2016).
@@ -225,12 +182,7 @@ struct Add {
 /// 1 x n.
 struct LayerNorm {
   static constexpr std::string_view kLabel = "layer_norm";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor y, mean, rstd, x, weight, bias;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The gradients of a LayerNorm. With h = (x - mean) * rstd and t = grad_y * weight:
@@ -244,11 +196,6 @@ struct LayerNormGrad {
   std::optional<Tensor> grad_x{};
   Tensor grad_y, x, mean, rstd, weight;
   float beta = 0;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::int64_t launches() const { return grad_x && x.rows > 0 ? 2 : 1; }
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Attention (Vaswani et al. 2017) within sequences of shape.length rows. A row of qkv holds its
@@ -263,12 +210,6 @@ struct Attention {
   static constexpr std::string_view kLabel = "attention";
   Tensor out, kept, qkv;
   AttentionShape shape{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::int64_t launches() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The gradient of an Attention with respect to qkv. With dp = grad_out v^T and
@@ -285,12 +226,6 @@ struct AttentionGrad {
   Tensor qkv, out, grad_out, kept;
   AttentionShape shape{};
 
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::int64_t launches() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
-
   /// The columns of `scratch`; 0 if it is not needed.
   [[nodiscard]] std::int64_t scratch_cols() const;
 };
@@ -306,7 +241,6 @@ struct AttentionGrad {
 /// i32.
 struct Dropout {
   static constexpr std::string_view kLabel = "dropout";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor values, step;
   double rate = 0.5;
   std::uint64_t seed = 0;
@@ -314,35 +248,20 @@ struct Dropout {
   std::int64_t first_row = 0;
   std::int64_t row_stride = 1;
   std::int64_t rows_per_sample = 1;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// out = column sums of in + beta * out. in m x n, out 1 x n. out is f32 or has in's real type;
 /// sums are in fp32 and then rounded to out's type.
 struct SumRows {
   static constexpr std::string_view kLabel = "sum_rows";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor out, in;
   float beta = 0;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// out = column sums of (output - target)^2. out 1 x n, output m x n of a real type, target m x n.
 struct SquaredErrors {
   static constexpr std::string_view kLabel = "squared_errors";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor out, output, target;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// A mean over `count` numbers: those of the whole step, which may be more than this op's.
@@ -354,19 +273,12 @@ struct SquaredErrors {
 /// gradient is rounded to it last. `scale` (1 x 1, f32), if given, multiplies the gradient before
 /// that, but not the loss.
 struct PointwiseLoss {
-  static constexpr std::int64_t kLaunches = 1;
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
   float beta = 0;
   LossKind kind = LossKind::kMse;
   std::optional<Tensor> scale{};
   Activation activation = Activation::kNone;
-
-  [[nodiscard]] std::string_view label() const { return traits_of(kind).label; }
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Softmax cross-entropy with class indices, mean over `count` rows:
@@ -377,17 +289,11 @@ struct PointwiseLoss {
 /// 2016). Types and `scale` as for PointwiseLoss.
 struct CrossEntropy {
   static constexpr std::string_view kLabel = "cross_entropy";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor loss, grad, logits, labels;
   std::int64_t count = 0;
   float beta = 0;
   float smoothing = 0;
   std::optional<Tensor> scale{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// correct = number of rows whose class equals the label. The class is the one with the largest
@@ -396,15 +302,9 @@ struct CrossEntropy {
 /// a real type, labels and classes m x 1 i32.
 struct CountCorrect {
   static constexpr std::string_view kLabel = "count_correct";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor correct, logits, labels;
   bool binary = false;
   std::optional<Tensor> classes{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The state of loss scaling, which multiplies gradients by `scale` so that small ones do not
@@ -439,9 +339,6 @@ struct AdamStep {
   [[nodiscard]] std::vector<std::string_view> state() const;
   [[nodiscard]] int scalars() const { return decoupled ? 3 : 2; }
   void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
 /// Stochastic gradient descent. With g = grads + weight_decay * weights: weights += scalars * g;
@@ -456,9 +353,6 @@ struct SgdStep {
   [[nodiscard]] std::vector<std::string_view> state() const;
   [[nodiscard]] int scalars() const { return 1; }
   void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
 /// RMSprop (Hinton 2012), as torch.optim.RMSprop without centring. With
@@ -475,9 +369,6 @@ struct RmsPropStep {
   [[nodiscard]] std::vector<std::string_view> state() const;
   [[nodiscard]] int scalars() const { return 1; }
   void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
 /// Adagrad (Duchi et al. 2011). With g = grads + weight_decay * weights: sum += g^2 and
@@ -490,9 +381,6 @@ struct AdagradStep {
   [[nodiscard]] std::vector<std::string_view> state() const;
   [[nodiscard]] int scalars() const { return 1; }
   void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
 /// Lion (Chen et al. 2023): weights = scalars[1] * weights + scalars[0] * sign of
@@ -507,9 +395,6 @@ struct LionStep {
   [[nodiscard]] std::vector<std::string_view> state() const;
   [[nodiscard]] int scalars() const { return 2; }
   void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
 };
 
 using OptimizerStep = std::variant<AdamStep, SgdStep, RmsPropStep, AdagradStep, LionStep>;
@@ -524,19 +409,12 @@ using OptimizerStep = std::variant<AdamStep, SgdStep, RmsPropStep, AdagradStep, 
 /// else, and `scalars` has a row for each of several consecutive updates; `first_update` (1 x 1,
 /// i32) holds the number of the first.
 struct OptimizerUpdate {
-  static constexpr std::int64_t kLaunches = 1;
   Tensor weights, grads;
   std::vector<Tensor> state{};
   Tensor scalars;
   OptimizerStep step{};
   std::optional<Tensor> clip{}, rounded{}, first_update{};
   std::optional<LossScale> loss_scale{};
-
-  [[nodiscard]] std::string_view label() const;
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// One step of Adam on the weight and the bias of a linear layer, directly from the factors of
@@ -548,43 +426,26 @@ struct OptimizerUpdate {
 /// shapes of weight and bias.
 struct LinearAdam {
   static constexpr std::string_view kLabel = "linear_adam";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor weight, weight_moments1, weight_moments2;
   Tensor bias, bias_moments1, bias_moments2;
   Tensor grad_y, x, scalars;
   AdamStep step{};  // without AMSGrad
   std::optional<Tensor> clip{}, rounded_weight{}, rounded_bias{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] ProductSize product() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// out = sum of the squares of the numbers of `in`, which is of a real type. Each number is divided
 /// by `scale` (1 x 1, f32) first, if given. out 1 x 1.
 struct SumSquares {
   static constexpr std::string_view kLabel = "sum_squares";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor out, in;
   std::optional<Tensor> scale{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// found_inf = 1 if a number of `in` is not finite; else unchanged. found_inf 1 x 1, `in` of a real
 /// type.
 struct CheckFinite {
   static constexpr std::string_view kLabel = "check_finite";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor found_inf, in;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The end of a step with loss scaling, as torch.amp.GradScaler.update(). If found_inf is above 0,
@@ -593,18 +454,12 @@ struct CheckFinite {
 /// be infinite. A `fixed` scale never changes. All 1 x 1; good_steps i32.
 struct UpdateLossScale {
   static constexpr std::string_view kLabel = "update_loss_scale";
-  static constexpr std::int64_t kLaunches = 1;
   LossScale state;
   Tensor good_steps;
   double growth = 2;
   double backoff = 0.5;
   std::int64_t window = 2000;
   bool fixed = false;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The sum of the squares of a linear layer's gradients, from the Gram matrices of their factors.
@@ -613,64 +468,37 @@ struct UpdateLossScale {
 /// out 1 x 1.
 struct GramSquares {
   static constexpr std::string_view kLabel = "gram_squares";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor out, gram_y, gram_x;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The factor that limits the norm of the gradients to max_norm, as torch.nn.utils.clip_grad_norm_:
 /// factor = min(1, max_norm / (sqrt(sum of squares) + 1e-6)). factor 1 x 1, squares 1 x n.
 struct ClipFactor {
   static constexpr std::string_view kLabel = "clip_factor";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor factor, squares;
   double max_norm = 1;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// to = from; equal shapes and types. Either side may be in pinned host memory or on another
 /// device.
 struct Copy {
   static constexpr std::string_view kLabel = "copy";
-  static constexpr std::int64_t kLaunches = 0;
   Tensor to, from;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// to = scale * from + beta * to, rounded to the nearest number of to's type, ties to even; equal
 /// shapes. One is f32, the other bf16 or f16. A 16-bit `to` needs beta == 0.
 struct Cast {
   static constexpr std::string_view kLabel = "cast";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor to, from;
   float scale = 1;
   float beta = 0;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 struct Fill {
   static constexpr std::string_view kLabel = "fill";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor out;
   float value = 0;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The PyTorch random stream that an op draws from.
@@ -688,28 +516,16 @@ std::int64_t state_bytes(Generator generator);
 /// tensor.
 struct Randn {
   static constexpr std::string_view kLabel = "randn";
-  static constexpr std::int64_t kLaunches = 1;
   Tensor out, state;
   Generator generator = Generator::kTorchCpu;
   std::int64_t before = 0, after = 0;
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Keeps its lane busy for `seconds`, plus the value of `more_seconds` (1 x 1) if given.
 struct Delay {
   static constexpr std::string_view kLabel = "delay";
-  static constexpr std::int64_t kLaunches = 1;
   double seconds = 0;
   std::optional<Tensor> more_seconds{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::int64_t flops() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 using DeviceOp =
@@ -732,10 +548,6 @@ struct AllReduce {
   float scale = 1;
   Axis axis = Axis::kAll;
   std::string name{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Every tensor = the tensor of rank `root`.
@@ -745,10 +557,6 @@ struct Broadcast {
   int root = 0;
   Axis axis = Axis::kAll;
   std::string name{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The tensor of rank `root` = sum over all ranks' tensors; the others are unchanged.
@@ -758,10 +566,6 @@ struct Reduce {
   int root = 0;
   Axis axis = Axis::kAll;
   std::string name{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The ranks divide a matrix's rows as evenly as possible, in rank order; the first ranks may have
@@ -774,10 +578,6 @@ struct ReduceScatter {
   float scale = 1;
   Axis axis = Axis::kAll;
   std::string name{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// The reverse, for a matrix divided in the same way: every rank's rows = those of the rank that
@@ -790,10 +590,6 @@ struct AllGather {
   std::vector<Tensor> own{};
   Axis axis = Axis::kAll;
   std::string name{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// An exchange of two ranks of a group: `sends` goes to rank `peer` of the group, and `receives` is
@@ -805,10 +601,6 @@ struct SendReceive {
   int peer = 0;
   Axis axis = Axis::kPipeline;
   std::string name{};
-
-  [[nodiscard]] Operands operands() const;
-  [[nodiscard]] std::vector<OpRule> rules() const;
-  [[nodiscard]] std::string text(const TensorText& t) const;
 
   [[nodiscard]] std::int64_t sent_bytes() const { return sends ? sends->bytes() : 0; }
   [[nodiscard]] std::int64_t received_bytes() const { return receives ? receives->bytes() : 0; }
@@ -854,6 +646,12 @@ struct Access {
 /// part; a collective has one per tensor. Each part lists pure reads first, then writes.
 std::vector<std::vector<Access>> parts_of(const Op& op);
 
+/// The op in words, with its tensors as `t` names them.
+std::string text_of(const Op& op, const TensorText& t);
+
+/// Conditions that operands do not express.
+std::vector<OpRule> rules_of(const Op& op);
+
 /// Everything the op reads or writes, across all parts.
 std::vector<Access> accesses_of(const Op& op);
 
@@ -875,15 +673,16 @@ struct Cost {
 /// The only place that counts flops and bytes. Throws Error(kMemory) when a number is larger than
 /// 2^63 - 1.
 Cost cost_of(const Op& op);
+std::int64_t flops_of(const DeviceOp& op);
 
 /// How many kernels a GPU launches for an op: one, or more if the library's product cannot include
 /// the activation or a full sum takes a second kernel. Copies launch none.
 std::int64_t launches_of(const DeviceOp& op);
 
-/// The product that an op is or begins with, if it has a product().
+/// The product that an op is or begins with.
 std::optional<ProductSize> product_of(const DeviceOp& op);
 
-/// The op's kLabel or the result of its label(): "gemm", "adam", "all_reduce", ...
+/// "gemm", "adam", "all_reduce", ...: the op's kLabel, unless it depends on the op.
 std::string_view label_of(const Op& op);
 std::string_view label_of(const DeviceOp& op);
 

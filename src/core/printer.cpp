@@ -22,7 +22,7 @@ std::string text_of(const Program& program, const Node& node) {
     return text + fmt::format("[{}x{}{}]", tensor.rows, tensor.cols,
                               is_half ? fmt::format(" {}", name_of(tensor.dtype)) : "");
   };
-  return visit_op(node.op, [&](const auto& op) { return op.text(of_tensor); });
+  return text_of(node.op, of_tensor);
 }
 
 namespace {

@@ -225,10 +225,8 @@ struct Compare {
   void operator()(const Cast& op) const { expect_equal(op.to); }
   void operator()(const Fill& op) const { expect_equal(op.out); }
   void operator()(const OptimizerUpdate& op) const {
-    for (const Operand& operand : op.operands()) {
-      if (operand.tensor != nullptr && operand.use != OperandUse::kReads) {
-        expect_equal(*operand.tensor);
-      }
+    for (const Access& access : accesses_of(Op(DeviceOp(op)))) {
+      if (access.writes) expect_equal(access.tensor);
     }
   }
   // Only one side fuses its sums to the end, so a gradient may be rounded to its other neighbor.

@@ -265,7 +265,7 @@ TEST(OptimizerUpdate, LeavesPaddingZero) {
         },
         step);
     std::ranges::fill(memory.values(op.scalars), 0.03F);
-    SCOPED_TRACE(op.label());
+    SCOPED_TRACE(label_of(DeviceOp(op)));
     run(op, memory);
     for (const Access& access : accesses_of(Op(DeviceOp(op)))) {
       if (access.writes) EXPECT_THAT(memory.values(access.tensor), testing::Each(0.0F));

@@ -584,10 +584,9 @@ void add_attention_flops(std::vector<PublishedNumber>& all) {
     const AttentionShape shape{.heads = kHeads, .length = kLength, .form = form};
     const Tensor qkv{0, 0, kRows, 3 * kWidth}, out{1, 0, kRows, kWidth};
     const std::int64_t flops =
-        Attention{.out = out, .kept = {}, .qkv = qkv, .shape = shape}.flops() +
-        AttentionGrad{
-            .grad_qkv = qkv, .qkv = qkv, .out = out, .grad_out = out, .kept = {}, .shape = shape}
-            .flops();
+        flops_of(Attention{.out = out, .kept = {}, .qkv = qkv, .shape = shape}) +
+        flops_of(AttentionGrad{
+            .grad_qkv = qkv, .qkv = qkv, .out = out, .grad_out = out, .kept = {}, .shape = shape});
     all.push_back(row_of(
         fmt::format("FlashAttention, GPT-2 medium, flops of {} attention", name_of(form)),
         PublishedKind::kDoesNotReproduce,
