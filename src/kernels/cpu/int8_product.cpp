@@ -70,14 +70,13 @@ std::int64_t int8_rows_per_task(std::int64_t cols) {
 
 }  // namespace
 
-Int8Kernel int8_kernel(int bits, Int8Isa max) {
-  if (max >= Int8Isa::kVnni) {
-    if (const Int8Kernel kernel = vnni_kernel(bits); kernel.sum != nullptr) return kernel;
-  }
-  if (max >= Int8Isa::kAvx2 && bits == 7) {
-    if (const Int8Kernel kernel = avx2_kernel(); kernel.sum != nullptr) return kernel;
-  }
+Int8Kernel plain_int8_kernel() {
   return {"plain loops", sum_plainly, 0};
+}
+
+Int8Kernel int8_kernel(int bits) {
+  const Int8Kernel fast = vnni_kernel(bits);
+  return fast.sum != nullptr ? fast : plain_int8_kernel();
 }
 
 void run_quantize_weight(const QuantizeWeight& op, const Addresses& addresses, ThreadPool& pool) {

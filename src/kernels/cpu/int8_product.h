@@ -1,7 +1,7 @@
 // Products of int8 matrices on the CPU, and the quantization that precedes them.
 //
-// Integer sums are exact, so every kernel gives the same bits; the plain loop is the reference for
-// the others.
+// Integer sums are exact, so both kernels give the same bits; the plain loop is the reference for
+// the fast one.
 #pragma once
 
 #include <cstdint>
@@ -34,17 +34,13 @@ struct Int8Kernel {
   std::int32_t offset;
 };
 
-/// The instructions that a kernel may use.
-enum class Int8Isa { kPlain, kAvx2, kVnni };
+/// The kernel for activations of `bits` bits: AVX-512 VNNI's where this machine has it, else the
+/// plain loop.
+Int8Kernel int8_kernel(int bits);
+Int8Kernel plain_int8_kernel();
 
-/// The fastest kernel for activations of `bits` bits that this CPU can run, limited to `max`.
-/// AVX-512 VNNI multiplies bytes exactly. AVX2 adds pairs of products in 16 bits, which overflow
-/// for two 8-bit factors. So with AVX2 activations need 7 bits; the plain loop handles 8.
-Int8Kernel int8_kernel(int bits, Int8Isa max = Int8Isa::kVnni);
-
-/// The kernels for this build's processor type; `sum` is null if this machine cannot run them.
+/// `sum` is null if this machine cannot run it.
 Int8Kernel vnni_kernel(int bits);
-Int8Kernel avx2_kernel();
 
 /// Each blocks until the op is done and allocates nothing. Results do not depend on the number of
 /// threads.

@@ -7,8 +7,4 @@ Int8Kernel vnni_kernel(int /*bits*/) {
   return {"", nullptr, 0};
 }
 
-Int8Kernel avx2_kernel() {
-  return {"", nullptr, 0};
-}
-
 }  // namespace barestep
