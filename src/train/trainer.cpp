@@ -205,10 +205,13 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                .phases = shows_phases(config, programs, devices_[0]->kind()),
                .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable,
                .profiler = profiler}),
-      schedule_(config.training, programs, start == nullptr ? Position{} : start->position),
+      position_(start == nullptr ? Position{} : start->position),
+      schedule_(config.training, programs, position_),
       input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler,
                                      room_of(programs.batches_ahead(), runner_.addresses(0)))),
-      evaluation_(programs, dataset, has_ranks() ? ranks_ : nullptr) {
+      evaluation_(programs, dataset, has_ranks() ? ranks_ : nullptr),
+      first_measured_(first_measured_step(config.training, schedule_.steps(), position_.steps)),
+      paused_at_(position_.steps) {
   for (const StepProgram* step : programs.all()) {
     runner_.add(step->program);
     flops_[step] = price_of(step->program).total.flops;
@@ -222,9 +225,13 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
     copies_ = devices_[0]->new_stream("checkpoint");
     copy_ends_ = devices_[0]->new_event(EventUse::kOrder);
   }
-  if (start != nullptr) position_ = start->position;
-  paused_at_ = position_.steps;
-  first_measured_ = first_measured_step(config.training, schedule_.steps(), position_.steps);
+  set_state(start, std::move(loaded));
+}
+
+Trainer::~Trainer() = default;
+
+/// First zeros, then the weights, then what is made from them.
+void Trainer::set_state(const TrainingState* start, FlatWeights loaded) {
   const Buffers& buffers = programs_.buffers();
   // Includes padding: the optimizer processes it, and zeros stay zeros. Other devices' gradients,
   // with padding, are added to device 0's.
@@ -251,8 +258,6 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
   }
   begin_scaling();
 }
-
-Trainer::~Trainer() = default;
 
 void require_equal_weights(Group& ranks, Mesh mesh, const FlatWeights& weights) {
   const std::vector<std::string> hashes =

@@ -145,6 +145,7 @@ class Trainer {
  private:
   class Input;
 
+  void set_state(const TrainingState* start, FlatWeights loaded);
   void initialize(FlatWeights loaded);
   /// Its weights are nn.Linear's, drawn with the seed after the run's; no checkpoint has them.
   void initialize_teacher();
@@ -206,19 +207,19 @@ class Trainer {
   // For copying the snapshot to the host; null if the device has no memory of its own.
   std::unique_ptr<Stream> copies_;
   std::unique_ptr<Event> copy_ends_;
+  Position position_;
   Schedule schedule_;
   std::unique_ptr<Input> input_;
   std::map<const StepProgram*, std::int64_t> flops_;
   std::optional<float> last_loss_{};  // of the newest step in this process
   EvaluationSum evaluation_;
-  Position position_;
-  std::int64_t first_measured_ = 0;  // the first after warm-up
+  std::int64_t first_measured_;  // the first after warm-up
   bool was_stopped_ = false;
   std::int64_t pauses_every_ = 0;
   bool stop_is_requested_ = false;
   bool pause_is_requested_ = false;
-  std::int64_t paused_at_ = 0;  // steps done at the last pause
-  double paused_s_ = 0;         // since the previous step
+  std::int64_t paused_at_;  // steps done at the last pause
+  double paused_s_ = 0;     // since the previous step
 };
 
 }  // namespace barestep
