@@ -174,26 +174,26 @@ struct CoreTicks {
   double all = 0;
 };
 
-/// The indices of the gauges; those of cores follow.
-enum { kBusy, kMinCore, kMaxCore, kOwn, kResident, kClock, kFirstCore };
+/// The indices of the gauges.
+enum { kBusy, kMinCore, kMaxCore, kOwn, kResident, kClock };
+
+const std::vector<Gauge>& host_gauges() {
+  static const std::vector<Gauge> gauges = {
+      {.name = "busy_percent", .column = "busy %", .decimals = 1},
+      {.name = "least_core_percent", .column = "least core %", .decimals = 1},
+      {.name = "most_core_percent", .column = "most core %", .decimals = 1},
+      {.name = "own_percent", .column = "own %", .decimals = 1},
+      {.name = "resident_mib", .column = "resident MiB", .decimals = 1},
+      {.name = "clock_mhz", .column = "MHz", .kind = GaugeKind::kClock}};
+  return gauges;
+}
 
 class HostSource final : public MonitorSource {
  public:
-  explicit HostSource(std::filesystem::path root) : root_(std::move(root)) {
-    cores_ = read_cores();
-    gauges_ = {{.name = "busy_percent", .column = "busy %", .decimals = 1},
-               {.name = "least_core_percent", .column = "least core %", .decimals = 1},
-               {.name = "most_core_percent", .column = "most core %", .decimals = 1},
-               {.name = "own_percent", .column = "own %", .decimals = 1},
-               {.name = "resident_mib", .column = "resident MiB", .decimals = 1},
-               {.name = "clock_mhz", .column = "MHz", .kind = GaugeKind::kClock}};
-    for (std::size_t i = 0; i < cores_.size(); ++i) {
-      gauges_.push_back({.name = "core_percent", .column = "", .decimals = 1, .is_part = true});
-    }
-  }
+  explicit HostSource(std::filesystem::path root) : root_(std::move(root)), cores_(read_cores()) {}
 
   [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::span<const Gauge> gauges() const override { return gauges_; }
+  [[nodiscard]] std::span<const Gauge> gauges() const override { return host_gauges(); }
   void sample(std::span<double> values) override;
   [[nodiscard]] std::string trouble() const override { return trouble_; }
 
@@ -206,7 +206,6 @@ class HostSource final : public MonitorSource {
 
   std::filesystem::path root_;
   std::string name_ = "host";
-  std::vector<Gauge> gauges_;
   std::vector<CoreTicks> cores_;
   double own_ticks_ = kNotMeasured;
   double at_s_ = 0;
@@ -290,7 +289,6 @@ void HostSource::sample_cores(std::span<double> values) {
     const double all = now[i].all - cores_[i].all;
     if (all <= 0) continue;  // no tick since, or a virtual machine that was migrated
     const double percent = std::clamp(100 * (now[i].busy - cores_[i].busy) / all, 0.0, 100.0);
-    values[kFirstCore + i] = percent;
     range = {std::fmin(range.first, percent), std::fmax(range.second, percent)};
     total.busy += percent * all;
     total.all += all;
@@ -338,17 +336,6 @@ std::string number(const Gauge& gauge, double value) {
 
 std::string cell(std::string_view title, std::string_view text) {
   return fmt::format("  {:>{}}", text, std::max<std::size_t>(6, title.size()));
-}
-
-/// Calls visit(gauge, values) for each gauge; the elements of a list are passed together.
-template <class Visit>
-void by_name(std::span<const Gauge> gauges, std::span<const double> values, const Visit& visit) {
-  for (std::size_t first = 0, next = 0; first < gauges.size(); first = next) {
-    next = first + 1;
-    while (next < gauges.size() && gauges[next].is_part && gauges[next].name == gauges[first].name)
-      ++next;
-    visit(gauges[first], values.subspan(first, next - first));
-  }
 }
 
 /// Null if not measured.
@@ -464,11 +451,9 @@ std::string monitor_record(const MonitorSource& source, const MonitorSample& sam
                            double start_s) {
   TraceJson record = {
       {"monitor", source.name()}, {"rank", rank}, {"seconds", sample.at_s - start_s}};
-  by_name(source.gauges(), sample.values, [&](const Gauge& gauge, std::span<const double> values) {
-    TraceJson numbers = TraceJson::array();
-    for (const double value : values) numbers.push_back(json_number(value));
-    record[gauge.name] = gauge.is_part ? numbers : numbers.front();
-  });
+  for (std::size_t i = 0; i < sample.values.size(); ++i) {
+    record[source.gauges()[i].name] = json_number(sample.values[i]);
+  }
   return line_of(record);
 }
 
@@ -490,16 +475,11 @@ void add_monitor(TraceEvents& events, const Monitor& monitor, TraceRow row, doub
   for (const MonitorSample& sample : monitor.kept()) {
     if (sample.at_s < begin_s || sample.at_s > end_s) continue;
     const MonitorSource& source = monitor.source(sample.source);
-    by_name(source.gauges(), sample.values,
-            [&](const Gauge& gauge, std::span<const double> values) {
-              TraceJson parts;
-              for (std::size_t i = 0; i < values.size(); ++i) {
-                if (std::isfinite(values[i])) parts[std::to_string(i)] = json_number(values[i]);
-              }
-              if (parts.is_null()) return;
-              events.counter(fmt::format("{} {}", source.name(), gauge.name), row,
-                             events.ns(sample.at_s), parts);
-            });
+    for (std::size_t i = 0; i < sample.values.size(); ++i) {
+      if (!std::isfinite(sample.values[i])) continue;
+      events.counter(fmt::format("{} {}", source.name(), source.gauges()[i].name), row,
+                     events.ns(sample.at_s), {{"0", json_number(sample.values[i])}});
+    }
   }
 }
 

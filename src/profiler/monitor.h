@@ -41,7 +41,6 @@ struct Gauge {
   int decimals = 0;
   GaugeKind kind = GaugeKind::kLevel;
   std::span<const std::string_view> reasons{};  // by bit; an empty one marks nothing
-  bool is_part = false;  // element of a list; elements with one name are adjacent
 };
 
 class MonitorSource {
@@ -135,7 +134,8 @@ class Monitor {
   std::thread thread_;
 };
 
-/// The host, from Linux's /proc and /sys: how busy its cores are, in total and each; this process's
+/// The host, from Linux's /proc and /sys: how busy its cores are, in total, the least and the most
+/// busy one; this process's
 /// share of that; this process's resident memory; and the clock of the fastest core. `root` is the
 /// folder with proc/ and sys/. Values that the system does not report stay kNotMeasured.
 std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root = "/");

@@ -283,7 +283,6 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
   ASSERT_GE(seen.size(), 3U);
   EXPECT_EQ(seen[0].at("monitor"), "host");
   EXPECT_GT(seen[0].at("resident_mib"), 1);
-  EXPECT_GE(seen[0].at("core_percent").size(), 1U);
   EXPECT_EQ(seen.back().at("monitor_summary"), "host");
   EXPECT_TRUE(seen.back().at("energy_j").is_null());
 

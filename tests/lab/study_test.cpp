@@ -441,9 +441,9 @@ class MadeUpSource final : public MonitorSource {
 
  private:
   std::string name_ = "cuda:0";
-  std::vector<Gauge> gauges_ = {{.name = "gpu_percent", .column = "gpu %"},
-                                {.name = "power_w", .column = "power W", .kind = GaugeKind::kPower},
-                                {.name = "core_percent", .column = "", .is_part = true}};
+  std::vector<Gauge> gauges_ = {
+      {.name = "gpu_percent", .column = "gpu %"},
+      {.name = "power_w", .column = "power W", .kind = GaugeKind::kPower}};
 };
 
 TEST(MetricsOfAnEvaluation, AreThoseOfThePrecisionThatWasAskedForAndWhatEachFound) {
@@ -473,7 +473,7 @@ TEST(MetricsOfAnEvaluation, AreThoseOfThePrecisionThatWasAskedForAndWhatEachFoun
 TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
   const MadeUpSource source;
   const auto look = [&](double percent, double watts) {
-    return monitor_record(source, {.source = 0, .at_s = 1, .values = {percent, watts, 7}}, 0, 0) +
+    return monitor_record(source, {.source = 0, .at_s = 1, .values = {percent, watts}}, 0, 0) +
            "\n";
   };
   StepFigures step;
@@ -482,7 +482,7 @@ TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
   StepFigures cold = step;
   cold.report.warmup = true;
   SourceSummary summary{.name = "cuda:0", .gauges = source.gauges(), .end_s = 2};
-  summary.values.resize(3);
+  summary.values.resize(2);
   summary.values[1].add(GaugeKind::kPower, 100);
   const std::string lines = metrics_record(cold, 0) + "\n" + look(5, 50) + metrics_record(step, 0) +
                             "\n" + look(90, kNotMeasured) + look(80, 100) +
@@ -496,7 +496,7 @@ TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
     EXPECT_EQ(watched.source, "cuda:0");
     EXPECT_THAT(watched.gauges.at("gpu_percent"), ElementsAre(90, 80));
     EXPECT_THAT(watched.gauges.at("power_w"), ElementsAre(100));
-    EXPECT_THAT(watched.gauges, SizeIs(2)) << "cores stand for nothing alone";
+    EXPECT_THAT(watched.gauges, SizeIs(2));
     // 100 W for 2 s, and 50 samples.
     EXPECT_DOUBLE_EQ(watched.energy_j_per_sample.value(), 4);
   }

@@ -28,9 +28,7 @@ const std::vector<Gauge> kGauges = {
     {.name = "reasons", .column = "why", .kind = GaugeKind::kReasons, .reasons = kReasons},
     {.name = "others", .column = "others", .kind = GaugeKind::kOthers},
     {.name = "power_w", .column = "power W", .kind = GaugeKind::kPower},
-    {.name = "energy_j", .column = "", .kind = GaugeKind::kEnergy},
-    {.name = "core_percent", .column = "", .is_part = true},
-    {.name = "core_percent", .column = "", .is_part = true}};
+    {.name = "energy_j", .column = "", .kind = GaugeKind::kEnergy}};
 
 /// A source with scripted values; its energy counter gains a joule with every reading.
 class Scripted final : public MonitorSource {
@@ -55,7 +53,7 @@ class Scripted final : public MonitorSource {
   std::vector<double> values_;
 };
 
-const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kNotMeasured};
+const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10};
 
 /// The summary of a source with these values, one per reading, over two seconds.
 SourceSummary summary_of(const std::vector<std::vector<double>>& readings) {
@@ -181,11 +179,11 @@ TEST(MonitorReport, SummaryHasMeansEnergyMarksAndTrouble) {
 
 TEST(MonitorReport, RecordsAreJson) {
   const Scripted source(kValues);
-  const MonitorSample sample{.source = 0, .at_s = 12.5, .values = kValues};
+  const MonitorSample sample{
+      .source = 0, .at_s = 12.5, .values = {97.5, 1980, 0, 0, 300, kNotMeasured}};
   EXPECT_EQ(monitor_record(source, sample, 3, 10),
             R"({"monitor":"gpu","rank":3,"seconds":2.5,"load_percent":97.5,)"
-            R"("clock_mhz":1980,"reasons":0,"others":0,"power_w":300,"energy_j":10,)"
-            R"("core_percent":[90,null]})");
+            R"("clock_mhz":1980,"reasons":0,"others":0,"power_w":300,"energy_j":null})");
   EXPECT_EQ(monitor_summary_record(summary_of({{0, 1980, 2}}), 64, 0),
             R"({"monitor_summary":"gpu","rank":0,"readings":1,"seconds":2.0,)"
             R"("energy_j":null,"energy_j_per_sample":null,)"
@@ -204,15 +202,13 @@ TEST(MonitorReport, CountersOfATraceAreThoseOfItsTime) {
   const std::string text = events.file({}, "t");
   EXPECT_THAT(text, HasSubstr(R"({"ph":"C","name":"gpu load_percent","pid":7,"tid":8,"ts":0.0,)"
                               R"("args":{"0":97.5}})"));
-  EXPECT_THAT(text, HasSubstr(R"("name":"gpu core_percent","pid":7,"tid":8,"ts":0.0,)"
-                              R"("args":{"0":90}})"));
   EXPECT_THAT(text, Not(HasSubstr(R"("ts":-)")));
 }
 
 double value_of(const MonitorSource& source, const std::vector<double>& values,
-                const std::string& name, int part = 0) {
+                const std::string& name) {
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (source.gauges()[i].name == name && part-- == 0) return values[i];
+    if (source.gauges()[i].name == name) return values[i];
   }
   ADD_FAILURE() << "no gauge " << name;
   return 0;
@@ -242,8 +238,6 @@ TEST_F(HostSource, TellsHowBusyEachCoreWasSinceTheLookBefore) {
       "cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 170 5 5 910 0 5 0 5 0 0\ncpu1 15 5 5 75 25 5 5 5 5 5\nintr "
       "1\n");
   const auto values = values_of(*host);
-  EXPECT_DOUBLE_EQ(value_of(*host, values, "core_percent", 0), 90);
-  EXPECT_DOUBLE_EQ(value_of(*host, values, "core_percent", 1), 10);
   EXPECT_DOUBLE_EQ(value_of(*host, values, "busy_percent"), 50);
   EXPECT_DOUBLE_EQ(value_of(*host, values, "least_core_percent"), 10);
   EXPECT_DOUBLE_EQ(value_of(*host, values, "most_core_percent"), 90);
