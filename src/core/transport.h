@@ -56,7 +56,8 @@ class Transport {
   int rank_, size_;
 };
 
-/// What connects the devices of a run. Those of one process have no group; a single one has neither.
+/// What connects the devices of a run. Those of one process have no group; a single one has
+/// neither.
 struct Connection {
   Group* ranks = nullptr;
   Transport* transport = nullptr;
