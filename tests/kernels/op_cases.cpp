@@ -646,6 +646,20 @@ void add_norms_of_hard_rows(CaseList& list, std::int64_t cols) {
       "layer_norm of hard rows " + text(s),
       [&](Memory& memory) { return op = layer_norm(memory, s); },
       [&](Memory& memory) { set(memory.values(op.x)); });
+  LayerNormGrad grad;
+  list.add(
+      "layer_norm_grad of hard rows " + text(s),
+      [&](Memory& memory) { return grad = layer_norm_grad(memory, s, 0); },
+      [&](Memory& memory) {
+        set(memory.values(grad.x));
+        for (std::int64_t row = 0; row < s.rows; ++row) {
+          const auto x = memory.values(grad.x.row_slice(row, 1));
+          const ExactMoments exact = exact_moments(x);
+          const auto i = static_cast<std::size_t>(row);
+          memory.values(grad.mean)[i] = static_cast<float>(exact.mean);
+          memory.values(grad.rstd)[i] = static_cast<float>(1 / std::sqrt(exact.variance + 1e-5));
+        }
+      });
 }
 
 struct AttentionSize {

@@ -681,18 +681,23 @@ struct Oracle {
       const auto scaled = [&](std::int64_t j) {
         return grad_y.at(i, j) * before.values(op.weight)[static_cast<std::size_t>(j)];
       };
-      double mean = 0;
-      double projected = 0;
+      double mean = 0, projected = 0, size_of_mean = 0, size_of_projected = 0;
       for (std::int64_t j = 0; j < x.cols; ++j) {
         mean += scaled(j) / count;
         projected += scaled(j) * normal(i, j) / count;
+        size_of_mean += std::abs(scaled(j)) / count;
+        size_of_projected += std::abs(scaled(j) * normal(i, j)) / count;
       }
       for (std::int64_t j = 0; j < x.cols; ++j) {
         const auto at = static_cast<std::size_t>(i * x.cols + j);
-        const double change = before.values(op.rstd)[static_cast<std::size_t>(i)] *
-                              (scaled(j) - mean - normal(i, j) * projected);
+        const double rstd = before.values(op.rstd)[static_cast<std::size_t>(i)];
+        const double change = rstd * (scaled(j) - mean - normal(i, j) * projected);
+        const double size = std::abs(rstd) * (std::abs(scaled(j)) + size_of_mean +
+                                              std::abs(normal(i, j)) * size_of_projected);
+        // At most eleven roundings of half an ulp.
         ASSERT_NEAR(after.values(*op.grad_x)[at], before.values(*op.grad_x)[at] + change,
-                    60 * kUlp);
+                    kUlp * (6 * size + 2))
+            << "row " << i;
       }
     }
   }
