@@ -662,6 +662,19 @@ TEST(Server, OfOneRankHasTheBitsOfASingleDevice) {
   EXPECT_EQ(served.losses, one.losses);
 }
 
+/// A star of two ranks and a tree of threads add up in the order of DDP.
+TEST(Server, HasTheBitsOfDdpInEveryPrecision) {
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
+    TrainConfig config = rank_config();
+    config.device.precision = precision;
+    for (const auto& [ranks, reduce] :
+         {std::pair(2, ServerReduce::kStar), {3, ServerReduce::kTree}}) {
+      const ParameterServer scheme(1, reduce, small_buckets());
+      EXPECT_EQ(train_threads_by(scheme, ranks, config), train_threads(ranks, config));
+    }
+  }
+}
+
 TEST(Server, DividesBucketsByTheirNumbers) {
   const auto bucket = [](std::int64_t numbers) {
     return ShardedBucket{.name = "", .range = {0, numbers}, .parameters = {}};

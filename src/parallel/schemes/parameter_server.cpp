@@ -82,6 +82,7 @@ class ServerTraffic {
     is_pushed_[static_cast<std::size_t>(bucket)] = true;
     const int server = at(servers_, bucket);
     const Tensor own = in_flat(at(buckets_, bucket), gradients_);
+    scale(own);
     const std::string name = at(buckets_, bucket).name + ", pushed";
     if (reduce_ == ServerReduce::kTree) {
       return draft_.exchange(
@@ -100,6 +101,16 @@ class ServerTraffic {
       exchange(rank, std::nullopt, pushed.row_slice(place++, 1), by(name, rank));
     }
     draft_.add({.op = DeviceOp{SumRows{.out = own, .in = pushed, .beta = 1}},
+                .lane = Lane::kComm,
+                .phase = Phase::kCommunication});
+  }
+
+  /// A rank's gradient is that of the mean over its own rows, as with DDP: in fp16, smaller numbers
+  /// would become zero.
+  void scale(const Tensor& gradients) {
+    if (draft_.share() == 1) return;
+    draft_.add({.op = DeviceOp{SumRows{
+                    .out = gradients, .in = gradients.row_slice(0, 0), .beta = draft_.share()}},
                 .lane = Lane::kComm,
                 .phase = Phase::kCommunication});
   }
@@ -149,8 +160,7 @@ std::vector<int> ParameterServer::servers_of(const std::vector<ShardedBucket>& b
 }
 
 void ParameterServer::build(Draft& draft) const {
-  const Draft::Ready loss_ready = draft.share_loss(1);
-  draft.count_all_rows();
+  const Draft::Ready loss_ready = draft.share_loss(draft.share());
   std::vector<ShardedBucket> buckets = bucket_lines(draft.parameters(), settings_);
   std::vector<int> servers = servers_of(buckets);
   ServerTraffic traffic(draft, reduce_, std::move(buckets), std::move(servers));
