@@ -191,15 +191,25 @@ int usable_cpus() {
   return cpus_within(allowed_cpus(), cpu_quota());
 }
 
-std::optional<int> threads_of_environment() {
-  const char* const value = std::getenv("OMP_NUM_THREADS");
-  const std::string_view text = value == nullptr ? "" : value;
-  const std::string_view first = text.substr(0, text.find(','));  // of nested levels
-  int threads = 0;
-  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), threads);
-  const bool is_number = error == std::errc() && end == first.data() + first.size();
-  if (!is_number || !limits::kThreads.contains(threads)) return std::nullopt;
-  return threads;
+std::optional<EnvironmentThreads> threads_of_environment(int available) {
+  const auto number_in = [](const char* name) -> std::optional<EnvironmentThreads> {
+    const char* const value = std::getenv(name);
+    const std::string_view text = value == nullptr ? "" : value;
+    const std::string_view first = text.substr(0, text.find(','));  // of nested levels
+    int threads = 0;
+    const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), threads);
+    const bool is_number = error == std::errc() && end == first.data() + first.size();
+    if (!is_number || !limits::kThreads.contains(threads)) return std::nullopt;
+    return EnvironmentThreads{name, threads};
+  };
+  std::optional<EnvironmentThreads> found = number_in("OMP_NUM_THREADS");
+  const auto limit_by = [&](const char* name) {
+    const auto limit = number_in(name);
+    if (limit && limit->threads < (found ? found->threads : available)) found = limit;
+  };
+  if (!found) limit_by("SLURM_CPUS_PER_TASK");
+  limit_by("OMP_THREAD_LIMIT");
+  return found;
 }
 
 int share_of_cpus(std::span<const CpuSet> ranks, std::size_t rank, std::optional<double> quota) {

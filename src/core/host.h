@@ -60,9 +60,15 @@ std::int64_t cache_bytes(const std::filesystem::path& root = "/");
 /// How many CPUs this process may use; more threads than that do not help. At least 1.
 int usable_cpus();
 
-/// What OMP_NUM_THREADS asks for, its first number; nothing if it asks for none that --threads
-/// takes.
-std::optional<int> threads_of_environment();
+/// A variable of the environment and the threads that it asks for.
+struct EnvironmentThreads {
+  const char* variable;
+  int threads;
+};
+/// What OMP_NUM_THREADS asks for, its first number, else SLURM_CPUS_PER_TASK if that is less than
+/// the threads `available`; at most OMP_THREAD_LIMIT. Nothing if none of them says a number that
+/// --threads takes, or if they change nothing.
+std::optional<EnvironmentThreads> threads_of_environment(int available);
 
 /// The share of CPUs for one of several processes on a host. `ranks` has the CPUs that each may run
 /// on; `rank` is the index of this one. Each CPU is divided among the processes that may run on it,

@@ -437,7 +437,8 @@ Table device_options() {
       {.name = "threads",
        .help = "threads of the CPU device",
        .value = number(&DeviceConfig::threads, limits::kThreads),
-       .unset = "OMP_NUM_THREADS, else one for each CPU this process may use",
+       .unset = "OMP_NUM_THREADS, else one for each CPU this process may use, at most "
+                "SLURM_CPUS_PER_TASK and OMP_THREAD_LIMIT",
        .agreement = kNotShared},
       {.name = "affinity",
        .help = "bind threads to cores, next to each other (compact) or far apart (spread), and a "

@@ -109,6 +109,7 @@ class SeveralDevices final : public Place {
   [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override;
   /// Opens the devices that the programs use. The CPU's cores are divided. From now on, GPUs that
   /// exchange by peer copies reach each other directly if they can.
+  [[nodiscard]] int cpus() const override { return fair_share(0, size()); }
   [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override;
   void open(TrainConfig& config, const StepPrograms& programs) override;
   void join(const TrainConfig& config, const StepPrograms& programs) override;

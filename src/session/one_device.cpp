@@ -34,9 +34,10 @@ class OneDevice final : public Place {
     return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }
 
+  [[nodiscard]] int cpus() const override { return usable_cpus(); }
   [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
     const bool on_gpu = kind_ == DeviceKind::kCuda;
-    const int threads = on_gpu ? 0 : config.device.threads.value_or(usable_cpus());
+    const int threads = on_gpu ? 0 : config.device.threads.value_or(cpus());
     return {placement_of(config.device, threads, 0, 1,
                          device_ == nullptr ? "" : device_->info().pci_bus_id)};
   }

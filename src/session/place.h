@@ -63,6 +63,9 @@ class Place {
   /// kNoDevice; kMemory if the programs do not fit, unless --memory set the size.
   virtual void open(TrainConfig& config, const StepPrograms& programs) = 0;
 
+  /// The CPUs of a device, the most that one of this process has.
+  [[nodiscard]] virtual int cpus() const = 0;
+
   /// Where the threads of each device of this process run, by --affinity. A GPU's place is known
   /// once it is open.
   [[nodiscard]] virtual std::vector<Placement> placements(const TrainConfig& config) const = 0;

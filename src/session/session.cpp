@@ -151,9 +151,10 @@ void Session::note_untrained_classes() const {
 void Session::resolve_threads() {
   std::optional<int>& threads = config_.device.threads;
   if (threads || place_.kind() != DeviceKind::kCpu) return;
-  threads = threads_of_environment();
-  if (!threads) return;
-  threads_line_ = fmt::format("OMP_NUM_THREADS sets --threads {}\n", *threads);
+  const std::optional<EnvironmentThreads> asked = threads_of_environment(place_.cpus());
+  if (!asked) return;
+  threads = asked->threads;
+  threads_line_ = fmt::format("{} sets --threads {}\n", asked->variable, *threads);
 }
 
 /// Rank 0 finds the start and shares it with all.

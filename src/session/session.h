@@ -69,7 +69,7 @@ class Session {
   void resolve_config(std::int64_t memory_bytes);
   /// Prints a note if the test set has classes that training never sees.
   void note_untrained_classes() const;
-  /// Takes OMP_NUM_THREADS where --threads is not given.
+  /// Takes what the environment says where --threads is not given.
   void resolve_threads();
   void find_start();
   void prepare();
@@ -106,7 +106,7 @@ class Session {
   std::shared_ptr<const Dataset> data_;
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
-  std::string threads_line_;  // what OMP_NUM_THREADS sets; else empty
+  std::string threads_line_;  // which variable sets --threads; else empty
   std::string update_line_;   // the choice of --update auto; else empty
   std::string answer_;
   FlatWeights loaded_;

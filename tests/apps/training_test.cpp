@@ -1,4 +1,5 @@
 // The real mlp_single trains, plans, explains, saves and loads.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "apps/on_cpu.h"
+#include "core/host.h"
 #include "data/safetensors.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
@@ -477,18 +479,33 @@ TEST_F(Training, TakesAFileOfMetricsAsItsConfiguration) {
               HasSubstr("bad:1:28: lr: true where a number should be"));
 }
 
-TEST_F(Training, TakesItsThreadsFromOmpNumThreads) {
-  const auto output = [&](const Arguments& more) {
-    return run_process(Arguments{"/usr/bin/env", "OMP_NUM_THREADS=1,2", MLP_SINGLE, "--device",
-                                 "cpu", "--dim", "8", "--steps", "1"} +
+TEST_F(Training, TakesItsThreadsFromTheEnvironment) {
+  const auto output = [&](Arguments variables, const Arguments& more = {}) {
+    variables.insert(variables.begin(), {"/usr/bin/env", "-u", "OMP_NUM_THREADS"});
+    return run_process(variables +
+                           Arguments{MLP_SINGLE, "--device", "cpu", "--dim", "8", "--steps", "1"} +
                            more,
                        {.working_directory = folder()})
         .out;
   };
-  EXPECT_THAT(output({}), ContainsRegex("1 threads?, products by .*\nOMP_NUM_THREADS sets "
-                                        "--threads 1\n"));
-  EXPECT_THAT(output({"--threads", "2"}), HasSubstr("2 threads"));
-  EXPECT_THAT(output({"--threads", "2"}), ::testing::Not(HasSubstr("OMP_NUM_THREADS")));
+  const auto sets = [](const std::string& variable, int threads) {
+    return HasSubstr(fmt::format("\n{} sets --threads {}\n", variable, threads));
+  };
+  EXPECT_THAT(output({"OMP_NUM_THREADS=1,2"}),
+              ContainsRegex("1 threads?, products by .*\nOMP_NUM_THREADS sets --threads 1\n"));
+  EXPECT_THAT(output({"OMP_NUM_THREADS=3", "OMP_THREAD_LIMIT=2", "SLURM_CPUS_PER_TASK=1"}),
+              sets("OMP_THREAD_LIMIT", 2));
+  if (usable_cpus() > 1) {
+    EXPECT_THAT(output({"OMP_THREAD_LIMIT=1"}), sets("OMP_THREAD_LIMIT", 1));
+    EXPECT_THAT(output({"SLURM_CPUS_PER_TASK=1"}), sets("SLURM_CPUS_PER_TASK", 1));
+  }
+  for (const Arguments& none : {Arguments{"OMP_THREAD_LIMIT=1000", "SLURM_CPUS_PER_TASK=1000"},
+                                Arguments{"SLURM_CPUS_PER_TASK=two"}}) {
+    EXPECT_THAT(output(none), ::testing::Not(HasSubstr(" sets --threads")));
+  }
+  const std::string given = output({"OMP_NUM_THREADS=1"}, {"--threads", "2"});
+  EXPECT_THAT(given, HasSubstr("2 threads"));
+  EXPECT_THAT(given, ::testing::Not(HasSubstr("OMP_NUM_THREADS")));
 }
 
 /// Samples of two classes, of which one feature is far beyond fp16.

@@ -187,6 +187,7 @@ class PlaceWithChoices final : public Place {
   }
   [[nodiscard]] std::vector<Device*> devices() const override { return {device_.get()}; }
   [[nodiscard]] std::vector<std::string> names() const override { return inner_->names(); }
+  [[nodiscard]] int cpus() const override { return inner_->cpus(); }
   [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
     return inner_->placements(config);
   }
