@@ -93,12 +93,13 @@ class DeviceOfRank final : public Place {
   [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
     return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }
+  [[nodiscard]] int cpus() const override { return place_.cpus; }
   [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
     if (kind_ == DeviceKind::kCuda) {
       return {placement_of(config.device, 0, 0, 1,
                            device_ == nullptr ? "" : device_->info().pci_bus_id)};
     }
-    return {placement_of(config.device, config.device.threads.value_or(place_.cpus), place_.sharer,
+    return {placement_of(config.device, config.device.threads.value_or(cpus()), place_.sharer,
                          place_.sharers)};
   }
   void open(TrainConfig& config, const StepPrograms& programs) override;
@@ -174,6 +175,7 @@ void DeviceOfRank::resolve_config(TrainConfig& config) {
   takes_any_ = config.device.device == "auto";
   kind_ = device_kind(config.device.device);
   requested_ = config.parallel.transport;
+  if (requested_ == TransportKind::kNccl) require_gpus_for_nccl(kind_);
   traces_ = trace_files(config.output.trace, "rank", ranks_.size());
   if (!traces_.empty()) config.output.trace = at(traces_, ranks_.rank());
 }
@@ -231,7 +233,6 @@ std::string DeviceOfRank::memory_of_stages(const TrainConfig& config,
 }
 
 void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
-  if (requested_ == TransportKind::kNccl) require_gpus_for_nccl(kind_);
   take_share(config.device, place_, kind_);
   // All ranks must compute the same bits for a row, and so must one rank for all rows.
   if (config.parallel.scheme == RankScheme::kFactor) {
