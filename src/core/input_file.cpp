@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <glob.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -108,7 +109,11 @@ void InputFile::fail_reading(const std::string& why) const {
 }
 
 std::filesystem::path folder_of_program() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  std::error_code no_proc;
+  std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", no_proc);
+  // As it was started.
+  if (no_proc) program = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  return std::filesystem::absolute(program).parent_path();
 }
 
 std::filesystem::path installed_file(const std::filesystem::path& source_folder,
