@@ -797,6 +797,16 @@ TEST(BucketModel, FindsWhatStepsWereMadeOf) {
   }
 }
 
+TEST(BucketModel, CostsAreThoseOfATypicalRoundHoweverSlowOthersAre) {
+  const Findings findings = concluded("bucket-model", [](const Case& what) {
+    const double layers = std::stod(what.key.substr(7));
+    return MadeUpStep{
+        .step_s = 0.03 + 2e-3 * 12 / layers + 5e-3 * layers, .noise = 0, .round_noise = 0.4};
+  });
+  EXPECT_THAT(sentences_of(findings),
+              HasSubstr("Each bucket costs 2.00 ms (2.00 ms to 2.00 ms) of a step"));
+}
+
 TEST(AllReduce, CountsWhatTheBusCarriesAndComparesNoRanksBeyondTheCores) {
   Setting setting = made_up_setting();
   setting.units = 2;

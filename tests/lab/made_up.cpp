@@ -55,7 +55,7 @@ MadeUpStep in_start(MadeUpStep step, const std::string& key, std::size_t start) 
   const auto factor = [&](const std::string& name) {
     return wobble(step.noise, key + name, start);
   };
-  step.step_s *= factor("");
+  step.step_s *= factor("") * wobble(step.round_noise, "round", start);
   step.burst_s *= factor("");
   step.queued_s *= factor("queued");
   for (double& each : step.first_s) each *= factor("of the first");

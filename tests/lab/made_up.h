@@ -16,6 +16,7 @@ struct MadeUpStep {
   double step_s = 0;
   double noise =
       0.003;  // of starts: each figure varies by up to this share, independently of the others
+  double round_noise = 0;  // of rounds: the steps of all cases vary together by up to this share
   std::map<std::string, double> phase_s{};
   double queued_s = 0;
   std::vector<double> first_s{};

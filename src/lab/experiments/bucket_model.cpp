@@ -92,13 +92,15 @@ BucketCosts fitted_costs(const std::vector<BucketSizes>& sizes, std::span<const 
   return costs;
 }
 
-/// The model's figures, each fitted round by round.
+/// The model's figures, each fitted round by round, in parts of the round's mean step: where a
+/// whole round is slow, so are its costs. They are told for typical steps.
 class BucketModel {
  public:
   explicit BucketModel(const Results& results) {
     for (const Measurement& each : results.cases) {
       sizes_.push_back(bucket_sizes(each));
       steps_s_.push_back(each.mean_s_by_start());
+      typical_s_ += each.mean_s().median / static_cast<double>(results.cases.size());
     }
   }
 
@@ -107,9 +109,10 @@ class BucketModel {
 
   template <class Figure>
   [[nodiscard]] Estimate figure(const Figure& of) const {
-    return estimate_by_round(steps_s_, [&](std::span<const double> steps_s) {
-      return of(fitted_costs(sizes_, steps_s));
+    const Estimate part = estimate_by_round(steps_s_, [&](std::span<const double> steps_s) {
+      return of(fitted_costs(sizes_, steps_s)) / mean_of(steps_s);
     });
+    return {part.median * typical_s_, part.low * typical_s_, part.high * typical_s_};
   }
   [[nodiscard]] Estimate latency_s() const {
     return figure([](const BucketCosts& costs) { return costs.latency_s; });
@@ -129,6 +132,7 @@ class BucketModel {
  private:
   std::vector<BucketSizes> sizes_;
   std::vector<std::vector<double>> steps_s_;  // by case and start
+  double typical_s_ = 0;                      // the mean step of all cases
 };
 
 std::string latency_sentence(const BucketModel& model) {
