@@ -45,6 +45,20 @@ TEST(ThreadRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
   }
 }
 
+// Sums of +-1/n cancel to 0 or to a rounding error, of which some optimizers make a whole step.
+TEST(ThreadRanks, DifferByWholeStepsWhereTheSlopesOfL1Cancel) {
+  TrainConfig config = rank_config();
+  config.model.loss = LossKind::kL1;
+  const auto distance = [&](OptimizerKind optimizer) {
+    config.optimizer = {.kind = optimizer, .lr = 1e-3};
+    return relative_distance(train_threads(3, config)[0].losses, train_single(config).losses);
+  };
+  EXPECT_LT(distance(OptimizerKind::kSgd), 5e-7);
+  EXPECT_LT(distance(OptimizerKind::kAdam), 2e-6);
+  EXPECT_LT(distance(OptimizerKind::kAdagrad), 1e-3);
+  EXPECT_LT(distance(OptimizerKind::kLion), 1e-3);
+}
+
 TEST(ThreadRanks, OneRankComputesTheBitsOfATrainerWithoutRanks) {
   TrainerHarness alone(rank_config());
   alone.run();
