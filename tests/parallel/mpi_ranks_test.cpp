@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "parallel/schemes/zero.h"
 #include "support/rank_run.h"
 
 namespace barestep {
@@ -77,6 +78,16 @@ TEST(MpiRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
   DdpSettings apart = small_buckets();
   apart.overlap = false;
   EXPECT_EQ(train_rank(mpi(), rank_config(), apart), train_rank(mpi()));
+}
+
+/// Each bucket is a layer.
+TEST(MpiRanks, ShardTheSameBucketsToTheSameBits) {
+  TrainConfig config = rank_config();
+  config.model.layers = {6, 8, 5, 7, 4};
+  const Trained first = train_rank_by(Zero(1, small_buckets()), mpi(), config);
+  for (const int stage : {2, 3}) {
+    EXPECT_EQ(train_rank_by(Zero(stage, small_buckets()), mpi(), config), first) << stage;
+  }
 }
 
 TEST(MpiRanks, SumBf16GradientsToTheSameBitsOnAllRanks) {
