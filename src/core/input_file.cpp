@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -112,8 +113,9 @@ std::filesystem::path folder_of_program() {
   std::error_code no_proc;
   std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", no_proc);
   // As it was started.
-  if (no_proc) program = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
-  return std::filesystem::absolute(program).parent_path();
+  if (no_proc)
+    program = std::filesystem::canonical(std::bit_cast<const char*>(::getauxval(AT_EXECFN)));
+  return program.parent_path();
 }
 
 std::filesystem::path installed_file(const std::filesystem::path& source_folder,

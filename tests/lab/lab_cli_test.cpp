@@ -562,6 +562,18 @@ TEST_F(MlpLab, PrintsPublishedNumbersBesideOurs) {
   EXPECT_THAT(result.out, HasSubstr("| -3453.6123 | -3453.6 | reproduced | https://github.com/"));
 }
 
+TEST_F(MlpLab, FindsItsFilesWhereProcIsNotMounted) {
+  const auto without_proc = [&](const std::string& command) {
+    return run_process({"/usr/bin/unshare", "-rm", "/bin/sh", "-c",
+                        "mount -t tmpfs none /proc && exec " + command},
+                       {.working_directory = folder()});
+  };
+  if (without_proc("true").exit_code != 0) GTEST_SKIP() << "this machine allows no mounts";
+  const ProcessResult result = without_proc(std::string(MLP_LAB) + " validate");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, run({"validate"}).out);
+}
+
 TEST_F(MlpLab, ExplainsItself) {
   EXPECT_THAT(run({"--help"}).out, HasSubstr("mlp_lab run amdahl strong-scaling --output scaling"));
   EXPECT_THAT(run({"run", "--help"}).out, HasSubstr("--quick"));
