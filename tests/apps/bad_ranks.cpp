@@ -68,6 +68,8 @@ std::vector<BadInput> bad_ranks() {
   const std::vector<BadInput> of_ranks = {
       {0, kTiny + Arguments{"--transport", "nccl"}, 78,
        "--transport 'nccl': joins GPUs, and this rank is on the CPU; use mpi or auto"},
+      {0, kTiny + Arguments{"--transport", "nccl", "--plan"}, 78,
+       "--transport 'nccl': joins GPUs, and this rank is on the CPU; use mpi or auto"},
       {0, kTiny + Arguments{"--slow-rank", "1:20"}, 78,
        "--slow-rank '1:20': there is 1 rank; ranks are numbered from 0 to 0"},
       by_ranks(2, kTiny + Arguments{"--slow-rank", "2:20"}, 78,

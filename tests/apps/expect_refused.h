@@ -22,7 +22,7 @@ inline Arguments command_of(const std::string& program, const BadInput& bad) {
 }
 
 /// Runs each case by `run(bad)`, whose working directory is `folder`, and expects the case's exit
-/// code and nothing but its line. --plan refuses the same options.
+/// code and nothing but its line.
 template <class Run>
 void expect_refused(const std::string& program, const std::vector<BadInput>& cases,
                     const std::filesystem::path& folder, Run run) {
@@ -38,10 +38,6 @@ void expect_refused(const std::string& program, const std::vector<BadInput>& cas
       EXPECT_EQ(all_matches(result.err, program + ": error:").size(), 1U) << result.err;
     }
     EXPECT_TRUE(bad.trains || result.out.empty()) << result.out;
-    if (bad.exit_code != 78 || bad.trains || program == "mlp_lab") continue;
-    BadInput planned = bad;
-    planned.arguments.emplace_back("--plan");
-    EXPECT_THAT(run(planned).err, ::testing::StartsWith(line));
   }
 }
 
