@@ -193,7 +193,7 @@ std::string page_of(const PageState& state, bool with_command) {
 
 /// Nobody may take what the page shows for the answer to a control that was not heard.
 TEST(Explorer, HearsEveryControlOfThePage) {
-  const PageState first = {{"card", "h100-infiniband"}, {"dim", "1024"}, {"depth", "2"},
+  const PageState first = {{"card", "h100-infiniband"}, {"dim", "1024"}, {"depth", "8"},
                            {"batch-size", "64"},        {"ranks", "4"},  {"pipeline", "1"}};
   PageState staged = first;
   staged["pipeline"] = "2";
