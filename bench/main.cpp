@@ -16,7 +16,6 @@ namespace {
 bool take_option(std::string_view argument) {
   constexpr std::string_view kThreads = "--threads=";
   constexpr std::string_view kGemm = "--gemm=";
-  constexpr std::string_view kProviders[] = {"auto", "onednn", "cblas", "reference"};
   if (argument.starts_with(kThreads)) {
     argument.remove_prefix(kThreads.size());
     const char* const end = argument.data() + argument.size();
@@ -25,9 +24,9 @@ bool take_option(std::string_view argument) {
   }
   if (!argument.starts_with(kGemm)) return false;
   argument.remove_prefix(kGemm.size());
-  for (int i = 0; i < 4; ++i) {
-    if (kProviders[i] != argument) continue;
-    setting().gemm = static_cast<GemmProvider>(i);
+  for (const GemmProvider provider : kValuesOf<GemmProvider>) {
+    if (name_of(provider) != argument) continue;
+    setting().gemm = provider;
     return true;
   }
   return false;

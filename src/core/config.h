@@ -200,10 +200,15 @@ enum class Update { kAuto, kSeparate, kFused, kPerBucket };
 template <>
 inline constexpr std::string_view kNamesOf<Update>[] = {"auto", "separate", "fused", "per-bucket"};
 
-enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
+enum class GemmProvider { kAuto, kOwn, kOneDnn, kCblas, kReference };
 template <>
-inline constexpr std::string_view kNamesOf<GemmProvider>[] = {"auto", "onednn", "cblas",
+inline constexpr std::string_view kNamesOf<GemmProvider>[] = {"auto", "own", "onednn", "cblas",
                                                               "reference"};
+
+/// The most that the CPU device's own kernels may use; each includes those before it.
+enum class Instructions { kAuto, kPlain, kAvx2, kAvx512 };
+template <>
+inline constexpr std::string_view kNamesOf<Instructions>[] = {"auto", "plain", "avx2", "avx512"};
 
 /// The precision of matrix products. With 16 bits, also of the numbers they read and write, with
 /// the rounding points of torch.autocast; weights and the optimizer's state stay fp32. int8 is for
@@ -382,6 +387,7 @@ struct DeviceConfig {
   Affinity affinity = Affinity::kNone;
   Denormals denormals = Denormals::kFlush;
   GemmProvider gemm = GemmProvider::kAuto;
+  Instructions instructions = Instructions::kAuto;
   bool fusion = true;  // bias and activation in products, their gradients in one op
   bool graph = false;  // captures the step once and launches it as a unit
   Precision precision = Precision::kFp32;

@@ -20,6 +20,7 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, int index,
                           .threads = config.threads.value_or(0),
                           .denormals = config.denormals,
                           .gemm = config.gemm,
+                          .instructions = config.instructions,
                           .precision = config.precision,
                           .places = std::move(places)});
 }

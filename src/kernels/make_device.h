@@ -29,6 +29,7 @@ struct CpuDeviceOptions {
   int threads = 0;  // 0: one for each CPU this process may use
   Denormals denormals = Denormals::kFlush;
   GemmProvider gemm = GemmProvider::kAuto;
+  Instructions instructions = Instructions::kAuto;
   Precision precision = Precision::kFp32;
   std::vector<CpuSet> places{};  // of each thread, first that of the compute lane; empty: anywhere
 };

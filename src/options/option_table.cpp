@@ -451,10 +451,16 @@ Table device_options() {
                "moments of units that no longer learn have decayed",
        .value = one_of(&DeviceConfig::denormals)},
       {.name = "gemm",
-       .help = "library for matrix products on the CPU; auto takes the first of the others that "
-               "this build has",
+       .help = "matrix products on the CPU: our own, those of a library, or the plain loops that "
+               "ours equal in every bit; auto takes ours, and oneDNN's in 16 bits where the "
+               "processor has instructions for them",
        .value = one_of(&DeviceConfig::gemm),
        .agreement = kNotShared},  // ranks compare their libraries instead
+      {.name = "instructions",
+       .help = "the most that the CPU's products, updates and attention may use; the bits are the "
+               "same with all",
+       .value = one_of(&DeviceConfig::instructions),
+       .agreement = kNotShared},
       {.name = "fusion",
        .help = "compute bias and activation inside the forward product, and their gradients in one "
                "op, or in the loss's",

@@ -439,7 +439,7 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
       (trainer == TrainerKind::kDdp && config.parallel.scheme != RankScheme::kFactor &&
        config.parallel.sync_every == 1);
   const bool is_others_product =
-      config.device.gemm == GemmProvider::kCblas || config.device.gemm == GemmProvider::kReference;
+      config.device.gemm != GemmProvider::kAuto && config.device.gemm != GemmProvider::kOwn;
   const std::pair<bool, std::string_view> needs_separate[] = {
       {exchanges_gradients, "gradients are exchanged"},
       {config.output.profile, "--profile times gradients and update separately"},

@@ -50,10 +50,10 @@ struct Both {
     }
   }
 
-  void run(int threads = 2, const AttentionKernel& kernel = attention_kernel()) {
+  void run(int threads = 2, const VectorKernels& kernels = vector_kernels()) {
     ThreadPool pool(threads);
-    run_attention(forward, memory.addresses(), kernel, pool);
-    run_attention_grad(backward, memory.addresses(), kernel, pool);
+    run_attention(forward, memory.addresses(), kernels, pool);
+    run_attention_grad(backward, memory.addresses(), kernels, pool);
   }
 };
 
@@ -128,11 +128,11 @@ TEST(AttentionKernel, HasTheSameBitsForAllInstructionsAndThreads) {
       Both plain({.heads = 3, .length = 150, .causal = true, .form = form}, 150, 3 * 40, type);
       plain.draw(1);
       Both of_three = plain;
-      plain.run(1, plain_attention_kernel());
-      for (const LinearAdamIsa isa :
-           {LinearAdamIsa::kNone, LinearAdamIsa::kAvx2, LinearAdamIsa::kAvx512}) {
-        of_three.run(3, attention_kernel(isa));
-        EXPECT_EQ(of_three.memory.bytes(), plain.memory.bytes()) << attention_kernel(isa).name;
+      plain.run(1, kPlainKernels);
+      for (const Instructions isa :
+           {Instructions::kPlain, Instructions::kAvx2, Instructions::kAvx512}) {
+        of_three.run(3, vector_kernels(isa));
+        EXPECT_EQ(of_three.memory.bytes(), plain.memory.bytes()) << vector_kernels(isa).name;
       }
     }
   }
@@ -141,7 +141,7 @@ TEST(AttentionKernel, HasTheSameBitsForAllInstructionsAndThreads) {
 /// The sum of the products of out and grad_out.
 double weighted_sum(Both& both) {
   ThreadPool pool(1);
-  run_attention(both.forward, both.memory.addresses(), attention_kernel(), pool);
+  run_attention(both.forward, both.memory.addresses(), vector_kernels(), pool);
   double sum = 0;
   const auto out = both.memory.values(both.forward.out);
   const auto weights = both.memory.values(both.backward.grad_out);

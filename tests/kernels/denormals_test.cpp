@@ -135,8 +135,8 @@ std::vector<float> product_of(Denormals denormals, GemmProvider provider, bool t
 }
 
 TEST_F(DenormalNumbers, AreTreatedAsToldInsideLibraries) {
-  for (const GemmProvider provider :
-       {GemmProvider::kReference, GemmProvider::kCblas, GemmProvider::kOneDnn}) {
+  for (const GemmProvider provider : {GemmProvider::kOwn, GemmProvider::kReference,
+                                      GemmProvider::kCblas, GemmProvider::kOneDnn}) {
     if (provider == GemmProvider::kCblas && make_cblas_product() == nullptr) continue;
     if (provider == GemmProvider::kOneDnn && make_onednn_product() == nullptr) continue;
     SCOPED_TRACE(name_of(provider));

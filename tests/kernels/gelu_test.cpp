@@ -34,15 +34,15 @@ std::uint32_t bits_of(float number) {
 TEST(GeluKernels, HaveTheBitsOfTheFormula) {
   const std::vector<float> from = inputs();
   const auto all = static_cast<std::int64_t>(from.size());
-  for (const LinearAdamIsa max :
-       {LinearAdamIsa::kNone, LinearAdamIsa::kAvx2, LinearAdamIsa::kAvx512}) {
-    const GeluKernel kernel = gelu_kernel(max);
+  for (const Instructions max :
+       {Instructions::kPlain, Instructions::kAvx2, Instructions::kAvx512}) {
+    const VectorKernels& kernels = vector_kernels(max);
     // Lengths with every rest of a vector; what follows stays as it is.
     for (std::int64_t n = all - 33; n < all; ++n) {
       std::vector<float> values = from;
-      kernel.value(values.data(), n);
+      kernels.gelu(values.data(), n);
       std::vector<float> grads(from.size(), 1.5F);
-      kernel.grad(grads.data(), from.data(), n);
+      kernels.gelu_grad(grads.data(), from.data(), n);
       for (std::size_t i = 0; i < from.size(); ++i) {
         const bool is_done = static_cast<std::int64_t>(i) < n;
         ASSERT_EQ(bits_of(values[i]), bits_of(is_done ? Gelu::value(from[i]) : from[i])) << from[i];

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <random>
 #include <vector>
 
+#include "kernels/cpu/cascade_sum.h"
 #include "kernels/op_cases.h"
 
 namespace barestep {
@@ -78,11 +78,17 @@ struct UpdateInMemory {
   LinearAdam op;
 };
 
+void run(const LinearAdam& op, const Addresses& addresses, const VectorKernels& kernels,
+         ThreadPool& pool) {
+  const auto product = make_reference_product();
+  Packs packs;
+  prepare_linear_adam(op, *product, kernels, packs, pool);
+  run_linear_adam(op, addresses, *product, kernels, packs, pool);
+}
+
 /// The weights as computed by a chain of fused multiply-adds for the gradient and adam_step(); the
-/// biases, which the kernels do not compute, as the tiles compute them.
-std::vector<float> updated_plainly(const UpdateCase& c, ThreadPool& pool) {
-  UpdateInMemory by_tiles(c);
-  run_linear_adam(by_tiles.op, by_tiles.memory.addresses(), *make_reference_product(), {}, pool);
+/// biases by the ops of a separate update.
+std::vector<float> updated_plainly(const UpdateCase& c) {
   UpdateInMemory plain(c);
   const LinearAdam& op = plain.op;
   const Addresses& addresses = plain.memory.addresses();
@@ -101,69 +107,37 @@ std::vector<float> updated_plainly(const UpdateCase& c, ThreadPool& pool) {
                 addresses.at(op.weight_moments1)[i], addresses.at(op.weight_moments2)[i]);
     }
   }
-  for (const Tensor& tensor : {op.bias, op.bias_moments1, op.bias_moments2}) {
-    std::ranges::copy(by_tiles.memory.values(tensor), addresses.at(tensor));
-  }
+  sum_columns(addresses.at(op.grad_y), c.batch, c.out, 0, c.out, [&](std::int64_t i, float grad) {
+    adam_step(constants, scalars, grad, addresses.at(op.bias)[i], addresses.at(op.bias_moments1)[i],
+              addresses.at(op.bias_moments2)[i]);
+  });
   return plain.updated();
 }
 
-TEST(LinearAdamKernels, HaveTheBitsOfPlainLoopsForAnyShapeAndNumberOfThreads) {
+TEST(LinearAdam, HasTheBitsOfPlainLoopsForAllShapesInstructionsAndThreads) {
   ThreadPool one(1);
   ThreadPool three(3);
-  const auto product = make_reference_product();
   for (const UpdateCase& c : kUpdateCases) {
-    const std::vector<float> expected = updated_plainly(c, three);
-    for (const LinearAdamIsa isa : {LinearAdamIsa::kAvx2, LinearAdamIsa::kAvx512}) {
-      const LinearAdamKernel kernel = linear_adam_kernel(isa);
-      if (kernel.update == nullptr) GTEST_SKIP() << "this processor has no such vectors";
+    const std::vector<float> expected = updated_plainly(c);
+    for (const Instructions most : kValuesOf<Instructions>) {
+      const VectorKernels& kernels = vector_kernels(most);
       for (ThreadPool* const pool : {&one, &three}) {
-        SCOPED_TRACE(testing::Message() << kernel.name << ", " << pool->threads() << " threads, "
+        SCOPED_TRACE(testing::Message() << kernels.name << ", " << pool->threads() << " threads, "
                                         << c.out << " x " << c.in << ", batch " << c.batch);
         UpdateInMemory update(c);
-        run_linear_adam(update.op, update.memory.addresses(), *product, kernel, *pool);
+        run(update.op, update.memory.addresses(), kernels, *pool);
         EXPECT_EQ(update.updated(), expected);
       }
     }
   }
 }
 
-TEST(LinearAdamKernels, AreTakenByInstructionsUpToTheOnesAllowed) {
-  EXPECT_EQ(linear_adam_kernel(LinearAdamIsa::kNone).update, nullptr);
-  const std::string_view min = linear_adam_kernel(LinearAdamIsa::kAvx2).name;
-  EXPECT_TRUE(min == "AVX2" || min.empty()) << min;
-  const std::string_view max = linear_adam_kernel().name;
-  EXPECT_TRUE(max == "AVX-512" || max == min) << max;
-}
-
-TEST(LinearAdamKernels, AreLeftToOneDnnAlone) {
-  EXPECT_EQ(make_reference_product()->linear_adam().update, nullptr);
-  if (const auto product = make_cblas_product()) {
-    EXPECT_EQ(product->linear_adam().update, nullptr);
-  }
-  if (const auto product = make_onednn_product()) {
-    EXPECT_EQ(product->linear_adam().update, linear_adam_kernel().update);
-  }
-}
-
-/// In processes of their own, since oneDNN reads its environment once.
-TEST(LinearAdamKernels, StayWithinTheInstructionsThatOneDnnMayUse) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto expect = [](const char* limit, LinearAdamIsa max) {
-    EXPECT_EXIT(
-        {
-          ::setenv("ONEDNN_MAX_CPU_ISA", limit, 1);
-          const auto product = make_onednn_product();  // null in a build without it
-          std::exit(product == nullptr ||
-                            product->linear_adam().update == linear_adam_kernel(max).update
-                        ? 0
-                        : 1);
-        },
-        testing::ExitedWithCode(0), "")
-        << limit;
-  };
-  expect("SSE41", LinearAdamIsa::kNone);
-  expect("AVX2", LinearAdamIsa::kAvx2);
-  expect("AVX512_CORE", LinearAdamIsa::kAvx512);
+TEST(VectorKernels, AreThoseOfTheInstructionsAllowed) {
+  EXPECT_EQ(vector_kernels(Instructions::kPlain).name, "plain");
+  const std::string_view avx2 = vector_kernels(Instructions::kAvx2).name;
+  EXPECT_TRUE(avx2 == "AVX2" || avx2 == "plain") << avx2;
+  const std::string_view all = vector_kernels().name;
+  EXPECT_TRUE(all == "AVX-512" || all == avx2) << all;
 }
 
 }  // namespace

@@ -815,6 +815,7 @@ class Widened {
 
 /// Null in a build without this library.
 std::unique_ptr<Product> make_provider(GemmProvider provider) {
+  if (provider == GemmProvider::kOwn) return make_own_product();
   if (provider == GemmProvider::kOneDnn) return make_onednn_product();
   if (provider == GemmProvider::kCblas) return make_cblas_product();
   return make_reference_product();
@@ -874,13 +875,14 @@ TEST_P(OpsWith, LetNanPassTheReluOfAForwardProduct) {
 }
 
 std::string name_of(const testing::TestParamInfo<GemmProvider>& provider) {
+  if (provider.param == GemmProvider::kOwn) return "Own";
   if (provider.param == GemmProvider::kOneDnn) return "OneDnn";
   return provider.param == GemmProvider::kCblas ? "Cblas" : "Reference";
 }
 
 INSTANTIATE_TEST_SUITE_P(Providers, OpsWith,
-                         testing::Values(GemmProvider::kReference, GemmProvider::kOneDnn,
-                                         GemmProvider::kCblas),
+                         testing::Values(GemmProvider::kReference, GemmProvider::kOwn,
+                                         GemmProvider::kOneDnn, GemmProvider::kCblas),
                          name_of);
 
 TEST(Narrow, RoundsAsASingleHalfIsRounded) {

@@ -101,8 +101,8 @@ TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithOneDnn) {
   expect_near_golden(GemmProvider::kOneDnn);
 }
 
-TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithPlainLoops) {
-  expect_near_golden(GemmProvider::kReference);
+TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithOurOwnProducts) {
+  expect_near_golden(GemmProvider::kOwn);
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, EqualToPyTorch, testing::ValuesIn(random_data_runs()),

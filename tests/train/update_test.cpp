@@ -25,7 +25,6 @@ TrainConfig update_config(bool fused) {
   config.training.steps = 8;
   config.training.update = fused ? Update::kFused : Update::kSeparate;
   config.device.threads = 2;
-  config.device.gemm = GemmProvider::kReference;
   return config;
 }
 
@@ -60,8 +59,17 @@ void expect_near_separate(const std::function<void(TrainConfig&)>& adjust,
   }
 }
 
-TEST(FusedUpdate, HasTheBitsOfTheSeparateOneWithPlainLoops) {
-  expect_near_separate([](TrainConfig&) {}, 0);
+TEST(FusedUpdate, HasTheBitsOfTheSeparateOneWithOurProductsAndPlainLoops) {
+  for (const GemmProvider gemm : {GemmProvider::kOwn, GemmProvider::kReference}) {
+    for (const Instructions most : kValuesOf<Instructions>) {
+      expect_near_separate(
+          [&](TrainConfig& config) {
+            config.device.gemm = gemm;
+            config.device.instructions = most;
+          },
+          0);
+    }
+  }
 }
 
 // OpenBLAS's Haswell kernels sum the edges of a tile in a different order.

@@ -1,64 +1,16 @@
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
-#include "kernels/cpu/attention_loops.h"
 #include "kernels/cpu/cascade_sum.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/formulas.h"
 
 namespace barestep {
 namespace {
-
-/// 16 floats in plain C++.
-struct PlainFloats {
-  static constexpr std::int64_t kWidth = kAttentionLanes;
-  static constexpr std::int64_t kVectors = 1;
-  using Floats = std::array<float, static_cast<std::size_t>(kWidth)>;
-  Floats v;
-
-  PlainFloats() = default;
-  explicit PlainFloats(float value) { v.fill(value); }
-
-  static PlainFloats load(const float* from) {
-    PlainFloats floats;
-    std::copy_n(from, kWidth, floats.v.begin());
-    return floats;
-  }
-  void store(float* to) const { std::ranges::copy(v, to); }
-
-  template <class Function, class... Others>
-  static PlainFloats each(const Function& function, const Others&... others) {
-    PlainFloats result;
-    for (std::size_t i = 0; i < result.v.size(); ++i) result.v[i] = function(others.v[i]...);
-    return result;
-  }
-  friend PlainFloats operator+(const PlainFloats& a, const PlainFloats& b) {
-    return each([](float x, float y) { return x + y; }, a, b);
-  }
-  friend PlainFloats operator-(const PlainFloats& a, const PlainFloats& b) {
-    return each([](float x, float y) { return x - y; }, a, b);
-  }
-  friend PlainFloats operator*(const PlainFloats& a, const PlainFloats& b) {
-    return each([](float x, float y) { return x * y; }, a, b);
-  }
-  friend PlainFloats fma(const PlainFloats& a, const PlainFloats& b, const PlainFloats& c) {
-    return each([](float x, float y, float z) { return std::fma(x, y, z); }, a, b, c);
-  }
-  friend PlainFloats larger(const PlainFloats& a, const PlainFloats& b) {
-    return each([](float x, float y) { return barestep::larger(x, y); }, a, b);
-  }
-  friend PlainFloats power_of_two(const PlainFloats& shifted) {
-    return each([](float x) { return barestep::power_of_two(x); }, shifted);
-  }
-  friend PlainFloats zero_below(const PlainFloats& x, float lowest, const PlainFloats& value) {
-    return each([=](float at, float y) { return barestep::zero_below(at, lowest, y); }, x, value);
-  }
-};
 
 constexpr std::int64_t kQueries = kAttentionQueries;
 
@@ -111,10 +63,10 @@ struct BoundAttention {
   AttentionShape shape;
   std::int64_t sequences, columns, width, padded;
   float scale;
-  const AttentionKernel& kernel;
+  const VectorKernels& kernel;
   ThreadPool& pool;
 
-  BoundAttention(const AttentionShape& of, const Tensor& out, const AttentionKernel& by,
+  BoundAttention(const AttentionShape& of, const Tensor& out, const VectorKernels& by,
                  ThreadPool& threads)
       : shape(of),
         sequences(out.rows / of.length),
@@ -195,6 +147,7 @@ struct BoundAttention {
                      .a = rows,
                      .row_a = padded,
                      .col_a = 1,
+                     .group_a = kGroupRows * padded,
                      .b = transposed,
                      .row_b = kQueries,
                      .c = scores,
@@ -211,6 +164,7 @@ struct BoundAttention {
                      .a = scores,
                      .row_a = kQueries,
                      .col_a = 1,
+                     .group_a = kGroupRows * kQueries,
                      .b = rows,
                      .row_b = padded,
                      .c = sums,
@@ -227,6 +181,7 @@ struct BoundAttention {
                      .a = scores,
                      .row_a = 1,
                      .col_a = kQueries,
+                     .group_a = kGroupRows,
                      .b = rows,
                      .row_b = padded,
                      .c = sums,
@@ -283,7 +238,7 @@ QueryTile query_tile(std::int64_t number, std::int64_t length) {
 template <class Number>
 class FlashForward {
  public:
-  FlashForward(const Attention& op, const Addresses& addresses, const AttentionKernel& kernel,
+  FlashForward(const Attention& op, const Addresses& addresses, const VectorKernels& kernel,
                ThreadPool& pool)
       : a_(op.shape, op.out, kernel, pool),
         qkv_(addresses.at<Number>(op.qkv)),
@@ -375,7 +330,7 @@ class FlashForward {
 template <class Number>
 class FlashBackward {
  public:
-  FlashBackward(const AttentionGrad& op, const Addresses& addresses, const AttentionKernel& kernel,
+  FlashBackward(const AttentionGrad& op, const Addresses& addresses, const VectorKernels& kernel,
                 ThreadPool& pool)
       : a_(op.shape, op.out, kernel, pool),
         qkv_(addresses.at<Number>(op.qkv)),
@@ -440,7 +395,7 @@ class FlashBackward {
     a_.multiply_scores(w.keys.of, own, w.queries_t.of, w.scores.of);
     a_.multiply_scores(w.values.of, own, w.grads_t.of, w.grad_scores.of);
     a_.exclude_later(w.scores.of, key, own, begin);
-    a_.kernel.gradient(w.scores.of, w.grad_scores.of, own, w.log_sum.of, w.delta.of);
+    a_.kernel.softmax_grad(w.scores.of, w.grad_scores.of, own, w.log_sum.of, w.delta.of);
     a_.round(w.scores.of, own * kQueries);
     a_.round(w.grad_scores.of, own * kQueries);
     a_.add_by_keys(w.scores.of, own, w.grads.of, rows, w.grad_values.of);
@@ -488,7 +443,7 @@ class FlashBackward {
 template <class Number>
 class StandardAttention {
  public:
-  StandardAttention(const AttentionShape& shape, const Tensor& out, const AttentionKernel& kernel,
+  StandardAttention(const AttentionShape& shape, const Tensor& out, const VectorKernels& kernel,
                     ThreadPool& pool)
       : a_(shape, out, kernel, pool), row_(shape.heads * shape.length) {}
 
@@ -569,6 +524,7 @@ class StandardAttention {
                                          .a = transposes ? s.row(k) + begin : s.row(begin) + k,
                                          .row_a = transposes ? 1 : row_,
                                          .col_a = transposes ? row_ : 1,
+                                         .group_a = kGroupRows * (transposes ? 1 : row_),
                                          .b = packed.of,
                                          .row_b = a_.padded,
                                          .c = sums.of,
@@ -587,13 +543,7 @@ class StandardAttention {
 
 }  // namespace
 
-AttentionKernel plain_attention_kernel() {
-  AttentionKernel kernel = AttentionLoops<PlainFloats>::kernel();
-  kernel.name = "plain";
-  return kernel;
-}
-
-void run_attention(const Attention& op, const Addresses& addresses, const AttentionKernel& kernel,
+void run_attention(const Attention& op, const Addresses& addresses, const VectorKernels& kernel,
                    ThreadPool& pool) {
   with_number(op.qkv.dtype, [&]<class Number>(Number) {
     if (op.shape.form == AttentionForm::kFlash) {
@@ -605,7 +555,7 @@ void run_attention(const Attention& op, const Addresses& addresses, const Attent
 }
 
 void run_attention_grad(const AttentionGrad& op, const Addresses& addresses,
-                        const AttentionKernel& kernel, ThreadPool& pool) {
+                        const VectorKernels& kernel, ThreadPool& pool) {
   with_number(op.qkv.dtype, [&]<class Number>(Number) {
     if (op.shape.form == AttentionForm::kFlash) {
       return FlashBackward<Number>(op, addresses, kernel, pool).run();

@@ -52,9 +52,9 @@ class CpuDevice final : public Device, private CpuExecutor {
         places_(options.places),
         pool_(options.threads > 0 ? options.threads : usable_cpus(), options.denormals,
               options.places),
-        product_(make_product(options.gemm)),
+        product_(make_product(options.gemm, options.precision, options.instructions)),
         product_library_(library_text(*product_, options.precision)),
-        ops_(pool_, *product_) {}
+        ops_(pool_, *product_, options.instructions) {}
 
   [[nodiscard]] std::string_view name() const override { return name_; }
   [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCpu; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <type_traits>
 
 #include "core/error.h"
 #include "kernels/cpu/cascade_sum.h"
@@ -82,16 +81,23 @@ void run_by_tiles(const BoundUpdate& update, const Product& product, ThreadPool&
       return;
     }
     with_number(op.x.dtype, [&]<class Number>(Number) {
-      if constexpr (!std::is_same_v<Number, float>) {
-        for (std::int64_t i = 0; i < tile.rows * tile.cols; ++i) {
-          grads[i] = float_of(rounded<Number>(grads[i]));
-        }
+      for (std::int64_t i = 0; i < tile.rows * tile.cols; ++i) {
+        grads[i] = float_of(rounded<Number>(grads[i]));
       }
       update.update_weights<Number>(tile, grads);
       if (col == 0) update.update_biases<Number>(row, row + tile.rows);
     });
   });
   BARESTEP_REQUIRE(!failed.load(std::memory_order_relaxed), "the library computed no product");
+}
+
+/// The operands of a weight's gradient: a row for each of its rows, and one for each column.
+struct GradientSides {
+  Side grad_y, x;
+};
+GradientSides sides_of(const LinearAdam& op, const float* grad_y, const float* x) {
+  return {{grad_y, op.grad_y.cols, op.grad_y.rows, 1, op.grad_y.cols},
+          {x, op.x.cols, op.x.rows, 1, op.x.cols}};
 }
 
 /// As wide as possible while x fits half of a 1 MiB second-level cache, since it is read again for
@@ -104,14 +110,22 @@ std::int64_t strip_cols(std::int64_t batch) {
 }
 
 /// Updates in strips, one task each; the biases are updated in tasks of their own.
-void run_by_strips(const BoundUpdate& update, const LinearAdamKernel& kernel, ThreadPool& pool) {
+void run_by_strips(const BoundUpdate& update, const VectorKernels& kernels, Packs& packs,
+                   ThreadPool& pool) {
   const LinearAdam& op = update.op;
   const Addresses& addresses = update.addresses;
+  const GradientSides sides = sides_of(op, addresses.at(op.grad_y), addresses.at(op.x));
+  const Packs::Taken taken = packs.take();
+  float* const x = taken.floats();
+  float* const grad_y = x + packed_size(sides.x, kernels.panel);
+  pack_slices(sides.x, kernels.panel, x, pool);
+  pack_slices(sides.grad_y, kGroupRows, grad_y, pool);
+
   constexpr std::int64_t kBiases = 8 * kSumColumns;
-  const std::int64_t bias_tasks = (op.weight.rows + kBiases - 1) / kBiases;
-  const std::int64_t groups = (op.weight.rows + kLinearAdamGroup - 1) / kLinearAdamGroup;
+  const std::int64_t bias_tasks = slices_of(op.weight.rows, kBiases);
+  const std::int64_t groups = slices_of(op.weight.rows, kGroupRows);
   const std::int64_t width = strip_cols(op.x.rows);
-  const std::int64_t across = (op.weight.cols + width - 1) / width;
+  const std::int64_t across = slices_of(op.weight.cols, width);
   // Four per thread: few enough that a strip has many groups, and enough for work stealing.
   const std::int64_t down = std::min(groups, std::int64_t{4} * pool.threads());
   pool.run(bias_tasks + down * across, [&](std::int64_t task, int) {
@@ -121,32 +135,37 @@ void run_by_strips(const BoundUpdate& update, const LinearAdamKernel& kernel, Th
     }
     const std::int64_t strip = (task - bias_tasks) / across;
     const std::int64_t col = (task - bias_tasks) % across * width;
-    const std::int64_t row = strip * groups / down * kLinearAdamGroup;
-    const std::int64_t end =
-        std::min(op.weight.rows, (strip + 1) * groups / down * kLinearAdamGroup);
+    const std::int64_t row = strip * groups / down * kGroupRows;
+    const std::int64_t end = std::min(op.weight.rows, (strip + 1) * groups / down * kGroupRows);
     const std::int64_t at = row * op.weight.cols + col;
-    kernel.update({.batch = op.x.rows,
-                   .rows = end - row,
-                   .cols = std::min(width, op.weight.cols - col),
-                   .grad_y = addresses.at(op.grad_y) + row,
-                   .stride_y = op.grad_y.cols,
-                   .x = addresses.at(op.x) + col,
-                   .weight = addresses.at(op.weight) + at,
-                   .moments1 = addresses.at(op.weight_moments1) + at,
-                   .moments2 = addresses.at(op.weight_moments2) + at,
-                   .stride = op.weight.cols,
-                   .constants = update.constants,
-                   .scalars = update.scalars});
+    kernels.update({.batch = op.x.rows,
+                    .rows = end - row,
+                    .cols = std::min(width, op.weight.cols - col),
+                    .grad_y = grad_y + row * op.x.rows,
+                    .x = x + col * op.x.rows,
+                    .weight = addresses.at(op.weight) + at,
+                    .moments1 = addresses.at(op.weight_moments1) + at,
+                    .moments2 = addresses.at(op.weight_moments2) + at,
+                    .stride = op.weight.cols,
+                    .constants = update.constants,
+                    .scalars = update.scalars});
   });
 }
 
 }  // namespace
 
+void prepare_linear_adam(const LinearAdam& op, Product& product, const VectorKernels& kernels,
+                         Packs& packs, const ThreadPool& pool) {
+  if (op.x.dtype != DType::kF32) return product.prepare_tiles(pool);
+  const GradientSides sides = sides_of(op, nullptr, nullptr);
+  packs.reserve(packed_size(sides.x, kernels.panel) + packed_size(sides.grad_y, kGroupRows));
+}
+
 void run_linear_adam(const LinearAdam& op, const Addresses& addresses, const Product& product,
-                     const LinearAdamKernel& kernel, ThreadPool& pool) {
+                     const VectorKernels& kernels, Packs& packs, ThreadPool& pool) {
   const BoundUpdate update{op, addresses};
-  if (kernel.update != nullptr && op.x.dtype == DType::kF32) {
-    run_by_strips(update, kernel, pool);
+  if (op.x.dtype == DType::kF32) {
+    run_by_strips(update, kernels, packs, pool);
   } else {
     run_by_tiles(update, product, pool);
   }

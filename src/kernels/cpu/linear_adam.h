@@ -5,9 +5,10 @@
 
 #include "core/addresses.h"
 #include "core/ops.h"
-#include "kernels/cpu/linear_adam_kernel.h"
+#include "kernels/cpu/packs.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/vector_kernels.h"
 
 namespace barestep {
 
@@ -20,11 +21,15 @@ constexpr std::int64_t kLinearAdamTileCols = 1024;
 /// itself.
 Gemm weight_gradient_of(const LinearAdam& op);
 
-/// In fp32, `kernel` updates strip by strip if it exists. Otherwise each task calls `product` for a
-/// tile of the gradient, which stays in the second-level cache, and updates the weights of that
-/// tile. Blocks; allocates nothing. The bits equal those of Gemm, SumRows and Adam if the kernel,
-/// or the provider within a tile, sums in the same order as the provider does in the whole product.
+/// All that run_linear_adam() must not do. Call under the conditions of Product::prepare().
+void prepare_linear_adam(const LinearAdam& op, Product& product, const VectorKernels& kernels,
+                         Packs& packs, const ThreadPool& pool);
+
+/// Blocks; allocates nothing. In fp32, the kernels update strip by strip, with the bits of
+/// make_own_product(), SumRows and Adam. With 16 bits, each task calls `product` for a tile of the
+/// gradient, which stays in the second-level cache, and updates the weights of that tile; the bits
+/// are those of separate ops if the provider sums within a tile as in the whole product.
 void run_linear_adam(const LinearAdam& op, const Addresses& addresses, const Product& product,
-                     const LinearAdamKernel& kernel, ThreadPool& pool);
+                     const VectorKernels& kernels, Packs& packs, ThreadPool& pool);
 
 }  // namespace barestep

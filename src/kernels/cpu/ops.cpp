@@ -13,6 +13,7 @@
 #include "core/philox.h"
 #include "core/random.h"
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/cascade_sum.h"
 #include "kernels/cpu/linear_adam.h"
 #include "kernels/cpu/product.h"
@@ -37,7 +38,8 @@ constexpr std::int64_t kLossRows = 256;
 struct OpRunner {
   ThreadPool& pool;
   Product& product;
-  const AttentionKernel& attention;
+  const VectorKernels& kernels;
+  Packs& packs;
   const Addresses& addresses;
 
   /// Calls element(i) for i in [0, n).
@@ -282,7 +284,7 @@ struct OpRunner {
   }
 
   void operator()(const LinearAdam& op) const {
-    run_linear_adam(op, addresses, product, product.linear_adam(), pool);
+    run_linear_adam(op, addresses, product, kernels, packs, pool);
   }
 
   void operator()(const SumSquares& op) const {
@@ -460,9 +462,9 @@ struct OpRunner {
     for (std::int64_t col = 0; col < element.cols; ++col) element(row, col, scaled, projected);
   }
 
-  void operator()(const Attention& op) const { run_attention(op, addresses, attention, pool); }
+  void operator()(const Attention& op) const { run_attention(op, addresses, kernels, pool); }
   void operator()(const AttentionGrad& op) const {
-    run_attention_grad(op, addresses, attention, pool);
+    run_attention_grad(op, addresses, kernels, pool);
   }
 
   void operator()(const Delay& op) const {
@@ -509,23 +511,10 @@ struct OpRunner {
 
 }  // namespace
 
-GeluKernel plain_gelu_kernel() {
-  using Formula = ActivationFormula<Activation::kGelu>;
-  return {[](float* values, std::int64_t n) {
-            for (std::int64_t i = 0; i < n; ++i) values[i] = Formula::value(values[i]);
-          },
-          [](float* grads, const float* from, std::int64_t n) {
-            for (std::int64_t i = 0; i < n; ++i) grads[i] = Formula::grad(grads[i], from[i]);
-          }};
-}
-
-const GeluKernel& fastest_gelu_kernel() {
-  static const GeluKernel kernel = gelu_kernel();
-  return kernel;
-}
-
 void CpuOps::prepare(const DeviceOp& op) {
-  if (std::holds_alternative<LinearAdam>(op)) product_.prepare_tiles(pool_);
+  if (const auto* const update = std::get_if<LinearAdam>(&op)) {
+    prepare_linear_adam(*update, product_, kernels_, packs_, pool_);
+  }
   const auto* const gemm = std::get_if<Gemm>(&op);
   if (gemm == nullptr) return;
   if (product_.takes(gemm->a.dtype)) return product_.prepare(*gemm, pool_);
@@ -533,7 +522,7 @@ void CpuOps::prepare(const DeviceOp& op) {
 }
 
 void CpuOps::run(const DeviceOp& op, const Addresses& addresses) {
-  std::visit(OpRunner{pool_, product_, attention_, addresses}, op);
+  std::visit(OpRunner{pool_, product_, kernels_, packs_, addresses}, op);
 }
 
 }  // namespace barestep

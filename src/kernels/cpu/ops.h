@@ -3,9 +3,10 @@
 
 #include "core/addresses.h"
 #include "core/ops.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/packs.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/vector_kernels.h"
 
 namespace barestep {
 
@@ -14,8 +15,8 @@ namespace barestep {
 /// for products of the providers that say so.
 class CpuOps {
  public:
-  CpuOps(ThreadPool& pool, Product& product)
-      : pool_(pool), product_(product), attention_(attention_kernel()) {}
+  CpuOps(ThreadPool& pool, Product& product, Instructions most = Instructions::kAuto)
+      : pool_(pool), product_(product), kernels_(vector_kernels(most)) {}
 
   /// All work that run() must not do. Call once for each op before its first run.
   void prepare(const DeviceOp& op);
@@ -28,7 +29,8 @@ class CpuOps {
  private:
   ThreadPool& pool_;
   Product& product_;
-  AttentionKernel attention_;
+  const VectorKernels& kernels_;
+  Packs packs_;  // of fused updates
 };
 
 }  // namespace barestep

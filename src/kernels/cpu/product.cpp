@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/cpu/vector_kernels.h"
 #include "kernels/formulas.h"
 #include "kernels/loop_ops.h"
 
@@ -18,29 +19,42 @@ namespace {
                          const std::string& feature) {
   fail(ExitCode::kConfiguration,
        {"--gemm", provider, "this build has no " + library,
-        "take --gemm reference, or configure with -DBARESTEP_" + feature + "=ON"});
+        "take --gemm own, or configure with -DBARESTEP_" + feature + "=ON"});
 }
 
 }  // namespace
 
-std::unique_ptr<Product> make_product(GemmProvider provider) {
-  const bool any = provider == GemmProvider::kAuto;
+std::unique_ptr<Product> make_product(GemmProvider provider, Precision precision,
+                                      Instructions most) {
   std::unique_ptr<Product> product;
-  if (any || provider == GemmProvider::kOneDnn) product = make_onednn_product();
-  if (product == nullptr && (any || provider == GemmProvider::kCblas)) {
-    product = make_cblas_product();
+  switch (provider) {
+    case GemmProvider::kAuto:
+      product = make_onednn_product();
+      if (precision == Precision::kBf16 && product != nullptr && product->takes(DType::kBF16)) {
+        return product;
+      }
+      return make_own_product(most);
+    case GemmProvider::kOwn:
+      return make_own_product(most);
+    case GemmProvider::kReference:
+      return make_reference_product();
+    case GemmProvider::kOneDnn:
+      product = make_onednn_product();
+      if (product == nullptr) refuse("onednn", "oneDNN", "ONEDNN");
+      return product;
+    case GemmProvider::kCblas:
+      product = make_cblas_product();
+      if (product == nullptr) refuse("cblas", "OpenBLAS", "CBLAS");
+      return product;
   }
-  if (product != nullptr) return product;
-  if (provider == GemmProvider::kOneDnn) refuse("onednn", "oneDNN", "ONEDNN");
-  if (provider == GemmProvider::kCblas) refuse("cblas", "OpenBLAS", "CBLAS");
-  return make_reference_product();
+  return product;
 }
 
 namespace {
 
-/// c is computed in kBlock x kBlock tiles, whose sums and operands fit in the first-level cache.
-constexpr std::int64_t kBlock = 64;
-using BlockOfSums = float[kBlock][kBlock];
+/// Tiles of c whose sums and operands fit in the first-level cache.
+constexpr std::int64_t kBlock = kPlainBlock;
+using BlockOfSums = PlainBlock;
 
 /// A row-major matrix, or the transpose of one.
 struct Matrix {
@@ -59,26 +73,16 @@ struct Matrix {
   }
 };
 
-/// sums += a b, in the order of k. Always computes the full width of a block, even if only part of
-/// it is used, so that the inner loop has a fixed length.
-void multiply_block(const BlockOfSums& a, const BlockOfSums& b, std::int64_t rows,
-                    std::int64_t depth, BlockOfSums& sums) {
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t k = 0; k < depth; ++k)
-      for (std::int64_t j = 0; j < kBlock; ++j) sums[i][j] += a[i][k] * b[k][j];
-}
-
-/// sums = the block of a b whose top left corner is tile's `row` and `col`, in the order of k.
+/// sums += the block of a b whose top left corner is tile's `row` and `col`, in the order of k.
 void sum_block(const Matrix& a, const Matrix& b, const Tile& tile, std::int64_t depth,
                BlockOfSums& sums) {
-  std::fill_n(&sums[0][0], kBlock * kBlock, 0.0F);
   BlockOfSums a_block = {};
   BlockOfSums b_block = {};
   for (std::int64_t k = 0; k < depth; k += kBlock) {
     const std::int64_t count = std::min(kBlock, depth - k);
     a.load(tile.row, tile.rows, k, count, a_block);
     b.load(k, count, tile.col, tile.cols, b_block);
-    multiply_block(a_block, b_block, tile.rows, count, sums);
+    vector_kernels().multiply_plainly(a_block, b_block, tile.rows, count, sums);
   }
 }
 
@@ -93,15 +97,16 @@ class ReferenceProduct final : public Product {
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
     const Matrix a{p.a, p.stride_a, p.transpose_a};
     const Matrix b{p.b, p.stride_b, p.transpose_b};
-    BlockOfSums sums;
     for (std::int64_t row = 0; row < p.m; row += kBlock) {
       for (std::int64_t col = 0; col < p.n; col += kBlock) {
         const Tile tile{row, std::min(kBlock, p.m - row), col, std::min(kBlock, p.n - col)};
+        float* const c = p.c + row * p.stride_c + col;
+        BlockOfSums sums = {};
+        for (std::int64_t i = 0; p.beta != 0 && i < tile.rows; ++i)
+          std::copy_n(c + i * p.stride_c, tile.cols, sums[i]);
         sum_block(a, b, tile, p.k, sums);
-        for (std::int64_t i = 0; i < tile.rows; ++i) {
-          float* c = p.c + (row + i) * p.stride_c + col;
-          for (std::int64_t j = 0; j < tile.cols; ++j) c[j] = accumulate(sums[i][j], p.beta, c[j]);
-        }
+        for (std::int64_t i = 0; i < tile.rows; ++i)
+          std::copy_n(sums[i], tile.cols, c + i * p.stride_c);
       }
     }
     return true;
@@ -124,7 +129,7 @@ class ReferenceProduct final : public Product {
     const Matrix a{addresses.at(op.a), op.a.cols, op.transpose_a};
     const Matrix b{addresses.at(op.b), op.b.cols, op.transpose_b};
 
-    BlockOfSums sums;
+    BlockOfSums sums = {};
     sum_block(a, b, {row, rows, col, cols}, depth, sums);
     const float* bias = op.bias ? addresses.at(*op.bias) + col : nullptr;
     float* const c = addresses.at(op.c);

@@ -10,7 +10,6 @@
 #include "core/config.h"
 #include "core/ops.h"
 #include "kernels/cpu/int8_product.h"
-#include "kernels/cpu/linear_adam_kernel.h"
 #include "kernels/cpu/product_tiles.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -35,15 +34,12 @@ class Product {
   virtual void prepare_tiles(const ThreadPool& /*pool*/) {}
 
   /// Computes a tile on the calling thread, which may be any thread of a pool, after
-  /// prepare_tiles(). k is at least 1. Returns false if the library failed.
+  /// prepare_tiles(). k is at least 1, and beta 0 or 1: with 1, our own products go on with the
+  /// chains in c. Returns false if the library failed.
   [[nodiscard]] virtual bool multiply(const TileProduct& tile) const noexcept = 0;
 
   /// The kernel for int8 sums with this provider, for activations of `bits` bits.
   [[nodiscard]] virtual Int8Kernel int8(int bits) const { return int8_kernel(bits); }
-
-  /// The kernel that computes weight gradients and updates weights at once; null if the sums must
-  /// be this provider's own.
-  [[nodiscard]] virtual LinearAdamKernel linear_adam() const { return {}; }
 
   /// Computes the whole op, with its bias, beta and activation; blocks. Any extent may be 0; with
   /// k = 0, an element is its bias or beta * c. c must not overlap the other tensors.
@@ -63,12 +59,21 @@ void run_widened(const Product& product, const Gemm& op, const Addresses& addres
 constexpr std::int64_t kMaxTileRows = 128;
 constexpr std::int64_t kMaxTileCols = 1024;
 
-/// kAuto selects the fastest provider of this build. Throws Error(kConfiguration) if the build
-/// lacks the requested one.
-std::unique_ptr<Product> make_product(GemmProvider provider);
+/// kAuto is kOwn, or oneDNN for bf16 where library and processor compute with it. Throws
+/// Error(kConfiguration) if the build lacks the requested one.
+std::unique_ptr<Product> make_product(GemmProvider provider, Precision precision = Precision::kFp32,
+                                      Instructions most = Instructions::kAuto);
 
-/// Plain loops that add numbers in the order of k. The reference for the others, and the only
-/// provider in every build. Results do not depend on the number of threads.
+/// Products of our own. Every number of c is one chain of fused multiply-adds in the order of k,
+/// beginning with 0; what its beta, or its bias, asks for is added to the finished sum. So it has
+/// the bits of make_reference_product() with any instructions, number of threads, and number of
+/// rows beside a row.
+///
+/// Memory outside the plan: twice the activations and gradients of the largest layer, for packed
+/// operands.
+std::unique_ptr<Product> make_own_product(Instructions most = Instructions::kAuto);
+
+/// The same chains in plain loops: the reference for the others.
 std::unique_ptr<Product> make_reference_product();
 
 /// oneDNN, or null in a build without it. Each thread computes a tile of c, so results may differ

@@ -34,17 +34,6 @@ void take_one_thread() {
   omp_set_num_threads(1);
 }
 
-/// The instructions that oneDNN uses here, which ONEDNN_MAX_CPU_ISA may limit. The fused update
-/// stays within them too, so that products and updates are those of one processor.
-LinearAdamIsa isa_of_onednn() {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto includes = [isa](dnnl::cpu_isa other) {
-    return (isa & static_cast<unsigned>(other)) == static_cast<unsigned>(other);
-  };
-  if (includes(dnnl::cpu_isa::avx512_core)) return LinearAdamIsa::kAvx512;
-  return includes(dnnl::cpu_isa::avx2) ? LinearAdamIsa::kAvx2 : LinearAdamIsa::kNone;
-}
-
 /// Memory that starts on a cache line, as oneDNN prefers.
 class Lines {
  public:
@@ -160,10 +149,6 @@ class OneDnnProduct final : public Product {
     const auto transpose = [](bool transposed) { return transposed ? 'T' : 'N'; };
     return dnnl_sgemm(transpose(p.transpose_a), transpose(p.transpose_b), p.m, p.n, p.k, 1, p.a,
                       p.stride_a, p.b, p.stride_b, p.beta, p.c, p.stride_c) == dnnl_success;
-  }
-
-  [[nodiscard]] LinearAdamKernel linear_adam() const override {
-    return linear_adam_kernel(isa_of_onednn());
   }
 
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {

@@ -1,6 +1,6 @@
-#include "kernels/cpu/activation.h"
-#include "kernels/cpu/attention_loops.h"
-#include "kernels/cpu/linear_adam_x86.h"
+#include <immintrin.h>
+
+#include "kernels/cpu/vector_loops.h"
 
 namespace barestep {
 namespace {
@@ -60,16 +60,6 @@ struct Avx2Floats {
 
 }  // namespace
 
-void update_by_avx2(const LinearAdamStrip& strip) {
-  LinearAdamLoop<Avx2Floats>(strip).run();
-}
-
-AttentionKernel avx2_attention_kernel() {
-  return AttentionLoops<Avx2Floats>::kernel();
-}
-
-GeluKernel avx2_gelu_kernel() {
-  return GeluLoops<Avx2Floats>::kernel();
-}
+constinit const VectorKernels kAvx2Kernels = kernels_of<Avx2Floats>("AVX2");
 
 }  // namespace barestep

@@ -1,6 +1,6 @@
-#include "kernels/cpu/activation.h"
-#include "kernels/cpu/attention_loops.h"
-#include "kernels/cpu/linear_adam_x86.h"
+#include <immintrin.h>
+
+#include "kernels/cpu/vector_loops.h"
 
 namespace barestep {
 namespace {
@@ -67,16 +67,6 @@ struct Avx512Floats {
 
 }  // namespace
 
-void update_by_avx512(const LinearAdamStrip& strip) {
-  LinearAdamLoop<Avx512Floats>(strip).run();
-}
-
-AttentionKernel avx512_attention_kernel() {
-  return AttentionLoops<Avx512Floats>::kernel();
-}
-
-GeluKernel avx512_gelu_kernel() {
-  return GeluLoops<Avx512Floats>::kernel();
-}
+constinit const VectorKernels kAvx512Kernels = kernels_of<Avx512Floats>("AVX-512");
 
 }  // namespace barestep

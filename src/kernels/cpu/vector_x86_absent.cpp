@@ -1,20 +1,10 @@
-// For processors without vector kernels.
-#include "kernels/cpu/activation.h"
-#include "kernels/cpu/attention.h"
-#include "kernels/cpu/linear_adam_kernel.h"
+// For processors without vector kernels of their own.
+#include "kernels/cpu/vector_kernels.h"
 
 namespace barestep {
 
-LinearAdamKernel linear_adam_kernel(LinearAdamIsa /*most*/) {
-  return {};
-}
-
-GeluKernel gelu_kernel(LinearAdamIsa /*most*/) {
-  return plain_gelu_kernel();
-}
-
-AttentionKernel attention_kernel(LinearAdamIsa /*most*/) {
-  return plain_attention_kernel();
+const VectorKernels& vector_kernels(Instructions /*max*/) {
+  return kPlainKernels;
 }
 
 }  // namespace barestep

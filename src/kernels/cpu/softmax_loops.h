@@ -1,94 +1,25 @@
 // The vector kernels of attention, for vectors of any length. Each source includes it for the
 // instruction set it is compiled for; all instantiations depend on the vector type.
 //
-// Vec has kWidth floats, which divides kAttentionLanes; kVectors vectors in each of six rows of
-// sums fit in registers.
+// Vec has kWidth floats, which divides kAttentionLanes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/vector_kernels.h"
 #include "kernels/formulas.h"
 
 namespace barestep {
 
 template <class Vec>
-class AttentionLoops {
- public:
-  static AttentionKernel kernel() { return {{}, multiply, softmax, gradient, softmax_row}; }
-
- private:
-  static constexpr std::int64_t kRows = 6;
+class SoftmaxLoops {
   static constexpr std::int64_t kWidth = Vec::kWidth;
   static constexpr std::int64_t kColumns =
       kAttentionQueries / kWidth;  // vectors of a row of scores
   static constexpr std::int64_t kParts = kAttentionLanes / kWidth;
 
-  static void multiply(const AttentionProduct& product) {
-    std::int64_t col = 0;
-    for (; col + Vec::kVectors * kWidth <= product.n; col += Vec::kVectors * kWidth) {
-      multiply_panel<Vec::kVectors>(product, col);
-    }
-    if constexpr (Vec::kVectors > 1) multiply_rest<Vec::kVectors - 1>(product, col);
-  }
-
-  /// The columns that fill no panel.
-  template <std::int64_t kVectors>
-  static void multiply_rest(const AttentionProduct& product, std::int64_t col) {
-    if (product.n - col == kVectors * kWidth) return multiply_panel<kVectors>(product, col);
-    if constexpr (kVectors > 1) multiply_rest<kVectors - 1>(product, col);
-  }
-
-  template <std::int64_t kVectors>
-  static void multiply_panel(const AttentionProduct& product, std::int64_t col) {
-    std::int64_t row = 0;
-    for (; row + kRows <= product.m; row += kRows) {
-      multiply_tile<kVectors, kRows>(product, row, col);
-    }
-    last_rows<kVectors, kRows - 1>(product, row, col);
-  }
-
-  template <std::int64_t kVectors, std::int64_t kCount>
-  static void last_rows(const AttentionProduct& product, std::int64_t row, std::int64_t col) {
-    if (product.m - row == kCount) return multiply_tile<kVectors, kCount>(product, row, col);
-    if constexpr (kCount > 1) last_rows<kVectors, kCount - 1>(product, row, col);
-  }
-
-  template <std::int64_t kVectors, std::int64_t kCount>
-  static void multiply_tile(const AttentionProduct& p, std::int64_t row, std::int64_t col) {
-    using RowOfSums = Vec[static_cast<std::size_t>(kVectors)];
-    RowOfSums sums[static_cast<std::size_t>(kCount)];
-    float* const c = p.c + row * p.row_c + col;
-#pragma GCC unroll 6
-    for (std::int64_t i = 0; i < kCount; ++i) {
-#pragma GCC unroll 4
-      for (std::int64_t j = 0; j < kVectors; ++j) {
-        sums[i][j] = p.adds ? Vec::load(c + i * p.row_c + j * kWidth) : Vec(0);
-      }
-    }
-    const float* a = p.a + row * p.row_a;
-    const float* b = p.b + col;
-    for (std::int64_t k = 0; k < p.k; ++k, a += p.col_a, b += p.row_b) {
-      RowOfSums factors;
-#pragma GCC unroll 4
-      for (std::int64_t j = 0; j < kVectors; ++j) factors[j] = Vec::load(b + j * kWidth);
-#pragma GCC unroll 6
-      for (std::int64_t i = 0; i < kCount; ++i) {
-        const Vec factor(a[i * p.row_a]);
-#pragma GCC unroll 4
-        for (std::int64_t j = 0; j < kVectors; ++j) {
-          sums[i][j] = fma(factor, factors[j], sums[i][j]);
-        }
-      }
-    }
-#pragma GCC unroll 6
-    for (std::int64_t i = 0; i < kCount; ++i) {
-#pragma GCC unroll 4
-      for (std::int64_t j = 0; j < kVectors; ++j) sums[i][j].store(c + i * p.row_c + j * kWidth);
-    }
-  }
-
+ public:
   static void softmax(float* scores, std::int64_t keys, float* maximum, float* sum, float* shrink) {
     for (std::int64_t column = 0; column < kColumns; ++column) {
       float* const first = scores + column * kWidth;
@@ -111,8 +42,8 @@ class AttentionLoops {
     }
   }
 
-  static void gradient(float* scores, float* grads, std::int64_t keys, const float* log_sum,
-                       const float* delta) {
+  static void softmax_grad(float* scores, float* grads, std::int64_t keys, const float* log_sum,
+                           const float* delta) {
     for (std::int64_t column = 0; column < kColumns; ++column) {
       const Vec of_sum = Vec::load(log_sum + column * kWidth);
       const Vec of_grad = Vec::load(delta + column * kWidth);

@@ -1,0 +1,71 @@
+// Operands of products in the order in which the vector kernels read them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "kernels/cpu/thread_pool.h"
+
+namespace barestep {
+
+/// One operand of a product: `extent` rows or columns of the result, each with `depth` numbers to
+/// sum over. Number k of row i is at values[i * step + k * depth_step]; one of the steps is 1.
+struct Side {
+  const float* values;
+  std::int64_t extent, depth, step, depth_step;
+};
+
+constexpr std::int64_t slices_of(std::int64_t extent, std::int64_t width) {
+  return (extent + width - 1) / width;
+}
+
+/// The numbers a side takes in slices of `width` rows, the last of which is padded with zeros.
+constexpr std::int64_t packed_size(const Side& side, std::int64_t width) {
+  return slices_of(side.extent, width) * width * side.depth;
+}
+
+/// A slice of at most `width` rows from `first` on, for `depth` numbers from number `begin` on: to
+/// `width` numbers for each k, next to each other.
+void pack_slice(const Side& side, std::int64_t first, std::int64_t width, std::int64_t begin,
+                std::int64_t depth, float* to);
+
+/// All slices, one after the other, by all threads.
+void pack_slices(const Side& side, std::int64_t width, float* to, ThreadPool& pool);
+
+/// Memory for packed operands, for two products at a time.
+class Packs {
+ public:
+  /// Call while nothing runs.
+  void reserve(std::int64_t floats);
+
+  /// A lock on memory of as much as was ever reserved.
+  class Taken {
+   public:
+    [[nodiscard]] float* floats() const { return floats_; }
+
+   private:
+    friend Packs;
+    Taken(std::unique_lock<std::mutex> lock, float* floats)
+        : lock_(std::move(lock)), floats_(floats) {}
+    std::unique_lock<std::mutex> lock_;
+    float* floats_;
+  };
+  /// Waits if others have all of it.
+  [[nodiscard]] Taken take();
+
+ private:
+  struct Free {
+    void operator()(float* floats) const noexcept { std::free(floats); }
+  };
+  struct Memory {
+    std::mutex mutex;
+    std::unique_ptr<float, Free> floats;
+  };
+  std::array<Memory, 2> memory_;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace barestep

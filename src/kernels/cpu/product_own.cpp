@@ -1,0 +1,205 @@
+// Products of our own: every number of c is one chain of fused multiply-adds in the order of k,
+// whatever the shape, the instructions and the number of threads.
+#include <algorithm>
+#include <string>
+
+#include "kernels/cpu/packs.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/product_tiles.h"
+#include "kernels/cpu/vector_kernels.h"
+
+namespace barestep {
+namespace {
+
+/// The rows of a task, a multiple of kGroupRows.
+constexpr std::int64_t kRowsOfTask = 96;
+constexpr std::int64_t kMaxPanel = 64;
+
+/// The numbers of a part of a panel, so that it stays in the first-level cache.
+constexpr std::int64_t kPartOfPanel = 8192;
+
+/// Below this many multiply-adds, waking threads takes longer than it saves.
+constexpr std::int64_t kMinSharedWork = std::int64_t{1} << 18;
+
+/// A product as the kernel sees it: rows, read in their place if their numbers are next to each
+/// other, times columns packed in panels.
+struct Roles {
+  Side rows, columns;
+  bool is_transposed;  // the rows are those of op(b)
+};
+
+Side side_of(const float* values, std::int64_t extent, std::int64_t depth, bool by_depth,
+             std::int64_t stride) {
+  return {values, extent, depth, by_depth ? stride : 1, by_depth ? 1 : stride};
+}
+
+/// A side whose numbers are next to each other is best read as rows, and is packed at twice the
+/// cost; so is the larger one, which is then not packed at all.
+Roles roles_of(const TileProduct& p) {
+  const Side a = side_of(p.a, p.m, p.k, !p.transpose_a, p.stride_a);
+  const Side b = side_of(p.b, p.n, p.k, p.transpose_b, p.stride_b);
+  if (p.transpose_b && (p.transpose_a || p.m <= p.n)) return {b, a, true};
+  return {a, b, false};
+}
+
+bool packs_rows(const Roles& roles) {
+  return roles.rows.depth_step != 1;
+}
+
+/// Columns that are not next to each other are packed once, by all threads. The others are copied
+/// part by part where they are needed, unless they are the smaller side.
+bool packs_columns(const Roles& roles) {
+  return roles.columns.step != 1 || packs_rows(roles);
+}
+
+class OwnProduct final : public Product {
+ public:
+  explicit OwnProduct(const VectorKernels& kernels)
+      : kernels_(kernels), name_("own " + std::string(kernels.name)) {}
+
+  [[nodiscard]] std::string_view name() const override { return name_; }
+
+  void prepare(const Gemm& op, const ThreadPool& /*pool*/) override {
+    const Roles roles = roles_of(operands(op, nullptr, nullptr));
+    packs_.reserve(size_of_rows(roles) + size_of_columns(roles));
+  }
+
+  [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
+    const Side a = side_of(p.a, p.m, p.k, !p.transpose_a, p.stride_a);
+    const Side b = side_of(p.b, p.n, p.k, p.transpose_b, p.stride_b);
+    const Rows rows = rows_in_place(a);
+    for (std::int64_t col = 0; col < p.n; col += kernels_.panel) {
+      multiply_panel(rows, 0, p.m, b, nullptr, col, p.c + col, p.stride_c, p.beta != 0);
+    }
+    return true;
+  }
+
+  void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
+    if (op.c.size() == 0) return;
+    const Roles roles = roles_of(operands(op, addresses.at(op.a), addresses.at(op.b)));
+    const Packs::Taken taken = packs_.take();
+    Rows rows = rows_in_place(roles.rows);
+    if (packs_rows(roles)) {
+      rows = {taken.floats(), 1, kGroupRows, kGroupRows * roles.rows.depth};
+      pack_slices(roles.rows, kGroupRows, taken.floats(), pool);
+    }
+    float* const panels = packs_columns(roles) ? taken.floats() + size_of_rows(roles) : nullptr;
+    if (panels != nullptr) pack_slices(roles.columns, kernels_.panel, panels, pool);
+
+    const std::int64_t groups = slices_of(roles.rows.extent, kGroupRows);
+    const std::int64_t across = slices_of(roles.columns.extent, kernels_.panel);
+    const std::int64_t chunks = chunks_of(groups, across, pool.threads());
+    const auto task = [&](std::int64_t i, int) {
+      const std::int64_t chunk = i / across;
+      const std::int64_t first = chunk * groups / chunks * kGroupRows;
+      const std::int64_t end =
+          std::min(roles.rows.extent, (chunk + 1) * groups / chunks * kGroupRows);
+      run_task(op, addresses, roles, rows, panels, first, end - first, i % across * kernels_.panel);
+    };
+    if (op.c.size() * roles.rows.depth < kMinSharedWork) {
+      for (std::int64_t i = 0; i < chunks * across; ++i) task(i, 0);
+    } else {
+      pool.run(chunks * across, task);
+    }
+  }
+
+ private:
+  /// Rows as the kernel reads them: number k of row i is at values[i * row + k * col].
+  struct Rows {
+    const float* values;
+    std::int64_t row, col, group;
+  };
+
+  static TileProduct operands(const Gemm& op, const float* a, const float* b) {
+    return {.transpose_a = op.transpose_a,
+            .transpose_b = op.transpose_b,
+            .m = op.c.rows,
+            .n = op.c.cols,
+            .k = op.transpose_a ? op.a.rows : op.a.cols,
+            .a = a,
+            .stride_a = op.a.cols,
+            .b = b,
+            .stride_b = op.b.cols,
+            .beta = op.beta,
+            .c = nullptr,
+            .stride_c = op.c.cols};
+  }
+
+  static Rows rows_in_place(const Side& side) {
+    return {side.values, side.step, side.depth_step, kGroupRows * side.step};
+  }
+
+  [[nodiscard]] static std::int64_t size_of_rows(const Roles& roles) {
+    return packs_rows(roles) ? (packed_size(roles.rows, kGroupRows) + 15) / 16 * 16 : 0;
+  }
+  [[nodiscard]] std::int64_t size_of_columns(const Roles& roles) const {
+    return packs_columns(roles) ? packed_size(roles.columns, kernels_.panel) : 0;
+  }
+
+  /// The groups of rows are cut into this many chunks.
+  static std::int64_t chunks_of(std::int64_t groups, std::int64_t across, int threads) {
+    std::int64_t chunks = std::max(slices_of(groups * kGroupRows, kRowsOfTask),
+                                   std::min(groups, slices_of(4 * threads, across)));
+    if (across % threads != 0) chunks = slices_of(chunks, threads) * threads;
+    return std::min(chunks, groups);
+  }
+
+  /// c = or += rows times a panel, which is packed here if `panels` is null.
+  void multiply_panel(const Rows& rows, std::int64_t first, std::int64_t count, const Side& columns,
+                      const float* panels, std::int64_t col, float* c, std::int64_t row_c,
+                      bool adds) const noexcept {
+    alignas(64) float part[kPartOfPanel];
+    const std::int64_t width = kernels_.panel;
+    const std::int64_t depth = kPartOfPanel / width;
+    std::int64_t k = 0;
+    do {
+      const std::int64_t length = std::min(depth, columns.depth - k);
+      if (panels == nullptr) pack_slice(columns, col, width, k, length, part);
+      kernels_.multiply({.m = count,
+                         .n = std::min(width, columns.extent - col),
+                         .k = length,
+                         .a = rows.values + first / kGroupRows * rows.group + k * rows.col,
+                         .row_a = rows.row,
+                         .col_a = rows.col,
+                         .group_a = rows.group,
+                         .b = panels == nullptr ? part : panels + col * columns.depth + k * width,
+                         .row_b = width,
+                         .c = c,
+                         .row_c = row_c,
+                         .adds = adds || k > 0});
+      k += depth;
+    } while (k < columns.depth);
+  }
+
+  void run_task(const Gemm& op, const Addresses& addresses, const Roles& roles, const Rows& rows,
+                const float* panels, std::int64_t first, std::int64_t count,
+                std::int64_t col) const noexcept {
+    const std::int64_t cols = std::min(kernels_.panel, roles.columns.extent - col);
+    const bool is_sum = !op.bias && op.activation == Activation::kNone && op.beta == 0;
+    if (is_sum && !roles.is_transposed) {
+      float* const c = addresses.at(op.c) + first * op.c.cols + col;
+      return multiply_panel(rows, first, count, roles.columns, panels, col, c, op.c.cols, false);
+    }
+    alignas(64) float sums[kRowsOfTask * kMaxPanel];
+    multiply_panel(rows, first, count, roles.columns, panels, col, sums, cols, false);
+    if (!roles.is_transposed) {
+      return finish_tile(op, addresses, {first, count, col, cols}, sums);
+    }
+    alignas(64) float transposed[kRowsOfTask * kMaxPanel];
+    for (std::int64_t i = 0; i < count; ++i)
+      for (std::int64_t j = 0; j < cols; ++j) transposed[j * count + i] = sums[i * cols + j];
+    finish_tile(op, addresses, {col, cols, first, count}, transposed);
+  }
+
+  const VectorKernels& kernels_;
+  const std::string name_;
+  Packs packs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Product> make_own_product(Instructions most) {
+  return std::make_unique<OwnProduct>(vector_kernels(most));
+}
+
+}  // namespace barestep

@@ -1,0 +1,102 @@
+// The loops that are written once for vectors of any length and compiled for each instruction set.
+//
+// All instruction sets compute the same bits: a number's arithmetic never depends on the lane it is
+// in, and no sum runs across lanes. The plain ones run on any processor.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/config.h"
+#include "kernels/formulas.h"
+
+namespace barestep {
+
+/// The rows of a chain product are computed in groups of this many.
+constexpr std::int64_t kGroupRows = 6;
+
+/// c = a b, or c += a b: each sum is one chain of fused multiply-adds in the order of k, which
+/// begins at 0, or at c. The number (i, k) of a is group_a numbers after that of (i - kGroupRows,
+/// k), and within a group of rows either rows or columns are next to each other: at
+/// a[i * row_a + k] or, with row_a = 1, at a[i + k * col_a]. Rows of b and c are contiguous.
+struct ChainProduct {
+  std::int64_t m, n, k;
+  const float* a;
+  std::int64_t row_a, col_a, group_a;
+  const float* b;
+  std::int64_t row_b;
+  float* c;
+  std::int64_t row_c;
+  bool adds;
+};
+
+/// A tile of a product in plain loops.
+constexpr std::int64_t kPlainBlock = 64;
+using PlainBlock = float[kPlainBlock][kPlainBlock];
+
+/// Part of a linear layer's weight, whose rows are `stride` numbers apart, and the data for its
+/// gradient and Adam's step.
+struct LinearAdamStrip {
+  std::int64_t batch, rows, cols;
+  const float* grad_y;  // groups of kGroupRows numbers of each row of the batch, padded with zeros
+  const float* x;       // panels of each row of the batch, padded with zeros
+  float *weight, *moments1, *moments2;
+  std::int64_t stride;
+  AdamConstants constants;
+  AdamScalars scalars;
+};
+
+/// The maximum width of a strip. Strips this wide read weights and moments in long runs.
+constexpr std::int64_t kLinearAdamStripCols = 2048;
+
+/// Queries of a tile of attention; a tile of scores has a column for each.
+constexpr std::int64_t kAttentionQueries = 64;
+
+/// Sums over a row of scores are taken in this many lanes.
+constexpr std::int64_t kAttentionLanes = 16;
+
+struct VectorKernels {
+  std::string_view name;
+
+  /// Operands of products are packed in panels of this many columns, a whole number of vectors.
+  std::int64_t panel;
+  void (*multiply)(const ChainProduct& product);
+
+  /// sums += a b, with `rows` rows and in the order of `depth` numbers, as plain loops: the
+  /// reference for multiply(), compiled for the same instructions, since fma() takes a hundred
+  /// times as long where the processor's is not used.
+  void (*multiply_plainly)(const PlainBlock& a, const PlainBlock& b, std::int64_t rows,
+                           std::int64_t depth, PlainBlock& sums);
+
+  /// Computes the gradients grad_y^T x of a group of rows while Adam updates the group above, whose
+  /// weights and moments are fetched from memory meanwhile, so a step takes only as long as the
+  /// slower of the two. A strip should have many groups, since no product runs alongside the update
+  /// of the last one. Gradients are those of multiply().
+  void (*update)(const LinearAdamStrip& strip);
+
+  // Tiles of scores are transposed, keys x kAttentionQueries.
+
+  /// One step of the online softmax. For each query, with the new maximum: scores become
+  /// exp(score - maximum), `shrink` is the exponential of how much the maximum grew, negated, and
+  /// `sum` = sum * shrink + the sum of the exponentials.
+  void (*softmax)(float* scores, std::int64_t keys, float* maximum, float* sum, float* shrink);
+  /// Scores become p = exp(score - log_sum), and `grads` p * (grad - delta).
+  void (*softmax_grad)(float* scores, float* grads, std::int64_t keys, const float* log_sum,
+                       const float* delta);
+  /// The softmax of a row of n numbers, in place.
+  void (*softmax_row)(float* row, std::int64_t n);
+
+  /// values[i] becomes its GELU; grads[i] becomes grads[i] times GELU's slope at from[i].
+  void (*gelu)(float* values, std::int64_t n);
+  void (*gelu_grad)(float* grads, const float* from, std::int64_t n);
+};
+
+/// The fastest ones that this processor can run, limited to `max`.
+const VectorKernels& vector_kernels(Instructions max = Instructions::kAuto);
+
+/// Each in a source of its own, compiled for these instructions.
+extern const VectorKernels kPlainKernels;
+extern const VectorKernels kAvx2Kernels;
+extern const VectorKernels kAvx512Kernels;
+
+}  // namespace barestep
