@@ -30,6 +30,23 @@ void pack_slice(const Side& side, std::int64_t first, std::int64_t width, std::i
   }
 }
 
+void pack_slices(const Side& side, std::int64_t first, std::int64_t end, std::int64_t width,
+                 std::int64_t begin, std::int64_t depth, float* to) {
+  if (side.depth_step == 1 || end % width != 0) {
+    for (std::int64_t i = first; i < end; i += width) {
+      pack_slice(side, i, width, begin, depth, to + (i - first) * depth);
+    }
+    return;
+  }
+  // Row by row, as they are in memory.
+  for (std::int64_t k = 0; k < depth; ++k) {
+    const float* const row = side.values + first + (begin + k) * side.depth_step;
+    for (std::int64_t i = 0; i < end - first; i += width) {
+      std::copy_n(row + i, width, to + i * depth + k * width);
+    }
+  }
+}
+
 void pack_slices(const Side& side, std::int64_t width, float* to, ThreadPool& pool) {
   // Some microseconds for each task.
   constexpr std::int64_t kNumbers = 16384;

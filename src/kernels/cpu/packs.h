@@ -32,6 +32,10 @@ constexpr std::int64_t packed_size(const Side& side, std::int64_t width) {
 void pack_slice(const Side& side, std::int64_t first, std::int64_t width, std::int64_t begin,
                 std::int64_t depth, float* to);
 
+/// The slices of rows first .. end - 1, one after the other.
+void pack_slices(const Side& side, std::int64_t first, std::int64_t end, std::int64_t width,
+                 std::int64_t begin, std::int64_t depth, float* to);
+
 /// All slices, one after the other, by all threads.
 void pack_slices(const Side& side, std::int64_t width, float* to, ThreadPool& pool);
 

@@ -13,10 +13,18 @@ namespace {
 
 /// The rows of a task, a multiple of kGroupRows.
 constexpr std::int64_t kRowsOfTask = 96;
-constexpr std::int64_t kMaxPanel = 64;
+constexpr std::int64_t kRowsBetweenFetches = 2 * kGroupRows;
 
-/// The numbers of a part of a panel, so that it stays in the first-level cache.
+/// The columns of a task, whose panels are packed together: rows of memory are then read in runs of
+/// 256 or 512 bytes.
+constexpr std::int64_t kMaxStrip = 128;
+std::int64_t strip_of(const VectorKernels& kernels) {
+  return std::max<std::int64_t>(64, 2 * kernels.panel);
+}
+
+/// The numbers of a part of a panel, so that it stays in the first-level cache, and of a strip.
 constexpr std::int64_t kPartOfPanel = 8192;
+constexpr std::int64_t kDepthOfStrip = 128;
 
 /// Below this many multiply-adds, waking threads takes longer than it saves.
 constexpr std::int64_t kMinSharedWork = std::int64_t{1} << 18;
@@ -55,7 +63,7 @@ bool packs_columns(const Roles& roles) {
 class OwnProduct final : public Product {
  public:
   explicit OwnProduct(const VectorKernels& kernels)
-      : kernels_(kernels), name_("own " + std::string(kernels.name)) {}
+      : kernels_(kernels), strip_(strip_of(kernels)), name_("own " + std::string(kernels.name)) {}
 
   [[nodiscard]] std::string_view name() const override { return name_; }
 
@@ -68,8 +76,8 @@ class OwnProduct final : public Product {
     const Side a = side_of(p.a, p.m, p.k, !p.transpose_a, p.stride_a);
     const Side b = side_of(p.b, p.n, p.k, p.transpose_b, p.stride_b);
     const Rows rows = rows_in_place(a);
-    for (std::int64_t col = 0; col < p.n; col += kernels_.panel) {
-      multiply_panel(rows, 0, p.m, b, nullptr, col, p.c + col, p.stride_c, p.beta != 0);
+    for (std::int64_t col = 0; col < p.n; col += strip_) {
+      multiply_strip(rows, 0, p.m, b, col, p.c + col, p.stride_c, p.beta != 0);
     }
     return true;
   }
@@ -87,7 +95,7 @@ class OwnProduct final : public Product {
     if (panels != nullptr) pack_slices(roles.columns, kernels_.panel, panels, pool);
 
     const std::int64_t groups = slices_of(roles.rows.extent, kGroupRows);
-    const std::int64_t across = slices_of(roles.columns.extent, kernels_.panel);
+    const std::int64_t across = slices_of(roles.columns.extent, strip_);
     const std::int64_t chunks = chunks_of(groups, across, pool.threads());
     const auto task = [&](std::int64_t i, int) {
       const std::int64_t chunk = i / across;
@@ -144,54 +152,99 @@ class OwnProduct final : public Product {
     return std::min(chunks, groups);
   }
 
-  /// c = or += rows times a panel, which is packed here if `panels` is null.
+  /// c = or += rows times a panel that is packed already.
   void multiply_panel(const Rows& rows, std::int64_t first, std::int64_t count, const Side& columns,
-                      const float* panels, std::int64_t col, float* c, std::int64_t row_c,
-                      bool adds) const noexcept {
-    alignas(64) float part[kPartOfPanel];
+                      const float* panels, std::int64_t col, float* c, std::int64_t row_c) const {
     const std::int64_t width = kernels_.panel;
     const std::int64_t depth = kPartOfPanel / width;
     std::int64_t k = 0;
     do {
-      const std::int64_t length = std::min(depth, columns.depth - k);
-      if (panels == nullptr) pack_slice(columns, col, width, k, length, part);
-      kernels_.multiply({.m = count,
-                         .n = std::min(width, columns.extent - col),
-                         .k = length,
-                         .a = rows.values + first / kGroupRows * rows.group + k * rows.col,
-                         .row_a = rows.row,
-                         .col_a = rows.col,
-                         .group_a = rows.group,
-                         .b = panels == nullptr ? part : panels + col * columns.depth + k * width,
-                         .row_b = width,
-                         .c = c,
-                         .row_c = row_c,
-                         .adds = adds || k > 0});
+      kernels_.multiply(chain(rows, first, count, std::min(width, columns.extent - col), k,
+                              std::min(depth, columns.depth - k),
+                              panels + (col * columns.depth + k * width), c, row_c, k > 0));
       k += depth;
     } while (k < columns.depth);
+  }
+
+  /// c = or += rows times a strip of columns, which is packed here, part by part. The next part is
+  /// fetched from memory while this one is multiplied.
+  void multiply_strip(const Rows& rows, std::int64_t first, std::int64_t count, const Side& columns,
+                      std::int64_t col, float* c, std::int64_t row_c, bool adds) const {
+    alignas(64) float part[kDepthOfStrip * kMaxStrip];
+    const std::int64_t width = kernels_.panel;
+    const std::int64_t end = std::min(col + strip_, columns.extent);
+    std::int64_t k = 0;
+    do {
+      const std::int64_t depth = std::min(kDepthOfStrip, columns.depth - k);
+      pack_slices(columns, col, end, width, k, depth, part);
+      for (std::int64_t row = 0; row < count; row += kRowsBetweenFetches) {
+        const std::int64_t some = std::min(kRowsBetweenFetches, count - row);
+        fetch(columns, col, k + depth + row * kDepthOfStrip / count,
+              k + depth + (row + some) * kDepthOfStrip / count);
+        for (std::int64_t at = col; at < end; at += width) {
+          kernels_.multiply(chain(rows, first + row, some, std::min(width, end - at), k, depth,
+                                  part + (at - col) * depth, c + row * row_c + (at - col), row_c,
+                                  adds || k > 0));
+        }
+      }
+      k += kDepthOfStrip;
+    } while (k < columns.depth);
+  }
+
+  void fetch(const Side& columns, std::int64_t col, std::int64_t begin, std::int64_t end) const {
+    constexpr std::int64_t kLine = 16;
+    for (std::int64_t k = begin; k < std::min(end, columns.depth); ++k)
+      for (std::int64_t i = 0; i < strip_; i += kLine)
+        __builtin_prefetch(columns.values + col + i + k * columns.depth_step);
+  }
+
+  ChainProduct chain(const Rows& rows, std::int64_t first, std::int64_t count, std::int64_t cols,
+                     std::int64_t k, std::int64_t depth, const float* b, float* c,
+                     std::int64_t row_c, bool adds) const {
+    return {.m = count,
+            .n = cols,
+            .k = depth,
+            .a = rows.values + first / kGroupRows * rows.group + k * rows.col,
+            .row_a = rows.row,
+            .col_a = rows.col,
+            .group_a = rows.group,
+            .b = b,
+            .row_b = kernels_.panel,
+            .c = c,
+            .row_c = row_c,
+            .adds = adds};
+  }
+
+  void multiply_task(const Rows& rows, std::int64_t first, std::int64_t count, const Side& columns,
+                     const float* panels, std::int64_t col, float* c, std::int64_t row_c) const {
+    if (panels == nullptr) return multiply_strip(rows, first, count, columns, col, c, row_c, false);
+    for (std::int64_t at = col; at < std::min(col + strip_, columns.extent); at += kernels_.panel) {
+      multiply_panel(rows, first, count, columns, panels, at, c + (at - col), row_c);
+    }
   }
 
   void run_task(const Gemm& op, const Addresses& addresses, const Roles& roles, const Rows& rows,
                 const float* panels, std::int64_t first, std::int64_t count,
                 std::int64_t col) const noexcept {
-    const std::int64_t cols = std::min(kernels_.panel, roles.columns.extent - col);
+    const std::int64_t cols = std::min(strip_, roles.columns.extent - col);
     const bool is_sum = !op.bias && op.activation == Activation::kNone && op.beta == 0;
     if (is_sum && !roles.is_transposed) {
       float* const c = addresses.at(op.c) + first * op.c.cols + col;
-      return multiply_panel(rows, first, count, roles.columns, panels, col, c, op.c.cols, false);
+      return multiply_task(rows, first, count, roles.columns, panels, col, c, op.c.cols);
     }
-    alignas(64) float sums[kRowsOfTask * kMaxPanel];
-    multiply_panel(rows, first, count, roles.columns, panels, col, sums, cols, false);
+    alignas(64) float sums[kRowsOfTask * kMaxStrip];
+    multiply_task(rows, first, count, roles.columns, panels, col, sums, cols);
     if (!roles.is_transposed) {
       return finish_tile(op, addresses, {first, count, col, cols}, sums);
     }
-    alignas(64) float transposed[kRowsOfTask * kMaxPanel];
+    alignas(64) float transposed[kRowsOfTask * kMaxStrip];
     for (std::int64_t i = 0; i < count; ++i)
       for (std::int64_t j = 0; j < cols; ++j) transposed[j * count + i] = sums[i * cols + j];
     finish_tile(op, addresses, {col, cols, first, count}, transposed);
   }
 
   const VectorKernels& kernels_;
+  const std::int64_t strip_;
   const std::string name_;
   Packs packs_;
 };
