@@ -425,6 +425,10 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   for (const std::int64_t size : config.data.sweep) check_size(config, size);
 }
 
+bool computes_own_products(const DeviceConfig& device) {
+  return device.gemm == GemmProvider::kAuto || device.gemm == GemmProvider::kOwn;
+}
+
 UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind) {
   // The limits were measured: bench/results/*/steps_and_updates.txt and bench/results/nvidia-h200.
   // Adam's 16 bytes a parameter must exceed the caches of a CPU, or there is no memory time to
@@ -438,8 +442,7 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
       trainer == TrainerKind::kDataParallel ||
       (trainer == TrainerKind::kDdp && config.parallel.scheme != RankScheme::kFactor &&
        config.parallel.sync_every == 1);
-  const bool is_others_product =
-      config.device.gemm != GemmProvider::kAuto && config.device.gemm != GemmProvider::kOwn;
+  const bool is_others_product = !computes_own_products(config.device);
   const std::pair<bool, std::string_view> needs_separate[] = {
       {exchanges_gradients, "gradients are exchanged"},
       {config.output.profile, "--profile times gradients and update separately"},

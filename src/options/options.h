@@ -121,6 +121,9 @@ void validate(const TrainConfig& config, TrainerKind trainer);
 /// Whether 64 bits hold the bytes and flops of a step with this batch. validate() refuses others.
 bool is_countable(const TrainConfig& config, std::int64_t batch_size);
 
+/// Whether fp32 products on the CPU are our own, which have the same bits on every processor.
+bool computes_own_products(const DeviceConfig& device);
+
 struct UpdateChoice {
   Update update;
   std::string_view why;

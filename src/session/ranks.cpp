@@ -20,6 +20,7 @@
 #include "core/text_table.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
+#include "options/options.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/mesh_transport.h"
 #include "parallel/comm/nccl_transport.h"
@@ -258,8 +259,9 @@ void DeviceOfRank::require_agreement(const TrainConfig& config, const StepProgra
   if (device_ != nullptr) {
     settings.emplace_back("device", kind_ == DeviceKind::kCpu ? "cpu" : "cuda");
     settings.emplace_back("products", device_->info().product_library);
-    // The ranks compute the same bits only if their devices are equal.
-    if (config.parallel.scheme == RankScheme::kFactor) {
+    // With products of libraries, ranks compute the same bits only if their devices are equal.
+    if (config.parallel.scheme == RankScheme::kFactor &&
+        (kind_ == DeviceKind::kCuda || !computes_own_products(config.device))) {
       settings.emplace_back("device's model", device_->info().model);
     }
     settings.emplace_back("transport", transport_name());

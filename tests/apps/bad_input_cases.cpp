@@ -163,7 +163,7 @@ std::vector<BadInput> bad_command_lines() {
       {6, words("--loss MSE"), 2,
        "--loss 'MSE': not one of the choices; use mse or l1 or huber or cross-entropy or bce"},
       {6, words("--gemm mkl"), 2,
-       "--gemm 'mkl': not one of the choices; use auto or onednn or cblas or reference"},
+       "--gemm 'mkl': not one of the choices; use auto or own or onednn or cblas or reference"},
       {6, words("--optimizer adagard"), 2,
        "--optimizer 'adagard': not one of the choices; did you mean 'adagrad'? use adam or adamw "
        "or "

@@ -249,16 +249,9 @@ TEST_F(MlpDdp, OtherSchemesEndWhereTheyShould) {
   for (const char* const gemm : {"auto", "reference"}) {
     ASSERT_EQ(mpirun(1, run + Arguments{"--gemm", gemm}).exit_code, 0);
     const std::string alone = read_file(folder() / "w");
-    const std::vector<float> weights_alone = weights("w");
     const auto factor = mpirun(3, run + Arguments{"--scheme", "factor", "--gemm", gemm});
     EXPECT_EQ(factor.exit_code, 0) << factor.err;
-    // Without AVX-512, oneDNN adds up in an order that depends on the number of rows.
-    const bool is_exact = gemm == std::string("reference") ||
-                          read_file("/proc/cpuinfo").find("avx512f") != std::string::npos;
-    if (is_exact) {
-      EXPECT_EQ(read_file(folder() / "w"), alone) << "to the bit, " << gemm;
-    }
-    EXPECT_LT(relative_distance(weights("w"), weights_alone), 1e-6);
+    EXPECT_EQ(read_file(folder() / "w"), alone) << "to the bit, " << gemm;
     EXPECT_THAT(
         factor.out,
         HasSubstr(" while backward goes on; each sends 10.91 KiB a step, ddp would send 43.59 "

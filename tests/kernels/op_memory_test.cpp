@@ -71,6 +71,7 @@ void expect_equal_results(OpCase& op_case, Memory& expected, Memory& actual) {
 void for_each_case(const std::function<void(OpCase&, Product&)>& check) {
   std::vector<std::unique_ptr<Product>> products;
   products.push_back(make_reference_product());
+  products.push_back(make_own_product());
   if (auto onednn = make_onednn_product()) products.push_back(std::move(onednn));
   if (auto cblas = make_cblas_product()) products.push_back(std::move(cblas));
   for (OpCase& op_case : all_op_cases()) {
@@ -133,6 +134,7 @@ TEST(Ops, GiveTheSameBitsWhileAnotherThreadUsesThePool) {
     Memory expected = result_of(op_case, kNans, one, *product);
     Memory first = poisoned(op_case, kNans);
     Memory second = poisoned(op_case, kNans);
+    ops.prepare(op_case.op);
     const Addresses first_addresses = first.addresses();
     std::thread other([&] { ops.run(op_case.op, first_addresses); });
     ops.run(op_case.op, second.addresses());

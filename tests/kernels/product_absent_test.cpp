@@ -8,7 +8,7 @@ namespace barestep {
 namespace {
 
 TEST(ProductWithoutLibraries, AutoIsTheReference) {
-  EXPECT_EQ(make_product(GemmProvider::kAuto)->name(), "own plain");
+  EXPECT_EQ(make_product(GemmProvider::kAuto)->name(), "barestep");
   EXPECT_EQ(make_product(GemmProvider::kReference)->name(), "reference");
 }
 

@@ -38,13 +38,12 @@ SpreadRun train_alone(const TrainConfig& config) {
 }
 
 /// 64 rows, which neither 3 nor 5 devices can share equally.
-TrainConfig baseline_config(GemmProvider gemm) {
+TrainConfig baseline_config() {
   TrainConfig config;
   config.model.dim = 48;
   config.model.depth = 3;
   config.training.steps = 8;
   config.device.threads = 1;
-  config.device.gemm = gemm;
   return config;
 }
 
@@ -67,24 +66,21 @@ TEST(DataParallel, SplitsAsPyTorchsTutorialShows) {
 }
 
 TEST(DataParallel, ComputesTheLossesOfOneDeviceWithAnyNumberOfDevices) {
-  // auto selects oneDNN if this build has it.
-  for (const GemmProvider gemm : {GemmProvider::kReference, GemmProvider::kAuto}) {
-    const TrainConfig config = baseline_config(gemm);
-    const SpreadRun one = train_alone(config);
-    for (const int devices : {2, 3, 5}) {
-      SCOPED_TRACE(devices);
-      expect_near(train(config, {.devices = devices}), one, config);
-    }
+  const TrainConfig config = baseline_config();
+  const SpreadRun one = train_alone(config);
+  for (const int devices : {2, 3, 5}) {
+    SCOPED_TRACE(devices);
+    expect_near(train(config, {.devices = devices}), one, config);
   }
 }
 
 TEST(DataParallel, OnOneDeviceComputesTheBitsOfNoScheme) {
-  const TrainConfig config = baseline_config(GemmProvider::kReference);
+  const TrainConfig config = baseline_config();
   EXPECT_EQ(train(config, {.devices = 1}), train_alone(config));
 }
 
 TEST(DataParallel, RepeatsToTheBit) {
-  const TrainConfig config = baseline_config(GemmProvider::kReference);
+  const TrainConfig config = baseline_config();
   EXPECT_EQ(train(config, {.devices = 3}), train(config, {.devices = 3}));
 }
 

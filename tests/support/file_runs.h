@@ -27,7 +27,6 @@ inline TrainConfig file_run(const std::filesystem::path& folder) {
   config.training.epochs = 4;
   config.optimizer.lr = 0.01;
   config.device.threads = 2;
-  config.device.gemm = GemmProvider::kReference;
   return config;
 }
 

@@ -24,7 +24,6 @@ TrainConfig rank_config() {
   config.training.steps = 8;
   config.optimizer.lr = 1e-2;
   config.device.threads = 1;
-  config.device.gemm = GemmProvider::kReference;
   return config;
 }
 

@@ -19,7 +19,7 @@ class Product {
  public:
   virtual ~Product() = default;
 
-  /// "oneDNN 2.6.3", "OpenBLAS 0.3.21 Haswell", "reference"; for tables and reports.
+  /// "barestep", "oneDNN 2.6.3", "OpenBLAS 0.3.21 Haswell", "plain loops"; for tables and reports.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
   /// Whether it computes products of operands of this type; if not, run_widened() does.

@@ -1,5 +1,7 @@
 // Products of our own: every number of c is one chain of fused multiply-adds in the order of k,
 // whatever the shape, the instructions and the number of threads.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -62,8 +64,11 @@ bool packs_columns(const Roles& roles) {
 
 class OwnProduct final : public Product {
  public:
-  explicit OwnProduct(const VectorKernels& kernels)
-      : kernels_(kernels), strip_(strip_of(kernels)), name_("own " + std::string(kernels.name)) {}
+  explicit OwnProduct(Instructions most)
+      : kernels_(vector_kernels(most)), strip_(strip_of(kernels_)) {
+    // What else is chosen changes no bit, so ranks and resumed runs need not agree on it.
+    if (most != Instructions::kAuto) name_ += fmt::format(" with {} instructions", kernels_.name);
+  }
 
   [[nodiscard]] std::string_view name() const override { return name_; }
 
@@ -245,14 +250,14 @@ class OwnProduct final : public Product {
 
   const VectorKernels& kernels_;
   const std::int64_t strip_;
-  const std::string name_;
+  std::string name_ = "barestep";
   Packs packs_;
 };
 
 }  // namespace
 
 std::unique_ptr<Product> make_own_product(Instructions most) {
-  return std::make_unique<OwnProduct>(vector_kernels(most));
+  return std::make_unique<OwnProduct>(most);
 }
 
 }  // namespace barestep

@@ -292,15 +292,55 @@ class MpiTransport final : public HostTransport {
     reduce_to(op.root, op.tensors[0], addresses);
   }
 
-  /// Reduces each rank's rows to that rank, in place.
+  /// All ranks send each rank its rows, which it adds up in the order of the ranks. So the bits of
+  /// a sum do not depend on what else is scattered with it.
   void perform_op(const ReduceScatter& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
     if (op.scale != 1) {
       float* const values = addresses.at(tensor);
       std::for_each(values, values + tensor.size(), [&](float& value) { value *= op.scale; });
     }
-    for (int rank = 0; rank < size(); ++rank) {
-      reduce_to(rank, share_of_rank(tensor, rank, size()), addresses);
+    // The first rank has the most rows.
+    for_pieces(share_of_rank(tensor, 0, size()).size(), [&](std::int64_t first, int count) {
+      add_up_shares(tensor, first, count, addresses);
+    });
+  }
+
+  /// Up to `count` numbers of each rank's share, from number `first` on.
+  void add_up_shares(const Tensor& tensor, std::int64_t first, int count,
+                     const Addresses& addresses) {
+    const auto piece_of = [&](int owner) {
+      const Tensor share = share_of_rank(tensor, owner, size());
+      const std::int64_t numbers =
+          std::clamp(share.size() - first, std::int64_t{0}, std::int64_t{count});
+      return std::span(numbers > 0 ? addresses.at(share) + first : nullptr,
+                       static_cast<std::size_t>(numbers));
+    };
+    const int here = rank();
+    const std::span<float> own = piece_of(here);
+    received_.resize(static_cast<std::size_t>(size()) * own.size());
+    const auto from = [&](int source) {
+      return source == here ? own
+                            : std::span(received_).subspan(
+                                  static_cast<std::size_t>(source) * own.size(), own.size());
+    };
+    std::vector<MPI_Request> requests;
+    for (int other = 0; other < size(); ++other) {
+      if (other == here) continue;
+      must(MPI_Irecv(from(other).data(), static_cast<int>(own.size()), MPI_FLOAT, other,
+                     kExchangeTag, comm_.get(), &requests.emplace_back()),
+           "MPI_Irecv");
+      const std::span<float> sent = piece_of(other);
+      must(MPI_Isend(sent.data(), static_cast<int>(sent.size()), MPI_FLOAT, other, kExchangeTag,
+                     comm_.get(), &requests.emplace_back()),
+           "MPI_Isend");
+    }
+    must(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
+         "MPI_Waitall");
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      float sum = 0;
+      for (int source = 0; source < size(); ++source) sum += from(source)[i];
+      own[i] = sum;
     }
   }
 
@@ -365,6 +405,7 @@ class MpiTransport final : public HostTransport {
   NarrowSum<Bf16> bf16_sum_;
   NarrowSum<F16> f16_sum_;
   MpiComm comm_;
+  std::vector<float> received_;  // of other ranks, to be added up
 };
 
 /// Host calls of a background thread, which polls at intervals until they are done.
