@@ -287,6 +287,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"device", kOneStep + std::vector<std::string>{"--device", "cpu"}},
       {"threads", {"--dim", "8", "--depth", "1", "--steps", "1", "--threads", "2"}},
       {"denormals", kOneStep + std::vector<std::string>{"--denormals", "keep"}},
+      {"instructions", kOneStep + std::vector<std::string>{"--instructions", "avx2"}},
       {"gemm", files + std::vector<std::string>{"--steps", "1"}},
       {"fusion", kOneStep + std::vector<std::string>{"--fusion", "off"}},
       {"precision", {"--plan", "--device", "cuda", "--precision", "tf32"}},

@@ -103,6 +103,7 @@ const std::vector<Factor>& options() {
       {"", "--no-overlap", "--reduce-every-micro-step"},
       {"", "--log-every 3"},
       {"", "--denormals keep"},
+      {"", "--instructions plain"},
       {"", "--fusion off"},
       {"", "--profile --profile-phases forward,loss,backward"},
   };
