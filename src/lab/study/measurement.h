@@ -18,9 +18,9 @@ namespace barestep {
 struct Case {
   std::string key;  // names the case within its experiment, and its files
   Workload workload{};
-  bool beyond_cores = false;          // more threads than cores: no evidence about scaling
-  bool hash_weights = false;          // record the weights at the end
-  bool record_ops = false;            // record the time of each op
+  bool beyond_cores = false;  // more threads than cores: no evidence about scaling
+  bool hash_weights = false;  // record the weights at the end
+  bool record_ops = false;    // record the time of each op
 };
 
 /// The command of a start of this case: that of its workload, and what else changes its steps.
