@@ -15,13 +15,13 @@
 namespace barestep {
 namespace {
 
-struct Shape {
+struct ProductShape {
   std::int64_t m, n, k;
 };
 
 /// A product with its own numbers in its memory.
 struct ProductInMemory {
-  ProductInMemory(const Shape& s, bool transpose_a, bool transpose_b, float beta = 0,
+  ProductInMemory(const ProductShape& s, bool transpose_a, bool transpose_b, float beta = 0,
                   bool has_bias = false) {
     op = {.c = memory.add(s.m, s.n),
           .a = transpose_a ? memory.add(s.k, s.m) : memory.add(s.m, s.k),
@@ -85,7 +85,7 @@ std::vector<std::unique_ptr<Product>> all_products() {
 
 /// Whether all products have the bits of the chain for this shape, with and without what is added
 /// to the sums.
-void expect_chains(const Shape& s, const std::vector<std::unique_ptr<Product>>& products,
+void expect_chains(const ProductShape& s, const std::vector<std::unique_ptr<Product>>& products,
                    std::initializer_list<ThreadPool*> pools) {
   for (const bool transpose_a : {false, true}) {
     for (const bool transpose_b : {false, true}) {
@@ -112,10 +112,12 @@ TEST(OwnProduct, HasTheBitsOfTheChainAroundAllSizesOfVectorsGroupsAndPanels) {
   const auto products = all_products();
   ThreadPool one(1);
   ThreadPool three(3);
-  for (const Shape& s : {Shape{1, 1, 1}, Shape{3, 2, 0}, Shape{6, 16, 1}, Shape{5, 15, 7},
-                         Shape{7, 17, 16}, Shape{12, 31, 17}, Shape{13, 64, 33}, Shape{65, 63, 2},
-                         Shape{95, 65, 31}, Shape{97, 129, 64}, Shape{1, 300, 129},
-                         Shape{300, 1, 127}, Shape{2, 5, 1030}, Shape{64, 20, 513}}) {
+  for (const ProductShape& s :
+       {ProductShape{1, 1, 1}, ProductShape{3, 2, 0}, ProductShape{6, 16, 1},
+        ProductShape{5, 15, 7}, ProductShape{7, 17, 16}, ProductShape{12, 31, 17},
+        ProductShape{13, 64, 33}, ProductShape{65, 63, 2}, ProductShape{95, 65, 31},
+        ProductShape{97, 129, 64}, ProductShape{1, 300, 129}, ProductShape{300, 1, 127},
+        ProductShape{2, 5, 1030}, ProductShape{64, 20, 513}}) {
     expect_chains(s, products, {&one, &three});
   }
 }
