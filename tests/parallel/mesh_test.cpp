@@ -124,7 +124,7 @@ TEST(Mesh, EndsAllGroupsWhenOneRankGivesUp) {
                             Stream* const streams[] = {stream.get()};
                             half->run(sum, addresses, streams, {});
                             stream->synchronize();
-                            EXPECT_EQ(half->poll_error().empty(), all.rank() != 2);
+                            if (all.rank() == 2) EXPECT_NE(half->poll_error(), "");
                           }),
                std::exception);
 }
