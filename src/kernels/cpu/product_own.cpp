@@ -107,7 +107,7 @@ class OwnProduct final : public Product {
       const std::int64_t first = chunk * groups / chunks * kGroupRows;
       const std::int64_t end =
           std::min(roles.rows.extent, (chunk + 1) * groups / chunks * kGroupRows);
-      run_task(op, addresses, roles, rows, panels, first, end - first, i % across * kernels_.panel);
+      run_task(op, addresses, roles, rows, panels, first, end - first, i % across * strip_);
     };
     if (op.c.size() * roles.rows.depth < kMinSharedWork) {
       for (std::int64_t i = 0; i < chunks * across; ++i) task(i, 0);
