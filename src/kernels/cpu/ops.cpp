@@ -105,13 +105,13 @@ struct OpRunner {
     with_activation(op.activation, [&]<class Formula>(Formula) {
       if (op.sums) {
         const ActivationGradElement<Formula, float> shared(op, addresses);
-        return sum_rows(SumRows{.out = *op.sums, .in = op.grad, .beta = op.beta},
-                        [&op, shared](std::int64_t first, std::int64_t last) {
-                          const ActivationGradElement<Formula, float> element = shared;
-                          const std::int64_t cols = op.grad.cols;
-                          for (std::int64_t row = 0; row < op.grad.rows; ++row)
-                            activation_grad_run(element, row * cols + first, last - first);
-                        });
+        const auto prepare = [&op, shared](std::int64_t first, std::int64_t last) {
+          const ActivationGradElement<Formula, float> element = shared;
+          const std::int64_t cols = op.grad.cols;
+          for (std::int64_t row = 0; row < op.grad.rows; ++row)
+            activation_grad_run(element, row * cols + first, last - first);
+        };
+        return sum_rows({.out = *op.sums, .in = op.grad, .beta = op.beta}, std::ref(prepare));
       }
       with_number(op.grad.dtype, [&]<class Number>(Number) {
         const ActivationGradElement<Formula, Number> element(op, addresses);
@@ -138,7 +138,7 @@ struct OpRunner {
   }
 
   /// Calls prepare(first, last) before columns first .. last - 1 are added. Compiled once for all
-  /// that prepare.
+  /// that prepare; a reference to them is no allocation.
   void sum_rows(const SumRows& op,
                 const std::function<void(std::int64_t, std::int64_t)>& prepare) const {
     with_number(op.in.dtype, [&]<class In>(In) {
