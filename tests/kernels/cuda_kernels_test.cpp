@@ -72,7 +72,9 @@ void run_as_cuda(const DeviceOp& op, Memory& memory, const CudaGeometry& geometr
 void run_on_cpu(const DeviceOp& op, Memory& memory) {
   ThreadPool pool(1);
   const auto product = make_reference_product();
-  CpuOps(pool, *product).run(op, memory.addresses());
+  CpuOps ops(pool, *product);
+  ops.prepare(op);
+  ops.run(op, memory.addresses());
 }
 
 bool has_kernel(const DeviceOp& op) {

@@ -159,7 +159,7 @@ TEST(Trainer, DivergenceAtTheFirstStepHasNoLossBefore) {
   for (float& weight : weights) weight *= 1e30F;
   Trainer trainer(built.config, *built.programs, {built.device.get()}, {}, nullptr, weights);
   expect_error(ExitCode::kDiverged,
-               "training diverged: the loss is nan at step 0; scale down the samples or the "
+               "training diverged: the loss is inf at step 0; scale down the samples or the "
                "weights of --load",
                [&] { trainer.run(built); });
 }
@@ -204,7 +204,7 @@ TEST_F(TrainerOfFiles, DivergenceOfAnEvaluationNamesTheEpoch) {
   config.training.steps = 1;
   config.optimizer.lr = 1e30;
   TrainerHarness run(config);
-  expect_error(ExitCode::kDiverged, "training diverged: the test loss is nan after epoch 1; use",
+  expect_error(ExitCode::kDiverged, "training diverged: the test loss is inf after epoch 1; use",
                [&] { run.run(); });
   EXPECT_EQ(run.evaluations.size(), 0U);
 }
