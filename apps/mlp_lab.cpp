@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "core/error.h"
 #include "lab/commands.h"
 #include "lab/doctor.h"
+#include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/schedule_check.h"
 #include "lab/sheets/sheets.h"
@@ -65,37 +65,24 @@ Argument machine_option(std::string& machine, std::string help) {
   return with_values(option("--machine", "CARD", std::move(help), to_text(machine)), card_names());
 }
 
-/// "1,2,4"; they are sorted, each once.
 Read to_rank_counts(std::vector<int>& counts) {
-  return [&counts](const RawValue& given) {
-    counts.clear();
-    for (const std::string_view text : split(given.text, ",")) {
-      to_number(counts.emplace_back(), 1 << 20)({.where = given.where, .text = std::string(text)});
-    }
-    std::ranges::sort(counts);
-    counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-  };
+  return [&counts](const RawValue& given) { counts = rank_counts_of(given); };
 }
 
-/// An option that mlp_dp or mlp_ddp has too, with its limits and help. `usual` is its default here,
-/// if that differs; `use` takes a configuration in which it is set.
-Argument trainer_option(std::string_view name, std::string usual,
-                        std::function<void(const TrainConfig&)> use) {
-  std::span<const Option> all = options_of(TrainerKind::kDataParallel);
-  auto found = std::ranges::find(all, name, &Option::name);
-  if (found == all.end()) {
-    all = options_of(TrainerKind::kDdp);
-    found = std::ranges::find(all, name, &Option::name);
-  }
-  BARESTEP_REQUIRE(found != all.end(), "a trainer has the option");
-  Option here = *found;
+/// A trainer's option, with its limits and help. `usual` is its default here, if that differs.
+Argument trainer_option(const Option& option, GivenOptions& given, std::string usual = "") {
+  Option here = option;
   if (!usual.empty()) here.unset = std::move(usual);
-  return option(fmt::format("--{}", name), here.value.argument, help_of(here),
-                [read = here.value.read, use = std::move(use)](const RawValue& given) {
-                  TrainConfig config;
-                  read(given, config);
-                  use(config);
-                });
+  const auto keep = [&given, option](const RawValue& value) {
+    TrainConfig scratch;
+    option.value.read(value, scratch);
+    given.emplace(option.name, is_flag(option) ? "true" : value.text);
+  };
+  return {.name = fmt::format("--{}", option.name),
+          .type = option.value.argument,
+          .help = help_of(here),
+          .group = std::string(option.group),
+          .read = keep};
 }
 
 /// Reads percent; stores a ratio above 1.
@@ -118,27 +105,11 @@ void add_study_options(Command& run, StudyOptions& study) {
                  "starts of each case (9; 6 or 9 with --quick); fewer than 6 allow no conclusion",
                  to_number(study.starts, 1000)));
   run.add(margin_option(study.margin));
-  SettingOptions& setting = study.setting;
-  run.add(trainer_option(
-      "dim", "1024, on GPUs 8192, with --quick as wide as a step of 3 ms needs, or varied",
-      [&](const TrainConfig& c) { setting.dim = c.model.dim; }));
-  run.add(trainer_option("depth", "6, or varied",
-                         [&](const TrainConfig& c) { setting.depth = c.model.depth; }));
-  run.add(trainer_option("activation", "",
-                         [&](const TrainConfig& c) { setting.activation = c.model.activation; }));
-  run.add(trainer_option("batch-size", "",
-                         [&](const TrainConfig& c) { setting.batch_size = c.data.batch_size; }));
-  run.add(trainer_option("steps", "30, with --quick 20",
-                         [&](const TrainConfig& c) { setting.steps = c.training.steps; }));
-  run.add(option(
-      "--recompute", "S", "segments of layers whose activations are recomputed (1)",
-      [&](const RawValue& given) { setting.recompute = whole_number(given, limits::kDepths); }));
   run.add(option("--ranks", "N,N,...",
                  "numbers of ranks in scaling experiments, which always include 1 (1,2,4,...)",
                  [&study](const RawValue& given) {
-                   std::vector<int>& ranks = study.setting.ranks;
-                   to_rank_counts(ranks)(given);
-                   if (ranks.front() != 1) ranks.insert(ranks.begin(), 1);
+                   rank_counts_of(given);
+                   study.given["ranks"] = given.text;
                  }));
   run.add(device_option(study.device));
   run.add(option("--card", "FILE",
@@ -148,6 +119,21 @@ void add_study_options(Command& run, StudyOptions& study) {
       option("--memory", "SIZE",
              "memory of the machine, or of a GPU, that runs may use, such as 16GiB (what is free)",
              [&study](const RawValue& given) { study.memory = byte_count(given); }));
+  // What runs read, write and where they are is the experiments' choice.
+  static constexpr std::string_view kChosen[] = {
+      "batch-per-rank", "data",   "device",  "devices",    "epochs",
+      "early-stop",     "layers", "threads", "show-split", "global-batch-size"};
+  for (const Option& each : options_to_predict()) {
+    const bool is_chosen = std::ranges::find(kChosen, each.name) != std::end(kChosen);
+    if (is_chosen || each.group == "Observing" || each.group == "Files") continue;
+    const char* const usual =
+        each.name == "dim"
+            ? "1024, on GPUs 8192, with --quick as wide as a step of 3 ms needs, or varied"
+        : each.name == "depth" ? "6, or varied"
+        : each.name == "steps" ? "30, with --quick 20"
+                               : "";
+    run.add(trainer_option(each, study.given, usual));
+  }
 }
 
 void add_run(ArgumentParser& parser, StudyOptions& study) {
@@ -222,54 +208,34 @@ void add_card(ArgumentParser& parser, StudyOptions& study) {
   card.add(device_option(study.device));
 }
 
+/// The trainers' options. Those that are never simulated are refused with the reason, and hidden.
+void add_options_to_predict(Command& command, GivenOptions& given) {
+  for (const Option& each : options_to_predict()) {
+    if (each.name == "memory") continue;  // of `plan`, which has its own
+    Argument argument =
+        trainer_option(each, given, each.name == "dim" ? text_of_number(kDefaultDimCuda) : "");
+    if (each.name == "scheme") {
+      argument.type = fmt::format("{}", fmt::join(scheme_names(), "|"));
+      argument.read = [&given](const RawValue& value) { given.emplace("scheme", value.text); };
+      argument.help +=
+          "; data-parallel is what mlp_dp does; the ranks of tensor share every layer, and those "
+          "of pipeline are stages";
+    }
+    if (!why_never_simulated(each).empty()) argument.group = "";
+    command.add(std::move(argument));
+  }
+}
+
 struct Prediction {
   std::string machine{};
   std::vector<int> ranks{};
-  PredictedModel model{};
+  GivenOptions given{};
 };
 
-/// The options of transformer blocks, with the model's other ones.
-void add_predicted_blocks(Command& command, PredictedModel& model) {
-  const auto add = [&](const char* name, auto ModelConfig::*member) {
-    command.add(trainer_option(name, "", [&model, member](const TrainConfig& c) {
-      model.others.model.*member = c.model.*member;
-    }));
-  };
-  add("block", &ModelConfig::block);
-  add("heads", &ModelConfig::heads);
-  add("length", &ModelConfig::length);
-  add("ffn", &ModelConfig::ffn);
-  add("causal", &ModelConfig::causal);
-  add("attention", &ModelConfig::attention);
-}
-
-/// The options of a model that is simulated.
-void add_predicted_model(Command& command, PredictedModel& model) {
-  command.add(
-      trainer_option("dim", "8192", [&](const TrainConfig& c) { model.dim = *c.model.dim; }));
-  command.add(
-      trainer_option("depth", "", [&](const TrainConfig& c) { model.depth = *c.model.depth; }));
-  command.add(trainer_option("activation", "",
-                             [&](const TrainConfig& c) { model.activation = c.model.activation; }));
-  add_predicted_blocks(command, model);
-  command.add(trainer_option("batch-size", "",
-                             [&](const TrainConfig& c) { model.batch_size = c.data.batch_size; }));
-  // int8, the last precision, is not for training.
-  const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
-  command.add(option("--precision", fmt::format("{}", fmt::join(trained, "|")),
-                     "of matrix products (fp32)", [&model, trained](const RawValue& given) {
-                       model.precision = static_cast<Precision>(choice(given, trained));
-                     }));
-  command.add(option(
-      "--recompute", "S", "segments of layers, all but the last recomputed (1)",
-      [&](const RawValue& given) { model.recompute = whole_number(given, limits::kDepths); }));
-}
-
 void add_predict(ArgumentParser& parser, Prediction& requested) {
-  PredictedModel& model = requested.model;
-  Command& predicts =
-      parser.add_command("predict", "Simulate a step on another machine, described by its card.",
-                         [&] { predict(requested.machine, requested.model, requested.ranks); });
+  Command& predicts = parser.add_command(
+      "predict", "Simulate a step on another machine, described by its card.",
+      [&] { predict(requested.machine, asked_run(requested.given), requested.ranks); });
   predicts.add(
       required(machine_option(requested.machine, fmt::format("a card's file, or one of {}",
                                                              fmt::join(card_names(), ", ")))));
@@ -277,40 +243,21 @@ void add_predict(ArgumentParser& parser, Prediction& requested) {
       option("--ranks", "N,N,...",
              "numbers of ranks (1,2,4,8, or those of them that the machine and the model allow)",
              to_rank_counts(requested.ranks)));
-  add_predicted_model(predicts, model);
-  predicts.add(option(
-      "--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
-      "how devices share a step; data-parallel is what mlp_dp does, the ranks of tensor share "
-      "every layer, and those of pipeline are stages (ddp)",
-      [&](const RawValue& given) { choose_scheme(model, choice(given, scheme_names())); }));
-  predicts.add(trainer_option("tensor", "",
-                              [&](const TrainConfig& c) { model.tensor = c.parallel.tensor; }));
-  predicts.add(trainer_option("pipeline", "",
-                              [&](const TrainConfig& c) { model.pipeline = c.parallel.pipeline; }));
-  predicts.add(trainer_option("schedule", "",
-                              [&](const TrainConfig& c) { model.schedule = c.parallel.schedule; }));
-  predicts.add(trainer_option("micro-batches", "", [&](const TrainConfig& c) {
-    model.micro_batches = c.parallel.micro_batches;
-  }));
-  predicts.add(trainer_option("delay-ms", "",
-                              [&](const TrainConfig& c) { model.delay_ms = c.injected.delay_ms; }));
-  predicts.add(trainer_option(
-      "slow-rank", "none", [&](const TrainConfig& c) { model.slow_rank = c.injected.slow_rank; }));
-  predicts.add(flag("--batch-per-rank", "--batch-size is each rank's, which is weak scaling",
-                    model.batch_per_rank));
+  add_options_to_predict(predicts, requested.given);
 }
 
 struct MeshRequest {
   std::string machine = "h200-nvlink";
   int ranks = 0;
   std::int64_t memory_bytes = 0;
-  PredictedModel model{};
+  GivenOptions given{};
 };
 
 void add_plan(ArgumentParser& parser, MeshRequest& requested) {
   Command& plans = parser.add_command(
       "plan", "Find the fastest mesh of ranks that fits in their memory, by simulation.", [&] {
-        plan_mesh(requested.machine, requested.model, requested.ranks, requested.memory_bytes);
+        plan_mesh(requested.machine, asked_run(requested.given), requested.ranks,
+                  requested.memory_bytes);
       });
   plans.add(required(
       option("--ranks", "N", "the number of ranks", to_number(requested.ranks, kMaxPlannedRanks))));
@@ -320,7 +267,7 @@ void add_plan(ArgumentParser& parser, MeshRequest& requested) {
   plans.add(machine_option(
       requested.machine,
       fmt::format("a card's file, or one of {} (h200-nvlink)", fmt::join(card_names(), ", "))));
-  add_predicted_model(plans, requested.model);
+  add_options_to_predict(plans, requested.given);
 }
 
 void add_explore(ArgumentParser& parser, ExplorerOptions& options) {

@@ -226,6 +226,7 @@ std::string man_arguments(const CommandText& command) {
   std::string page;
   std::string group = "Options";
   for (const Argument& argument : command.arguments) {
+    if (argument.group.empty()) continue;  // hidden
     if (argument.group != group) page += fmt::format(".SS {}\n", argument.group);
     group = argument.group;
     page += fmt::format(".TP\n.B {} {}\n{}\n", man_text(argument.name), man_text(argument.type),

@@ -43,7 +43,7 @@ Program with_lanes(const Program& program, const Mesh& mesh) {
 using Change = Program (*)(const Program& program, const Mesh& mesh);
 
 /// Seconds of a step with changed programs.
-double simulated_s(const Workload& workload, const MachineCard& card, Change change) {
+double simulated_s(const Run& workload, const MachineCard& card, Change change) {
   const NodeSetting run = setting_of(workload, card);
   std::vector<std::unique_ptr<WorkloadPrograms>> programs;
   std::vector<Program> changed;
@@ -65,17 +65,18 @@ double simulated_s(const Workload& workload, const MachineCard& card, Change cha
       .step_s;
 }
 
-void print_rows(const MachineCard& card, const PredictedModel& model) {
-  for (const MeshCandidate& each : mesh_candidates(model, card, kRanks, 0)) {
-    const int axes = (each.copies() > 1) + (each.model.tensor > 1) + (each.model.pipeline > 1);
-    if (axes < 2 || each.model.scheme != RankScheme::kDdp) continue;
-    const Workload workload = workload_of(each.model, card, kRanks);
+void print_rows(const MachineCard& card, const Run& asked) {
+  for (const MeshCandidate& each : mesh_candidates(asked, card, kRanks, 0)) {
+    const auto& [scheme, tensor, pipeline] =
+        std::tie(each.parallel().scheme, each.parallel().tensor, each.parallel().pipeline);
+    const int axes = (each.copies() > 1) + (tensor > 1) + (pipeline > 1);
+    if (axes < 2 || scheme != RankScheme::kDdp) continue;
     const double one_s =
-        simulated_s(workload, card, [](const Program& program, const Mesh&) { return program; });
-    const double two_s = simulated_s(workload, card, with_lanes);
-    fmt::print("| {} x {}, batch {} | {} | {} | {} | {:+.1f} % |\n", model.dim, model.depth,
-               model.batch_size, each.text(), time_text(one_s), time_text(two_s),
-               100 * (two_s / one_s - 1));
+        simulated_s(each.run, card, [](const Program& program, const Mesh&) { return program; });
+    const double two_s = simulated_s(each.run, card, with_lanes);
+    fmt::print("| {} x {}, batch {} | {} | {} | {} | {:+.1f} % |\n", each.run.dim(),
+               each.run.depth(), each.run.batch_size(), each.text(), time_text(one_s),
+               time_text(two_s), 100 * (two_s / one_s - 1));
   }
 }
 
@@ -89,7 +90,10 @@ int main(int argc, char** argv) {
   fmt::print("| model | mesh | one lane | two lanes | change |\n|---|---|---|---|---|\n");
   for (const std::int64_t depth : {6, 24}) {
     for (const std::int64_t batch : {64, 1024, 16384}) {
-      print_rows(card, {.depth = depth, .batch_size = batch});
+      Run asked;
+      asked.config.model.depth = depth;
+      asked.config.data.batch_size = batch;
+      print_rows(card, asked);
     }
   }
 }

@@ -2,6 +2,7 @@
 // question to where question_of() says, calls answer_question(), and reads the answer there.
 #include <string>
 
+#include "core/error.h"
 #include "lab/predict/explorer.h"
 
 namespace {
@@ -18,9 +19,18 @@ extern "C" {
   return question.data();
 }
 
-/// The bytes of the answer. Throws Error, which runtime.cpp hands to the page.
+// The page's: throws a JavaScript exception with this text.
+[[clang::import_module("page"), clang::import_name("refuse"), noreturn]] void refuse(
+    const char* text, unsigned bytes);
+
+/// The bytes of the answer, or what the page throws for a question that is refused.
 [[clang::export_name("answer_question")]] unsigned answer_question() {
-  answer = barestep::explore(question);
+  try {
+    answer = barestep::explore(question);
+  } catch (const barestep::Error& error) {
+    answer = error.what();
+    refuse(answer.data(), static_cast<unsigned>(answer.size()));
+  }
   return static_cast<unsigned>(answer.size());
 }
 

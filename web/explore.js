@@ -1,7 +1,7 @@
 "use strict";
 
-// The page around the module: it shows controls, asks what they say (src/lab/predict/explorer.h), and shows
-// the answer. All numbers, texts and plots are the module's.
+// The page around the module: it shows controls, asks what they say (src/lab/predict/explorer.h),
+// and shows the answer. All numbers, texts and plots are the module's.
 
 const element = (id) => document.getElementById(id);
 const cards = JSON.parse(element("cards").textContent);
@@ -129,7 +129,8 @@ async function load() {
 function refusalOf(state) {
   const refuse = (name, why) => `${controls[name].label} '${state[name]}': ${why}`;
   if (!Object.hasOwn(cards, state.card)) {
-    return refuse("card", `this page has no such card; choose one of ${Object.keys(cards).join(", ")}`);
+    return refuse(
+        "card", `this page has no such card; choose one of ${Object.keys(cards).join(", ")}`);
   }
   const isWhole = /^\d+$/.test(state.ranks);
   if (!isWhole || Number(state.ranks) < 1 || Number(state.ranks) > maxRanks) {
@@ -137,8 +138,7 @@ function refusalOf(state) {
   }
   for (const [name, {rate}] of Object.entries(controls)) {
     if ((!rate && name !== "links") || (rate && state[name] === "")) continue;
-    const [least, most] =
-        !rate ? [0.001, 1000] : name.endsWith("_per_s") ? [1, 1e21] : [0, 1000];
+    const [least, most] = !rate ? [0.001, 1000] : name.endsWith("_per_s") ? [1, 1e21] : [0, 1000];
     const value = state[name] === "" ? NaN : Number(state[name]);
     if (value >= least && value <= most) continue;
     return refuse(name, `not a number from ${least} to ${most}`);
@@ -172,11 +172,9 @@ function questionOf(state) {
     if (notOptions.has(name) || controls[name].rate || value === controls[name].value) continue;
     options[name] = value;
   }
-  if (options.scheme === "data-parallel") delete options.scheme;
   const question = {
     card: cardOf(state),
     ranks: Number(state.ranks),
-    "data-parallel": state.scheme === "data-parallel",
     options,
   };
   if (state.memory !== "") question.memory = state.memory;

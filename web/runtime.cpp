@@ -38,10 +38,16 @@ bool has_vnni(const std::filesystem::path& /*root*/) {
 
 }  // namespace barestep
 
-// Debian's C++ library for WebAssembly comes without exceptions. An exception becomes one of
-// JavaScript on its way to the page: destructors run, and no C++ code on the way catches it. The
-// page then takes a new instance.
+// Debian's C++ library for WebAssembly comes without exceptions. Here an Error is one of
+// WebAssembly, for which each catch on the way is a match, since none catches another type. Any
+// other exception goes to the page as one of JavaScript, which no C++ code catches.
 extern "C" {
+
+struct {
+  unsigned landing_pad;
+  void* language_data;
+  unsigned selector;
+} __wasm_lpad_context;
 
 void* __cxa_allocate_exception(std::size_t bytes) noexcept {
   return std::malloc(bytes);
@@ -52,9 +58,8 @@ void __cxa_free_exception(void* exception) noexcept {
 }
 
 [[noreturn]] void __cxa_throw(void* exception, std::type_info* type, void* (*)(void*)) {
-  const std::string text = *type == typeid(barestep::Error)
-                               ? static_cast<const barestep::Error*>(exception)->what()
-                               : std::string("unexpected: ") + type->name();
+  if (*type == typeid(barestep::Error)) __builtin_wasm_throw(0, exception);
+  const std::string text = std::string("unexpected: ") + type->name();
   refuse(text.data(), static_cast<unsigned>(text.size()));
 }
 
@@ -69,12 +74,7 @@ void* __cxa_begin_catch(void* exception) noexcept {
 void __cxa_end_catch() noexcept {}
 
 int _Unwind_CallPersonality(void* /*exception*/) {
-  std::abort();
+  __wasm_lpad_context.selector = 1;  // the first type that the function catches
+  return 0;
 }
-
-struct {
-  unsigned landing_pad;
-  void* language_data;
-  unsigned selector;
-} __wasm_lpad_context;
 }

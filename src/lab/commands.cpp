@@ -100,7 +100,7 @@ void print_answers(const Report& report, const std::vector<const Experiment*>& r
 
 StudyIdentity identity_of(const StudyOptions& options) {
   StudyIdentity identity{.quick = options.quick,
-                         .options = options.setting,
+                         .options = options.given,
                          .machine = this_machine(),
                          .version = options.version};
   identity.on_gpu = options.device != "cpu" && identity.machine.gpus > 0;
@@ -184,12 +184,26 @@ void list_experiments() {
 
 namespace {
 
+/// The script has fewer options than the trainers.
+void require_pytorch(const StudyOptions& options) {
+  static constexpr std::string_view kScripts[] = {"activation", "batch-size", "depth",
+                                                  "dim",        "ranks",      "steps"};
+  for (const auto& [name, value] : options.given) {
+    if (std::ranges::find(kScripts, name) != std::end(kScripts)) continue;
+    fail(ExitCode::kUsage, {.what = "--" + name,
+                            .value = value == "true" ? "" : value,
+                            .why = "the script of PyTorch has no such option",
+                            .remedy = "leave it out, or the experiment pytorch"});
+  }
+  pytorch_version(options.python);
+}
+
 /// Measures the parts of these experiments that the study in `output` lacks, and writes its report.
 Report measured_report(const StudyOptions& options,
                        const std::vector<const Experiment*>& requested) {
   for (const Experiment* each : requested) {
     if (each->needs_mpi) path_of_mpirun();
-    if (each->needs_pytorch) pytorch_version(options.python);
+    if (each->needs_pytorch) require_pytorch(options);
   }
   Study study(options.output, identity_of(options), options.starts);
   require_memory(study, requested, options.memory);
@@ -334,20 +348,18 @@ void print_published() {
   print_now(InputFile(installed_file(BARESTEP_DOCS, "published.md"), "page").text(kMaxBytes));
 }
 
-void predict(const std::string& machine, const PredictedModel& model,
-             const std::vector<int>& ranks) {
+void predict(const std::string& machine, const Run& asked, const std::vector<int>& ranks) {
   const MachineCard card = load_card(machine);
   const Findings findings =
-      predict_scaling(model, card, ranks.empty() ? usual_ranks(model, card) : ranks);
+      predict_scaling(asked, card, ranks.empty() ? usual_ranks(asked, card) : ranks);
   print_now(text_of_findings(findings.sentences, findings));
   TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
   for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
   print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));
 }
 
-void plan_mesh(const std::string& machine, const PredictedModel& model, int ranks,
-               std::int64_t memory_bytes) {
-  const Findings findings = best_mesh(model, load_card(machine), ranks, memory_bytes);
+void plan_mesh(const std::string& machine, const Run& asked, int ranks, std::int64_t memory_bytes) {
+  const Findings findings = best_mesh(asked, load_card(machine), ranks, memory_bytes);
   print_now(text_of_findings(findings.sentences, findings));
 }
 

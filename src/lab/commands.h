@@ -24,7 +24,7 @@ struct StudyOptions {
   bool quick = false;
   int starts = 0;                  // per case; 0: 9, or 6 with quick
   double margin = kDefaultMargin;  // smaller differences are called small
-  SettingOptions setting{};
+  GivenOptions given{};            // of the trainers, and "ranks"
   bool with_pytorch = false;
   std::string python = "python3";
   std::string version{};  // of this program, for reports
@@ -72,13 +72,11 @@ void print_published();
 
 /// Simulates a step on the machine of a card, given by file or name. Without `ranks`, on
 /// usual_ranks(). Throws Error.
-void predict(const std::string& machine, const PredictedModel& model,
-             const std::vector<int>& ranks);
+void predict(const std::string& machine, const Run& asked, const std::vector<int>& ranks);
 
 /// Prints the best mesh of `ranks` ranks, each with so much memory, on the machine of a card, with
 /// the reasons. Throws Error.
-void plan_mesh(const std::string& machine, const PredictedModel& model, int ranks,
-               std::int64_t memory_bytes);
+void plan_mesh(const std::string& machine, const Run& asked, int ranks, std::int64_t memory_bytes);
 
 /// Writes `out`, for Perfetto: one trace with the events of all files on one time axis; each rank
 /// has its own rows. HolisticTraceAnalysis takes the ranks' own files. Plain files or .gz. Throws

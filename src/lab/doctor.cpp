@@ -197,7 +197,7 @@ MachineFacts facts_of_this_machine() {
                      .printer = find_page_printer(),
                      .allowed = allowed_cpus(),
                      .files = raise_open_files(),
-                     .needed_bytes = max_rank_bytes(Workload{})};
+                     .needed_bytes = max_rank_bytes(Run{})};
   if (const int gpus = cuda_device_count(); gpus > 0) {
     DeviceConfig config;
     config.device = "cuda:0";

@@ -47,17 +47,6 @@ std::vector<std::string> requested_devices(const DeviceConfig& config, std::size
   return all;
 }
 
-void require_device_for_each_stage(std::size_t stages, const std::vector<std::string>& devices) {
-  if (stages == 1 || stages == devices.size()) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "--pipeline",
-        .value = std::to_string(stages),
-        .why =
-            fmt::format("each stage is on a device of its own, and there {} {}",
-                        devices.size() == 1 ? "is" : "are", counted(std::ssize(devices), "device")),
-        .remedy = "list as many --devices; one may be named several times"});
-}
-
 std::vector<std::string> names_of(const std::vector<std::string>& devices) {
   std::map<std::string, int> seen;
   std::vector<std::string> names;
@@ -92,6 +81,7 @@ class SeveralDevices final : public Place {
   [[nodiscard]] DeviceKind kind() const override {
     return devices_[0] == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
   }
+  [[nodiscard]] int ranks() const override { return size(); }
   [[nodiscard]] bool takes_any_kind() const override { return takes_any_; }
 
   void require_outputs(const TrainConfig& config) const override {
@@ -177,14 +167,7 @@ void SeveralDevices::resolve_config(TrainConfig& config) {
   const auto stages = static_cast<std::size_t>(config.parallel.pipeline);
   is_pipeline_ = stages > 1;
   devices_ = requested_devices(config.device, stages);
-  require_device_for_each_stage(stages, devices_);
   names_ = names_of(devices_);
-  if (config.device.graph && size() > 1) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--graph",
-          .why = fmt::format("captures the work of one device, and there are {}", size()),
-          .remedy = "leave it out, or give one device"});
-  }
   choose_exchanges(config.parallel.transport);
   config.device.device = "auto";
   config.device.devices = devices_;
@@ -192,7 +175,7 @@ void SeveralDevices::resolve_config(TrainConfig& config) {
 
 void SeveralDevices::choose_exchanges(TransportKind transport) {
   const std::string why = why_no_nccl();
-  if (transport == TransportKind::kNccl && !why.empty()) {
+  if (transport == TransportKind::kNccl && kind() == DeviceKind::kCuda && !why.empty()) {
     fail(ExitCode::kConfiguration,
          {.what = "--transport", .value = "nccl", .why = why, .remedy = "use peer or auto"});
   }
@@ -206,7 +189,7 @@ void SeveralDevices::choose_exchanges(TransportKind transport) {
 }
 
 std::string SeveralDevices::why_no_nccl() const {
-  if (kind() == DeviceKind::kCpu) return "joins GPUs, and these are CPU devices";
+  if (kind() == DeviceKind::kCpu) return "joins GPUs";
   if (size() == 1) return "joins several GPUs, and there is one";
   for (const std::string& device : devices_) {
     const auto times = std::ranges::count(devices_, device);

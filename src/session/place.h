@@ -31,6 +31,8 @@ class Place {
   /// Error(kConfiguration) if these devices cannot do what it requests.
   virtual void resolve_config(TrainConfig& config) = 0;
   [[nodiscard]] virtual DeviceKind kind() const = 0;
+  /// How many processes or devices share a step.
+  [[nodiscard]] virtual int ranks() const { return 1; }
   /// Whether the choice between CPU and GPUs was left to the program.
   [[nodiscard]] virtual bool takes_any_kind() const = 0;
 

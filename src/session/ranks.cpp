@@ -69,6 +69,7 @@ class DeviceOfRank final : public Place {
 
   void resolve_config(TrainConfig& config) override;
   [[nodiscard]] DeviceKind kind() const override { return kind_; }
+  [[nodiscard]] int ranks() const override { return ranks_.size(); }
   [[nodiscard]] bool takes_any_kind() const override { return takes_any_; }
   void require_outputs(const TrainConfig& config) const override;
 
@@ -176,7 +177,6 @@ void DeviceOfRank::resolve_config(TrainConfig& config) {
   takes_any_ = config.device.device == "auto";
   kind_ = device_kind(config.device.device);
   requested_ = config.parallel.transport;
-  if (requested_ == TransportKind::kNccl) require_gpus_for_nccl(kind_);
   traces_ = trace_files(config.output.trace, "rank", ranks_.size());
   if (!traces_.empty()) config.output.trace = at(traces_, ranks_.rank());
 }

@@ -21,6 +21,7 @@
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "options/options.h"
+#include "parallel/schemes/run.h"
 #include "profiler/peaks.h"
 #include "session/rank_agreement.h"
 #include "session/run_program.h"
@@ -125,6 +126,10 @@ Session::~Session() {
 void Session::resolve_config(std::int64_t memory_bytes) {
   validate(config_, place_.trainer());
   place_.resolve_config(config_);
+  require({.trainer = place_.trainer(),
+           .ranks = place_.ranks(),
+           .on_gpu = place_.kind() == DeviceKind::kCuda,
+           .config = config_});
   resolve_threads();
   // Placed by hand, a run may use all CPUs that it was given.
   if (config_.device.affinity != Affinity::kNone) bind_this_thread(cpus_at_start());

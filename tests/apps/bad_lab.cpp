@@ -108,7 +108,7 @@ std::vector<BadInput> bad_prediction_options() {
           "or zero1 or zero2 or zero3 or factor or server or "
           "data-parallel or tensor or pipeline"),
       bad({"--precision", "fp8"},
-          "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"),
+          "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16 or int8"),
       bad({"--delay-ms", "-1"},
           "--delay-ms '-1': out of range; give a number of at least 0 and below 1000000"),
       bad({"--slow-rank", "1"},
@@ -117,7 +117,7 @@ std::vector<BadInput> bad_prediction_options() {
       bad({"--dim", "wide"},
           "--dim 'wide': not a whole number; give a whole number from 1 to 16777216"),
       bad({"--recompute", "0"},
-          "--recompute '0': out of range; give a whole number from 1 to 10000"),
+          "--recompute '0': out of range; give a whole number from 1 to 10000, or auto"),
       bad({"--depth", "1e99"},
           "--depth '1e99': not a whole number; give a whole number from 1 to 10000"),
       bad_usage({"predict", "--machine", "h100-nvlnik"},
@@ -145,20 +145,13 @@ std::vector<BadInput> bad_predictions() {
       bad("t4", {"--ranks", "2"},
           "--ranks '2': the card of one T4 has 1 device; ask for fewer, or for a machine with a "
           "network"),
-      bad("h100-infiniband", {"--ranks", "128"},
-          "--batch-size '64': leaves some of 128 ranks without a sample; ask for fewer ranks, or "
-          "give --batch-per-rank"),
       bad("h100-infiniband", {"--ranks", "1,16", "--scheme", "data-parallel"},
           "--ranks '16': data-parallel stays in one process, and the card of nodes of 8 x H100, "
           "400 "
           "Gbit/s for each GPU has 8 devices a node; "
           "ask for fewer, or use another --scheme"),
       bad("h200-nvlink", {"--ranks", "1,2", "--scheme", "data-parallel", "--slow-rank", "1:20"},
-          "--slow-rank '1:20': data-parallel has devices, not ranks; leave it out, or use another "
-          "--scheme"),
-      bad("h200-nvlink", {"--ranks", "1,2,4", "--slow-rank", "2:20"},
-          "--slow-rank '2:20': of 2 ranks the last is 1; name a lower one, or ask for more "
-          "--ranks"),
+          "--slow-rank '1:20': data-parallel has none; leave it out"),
       bad("h200-nvlink", {"--ranks", "1", "--slow-rank", "0:20"},
           "--slow-rank '0:20': a single rank keeps no other waiting; use --delay-ms, or ask for "
           "more --ranks"),
@@ -167,31 +160,23 @@ std::vector<BadInput> bad_predictions() {
               "tf32_flops_per_s"),
       bad("t4", {"--ranks", "1", "--precision", "bf16"},
           "--precision 'bf16': the card of one T4" + of_products + "half_flops_per_s"),
-      bad("h200-nvlink", {"--ranks", "1,8", "--scheme", "pipeline"},
-          "--ranks '8': the model has 6 layers, and each stage of --scheme pipeline needs one; ask "
-          "for fewer, or give a larger --depth"),
-      bad("h200-nvlink", {"--ranks", "1,4", "--pipeline", "4", "--depth", "3"},
-          "--pipeline '4': the model has 3 layers, and each stage needs one; use at most "
-          "--pipeline 3"),
       bad("h200-nvlink", {"--ranks", "1,6", "--tensor", "2", "--pipeline", "2"},
           "--tensor '2 --pipeline 2': a copy of the model takes 4 ranks, which do not divide 6 "
           "ranks; start 4 ranks, or a multiple"),
-      bad("h200-nvlink", {"--scheme", "pipeline", "--ranks", "2", "--batch-per-rank"},
-          "--batch-per-rank: the ranks of --scheme pipeline share all samples; leave it out, or "
-          "use another --scheme"),
-      bad("h200-nvlink", {"--scheme", "data-parallel", "--ranks", "2", "--tensor", "2"},
-          "--tensor '2': the devices of data-parallel have the whole model; leave it out, or use "
-          "another --scheme"),
-      bad("h200-nvlink", {"--ranks", "1,2", "--micro-batches", "4"},
-          "--micro-batches: there is no pipeline; give --pipeline too, or leave it out"),
-      bad("h200-nvlink", {"--scheme", "factor", "--ranks", "2", "--pipeline", "2"},
-          "--pipeline '2': --scheme factor gathers the factors of all layers at once; use --scheme "
-          "ddp or zero1"),
-      bad("h200-nvlink", {"--ranks", "1", "--recompute", "7"},
-          "--recompute '7': the model has 6 layers; give at most 6"),
-      bad("h200-nvlink", {"--ranks", "2", "--recompute", "2", "--scheme", "factor"},
-          "--recompute '2': --scheme factor gathers and keeps the activations of all layers; use "
-          "--scheme ddp or zero1"),
+      bad("h200-nvlink", {"--graph"},
+          "--graph: machine cards have no rates that it changes; leave it out"),
+      bad("h200-nvlink", {"--metrics", "m"},
+          "--metrics 'm': is for runs, and a prediction runs nothing; leave it out"),
+      bad("h200-nvlink", {"--device", "cpu"},
+          "--device 'cpu': the machine's card says what devices it has; leave it out"),
+      bad("h200-nvlink", {"--threads", "2"},
+          "--threads '2': is for the CPU, and the machine's devices are GPUs; leave it out"),
+      bad("h200-nvlink", {"--data", "npy:x,y"},
+          "--data 'npy:x,y': a prediction reads no files; leave it out"),
+      bad("h200-nvlink", {"--sync-every", "4"},
+          "--sync-every '4': the steps of a round differ, and one step is simulated; leave it out"),
+      bad("h200-nvlink", {"--update", "fused"},
+          "--update 'fused': cards of GPUs have no rate of it; leave it out"),
   };
 }
 
@@ -217,6 +202,9 @@ std::vector<BadInput> bad_plans() {
           78,
           "--ranks '7': cannot share this model and its batch in any way; ask for fewer, or for a "
           "larger --batch-size"),
+      bad({"--ranks", "8", "--memory", "2GiB", "--tensor", "2"}, 78,
+          "plan 'ddp, 8192 x 6, batch 64, --tensor 2': finds the scheme, the tensor ranks, the "
+          "stages and the micro-batches itself; leave them out, or use mlp_lab predict"),
       bad({"--ranks", "1", "--memory", "2GiB"}, 78,
           "--ranks '1': a single rank shares nothing; ask for several, or use mlp_lab predict"),
       bad({"--ranks", "8", "--memory", "2GiB", "--recompute", "100"}, 78,

@@ -269,7 +269,7 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
             "--checkpoint-keep 1 --checkpoint-best --resume --time-limit 1h"),
       words("--devices cpu,cpu --data idx:x.idx,y.idx --layers 6,4 --test-split 0.25 --no-shuffle "
             "--standardize --input-scale 127.5 --resume-from c/step-000000020.safetensors"),
-      {"--devices", "cpu,cpu", "--plan", "--explain", "--denormals", "keep"},
+      words("--devices cpu,cpu --plan --explain --denormals keep --instructions plain"),
       {"--devices", "cpu,cpu", "--dim", "8", "--depth", "4", "--steps", "2", "--recompute", "2"},
       words("--devices cpu,cpu --block transformer --dim 8 --depth 2 --heads 2 --length 4 --ffn 12 "
             "--causal --attention standard --steps 2 --data teacher --teacher-noise 0.5"),

@@ -26,6 +26,7 @@
 #include "parallel/comm/local_transport.h"
 #include "parallel/comm/mesh_transport.h"
 #include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/run.h"
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/account.h"
 #include "session/place.h"
@@ -391,11 +392,10 @@ struct Typed {
 std::optional<Typed> unless_refused(const std::string& command) {
   try {
     Typed typed(command);
-    validate(typed.config, typed.program);
-    if (!typed.config.device.devices.empty()) {
-      TrainConfig resolved = typed.config;
-      several_devices()->resolve_config(resolved);
-    }
+    const auto devices = static_cast<int>(typed.config.device.devices.size());
+    require({.trainer = typed.program,
+             .ranks = std::max({typed.ranks, devices, 1}),
+             .config = typed.config});
     const auto scheme = typed.scheme();
     const StepPrograms programs(typed.spec(nullptr, 0), scheme.get());
     return typed;

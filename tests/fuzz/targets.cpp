@@ -137,9 +137,9 @@ void run_card(std::span<const std::byte> bytes) {
   const FolderOfBytes folder("card.json", bytes);
   reads_or_refuses({ExitCode::kBadData}, [&] {
     const MachineCard card = load_card((folder.path() / "card.json").string());
-    const PredictedModel model{.dim = 8, .depth = 1, .batch_size = 8};
+    const Run asked = asked_run({{"dim", "8"}, {"depth", "1"}, {"batch-size", "8"}});
     for (const int ranks : {1, std::min(2, card.max_ranks())}) {
-      const double step_s = predicted_step(model, card, ranks).step_s;
+      const double step_s = predicted_step(asked, card, ranks).step_s;
       if (!(step_s > 0) || !std::isfinite(step_s)) finding(fmt::format("a step of {} s", step_s));
     }
   });

@@ -1090,7 +1090,7 @@ TEST(LocalSgd, MeasuresAsManyAveragesAsItSays) {
   constexpr std::int64_t kWarmup = 5;
   for (const bool quick : {false, true}) {
     for (const std::int64_t steps : {20, 100}) {
-      const Setting setting = new_setting(quick, false, 4, {.steps = steps});
+      const Setting setting = new_setting(quick, false, 4, {{"steps", std::to_string(steps)}});
       for (const Case& each : experiment_of("local-sgd").cases(setting)) {
         if (each.key.ends_with("-learns")) continue;
         const std::int64_t every = each.workload.config.parallel.sync_every;
@@ -1123,7 +1123,7 @@ TEST(Affinity, ComparesNoProgramWithItselfAndSaysBothThatItSavesAndThatItCosts) 
 }
 
 TEST(Samples, AreAsManyInEachPartitionOfAStep) {
-  const Setting setting = new_setting(false, false, 4, {.batch_size = 100});
+  const Setting setting = new_setting(false, false, 4, {{"batch-size", "100"}});
   std::set<std::int64_t> samples;
   for (const Case& each : experiment_of("hybrid").cases(setting)) {
     if (each.key.find("batch-48") != std::string::npos) continue;  // half and twice the batch

@@ -40,26 +40,26 @@ std::vector<Explored> drawn_questions(int answered) {
     Explored each;
     each.card = cards[random() / 16 % cards.size()];
     each.ranks = draw(1, 2, 3, 4, 8);
-    PredictedModel& model = each.model;
-    model.dim = draw(64, 1000, 1024, 4096, 8192);
-    model.depth = draw(1, 2, 6, 7, 12);
-    model.batch_size = draw(1, 16, 64, 1000, 4096);
-    model.batch_per_rank = draw(0, 0, 1) == 1;
-    model.data_parallel = draw(0, 0, 0, 1) == 1;
-    model.scheme = draw(RankScheme::kDdp, RankScheme::kDdp, RankScheme::kZero1, RankScheme::kZero2,
-                        RankScheme::kZero3, RankScheme::kFactor);
-    model.precision = draw(Precision::kFp32, Precision::kFp32, Precision::kTf32, Precision::kBf16);
-    model.recompute = draw(1, 1, 1, 2);
-    model.tensor = draw(1, 1, 1, 2);
-    model.pipeline = draw(1, 1, 1, 2);
-    model.delay_ms = draw(0.0, 0.0, 2.5);
-    each.question = fmt::format(
-        R"({{"card": {}, "ranks": {}, "data-parallel": {}, "options": {{"dim": "{}", "depth": "{}",
-             "batch-size": "{}", "batch-per-rank": "{}", "scheme": "{}", "precision": "{}",
-             "recompute": "{}", "tensor": "{}", "pipeline": "{}", "delay-ms": "{}"}}}})",
-        text_of_card(each.card), each.ranks, model.data_parallel, model.dim, model.depth,
-        model.batch_size, model.batch_per_rank, name_of(model.scheme), name_of(model.precision),
-        model.recompute, model.tensor, model.pipeline, model.delay_ms);
+    const GivenOptions given = {
+        {"dim", draw("64", "1000", "1024", "4096", "8192")},
+        {"depth", draw("1", "2", "6", "7", "12")},
+        {"batch-size", draw("1", "16", "64", "1000", "4096")},
+        {"batch-per-rank", draw("false", "false", "true")},
+        {"scheme", draw("ddp", "ddp", "zero1", "zero2", "zero3", "factor", "data-parallel")},
+        {"precision", draw("fp32", "fp32", "tf32", "bf16")},
+        {"recompute", draw("1", "1", "1", "2")},
+        {"tensor", draw("1", "1", "1", "2")},
+        {"pipeline", draw("1", "1", "1", "2")},
+        {"delay-ms", draw("0", "0", "2.5")}};
+    std::string options;
+    GivenOptions asked;
+    for (const auto& [name, value] : given) {
+      options += fmt::format(R"({}"{}": "{}")", options.empty() ? "" : ", ", name, value);
+      if (value != "false") asked.emplace(name, value);
+    }
+    each.asked = asked_run(asked);
+    each.question = fmt::format(R"({{"card": {}, "ranks": {}, "options": {{{}}}}})",
+                                text_of_card(each.card), each.ranks, options);
     left -= is_answered(each.question) ? 1 : 0;
     drawn.push_back(std::move(each));
   }
@@ -67,7 +67,7 @@ std::vector<Explored> drawn_questions(int answered) {
 }
 
 std::string question_with(const std::string& options, const std::string& others) {
-  return fmt::format(R"({{"card": {}, "ranks": 4, "data-parallel": false, "options": {{{}}}{}}})",
+  return fmt::format(R"({{"card": {}, "ranks": 4, "options": {{{}}}{}}})",
                      text_of_card("h200-nvlink"), options, others);
 }
 

@@ -1,4 +1,4 @@
-// Questions to the explorer, drawn at random, and the models that `mlp_lab predict` would read.
+// Questions to the explorer, drawn at random, and the runs that `mlp_lab predict` would read.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace barestep {
 struct Explored {
   std::string question;  // JSON
   std::string card;      // its name
-  PredictedModel model{};
+  Run asked{};
   int ranks = 1;
 };
 

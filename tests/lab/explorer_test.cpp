@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "core/error.h"
 #include "lab/explored.h"
+#include "lab/predict/asked_run.h"
 #include "support/expect_error.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
@@ -42,8 +44,8 @@ TEST(Explorer, AnswersWhatPredictPredicts) {
   for (const Explored& each : drawn_questions(kQuestions)) {
     const std::string predicted = result_of([&] {
       const MachineCard card = load_card(each.card);
-      require_prediction(each.model, card, {each.ranks});
-      return predicted_step(each.model, card, each.ranks).step_s;
+      require_prediction(each.asked, card, {each.ranks});
+      return predicted_step(each.asked, card, each.ranks).step_s;
     });
     const std::string answer =
         result_of([&] { return json::parse(explore(each.question)).at("step_s").get<double>(); });
@@ -97,6 +99,44 @@ TEST(Explorer, NamesTheCauseOfAWait) {
               HasSubstr(" for the other stages: send_receive"));
 }
 
+/// A value that is not the default, from what --help says of values.
+std::string sample_of(const Option& option) {
+  static const std::map<std::string_view, std::string> kSamples = {
+      {"", "true"},          {"N", "3"},          {"X", "0.5"},           {"P", "0.25"},
+      {"FILE", "f.json"},    {"DIR", "d"},        {"ROWS", "8"},          {"SECONDS", "9"},
+      {"SHARE", "0.5"},      {"TIME", "1h"},      {"SIZE", "1GiB"},       {"KEY", "count"},
+      {"N|TIME", "3"},       {"S|auto", "2"},     {"A:B", "1:2"},         {"R:MS", "1:20"},
+      {"B1,B2", "0.5,0.75"}, {"P,P,...", "loss"}, {"W0,W1,...", "64,32"}, {"D0,D1,...", "cpu,cpu"},
+      {"on|off|FILE", "off"}};
+  const std::string& argument = option.value.argument;
+  if (const auto found = kSamples.find(argument); found != kSamples.end()) return found->second;
+  if (option.name == "data") return "teacher";
+  if (option.name == "loss-scale") return "128";
+  if (option.name == "device") return "cpu";
+  return argument.substr(argument.rfind('|') + 1);
+}
+
+TEST(Explorer, AnswersOrRefusesEveryOptionOfTheTrainersByName) {
+  const std::string small = R"("dim": "64", "depth": "3", "batch-size": "32")";
+  const std::string usual = explore(question_with(small));
+  int answered = 0, refused = 0;
+  for (const Option& option : options_to_predict()) {
+    if (small.find(fmt::format(R"("{}")", option.name)) != std::string::npos) continue;
+    const std::string one = fmt::format(R"(, "{}": "{}")", option.name, sample_of(option));
+    SCOPED_TRACE(one);
+    try {
+      EXPECT_NE(explore(question_with(small + one)), usual) << "neither refused nor answered";
+      ++answered;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kConfiguration) << error.what();
+      EXPECT_THAT(error.what(), testing::StartsWith(fmt::format("--{}", option.name)));
+      ++refused;
+    }
+  }
+  EXPECT_GT(answered, 35);
+  EXPECT_GT(refused, 35);
+}
+
 TEST(Explorer, RefusesInTheWordsOfThePrograms) {
   const auto refused = [](ExitCode code, const std::string& options, const std::string& line) {
     expect_error(code, line, [&] { explore(question_with(options)); });
@@ -104,15 +144,15 @@ TEST(Explorer, RefusesInTheWordsOfThePrograms) {
   refused(ExitCode::kUsage, R"("dim": "x")",
           "--dim 'x': not a whole number; give a whole number from 1 to 16777216");
   refused(ExitCode::kConfiguration, R"("batch-size": "2")",
-          "--batch-size '2': leaves some of 4 ranks without a sample; ask for fewer ranks, or give "
-          "--batch-per-rank");
+          "--global-batch-size '2': leaves some of 4 ranks without a sample; give at least 4, or "
+          "start fewer ranks");
   refused(ExitCode::kConfiguration, R"("pipeline": "3")",
           "--pipeline '3': a copy of the model takes 3 ranks, which do not divide 4 ranks; start 3 "
           "ranks, or a multiple");
   refused(ExitCode::kUsage, R"("colour": "red")",
           "option '--colour': no trainer has it; see the trainers' --help");
-  refused(ExitCode::kConfiguration, R"("depth": "10000", "accumulate": "10000")",
-          "--depth '10000': with its micro-batches and devices, a step has more than 1024 layers; "
+  refused(ExitCode::kConfiguration, R"("depth": "2000")",
+          "--depth '2000': with its micro-batches and devices, a step has more than 1024 layers; "
           "use smaller numbers here, or mlp_lab predict");
 }
 
@@ -171,8 +211,6 @@ json question_of(const PageState& state) {
       }
     } else if (dot != std::string::npos) {
       question["card"][name.substr(0, dot)][name.substr(dot + 1)]["value"] = std::stod(value);
-    } else if (name == "scheme" && value == "data-parallel") {
-      question["data-parallel"] = true;
     } else {
       question["options"][name] = value;
     }

@@ -107,7 +107,8 @@ TEST_F(JsonReaders, AcceptNothingButWhatTheyKnow) {
 }
 
 TEST_F(JsonReaders, AcceptNothingButWhatProgramsWrote) {
-  Study(folder() / "study", {.options = {.dim = 8}, .machine = {.cores = 1}, .version = "1"}, 1);
+  Study(folder() / "study", {.options = {{"dim", "8"}}, .machine = {.cores = 1}, .version = "1"},
+        1);
   expect_strict("study", {.valid = read_file(folder() / "study" / "study.json"),
                           .read = [&](const std::string& text) {
                             write_file(folder() / "study" / "study.json", text);

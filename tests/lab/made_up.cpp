@@ -1,14 +1,25 @@
 #include "lab/made_up.h"
 
 #include <array>
+#include <sstream>
 #include <utility>
 
 #include "options/options.h"
 
 namespace barestep {
 
+Run asked(const std::string& options) {
+  GivenOptions given;
+  std::istringstream words(options);
+  for (std::string name, word; words >> word;) {
+    if (word.starts_with("--")) name = word.substr(2);
+    given[name] = word.starts_with("--") ? "true" : word;
+  }
+  return asked_run(given);
+}
+
 Workload made_up_workload(std::int64_t dim, std::int64_t depth, TrainerKind trainer, int ranks) {
-  Workload workload{.trainer = trainer, .ranks = ranks};
+  Workload workload{{.trainer = trainer, .ranks = ranks}};
   workload.config.model.dim = dim;
   workload.config.model.depth = depth;
   workload.config.training.update = Update::kSeparate;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/predict/asked_run.h"
 #include "lab/study/experiment.h"
 
 namespace barestep {
@@ -34,6 +35,9 @@ struct MadeUpStep {
   std::int64_t skipped = 0;
   std::vector<Evaluated> evaluated{};
 };
+
+/// The run that `mlp_lab predict` reads from "--dim 64 --no-overlap".
+Run asked(const std::string& options);
 
 /// A workload of a model on the CPU.
 Workload made_up_workload(std::int64_t dim, std::int64_t depth,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/plan.h"
+#include "lab/made_up.h"
 #include "lab/predict/workload.h"
 #include "support/expect_error.h"
 
@@ -22,7 +23,7 @@ constexpr std::int64_t kGib = 1 << 30;
 TEST(MeshSearch, PutsTheFastestThatFitsFirst) {
   const MachineCard h200 = load_card("h200-nvlink");
   const std::int64_t memory = 3 * kGib;
-  const auto all = mesh_candidates({.batch_size = 256}, h200, 8, memory);
+  const auto all = mesh_candidates(asked("--batch-size 256"), h200, 8, memory);
   const auto first_too_large =
       std::ranges::find_if(all, [&](const MeshCandidate& each) { return each.bytes > memory; });
   EXPECT_GT(first_too_large - all.begin(), 5);
@@ -31,7 +32,7 @@ TEST(MeshSearch, PutsTheFastestThatFitsFirst) {
                           [&](const MeshCandidate& each) { return each.bytes > memory; }));
   for (auto each = all.begin(); each != first_too_large; ++each) {
     SCOPED_TRACE(each->text());
-    EXPECT_EQ(each->step.step_s, predicted_step(each->model, h200, 8).step_s);
+    EXPECT_EQ(each->step.step_s, predicted_run(each->run, h200).step_s);
     if (each != all.begin()) EXPECT_GE(each->step.step_s, (each - 1)->step.step_s);
   }
 }
@@ -39,13 +40,13 @@ TEST(MeshSearch, PutsTheFastestThatFitsFirst) {
 TEST(MeshSearch, CountsTheMemoryOfTheFullestRank) {
   const MachineCard h200 = load_card("h200-nvlink");
   // Widths and rows that neither tensor ranks nor copies divide evenly.
-  const auto all = mesh_candidates({.dim = 103, .depth = 7, .batch_size = 50}, h200, 8, kGib);
+  const auto all = mesh_candidates(asked("--dim 103 --depth 7 --batch-size 50"), h200, 8, kGib);
   EXPECT_GT(all.size(), 30U);
   for (const MeshCandidate& each : all) {
     SCOPED_TRACE(each.text());
     std::int64_t max = 0;
     for (int rank = 0; rank < 8; ++rank) {
-      const WorkloadPrograms programs(workload_of(each.model, h200, 8), rank);
+      const WorkloadPrograms programs(each.run, rank);
       max = std::max(max, MemoryPlan(programs.steps().buffers()).device_bytes(0));
     }
     EXPECT_EQ(each.bytes, max);
@@ -53,7 +54,7 @@ TEST(MeshSearch, CountsTheMemoryOfTheFullestRank) {
 }
 
 TEST(MeshSearch, TriesEverySchemeAndCutThatTheTrainerAccepts) {
-  const auto all = mesh_candidates({.dim = 64}, load_card("h200-nvlink"), 4, kGib);
+  const auto all = mesh_candidates(asked("--dim 64"), load_card("h200-nvlink"), 4, kGib);
   std::vector<std::string> texts;
   for (const MeshCandidate& each : all) texts.push_back(each.text());
   EXPECT_THAT(texts, testing::IsSupersetOf(
@@ -72,10 +73,10 @@ TEST(MeshSearch, TriesEverySchemeAndCutThatTheTrainerAccepts) {
 
 TEST(BestMesh, TurnsRoundWithTheBatchAndTheMemory) {
   const MachineCard h200 = load_card("h200-nvlink");
-  const auto best = [&](const PredictedModel& model, std::int64_t memory) {
-    return best_mesh(model, h200, 8, memory).sentences;
+  const auto best = [&](const std::string& options, std::int64_t memory) {
+    return best_mesh(asked(options), h200, 8, memory).sentences;
   };
-  const auto small = best({}, 16 * kGib);
+  const auto small = best("", 16 * kGib);
   EXPECT_THAT(small[0], HasSubstr("Simulated: 8 ranks train fastest as ddp, one copy on 8 tensor "
                                   "ranks: 1.10 ms a step, 5.24x as fast as one, with 817."));
   EXPECT_THAT(small[1], HasSubstr("Sharing only the batch (factor, 8 copies) would take "));
@@ -83,10 +84,9 @@ TEST(BestMesh, TurnsRoundWithTheBatchAndTheMemory) {
   EXPECT_THAT(small[3], HasSubstr("A stage on each rank is refused for this model on 8 ranks."));
   EXPECT_THAT(small[4], HasSubstr("A mesh of several axes (ddp, one copy on 2 stages of 4 tensor "
                                   "ranks, 1f1b with 2 micro-batches) would take "));
-  const PredictedModel large{.batch_size = 65536};
-  EXPECT_THAT(best(large, 64 * kGib)[1], HasSubstr("Sharing only the batch is fastest: "));
-  EXPECT_THAT(best({.depth = 24}, 4 * kGib)[1],
-              HasSubstr("Sharing only the batch would not fit: "));
+  EXPECT_THAT(best("--batch-size 65536", 64 * kGib)[1],
+              HasSubstr("Sharing only the batch is fastest: "));
+  EXPECT_THAT(best("--depth 24", 4 * kGib)[1], HasSubstr("Sharing only the batch would not fit: "));
 }
 
 TEST(BestMesh, IsRefusedWhereNoneFits) {
@@ -99,7 +99,7 @@ TEST(BestMesh, IsRefusedWhereNoneFits) {
   expect_error(ExitCode::kConfiguration,
                "--ranks '7': cannot share this model and its batch in any way; ask for fewer, or "
                "for a larger --batch-size",
-               [&] { best_mesh({.dim = 4, .depth = 2, .batch_size = 3}, h200, 7, kGib); });
+               [&] { best_mesh(asked("--dim 4 --depth 2 --batch-size 3"), h200, 7, kGib); });
 }
 
 }  // namespace

@@ -297,7 +297,7 @@ TEST(MeasuredMachines, PredictRanksThatShareAGpu) {
 }
 
 TEST(MeasuredMachines, SayThatCommunicationTakesCores) {
-  const Findings findings = predict_scaling({.dim = 256}, two_cores(), {1, 2});
+  const Findings findings = predict_scaling(asked("--dim 256"), two_cores(), {1, 2});
   EXPECT_EQ(findings.tables.at(1).rows.at(0).back(), "a share of the cores, 1.00x as long");
 }
 
@@ -559,7 +559,8 @@ TEST(Products, GrowWithTheBatchWithoutCliffs) {
     }
   }
   const auto forward_s = [&](std::int64_t batch) {
-    return predicted_step({.dim = 1024, .batch_size = batch}, h200, 1).account[Part::kForward];
+    return predicted_step(asked(fmt::format("--dim 1024 --batch-size {}", batch)), h200, 1)
+        .account[Part::kForward];
   };
   EXPECT_GT(forward_s(512), 1.4 * forward_s(256));
   EXPECT_GT(forward_s(1024), 1.5 * forward_s(512));
@@ -704,19 +705,16 @@ TEST(Links, CarryNoMessageFasterThanTheyCan) {
 TEST(Links, CarryNoStepFasterThanTheyCan) {
   for (const std::string& name : card_names()) {
     const MachineCard card = load_card(name);
-    for (std::size_t scheme = 0; scheme < scheme_names().size(); ++scheme) {
+    for (const std::string_view scheme : scheme_names()) {
       for (const int ranks : {2, 4, 8, 16, 64}) {
-        const bool is_in_process = scheme_names()[scheme] == "data-parallel";
+        const bool is_in_process = scheme == "data-parallel";
         if (ranks > (is_in_process ? card.node_ranks : card.max_ranks())) continue;
-        SCOPED_TRACE(name + ", " + std::string(scheme_names()[scheme]));
+        SCOPED_TRACE(fmt::format("{}, {}", name, scheme));
         for (const std::int64_t dim : {64, 1024, 8192, 32768}) {
-          PredictedModel model{.dim = dim};
-          choose_scheme(model, scheme);
-          Workload workload =
-              on_gpus(is_in_process ? TrainerKind::kDataParallel : TrainerKind::kDdp, ranks);
-          workload.config.model.dim = dim;
-          workload.config.parallel.scheme = model.scheme;
-          const WorkloadPrograms programs(workload);
+          barestep::Run run =
+              run_on(asked(fmt::format("--dim {} --scheme {}", dim, scheme)), card, ranks);
+          run.config.parallel.tensor = run.config.parallel.pipeline = 1;
+          const WorkloadPrograms programs(run);
           for (const Node& node : programs.step().nodes()) {
             const auto* collective = std::get_if<Collective>(&node.op);
             if (collective == nullptr) continue;
@@ -733,7 +731,7 @@ TEST(Links, CarryNoStepFasterThanTheyCan) {
 // The parameters go to the second GPU and the gradients come back, 1.61 GB each way at 363 GB/s.
 TEST(Predictions, MoveEveryByteOfDataParallelOverTheLink) {
   const MachineCard h200 = load_card("h200-nvlink");
-  const PredictedModel model{.data_parallel = true};
+  const barestep::Run model = asked("--scheme data-parallel");
   const SimulatedStep two = predicted_step(model, h200, 2);
   EXPECT_NEAR(two.account[Part::kExposedCommunication], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
   // 2.63 ms of Adam, 1.13 and 0.70 ms of backward and forward with 32 rows.
@@ -796,7 +794,7 @@ TEST(Predictions, TurnRoundWithTheMachine) {
                    "%, from a batch of [0-9]+; at a batch of 64 at no width up to 131072\\."));
   EXPECT_THAT(predict_scaling({}, fast, {1}).sentences.back(),
               MatchesRegex(".*; at a batch of 64 from a width of [0-9]+\\."));
-  EXPECT_THAT(predict_scaling({.batch_size = 1}, fast, {1}).sentences.back(),
+  EXPECT_THAT(predict_scaling(asked("--batch-size 1"), fast, {1}).sentences.back(),
               HasSubstr("; a batch of 1 cannot be divided."));
   EXPECT_THAT(predict_scaling({}, load_card("t4"), {1}).sentences.back(),
               HasSubstr("The machine has one device, so two ranks cannot pay off."));
@@ -810,7 +808,7 @@ TEST(Predictions, TurnRoundWithTheMachine) {
 // A tie: two ranks lose to communication and other costs exactly what they save.
 TEST(Predictions, CallATieNoGain) {
   MachineCard card = with_fast_links();
-  const PredictedModel model{.scheme = RankScheme::kDdp};
+  const barestep::Run model;
   const double one = predicted_step(model, card, 1).step_s;
   // The loss is reduced too, but backward hides it.
   card.node.latency_s = one - predicted_step(model, card, 2).step_s;
@@ -831,28 +829,28 @@ TEST(Predictions, CoverEverySchemeByTheNameThatUsersGive) {
               testing::ElementsAre("ddp", "zero1", "zero2", "zero3", "factor", "server",
                                    "data-parallel", "tensor", "pipeline"));
   std::set<double> steps;
-  for (std::size_t i = 0; i < scheme_names().size(); ++i) {
-    PredictedModel model;
-    choose_scheme(model, i);
+  for (const std::string_view scheme : scheme_names()) {
+    const barestep::Run model = asked(fmt::format("--scheme {}", scheme));
     const Findings findings = predict_scaling(model, h200, {1, 4});
     EXPECT_THAT(findings.tables.front().title,
-                HasSubstr("Simulated: " + std::string(scheme_names()[i]) + ", 8192 x 6, batch 64"));
-    EXPECT_EQ(findings.tables.front().columns.front(), model.data_parallel ? "devices" : "ranks");
+                HasSubstr(fmt::format("Simulated: {}, 8192 x 6, batch 64", scheme)));
+    EXPECT_EQ(findings.tables.front().columns.front(),
+              scheme == "data-parallel" ? "devices" : "ranks");
     steps.insert(predicted_step(model, h200, 4).step_s);
   }
   EXPECT_EQ(steps.size(), scheme_names().size());
   // Parameters to the devices, gradients back, all through device 0, none of it hidden.
-  EXPECT_GT(predicted_step({.data_parallel = true}, h200, 4).step_s,
+  EXPECT_GT(predicted_step(asked("--scheme data-parallel"), h200, 4).step_s,
             predicted_step({}, h200, 4).step_s);
 }
 
 TEST(Predictions, TakeAnyMesh) {
   const MachineCard h200 = load_card("h200-nvlink");
-  PredictedModel model{.tensor = 2, .pipeline = 2, .micro_batches = 4};
+  barestep::Run model = asked("--tensor 2 --pipeline 2 --micro-batches 4");
   const Findings findings = predict_scaling(model, h200, {1, 4, 8});
   EXPECT_EQ(findings.tables[0].title,
-            "Simulated: ddp, 8192 x 6, batch 64, 2 tensor ranks, 2 stages, 1f1b with 4 "
-            "micro-batches, on 8 x H200, NVLink");
+            "Simulated: ddp, 8192 x 6, batch 64, --pipeline 2 --micro-batches 4 --tensor 2, on 8 x "
+            "H200, NVLink");
   EXPECT_THAT(findings.sentences.back(), HasSubstr("at width 8192 4 ranks are faster than one"));
   const FindingTable& stages = findings.tables[1];
   ASSERT_EQ(stages.rows.size(), 6U) << "two stages and the bubble, of 4 ranks and of 8";
@@ -865,11 +863,11 @@ TEST(Predictions, TakeAnyMesh) {
                                                 "8 all_reduce of 2 data ranks"}));
   // Two copies halve the batch of each, which pays if it is large.
   EXPECT_GT(predicted_step(model, h200, 8).step_s, predicted_step(model, h200, 4).step_s);
-  model.batch_size = 8192;
+  model.config.data.batch_size = 8192;
   EXPECT_LT(predicted_step(model, h200, 8).step_s, predicted_step(model, h200, 4).step_s);
   // A slow rank of stage 1 holds up stage 0, too.
   const SimulatedStep even = predicted_step(model, h200, 4);
-  model.slow_rank = SlowRank{.rank = 3, .delay_ms = 50};
+  model.config.injected.slow_rank = SlowRank{.rank = 3, .delay_ms = 50};
   const SimulatedStep late = predicted_step(model, h200, 4);
   EXPECT_GE(late.step_s, even.step_s + 0.049);
   EXPECT_EQ(late.account[Part::kInjected], 0);
@@ -879,43 +877,28 @@ TEST(Predictions, TakeAnyMesh) {
 TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
   const MachineCard h200 = load_card("h200-nvlink");
   // A batch of 1048576 has more flops than 64 bits count.
-  EXPECT_THAT(predict_scaling({.dim = 300000, .batch_size = 8192}, h200, {1, 2}).sentences.back(),
-              MatchesRegex("Simulated: at width 300000 two ranks are faster than one, by more than "
-                           "1 %, from a batch of [0-9]+; at a batch of 8192 from a width of "
-                           "[0-9]+\\."));
-}
-
-TEST(Predictions, SayWhenRanksPayWhereSomeBatchesCannotBeDivided) {
-  // Where only products take time, two stages pay off as long as each micro-batch has a row.
-  MachineCard card = with_fast_links();
-  card.flops_per_s = 1e9;
-  card.multiprocessors = 0;
-  card.memory_bytes_per_s = 1e20;
-  card.launch_s = card.host_s = 0;
-  EXPECT_THAT(predict_scaling({.pipeline = 2, .micro_batches = 64}, card, {1, 2}).sentences.back(),
-              HasSubstr("by more than 1 %, from a batch of 64;"));
+  EXPECT_THAT(
+      predict_scaling(asked("--dim 300000 --batch-size 8192"), h200, {1, 2}).sentences.back(),
+      MatchesRegex("Simulated: at width 300000 two ranks are faster than one, by more than "
+                   "1 %, from a batch of [0-9]+; at a batch of 8192 from a width of "
+                   "[0-9]+\\."));
 }
 
 TEST(Predictions, SayWhenRanksPayWhereSomeWidthsCannotBeShared) {
   // A block of width 128 has two heads, too few for three ranks.
-  PredictedModel model{.dim = 384, .tensor = 3};
-  model.others.model.block = BlockKind::kTransformer;
-  model.others.model.heads = 3;
+  const barestep::Run model = asked("--dim 384 --tensor 3 --block transformer --heads 3");
   EXPECT_THAT(predict_scaling(model, load_card("h200-nvlink"), {3}).sentences.back(),
               HasSubstr("at a batch of 64 from a width of 256."));
 }
 
 TEST(Predictions, GiveAllRanksToTheAxisOfAScheme) {
   const MachineCard h200 = load_card("h200-nvlink");
-  PredictedModel tensor, pipeline;
-  choose_scheme(tensor, scheme_names().size() - 2);
-  choose_scheme(pipeline, scheme_names().size() - 1);
-  EXPECT_EQ(predicted_step(tensor, h200, 4).step_s, predicted_step({.tensor = 4}, h200, 4).step_s);
-  EXPECT_EQ(predicted_step(pipeline, h200, 4).step_s,
-            predicted_step({.pipeline = 4}, h200, 4).step_s);
-  pipeline.tensor = 2;
-  EXPECT_EQ(predicted_step(pipeline, h200, 8).step_s,
-            predicted_step({.tensor = 2, .pipeline = 4}, h200, 8).step_s);
+  const auto step_s = [&](const std::string& options, int ranks) {
+    return predicted_step(asked(options), h200, ranks).step_s;
+  };
+  EXPECT_EQ(step_s("--scheme tensor", 4), step_s("--tensor 4", 4));
+  EXPECT_EQ(step_s("--scheme pipeline", 4), step_s("--pipeline 4", 4));
+  EXPECT_EQ(step_s("--tensor 2 --scheme pipeline", 8), step_s("--tensor 2 --pipeline 4", 8));
 }
 
 TEST(Predictions, AreOfTheUsualNumbersOfRanksThatCanRunTheModel) {
@@ -923,44 +906,50 @@ TEST(Predictions, AreOfTheUsualNumbersOfRanksThatCanRunTheModel) {
   EXPECT_THAT(usual_ranks({}, h200), ElementsAre(1, 2, 4, 8));
   EXPECT_THAT(usual_ranks({}, load_card("t4")), ElementsAre(1));
   EXPECT_THAT(usual_ranks({}, load_card("v100-pcie")), ElementsAre(1, 2));
-  EXPECT_THAT(usual_ranks({.batch_size = 4}, h200), ElementsAre(1, 2, 4));
-  EXPECT_THAT(usual_ranks({.batch_size = 4, .batch_per_rank = true}, h200),
-              ElementsAre(1, 2, 4, 8));
-  EXPECT_THAT(usual_ranks({.tensor = 3}, h200), ElementsAre(1, 3, 6));
-  EXPECT_THAT(usual_ranks({.depth = 4, .pipeline = kAllRanks}, h200), ElementsAre(1, 2, 4));
-  EXPECT_THAT(usual_ranks({.slow_rank = SlowRank{3, 5}}, h200), ElementsAre(1, 4, 8));
-  PredictedModel two_heads{.dim = 256, .tensor = kAllRanks};
-  two_heads.others.model.block = BlockKind::kTransformer;
-  two_heads.others.model.heads = 2;
+  EXPECT_THAT(usual_ranks(asked("--batch-size 4"), h200), ElementsAre(1, 2, 4));
+  EXPECT_THAT(usual_ranks(asked("--batch-size 4 --batch-per-rank"), h200), ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(usual_ranks(asked("--tensor 3"), h200), ElementsAre(1, 3, 6));
+  EXPECT_THAT(usual_ranks(asked("--depth 4 --scheme pipeline"), h200), ElementsAre(1, 2, 4));
+  EXPECT_THAT(usual_ranks(asked("--slow-rank 3:5"), h200), ElementsAre(1, 4, 8));
+  const barestep::Run two_heads = asked("--dim 256 --scheme tensor --block transformer --heads 2");
   EXPECT_THAT(usual_ranks(two_heads, h200), ElementsAre(1, 2));
-  PredictedModel servers{.scheme = RankScheme::kServer};
-  servers.others.parallel.servers = 4;
+  const barestep::Run servers = asked("--scheme server --servers 4");
   EXPECT_THAT(usual_ranks(servers, h200), ElementsAre(1, 4, 8));
   // None of them is refused.
-  for (const PredictedModel& model :
-       {PredictedModel{.tensor = 3}, PredictedModel{.pipeline = 4}, PredictedModel{.batch_size = 1},
-        PredictedModel{.depth = 4, .pipeline = kAllRanks},
-        PredictedModel{.batch_size = 6, .pipeline = 2, .micro_batches = 3}}) {
+  for (const char* const options :
+       {"--tensor 3", "--pipeline 4", "--batch-size 1", "--depth 4 --scheme pipeline",
+        "--batch-size 6 --pipeline 2 --micro-batches 3"}) {
+    const barestep::Run model = asked(options);
     EXPECT_FALSE(predict_scaling(model, h200, usual_ranks(model, h200)).tables.empty());
+  }
+}
+
+TEST(Predictions, RefuseOptionsThatExcludeEachOtherForOneRankToo) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  for (const char* const options :
+       {"--scheme factor --pipeline 3", "--recompute 2 --pipeline 2", "--micro-batches 4",
+        "--scheme data-parallel --tensor 2", "--scheme factor --block transformer"}) {
+    SCOPED_TRACE(options);
+    EXPECT_THROW(predict_scaling(asked(options), h200, {1}), Error);
   }
 }
 
 TEST(Predictions, TakePausesAndPrecision) {
   const MachineCard h200 = load_card("h200-nvlink");
   const double plain = predicted_step({}, h200, 2).step_s;
-  EXPECT_NEAR(predicted_step({.delay_ms = 20}, h200, 2).step_s, plain + 0.020, 1e-4);
-  EXPECT_NEAR(predicted_step({.slow_rank = SlowRank{1, 20}}, h200, 2).step_s, plain + 0.020, 1e-4);
-  EXPECT_EQ(predicted_step({.slow_rank = SlowRank{1, 20}}, h200, 1).step_s,
+  EXPECT_NEAR(predicted_step(asked("--delay-ms 20"), h200, 2).step_s, plain + 0.020, 1e-4);
+  EXPECT_NEAR(predicted_step(asked("--slow-rank 1:20"), h200, 2).step_s, plain + 0.020, 1e-4);
+  EXPECT_EQ(predicted_step(asked("--slow-rank 1:20"), h200, 1).step_s,
             predicted_step({}, h200, 1).step_s)
       << "a rank alone has no slow one";
-  EXPECT_LT(predicted_step({.precision = Precision::kTf32}, h200, 1).step_s,
+  EXPECT_LT(predicted_step(asked("--precision tf32"), h200, 1).step_s,
             0.8 * predicted_step({}, h200, 1).step_s);
-  const PredictedModel model{
-      .precision = Precision::kTf32, .delay_ms = 5, .slow_rank = SlowRank{2, 20}};
+  const barestep::Run model = asked("--precision tf32 --delay-ms 5 --slow-rank 2:20");
   const Findings findings = predict_scaling(model, h200, {1, 4});
-  EXPECT_EQ(findings.tables.front().title,
-            "Simulated: ddp, 8192 x 6, batch 64, tf32, 5 ms before backward, 20 ms more on rank 2 "
-            "of several, on 8 x H200, NVLink");
+  EXPECT_EQ(
+      findings.tables.front().title,
+      "Simulated: ddp, 8192 x 6, batch 64, --precision tf32 --delay-ms 5 --slow-rank 2:20, on "
+      "8 x H200, NVLink");
   EXPECT_EQ(findings.sentences.size(), 1U) << "two ranks have no rank 2";
   const FindingTable& table = findings.tables.front();
   EXPECT_EQ(table.columns.at(2), "injected");
@@ -970,24 +959,24 @@ TEST(Predictions, TakePausesAndPrecision) {
 
 TEST(Predictions, TakeRecomputation) {
   const MachineCard h200 = load_card("h200-nvlink");
-  const PredictedModel model{.depth = 12, .batch_size = 4096, .recompute = 3};
-  const SimulatedStep plain = predicted_step({.depth = 12, .batch_size = 4096}, h200, 1);
+  const barestep::Run model = asked("--depth 12 --batch-size 4096 --recompute 3");
+  const SimulatedStep plain = predicted_step(asked("--depth 12 --batch-size 4096"), h200, 1);
   const SimulatedStep step = predicted_step(model, h200, 1);
   EXPECT_EQ(plain.account[Part::kRecompute], 0);
   // 2 segments of 4 layers, except the last layer of each: 6 of 12 layers.
   EXPECT_NEAR(step.account[Part::kRecompute] / plain.account[Part::kForward], 0.5, 0.01);
   EXPECT_NEAR(step.step_s, plain.step_s + step.account[Part::kRecompute], 1e-3 * step.step_s);
   const FindingTable table = predict_scaling(model, h200, {1, 2}).tables.front();
-  EXPECT_THAT(table.title, HasSubstr("batch 4096, recomputed in 3 segments, on"));
+  EXPECT_THAT(table.title, HasSubstr("batch 4096, --recompute 3, on"));
   EXPECT_THAT(table.columns, testing::Contains("recompute"));
   for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
 }
 
-PredictedModel predicted_blocks(AttentionForm form, std::int64_t length) {
-  PredictedModel model{.dim = 1024, .depth = 4, .batch_size = 16};
-  model.others.model = {
-      .block = BlockKind::kTransformer, .heads = 16, .length = length, .attention = form};
-  return model;
+Run predicted_blocks(AttentionForm form, std::int64_t length) {
+  return asked(
+      fmt::format("--dim 1024 --depth 4 --batch-size 16 --block transformer --heads 16 --length {} "
+                  "--attention {}",
+                  length, name_of(form)));
 }
 
 TEST(Predictions, PriceBothFormsOfAttention) {
@@ -1005,7 +994,8 @@ TEST(Predictions, PriceBothFormsOfAttention) {
       predict_scaling(predicted_blocks(AttentionForm::kStandard, 2048), h200, {1, 2});
   EXPECT_THAT(
       findings.tables.front().title,
-      HasSubstr("1024 x 4, batch 16, transformer blocks, length 2048, standard attention,"));
+      HasSubstr("1024 x 4, batch 16, --block transformer --heads 16 --length 2048 --attention "
+                "standard,"));
   EXPECT_THAT(findings.sentences.at(1), HasSubstr("at width 1024 "));
   // The largest batch keeps the rows of a step; a head of every width is at most as wide as usual.
   EXPECT_THAT(findings.sentences.at(1), testing::ContainsRegex("at a batch of 16 from a width of"));
@@ -1035,18 +1025,20 @@ TEST(Predictions, ShowWhatCommunicationReachesAndCosts) {
   // In the switches of NVLink, 9/8 of the bytes cross a link, not 14/8.
   EXPECT_THAT(table.rows[1].at(4), MatchesRegex("28[0-9] GB/s, 6[0-9]\\.[0-9] %"));
   const FindingTable devices =
-      predict_scaling({.data_parallel = true}, load_card("h200-nvlink"), {1, 2}).tables.at(1);
+      predict_scaling(asked("--scheme data-parallel"), load_card("h200-nvlink"), {1, 2})
+          .tables.at(1);
   ASSERT_EQ(devices.rows.size(), 2U);
   EXPECT_EQ(devices.rows[0].at(1), "broadcast");
   EXPECT_EQ(devices.rows[1].at(1), "reduce");
-  const Findings alone =
-      predict_scaling({.batch_size = 1, .data_parallel = true}, load_card("h200-nvlink"), {1, 8});
+  const Findings alone = predict_scaling(asked("--batch-size 1 --scheme data-parallel"),
+                                         load_card("h200-nvlink"), {1, 8});
   EXPECT_EQ(alone.tables.at(1).title, "Simulated: products by shape") << "one device has the row";
 }
 
 TEST(Predictions, ShowTheRateOfEachProductByItsShape) {
   const auto rates = [](std::int64_t dim) {
-    return predict_scaling({.dim = dim}, load_card("h200-nvlink"), {1}).tables.at(1);
+    return predict_scaling(asked(fmt::format("--dim {}", dim)), load_card("h200-nvlink"), {1})
+        .tables.at(1);
   };
   const FindingTable wide = rates(8192);
   EXPECT_EQ(wide.title, "Simulated: products by shape");
@@ -1063,19 +1055,19 @@ TEST(Predictions, GatherFactorsFasterThanTheySumGradients) {
   const MachineCard h200 = load_card("h200-nvlink");
   const double one = predicted_step({}, h200, 1).step_s;
   const double ddp = predicted_step({}, h200, 2).step_s;
-  const double factor = predicted_step({.scheme = RankScheme::kFactor}, h200, 2).step_s;
+  const double factor = predicted_step(asked("--scheme factor"), h200, 2).step_s;
   EXPECT_GT(ddp, one);
   EXPECT_LT(factor, one);
-  EXPECT_EQ(predicted_step({.scheme = RankScheme::kFactor}, h200, 1).step_s, one);
+  EXPECT_EQ(predicted_step(asked("--scheme factor"), h200, 1).step_s, one);
 }
 
 /// As nn.DataParallel does.
 TEST(Predictions, UseNoMoreDevicesThanThereAreSamples) {
-  EXPECT_EQ(
-      predict_scaling({.batch_size = 4, .data_parallel = true}, load_card("h200-nvlink"), {1, 8})
-          .tables.front()
-          .rows.size(),
-      2U);
+  EXPECT_EQ(predict_scaling(asked("--batch-size 4 --scheme data-parallel"),
+                            load_card("h200-nvlink"), {1, 8})
+                .tables.front()
+                .rows.size(),
+            2U);
 }
 
 }  // namespace

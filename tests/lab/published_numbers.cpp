@@ -212,7 +212,7 @@ double sent_over_gradients(RankScheme scheme, int ranks) {
   config.data.batch_size = ranks;
   config.training.update = Update::kSeparate;
   config.parallel.scheme = scheme;
-  const WorkloadPrograms programs(config, TrainerKind::kDdp, ranks, DeviceKind::kCpu);
+  const WorkloadPrograms programs({.trainer = TrainerKind::kDdp, .ranks = ranks, .config = config});
   return static_cast<double>(bytes_sent(programs.step(), programs.mesh())) /
          static_cast<double>(programs.steps().parameter_list().bytes());
 }
@@ -311,8 +311,8 @@ std::string bubble_text(const PipelineSpec& pipeline) {
   std::vector<std::unique_ptr<WorkloadPrograms>> programs;
   std::vector<RankProgram> ranks;
   for (int rank = 0; rank < pipeline.stages; ++rank) {
-    programs.push_back(std::make_unique<WorkloadPrograms>(config, TrainerKind::kDdp,
-                                                          pipeline.stages, DeviceKind::kCpu, rank));
+    programs.push_back(std::make_unique<WorkloadPrograms>(
+        Run{.trainer = TrainerKind::kDdp, .ranks = pipeline.stages, .config = config}, rank));
     ranks.push_back({programs.back()->step(), programs.back()->mesh()});
   }
   const auto seconds = [](const Program&, const Node& node) {
@@ -396,7 +396,7 @@ void add_tensor_pair(std::vector<PublishedNumber>& all) {
   config.model.depth = 4;
   config.training.update = Update::kSeparate;
   config.parallel.tensor = 2;
-  const WorkloadPrograms programs(config, TrainerKind::kDdp, 2, DeviceKind::kCpu);
+  const WorkloadPrograms programs({.trainer = TrainerKind::kDdp, .ranks = 2, .config = config});
   int forward = 0, backward = 0;
   for (const Node& node : programs.step().nodes()) {
     const auto* const sum = op_if<AllReduce>(node.op);
@@ -449,8 +449,7 @@ TrainConfig transformer_of(std::int64_t dim, std::int64_t heads, std::int64_t bl
 void add_gpt2(std::vector<PublishedNumber>& all) {
   constexpr std::int64_t kTokens = 50'257, kPositions = 1024, kWidth = 768, kBlocks = 12,
                          kHeads = 12, kSequences = 4, kLength = 64;
-  const WorkloadPrograms programs(transformer_of(kWidth, kHeads, kBlocks, kLength),
-                                  TrainerKind::kSingle, 1, DeviceKind::kCpu);
+  const WorkloadPrograms programs({.config = transformer_of(kWidth, kHeads, kBlocks, kLength)});
   const std::int64_t parameters =
       programs.steps().parameter_list().size() + (kTokens + kPositions + 2) * kWidth;
   all.push_back(exact(PublishedKind::kReproduced, "GPT-2 of 12 blocks 768 wide, parameters",
@@ -487,8 +486,7 @@ void add_layer_activations(std::vector<PublishedNumber>& all) {
 
 /// Counted in a program of one block.
 void add_layer_flops(std::vector<PublishedNumber>& all) {
-  const WorkloadPrograms programs(transformer_of(12288, 96, 1, 2048), TrainerKind::kSingle, 1,
-                                  DeviceKind::kCpu);
+  const WorkloadPrograms programs({.config = transformer_of(12288, 96, 1, 2048)});
   double flops = 0;
   for (const Node& node : programs.step().nodes()) {
     const bool has_products = op_if<Gemm>(node.op) != nullptr ||
@@ -566,8 +564,7 @@ void add_amp_run(std::vector<PublishedNumber>& all) {
   config.model.last_relu = false;
   config.optimizer.kind = OptimizerKind::kSgd;
   config.data.batch_size = 4096;
-  const WorkloadPrograms programs(
-      {.trainer = TrainerKind::kSingle, .ranks = 1, .on_gpu = true, .config = config});
+  const WorkloadPrograms programs({.on_gpu = true, .config = config});
   double flops = 0;
   for (const Node& node : programs.step().nodes()) {
     if (node.phase != Phase::kData) flops += static_cast<double>(cost_of(node.op).flops);
@@ -671,7 +668,7 @@ PublishedNumber zero_recipe_sum() {
   config.training.steps = 1;
   config.optimizer.lr = 0.01;
   config.device.device = "cpu";
-  const WorkloadPrograms programs(config, TrainerKind::kSingle, 1, DeviceKind::kCpu);
+  const WorkloadPrograms programs({.config = config});
   const auto device = make_device(config.device);
   Trainer trainer(config, programs.steps(), {device.get()}, {}, nullptr);
   NoOutput silent;

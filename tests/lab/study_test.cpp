@@ -145,9 +145,9 @@ TEST_F(StudyTest, ChoosesAQuickModelWhoseStepsAreLongEnough) {
   EXPECT_EQ(chosen("*) time=0.02;;", identity()), 2048);
   EXPECT_EQ(Study::open(output()).setting().dim, 2048);
   StudyIdentity named = identity();
-  named.options.dim = 2048;
+  named.options["dim"] = "2048";
   EXPECT_EQ(chosen("*) time=0.02;;", named), 2048);
-  named.options.dim = 64;
+  named.options["dim"] = "64";
   expect_error(ExitCode::kConfiguration, "it holds a study with --dim 2048; name another folder",
                [&] { Study(output(), named); });
   EXPECT_EQ(anew("*) time=0.02;;", named), 64);
@@ -235,16 +235,12 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
 
 TEST_F(StudyTest, TakesSizesThatWereAskedFor) {
   StudyIdentity requested = identity();
-  requested.options = {.dim = 128,
-                       .depth = 3,
-                       .batch_size = 8,
-                       .steps = 25,
-                       .recompute = 2,
-                       .activation = Activation::kGeluTanh,
-                       .ranks = {1, 3}};
-  EXPECT_EQ(text_of(requested.options),
-            " --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 --activation gelu-tanh "
-            "--ranks 1,3");
+  requested.options = {{"dim", "128"},       {"depth", "3"},     {"batch-size", "8"},
+                       {"steps", "25"},      {"recompute", "2"}, {"activation", "gelu-tanh"},
+                       {"optimizer", "sgd"}, {"ranks", "1,3"}};
+  EXPECT_EQ(options_text(requested.options),
+            " --activation gelu-tanh --batch-size 8 --depth 3 --dim 128 --optimizer sgd "
+            "--ranks 1,3 --recompute 2 --steps 25");
   {
     const Study study(output(), requested);
     EXPECT_EQ(Study::open(output()).identity(), requested) << "kept with the study";
@@ -252,12 +248,12 @@ TEST_F(StudyTest, TakesSizesThatWereAskedFor) {
     ASSERT_THAT(cases, SizeIs(2));
     EXPECT_THAT(command_line_of(cases[1].workload),
                 HasSubstr("mpirun -np 3 mlp_ddp --dim 128 --depth 3 --activation gelu-tanh "
-                          "--global-batch-size 8 --steps 25 --recompute 2"));
+                          "--global-batch-size 8 --steps 25 --optimizer sgd --recompute 2"));
     std::filesystem::create_directory(output() / "runs");
   }
   expect_error(ExitCode::kConfiguration,
-               "it holds a study with --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 "
-               "--activation gelu-tanh --ranks 1,3",
+               "it holds a study with --activation gelu-tanh --batch-size 8 --depth 3 --dim 128 "
+               "--optimizer sgd --ranks 1,3 --recompute 2 --steps 25",
                [&] { Study(output(), identity()); });
 }
 
@@ -302,7 +298,9 @@ TEST_F(StudyTest, RefusesAStudyThatSomebodySpoiled) {
   refused({{"memory_bytes", -1}},
           "memory_bytes is -1, not a whole number from 0 to 1152921504606846976");
   refused({{"format", "another"}}, "format is not 'barestep study 1'");
-  refused({{"options", {{"activation", "wave"}}}}, "options.activation is no activation");
+  refused({{"options", {{"activation", "wave"}}}},
+          "options are not those of a study: --activation 'wave': not one of the choices; use relu "
+          "or gelu or gelu-tanh or silu or tanh or sigmoid or leaky-relu or none");
   refused({{"system", 7}}, "system is 7, not a string");
   refused({{"width", -1}}, "width is -1, not a whole number from 0 to 1048576");
 

@@ -21,7 +21,7 @@ includes() {
       may["model"] = "core model"
       may["profiler"] = "core data model train profiler"
       may["train"] = "core data model train"
-      may["parallel"] = "core data model train parallel"
+      may["parallel"] = "core options data model train parallel"
       may["session"] = "core options data kernels model profiler train parallel session"
       may["lab"] = "core options data kernels model profiler train parallel session lab"
       # part of a layer: the other parts of that layer whose headers it may include

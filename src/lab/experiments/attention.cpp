@@ -225,10 +225,15 @@ void add_simulated_forms(Findings& findings) {
   for (const std::int64_t length : {512, 2048, 8192}) {
     std::map<AttentionForm, double> step_s;
     for (const AttentionForm form : kValuesOf<AttentionForm>) {
-      PredictedModel model{.dim = 1024, .depth = 4, .precision = Precision::kBf16};
-      model.batch_size = 16'384 / length;
-      model.others.model = {.block = BlockKind::kTransformer, .length = length, .attention = form};
-      step_s[form] = predicted_step(model, card, 1).step_s;
+      Run asked;
+      asked.config.model = {.dim = 1024,
+                            .depth = 4,
+                            .block = BlockKind::kTransformer,
+                            .length = length,
+                            .attention = form};
+      asked.config.data.batch_size = 16'384 / length;
+      asked.config.device.precision = Precision::kBf16;
+      step_s[form] = predicted_step(asked, card, 1).step_s;
     }
     table.rows.push_back(
         {grouped(length), time_text(step_s[AttentionForm::kStandard]),

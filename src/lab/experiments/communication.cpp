@@ -52,11 +52,11 @@ FindingTable course_table() {
       .title = fmt::format("Simulated: a small and a large model, batch 64, on {}", card.name),
       .columns = {"width x layers", "1 rank", "2 ranks", "speed-up", "exposed communication",
                   "of a step"}};
-  for (const PredictedModel& model :
-       {PredictedModel{.dim = 1024, .depth = 2}, PredictedModel{.dim = 8192, .depth = 8}}) {
-    const SimulatedStep one = predicted_step(model, card, 1), two = predicted_step(model, card, 2);
+  for (const Run& asked : {asked_run({{"dim", "1024"}, {"depth", "2"}}),
+                           asked_run({{"dim", "8192"}, {"depth", "8"}})}) {
+    const SimulatedStep one = predicted_step(asked, card, 1), two = predicted_step(asked, card, 2);
     const double exposed = two.account[Part::kExposedCommunication];
-    table.rows.push_back({model_text(model.dim, model.depth), time_text(one.step_s),
+    table.rows.push_back({model_text(asked.dim(), asked.depth()), time_text(one.step_s),
                           time_text(two.step_s), factor_text(one.step_s / two.step_s),
                           time_text(exposed), percent_text(exposed / two.step_s)});
   }

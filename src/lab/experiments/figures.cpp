@@ -60,7 +60,7 @@ DeviceMemory memory_of(const Measurement& each) {
   return planned_memory(each.workload()).front();
 }
 
-std::int64_t mean_sent_bytes(const Workload& workload) {
+std::int64_t mean_sent_bytes(const Run& workload) {
   const Mesh mesh = mesh_of(workload);
   std::int64_t sum = 0;
   for (int rank = 0; rank < mesh.ranks(); ++rank) {

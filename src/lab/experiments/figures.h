@@ -39,7 +39,7 @@ Workload sharing_workload(const Setting& setting);
 DeviceMemory memory_of(const Measurement& each);
 
 /// The bytes that a rank sends in a step, the mean of all ranks.
-std::int64_t mean_sent_bytes(const Workload& workload);
+std::int64_t mean_sent_bytes(const Run& workload);
 
 /// The share of a step in which a device of mlp_dp computes, of a case that records its ops.
 Estimate computing_share(const Measurement& each, int device);
@@ -71,7 +71,7 @@ struct PricedPart {
   double flops = 0;
   double tensor_bytes = 0, data_bytes = 0;  // sent to tensor ranks, and to those with other rows
 };
-PricedPart priced_part(const Workload& workload, bool is_forward);
+PricedPart priced_part(const Run& workload, bool is_forward);
 
 /// The bytes of `a` as a multiple of those of `b`.
 double times_the_bytes(std::int64_t a, std::int64_t b);

@@ -85,7 +85,7 @@ double closed_slack(const LimitedPart& part, const LimitSetting& setting) {
 }
 
 Workload limit_workload(RankScheme scheme, const LimitSetting& setting, int data, int tensor) {
-  Workload workload{.trainer = TrainerKind::kDdp, .ranks = data * tensor, .on_gpu = true};
+  Workload workload{{.trainer = TrainerKind::kDdp, .ranks = data * tensor, .on_gpu = true}};
   TrainConfig& config = workload.config;
   config.model.dim = kLimitWidth;
   config.model.depth = kLimitDepth;
@@ -99,7 +99,7 @@ Workload limit_workload(RankScheme scheme, const LimitSetting& setting, int data
 
 }  // namespace
 
-PricedPart priced_part(const Workload& workload, bool is_forward) {
+PricedPart priced_part(const Run& workload, bool is_forward) {
   const WorkloadPrograms programs(workload);
   const Program& step = programs.step();
   Program computing("computing", step.buffers()), tensor("tensor", step.buffers()),

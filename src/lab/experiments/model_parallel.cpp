@@ -199,14 +199,13 @@ struct SimulatedStages {
 };
 
 SimulatedStages simulated_stages(const MachineCard& card, int depth, int devices) {
-  PredictedModel model{.depth = depth, .data_parallel = true};
-  if (devices > 1) {
-    model.pipeline = devices;
-    model.schedule = PipelineSchedule::kNaive;
-    model.micro_batches = 1;
-  }
-  const Workload workload = workload_of(model, card, devices);
-  const SimulatedStep step = predicted_step(model, card, devices);
+  Run asked{.trainer = TrainerKind::kDataParallel};
+  asked.config.model.depth = depth;
+  asked.config.parallel.pipeline = devices;
+  asked.config.parallel.schedule = PipelineSchedule::kNaive;
+  asked.config.parallel.micro_batches = 1;
+  const Workload workload{run_on(asked, card, devices)};
+  const SimulatedStep step = predicted_run(workload, card);
   SimulatedStages all{.step_s = step.step_s};
   all.computes.resize(static_cast<std::size_t>(devices));
   std::vector<double> adam_s(all.computes);

@@ -51,12 +51,12 @@ struct SimulatedSharing {
 
 std::vector<SimulatedSharing> simulated_sharing(const MachineCard& card, int ranks) {
   std::vector<SimulatedSharing> all;
-  const auto add = [&](std::string_view name, const PredictedModel& model) {
-    all.push_back({std::string(name), predicted_step(model, card, ranks).step_s,
-                   max_rank_bytes(workload_of(model, card, ranks))});
+  const auto add = [&](std::string_view name, std::string_view scheme) {
+    const Run run = run_on(asked_run({{"scheme", std::string(scheme)}}), card, ranks);
+    all.push_back({std::string(name), predicted_run(run, card).step_s, max_rank_bytes(run)});
   };
-  for (const RankScheme scheme : kSharingSchemes) add(name_of(scheme), {.scheme = scheme});
-  add(kTensorCase, {.tensor = kAllRanks});
+  for (const RankScheme scheme : kSharingSchemes) add(name_of(scheme), name_of(scheme));
+  add(kTensorCase, "tensor");
   return all;
 }
 
@@ -183,7 +183,7 @@ void add_simulated_servers(Findings& findings) {
       .title = fmt::format("Simulated: step times of 8192 x 6, batch 64, on {}", card.name),
       .columns = {"ranks", "ddp, a ring", "one server, star", "every rank a server"}};
   for (const int ranks : {2, 4, 8}) {
-    const Workload ddp = workload_of({}, card, ranks);
+    const Workload ddp{run_on({}, card, ranks)};
     const auto time = [&](const Workload& workload) {
       return time_text(predicted_run(workload, card).step_s);
     };

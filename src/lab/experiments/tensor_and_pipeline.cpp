@@ -106,19 +106,19 @@ void add_simulated_tensor(Findings& findings) {
   const double one_s = predicted_step({}, card, 1).step_s;
   for (const int ranks : {1, 2, 4, 8}) {
     const double ddp_s = predicted_step({}, card, ranks).step_s;
-    const double tensor_s = predicted_step({.tensor = kAllRanks}, card, ranks).step_s;
+    const double tensor_s = predicted_step(asked_run({{"scheme", "tensor"}}), card, ranks).step_s;
     table.rows.push_back({std::to_string(ranks), time_text(ddp_s), factor_text(one_s / ddp_s),
                           time_text(tensor_s), factor_text(one_s / tensor_s)});
     if (ranks != 4) continue;
-    const auto sent = [&](const PredictedModel& model) {
-      return human_bytes(mean_sent_bytes(workload_of(model, card, ranks)));
+    const auto sent = [&](const Run& asked) {
+      return human_bytes(mean_sent_bytes(run_on(asked, card, ranks)));
     };
     findings.facts.push_back(fmt::format(
         "Simulated: 8192 x 6 at batch 64 on 4 of {}: tensor ranks are {} as fast as one rank, ddp "
         "{}. A tensor rank updates a quarter of the weights and sends {} a step; a rank of ddp "
         "updates all of them and sends {}.",
         card.name, factor_text(one_s / tensor_s), factor_text(one_s / ddp_s),
-        sent({.tensor = kAllRanks}), sent({})));
+        sent(asked_run({{"scheme", "tensor"}})), sent({})));
   }
   findings.tables.push_back(std::move(table));
 }
@@ -372,10 +372,11 @@ void add_simulated_hybrid(Findings& findings) {
   table.columns.insert(table.columns.end(), {"2 copies of one rank each", "one copy of 2 stages"});
   for (const std::int64_t batch : {32, 64, 128}) {
     const auto step_s = [&](int ranks, std::int64_t stages, std::optional<int> micro_batches) {
-      return predicted_step(
-                 {.batch_size = batch, .pipeline = stages, .micro_batches = micro_batches}, card,
-                 ranks)
-          .step_s;
+      Run asked;
+      asked.config.data.batch_size = batch;
+      asked.config.parallel.pipeline = stages;
+      asked.config.parallel.micro_batches = micro_batches;
+      return predicted_step(asked, card, ranks).step_s;
     };
     std::vector<double> all_s;
     for (const int count : kHybridMicroBatches) all_s.push_back(step_s(4, 2, count));

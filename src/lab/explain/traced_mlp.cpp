@@ -211,10 +211,10 @@ bool is_fully_sharded(const TraceFile& file) {
 
 Workload workload_for(const TracedRun& run, const TracedMlp& mlp, bool on_gpu) {
   const int ranks = ranks_of(run);
-  Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
-                    .ranks = ranks,
-                    .on_gpu = on_gpu,
-                    .gpus = ranks};
+  Workload workload{{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
+                     .ranks = ranks,
+                     .on_gpu = on_gpu,
+                     .gpus = ranks}};
   TrainConfig& config = workload.config;
   config.model.layers = mlp.widths;
   config.model.activation = mlp.activation;

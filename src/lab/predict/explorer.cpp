@@ -16,15 +16,14 @@
 #include "core/json_document.h"
 #include "core/printer.h"
 #include "core/units.h"
+#include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/plots.h"
-#include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
 #include "lab/report/findings.h"
 #include "lab/report/samples.h"
 #include "lab/report/svg.h"
-#include "options/options.h"
 #include "profiler/account.h"
 
 namespace barestep {
@@ -32,95 +31,40 @@ namespace {
 
 using Answer = nlohmann::ordered_json;
 
-/// A question, read.
-struct Exploration {
-  MachineCard card{};
-  PredictedModel model{};
-  int ranks = 1;
-  std::optional<std::int64_t> memory_bytes{};
-};
-
 constexpr int kMaxExploredRanks = 1024;
 
-/// The option with this name: mlp_single's, whose --batch-size is that of a whole step, else that
-/// of a program with several ranks.
-const Option& explored_option(const std::string& name) {
-  for (const TrainerKind trainer : kValuesOf<TrainerKind>) {
-    const auto options = options_of(trainer);
-    const auto found = std::ranges::find(options, name, &Option::name);
-    if (found != options.end()) return *found;
-  }
-  fail(ExitCode::kUsage, {.what = "option",
-                          .value = "--" + name,
-                          .why = "no trainer has it",
-                          .remedy = "see the trainers' --help"});
-}
-
-PredictedModel model_from(const JsonValue& options, bool data_parallel) {
-  TrainConfig config;
-  bool batch_per_rank = false;
+Run run_from(const JsonValue& options) {
+  GivenOptions given;
   for (const auto& [name, value] : options.members()) {
-    if (name == "batch-per-rank") {
-      batch_per_rank = value.text() == "true";
-    } else {
-      explored_option(name).value.read({.where = "--" + name, .text = value.text()}, config);
-    }
+    const std::string text = value.text();
+    if (text != "false") given.emplace(name, text);
   }
-  if (config.parallel.sync_every > 1) {
-    fail(ExitCode::kConfiguration, {.what = "--sync-every",
-                                    .value = std::to_string(config.parallel.sync_every),
-                                    .why = "the steps of a round differ, and one step is shown",
-                                    .remedy = "leave it out, or run mlp_lab run local-sgd"});
-  }
-  PredictedModel model = predicted_model(config);
-  model.batch_per_rank = batch_per_rank;
-  model.data_parallel = data_parallel;
-  return model;
+  return asked_run(given);
 }
 
 /// A page answers at once: this many layers, over all micro-batches and devices, take some 0.1 s.
 constexpr std::int64_t kMaxLayers = 1024;
 
-void require_small(const Exploration& asked) {
-  const PredictedModel& model = asked.model;
-  const TrainConfig& others = model.others;
-  const auto widths = std::ssize(others.model.layers);
-  const std::int64_t depth = widths > 1 ? widths - 1 : model.depth;
+void require_small(const Run& run) {
+  const ParallelConfig& parallel = run.config.parallel;
+  // These have programs of their own.
+  const bool all_differ =
+      run.trainer == TrainerKind::kDataParallel || parallel.scheme == RankScheme::kServer;
   std::int64_t layers = 1;
   bool is_small = true;
   for (const std::int64_t factor :
-       {depth, others.training.accumulate, model.pipeline,
-        model.micro_batches.value_or(model.pipeline),
-        // These have programs of their own.
-        model.data_parallel || model.scheme == RankScheme::kServer ? std::int64_t{asked.ranks}
-                                                                   : std::int64_t{1}}) {
+       {run.depth(), run.config.training.accumulate, parallel.pipeline, micro_batches_of(parallel),
+        all_differ ? std::int64_t{run.ranks} : std::int64_t{1}}) {
     is_small = is_small && factor <= kMaxLayers / layers;
     if (is_small) layers *= factor;
   }
   if (is_small) return;
   fail(ExitCode::kConfiguration,
        {.what = "--depth",
-        .value = std::to_string(depth),
+        .value = std::to_string(run.depth()),
         .why = fmt::format("with its micro-batches and devices, a step has more than {} layers",
                            kMaxLayers),
         .remedy = "use smaller numbers here, or mlp_lab predict"});
-}
-
-Exploration exploration_from(const JsonValue& question) {
-  Exploration asked{
-      .card = card_from(question.at("card")),
-      .model = model_from(question.at("options"), question.at("data-parallel").boolean()),
-      .ranks = static_cast<int>(question.at("ranks").whole(1, kMaxExploredRanks))};
-  if (question.has("memory")) {
-    asked.memory_bytes = parse_bytes("--memory", question.at("memory").text());
-  }
-  require_prediction(asked.model, asked.card, {asked.ranks});
-  require_small(asked);
-  return asked;
-}
-
-std::string_view explored_noun(const Exploration& asked) {
-  return asked.model.data_parallel ? "device" : "rank";
 }
 
 // The account.
@@ -162,21 +106,21 @@ struct ExploredRate {
 /// One rank, powers of two, and what is asked for. If that is one rank, no more: nobody has checked
 /// that several could run it.
 /// `asked_s` is the time of a step of those that are asked for.
-std::vector<ExploredRate> explored_rates(const Exploration& asked, double asked_s) {
+std::vector<ExploredRate> explored_rates(const Run& asked, const MachineCard& card, int asked_ranks,
+                                         double asked_s) {
   constexpr int kMaxShown = 8;
   std::vector<int> counts = {1};
-  const int max = asked.ranks == 1 ? 1 : std::max(kMaxShown, asked.ranks);
+  const int max = asked_ranks == 1 ? 1 : std::max(kMaxShown, asked_ranks);
   for (int ranks = 2; ranks <= max; ranks *= 2) {
-    if (ranks != asked.ranks && can_run(asked.model, asked.card, ranks)) counts.push_back(ranks);
+    if (ranks != asked_ranks && can_run(asked, card, ranks)) counts.push_back(ranks);
   }
-  if (asked.ranks > 1) counts.push_back(asked.ranks);
+  if (asked_ranks > 1) counts.push_back(asked_ranks);
   std::ranges::sort(counts);
   std::vector<ExploredRate> rates;
   for (const int ranks : counts) {
-    const Workload workload = workload_of(asked.model, asked.card, ranks);
-    const double step_s =
-        ranks == asked.ranks ? asked_s : predicted_run(workload, asked.card).step_s;
-    rates.push_back({ranks, step_s, static_cast<double>(workload.step_samples()) / step_s});
+    const Run run = run_on(asked, card, ranks);
+    const double step_s = ranks == asked_ranks ? asked_s : predicted_run(run, card).step_s;
+    rates.push_back({ranks, step_s, static_cast<double>(run.step_samples()) / step_s});
   }
   return rates;
 }
@@ -206,7 +150,7 @@ Answer answer_on_rates(const std::vector<ExploredRate>& rates) {
   return all;
 }
 
-Plot speed_up_plot(const Exploration& asked, const std::vector<ExploredRate>& rates) {
+Plot speed_up_plot(const Run& asked, const std::vector<ExploredRate>& rates) {
   PlotSeries simulated{.name = "simulated"};
   PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   const std::optional<double> serial = explored_serial_share(rates);
@@ -222,7 +166,7 @@ Plot speed_up_plot(const Exploration& asked, const std::vector<ExploredRate>& ra
     }
   }
   Plot plot{.title = "Simulated speed-up",
-            .x_label = noun_for(2, explored_noun(asked)),
+            .x_label = noun_for(2, noun_of(asked)),
             .y_label = "speed-up",
             .log_x = true,
             .series = {std::move(ideal), std::move(simulated)}};
@@ -247,28 +191,30 @@ Answer answer_on_memory(const std::vector<DeviceMemory>& devices) {
   return all;
 }
 
-Plot memory_plot(const Exploration& asked, const std::vector<DeviceMemory>& devices) {
+Plot memory_plot(const Run& asked, const std::vector<DeviceMemory>& devices,
+                 std::optional<std::int64_t> limit_bytes) {
   std::vector<NamedMemory> named;
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    named.emplace_back(devices.size() == 1 ? fmt::format("each {}", explored_noun(asked))
-                                           : fmt::format("{} {}", explored_noun(asked), i),
+    named.emplace_back(devices.size() == 1 ? fmt::format("each {}", noun_of(asked))
+                                           : fmt::format("{} {}", noun_of(asked), i),
                        devices[i]);
   }
   Plot plot = memory_plot("Memory of the plan", named);
-  if (asked.memory_bytes) {
-    plot.limit = {.name = "a device has " + human_bytes(*asked.memory_bytes),
-                  .value = static_cast<double>(*asked.memory_bytes) / (1 << 20)};
+  if (limit_bytes) {
+    plot.limit = {.name = "a device has " + human_bytes(*limit_bytes),
+                  .value = static_cast<double>(*limit_bytes) / (1 << 20)};
   }
   return plot;
 }
 
 /// Why the devices' memory is too little. Computed, not caught, since it is part of the answer.
-std::string shortage_of(const Exploration& asked, const std::vector<DeviceMemory>& devices) {
+std::string shortage_of(const Run& asked, const std::vector<DeviceMemory>& devices,
+                        std::optional<std::int64_t> limit_bytes) {
   std::int64_t needed = 0;
   for (const DeviceMemory& each : devices) needed = std::max(needed, each.bytes);
-  if (!asked.memory_bytes || needed <= *asked.memory_bytes) return "";
-  return fmt::format("A {} needs {}, which is {} more than a device has.", explored_noun(asked),
-                     human_bytes(needed), human_bytes(needed - *asked.memory_bytes));
+  if (!limit_bytes || needed <= *limit_bytes) return "";
+  return fmt::format("A {} needs {}, which is {} more than a device has.", noun_of(asked),
+                     human_bytes(needed), human_bytes(needed - *limit_bytes));
 }
 
 // Messages.
@@ -306,12 +252,12 @@ Answer answer_on_messages(const WorkloadPrograms& programs) {
 // The timeline.
 
 /// The ranks that differ: one of each stage, and beside a slow rank one that waits for it.
-std::vector<int> shown_ranks(const Workload& workload) {
-  if (workload.trainer != TrainerKind::kDdp) return {0};
-  const Mesh mesh = mesh_of(workload);
-  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
-  const bool all_differ = workload.config.parallel.scheme == RankScheme::kServer;
-  if (!slow || mesh.pipeline > 1 || all_differ) return ranks_to_simulate(workload);
+std::vector<int> shown_ranks(const Run& run) {
+  if (run.trainer != TrainerKind::kDdp) return {0};
+  const Mesh mesh = mesh_of(run);
+  const std::optional<SlowRank>& slow = run.config.injected.slow_rank;
+  const bool all_differ = run.config.parallel.scheme == RankScheme::kServer;
+  if (!slow || mesh.pipeline > 1 || all_differ) return ranks_to_simulate(run);
   const int late = static_cast<int>(slow->rank);
   return late == 0 ? std::vector{0, 1} : std::vector{0, late};
 }
@@ -389,19 +335,19 @@ void add_lanes(Plot& plot, std::map<Part, PlotSeries>& parts, const Program& pro
 }
 
 /// `program` is the first rank's and `step` the run's.
-Plot explored_timeline(const Exploration& asked, const Workload& workload, const Program& program,
+Plot explored_timeline(const Run& run, const MachineCard& card, const Program& program,
                        const SimulatedStep& step) {
   Plot plot{.title = "Simulated: what runs when",
             .x_label = "ms since the step began",
             .is_timeline = true};
-  const std::vector<int> ranks = shown_ranks(workload);
+  const std::vector<int> ranks = shown_ranks(run);
   std::map<Part, PlotSeries> parts;
-  if (ranks == ranks_to_simulate(workload) && ranks == std::vector{0}) {
-    add_lanes(plot, parts, program, step, workload.ranks > 1 ? "each rank" : "rank 0");
+  if (ranks == ranks_to_simulate(run) && ranks == std::vector{0}) {
+    add_lanes(plot, parts, program, step, run.ranks > 1 ? "each rank" : "rank 0");
   } else {
-    const std::vector<SimulatedStep> steps = predicted_ranks(workload, asked.card, ranks);
+    const std::vector<SimulatedStep> steps = predicted_ranks(run, card, ranks);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const WorkloadPrograms programs(workload, ranks[i]);
+      const WorkloadPrograms programs(run, ranks[i]);
       add_lanes(plot, parts, programs.step(), steps[i], fmt::format("rank {}", ranks[i]));
     }
   }
@@ -425,32 +371,39 @@ std::string explore(std::string_view question) {
   const JsonDocument document(
       question,
       {.what = "question", .name = "", .remedy = "see src/lab/predict/explorer.h for its form"});
-  const Exploration asked = exploration_from(document.root());
+  const JsonValue asks = document.root();
+  const MachineCard card = card_from(asks.at("card"));
+  const Run asked = run_from(asks.at("options"));
+  const auto ranks = static_cast<int>(asks.at("ranks").whole(1, kMaxExploredRanks));
+  std::optional<std::int64_t> memory_bytes;
+  if (asks.has("memory")) memory_bytes = parse_bytes("--memory", asks.at("memory").text());
+  require_prediction(asked, card, {ranks});
+  const Run run = run_on(asked, card, ranks);
+  require_small(run);
   document.require_known();
-  const Workload workload = workload_of(asked.model, asked.card, asked.ranks);
-  const SimulatedStep step = predicted_run(workload, asked.card);  // refuses as predict does
-  const WorkloadPrograms programs(workload);
+  const SimulatedStep step = predicted_run(run, card);
+  const WorkloadPrograms programs(run);
   require_ordered(programs.step());
-  const std::vector<ExploredRate> rates = explored_rates(asked, step.step_s);
+  const std::vector<ExploredRate> rates = explored_rates(asked, card, ranks, step.step_s);
   const std::vector<DeviceMemory> devices = planned_memory(programs);
   const std::optional<double> serial = explored_serial_share(rates);
-  const double samples_per_s = static_cast<double>(workload.step_samples()) / step.step_s;
+  const double samples_per_s = static_cast<double>(run.step_samples()) / step.step_s;
   const Answer answer = {
       {"headline", fmt::format("Simulated: a step takes {}, {} samples/s.", time_text(step.step_s),
                                number_text(samples_per_s))},
-      {"command", command_line_of(workload)},
+      {"command", command_line_of(Workload{run})},
       {"step_s", step.step_s},
       {"samples_per_s", samples_per_s},
       {"account", answer_on_account(step)},
       {"speed_ups", answer_on_rates(rates)},
       {"serial_share", serial ? Answer(*serial) : Answer()},
       {"memory", answer_on_memory(devices)},
-      {"shortage", shortage_of(asked, devices)},
+      {"shortage", shortage_of(asked, devices, memory_bytes)},
       {"messages", answer_on_messages(programs)},
       {"explain", explain(programs.step())},
-      {"timeline_svg", svg_of(explored_timeline(asked, workload, programs.step(), step))},
+      {"timeline_svg", svg_of(explored_timeline(run, card, programs.step(), step))},
       {"account_svg", svg_of(account_plot(step))},
-      {"memory_svg", svg_of(memory_plot(asked, devices))},
+      {"memory_svg", svg_of(memory_plot(asked, devices, memory_bytes))},
       {"speed_up_svg", svg_of(speed_up_plot(asked, rates))}};
   return answer.dump();
 }

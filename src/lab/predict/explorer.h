@@ -11,12 +11,10 @@ namespace barestep {
 ///
 ///   {"card": {...},                     a machine card, as in its file
 ///    "ranks": 4,                        ranks or devices that share a step
-///    "data-parallel": false,            true: the devices of mlp_dp
 ///    "memory": "16GiB",                 of a device; may be absent
-///    "options": {"dim": "8192", ...}}   of the trainers, as text; flags are "true"
+///    "options": {"dim": "8192", ...}}   those of `mlp_lab predict`, as text; flags are "true"
 ///
-/// As for `mlp_lab predict`, "batch-size" is that of all ranks together, or with the option
-/// "batch-per-rank" that of each. The answer:
+/// The answer:
 ///
 ///   command         the run as one would type it
 ///   headline        the next two in a sentence

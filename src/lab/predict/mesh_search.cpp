@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "lab/predict/prediction.h"
 #include "lab/predict/workload.h"
 
 namespace barestep {
@@ -25,37 +26,31 @@ constexpr std::size_t kShown = 12;
 
 /// Those of a cut into tensor ranks and stages: each scheme, with several numbers of micro-batches.
 /// Schemes differ in what copies of the model share.
-std::vector<PredictedModel> models_of_cut(PredictedModel model, int ranks, std::int64_t tensor,
-                                          std::int64_t pipeline) {
-  std::vector<PredictedModel> models;
+std::vector<Run> runs_of_cut(Run asked, const MachineCard& card, int ranks, std::int64_t tensor,
+                             std::int64_t pipeline) {
+  std::vector<Run> runs;
   const std::int64_t copies = ranks / (tensor * pipeline);
-  model.tensor = tensor;
-  model.pipeline = pipeline;
+  ParallelConfig& parallel = asked.config.parallel;
+  parallel.tensor = tensor;
+  parallel.pipeline = pipeline;
   for (const RankScheme scheme : kValuesOf<RankScheme>) {
     if (copies == 1 && scheme != RankScheme::kDdp) continue;
     // Its servers need more memory than ranks of zero1, and their links carry no less.
     if (scheme == RankScheme::kServer) continue;
-    model.scheme = scheme;
+    parallel.scheme = scheme;
     if (pipeline == 1) {
-      models.push_back(model);
+      runs.push_back(run_on(asked, card, ranks));
+      runs.back().config.parallel.schedule = {};
       continue;
     }
     for (const int times : kMicroBatchesPerStage) {
-      model.micro_batches = times * pipeline;
-      if (*model.micro_batches * copies <= model.batch_size) models.push_back(model);
+      parallel.micro_batches = times * pipeline;
+      if (*parallel.micro_batches * copies <= asked.batch_size()) {
+        runs.push_back(run_on(asked, card, ranks));
+      }
     }
   }
-  return models;
-}
-
-/// The memory of the rank that needs most; nothing for what the trainer refuses.
-std::optional<std::int64_t> bytes_unless_refused(const Workload& workload) {
-  try {
-    return max_rank_bytes(workload);
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kConfiguration) throw;
-    return std::nullopt;
-  }
+  return runs;
 }
 
 /// The fastest candidate that fits and has this property; null if there is none. `all` is sorted.
@@ -89,7 +84,7 @@ std::string comparison_with(const MeshCandidate& best, const MeshCandidate* fast
                             const MeshCandidate* smallest, std::string_view way,
                             std::int64_t memory_bytes) {
   if (smallest == nullptr) {
-    return fmt::format("{} is refused for this model on {}.", way, counted(best.ranks, "rank"));
+    return fmt::format("{} is refused for this model on {}.", way, counted(best.run.ranks, "rank"));
   }
   if (fastest == nullptr) {
     return fmt::format("{} would not fit: {} of {}, with {}.", way, human_bytes(smallest->bytes),
@@ -112,14 +107,14 @@ struct WayToShare {
 };
 
 constexpr WayToShare kWays[] = {
-    {"Sharing only the batch",
-     [](const MeshCandidate& each) { return each.model.tensor * each.model.pipeline == 1; }},
+    {"Sharing only the batch", [](const MeshCandidate& each) { return each.per_copy() == 1; }},
     {"Sharing every layer",
-     [](const MeshCandidate& each) { return each.model.tensor == each.ranks; }},
+     [](const MeshCandidate& each) { return each.parallel().tensor == each.run.ranks; }},
     {"A stage on each rank",
-     [](const MeshCandidate& each) { return each.model.pipeline == each.ranks; }},
+     [](const MeshCandidate& each) { return each.parallel().pipeline == each.run.ranks; }},
     {"A mesh of several axes", [](const MeshCandidate& each) {
-       return (each.copies() > 1) + (each.model.tensor > 1) + (each.model.pipeline > 1) > 1;
+       return (each.copies() > 1) + (each.parallel().tensor > 1) + (each.parallel().pipeline > 1) >
+              1;
      }}};
 
 std::vector<std::string> reasons(const std::vector<MeshCandidate>& all, std::int64_t memory_bytes) {
@@ -140,9 +135,10 @@ FindingTable table_of(const std::vector<MeshCandidate>& all, std::int64_t memory
   for (const MeshCandidate& each : all) {
     if (table.rows.size() == kShown) break;
     const bool fits = each.bytes <= memory_bytes;
-    table.rows.push_back({std::string(name_of(each.model.scheme)), std::to_string(each.copies()),
-                          std::to_string(each.model.pipeline), std::to_string(each.model.tensor),
-                          each.model.micro_batches ? std::to_string(*each.model.micro_batches) : "",
+    const ParallelConfig& parallel = each.parallel();
+    table.rows.push_back({std::string(name_of(parallel.scheme)), std::to_string(each.copies()),
+                          std::to_string(parallel.pipeline), std::to_string(parallel.tensor),
+                          parallel.micro_batches ? std::to_string(*parallel.micro_batches) : "",
                           fits ? time_text(each.step.step_s) : "",
                           fits ? waits_text(each.step) : "", human_bytes(each.bytes),
                           fits ? "yes" : "no"});
@@ -150,41 +146,51 @@ FindingTable table_of(const std::vector<MeshCandidate>& all, std::int64_t memory
   return table;
 }
 
+/// What the search varies is not given.
+void require_free_mesh(const Run& asked) {
+  const ParallelConfig& parallel = asked.config.parallel;
+  const bool is_free = asked.trainer != TrainerKind::kDataParallel &&
+                       parallel.scheme == RankScheme::kDdp && parallel.tensor == 1 &&
+                       parallel.pipeline == 1 && !parallel.micro_batches;
+  if (is_free) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "plan",
+        .value = text_of(asked),
+        .why = "finds the scheme, the tensor ranks, the stages and the micro-batches itself",
+        .remedy = "leave them out, or use mlp_lab predict"});
+}
+
 }  // namespace
 
-std::int64_t MeshCandidate::copies() const {
-  return ranks / (model.tensor * model.pipeline);
-}
-
 std::string MeshCandidate::text() const {
-  std::string text = fmt::format("{}, {}", name_of(model.scheme),
+  const auto micro_batches = parallel().micro_batches;
+  std::string text = fmt::format("{}, {}", name_of(parallel().scheme),
                                  copies() == 1 ? "one copy" : fmt::format("{} copies", copies()));
   std::vector<std::string> parts;
-  if (model.pipeline > 1) parts.push_back(fmt::format("{} stages", model.pipeline));
-  if (model.tensor > 1) parts.push_back(fmt::format("{} tensor ranks", model.tensor));
+  if (parallel().pipeline > 1) parts.push_back(fmt::format("{} stages", parallel().pipeline));
+  if (parallel().tensor > 1) parts.push_back(fmt::format("{} tensor ranks", parallel().tensor));
   if (!parts.empty()) text += fmt::format(" on {}", fmt::join(parts, " of "));
-  if (!model.micro_batches) return text;
-  return text + fmt::format(", {} with {}", name_of(model.schedule),
-                            *model.micro_batches == 1
-                                ? "one micro-batch"
-                                : fmt::format("{} micro-batches", *model.micro_batches));
+  if (!micro_batches) return text;
+  return text + fmt::format(", {} with {}", name_of(parallel().schedule),
+                            *micro_batches == 1 ? "one micro-batch"
+                                                : fmt::format("{} micro-batches", *micro_batches));
 }
 
-std::vector<MeshCandidate> mesh_candidates(const PredictedModel& model, const MachineCard& card,
-                                           int ranks, std::int64_t memory_bytes) {
-  require_machine(model, card, {ranks});
+std::vector<MeshCandidate> mesh_candidates(const Run& asked, const MachineCard& card, int ranks,
+                                           std::int64_t memory_bytes) {
+  require_free_mesh(asked);
+  require_machine(asked, card, ranks);
   std::vector<MeshCandidate> all;
   for (int tensor = 1; tensor <= ranks; ++tensor) {
     for (int pipeline = 1; tensor * pipeline <= ranks; ++pipeline) {
       if (ranks % (tensor * pipeline) != 0) continue;
-      for (const PredictedModel& each : models_of_cut(model, ranks, tensor, pipeline)) {
-        const auto bytes = bytes_unless_refused(workload_of(each, card, ranks));
-        if (bytes) all.push_back({.model = each, .ranks = ranks, .bytes = *bytes});
+      for (const Run& run : runs_of_cut(asked, card, ranks, tensor, pipeline)) {
+        if (!why_not(run)) all.push_back({.run = run, .bytes = max_rank_bytes(run)});
       }
     }
   }
   for (MeshCandidate& each : all) {
-    if (each.bytes <= memory_bytes) each.step = predicted_step(each.model, card, ranks);
+    if (each.bytes <= memory_bytes) each.step = predicted_run(each.run, card);
   }
   std::ranges::stable_sort(all, {}, [&](const MeshCandidate& each) {
     const bool fits = each.bytes <= memory_bytes;
@@ -193,7 +199,7 @@ std::vector<MeshCandidate> mesh_candidates(const PredictedModel& model, const Ma
   return all;
 }
 
-Findings best_mesh(const PredictedModel& model, const MachineCard& card, int ranks,
+Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
                    std::int64_t memory_bytes) {
   if (ranks == 1) {
     fail(ExitCode::kConfiguration, {.what = "--ranks",
@@ -201,9 +207,9 @@ Findings best_mesh(const PredictedModel& model, const MachineCard& card, int ran
                                     .why = "a single rank shares nothing",
                                     .remedy = "ask for several, or use mlp_lab predict"});
   }
-  const std::vector<MeshCandidate> all = mesh_candidates(model, card, ranks, memory_bytes);
+  const std::vector<MeshCandidate> all = mesh_candidates(asked, card, ranks, memory_bytes);
   if (all.empty()) {
-    max_rank_bytes(workload_of(model, card, 1));  // refuses what a single rank could not train
+    require(run_on(asked, card, 1));  // refuses what a single rank could not train
     fail(ExitCode::kConfiguration, {.what = "--ranks",
                                     .value = std::to_string(ranks),
                                     .why = "cannot share this model and its batch in any way",
@@ -218,7 +224,7 @@ Findings best_mesh(const PredictedModel& model, const MachineCard& card, int ran
                              .remedy = "ask for more --ranks, or for a smaller --batch-size"});
   }
   Findings findings{.tables = {table_of(all, memory_bytes)}};
-  const double one_s = predicted_step(model, card, 1).step_s;
+  const double one_s = predicted_step(asked, card, 1).step_s;
   findings.sentences.push_back(fmt::format(
       "Simulated: {} train fastest as {}: {} a step, {} as fast as one, with {} of {} for each.",
       counted(ranks, "rank"), best.text(), time_text(best.step.step_s),

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
-#include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
 #include "lab/report/findings.h"
 
@@ -15,26 +15,26 @@ namespace barestep {
 
 /// A way in which the ranks could share the model and its batches.
 struct MeshCandidate {
-  PredictedModel model{};  // with its scheme and cut; not kAllRanks
-  int ranks = 1;
+  Run run{};
   std::int64_t bytes = 0;  // of the rank that needs most, by its plan
   SimulatedStep step{};    // only of candidates that fit
 
-  [[nodiscard]] std::int64_t copies() const;
+  [[nodiscard]] const ParallelConfig& parallel() const { return run.config.parallel; }
+  [[nodiscard]] std::int64_t per_copy() const { return parallel().tensor * parallel().pipeline; }
+  [[nodiscard]] std::int64_t copies() const { return run.ranks / per_copy(); }
   /// "zero1, 2 copies on 2 stages of 2 tensor ranks, 1f1b with 8 micro-batches".
   [[nodiscard]] std::string text() const;
 };
 
 /// The candidates that the trainer accepts: those that fit in `memory_bytes` first, the fastest of
-/// them first; then the others, by what they need. `model` states width, depth, batch, precision
-/// and recomputation. A pipeline has 1, 2, 4 or 8 times as many micro-batches as stages. Throws
+/// them first; then the others, by what they need. `asked` states all but
+/// scheme and cut. A pipeline has 1, 2, 4 or 8 times as many micro-batches as stages. Throws
 /// Error(kConfiguration) if the machine has fewer devices, or no rate for the precision.
-std::vector<MeshCandidate> mesh_candidates(const PredictedModel& model, const MachineCard& card,
-                                           int ranks, std::int64_t memory_bytes);
+std::vector<MeshCandidate> mesh_candidates(const Run& asked, const MachineCard& card, int ranks,
+                                           std::int64_t memory_bytes);
 
 /// The best one and the reasons in sentences, and a table of the candidates. Throws also
 /// Error(kMemory) if none fits, and Error(kConfiguration) for one rank and if there is none.
-Findings best_mesh(const PredictedModel& model, const MachineCard& card, int ranks,
-                   std::int64_t memory_bytes);
+Findings best_mesh(const Run& asked, const MachineCard& card, int ranks, std::int64_t memory_bytes);
 
 }  // namespace barestep

@@ -28,235 +28,84 @@ constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr std::int64_t kLargestWidth = 1 << 17;
 constexpr std::int64_t kLargestBlockWidth = 1 << 13;
 
-bool is_transformer(const PredictedModel& model) {
-  return model.others.model.block == BlockKind::kTransformer;
-}
-
-std::int64_t length_of(const PredictedModel& model) {
-  return is_transformer(model) ? model.others.model.length.value_or(kDefaultLength) : 1;
-}
-
 /// Smaller differences are a tie: the model is not more accurate than this.
 constexpr double kTie = 0.01;
 
-constexpr std::string_view kDataParallelName = "data-parallel";
-constexpr std::string_view kTensorName = "tensor";
-constexpr std::string_view kPipelineName = "pipeline";
-
-std::string_view scheme_of_model(const PredictedModel& model) {
-  if (model.tensor == kAllRanks) return kTensorName;
-  if (model.pipeline == kAllRanks) return kPipelineName;
-  return model.data_parallel ? kDataParallelName : name_of(model.scheme);
+double samples_per_s(const Run& run, double step_s) {
+  return static_cast<double>(run.step_samples()) / step_s;
 }
 
-/// The number of ranks that share a copy of the model at the least.
-std::int64_t least_per_copy(const PredictedModel& model) {
-  return std::max<std::int64_t>(model.tensor, 1) * std::max<std::int64_t>(model.pipeline, 1);
-}
-
-/// The copies of the model on so many ranks.
-std::int64_t copies_of(const PredictedModel& model, int ranks) {
-  const bool is_one = model.tensor == kAllRanks || model.pipeline == kAllRanks;
-  return is_one ? 1 : std::max<std::int64_t>(1, ranks / least_per_copy(model));
-}
-
-/// How many ranks share a copy of the model.
-void cut_model(const PredictedModel& model, int ranks, ParallelConfig& parallel) {
-  parallel.tensor = model.tensor == kAllRanks ? ranks / model.pipeline : model.tensor;
-  parallel.pipeline = model.pipeline == kAllRanks ? ranks / model.tensor : model.pipeline;
-  parallel.schedule = model.schedule;
-  parallel.micro_batches = model.micro_batches;
-}
-
-/// Whether each of so many ranks would have a part of the model: tensor ranks share the heads of
-/// transformer blocks and the outputs of Linears, stages the layers.
-bool has_parts_for(const PredictedModel& model, int ranks) {
-  ParallelConfig parallel;
-  cut_model(model, ranks, parallel);
-  const bool has_heads = model.others.model.block == BlockKind::kTransformer;
-  const std::int64_t parts = has_heads ? heads_of(model.others.model, model.dim) : model.dim;
-  return parallel.tensor <= parts && parallel.pipeline <= model.depth;
-}
-
-/// The noun for one rank or device.
-std::string_view noun_of(const PredictedModel& model) {
-  return model.data_parallel ? "device" : "rank";
-}
-
-std::int64_t step_samples(const PredictedModel& model, int ranks) {
-  return model.batch_size * (model.batch_per_rank ? copies_of(model, ranks) : 1);
-}
-
-double samples_per_s(const PredictedModel& model, int ranks, double step_s) {
-  return static_cast<double>(step_samples(model, ranks)) / step_s;
-}
-
-double samples_per_s(const PredictedModel& model, const MachineCard& card, int ranks) {
-  return samples_per_s(model, ranks, predicted_step(model, card, ranks).step_s);
-}
-
-/// The least number of several ranks: two, or as many as share a copy of the model.
-int least_several(const PredictedModel& model) {
-  return static_cast<int>(std::max<std::int64_t>(2, least_per_copy(model)));
+double samples_per_s(const Run& asked, const MachineCard& card, int ranks) {
+  const Run run = run_on(asked, card, ranks);
+  return samples_per_s(run, predicted_run(run, card).step_s);
 }
 
 /// False also for a model that several ranks cannot share.
-bool several_ranks_pay(const PredictedModel& model, const MachineCard& card) {
-  const int several = least_several(model);
-  return can_run(model, card, several) &&
-         samples_per_s(model, card, several) > (1 + kTie) * samples_per_s(model, card, 1);
+bool several_ranks_pay(const Run& asked, const MachineCard& card) {
+  const int several = least_several(asked);
+  return can_run(asked, card, several) &&
+         samples_per_s(asked, card, several) > (1 + kTie) * samples_per_s(asked, card, 1);
 }
 
 /// A range of sizes, for sentences.
 struct SearchedSizes {
-  std::int64_t PredictedModel::*size;
   const char* name;
   std::int64_t min, max;
+  void (*set)(TrainConfig& config, std::int64_t size);
 };
 
 /// "from a batch of 256": the least size down to which, halving from the largest, several ranks
 /// always pay off; the largest is one whose steps can be counted.
-std::string pays_from(PredictedModel model, const MachineCard& card, const SearchedSizes& sizes) {
-  // A given number of heads need not divide other widths.
-  if (sizes.size == &PredictedModel::dim) model.others.model.heads.reset();
-  std::int64_t& size = model.*sizes.size;
+std::string pays_from(Run asked, const MachineCard& card, const SearchedSizes& sizes) {
+  const auto holds_at = [&](std::int64_t size, const auto& holds) {
+    sizes.set(asked.config, size);
+    return holds();
+  };
   const auto can_be_counted = [&] {
-    const TrainConfig config = workload_of(model, card, least_several(model)).config;
+    const TrainConfig config = run_on(asked, card, least_several(asked)).config;
     return is_countable(config, config.data.batch_size);
   };
-  for (size = sizes.max; size > sizes.min && !can_be_counted();) size /= 2;
-  const std::int64_t largest = size;
+  std::int64_t largest = sizes.max;
+  while (largest > sizes.min && !holds_at(largest, can_be_counted)) largest /= 2;
   std::int64_t from = 0;
-  for (; size >= sizes.min && several_ranks_pay(model, card); size /= 2) from = size;
+  for (std::int64_t size = largest; size >= sizes.min; size /= 2) {
+    if (!holds_at(size, [&] { return several_ranks_pay(asked, card); })) break;
+    from = size;
+  }
   return from > 0 ? fmt::format("from a {} of {}", sizes.name, from)
                   : fmt::format("at no {} up to {}", sizes.name, largest);
 }
 
-std::string pays_sentence(const PredictedModel& model, const MachineCard& card) {
-  const int count = least_several(model);
+std::string pays_sentence(const Run& asked, const MachineCard& card) {
+  const int count = least_several(asked);
   const std::string several =
-      (count == 2 ? "two" : std::to_string(count)) + " " + noun_for(2, noun_of(model));
+      (count == 2 ? "two" : std::to_string(count)) + " " + noun_for(2, noun_of(asked));
   if (card.max_ranks() < count) {
     return fmt::format("The machine has {}, so {} cannot pay off.",
                        card.max_ranks() == 1 ? "one device" : counted(card.max_ranks(), "device"),
                        several);
   }
-  const std::int64_t largest = std::max<std::int64_t>(kLargestBatch / length_of(model), 2);
-  std::string text = fmt::format(
-      "at width {} {} are faster than one, by more than {:.0f} %, {}", model.dim, several,
-      100 * kTie, pays_from(model, card, {&PredictedModel::batch_size, "batch", 2, largest}));
-  if (!model.batch_per_rank && model.batch_size < 2)
+  const Run one = run_on(asked, card, 1);
+  const ModelConfig& model = one.config.model;
+  const bool is_transformer = model.block == BlockKind::kTransformer;
+  const std::int64_t length = is_transformer ? model.length.value_or(kDefaultLength) : 1;
+  const SearchedSizes batches{
+      "batch", 2, std::max<std::int64_t>(kLargestBatch / length, 2),
+      [](TrainConfig& config, std::int64_t size) { config.data.batch_size = size; }};
+  const SearchedSizes widths{"width", 64, is_transformer ? kLargestBlockWidth : kLargestWidth,
+                             [](TrainConfig& config, std::int64_t size) {
+                               config.model.dim = size;
+                               // A given number of heads need not divide other widths.
+                               config.model.heads.reset();
+                             }};
+  std::string text = fmt::format("at width {} {} are faster than one, by more than {:.0f} %, {}",
+                                 one.dim(), several, 100 * kTie, pays_from(asked, card, batches));
+  if (!asked.config.parallel.batch_per_rank && asked.batch_size() < 2) {
     return text + "; a batch of 1 cannot be divided.";
-  const std::int64_t widest = is_transformer(model) ? kLargestBlockWidth : kLargestWidth;
-  return text + fmt::format("; at a batch of {} {}.", model.batch_size,
-                            pays_from(model, card, {&PredictedModel::dim, "width", 64, widest}));
-}
-
-[[noreturn]] void refuse_prediction(const char* what, std::string value, std::string why,
-                                    std::string remedy) {
-  fail(ExitCode::kConfiguration, {.what = what,
-                                  .value = std::move(value),
-                                  .why = std::move(why),
-                                  .remedy = std::move(remedy)});
-}
-
-void require_slow_rank(const PredictedModel& model, const std::vector<int>& ranks) {
-  if (!model.slow_rank) return;
-  const std::string value = fmt::format("{}:{}", model.slow_rank->rank, model.slow_rank->delay_ms);
-  if (model.data_parallel) {
-    refuse_prediction("--slow-rank", value, "data-parallel has devices, not ranks",
-                      "leave it out, or use another --scheme");
   }
-  for (const int count : ranks) {
-    if (count == 1 || model.slow_rank->rank < count) continue;
-    refuse_prediction("--slow-rank", value,
-                      fmt::format("of {} the last is {}", counted(count, "rank"), count - 1),
-                      "name a lower one, or ask for more --ranks");
-  }
-  if (std::ranges::all_of(ranks, [](int count) { return count == 1; })) {
-    refuse_prediction("--slow-rank", value, "a single rank keeps no other waiting",
-                      "use --delay-ms, or ask for more --ranks");
-  }
-}
-
-bool has_rate(const MachineCard& card, Precision precision) {
-  if (precision == Precision::kFp32) return true;
-  if (precision == Precision::kInt8) return false;
-  return (type_of(precision) != DType::kF32 ? card.half_flops_per_s : card.tf32_flops_per_s) > 0;
-}
-
-}  // namespace
-
-void require_machine(const PredictedModel& model, const MachineCard& card,
-                     const std::vector<int>& ranks) {
-  const int max = *std::ranges::max_element(ranks);
-  if (max > card.max_ranks()) {
-    refuse_prediction(
-        "--ranks", std::to_string(max),
-        fmt::format("the card of {} has {}", card.name, counted(card.max_ranks(), "device")),
-        "ask for fewer, or for a machine with a network");
-  }
-  const Update update = model.others.training.update;
-  if (card.on_gpu && update == Update::kFused) {
-    refuse_prediction("--update", std::string(name_of(update)),
-                      fmt::format("the card of {} has no rate of it", card.name),
-                      "use --update separate, or leave it out");
-  }
-  if (max == 1 && update == Update::kPerBucket) {
-    refuse_prediction("--update", std::string(name_of(update)), "a single rank reduces no bucket",
-                      "use --update separate, or ask for more --ranks");
-  }
-  if (has_rate(card, model.precision)) return;
-  const bool is_half = type_of(model.precision) != DType::kF32;
-  refuse_prediction("--precision", std::string(name_of(model.precision)),
-                    fmt::format("the card of {} has no rate of products for it", card.name),
-                    fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",
-                                is_half ? "half" : "tf32"));
-}
-
-namespace {
-
-void require_ranks(const PredictedModel& model, const MachineCard& card,
-                   const std::vector<int>& ranks) {
-  const int max = *std::ranges::max_element(ranks);
-  if (model.data_parallel && max > card.node_ranks) {
-    refuse_prediction(
-        "--ranks", std::to_string(max),
-        fmt::format("data-parallel stays in one process, and the card of {} has {} a node",
-                    card.name, counted(card.node_ranks, "device")),
-        "ask for fewer, or use another --scheme");
-  }
-  const bool is_one_copy = model.tensor == kAllRanks || model.pipeline == kAllRanks;
-  if (is_one_copy && model.batch_per_rank) {
-    refuse_prediction(
-        "--batch-per-rank", "",
-        fmt::format("the ranks of --scheme {} share all samples", scheme_of_model(model)),
-        "leave it out, or use another --scheme");
-  }
-  if (model.tensor == kAllRanks && max / model.pipeline > model.dim) {
-    refuse_prediction(
-        "--ranks", std::to_string(max),
-        fmt::format("the ranks of --scheme tensor share {}", counted(model.dim, "output")),
-        "ask for fewer");
-  }
-  if (model.pipeline == kAllRanks && max / model.tensor > model.depth) {
-    refuse_prediction("--ranks", std::to_string(max),
-                      fmt::format("the model has {}, and each stage of --scheme pipeline needs one",
-                                  counted(model.depth, "layer")),
-                      "ask for fewer, or give a larger --depth");
-  }
-  if (model.data_parallel && least_per_copy(model) > 1) {
-    refuse_prediction(model.tensor > 1 ? "--tensor" : "--pipeline",
-                      std::to_string(least_per_copy(model)),
-                      "the devices of data-parallel have the whole model",
-                      "leave it out, or use another --scheme");
-  }
-  const bool divides_batch = !model.batch_per_rank && !model.data_parallel;
-  if (divides_batch && copies_of(model, max) > model.batch_size) {
-    refuse_prediction("--batch-size", std::to_string(model.batch_size),
-                      fmt::format("leaves some of {} ranks without a sample", max),
-                      "ask for fewer ranks, or give --batch-per-rank");
-  }
+  if (!model.layers.empty()) return text + ".";
+  return text +
+         fmt::format("; at a batch of {} {}.", asked.batch_size(), pays_from(asked, card, widths));
 }
 
 /// "2, 4 and 8 ranks": those for which `holds` is true.
@@ -275,105 +124,8 @@ std::string counts_text(const std::vector<PredictedRate>& rates, std::string_vie
 
 }  // namespace
 
-void require_prediction(const PredictedModel& model, const MachineCard& card,
-                        const std::vector<int>& ranks) {
-  require_machine(model, card, ranks);
-  require_ranks(model, card, ranks);
-  require_slow_rank(model, ranks);
-}
-
-PredictedModel predicted_model(const TrainConfig& config) {
-  return {.dim = config.model.dim.value_or(kDefaultDimCuda),
-          .depth = config.model.depth.value_or(kDefaultDepth),
-          .activation = config.model.activation,
-          .batch_size = config.data.batch_size,
-          .scheme = config.parallel.scheme,
-          .tensor = config.parallel.tensor,
-          .pipeline = config.parallel.pipeline,
-          .schedule = config.parallel.schedule,
-          .micro_batches = config.parallel.micro_batches,
-          .precision = config.device.precision,
-          .recompute = config.training.recompute,
-          .delay_ms = config.injected.delay_ms,
-          .slow_rank = config.injected.slow_rank,
-          .others = config};
-}
-
-std::vector<std::string_view> scheme_names() {
-  std::vector<std::string_view> names(std::begin(kNamesOf<RankScheme>),
-                                      std::end(kNamesOf<RankScheme>));
-  names.push_back(kDataParallelName);
-  names.push_back(kTensorName);
-  names.push_back(kPipelineName);
-  return names;
-}
-
-void choose_scheme(PredictedModel& model, std::size_t number) {
-  const std::size_t of_ranks = std::size(kNamesOf<RankScheme>);
-  model.data_parallel = number == of_ranks;
-  if (number == of_ranks + 1) model.tensor = kAllRanks;
-  if (number == of_ranks + 2) model.pipeline = kAllRanks;
-  model.scheme = number < of_ranks ? static_cast<RankScheme>(number) : RankScheme::kDdp;
-}
-
-Workload workload_of(const PredictedModel& model, const MachineCard& card, int ranks) {
-  const TrainerKind several = model.data_parallel ? TrainerKind::kDataParallel : TrainerKind::kDdp;
-  Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : several,
-                    .ranks = ranks,
-                    .on_gpu = card.on_gpu,
-                    .gpus = card.node_ranks};
-  TrainConfig& config = workload.config;
-  config = model.others;
-  if (ranks == 1 || model.data_parallel) config.parallel = {};
-  if (config.model.layers.empty()) {
-    config.model.dim = model.dim;
-    config.model.depth = model.depth;
-  }
-  config.model.activation = model.activation;
-  config.data.batch_size = step_samples(model, ranks);
-  config.device.precision = model.precision;
-  config.training.recompute = model.recompute;
-  config.parallel.scheme = model.scheme;
-  if (ranks > 1) cut_model(model, ranks, config.parallel);
-  config.injected.delay_ms = model.delay_ms;
-  config.injected.slow_rank = ranks > 1 ? model.slow_rank : std::nullopt;
-  // A single rank reduces nothing after which it could update a bucket.
-  Update& update = config.training.update;
-  if (ranks == 1 && update == Update::kPerBucket) update = Update::kSeparate;
-  // Cards of GPUs have no rate of the fused update.
-  if (card.on_gpu && update == Update::kAuto) update = Update::kSeparate;
-  // On the CPU, each rank has one core.
-  if (!card.on_gpu) config.device.threads = 1;
-  return workload;
-}
-
-bool can_run(const PredictedModel& model, const MachineCard& card, int ranks) {
-  if (ranks == 1) return true;
-  if (ranks > card.max_ranks() || ranks % least_per_copy(model) != 0) return false;
-  if (model.slow_rank && model.slow_rank->rank >= ranks) return false;
-  if (model.data_parallel) return ranks <= card.node_ranks;
-  if (!has_parts_for(model, ranks)) return false;
-  ParallelConfig parallel;
-  cut_model(model, ranks, parallel);
-  const std::int64_t copies = copies_of(model, ranks);
-  const bool has_servers = model.scheme == RankScheme::kServer;
-  if (has_servers && model.others.parallel.servers > copies) return false;
-  const std::int64_t least = parallel.pipeline > 1 ? micro_batches_of(parallel) : 1;
-  return model.batch_per_rank || model.batch_size / copies >= least;
-}
-
-std::vector<int> usual_ranks(const PredictedModel& model, const MachineCard& card) {
-  constexpr int kUsualRanks = 8;
-  std::vector<int> usual = {1};
-  const int least = least_several(model);
-  for (int ranks = least; ranks <= std::max(kUsualRanks, least); ranks *= 2) {
-    if (can_run(model, card, ranks)) usual.push_back(ranks);
-  }
-  return usual;
-}
-
-SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks) {
-  return predicted_run(workload_of(model, card, ranks), card);
+SimulatedStep predicted_step(const Run& asked, const MachineCard& card, int ranks) {
+  return predicted_run(run_on(asked, card, ranks), card);
 }
 
 std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& rates,
@@ -408,36 +160,6 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
 }
 
 namespace {
-
-std::string title_of(const PredictedModel& model, const MachineCard& card) {
-  std::string title = fmt::format(
-      "Simulated: {}, {} x {}, batch {}{}", scheme_of_model(model), model.dim, model.depth,
-      model.batch_size, model.batch_per_rank ? " on each " + std::string(noun_of(model)) : "");
-  if (is_transformer(model)) {
-    const ModelConfig& blocks = model.others.model;
-    title +=
-        fmt::format(", transformer blocks, {}length {}, {} attention",
-                    blocks.causal ? "causal, " : "", length_of(model), name_of(blocks.attention));
-  }
-  if (model.activation != Activation::kRelu) {
-    title += fmt::format(", {}", model.activation == Activation::kNone ? "no activation"
-                                                                       : name_of(model.activation));
-  }
-  if (model.precision != Precision::kFp32) title += fmt::format(", {}", name_of(model.precision));
-  if (model.tensor > 1) title += fmt::format(", {} tensor ranks", model.tensor);
-  if (model.pipeline > 1) title += fmt::format(", {} stages", model.pipeline);
-  if (model.pipeline != 1) {
-    title += fmt::format(", {}", name_of(model.schedule));
-    if (model.micro_batches) title += " with " + counted(*model.micro_batches, "micro-batch");
-  }
-  if (model.recompute > 1) title += fmt::format(", recomputed in {} segments", model.recompute);
-  if (model.delay_ms > 0) title += fmt::format(", {} ms before backward", model.delay_ms);
-  if (model.slow_rank) {
-    title += fmt::format(", {} ms more on rank {} of several", model.slow_rank->delay_ms,
-                         model.slow_rank->rank);
-  }
-  return fmt::format("{}, on {}", title, card.name);
-}
 
 /// The bytes of a step's largest exchange of each kind on each axis.
 std::map<std::pair<Axis, ExchangeKind>, double> largest_exchanges(const Program& step,
@@ -497,15 +219,15 @@ std::vector<std::string> communication_row(const MachineCard& card, const Mesh& 
           beside};
 }
 
-FindingTable communication_table(const PredictedModel& model, const MachineCard& card,
+FindingTable communication_table(const Run& asked, const MachineCard& card,
                                  const std::vector<int>& ranks) {
   FindingTable table{
-      .title = "Simulated: communication by number of " + noun_for(2, noun_of(model)),
-      .columns = {noun_for(2, noun_of(model)), "exchange", "bus bandwidth at most",
+      .title = "Simulated: communication by number of " + noun_for(2, noun_of(asked)),
+      .columns = {noun_for(2, noun_of(asked)), "exchange", "bus bandwidth at most",
                   "of the largest in a step", "one way on each link", "concurrent kernels take"}};
   for (const int count : ranks) {
     if (count == 1 || !card.links_of(count).is_known()) continue;
-    const WorkloadPrograms programs(workload_of(model, card, count));
+    const WorkloadPrograms programs(run_on(asked, card, count));
     const Mesh& mesh = programs.mesh();
     for (const auto& [which, bytes] : largest_exchanges(programs.step(), mesh)) {
       table.rows.push_back(communication_row(card, mesh, which.first, which.second, bytes));
@@ -515,7 +237,7 @@ FindingTable communication_table(const PredictedModel& model, const MachineCard&
 }
 
 /// A row for each stage of each number of ranks.
-FindingTable stages_table(const PredictedModel& model,
+FindingTable stages_table(const Run& asked, const MachineCard& card,
                           const std::vector<std::pair<int, SimulatedStep>>& steps) {
   FindingTable table{
       .title = "Simulated: stages, and the share of the step in which each waits",
@@ -531,8 +253,7 @@ FindingTable stages_table(const PredictedModel& model,
                             time_text(account[Part::kOptimizer]), time_text(waits_s),
                             percent_text(waits_s / step.step_s)});
     }
-    ParallelConfig parallel;
-    cut_model(model, ranks, parallel);
+    const ParallelConfig parallel = run_on(asked, card, ranks).config.parallel;
     const PipelineSpec pipeline{.stages = static_cast<int>(parallel.pipeline),
                                 .micro_batches = static_cast<int>(micro_batches_of(parallel)),
                                 .schedule = parallel.schedule};
@@ -543,15 +264,15 @@ FindingTable stages_table(const PredictedModel& model,
 }
 
 /// The products of device 0, each shape once.
-FindingTable products_table(const PredictedModel& model, const MachineCard& card,
+FindingTable products_table(const Run& asked, const MachineCard& card,
                             const std::vector<int>& ranks) {
   FindingTable table{.title = "Simulated: products by shape",
-                     .columns = {noun_for(2, noun_of(model)), "product", "rows x columns x depth",
+                     .columns = {noun_for(2, noun_of(asked)), "product", "rows x columns x depth",
                                  "time", "rate"}};
   for (const int count : ranks) {
-    const Workload workload = workload_of(model, card, count);
-    const WorkloadPrograms programs(workload);
-    const NodeSetting run = setting_of(workload, card);
+    const Run asked_here = run_on(asked, card, count);
+    const WorkloadPrograms programs(asked_here);
+    const NodeSetting run = setting_of(asked_here, card);
     std::set<std::pair<std::string, ProductSize>> seen;
     for (const Node& node : programs.step().nodes()) {
       const auto* op = std::get_if<DeviceOp>(&node.op);
@@ -569,11 +290,11 @@ FindingTable products_table(const PredictedModel& model, const MachineCard& card
 }
 
 /// A row for each number of ranks, with all parts that any step has.
-FindingTable steps_table(const PredictedModel& model, const MachineCard& card,
+FindingTable steps_table(const Run& asked, const MachineCard& card,
                          const std::vector<std::pair<int, SimulatedStep>>& steps,
                          const std::vector<PredictedRate>& rates, double one_rate) {
-  FindingTable table{.title = title_of(model, card),
-                     .columns = {noun_for(2, noun_of(model)), "step time"}};
+  FindingTable table{.title = fmt::format("Simulated: {}, on {}", text_of(asked), card.name),
+                     .columns = {noun_for(2, noun_of(asked)), "step time"}};
   std::vector<Part> parts;
   for (const Part part : kValuesOf<Part>) {
     const auto has = [&](const auto& each) { return each.second.account[part] > 0; };
@@ -597,35 +318,35 @@ FindingTable steps_table(const PredictedModel& model, const MachineCard& card,
 
 }  // namespace
 
-Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
-                         const std::vector<int>& ranks) {
-  require_prediction(model, card, ranks);
+Findings predict_scaling(const Run& asked, const MachineCard& card, const std::vector<int>& ranks) {
+  require_prediction(asked, card, ranks);
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
-  const double one_rate = samples_per_s(model, card, 1);
+  const double one_rate = samples_per_s(asked, card, 1);
   std::vector<PredictedRate> rates;
   std::vector<std::pair<int, SimulatedStep>> steps;
   for (const int count : ranks) {
-    steps.emplace_back(count, predicted_step(model, card, count));
-    const double rate = samples_per_s(model, count, steps.back().second.step_s);
+    const Run run = run_on(asked, card, count);
+    steps.emplace_back(count, predicted_run(run, card));
+    const double rate = samples_per_s(run, steps.back().second.step_s);
     simulated.points.push_back(plot_point(count, rate / one_rate));
     ideal.points.push_back(plot_point(count, count));
     rates.push_back({count, rate});
   }
-  Findings findings{.sentences = {fastest_sentence(one_rate, rates, noun_of(model))},
-                    .tables = {steps_table(model, card, steps, rates, one_rate)},
+  Findings findings{.sentences = {fastest_sentence(one_rate, rates, noun_of(asked))},
+                    .tables = {steps_table(asked, card, steps, rates, one_rate)},
                     .plots = {{.title = "Simulated speed-up",
-                               .x_label = noun_for(2, noun_of(model)),
+                               .x_label = noun_for(2, noun_of(asked)),
                                .y_label = "speed-up",
                                .log_x = true,
                                .log_y = true,
                                .series = {ideal, simulated}}}};
   // If the slow rank has a higher number, a run with two ranks does not include it.
-  if (!model.slow_rank || model.slow_rank->rank < 2) {
-    findings.sentences.push_back("Simulated: " + pays_sentence(model, card));
+  if (const auto& slow = asked.config.injected.slow_rank; !slow || slow->rank < 2) {
+    findings.sentences.push_back("Simulated: " + pays_sentence(asked, card));
   }
   for (FindingTable& each :
-       std::array{stages_table(model, steps), communication_table(model, card, ranks),
-                  products_table(model, card, ranks)}) {
+       std::array{stages_table(asked, card, steps), communication_table(asked, card, ranks),
+                  products_table(asked, card, ranks)}) {
     if (!each.rows.empty()) findings.tables.push_back(std::move(each));
   }
   return findings;

@@ -430,7 +430,7 @@ double collective_s(const Collective& collective, const MachineCard& card, const
 }
 
 /// The number of lanes of one process that run at full speed at once.
-double lanes_at_once(const Workload& workload, const MachineCard& card) {
+double lanes_at_once(const Run& workload, const MachineCard& card) {
   const auto cores = static_cast<double>(card.node_ranks);
   if (card.on_gpu || workload.trainer == TrainerKind::kSingle) {
     return std::numeric_limits<double>::infinity();
@@ -466,14 +466,14 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
   return device_op_s(std::get<DeviceOp>(node.op), card, run);
 }
 
-NodeSetting setting_of(const Workload& workload, const MachineCard& card) {
+NodeSetting setting_of(const Run& workload, const MachineCard& card) {
   const DeviceConfig& device = workload.config.device;
   return {.mesh = mesh_of(workload),
           .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
           .precision = device.precision};
 }
 
-std::vector<int> ranks_to_simulate(const Workload& workload) {
+std::vector<int> ranks_to_simulate(const Run& workload) {
   const Mesh mesh = mesh_of(workload);
   std::vector<int> ranks;
   if (workload.config.parallel.scheme == RankScheme::kServer) {
@@ -488,7 +488,7 @@ std::vector<int> ranks_to_simulate(const Workload& workload) {
   return ranks;
 }
 
-std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const MachineCard& card,
+std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
                                            std::span<const int> ranks) {
   const NodeSetting run = setting_of(workload, card);
   std::vector<std::unique_ptr<WorkloadPrograms>> programs;
@@ -514,7 +514,7 @@ std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const Machi
        .sends_from = sends_from});
 }
 
-SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
+SimulatedStep predicted_run(const Run& workload, const MachineCard& card) {
   const TrainConfig& config = workload.config;
   const NodeSetting run = setting_of(workload, card);
   const std::vector<int> ranks = ranks_to_simulate(workload);

@@ -93,7 +93,7 @@ struct NodeSetting {
 };
 
 /// That of a workload on this machine.
-NodeSetting setting_of(const Workload& workload, const MachineCard& card);
+NodeSetting setting_of(const Run& workload, const MachineCard& card);
 
 /// Seconds of an op on one device, as node_s() takes it.
 double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run);
@@ -110,11 +110,11 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
 /// A rank of each stage of a pipeline of ranks, or only one: the slow rank, or its neighbor in that
 /// stage, else the first. The others of the stage do the same, except with parameter servers: then
 /// these are all ranks.
-std::vector<int> ranks_to_simulate(const Workload& workload);
+std::vector<int> ranks_to_simulate(const Run& workload);
 
 /// The steps of these ranks, without the host's overhead, as predicted_run() simulates them. They
 /// must be all that differ: ranks_to_simulate() and any others.
-std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const MachineCard& card,
+std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
                                            std::span<const int> ranks);
 
 /// The step of a run as mlp_lab starts it; `step_s` includes the host's overhead. Ranks on the CPU
@@ -122,6 +122,6 @@ std::vector<SimulatedStep> predicted_ranks(const Workload& workload, const Machi
 /// injected delay keeps busy. The stages of a pipeline of ranks are simulated together. The account
 /// is rank 0's. With a slow rank, all ranks take its time: `spans` are those of its step, or of its
 /// neighbor's in stage 0, and rank 0 waits for it.
-SimulatedStep predicted_run(const Workload& workload, const MachineCard& card);
+SimulatedStep predicted_run(const Run& workload, const MachineCard& card);
 
 }  // namespace barestep

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "core/config.h"
 #include "core/index.h"
 #include "core/plan.h"
 #include "options/options.h"
@@ -88,29 +87,18 @@ std::string command_line_of(const Workload& workload) {
   return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
 }
 
-Mesh mesh_of(const Workload& workload) {
-  return workload.trainer == TrainerKind::kDdp ? mesh_of(workload.config, 0, workload.ranks)
-                                               : Mesh::of_data(0, workload.ranks);
-}
-
-WorkloadPrograms::WorkloadPrograms(const Workload& workload, int rank)
-    : WorkloadPrograms(workload.config, workload.trainer, workload.ranks,
-                       workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank,
-                       workload.data_rows) {}
-
-WorkloadPrograms::WorkloadPrograms(const TrainConfig& requested, TrainerKind trainer, int ranks,
-                                   DeviceKind kind, int rank, std::int64_t data_rows) {
-  validate(requested, trainer);
-  TrainConfig config = requested;
+WorkloadPrograms::WorkloadPrograms(const Run& run, int rank) {
+  require(run);
+  const bool is_ddp = run.trainer == TrainerKind::kDdp;
+  TrainConfig config = run.config;
   if (config.training.update == Update::kAuto) {
-    config.training.update = choose_update(config, trainer, kind).update;
+    config.training.update = choose_update(config, run.trainer, run.kind()).update;
   }
-  scheme_ =
-      scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
-  StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, rank, ranks)
-                                               : spec_of(config, kind, nullptr);
-  mesh_ = trainer == TrainerKind::kDdp ? spec.mesh : Mesh::of_data(0, ranks);
-  if (config.data.kind != DataKind::kRandn) spec.train_rows = data_rows;
+  scheme_ = scheme_of(config, run.trainer, {.devices = run.ranks, .adds_by_pieces = run.on_gpu});
+  StepSpec spec = is_ddp ? spec_of_rank(config, run.kind(), nullptr, rank, run.ranks)
+                         : spec_of(config, run.kind(), nullptr);
+  mesh_ = is_ddp ? spec.mesh : mesh_of(run);
+  if (config.data.kind != DataKind::kRandn) spec.train_rows = run.data_rows;
   if (config.training.evaluate_only) {
     spec.train_rows = config.data.batch_size;
     spec = evaluation_spec_of(spec);
@@ -118,8 +106,8 @@ WorkloadPrograms::WorkloadPrograms(const TrainConfig& requested, TrainerKind tra
   steps_ = std::make_unique<StepPrograms>(spec, scheme_.get());
 }
 
-std::vector<DeviceMemory> planned_memory(const Workload& workload) {
-  return planned_memory(WorkloadPrograms(workload));
+std::vector<DeviceMemory> planned_memory(const Run& run) {
+  return planned_memory(WorkloadPrograms(run));
 }
 
 std::vector<DeviceMemory> planned_memory(const WorkloadPrograms& programs) {
@@ -135,19 +123,19 @@ std::vector<DeviceMemory> planned_memory(const WorkloadPrograms& programs) {
   return devices;
 }
 
-std::int64_t max_rank_bytes(const Workload& workload) {
-  const Mesh mesh = mesh_of(workload);
+std::int64_t max_rank_bytes(const Run& run) {
+  const Mesh mesh = mesh_of(run);
   std::int64_t max = 0;
   for (int rank = 0; rank < mesh.ranks(); rank += mesh.ranks_of_stage()) {
-    const WorkloadPrograms programs(workload, rank);
+    const WorkloadPrograms programs(run, rank);
     max = std::max(max, MemoryPlan(programs.steps().buffers()).device_bytes(0));
   }
   return max;
 }
 
-Traffic traffic_of(const Workload& workload) {
-  const WorkloadPrograms programs(workload);
-  return traffic_of(programs.step(), workload.ranks, workload.on_gpu ? Route::kRing : Route::kStar);
+Traffic traffic_of(const Run& run) {
+  return traffic_of(WorkloadPrograms(run).step(), run.ranks,
+                    run.on_gpu ? Route::kRing : Route::kStar);
 }
 
 void require_memory(const Workload& workload, std::int64_t free_bytes) {

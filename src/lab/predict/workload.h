@@ -1,17 +1,15 @@
-// A run of one of the trainers, to be measured, planned and predicted.
+// What mlp_lab measures, plans and predicts: a run of a trainer, or what it is compared with.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/config.h"
-#include "core/device.h"
 #include "core/mesh.h"
 #include "core/program.h"
+#include "parallel/schemes/run.h"
 #include "profiler/data_parallel_account.h"
 #include "train/step.h"
 
@@ -27,35 +25,9 @@ struct MeasuredSum {
   friend bool operator==(const MeasuredSum&, const MeasuredSum&) = default;
 };
 
-struct Workload {
-  TrainerKind trainer = TrainerKind::kSingle;
-  int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
-  bool on_gpu = false;
-  int gpus = 1;                      // available GPUs; further devices of mlp_dp share them
+struct Workload : Run {
   bool pytorch = false;              // runs pytorch/practical.py in place of our trainer
   std::optional<MeasuredSum> sum{};  // runs in place of a trainer's steps
-  std::int64_t data_rows = 0;        // of its files, if it reads any
-  TrainConfig
-      config{};  // the configuration that the trainer receives; the batch is that of all ranks
-
-  /// The largest width of the layers.
-  [[nodiscard]] std::int64_t dim() const {
-    const std::vector<std::int64_t>& layers = config.model.layers;
-    return layers.empty() ? config.model.dim.value() : std::ranges::max(layers);
-  }
-  [[nodiscard]] std::int64_t depth() const {
-    const std::vector<std::int64_t>& layers = config.model.layers;
-    return layers.empty() ? config.model.depth.value()
-                          : static_cast<std::int64_t>(layers.size()) - 1;
-  }
-  [[nodiscard]] std::int64_t batch_size() const { return config.data.batch_size; }
-  /// Samples of a whole step over all ranks.
-  [[nodiscard]] std::int64_t step_samples() const {
-    return batch_size() * config.training.accumulate;
-  }
-  [[nodiscard]] std::int64_t steps() const {
-    return config.training.steps.value_or(kDefaultSteps);  // an evaluation has none
-  }
 
   friend bool operator==(const Workload&, const Workload&) = default;
 };
@@ -72,20 +44,13 @@ std::vector<std::string> mpirun_arguments_of(const Workload& workload);
 /// The command line as a person would type it: `mpirun -np 2 mlp_ddp --dim 1024 ...`.
 std::string command_line_of(const Workload& workload);
 
-/// Of its processes, or of the devices of one process. Throws as mesh_of(config, ...) does.
-Mesh mesh_of(const Workload& workload);
-
-// The programs that a workload would run, and the memory of their plan. Allocates nothing.
+// The programs of a run, and the memory of their plan. Allocates nothing.
 
 class WorkloadPrograms {
  public:
-  /// The programs of one rank of mlp_ddp; other trainers have only rank 0.
-  explicit WorkloadPrograms(const Workload& workload, int rank = 0);
-
-  /// The programs of any model. `ranks` is the number of processes or devices; the batch is that of
-  /// all; files have `data_rows`. Throws as validate() does.
-  WorkloadPrograms(const TrainConfig& requested, TrainerKind trainer, int ranks, DeviceKind kind,
-                   int rank = 0, std::int64_t data_rows = 0);
+  /// The programs of one rank of mlp_ddp; other trainers have only rank 0. Throws as require()
+  /// does.
+  explicit WorkloadPrograms(const Run& run, int rank = 0);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }
   /// Of all processes, or of the devices of one process.
@@ -106,14 +71,14 @@ struct DeviceMemory {
 };
 
 /// By device for mlp_single and mlp_dp; for mlp_ddp only that of the first rank.
-std::vector<DeviceMemory> planned_memory(const Workload& workload);
+std::vector<DeviceMemory> planned_memory(const Run& run);
 std::vector<DeviceMemory> planned_memory(const WorkloadPrograms& programs);
 
 /// The memory of the rank of mlp_ddp that needs most.
-std::int64_t max_rank_bytes(const Workload& workload);
+std::int64_t max_rank_bytes(const Run& run);
 
 /// What a step moves between the devices of mlp_dp.
-Traffic traffic_of(const Workload& workload);
+Traffic traffic_of(const Run& run);
 
 /// Throws Error(kMemory), with a size that fits, if the workload needs more than `free_bytes`: of
 /// the machine's memory, shared by all ranks and devices on the CPU, or of its fullest GPU's. A run

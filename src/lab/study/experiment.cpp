@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
+#include "options/option_values.h"
 
 namespace barestep {
 namespace {
@@ -85,20 +86,18 @@ void read_classes(DataConfig& data, const std::filesystem::path& folder) {
   data.y = folder / "classes.npy";
 }
 
-std::string text_of(const SettingOptions& options) {
-  std::string text;
-  for (const SettingNumber& each : kSettingNumbers) {
-    if (!(options.*each.value)) continue;
-    std::string name = each.name;
-    std::ranges::replace(name, '_', '-');
-    text += fmt::format(" --{} {}", name, *(options.*each.value));
+std::vector<int> rank_counts_of(const RawValue& given) {
+  std::vector<int> counts;
+  for (const std::string_view text : split(given.text, ",")) {
+    counts.push_back(static_cast<int>(
+        whole_number({.where = given.where, .text = std::string(text)}, {1, 1 << 20})));
   }
-  if (options.activation) text += fmt::format(" --activation {}", name_of(*options.activation));
-  if (!options.ranks.empty()) text += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
-  return text;
+  std::ranges::sort(counts);
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  return counts;
 }
 
-Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& options) {
+Setting new_setting(bool quick, bool on_gpu, int units, const GivenOptions& options) {
   Setting setting{.quick = quick, .on_gpu = on_gpu, .units = units};
   if (on_gpu) {
     setting.dim = 8192;
@@ -111,31 +110,35 @@ Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& op
     setting.starts = 6;
     setting.data_rows = 1024;
   }
-  setting.dim = options.dim.value_or(setting.dim);
-  setting.depth = options.depth.value_or(setting.depth);
-  setting.batch_size = options.batch_size.value_or(setting.batch_size);
-  setting.scaling_batch_size = options.batch_size.value_or(setting.scaling_batch_size);
-  setting.steps = options.steps.value_or(setting.steps);
-  setting.recompute = options.recompute.value_or(setting.recompute);
-  setting.activation = options.activation.value_or(setting.activation);
-  setting.ranks = options.ranks;
+  GivenOptions of_runs = options;
+  if (const auto ranks = of_runs.extract("ranks")) {
+    setting.ranks = rank_counts_of({.where = "--ranks", .text = ranks.mapped()});
+    if (setting.ranks.front() != 1) setting.ranks.insert(setting.ranks.begin(), 1);
+  }
+  setting.base = asked_run(of_runs).config;
+  setting.dim = setting.base.model.dim.value_or(setting.dim);
+  setting.depth = setting.base.model.depth.value_or(setting.depth);
+  setting.steps = setting.base.training.steps.value_or(setting.steps);
+  if (options.contains("batch-size")) {
+    setting.batch_size = setting.scaling_batch_size = setting.base.data.batch_size;
+  }
   // Enough different batches for the longest experiment that reads data.
   setting.data_rows = std::max(setting.data_rows, 4 * setting.batch_size);
   return setting;
 }
 
 Workload base_workload(const Setting& setting) {
-  Workload workload{.on_gpu = setting.on_gpu, .data_rows = setting.data_rows};
+  Workload workload{
+      {.on_gpu = setting.on_gpu, .data_rows = setting.data_rows, .config = setting.base}};
   workload.config.model.dim = setting.dim;
   workload.config.model.depth = setting.depth;
-  workload.config.model.activation = setting.activation;
   workload.config.data.batch_size = setting.batch_size;
   workload.config.training.steps = setting.steps;
-  workload.config.training.recompute = setting.recompute;
   workload.config.device.device = setting.on_gpu ? "cuda" : "cpu";
   // Experiments break a step down and compare it with PyTorch's, so products and updates are
   // separate.
-  if (!setting.on_gpu) workload.config.training.update = Update::kSeparate;
+  Update& update = workload.config.training.update;
+  if (!setting.on_gpu && update == Update::kAuto) update = Update::kSeparate;
   return workload;
 }
 

@@ -6,7 +6,6 @@
 // the cores.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/simulator.h"
 #include "lab/report/comparison.h"
@@ -34,35 +34,6 @@ void read_data_set(DataConfig& data, const std::filesystem::path& folder);
 /// The same with the classes as targets.
 void read_classes(DataConfig& data, const std::filesystem::path& folder);
 
-/// Values that replace a setting's own; an empty one keeps it. Each applies unless an experiment
-/// varies it itself.
-struct SettingOptions {
-  std::optional<std::int64_t> dim{};
-  std::optional<std::int64_t> depth{};
-  std::optional<std::int64_t> batch_size{};
-  std::optional<std::int64_t> steps{};
-  std::optional<std::int64_t> recompute{};  // segments
-  std::optional<Activation> activation{};
-  std::vector<int> ranks{};  // for scaling: ascending, 1 included
-
-  friend bool operator==(const SettingOptions&, const SettingOptions&) = default;
-};
-
-/// The options that are one number, by their names in a study's file.
-struct SettingNumber {
-  const char* name;
-  std::optional<std::int64_t> SettingOptions::*value;
-};
-inline constexpr std::array<SettingNumber, 5> kSettingNumbers = {
-    {{"dim", &SettingOptions::dim},
-     {"depth", &SettingOptions::depth},
-     {"batch_size", &SettingOptions::batch_size},
-     {"steps", &SettingOptions::steps},
-     {"recompute", &SettingOptions::recompute}}};
-
-/// As options on the command line of `mlp_lab run`: " --dim 512 --ranks 1,2"; empty for none.
-std::string text_of(const SettingOptions& options);
-
 /// The conditions that experiments run under.
 struct Setting {
   bool quick = false;  // a few seconds, for a first look
@@ -76,14 +47,18 @@ struct Setting {
   /// Where the question is what limits ranks: at the course's 64 they gain nothing to lose.
   std::int64_t scaling_batch_size = 512;
   std::int64_t steps = 30;
-  std::int64_t recompute = 1;  // segments
-  Activation activation = Activation::kRelu;
+  TrainConfig base{};        // of every run, but for what an experiment varies and the above
   std::vector<int> ranks{};  // for scaling; empty: 1, 2, 4, ... as in rank_counts()
   int starts = 9;            // per case, at least; fewer than 6 give no interval
   double margin = kDefaultMargin;
 };
 
-Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& options = {});
+/// `options` are those of the trainers, and "ranks". Each applies unless an experiment varies it
+/// itself. Throws Error(kUsage) for a value that an option does not allow.
+Setting new_setting(bool quick, bool on_gpu, int units, const GivenOptions& options = {});
+
+/// "1,2,4": ascending, each once.
+std::vector<int> rank_counts_of(const RawValue& given);
 
 /// The run that an experiment varies: mlp_single on one device with all its threads.
 Workload base_workload(const Setting& setting);

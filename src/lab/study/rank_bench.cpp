@@ -18,6 +18,7 @@
 #include "parallel/comm/nccl_transport.h"
 #include "parallel/comm/staged_transport.h"
 #include "parallel/comm/thread_transport.h"
+#include "parallel/schemes/run.h"
 
 namespace barestep {
 namespace {
@@ -60,9 +61,9 @@ void measure_on_threads(const RanksToMeasure& requested, const MeasureOnRank& me
 void measure_on_processes(const RanksToMeasure& requested, const MeasureOnRank& measure) {
   const bool on_gpu =
       requested.device == "cuda" || (requested.device == "auto" && cuda_device_count() > 0);
-  if (requested.transport == TransportKind::kNccl) {
-    require_gpus_for_nccl(on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
-  }
+  require({.trainer = TrainerKind::kDdp,
+           .on_gpu = on_gpu,
+           .config = {.parallel = {.transport = requested.transport}}});
   const MpiRank place = join_mpi();
   Group& ranks = *place.group;
   const int gpus = std::max(1, cuda_device_count());

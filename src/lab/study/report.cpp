@@ -147,7 +147,7 @@ Report report_of(const Study& study, double margin) {
   if (!study.identity().on_gpu && study.identity().machine.gpus > 0) {
     report.options += " --device cpu";
   }
-  report.options += text_of(study.identity().options);
+  report.options += options_text(study.identity().options);
   if (const std::int64_t width = study.identity().width; width > 0) {
     report.options += fmt::format(" --dim {}", width);
     report.environment.emplace_back(

@@ -16,6 +16,7 @@
 #include "lab/predict/workload.h"
 #include "lab/study/experiment.h"
 #include "lab/study/run_workload.h"
+#include "options/option_values.h"
 
 namespace barestep {
 namespace {
@@ -32,38 +33,30 @@ constexpr std::int64_t kMaxDevices = 1 << 20;
 constexpr std::int64_t kMaxWidth = 1 << 20;
 constexpr std::int64_t kMaxMemoryBytes = std::int64_t{1} << 60;
 
-json json_of_options(const SettingOptions& options) {
-  json all = json::object();
-  for (const SettingNumber& each : kSettingNumbers) {
-    if (options.*each.value) all[each.name] = *(options.*each.value);
-  }
-  if (options.activation) all["activation"] = name_of(*options.activation);
-  if (!options.ranks.empty()) all["ranks"] = options.ranks;
-  return all;
-}
-
-SettingOptions options_of_json(const JsonValue& from) {
+/// In older studies, names are those of members, and numbers are no texts.
+GivenOptions options_of_json(const JsonValue& from) {
   constexpr std::int64_t kMax = std::int64_t{1} << 40;
-  SettingOptions options;
-  for (const SettingNumber& each : kSettingNumbers) {
-    if (from.has(each.name)) options.*each.value = from.at(each.name).whole(1, kMax);
+  GivenOptions options;
+  for (auto [name, value] : from.members()) {
+    std::ranges::replace(name, '_', '-');
+    if (value.is_array()) {
+      std::vector<std::string> texts;
+      for (const JsonValue& each : value.items())
+        texts.push_back(std::to_string(each.whole(1, kMax)));
+      options[name] = joined(texts, ",");
+    } else {
+      options[name] = value.is_number() ? std::to_string(value.whole(1, kMax)) : value.text();
+    }
   }
-  if (from.has("activation")) {
-    const std::string name = from.at("activation").text();
-    const auto* const found = std::ranges::find(kNamesOf<Activation>, name);
-    if (found == std::end(kNamesOf<Activation>)) from.at("activation").refuse("is no activation");
-    options.activation = static_cast<Activation>(found - std::begin(kNamesOf<Activation>));
-  }
-  if (!from.has("ranks")) return options;
-  for (const JsonValue& each : from.at("ranks").items()) {
-    options.ranks.push_back(static_cast<int>(each.whole(1, kMaxDevices)));
+  if (const auto why = refusal_of([&] { new_setting(false, false, 1, options); })) {
+    from.refuse(fmt::format("are not those of a study: {}", why->what()));
   }
   return options;
 }
 
 json json_of_identity(const StudyIdentity& identity) {
   const Machine& machine = identity.machine;
-  return {{"format", kStudyFormat},      {"options", json_of_options(identity.options)},
+  return {{"format", kStudyFormat},      {"options", identity.options},
           {"quick", identity.quick},     {"on_gpu", identity.on_gpu},
           {"version", identity.version}, {"processor", machine.processor},
           {"cores", machine.cores},      {"memory_bytes", machine.memory_bytes},
@@ -91,7 +84,7 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
   StudyIdentity identity = {
       .quick = from.at("quick").boolean(),
       .on_gpu = on_gpu,
-      .options = from.has("options") ? options_of_json(from.at("options")) : SettingOptions{},
+      .options = from.has("options") ? options_of_json(from.at("options")) : GivenOptions{},
       .machine = {.processor = from.at("processor").text(),
                   .cores = devices("cores", 1),
                   .memory_bytes = from.at("memory_bytes").whole(0, kMaxMemoryBytes),
@@ -110,10 +103,12 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
     return there.quick ? "with --quick" : "without --quick";
   }
   if (there.on_gpu != here.on_gpu) return there.on_gpu ? "of GPUs" : "of the CPU";
-  SettingOptions kept = there.options;
-  if (here.options.dim && there.width > 0) kept.dim = there.width;  // as reports name it
+  GivenOptions kept = there.options;
+  if (here.options.contains("dim") && there.width > 0) {
+    kept["dim"] = std::to_string(there.width);  // as reports name it
+  }
   if (kept != here.options) {
-    const std::string options = text_of(kept);
+    const std::string options = options_text(kept);
     return options.empty() ? "without such options" : "with" + options;
   }
   if (there.version != here.version) return fmt::format("of {}", there.version);
@@ -170,8 +165,8 @@ Study Study::open(std::filesystem::path folder) {
 
 Setting Study::setting() const {
   const Machine& machine = identity_.machine;
-  SettingOptions options = identity_.options;
-  if (identity_.width > 0) options.dim = identity_.width;
+  GivenOptions options = identity_.options;
+  if (identity_.width > 0) options["dim"] = std::to_string(identity_.width);
   Setting setting = new_setting(identity_.quick, identity_.on_gpu,
                                 identity_.on_gpu ? machine.gpus : machine.cores, options);
   setting.data = folder_ / "data";
@@ -180,7 +175,7 @@ Setting Study::setting() const {
 
 void Study::choose_width(const Programs& programs,
                          const std::function<void(const StudyProgress&)>& on_progress) {
-  if (!identity_.quick || identity_.options.dim || identity_.width > 0) return;
+  if (!identity_.quick || identity_.options.contains("dim") || identity_.width > 0) return;
   const std::filesystem::path scratch = folder_ / "scratch";
   std::filesystem::create_directories(scratch);
   Setting setting = this->setting();

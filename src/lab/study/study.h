@@ -29,7 +29,7 @@ constexpr std::int64_t kWidestQuick = 8;
 struct StudyIdentity {
   bool quick = false;
   bool on_gpu = false;
-  SettingOptions options{};
+  GivenOptions options{};  // as for new_setting()
   Machine machine{};
   std::string version{};   // of barestep, with its commit
   std::int64_t width = 0;  // of the model that --quick chose; 0: none yet

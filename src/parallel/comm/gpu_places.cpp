@@ -93,14 +93,6 @@ bool joins_by_nccl(TransportKind requested, std::span<const RankGpu> ranks) {
   return requested == TransportKind::kNccl;
 }
 
-void require_gpus_for_nccl(DeviceKind kind) {
-  if (kind == DeviceKind::kCuda) return;
-  fail(ExitCode::kConfiguration, {.what = "--transport",
-                                  .value = "nccl",
-                                  .why = "joins GPUs, and this rank is on the CPU",
-                                  .remedy = "use mpi or auto"});
-}
-
 void require_nccl_joins(std::span<const RankGpu> ranks) {
   const std::string why = why_nccl_cannot_join(ranks);
   if (why.empty()) return;

@@ -41,9 +41,8 @@ std::string why_nccl_cannot_join(std::span<const RankGpu> ranks);
 /// open.
 bool joins_by_nccl(TransportKind requested, std::span<const RankGpu> ranks);
 
-/// For ranks that asked for NCCL. Throw Error(kConfiguration), the first one if this device is none
-/// that NCCL joins, the second one, on every rank, if it cannot join all of them.
-void require_gpus_for_nccl(DeviceKind kind);
+/// For ranks that asked for NCCL. Throws Error(kConfiguration), on every rank, if it cannot join
+/// them.
 void require_nccl_joins(std::span<const RankGpu> ranks);
 
 /// "takes each GPU once" with the reason, for an NCCL of this version (22809 is 2.28.9); `variable`
