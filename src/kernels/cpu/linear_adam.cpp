@@ -93,7 +93,7 @@ void run_by_tiles(const BoundUpdate& update, const Product& product, ThreadPool&
 
 /// The operands of a weight's gradient: a row for each of its rows, and one for each column.
 struct GradientSides {
-  Side grad_y, x;
+  OperandSide grad_y, x;
 };
 GradientSides sides_of(const LinearAdam& op, const float* grad_y, const float* x) {
   return {{grad_y, op.grad_y.cols, op.grad_y.rows, 1, op.grad_y.cols},

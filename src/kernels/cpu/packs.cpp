@@ -6,7 +6,7 @@
 
 namespace barestep {
 
-void pack_slice(const Side& side, std::int64_t first, std::int64_t width, std::int64_t begin,
+void pack_slice(const OperandSide& side, std::int64_t first, std::int64_t width, std::int64_t begin,
                 std::int64_t depth, float* to) {
   const std::int64_t count = std::min(width, side.extent - first);
   const float* const from = side.values + first * side.step + begin * side.depth_step;
@@ -30,7 +30,7 @@ void pack_slice(const Side& side, std::int64_t first, std::int64_t width, std::i
   }
 }
 
-void pack_slices(const Side& side, std::int64_t first, std::int64_t end, std::int64_t width,
+void pack_slices(const OperandSide& side, std::int64_t first, std::int64_t end, std::int64_t width,
                  std::int64_t begin, std::int64_t depth, float* to) {
   if (side.depth_step == 1 || end % width != 0) {
     for (std::int64_t i = first; i < end; i += width) {
@@ -47,7 +47,7 @@ void pack_slices(const Side& side, std::int64_t first, std::int64_t end, std::in
   }
 }
 
-void pack_slices(const Side& side, std::int64_t width, float* to, ThreadPool& pool) {
+void pack_slices(const OperandSide& side, std::int64_t width, float* to, ThreadPool& pool) {
   // Some microseconds for each task.
   constexpr std::int64_t kNumbers = 16384;
   const std::int64_t depth = std::max<std::int64_t>(1, kNumbers / width);

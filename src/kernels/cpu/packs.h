@@ -13,7 +13,7 @@ namespace barestep {
 
 /// One operand of a product: `extent` rows or columns of the result, each with `depth` numbers to
 /// sum over. Number k of row i is at values[i * step + k * depth_step]; one of the steps is 1.
-struct Side {
+struct OperandSide {
   const float* values;
   std::int64_t extent, depth, step, depth_step;
 };
@@ -23,21 +23,21 @@ constexpr std::int64_t slices_of(std::int64_t extent, std::int64_t width) {
 }
 
 /// The numbers a side takes in slices of `width` rows, the last of which is padded with zeros.
-constexpr std::int64_t packed_size(const Side& side, std::int64_t width) {
+constexpr std::int64_t packed_size(const OperandSide& side, std::int64_t width) {
   return slices_of(side.extent, width) * width * side.depth;
 }
 
 /// A slice of at most `width` rows from `first` on, for `depth` numbers from number `begin` on: to
 /// `width` numbers for each k, next to each other.
-void pack_slice(const Side& side, std::int64_t first, std::int64_t width, std::int64_t begin,
+void pack_slice(const OperandSide& side, std::int64_t first, std::int64_t width, std::int64_t begin,
                 std::int64_t depth, float* to);
 
 /// The slices of rows first .. end - 1, one after the other.
-void pack_slices(const Side& side, std::int64_t first, std::int64_t end, std::int64_t width,
+void pack_slices(const OperandSide& side, std::int64_t first, std::int64_t end, std::int64_t width,
                  std::int64_t begin, std::int64_t depth, float* to);
 
 /// All slices, one after the other, by all threads.
-void pack_slices(const Side& side, std::int64_t width, float* to, ThreadPool& pool);
+void pack_slices(const OperandSide& side, std::int64_t width, float* to, ThreadPool& pool);
 
 /// Memory for packed operands, for two products at a time.
 class Packs {

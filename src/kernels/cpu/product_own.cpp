@@ -34,20 +34,20 @@ constexpr std::int64_t kMinSharedWork = std::int64_t{1} << 18;
 /// A product as the kernel sees it: rows, read in their place if their numbers are next to each
 /// other, times columns packed in panels.
 struct Roles {
-  Side rows, columns;
+  OperandSide rows, columns;
   bool is_transposed;  // the rows are those of op(b)
 };
 
-Side side_of(const float* values, std::int64_t extent, std::int64_t depth, bool by_depth,
-             std::int64_t stride) {
+OperandSide side_of(const float* values, std::int64_t extent, std::int64_t depth, bool by_depth,
+                    std::int64_t stride) {
   return {values, extent, depth, by_depth ? stride : 1, by_depth ? 1 : stride};
 }
 
 /// A side whose numbers are next to each other is best read as rows, and is packed at twice the
 /// cost; so is the larger one, which is then not packed at all.
 Roles roles_of(const TileProduct& p) {
-  const Side a = side_of(p.a, p.m, p.k, !p.transpose_a, p.stride_a);
-  const Side b = side_of(p.b, p.n, p.k, p.transpose_b, p.stride_b);
+  const OperandSide a = side_of(p.a, p.m, p.k, !p.transpose_a, p.stride_a);
+  const OperandSide b = side_of(p.b, p.n, p.k, p.transpose_b, p.stride_b);
   if (p.transpose_b && (p.transpose_a || p.m <= p.n)) return {b, a, true};
   return {a, b, false};
 }
@@ -78,8 +78,8 @@ class OwnProduct final : public Product {
   }
 
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
-    const Side a = side_of(p.a, p.m, p.k, !p.transpose_a, p.stride_a);
-    const Side b = side_of(p.b, p.n, p.k, p.transpose_b, p.stride_b);
+    const OperandSide a = side_of(p.a, p.m, p.k, !p.transpose_a, p.stride_a);
+    const OperandSide b = side_of(p.b, p.n, p.k, p.transpose_b, p.stride_b);
     const Rows rows = rows_in_place(a);
     for (std::int64_t col = 0; col < p.n; col += strip_) {
       multiply_strip(rows, 0, p.m, b, col, p.c + col, p.stride_c, p.beta != 0);
@@ -138,7 +138,7 @@ class OwnProduct final : public Product {
             .stride_c = op.c.cols};
   }
 
-  static Rows rows_in_place(const Side& side) {
+  static Rows rows_in_place(const OperandSide& side) {
     return {side.values, side.step, side.depth_step, kGroupRows * side.step};
   }
 
@@ -158,8 +158,9 @@ class OwnProduct final : public Product {
   }
 
   /// c = or += rows times a panel that is packed already.
-  void multiply_panel(const Rows& rows, std::int64_t first, std::int64_t count, const Side& columns,
-                      const float* panels, std::int64_t col, float* c, std::int64_t row_c) const {
+  void multiply_panel(const Rows& rows, std::int64_t first, std::int64_t count,
+                      const OperandSide& columns, const float* panels, std::int64_t col, float* c,
+                      std::int64_t row_c) const {
     const std::int64_t width = kernels_.panel;
     const std::int64_t depth = kPartOfPanel / width;
     std::int64_t k = 0;
@@ -173,8 +174,9 @@ class OwnProduct final : public Product {
 
   /// c = or += rows times a strip of columns, which is packed here, part by part. The next part is
   /// fetched from memory while this one is multiplied.
-  void multiply_strip(const Rows& rows, std::int64_t first, std::int64_t count, const Side& columns,
-                      std::int64_t col, float* c, std::int64_t row_c, bool adds) const {
+  void multiply_strip(const Rows& rows, std::int64_t first, std::int64_t count,
+                      const OperandSide& columns, std::int64_t col, float* c, std::int64_t row_c,
+                      bool adds) const {
     alignas(64) float part[kDepthOfStrip * kMaxStrip];
     const std::int64_t width = kernels_.panel;
     const std::int64_t end = std::min(col + strip_, columns.extent);
@@ -196,7 +198,8 @@ class OwnProduct final : public Product {
     } while (k < columns.depth);
   }
 
-  void fetch(const Side& columns, std::int64_t col, std::int64_t begin, std::int64_t end) const {
+  void fetch(const OperandSide& columns, std::int64_t col, std::int64_t begin,
+             std::int64_t end) const {
     constexpr std::int64_t kLine = 16;
     for (std::int64_t k = begin; k < std::min(end, columns.depth); ++k)
       for (std::int64_t i = 0; i < strip_; i += kLine)
@@ -220,8 +223,9 @@ class OwnProduct final : public Product {
             .adds = adds};
   }
 
-  void multiply_task(const Rows& rows, std::int64_t first, std::int64_t count, const Side& columns,
-                     const float* panels, std::int64_t col, float* c, std::int64_t row_c) const {
+  void multiply_task(const Rows& rows, std::int64_t first, std::int64_t count,
+                     const OperandSide& columns, const float* panels, std::int64_t col, float* c,
+                     std::int64_t row_c) const {
     if (panels == nullptr) return multiply_strip(rows, first, count, columns, col, c, row_c, false);
     for (std::int64_t at = col; at < std::min(col + strip_, columns.extent); at += kernels_.panel) {
       multiply_panel(rows, first, count, columns, panels, at, c + (at - col), row_c);

@@ -303,7 +303,7 @@ MachineCard card_from(const JsonValue& from) {
 namespace {
 
 /// The ranks of an exchange, and the links between them.
-struct Group {
+struct ExchangeGroup {
   const LinkRates& rates;
   int ranks = 2;
   int nodes = 1;
@@ -317,7 +317,7 @@ struct Group {
 };
 
 /// `ranks` neighbors, or as many among `span` ranks.
-Group group_of(const MachineCard& card, int ranks, int span = 0) {
+ExchangeGroup group_of(const MachineCard& card, int ranks, int span = 0) {
   span = std::max(span, ranks);
   const LinkRates& rates = card.links_of(span);
   const bool in_node = &rates == &card.node;
@@ -325,7 +325,7 @@ Group group_of(const MachineCard& card, int ranks, int span = 0) {
   return {rates, ranks, in_node ? 1 : std::clamp(nodes, 2, std::max(ranks, 2))};
 }
 
-double latency_s(const Group& group, ExchangeKind exchange) {
+double latency_s(const ExchangeGroup& group, ExchangeKind exchange) {
   const double hops = group.nodes == 1 ? group.ranks - 1 : std::log2(group.nodes);
   return group.rates.latency_s +
          group.rates.hop_s * hops * (exchange == ExchangeKind::kAllReduce ? 2 : 1);
@@ -365,7 +365,8 @@ class Bandwidths {
   double latency_s_;
 };
 
-double bandwidth(const MachineCard& card, const Group& group, ExchangeKind exchange, double bytes) {
+double bandwidth(const MachineCard& card, const ExchangeGroup& group, ExchangeKind exchange,
+                 double bytes) {
   const Bandwidths longest(card, ExchangeKind::kAllReduce, group.longest_table());
   const ExchangeTables& tables = group.rates.tables_of(exchange);
   // A ring's tables are of all-reduces.
@@ -498,7 +499,7 @@ double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, 
     return seconds_at(load.all_reduce, bytes) * factor /
            bus_factor(ExchangeKind::kAllReduce, ranks);
   }
-  const Group group = group_of(card, ranks, span);
+  const ExchangeGroup group = group_of(card, ranks, span);
   if (!group.rates.is_known()) return 0;
   return latency_s(group, exchange) + bytes * factor / bandwidth(card, group, exchange, bytes);
 }
@@ -532,7 +533,7 @@ double bus_bandwidth(const MachineCard& card, ExchangeKind exchange, double byte
 double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
                   int span) {
   if (ranks <= 1) return 0;
-  const Group group = group_of(card, ranks, span);
+  const ExchangeGroup group = group_of(card, ranks, span);
   bool in_switches = false;
   for (const ExchangeTable& table : group.rates.tables_of(exchange)) {
     if (table.ranks <= ranks) in_switches = table.in_switches;
