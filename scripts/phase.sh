@@ -23,7 +23,7 @@ progress() {
   local line shown=0 percent left begin=$SECONDS
   while IFS= read -r line; do
     printf '%s\n' "$line"
-    [[ $line =~ ^[[:space:]]*\[?([0-9]+)/([0-9]+)(\]|\ Test) ]] || continue
+    [[ $line =~ ^[[:space:]]*\[?([1-9][0-9]*)/([0-9]+)(\]|\ Test) ]] || continue
     percent=$((BASH_REMATCH[1] * 100 / BASH_REMATCH[2]))
     if [ -n "${1-}" ]; then
       left=$(((SECONDS - begin) * (BASH_REMATCH[2] - BASH_REMATCH[1]) / BASH_REMATCH[1]))

@@ -1,5 +1,5 @@
 // Every reader of JSON that people may edit: a member that it does not know, one that is there
-// twice and anything behind the end are errors.
+// twice and anything after the end are errors.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -61,7 +61,7 @@ class JsonReaders : public TempDirTest {
     SCOPED_TRACE(what);
     ASSERT_EQ(error_of(reader, reader.valid), "");
     for (const std::string& rest : {std::string("x"), std::string("{}"), std::string(1, '\0')}) {
-      EXPECT_NE(error_of(reader, reader.valid + rest), "") << "behind the end";
+      EXPECT_NE(error_of(reader, reader.valid + rest), "") << "after the end";
     }
     const json whole = json::parse(reader.valid);
     std::vector<std::string> pointers;
