@@ -51,7 +51,6 @@ if(BARESTEP_NATIVE)
   string(APPEND CPACK_PACKAGE_DESCRIPTION
     "\nCompiled for the processor of the machine that built it; the preset package makes one for all.")
 endif()
-# Libraries that no package has, such as NCCL, are left to whoever installs it.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 if(BARESTEP_HAVE_MPI)
   set(CPACK_DEBIAN_PACKAGE_RECOMMENDS openmpi-bin)

@@ -290,17 +290,64 @@ double waited_share(std::span<const LostTime> job) {
   return share;
 }
 
+namespace {
+
+/// Steal is counted over all cores, busy or idle; the job keeps `used` of them busy.
+double stolen_share(const LostTime& process, double used) {
+  if (process.wall_s <= 0) return 0;
+  return std::max(0.0, process.stolen_s - kTickS) / process.wall_s / used;
+}
+
+double cores_used(std::span<const LostTime> job, int cores) {
+  double threads = 0;
+  for (const LostTime& each : job) threads += each.busy_threads;
+  return std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));
+}
+
+double waited_of_wall(const LostTime& process, std::span<const LostTime> job) {
+  return process.wall_s <= 0 ? 0 : waited_for_others_s(process, job) / process.wall_s;
+}
+
+}  // namespace
+
 double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores) {
-  double waited = 0, stolen = 0, threads = 0;
+  const double used = cores_used(ranks, cores);
+  double waited = 0, stolen = 0;
   for (const LostTime& rank : ranks) {
-    threads += rank.busy_threads;
-    if (rank.wall_s <= 0) continue;
-    waited = std::max(waited, waited_for_others_s(rank, ranks) / rank.wall_s);
-    stolen = std::max(stolen, std::max(0.0, rank.stolen_s - kTickS) / rank.wall_s);
+    if (!beyond_cores) waited = std::max(waited, waited_of_wall(rank, ranks));
+    stolen = std::max(stolen, stolen_share(rank, used));
   }
-  // Steal is counted over all cores, busy or idle.
-  const double used = std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));
-  return std::min(1.0, (beyond_cores ? 0 : waited) + stolen / used);
+  return std::min(1.0, waited + stolen);
+}
+
+JobProcess process_of_job(const LostTime& lost) {
+  return {.lost = lost, .cpus = allowed_cpus(), .host = std::hash<std::string>{}(host_name())};
+}
+
+std::vector<double> lost_shares(std::span<const JobProcess> job) {
+  constexpr double kLeastS = 0.05;
+  std::vector<double> shares;
+  for (const JobProcess& process : job) {
+    std::vector<LostTime> neighbors;
+    CpuSet cpus;
+    double job_s = 0;
+    for (const JobProcess& other : job) {
+      if (other.host != process.host) continue;
+      neighbors.push_back(other.lost);
+      cpus |= other.cpus;
+      job_s += other.lost.own_ran_s;
+    }
+    const LostTime& lost = process.lost;
+    const auto cores = static_cast<int>(cpus.count());
+    double waited = waited_of_wall(lost, neighbors);
+    if (std::ssize(neighbors) > cores) {
+      const bool has_all = cores >= ::sysconf(_SC_NPROCESSORS_ONLN);
+      waited = has_all ? others_ran_s(lost.all_ran_s, job_s) / (lost.wall_s * cores) : 0;
+    }
+    const double share = std::min(1.0, waited + stolen_share(lost, cores_used(neighbors, cores)));
+    shares.push_back(share * lost.wall_s < kLeastS ? 0 : share);
+  }
+  return shares;
 }
 
 LostTime lost_by(std::span<const ThreadTimes> threads, double others_s) {

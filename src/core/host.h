@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace barestep {
 
@@ -128,6 +129,21 @@ double waited_share(std::span<const LostTime> job);
 /// each other, so with `beyond_cores` only the latter counts. Both run-queue delay and steal are
 /// needed: neither detects every slow run.
 double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores);
+
+/// A process of a job and what it lost.
+struct JobProcess {
+  LostTime lost{};
+  CpuSet cpus{};           // that it may run on
+  std::uint64_t host = 0;  // the same for all processes of a host
+};
+JobProcess process_of_job(const LostTime& lost);
+
+/// The share of its wall time that each process of a job lost, as lost_share() counts it among the
+/// processes of its host. Those that are more than their CPUs wait for each other; if these are all
+/// CPUs of the host, other programs' share of them counts instead, else only what the host of a
+/// virtual machine took. 0 where less than 50 ms were lost, which the system's clock does not tell
+/// from nothing.
+std::vector<double> lost_shares(std::span<const JobProcess> job);
 
 /// The time of a thread since a watch began.
 struct ThreadTimes {

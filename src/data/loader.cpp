@@ -18,13 +18,13 @@ Loader::Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions
       options_(options),
       order_(static_cast<std::size_t>(dataset.train_rows())),
       y_bytes_(dataset.y_bytes()),
-      slots_(static_cast<std::size_t>(options.workers == 0 ? 1 : options.ahead)) {
+      slots_(static_cast<std::size_t>(std::max<std::int64_t>(options.ahead, 1))) {
   const auto max_rows = static_cast<std::size_t>(options.max_rows);
   const auto x_bytes = max_rows * sizeof(float) * static_cast<std::size_t>(dataset.features());
   const auto y_bytes = max_rows * static_cast<std::size_t>(y_bytes_);
   for (Slot& slot : slots_) slot.rows.resize(max_rows);
-  if (options.workers == 0) return;
-  BARESTEP_REQUIRE(!slots_.empty() && options.room.size() >= slots_.size() * (x_bytes + y_bytes),
+  if (options.ahead == 0) return;
+  BARESTEP_REQUIRE(options.room.size() >= slots_.size() * (x_bytes + y_bytes),
                    "the room holds the batches ahead");
   std::byte* next = options.room.data();
   for (Slot& slot : slots_) {
@@ -84,9 +84,6 @@ bool Loader::next_rows(Slot& slot) {
 
 void Loader::gather(Slot& slot) const {
   try {
-    if (options_.delay_s > 0) {
-      std::this_thread::sleep_for(std::chrono::duration<double>(options_.delay_s));
-    }
     dataset_.gather(std::span(slot.rows).first(static_cast<std::size_t>(slot.count)), slot.x,
                     slot.y);
   } catch (...) {
@@ -104,6 +101,9 @@ void Loader::work() {
     ++started_;
     slot.state = State::kTaken;
     lock.unlock();
+    if (options_.delay_s > 0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(options_.delay_s));
+    }
     gather(slot);
     lock.lock();
     slot.state = State::kReady;
@@ -115,7 +115,8 @@ void Loader::work() {
 
 void Loader::take(float* x, void* y) {
   Slot& slot = slot_of(taken_++);
-  if (workers_.empty()) {
+  if (workers_.empty() && started_ < taken_) {
+    ++started_;
     const bool is_there = next_rows(slot);
     BARESTEP_REQUIRE(is_there, "there is a next batch");
     dataset_.gather(std::span(slot.rows).first(static_cast<std::size_t>(slot.count)), x, y);
@@ -138,9 +139,17 @@ void Loader::take(float* x, void* y) {
 }
 
 std::exception_ptr Loader::failure_ahead(std::int64_t count) {
-  if (workers_.empty()) return nullptr;
-  std::unique_lock lock(mutex_);
+  if (options_.ahead == 0) return nullptr;
   const std::int64_t end = taken_ + std::min(count, std::ssize(slots_));
+  while (workers_.empty() && !ended_ && started_ < end) {
+    Slot& slot = slot_of(started_);
+    ended_ = !next_rows(slot);
+    if (ended_) break;
+    ++started_;
+    gather(slot);
+    slot.state = State::kReady;
+  }
+  std::unique_lock lock(mutex_);
   for (std::int64_t batch = taken_; batch < end; ++batch) {
     const Slot& slot = slot_of(batch);
     changed_.wait(lock,

@@ -18,8 +18,8 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;          // false: each epoch in the training set's order
   std::int64_t max_rows = 0;    // per batch
-  int workers = 0;              // threads that gather ahead; 0: take() gathers itself
-  std::int64_t ahead = 0;       // batches that they may be ahead together; at least 1 with workers
+  int workers = 0;              // threads that gather ahead; 0: the caller's thread gathers
+  std::int64_t ahead = 0;       // batches that may be gathered ahead; at least 1 with workers
   std::span<std::byte> room{};  // for `ahead` batches of most_rows: x and y as gather() writes them
   double delay_s = 0;           // injected: a slow disk's delay, for each batch a worker gathers
 };
@@ -42,8 +42,9 @@ class Loader {
   /// the error of gathering it. There must be a next batch. Allocates nothing.
   void take(float* x, void* y);
 
-  /// The first error of gathering one of the next `count` batches, as far as workers are ahead of
-  /// take(); null if there is none. Blocks until they are gathered.
+  /// The first error of gathering one of the next `count` batches, or of the next `ahead` if those
+  /// are fewer; null if there is none. Blocks until they are gathered, by this thread if there are
+  /// no workers.
   std::exception_ptr failure_ahead(std::int64_t count);
 
  private:

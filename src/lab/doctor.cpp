@@ -93,9 +93,9 @@ Diagnosis of_gpus(const MachineFacts& facts) {
 
 /// Only where there is a GPU.
 Diagnosis of_nccl(const MachineFacts& facts) {
-  return of_part("NCCL", facts.nccl, "this build has none",
+  return of_part("NCCL", facts.nccl, facts.why_no_nccl.c_str(),
                  "mlp_ddp sends gradients through the host's memory",
-                 "install libnccl-dev and configure again");
+                 "install libnccl2; a build without it needs libnccl-dev and a new configuration");
 }
 
 /// Only where there is a GPU.
@@ -191,6 +191,7 @@ Diagnosis of_printer(const MachineFacts& facts) {
 MachineFacts facts_of_this_machine() {
   MachineFacts facts{.why_no_gpu = why_no_cuda_device(),
                      .nccl = nccl_version(),
+                     .why_no_nccl = why_no_nccl(),
                      .has_mpi = has_mpi(),
                      .mpirun = find_on_path("mpirun"),
                      .hwloc = hwloc_version(),

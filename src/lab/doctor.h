@@ -14,10 +14,11 @@ namespace barestep {
 
 /// What libraries and the environment say. Everything else is read from the machine's files.
 struct MachineFacts {
-  std::string gpus{};        // "2 x NVIDIA H200, driver for CUDA 13.0"; empty if there is none
-  std::string why_no_gpu{};  // empty also in a build without CUDA
-  std::string nccl{};        // version; empty in a build without NCCL
-  std::string cupti{};       // version; empty if it cannot be used
+  std::string gpus{};         // "2 x NVIDIA H200, driver for CUDA 13.0"; empty if there is none
+  std::string why_no_gpu{};   // empty also in a build without CUDA
+  std::string nccl{};         // version; empty if it cannot be used
+  std::string why_no_nccl{};  // empty if it can
+  std::string cupti{};        // version; empty if it cannot be used
   std::string why_no_cupti{};
   bool has_mpi = false;   // this build
   std::string mpirun{};   // path; empty if there is none

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "core/clock.h"
 #include "core/plan.h"
 #include "core/printer.h"
@@ -21,8 +23,9 @@ constexpr const char* kEraseLine = "\r\033[K";
 }  // namespace
 
 Console::Console(const TrainConfig& config, const StepPrograms& programs, const Place& place,
-                 std::int64_t steps)
+                 const OtherPrograms& others, std::int64_t steps)
     : config_(config),
+      others_(others),
       programs_(programs),
       place_(place),
       is_terminal_(isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1),
@@ -83,7 +86,7 @@ void Console::on_evaluation(const EvaluationReport& report) {
 }
 
 std::optional<double> Console::floor_of_step() const {
-  if (programs_.scheme() != nullptr) return std::nullopt;
+  if (programs_.scheme() != nullptr || others_.disturb()) return std::nullopt;
   const auto peaks = known_peaks(*place_.devices()[0], config_.device.precision);
   if (!peaks) return std::nullopt;
   return floor_s(programs_.train().program, *peaks);
@@ -93,21 +96,30 @@ std::string Console::text() const {
   return summary_.text(*place_.devices()[0], update_text(programs_), floor_of_step());
 }
 
+std::string lost_note(std::span<const double> lost) {
+  std::string ranks;
+  double max = 0;
+  for (std::size_t rank = 0; rank < lost.size(); ++rank) {
+    max = std::max(max, lost[rank]);
+    if (lost[rank] <= kNotedShare || lost.size() == 1) continue;
+    ranks +=
+        fmt::format("{}rank {}: {}", ranks.empty() ? " (" : ", ", rank, percent_text(lost[rank]));
+  }
+  if (max <= kNotedShare) return "";
+  return fmt::format(
+      "Other programs took {} of the cores' time{}: times below are not this "
+      "program's alone\n",
+      percent_text(max), ranks.empty() ? "" : ranks + ")");
+}
+
 std::string run_checklist(const TrainConfig& config, std::int64_t warmup_steps, std::int64_t steps,
-                          std::span<const LostTime> lost) {
-  const int cores = usable_cpus();
-  const bool beyond_cores = std::ssize(lost) > cores;
+                          std::span<const double> lost) {
   return checklist_line(checklist({.governor = frequency_governor(),
-                                   .lost_share = lost_share(lost, cores, beyond_cores),
+                                   .lost_share = lost.empty() ? 0 : std::ranges::max(lost),
                                    .seed = config.training.seed,
                                    .warmup_steps = warmup_steps,
                                    .steps = steps})) +
          "\n";
-}
-
-void RunChecklist::on_step(const StepFigures& step) {
-  if (step.report.warmup) watch_ = LostTimeWatch();
-  ++(step.report.warmup ? warmup_steps_ : steps_);
 }
 
 std::string Outcome::text() const {

@@ -21,12 +21,70 @@ namespace barestep {
 
 class Place;
 
+/// A run that lost more of its time than this says so first, and draws no conclusions from it.
+constexpr double kNotedShare = 0.05;
+
+/// "Other programs took 43 % of the cores' time: times below are not this program's alone\n"; with
+/// several processes, by rank. `lost` has each one's share, as lost_shares() returns it. Empty if
+/// none is noted.
+std::string lost_note(std::span<const double> lost);
+
+/// The checklist for benchmarks of a run that left out `warmup_steps` and reports `steps`. `lost`
+/// has the share of its time that each of its processes lost meanwhile.
+std::string run_checklist(const TrainConfig& config, std::int64_t warmup_steps, std::int64_t steps,
+                          std::span<const double> lost);
+
+/// What other programs took of the run's time after its warm-up. Every rank makes one, the first of
+/// those that print.
+class OtherPrograms final : public Observer {
+ public:
+  void on_step(const StepFigures& step) override {
+    if (step.report.warmup) watch_ = LostTimeWatch();
+  }
+  void close() override {
+    own_ = process_of_job(watch_.lost());
+    shares_ = lost_shares({&own_, 1});
+  }
+  void gather(Group& ranks) override { shares_ = lost_shares(gather_values(ranks, own_)); }
+  [[nodiscard]] std::string text() const override { return lost_note(shares_); }
+
+  /// After close() and gather().
+  [[nodiscard]] std::span<const double> shares() const { return shares_; }
+  [[nodiscard]] bool disturb() const { return !text().empty(); }
+
+ private:
+  LostTimeWatch watch_;
+  JobProcess own_;
+  std::vector<double> shares_;
+};
+
+/// For --verbose: run_checklist() of a training run.
+class RunChecklist final : public Observer {
+ public:
+  /// The arguments must outlive it.
+  RunChecklist(const TrainConfig& config, const OtherPrograms& others)
+      : config_(config), others_(others) {}
+
+  void on_step(const StepFigures& step) override {
+    ++(step.report.warmup ? warmup_steps_ : steps_);
+  }
+  [[nodiscard]] std::string text() const override {
+    return run_checklist(config_, warmup_steps_, steps_, others_.shares());
+  }
+
+ private:
+  const TrainConfig& config_;
+  const OtherPrograms& others_;
+  std::int64_t warmup_steps_ = 0;
+  std::int64_t steps_ = 0;
+};
+
 class Console final : public Observer {
  public:
   /// `place` has opened its devices. `steps` is the number of steps of the whole run. All arguments
   /// must outlive this.
   Console(const TrainConfig& config, const StepPrograms& programs, const Place& place,
-          std::int64_t steps);
+          const OtherPrograms& others, std::int64_t steps);
 
   void on_step(const StepFigures& step) override;
   void on_evaluation(const EvaluationReport& report) override;
@@ -50,6 +108,7 @@ class Console final : public Observer {
   [[nodiscard]] Progress progress_after(const StepReport& report) const;
 
   const TrainConfig& config_;
+  const OtherPrograms& others_;
   const StepPrograms& programs_;
   const Place& place_;
   bool is_terminal_;
@@ -59,32 +118,6 @@ class Console final : public Observer {
   std::int64_t steps_of_epoch_ = 0;  // 0 without epochs
   std::optional<double> accuracy_{};
   RunSummary summary_;
-};
-
-/// The checklist for benchmarks of a run that left out `warmup_steps` and reports `steps`. `lost`
-/// has the time that each of its processes lost meanwhile.
-std::string run_checklist(const TrainConfig& config, std::int64_t warmup_steps, std::int64_t steps,
-                          std::span<const LostTime> lost);
-
-/// For --verbose: run_checklist() of a training run.
-class RunChecklist final : public Observer {
- public:
-  /// Every rank makes one. `config` must outlive it.
-  explicit RunChecklist(const TrainConfig& config) : config_(config) {}
-
-  void on_step(const StepFigures& step) override;
-  void close() override { lost_ = {watch_.lost()}; }
-  void gather(Group& ranks) override { lost_ = gather_values(ranks, watch_.lost()); }
-  [[nodiscard]] std::string text() const override {
-    return run_checklist(config_, warmup_steps_, steps_, lost_);
-  }
-
- private:
-  const TrainConfig& config_;
-  LostTimeWatch watch_;  // of this process, since its warm-up
-  std::int64_t warmup_steps_ = 0;
-  std::int64_t steps_ = 0;
-  std::vector<LostTime> lost_;
 };
 
 /// The results of a run other than its times: the memory it used and the model's last results.

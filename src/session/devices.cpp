@@ -196,7 +196,7 @@ std::string SeveralDevices::why_no_nccl() const {
     const std::string why = times > 1 ? why_gpus_are_not_shared() : "";
     if (!why.empty()) return fmt::format("{}, and {} is given {} times", why, device, times);
   }
-  return has_nccl() ? "" : "this build has no NCCL";
+  return barestep::why_no_nccl();
 }
 
 std::vector<MemoryPool> SeveralDevices::stated_memory(std::int64_t bytes) const {

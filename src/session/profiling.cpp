@@ -16,6 +16,7 @@
 #include "profiler/operator_table.h"
 #include "profiler/profile.h"
 #include "profiler/trace.h"
+#include "session/console.h"
 #include "session/outputs.h"
 #include "session/run_program.h"
 #include "train/schedule.h"
@@ -390,7 +391,9 @@ std::string Profiling::text() const {
     text += fmt::format("Account of a profiled step, mean of {}\n", account.count());
     text += account_table(account.mean()) + "\n";
   }
-  text += bottleneck(profile, account, peaks_) + backward_ratio(profile);
+  if (others_ == nullptr || !others_->disturb()) {
+    text += bottleneck(profile, account, peaks_) + backward_ratio(profile);
+  }
   text += breakdowns(profile);
   text += step_rate(profile, peaks_, devices) + note_;
   text += overhead_text(on_from_ ? overhead_of(overhead_wall_s_, profiled_wall_s_)

@@ -22,6 +22,8 @@
 
 namespace barestep {
 
+class OtherPrograms;
+
 /// What is profiled.
 struct ProfilingScope {
   std::string program{};           // e.g. "mlp_ddp"
@@ -40,6 +42,9 @@ class Profiling final : public Observer, public StepProfiler {
 
   /// Adds the monitor's counters to the traces; it must outlive this.
   void show(const Monitor& monitor) { monitor_ = &monitor; }
+
+  /// Leaves conclusions out where other programs disturbed the run; `others` must outlive this.
+  void consider(const OtherPrograms& others) { others_ = &others; }
 
   /// Call when the trainer is set up, which belongs to no step.
   void begin() { turn_for(0); }
@@ -104,6 +109,7 @@ class Profiling final : public Observer, public StepProfiler {
   const StepPrograms& programs_;
   ProfilingScope scope_;
   const Monitor* monitor_ = nullptr;
+  const OtherPrograms* others_ = nullptr;
   StepRange numbers_;           // training steps that the tables cover
   StepRange kept_;              // those of the trace too: readers drop its last step
   std::int64_t first_counted_;  // the first after warm-up

@@ -370,10 +370,13 @@ void Session::set_up() {
     metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks(),
                                            programs_->spec().mesh, done);
   }
-  if (job_.is_first()) console_ = &observers_.make<Console>(config_, *programs_, place_, steps);
+  const auto& others = observers_.make<OtherPrograms>();
+  if (job_.is_first()) {
+    console_ = &observers_.make<Console>(config_, *programs_, place_, others, steps);
+  }
   observers_.add(place_.new_account(*programs_, steps));
   if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
-  if (output.verbose) observers_.make<RunChecklist>(config_);
+  if (output.verbose) observers_.make<RunChecklist>(config_, others);
   if (console_ != nullptr) {
     console_->print(place_.text(config_, *programs_) +
                     run_header(*programs_, *place_.devices()[0],
@@ -387,7 +390,10 @@ void Session::set_up() {
         metrics);
     if (profiling != nullptr) profiling->show(monitoring.monitor());
   }
-  if (profiling != nullptr) profiling->begin();
+  if (profiling != nullptr) {
+    profiling->consider(others);
+    profiling->begin();
+  }
   observers_.add(std::move(profiling));
   if (!config_.checkpoint.folder.empty()) {
     checkpoints_ = &observers_.make<Checkpoints>(config_, *programs_, place_, *trainer_, job_,
@@ -642,9 +648,9 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
     }
   }
   if (rows.empty()) return;
-  const std::vector<LostTime> lost = job.ranks() == nullptr
-                                         ? std::vector{watch.lost()}
-                                         : gather_values(*job.ranks(), watch.lost());
+  const JobProcess own = process_of_job(watch.lost());
+  const std::vector<double> lost =
+      lost_shares(job.ranks() == nullptr ? std::vector{own} : gather_values(*job.ranks(), own));
   if (!job.is_first()) {
     if (metrics) metrics->close();
     return;
@@ -653,10 +659,11 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   const std::string ranks =
       job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");
   const std::string division = data->division();
-  show(fmt::format("{} of {} {}{}{}{}\n{}{}{}", on_one_line(config.output.load.string()),
-                   grouped(samples), noun_for(samples, "sample"), ranks,
-                   division.empty() ? "" : ", ", division, evaluation_table(rows), int8,
-                   confusion_table(rows[precisions.size() - 1])));
+  show(lost_note(lost) + fmt::format("{} of {} {}{}{}{}\n{}{}{}",
+                                     on_one_line(config.output.load.string()), grouped(samples),
+                                     noun_for(samples, "sample"), ranks,
+                                     division.empty() ? "" : ", ", division, evaluation_table(rows),
+                                     int8, confusion_table(rows[precisions.size() - 1])));
   if (config.output.verbose) {
     const std::int64_t warmup = config.training.warmup.value_or(0);
     show("\n" + run_checklist(config, warmup, std::ssize(rows.front().batches) - warmup, lost));

@@ -41,6 +41,7 @@ struct StepSpec {
   bool drop_last = false;          // drops the rows of an epoch after its last whole step
   bool in_turns = true;            // files: ranks take the rows of an epoch in turn
   std::int64_t workers_ahead = 0;  // batches that the loader's workers may be ahead together
+  bool streams = false;            // samples stay in their files and are read batch by batch
   OptimizerConfig optimizer{};
   bool zero_grad = true;
   std::optional<double> clip_norm{};  // upper bound of the norm of all gradients
@@ -95,9 +96,11 @@ struct StepSpec {
     return std::max(of_batch, std::min(micro_rows(), own_test_rows().count));
   }
 
-  /// The batches that are kept ahead of the run: at most those of an epoch.
+  /// The batches that are kept ahead of the run: at most those of an epoch. A rank that streams
+  /// samples knows two steps before it lacks any, so that all ranks can end after the same step.
   [[nodiscard]] std::int64_t batches_ahead() const {
-    return std::min(workers_ahead, steps_of_epoch());
+    const std::int64_t least = streams && mesh.ranks() > 1 ? 2 : 0;
+    return std::min(std::max(workers_ahead, least), steps_of_epoch());
   }
 
   /// Rows of an epoch: the training set, plus its first rows again if ranks take turns and their

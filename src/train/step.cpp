@@ -80,6 +80,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
           .workers_ahead = config.data.kind == DataKind::kRandn
                                ? 0
                                : std::int64_t{config.data.workers} * config.data.prefetch,
+          .streams = dataset != nullptr && !dataset->is_loaded(),
           .optimizer = config.optimizer,
           .zero_grad = config.training.zero_grad,
           .clip_norm = config.training.clip_norm,

@@ -135,7 +135,7 @@ class Trainer::Input final : public StepInput {
     if (const auto& number = tensors.number_host) {
       *addresses.at<std::int32_t>(*number) = static_cast<std::int32_t>(batch.number + 1);
     }
-    if (loader_) load(step, tensors, addresses);
+    if (loader_) load(step, batch, addresses);
     if (const auto& requests = tensors.requests_host) {
       float* const flags = addresses.at(*requests);
       for (std::int64_t i = 0; i < requests->size(); ++i) {
@@ -152,15 +152,24 @@ class Trainer::Input final : public StepInput {
   [[nodiscard]] const std::exception_ptr& failure() const { return failure_; }
 
  private:
-  void load(std::int64_t step, const StepTensors& tensors, const Addresses& addresses) {
+  void load(std::int64_t step, const Batch& batch, const Addresses& addresses) {
+    const StepTensors& tensors = batch.program->tensors;
     // Ranks that read this step's request have queued at most one step more, and end after it.
     constexpr std::int64_t kUntilRanksEnd = 2;
+    const bool has_ranks = spec_.mesh.ranks() > 1;
     try {
       loader_->take(addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
-      if (tensors.requests_host && !failure_) failure_ = loader_->failure_ahead(kUntilRanksEnd);
+      if (has_ranks && !failure_) failure_ = loader_->failure_ahead(kUntilRanksEnd);
     } catch (...) {
       failure_ = std::current_exception();
-      missing_step_ = step;
+      if (has_ranks && batch.evaluates) {
+        // This rank goes on, so that all end after the evaluation, which none of them reports.
+        for (const Tensor& lost : {*tensors.x_host, *tensors.y_host}) {
+          std::memset(addresses.at<std::byte>(lost), 0, static_cast<std::size_t>(lost.bytes()));
+        }
+      } else {
+        missing_step_ = step;
+      }
     }
   }
 
@@ -765,9 +774,13 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   evaluation_.add(*batch.program, addresses,
                   runner_.timeline().wall_of_newest(kMainLane).seconds());
   if (!batch.ends_evaluation) return;
-  position_.evaluated = true;
-
   EvaluationReport report = evaluation_.finish();
+  if (has_ranks()) {
+    const std::vector<char> failed = gather_values<char>(*ranks_, input_->failure() != nullptr);
+    was_stopped_ = std::ranges::count(failed, 1) > 0;
+    if (was_stopped_) return;  // a run that resumes here evaluates again
+  }
+  position_.evaluated = true;
   report.epoch = batch.epoch;
   report.epochs = config_.training.epochs.value_or(0);
   if (!std::isfinite(report.loss)) {

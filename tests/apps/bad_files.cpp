@@ -111,6 +111,8 @@ std::vector<BadInput> bad_data_files() {
        "idx file 'cut': its header says 4 x 2 x 2 of u8 = 16 bytes, it holds 11" + no_idx},
       {17, classes("longer", "labels"), 65,
        "idx file 'longer': its header says 4 x 2 x 2 of u8 = 16 bytes, it holds 17" + no_idx},
+      {17, classes("long.gz", "labels"), 65,
+       "idx file 'long.gz': its gzip data is followed by bytes that are no gzip data" + no_idx},
       {17, classes("cut.gz", "labels"), 65,
        "idx file 'cut.gz': its gzip data is cut off after byte 16 of 16" + no_idx},
 
@@ -272,6 +274,7 @@ void write_bad_files(const std::filesystem::path& folder) {
   write("cut", images.substr(0, images.size() - 5));
   write("longer", images + "x");
   write("cut.gz", gzipped(images).substr(0, 30));
+  write("long.gz", gzipped(images) + "rubbish");
   write("good", idx_bytes<float>(kF32, {2, 2}, {1, 2, 3, 4}));
   write("wide", idx_bytes<float>(kF32, {2, 3}, {1, 2, 3, 4, 5, 6}));
   write("nan", idx_bytes<float>(kF32, {2, 2}, {1, 2, 3, nan}));

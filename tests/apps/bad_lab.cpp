@@ -242,6 +242,10 @@ std::vector<BadInput> bad_schedules() {
        "schedule 'run.json': stages[0][1] is not a pass (\"F0\", \"B0\", \"W0\"), \"send F0\", "
        "\"receive B0\", or both with a comma; mlp_lab check-schedule --write 1f1b shows the form",
        R"({"micro_batches": 1, "stages": [["F0", "B 0"]]})"},
+      {0, words("check-schedule run.json"), 65,
+       "schedule 'run.json': foward is not known; mlp_lab check-schedule --write 1f1b shows the "
+       "form",
+       R"({"micro_batches": 1, "foward": 3, "stages": [["F0", "B0"]]})"},
   };
 }
 
@@ -343,6 +347,12 @@ std::vector<BadInput> bad_lab_files() {
       {0, card("run.json"), 65,
        "machine card 'run.json': name is 7, not a string; see src/lab/cards for valid cards",
        R"({"name": 7})"},
+      {0, card("run.json"), 65,
+       "machine card 'run.json': name is there twice; see src/lab/cards for valid cards",
+       R"({"name": "one", "name": "other"})"},
+      {0, card("run.json"), 65,
+       "machine card 'run.json': is not JSON: byte 12 is NUL; see src/lab/cards for valid cards",
+       std::string("{\"name\":\"x\"}\0", 13)},
       {0, words("checkpoint none"), 66,
        "checkpoint 'none': No such file or directory; check the path"},
       {0, words("merge-traces all.json none"), 66,

@@ -26,7 +26,9 @@
 namespace barestep {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 const std::string kProgram = MLP_SINGLE;
@@ -417,6 +419,23 @@ TEST_F(MlpSingle, SaysWithVerboseWhichItemsOfTheChecklistHold) {
   EXPECT_FALSE(
       first_match(run_here(run + std::vector<std::string>{"--verbose"}).out, line).empty());
   EXPECT_EQ(run_here(run).out.find("Checklist"), std::string::npos);
+}
+
+/// Another program has the same core.
+TEST_F(MlpSingle, SaysFirstThatOtherProgramsTookItsTimeAndConcludesNothing) {
+  const ProcessResult result = run_process(
+      {"/bin/sh", "-c",
+       "taskset -c 0 sh -c 'while :; do :; done' & taskset -c 0 " + kProgram +
+           " --device cpu --threads 1 --quiet --dim 512 --depth 2 --warmup 1 --steps 100 "
+           "--profile; code=$?; kill $!; exit $code"},
+      {.working_directory = folder()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("\nOther programs took [0-9.]+ % of the cores' time: times "
+                                        "below are not this program's alone\n\nSummary of "));
+  EXPECT_THAT(result.out, HasSubstr("\nAccount of a profiled step"));
+  for (const char* const conclusion : {"The bottleneck", "Backward takes", "Floor  "}) {
+    EXPECT_THAT(result.out, Not(HasSubstr(conclusion)));
+  }
 }
 
 TEST_F(MlpSingle, SaysItsVersion) {

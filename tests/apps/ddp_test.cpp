@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "apps/bad_input_cases.h"
@@ -392,6 +393,21 @@ TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
       result.err,
       ContainsRegex("^mlp_ddp: note: no flight board '/.*/missing/barestep.*': No such file "
                     "or directory; only mpirun will report a rank that dies\n$"));
+}
+
+TEST_F(MlpDdp, SaysFirstWhichRanksLostTheirTimeToOtherPrograms) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "both ranks need a core";
+  const std::string rank =
+      " ./mlp_ddp --device cpu --threads 1 --dim 512 --depth 2 --warmup 1 "
+      "--steps 100";
+  const auto result = shell(
+      "{ taskset -c 0 sh -c 'while :; do :; done' & } && mpirun --bind-to none -np 1 taskset -c 0" +
+      rank + " : -np 1 taskset -c 1" + rank + "; code=$?; kill $!; exit $code");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              ContainsRegex("\nOther programs took [0-9.]+ % of the cores' time \\(rank "
+                            "0: [0-9.]+ %.*\\): times below are not this program's "
+                            "alone\n\nSummary of "));
 }
 
 /// It finds out neither which build it is nor how much memory is free.

@@ -71,8 +71,10 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_THAT(out, ContainsRegex("\n +backward +[0-9.]+% "));
   EXPECT_THAT(out, ContainsRegex("\n +wait for the step +[0-9.]+[mu]s +[0-9.]+[mu]s +10 "));
   EXPECT_THAT(out, HasSubstr("\nAccount of a profiled step, mean of 10\n"));
-  EXPECT_THAT(out, ContainsRegex("\nThe bottleneck is [a-z ]+: [0-9.]+ % of a step, "));
-  EXPECT_THAT(out, ContainsRegex("\nBackward takes [0-9.]+ times as long as forward: "));
+  if (out.find("\nOther programs took ") == std::string::npos) {
+    EXPECT_THAT(out, ContainsRegex("\nThe bottleneck is [a-z ]+: [0-9.]+ % of a step, "));
+    EXPECT_THAT(out, ContainsRegex("\nBackward takes [0-9.]+ times as long as forward: "));
+  }
   EXPECT_THAT(out, ContainsRegex("\nA step does [0-9.]+ GFLOP/s, [0-9.]+ % of the "));
   // 38 steps after warm-up, minus 10 profiled ones and the one before them: 27 steps make 6 groups.
   EXPECT_THAT(out, ContainsRegex("\nProfiling adds .* \\(95 % interval .*, 6 groups of steps "));

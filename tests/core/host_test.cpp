@@ -1,5 +1,6 @@
 #include "core/host.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -387,6 +388,44 @@ TEST(LostTimeWatch, FindsTheTimeThatAnotherProgramTook) {
   ::kill(other, SIGKILL);
   ::waitpid(other, nullptr, 0);
   EXPECT_GT(waited_share({&lost, 1}), 0.2);
+}
+
+/// Ran alone for a second, waiting for `waited_s` of it while others ran for `others_s`.
+JobProcess ran_beside(double waited_s, double others_s, std::initializer_list<std::size_t> on,
+                      std::uint64_t host = 1) {
+  return {.lost = {.wall_s = 1,
+                   .waited_s = waited_s,
+                   .own_ran_s = 1 - waited_s,
+                   .all_ran_s = 1 - waited_s + others_s + 2 * kTickS,
+                   .busy_threads = 1},
+          .cpus = cpus(on),
+          .host = host};
+}
+
+TEST(LostShares, AreOfEachProcessBesideThoseOfItsHost) {
+  const JobProcess apart[] = {ran_beside(0.4, 0.5, {0}), ran_beside(0.1, 0, {0}, 2)};
+  EXPECT_THAT(lost_shares(apart), testing::ElementsAre(testing::DoubleNear(0.4, 1e-9), 0));
+  // What ran beside one is the other.
+  const JobProcess together[] = {ran_beside(0.9, 0.9, {0}), ran_beside(0.1, 0.1, {1})};
+  EXPECT_THAT(lost_shares(together), testing::ElementsAre(0, 0));
+}
+
+TEST(LostShares, NameNothingShorterThanTheSystemsClockTells) {
+  EXPECT_THAT(lost_shares(std::vector{ran_beside(0.04, 1, {0})}), testing::ElementsAre(0));
+}
+
+TEST(LostShares, OfMoreProcessesThanCpusAreWhatOthersTookOfAllCpus) {
+  const auto online = static_cast<std::size_t>(::sysconf(_SC_NPROCESSORS_ONLN));
+  const auto all = static_cast<double>(online);
+  JobProcess crowded = ran_beside(0.9, 0, {});
+  for (std::size_t cpu = 0; cpu < online; ++cpu) crowded.cpus.set(cpu);
+  crowded.lost.all_ran_s = all + 2 * kTickS;
+  crowded.lost.own_ran_s = 0.75 * all / (all + 1);  // others ran for a quarter
+  for (const double share : lost_shares(std::vector(online + 1, crowded))) {
+    EXPECT_NEAR(share, 0.25, 1e-9);
+  }
+  if (online == 1) return;
+  EXPECT_THAT(lost_shares(std::vector(2, ran_beside(0.9, 0.9, {0}))), testing::ElementsAre(0, 0));
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ ok       PDF                 /usr/bin/chromium
 
 TEST_F(Doctor, NamesTheRemedyOfEachThingThatIsAmiss) {
   machine_.nccl.clear();
+  machine_.why_no_nccl = "libnccl.so.2: cannot open shared object file";
   machine_.cupti.clear();
   machine_.why_no_cupti = "CUPTI 13.0.0 is known to hang";
   machine_.mpirun.clear();
@@ -94,16 +95,17 @@ TEST_F(Doctor, NamesTheRemedyOfEachThingThatIsAmiss) {
   has("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
   EXPECT_THAT(
       remedies(),
-      ElementsAre("NCCL: install libnccl-dev and configure again",
-                  "CUPTI: install CUDA 13.0 Update 1 or newer, or name libcupti.so in "
-                  "BARESTEP_CUPTI",
-                  "MPI: install openmpi-bin", "hwloc: install libhwloc-dev and configure again",
-                  "/dev/shm: start the container with --shm-size 1g",
-                  "open files: ulimit -Hn 1024 as root, or --ulimit nofile=1024 for a container",
-                  "huge pages: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root",
-                  "frequency governor: cpupower frequency-set --governor performance as root",
-                  "clock source: boot with clocksource=tsc if the CPU's counter is reliable",
-                  "PDF: install chromium or weasyprint"));
+      ElementsAre(
+          "NCCL: install libnccl2; a build without it needs libnccl-dev and a new configuration",
+          "CUPTI: install CUDA 13.0 Update 1 or newer, or name libcupti.so in "
+          "BARESTEP_CUPTI",
+          "MPI: install openmpi-bin", "hwloc: install libhwloc-dev and configure again",
+          "/dev/shm: start the container with --shm-size 1g",
+          "open files: ulimit -Hn 1024 as root, or --ulimit nofile=1024 for a container",
+          "huge pages: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root",
+          "frequency governor: cpupower frequency-set --governor performance as root",
+          "clock source: boot with clocksource=tsc if the CPU's counter is reliable",
+          "PDF: install chromium or weasyprint"));
   EXPECT_THAT(text_of(all()), HasSubstr("limited  CUPTI               CUPTI 13.0.0 is known to "
                                         "hang\n           costs: --profile takes times from CUDA "
                                         "events, which contain the launches between kernels\n"));

@@ -50,7 +50,7 @@ TEST(GpuPlaces, RanksMayShareAGpuWhereAllOfThemSaySo) {
 TEST(GpuPlaces, DecideWhetherNcclJoinsThem) {
   const auto apart = places({{"a", "17"}, {"a", "18"}}),
              shared = places({{"a", "17"}, {"a", "17"}});
-  EXPECT_EQ(joins_by_nccl(TransportKind::kAuto, apart), has_nccl());
+  EXPECT_EQ(joins_by_nccl(TransportKind::kAuto, apart), why_no_nccl().empty());
   EXPECT_FALSE(joins_by_nccl(TransportKind::kAuto, shared));
   EXPECT_FALSE(joins_by_nccl(TransportKind::kMpi, apart));
   EXPECT_TRUE(joins_by_nccl(TransportKind::kNccl, apart));

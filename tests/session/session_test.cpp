@@ -287,16 +287,18 @@ TEST_F(SessionTest, ThatDivergesFinishesTheCheckpointThatIsBeingWritten) {
   EXPECT_EQ(read_checkpoint(folder() / "c" / name_of_checkpoint(1)).step, 1);
 }
 
-/// Cuts a file as soon as a run is in its fifth batch.
+/// Cuts a file to so many bytes as soon as a run is in its fifth batch.
 class CutsFile final : public Job {
  public:
-  explicit CutsFile(std::filesystem::path file) : file_(std::move(file)) {}
+  explicit CutsFile(std::filesystem::path file, std::uintmax_t bytes = 100)
+      : file_(std::move(file)), bytes_(bytes) {}
   void enter(Activity activity, std::int64_t step) override {
-    if (activity == Activity::kStep && step == 5) std::filesystem::resize_file(file_, 100);
+    if (activity == Activity::kStep && step == 5) std::filesystem::resize_file(file_, bytes_);
   }
 
  private:
   std::filesystem::path file_;
+  std::uintmax_t bytes_;
 };
 
 /// Tells a job of each step.
@@ -360,22 +362,24 @@ TEST_F(UnreadableSamples, EndARunInOrderWithACheckpointOfTheLastWholeStep) {
   }
 }
 
-/// The file of rank 1 is cut; rank 0 has its own.
-TEST_F(UnreadableSamples, EndAllRanksAfterTheSameStep) {
-  for (const int log_every : {1, 7}) {
-    SCOPED_TRACE(log_every);
+class UnreadableSamplesOfARank : public UnreadableSamples {
+ protected:
+  /// Two ranks with files of their own; rank 1's lose their last `lost_bytes` in its fifth step.
+  /// Returns the steps after which both end. Their weights must be those of so many steps.
+  std::int64_t steps_until_both_end(TrainConfig run, std::uintmax_t lost_bytes) {
     const Ddp scheme(small_buckets());
     std::array<std::int64_t, 2> steps{};
     std::array<bool, 2> failed{};
     std::array<FlatWeights, 2> weights;
     const auto config_of = [&](int rank) {
-      const auto own = folder() / std::to_string(rank);
-      std::filesystem::create_directory(own);
-      TrainConfig config = number_run(own);
-      config.data.test_split = 0;
-      config.training.log_every = log_every;
+      TrainConfig config = run;
+      const TrainConfig files = number_run(folder() / std::to_string(rank));
+      config.data.x = files.data.x;
+      config.data.y = files.data.y;
       return config;
     };
+    std::filesystem::create_directory(folder() / "0");
+    std::filesystem::create_directory(folder() / "1");
     on_threads(2, [&](ThreadRank& ranks) {
       const TrainConfig config = config_of(ranks.rank());
       const auto data = streamed(config);
@@ -383,7 +387,7 @@ TEST_F(UnreadableSamples, EndAllRanksAfterTheSameStep) {
           spec_of_rank(config, DeviceKind::kCpu, data.get(), ranks.rank(), 2), &scheme);
       const auto device = make_cpu_device({.threads = 1, .gemm = config.device.gemm});
       Trainer trainer(config, programs, {device.get()}, {&ranks, &ranks}, data.get());
-      CutsFile job(config.data.x);
+      CutsFile job(config.data.x, std::filesystem::file_size(config.data.x) - lost_bytes);
       Observers observers;
       if (ranks.rank() == 1) observers.make<CountsSteps>(job);
       trainer.run(observers);
@@ -395,15 +399,43 @@ TEST_F(UnreadableSamples, EndAllRanksAfterTheSameStep) {
     EXPECT_FALSE(failed[0]);
     EXPECT_TRUE(failed[1]);
     EXPECT_EQ(steps[0], steps[1]);
-    EXPECT_GE(steps[0], 5);
-    EXPECT_LE(steps[0], 10);
 
     TrainConfig whole = config_of(0);
     whole.training.epochs.reset();
     whole.training.steps = steps[0];
+    whole.data.test_split = run.data.test_split;
     const Trained trained = train_threads_by(scheme, 2, whole).front();
     EXPECT_EQ(weights[0], trained.parameters);
     EXPECT_EQ(weights[1], trained.parameters);
+    return steps[0];
+  }
+};
+
+TEST_F(UnreadableSamplesOfARank, EndAllRanksAfterTheSameStep) {
+  for (const auto& [workers, prefetch] : {std::pair{0, 2}, {1, 1}, {1, 2}, {2, 3}}) {
+    for (const int log_every : {1, 7}) {
+      SCOPED_TRACE(
+          fmt::format("{} workers, {} batches each, --log-every {}", workers, prefetch, log_every));
+      TrainConfig config = number_run(folder());
+      config.data.workers = workers;
+      config.data.prefetch = prefetch;
+      config.data.test_split = 0;
+      config.training.log_every = log_every;
+      const std::int64_t steps = steps_until_both_end(config, 800);
+      EXPECT_GE(steps, 5);
+      EXPECT_LE(steps, 14);
+    }
+  }
+}
+
+/// Only the last sample of the test set is lost.
+TEST_F(UnreadableSamplesOfARank, OfAnEvaluationEndAllRanksBehindIt) {
+  for (const int workers : {0, 1}) {
+    SCOPED_TRACE(workers);
+    TrainConfig config = number_run(folder());
+    config.data.workers = workers;
+    config.data.batch_size = 2;
+    EXPECT_EQ(steps_until_both_end(config, 4), 15);
   }
 }
 

@@ -18,6 +18,11 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "parallel/comm/nccl_transport.h"
+
+std::string barestep::why_no_nccl() {
+  return "";
+}
 
 namespace {
 

@@ -89,7 +89,8 @@ std::string why_nccl_cannot_join(std::span<const RankGpu> ranks) {
 }
 
 bool joins_by_nccl(TransportKind requested, std::span<const RankGpu> ranks) {
-  if (requested == TransportKind::kAuto) return has_nccl() && why_nccl_cannot_join(ranks).empty();
+  if (requested == TransportKind::kAuto)
+    return why_no_nccl().empty() && why_nccl_cannot_join(ranks).empty();
   return requested == TransportKind::kNccl;
 }
 

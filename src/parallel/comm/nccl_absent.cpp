@@ -4,8 +4,8 @@
 
 namespace barestep {
 
-bool has_nccl() {
-  return false;
+std::string why_no_nccl() {
+  return "this build has no NCCL";
 }
 
 std::string nccl_version() {

@@ -287,12 +287,9 @@ class NcclTransport final : public Transport {
 
 }  // namespace
 
-bool has_nccl() {
-  return true;
-}
-
 int nccl_version_code() {
   int version = 0;
+  if (!why_no_nccl().empty()) return version;
   if (const ncclResult_t result = ncclGetVersion(&version); result != ncclSuccess) {
     refuse(result, "ncclGetVersion", nullptr);
   }
@@ -301,6 +298,7 @@ int nccl_version_code() {
 
 std::string nccl_version() {
   const int version = nccl_version_code();
+  if (version == 0) return "";
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

@@ -13,13 +13,14 @@
 
 namespace barestep {
 
-/// Whether this build has NCCL.
-bool has_nccl();
+/// Why NCCL cannot be used: this build has none, or its library cannot be loaded, which the first
+/// call tries. Empty if it can.
+std::string why_no_nccl();
 
-/// Version of the loaded library, "2.28.9"; empty in a build without NCCL.
+/// Version of the loaded library, "2.28.9"; empty without one.
 std::string nccl_version();
 
-/// The same as a number, 22809; 0 in a build without NCCL.
+/// The same as a number, 22809; 0 without a library.
 int nccl_version_code();
 
 /// Upper bound of the device memory that NCCL allocates for itself when it joins this many ranks,
@@ -38,7 +39,7 @@ constexpr std::int64_t kNcclBytesOfPeer = std::int64_t{295} << 20;
 
 /// Collectives by NCCL on `device`, the GPU that the calling thread has opened; `ranks` carry
 /// NCCL's id. Both must outlive the transport. Every rank calls
-/// it. Throws Error: kConfiguration in a build without NCCL, kTryAgain when NCCL fails. Blocks.
+/// it. Throws Error: kConfiguration where why_no_nccl() says so, kTryAgain when NCCL fails. Blocks.
 ///
 /// Every sum is NCCL's plain sum, the only one that NVLink switches compute for fp32. A rank scales
 /// its numbers before the sum, in a kernel on the collective's stream, so all ranks call the same
@@ -56,7 +57,7 @@ std::unique_ptr<Transport> join_nccl(Group& ranks, Device& device, FlightRecord*
 /// tensors. `ordinals` are the GPUs' ordinals in the order of the program's devices; each appears
 /// once unless NCCL lets ranks share a GPU (parallel/comm/gpu_places.h). All ranks are in this
 /// process. NCCL chooses the order of a sum; it is reproducible on one machine. Throws Error:
-/// kConfiguration in a build without NCCL; kTryAgain, from prepare() on, when NCCL fails.
+/// kConfiguration, from prepare() on, where why_no_nccl() says so, and kTryAgain when NCCL fails.
 std::unique_ptr<Transport> join_devices_by_nccl(const std::vector<int>& ordinals);
 
 }  // namespace barestep
