@@ -5,7 +5,16 @@ target_include_directories(barestep_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 # C++20, and stops where CUDA inherits the feature. Its kernels call core's constexpr functions.
 target_compile_features(barestep_flags INTERFACE cxx_std_20)
 target_compile_options(barestep_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall,-Wextra>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra>")
+# Profilers show lines of kernels. They are most of a kernel's bytes, so packages go without them.
+set(cuda_size -lineinfo)
+if(BARESTEP_SHARED)
+  set(cuda_size $<$<VERSION_GREATER_EQUAL:$<CUDA_COMPILER_VERSION>,12.8>:--compress-mode=size>)
+  # Functions of one library do not replace each other's.
+  target_compile_options(barestep_flags INTERFACE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-fno-semantic-interposition>)
+endif()
+target_compile_options(barestep_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_size}>")
 
 # Numerics: a multiply-add is fused where the source says fma() and nowhere else, so that results do
 # not depend on the compiler. errno and traps of math functions are not used; without them loops with

@@ -163,6 +163,12 @@ run_sample() {  # <log> <preset> <ctest's options that choose them>...
   return $status
 }
 
+# The demo as users run it, with a program that has to be linked again.
+demo() {
+  rm -f build/mlp_single
+  scripts/demo.sh --device cpu >"$logs/demo.log" 2>&1 || { cat "$logs/demo.log" >&2; return 1; }
+}
+
 # Whether one of the latest commits changed what packages and containers are made of.
 packaging_changed() {
   git log -20 --format= --name-only 2>/dev/null |
@@ -178,6 +184,7 @@ left='timed|slow|mutants|package'
 if [ -z "$all" ]; then
   phase "test release" run_tests test release -LE "$left|lint" || true
 else
+  need demo demo || true
   build_ahead tsan asan
   phase "test release" run_tests test release -LE "$left" || true
   # These have threads that wait for each other.

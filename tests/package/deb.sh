@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# deb.sh BUILD: makes the Debian package of this build, installs it by apt in a bare system of this
-# release, runs the programs there, and removes it. Ends with 77 where that cannot be tried: it needs
-# root, debootstrap, and a package source that responds.
+# deb.sh SOURCE: builds the preset package, makes the Debian package of it, installs that by apt in a bare system
+# of this release, runs the programs there, and removes it. Ends with 77 where that cannot be tried: it needs root,
+# debootstrap, and a package source that responds.
 set -euo pipefail
-build=$(realpath "$1")
+source=$(realpath "$1")
+build=$source/build/package
 work=$(mktemp -d)
 bare=$work/bare
 
@@ -25,19 +26,23 @@ done
 if [ "${2-}" != inside ]; then
   unshare --mount true 2>/dev/null || skip "this machine allows no mounts"
   rm -rf "$work"
-  exec unshare --mount "$0" "$build" inside
+  exec unshare --mount "$0" "$source" inside
 fi
 trap 'umount -R "$bare/proc" "$bare/dev" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
 
-source=$(apt-get indextargets --format '$(SITE)' | sed -n 1p)
+site=$(apt-get indextargets --format '$(SITE)' | sed -n 1p)
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-debootstrap --variant=minbase "$suite" "$bare" "$source" >"$work/log" 2>&1 ||
+debootstrap --variant=minbase "$suite" "$bare" "$site" >"$work/log" 2>&1 ||
   skip "debootstrap: $(tail -n 1 "$work/log")"
 
+(cd "$source" && cmake --preset package && cmake --build --preset package) >"$work/log" 2>&1 ||
+  wrong "$(tail -n 30 "$work/log")"
 cpack -G DEB -B "$work/package" --config "$build/CPackConfig.cmake" >"$work/log" 2>&1 || wrong "$(cat "$work/log")"
 package=$(find "$work/package" -maxdepth 1 -name 'barestep_*.deb')
 [ -n "$package" ] || wrong "cpack made no package"
 cp "$package" "$bare/barestep.deb"
+max_mib=30
+[ "$(stat -c %s "$package")" -lt $((max_mib << 20)) ] || wrong "$package has more than $max_mib MiB"
 if dpkg-deb --contents "$package" | grep -E '/(home|root|work)/'; then wrong "files outside /usr"; fi
 
 # apt's settings of this machine.
@@ -51,6 +56,9 @@ there find / -xdev -name '*barestep*' -o -xdev -name 'mlp_*' | sort >"$work/befo
 there apt-get install --yes --quiet --no-install-recommends ./barestep.deb openmpi-bin >"$work/log" 2>&1 ||
   wrong "$(tail -n 30 "$work/log")"
 # What no package has is loaded when it is first needed.
+if readelf -d "$bare"/usr/bin/mlp_* "$bare"/usr/lib/barestep/* | grep -E 'R(UN)?PATH' | grep -vF '[$ORIGIN/../lib/barestep]'; then
+  wrong "programs look for libraries in folders of the machine that built them"
+fi
 missing=$(there ldd /usr/bin/mlp_single /usr/bin/mlp_dp /usr/bin/mlp_ddp /usr/bin/mlp_lab | grep 'not found' || true)
 [ -z "$missing" ] || wrong "programs do not start without: $missing"
 
