@@ -518,10 +518,174 @@ TEST_F(Explain, RefusesAnotherCycleOfOneProcess) {
   EXPECT_EQ(read_run({first, file("beside.json", cycle(5))}).ranks.size(), 2U);
 }
 
-TEST_F(Explain, RefusesTimesThatDoNotAddUp) {
+TEST_F(Explain, RefusesATraceWithoutAnyTimeThatCanBeMeant) {
   const auto path = file("far.json", R"({"baseTimeNanoseconds": 4611686018427387904,
       "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 4e15, "dur": 4e15}]})");
-  expect_error(ExitCode::kBadData, "one of its events is malformed", [&] { read_run({path}); });
+  expect_error(ExitCode::kBadData, "has no event of a program's work", [&] { read_run({path}); });
+}
+
+/// Kernels that were launched before the profile run until 400 us.
+TEST_F(Explain, BeginsTheFirstStepBehindWhatWasLaunchedBefore) {
+  MadeTrace trace;
+  for (const double at : {0.0, 1000.0}) {
+    const int first = at == 0 ? 1 : 3;
+    trace.on_host("user_annotation", fmt::format("ProfilerStep#{}", first), at, 900)
+        .work(first, at + 10, 7, "gemm", at + 400, at + 700)
+        .work(first + 1, at + 20, 7, "gemm", at + 700, at + 1000);
+  }
+  for (const double at : {0.0, 100.0, 200.0, 300.0}) {
+    trace.event("kernel", "gemm", 0, 7, at, 100, {{"correlation", 90}});
+  }
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  ASSERT_EQ(account.accounts.size(), 2U);
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(account.accounts[0].wall_ns, 600'000) << "of which no kernel is of before";
+  EXPECT_EQ(us(account.accounts[0], Part::kForward), 600);
+  EXPECT_EQ(account.accounts[1].wall_ns, 1'000'000);
+  EXPECT_THAT(findings_of(run, account).facts,
+              testing::Contains("The first step of rank 0 begins when the device has done what was "
+                                "launched before it: 4 kernels."));
+}
+
+TEST_F(Explain, LeavesOutTheStartUpOfAProgram) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 16e6)
+      .work(1, 15.9e6, 7, "gemm", 15.9e6 + 10, 15.9e6 + 50'000);
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  ASSERT_EQ(account.accounts.size(), 1U);
+  EXPECT_NEAR(static_cast<double>(account.accounts[0].wall_ns), 1e8, 3e3);
+  EXPECT_THAT(
+      findings_of(run, account).facts,
+      testing::Contains("The first step of rank 0 begins at its first launch; 15.9 s before "
+                        "it are left out as start-up."));
+}
+
+/// Steps with forward, backward and an update; the first lacks its forward pass, the last its
+/// update.
+TEST_F(Explain, LeavesOutStepsThatTheProfileBeginsOrEndsIn) {
+  MadeTrace trace;
+  for (int step = 0; step < 5; ++step) {
+    const double at = 100.0 * step;
+    trace.on_host("user_annotation", fmt::format("ProfilerStep#{}", step), at, 100);
+    if (step > 0) trace.on_host("cpu_op", "aten::linear", at + 5, 10);
+    trace.on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", at + 20, 10);
+    if (step == 4) continue;
+    trace.on_host("user_annotation", "Optimizer.step#SGD.step", at + 50, 20);
+    trace.on_host("cpu_op", "aten::add_", at + 52, 10);
+  }
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  ASSERT_EQ(account.accounts.size(), 3U);
+  EXPECT_EQ(account.accounts[0].number, 1);
+  EXPECT_EQ(account.accounts[2].number, 3);
+  EXPECT_THAT(findings_of(run, account).facts,
+              testing::Contains("Of the steps of rank 0, 2 that the profile cut are left out."));
+}
+
+/// The first kernel's record overlaps those that follow on its stream.
+TEST_F(Explain, CutsWorkWhereTheNextOfItsStreamBegins) {
+  MadeTrace trace;
+  for (int step = 0; step < 3; ++step) {
+    const double at = 1000.0 * step;
+    trace.on_host("user_annotation", fmt::format("ProfilerStep#{}", step), at, 1000)
+        .work(step + 1, at + 10, 7, "gemm", at + 100, step == 0 ? 3000 : at + 900);
+  }
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  ASSERT_EQ(account.accounts.size(), 3U);
+  for (const TracedAccount& each : account.accounts) {
+    expect_sum(each);
+    EXPECT_GE(each.wall_ns, 900'000);
+  }
+  EXPECT_THAT(findings_of(run, account).facts,
+              testing::Contains("1 kernel of rank 0 ended after the next of the same stream began; "
+                                "each counts until then."));
+}
+
+/// What profilers write besides JSON: a time at 0, durations as text, missing and infinite ones,
+/// NaN, control characters, Latin-1 and half a pair of UTF-16 in names.
+TEST_F(Explain, ReadsWhatProfilersWrite) {
+  const std::string text = step_of_every_cause().text();
+  const auto with = [&](const std::string& events) {
+    std::string all = text;
+    return all.insert(all.find("\"traceEvents\":[") + 15, events);
+  };
+  const auto event = [](const std::string& times, const std::string& name = "other") {
+    return R"({"ph": "X", "cat": "cpu_op", "pid": 9, "tid": 9, "name": ")" + name + "\", " + times +
+           "},";
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {event(R"("ts": -1790857026000000, "dur": 1)"),
+       "1 event of rank 0, a day or more from all others, is left out."},
+      {event(R"("ts": 5)"),
+       "1 event of rank 0 without a time or a duration that can be meant is left out."},
+      {event(R"("ts": NaN, "dur": 1)") + event(R"("ts": 5, "dur": -Infinity)") +
+           event(R"("ts": 5, "dur": -3)"),
+       "3 events of rank 0 without a time or a duration that can be meant are left out."},
+      {event(R"("ts": 5, "dur": "1.5", "args": {"loss": NaN, "max": Infinity})",
+             "a\tb\x01 caf\xe9 \\ud800 \\ud83d\\ude00 C:\\Users \xe6\xa8\xa1"),
+       ""}};
+  for (const auto& [events, note] : cases) {
+    SCOPED_TRACE(events);
+    const TracedRun run = run_of({with(events)});
+    const RunAccount account = account_of(run);
+    ASSERT_EQ(account.accounts.size(), 1U);
+    expect_every_cause(account.accounts[0]);
+    if (!note.empty()) EXPECT_THAT(findings_of(run, account).facts, testing::Contains(note));
+  }
+  // Whatever piece of the file a sequence begins in.
+  for (std::size_t padding = (1 << 18) - 200; padding < (1 << 18) + 20; padding += 7) {
+    const auto path = file("padded.json", std::string(padding, ' ') + with(cases.back().first));
+    EXPECT_EQ(account_of(read_run({path})).accounts.size(), 1U) << padding;
+  }
+}
+
+/// Forward and backward run in a closure of the optimizer's step, clipping between backward and the
+/// update.
+TEST_F(Explain, TellsPhasesInAClosureAndBeforeAnUpdate) {
+  const nlohmann::json recorded = {{"Sequence number", 5}};
+  MadeTrace closure;
+  closure.on_host("user_annotation", "ProfilerStep#1", 0, 100)
+      .on_host("user_annotation", "Optimizer.step#SGD.step", 5, 90)
+      .event("cpu_op", "aten::linear", 100, 1, 10, 20, recorded)
+      .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 40, 30)
+      .on_host("cpu_op", "aten::add_", 80, 10);
+  MadeTrace clipped;
+  clipped.on_host("user_annotation", "ProfilerStep#1", 0, 100)
+      .event("cpu_op", "aten::linear", 100, 1, 10, 20, recorded)
+      .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 40, 30)
+      .on_host("cpu_op", "aten::linalg_vector_norm", 72, 4)
+      .on_host("user_annotation", "Optimizer.step#SGD.step", 78, 18)
+      .on_host("cpu_op", "aten::add_", 80, 6);
+  for (const MadeTrace& trace : {closure, clipped}) {
+    const RunAccount account = account_of(run_of({trace.text()}));
+    ASSERT_EQ(account.accounts.size(), 1U);
+    EXPECT_EQ(us(account.accounts[0], Part::kForward), 20);
+    EXPECT_EQ(us(account.accounts[0], Part::kBackward), 30);
+    EXPECT_EQ(us(account.accounts[0], Part::kOptimizer), 10);
+  }
+}
+
+TEST_F(Explain, CutsLongNamesOfOperators) {
+  MadeTrace trace;
+  trace.work(1, 0, 7, std::string(1000, 'k'), 10, 60);
+  const TracedRun run = run_of({trace.text()});
+  const std::vector<FindingTable> tables = findings_of(run, account_of(run)).tables;
+  const auto table = std::ranges::find_if(
+      tables, [](const FindingTable& each) { return each.title.starts_with("Operators"); });
+  ASSERT_NE(table, tables.end());
+  EXPECT_EQ(table->rows[0][0], std::string(57, 'k') + "...");
+}
+
+/// Kernels of the second device have no launches.
+TEST_F(Explain, CountsADeviceWithoutLaunches) {
+  MadeTrace trace = step_of_every_cause();
+  trace.event("kernel", "gemm", 1, 9, 100, 300, {{"correlation", 0}});
+  const auto breakdowns = breakdowns_of(run_of({trace.text()}));
+  ASSERT_EQ(breakdowns.size(), 2U);
+  EXPECT_EQ(breakdowns[1].device, "1");
 }
 
 TEST_F(Explain, AlignsClocksThatCannotBeRight) {

@@ -122,6 +122,15 @@ FindingTable step_table_of(const TracedRun& run, const RunAccount& account) {
   return table;
 }
 
+/// A name of a kernel may have a thousand characters.
+std::string cut_name(std::string name) {
+  constexpr std::size_t kMaxName = 60;
+  if (name.size() <= kMaxName) return name;
+  std::size_t end = kMaxName - 3;
+  while ((static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // within a character
+  return name.substr(0, end) + "...";
+}
+
 /// The ops of a rank's steps, the longest first.
 FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
   struct Sum {
@@ -144,7 +153,7 @@ FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
                      .columns = {"operator", "calls", "total", "mean", "share"}};
   for (std::size_t i = 0; i < std::min(kTableRows, rows.size()); ++i) {
     const auto& [name, sum] = rows[i];
-    table.rows.push_back({name, std::to_string(sum.calls), table_time(ns_seconds(sum.ns)),
+    table.rows.push_back({cut_name(name), std::to_string(sum.calls), table_time(ns_seconds(sum.ns)),
                           table_time(ns_seconds(sum.ns) / static_cast<double>(sum.calls)),
                           percent_text(static_cast<double>(sum.ns) /
                                        static_cast<double>(std::max<std::int64_t>(1, total_ns)))});
@@ -345,6 +354,41 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
           fmt::format("To change: {}", change_for(longest.part))};
 }
 
+/// What of a rank's trace is left out, and why.
+void add_gaps_of_rank(const TracedRank& rank, std::vector<std::string>& sentences) {
+  const std::string name = rank_name(rank);
+  const auto cut = std::ranges::count(rank.steps, true, &RankStep::is_cut);
+  const auto empty = std::ranges::count(rank.steps, false, &RankStep::has_account) - cut;
+  const auto add = [&](std::int64_t count, const std::string& what) {
+    if (count > 0) sentences.push_back(what);
+  };
+  add(empty, fmt::format("Of the steps of {}, {} without any work {} left out.", name, empty,
+                         empty == 1 ? "is" : "are"));
+  add(cut, fmt::format("Of the steps of {}, {} that the profile cut {} left out.", name, cut,
+                       cut == 1 ? "is" : "are"));
+  add(rank.backlog, fmt::format("The first step of {} begins when the device has done what was "
+                                "launched before it: {}.",
+                                name, counted(rank.backlog, "kernel")));
+  add(rank.start_up_ns, fmt::format("The first step of {} begins at its first launch; {} before it "
+                                    "are left out as start-up.",
+                                    name, time_text(ns_seconds(rank.start_up_ns))));
+  add(rank.overlaps, fmt::format("{} of {} ended after the next of the same stream began; each "
+                                 "counts until then.",
+                                 counted(rank.overlaps, "kernel"), name));
+  add(rank.file.left_out, fmt::format("{} of {} without a time or a duration that can be meant {} "
+                                      "left out.",
+                                      counted(rank.file.left_out, "event"), name,
+                                      rank.file.left_out == 1 ? "is" : "are"));
+  add(rank.file.far_apart, fmt::format("{} of {}, a day or more from all others, {} left out.",
+                                       counted(rank.file.far_apart, "event"), name,
+                                       rank.file.far_apart == 1 ? "is" : "are"));
+  add(rank.ends_with_optimizer ? 1 : 0,
+      fmt::format("No ProfilerStep in the trace of {}: a step ends with each step of an optimizer, "
+                  "so two optimizers make two steps of one. Call step() of the profiler to mark "
+                  "them.",
+                  name));
+}
+
 /// What the traces do not tell, and what takes its place.
 std::vector<std::string> gaps_of(const TracedRun& run) {
   std::vector<std::string> sentences;
@@ -352,11 +396,7 @@ std::vector<std::string> gaps_of(const TracedRun& run) {
   for (const TracedRank& rank : run.ranks) {
     const bool is_ours = rank.file.is_ours && !rank.file.nodes.empty();
     if (is_ours) continue;
-    const auto cut = std::ranges::count(rank.steps, false, &RankStep::has_account);
-    if (cut > 0) {
-      sentences.push_back(fmt::format("Of the steps of {}, {} without any work {} left out.",
-                                      rank_name(rank), cut, cut == 1 ? "is" : "are"));
-    }
+    add_gaps_of_rank(rank, sentences);
     if (rank.on_host) {
       on_host.push_back(rank_name(rank));
     } else if (!rank.has_launches) {

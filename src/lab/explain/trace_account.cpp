@@ -302,16 +302,36 @@ double BucketAccount::bus_bytes_per_s() const {
 
 namespace {
 
-/// The calls before the last step's end, by correlation.
-std::set<std::int64_t> launched_in_steps(const TracedRank& rank) {
-  std::set<std::int64_t> calls;
-  for (const TraceEvent& event : rank.file.events) {
-    const bool counts = event.kind == TraceEvent::Kind::kCall &&
-                        event.begin_ns + rank.shift_ns <= rank.steps.back().end_ns;
-    if (counts) calls.insert(event.correlation);
+/// Tells the work of devices that was launched before the last step's end, as far as launches of
+/// its stream are known.
+class LaunchedInSteps {
+ public:
+  explicit LaunchedInSteps(const TracedRank& rank)
+      : end_ns_(rank.steps.back().end_ns - rank.shift_ns) {
+    for (const TraceEvent& event : rank.file.events) {
+      if (event.kind != TraceEvent::Kind::kCall) continue;
+      calls_.insert(event.correlation);
+      if (event.begin_ns <= end_ns_) in_steps_.insert(event.correlation);
+    }
+    for (const TraceEvent& event : rank.file.events) {
+      if (is_of_device(event) && calls_.contains(event.correlation)) rows_.insert(event.row);
+    }
   }
-  return calls;
-}
+  static bool is_of_device(const TraceEvent& event) {
+    using Kind = TraceEvent::Kind;
+    return event.kind == Kind::kCopy || event.kind == Kind::kFill || event.kind == Kind::kKernel;
+  }
+  [[nodiscard]] bool contains(const TraceEvent& event) const {
+    if (in_steps_.empty()) return true;
+    if (rows_.contains(event.row)) return in_steps_.contains(event.correlation);
+    return event.begin_ns <= end_ns_;
+  }
+
+ private:
+  std::int64_t end_ns_;
+  std::set<std::int64_t> calls_, in_steps_;
+  std::set<TraceIndex> rows_;
+};
 
 }  // namespace
 
@@ -320,13 +340,11 @@ std::vector<DeviceBreakdown> breakdowns_of(const TracedRun& run) {
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     const TracedRank& of = run.ranks[rank];
     const std::int64_t origin_ns = of.file.events.front().begin_ns;
-    const std::set<std::int64_t> launched = launched_in_steps(of);
+    const LaunchedInSteps launched(of);
     std::map<std::string, std::vector<DeviceWork>> devices;
     for (const TraceEvent& event : of.file.events) {
-      using Kind = TraceEvent::Kind;
-      const bool is_copy = event.kind == Kind::kCopy || event.kind == Kind::kFill;
-      if (!is_copy && event.kind != Kind::kKernel) continue;
-      if (!launched.empty() && !launched.contains(event.correlation)) continue;
+      if (!LaunchedInSteps::is_of_device(event) || !launched.contains(event)) continue;
+      const bool is_copy = event.kind != TraceEvent::Kind::kKernel;
       devices[of.file.rows[event.row].process].push_back(
           {.kind = is_copy                 ? DeviceWork::Kind::kCopy
                    : event.collective >= 0 ? DeviceWork::Kind::kCommunication

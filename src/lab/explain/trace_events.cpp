@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <istream>
 #include <memory>
+#include <span>
 #include <streambuf>
 #include <string_view>
 #include <unordered_map>
@@ -22,6 +24,86 @@ namespace {
 
 constexpr std::int64_t kMaxUnpackedBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kMaxEventBytes = std::int64_t{16} << 20;  // also of the file without events
+
+/// The bytes of the valid UTF-8 sequence that a text begins with; 0 if there is none.
+std::size_t utf8_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  const std::size_t bytes = lead < 0x80   ? 1
+                            : lead < 0xC2 ? 0
+                            : lead < 0xE0 ? 2
+                            : lead < 0xF0 ? 3
+                            : lead < 0xF5 ? 4
+                                          : 0;
+  if (bytes == 0 || bytes > text.size()) return 0;
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  // Longer than they need be, halves of pairs of UTF-16, and beyond Unicode.
+  const bool is_wrong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F) ||
+                        (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F);
+  return is_wrong ? 0 : bytes;
+}
+
+/// Makes JSON of what profilers write: NaN and infinity, control characters, backslashes and other
+/// encodings in strings. No name or argument decides anything in an account.
+class JsonMender {
+ public:
+  static constexpr std::size_t kLongest = 12;  // "\\ud83d\\ude00"
+
+  /// Replaces bytes in place. Returns how many are done; unless it is the `last` of the text, the
+  /// rest is to come again with what follows.
+  std::size_t mend(std::span<char> text, bool last) {
+    std::size_t at = 0;
+    while (at < text.size() && (last || text.size() - at >= kLongest)) {
+      at += in_string_ ? mend_string(text.subspan(at)) : mend_value(text.subspan(at));
+    }
+    return std::min(at, text.size());
+  }
+
+ private:
+  std::size_t mend_value(std::span<char> text) {
+    const std::string_view rest(text.data(), text.size());
+    in_string_ = rest.front() == '"';
+    if (std::string_view("NI-").find(rest.front()) == std::string_view::npos) return 1;
+    for (const std::string_view number : {"NaN", "Infinity", "-Infinity"}) {
+      if (!rest.starts_with(number)) continue;
+      std::ranges::fill(text.first(number.size()), ' ');
+      std::ranges::copy(std::string_view("[0]"), text.begin());  // no number
+      return number.size();
+    }
+    return 1;
+  }
+
+  std::size_t mend_string(std::span<char> text) {
+    const std::string_view rest(text.data(), text.size());
+    const char first = rest.front();
+    if (first == '"') in_string_ = false;
+    if (first == '\\') return mend_escape(text);
+    if (first >= ' ') return 1;  // ASCII
+    if (static_cast<unsigned char>(first) < 0x20) text.front() = ' ';
+    const std::size_t bytes = utf8_bytes(rest);
+    if (bytes == 0) text.front() = '?';
+    return std::max<std::size_t>(bytes, 1);
+  }
+
+  static std::size_t mend_escape(std::span<char> text) {
+    const std::string_view rest(text.data(), text.size());
+    const bool is_known =
+        rest.size() > 1 && std::string_view("\"\\/bfnrtu").find(rest[1]) != rest.npos;
+    if (!is_known) text.front() = '/';
+    // A half of a pair of UTF-16 is no character.
+    const auto is_half = [&](std::size_t at, std::string_view thirds) {
+      return rest.size() > at + 5 && rest[at] == '\\' && rest[at + 1] == 'u' &&
+             (rest[at + 2] | 0x20) == 'd' && thirds.find(rest[at + 3]) != rest.npos;
+    };
+    if (is_half(0, "89abAB") && is_half(6, "cdefCDEF")) return 12;
+    if (is_half(0, "89abcdefABCDEF")) std::ranges::copy(std::string_view("003f"), text.begin() + 2);
+    return is_known ? 2 : 1;
+  }
+
+  bool in_string_ = false;
+};
 
 /// The text of a trace, unpacked while it is read.
 class TraceText : public std::streambuf {
@@ -37,8 +119,19 @@ class TraceText : public std::streambuf {
 
  protected:
   int_type underflow() override {
-    const int count = gzread(input_.get(), piece_.data(), static_cast<unsigned>(piece_.size()));
-    if (count < 0) refuse_trace(path_, "its gzip stream is corrupt", remedy_);
+    int read = 0;
+    do {
+      // What was not mended yet comes first.
+      const std::size_t left = end_ - mended_;
+      std::copy(piece_.begin() + static_cast<std::ptrdiff_t>(mended_),
+                piece_.begin() + static_cast<std::ptrdiff_t>(end_), piece_.begin());
+      read =
+          gzread(input_.get(), piece_.data() + left, static_cast<unsigned>(piece_.size() - left));
+      if (read < 0) refuse_trace(path_, "its gzip stream is corrupt", remedy_);
+      end_ = left + static_cast<std::size_t>(read);
+      mended_ = mender_.mend(std::span(piece_).first(end_), read == 0);
+    } while (mended_ == 0 && read > 0);
+    const auto count = static_cast<std::ptrdiff_t>(mended_);
     bytes_ += count;
     event_bytes_ += count;
     if (bytes_ > kMaxUnpackedBytes) refuse_trace(path_, "holds more than 4 GiB", remedy_);
@@ -54,6 +147,8 @@ class TraceText : public std::streambuf {
   const char* remedy_;
   std::unique_ptr<gzFile_s, int (*)(gzFile)> input_;
   std::vector<char> piece_;
+  std::size_t mended_ = 0, end_ = 0;  // bytes of the piece: ready to be read, there
+  JsonMender mender_;
   std::int64_t bytes_ = 0, event_bytes_ = 0;
 };
 
@@ -66,13 +161,21 @@ constexpr double kMaxDuration = 1e15;
 constexpr double kMaxInteger = 9e15;
 constexpr std::int64_t kMaxBase = std::int64_t{1} << 61;
 
-/// A member's number; `otherwise` if there is none, or one out of range.
+/// A member's number, or that of its text; `otherwise` if there is none, or one out of range.
 double number_or(const EventJson& object, const char* key, double otherwise) {
   const auto found = object.find(key);
   if (found == object.end()) return otherwise;
   if (found->is_boolean()) return found->get<bool>() ? 1 : 0;
-  if (!found->is_number()) return otherwise;
-  const auto number = found->get<double>();
+  double number = 0;
+  if (found->is_string()) {
+    const auto& text = found->get_ref<const std::string&>();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size()) return otherwise;
+  } else if (found->is_number()) {
+    number = found->get<double>();
+  } else {
+    return otherwise;
+  }
   return std::abs(number) <= kMaxInteger ? number : otherwise;
 }
 
@@ -192,9 +295,10 @@ class TraceCollector {
     const std::optional<TraceEvent::Kind> kind = kind_named(text_or_empty(from, "cat"));
     if (!kind) return;
     const double ts = number_or(from, "ts", 2 * kMaxInteger);
-    const double duration = number_or(from, "dur", 0);
+    const double duration = number_or(from, "dur", -1);
     if (std::abs(ts) > kMaxMicroseconds || duration < 0 || duration > kMaxDuration) {
-      refuse_trace(file_.path, "one of its events is malformed", kTraceRemedy);
+      ++file_.left_out;
+      return;
     }
     static const EventJson none = EventJson::object();
     const auto found = from.find("args");
@@ -215,6 +319,7 @@ class TraceCollector {
       case Kind::kOp:
         event.is_backward = integer_or(args, "Fwd thread id", 0) > 0 ||
                             name.starts_with("autograd::engine::evaluate_function");
+        event.is_recorded = integer_or(args, "Sequence number", -1) >= 0;
         if (name == "aten::linear" || name == "aten::addmm") event.details = add_linear(name, args);
         return;
       case Kind::kAnnotation:
@@ -375,6 +480,25 @@ void read_trace_head(const EventJson& rest, TraceFile& file) {
   }
 }
 
+/// Leaves out what lies a day or more before or behind most events, such as an event at 0.
+void leave_out_far_events(TraceFile& file) {
+  constexpr std::int64_t kDayNs = 86'400'000'000'000;
+  using Events = std::span<const TraceEvent>;
+  Events most, from(file.events);
+  while (!from.empty()) {
+    const auto far = std::ranges::adjacent_find(from, [](const TraceEvent& a, const TraceEvent& b) {
+      return b.begin_ns - a.begin_ns > kDayNs;
+    });
+    const auto count =
+        far == from.end() ? from.size() : static_cast<std::size_t>(far - from.begin()) + 1;
+    if (count > most.size()) most = from.first(count);
+    from = from.subspan(count);
+  }
+  if (most.size() == file.events.size()) return;
+  file.far_apart = std::ssize(file.events) - std::ssize(most);
+  file.events = std::vector(most.begin(), most.end());
+}
+
 }  // namespace
 
 void refuse_trace(const std::filesystem::path& path, std::string why, const char* remedy) {
@@ -410,6 +534,10 @@ TraceFile read_trace_file(const std::filesystem::path& path) {
   try {
     read_trace_head(
         read_trace_json(path, kTraceRemedy, [&](EventJson& event) { collector.add(event); }), file);
+  } catch (const EventJson::parse_error& error) {
+    refuse_trace(path,
+                 fmt::format("is damaged or cut: it is not complete JSON at byte {}", error.byte),
+                 kTraceRemedy);
   } catch (const EventJson::exception&) {
     refuse_trace(path, "is damaged or cut: it is not complete JSON", kTraceRemedy);
   }
@@ -423,6 +551,7 @@ TraceFile read_trace_file(const std::filesystem::path& path) {
   std::ranges::stable_sort(file.events, [](const TraceEvent& a, const TraceEvent& b) {
     return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
   });
+  leave_out_far_events(file);
   return file;
 }
 

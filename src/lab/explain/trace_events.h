@@ -44,6 +44,7 @@ struct TraceEvent {
   };
   Kind kind = Kind::kOp;
   bool is_backward = false;  // op: belongs to an earlier op of the forward pass
+  bool is_recorded = false;  // op: autograd may differentiate it
   TraceIndex name = 0;
   TraceIndex row = 0;            // its thread, or its stream
   std::int32_t details = -1;     // index into the file's nodes, steps, waits or linears, by kind
@@ -116,6 +117,8 @@ struct TraceFile {
     bool is_module = false;
   };
   std::vector<Linear> linears{};
+  std::int64_t left_out = 0;   // events without a time or a duration that can be meant
+  std::int64_t far_apart = 0;  // events a day or more from all others, left out too
 };
 
 /// Reads a trace. Throws Error: kNoInput if the file cannot be read, kBadData if it is not a trace

@@ -75,14 +75,17 @@ bool is_loader(std::string_view name) {
 /// What a thread of the host was doing: the events around a moment.
 class HostPlace {
  public:
-  /// Events come in the order of their begin, the longest first.
-  void enter(const TraceEvent& event, std::string_view name) {
+  /// Events come in the order of their begin, the longest first. `has_closure`: an optimizer's step
+  /// in which backward runs.
+  void enter(const TraceEvent& event, std::string_view name, bool has_closure) {
     leave_until(event.begin_ns);
     open_.push_back({.end_ns = event.end_ns,
                      .name = event.name,
                      .collective = event.collective,
                      .is_op = event.kind == TraceEvent::Kind::kOp,
+                     .is_recorded = event.is_recorded,
                      .is_optimizer = name.starts_with("Optimizer."),
+                     .has_closure = has_closure,
                      .is_backward = event.is_backward,
                      .is_loss = is_loss(name),
                      .is_loader = is_loader(name)});
@@ -103,12 +106,24 @@ class HostPlace {
         std::ranges::find_if(open_, [](const Open& each) { return each.collective >= 0; });
     return found == open_.end() ? -1 : found->collective;
   }
+  /// The innermost of them decides between the optimizer and backward, either of which may call the
+  /// other. What autograd records within the optimizer is the forward pass of a closure.
   [[nodiscard]] Part part() const {
     if (std::ranges::any_of(open_, &Open::is_loader)) return Part::kDataWait;
-    if (std::ranges::any_of(open_, &Open::is_optimizer)) return Part::kOptimizer;
-    if (std::ranges::any_of(open_, &Open::is_backward)) return Part::kBackward;
-    if (std::ranges::any_of(open_, &Open::is_loss)) return Part::kLoss;
-    return Part::kForward;
+    const Part forward = std::ranges::any_of(open_, &Open::is_loss) ? Part::kLoss : Part::kForward;
+    bool is_recorded = false;
+    for (auto each = open_.rbegin(); each != open_.rend(); ++each) {
+      if (each->is_backward) return Part::kBackward;
+      if (each->is_optimizer) {
+        return each->has_closure && is_recorded ? forward : Part::kOptimizer;
+      }
+      is_recorded |= each->is_recorded;
+    }
+    return forward;
+  }
+  /// Whether it does what autograd does not record: clipping behind backward, for example.
+  [[nodiscard]] bool is_unrecorded() const {
+    return is_in_op() && std::ranges::none_of(open_, &Open::is_recorded);
   }
 
  private:
@@ -116,8 +131,8 @@ class HostPlace {
     std::int64_t end_ns = 0;
     TraceIndex name = 0;
     std::int32_t collective = -1;
-    bool is_op = false, is_optimizer = false, is_backward = false, is_loss = false,
-         is_loader = false;
+    bool is_op = false, is_recorded = false, is_optimizer = false, has_closure = false,
+         is_backward = false, is_loss = false, is_loader = false;
   };
   std::vector<Open> open_;
 };
@@ -140,6 +155,7 @@ struct OutermostOp {
 /// What a thread does in a trace without a device.
 struct TracedThread {
   HostPlace place{};
+  bool runs_backward = false;
   std::optional<std::size_t> outermost{};  // its newest, an index
   std::optional<HostStretch> busy{};       // its newest op that is no wrapper, or the rest of it
 };
@@ -196,6 +212,7 @@ class RankReader {
   /// A step ends when the optimizer ends.
   void read_steps_of_optimizer() {
     std::optional<TraceIndex> name;
+    rank_.ends_with_optimizer = true;
     std::int64_t begin_ns = file().events.front().begin_ns;
     for (const TraceEvent& event : file().events) {
       if (!is_on_host(event) || !name_of_event(event).starts_with("Optimizer.step#")) continue;
@@ -213,20 +230,43 @@ class RankReader {
   /// ops.
   void read_host() {
     std::unordered_map<TraceIndex, TracedThread> threads;
+    const bool tells_recorded = std::ranges::any_of(file().events, &TraceEvent::is_recorded);
+    std::vector<std::int64_t> backward_ns;  // begins, ascending
+    for (const TraceEvent& event : file().events) {
+      if (event.is_backward) backward_ns.push_back(event.begin_ns);
+    }
+    const auto has_backward = [&](const TraceEvent& event) {
+      const auto first = std::ranges::lower_bound(backward_ns, event.begin_ns);
+      return first != backward_ns.end() && *first < event.end_ns;
+    };
+    // Behind backward, what autograd does not record is backward's on a thread of its engine, as
+    // that of DDP's hooks is, and prepares the update on the thread of the steps.
+    bool is_after_backward = false;
+    const auto part_on = [&](const TracedThread& thread, TraceIndex row) {
+      const Part part = thread.place.part();
+      const bool is_other = tells_recorded && is_after_backward && thread.place.is_unrecorded();
+      if (part != Part::kForward || !is_other) return part;
+      return thread.runs_backward && row != step_row_ ? Part::kBackward : Part::kOptimizer;
+    };
     for (const TraceEvent& event : file().events) {
       const std::string_view name = name_of_event(event);
-      HostPlace& place = threads[event.row].place;
+      TracedThread& thread = threads[event.row];
+      HostPlace& place = thread.place;
       if (is_on_host(event)) {
         place.leave_until(event.begin_ns);
-        const bool is_outermost = rank_.on_host && read_op(event, threads[event.row]);
-        place.enter(event, name);
-        if (is_outermost) outermost_.back().part = place.part();
+        const bool is_outermost = rank_.on_host && read_op(event, thread);
+        place.enter(event, name, has_backward(event));
+        const Part part = place.part();
+        if (part == Part::kBackward) is_after_backward = thread.runs_backward = true;
+        const bool is_forward = part == Part::kForward && event.is_recorded;
+        if (part == Part::kOptimizer || is_forward) is_after_backward = false;
+        if (is_outermost) outermost_.back().part = part_on(thread, event.row);
         if (is_loader(name)) rank_.loading.push_back({event.begin_ns, event.end_ns});
       } else if (event.kind == TraceEvent::Kind::kCall) {
         place.leave_until(event.begin_ns);
-        launches_.try_emplace(
-            event.correlation,
-            HostLaunch{event.begin_ns, event.end_ns, place.part(), place.op(), place.collective()});
+        launches_.try_emplace(event.correlation,
+                              HostLaunch{event.begin_ns, event.end_ns, part_on(thread, event.row),
+                                         place.op(), place.collective()});
         if (name.find("Synchronize") != std::string_view::npos || name.starts_with("cudaMemcpy") ||
             name.starts_with("hipMemcpy")) {
           rank_.blocked.push_back({event.begin_ns, event.end_ns});
@@ -460,7 +500,24 @@ class RankReader {
       }
       work.step = step_at(at_ns);
     }
+    leave_out_backlog();
     for (const OutermostOp& op : outermost_) add_host_works(op);
+  }
+
+  /// A stream works in the order of its launches. So what precedes its first work with a launch was
+  /// launched before the profile, and belongs to no step.
+  void leave_out_backlog() {
+    for (const TracedLane& lane : rank_.lanes) {
+      std::int64_t first_ns = std::numeric_limits<std::int64_t>::max();
+      for (const std::size_t i : lane.works) {
+        const TracedWork& work = run_.works[i];
+        if (work.queued_ns && work.step) first_ns = std::min(first_ns, work.begin_ns);
+      }
+      if (first_ns == std::numeric_limits<std::int64_t>::max()) continue;
+      for (const std::size_t i : lane.works) {
+        if (run_.works[i].begin_ns < first_ns) run_.works[i].step.reset();
+      }
+    }
   }
 
   /// The step that contains a moment on the host.
@@ -510,6 +567,7 @@ class RankReader {
         // Steps of ours that do not follow each other do not wait for each other.
         const bool follows = before && (!has_nodes || follows_step(run_.works[*before], work));
         if (follows) work.previous = before;
+        if (follows && !has_nodes && !rank_.on_host) cut_at(run_.works[*before], work.begin_ns);
         before = i;
       }
     }
@@ -520,6 +578,14 @@ class RankReader {
         if (const auto step = run_.works[i].step) rank_.works_of_step[*step].push_back(i);
       }
     }
+  }
+
+  /// A stream runs one work after the other; a kernel may end a moment after the next one began.
+  void cut_at(TracedWork& work, std::int64_t next_ns) {
+    constexpr std::int64_t kMomentNs = 5'000;
+    if (work.end_ns <= next_ns) return;
+    if (work.end_ns > next_ns + kMomentNs) ++rank_.overlaps;
+    work.end_ns = next_ns;
   }
 
   [[nodiscard]] bool follows_step(const TracedWork& before, const TracedWork& work) const {
@@ -594,26 +660,74 @@ class RankReader {
     return found == works.begin() ? std::nullopt : std::optional(*std::prev(found));
   }
 
-  /// A step lasts until the host and the lane are done with it; the next begins after that. A step
-  /// without work is one that the profiler cut.
+  /// A step lasts until the host and the lane are done with it; the next begins after that, and the
+  /// first one after what the lane had to do before.
   void find_walls() {
     std::vector<std::int64_t> lane_end_ns(rank_.steps.size(), 0);
-    std::set<std::size_t> with_work;
-    for (const TracedWork& work : run_.works) {
-      if (work.rank == index_ && work.step) with_work.insert(*work.step);
-    }
-    for (const std::size_t i : rank_.lanes[rank_.main].works) {
+    std::int64_t free_ns = std::numeric_limits<std::int64_t>::min();
+    const std::vector<std::size_t>& works = rank_.lanes[rank_.main].works;
+    const auto has_step = [&](std::size_t i) { return run_.works[i].step.has_value(); };
+    const auto first = std::ranges::find_if(works, has_step);
+    for (const std::size_t i : works) {
       const TracedWork& work = run_.works[i];
       if (work.step) lane_end_ns[*work.step] = std::max(lane_end_ns[*work.step], work.end_ns);
     }
-    std::int64_t free_ns = std::numeric_limits<std::int64_t>::min();
+    for (auto i = works.begin(); i != first && first != works.end() && !rank_.on_host; ++i) {
+      const TracedWork& work = run_.works[*i];
+      if (work.end_ns <= rank_.steps.front().begin_ns) continue;
+      free_ns = std::max(free_ns, work.end_ns);
+      ++rank_.backlog;
+    }
+    find_start_up();
     for (std::size_t i = 0; i < rank_.steps.size(); ++i) {
       RankStep& step = rank_.steps[i];
-      step.wall_begin_ns = std::max(step.begin_ns, free_ns);
+      const std::int64_t begin_ns = step.begin_ns + (i == 0 ? rank_.start_up_ns : 0);
+      step.wall_begin_ns = std::max(begin_ns, free_ns);
       step.wall_end_ns = std::max({step.wall_begin_ns, step.end_ns, lane_end_ns[i]});
-      step.has_account = with_work.empty() || with_work.contains(i);
       free_ns = step.wall_end_ns;
     }
+    find_cut_steps();
+  }
+
+  /// Seconds before the first launch of a program, half of its first step or more, are its
+  /// start-up.
+  void find_start_up() {
+    constexpr std::int64_t kLongNs = 1'000'000'000;
+    if (rank_.on_host || !rank_.has_launches) return;
+    std::int64_t first_ns = std::numeric_limits<std::int64_t>::max();
+    for (const TracedWork& work : run_.works) {
+      if (work.rank == index_ && work.queued_ns) first_ns = std::min(first_ns, *work.queued_ns);
+    }
+    const RankStep& step = rank_.steps.front();
+    const std::int64_t before_ns = first_ns - step.begin_ns;
+    if (before_ns < kLongNs || 2 * before_ns < step.end_ns - step.begin_ns) return;
+    rank_.start_up_ns = before_ns;
+  }
+
+  /// A step without work is one that the profiler cut, and so is a first step without the forward
+  /// pass, or a last one without the update, that all others have.
+  void find_cut_steps() {
+    struct Seen {
+      bool work = false, forward = false, optimizer = false;
+    };
+    std::vector<Seen> seen(rank_.steps.size());
+    for (const TracedWork& work : run_.works) {
+      if (work.rank != index_ || !work.step) continue;
+      Seen& of = seen[*work.step];
+      of.work = true;
+      of.forward |= work.part == Part::kForward;
+      of.optimizer |= work.part == Part::kOptimizer;
+    }
+    if (std::ranges::none_of(seen, &Seen::work)) return;
+    for (std::size_t i = 0; i < seen.size(); ++i) rank_.steps[i].has_account = seen[i].work;
+    if (seen.size() < 3) return;
+    const auto cut = [&](std::size_t i, bool Seen::*what) {
+      const auto count = static_cast<std::size_t>(std::ranges::count(seen, true, what));
+      rank_.steps[i].is_cut = seen[i].work && !(seen[i].*what) && count + 1 == seen.size();
+      if (rank_.steps[i].is_cut) rank_.steps[i].has_account = false;
+    };
+    cut(0, &Seen::forward);
+    if (!rank_.ends_with_optimizer) cut(seen.size() - 1, &Seen::optimizer);
   }
 
   TracedRun& run_;

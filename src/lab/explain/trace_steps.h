@@ -47,6 +47,7 @@ struct RankStep {
   std::int64_t fetch_begin_ns = 0, fetched_ns = 0;  // equal if no input is fetched at its end
   std::int64_t wall_begin_ns = 0, wall_end_ns = 0;
   bool has_account = true;
+  bool is_cut = false;  // by the profile's begin or end; then it has no account
 };
 
 /// A stretch of the host's time.
@@ -89,6 +90,10 @@ struct TracedRank {
   std::int64_t rank = 0;
   bool on_host = false;  // no device: the lanes are threads
   bool has_launches = false, has_stream_waits = false;
+  bool ends_with_optimizer = false;  // its steps, for want of other marks
+  std::int64_t backlog = 0;          // works that were queued before its first step
+  std::int64_t overlaps = 0;         // works that ended after the next of their stream began
+  std::int64_t start_up_ns = 0;      // of its first step, before the first work of a device
   std::vector<TracedLane> lanes{};
   std::size_t main = 0;  // the lane that accounts describe
   std::vector<RankStep> steps{};
