@@ -13,7 +13,7 @@ import html
 import re
 import sys
 
-from step_colors import COLORS
+from step_colors import COLORS, ink, legend
 
 WIDTH, LEFT, BAR, ROW = 900, 10, 26, 62
 
@@ -52,13 +52,9 @@ def main():
             svg.append(f'<rect x="{x:.1f}" y="{y + 20}" width="{width:.1f}" height="{BAR}" '
                        f'fill="{COLORS[name]}"><title>{label}</title></rect>')
             if width > 60:
-                svg.append(f'<text x="{x + 5:.1f}" y="{y + 38}" fill="{"black" if name == "idle" else "white"}">{100 * ms / wall:.0f} %</text>')
+                svg.append(f'<text x="{x + 5:.1f}" y="{y + 38}" fill="{ink(COLORS[name])}">{100 * ms / wall:.0f} %</text>')
             x += width
-    x = LEFT
-    for name in used:
-        svg.append(f'<rect x="{x}" y="{height - 22}" width="12" height="12" fill="{COLORS[name]}"/>'
-                   f'<text x="{x + 16}" y="{height - 11}">{name}</text>')
-        x += 38 + 7 * len(name)
+    svg += legend(used, LEFT, height - 11)
     with open(out, "w", encoding="utf-8") as file:
         file.write("\n".join(svg) + "\n</svg>\n")
 

@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 
-from step_colors import COLORS
+from step_colors import COLORS, ink
 
 LANES = {"copy": 250, "compute": 420, "comm": 590}
 BOX, ROW, TOP, WIDTH = 150, 24, 66, 1000
@@ -46,7 +46,7 @@ def text(x, y, words, more=""):
 
 def box(x, y, width, words, color, title):
     return (f'<rect x="{x}" y="{y}" width="{width}" height="{ROW - 5}" rx="3" fill="{color}"><title>{title}</title></rect>'
-            + text(x + 6, y + 14, words, 'fill="white"'))
+            + text(x + 6, y + 14, words, f'fill="{ink(color)}"'))
 
 
 def main():

@@ -10,12 +10,26 @@ docs/profiler_step.svg was made with it, and docs/lanes.svg, the step of a rank,
 import gzip
 import html
 import json
+import math
 import sys
 
-from step_colors import COLORS
+from step_colors import COLORS, ink, legend
 
 WIDTH, ROW, LEFT, TOP = 1000, 30, 130, 40
-LEGEND = ["forward", "loss", "recompute", "backward", "optimizer", "data", "communication", "host"]
+
+
+def time_axis(ms, y, scale):
+    """Marks at round times, in milliseconds."""
+    rough = ms / 8
+    power = 10 ** math.floor(math.log10(rough))
+    distance = next(digits * power for digits in (1, 2, 5, 10) if digits * power >= rough)
+    parts = [f'<line x1="{LEFT}" x2="{LEFT + ms * scale:.1f}" y1="{y + 4}" y2="{y + 4}" stroke="#666"/>']
+    for mark in range(int(ms / distance) + 1):
+        x = LEFT + mark * distance * scale
+        unit = " ms" if mark == 0 else ""
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y + 4}" y2="{y + 9}" stroke="#666"/>'
+                     f'<text x="{x:.1f}" y="{y + 22}" text-anchor="middle">{mark * distance:.3g}{unit}</text>')
+    return parts
 
 
 def main():
@@ -39,10 +53,10 @@ def main():
             bars.append((stream, event, event["args"]["phase"]))
     for index, name in enumerate(sorted(rows)):
         rows[name] = TOP + index * ROW
-    height = TOP + len(rows) * ROW + 40
+    height = TOP + len(rows) * ROW + 60
     scale = (WIDTH - LEFT - 10) / (end - begin)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-             'font-family="sans-serif" font-size="12">',
+             f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
              f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
              f'<text x="10" y="20">Step {number}: {(end - begin) / 1e3:.3f} ms</text>']
     for name, y in rows.items():
@@ -52,15 +66,13 @@ def main():
         width = max(0.5, event["dur"] * scale)
         label = f"{event['name']}, {event['dur']:.1f} us"
         parts.append(f'<rect x="{x:.2f}" y="{rows[name] + 3}" width="{width:.2f}" '
-                     f'height="{ROW - 6}" fill="{COLORS.get(phase, "#999")}" stroke="white" '
+                     f'height="{ROW - 6}" fill="{COLORS[phase]}" stroke="white" '
                      f'stroke-width="0.4"><title>{html.escape(label)}</title></rect>')
         if width > 8 * len(event["name"]):
-            parts.append(f'<text x="{x + 4:.2f}" y="{rows[name] + 19}" fill="white">'
+            parts.append(f'<text x="{x + 4:.2f}" y="{rows[name] + 19}" fill="{ink(COLORS[phase])}">'
                          f'{html.escape(event["name"])}</text>')
-    for index, phase in enumerate(LEGEND):
-        x = LEFT + index * 110
-        parts.append(f'<rect x="{x}" y="{height - 24}" width="12" height="12" fill="{COLORS[phase]}"/>'
-                     f'<text x="{x + 16}" y="{height - 13}">{phase}</text>')
+    parts += time_axis((end - begin) / 1e3, TOP + len(rows) * ROW, 1e3 * scale)
+    parts += legend([phase for phase in COLORS if any(phase == used for _, _, used in bars)], LEFT, height - 11)
     parts.append("</svg>\n")
     with open(out, "w", encoding="utf-8") as file:
         file.write("\n".join(parts))
