@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "core/ops.h"
+#include "kernels/elementary.h"
 #include "kernels/host_device.h"
 
 namespace barestep {
@@ -24,70 +25,6 @@ BARESTEP_HD inline float relu(float x) {
 /// The gradient passes unless output <= 0, so it also passes if the output is NaN.
 BARESTEP_HD inline float relu_grad(float grad, float output) {
   return output <= 0.0F ? 0.0F : grad;
-}
-
-// What single numbers and the vectors of kernels/cpu/vector_*.cpp have in common, so that a formula
-// written for both has the same bits for both.
-
-/// The larger or smaller one; b if one of them is NaN.
-BARESTEP_HD inline float larger(float a, float b) {
-  return a > b ? a : b;
-}
-BARESTEP_HD inline float smaller(float a, float b) {
-  return a < b ? a : b;
-}
-
-/// 2^n, from 1.5 * 2^23 + n.
-BARESTEP_HD inline float power_of_two(float shifted) {
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) - 0x4B400000U + 127U) << 23U);
-}
-
-/// `value`, or 0 where x is below `lowest`.
-BARESTEP_HD inline float zero_below(float x, float lowest, float value) {
-  return x < lowest ? 0.0F : value;
-}
-
-/// exp(x) for x <= 0, within 2 ulp (Cephes' expf); 0 below the smallest normal result. NaN stays
-/// NaN.
-template <class Real>
-BARESTEP_HD inline Real exponential(Real x) {
-  using std::fma;
-  constexpr float kLowest = -87.33F;
-  const Real whole(12582912.0F);  // 1.5 * 2^23: adding it rounds to whole numbers
-  const Real shifted = fma(x, Real(1.44269504F), whole);
-  const Real n = shifted - whole;
-  Real r = fma(n, Real(-0.693359375F), x);
-  r = fma(n, Real(2.12194440e-4F), r);
-  Real p(1.9875691500e-4F);
-  p = fma(p, r, Real(1.3981999507e-3F));
-  p = fma(p, r, Real(8.3334519073e-3F));
-  p = fma(p, r, Real(4.1665795894e-2F));
-  p = fma(p, r, Real(1.6666665459e-1F));
-  p = fma(p, r, Real(5.0000001201e-1F));
-  const Real fraction = fma(p, r * r, r) + Real(1.0F);
-  return zero_below(x, kLowest, fraction * power_of_two(shifted));
-}
-
-/// erf(x), within 5e-7, by the rational function of Eigen and XLA; exactly 1 or -1 far from 0. NaN
-/// stays NaN.
-template <class Real>
-BARESTEP_HD inline Real error_function(Real x) {
-  using std::fma;
-  x = smaller(Real(4.0F), larger(Real(-4.0F), x));
-  const Real square = x * x;
-  Real above(-2.72614225801306e-10F);
-  above = fma(above, square, Real(2.77068142495902e-08F));
-  above = fma(above, square, Real(-2.10102402082508e-06F));
-  above = fma(above, square, Real(-5.69250639462346e-05F));
-  above = fma(above, square, Real(-7.34990630326855e-04F));
-  above = fma(above, square, Real(-2.95459980854025e-03F));
-  above = fma(above, square, Real(-1.60960333262415e-02F));
-  Real below(-1.45660718464996e-05F);
-  below = fma(below, square, Real(-2.13374055278905e-04F));
-  below = fma(below, square, Real(-1.68282697438203e-03F));
-  below = fma(below, square, Real(-7.37332916720468e-03F));
-  below = fma(below, square, Real(-1.42647390514189e-02F));
-  return smaller(Real(1.0F), larger(Real(-1.0F), x * above / below));
 }
 
 /// The arithmetic of an activation: value(x), and grad(gradient of the output, from), the gradient
@@ -140,17 +77,18 @@ struct ActivationFormula<Activation::kGeluTanh> {
 
  private:
   BARESTEP_HD static float tanh_of(float x) {
-    return std::tanh(kScale * (x + kCubic * (x * x * x)));
+    return hyperbolic_tangent(kScale * (x + kCubic * (x * x * x)));
   }
 };
 
 BARESTEP_HD inline float sigmoid(float x) {
-  return 1.0F / (1.0F + std::exp(-x));
+  const float e = exponential(-std::fabs(x));
+  return (x < 0.0F ? e : 1.0F) / (1.0F + e);
 }
 
 template <>
 struct ActivationFormula<Activation::kSilu> {
-  BARESTEP_HD static float value(float x) { return x / (1.0F + std::exp(-x)); }
+  BARESTEP_HD static float value(float x) { return x * sigmoid(x); }
   BARESTEP_HD static float grad(float grad, float x) {
     const float share = sigmoid(x);
     return grad * (share * (1.0F + x * (1.0F - share)));
@@ -159,7 +97,7 @@ struct ActivationFormula<Activation::kSilu> {
 
 template <>
 struct ActivationFormula<Activation::kTanh> {
-  BARESTEP_HD static float value(float x) { return std::tanh(x); }
+  BARESTEP_HD static float value(float x) { return hyperbolic_tangent(x); }
   BARESTEP_HD static float grad(float grad, float output) {
     return grad * (1.0F - output * output);
   }
@@ -276,7 +214,7 @@ struct LossFormula<LossKind::kBce> {
   BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(1, count); }
   BARESTEP_HD static float value(float output, std::int32_t target) {
     const float log_sigmoid =
-        (output < 0.0F ? output : 0.0F) - std::log1p(std::exp(-std::fabs(output)));
+        (output < 0.0F ? output : 0.0F) - log_of_one_plus(exponential(-std::fabs(output)));
     return static_cast<float>(1 - target) * output - log_sigmoid;
   }
   BARESTEP_HD static float grad(float factor, float output, std::int32_t target) {
@@ -347,9 +285,9 @@ BARESTEP_HD inline float cross_entropy_grad(float exponential, float sum, bool i
 BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, float sum,
                                             const LabelWeights& weights, std::int64_t classes,
                                             float logits) {
-  const float of_label = std::log(sum) - (label_logit - largest);
+  const float of_label = logarithm(sum) - (label_logit - largest);
   if (weights.of_others == 0.0F) return of_label;
-  const float of_all = static_cast<float>(classes) * std::log(sum) - logits;
+  const float of_all = static_cast<float>(classes) * logarithm(sum) - logits;
   return (weights.of_label - weights.of_others) * of_label + weights.of_others * of_all;
 }
 

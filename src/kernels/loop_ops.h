@@ -472,7 +472,7 @@ struct CrossEntropyRow {
     return kept;
   }
   [[nodiscard]] BARESTEP_HD static float exponential(Number logit, float largest) {
-    return std::exp(float_of(logit) - largest);
+    return barestep::exponential(float_of(logit) - largest);
   }
 
   BARESTEP_HD void write_grad(std::int64_t i, float largest, float sum, bool is_label) const {

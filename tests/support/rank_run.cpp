@@ -90,6 +90,13 @@ std::optional<TrainingState> start_of(const Interruption& interruption, int rank
   return TrainingState{.position = interruption.start->position, .tensors = {}};
 }
 
+std::unique_ptr<Device> cpu_device_of(const DeviceConfig& config) {
+  return make_cpu_device({.threads = config.threads.value_or(0),
+                          .denormals = config.denormals,
+                          .gemm = config.gemm,
+                          .instructions = config.instructions});
+}
+
 }  // namespace
 
 Trained train_rank_by(const Scheme& scheme, const RankOfTest& rank, const TrainConfig& config,
@@ -99,9 +106,7 @@ Trained train_rank_by(const Scheme& scheme, const RankOfTest& rank, const TrainC
   const StepPrograms programs(
       spec_of_rank(config, DeviceKind::kCpu, data, rank.group.rank(), rank.group.size()), &scheme);
   for (const StepProgram* step : programs.all()) expect_ordered(step->program);
-  const auto device = make_cpu_device({.threads = config.device.threads.value_or(0),
-                                       .denormals = config.device.denormals,
-                                       .gemm = config.device.gemm});
+  const auto device = cpu_device_of(config.device);
   const auto start = start_of(interruption, rank.group.rank());
   std::unique_ptr<Transport> groups;
   const Mesh& mesh = programs.spec().mesh;
@@ -121,7 +126,7 @@ Trained train_rank_by(const Scheme& scheme, const RankOfTest& rank, const TrainC
 }
 
 Trained train_single(const TrainConfig& config, const Interruption& interruption) {
-  TrainerHarness run(config, {}, nullptr, interruption.start);
+  TrainerHarness run(config, {}, cpu_device_of(config.device), interruption.start);
   Trained trained;
   Losses losses(trained, *run.trainer, interruption, true);
   losses.run();

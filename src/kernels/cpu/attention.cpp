@@ -315,7 +315,7 @@ class FlashForward {
         a_.head(out_, a_.columns, sequence, head * a_.width));
     const auto kept = a_.head(kept_, a_.shape.heads, sequence, head);
     for (std::int64_t i = 0; i < rows; ++i) {
-      *kept.row(begin + i) = tile.maximum.of[i] + std::log(tile.sum.of[i]);
+      *kept.row(begin + i) = tile.maximum.of[i] + logarithm(tile.sum.of[i]);
     }
   }
 
