@@ -101,8 +101,8 @@ constexpr Row kRows[] = {
     // The same bits on any number of ranks.
     {"reproducible=*", "scheme=factor", "--scheme factor has one rank's bits without it",
      "leave it out, or use --scheme ddp or zero1"},
-    {"reproducible=*", "scheme=zero2|zero3|server",
-     "only --scheme ddp and zero1 have one order of sums", "use --scheme ddp or zero1"},
+    {"reproducible=*", "scheme=server", "a server adds up the sums of its ranks",
+     "use --scheme ddp or zero1"},
     {"reproducible=*", "tensor=*",
      "tensor ranks add up parts of a product in an order of their own", "leave one of the two out"},
     {"reproducible=*", "pipeline=*", "the stages of --pipeline pass on micro-batches, not chunks",

@@ -54,7 +54,10 @@ ChunkSums::ChunkSums(Draft& draft)
     }
     sums_.push_back(stack.nodes());
   }
-  if (steps_.empty()) steps_.push_back({});  // a pass without samples
+  // Passes without samples leave zeros where no sum is.
+  const int free = static_cast<int>(at(sums_, spec.mesh.data_rank()).size());
+  const std::int64_t most = share_of_rank(chunks_, 0, spec.mesh.data).count;
+  while (std::ssize(steps_) < std::max<std::int64_t>(most, 1)) steps_.push_back({.place = free});
 }
 
 BufferId ChunkSums::flat(int place) const {

@@ -309,8 +309,13 @@ std::vector<MicroStep> Draft::micro_steps() const {
   const std::int64_t each =
       pieces == 1 ? spec_.micro_rows() : std::max<std::int64_t>((x.rows + pieces - 1) / pieces, 1);
   // The first data rank has the most.
-  const std::int64_t rows =
-      aligns_micro_steps_ ? share_of_rank(step_.rows, 0, spec_.mesh.data).count : x.rows;
+  const auto most_of = [&](std::int64_t all) {
+    return share_of_rank(all, 0, spec_.mesh.data).count;
+  };
+  std::int64_t rows = x.rows;
+  if (aligns_micro_steps_) {
+    rows = spec_.chunk_rows > 0 ? most_of(spec_.chunks_of(step_.rows)) * each : most_of(step_.rows);
+  }
   for (std::int64_t next = 0; next == 0 || next < rows; next += each) {
     const std::int64_t first = std::min(next, x.rows);
     const std::int64_t count = std::min(each, x.rows - first);
@@ -476,7 +481,7 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     ModelOutput output = forward(scheduled, part, tree, own, hooks);
     number_nodes(first_node, own);
     if (stage != last_stage) continue;
-    add_loss(part, output, is_first, own.is_last);
+    add_loss(part, output, is_first);
     at(outputs, number) = output;
     if (own.is_last && hooks.loss_ready) hooks.loss_ready();
     if (is_first && !is_zero(part)) add_pause();
@@ -573,11 +578,11 @@ Tensor Draft::on_device(const Tensor& numbers, int device) {
   return copy->second;
 }
 
-void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_first,
-                     bool is_last) {
+void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_first) {
   if (is_zero(part) && !is_first) return;
   const bool is_chunk = chunk_losses_ && !is_zero(part);
-  const std::int64_t number = is_chunk ? spec_.own_chunks(rows()).first + part.number : 0;
+  const Rows own = is_chunk ? spec_.own_chunks(rows()) : Rows{};
+  const std::int64_t number = own.first + part.number;
   const Tensor loss = is_chunk ? chunk_losses_->row_slice(number, 1) : tensors().loss;
   const std::int64_t own_rows = std::max<std::int64_t>(tensors().x.rows, 1);
   std::optional<Tensor> scale;
@@ -593,7 +598,7 @@ void Draft::add_loss(const MicroStep& part, const ModelOutput& output, bool is_f
                     : loss_op(model_, loss, output, target, loss_rows_ > 0 ? loss_rows_ : own_rows,
                               is_first || is_chunk ? 0 : 1, scale, activation);
   add({.op = std::move(op), .device = loss_device(), .phase = Phase::kLoss});
-  if (is_chunk && is_last) add_up_chunk_losses();
+  if (is_chunk && part.number + 1 == own.count) add_up_chunk_losses();
 }
 
 void Draft::add_up_chunk_losses() {

@@ -434,7 +434,7 @@ class Draft {
                                     const Model& tree, Pass& own, const StepHooks& hooks);
   [[nodiscard]] ModelOutput evaluation_output(int first_stage, int end_stage,
                                               const StageHooks& hooks, const PassHooks& pass_hooks);
-  void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first, bool is_last);
+  void add_loss(const MicroStep& part, const ModelOutput& output, bool is_first);
   /// After the last chunk: this rank's loss.
   void add_up_chunk_losses();
   /// The injected pause.

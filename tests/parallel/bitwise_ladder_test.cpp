@@ -40,6 +40,18 @@ std::vector<Rung> rungs() {
          c.parallel.scheme = RankScheme::kZero1;
        },
        tree},
+      {"`zero2 --reproducible`",
+       [](TrainConfig& c) {
+         c.training.chunk_rows = 2;
+         c.parallel.scheme = RankScheme::kZero2;
+       },
+       tree},
+      {"`zero3 --reproducible`",
+       [](TrainConfig& c) {
+         c.training.chunk_rows = 2;
+         c.parallel.scheme = RankScheme::kZero3;
+       },
+       tree},
       {"`ddp`", [](TrainConfig&) {}, sums},
       {"`ddp --no-overlap`", [](TrainConfig& c) { c.parallel.overlap = false; }, sums},
       {"`zero1`", [](TrainConfig& c) { c.parallel.scheme = RankScheme::kZero1; }, sums},

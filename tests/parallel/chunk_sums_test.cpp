@@ -133,7 +133,8 @@ TrainConfig spread(std::mt19937& random, TrainConfig config) {
   if (one_in(2)) config.parallel.bucket_mib = 0.0002;
   if (one_in(2)) config.parallel.overlap = false;
   if (one_in(2)) {
-    config.parallel.scheme = RankScheme::kZero1;
+    constexpr RankScheme kZero[] = {RankScheme::kZero1, RankScheme::kZero2, RankScheme::kZero3};
+    config.parallel.scheme = kZero[drawn(random, 0, 2)];
   } else if (!config.training.clip_norm && one_in(3)) {
     config.training.update = Update::kPerBucket;
   } else if (one_in(3)) {
@@ -177,8 +178,11 @@ TEST_F(DrawnRuns, OfFactorHaveTheBitsOfOneRank) {
     config.parallel.scheme = RankScheme::kFactor;
     const auto scheme = scheme_of(config, TrainerKind::kDdp);
     for (const int ranks : {1, 2, 3, 5, 8}) {
-      SCOPED_TRACE(fmt::format("run {} on {} ranks, {} x {} samples", number, ranks,
-                               config.training.accumulate, config.data.batch_size));
+      config.device.instructions =
+          kValuesOf<Instructions>[static_cast<std::size_t>(drawn(random, 0, 3))];
+      SCOPED_TRACE(fmt::format("run {} on {} ranks, {} x {} samples, {}", number, ranks,
+                               config.training.accumulate, config.data.batch_size,
+                               name_of(config.device.instructions)));
       for (const Trained& rank : train_threads_by(*scheme, ranks, config)) {
         EXPECT_EQ(rank.parameters, one);
       }

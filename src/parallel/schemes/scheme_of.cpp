@@ -20,6 +20,10 @@ namespace barestep {
 namespace {
 
 std::unique_ptr<Scheme> scheme_of_ranks(const TrainConfig& config, const SchemeOptions& options) {
+  const auto zero = [&config](int stage) {
+    return std::make_unique<Zero>(stage, ddp_settings_of(config),
+                                  config.training.chunk_rows.has_value());
+  };
   switch (config.parallel.scheme) {
     case RankScheme::kDdp: {
       if (config.parallel.sync_every > 1) return std::make_unique<LocalSgd>();
@@ -29,11 +33,11 @@ std::unique_ptr<Scheme> scheme_of_ranks(const TrainConfig& config, const SchemeO
       return std::make_unique<Ddp>(settings);
     }
     case RankScheme::kZero1:
-      return std::make_unique<Zero>(1, ddp_settings_of(config));
+      return zero(1);
     case RankScheme::kZero2:
-      return std::make_unique<Zero>(2, ddp_settings_of(config));
+      return zero(2);
     case RankScheme::kZero3:
-      return std::make_unique<Zero>(3, ddp_settings_of(config));
+      return zero(3);
     case RankScheme::kFactor:
       return std::make_unique<Factor>();
     case RankScheme::kServer:

@@ -90,13 +90,14 @@ class BucketShares {
 /// How gradients get from a pass to the rank that owns them.
 class GradientScattering {
  public:
-  /// `chunks` may be null, and must be with other stages than 1.
-  GradientScattering(Draft& draft, const BucketShares& shares, int stage, ChunkSums* chunks)
+  /// `chunks` may be null, and must be unless this rank keeps the gradients of all parameters.
+  GradientScattering(Draft& draft, const BucketShares& shares, bool keeps_all,
+                     bool waits_for_gathers, ChunkSums* chunks)
       : draft_(draft),
         shares_(shares),
         chunks_(chunks),
-        keeps_all_(stage == 1),
-        waits_for_gathers_(stage == 3),
+        keeps_all_(keeps_all),
+        waits_for_gathers_(waits_for_gathers),
         completed_(parameters_by_bucket(shares.buckets())) {
     if (keeps_all_) {
       gradients_ = draft.require_gradients();
@@ -126,7 +127,7 @@ class GradientScattering {
     };
   }
 
-  /// With stage 1: all buckets, after backward.
+  /// All buckets, after backward; for a rank that keeps all gradients.
   void scatter_all() {
     for (int bucket = 0; bucket < shares_.count(); ++bucket) scatter(bucket, true);
   }
@@ -378,7 +379,7 @@ std::vector<ShardedBucket> Zero::buckets(const Parameters& parameters) const {
 std::vector<FlatRange> Zero::held(Category category, const Parameters& parameters, int rank,
                                   int ranks) const {
   const bool is_shared_out = category == Category::kOptimizer ||
-                             (category == Category::kGradients && stage_ >= 2) ||
+                             (category == Category::kGradients && !keeps_gradients_) ||
                              (category == Category::kParameters && stage_ >= 3);
   if (!is_shared_out) return Scheme::held(category, parameters, rank, ranks);
   std::vector<FlatRange> shares;
@@ -394,11 +395,13 @@ void Zero::build(Draft& draft) const {
   const BucketShares shares(draft, buckets(draft.parameters()));
   std::optional<ChunkSums> chunks;
   if (draft.spec().chunk_rows > 0) chunks.emplace(draft);
-  GradientScattering gradients(draft, shares, stage_, chunks ? &*chunks : nullptr);
+  GradientScattering gradients(draft, shares, keeps_gradients_, stage_ >= 3,
+                               chunks ? &*chunks : nullptr);
   std::optional<ParameterGathering> parameters;
   PassHooks hooks;
   if (stage_ >= 2 || settings_.overlap) gradients.add_hooks(hooks);
   if (stage_ >= 3) {
+    draft.align_micro_steps();
     parameters.emplace(draft, shares, reads_of(draft, shares.buckets()));
     parameters->add_hooks(hooks, [&gradients] { gradients.flush(); });
   }

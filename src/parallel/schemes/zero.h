@@ -44,22 +44,25 @@ std::vector<ShardedBucket> bucket_lines(const Parameters& parameters, const DdpS
 /// stages 2 and 3, gradients on their way take the memory of two buckets, and with stage 3 gathered
 /// parameters take as much.
 ///
-/// With chunks (stage 1 only), ChunkSums adds up gradients in one order, and for clipping each rank
-/// gathers all of them.
+/// With chunks, ChunkSums adds up gradients in one order, and for clipping each rank gathers all of
+/// them. Then each rank keeps the gradients of all parameters with every stage: sums that wait for
+/// their sibling in the tree would take as much memory on the rank that owns them.
 ///
 /// With stage 1, gradients that accumulate from step to step (--no-zero-grad) are all-reduced,
 /// because each rank needs all of them in the next step. With stages 2 and 3, what micro-steps or
 /// steps add up is what the ranks have summed, so these sums are in another order.
 class Zero final : public Scheme {
  public:
-  Zero(int stage, const DdpSettings& settings) : stage_(stage), settings_(settings) {}
+  Zero(int stage, const DdpSettings& settings, bool has_chunks = false)
+      : stage_(stage), keeps_gradients_(stage == 1 || has_chunks), settings_(settings) {}
 
   /// In the order in which backward completes them: those of Ddp, with their padding, or blocks.
   [[nodiscard]] std::vector<ShardedBucket> buckets(const Parameters& parameters) const;
 
-  /// Creates the buffers of Draft::share_loss(). From stage 2 on, "gradients" has this rank's
-  /// shares only, and buckets on their way are in "bucket_gradients.0" and "bucket_gradients.1".
-  /// With stage 3, so do flat buffers of parameters and "gathered_parameters.0" and ".1".
+  /// Creates the buffers of Draft::share_loss(). From stage 2 on, without chunks, "gradients" has
+  /// this rank's shares only, and buckets on their way are in "bucket_gradients.0" and
+  /// "bucket_gradients.1". With stage 3, so do flat buffers of parameters and
+  /// "gathered_parameters.0" and ".1".
   void build(Draft& draft) const override;
   void evaluate(Draft& draft) const override;
   [[nodiscard]] std::vector<FlatRange> held(Category category, const Parameters& parameters,
@@ -67,6 +70,7 @@ class Zero final : public Scheme {
 
  private:
   int stage_;
+  bool keeps_gradients_;  // of all parameters
   DdpSettings settings_;
 };
 
