@@ -115,7 +115,7 @@ StudyIdentity identity_of(const StudyOptions& options) {
 
 void print_prediction(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
-  if (!prediction.sentences.empty()) show(prediction.sentences.front() + "\n");
+  if (!prediction.sentences.empty()) show(prediction.sentences.front().text + "\n");
 }
 
 void let_signals_stop_children() {
@@ -352,7 +352,7 @@ void predict(const std::string& machine, const Run& asked, const std::vector<int
   const MachineCard card = load_card(machine);
   const Findings findings =
       predict_scaling(asked, card, ranks.empty() ? usual_ranks(asked, card) : ranks);
-  print_now(text_of_findings(findings.sentences, findings));
+  print_now(text_of_findings(texts_of(findings.sentences), findings));
   TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
   for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
   print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));
@@ -360,7 +360,7 @@ void predict(const std::string& machine, const Run& asked, const std::vector<int
 
 void plan_mesh(const std::string& machine, const Run& asked, int ranks, std::int64_t memory_bytes) {
   const Findings findings = best_mesh(asked, load_card(machine), ranks, memory_bytes);
-  print_now(text_of_findings(findings.sentences, findings));
+  print_now(text_of_findings(texts_of(findings.sentences), findings));
 }
 
 void measure_rank(const RankRatesOptions& options) {

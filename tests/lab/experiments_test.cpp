@@ -14,6 +14,7 @@
 #include "lab/experiments/figures.h"
 #include "lab/made_up.h"
 #include "lab/opposites.h"
+#include "lab/sheets/sheet_names.h"
 #include "lab/study/report.h"
 #include "support/sanitized.h"
 
@@ -637,7 +638,7 @@ INSTANTIATE_TEST_SUITE_P(OfProducts, Sentences, testing::ValuesIn(opposites_of_p
 INSTANTIATE_TEST_SUITE_P(OfPytorch, Sentences, testing::ValuesIn(opposites_of_pytorch()),
                          name_of_opposites);
 
-TEST(Experiments, AreAllAskedForOppositeSentences) {
+std::vector<Opposites> all_opposites() {
   std::vector<Opposites> all = opposites();
   for (const auto& more :
        {opposites_of_data(), opposites_of_devices(), opposites_of_ranks(), opposites_of_one_step(),
@@ -646,6 +647,11 @@ TEST(Experiments, AreAllAskedForOppositeSentences) {
         opposites_of_products(), opposites_of_sums()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
+  return all;
+}
+
+TEST(Experiments, AreAllAskedForOppositeSentences) {
+  const std::vector<Opposites> all = all_opposites();
   for (const Experiment& experiment : experiments()) {
     if (experiment.cases(made_up_setting()).empty()) continue;  // nothing is measured
     EXPECT_TRUE(std::ranges::any_of(all, [&](const Opposites& each) {
@@ -673,6 +679,57 @@ TEST(Experiments, HaveCasesWithDifferentKeysAndTablesWithFullRows) {
     });
     for (const FindingTable& table : findings.tables) {
       for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size()) << table.title;
+    }
+  }
+}
+
+/// Nothing but its ranks and devices distinguishes a case from others.
+MadeUpStep plain_step(const Case& what) {
+  MadeUpStep step{.step_s = 0.1, .ops = {{"gemm", "forward", "net.0", 0.1}}};
+  step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
+                          MadeUpStep{.step_s = 0.1});
+  return step;
+}
+
+/// Of all findings, tables and plots.
+std::vector<std::string> names_in(const Findings& findings) {
+  std::vector<std::string> names;
+  const auto add = [&](const auto& all) {
+    for (const auto& each : all) names.push_back(each.name);
+  };
+  add(findings.sentences);
+  add(findings.facts);
+  add(findings.tables);
+  add(findings.plots);
+  return names;
+}
+
+TEST(Findings, HaveNamesOfTheirOwnThatSheetsKnow) {
+  for (const Experiment& experiment : experiments()) {
+    const auto check = [&](const Findings& findings) {
+      std::set<std::string> different;
+      for (const std::string& name : names_in(findings)) {
+        EXPECT_TRUE(different.insert(name).second) << experiment.name << "." << name;
+        EXPECT_TRUE(sheet_name(fmt::format("{}.{}", experiment.name, name)).has_value())
+            << experiment.name << "." << name;
+      }
+    };
+    for (const int units : {1, 4}) {
+      Setting setting = made_up_setting();
+      setting.units = units;
+      check(experiment.conclude(made_up(experiment, setting, plain_step)));
+    }
+  }
+  for (const Opposites& each : all_opposites()) {
+    std::set<std::string> different;
+    for (const HowCasesWent& how : {each.one, each.other}) {
+      for (const std::string& name : names_in(concluded(each.experiment, how, each.on_gpu))) {
+        different.insert(name);
+      }
+    }
+    for (const std::string& name : different) {
+      EXPECT_TRUE(each.on_gpu || sheet_name(each.experiment + "." + name).has_value())
+          << each.experiment << "." << name;
     }
   }
 }
@@ -885,7 +942,7 @@ TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {
     return MadeUpStep{.step_s = what.key == "standard-8192" ? 0.4 : 0.1};
   });
   // Scores of 2 heads: 4 * 2 * 8192 * 8192 bytes, besides 4 * 16 * 8192 * 128 of the rest.
-  const std::string facts = fmt::format("{}", fmt::join(findings.facts, "\n"));
+  const std::string facts = fmt::format("{}", fmt::join(texts_of(findings.facts), "\n"));
   EXPECT_THAT(facts, testing::ContainsRegex("sequences of 8,192 rows instead of 128 take 9[.]99x"
                                             " the memory of activations with standard "
                                             "attention and 1[.]00x with flash attention"));
@@ -908,7 +965,7 @@ struct Expected {
 TEST(ModelParallel, CountsTransfersAndSimulatesTheCoursesWidth) {
   const Findings findings =
       concluded("model-parallel", [](const Case&) { return MadeUpStep{.step_s = 0.1}; });
-  EXPECT_THAT(findings.facts.front(),
+  EXPECT_THAT(findings.facts.front().text,
               HasSubstr("256.00 KiB each: 1 and 1 on 2 devices, 4 and 4 on 5 devices (counted in "
                         "the program)."));
   EXPECT_THAT(sentences_of(findings),
@@ -996,14 +1053,6 @@ TEST(CasesBeyondTheCores, AreNotCompared) {
             "compared.\n");
 }
 
-/// Nothing but its ranks and devices distinguishes a case from others.
-MadeUpStep plain_step(const Case& what) {
-  MadeUpStep step{.step_s = 0.1, .ops = {{"gemm", "forward", "net.0", 0.1}}};
-  step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
-                          MadeUpStep{.step_s = 0.1});
-  return step;
-}
-
 ReportSection plain_section(const Experiment& experiment, const Setting& setting) {
   return section_of(experiment, made_up(experiment, setting, plain_step));
 }
@@ -1021,7 +1070,7 @@ TEST(CasesBeyondTheCores, AreInNoAnswerOfAnyExperiment) {
                                                          ".* share 1 core"));
       continue;
     }
-    for (const std::string& sentence : section.findings.sentences) {
+    for (const std::string& sentence : texts_of(section.findings.sentences)) {
       EXPECT_THAT(sentence, AllOf(Not(HasSubstr("two ranks")), Not(HasSubstr("two devices")),
                                   Not(HasSubstr("two stages")), Not(HasSubstr("two copies"))));
     }
@@ -1386,7 +1435,8 @@ TEST(SharedState, IsJudgedByLossesAndFormulas) {
     });
   };
   const auto facts = [&](const char* experiment, double late) {
-    return fmt::format("{}", fmt::join(concluded(experiment, with_losses(late)).facts, "\n"));
+    return fmt::format("{}",
+                       fmt::join(texts_of(concluded(experiment, with_losses(late)).facts), "\n"));
   };
   EXPECT_THAT(facts("staleness", 1.5),
               HasSubstr("With gradients 8 steps late the loss at the end is 1.50x that with "

@@ -147,7 +147,7 @@ TEST_F(Explain, FindsEveryCauseInAStepOfAGpu) {
   const RunAccount account = account_of(run);
   ASSERT_EQ(account.accounts.size(), 1U);
   expect_every_cause(account.accounts[0]);
-  for (const std::string& fact : findings_of(run, account).facts) {
+  for (const std::string& fact : texts_of(findings_of(run, account).facts)) {
     EXPECT_THAT(fact, Not(HasSubstr("No waits between streams")));
   }
 }
@@ -157,14 +157,14 @@ TEST_F(Explain, GuessesWhatHeldAStreamAndSaysSo) {
   const RunAccount account = account_of(run);
   ASSERT_EQ(account.accounts.size(), 1U);
   expect_every_cause(account.accounts[0]);
-  EXPECT_THAT(findings_of(run, account).facts,
+  EXPECT_THAT(texts_of(findings_of(run, account).facts),
               testing::Contains(HasSubstr("No waits between streams in the trace of rank 0")));
 }
 
 TEST_F(Explain, SaysWhichItemsOfTheChecklistATraceTells) {
   const auto line = [&](const std::string& text) {
     const TracedRun run = run_of({text});
-    return findings_of(run, account_of(run)).facts.back();
+    return findings_of(run, account_of(run)).facts.back().text;
   };
   const std::string unknown =
       "Checklist: [?] no frequency scaling: the trace does not say; [?] no other programs: the "
@@ -372,7 +372,7 @@ TEST_F(Explain, LeavesOutAStepThatTheProfilerCut) {
   const RunAccount account = account_of(run);
   ASSERT_EQ(account.accounts.size(), 1U);
   EXPECT_EQ(account.accounts[0].number, 7);
-  EXPECT_THAT(findings_of(run, account).facts,
+  EXPECT_THAT(texts_of(findings_of(run, account).facts),
               testing::Contains("Of the steps of rank 0, 1 without any work is left out."));
 }
 
@@ -473,7 +473,7 @@ TEST_F(Explain, CountsOnlyWhatRanksWaitForTheLateOne) {
   const TracedRun run =
       run_of({rank_that_enters(0, {300, 300, 100}), rank_that_enters(1, {100, 100, 250}),
               rank_that_enters(2, {100, 100, 100})});
-  const std::vector<std::string> sentences = findings_of(run, account_of(run)).sentences;
+  const auto sentences = texts_of(findings_of(run, account_of(run)).sentences);
   EXPECT_THAT(sentences[0],
               testing::StartsWith("The bottleneck is rank 0: the others wait 133 us a step for it, "
                                   "33.3 % of theirs, and it spends 108 us a step more than they do "
@@ -486,7 +486,7 @@ TEST_F(Explain, BlamesNoRankIfTheyWaitForEachOtherInTurns) {
   const TracedRun run =
       run_of({rank_that_enters(0, {380, 50, 60}), rank_that_enters(1, {50, 380, 50}),
               rank_that_enters(2, {50, 50, 370})});
-  const std::vector<std::string> sentences = findings_of(run, account_of(run)).sentences;
+  const auto sentences = texts_of(findings_of(run, account_of(run)).sentences);
   EXPECT_EQ(sentences[0],
             "The bottleneck is that ranks wait for each other in turns: 217 us a step, 54.2 % of "
             "it.");
@@ -498,7 +498,7 @@ TEST_F(Explain, KnowsThatTracesOfOtherRanksAreMissing) {
       run_of({rank_that_enters(0, {300}), rank_that_enters(1, {100})});  // of three
   const RunAccount account = account_of(run);
   EXPECT_EQ(account.accounts[1].waiting_ns, 0);
-  EXPECT_THAT(findings_of(run, account).facts,
+  EXPECT_THAT(texts_of(findings_of(run, account).facts),
               testing::Contains(HasSubstr("Not every rank's trace is here")));
 }
 
@@ -695,7 +695,7 @@ TEST_F(Explain, AlignsClocksThatCannotBeRight) {
   EXPECT_EQ(run.ranks[1].shift_error_ns, 200'000);
   const RunAccount account = account_of(run);
   for (const TracedAccount& each : account.accounts) expect_sum(each);
-  EXPECT_THAT(findings_of(run, account).facts,
+  EXPECT_THAT(texts_of(findings_of(run, account).facts),
               testing::Contains(HasSubstr("The clock of rank 1 contradicts the first rank's")));
 }
 
@@ -747,7 +747,7 @@ TEST_F(Explain, GivesBackTheAccountOfOurOwnTrace) {
           << name_of(part);
     }
   }
-  EXPECT_THAT(findings_of(run, account).facts.back(),
+  EXPECT_THAT(findings_of(run, account).facts.back().text,
               HasSubstr("[ ] warm-up: 0 steps left out; [ ] repeats: 1 start of 2 steps"));
 }
 
@@ -779,11 +779,11 @@ TEST_F(Explain, FindsTheRankOfPyTorchThatSleeps) {
     if (each.rank == 0) EXPECT_GT(each.waiting_ns, 10'000'000);
   }
   const Findings findings = findings_of(run, account);
-  EXPECT_THAT(findings.sentences[0],
+  EXPECT_THAT(findings.sentences[0].text,
               ContainsRegex("The bottleneck is rank 1: the others wait [0-9.]+ ms a step for it, "
                             "[0-9.]+ % of theirs, and it spends [0-9.]+ ms a step more than they "
                             "do on the host"));
-  EXPECT_THAT(findings.sentences[1], HasSubstr("To change, on rank 1: "));
+  EXPECT_THAT(findings.sentences[1].text, HasSubstr("To change, on rank 1: "));
 }
 
 TEST_F(Explain, RecognizesAnMlpAndPredictsIt) {
@@ -791,9 +791,10 @@ TEST_F(Explain, RecognizesAnMlpAndPredictsIt) {
   const RunAccount account = account_of(run);
   const Findings without = mlp_findings(run, account, "");
   ASSERT_EQ(without.sentences.size(), 2U);
-  EXPECT_THAT(without.sentences[0], HasSubstr("widths 256, 256, 256, 256 with 64 rows a rank"));
-  EXPECT_THAT(without.sentences[0], ContainsRegex("mlp_single .*--layers 256,256,256,256"));
-  EXPECT_THAT(without.sentences[1], HasSubstr("state the card of a machine with --machine"));
+  EXPECT_THAT(without.sentences[0].text,
+              HasSubstr("widths 256, 256, 256, 256 with 64 rows a rank"));
+  EXPECT_THAT(without.sentences[0].text, ContainsRegex("mlp_single .*--layers 256,256,256,256"));
+  EXPECT_THAT(without.sentences[1].text, HasSubstr("state the card of a machine with --machine"));
   const Findings with = mlp_findings(run, account, "h100-nvlink");
   ASSERT_EQ(with.tables.size(), 1U);
   EXPECT_EQ(with.tables[0].rows.size(), 5U);
@@ -843,7 +844,7 @@ double add_pass(MadeTrace& trace, double at, const MadePass& pass, bool is_last 
 /// The sentence on the model, or "" if it is no multi-layer perceptron.
 std::string mlp_sentence(const TracedRun& run, const std::string& machine = "") {
   const Findings findings = mlp_findings(run, account_of(run), machine);
-  return findings.sentences.empty() ? "" : findings.sentences[0];
+  return findings.sentences.empty() ? "" : findings.sentences[0].text;
 }
 
 TEST_F(Explain, CountsTheMicroBatchesOfAnOptimizerStep) {

@@ -122,8 +122,8 @@ Findings concluded(const std::string& experiment, const HowCasesWent& how, bool 
 
 std::string sentences_of(const Findings& findings) {
   std::string text;
-  for (const std::string& sentence : findings.sentences) text += sentence + "\n";
-  for (const std::string& fact : findings.facts) text += fact + "\n";
+  for (const std::string& sentence : texts_of(findings.sentences)) text += sentence + "\n";
+  for (const std::string& fact : texts_of(findings.facts)) text += fact + "\n";
   return text;
 }
 

@@ -74,7 +74,7 @@ TEST(MeshSearch, TriesEverySchemeAndCutThatTheTrainerAccepts) {
 TEST(BestMesh, TurnsRoundWithTheBatchAndTheMemory) {
   const MachineCard h200 = load_card("h200-nvlink");
   const auto best = [&](const std::string& options, std::int64_t memory) {
-    return best_mesh(asked(options), h200, 8, memory).sentences;
+    return texts_of(best_mesh(asked(options), h200, 8, memory).sentences);
   };
   const auto small = best("", 16 * kGib);
   EXPECT_THAT(small[0], HasSubstr("Simulated: 8 ranks train fastest as ddp, one copy on 8 tensor "

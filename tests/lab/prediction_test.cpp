@@ -784,24 +784,24 @@ MachineCard with_fast_links() {
 TEST(Predictions, TurnRoundWithTheMachine) {
   const MachineCard h200 = load_card("h200-nvlink");
   const MachineCard fast = with_fast_links();
-  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).sentences.front(),
+  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).sentences.front().text,
               HasSubstr("Simulated: 2 and 4 ranks would be no faster than one rank"));
-  EXPECT_THAT(predict_scaling({}, fast, {1, 2, 4}).sentences.front(),
+  EXPECT_THAT(predict_scaling({}, fast, {1, 2, 4}).sentences.front().text,
               HasSubstr("Simulated: 4 ranks would train fastest"));
   EXPECT_THAT(
-      predict_scaling({}, h200, {1}).sentences.back(),
+      predict_scaling({}, h200, {1}).sentences.back().text,
       MatchesRegex("Simulated: at width 8192 two ranks are faster than one, by more than 1 "
                    "%, from a batch of [0-9]+; at a batch of 64 at no width up to 131072\\."));
-  EXPECT_THAT(predict_scaling({}, fast, {1}).sentences.back(),
+  EXPECT_THAT(predict_scaling({}, fast, {1}).sentences.back().text,
               MatchesRegex(".*; at a batch of 64 from a width of [0-9]+\\."));
-  EXPECT_THAT(predict_scaling(asked("--batch-size 1"), fast, {1}).sentences.back(),
+  EXPECT_THAT(predict_scaling(asked("--batch-size 1"), fast, {1}).sentences.back().text,
               HasSubstr("; a batch of 1 cannot be divided."));
-  EXPECT_THAT(predict_scaling({}, load_card("t4"), {1}).sentences.back(),
+  EXPECT_THAT(predict_scaling({}, load_card("t4"), {1}).sentences.back().text,
               HasSubstr("The machine has one device, so two ranks cannot pay off."));
   // With such slow links, two ranks pay off at no batch.
   MachineCard slow = h200;
   slow.node.latency_s = 100;
-  EXPECT_THAT(predict_scaling({}, slow, {1}).sentences.back(),
+  EXPECT_THAT(predict_scaling({}, slow, {1}).sentences.back().text,
               HasSubstr("by more than 1 %, at no batch up to 1048576; at a batch of 64 at no"));
 }
 
@@ -818,7 +818,7 @@ TEST(Predictions, CallATieNoGain) {
     (predicted_step(model, card, 2).step_s < one ? low : high) = card.node.latency_s;
   }
   card.node.latency_s = low - 0.0005 * one;  // per exchange: slightly faster than one rank
-  const std::string sentence = predict_scaling(model, card, {1, 2}).sentences.front();
+  const std::string sentence = predict_scaling(model, card, {1, 2}).sentences.front().text;
   EXPECT_THAT(sentence, HasSubstr("2 ranks would be no faster than one rank"));
   EXPECT_THAT(sentence, HasSubstr("2 ranks would tie with it within 1 %."));
 }
@@ -851,7 +851,8 @@ TEST(Predictions, TakeAnyMesh) {
   EXPECT_EQ(findings.tables[0].title,
             "Simulated: ddp, 8192 x 6, batch 64, --pipeline 2 --micro-batches 4 --tensor 2, on 8 x "
             "H200, NVLink");
-  EXPECT_THAT(findings.sentences.back(), HasSubstr("at width 8192 4 ranks are faster than one"));
+  EXPECT_THAT(findings.sentences.back().text,
+              HasSubstr("at width 8192 4 ranks are faster than one"));
   const FindingTable& stages = findings.tables[1];
   ASSERT_EQ(stages.rows.size(), 6U) << "two stages and the bubble, of 4 ranks and of 8";
   EXPECT_EQ(stages.rows[2].at(1), "equal stages (calculated)");
@@ -878,7 +879,7 @@ TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
   const MachineCard h200 = load_card("h200-nvlink");
   // A batch of 1048576 has more flops than 64 bits count.
   EXPECT_THAT(
-      predict_scaling(asked("--dim 300000 --batch-size 8192"), h200, {1, 2}).sentences.back(),
+      predict_scaling(asked("--dim 300000 --batch-size 8192"), h200, {1, 2}).sentences.back().text,
       MatchesRegex("Simulated: at width 300000 two ranks are faster than one, by more than "
                    "1 %, from a batch of [0-9]+; at a batch of 8192 from a width of "
                    "[0-9]+\\."));
@@ -887,7 +888,7 @@ TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
 TEST(Predictions, SayWhenRanksPayWhereSomeWidthsCannotBeShared) {
   // A block of width 128 has two heads, too few for three ranks.
   const barestep::Run model = asked("--dim 384 --tensor 3 --block transformer --heads 3");
-  EXPECT_THAT(predict_scaling(model, load_card("h200-nvlink"), {3}).sentences.back(),
+  EXPECT_THAT(predict_scaling(model, load_card("h200-nvlink"), {3}).sentences.back().text,
               HasSubstr("at a batch of 64 from a width of 256."));
 }
 
@@ -996,9 +997,10 @@ TEST(Predictions, PriceBothFormsOfAttention) {
       findings.tables.front().title,
       HasSubstr("1024 x 4, batch 16, --block transformer --heads 16 --length 2048 --attention "
                 "standard,"));
-  EXPECT_THAT(findings.sentences.at(1), HasSubstr("at width 1024 "));
+  EXPECT_THAT(findings.sentences.at(1).text, HasSubstr("at width 1024 "));
   // The largest batch keeps the rows of a step; a head of every width is at most as wide as usual.
-  EXPECT_THAT(findings.sentences.at(1), testing::ContainsRegex("at a batch of 16 from a width of"));
+  EXPECT_THAT(findings.sentences.at(1).text,
+              testing::ContainsRegex("at a batch of 16 from a width of"));
 }
 
 TEST(Predictions, PriceAttentionThatWasNotMeasuredAsProducts) {

@@ -173,12 +173,12 @@ TEST(Report, ConcludesNothingFromTimesThatAreInvalid) {
     }
     if (section.verdict.empty()) continue;
     EXPECT_EQ(answers.at(0), "No conclusion: it was disturbed.");
-    for (const std::string& sentence : section.findings.sentences) {
+    for (const std::string& sentence : texts_of(section.findings.sentences)) {
       EXPECT_THAT(answers, Not(testing::Contains(sentence)));
       EXPECT_THAT(html, Not(HasSubstr(html_text(sentence))));
       EXPECT_THAT(markdown, Not(HasSubstr(sentence)));
     }
-    for (const std::string& fact : section.findings.facts) {
+    for (const std::string& fact : texts_of(section.findings.facts)) {
       EXPECT_THAT(answers, testing::Contains(fact)) << "bytes and splits are no times";
     }
   }

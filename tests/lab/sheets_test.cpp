@@ -189,13 +189,25 @@ TEST_P(EverySheet, ConcludesNothingFromAnInvalidSection) {
   EXPECT_THAT(text, HasSubstr("INVALID. No conclusion: it was disturbed.\n"));
   EXPECT_THAT(text, HasSubstr(" is INVALID. *"));
   for (const ReportSection& section : report.sections) {
-    for (const std::string& sentence : section.findings.sentences) {
+    for (const std::string& sentence : texts_of(section.findings.sentences)) {
       EXPECT_THAT(text, Not(HasSubstr(sentence)));
     }
   }
   for (const Answered& each : questions_of(text)) {
     EXPECT_LE(all_matches(each.answer, "INVALID").size(), 2U) << each.answer;
   }
+}
+
+TEST_P(EverySheet, StaysAsItIsIfAnExperimentFindsMore) {
+  const Sheet sheet = load_sheet(GetParam());
+  Report report = made_up_report(sheet);
+  for (ReportSection& section : report.sections) {
+    Findings& findings = section.findings;
+    findings.sentences.insert(findings.sentences.begin(), {"more", "A new sentence."});
+    findings.facts.insert(findings.facts.begin(), {"more-facts", "A new fact."});
+    findings.tables.insert(findings.tables.begin(), {.title = "A new table", .name = "new-table"});
+  }
+  EXPECT_EQ(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled), filled(sheet));
 }
 
 TEST_P(EverySheet, EndsWithTheChecklistOfWhatWasMeasured) {
@@ -363,8 +375,8 @@ TEST(SheetNames, AreKnownOrNear) {
   EXPECT_EQ(nearest_sheet_name("nothing like it"), "");
   EXPECT_EQ(nearest_sheet_name("nothing.like.it"), "");
   const std::string all = sheet_names_text();
-  EXPECT_THAT(all, HasSubstr("\n  imbalance.answer  "));
-  EXPECT_THAT(all, HasSubstr("Rank 0 pauses 20 ms before backward: who waits for whom?\n"));
+  EXPECT_THAT(all, HasSubstr("\n  imbalance  "));
+  EXPECT_THAT(all, HasSubstr("waiting cost longer"));
   for (const SheetName& each : sheet_answers()) {
     EXPECT_THAT(all, HasSubstr("\n  " + each.name + "  "));
     EXPECT_TRUE(sheet_name(each.name).has_value());
@@ -612,7 +624,8 @@ class OwnSheet : public TempDirTest {
 };
 
 TEST_F(OwnSheet, MayAskForAnyNameAndHasPlots) {
-  const Sheet sheet = own("{{warmup.plot}}\n\n{{warmup.from-start.command}} {{warmup.fact}}\n");
+  const Sheet sheet =
+      own("{{warmup.plot}}\n\n{{warmup.from-start.command}} {{splits.not-compared}}\n");
   EXPECT_EQ(sheet.name, "own");
   const std::string text = filled(sheet);
   EXPECT_THAT(text, HasSubstr("![The first steps](plots/warmup-1.svg)\n"));
@@ -656,7 +669,7 @@ TEST_F(OwnSheet, HasTheChecklistAtItsFootOrWhereItAsksForIt) {
 }
 
 TEST_F(OwnSheet, SaysAThingOnceInAParagraph) {
-  const std::string name = "{{splits.fact}}";
+  const std::string name = "{{splits.uneven}}";
   const std::string text = filled(own(name + " " + name + "\n\n" + name + "\n"));
   EXPECT_EQ(all_matches(text, "Not every number divides").size(), 2U);
 }
@@ -682,7 +695,7 @@ TEST_F(OwnSheet, GivesTheReasonWhereAnExperimentIsInvalid) {
 }
 
 TEST_F(OwnSheet, ConcludesNothingWhereRanksShareACore) {
-  const Sheet sheet = own("{{strong-scaling.linear}} {{strong-scaling.answer}} *n.*\n");
+  const Sheet sheet = own("{{strong-scaling.linear}} {{strong-scaling.efficiency}} *n.*\n");
   const Experiment& scaling = experiment_of("strong-scaling");
   Setting one_core = made_up_setting();
   one_core.units = 1;
@@ -696,7 +709,7 @@ TEST_F(OwnSheet, ConcludesNothingWhereRanksShareACore) {
 TEST_F(OwnSheet, EndsAParagraphWhereItsLastSentenceIsSaidAlready) {
   Report report = made_up_report({&experiment_of("warmup")});
   report.sections.front().verdict = "INVALID: it was disturbed";
-  const Sheet sheet = own("{{warmup.answer}}\n*t.* {{warmup.answer-2}}\n\n> Look.\n> There.\n");
+  const Sheet sheet = own("{{warmup.first-step}}\n*t.* {{warmup.length}}\n\n> Look.\n> There.\n");
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kKey),
               testing::StartsWith("No conclusion: warmup is INVALID. *t.*\n\n> Look.\n> There.\n\n"
                                   "Checklist: "));
@@ -713,9 +726,11 @@ TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
 TEST_F(OwnSheet, IsRefusedWithTheLineOfAnUnknownName) {
   expect_error(
       ExitCode::kBadData,
-      "name 'splits.fcat': own.md, line 3, has a name that stands for nothing; did you mean "
-      "'splits.fact'? mlp_lab sheet --names lists all",
-      [&] { own("# Mine\n\n{{splits.fcat}}\n"); });
+      "name 'splits.unevn': own.md, line 3, has a name that stands for nothing; did you mean "
+      "'splits.uneven'? mlp_lab sheet --names lists all",
+      [&] { own("# Mine\n\n{{splits.unevn}}\n"); });
+  expect_error(ExitCode::kBadData, "name 'pipeline.answer-7'",
+               [&] { own("{{pipeline.answer-7}}\n"); });
 }
 
 TEST(MarkdownPage, KeepsAQuestionOnThePageOfItsAnswer) {

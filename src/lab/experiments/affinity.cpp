@@ -71,12 +71,14 @@ Findings conclude_affinity(const Results& results) {
     all.push_back(results.compare(is_half(key) ? "half-none" : "none", key));
   }
   adjust_together(all);
-  Findings findings{.sentences = {affinity_answer(all)},
+  Findings findings{.sentences = {{"binding", affinity_answer(all)}},
                     .tables = {{.title = "Threads bound to cores",
                                 .columns = {"case", "mean step", "deviation of steps"}}}};
   for (const Comparison& each : all) {
-    findings.sentences.push_back(sentence_of(each, "with " + words_of(results.at(each.b)),
-                                             "with " + words_of(results.at(each.a))));
+    findings.sentences.push_back({each.b,
+                                  sentence_of(each, "with " + words_of(results.at(each.b)),
+                                              "with " + words_of(results.at(each.a))),
+                                  each.word});
   }
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
@@ -97,7 +99,8 @@ Experiment affinity_experiment() {
       .title = "Threads bound to cores",
       .question = "Do threads that are bound to cores, next to each other or far apart, save time?",
       .cases = affinity_cases,
-      .conclude = conclude_affinity};
+      .conclude = conclude_affinity,
+      .names = "binding table phases-plot"};
 }
 
 }  // namespace barestep

@@ -106,6 +106,7 @@ double summed_error(const Measurement& each) {
 FindingTable sums_of_ranks(const Results& results, int ranks) {
   FindingTable table{
       .title = fmt::format("All-reduces of {}", several_words(ranks, "rank")),
+      .name = fmt::format("ranks-{}-table", ranks),
       .columns = {"bytes of a rank", "way", "mean time", "bus bandwidth", "error of the average"}};
   for (const std::int64_t bytes : summed_sizes(results.setting)) {
     for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
@@ -121,6 +122,7 @@ FindingTable sums_of_ranks(const Results& results, int ranks) {
 Plot sums_plot_of_ranks(const Results& results, int ranks) {
   Plot plot{.title = fmt::format("What the bus carries in an all-reduce of {}",
                                  several_words(ranks, "rank")),
+            .name = fmt::format("ranks-{}-plot", ranks),
             .x_label = "bytes of a rank",
             .y_label = "GB/s",
             .log_x = true,
@@ -163,13 +165,17 @@ void add_sum_sentences(Findings& findings, const Results& results, int ranks) {
         fmt::format("sum of {} among {}", human_bytes(bytes), several_words(ranks, "rank"));
     std::vector compared = {results.compare(key(kStarWay), key(kRingWay)),
                             results.compare(key(kChosenWay), key(kThreadsWay))};
-    findings.sentences.push_back(sentence_of(compared[0], "in a ring", "in a star", of));
     findings.sentences.push_back(
-        sentence_of(compared[1], "between threads of one process", "by MPI", of));
+        {compared[0].b, sentence_of(compared[0], "in a ring", "in a star", of), compared[0].word});
+    findings.sentences.push_back(
+        {compared[1].b, sentence_of(compared[1], "between threads of one process", "by MPI", of),
+         compared[1].word});
     if (results.setting.on_gpu) {
       compared.push_back(results.compare(key(kChosenWay), key(kNcclWay)));
       findings.sentences.push_back(
-          sentence_of(compared[2], "by NCCL between GPUs", "by MPI between cores", of));
+          {compared[2].b,
+           sentence_of(compared[2], "by NCCL between GPUs", "by MPI between cores", of),
+           compared[2].word});
     }
     keep(findings, compared);
   }
@@ -183,19 +189,20 @@ Findings conclude_all_reduce(const Results& results) {
       is_within = true;
       add_sum_sentences(findings, results, ranks);
     }
-    findings.facts.push_back(errors_fact(results, ranks));
+    findings.facts.push_back({fmt::format("errors-{}", ranks), errors_fact(results, ranks)});
     findings.tables.push_back(sums_of_ranks(results, ranks));
     findings.plots.push_back(sums_plot_of_ranks(results, ranks));
   }
   if (!is_within) {
-    findings.facts.push_back(fmt::format(
-        "There are fewer {} than ranks, so times are not compared.", units_word(results.setting)));
+    findings.facts.push_back(
+        {"not-compared", fmt::format("There are fewer {} than ranks, so times are not compared.",
+                                     units_word(results.setting))});
   }
   findings.facts.push_back(
-      fmt::format("Numbers are fp32 in host memory{}, and MPI adds them in pieces of 1 MiB, as in "
-                  "training; the "
-                  "bus carries 2 (n - 1) / n of a rank's bytes in a ring.",
-                  results.setting.on_gpu ? ", NCCL's in that of GPUs" : ""));
+      {"method",
+       fmt::format("Numbers are fp32 in host memory{}, and MPI adds them in pieces of 1 MiB, as in "
+                   "training; the bus carries 2 (n - 1) / n of a rank's bytes in a ring.",
+                   results.setting.on_gpu ? ", NCCL's in that of GPUs" : "")});
   return findings;
 }
 
@@ -207,6 +214,9 @@ Experiment all_reduce_experiment() {
           .question = "How long does an all-reduce take, what does it carry, how exact is it?",
           .cases = all_reduce_cases,
           .conclude = conclude_all_reduce,
+          .names =
+              "errors-* not-compared method ranks-2-table ranks-2-plot "
+              "ranks-4-table ranks-4-plot",
           .needs_mpi = true,
           .chooses = false};
 }

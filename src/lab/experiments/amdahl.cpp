@@ -69,18 +69,23 @@ Findings conclude_amdahl(const Results& results) {
     findings.comparisons = results.compare(keys.front(), std::span(keys).subspan(1));
     const Comparison& last = findings.comparisons.back();
     const int ranks = results.at(last.b).workload().ranks;
-    findings.sentences = {share_sentence(serial, results.at(last.b)),
-                          fmt::format("On {} ranks a step is {} as fast as on one.", ranks,
-                                      factor_text(last.speed()))};
-    findings.facts = {fmt::format(
-        "A step of 30 % serial and 70 % parallel work would reach {} on {} ranks and "
-        "{} at most (calculated).",
-        factor_text(amdahl_speed_up(kExercise, ranks)), ranks, factor_text(1 / kExercise))};
+    findings.sentences = {{"serial", share_sentence(serial, results.at(last.b))},
+                          {"speed-up",
+                           fmt::format("On {} ranks a step is {} as fast as on one.", ranks,
+                                       factor_text(last.speed())),
+                           last.word}};
+    findings.facts = {
+        {"exercise",
+         fmt::format("A step of 30 % serial and 70 % parallel work would reach {} on {} ranks and "
+                     "{} at most (calculated).",
+                     factor_text(amdahl_speed_up(kExercise, ranks)), ranks,
+                     factor_text(1 / kExercise))}};
   } else {
     findings.facts = {
-        fmt::format("Fewer than two of these numbers of ranks have enough {} here, so no serial "
-                    "fraction can be fitted.",
-                    units_word(results.setting))};
+        {"not-fitted",
+         fmt::format("Fewer than two of these numbers of ranks have enough {} here, so no serial "
+                     "fraction can be fitted.",
+                     units_word(results.setting))}};
   }
   FindingTable table{.title = fmt::format("Speed-up against Amdahl's law, batch {}",
                                           results.cases.front().workload().batch_size()),
@@ -125,6 +130,7 @@ Experiment amdahl_experiment() {
           .question = "Which share of a step is serial, and how fast can ranks make it at most?",
           .cases = amdahl_cases,
           .conclude = conclude_amdahl,
+          .names = "serial speed-up exercise not-fitted table plot",
           .needs_mpi = true};
 }
 

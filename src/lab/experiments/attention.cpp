@@ -199,9 +199,10 @@ FindingTable lengths_table(const Results& results, std::span<const std::int64_t>
 
 /// Lines over the length, one for each form.
 template <class Point>
-Plot plot_by_length(std::string title, std::string y_label, std::span<const std::int64_t> lengths,
-                    const Point& point) {
+Plot plot_by_length(std::string title, std::string name, std::string y_label,
+                    std::span<const std::int64_t> lengths, const Point& point) {
   Plot plot{.title = std::move(title),
+            .name = std::move(name),
             .x_label = "length of a sequence",
             .y_label = std::move(y_label),
             .log_x = true,
@@ -221,6 +222,7 @@ void add_simulated_forms(Findings& findings) {
           "Simulated: a step of 16,384 rows, 1024 x 4 blocks, bf16 but for the products of "
           "attention, in fp32, on {}",
           card.name),
+      .name = "simulated-table",
       .columns = {"length", "standard", "flash", "speed of flash"}};
   for (const std::int64_t length : {512, 2048, 8192}) {
     std::map<AttentionForm, double> step_s;
@@ -252,16 +254,17 @@ Findings conclude_attention(const Results& results) {
   }
   adjust_together(gains);
   Findings findings{
-      .facts = {growth_fact(results, lengths), largest_length_fact()},
+      .facts = {{"growth", growth_fact(results, lengths)}, {"longest", largest_length_fact()}},
       .comparisons = gains,
       .tables = {lengths_table(results, lengths, gains)},
-      .plots = {plot_by_length(
-                    "Memory of activations by the length of sequences (plan)", "MiB", lengths,
-                    [&](AttentionForm form, std::int64_t length) {
-                      const auto bytes = static_cast<double>(activations_of(results, form, length));
-                      return plot_point(static_cast<double>(length), bytes / (1 << 20));
-                    }),
-                plot_by_length("Step time by the length of sequences", "ms", lengths,
+      .plots = {plot_by_length("Memory of activations by the length of sequences (plan)",
+                               "activations-plot", "MiB", lengths,
+                               [&](AttentionForm form, std::int64_t length) {
+                                 const auto bytes =
+                                     static_cast<double>(activations_of(results, form, length));
+                                 return plot_point(static_cast<double>(length), bytes / (1 << 20));
+                               }),
+                plot_by_length("Step time by the length of sequences", "plot", "ms", lengths,
                                [&](AttentionForm form, std::int64_t length) {
                                  const Measurement& each = results.at(form_key(form, length));
                                  return plot_point(static_cast<double>(length), each.mean_s(), 1e3);
@@ -269,9 +272,11 @@ Findings conclude_attention(const Results& results) {
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     const std::string where = length_words(lengths[i]);
     findings.sentences.push_back(
-        sentence_of(gains[i], "with flash attention " + where, "with standard attention"));
+        {gains[i].b,
+         sentence_of(gains[i], "with flash attention " + where, "with standard attention"),
+         gains[i].word});
   }
-  findings.sentences.push_back(flash_claim(gains, lengths));
+  findings.sentences.push_back({"claim", flash_claim(gains, lengths)});
   add_ladder(findings, results, kTransformerRungs);
   add_simulated_forms(findings);
   return findings;
@@ -286,7 +291,10 @@ Experiment attention_experiment() {
               "What does flash attention save in time and memory, by the length of "
               "sequences, and what do the other ways to save memory add?",
           .cases = attention_cases,
-          .conclude = conclude_attention};
+          .conclude = conclude_attention,
+          .names =
+              "claim growth longest *-memory table ladder-table "
+              "simulated-table plot activations-plot memory-plot"};
 }
 
 }  // namespace barestep

@@ -90,7 +90,8 @@ Findings conclude_batch_sweep(const Results& results) {
   for (const double batch : batches) {
     fitted.points.push_back(plot_point(batch, 1e3 * (line.intercept + line.slope * batch)));
   }
-  return {.sentences = {growth_sentence(results), saturation_sentence(sweep)},
+  return {.sentences = {{"growth", growth_sentence(results)},
+                        {"saturation", saturation_sentence(sweep)}},
           .comparisons = results.compare(results.cases.front().what().key, larger),
           .tables = {table},
           .plots = {{.title = "Throughput against batch size",
@@ -99,6 +100,7 @@ Findings conclude_batch_sweep(const Results& results) {
                      .log_x = true,
                      .series = {throughput}},
                     {.title = "Step time against batch size",
+                     .name = "times-plot",
                      .x_label = "batch size",
                      .y_label = "ms a step",
                      .series = {times, fitted}}}};
@@ -113,7 +115,8 @@ Experiment batch_sweep_experiment() {
               "How do step time and throughput grow with the batch, and where does "
               "throughput saturate?",
           .cases = batch_sweep_cases,
-          .conclude = conclude_batch_sweep};
+          .conclude = conclude_batch_sweep,
+          .names = "growth saturation table plot times-plot"};
 }
 
 }  // namespace barestep

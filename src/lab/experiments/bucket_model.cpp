@@ -207,13 +207,14 @@ Findings conclude_bucket_model(const Results& results) {
   const std::vector<std::string> keys = keys_of(results);
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
   Findings findings{
-      .sentences = {latency_sentence(model), exposed_bytes_sentence(model),
-                    best_bucket_sentence(model,
-                                         fastest_sentence(fastest, names, "fastest measured"))},
-      .facts =
-          {"The model: step = rest + latency * buckets + bytes of the last bucket / bandwidth, "
-           "by least squares; of equal buckets, the square root of (gradients' bytes / "
-           "bandwidth / latency) are best."},
+      .sentences = {{"latency", latency_sentence(model)},
+                    {"last-bucket", exposed_bytes_sentence(model)},
+                    {"best", best_bucket_sentence(
+                                 model, fastest_sentence(fastest, names, "fastest measured"))}},
+      .facts = {{"model",
+                 "The model: step = rest + latency * buckets + bytes of the last bucket / "
+                 "bandwidth, by least squares; of equal buckets, the square root of (gradients' "
+                 "bytes / bandwidth / latency) are best."}},
       .tables = {std::move(table)},
       .plots = {bucket_model_plot(results, model)}};
   if (fastest.place < results.predictions.size() && results.predictions[fastest.place]) {
@@ -234,6 +235,7 @@ Experiment bucket_model_experiment() {
           .question = "Latency of each bucket or bytes of the last one: which size is best?",
           .cases = bucket_model_cases,
           .conclude = conclude_bucket_model,
+          .names = "latency last-bucket best model table plot timeline-plot",
           .needs_mpi = true};
 }
 

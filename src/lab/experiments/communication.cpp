@@ -50,6 +50,7 @@ FindingTable course_table() {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{
       .title = fmt::format("Simulated: a small and a large model, batch 64, on {}", card.name),
+      .name = "simulated-table",
       .columns = {"width x layers", "1 rank", "2 ranks", "speed-up", "exposed communication",
                   "of a step"}};
   for (const Run& asked : {asked_run({{"dim", "1024"}, {"depth", "2"}}),
@@ -116,14 +117,14 @@ Findings conclude_comm_vs_compute(const Results& results) {
   Findings findings{.tables = {table, course_table()},
                     .plots = {account_plot(results.cases, labels)}};
   if (ranks == 1) {
-    findings.facts = {"Only one rank was run, so there is no communication."};
+    findings.facts = {{"not-compared", "Only one rank was run, so there is no communication."}};
     return findings;
   }
   const Comparison small_gain = gain(false), large_gain = gain(true);
   const Estimate larger_gain = relative_gain(results, large_gain, small_gain);
-  findings.sentences = {models_sentence(small_gain, large_gain, ranks, larger_gain),
-                        dominated_text(results.at(small_gain.b)) + ".",
-                        dominated_text(results.at(large_gain.b)) + "."};
+  findings.sentences = {{"gains", models_sentence(small_gain, large_gain, ranks, larger_gain)},
+                        {"small", dominated_text(results.at(small_gain.b)) + "."},
+                        {"large", dominated_text(results.at(large_gain.b)) + "."}};
   findings.comparisons = {small_gain, large_gain};
   return findings;
 }
@@ -238,11 +239,13 @@ Findings conclude_batch_scaling(const Results& results) {
     even.points.push_back(plot_point(batch, 1));
   }
   return {
-      .sentences = {pays_sentence(gains, ranks),
-                    exposed_sentence(results.at(scaled_key(ranks, kScaledBatches.front())),
-                                     results.at(scaled_key(ranks, kScaledBatches.back()))),
-                    saturation_sentence(cases_of(1), " of one rank"),
-                    saturation_sentence(cases_of(ranks), " of " + several_words(ranks, "rank"))},
+      .sentences = {{"pays", pays_sentence(gains, ranks)},
+                    {"exposed",
+                     exposed_sentence(results.at(scaled_key(ranks, kScaledBatches.front())),
+                                      results.at(scaled_key(ranks, kScaledBatches.back())))},
+                    {"saturation-of-one", saturation_sentence(cases_of(1), " of one rank")},
+                    {"saturation",
+                     saturation_sentence(cases_of(ranks), " of " + several_words(ranks, "rank"))}},
       .comparisons = gains,
       .tables = {table},
       .plots = {{.title = fmt::format("Speed-up of {} against the batch", counted(ranks, "rank")),
@@ -251,6 +254,7 @@ Findings conclude_batch_scaling(const Results& results) {
                  .log_x = true,
                  .series = {even, measured}},
                 {.title = "Throughput against the batch",
+                 .name = "throughput-plot",
                  .x_label = "batch size, all ranks together",
                  .y_label = "samples/s",
                  .log_x = true,
@@ -266,6 +270,9 @@ Experiment comm_vs_compute_experiment() {
               "A small and a large model on 1, 2, 4 ranks: which is dominated by communication?",
           .cases = comm_vs_compute_cases,
           .conclude = conclude_comm_vs_compute,
+          .names =
+              "gains small large not-compared table simulated-table "
+              "phases-plot",
           .needs_mpi = true,
           .chooses = false};
 }
@@ -276,6 +283,9 @@ Experiment batch_scaling_experiment() {
           .question = "From which batch on do ranks pay off, and where does throughput saturate?",
           .cases = batch_scaling_cases,
           .conclude = conclude_batch_scaling,
+          .names =
+              "pays exposed saturation-of-one saturation table plot "
+              "throughput-plot",
           .needs_mpi = true};
 }
 

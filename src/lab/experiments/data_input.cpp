@@ -88,10 +88,11 @@ Findings conclude_io_delay(const Results& results) {
   std::vector<std::string> with_workers;
   for (const int workers : {1, 2, 4}) with_workers.push_back(workers_key(workers));
   const std::vector<Comparison> against_fast = results.compare("no-delay", with_workers);
-  return {.sentences = {fmt::format("With no workers {}; a step takes {}.",
-                                    largest_text(largest_phase(none), "a step"),
-                                    time_text(none.mean_s())),
-                        hidden_sentence(results, against_fast), free_computing_sentence(none)},
+  return {.sentences = {{"bottleneck", fmt::format("With no workers {}; a step takes {}.",
+                                                   largest_text(largest_phase(none), "a step"),
+                                                   time_text(none.mean_s()))},
+                        {"hidden", hidden_sentence(results, against_fast)},
+                        {"free-computing", free_computing_sentence(none)}},
           .comparisons = against_fast,
           .tables = {loading_table(results)},
           .plots = {account_plot(results.cases, keys_of(results))}};
@@ -173,15 +174,16 @@ Findings conclude_data_loading(const Results& results) {
   }
   adjust_together(pinned);
   const std::vector<Comparison> gains = results.compare(pinned_key(0, true), workers);
-  Findings findings{.sentences = {workers_sentence(results, gains)},
+  Findings findings{.sentences = {{"workers", workers_sentence(results, gains)}},
                     .tables = {loading_table(results)},
                     .plots = {account_plot(results.cases, keys_of(results))}};
   if (pinned.empty()) {
     findings.facts = {
-        "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin changes "
-        "nothing and is not measured."};
+        {"pinned",
+         "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin changes "
+         "nothing and is not measured."}};
   } else {
-    findings.sentences.push_back(pinned_sentence(pinned));
+    findings.sentences.push_back({"pinned", pinned_sentence(pinned)});
   }
   keep(findings, gains);
   keep(findings, pinned);
@@ -198,6 +200,7 @@ Experiment io_delay_experiment() {
               "bottleneck, and do workers hide it?",
           .cases = io_delay_cases,
           .conclude = conclude_io_delay,
+          .names = "bottleneck hidden free-computing table phases-plot",
           .reads_data = true};
 }
 
@@ -207,6 +210,7 @@ Experiment data_loading_experiment() {
           .question = "How many loading threads does a step need, and does pinned memory matter?",
           .cases = data_loading_cases,
           .conclude = conclude_data_loading,
+          .names = "workers pinned table phases-plot",
           .reads_data = true};
 }
 

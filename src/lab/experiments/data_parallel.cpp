@@ -40,6 +40,7 @@ std::string devices_key(int devices) {
 
 FindingTable memory_table(const std::vector<NamedMemory>& devices) {
   FindingTable table{.title = "Memory of each device, as planned and allocated",
+                     .name = "memory-table",
                      .columns = {"device", "total"}};
   // The runs of experiments save no checkpoints.
   for (const Category category : kValuesOf<Category>) {
@@ -83,15 +84,16 @@ Findings conclude_data_parallel(const Results& results) {
   const auto memory = devices_of_cases({{"one device", &one}, {"DataParallel", &several}});
   const double share = times_the_bytes(memory[2].second.bytes, memory[0].second.bytes);
   return {
-      .sentences = {sentence_of(gain, on_several, "on one device"),
-                    fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
-                                percent_text(share_of(several, "communication")), on_several)},
-      .facts = {fmt::format("Device 0 needs {}, one device alone {}: it keeps the "
-                            "optimizer and gathers all outputs. Device 1 needs {}, {} of "
-                            "one device's.",
-                            human_bytes(memory[1].second.bytes),
-                            human_bytes(memory[0].second.bytes),
-                            human_bytes(memory[2].second.bytes), percent_text(share))},
+      .sentences = {{"gain", sentence_of(gain, on_several, "on one device"), gain.word},
+                    {"moving",
+                     fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
+                                 percent_text(share_of(several, "communication")), on_several)}},
+      .facts = {{"memory", fmt::format("Device 0 needs {}, one device alone {}: it keeps the "
+                                       "optimizer and gathers all outputs. Device 1 needs {}, {} "
+                                       "of one device's.",
+                                       human_bytes(memory[1].second.bytes),
+                                       human_bytes(memory[0].second.bytes),
+                                       human_bytes(memory[2].second.bytes), percent_text(share))}},
       .comparisons = {gain},
       .tables = {memory_table(memory)},
       .plots = {account_plot(results.cases, {"one device", fmt::format("DataParallel, {}", count)}),
@@ -133,14 +135,17 @@ Findings conclude_splits(const Results& results) {
   }
   const std::vector<std::string> keys = keys_within_cores(results);
   Findings findings{
-      .facts = {uneven.empty() ? "Every number of devices divides the batch equally."
-                               : "Not every number divides the batch: " + list_text(uneven) + "."},
+      .facts = {{"uneven", uneven.empty()
+                               ? "Every number of devices divides the batch equally."
+                               : "Not every number divides the batch: " + list_text(uneven) + "."}},
       .tables = {table},
       .plots = {account_plot(results.cases, {"2 devices", "3 devices", "5 devices"})}};
   if (keys.size() < 2) {
-    findings.facts.push_back(fmt::format(
-        "Fewer than two of these numbers have enough {} here, so step times are not compared.",
-        units_word(results.setting)));
+    findings.facts.push_back(
+        {"not-compared",
+         fmt::format("Fewer than two of these numbers have enough {} here, so step times are not "
+                     "compared.",
+                     units_word(results.setting))});
     return findings;
   }
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
@@ -148,7 +153,7 @@ Findings conclude_splits(const Results& results) {
   for (const std::string& key : keys) {
     names.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
   }
-  findings.sentences = {fastest_sentence(fastest, names)};
+  findings.sentences = {{"fastest", fastest_sentence(fastest, names)}};
   findings.comparisons = fastest.others;
   return findings;
 }
@@ -189,17 +194,19 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
   }
   for (const std::string& key : keys_within_cores(results)) {
-    findings.sentences.push_back(waiting_sentence(results.at(key)));
+    findings.sentences.push_back({key, waiting_sentence(results.at(key))});
   }
   if (findings.sentences.empty()) {
-    findings.facts = {fmt::format(
-        "None of these numbers of devices has enough {} here, so waiting is not judged.",
-        units_word(results.setting))};
+    findings.facts = {
+        {"not-compared",
+         fmt::format("None of these numbers of devices has enough {} here, so waiting is not "
+                     "judged.",
+                     units_word(results.setting))}};
   }
   const auto memory = devices_of_cases({{labels.front(), &results.cases.front()}});
   findings.facts.push_back(
-      fmt::format("Device 0 needs {:.2f} times the memory of device 1.",
-                  times_the_bytes(memory[0].second.bytes, memory[1].second.bytes)));
+      {"memory", fmt::format("Device 0 needs {:.2f} times the memory of device 1.",
+                             times_the_bytes(memory[0].second.bytes, memory[1].second.bytes))});
   findings.tables = {table, memory_table(memory)};
   findings.plots = {account_plot(results.cases, labels)};
   return findings;
@@ -255,17 +262,18 @@ Findings conclude_dp_vs_ddp(const Results& results) {
                           percent_text(estimate_of(each->spread_by_start())),
                           utilization_text(*each), time_text(each->phase_s("communication"))});
   }
-  return {.sentences = {sentence_of(gain, "with DDP", "with DataParallel"),
-                        fmt::format("Device 0 computes during {} of a step of DataParallel and {} "
-                                    "of DDP.",
-                                    utilization_text(dp), utilization_text(ddp)),
-                        spread_sentence(dp, ddp)},
-          .facts = {fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on "
-                                "each.",
-                                human_bytes(memory[0].second.bytes),
-                                human_bytes(memory[1].second.bytes),
-                                human_bytes(memory.back().second.bytes)),
-                    bytes_sentence(ddp.workload())},
+  return {.sentences = {{"gain", sentence_of(gain, "with DDP", "with DataParallel"), gain.word},
+                        {"utilization",
+                         fmt::format("Device 0 computes during {} of a step of DataParallel and {} "
+                                     "of DDP.",
+                                     utilization_text(dp), utilization_text(ddp))},
+                        {"variance", spread_sentence(dp, ddp)}},
+          .facts = {{"memory", fmt::format("DataParallel needs {} on device 0 and {} on device 1, "
+                                           "DDP {} on each.",
+                                           human_bytes(memory[0].second.bytes),
+                                           human_bytes(memory[1].second.bytes),
+                                           human_bytes(memory.back().second.bytes))},
+                    {"bytes", bytes_sentence(ddp.workload())}},
           .comparisons = {gain},
           .tables = {table, memory_table(memory)},
           .plots = {account_plot(results.cases, {"DataParallel", "DDP"}),
@@ -279,7 +287,8 @@ Experiment data_parallel_experiment() {
           .title = "One device against DataParallel",
           .question = "What do two devices of one process gain, and what do they need?",
           .cases = data_parallel_cases,
-          .conclude = conclude_data_parallel};
+          .conclude = conclude_data_parallel,
+          .names = "gain moving memory memory-table phases-plot memory-plot"};
 }
 
 Experiment splits_experiment() {
@@ -287,7 +296,8 @@ Experiment splits_experiment() {
           .title = "Splitting a batch",
           .question = "How many rows does each of 2, 3 and 5 devices get, and what does it cost?",
           .cases = splits_cases,
-          .conclude = conclude_splits};
+          .conclude = conclude_splits,
+          .names = "fastest uneven not-compared table phases-plot"};
 }
 
 Experiment gpu0_bottleneck_experiment() {
@@ -296,6 +306,7 @@ Experiment gpu0_bottleneck_experiment() {
           .question = "How long do the other devices of DataParallel wait for device 0?",
           .cases = gpu0_bottleneck_cases,
           .conclude = conclude_gpu0_bottleneck,
+          .names = "memory not-compared table memory-table phases-plot",
           .chooses = false};
 }
 
@@ -306,6 +317,9 @@ Experiment dp_vs_ddp_experiment() {
       .question = "How do utilization, variance and memory of the two compare on the same devices?",
       .cases = dp_vs_ddp_cases,
       .conclude = conclude_dp_vs_ddp,
+      .names =
+          "gain utilization variance memory bytes table memory-table "
+          "phases-plot memory-plot",
       .needs_mpi = true};
 }
 

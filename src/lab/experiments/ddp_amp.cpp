@@ -118,16 +118,18 @@ Findings conclude_ddp_amp(const Results& results) {
   const std::array compared = {
       samples("ddp", "accumulate-4"), samples("ddp", "amp"), samples("accumulate-4", "both-4"),
       samples("accumulate-4", "accumulate-32"), samples("both-4", "both-32")};
-  const auto sentence = [&](std::size_t place, const char* b, const char* a) {
-    return sentence_of(compared.at(place), b, a, "sample");
+  const auto sentence = [&](const char* name, std::size_t place, const char* b, const char* a) {
+    const Comparison& each = compared.at(place);
+    return Finding(name, sentence_of(each, b, a, "sample"), each.word);
   };
   Findings findings{
-      .sentences = {sentence(0, "with 4 micro-steps", "with an update after each batch"),
-                    sentence(1, "in fp16", "in fp32"),
-                    sentence(2, "with 4 micro-steps in fp16", "in fp32"),
-                    sentence(3, "with 32 micro-steps in fp32", "with 4"),
-                    sentence(4, "with 32 micro-steps in fp16", "with 4")},
-      .facts = {memory_of_codes(results), steadiness_fact(results)},
+      .sentences = {sentence("accumulation", 0, "with 4 micro-steps",
+                             "with an update after each batch"),
+                    sentence("precision", 1, "in fp16", "in fp32"),
+                    sentence("both", 2, "with 4 micro-steps in fp16", "in fp32"),
+                    sentence("more-in-fp32", 3, "with 32 micro-steps in fp32", "with 4"),
+                    sentence("more-in-fp16", 4, "with 32 micro-steps in fp16", "with 4")},
+      .facts = {{"memory", memory_of_codes(results)}, {"stability", steadiness_fact(results)}},
       .tables = {ddp_amp_table(results)},
       .plots = {account_plot(results.cases, keys_of(results))}};
   keep(findings, compared);
@@ -142,6 +144,9 @@ Experiment ddp_amp_experiment() {
           .question = "What do accumulation, fp16 and both save, and does training stay steady?",
           .cases = ddp_amp_cases,
           .conclude = conclude_ddp_amp,
+          .names =
+              "accumulation precision both more-in-fp32 more-in-fp16 memory "
+              "stability table phases-plot",
           .needs_mpi = true,
           .chooses = false};
 }

@@ -80,6 +80,7 @@ FindingTable published_int8(const std::string& smaller, const std::string& faste
       "pytorch.org/blog/introduction-to-quantization-on-pytorch/ (2020-03-26)";
   constexpr const char* kBert = "github.com/percent4/dynamic_quantization_on_bert";
   return {.title = "Published figures (cited)",
+          .name = "published-table",
           .columns = {"what", "published", "here", "address"},
           .rows = {{"size, dynamic int8", "4x smaller (cited)", smaller, kBlog},
                    {"speed, dynamic int8", "2x to 3x (cited)", faster, kBlog},
@@ -110,13 +111,15 @@ Findings conclude_int8(const Results& results) {
         results.compare(int8_key(Precision::kFp32, batch), int8_key(Precision::kInt8, batch)));
   }
   adjust_together(all);
-  Findings findings{
-      .facts = {answers_fact(results)}, .comparisons = all, .tables = {int8_table(results, all)}};
+  Findings findings{.facts = {{"answers", answers_fact(results)}},
+                    .comparisons = all,
+                    .tables = {int8_table(results, all)}};
   PlotSeries speeds{.name = "as fast as fp32"};
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::int64_t batch = kEvaluatedBatches.at(i);
     findings.sentences.push_back(
-        sentence_of(all[i], "in int8", "in fp32", fmt::format("batch of {}", batch)));
+        {all[i].b, sentence_of(all[i], "in int8", "in fp32", fmt::format("batch of {}", batch)),
+         all[i].word});
     speeds.points.push_back(plot_point(static_cast<double>(batch), all[i].speed()));
   }
   const auto fp32 = evaluated_in(results, kEvaluatedBatches.back(), Precision::kFp32);
@@ -142,6 +145,7 @@ Experiment int8_experiment() {
       .question = "How much faster is an evaluation in int8, and how many answers does it change?",
       .cases = int8_cases,
       .conclude = conclude_int8,
+      .names = "answers table published-table plot",
       .reads_data = true};
 }
 

@@ -82,6 +82,7 @@ double largest_stable_rate(int staleness) {
 
 FindingTable stability_table() {
   FindingTable table{.title = "Largest stable learning rate times curvature",
+                     .name = "stability-table",
                      .columns = {"steps late", "2 sin(pi / (2 (2 K + 1)))", "by trying"}};
   for (const int steps : kStalenesses) {
     table.rows.push_back(
@@ -113,13 +114,16 @@ Findings conclude_staleness(const Results& results) {
   const Comparison gain = results.compare("ranks-late-0", "ranks-late-1");
   const double loss = loss_at_end(results.at(staleness_key(kStalenesses.back())));
   Findings findings{
-      .sentences = {sentence_of(gain,
-                                "with gradients one step late on " +
-                                    several_words(compared_with_one(results.setting), "rank"),
-                                "with gradients in time")},
-      .facts = {fmt::format("With gradients {} steps late the loss at the end is {} that with "
-                            "gradients in time.",
-                            kStalenesses.back(), factor_text(loss / in_time))},
+      .sentences = {{"gain",
+                     sentence_of(gain,
+                                 "with gradients one step late on " +
+                                     several_words(compared_with_one(results.setting), "rank"),
+                                 "with gradients in time"),
+                     gain.word}},
+      .facts = {{"loss",
+                 fmt::format("With gradients {} steps late the loss at the end is {} that with "
+                             "gradients in time.",
+                             kStalenesses.back(), factor_text(loss / in_time))}},
       .tables = {table, stability_table()}};
   keep(findings, std::array{gain});
   return findings;
@@ -192,12 +196,15 @@ Findings conclude_local_sgd(const Results& results) {
   const Comparison& gain = *std::ranges::find(gains, longest, &Comparison::b);
   const double loss = loss_at_end(results.at(longest + "-learns"));
   Findings findings{
-      .sentences = {sentence_of(gain, fmt::format("with averages every {} steps", kRounds.back()),
-                                "with ddp")},
-      .facts = {fmt::format("The small model's loss at the end is {} that of ddp if ranks average "
-                            "every {} steps.",
-                            factor_text(loss / loss_at_end(results.at("ddp-learns"))),
-                            kRounds.back())},
+      .sentences = {{"gain",
+                     sentence_of(gain, fmt::format("with averages every {} steps", kRounds.back()),
+                                 "with ddp"),
+                     gain.word}},
+      .facts = {{"loss",
+                 fmt::format("The small model's loss at the end is {} that of ddp if ranks average "
+                             "every {} steps.",
+                             factor_text(loss / loss_at_end(results.at("ddp-learns"))),
+                             kRounds.back())}},
       .tables = {table}};
   keep(findings, gains);
   return findings;
@@ -211,6 +218,7 @@ Experiment staleness_experiment() {
           .question = "What does it gain to apply gradients later, and what does the loss pay?",
           .cases = staleness_cases,
           .conclude = conclude_staleness,
+          .names = "gain loss table stability-table",
           .needs_mpi = true,
           .chooses = false};
 }
@@ -221,6 +229,7 @@ Experiment local_sgd_experiment() {
           .question = "What does it gain if ranks average their weights every few steps only?",
           .cases = local_sgd_cases,
           .conclude = conclude_local_sgd,
+          .names = "gain loss table",
           .needs_mpi = true};
 }
 

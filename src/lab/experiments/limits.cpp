@@ -61,6 +61,7 @@ LimitSetting limit_setting(const MachineCard& card, std::int64_t batch, Precisio
 
 /// A part of a step whose communication must hide behind its products.
 struct LimitedPart {
+  const char* key;
   const char* name;
   RankScheme scheme;
   bool is_tensor;   // else ranks share the batch
@@ -71,11 +72,11 @@ struct LimitedPart {
 };
 
 constexpr std::array<LimitedPart, 5> kLimitedParts = {
-    {{"DP, backward", RankScheme::kDdp, false, false, 4, 2},
-     {"FSDP, forward", RankScheme::kZero3, false, true, 2, 1},
-     {"FSDP, backward", RankScheme::kZero3, false, false, 4, 2},
-     {"TP, forward", RankScheme::kDdp, true, true, 2, 2},
-     {"TP, backward", RankScheme::kDdp, true, false, 4, 2}}};
+    {{"dp-backward", "DP, backward", RankScheme::kDdp, false, false, 4, 2},
+     {"fsdp-forward", "FSDP, forward", RankScheme::kZero3, false, true, 2, 1},
+     {"fsdp-backward", "FSDP, backward", RankScheme::kZero3, false, false, 4, 2},
+     {"tp-forward", "TP, forward", RankScheme::kDdp, true, true, 2, 2},
+     {"tp-backward", "TP, backward", RankScheme::kDdp, true, false, 4, 2}}};
 
 /// N - 1 <= flops * rows / (numbers * flops in the time of a number): a weight meets each row of
 /// the batch, and an output of a pair of layers comes from two weights in each column.
@@ -209,12 +210,13 @@ std::string reasons_text(const LimitedPart& part, const LimitSetting& setting) {
   return all.empty() ? "what it counts" : list_text(all);
 }
 
-FindingTable limits_table(const MachineCard& card) {
+FindingTable limits_table(const MachineCard& card, const std::string& name) {
   const LimitSetting rates = limit_setting(card, kLimitBatches[0], Precision::kFp32);
   FindingTable table{.title = fmt::format(
                          "Largest number of ranks before communication binds, {} x {} on {}, {} a "
                          "rank (calculated)",
                          kLimitWidth, kLimitDepth, card.name, rate_text(rates.bytes_per_s, "B/s")),
+                     .name = name + "-table",
                      .columns = {"part", "precision", "batch", "closed form", "programs, priced",
                                  "flops of programs", "bytes of programs"}};
   for (const LimitedPart& part : kLimitedParts) {
@@ -283,11 +285,12 @@ PlaneLimit priced_plane(const LimitSetting& setting, bool overlaps) {
   return best;
 }
 
-FindingTable planes_table(const MachineCard& card) {
+FindingTable planes_table(const MachineCard& card, const std::string& name) {
   FindingTable table{
       .title = fmt::format("FSDP of tensor ranks, forward, {} x {} on {}: ranks = FSDP x TP "
                            "(calculated)",
                            kLimitWidth, kLimitDepth, card.name),
+      .name = name + "-planes-table",
       .columns = {"precision", "batch", "messages of the axes", "closed form", "programs, priced"}};
   for (const Precision precision : kLimitPrecisions) {
     for (const std::int64_t batch : kLimitBatches) {
@@ -322,21 +325,23 @@ Findings conclude_limits(const Results& /*results*/) {
   Findings findings;
   for (const char* const name : kLimitCards) {
     const MachineCard card = load_card(name);
-    findings.tables.push_back(limits_table(card));
-    findings.tables.push_back(planes_table(card));
+    findings.tables.push_back(limits_table(card, name));
+    findings.tables.push_back(planes_table(card, name));
   }
   const MachineCard first = load_card(kLimitCards.front());
   for (const LimitedPart& part : kLimitedParts) {
-    findings.facts.push_back(part_fact(first, part));
+    findings.facts.push_back({part.key, part_fact(first, part)});
   }
   findings.facts.push_back(
-      "The closed forms, with B rows, a width F, W bytes/s and C flops/s, and s bytes for each "
-      "number: N <= 1 + 2 B W / (s C) for DP and FSDP, 1 + 2 F W / (s C) for TP forward, 1 + 4 F W "
-      "/ (s C) for TP backward. A pair of square layers has 4 B F F flops forward and 8 backward, "
-      "a gated block of three products 6 and 12.");
+      {"closed-forms",
+       "The closed forms, with B rows, a width F, W bytes/s and C flops/s, and s bytes for each "
+       "number: N <= 1 + 2 B W / (s C) for DP and FSDP, 1 + 2 F W / (s C) for TP forward, 1 + 4 F "
+       "W / (s C) for TP backward. A pair of square layers has 4 B F F flops forward and 8 "
+       "backward, a gated block of three products 6 and 12."});
   findings.facts.push_back(
-      "Programs are priced for whole numbers of ranks, and for rank 0, whose share of the rows is "
-      "rounded up. Rates are those of large products and messages, without latency.");
+      {"method",
+       "Programs are priced for whole numbers of ranks, and for rank 0, whose share of the rows "
+       "is rounded up. Rates are those of large products and messages, without latency."});
   return findings;
 }
 
@@ -347,7 +352,12 @@ Experiment limits_experiment() {
           .title = "How many ranks hide their communication",
           .question = "Up to how many ranks does communication fit behind products, by scheme?",
           .cases = [](const Setting&) { return std::vector<Case>{}; },
-          .conclude = conclude_limits};
+          .conclude = conclude_limits,
+          .names =
+              "dp-backward fsdp-forward fsdp-backward tp-forward "
+              "tp-backward closed-forms method h200-nvlink-table "
+              "h200-nvlink-planes-table a100-nvlink-table "
+              "a100-nvlink-planes-table"};
 }
 
 }  // namespace barestep

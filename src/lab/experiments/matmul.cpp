@@ -200,14 +200,18 @@ Findings conclude_matmul(const Results& results) {
   }
   Findings findings{.tables = {std::move(table)}, .plots = {std::move(plot)}};
   for (auto& [comparison, sentence] : product_comparisons(results)) {
-    findings.sentences.push_back(std::move(sentence));
+    // A case is compared with that of fp32, and that of all threads with that of one.
+    const bool is_of_threads = comparison.a.find("-threads-") != std::string::npos;
+    findings.sentences.push_back({comparison.b + (is_of_threads ? "-of-one-thread" : ""),
+                                  std::move(sentence), comparison.word});
     findings.comparisons.push_back(std::move(comparison));
   }
-  findings.sentences.push_back(highest_rate_sentence(results));
+  findings.sentences.push_back({"highest", highest_rate_sentence(results)});
   findings.facts.push_back(
-      "Products run in a training step of two layers, backward without the first layer's gradient "
-      "of its input; a forward product includes bias and activation. The roof is the machine "
-      "card's: the best product or the memory, whichever bounds the shape.");
+      {"method",
+       "Products run in a training step of two layers, backward without the first layer's "
+       "gradient of its input; a forward product includes bias and activation. The roof is the "
+       "machine card's: the best product or the memory, whichever bounds the shape."});
   return findings;
 }
 
@@ -223,6 +227,7 @@ Experiment matmul_experiment() {
           .question = "How many flops a second do a layer's products reach, and how near the roof?",
           .cases = matmul_cases,
           .conclude = conclude_matmul,
+          .names = "*-of-one-thread highest method table plot",
           .chooses = false};
 }
 

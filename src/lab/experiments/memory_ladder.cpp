@@ -74,6 +74,7 @@ std::string rung_fact(const MemoryRung& rung, const DeviceMemory& before,
 FindingTable ladder_table(const std::vector<const Measurement*>& cases,
                           std::span<const MemoryRung> rungs, const std::vector<Comparison>& steps) {
   FindingTable table{.title = "Each row adds to the rows above",
+                     .name = "ladder-table",
                      .columns = {"with", "memory of a device (plan)", "against the baseline",
                                  "parameters", "gradients", "optimizer", "activations", "mean step",
                                  "time of a sample against the row above"}};
@@ -99,6 +100,7 @@ FindingTable claims_table(const Results& results, const Comparison& recomputatio
     return of.by_category[Category::kActivations];
   };
   return {.title = "Claims about them",
+          .name = "claims-table",
           .columns = {"what", "claimed", "here"},
           .rows = {{"memory with 16-bit numbers", "0.5x",
                     factor_text(times_the_bytes(narrow.bytes, whole.bytes))},
@@ -125,7 +127,7 @@ Findings conclude_memory(const Results& results) {
   Findings findings;
   const std::vector<Comparison> steps = add_ladder(findings, results, kMemoryRungs);
   const Comparison& recomputation = steps[2];
-  findings.sentences.push_back(recomputation_claim(recomputation.ratio));
+  findings.sentences.push_back({"claim", recomputation_claim(recomputation.ratio)});
   findings.tables.push_back(claims_table(results, recomputation));
   return findings;
 }
@@ -152,10 +154,13 @@ std::vector<Comparison> add_ladder(Findings& findings, const Results& results,
       std::span(steps).first(static_cast<std::size_t>(beyond - cases.begin()) - 1);
   adjust_together(compared);
   for (std::size_t i = 1; i < rungs.size(); ++i) {
-    findings.facts.push_back(rung_fact(rungs[i], devices[i - 1].second, devices[i].second));
+    findings.facts.push_back({fmt::format("{}-memory", rungs[i].key),
+                              rung_fact(rungs[i], devices[i - 1].second, devices[i].second)});
     if (i > compared.size()) continue;
     findings.sentences.push_back(
-        sentence_of(steps[i - 1], fmt::format("with {}", rungs[i].words), "without", "sample"));
+        {std::string(rungs[i].key),
+         sentence_of(steps[i - 1], fmt::format("with {}", rungs[i].words), "without", "sample"),
+         steps[i - 1].word});
   }
   keep(findings, compared);
   findings.tables.push_back(ladder_table(cases, rungs, steps));
@@ -171,6 +176,7 @@ Experiment memory_experiment() {
               "How much memory does each way to save memory save, and what does it cost in time?",
           .cases = memory_cases,
           .conclude = conclude_memory,
+          .names = "claim *-memory ladder-table claims-table memory-plot",
           .needs_mpi = true};
 }
 

@@ -134,6 +134,7 @@ FindingTable depth_table(const Results& results) {
 FindingTable count_table(const Results& results) {
   FindingTable table{
       .title = fmt::format("{} layers on several devices", kDepth),
+      .name = "counts-table",
       .columns = {"devices", "mean step", "speed against one", "formula, without transfers",
                   "copies forward", "copies backward", "bytes of each", ""}};
   const Measurement& one = results.at(count_key(1));
@@ -151,6 +152,7 @@ FindingTable count_table(const Results& results) {
 
 FindingTable devices_table(const Results& results) {
   FindingTable table{.title = fmt::format("Each device of {} layers", kDepth),
+                     .name = "devices-table",
                      .columns = {"devices", "device", "layers", "memory", "computes, of a step"}};
   for (const int devices : kDeviceCounts) {
     const Measurement& each = results.at(count_key(devices));
@@ -247,6 +249,7 @@ std::string simulated_fact(const MachineCard& card, int depth, const SimulatedSt
 void add_simulated_stages(Findings& findings) {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{.title = fmt::format("Simulated: layers of 8192, batch 64, on {}", card.name),
+                     .name = "simulated-table",
                      .columns = {"layers", "devices", "step", "speed against one", "formula",
                                  "with foreach Adam (calculated)", "speed against one",
                                  "a device computes", "memory of a device, at most"}};
@@ -263,7 +266,8 @@ void add_simulated_stages(Findings& findings) {
                             factor_text(one.foreach_s() / each.foreach_s()),
                             fmt::format("{}", fmt::join(computes, ", ")), human_bytes(each.bytes)});
       if (devices != kDeviceCounts.back()) continue;
-      findings.facts.push_back(simulated_fact(card, depth, one, each));
+      findings.facts.push_back(
+          {fmt::format("simulated-{}", depth), simulated_fact(card, depth, one, each)});
     }
   }
   findings.tables.push_back(std::move(table));
@@ -299,7 +303,7 @@ std::string computing_sentence(const Results& results) {
       percent_text(computing_share(two, 0)), percent_text(computing_share(two, 1)));
 }
 
-std::vector<std::string> transfer_facts(const Results& results) {
+std::vector<Finding> transfer_facts(const Results& results) {
   const auto text = [&](int devices) {
     const Transfers transfers = transfers_of(results.at(count_key(devices)).workload());
     return fmt::format("{} and {} on {} devices", transfers.forward, transfers.backward, devices);
@@ -312,15 +316,17 @@ std::vector<std::string> transfer_facts(const Results& results) {
     }
     return human_bytes(bytes);
   };
-  return {fmt::format("A step copies activations N - 1 times forward and their gradients N - 1 "
-                      "times back, {} each: {}, {} (counted in the program).{}",
-                      human_bytes(five.bytes), text(2), text(5),
-                      five.others.empty() ? ""
-                                          : fmt::format(" Besides, devices get copies of {}.",
-                                                        list_text(five.others))),
-          fmt::format("{} layers need {} on one device; the fullest of two needs {}, of five {} "
-                      "(from the plan).",
-                      kDepth, fullest(1), fullest(2), fullest(5))};
+  return {{"transfers",
+           fmt::format("A step copies activations N - 1 times forward and their gradients N - 1 "
+                       "times back, {} each: {}, {} (counted in the program).{}",
+                       human_bytes(five.bytes), text(2), text(5),
+                       five.others.empty() ? ""
+                                           : fmt::format(" Besides, devices get copies of {}.",
+                                                         list_text(five.others)))},
+          {"memory",
+           fmt::format("{} layers need {} on one device; the fullest of two needs {}, of five {} "
+                       "(from the plan).",
+                       kDepth, fullest(1), fullest(2), fullest(5))}};
 }
 
 Findings conclude_model_parallel(const Results& results) {
@@ -338,17 +344,20 @@ Findings conclude_model_parallel(const Results& results) {
   for (const Comparison& gain : findings.comparisons) {
     const int devices = results.at(gain.b).workload().ranks;
     findings.sentences.push_back(
-        sentence_of(gain, fmt::format("with the layers on {}", several_words(devices, "device")),
-                    "with all on one"));
+        {gain.b,
+         sentence_of(gain, fmt::format("with the layers on {}", several_words(devices, "device")),
+                     "with all on one"),
+         gain.word});
     if (devices != 2) continue;
-    for (const auto& sentence : {depth_sentence, adam_sentence, computing_sentence}) {
-      findings.sentences.push_back(sentence(results));
-    }
+    findings.sentences.push_back({"depth", depth_sentence(results)});
+    findings.sentences.push_back({"update", adam_sentence(results)});
+    findings.sentences.push_back({"computing", computing_sentence(results)});
   }
   if (!beyond.empty()) {
     findings.facts.push_back(
-        fmt::format("{} devices have to share {} here, so the answers leave them out.",
-                    list_text(beyond), units_text(results.setting)));
+        {"not-compared",
+         fmt::format("{} devices have to share {} here, so the answers leave them out.",
+                     list_text(beyond), units_text(results.setting))});
   }
   findings.tables = {depth_table(results), count_table(results), devices_table(results)};
   findings.plots = {account_plot(results.cases, keys_of(results)),
@@ -367,7 +376,11 @@ Experiment model_parallel_experiment() {
               "What do several devices gain if each has some of the layers, and one works "
               "at a time?",
           .cases = model_parallel_cases,
-          .conclude = conclude_model_parallel};
+          .conclude = conclude_model_parallel,
+          .names =
+              "depth update computing transfers memory not-compared "
+              "simulated-* table counts-table devices-table simulated-table "
+              "phases-plot memory-plot"};
 }
 
 }  // namespace barestep

@@ -259,13 +259,14 @@ Findings conclude_monitor(const Results& results) {
          joules.empty() ? "-"
                         : fmt::format("{} mJ", number_text(1e3 * estimate_of(joules).median))});
   }
-  Findings findings{.sentences = {busy_sentence(results, names)},
-                    .facts = {memory_sentence(results, names), clock_sentence(results, names)},
+  Findings findings{.sentences = {{"busy", busy_sentence(results, names)}},
+                    .facts = {{"memory", memory_sentence(results, names)},
+                              {"clock", clock_sentence(results, names)}},
                     .tables = {table},
                     .plots = {busy_plot(results, names)}};
-  findings.sentences.push_back(energy_sentence(results, findings));
+  findings.sentences.push_back({"energy", energy_sentence(results, findings)});
   for (const std::string& mark : marks_of(results)) {
-    findings.facts.push_back(fmt::format("Read these figures with care: {}.", mark));
+    findings.facts.push_back({"mark", fmt::format("Read these figures with care: {}.", mark)});
   }
   return findings;
 }
@@ -279,7 +280,8 @@ Experiment monitor_experiment() {
               "How busy is the device, how much memory does it use, are its clock and power "
               "steady, and what does a larger batch change?",
           .cases = monitor_cases,
-          .conclude = conclude_monitor};
+          .conclude = conclude_monitor,
+          .names = "busy energy memory clock mark table plot"};
 }
 
 }  // namespace barestep

@@ -131,11 +131,11 @@ void add_roofline(const Results& results, Findings& findings) {
       longest.share_of_roof <= 1 ? ""
       : by_memory                ? ", more than all of it, since some data may stay in the caches"
                                  : ", more than the rate measured for products";
-  findings.sentences.push_back(fmt::format(
-      "{} does {:.1f} flops a byte, so {} bounds it (calculated); it reaches {} of the machine's "
-      "roof{}.",
-      longest.op, longest.flops_per_byte, by_memory ? "memory" : "arithmetic",
-      percent_text(longest.share_of_roof), above));
+  findings.sentences.push_back(
+      {"roof", fmt::format("{} does {:.1f} flops a byte, so {} bounds it (calculated); it reaches "
+                           "{} of the machine's roof{}.",
+                           longest.op, longest.flops_per_byte, by_memory ? "memory" : "arithmetic",
+                           percent_text(longest.share_of_roof), above)});
   findings.plots.push_back(roofline_plot(points, *results.card));
 }
 
@@ -179,15 +179,16 @@ Findings conclude_profile(const Results& results) {
     table.rows.push_back({ops[i].name, std::string(pytorch_name(names[i])),
                           time_text(estimate_of(ops[i].values)), percent_text(share.median)});
   }
-  Findings findings{
-      .sentences = {longest_sentence(ops, all), backward_sentence(step), layer_sentence(layers)},
-      .tables = {table},
-      .plots = {{.title = "Time by layer, forward and backward",
-                 .y_label = "ms a step",
-                 .categories = labels,
-                 .series = {by_layer}}}};
+  Findings findings{.sentences = {{"longest", longest_sentence(ops, all)},
+                                  {"backward", backward_sentence(step)},
+                                  {"layers", layer_sentence(layers)}},
+                    .tables = {table},
+                    .plots = {{.title = "Time by layer, forward and backward",
+                               .y_label = "ms a step",
+                               .categories = labels,
+                               .series = {by_layer}}}};
   add_roofline(results, findings);
-  findings.sentences.push_back(clock_sentence(step));
+  findings.sentences.push_back({"clock", clock_sentence(step)});
   return findings;
 }
 
@@ -237,23 +238,26 @@ Findings conclude_warmup(const Results& results) {
   const Estimate times = estimate_by_round(first_s, steady_s, std::divides<double>());
   const std::string both =
       fmt::format("{} against {}", time_text(first), time_text(steps.step_s()));
-  std::vector<std::string> sentences;
+  std::vector<Finding> sentences;
   switch (side_of(times, kSlower)) {
     case Side::kAbove:
-      sentences = {fmt::format("The first step takes {} as long as a steady one: {}.",
-                               factor_text(times), both),
-                   reason_sentence(steps)};
+      sentences = {
+          {"first-step", fmt::format("The first step takes {} as long as a steady one: {}. {}",
+                                     factor_text(times), both, reason_sentence(steps))}};
       break;
     case Side::kBelow:
-      sentences = {fmt::format("The first step is not slower than others by more than {}: {}.",
-                               chosen_percent(kSlower - 1), both)};
+      sentences = {{"first-step",
+                    fmt::format("The first step is not slower than others by more than {}: {}.",
+                                chosen_percent(kSlower - 1), both)}};
       break;
     case Side::kOpen:
-      sentences = {fmt::format("Whether the first step is slower is unclear: {}.", both)};
+      sentences = {
+          {"first-step", fmt::format("Whether the first step is slower is unclear: {}.", both)}};
   }
   sentences.push_back(
-      fmt::format("{} are left out as warm-up; its length is found in blocks of 5 steps.",
-                  counted(static_cast<std::int64_t>(steps.warmup_steps()), "step")));
+      {"length",
+       fmt::format("{} are left out as warm-up; its length is found in blocks of 5 steps.",
+                   counted(static_cast<std::int64_t>(steps.warmup_steps()), "step"))});
   PlotSeries series{.name = "median of the starts"};
   PlotSeries level{.name = "steady state", .style = SeriesStyle::kDashed};
   FindingTable table{.title = "The first steps",
@@ -320,15 +324,18 @@ Findings conclude_reproducibility(const Results& results) {
     }
   }
   return {
-      .facts = {same_seed == 1
-                    ? fmt::format("The same seed repeats to the bit: {} runs, every loss of {} "
-                                  "steps and all weights equal.",
-                                  starts, a.starts().front().ranks.front().loss.size())
-                    : fmt::format("The same seed does not repeat: {} runs came to {} different "
-                                  "results.",
-                                  starts, same_seed),
-                other_differs ? "Another seed gives other losses and weights."
-                              : "Another seed gives the same results, so the seed has no effect."},
+      .facts = {{"same-seed",
+                 same_seed == 1
+                     ? fmt::format("The same seed repeats to the bit: {} runs, every loss of {} "
+                                   "steps and all weights equal.",
+                                   starts, a.starts().front().ranks.front().loss.size())
+                     : fmt::format("The same seed does not repeat: {} runs came to {} different "
+                                   "results.",
+                                   starts, same_seed)},
+                {"other-seed",
+                 other_differs
+                     ? "Another seed gives other losses and weights."
+                     : "Another seed gives the same results, so the seed has no effect."}},
       .tables = {table}};
 }
 
@@ -341,7 +348,8 @@ Experiment profile_experiment() {
               "Which ops are longest, how does backward compare with forward, does a layer stand "
               "out, and what does a clock show that does not wait for the device?",
           .cases = profile_cases,
-          .conclude = conclude_profile};
+          .conclude = conclude_profile,
+          .names = "longest backward layers roof clock table plot roof-plot"};
 }
 
 Experiment warmup_experiment() {
@@ -349,7 +357,8 @@ Experiment warmup_experiment() {
           .title = "The first steps",
           .question = "How do the first steps differ from the others, and why?",
           .cases = warmup_cases,
-          .conclude = conclude_warmup};
+          .conclude = conclude_warmup,
+          .names = "first-step length table plot"};
 }
 
 Experiment reproducibility_experiment() {
@@ -358,6 +367,7 @@ Experiment reproducibility_experiment() {
           .question = "Does the same seed repeat to the bit, and does another one differ?",
           .cases = reproducibility_cases,
           .conclude = conclude_reproducibility,
+          .names = "same-seed other-seed table",
           .chooses = false};
 }
 

@@ -86,16 +86,18 @@ std::string memory_fact(const std::string& where, Workload workload) {
 }
 
 /// For one device, and for the ranks of mlp_ddp, which reduce fp32 gradients.
-std::vector<std::string> memory_facts(const Results& results) {
+std::vector<Finding> memory_facts(const Results& results) {
   constexpr int kRanks = 2;
-  std::vector<std::string> facts;
+  std::vector<Finding> facts;
   for (const std::int64_t batch : precision_batches(results.setting)) {
     Workload workload = results.at(precision_key(Precision::kBf16, batch)).workload();
-    facts.push_back(memory_fact(fmt::format("At a batch of {}", batch), workload));
+    facts.emplace_back(fmt::format("memory-{}", batch),
+                       memory_fact(fmt::format("At a batch of {}", batch), workload));
     workload.trainer = TrainerKind::kDdp;
     workload.ranks = kRanks;
     workload.config.data.batch_size = kRanks * batch;
-    facts.push_back(
+    facts.emplace_back(
+        fmt::format("memory-of-ranks-{}", batch),
         memory_fact(fmt::format("On each of two ranks with {} samples", batch), workload));
   }
   return facts;
@@ -130,6 +132,7 @@ FindingTable published_precision(const std::string& speed, const std::string& me
   constexpr const char* kAnother = "another GPU";
   return {
       .title = "Published figures (cited)",
+      .name = "published-table",
       .columns = {"what", "published", "here", "address"},
       .rows = {
           {"speed of AMP", "2x to 3x (claimed)", speed, kRecipe},
@@ -162,13 +165,16 @@ Findings conclude_precision(const Results& results) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::size_t which = i % reduced.size();
     const std::int64_t batch = batches[i / reduced.size()];
-    findings.sentences.push_back(sentence_of(all[i], fmt::format("in {}", name_of(reduced[which])),
-                                             "in fp32", fmt::format("step of {} samples", batch)));
+    findings.sentences.push_back({all[i].b,
+                                  sentence_of(all[i], fmt::format("in {}", name_of(reduced[which])),
+                                              "in fp32", fmt::format("step of {} samples", batch)),
+                                  all[i].word});
     speeds[which].points.push_back(plot_point(static_cast<double>(batch), all[i].speed()));
     if (all[i].speed().median > all[fastest].speed().median) fastest = i;
   }
-  findings.sentences.push_back(claim_sentence(all, all[fastest], reduced[fastest % reduced.size()],
-                                              batches[fastest / reduced.size()]));
+  findings.sentences.push_back(
+      {"claim", claim_sentence(all, all[fastest], reduced[fastest % reduced.size()],
+                               batches[fastest / reduced.size()])});
   findings.facts = memory_facts(results);
   const std::int64_t largest = batches.back();
   const auto bytes_in = [&](Precision precision) {
@@ -196,7 +202,8 @@ Experiment precision_experiment() {
           .title = "Mixed precision",
           .question = "How much time and memory do 16-bit numbers save in a training step?",
           .cases = precision_cases,
-          .conclude = conclude_precision};
+          .conclude = conclude_precision,
+          .names = "claim memory-* table published-table plot"};
 }
 
 }  // namespace barestep

@@ -89,7 +89,9 @@ Findings conclude_pytorch(const Results& results) {
     const Comparison& gain = gains[i];
     if (i < compared.size()) {
       findings.sentences.push_back(
-          sentence_of(gain, fmt::format("on {} with barestep", pairs[i].name), "with PyTorch"));
+          {pairs[i].ours,
+           sentence_of(gain, fmt::format("on {} with barestep", pairs[i].name), "with PyTorch"),
+           gain.word});
     }
     table.rows.push_back({pairs[i].name, time_text(mine.mean_s()), time_text(theirs.mean_s()),
                           factor_text(gain.speed()),
@@ -100,13 +102,15 @@ Findings conclude_pytorch(const Results& results) {
     }
   }
   keep(findings, compared);
-  findings.facts.push_back(same_model_sentence(results, pairs));
+  findings.facts.push_back({"same-model", same_model_sentence(results, pairs)});
   if (!results.setting.on_gpu) {
     findings.facts.emplace_back(
+        "data-parallel",
         "nn.DataParallel runs on GPUs only, so there is nothing to compare on the CPU.");
   }
   findings.facts.push_back(
-      fmt::format("Compared with {}.", results.at(pairs.front().theirs).starts().front().library));
+      {"library", fmt::format("Compared with {}.",
+                              results.at(pairs.front().theirs).starts().front().library)});
   findings.tables = {table};
   findings.plots = {{.title = "Samples per second, barestep and PyTorch",
                      .y_label = "samples/s",
@@ -125,6 +129,7 @@ Experiment pytorch_experiment() {
               "learning, on the same device?",
           .cases = pytorch_cases,
           .conclude = conclude_pytorch,
+          .names = "same-model data-parallel library table plot",
           .needs_mpi = true,
           .needs_pytorch = true};
 }

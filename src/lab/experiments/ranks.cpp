@@ -98,12 +98,13 @@ Findings conclude_delay(const Results& results) {
     line.points.push_back(plot_point(delay, fit.intercept + fit.slope * delay));
   }
   findings.sentences = {
-      fmt::format("{} are {} as fast as one rank without a pause, {} with 10 ms before backward, "
-                  "{} with 20.",
-                  several_words(ranks, "rank", true), factor_text(findings.comparisons[0].speed()),
-                  factor_text(findings.comparisons[2].speed()),
-                  factor_text(findings.comparisons[3].speed())),
-      linear_sentence(results, findings.comparisons.front().speed())};
+      {"speed-ups",
+       fmt::format("{} are {} as fast as one rank without a pause, {} with 10 ms before backward, "
+                   "{} with 20.",
+                   several_words(ranks, "rank", true), factor_text(findings.comparisons[0].speed()),
+                   factor_text(findings.comparisons[2].speed()),
+                   factor_text(findings.comparisons[3].speed()))},
+      {"linear", linear_sentence(results, findings.comparisons.front().speed())}};
   findings.tables = {table};
   findings.plots = {{.title = fmt::format("Speed-up of {} against the pause", several),
                      .x_label = "pause before backward, ms",
@@ -164,14 +165,18 @@ Findings conclude_imbalance(const Results& results) {
   const Estimate longer =
       estimate_by_round(slow.mean_s_by_start(), balanced.mean_s_by_start(), std::minus<double>());
   const Comparison cost = results.compare("balanced", "slow-rank-0");
-  return {.sentences =
-              {waiting_sentence(slow, balanced),
-               sentence_of(cost, fmt::format("with {} ms on one rank of {}", kSlowMs, slow.ranks()),
-                           "without"),
-               if_certain(longer, fmt::format("Rank 0's step is {} longer.", time_text(longer)))},
-          .comparisons = {cost},
-          .tables = {table},
-          .plots = {ranks_plot(results.cases, {"balanced", "rank 0 slow"})}};
+  return {
+      .sentences = {{"waiting", waiting_sentence(slow, balanced)},
+                    {"cost",
+                     sentence_of(cost,
+                                 fmt::format("with {} ms on one rank of {}", kSlowMs, slow.ranks()),
+                                 "without"),
+                     cost.word},
+                    {"longer", if_certain(longer, fmt::format("Rank 0's step is {} longer.",
+                                                              time_text(longer)))}},
+      .comparisons = {cost},
+      .tables = {table},
+      .plots = {ranks_plot(results.cases, {"balanced", "rank 0 slow"})}};
 }
 
 }  // namespace
@@ -182,6 +187,7 @@ Experiment delay_experiment() {
           .question = "Is the loss of speed-up linear in a pause that every rank makes?",
           .cases = delay_cases,
           .conclude = conclude_delay,
+          .names = "speed-ups linear table plot",
           .needs_mpi = true};
 }
 
@@ -191,6 +197,7 @@ Experiment imbalance_experiment() {
           .question = "Rank 0 pauses 20 ms before backward: who waits for whom?",
           .cases = imbalance_cases,
           .conclude = conclude_imbalance,
+          .names = "waiting cost longer table phases-plot",
           .needs_mpi = true};
 }
 

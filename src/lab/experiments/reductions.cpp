@@ -89,14 +89,21 @@ Findings conclude_ladder(const Results& results) {
                             results.compare("per-tensor", "overlapped"),
                             results.compare("flat", "buckets")};
   Findings findings{
-      .sentences = {fastest_sentence(fastest, words, "Fastest on " + ranks),
-                    sentence_of(gains[0], "with all gradients in one message",
-                                "with a message for each tensor"),
-                    sentence_of(gains[1], "with messages during backward", "after it"),
-                    sentence_of(gains[2], "with buckets during backward",
-                                "with one message after it")},
-      .facts = {"One message costs its latency once; overlapping hides it behind backward, and "
-                "buckets do both."},
+      .sentences = {{"fastest", fastest_sentence(fastest, words, "Fastest on " + ranks)},
+                    {"flat",
+                     sentence_of(gains[0], "with all gradients in one message",
+                                 "with a message for each tensor"),
+                     gains[0].word},
+                    {"overlapped",
+                     sentence_of(gains[1], "with messages during backward", "after it"),
+                     gains[1].word},
+                    {"buckets",
+                     sentence_of(gains[2], "with buckets during backward",
+                                 "with one message after it"),
+                     gains[2].word}},
+      .facts = {{"reason",
+                 "One message costs its latency once; overlapping hides it behind backward, and "
+                 "buckets do both."}},
       .tables = {ladder_table(results)}};
   keep(findings, gains);
   keep(findings, fastest.others);
@@ -208,19 +215,22 @@ Findings conclude_no_sync(const Results& results) {
   const std::int64_t once =
       mean_sent_bytes(results.at(micro_steps_key(kMaxMicroSteps, false)).workload());
   Findings findings{
-      .facts = {fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
-                            "micro-steps: {} instead of {} a step.",
-                            times_the_bytes(every, once), kMaxMicroSteps, human_bytes(every),
-                            human_bytes(once)),
-                no_sync_losses(results)},
+      .facts = {{"bytes", fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
+                                      "micro-steps: {} instead of {} a step.",
+                                      times_the_bytes(every, once), kMaxMicroSteps,
+                                      human_bytes(every), human_bytes(once))},
+                {"losses", no_sync_losses(results)}},
       .tables = {no_sync_table(results)},
       .plots = {no_sync_plot(results), account_plot(results.cases, keys_of(results))}};
   for (std::size_t i = 0; i < gains.size(); ++i) {
-    findings.sentences.push_back(sentence_of(
-        gains[i], fmt::format("with one reduction in {} micro-steps", kMicroStepCounts[i + 1]),
-        "with one in each"));
+    findings.sentences.push_back(
+        {gains[i].b,
+         sentence_of(gains[i],
+                     fmt::format("with one reduction in {} micro-steps", kMicroStepCounts[i + 1]),
+                     "with one in each"),
+         gains[i].word});
   }
-  findings.sentences.push_back(extra_exposed_sentence(results, kMaxMicroSteps));
+  findings.sentences.push_back({"exposed", extra_exposed_sentence(results, kMaxMicroSteps)});
   keep(findings, gains);
   return findings;
 }
@@ -244,6 +254,7 @@ Experiment ddp_ladder_experiment() {
           .question = "What do larger messages, overlap with backward, and both together gain?",
           .cases = ladder_cases,
           .conclude = conclude_ladder,
+          .names = "fastest reason table",
           .needs_mpi = true};
 }
 
@@ -253,6 +264,7 @@ Experiment no_sync_experiment() {
           .question = "What does it cost to reduce gradients in each micro-step?",
           .cases = no_sync_cases,
           .conclude = conclude_no_sync,
+          .names = "exposed bytes losses table plot phases-plot",
           .needs_mpi = true};
 }
 

@@ -121,16 +121,22 @@ Findings conclude_same_bits(const Results& results) {
     if (results.at(key_on(ddp, ranks)).what().beyond_cores) continue;
     const Comparison price = results.compare(key_on(ddp, ranks), key_on(reproducible, ranks));
     const std::string where = ranks == 1 ? "one rank" : several_words(ranks, "rank");
-    findings.sentences.push_back(sentence_of(
-        price, fmt::format("with --reproducible {} on {}", chunk_of(results.setting), where),
-        "without"));
+    findings.sentences.push_back(
+        {price.b,
+         sentence_of(price,
+                     fmt::format("with --reproducible {} on {}", chunk_of(results.setting), where),
+                     "without"),
+         price.word});
     findings.comparisons.push_back(price);
   }
-  for (const BitsRung& rung : kBitsRungs) findings.facts.push_back(bits_fact(results, rung));
-  findings.facts.emplace_back(hashes_of(results, reproducible) == hashes_of(results, zero1)
+  for (const BitsRung& rung : kBitsRungs) {
+    findings.facts.push_back({rung.key, bits_fact(results, rung)});
+  }
+  findings.facts.emplace_back("schemes",
+                              hashes_of(results, reproducible) == hashes_of(results, zero1)
                                   ? "With --reproducible, ddp and zero1 have the same weights."
                                   : "With --reproducible, ddp and zero1 have different weights.");
-  findings.facts.push_back(price_fact(results, ddp, reproducible));
+  findings.facts.push_back({"price", price_fact(results, ddp, reproducible)});
   return findings;
 }
 
@@ -144,6 +150,9 @@ Experiment same_bits_experiment() {
               "cost?",
           .cases = same_bits_cases,
           .conclude = conclude_same_bits,
+          .names =
+              "factor ddp ddp-reproducible zero1-reproducible schemes price "
+              "table",
           .needs_mpi = true,
           .chooses = false};
 }

@@ -140,13 +140,15 @@ Findings conclude_scaling(const Results& results) {
                                .series = {ideal, measured}},
                               account_plot(results.cases, labels)}};
   if (keys.size() < 2) {
-    findings.facts = {fmt::format(
-        "Fewer than two of these numbers of ranks have enough {} here, so they are not compared.",
-        units_word(results.setting))};
+    findings.facts = {
+        {"not-compared",
+         fmt::format("Fewer than two of these numbers of ranks have enough {} here, so they are "
+                     "not compared.",
+                     units_word(results.setting))}};
     return findings;
   }
-  findings.sentences = {efficiency_sentence(results, keys)};
-  findings.sentences.push_back(fastest_ranks(results, keys, findings));
+  findings.sentences = {{"efficiency", efficiency_sentence(results, keys)}};
+  findings.sentences.push_back({"fastest", fastest_ranks(results, keys, findings)});
   return findings;
 }
 
@@ -160,6 +162,7 @@ Experiment strong_scaling_experiment() {
               "does efficiency drop?",
           .cases = scaling_cases,
           .conclude = conclude_scaling,
+          .names = "efficiency fastest not-compared table plot phases-plot",
           .needs_mpi = true};
 }
 

@@ -83,6 +83,7 @@ std::string choice_text(const MachineCard& card, int ranks,
 void add_simulated_sharing(Findings& findings) {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{.title = fmt::format("Simulated: 8192 x 6, batch 64, on {}", card.name),
+                     .name = "simulated-table",
                      .columns = {"scheme", "4 ranks, step", "4 ranks, memory", "8 ranks, step",
                                  "8 ranks, memory"}};
   for (const int ranks : {4, 8}) {
@@ -93,7 +94,7 @@ void add_simulated_sharing(Findings& findings) {
       table.rows[i].push_back(time_text(all[i].step_s));
       table.rows[i].push_back(human_bytes(all[i].bytes));
     }
-    findings.facts.push_back(choice_text(card, ranks, all));
+    findings.facts.push_back({fmt::format("simulated-{}", ranks), choice_text(card, ranks, all)});
   }
   findings.tables.push_back(std::move(table));
 }
@@ -124,29 +125,34 @@ Findings conclude_sharding(const Results& results) {
   }
   const double furthest = last_loss_difference(results.cases, results.at("ddp"));
   Findings findings{
-      .sentences = {fastest_sentence(fastest, schemes,
-                                     fmt::format("Fastest of the schemes on {}", ranks))},
-      .facts = {fmt::format("Least memory: {}, {} on a rank at most (from the plan).", smallest,
-                            human_bytes(least)),
-                fmt::format("The last losses differ from ddp's by a share of {:.1e} at most: {}.",
-                            furthest,
-                            is_rounding(furthest) ? "all compute the same step"
-                                                  : "not all compute the same step")},
+      .sentences = {{"fastest",
+                     fastest_sentence(fastest, schemes,
+                                      fmt::format("Fastest of the schemes on {}", ranks))}},
+      .facts = {{"least-memory", fmt::format("Least memory: {}, {} on a rank at most (from the "
+                                             "plan).",
+                                             smallest, human_bytes(least))},
+                {"losses",
+                 fmt::format("The last losses differ from ddp's by a share of {:.1e} at most: {}.",
+                             furthest,
+                             is_rounding(furthest) ? "all compute the same step"
+                                                   : "not all compute the same step")}},
       .tables = {table},
       .plots = {account_plot(results.cases, labels)}};
   const auto bytes_of_case = [&](const char* key) {
     return max_rank_bytes(results.at(key).workload());
   };
   if (bytes_of_case("zero3") > bytes_of_case("zero1")) {
-    findings.facts.push_back(fmt::format(
-        "zero3 has two whole layers and their gradients in memory beside its share; with {} layers "
-        "that is so much of the model that it needs more than zero1.",
-        results.at("zero3").workload().depth()));
+    findings.facts.push_back(
+        {"zero3-memory",
+         fmt::format("zero3 has two whole layers and their gradients in memory beside its share; "
+                     "with {} layers that is so much of the model that it needs more than zero1.",
+                     results.at("zero3").workload().depth())});
   }
   const std::vector<Comparison> gains = results.compare("one-rank", schemes);
   for (const Comparison& each : gains) {
     findings.sentences.push_back(
-        sentence_of(each, fmt::format("with {} on {}", each.b, ranks), "on one rank"));
+        {each.b, sentence_of(each, fmt::format("with {} on {}", each.b, ranks), "on one rank"),
+         each.word});
   }
   keep(findings, gains);
   keep(findings, fastest.others);
@@ -181,6 +187,7 @@ void add_simulated_servers(Findings& findings) {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{
       .title = fmt::format("Simulated: step times of 8192 x 6, batch 64, on {}", card.name),
+      .name = "simulated-table",
       .columns = {"ranks", "ddp, a ring", "one server, star", "every rank a server"}};
   for (const int ranks : {2, 4, 8}) {
     const Workload ddp{run_on({}, card, ranks)};
@@ -212,14 +219,21 @@ Findings conclude_server(const Results& results) {
   const std::array compared = {results.compare("ddp", "star"), results.compare("star", "all-serve"),
                                results.compare("star", "tree")};
   Findings findings{
-      .sentences = {sentence_of(compared[0], "with one server that receives rank by rank",
-                                "with ddp"),
-                    sentence_of(compared[1], "with every rank a server", "with one server"),
-                    sentence_of(compared[2], "with reduce and broadcast", "with a star")},
-      .facts = {fmt::format(
-          "With {} and one server its link carries {} times the gradients each way; with every "
-          "rank a server each link carries {:.3g} times, as in a ring (calculated).",
-          several_words(ranks, "rank"), ranks - 1, link_load("all-serve", ranks))},
+      .sentences = {{"star",
+                     sentence_of(compared[0], "with one server that receives rank by rank",
+                                 "with ddp"),
+                     compared[0].word},
+                    {"all-serve",
+                     sentence_of(compared[1], "with every rank a server", "with one server"),
+                     compared[1].word},
+                    {"tree", sentence_of(compared[2], "with reduce and broadcast", "with a star"),
+                     compared[2].word}},
+      .facts = {{"links",
+                 fmt::format("With {} and one server its link carries {} times the gradients each "
+                             "way; with every rank a server each link carries {:.3g} times, as in "
+                             "a ring (calculated).",
+                             several_words(ranks, "rank"), ranks - 1,
+                             link_load("all-serve", ranks))}},
       .tables = {table},
       .plots = {ranks_plot(results.cases, labels)}};
   keep(findings, compared);
@@ -237,6 +251,9 @@ Experiment sharding_experiment() {
               "ranks cost in memory, bytes and time, and when is each the right one?",
           .cases = sharding_cases,
           .conclude = conclude_sharding,
+          .names =
+              "fastest least-memory losses zero3-memory simulated-* table "
+              "simulated-table phases-plot",
           .needs_mpi = true};
 }
 
@@ -246,6 +263,7 @@ Experiment server_experiment() {
           .question = "Where is the bottleneck of a parameter server, and what removes it?",
           .cases = server_cases,
           .conclude = conclude_server,
+          .names = "links table simulated-table phases-plot",
           .needs_mpi = true};
 }
 

@@ -102,6 +102,7 @@ void add_simulated_tensor(Findings& findings) {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{
       .title = fmt::format("Simulated: step times of 8192 x 6, batch 64, on {}", card.name),
+      .name = "simulated-table",
       .columns = {"ranks", "ddp", "speed-up", "tensor", "speed-up"}};
   const double one_s = predicted_step({}, card, 1).step_s;
   for (const int ranks : {1, 2, 4, 8}) {
@@ -113,12 +114,13 @@ void add_simulated_tensor(Findings& findings) {
     const auto sent = [&](const Run& asked) {
       return human_bytes(mean_sent_bytes(run_on(asked, card, ranks)));
     };
-    findings.facts.push_back(fmt::format(
-        "Simulated: 8192 x 6 at batch 64 on 4 of {}: tensor ranks are {} as fast as one rank, ddp "
-        "{}. A tensor rank updates a quarter of the weights and sends {} a step; a rank of ddp "
-        "updates all of them and sends {}.",
-        card.name, factor_text(one_s / tensor_s), factor_text(one_s / ddp_s),
-        sent(asked_run({{"scheme", "tensor"}})), sent({})));
+    findings.facts.push_back(
+        {"simulated-4",
+         fmt::format("Simulated: 8192 x 6 at batch 64 on 4 of {}: tensor ranks are {} as fast as "
+                     "one rank, ddp {}. A tensor rank updates a quarter of the weights and sends "
+                     "{} a step; a rank of ddp updates all of them and sends {}.",
+                     card.name, factor_text(one_s / tensor_s), factor_text(one_s / ddp_s),
+                     sent(asked_run({{"scheme", "tensor"}})), sent({}))});
   }
   findings.tables.push_back(std::move(table));
 }
@@ -131,22 +133,26 @@ Findings conclude_tensor(const Results& results) {
       findings.comparisons.push_back(
           results.compare(key_at(other, batch), key_at("tensor", batch)));
     }
-    findings.facts.push_back(sent_fact(results, batch));
+    findings.facts.push_back({key_at("sent", batch), sent_fact(results, batch)});
   }
   adjust_together(findings.comparisons);
   for (const Comparison& each : findings.comparisons) {
+    const bool is_of_ddp = each.a.starts_with("ddp");
+    const std::int64_t batch = results.at(each.b).workload().batch_size();
     findings.sentences.push_back(
-        sentence_of(each,
-                    fmt::format("at batch {} with every layer shared by {}",
-                                results.at(each.b).workload().batch_size(), ranks),
-                    each.a.starts_with("ddp") ? "with the batch shared" : "on one rank"));
+        {key_at(is_of_ddp ? "against-ddp" : "against-one-rank", batch),
+         sentence_of(each, fmt::format("at batch {} with every layer shared by {}", batch, ranks),
+                     is_of_ddp ? "with the batch shared" : "on one rank"),
+         each.word});
   }
   const auto batch_of = [](const Measurement& each) { return each.workload().batch_size(); };
   const std::int64_t batch = results.setting.batch_size;
-  findings.facts.push_back(fmt::format(
-      "A rank needs {} if it has a part of every layer, {} if it has them all (from the plan).",
-      human_bytes(max_rank_bytes(results.at(key_at("tensor", batch)).workload())),
-      human_bytes(max_rank_bytes(results.at(key_at("ddp", batch)).workload()))));
+  findings.facts.push_back(
+      {"memory",
+       fmt::format("A rank needs {} if it has a part of every layer, {} if it has them all (from "
+                   "the plan).",
+                   human_bytes(max_rank_bytes(results.at(key_at("tensor", batch)).workload())),
+                   human_bytes(max_rank_bytes(results.at(key_at("ddp", batch)).workload())))});
   findings.tables = {table_of_cuts(
       results, several_words(compared_with_one(results.setting), "rank", true) + " by batch",
       [&](const Measurement& each) { return key_at("one-rank", batch_of(each)); })};
@@ -207,6 +213,7 @@ Findings conclude_pipeline(const Results& results) {
   const std::vector<PipelineCase> pipelines = pipelines_of(results.setting);
   std::vector<std::string> keys;
   FindingTable bubbles{.title = "Waiting for other stages, mean of the stages",
+                       .name = "waits-table",
                        .columns = {"case", "measured", "equal stages (calculated)"}};
   for (const auto& [key, spec] : pipelines) {
     keys.push_back(key);
@@ -222,17 +229,22 @@ Findings conclude_pipeline(const Results& results) {
                                results.compare("one-rank", most.key),
                                results.compare(most.key, split), results.compare(gpipe, most.key)};
   Findings findings{
-      .sentences = {fastest_sentence(fastest, keys, "Fastest of the pipelines"),
-                    sentence_of(compared[0], "with " + most.key, "with naive"),
-                    sentence_of(compared[1], "with " + most.key + " on " + stages, "on one rank"),
-                    bubble_sentence(results.at(most.key), most.spec),
-                    sentence_of(compared[2], "with " + split, "with " + most.key),
-                    sentence_of(compared[3], "with " + most.key, "with " + gpipe)},
-      .facts = {fmt::format(
-          "With {} a rank needs {} at most, with {} {}: it keeps the activations of fewer "
-          "micro-batches (from the plan).",
-          most.key, human_bytes(max_rank_bytes(results.at(most.key).workload())), gpipe,
-          human_bytes(max_rank_bytes(results.at(gpipe).workload())))},
+      .sentences = {{"fastest", fastest_sentence(fastest, keys, "Fastest of the pipelines")},
+                    {"against-naive", sentence_of(compared[0], "with " + most.key, "with naive"),
+                     compared[0].word},
+                    {"against-one-rank",
+                     sentence_of(compared[1], "with " + most.key + " on " + stages, "on one rank"),
+                     compared[1].word},
+                    {"bubble", bubble_sentence(results.at(most.key), most.spec)},
+                    {"zero-bubble", sentence_of(compared[2], "with " + split, "with " + most.key),
+                     compared[2].word},
+                    {"against-gpipe", sentence_of(compared[3], "with " + most.key, "with " + gpipe),
+                     compared[3].word}},
+      .facts = {{"memory",
+                 fmt::format("With {} a rank needs {} at most, with {} {}: it keeps the "
+                             "activations of fewer micro-batches (from the plan).",
+                             most.key, human_bytes(max_rank_bytes(results.at(most.key).workload())),
+                             gpipe, human_bytes(max_rank_bytes(results.at(gpipe).workload())))}},
       .tables = {table_of_cuts(results, several_words(most.spec.stages, "stage", true),
                                [](const Measurement&) { return "one-rank"; }),
                  bubbles},
@@ -328,7 +340,7 @@ FindingTable hybrid_table(const Results& results) {
 }
 
 /// Which ranks have which stage and which copy, and what they exchange when.
-std::vector<std::string> hybrid_facts(const Results& results) {
+std::vector<Finding> hybrid_facts(const Results& results) {
   const Hybrid hybrid{.batch_size = hybrid_batches(results.setting)[1]};
   const Workload& workload = results.at(hybrid.key()).workload();
   const Mesh mesh = mesh_of(workload);
@@ -349,22 +361,23 @@ std::vector<std::string> hybrid_facts(const Results& results) {
   }
   const Mesh last = mesh.with_rank(mesh.ranks() - 1);
   return {
-      fmt::format("Of {}, {}, each of another copy: {} and {} are the first copy.",
-                  counted(mesh.ranks(), "rank"), list_text(stages), mesh.rank,
-                  mesh.ranks_on(Axis::kPipeline).back()),
-      fmt::format(
-          "In a step of {} micro-batches a rank of stage 0 exchanges {} with the other stage of "
-          "its copy, and {} with the other copy (counted in the program): gradients of the {} "
-          "of a stage are summed once a step, in its last backward pass; stage {} begins while "
-          "stage 0 still computes.",
-          hybrid.micro_batches, counted(exchanges, "time"), counted(sums, "time"),
-          counted(mesh.data, "rank"), last.stage())};
+      {"ranks", fmt::format("Of {}, {}, each of another copy: {} and {} are the first copy.",
+                            counted(mesh.ranks(), "rank"), list_text(stages), mesh.rank,
+                            mesh.ranks_on(Axis::kPipeline).back())},
+      {"exchanges",
+       fmt::format("In a step of {} micro-batches a rank of stage 0 exchanges {} with the other "
+                   "stage of its copy, and {} with the other copy (counted in the program): "
+                   "gradients of the {} of a stage are summed once a step, in its last backward "
+                   "pass; stage {} begins while stage 0 still computes.",
+                   hybrid.micro_batches, counted(exchanges, "time"), counted(sums, "time"),
+                   counted(mesh.data, "rank"), last.stage())}};
 }
 
 /// On a machine with fast links: the course's model.
 void add_simulated_hybrid(Findings& findings) {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{.title = fmt::format("Simulated: 8192 x 6 on {}, step times", card.name),
+                     .name = "simulated-table",
                      .columns = {"batch"}};
   for (const int count : kHybridMicroBatches) {
     table.columns.push_back(fmt::format("2 copies of 2 stages, {} micro-batches", count));
@@ -386,11 +399,12 @@ void add_simulated_hybrid(Findings& findings) {
     for (const double each_s : all_s) row.push_back(time_text(each_s));
     const auto of_stages = std::span(all_s).first(kHybridMicroBatches.size());
     const auto best = std::ranges::min_element(of_stages) - of_stages.begin();
-    findings.facts.push_back(fmt::format(
-        "Simulated: 8192 x 6 at batch {} on {}: two copies of two stages are fastest with {} "
-        "micro-batches, and {} as fast as two copies of one rank each.",
-        batch, card.name, at(kHybridMicroBatches, best),
-        factor_text(all_s[kHybridMicroBatches.size()] / at(all_s, best))));
+    findings.facts.push_back(
+        {key_at("simulated", batch),
+         fmt::format("Simulated: 8192 x 6 at batch {} on {}: two copies of two stages are fastest "
+                     "with {} micro-batches, and {} as fast as two copies of one rank each.",
+                     batch, card.name, at(kHybridMicroBatches, best),
+                     factor_text(all_s[kHybridMicroBatches.size()] / at(all_s, best)))});
   }
   findings.tables.push_back(std::move(table));
 }
@@ -409,7 +423,7 @@ Findings conclude_hybrid(const Results& results) {
     }
     const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
     findings.sentences.push_back(
-        fastest_sentence(fastest, words, "Fastest with two copies of two stages"));
+        {"fastest", fastest_sentence(fastest, words, "Fastest with two copies of two stages")});
     keep(findings, fastest.others);
   }
   const std::int64_t usual = hybrid_batches(results.setting)[1];
@@ -424,14 +438,16 @@ Findings conclude_hybrid(const Results& results) {
   for (const auto& [from, to] : pairs) gains.push_back(results.compare(from.key(), to.key()));
   adjust_together(gains);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const auto& [from, to] = pairs[i];
     findings.sentences.push_back(
-        sentence_of(gains[i], hybrid_words(pairs[i].second), hybrid_words(pairs[i].first)));
+        {fmt::format("{}x{}-against-{}x{}", to.copies, to.stages, from.copies, from.stages),
+         sentence_of(gains[i], hybrid_words(to), hybrid_words(from)), gains[i].word});
   }
   keep(findings, gains);
   if (gains.empty()) {
     findings.facts.push_back(
-        fmt::format("Two stages have too few {} here, so times are not compared.",
-                    units_word(results.setting)));
+        {"not-compared", fmt::format("Two stages have too few {} here, so times are not compared.",
+                                     units_word(results.setting))});
   }
   findings.tables = {hybrid_table(results)};
   findings.plots = {ranks_plot(results.cases, keys_of(results))};
@@ -447,6 +463,9 @@ Experiment tensor_experiment() {
           .question = "Is it faster to share every layer or the batch, at which batch, and why?",
           .cases = tensor_cases,
           .conclude = conclude_tensor,
+          .names =
+              "against-ddp-* against-one-rank-* sent-* memory simulated-4 "
+              "table simulated-table phases-plot",
           .needs_mpi = true};
 }
 
@@ -456,6 +475,9 @@ Experiment pipeline_experiment() {
           .question = "How long do stages wait for each other, by schedule and micro-batches?",
           .cases = pipeline_cases,
           .conclude = conclude_pipeline,
+          .names =
+              "fastest against-naive against-one-rank bubble zero-bubble "
+              "against-gpipe memory table waits-table phases-plot",
           .needs_mpi = true};
 }
 
@@ -465,6 +487,10 @@ Experiment hybrid_experiment() {
           .question = "What do two copies of two stages gain, with how many micro-batches?",
           .cases = hybrid_cases,
           .conclude = conclude_hybrid,
+          .names =
+              "fastest 1x2-against-1x1 2x2-against-2x1 2x2-against-1x2 ranks exchanges simulated-* "
+              "not-compared "
+              "table simulated-table phases-plot",
           .needs_mpi = true};
 }
 

@@ -126,15 +126,21 @@ Findings conclude_two_splits(const Results& results) {
   const std::array gains = {compared(kNothing, kBatch, large), compared(kNothing, kLayers, large),
                             compared(kBatch, kLayers, large), compared(kNothing, kLayers, small)};
   Findings findings{
-      .sentences = {sentence_of(gains[0], "with the batch in two", "on one device"),
-                    sentence_of(gains[1], "with the layers in two", "on one device"),
-                    sentence_of(gains[2], "with the layers in two", "with the batch in two"),
-                    sentence_of(gains[3], "with the layers in two", "on one device",
-                                fmt::format("step of {} rows", small)),
-                    shares_sentence(results, kBatch, large),
-                    shares_sentence(results, kLayers, large),
-                    shares_sentence(results, kLayers, small)},
-      .facts = {moved_fact(results), same_losses_fact(results)},
+      .sentences = {{"batch-64", sentence_of(gains[0], "with the batch in two", "on one device"),
+                     gains[0].word},
+                    {"layers-64", sentence_of(gains[1], "with the layers in two", "on one device"),
+                     gains[1].word},
+                    {"layers-against-batch",
+                     sentence_of(gains[2], "with the layers in two", "with the batch in two"),
+                     gains[2].word},
+                    {"layers-32",
+                     sentence_of(gains[3], "with the layers in two", "on one device",
+                                 fmt::format("step of {} rows", small)),
+                     gains[3].word},
+                    {"batch-64-computing", shares_sentence(results, kBatch, large)},
+                    {"layers-64-computing", shares_sentence(results, kLayers, large)},
+                    {"layers-32-computing", shares_sentence(results, kLayers, small)}},
+      .facts = {{"moved", moved_fact(results)}, {"losses", same_losses_fact(results)}},
       .tables = {two_splits_table(results)},
       .plots = {account_plot(results.cases, keys_of(results))}};
   keep(findings, gains);
@@ -150,6 +156,9 @@ Experiment two_splits_experiment() {
       .question = "What is gained, moved and idle if two devices share the rows, or the layers?",
       .cases = two_splits_cases,
       .conclude = conclude_two_splits,
+      .names =
+          "layers-against-batch *-computing moved losses table "
+          "phases-plot",
       .chooses = false};
 }
 

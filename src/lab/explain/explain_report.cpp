@@ -512,8 +512,8 @@ std::string plain_markdown(const std::string& text) {
 }
 
 Findings for_markdown(Findings findings) {
-  for (std::string& each : findings.sentences) each = plain_markdown(each);
-  for (std::string& each : findings.facts) each = plain_markdown(each);
+  for (Finding& each : findings.sentences) each.text = plain_markdown(each.text);
+  for (Finding& each : findings.facts) each.text = plain_markdown(each.text);
   for (FindingTable& table : findings.tables) {
     for (auto& row : table.rows) std::ranges::transform(row, row.begin(), plain_markdown);
   }
@@ -574,10 +574,13 @@ std::string explain_json(const TracedRun& run, const RunAccount& account,
                       {"file", rank.file.path.string()},
                       {"clock_shift_s", ns_seconds(rank.shift_ns)}});
   }
-  const json all = {{"traces", traces},       {"accounts", accounts},
-                    {"waits", waits},         {"collectives", buckets},
-                    {"devices", devices},     {"answers", findings.sentences},
-                    {"notes", findings.facts}};
+  const json all = {{"traces", traces},
+                    {"accounts", accounts},
+                    {"waits", waits},
+                    {"collectives", buckets},
+                    {"devices", devices},
+                    {"answers", texts_of(findings.sentences)},
+                    {"notes", texts_of(findings.facts)}};
   return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -598,8 +601,8 @@ void write_explanation(const std::filesystem::path& folder, const TracedRun& run
   for (std::size_t i = 0; i < findings.plots.size(); ++i) {
     replace_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
   }
-  std::vector<std::string> answers = findings.sentences;
-  answers.insert(answers.end(), findings.facts.begin(), findings.facts.end());
+  std::vector<std::string> answers = texts_of(findings.sentences);
+  std::ranges::move(texts_of(findings.facts), std::back_inserter(answers));
   const Findings plain = for_markdown(findings);
   std::vector<std::string> plain_answers = answers;
   std::ranges::transform(plain_answers, plain_answers.begin(), plain_markdown);
@@ -615,7 +618,9 @@ void write_explanation(const std::filesystem::path& folder, const TracedRun& run
 }  // namespace
 
 Findings findings_of(const TracedRun& run, const RunAccount& account) {
-  Findings findings{.sentences = trace_verdict(run, account), .facts = gaps_of(run)};
+  const std::vector<std::string> verdict = trace_verdict(run, account), gaps = gaps_of(run);
+  Findings findings{.sentences = {verdict.begin(), verdict.end()},
+                    .facts = {gaps.begin(), gaps.end()}};
   findings.tables.push_back(mean_table(run, account));
   findings.tables.push_back(
       operator_table_of(run, late_rank_of(account).value_or(LateRank{}).rank));
@@ -646,8 +651,8 @@ void explain_traces(const ExplainOptions& options) {
   }
   Findings findings = findings_of(run, account);
   add_mlp(mlp_findings(run, account, options.machine), findings);
-  std::vector<std::string> sentences = findings.sentences;
-  sentences.insert(sentences.end(), findings.facts.begin(), findings.facts.end());
+  std::vector<std::string> sentences = texts_of(findings.sentences);
+  std::ranges::move(texts_of(findings.facts), std::back_inserter(sentences));
   print_now(text_of_findings(sentences, findings));
   if (options.output.empty()) return;
   write_explanation(options.output, run, account, findings);

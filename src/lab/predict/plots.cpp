@@ -29,6 +29,7 @@ double ready_s(const Node& node, const SimulatedStep& step) {
 Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::string title) {
   const WorkloadPrograms programs(workload);
   Plot plot{.title = std::move(title),
+            .name = "timeline-plot",
             .x_label = "ms since the step began",
             .is_timeline = true,
             .categories = {"computing"}};
@@ -57,7 +58,7 @@ Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::str
 }
 
 Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices) {
-  Plot plot{.title = std::move(title), .y_label = "MiB"};
+  Plot plot{.title = std::move(title), .name = "memory-plot", .y_label = "MiB"};
   for (const auto& [name, memory] : devices) plot.categories.push_back(name);
   for (const Category category : kValuesOf<Category>) {
     PlotSeries series{.name = std::string(name_of(category))};

@@ -19,6 +19,12 @@ std::string interval_text(const Estimate& estimate, const Text& text) {
 
 }  // namespace
 
+std::vector<std::string> texts_of(const std::vector<Finding>& findings) {
+  std::vector<std::string> texts;
+  for (const Finding& each : findings) texts.push_back(each.text);
+  return texts;
+}
+
 std::string time_text(const Estimate& seconds) {
   return interval_text(seconds, [](double each) { return time_text(each); });
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/units.h"
@@ -13,8 +14,24 @@
 
 namespace barestep {
 
+/// A sentence, or several. Those of an experiment have names, each its own, by which sheets refer
+/// to them ({{pipeline.bubble}}), so a further finding changes no sheet.
+struct Finding {
+  std::string name{};
+  std::string text{};
+  std::optional<Word> word{};  // of the comparison that it is about
+
+  Finding(std::string without_name)  // NOLINT(google-explicit-constructor)
+      : text(std::move(without_name)) {}
+  Finding(std::string its_name, std::string its_text, std::optional<Word> its_word = {})
+      : name(std::move(its_name)), text(std::move(its_text)), word(its_word) {}
+
+  friend bool operator==(const Finding&, const Finding&) = default;
+};
+
 struct FindingTable {
   std::string title{};
+  std::string name = "table";  // or it ends in -table
   std::vector<std::string> columns{};
   std::vector<std::vector<std::string>> rows{};
 };
@@ -63,6 +80,7 @@ struct PlotLimit {
 /// point's x is the index of its category. A timeline has a row for each category, and spans.
 struct Plot {
   std::string title{};
+  std::string name = "plot";  // or it ends in -plot
   std::string x_label{};
   std::string y_label{};
   bool log_x = false;  // ticks at the x of the points, if they are few
@@ -74,12 +92,15 @@ struct Plot {
 };
 
 struct Findings {
-  std::vector<std::string> sentences{};  // the answers about times, the main one first
-  std::vector<std::string> facts{};      // about bytes, splits and losses, which have no noise
+  std::vector<Finding> sentences{};  // about times, the main one first
+  std::vector<Finding> facts{};      // about bytes, splits and losses, which have no noise
   std::vector<Comparison> comparisons{};
   std::vector<FindingTable> tables{};
   std::vector<Plot> plots{};
 };
+
+/// Their texts.
+std::vector<std::string> texts_of(const std::vector<Finding>& findings);
 
 /// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms".
 std::string time_text(const Estimate& seconds);

@@ -461,60 +461,53 @@ std::optional<SheetName> figure_name(const Experiment& experiment, std::string_v
   return std::nullopt;
 }
 
-/// The parts of an experiment's findings by kind and number.
-struct FindingKind {
-  std::string_view name;
-  std::string (*text)(const ReportSection& section, std::size_t place);
-  SheetNameKind kind = SheetNameKind::kSentence;
-  bool is_of_times = false;
-};
-
-template <class T>
-std::string finding_at(const std::vector<T>& all, std::size_t place,
-                       const std::function<std::string(const T&)>& text) {
-  return place < all.size() ? text(all[place]) : "This was not measured.";
-}
-
-constexpr std::array<FindingKind, 4> kFindingKinds = {{
-    {"answer",
-     [](const ReportSection& section, std::size_t place) -> std::string {
-       return finding_at<std::string>(section.findings.sentences, place, std::identity());
-     },
-     SheetNameKind::kSentence, true},
-    {"fact",
-     [](const ReportSection& section, std::size_t place) -> std::string {
-       return finding_at<std::string>(section.findings.facts, place, std::identity());
-     }},
-    {"table",
-     [](const ReportSection& section, std::size_t place) -> std::string {
-       return finding_at<FindingTable>(section.findings.tables, place, markdown_table);
-     },
-     SheetNameKind::kTable},
-    {"plot",
-     [](const ReportSection& section, std::size_t place) -> std::string {
-       return finding_at<Plot>(section.findings.plots, place, [&](const Plot& plot) {
-         return fmt::format("![{}]({})", plot.title, plot_file(section.experiment->name, place));
-       });
-     },
-     SheetNameKind::kPlot},
-}};
-
-std::optional<SheetName> finding_name(const Experiment& experiment, std::string_view rest) {
-  for (const FindingKind& kind : kFindingKinds) {
-    for (std::size_t place = 0; place < 9; ++place) {
-      const std::string name =
-          place == 0 ? std::string(kind.name) : fmt::format("{}-{}", kind.name, place + 1);
-      if (rest != name) continue;
-      return SheetName{.experiments = {experiment.name},
-                       .text =
-                           [=, &kind, &experiment](const SheetRuns& runs) {
-                             return kind.text(runs.section(experiment.name), place);
-                           },
-                       .kind = kind.kind,
-                       .is_of_times = kind.is_of_times};
+/// Whether one of an experiment's names, of which a star stands for anything, is this one.
+bool is_name_of(const Experiment& experiment, std::string_view name) {
+  for (const std::string_view each : split(experiment.names, " ")) {
+    const std::size_t star = each.find('*');
+    if (star == std::string_view::npos
+            ? each == name
+            : name.size() >= each.size() && name.starts_with(each.substr(0, star)) &&
+                  name.ends_with(each.substr(star + 1))) {
+      return true;
     }
   }
-  return std::nullopt;
+  const std::vector<std::string> keys = case_keys(experiment);
+  return std::ranges::find(keys, name) != keys.end();
+}
+
+/// Nothing for what this section did not find.
+template <class T>
+const T* found_in(const std::vector<T>& all, std::string_view name) {
+  const auto found = std::ranges::find(all, name, &T::name);
+  return found == all.end() ? nullptr : &*found;
+}
+
+std::string finding_text(const ReportSection& section, std::string_view name) {
+  const Findings& findings = section.findings;
+  if (const Finding* const each = found_in(findings.sentences, name)) return each->text;
+  if (const Finding* const each = found_in(findings.facts, name)) return each->text;
+  if (const FindingTable* const table = found_in(findings.tables, name)) {
+    return markdown_table(*table);
+  }
+  if (const Plot* const plot = found_in(findings.plots, name)) {
+    const auto place = static_cast<std::size_t>(plot - findings.plots.data());
+    return fmt::format("![{}]({})", plot->title, plot_file(section.experiment->name, place));
+  }
+  return "This was not measured.";
+}
+
+std::optional<SheetName> finding_name(const Experiment& experiment, std::string_view rest) {
+  if (!is_name_of(experiment, rest)) return std::nullopt;
+  const std::string name(rest);
+  SheetName found{.experiments = {experiment.name},
+                  .text = [=, &experiment](const SheetRuns& runs) {
+                    return finding_text(runs.section(experiment.name), name);
+                  }};
+  if (rest.ends_with("table")) found.kind = SheetNameKind::kTable;
+  if (rest.ends_with("plot")) found.kind = SheetNameKind::kPlot;
+  if (found.kind == SheetNameKind::kSentence) found.finding = name;
+  return found;
 }
 
 }  // namespace
@@ -539,10 +532,12 @@ const Results& SheetRuns::of(std::string_view experiment) const {
 std::string SheetName::trouble(const SheetRuns& runs) const {
   for (const std::string& each : experiments) {
     const ReportSection& section = runs.section(each);
-    if (is_of_times && !section.verdict.empty()) {
+    const bool is_fact = found_in(section.findings.facts, finding) != nullptr;
+    const bool rests_on_times = is_of_times || (!finding.empty() && !is_fact);
+    if (rests_on_times && !section.verdict.empty()) {
       return fmt::format("No conclusion: {} is INVALID.", each);
     }
-    if (is_of_times && section.findings.sentences.empty()) {
+    if (rests_on_times && section.findings.sentences.empty()) {
       return fmt::format("No conclusion: {} compares no times here.", each);
     }
   }
@@ -590,10 +585,13 @@ std::vector<std::string> all_sheet_names() {
   std::vector<std::string> all;
   for (const SheetName& each : sheet_answers()) all.push_back(each.name);
   for (const Experiment& experiment : experiments()) {
-    for (const FindingKind& kind : kFindingKinds) {
-      all.push_back(fmt::format("{}.{}", experiment.name, kind.name));
+    for (const std::string_view name : split(experiment.names, " ")) {
+      if (name.find('*') == std::string_view::npos) {
+        all.push_back(fmt::format("{}.{}", experiment.name, name));
+      }
     }
     for (const std::string& key : case_keys(experiment)) {
+      all.push_back(fmt::format("{}.{}", experiment.name, key));
       for (const CaseFigure* const each : case_figures()) {
         all.push_back(fmt::format("{}.{}.{}", experiment.name, key, each->name));
         all.push_back(std::string(kSimulated) + all.back());
@@ -630,16 +628,18 @@ std::string sheet_names_text() {
   for (const SheetName& each : sheet_answers()) answers.add_row({each.name, each.about});
   TextTable figures({{"figure"}, {"what it stands for"}});
   for (const CaseFigure* const each : case_figures()) figures.add_row({each->name, each->about});
-  TextTable findings({{"name"}, {"the answer to"}}), cases({{"experiment"}, {"cases"}});
+  TextTable findings({{"experiment"}, {"findings"}}), cases({{"experiment"}, {"cases"}});
   for (const Experiment& each : experiments()) {
     if (each.needs_pytorch) continue;
-    findings.add_row({fmt::format("{}.answer", each.name), each.question});
+    findings.add_row({each.name, each.names});
     cases.add_row({each.name, fmt::format("{}", fmt::join(case_keys(each), ", "))});
   }
   return fmt::format(
-      "In a sheet, {{{{name}}}} stands for a sentence or a table:\n\n{}\nThe sentences of an "
-      "experiment are answer, answer-2, ..., and its other findings fact, table and plot (fact-2, "
-      "...):\n\n{}\n{{{{EXPERIMENT.CASE.FIGURE}}}} is a figure of a case, and "
+      "In a sheet, {{{{name}}}} stands for a sentence or a "
+      "table:\n\n{}\n{{{{EXPERIMENT.FINDING}}}} "
+      "is what an experiment found, and {{{{EXPERIMENT.CASE}}}} what it says of a case (a star "
+      "stands for numbers and cases):\n\n{}\n{{{{EXPERIMENT.CASE.FIGURE}}}} is a figure of a case, "
+      "and "
       "{{{{simulated.EXPERIMENT.CASE.FIGURE}}}} that of the GPUs of --machine:\n\n{}\n{}",
       answers.text(2), findings.text(2), figures.text(2), cases.text(2));
 }

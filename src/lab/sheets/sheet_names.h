@@ -1,9 +1,9 @@
 // What the {{names}} in sheets stand for.
 //
 // `batch-sweep.batch-64.seconds` is a figure of a case of an experiment, and with `simulated.` in
-// front the same case of the course's size on GPUs. `strong-scaling.answer-2` is the second
-// sentence of an experiment; `.fact`, `.table` and `.plot` likewise. Other names, such as
-// `gpu0-bottleneck.load`, have a function of their own, which draws its sentence from the figures.
+// front the same case of the course's size on GPUs. `strong-scaling.efficiency` is what an
+// experiment found, by its name. Other names, such as `gpu0-bottleneck.load`, have a function of
+// their own, which draws its sentence from the figures.
 #pragma once
 
 #include <functional>
@@ -61,6 +61,7 @@ struct SheetName {
   std::function<std::string(const SheetRuns& runs)> text{};
   SheetNameKind kind = SheetNameKind::kSentence;
   bool is_of_times = false;  // so a sentence may not use it if its experiment is INVALID
+  std::string finding{};     // of its experiment; only one about times is of times
 
   /// For a name of times, that its experiment allows no conclusion; otherwise empty. Why it does
   /// not is in {{machine}}.

@@ -168,7 +168,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
            fmt::format("{} {}", worst.name, difference_text(worst.more_s)), beyond_text(each)});
     }
   }
-  std::vector<std::string> sentences = {
+  std::vector<Finding> sentences = {
       fmt::format("The simulation's median error over {} within the cores is {} (goal: {}); {} of "
                   "them are within the goal. Cases of one command line count once.",
                   counted(summary->runs, "distinct prediction"),

@@ -47,6 +47,13 @@ json json_of_comparison(const Comparison& each, bool valid) {
           {"word", valid ? json(name_of(each.word)) : json()}};
 }
 
+json json_of_finding(const Finding& each, bool is_timed) {
+  return {{"name", each.name},
+          {"text", each.text},
+          {"timed", is_timed},
+          {"word", each.word ? json(name_of(*each.word)) : json()}};
+}
+
 json json_of_case(const Results& results, std::size_t number) {
   const Measurement& each = results.cases[number];
   json phases = json::object();
@@ -131,7 +138,7 @@ ReportSection section_of(const Experiment& experiment, Results results) {
     if (verdict.empty()) verdict = verdict_of(results);
     for (const Measurement& each : results.cases) {
       std::string bursts = bursts_sentence(each);
-      if (!bursts.empty()) findings.sentences.push_back(std::move(bursts));
+      if (!bursts.empty()) findings.sentences.emplace_back("bursts", std::move(bursts));
     }
   }
   return {&experiment, std::move(results), std::move(findings), std::move(verdict)};
@@ -184,14 +191,14 @@ std::vector<std::string> method_sentences(double margin) {
 }
 
 std::vector<std::string> answers_of(const ReportSection& section) {
-  std::vector<std::string> answers = section.findings.sentences;
+  std::vector<std::string> answers = texts_of(section.findings.sentences);
   if (!section.verdict.empty()) {
     const std::size_t why = section.verdict.find(": ");
     answers = {"No conclusion: " +
                (why == std::string::npos ? section.verdict : section.verdict.substr(why + 2)) +
                "."};
   }
-  answers.insert(answers.end(), section.findings.facts.begin(), section.findings.facts.end());
+  std::ranges::move(texts_of(section.findings.facts), std::back_inserter(answers));
   return answers;
 }
 
@@ -394,12 +401,19 @@ std::string json_of(const Report& report) {
     for (const Comparison& each : section.findings.comparisons) {
       comparisons.push_back(json_of_comparison(each, section.verdict.empty()));
     }
+    json findings = json::array();
+    for (const auto* const kind : {&section.findings.sentences, &section.findings.facts}) {
+      const bool is_timed = kind == &section.findings.sentences;
+      if (is_timed && !section.verdict.empty()) continue;
+      for (const Finding& each : *kind) findings.push_back(json_of_finding(each, is_timed));
+    }
     sections.push_back({{"name", section.experiment->name},
                         {"title", section.experiment->title},
                         {"question", section.experiment->question},
                         {"command", command_of(report, section)},
                         {"verdict", section.verdict},
                         {"answers", answers_of(section)},
+                        {"findings", std::move(findings)},
                         {"checklist", std::move(checks)},
                         {"comparisons", std::move(comparisons)},
                         {"cases", std::move(cases)}});
@@ -515,7 +529,7 @@ std::string markdown_of(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
   if (!prediction.sentences.empty()) {
     text += fmt::format("## {}\n\n", kPredictionTitle) +
-            markdown_details(prediction.sentences, prediction, "prediction");
+            markdown_details(texts_of(prediction.sentences), prediction, "prediction");
   }
   return text + fmt::format("## How figures were made\n\n{}\n",
                             fmt::join(method_sentences(report.margin), " "));
@@ -593,8 +607,8 @@ std::string html_summary(const Report& report, const Findings& prediction) {
                         verdict_word(section, "<strong>INVALID</strong>"), section.findings);
   }
   if (!prediction.sentences.empty()) {
-    text += summary_row("prediction", kPredictionTitle, prediction.sentences.front(), "simulated",
-                        prediction);
+    text += summary_row("prediction", kPredictionTitle, prediction.sentences.front().text,
+                        "simulated", prediction);
   }
   return text + "</tbody></table></div>\n</section>\n";
 }
@@ -621,7 +635,7 @@ std::string html_of(const Report& report) {
   for (const ReportSection& section : report.sections) text += html_section(report, section);
   if (!prediction.sentences.empty()) {
     text += fmt::format("<section id=\"prediction\">\n<h2>{}</h2>\n{}</section>\n",
-                        kPredictionTitle, html_details(prediction.sentences, prediction));
+                        kPredictionTitle, html_details(texts_of(prediction.sentences), prediction));
   }
   text += "<section id=\"method\">\n<h2>How figures were made</h2>\n<ul>\n";
   for (const std::string& sentence : method_sentences(report.margin)) {

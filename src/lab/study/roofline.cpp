@@ -58,6 +58,7 @@ Plot roofline_plot(const std::vector<RooflinePoint>& points, const MachineCard& 
     roof.points.push_back(plot_point(x, 1e-9 * roof_at(card, x)));
   }
   Plot plot{.title = "Roofline of the ops of a step",
+            .name = "roof-plot",
             .x_label = "flops a byte",
             .y_label = "GFLOP/s",
             .log_x = true,

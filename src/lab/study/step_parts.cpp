@@ -38,7 +38,8 @@ struct AccountBar {
 };
 
 Plot bars_plot(const std::vector<AccountBar>& bars) {
-  Plot plot{.title = "Where the time of a step goes", .x_label = "", .y_label = "ms a step"};
+  Plot plot{
+      .title = "Where the time of a step goes", .name = "phases-plot", .y_label = "ms a step"};
   for (const AccountBar& bar : bars) plot.categories.push_back(bar.label);
   for (const std::string_view phase : account_phases()) {
     PlotSeries series{.name = std::string(part_with_key(phase).plot_name())};
