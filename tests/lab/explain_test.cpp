@@ -543,7 +543,7 @@ TEST_F(Explain, BeginsTheFirstStepBehindWhatWasLaunchedBefore) {
   EXPECT_EQ(account.accounts[0].wall_ns, 600'000) << "of which no kernel is of before";
   EXPECT_EQ(us(account.accounts[0], Part::kForward), 600);
   EXPECT_EQ(account.accounts[1].wall_ns, 1'000'000);
-  EXPECT_THAT(findings_of(run, account).facts,
+  EXPECT_THAT(texts_of(findings_of(run, account).facts),
               testing::Contains("The first step of rank 0 begins when the device has done what was "
                                 "launched before it: 4 kernels."));
 }
@@ -557,7 +557,7 @@ TEST_F(Explain, LeavesOutTheStartUpOfAProgram) {
   ASSERT_EQ(account.accounts.size(), 1U);
   EXPECT_NEAR(static_cast<double>(account.accounts[0].wall_ns), 1e8, 3e3);
   EXPECT_THAT(
-      findings_of(run, account).facts,
+      texts_of(findings_of(run, account).facts),
       testing::Contains("The first step of rank 0 begins at its first launch; 15.9 s before "
                         "it are left out as start-up."));
 }
@@ -580,7 +580,7 @@ TEST_F(Explain, LeavesOutStepsThatTheProfileBeginsOrEndsIn) {
   ASSERT_EQ(account.accounts.size(), 3U);
   EXPECT_EQ(account.accounts[0].number, 1);
   EXPECT_EQ(account.accounts[2].number, 3);
-  EXPECT_THAT(findings_of(run, account).facts,
+  EXPECT_THAT(texts_of(findings_of(run, account).facts),
               testing::Contains("Of the steps of rank 0, 2 that the profile cut are left out."));
 }
 
@@ -599,7 +599,7 @@ TEST_F(Explain, CutsWorkWhereTheNextOfItsStreamBegins) {
     expect_sum(each);
     EXPECT_GE(each.wall_ns, 900'000);
   }
-  EXPECT_THAT(findings_of(run, account).facts,
+  EXPECT_THAT(texts_of(findings_of(run, account).facts),
               testing::Contains("1 kernel of rank 0 ended after the next of the same stream began; "
                                 "each counts until then."));
 }
@@ -633,7 +633,8 @@ TEST_F(Explain, ReadsWhatProfilersWrite) {
     const RunAccount account = account_of(run);
     ASSERT_EQ(account.accounts.size(), 1U);
     expect_every_cause(account.accounts[0]);
-    if (!note.empty()) EXPECT_THAT(findings_of(run, account).facts, testing::Contains(note));
+    if (!note.empty())
+      EXPECT_THAT(texts_of(findings_of(run, account).facts), testing::Contains(note));
   }
   // Whatever piece of the file a sequence begins in.
   for (std::size_t padding = (1 << 18) - 200; padding < (1 << 18) + 20; padding += 7) {
