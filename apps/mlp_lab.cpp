@@ -278,6 +278,9 @@ void add_explore(ArgumentParser& parser, ExplorerOptions& options) {
   explores.add(machine_option(options.machine, "the card that the page starts from (h200-nvlink)"));
   explores.add(option("--study", "FOLDER", "start from the card of this study's machine",
                       to_path(options.study)));
+  explores.add(option("--question", "FILE",
+                      "print the answer to a question in JSON instead (docs/explore.md)",
+                      to_path(options.question)));
   explores.add(flag("--open", "also open it in the browser", options.open));
 }
 

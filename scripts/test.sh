@@ -172,7 +172,7 @@ demo() {
 # Whether one of the latest commits changed what packages and containers are made of.
 packaging_changed() {
   git log -20 --format= --name-only 2>/dev/null |
-    grep -qE '^(Containerfile|\.containerignore|cmake/package\.cmake|scripts/setup\.sh|tests/package/)'
+    grep -qE '^(Containerfile|\.containerignore|cmake/package\.cmake|pyproject\.toml|python/|scripts/(setup|wheel)\.sh|tests/package/)'
 }
 
 need packages "$root/scripts/setup.sh" --tests || finish

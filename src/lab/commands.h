@@ -86,15 +86,17 @@ void merge_traces(const std::filesystem::path& out, std::span<const std::filesys
 
 struct ExplorerOptions {
   std::filesystem::path output = "explore.html";
-  std::string machine{};          // the page's first card, a file or a name; empty: a usual one
-  std::filesystem::path study{};  // a study's folder: it starts from that machine's card
-  bool open = false;              // in the desktop's browser
-  std::string version{};          // of this program
+  std::string machine{};             // the page's first card, a file or a name; empty: a usual one
+  std::filesystem::path study{};     // a study's folder: it starts from that machine's card
+  std::filesystem::path question{};  // to be answered instead of writing the page; empty: none
+  bool open = false;                 // in the desktop's browser
+  std::string version{};             // of this program
 };
 
-/// Writes the page that runs this code in a browser: one file that needs no others. Throws Error:
-/// kNoInput if the build has no module for the browser or the study no card; kNoDevice if no
-/// browser starts; also as load_card() and replace_file() do.
+/// With a question, prints the answer (lab/predict/explorer.h), for which the question may name its
+/// card. Otherwise writes the page that runs this code in a browser: one file that needs no others.
+/// Throws Error: kNoInput if the build has no module for the browser or the study no card;
+/// kNoDevice if no browser starts; also as load_card() and replace_file() do.
 void write_explorer(const ExplorerOptions& options);
 
 struct ExplainOptions {

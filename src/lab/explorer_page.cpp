@@ -14,6 +14,7 @@
 #include "core/output_file.h"
 #include "lab/child.h"
 #include "lab/commands.h"
+#include "lab/predict/explorer.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/findings.h"
@@ -175,9 +176,20 @@ std::string explorer_page(const ExplorerOptions& options) {
                          [&](std::string_view name) { return parts.at(name); });
 }
 
+void answer_question(const std::filesystem::path& file) {
+  constexpr const char* kRemedy = "docs/explore.md says what a question has";
+  const std::string json = JsonDocument(file, kMaxPageFileBytes, "question", kRemedy).root().json();
+  auto question = nlohmann::json::parse(json);
+  if (question.is_object() && question.value("card", nlohmann::json()).is_string()) {
+    question["card"] = nlohmann::json::parse(card_text(question["card"].get<std::string>()));
+  }
+  print_now(explore(question.dump()) + "\n");
+}
+
 }  // namespace
 
 void write_explorer(const ExplorerOptions& options) {
+  if (!options.question.empty()) return answer_question(options.question);
   replace_file(options.output, explorer_page(options));
   print_now(fmt::format("Page: {}\n", on_one_line(options.output.string())));
   const std::string path = std::filesystem::absolute(options.output).string();

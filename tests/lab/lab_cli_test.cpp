@@ -561,6 +561,22 @@ TEST_F(MlpLab, PlansAMeshForTheMemoryOfItsRanks) {
   EXPECT_THAT(deep.out, HasSubstr("A stage on each rank is refused for this model on 4 ranks."));
 }
 
+TEST_F(MlpLab, AnswersAQuestionOfAProgram) {
+  const std::string options = R"("ranks": 2, "options": {"dim": "512", "batch-size": "64"}})";
+  write_file(folder() / "q.json", R"({"card": "h200-nvlink", )" + options);
+  const ProcessResult named = run({"explore", "--question", "q.json"});
+  EXPECT_EQ(named.exit_code, 0) << named.err;
+  const auto answer = nlohmann::json::parse(named.out);
+  EXPECT_GT(answer.at("step_s").get<double>(), 0);
+  EXPECT_EQ(answer.at("speed_ups").size(), 2U);
+  write_file(folder() / "q.json", R"({"card": "h200-nvlnik", )" + options);
+  const ProcessResult misspelled = run({"explore", "--question", "q.json"});
+  EXPECT_EQ(misspelled.exit_code, 2);
+  EXPECT_THAT(misspelled.err, HasSubstr("did you mean 'h200-nvlink'?"));
+  write_file(folder() / "q.json", "{");
+  EXPECT_EQ(run({"explore", "--question", "q.json"}).exit_code, 65);
+}
+
 TEST_F(MlpLab, PrintsPublishedNumbersBesideOurs) {
   const ProcessResult result = run({"validate"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
