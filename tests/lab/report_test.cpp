@@ -48,7 +48,7 @@ Report made_up_report_of_all() {
     results.card = load_card("h200-nvlink");
     for (const Measurement& each : results.cases) {
       std::optional<SimulatedStep>& prediction = results.predictions.emplace_back();
-      if (!can_predict(each.workload(), *results.card)) continue;
+      if (!why_no_prediction(each.workload(), *results.card).empty()) continue;
       prediction = predicted_run(each.workload(), *results.card);
       prediction->step_s = 0.9 * each.step_s().median;
     }
@@ -96,13 +96,14 @@ std::string unbalanced(const std::string& text) {
 
 TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   const Report& report = whole_report();
-  const std::string html = html_of(report), markdown = markdown_of(report);
+  const Page page = page_of(report);
+  const std::string html = html_of(page), &markdown = page.markdown;
   int plots = 0;
   for (const ReportSection& section : report.sections) {
     SCOPED_TRACE(section.experiment->name);
     for (const std::string& sentence : shown_answers(section)) {
       EXPECT_THAT(html, HasSubstr(html_text(sentence)));
-      EXPECT_THAT(markdown, HasSubstr(sentence));
+      EXPECT_THAT(markdown, HasSubstr(markdown_text(sentence)));
     }
     for (const Measurement& each : section.results.cases) {
       EXPECT_THAT(html, HasSubstr(xml_text(command_line_of(each.what()))));
@@ -117,7 +118,12 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
     plots += static_cast<int>(section.findings.plots.size());
   }
   EXPECT_EQ(count_of(html, "class=\"bs-plot\""), plots + 1) << "and the prediction's";
-  EXPECT_EQ(count_of(markdown, "]("), plots + 1);
+  for (const auto& link : all_matches(html, "<a href=\"#([^\"]*)\">")) {
+    EXPECT_EQ(count_of(html, "<section id=\"" + link[1] + "\">"), 1) << link[1];
+  }
+  EXPECT_EQ(count_of(html, "class=\"bs-thumbnail\""), count_of(markdown, "![]("));
+  EXPECT_EQ(count_of(markdown, "![") - count_of(markdown, "![]("), plots + 1)
+      << "beside those of the summary";
   EXPECT_THAT(markdown, HasSubstr(" | -10.0 % |"));
   EXPECT_EQ(count_of(html, "INVALID. No conclusion: it was disturbed."), 1);
   EXPECT_EQ(count_of(markdown, "INVALID. No conclusion: it was disturbed."), 1);
@@ -163,7 +169,8 @@ TEST(Report, HasEveryOptionOfEachCaseAndThoseThatAllShareOnce) {
 TEST(Report, ConcludesNothingFromTimesThatAreInvalid) {
   const Report& report = whole_report();
   const json results = json::parse(json_of(report));
-  const std::string html = html_of(report), markdown = markdown_of(report);
+  const Page page = page_of(report);
+  const std::string html = html_of(page), &markdown = page.markdown;
   for (std::size_t i = 0; i < report.sections.size(); ++i) {
     const ReportSection& section = report.sections[i];
     SCOPED_TRACE(section.experiment->name);
@@ -176,7 +183,7 @@ TEST(Report, ConcludesNothingFromTimesThatAreInvalid) {
     for (const std::string& sentence : texts_of(section.findings.sentences)) {
       EXPECT_THAT(answers, Not(testing::Contains(sentence)));
       EXPECT_THAT(html, Not(HasSubstr(html_text(sentence))));
-      EXPECT_THAT(markdown, Not(HasSubstr(sentence)));
+      EXPECT_THAT(markdown, Not(HasSubstr(markdown_text(sentence))));
     }
     for (const std::string& fact : texts_of(section.findings.facts)) {
       EXPECT_THAT(answers, testing::Contains(fact)) << "bytes and splits are no times";
@@ -185,7 +192,7 @@ TEST(Report, ConcludesNothingFromTimesThatAreInvalid) {
 }
 
 TEST(Report, NeedsNothingFromElsewhere) {
-  const std::string html = html_of(whole_report());
+  const std::string html = html_of(page_of(whole_report()));
   EXPECT_EQ(unbalanced(html), "");
   EXPECT_THAT(html, Not(HasSubstr("<script")));
   EXPECT_THAT(html, Not(HasSubstr("src=")));
@@ -254,7 +261,7 @@ document.title = 'charts drawn: ' + drawn;
 };
 
 TEST_F(ReportInBrowser, DrawsEveryChartWithoutAComplaint) {
-  const std::string html = html_of(whole_report());
+  const std::string html = html_of(page_of(whole_report()));
   const Seen seen = open(html);
   EXPECT_EQ(seen.complaints, "");
   EXPECT_EQ(seen.charts, count_of(html, "class=\"bs-plot\""));
@@ -292,7 +299,7 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   if (find_on_path("pdftotext").empty()) GTEST_SKIP() << "no pdftotext (Debian: poppler-utils)";
   const Report& report = whole_report();
   const std::filesystem::path pdf = folder() / "report.pdf";
-  browse(html_of(report), {"--no-pdf-header-footer", "--print-to-pdf=" + pdf.string()});
+  browse(html_of(page_of(report)), {"--no-pdf-header-footer", "--print-to-pdf=" + pdf.string()});
   const std::vector<PrintedPage> pages = printed_pages(pdf);
   ASSERT_GT(pages.size(), report.sections.size() / 3);
   for (std::size_t i = 0; i < pages.size(); ++i) {
@@ -379,7 +386,7 @@ class PageInBrowser : public ReportInBrowser {
 };
 
 TEST_F(PageInBrowser, OfAReportFitsADesktopAndAPhone) {
-  EXPECT_GE(on_phone(html_of(whole_report())).min_px, 9) << "text of plots";
+  EXPECT_GE(on_phone(html_of(page_of(whole_report()))).min_px, 9) << "text of plots";
 }
 
 /// A sheet's key, filled in.

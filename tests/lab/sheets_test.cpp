@@ -746,8 +746,23 @@ TEST(MarkdownPage, HasTheHtmlOfEachPart) {
             "<blockquote> Look\n</blockquote>\n<div class=\"scroll\"><table><thead><tr><th>a</th>"
             "<th>b</th></tr>\n</thead><tbody>\n<tr><td>1</td><td></td></tr>\n</tbody></table></div>"
             "\n");
+  EXPECT_EQ(html_of_markdown("| a\\|b | `c` |\n| --- | --- |\n"),
+            "<div class=\"scroll\"><table><thead><tr><th>a|b</th><th><code>c</code></th></tr>\n"
+            "</thead><tbody>\n</tbody></table></div>\n");
+  EXPECT_EQ(html_of_markdown("Runs:\n```\na *b* <c>\n  d\n```\n"),
+            "<details><summary>Runs:</summary><pre>a *b* &lt;c&gt;\n  d\n</pre></details>\n");
   EXPECT_EQ(html_of_markdown("![p](q.svg) [l](m)"),
             "<p><img src=\"q.svg\" alt=\"p\"> <a href=\"m\">l</a>\n</p>\n");
+}
+
+TEST(MarkdownPage, ShowsDataAsItIs) {
+  for (const std::string data : {"a|b", "2 * 3 * 4", "<b>", "`c`", "[d](e)", "a\\*b", "f_g_h"}) {
+    const FindingTable table{.title = data, .columns = {data}, .rows = {{data}}};
+    const std::string html = html_of_markdown(markdown_table(table));
+    EXPECT_THAT(html, HasSubstr("<strong>" + html_text(data) + "</strong>"));
+    EXPECT_THAT(html, HasSubstr("<th>" + html_text(data) + "</th>"));
+    EXPECT_THAT(html, HasSubstr("<td>" + html_text(data) + "</td>"));
+  }
 }
 
 TEST(MarkdownPage, LinksToPagesAndPeopleOnly) {

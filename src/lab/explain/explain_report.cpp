@@ -12,8 +12,6 @@
 #include "lab/commands.h"
 #include "lab/explain/traced_mlp.h"
 #include "lab/report/page.h"
-#include "lab/report/svg.h"
-#include "lab/study/report.h"
 #include "profiler/checklist.h"
 #include "session/outputs.h"
 #include "session/run_program.h"
@@ -21,7 +19,6 @@
 namespace barestep {
 namespace {
 
-constexpr std::string_view kExplainName = "explain";
 constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
 
 double ns_seconds(std::int64_t ns) {
@@ -501,25 +498,6 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
   return plot;
 }
 
-/// Without what Markdown reads as markup: names in traces are data.
-std::string plain_markdown(const std::string& text) {
-  std::string safe;
-  for (const char each : text) {
-    if (std::string_view("\\<[`*").find(each) != std::string_view::npos) safe += '\\';
-    safe += each;
-  }
-  return safe;
-}
-
-Findings for_markdown(Findings findings) {
-  for (Finding& each : findings.sentences) each.text = plain_markdown(each.text);
-  for (Finding& each : findings.facts) each.text = plain_markdown(each.text);
-  for (FindingTable& table : findings.tables) {
-    for (auto& row : table.rows) std::ranges::transform(row, row.begin(), plain_markdown);
-  }
-  return findings;
-}
-
 /// Times in seconds.
 std::string explain_json(const TracedRun& run, const RunAccount& account,
                          const Findings& findings) {
@@ -592,29 +570,6 @@ void add_mlp(Findings mlp, Findings& findings) {
   }
 }
 
-void write_explanation(const std::filesystem::path& folder, const TracedRun& run,
-                       const RunAccount& account, const Findings& findings) {
-  constexpr const char* kTitle = "Account of a run, from its traces";
-  make_folder(folder);
-  make_folder(folder / "plots");
-  const std::string name(kExplainName);
-  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
-    replace_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
-  }
-  std::vector<std::string> answers = texts_of(findings.sentences);
-  std::ranges::move(texts_of(findings.facts), std::back_inserter(answers));
-  const Findings plain = for_markdown(findings);
-  std::vector<std::string> plain_answers = answers;
-  std::ranges::transform(plain_answers, plain_answers.begin(), plain_markdown);
-  replace_file(folder / "results.json", explain_json(run, account, findings));
-  replace_file(folder / "report.md",
-               fmt::format("# {}\n\n{}", kTitle, markdown_details(plain_answers, plain, name)));
-  replace_file(folder / "report.html",
-               html_page(kTitle, fmt::format("<h1>{}</h1>\n<div class=\"page\">\n<main>\n"
-                                             "<section>\n{}</section>\n</main>\n</div>\n",
-                                             kTitle, html_details(answers, findings))));
-}
-
 }  // namespace
 
 Findings findings_of(const TracedRun& run, const RunAccount& account) {
@@ -653,9 +608,12 @@ void explain_traces(const ExplainOptions& options) {
   add_mlp(mlp_findings(run, account, options.machine), findings);
   std::vector<std::string> sentences = texts_of(findings.sentences);
   std::ranges::move(texts_of(findings.facts), std::back_inserter(sentences));
-  print_now(text_of_findings(sentences, findings));
+  print_now(text_of(sentences, findings));
   if (options.output.empty()) return;
-  write_explanation(options.output, run, account, findings);
+  Page page{.title = "Account of a run, from its traces"};
+  page.add(sentences, findings, "explain");
+  write_page(options.output, page);
+  replace_file(options.output / "results.json", explain_json(run, account, findings));
   print_now(fmt::format("Report: {}\n", on_one_line((options.output / "report.html").string())));
 }
 

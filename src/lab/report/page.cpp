@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <sstream>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/output_file.h"
+#include "core/text_table.h"
 #include "lab/child.h"
 #include "lab/report/svg.h"
 
@@ -20,16 +23,16 @@ body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:80r
 h1,h2{line-height:1.2;overflow-wrap:break-word}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
 section h2{margin-top:0}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
-caption{text-align:left;font-weight:600;padding-bottom:.3rem}
+.title{margin-bottom:.3rem}
 th,td{padding:.25rem .45rem;border-bottom:1px solid #ddd;text-align:right}
 th:first-child,td:first-child,.summary th,.summary td{text-align:left}
 pre{overflow-x:auto;background:#f5f5f5;padding:.7rem;font-size:12px}
-nav ul{list-style:none;padding:0;columns:2}.machine{font-size:13px;color:#555}
-.question{font-style:italic}.invalid{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fdf0e8}
+nav ul{list-style:none;padding:0;columns:2}#summary ul{font-size:13px;color:#555;columns:2}
 .plots{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),46rem))}
 figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radius:6px;break-inside:avoid}
 .summary{width:100%}.summary td{vertical-align:middle}.summary svg{width:7.5rem;display:block;border-radius:4px}
 .scroll,figure{overflow-x:auto}blockquote{border-left:4px solid #009e73;margin:0;padding:.1rem .8rem}
+.invalid{border-color:#d55e00;padding:.3rem .8rem;background:#fdf0e8}
 .sheet img{max-width:100%;background:#fff}
 @media screen{td:first-child{min-width:7em}.summary td:first-child,.sheet td:first-child{min-width:0}
 .bs-plot{min-width:600px}}
@@ -38,12 +41,12 @@ td+td{white-space:nowrap}.summary td{white-space:normal}}
 @media screen and (min-width:100rem){body{max-width:110rem;padding:1rem 2rem}
 .page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
 nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}
-@media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}.machine{color:#aaa}
+@media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}#summary ul{color:#aaa}
 section,th,td{border-color:#444}pre{background:#222}.invalid{background:#3a2418}}
 @page{size:A4;margin:12mm}
 @media print{body{max-width:none;margin:0;padding:0;font-size:9.5pt}nav,details{display:none}
-h1{margin:0}section{margin-top:1.2rem}h2,caption,.title{break-after:avoid}
-#summary{margin:0;padding:0;border:0;break-after:page}.machine{font-size:7pt;margin:.2rem 0}
+h1{margin:0}section{margin-top:1.2rem}h2,.title{break-after:avoid}
+#summary{margin:0;padding:0;border:0;break-after:page}#summary ul{font-size:7pt;margin:.2rem 0}
 .summary{font-size:6.5pt;margin:.2rem 0;line-height:1.2}.summary th,.summary td{padding:.06rem .3rem}
 .summary svg{width:16mm}.scroll{overflow:visible}
 table{font-size:7pt;break-inside:avoid}th,td{padding:.12rem .25rem}
@@ -76,25 +79,6 @@ std::string html_text(std::string_view text) {
   return safe;
 }
 
-namespace {
-
-std::string html_row(const std::vector<std::string>& cells, const char* tag) {
-  std::string row = "<tr>";
-  for (const std::string& cell : cells) row += fmt::format("<{0}>{1}</{0}>", tag, html_text(cell));
-  return row + "</tr>\n";
-}
-
-}  // namespace
-
-std::string html_table(const FindingTable& table) {
-  const std::string caption =
-      table.title.empty() ? "" : fmt::format("<caption>{}</caption>", html_text(table.title));
-  std::string text = fmt::format("<div class=\"scroll\"><table>{}\n<thead>{}</thead><tbody>\n",
-                                 caption, html_row(table.columns, "th"));
-  for (const auto& row : table.rows) text += html_row(row, "td");
-  return text + "</tbody></table></div>\n";
-}
-
 std::string html_page(const std::string& title, const std::string& body) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -103,12 +87,69 @@ std::string html_page(const std::string& title, const std::string& body) {
       xml_text(title), kPageStyle, body);
 }
 
+std::string plot_file(std::string_view name, std::size_t number) {
+  return fmt::format("plots/{}-{}.svg", name, number + 1);
+}
+
+std::string markdown_text(std::string_view text) {
+  std::string safe;
+  for (const char each : text) {
+    if (std::string_view("\\<[`*|").find(each) != std::string_view::npos) safe += '\\';
+    safe += each;
+  }
+  return safe;
+}
+
+std::string markdown_row(const std::vector<std::string>& cells) {
+  std::string row = "|";
+  for (const std::string& cell : cells) row += fmt::format(" {} |", markdown_text(cell));
+  return row + "\n";
+}
+
+std::string markdown_table(const FindingTable& table) {
+  std::string text =
+      fmt::format("**{}**\n\n{}|", markdown_text(table.title), markdown_row(table.columns));
+  for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
+  text += "\n";
+  for (const auto& row : table.rows) text += markdown_row(row);
+  return text + "\n";
+}
+
+void Page::add(const std::vector<std::string>& sentences, const Findings& findings,
+               std::string_view name) {
+  for (const std::string& each : sentences) markdown += fmt::format("- {}\n", markdown_text(each));
+  markdown += "\n";
+  for (const FindingTable& table : findings.tables) markdown += markdown_table(table);
+  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
+    const Plot& plot = findings.plots[i];
+    markdown += fmt::format("![{}]({})\n", markdown_text(plot.title), plot_file(name, i));
+    plots[plot_file(name, i)] = plot;
+  }
+  if (!findings.plots.empty()) markdown += "\n";
+}
+
+std::string text_of(const std::vector<std::string>& sentences, const Findings& findings) {
+  std::string text;
+  for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
+  for (const FindingTable& table : findings.tables) {
+    std::vector<TextTable::Column> columns;
+    for (const std::string& title : table.columns) {
+      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
+    }
+    TextTable shown(columns);
+    for (const auto& row : table.rows) shown.add_row(row);
+    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
+  }
+  return text;
+}
+
 namespace {
 
 /// The parts of a line of Markdown that are more than text.
 class InlineMarkdown {
  public:
-  explicit InlineMarkdown(std::string_view text) : text_(text) {}
+  InlineMarkdown(std::string_view text, const Plots& plots, PlotSize size)
+      : text_(text), plots_(plots), size_(size) {}
 
   std::string html() {
     std::string out;
@@ -119,9 +160,9 @@ class InlineMarkdown {
  private:
   std::string next() {
     const std::string_view rest = text_.substr(at_);
-    if (rest[0] == '\\' && rest.size() > 1) return take(2, rest.substr(1, 1));
     if (rest[0] == '`') return toggle("code", 1, in_code_);
     if (in_code_) return take(1, rest.substr(0, 1));
+    if (rest[0] == '\\' && rest.size() > 1) return take(2, rest.substr(1, 1));
     if (rest.starts_with("**")) return toggle("strong", 2, in_strong_);
     if (rest[0] == '*' && is_emphasis(rest)) return toggle("em", 1, in_emphasis_);
     if (rest.starts_with("![") || rest[0] == '[') return link(rest);
@@ -165,62 +206,144 @@ class InlineMarkdown {
     const std::string_view address = rest.substr(middle + 2, end - middle - 2);
     if (!is_picture && !is_safe(address)) return take(1, rest.substr(0, 1));
     at_ += end + 1;
+    const auto plot = plots_.find(address);
+    if (is_picture && plot != plots_.end()) return svg_of(plot->second, size_);
     return is_picture ? fmt::format(R"(<img src="{}" alt="{}">)", address, text)
                       : fmt::format(R"(<a href="{}">{}</a>)", address, text);
   }
 
   std::string_view text_;
+  const Plots& plots_;
+  PlotSize size_;
   std::size_t at_ = 0;
   bool in_code_ = false, in_strong_ = false, in_emphasis_ = false;
 };
 
-std::string inline_html(std::string_view text) {
+std::string inline_html(std::string_view text, const Plots& plots = {},
+                        PlotSize size = PlotSize::kFull) {
   const std::string safe = html_text(text);
-  return InlineMarkdown(safe).html();
+  return InlineMarkdown(safe, plots, size).html();
 }
 
-std::string markdown_row_html(std::string_view line, const char* tag) {
+std::string row_html(std::string_view line, const char* tag, const Plots& plots) {
   std::string row = "<tr>";
   for (const std::string& cell : cells_of(line)) {
-    row += fmt::format("<{0}>{1}</{0}>", tag, inline_html(cell));
+    row += fmt::format("<{0}>{1}</{0}>", tag, inline_html(cell, plots, PlotSize::kThumbnail));
   }
   return row + "</tr>\n";
 }
 
-std::string block_html(const std::vector<std::string>& lines) {
+std::string table_html(const std::vector<std::string>& lines, const Plots& plots) {
+  std::string rows;
+  for (std::size_t i = 2; i < lines.size(); ++i) rows += row_html(lines[i], "td", plots);
+  return fmt::format(
+      "<div class=\"scroll\"><table{}><thead>{}</thead><tbody>\n{}</tbody></table></div>\n",
+      lines.front().starts_with("| |") ? " class=\"summary\"" : "",
+      row_html(lines.front(), "th", plots), rows);
+}
+
+/// Code between lines of ``` may have a title before them.
+std::string code_html(const std::vector<std::string>& lines) {
+  std::string title, code;
+  bool in_code = false;
+  for (const std::string& line : lines) {
+    if (line == "```") {
+      in_code = !in_code;
+    } else {
+      (in_code ? code : title) += in_code ? xml_text(line) + "\n" : line;
+    }
+  }
+  if (title.empty()) return fmt::format("<pre>{}</pre>\n", code);
+  return fmt::format("<details><summary>{}</summary><pre>{}</pre></details>\n", inline_html(title),
+                     code);
+}
+
+std::string block_html(const std::vector<std::string>& lines, const Plots& plots) {
   const std::string& first = lines.front();
-  std::string text;
   if (first.starts_with('#')) {
     const std::size_t depth = std::min<std::size_t>(first.find_first_not_of('#'), 6);
     return fmt::format("<h{0}>{1}</h{0}>\n", depth, inline_html(first.substr(depth + 1)));
   }
-  if (first.starts_with('|')) {
-    for (std::size_t i = 2; i < lines.size(); ++i) text += markdown_row_html(lines[i], "td");
-    return fmt::format(
-        "<div class=\"scroll\"><table><thead>{}</thead><tbody>\n{}</tbody></table></div>\n",
-        markdown_row_html(first, "th"), text);
-  }
+  if (first.starts_with('|')) return table_html(lines, plots);
+  if (std::ranges::find(lines, "```") != lines.end()) return code_html(lines);
   const bool is_list = first.starts_with("- "), is_quote = first.starts_with('>');
+  const bool is_plots = first.starts_with("![") && !plots.empty();
+  std::string text;
   for (const std::string& line : lines) {
     const std::size_t mark = is_list && line.starts_with("- ")   ? 2
                              : is_quote && line.starts_with('>') ? 1
                                                                  : 0;
-    const std::string part = inline_html(line.substr(mark));
-    text += mark == 2 ? fmt::format("<li>{}</li>\n", part) : part + "\n";
+    const std::string part = inline_html(line.substr(mark), plots);
+    text += is_plots    ? fmt::format("<figure>{}</figure>\n", part)
+            : mark == 2 ? fmt::format("<li>{}</li>\n", part)
+                        : part + "\n";
   }
+  if (is_plots) return fmt::format("<div class=\"plots\">\n{}</div>\n", text);
   const std::string_view tag = is_list ? "ul" : is_quote ? "blockquote" : "p";
   // A question, or the title of a table: it stays with what is below it.
   const bool is_title = first.starts_with("**") && lines.back().ends_with("**");
-  return fmt::format("<{0}{2}>{1}</{0}>\n", tag, text, is_title ? " class=\"title\"" : "");
+  const bool is_warning = first.starts_with("> **");
+  return fmt::format("<{0}{2}>{1}</{0}>\n", tag, text,
+                     is_title     ? " class=\"title\""
+                     : is_warning ? " class=\"invalid\""
+                                  : "");
+}
+
+/// As GitHub makes it.
+std::string id_of(std::string_view title) {
+  std::string id;
+  for (const char each : title) {
+    if (std::isalnum(static_cast<unsigned char>(each)) != 0) {
+      id += static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
+    } else if (each == ' ' || each == '-') {
+      id += '-';
+    }
+  }
+  return id;
 }
 
 }  // namespace
+
+std::string section_link(std::string_view title) {
+  return fmt::format("[{}](#{})", markdown_text(title), id_of(title));
+}
+
+std::string html_of(const Page& page) {
+  std::string links, body;
+  for (const std::vector<std::string>& block : blocks_of(page.markdown)) {
+    const bool is_heading = block.front().starts_with("## ");
+    if (is_heading && !body.empty()) body += "</section>\n";
+    if (is_heading) {
+      const std::string title = block.front().substr(3), id = id_of(title);
+      links += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", id, inline_html(title));
+      body += fmt::format("<section id=\"{}\">\n", id);
+    } else if (body.empty()) {
+      body = "<section>\n";
+    }
+    body += block_html(block, page.plots);
+  }
+  if (!links.empty()) links = fmt::format("<nav><ul>\n{}</ul></nav>\n", links);
+  return html_page(page.title,
+                   fmt::format("<h1>{}</h1>\n<div class=\"page\">\n{}<main>\n{}</section>\n"
+                               "</main>\n</div>\n",
+                               html_text(page.title), links, body));
+}
+
+void write_page(const std::filesystem::path& folder, const Page& page) {
+  make_folder(folder);
+  make_folder(folder / "plots");
+  for (const auto& [file, plot] : page.plots) replace_file(folder / file, svg_of(plot) + "\n");
+  replace_file(folder / "report.md", fmt::format("# {}\n\n{}", page.title, page.markdown));
+  replace_file(folder / "report.html", html_of(page));
+}
 
 std::vector<std::string> cells_of(std::string_view line) {
   std::vector<std::string> cells;
   const std::size_t end = line.find_last_of('|');
   for (std::size_t at = 1; at <= end && end != std::string_view::npos;) {
-    const std::size_t next = line.find('|', at);
+    std::size_t next = at;
+    while (next < end && line[next] != '|') next += line[next] == '\\' ? 2U : 1U;
+    next = std::min(next, end);
     std::string_view cell = line.substr(at, next - at);
     while (cell.starts_with(' ')) cell.remove_prefix(1);
     while (cell.ends_with(' ')) cell.remove_suffix(1);
@@ -260,7 +383,7 @@ std::string filled_template(std::string_view text, const FillIn& fill) {
 
 std::string html_of_markdown(std::string_view markdown) {
   std::string text;
-  for (const std::vector<std::string>& block : blocks_of(markdown)) text += block_html(block);
+  for (const std::vector<std::string>& block : blocks_of(markdown)) text += block_html(block, {});
   return text;
 }
 

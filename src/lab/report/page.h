@@ -1,9 +1,10 @@
-// Pages of HTML, without scripts or files from elsewhere but pictures, for the screen and for A4;
-// and the part of Markdown that sheets use.
+// Pages: written once, as Markdown with plots, and shown on a terminal or as HTML, without scripts
+// or files from elsewhere, for the screen and for A4. Of Markdown, they and sheets use a part.
 #pragma once
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,10 +13,41 @@
 
 namespace barestep {
 
+using Plots = std::map<std::string, Plot, std::less<>>;  // by file, as Markdown names them
+
+struct Page {
+  std::string title{};
+  std::string markdown{};  // below the title
+  Plots plots{};
+
+  /// Adds a list of sentences, the tables and the plots, which plot_file(name, ...) names.
+  void add(const std::vector<std::string>& sentences, const Findings& findings,
+           std::string_view name);
+};
+
+/// The same for a terminal, without plots.
+std::string text_of(const std::vector<std::string>& sentences, const Findings& findings);
+
+/// With the plots within. A heading of ## begins a section, to which a link leads.
+std::string html_of(const Page& page);
+
+/// Writes report.md, report.html and the plots into the folder. Throws Error: kCannotCreate,
+/// kInputOutput.
+void write_page(const std::filesystem::path& folder, const Page& page);
+
+/// Escapes what Markdown would read as markup, for lines and for cells.
+std::string markdown_text(std::string_view text);
+std::string markdown_row(const std::vector<std::string>& cells);
+std::string markdown_table(const FindingTable& table);
+
+/// A link to the section with this title, as Markdown.
+std::string section_link(std::string_view title);
+
+/// "plots/amdahl-1.svg"
+std::string plot_file(std::string_view name, std::size_t number);
+
 /// Escapes &, <, > and quotes for HTML, and puts no line break between a number and its unit.
 std::string html_text(std::string_view text);
-
-std::string html_table(const FindingTable& table);
 
 /// A whole page with the style that all pages share.
 std::string html_page(const std::string& title, const std::string& body);
@@ -26,8 +58,9 @@ std::vector<std::vector<std::string>> blocks_of(std::string_view markdown);
 /// The cells of a line "| a | b |" of a table, without blanks at their ends.
 std::vector<std::string> cells_of(std::string_view line);
 
-/// The body of a page. Headings, paragraphs, tables, lists without levels, quotes; in them bold,
-/// italic, code, links and pictures. Everything else stays as it is written.
+/// The body of a page. Headings, paragraphs, tables, lists without levels, quotes, code between
+/// lines of ```; in all but the last, bold, italic, code, links and pictures. Everything else stays
+/// as it is written.
 std::string html_of_markdown(std::string_view markdown);
 
 /// Names in templates: {{name}}.

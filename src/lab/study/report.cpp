@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -13,7 +14,6 @@
 #include "lab/predict/prediction.h"
 #include "lab/report/findings.h"
 #include "lab/report/page.h"
-#include "lab/report/svg.h"
 #include "lab/study/prediction_errors.h"
 #include "lab/study/step_parts.h"
 
@@ -23,8 +23,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMaxMethodBytes = 1 << 16;
-constexpr const char* kReportTitle = "Report of mlp_lab";
 constexpr const char* kPredictionTitle = "Prediction against measurement";
+constexpr const char* kPredictionName = "prediction";
 
 /// The ends are null if there is no interval.
 json json_of_estimate(const Estimate& estimate) {
@@ -112,6 +112,22 @@ std::string crowded_verdict(const Results& results, const Findings& findings) {
   return "";
 }
 
+/// The comparisons of disturbed starts whose interval is beyond kLargeEffect.
+std::vector<std::string> large_effects(const ReportSection& section) {
+  std::vector<std::string> sentences;
+  if (!crowded_verdict(section.results, section.findings).empty()) return sentences;
+  for (const Comparison& each : section.findings.comparisons) {
+    const bool is_large = each.ratio.low >= kLargeEffect || each.ratio.high <= 1 / kLargeEffect;
+    if (!each.ratio.has_interval() || !is_large) continue;
+    const bool is_longer = each.ratio.median > 1;
+    sentences.push_back(fmt::format(
+        "However disturbed: a step of {} takes {} as long as one of {}.",
+        is_longer ? each.b : each.a, factor_text(is_longer ? each.ratio : reciprocal(each.ratio)),
+        is_longer ? each.a : each.b));
+  }
+  return sentences;
+}
+
 json json_of_summary(const PredictionSummary& summary) {
   return {{"runs", summary.runs},
           {"beyond_cores", summary.beyond_cores},
@@ -197,6 +213,7 @@ std::vector<std::string> answers_of(const ReportSection& section) {
     answers = {"No conclusion: " +
                (why == std::string::npos ? section.verdict : section.verdict.substr(why + 2)) +
                "."};
+    std::ranges::move(large_effects(section), std::back_inserter(answers));
   }
   std::ranges::move(texts_of(section.findings.facts), std::back_inserter(answers));
   return answers;
@@ -349,10 +366,6 @@ std::string configurations_of(const Results& results) {
   return text;
 }
 
-std::string plot_file(const std::string& section, std::size_t number) {
-  return fmt::format("plots/{}-{}.svg", section, number + 1);
-}
-
 std::string csv_of(const Report& report) {
   std::string text =
       "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,mean_step_"
@@ -427,221 +440,83 @@ std::string json_of(const Report& report) {
   return all.dump(1) + "\n";
 }
 
-void write_report(const std::filesystem::path& folder, const Report& report) {
-  std::filesystem::create_directories(folder / "plots");
-  const auto write_plots = [&](const std::string& name, const Findings& findings) {
-    for (std::size_t i = 0; i < findings.plots.size(); ++i) {
-      replace_file(folder / plot_file(name, i), svg_of(findings.plots[i]) + "\n");
-    }
-  };
-  for (const ReportSection& section : report.sections) {
-    write_plots(section.experiment->name, section.findings);
-  }
-  write_plots("prediction", prediction_findings(report.results()));
-  replace_file(folder / "results.csv", csv_of(report));
-  replace_file(folder / "results.json", json_of(report));
-  replace_file(folder / "report.md", markdown_of(report));
-  replace_file(folder / "report.html", html_of(report));
-}
-
 namespace {
 
-std::string markdown_cell(const std::string& text) {
-  std::string safe;
-  for (const char each : text) {
-    if (each == '|') safe += '\\';
-    safe += each;
+/// A row of the summary: a small plot, the title, the answer and the verdict.
+std::string summary_row(const std::string& name, const std::string& title,
+                        const std::vector<std::string>& answers, const std::string& verdict,
+                        const Findings& findings) {
+  const std::string plot = findings.plots.empty() ? "" : fmt::format("![]({})", plot_file(name, 0));
+  return fmt::format("| {} | {} | {} | {} |\n", plot, section_link(title),
+                     answers.empty() ? "" : markdown_text(answers.front()), verdict);
+}
+
+std::string summary_of(const Report& report, const Findings& prediction) {
+  std::string text = "## Summary\n\n";
+  for (const auto& [name, value] : report.environment) {
+    text += fmt::format("- {}: {}\n", name, markdown_text(value));
   }
-  return safe;
-}
-
-std::string markdown_row(const std::vector<std::string>& cells) {
-  std::string row = "|";
-  for (const std::string& cell : cells) row += fmt::format(" {} |", markdown_cell(cell));
-  return row + "\n";
-}
-
-}  // namespace
-
-std::string markdown_table(const FindingTable& table) {
-  std::string text = fmt::format("**{}**\n\n{}|", table.title, markdown_row(table.columns));
-  for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
-  text += "\n";
-  for (const auto& row : table.rows) text += markdown_row(row);
+  text += "\n| | Experiment | Answer | Verdict |\n| --- | --- | --- | --- |\n";
+  for (const ReportSection& section : report.sections) {
+    text += summary_row(section.experiment->name, section.experiment->title, answers_of(section),
+                        !section.verdict.empty()        ? "**INVALID**"
+                        : section.results.cases.empty() ? "calculated"
+                                                        : "valid",
+                        section.findings);
+  }
+  if (!prediction.sentences.empty()) {
+    text += summary_row(kPredictionName, kPredictionTitle, texts_of(prediction.sentences),
+                        "simulated", prediction);
+  }
   return text + "\n";
 }
 
-std::string markdown_details(const std::vector<std::string>& answers, const Findings& findings,
-                             const std::string& name) {
-  std::string text;
-  for (const std::string& sentence : answers) text += fmt::format("- {}\n", sentence);
-  text += "\n";
-  for (const FindingTable& table : findings.tables) text += markdown_table(table);
-  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
-    text += fmt::format("![{}]({})\n\n", findings.plots[i].title, plot_file(name, i));
+void add_section(Page& page, const Report& report, const ReportSection& section) {
+  const Experiment& experiment = *section.experiment;
+  std::string& text = page.markdown;
+  text += fmt::format("## {}\n\n*{}*\n\n", markdown_text(experiment.title),
+                      markdown_text(experiment.question));
+  if (!section.verdict.empty()) {
+    text += fmt::format("> **{}**\n\n", markdown_text(invalid_line(section)));
   }
-  return text;
-}
-
-namespace {
-
-/// `invalid` is the page's word for a section without conclusions.
-std::string verdict_word(const ReportSection& section, const char* invalid) {
-  if (!section.verdict.empty()) return invalid;
-  return section.results.cases.empty() ? "calculated" : "valid";
-}
-
-std::string markdown_section(const Report& report, const ReportSection& section) {
-  std::string text =
-      fmt::format("## {}\n\n*{}*\n\n", section.experiment->title, section.experiment->question);
-  if (!section.verdict.empty()) text += fmt::format("> **{}**\n\n", invalid_line(section));
-  text += markdown_details(shown_answers(section), section.findings, section.experiment->name);
-  const std::string command = command_of(report, section);
-  if (section.results.cases.empty()) return text + fmt::format("Reproduce: `{}`\n\n", command);
-  text += markdown_table(step_table(section.results));
-  text += quality_sentence(section.results) + "\n\n";
-  text += checklist_line(checklist_of({&section.results})) + "\n\n";
-  text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command);
+  page.add(shown_answers(section), section.findings, experiment.name);
+  const std::string command = fmt::format("Reproduce: `{}`\n\n", command_of(report, section));
+  if (section.results.cases.empty()) {
+    text += command;
+    return;
+  }
+  text +=
+      fmt::format("{}{}\n\n{}\n\n{}Its runs:\n```\n", markdown_table(step_table(section.results)),
+                  markdown_text(quality_sentence(section.results)),
+                  markdown_text(checklist_line(checklist_of({&section.results}))), command);
   for (const Measurement& each : section.results.cases) {
     text += command_line_of(each.what()) + "\n";
   }
+  const std::string configurations = configurations_of(section.results);
   text += "```\n\n";
-  const std::string configurations = configurations_of(section.results);
-  if (configurations.empty()) return text;
-  return text + fmt::format("Their configurations:\n\n```\n{}```\n\n", configurations);
+  if (configurations.empty()) return;
+  text += fmt::format("Their configurations:\n```\n{}```\n\n", configurations);
 }
 
 }  // namespace
 
-std::string markdown_of(const Report& report) {
-  std::string text = fmt::format("# {}\n\n", kReportTitle);
-  for (const auto& [name, value] : report.environment) {
-    text += fmt::format("- {}: {}\n", name, value);
-  }
-  text += "\n## Summary\n\n| experiment | answer | verdict |\n| --- | --- | --- |\n";
-  for (const ReportSection& section : report.sections) {
-    const std::vector<std::string> answers = answers_of(section);
-    text += markdown_row({section.experiment->title, answers.empty() ? "" : answers.front(),
-                          verdict_word(section, "**INVALID**")});
-  }
-  text += "\n";
-  for (const ReportSection& section : report.sections) text += markdown_section(report, section);
+Page page_of(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
+  Page page{.title = "Report of mlp_lab", .markdown = summary_of(report, prediction)};
+  for (const ReportSection& section : report.sections) add_section(page, report, section);
   if (!prediction.sentences.empty()) {
-    text += fmt::format("## {}\n\n", kPredictionTitle) +
-            markdown_details(texts_of(prediction.sentences), prediction, "prediction");
+    page.markdown += fmt::format("## {}\n\n", kPredictionTitle);
+    page.add(texts_of(prediction.sentences), prediction, kPredictionName);
   }
-  return text + fmt::format("## How figures were made\n\n{}\n",
-                            fmt::join(method_sentences(report.margin), " "));
+  page.markdown += "## How figures were made\n\n";
+  page.add(method_sentences(report.margin), {}, "");
+  return page;
 }
 
-std::string html_details(const std::vector<std::string>& answers, const Findings& findings) {
-  std::string text = "<ul>\n";
-  for (const std::string& sentence : answers) {
-    text += fmt::format("<li>{}</li>\n", html_text(sentence));
-  }
-  text += "</ul>\n";
-  for (const FindingTable& table : findings.tables) text += html_table(table);
-  if (findings.plots.empty()) return text;
-  text += "<div class=\"plots\">\n";
-  for (const Plot& plot : findings.plots) {
-    text += fmt::format("<figure>{}</figure>\n", svg_of(plot));
-  }
-  return text + "</div>\n";
-}
-
-namespace {
-
-std::string html_section(const Report& report, const ReportSection& section) {
-  const Experiment& experiment = *section.experiment;
-  std::string text =
-      fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"question\">{}</p>\n",
-                  experiment.name, html_text(experiment.title), html_text(experiment.question));
-  if (!section.verdict.empty()) {
-    text += fmt::format("<p class=\"invalid\">{}</p>\n", html_text(invalid_line(section)));
-  }
-  text += html_details(shown_answers(section), section.findings);
-  const std::string command =
-      fmt::format("<p>Reproduce: <code>{}</code></p>\n", xml_text(command_of(report, section)));
-  if (section.results.cases.empty()) return text + command + "</section>\n";
-  text += html_table(step_table(section.results));
-  text += fmt::format("<p>{}</p>\n", html_text(quality_sentence(section.results)));
-  text += fmt::format("<p>{}</p>\n", html_text(checklist_line(checklist_of({&section.results}))));
-  text += command + "<details><summary>Its runs</summary><pre>";
-  for (const Measurement& each : section.results.cases) {
-    text += xml_text(command_line_of(each.what())) + "\n";
-  }
-  text += "</pre></details>\n";
-  const std::string configurations = configurations_of(section.results);
-  if (configurations.empty()) return text + "</section>\n";
-  return text +
-         fmt::format(
-             "<details><summary>Configurations</summary><pre>{}</pre></details>\n</section>\n",
-             xml_text(configurations));
-}
-
-/// A row of the summary: a small plot, the question, the answer and the verdict.
-std::string summary_row(const std::string& name, const std::string& title,
-                        const std::string& answer, const std::string& verdict,
-                        const Findings& findings) {
-  const std::string plot =
-      findings.plots.empty() ? "" : svg_of(findings.plots.front(), PlotSize::kThumbnail);
-  return fmt::format("<tr><td>{}</td><td><a href=\"#{}\">{}</a></td><td>{}</td><td>{}</td></tr>\n",
-                     plot, name, html_text(title), html_text(answer), verdict);
-}
-
-/// Every experiment with its main answer in one line, on one page of paper.
-std::string html_summary(const Report& report, const Findings& prediction) {
-  std::string text = "<section id=\"summary\">\n<h2>Summary</h2>\n<p class=\"machine\">";
-  for (const auto& [name, value] : report.environment) {
-    text +=
-        fmt::format("{}{}: {}", text.ends_with('>') ? "" : "; ", html_text(name), html_text(value));
-  }
-  text +=
-      "</p>\n<div class=\"scroll\"><table class=\"summary\"><thead><tr><th></th><th>Experiment</th>"
-      "<th>Answer</th><th>Verdict</th></tr></thead><tbody>\n";
-  for (const ReportSection& section : report.sections) {
-    const std::vector<std::string> answers = answers_of(section);
-    text += summary_row(section.experiment->name, section.experiment->title,
-                        answers.empty() ? "" : answers.front(),
-                        verdict_word(section, "<strong>INVALID</strong>"), section.findings);
-  }
-  if (!prediction.sentences.empty()) {
-    text += summary_row("prediction", kPredictionTitle, prediction.sentences.front().text,
-                        "simulated", prediction);
-  }
-  return text + "</tbody></table></div>\n</section>\n";
-}
-
-std::string html_contents(const Report& report, const Findings& prediction) {
-  std::string text = "<nav><ul>\n<li><a href=\"#summary\">Summary</a></li>\n";
-  for (const ReportSection& section : report.sections) {
-    text += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.experiment->name,
-                        html_text(section.experiment->title));
-  }
-  if (!prediction.sentences.empty()) {
-    text += fmt::format("<li><a href=\"#prediction\">{}</a></li>\n", kPredictionTitle);
-  }
-  return text + "<li><a href=\"#method\">How figures were made</a></li>\n</ul></nav>\n";
-}
-
-}  // namespace
-
-std::string html_of(const Report& report) {
-  const Findings prediction = prediction_findings(report.results());
-  std::string text =
-      fmt::format("<h1>{}</h1>\n<div class=\"page\">\n{}<main>\n{}", kReportTitle,
-                  html_contents(report, prediction), html_summary(report, prediction));
-  for (const ReportSection& section : report.sections) text += html_section(report, section);
-  if (!prediction.sentences.empty()) {
-    text += fmt::format("<section id=\"prediction\">\n<h2>{}</h2>\n{}</section>\n",
-                        kPredictionTitle, html_details(texts_of(prediction.sentences), prediction));
-  }
-  text += "<section id=\"method\">\n<h2>How figures were made</h2>\n<ul>\n";
-  for (const std::string& sentence : method_sentences(report.margin)) {
-    text += fmt::format("<li>{}</li>\n", html_text(sentence));
-  }
-  return html_page(kReportTitle, text + "</ul>\n</section>\n</main>\n</div>\n");
+void write_report(const std::filesystem::path& folder, const Report& report) {
+  write_page(folder, page_of(report));
+  replace_file(folder / "results.csv", csv_of(report));
+  replace_file(folder / "results.json", json_of(report));
 }
 
 }  // namespace barestep

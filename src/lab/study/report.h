@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lab/report/page.h"
 #include "lab/study/experiment.h"
 #include "lab/study/study.h"
 
@@ -42,7 +43,8 @@ Report report_of(const Study& study, double margin = kDefaultMargin);
 std::vector<std::string> method_sentences(double margin);
 
 /// The answers of a section: sentences about times, then facts. An invalid section has "No
-/// conclusion: " and the reason in place of the sentences about times.
+/// conclusion: " and the reason in place of the sentences about times, and then those comparisons
+/// whose ratio no disturbance makes (kLargeEffect).
 std::vector<std::string> answers_of(const ReportSection& section);
 
 /// For an invalid section, invalid_line() is "INVALID. No conclusion: ...", which pages show
@@ -69,25 +71,13 @@ std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measure
 /// case the others, "batch-32: {...}". Empty if no case has a configuration.
 std::string configurations_of(const Results& results);
 
-std::string markdown_of(const Report& report);
-std::string markdown_table(const FindingTable& table);
-
-/// Answers, tables and plots; `name` is that of the plots' files.
-std::string markdown_details(const std::vector<std::string>& answers, const Findings& findings,
-                             const std::string& name);
-std::string html_details(const std::vector<std::string>& answers, const Findings& findings);
-
-/// One page without scripts: contents, a summary that fits on a sheet of paper, then the sections.
-std::string html_of(const Report& report);
+/// A summary that fits on a sheet of paper, then the sections.
+Page page_of(const Report& report);
 
 std::string csv_of(const Report& report);
 
 /// In the format of docs/results.schema.json.
 std::string json_of(const Report& report);
-
-/// File name of a plot of a section, or of "prediction", as used in report.md:
-/// "plots/amdahl-1.svg".
-std::string plot_file(const std::string& section, std::size_t number);
 
 /// Writes report.html, report.md, results.csv, results.json and the plots into the folder. Throws
 /// Error: kCannotCreate, kInputOutput.
