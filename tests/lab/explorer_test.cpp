@@ -79,7 +79,12 @@ TEST(Explorer, NamesTheRunThatIsTheSame) {
 TEST(Explorer, SaysWhatMemoryIsShort) {
   EXPECT_EQ(answer_to(R"("dim": "64")", R"(, "memory": "1GiB")").at("shortage"), "");
   EXPECT_THAT(answer_to("", R"(, "memory": "1GiB")").at("shortage").get<std::string>(),
-              HasSubstr("more than a device has"));
+              testing::MatchesRegex(
+                  "Does not fit: each of 4 ranks needs [0-9.]+ GiB, and a device has 1.00 "
+                  "GiB\\."));
+  EXPECT_THAT(answer_to(R"("dim": "65536")").at("shortage").get<std::string>(),
+              HasSubstr("GiB, and a device has 140.40 GiB."))
+      << "by its card";
 }
 
 TEST(Explorer, DrawsTheMemoryOfADeviceIfThatIsKnown) {

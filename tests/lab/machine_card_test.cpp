@@ -128,12 +128,13 @@ TEST(MachineCards, TakeLongerForMoreRanksWhereTheBusIsTheSame) {
 }
 
 TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
-  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 14}, {"h100-infiniband", 32},
-                                                      {"h100-nvlink", 25}, {"h200-nvlink", 25},
-                                                      {"t4", 8},           {"v100-pcie", 11}};
+  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 15}, {"h100-infiniband", 33},
+                                                      {"h100-nvlink", 26}, {"h200-nvlink", 26},
+                                                      {"t4", 10},          {"v100-pcie", 13}};
   for (const std::string& name : card_names()) {
     const MachineCard card = load_card(name);
     EXPECT_EQ(card.stated.size(), figures.at(name)) << name;
+    EXPECT_GE(card.device_bytes, std::int64_t{16} << 30) << name;
     for (const StatedRate& each : card.stated) {
       EXPECT_THAT(each.name, testing::ContainsRegex("^(device|node|network)\\.[a-z0-9_]+")) << name;
       EXPECT_THAT(each.value, testing::ContainsRegex("^[0-9]")) << each.name;

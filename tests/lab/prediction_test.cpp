@@ -318,7 +318,7 @@ TEST(MeasuredMachines, ForeseeEveryCaseOfEveryExperiment) {
     setting.data = "data";
     for (const Case& each : experiment.cases(setting)) {
       if (each.workload.sum) {
-        EXPECT_FALSE(can_predict(each.workload, two_cores())) << "it is no step";
+        EXPECT_NE(why_no_prediction(each.workload, two_cores()), "") << "it is no step";
         continue;
       }
       EXPECT_GT(predicted_run(each.workload, two_cores()).step_s, 0)
@@ -393,7 +393,7 @@ TEST(CanPredict, IsFalseForPrecisionsWithoutARate) {
   Workload workload = made_up_workload(64, 1);
   const auto can = [&](Precision precision) {
     workload.config.device.precision = precision;
-    return can_predict(workload, card);
+    return why_no_prediction(workload, card).empty();
   };
   EXPECT_TRUE(can(Precision::kFp32));
   EXPECT_TRUE(can(Precision::kBf16));
@@ -756,19 +756,22 @@ TEST(FastestSentence, TurnsRoundWithTheRatesAndNamesTies) {
   EXPECT_EQ(fastest_sentence(100, {{1, 100}}, "rank"),
             "Simulated: one rank would train 100 samples/s.");
   EXPECT_EQ(fastest_sentence(100, {{1, 100}, {2, 180}, {4, 310}}, "rank"),
-            "Simulated: 4 ranks would train fastest, 310 samples/s, 3.10x as many as one rank.");
+            "Simulated: 4 ranks would train fastest, 310 samples/s, 3.1x as many as one rank.");
   EXPECT_EQ(fastest_sentence(100, {{1, 100}, {2, 179}, {4, 180}}, "device"),
             "Simulated: 2 and 4 devices would train fastest and tie within 1 %, 180 samples/s, "
-            "1.80x as many as one device.");
+            "1.8x as many as one device.");
   EXPECT_EQ(fastest_sentence(100, {{1, 100}, {2, 80}, {4, 70}}, "rank"),
             "Simulated: 2 and 4 ranks would be no faster than one rank, which trains 100 "
-            "samples/s; the best would reach 80.0 % of that.");
+            "samples/s; the best would reach 80 % of that.");
   EXPECT_EQ(fastest_sentence(100, {{1, 100}, {2, 70}, {4, 100.9}}, "rank"),
             "Simulated: 2 and 4 ranks would be no faster than one rank, which trains 100 "
             "samples/s; 4 ranks would tie with it within 1 %.");
   EXPECT_EQ(fastest_sentence(100, {{2, 80}}, "rank"),
             "Simulated: 2 ranks would be no faster than one rank, which trains 100 samples/s; the "
-            "best would reach 80.0 % of that.");
+            "best would reach 80 % of that.");
+  EXPECT_EQ(fastest_sentence(0, {{2, 80}, {4, 70}}, "rank"),
+            "Simulated: 2 ranks would train fastest, 80 samples/s.")
+      << "one has too little memory";
 }
 
 MachineCard with_fast_links() {
@@ -803,6 +806,59 @@ TEST(Predictions, TurnRoundWithTheMachine) {
   slow.node.latency_s = 100;
   EXPECT_THAT(predict_scaling({}, slow, {1}).sentences.back().text,
               HasSubstr("by more than 1 %, at no batch up to 1048576; at a batch of 64 at no"));
+}
+
+TEST(Predictions, SayWhatDoesNotFitInTheMemoryOfADevice) {
+  MachineCard card = load_card("h200-nvlink");
+  const barestep::Run model = asked("--scheme zero3");
+  // Parameters, gradients and moments of six layers take 6 GiB on one rank, a part of that on four.
+  card.device_bytes = std::int64_t{4} << 30;
+  const Findings findings = predict_scaling(model, card, {1, 4});
+  EXPECT_THAT(findings.sentences.front(),
+              MatchesRegex("Does not fit: one rank needs 6\\.[0-9]+ GiB, and a device has 4\\.00 "
+                           "GiB\\. Its times are those of enough memory\\."));
+  EXPECT_THAT(findings.sentences.at(1), MatchesRegex("Simulated: 4 ranks would train fastest, "
+                                                     "[0-9,]+ samples/s\\."));
+  const FindingTable& table = findings.tables.front();
+  EXPECT_EQ(table.columns.back(), "memory of a rank");
+  EXPECT_THAT(table.rows.at(0).back(), HasSubstr(" GiB, too much"));
+  EXPECT_EQ(table.rows.at(1).at(table.columns.size() - 3), "-") << "no speed-up";
+  EXPECT_THAT(table.rows.at(1).back(), Not(HasSubstr("too much")));
+  // Cores share the machine's memory.
+  MachineCard cores = two_cores();
+  const barestep::Run two = run_on({}, cores, 2);
+  cores.device_bytes = 2 * max_device_bytes(two);
+  EXPECT_EQ(why_too_large(two, cores), "");
+  cores.device_bytes -= 1;
+  EXPECT_THAT(why_too_large(two, cores), testing::StartsWith("2 ranks need "));
+  card.device_bytes = 0;
+  EXPECT_EQ(why_too_large(model, card), "") << "the card does not say";
+}
+
+TEST(Predictions, OfSixteenBitsNeedTheirRate) {
+  const MachineCard t4 = load_card("t4");
+  const auto step_s = [&](const char* precision) {
+    return predicted_step(asked(fmt::format("--precision {}", precision)), t4, 1).step_s;
+  };
+  EXPECT_LT(step_s("fp16"), 0.9 * step_s("fp32"));
+  Workload bf16{run_on(asked("--precision bf16"), t4, 1)};
+  EXPECT_EQ(why_no_prediction(bf16, t4), "the card of one T4 has no rate of products in bf16");
+  EXPECT_FALSE(can_run(bf16, t4, 1));
+}
+
+TEST(SimulatedFigures, HaveTwoDigits) {
+  EXPECT_EQ(simulated_time(8.296e-3), "8.3 ms");
+  EXPECT_EQ(simulated_time(8.04e-3), "8.0 ms");
+  EXPECT_EQ(simulated_time(83.6e-3), "84 ms");
+  EXPECT_EQ(simulated_time(0.8349), "830 ms");
+  EXPECT_EQ(simulated_time(9.97e-3), "10 ms");
+  EXPECT_EQ(simulated_time(0), time_text(0.0));
+  EXPECT_EQ(simulated_number(0.0521), "0.052");
+  EXPECT_EQ(simulated_number(12345), "12,000");
+  EXPECT_EQ(simulated_percent(0.4781), "48 %");
+  EXPECT_EQ(simulated_percent(0.0482), "4.8 %");
+  EXPECT_EQ(simulated_factor(1.694), "1.7x");
+  EXPECT_EQ(simulated_factor(0.431), "0.43x");
 }
 
 // A tie: two ranks lose to communication and other costs exactly what they save.
@@ -954,7 +1010,7 @@ TEST(Predictions, TakePausesAndPrecision) {
   EXPECT_EQ(findings.sentences.size(), 1U) << "two ranks have no rank 2";
   const FindingTable& table = findings.tables.front();
   EXPECT_EQ(table.columns.at(2), "injected");
-  EXPECT_EQ(table.rows.at(0).at(2), "5.00 ms");
+  EXPECT_EQ(table.rows.at(0).at(2), "5.0 ms");
   for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
 }
 
@@ -1046,7 +1102,7 @@ TEST(Predictions, ShowTheRateOfEachProductByItsShape) {
   EXPECT_EQ(wide.title, "Simulated: products by shape");
   ASSERT_EQ(wide.rows.size(), 3U);
   EXPECT_THAT(wide.rows[0],
-              testing::ElementsAre("1", "gemm nt", "64 x 8192 x 8192", "188 us", "45.7 TFLOP/s"));
+              testing::ElementsAre("1", "gemm nt", "64 x 8192 x 8192", "190 us", "45.7 TFLOP/s"));
   EXPECT_EQ(wide.rows[1].at(2), "8192 x 8192 x 64");
   EXPECT_LT(std::stod(rates(512).rows[0].back()), 10) << "TFLOP/s of a narrow one";
 }

@@ -279,9 +279,11 @@ Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std
   if (!card) {
     findings.sentences.emplace_back(
         "No prediction beside it: state the card of a machine with --machine.");
-  } else if (!can_predict(workload, *card) || workload.ranks > card->max_ranks()) {
-    findings.sentences.push_back(
-        fmt::format("No prediction beside it: the card of {} has no rates for it.", card->name));
+  } else if (workload.ranks > card->max_ranks()) {
+    findings.sentences.push_back(fmt::format("No prediction beside it: the card of {} has {}.",
+                                             card->name, counted(card->max_ranks(), "device")));
+  } else if (const std::string why = why_no_prediction(workload, *card); !why.empty()) {
+    findings.sentences.push_back(fmt::format("No prediction beside it: {}.", why));
   } else {
     findings.tables.push_back(
         prediction_table(run, account, predicted_run(workload, *card), card->name));

@@ -207,7 +207,8 @@ Run run_on(const Run& asked, const MachineCard& card, int ranks) {
 bool has_rate(const MachineCard& card, Precision precision) {
   if (precision == Precision::kFp32) return true;
   if (precision == Precision::kInt8) return false;
-  return (type_of(precision) != DType::kF32 ? card.half_flops_per_s : card.tf32_flops_per_s) > 0;
+  return (precision == Precision::kTf32 ? card.tf32_flops_per_s
+                                        : card.flops_of(type_of(precision))) > 0;
 }
 
 void require_machine(const Run& asked, const MachineCard& card, int ranks) {
@@ -228,7 +229,7 @@ void require_machine(const Run& asked, const MachineCard& card, int ranks) {
   refuse("--precision", std::string(name_of(precision)),
          fmt::format("the card of {} has no rate of products for it", card.name),
          fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",
-                     type_of(precision) != DType::kF32 ? "half" : "tf32"));
+                     precision == Precision::kTf32 ? "tf32" : "half"));
 }
 
 namespace {

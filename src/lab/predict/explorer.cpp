@@ -19,6 +19,7 @@
 #include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/plots.h"
+#include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
 #include "lab/report/findings.h"
@@ -70,7 +71,7 @@ void require_small(const Run& run) {
 // The account.
 
 Plot account_plot(const SimulatedStep& step) {
-  Plot plot{.title = fmt::format("Simulated: a step takes {}", time_text(step.step_s)),
+  Plot plot{.title = fmt::format("Simulated: a step takes {}", simulated_time(step.step_s)),
             .x_label = "",
             .y_label = "ms",
             .categories = {"step"}};
@@ -89,25 +90,19 @@ Answer answer_on_account(const SimulatedStep& step) {
     if (seconds <= 0) continue;
     parts.push_back({{"part", traits_of(part).plot_name()},
                      {"seconds", seconds},
-                     {"time", time_text(seconds)},
-                     {"share", percent_text(seconds / step.step_s)}});
+                     {"time", simulated_time(seconds)},
+                     {"share", simulated_percent(seconds / step.step_s)}});
   }
   return parts;
 }
 
 // Speed-up over ranks.
 
-struct ExploredRate {
-  int ranks = 1;
-  double step_s = 0;
-  double samples_per_s = 0;
-};
-
 /// One rank, powers of two, and what is asked for. If that is one rank, no more: nobody has checked
 /// that several could run it.
 /// `asked_s` is the time of a step of those that are asked for.
-std::vector<ExploredRate> explored_rates(const Run& asked, const MachineCard& card, int asked_ranks,
-                                         double asked_s) {
+std::vector<PredictedRate> explored_rates(const Run& asked, const MachineCard& card,
+                                          int asked_ranks, double asked_s) {
   constexpr int kMaxShown = 8;
   std::vector<int> counts = {1};
   const int max = asked_ranks == 1 ? 1 : std::max(kMaxShown, asked_ranks);
@@ -116,18 +111,18 @@ std::vector<ExploredRate> explored_rates(const Run& asked, const MachineCard& ca
   }
   if (asked_ranks > 1) counts.push_back(asked_ranks);
   std::ranges::sort(counts);
-  std::vector<ExploredRate> rates;
+  std::vector<PredictedRate> rates;
   for (const int ranks : counts) {
     const Run run = run_on(asked, card, ranks);
     const double step_s = ranks == asked_ranks ? asked_s : predicted_run(run, card).step_s;
-    rates.push_back({ranks, step_s, static_cast<double>(run.step_samples()) / step_s});
+    rates.push_back({ranks, static_cast<double>(run.step_samples()) / step_s, step_s});
   }
   return rates;
 }
 
-std::optional<double> explored_serial_share(const std::vector<ExploredRate>& rates) {
+std::optional<double> explored_serial_share(const std::vector<PredictedRate>& rates) {
   std::vector<SpeedUp> speed_ups;
-  for (const ExploredRate& each : rates) {
+  for (const PredictedRate& each : rates) {
     if (each.ranks == 1) continue;
     speed_ups.push_back({each.ranks, each.samples_per_s / rates.front().samples_per_s});
   }
@@ -135,29 +130,29 @@ std::optional<double> explored_serial_share(const std::vector<ExploredRate>& rat
   return std::clamp(serial_fraction(speed_ups), 0.0, 1.0);
 }
 
-Answer answer_on_rates(const std::vector<ExploredRate>& rates) {
+Answer answer_on_rates(const std::vector<PredictedRate>& rates) {
   Answer all = Answer::array();
-  for (const ExploredRate& each : rates) {
+  for (const PredictedRate& each : rates) {
     const double speed_up = each.samples_per_s / rates.front().samples_per_s;
     all.push_back({{"ranks", each.ranks},
                    {"step_s", each.step_s},
                    {"samples_per_s", each.samples_per_s},
                    {"speed_up", speed_up},
-                   {"time", time_text(each.step_s)},
-                   {"rate", number_text(each.samples_per_s)},
-                   {"factor", factor_text(speed_up)}});
+                   {"time", simulated_time(each.step_s)},
+                   {"rate", simulated_number(each.samples_per_s)},
+                   {"factor", simulated_factor(speed_up)}});
   }
   return all;
 }
 
-Plot speed_up_plot(const Run& asked, const std::vector<ExploredRate>& rates) {
+Plot speed_up_plot(const Run& asked, const std::vector<PredictedRate>& rates) {
   PlotSeries simulated{.name = "simulated"};
   PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   const std::optional<double> serial = explored_serial_share(rates);
   PlotSeries amdahl{
       .name = fmt::format("Amdahl's law, serial share {}", percent_text(serial.value_or(0))),
       .style = SeriesStyle::kLine};
-  for (const ExploredRate& each : rates) {
+  for (const PredictedRate& each : rates) {
     simulated.points.push_back(
         plot_point(each.ranks, each.samples_per_s / rates.front().samples_per_s));
     ideal.points.push_back(plot_point(each.ranks, each.ranks));
@@ -205,16 +200,6 @@ Plot memory_plot(const Run& asked, const std::vector<DeviceMemory>& devices,
                   .value = static_cast<double>(*limit_bytes) / (1 << 20)};
   }
   return plot;
-}
-
-/// Why the devices' memory is too little. Computed, not caught, since it is part of the answer.
-std::string shortage_of(const Run& asked, const std::vector<DeviceMemory>& devices,
-                        std::optional<std::int64_t> limit_bytes) {
-  std::int64_t needed = 0;
-  for (const DeviceMemory& each : devices) needed = std::max(needed, each.bytes);
-  if (!limit_bytes || needed <= *limit_bytes) return "";
-  return fmt::format("A {} needs {}, which is {} more than a device has.", noun_of(asked),
-                     human_bytes(needed), human_bytes(needed - *limit_bytes));
 }
 
 // Messages.
@@ -372,11 +357,14 @@ std::string explore(std::string_view question) {
       question,
       {.what = "question", .name = "", .remedy = "see src/lab/predict/explorer.h for its form"});
   const JsonValue asks = document.root();
-  const MachineCard card = card_from(asks.at("card"));
+  MachineCard card = card_from(asks.at("card"));
   const Run asked = run_from(asks.at("options"));
   const auto ranks = static_cast<int>(asks.at("ranks").whole(1, kMaxExploredRanks));
   std::optional<std::int64_t> memory_bytes;
-  if (asks.has("memory")) memory_bytes = parse_bytes("--memory", asks.at("memory").text());
+  if (asks.has("memory")) {
+    memory_bytes = parse_bytes("--memory", asks.at("memory").text());
+    card.device_bytes = *memory_bytes;
+  }
   require_prediction(asked, card, {ranks});
   const Run run = run_on(asked, card, ranks);
   require_small(run);
@@ -384,13 +372,15 @@ std::string explore(std::string_view question) {
   const SimulatedStep step = predicted_run(run, card);
   const WorkloadPrograms programs(run);
   require_ordered(programs.step());
-  const std::vector<ExploredRate> rates = explored_rates(asked, card, ranks, step.step_s);
+  const std::vector<PredictedRate> rates = explored_rates(asked, card, ranks, step.step_s);
   const std::vector<DeviceMemory> devices = planned_memory(programs);
   const std::optional<double> serial = explored_serial_share(rates);
+  const std::string too_large = why_too_large(run, card);
   const double samples_per_s = static_cast<double>(run.step_samples()) / step.step_s;
   const Answer answer = {
-      {"headline", fmt::format("Simulated: a step takes {}, {} samples/s.", time_text(step.step_s),
-                               number_text(samples_per_s))},
+      {"headline",
+       fmt::format("Simulated: a step takes {}, {} samples/s. {}", simulated_time(step.step_s),
+                   simulated_number(samples_per_s), kSimulationError)},
       {"command", command_line_of(Workload{run})},
       {"step_s", step.step_s},
       {"samples_per_s", samples_per_s},
@@ -398,7 +388,7 @@ std::string explore(std::string_view question) {
       {"speed_ups", answer_on_rates(rates)},
       {"serial_share", serial ? Answer(*serial) : Answer()},
       {"memory", answer_on_memory(devices)},
-      {"shortage", shortage_of(asked, devices, memory_bytes)},
+      {"shortage", too_large.empty() ? "" : fmt::format("Does not fit: {}.", too_large)},
       {"messages", answer_on_messages(programs)},
       {"explain", explain(programs.step())},
       {"timeline_svg", svg_of(explored_timeline(run, card, programs.step(), step))},

@@ -11,7 +11,7 @@ namespace barestep {
 ///
 ///   {"card": {...},                     a machine card, as in its file
 ///    "ranks": 4,                        ranks or devices that share a step
-///    "memory": "16GiB",                 of a device; may be absent
+///    "memory": "16GiB",                 of a device, on the CPU of all; may be absent
 ///    "options": {"dim": "8192", ...}}   those of `mlp_lab predict`, as text; flags are "true"
 ///
 /// The answer:
@@ -24,7 +24,7 @@ namespace barestep {
 ///   speed_ups       [{ranks, step_s, samples_per_s, speed_up}], one rank first
 ///   serial_share    that Amdahl's law fits to them; null for one rank
 ///   memory          [{device, bytes, categories: [{category, bytes}]}] by the plan
-///   shortage        why `memory` is too little; empty if it is enough or not given
+///   shortage        why `memory`, or else what the card states, is too little; may be empty
 ///   messages        [{axis, exchange, ranks, count, bytes}] of a step of the first rank
 ///   explain         the program of the first rank, as --explain prints it
 ///   timeline_svg, account_svg, memory_svg, speed_up_svg

@@ -84,6 +84,7 @@ constexpr double kMaxRate = 1e21;
 constexpr double kMaxContention = 1e6;
 constexpr std::int64_t kMaxMultiprocessors = 1 << 20;
 constexpr double kMaxLoadMacs = 1e6;
+constexpr std::int64_t kMaxDeviceBytes = std::int64_t{1} << 60;
 
 /// Whether an op's rate counts flops; other rates count bytes.
 bool counts_flops(const std::string& op) {
@@ -169,6 +170,14 @@ class CardReader {
     }
     rates.ring = tables(group, "ring", ExchangeKind::kAllReduce);
     return rates;
+  }
+
+  std::int64_t device_bytes() {
+    if (!has("device", "bytes")) return 0;
+    const JsonValue figure = card_.at("device").at("bytes");
+    const std::int64_t bytes = figure.at("value").whole(1, kMaxDeviceBytes);
+    note("device", "bytes", human_bytes(bytes), figure);
+    return bytes;
   }
 
   int multiprocessors() {
@@ -277,12 +286,12 @@ MachineCard card_from(const JsonValue& from) {
   if (from.has("others_share")) card.others_share = from.at("others_share").number(0, 1);
   CardReader reader(from, card.stated);
   card.flops_per_s = reader.rate("device", "flops_per_s", "FLOP/s");
-  if (reader.has("device", "tf32_flops_per_s")) {
-    card.tf32_flops_per_s = reader.rate("device", "tf32_flops_per_s", "FLOP/s");
+  for (const auto& [name, to] : {std::pair{"tf32_flops_per_s", &card.tf32_flops_per_s},
+                                 {"half_flops_per_s", &card.half_flops_per_s},
+                                 {"fp16_flops_per_s", &card.fp16_flops_per_s}}) {
+    if (reader.has("device", name)) *to = reader.rate("device", name, "FLOP/s");
   }
-  if (reader.has("device", "half_flops_per_s")) {
-    card.half_flops_per_s = reader.rate("device", "half_flops_per_s", "FLOP/s");
-  }
+  card.device_bytes = reader.device_bytes();
   card.multiprocessors = reader.multiprocessors();
   if (reader.has("device", "load_macs")) card.load_macs = reader.load_macs();
   card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
@@ -435,6 +444,11 @@ const ExchangeTables& LinkRates::tables_of(ExchangeKind exchange) const {
   return ring.empty() ? tables[ExchangeKind::kAllReduce] : ring;
 }
 
+double MachineCard::flops_of(DType dtype) const {
+  if (dtype == DType::kF32) return flops_per_s;
+  return dtype == DType::kF16 && fp16_flops_per_s > 0 ? fp16_flops_per_s : half_flops_per_s;
+}
+
 int MachineCard::max_ranks() const {
   if (has_network) return kMaxRanks;
   return node.is_known() ? node_ranks : 1;
@@ -469,6 +483,9 @@ std::string json_of(const MachineCard& card) {
                 {"memory_bytes_per_s", figure(card.memory_bytes_per_s, source)},
                 {"launch_s", figure(card.launch_s, source)},
                 {"host_s", figure(card.host_s, source)}}}};
+  if (card.device_bytes > 0) {
+    all["device"]["bytes"] = {{"value", card.device_bytes}, {"source", source}};
+  }
   all["node"] = json_of(card.node, source);
   all["node"]["devices"] = card.node_ranks;
   all["loads"] = json::array();

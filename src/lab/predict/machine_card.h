@@ -111,9 +111,11 @@ struct MachineCard {
   double flops_per_s = 0;            // for large products, fp32
   double tf32_flops_per_s = 0;       // the same in tf32; 0: not supported
   double half_flops_per_s = 0;       // the same in bf16 and fp16; 0: unknown
+  double fp16_flops_per_s = 0;       // the same in fp16 where there is no bf16; 0: see above
   int multiprocessors = 0;           // of a GPU; 0: unknown, and product shape has no effect
   double load_macs = 16;             // see product_share(); the default is fitted to a V100
   double memory_bytes_per_s = 0;     // achieved, not the data sheet's
+  std::int64_t device_bytes = 0;     // memory of a device, on the CPU of all; 0: unknown
   double launch_s = 0;               // of an op, in addition to its work
   double host_s = 0;                 // of a step: before the first op begins, and after the last
   int node_ranks = 1;
@@ -124,6 +126,9 @@ struct MachineCard {
   double others_share = 0;           // share of the cores used by other programs meanwhile
 
   [[nodiscard]] int max_ranks() const;
+
+  /// Of products whose operands are of this type; 0: unknown.
+  [[nodiscard]] double flops_of(DType dtype) const;
 
   /// The links used by a reduction over this many ranks; without a network, the node's.
   [[nodiscard]] const LinkRates& links_of(int ranks) const;

@@ -12,7 +12,6 @@
 
 #include "core/error.h"
 #include "core/units.h"
-#include "lab/predict/prediction.h"
 #include "lab/predict/workload.h"
 
 namespace barestep {
@@ -76,7 +75,8 @@ std::string waits_text(const SimulatedStep& step) {
   double waits_s = 0;
   for (const StepAccount& stage : step.stages) waits_s += stage.waits_for_others_s();
   waits_s /= static_cast<double>(step.stages.size());
-  return fmt::format("{}, {} of the step", time_text(waits_s), percent_text(waits_s / step.step_s));
+  return fmt::format("{}, {} of the step", simulated_time(waits_s),
+                     simulated_percent(waits_s / step.step_s));
 }
 
 /// Why another way to share the model is not the best.
@@ -92,13 +92,13 @@ std::string comparison_with(const MeshCandidate& best, const MeshCandidate* fast
   }
   if (fastest == &best) {
     return fmt::format("{} is fastest: its ranks wait {}, and its optimizer takes {}.", way,
-                       waits_text(best.step), time_text(best.step.account[Part::kOptimizer]));
+                       waits_text(best.step), simulated_time(best.step.account[Part::kOptimizer]));
   }
   return fmt::format(
       "{} ({}) would take {}, {} as long: its ranks wait {}, and its optimizer takes {}.", way,
-      fastest->text(), time_text(fastest->step.step_s),
-      factor_text(fastest->step.step_s / best.step.step_s), waits_text(fastest->step),
-      time_text(fastest->step.account[Part::kOptimizer]));
+      fastest->text(), simulated_time(fastest->step.step_s),
+      simulated_factor(fastest->step.step_s / best.step.step_s), waits_text(fastest->step),
+      simulated_time(fastest->step.account[Part::kOptimizer]));
 }
 
 struct WayToShare {
@@ -139,7 +139,7 @@ FindingTable table_of(const std::vector<MeshCandidate>& all, std::int64_t memory
     table.rows.push_back({std::string(name_of(parallel.scheme)), std::to_string(each.copies()),
                           std::to_string(parallel.pipeline), std::to_string(parallel.tensor),
                           parallel.micro_batches ? std::to_string(*parallel.micro_batches) : "",
-                          fits ? time_text(each.step.step_s) : "",
+                          fits ? simulated_time(each.step.step_s) : "",
                           fits ? waits_text(each.step) : "", human_bytes(each.bytes),
                           fits ? "yes" : "no"});
   }
@@ -224,11 +224,17 @@ Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
                              .remedy = "ask for more --ranks, or for a smaller --batch-size"});
   }
   Findings findings{.tables = {table_of(all, memory_bytes)}};
-  const double one_s = predicted_step(asked, card, 1).step_s;
-  findings.sentences.push_back(fmt::format(
-      "Simulated: {} train fastest as {}: {} a step, {} as fast as one, with {} of {} for each.",
-      counted(ranks, "rank"), best.text(), time_text(best.step.step_s),
-      factor_text(one_s / best.step.step_s), human_bytes(best.bytes), human_bytes(memory_bytes)));
+  const Run one = run_on(asked, card, 1);
+  const std::int64_t one_bytes = max_device_bytes(one);
+  const std::string beside_one =
+      one_bytes > memory_bytes
+          ? fmt::format("one would need {} and does not fit", human_bytes(one_bytes))
+          : fmt::format("{} as fast as one",
+                        simulated_factor(predicted_run(one, card).step_s / best.step.step_s));
+  findings.sentences.push_back(
+      fmt::format("Simulated: {} train fastest as {}: {} a step, with {} of {} for each; {}.",
+                  counted(ranks, "rank"), best.text(), simulated_time(best.step.step_s),
+                  human_bytes(best.bytes), human_bytes(memory_bytes), beside_one));
   std::ranges::move(reasons(all, memory_bytes), std::back_inserter(findings.sentences));
   if (all.size() > kShown) {
     findings.sentences.push_back(

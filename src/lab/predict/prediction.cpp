@@ -134,16 +134,19 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
       std::ranges::max_element(rates, {}, &PredictedRate::samples_per_s)->samples_per_s;
   const auto several = [](const PredictedRate& each) { return each.ranks > 1; };
   if (std::ranges::none_of(rates, several)) {
-    return fmt::format("Simulated: one {} would train {} samples/s.", noun, number_text(one_rank));
+    return fmt::format("Simulated: one {} would train {} samples/s.", noun,
+                       simulated_number(one_rank));
   }
   if (best > (1 + kTie) * one_rank) {
     const auto wins = [&](const PredictedRate& each) {
       return each.samples_per_s * (1 + kTie) >= best;
     };
-    return fmt::format("Simulated: {} would train fastest{}, {} samples/s, {} as many as one {}.",
-                       counts_text(rates, noun, wins),
-                       std::ranges::count_if(rates, wins) > 1 ? " and tie within 1 %" : "",
-                       number_text(best), factor_text(best / one_rank), noun);
+    return fmt::format(
+        "Simulated: {} would train fastest{}, {} samples/s{}.", counts_text(rates, noun, wins),
+        std::ranges::count_if(rates, wins) > 1 ? " and tie within 1 %" : "", simulated_number(best),
+        one_rank == 0
+            ? ""
+            : fmt::format(", {} as many as one {}", simulated_factor(best / one_rank), noun));
   }
   const auto ties = [&](const PredictedRate& each) {
     return several(each) && each.samples_per_s * (1 + kTie) >= one_rank;
@@ -152,11 +155,12 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
   for (const PredictedRate& each : rates) {
     if (several(each)) max = std::max(max, each.samples_per_s);
   }
-  return fmt::format("Simulated: {} would be no faster than one {}, which trains {} samples/s; {}.",
-                     counts_text(rates, noun, several), noun, number_text(one_rank),
-                     std::ranges::any_of(rates, ties)
-                         ? counts_text(rates, noun, ties) + " would tie with it within 1 %"
-                         : "the best would reach " + percent_text(max / one_rank) + " of that");
+  return fmt::format(
+      "Simulated: {} would be no faster than one {}, which trains {} samples/s; {}.",
+      counts_text(rates, noun, several), noun, simulated_number(one_rank),
+      std::ranges::any_of(rates, ties)
+          ? counts_text(rates, noun, ties) + " would tie with it within 1 %"
+          : "the best would reach " + simulated_percent(max / one_rank) + " of that");
 }
 
 namespace {
@@ -248,10 +252,10 @@ FindingTable stages_table(const Run& asked, const MachineCard& card,
       const StepAccount& account = step.stages[stage];
       const double waits_s = account.waits_for_others_s();
       table.rows.push_back({std::to_string(ranks), std::to_string(stage),
-                            time_text(account[Part::kForward] + account[Part::kLoss]),
-                            time_text(account[Part::kBackward]),
-                            time_text(account[Part::kOptimizer]), time_text(waits_s),
-                            percent_text(waits_s / step.step_s)});
+                            simulated_time(account[Part::kForward] + account[Part::kLoss]),
+                            simulated_time(account[Part::kBackward]),
+                            simulated_time(account[Part::kOptimizer]), simulated_time(waits_s),
+                            simulated_percent(waits_s / step.step_s)});
     }
     const ParallelConfig parallel = run_on(asked, card, ranks).config.parallel;
     const PipelineSpec pipeline{.stages = static_cast<int>(parallel.pipeline),
@@ -283,16 +287,16 @@ FindingTable products_table(const Run& asked, const MachineCard& card,
       const double seconds = node_s(programs.step(), node, card, run);
       table.rows.push_back({std::to_string(count), work.op,
                             fmt::format("{} x {} x {}", size->rows, size->cols, size->depth),
-                            time_text(seconds), rate_text(work.work / seconds, "FLOP/s")});
+                            simulated_time(seconds), rate_text(work.work / seconds, "FLOP/s")});
     }
   }
   return table;
 }
 
-/// A row for each number of ranks, with all parts that any step has.
+/// A row for each number of ranks, with all parts that any step has. `one_rate` is 0 if one rank
+/// has too little memory.
 FindingTable steps_table(const Run& asked, const MachineCard& card,
-                         const std::vector<std::pair<int, SimulatedStep>>& steps,
-                         const std::vector<PredictedRate>& rates, double one_rate) {
+                         const std::vector<std::pair<int, SimulatedStep>>& steps, double one_rate) {
   FindingTable table{.title = fmt::format("Simulated: {}, on {}", text_of(asked), card.name),
                      .columns = {noun_for(2, noun_of(asked)), "step time"}};
   std::vector<Part> parts;
@@ -302,18 +306,44 @@ FindingTable steps_table(const Run& asked, const MachineCard& card,
     parts.push_back(part);
     table.columns.emplace_back(name_of(part));
   }
-  for (const char* name : {"samples/s", "speed-up", "efficiency"}) table.columns.push_back(name);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const auto& [count, step] = steps[i];
-    std::vector<std::string> row = {std::to_string(count), time_text(step.step_s)};
-    for (const Part part : parts) row.push_back(time_text(step.account[part]));
-    const double rate = rates[i].samples_per_s, gain = rate / one_rate;
-    for (auto& cell : {number_text(rate), factor_text(gain), percent_text(gain / count)}) {
-      row.push_back(cell);
-    }
+  const std::string noun(noun_of(asked));
+  for (const std::string& name : {std::string("samples/s"), std::string("speed-up"),
+                                  std::string("efficiency"), "memory of a " + noun}) {
+    table.columns.push_back(name);
+  }
+  for (const auto& [count, step] : steps) {
+    const Run run = run_on(asked, card, count);
+    std::vector<std::string> row = {std::to_string(count), simulated_time(step.step_s)};
+    for (const Part part : parts) row.push_back(simulated_time(step.account[part]));
+    const double rate = samples_per_s(run, step.step_s), gain = rate / one_rate;
+    row.push_back(simulated_number(rate));
+    row.push_back(one_rate > 0 ? simulated_factor(gain) : "-");
+    row.push_back(one_rate > 0 ? simulated_percent(gain / count) : "-");
+    row.push_back(human_bytes(max_device_bytes(run)) +
+                  (why_too_large(run, card).empty() ? "" : ", too much"));
     table.rows.push_back(std::move(row));
   }
   return table;
+}
+
+/// What does not fit comes first, and is not among the fastest.
+std::vector<std::string> rate_sentences(const Run& asked, const MachineCard& card,
+                                        const std::vector<PredictedRate>& rates, double one_rate) {
+  std::vector<std::string> sentences;
+  std::vector<PredictedRate> fitting;
+  for (const PredictedRate& each : rates) {
+    const std::string why = why_too_large(run_on(asked, card, each.ranks), card);
+    if (why.empty()) {
+      fitting.push_back(each);
+    } else {
+      sentences.push_back(
+          fmt::format("Does not fit: {}. Its times are those of enough memory.", why));
+    }
+  }
+  if (!fitting.empty()) {
+    sentences.push_back(fastest_sentence(one_rate, fitting, noun_of(asked)));
+  }
+  return sentences;
 }
 
 }  // namespace
@@ -322,6 +352,7 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
   require_prediction(asked, card, ranks);
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   const double one_rate = samples_per_s(asked, card, 1);
+  const double compared_rate = why_too_large(run_on(asked, card, 1), card).empty() ? one_rate : 0;
   std::vector<PredictedRate> rates;
   std::vector<std::pair<int, SimulatedStep>> steps;
   for (const int count : ranks) {
@@ -330,10 +361,10 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
     const double rate = samples_per_s(run, steps.back().second.step_s);
     simulated.points.push_back(plot_point(count, rate / one_rate));
     ideal.points.push_back(plot_point(count, count));
-    rates.push_back({count, rate});
+    rates.push_back({count, rate, steps.back().second.step_s});
   }
-  Findings findings{.sentences = {fastest_sentence(one_rate, rates, noun_of(asked))},
-                    .tables = {steps_table(asked, card, steps, rates, one_rate)},
+  Findings findings{.sentences = rate_sentences(asked, card, rates, compared_rate),
+                    .tables = {steps_table(asked, card, steps, compared_rate)},
                     .plots = {{.title = "Simulated speed-up",
                                .x_label = noun_for(2, noun_of(asked)),
                                .y_label = "speed-up",
@@ -352,8 +383,25 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
   return findings;
 }
 
-bool can_predict(const Workload& workload, const MachineCard& card) {
-  return !workload.sum && has_rate(card, workload.config.device.precision);
+std::string why_no_prediction(const Workload& workload, const MachineCard& card) {
+  if (workload.sum) return "an all-reduce that is measured alone is no step";
+  const Precision precision = workload.config.device.precision;
+  if (has_rate(card, precision)) return "";
+  return fmt::format("the card of {} has no rate of products in {}", card.name, name_of(precision));
+}
+
+std::string why_too_large(const Run& run, const MachineCard& card) {
+  if (card.device_bytes == 0) return "";
+  const std::int64_t sharers = card.on_gpu ? 1 : run.ranks;
+  const std::int64_t bytes = checked_multiply(max_device_bytes(run), sharers, "a run's memory");
+  if (bytes <= card.device_bytes) return "";
+  const std::string several = counted(run.ranks, noun_of(run));
+  return fmt::format("{} {}, and {} {}",
+                     run.ranks == 1 ? fmt::format("one {} needs", noun_of(run))
+                     : sharers == 1 ? fmt::format("each of {} needs", several)
+                                    : several + " need",
+                     human_bytes(bytes), card.on_gpu ? "a device has" : "the machine has",
+                     human_bytes(card.device_bytes));
 }
 
 }  // namespace barestep

@@ -24,10 +24,11 @@ SimulatedStep predicted_step(const Run& asked, const MachineCard& card, int rank
 struct PredictedRate {
   int ranks = 1;
   double samples_per_s = 0;
+  double step_s = 0;
 };
 
-/// Which of `rates` is fastest, compared with one rank. Differences within 1 % are reported as a
-/// tie. `noun` names a rank.
+/// Which of `rates` is fastest, compared with one rank; 0 if the model does not fit on one.
+/// Differences within 1 % are reported as a tie. `noun` names a rank.
 std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& rates,
                              std::string_view noun);
 
@@ -37,8 +38,12 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
 /// kernels, and the rate of each product by its shape. Throws what require_prediction() throws.
 Findings predict_scaling(const Run& asked, const MachineCard& card, const std::vector<int>& ranks);
 
-/// Whether it is a run of a trainer, and the card has rates for its products: int8 has none on any
-/// card.
-bool can_predict(const Workload& workload, const MachineCard& card);
+/// Why a run is not simulated: it is none of a trainer, or the card has no rates for its products
+/// (int8 has none on any card). Empty if it is.
+std::string why_no_prediction(const Workload& workload, const MachineCard& card);
+
+/// Why its plan does not fit in the memory that the card states for a device, or on the CPU for
+/// all; empty if it does, or the card states none.
+std::string why_too_large(const Run& run, const MachineCard& card);
 
 }  // namespace barestep

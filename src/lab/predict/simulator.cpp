@@ -334,8 +334,8 @@ double delay_s(const DeviceOp& op) {
 double flops_per_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
   const auto* const gemm = std::get_if<Gemm>(&op);
   double max = card.flops_per_s;
-  if (gemm != nullptr && gemm->a.dtype != DType::kF32 && card.half_flops_per_s > 0) {
-    max = card.half_flops_per_s;
+  if (gemm != nullptr && gemm->a.dtype != DType::kF32 && card.flops_of(gemm->a.dtype) > 0) {
+    max = card.flops_of(gemm->a.dtype);
   } else if (gemm != nullptr && precision == Precision::kTf32 && card.tf32_flops_per_s > 0) {
     max = card.tf32_flops_per_s;
   }

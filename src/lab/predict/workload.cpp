@@ -133,6 +133,11 @@ std::int64_t max_rank_bytes(const Run& run) {
   return max;
 }
 
+std::int64_t max_device_bytes(const Run& run) {
+  if (run.trainer == TrainerKind::kDdp) return max_rank_bytes(run);
+  return std::ranges::max(planned_memory(run), {}, &DeviceMemory::bytes).bytes;
+}
+
 Traffic traffic_of(const Run& run) {
   return traffic_of(WorkloadPrograms(run).step(), run.ranks,
                     run.on_gpu ? Route::kRing : Route::kStar);

@@ -77,6 +77,9 @@ std::vector<DeviceMemory> planned_memory(const WorkloadPrograms& programs);
 /// The memory of the rank of mlp_ddp that needs most.
 std::int64_t max_rank_bytes(const Run& run);
 
+/// The memory of the device that needs most, of any trainer.
+std::int64_t max_device_bytes(const Run& run);
+
 /// What a step moves between the devices of mlp_dp.
 Traffic traffic_of(const Run& run);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/units.h"
@@ -49,6 +50,38 @@ std::string factor_text(const Estimate& factor) {
 
 std::string percent_text(const Estimate& share) {
   return interval_text(share, [](double each) { return percent_text(each); });
+}
+
+namespace {
+
+/// `text` writes three digits, of which the last one falls away.
+template <class Text>
+std::string in_two_digits(double value, const Text& text) {
+  std::string shown = text(std::stod(fmt::format("{:.1e}", value)));
+  const std::size_t first = std::min(shown.find_first_of("123456789"), shown.size());
+  const std::size_t end = std::min(shown.find_first_not_of("0123456789.", first), shown.size());
+  const std::size_t point = shown.find('.');
+  if (point >= end) return shown;
+  const std::size_t keep = point < first ? first + 2 : point - first > 1 ? point : first + 3;
+  return keep < end ? shown.erase(keep, end - keep) : shown;
+}
+
+}  // namespace
+
+std::string simulated_time(double seconds) {
+  return in_two_digits(seconds, [](double each) { return time_text(each); });
+}
+
+std::string simulated_number(double number) {
+  return in_two_digits(number, number_text);
+}
+
+std::string simulated_percent(double share) {
+  return in_two_digits(share, [](double each) { return percent_text(each); });
+}
+
+std::string simulated_factor(double factor) {
+  return in_two_digits(factor, [](double each) { return factor_text(each); });
 }
 
 std::string list_text(const std::vector<std::string>& items) {

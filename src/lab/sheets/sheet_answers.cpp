@@ -10,6 +10,7 @@
 #include "core/statistics.h"
 #include "core/units.h"
 #include "lab/experiments/figures.h"
+#include "lab/predict/asked_run.h"
 #include "lab/predict/schedule_check.h"
 #include "lab/predict/workload.h"
 #include "lab/sheets/sheet_names.h"
@@ -45,7 +46,7 @@ std::string size_note(const SheetRuns& runs) {
   const Setting setting = runs.setting(), course = new_setting(false, true, 1);
   const bool is_course = setting.dim == course.dim && setting.depth == course.depth;
   std::string text =
-      fmt::format("Measured with a model of {} (width x layers){}, on {}.",
+      fmt::format("Where a task names no other model, it is {} (width x layers){}; measured on {}.",
                   model_text(setting.dim, setting.depth),
                   is_course ? ", the course's"
                             : " in place of the course's " + model_text(course.dim, course.depth),
@@ -54,10 +55,18 @@ std::string size_note(const SheetRuns& runs) {
     text += fmt::format(" Tasks that do not vary the batch take {} in place of {}.",
                         setting.batch_size, course.batch_size);
   }
-  return text + fmt::format(
-                    " Columns headed \"Simulated\" are the course's size on {}: calculated by "
-                    "mlp_lab's simulator, not measured.",
-                    runs.gpus().name);
+  text += fmt::format(
+      " Columns headed \"Simulated\" are the course's size on {}: calculated by mlp_lab's "
+      "simulator, "
+      "not measured.",
+      runs.gpus().name);
+  std::vector<std::string> unknown;
+  for (const Precision each : {Precision::kTf32, Precision::kBf16, Precision::kFp16}) {
+    if (!has_rate(runs.gpus(), each)) unknown.emplace_back(name_of(each));
+  }
+  if (unknown.empty()) return text;
+  return text + fmt::format(" Its card has no rate of products in {}, so such figures are \"-\".",
+                            list_text(unknown));
 }
 
 // Practical 2.

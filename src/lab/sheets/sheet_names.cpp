@@ -15,6 +15,7 @@
 #include "core/text_table.h"
 #include "core/units.h"
 #include "lab/experiments/figures.h"
+#include "lab/predict/prediction.h"
 #include "lab/report/comparison.h"
 #include "lab/report/findings.h"
 #include "model/model_spec.h"
@@ -545,7 +546,9 @@ std::string SheetName::trouble(const SheetRuns& runs) const {
 }
 
 std::optional<SimulatedCase> SheetRuns::simulated(const Workload& workload) const {
-  if (workload.ranks > gpus_.max_ranks() || workload.sum) return std::nullopt;
+  if (workload.ranks > gpus_.max_ranks() || !why_no_prediction(workload, gpus_).empty()) {
+    return std::nullopt;
+  }
   const auto step_of = [&](const Workload& each) {
     const std::string line = command_line_of(each);
     const auto found = steps_.find(line);

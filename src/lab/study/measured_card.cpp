@@ -490,6 +490,8 @@ MachineCard measure_card(const CardRequest& request) {
                                                       : "with " + counted(units, "core"))};
   card.on_gpu = request.on_gpu;
   card.node_ranks = units;
+  card.device_bytes =
+      request.on_gpu ? make_device({.device = "cuda:0"})->info().total_bytes : machine.memory_bytes;
   std::filesystem::create_directories(request.scratch);
   for (MachineLoad& load : loads_of(request)) {
     request.on_progress(text_of(load));
