@@ -610,12 +610,14 @@ void add_schedules_that_differ(std::vector<PublishedNumber>& all) {
                   in_flight_text(gpipe)));
 }
 
-/// The last two layers are still there when backward begins, and the first gives no gradient back.
+/// The last two layers are still there when backward begins, and nothing in it reads the first. So
+/// of n layers, n are gathered forward and n - 3 backward, and n reduced: (3 n - 3) / 2 n.
 void add_traffic_that_differs(std::vector<PublishedNumber>& all) {
   constexpr int kRanks = 8;
   all.push_back(row_of("ZeRO, bytes that a rank sends with stage 3, over those without",
                        PublishedKind::kDoesNotReproduce,
-                       fmt::format("{:.2f}x (counted, 6 layers, the last 2 gathered once)",
+                       fmt::format("{:.2f}x with 6 layers, of which the last 2 and the first are "
+                                   "gathered once (counted); 1.5x only in the limit of many",
                                    sent_over_gradients(RankScheme::kZero3, kRanks) /
                                        sent_over_gradients(RankScheme::kDdp, kRanks))));
 }
