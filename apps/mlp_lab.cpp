@@ -104,6 +104,8 @@ void add_study_options(Command& run, StudyOptions& study) {
   run.add(option("--starts", "N",
                  "starts of each case (9; 6 or 9 with --quick); fewer than 6 allow no conclusion",
                  to_number(study.starts, 1000)));
+  run.add(flag("--wait-quiet", "before each start, wait until other programs leave the cores alone",
+               study.wait_quiet));
   run.add(margin_option(study.margin));
   run.add(option("--ranks", "N,N,...",
                  "numbers of ranks in scaling experiments, which always include 1 (1,2,4,...)",

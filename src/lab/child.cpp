@@ -146,6 +146,10 @@ ChildResult run_child(const std::vector<std::string>& command,
   return result;
 }
 
+bool children_are_stopped() {
+  return stopped;
+}
+
 void stop_children() {
   stopped = true;
 }

@@ -27,6 +27,7 @@ std::string error_line(const std::string& err);
 
 /// Safe to call from a signal handler.
 void stop_children();
+bool children_are_stopped();
 
 /// The full path of a program on PATH; empty if it is not found.
 std::string find_on_path(const std::string& program);

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -21,6 +23,7 @@
 #include "lab/predict/prediction.h"
 #include "lab/report/page.h"
 #include "lab/sheets/sheets.h"
+#include "lab/study/core_users.h"
 #include "lab/study/measured_card.h"
 #include "lab/study/prediction_errors.h"
 #include "lab/study/report.h"
@@ -30,21 +33,6 @@
 #include "session/run_program.h"
 
 namespace barestep {
-
-std::string text_of_findings(const std::vector<std::string>& sentences, const Findings& findings) {
-  std::string text;
-  for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
-  for (const FindingTable& table : findings.tables) {
-    std::vector<TextTable::Column> columns;
-    for (const std::string& title : table.columns) {
-      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
-    }
-    TextTable shown(columns);
-    for (const auto& row : table.rows) shown.add_row(row);
-    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
-  }
-  return text;
-}
 
 namespace {
 
@@ -94,7 +82,7 @@ void print_answers(const Report& report, const std::vector<const Experiment*>& r
     if (std::ranges::find(requested, section.experiment) == requested.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
     if (!section.verdict.empty()) text += fmt::format("  {}\n", invalid_line(section));
-    show(text + text_of_findings(shown_answers(section), section.findings) + "\n");
+    show(text + text_of(shown_answers(section), section.findings) + "\n");
   }
 }
 
@@ -184,6 +172,21 @@ void list_experiments() {
 
 namespace {
 
+/// What is going to be measured, and who disturbs it.
+void announce(const StudyPlan& plan, bool waits) {
+  if (plan.starts == 0) return;
+  print_note("mlp_lab", fmt::format("{} {} planned{}", counted(plan.starts, "start"),
+                                    plan.starts == 1 ? "is" : "are",
+                                    plan.seconds == 0 ? ""
+                                                      : fmt::format(", about {:.0f} min",
+                                                                    std::ceil(plan.seconds / 60))));
+  const CoreUsers others = watch_core_users(std::chrono::seconds(1));
+  if (!others.disturb() || waits) return;
+  print_note("mlp_lab",
+             "other programs take " + others.text() +
+                 ": of most times nothing will be concluded; --wait-quiet waits for them");
+}
+
 /// The script has fewer options than the trainers.
 void require_pytorch(const StudyOptions& options) {
   static constexpr std::string_view kScripts[] = {"activation", "batch-size", "depth",
@@ -218,7 +221,8 @@ Report measured_report(const StudyOptions& options,
   }
   if (measures) study.choose_width(programs, show_progress);
   require_memory(study, requested, options.memory);  // of the model that was chosen
-  study.run(requested, programs, show_progress);
+  announce(study.plan_of(requested), options.wait_quiet);
+  study.run(requested, programs, show_progress, options.wait_quiet);
   end_progress();
   Report report = report_of(study, options.margin);
   write_report(study.folder(), report);
@@ -348,11 +352,20 @@ void print_published() {
   print_now(InputFile(installed_file(BARESTEP_DOCS, "published.md"), "page").text(kMaxBytes));
 }
 
+namespace {
+
+void print_simulated(const Findings& findings) {
+  print_now(
+      fmt::format("{}\n  {}\n", text_of(texts_of(findings.sentences), findings), kSimulationError));
+}
+
+}  // namespace
+
 void predict(const std::string& machine, const Run& asked, const std::vector<int>& ranks) {
   const MachineCard card = load_card(machine);
   const Findings findings =
       predict_scaling(asked, card, ranks.empty() ? usual_ranks(asked, card) : ranks);
-  print_now(text_of_findings(texts_of(findings.sentences), findings));
+  print_simulated(findings);
   TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
   for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
   print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));
@@ -360,7 +373,7 @@ void predict(const std::string& machine, const Run& asked, const std::vector<int
 
 void plan_mesh(const std::string& machine, const Run& asked, int ranks, std::int64_t memory_bytes) {
   const Findings findings = best_mesh(asked, load_card(machine), ranks, memory_bytes);
-  print_now(text_of_findings(texts_of(findings.sentences), findings));
+  print_simulated(findings);
 }
 
 void measure_rank(const RankRatesOptions& options) {

@@ -22,6 +22,7 @@ struct StudyOptions {
   std::filesystem::path card{};          // from an earlier measurement; empty: measured now
   std::optional<std::int64_t> memory{};  // limit of the runs' memory in bytes; default: all free
   bool quick = false;
+  bool wait_quiet = false;         // for other programs to leave the cores alone
   int starts = 0;                  // per case; 0: 9, or 6 with quick
   double margin = kDefaultMargin;  // smaller differences are called small
   GivenOptions given{};            // of the trainers, and "ranks"
@@ -108,9 +109,6 @@ struct ExplainOptions {
 /// Prints the account of a run from its traces, by PyTorch's profiler or by --trace, and writes its
 /// report. Throws Error: kNoInput, kBadData; kCannotCreate, kInputOutput.
 void explain_traces(const ExplainOptions& options);
-
-/// The sentences, followed by the tables.
-std::string text_of_findings(const std::vector<std::string>& sentences, const Findings& findings);
 
 /// Options of one rank of measure_card().
 struct RankRatesOptions {

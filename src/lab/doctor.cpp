@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,14 @@ Diagnosis of_cores(const MachineFacts& facts, const std::filesystem::path& root)
                fmt::format("start the container with --cpuset-cpus instead of --cpus, or with "
                            "--cpus {}",
                            allowed));
+}
+
+Diagnosis of_others(const MachineFacts& facts) {
+  Diagnosis found{.what = "other programs", .is = facts.others.text()};
+  if (!facts.others.disturb()) return found;
+  return amiss(std::move(found), Health::kLimited,
+               "runs wait for cores, so times differ, and mlp_lab concludes little from them",
+               "end these programs; mlp_lab run --wait-quiet waits until they end");
 }
 
 Diagnosis of_memory(const MachineFacts& facts, const std::filesystem::path& root) {
@@ -198,6 +207,7 @@ MachineFacts facts_of_this_machine() {
                      .printer = find_page_printer(),
                      .allowed = allowed_cpus(),
                      .files = raise_open_files(),
+                     .others = watch_core_users(std::chrono::seconds(1)),
                      .needed_bytes = max_rank_bytes(Run{})};
   if (const int gpus = cuda_device_count(); gpus > 0) {
     DeviceConfig config;
@@ -218,7 +228,8 @@ MachineFacts facts_of_this_machine() {
 }
 
 std::vector<Diagnosis> diagnoses(const MachineFacts& facts, const std::filesystem::path& root) {
-  std::vector<Diagnosis> all = {of_cores(facts, root), of_memory(facts, root), of_gpus(facts)};
+  std::vector<Diagnosis> all = {of_cores(facts, root), of_others(facts), of_memory(facts, root),
+                                of_gpus(facts)};
   if (!facts.gpus.empty()) {
     all.push_back(of_nccl(facts));
     all.push_back(of_cupti(facts));

@@ -9,6 +9,7 @@
 
 #include "core/host.h"
 #include "core/index.h"
+#include "lab/study/core_users.h"
 
 namespace barestep {
 
@@ -26,11 +27,13 @@ struct MachineFacts {
   std::string printer{};  // of PDF files: path; empty if there is none
   CpuSet allowed{};
   OpenFiles files{};
+  CoreUsers others{};
   std::int64_t shared_memory_bytes = 0;  // of /dev/shm; 0 if there is none
   std::int64_t needed_bytes = 0;         // of the default run of mlp_single
 };
 
-/// Asks the libraries of this build. Where there is a GPU, opens it and loads CUPTI.
+/// Asks the libraries of this build, and watches the cores for a second. Where there is a GPU,
+/// opens it and loads CUPTI.
 MachineFacts facts_of_this_machine();
 
 /// kMissing: part of barestep cannot be used. kLimited: it works, with the cost that is named.

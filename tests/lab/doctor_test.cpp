@@ -3,7 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -31,6 +35,7 @@ class Doctor : public TempDirTest {
     machine_.hwloc = "2.9.0";
     machine_.printer = "/usr/bin/chromium";
     machine_.allowed = CpuSet(0xF);
+    machine_.others = {.cores = 4, .busy_cores = 0.3, .busiest = "sshd 0.2"};
     machine_.files = {.at_start = 1024, .now = 4096};
     machine_.shared_memory_bytes = 1024 * kMiB;
     machine_.needed_bytes = 100 * kMiB;
@@ -65,6 +70,7 @@ TEST_F(Doctor, FindsNothingAmissOnAGoodMachine) {
   EXPECT_THAT(remedies(), IsEmpty());
   EXPECT_EQ(text_of(all()),
             R"(ok       cores               4 for this process; the machine's are 0-3
+ok       other programs      0.3 of 4 cores (sshd 0.2)
 ok       memory              2.00 GiB free of 4.00 GiB
 ok       GPUs                2 x NVIDIA H200, driver for CUDA 13.0
 ok       NCCL                2.28.9
@@ -109,6 +115,28 @@ TEST_F(Doctor, NamesTheRemedyOfEachThingThatIsAmiss) {
   EXPECT_THAT(text_of(all()), HasSubstr("limited  CUPTI               CUPTI 13.0.0 is known to "
                                         "hang\n           costs: --profile takes times from CUDA "
                                         "events, which contain the launches between kernels\n"));
+}
+
+TEST_F(Doctor, FindsABusyMachine) {
+  machine_.others = {.cores = 4, .busy_cores = 1.94, .busiest = "cc1plus 1.9"};
+  EXPECT_EQ(all().at(1).is, "1.9 of 4 cores (cc1plus 1.9)");
+  EXPECT_THAT(remedies(), ElementsAre("other programs: end these programs; mlp_lab run "
+                                      "--wait-quiet waits until they end"));
+}
+
+TEST(CoreUsers, AreSeenAtWork) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) {
+    }
+  }
+  const CoreUsers seen = watch_core_users(std::chrono::milliseconds(500));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_GE(seen.cores, 1);
+  EXPECT_GT(seen.busy_cores, 0.1);
+  EXPECT_LE(seen.busy_cores, seen.cores);
+  EXPECT_NE(seen.busiest, "");
 }
 
 TEST_F(Doctor, TellsABuildWithoutALibraryFromAMachineWithoutIt) {

@@ -1315,7 +1315,7 @@ TEST(Verdict, IsInvalidWhereMoreThanAQuarterOfTheStartsWereDisturbed) {
   starts[2].lost_share = 0.26;
   EXPECT_EQ(verdict_on(starts),
             "INVALID: 3 of 9 starts of a lost more than 25 % of their time to other programs; run "
-            "it again on a quiet machine");
+            "it again on a quiet machine, or with --wait-quiet");
 }
 
 bool is_uncertain(const std::vector<Start>& starts, bool beyond_cores = false) {
@@ -1628,7 +1628,7 @@ TEST(LostShare, IsNotWhatTheSystemsClockRounds) {
   EXPECT_DOUBLE_EQ(lost_share(crowded_ranks(1.8 * kTickS), 2, false), 0);
 }
 
-TEST(LostShare, IsTheWaitForOtherProgramsNextToOtherRanks) {
+TEST(LostShare, IsTheWaitForCoreUsersNextToOtherRanks) {
   EXPECT_DOUBLE_EQ(lost_share(crowded_ranks(0.8 + 2 * kTickS), 2, false), 0.4);
   EXPECT_DOUBLE_EQ(lost_share(crowded_ranks(4), 2, false), 1) << "no longer than it waited";
 }

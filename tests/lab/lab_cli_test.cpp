@@ -202,9 +202,11 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   }
   if (is_quiet) EXPECT_TRUE(is_there("plots/prediction-1.svg"));
 
+  // Where other programs disturbed its starts, they are made again.
   const ProcessResult again = run(command);
-  EXPECT_EQ(again.out, first.out);
-  EXPECT_EQ(again.err, "");
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  if (is_quiet) EXPECT_EQ(again.out, first.out);
+  if (is_quiet) EXPECT_EQ(again.err, "");
   EXPECT_EQ(run({"report", "lab"}).out, "Report: lab/report.html\n");
 
   // Nobody reads the output, but the report is still written.
@@ -254,7 +256,7 @@ TEST_F(MlpLab, CalculatesWithoutARunOrACard) {
   EXPECT_EQ(schema_violation(results, schema, schema), "");
   EXPECT_EQ(results.at("experiments").size(), 2U) << "only those that were asked for";
   EXPECT_THAT(read_file(folder() / "lab/report.md"),
-              ContainsRegex("A thousand small additions .* calculated "));
+              ContainsRegex("A thousand small additions.* calculated "));
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab/machine.json"));
 }
 
@@ -549,10 +551,10 @@ TEST_F(MlpLab, PlansAMeshForTheMemoryOfItsRanks) {
   const ProcessResult result = run({"plan", "--ranks", "8", "--memory", "2GiB"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("Simulated: 8 ranks train fastest as ddp, one copy on 8 tensor "
-                                    "ranks: 1.10 ms a step, "));
+                                    "ranks: 1.1 ms a step, "));
   EXPECT_THAT(result.out, HasSubstr("Simulated: meshes, those that fit and the fastest of them "
                                     "first\n    scheme  copies  stages  tensor ranks  "));
-  EXPECT_THAT(result.out, ContainsRegex("\n    ddp +1 +1 +8 +1.10 ms .* 817.42 MiB +yes\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\n    ddp +1 +1 +8 +1.1 ms .* 817.42 MiB +yes\n"));
   const ProcessResult deep =
       run({"plan", "--ranks", "4", "--memory", "16GiB", "--machine", "a100-nvlink", "--dim", "1024",
            "--depth", "8", "--batch-size", "4096", "--precision", "bf16", "--recompute", "2",

@@ -68,7 +68,7 @@ class StudyTest : public TempDirTest {
                    "  echo '{\"step\": '$i', \"rank\": 0, \"loss\": 1.5, \"step_time_s\": '$time',"
                    " \"samples_per_s\": 1, \"queued_s\": 0.001, \"warmup\": false,"
                    " \"phases_s\": {\"forward\": 0.01}}'\n"
-                   "done > \"$out\"\n");
+                   "done > \"$out\"\n[ -z \"$lost\" ] || echo \"$lost\" >> \"$out\"\n");
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   }
 
@@ -100,6 +100,38 @@ TEST_F(StudyTest, MakesAllStartsThereAndBack) {
   EXPECT_THAT(study.measured(), ElementsAre(&experiment_of("batch-sweep")));
   const Results results = study.results_of(experiment_of("batch-sweep"));
   EXPECT_DOUBLE_EQ(results.at("batch-64").step_s().median, 0.064);
+}
+
+constexpr const char* kBusyMachine =
+    "lost='{\"lost_time\": {\"rank\": 0, \"wall_s\": 1, \"waited_s\": 0.6, \"ready_s\": 1, "
+    "\"own_ran_s\": 0.4, \"all_ran_s\": 9, \"stolen_s\": 0, \"busy_threads\": 1}}'\n";
+
+/// Each of 18 starts would be made three times.
+TEST_F(StudyTest, RepeatsNoStartWhereOthersDisturbAllAndEndsWhereNoAnswerCanCome) {
+  trainer(kBusyMachine + std::string("time=0.064\n"));
+  Study study(output(), identity(), 6);
+  std::vector<StudyProgress> progress;
+  run(study, &progress);
+  EXPECT_THAT(log(), SizeIs(3 * 3 + 3)) << "two rounds of three cases, the first repeated twice";
+  EXPECT_THAT(progress.at(1).what, HasSubstr("the last start lost 60.0 % of its time; other "));
+  EXPECT_THAT(progress.back().what, HasSubstr(", start 2 of 6, disturbed like those before"));
+  const Report report = report_of(study);
+  EXPECT_THAT(report.sections.front().verdict,
+              HasSubstr("lost more than 25 % of their time to other programs"));
+  EXPECT_EQ(study.plan_of({&experiment_of("batch-sweep")}).starts, 18) << "none of it counts";
+}
+
+TEST_F(StudyTest, StatesEffectsThatNoDisturbanceMakes) {
+  trainer(kBusyMachine + std::string("[ $batch = 128 ] && time=0.160\n"));
+  Study study(output(), identity(), 6);
+  run(study);
+  EXPECT_THAT(log(), SizeIs(3 * 3 + 15));
+  const Report report = report_of(study);
+  const ReportSection& section = report.sections.front();
+  EXPECT_THAT(section.verdict, HasSubstr("INVALID"));
+  EXPECT_THAT(shown_answers(section),
+              testing::Contains("However disturbed: a step of batch-128 takes 5.00x (5.00x to "
+                                "5.00x) as long as one of batch-32."));
 }
 
 TEST_F(StudyTest, NamesTheLastErrorOfARunThatCrashed) {

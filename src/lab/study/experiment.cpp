@@ -206,21 +206,22 @@ std::vector<Comparison> Results::compare(std::string_view reference,
 }
 
 std::string verdict_of(const Results& results) {
-  const std::size_t needed = starts_needed(1);
-  if (results.rounds() < needed) {
-    return fmt::format(
-        "INVALID: {} made, a 95 % interval needs {}; run it again with --starts {}",
-        results.rounds() == 1 ? "1 round was" : fmt::format("{} rounds were", results.rounds()),
-        needed, needed);
-  }
   std::vector<std::string> reasons;
   for (const Measurement& each : results.cases) {
     if (const std::string why = each.trouble(); !why.empty()) reasons.push_back(why);
   }
-  if (reasons.empty()) return "";
-  const std::string rest =
-      reasons.size() == 1 ? "" : fmt::format(" (and {} more)", reasons.size() - 1);
-  return fmt::format("INVALID: {}{}; run it again on a quiet machine", reasons.front(), rest);
+  if (!reasons.empty()) {
+    const std::string rest =
+        reasons.size() == 1 ? "" : fmt::format(" (and {} more)", reasons.size() - 1);
+    return fmt::format("INVALID: {}{}; run it again on a quiet machine, or with --wait-quiet",
+                       reasons.front(), rest);
+  }
+  const std::size_t needed = starts_needed(1);
+  if (results.rounds() >= needed) return "";
+  return fmt::format(
+      "INVALID: {} made, a 95 % interval needs {}; run it again with --starts {}",
+      results.rounds() == 1 ? "1 round was" : fmt::format("{} rounds were", results.rounds()),
+      needed, needed);
 }
 
 int starts_of(const Experiment& experiment, const Setting& setting) {

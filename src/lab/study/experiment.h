@@ -103,6 +103,9 @@ struct Results {
 /// about ratios and shares are certain where their intervals are.
 std::string verdict_of(const Results& results);
 
+/// A ratio of two times that no disturbance makes: it is stated though the starts are INVALID.
+constexpr double kLargeEffect = 4;
+
 struct Experiment {
   const char* name;
   const char* title;

@@ -5,15 +5,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <map>
 #include <optional>
 
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
+#include "core/units.h"
+#include "lab/child.h"
 #include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
+#include "lab/study/core_users.h"
 #include "lab/study/experiment.h"
 #include "lab/study/run_workload.h"
 #include "options/option_values.h"
@@ -27,6 +32,9 @@ constexpr const char* kStudyFormat = "barestep study 1";
 constexpr const char* kStudyFile = "study.json";
 constexpr const char* kCardFile = "machine.json";
 constexpr int kMaxAttempts = 3;
+constexpr int kHopelessStarts = 3;  // disturbed in a row, in all attempts
+constexpr int kRoundsOfHope = 2;
+constexpr std::chrono::milliseconds kShortWatch(300);
 constexpr std::int64_t kMaxStudyBytes = 1 << 20;
 constexpr std::int64_t kMaxStartBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kMaxDevices = 1 << 20;
@@ -139,6 +147,23 @@ void claim_study_folder(const std::filesystem::path& folder, StudyIdentity& iden
   replace_file(path, json_of_identity(identity).dump(1) + "\n");
 }
 
+Start start_in(const std::filesystem::path& path) {
+  return parse_start(InputFile(path, "records of a run").text(kMaxStartBytes), path.string());
+}
+
+/// Blocks until other programs leave the cores alone for a few seconds.
+void wait_until_quiet(StudyProgress progress,
+                      const std::function<void(const StudyProgress&)>& on_progress) {
+  constexpr int kQuietSeconds = 3;
+  for (int quiet = 0; quiet < kQuietSeconds && !children_are_stopped();) {
+    const CoreUsers others = watch_core_users(std::chrono::seconds(1));
+    quiet = others.disturb() ? 0 : quiet + 1;
+    if (quiet > 0) continue;
+    progress.what = "waits while other programs take " + others.text();
+    on_progress(progress);
+  }
+}
+
 /// Forward, then backward: cases to be compared alternate, so a drift of the machine affects all of
 /// them.
 std::vector<std::size_t> order_of_start(std::size_t cases, int start) {
@@ -218,11 +243,13 @@ bool Study::is_done(const Job& job) const {
   return std::filesystem::exists(file_of(job));
 }
 
-void Study::make(const Job& job, const Programs& programs) const {
+double Study::make(const Job& job, const Programs& programs, int max_attempts,
+                   const std::function<void()>& before_attempt) const {
   const std::filesystem::path scratch = folder_ / "scratch";
   std::filesystem::create_directories(scratch);
   Start best;
-  for (int attempt = 1; attempt <= kMaxAttempts; ++attempt) {
+  for (int attempt = 1; attempt <= max_attempts; ++attempt) {
+    before_attempt();
     Start start = run_workload(job.what, programs, scratch);
     // Keeps the attempt that lost the least time to others, however long it took: a start is never
     // dropped for being slow.
@@ -233,6 +260,7 @@ void Study::make(const Job& job, const Programs& programs) const {
   std::filesystem::remove_all(scratch);
   std::filesystem::create_directories(file_of(job).parent_path());
   replace_file(file_of(job), json_of(best));
+  return best.lost_share;
 }
 
 void Study::require_memory(const std::vector<const Experiment*>& requested,
@@ -257,33 +285,91 @@ void Study::require_memory(const std::vector<const Experiment*>& requested,
   }
 }
 
+std::vector<Study::Job> Study::missing_jobs(const std::vector<const Experiment*>& requested) const {
+  std::vector<Job> missing;
+  for (const Experiment* experiment : requested) {
+    std::vector<Job> jobs = jobs_of(*experiment);
+    const auto done = [this](const Job& job) { return is_done(job); };
+    if (std::ranges::all_of(jobs, done)) continue;
+    std::erase_if(jobs, [&](const Job& job) {
+      return done(job) && start_in(file_of(job)).lost_share <= kDisturbingShare;
+    });
+    std::ranges::move(jobs, std::back_inserter(missing));
+  }
+  return missing;
+}
+
+StudyPlan Study::plan_of(const std::vector<const Experiment*>& requested) const {
+  constexpr double kStartS = 1;  // of a program: its own start, its data and its end
+  StudyPlan plan;
+  std::map<std::string, double> seconds;  // by command line
+  const std::optional<MachineCard> rates = card();
+  for (const Job& job : missing_jobs(requested)) {
+    ++plan.starts;
+    const Workload& workload = job.what.workload;
+    if (!rates || !why_no_prediction(workload, *rates).empty()) continue;
+    const auto [found, is_new] = seconds.try_emplace(command_line_of(workload));
+    if (is_new) {
+      found->second =
+          kStartS + static_cast<double>(workload.steps()) * predicted_run(workload, *rates).step_s;
+    }
+    plan.seconds += found->second;
+  }
+  return plan;
+}
+
+bool Study::may_answer(const Experiment& experiment) const {
+  const Results results = results_of(experiment);
+  if (results.cases.empty() || experiment.conclude(results).sentences.empty()) return true;
+  const auto seconds = [](const Measurement& each) { return each.mean_s().median; };
+  const auto [min, max] = std::ranges::minmax(results.cases, {}, seconds);
+  return seconds(max) >= kLargeEffect * seconds(min);
+}
+
 void Study::run(const std::vector<const Experiment*>& requested, const Programs& programs,
-                const std::function<void(const StudyProgress&)>& on_progress) {
-  std::vector<Job> jobs;
+                const std::function<void(const StudyProgress&)>& on_progress, bool waits) {
+  StudyProgress progress;
   for (const Experiment* experiment : requested) {
     std::filesystem::create_directories(folder_ / "runs" / experiment->name);
     if (experiment->reads_data) {
       const Setting setting = this->setting();
       make_data_set(setting.data, setting.data_rows, setting.dim);
     }
-    for (Job& job : jobs_of(*experiment)) jobs.push_back(std::move(job));
+    progress.total += static_cast<int>(jobs_of(*experiment).size());
   }
-  StudyProgress progress{.total = static_cast<int>(jobs.size())};
-  std::erase_if(jobs, [this](const Job& job) { return is_done(job); });
+  std::vector<Job> jobs = missing_jobs(requested);
   progress.done = progress.total - static_cast<int>(jobs.size());
   const auto begin = std::chrono::steady_clock::now();
+  int disturbed_in_row = 0;
+  const Experiment* given_up = nullptr;
+  const auto wait = [&] {
+    if (waits) wait_until_quiet(progress, on_progress);
+  };
   for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const auto& [experiment, what, start] = jobs[i];
+    if (experiment == given_up) continue;
+    const bool is_hopeless = disturbed_in_row >= kHopelessStarts;
+    const bool begins_round = i == 0 || jobs[i - 1].start != start;
+    if (is_hopeless && begins_round && start >= kRoundsOfHope && !may_answer(*experiment)) {
+      given_up = experiment;
+      continue;
+    }
     progress.what =
-        fmt::format("{}: {}, start {} of {}", jobs[i].experiment->name, jobs[i].what.key,
-                    jobs[i].start + 1, starts_of(*jobs[i].experiment));
+        fmt::format("{}: {}, start {} of {}{}", experiment->name, what.key, start + 1,
+                    starts_of(*experiment), is_hopeless ? ", disturbed like those before" : "");
     if (i > 0) {
       const double spent_s =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       progress.left_s = spent_s / static_cast<double>(i) * static_cast<double>(jobs.size() - i);
     }
     on_progress(progress);
-    make(jobs[i], programs);
+    const double lost = make(jobs[i], programs, is_hopeless ? 1 : kMaxAttempts, wait);
+    disturbed_in_row = lost > kDisturbingShare ? disturbed_in_row + 1 : 0;
     ++progress.done;
+    if (disturbed_in_row != 1) continue;
+    progress.what = fmt::format("the last start lost {} of its time; other programs take {}",
+                                percent_text(lost), watch_core_users(kShortWatch).text());
+    on_progress(progress);
   }
 }
 
@@ -317,9 +403,7 @@ Results Study::results_of(const Experiment& experiment) const {
   for (const Case& what : cases) {
     std::vector<Start> starts;
     for (int start = 0; start < rounds; ++start) {
-      const std::filesystem::path path = file_of({&experiment, what, start});
-      starts.push_back(
-          parse_start(InputFile(path, "records of a run").text(kMaxStartBytes), path.string()));
+      starts.push_back(start_in(file_of({&experiment, what, start})));
     }
     results.cases.emplace_back(what, std::move(starts));
   }
@@ -327,7 +411,7 @@ Results Study::results_of(const Experiment& experiment) const {
   if (results.card && !experiment.needs_pytorch) {
     for (const Measurement& each : results.cases) {
       const Workload& workload = each.workload();
-      results.predictions.push_back(can_predict(workload, *results.card)
+      results.predictions.push_back(why_no_prediction(workload, *results.card).empty()
                                         ? std::optional(predicted_run(workload, *results.card))
                                         : std::nullopt);
     }

@@ -44,6 +44,12 @@ struct StudyProgress {
   std::string what{};  // "amdahl: ranks-2, start 1 of 4"
 };
 
+/// What a study is going to do.
+struct StudyPlan {
+  int starts = 0;      // that are missing
+  double seconds = 0;  // that they take, by the card's prediction; 0 without a card
+};
+
 class Study {
  public:
   /// Creates the folder, or continues the study in it; locks it against other programs for the
@@ -67,11 +73,16 @@ class Study {
   void require_memory(const std::vector<const Experiment*>& requested,
                       std::int64_t free_bytes) const;
 
-  /// Makes every missing start, in an order that alternates cases: A B B A. A start disturbed by
-  /// other programs is repeated up to twice. Blocks for a long time. Throws Error with the run's
-  /// message and code if a run fails; kTryAgain if stopped.
+  [[nodiscard]] StudyPlan plan_of(const std::vector<const Experiment*>& requested) const;
+
+  /// Makes every missing start, in an order that alternates cases: A B B A; of an experiment that
+  /// lacks some, also those that were disturbed. A start disturbed by other programs is repeated up
+  /// to twice, after they are quiet if `waits`. Once they have disturbed several in a row, no start
+  /// is repeated until one is undisturbed again, and an experiment ends after two rounds if no case
+  /// takes kLargeEffect times as long as another. Blocks for a long time. Throws Error with the
+  /// run's message and code if a run fails; kTryAgain if stopped.
   void run(const std::vector<const Experiment*>& requested, const Programs& programs,
-           const std::function<void(const StudyProgress&)>& on_progress);
+           const std::function<void(const StudyProgress&)>& on_progress, bool waits = false);
 
   /// The experiments that were run and in which every case has a start.
   [[nodiscard]] std::vector<const Experiment*> measured() const;
@@ -103,7 +114,14 @@ class Study {
   [[nodiscard]] bool is_done(const Job& job) const;
   /// The rounds that are complete, of one start of every case.
   [[nodiscard]] int rounds_of(const Experiment& experiment, const std::vector<Case>& cases) const;
-  void make(const Job& job, const Programs& programs) const;
+  /// The jobs that run() does.
+  [[nodiscard]] std::vector<Job> missing_jobs(
+      const std::vector<const Experiment*>& requested) const;
+  /// Returns the share of its time that the start lost to other programs.
+  double make(const Job& job, const Programs& programs, int max_attempts,
+              const std::function<void()>& before_attempt) const;
+  /// Whether disturbed starts can answer: by facts, or since an effect is large.
+  [[nodiscard]] bool may_answer(const Experiment& experiment) const;
 
   std::filesystem::path folder_;
   StudyIdentity identity_;
