@@ -814,11 +814,11 @@ TEST(Predictions, SayWhatDoesNotFitInTheMemoryOfADevice) {
   // Parameters, gradients and moments of six layers take 6 GiB on one rank, a part of that on four.
   card.device_bytes = std::int64_t{4} << 30;
   const Findings findings = predict_scaling(model, card, {1, 4});
-  EXPECT_THAT(findings.sentences.front(),
+  EXPECT_THAT(findings.sentences.front().text,
               MatchesRegex("Does not fit: one rank needs 6\\.[0-9]+ GiB, and a device has 4\\.00 "
                            "GiB\\. Its times are those of enough memory\\."));
-  EXPECT_THAT(findings.sentences.at(1), MatchesRegex("Simulated: 4 ranks would train fastest, "
-                                                     "[0-9,]+ samples/s\\."));
+  EXPECT_THAT(findings.sentences.at(1).text, MatchesRegex("Simulated: 4 ranks would train fastest, "
+                                                          "[0-9,]+ samples/s\\."));
   const FindingTable& table = findings.tables.front();
   EXPECT_EQ(table.columns.back(), "memory of a rank");
   EXPECT_THAT(table.rows.at(0).back(), HasSubstr(" GiB, too much"));

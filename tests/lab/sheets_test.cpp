@@ -237,7 +237,7 @@ TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
   EXPECT_EQ(text_of("strong-scaling.ranks-2.ran-on"), "2 cores");
   EXPECT_EQ(text_of("no-sync.once-4.speed-up"), "not run") << "one rank alone was not measured";
   EXPECT_EQ(text_of("no-sync.once-4.efficiency"), "not run");
-  EXPECT_EQ(text_of("simulated.comm-vs-compute.small-1.speed-up"), "1.00x");
+  EXPECT_EQ(text_of("simulated.comm-vs-compute.small-1.speed-up"), "1.0x");
   EXPECT_EQ(text_of("batch-sweep.batch-64.seconds"), "0.1000 (0.09976 to 0.1003)");
   EXPECT_EQ(text_of("comm-vs-compute.large-2.model"), "2048 x 8");
   EXPECT_EQ(text_of("simulated.comm-vs-compute.large-2.model"), "8192 x 8");
@@ -251,7 +251,7 @@ TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
 
 // Half of the model on each stage; one rank alone has it all.
 TEST(SheetNames, StandForTheFiguresOfAPipeline) {
-  EXPECT_EQ(text_of("simulated.pipeline.one-rank.speed-up"), "1.00x");
+  EXPECT_EQ(text_of("simulated.pipeline.one-rank.speed-up"), "1.0x");
   EXPECT_EQ(text_of("simulated.pipeline.one-rank.waits"), "0.0 %");
   const double naive = std::stod(text_of("simulated.pipeline.naive.waits"));
   EXPECT_GT(naive, 25) << "only one stage works at a time, but both update";

@@ -327,16 +327,16 @@ FindingTable steps_table(const Run& asked, const MachineCard& card,
 }
 
 /// What does not fit comes first, and is not among the fastest.
-std::vector<std::string> rate_sentences(const Run& asked, const MachineCard& card,
-                                        const std::vector<PredictedRate>& rates, double one_rate) {
-  std::vector<std::string> sentences;
+std::vector<Finding> rate_sentences(const Run& asked, const MachineCard& card,
+                                    const std::vector<PredictedRate>& rates, double one_rate) {
+  std::vector<Finding> sentences;
   std::vector<PredictedRate> fitting;
   for (const PredictedRate& each : rates) {
     const std::string why = why_too_large(run_on(asked, card, each.ranks), card);
     if (why.empty()) {
       fitting.push_back(each);
     } else {
-      sentences.push_back(
+      sentences.emplace_back(
           fmt::format("Does not fit: {}. Its times are those of enough memory.", why));
     }
   }

@@ -100,11 +100,15 @@ std::string markdown_text(std::string_view text) {
   return safe;
 }
 
+namespace {
+
 std::string markdown_row(const std::vector<std::string>& cells) {
   std::string row = "|";
   for (const std::string& cell : cells) row += fmt::format(" {} |", markdown_text(cell));
   return row + "\n";
 }
+
+}  // namespace
 
 std::string markdown_table(const FindingTable& table) {
   std::string text =

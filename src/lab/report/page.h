@@ -37,7 +37,6 @@ void write_page(const std::filesystem::path& folder, const Page& page);
 
 /// Escapes what Markdown would read as markup, for lines and for cells.
 std::string markdown_text(std::string_view text);
-std::string markdown_row(const std::vector<std::string>& cells);
 std::string markdown_table(const FindingTable& table);
 
 /// A link to the section with this title, as Markdown.

@@ -58,8 +58,8 @@ std::string size_note(const SheetRuns& runs) {
   text += fmt::format(
       " Columns headed \"Simulated\" are the course's size on {}: calculated by mlp_lab's "
       "simulator, "
-      "not measured.",
-      runs.gpus().name);
+      "not measured. {}",
+      runs.gpus().name, kSimulationError);
   std::vector<std::string> unknown;
   for (const Precision each : {Precision::kTf32, Precision::kBf16, Precision::kFp16}) {
     if (!has_rate(runs.gpus(), each)) unknown.emplace_back(name_of(each));

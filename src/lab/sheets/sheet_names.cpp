@@ -155,6 +155,11 @@ std::string measured_forward_rate(Measured each) {
   return forward_rate(each.of.workload(), each.of.phase_s("forward"));
 }
 
+/// In two digits, without the unit.
+std::string simulated_seconds(double seconds) {
+  return fmt::format("{}", std::stod(fmt::format("{:.1e}", seconds)));
+}
+
 std::string simulated_forward_rate(Simulated each) {
   return forward_rate(each.workload, each.step.account[Part::kForward]);
 }
@@ -164,18 +169,18 @@ const std::vector<CaseFigure>& times_of_cases() {
       {.name = "time",
        .about = "a step, the mean of the steady ones, with its unit",
        .measured = [](Measured each) { return time_text(each.of.mean_s()); },
-       .simulated = [](Simulated each) { return time_text(each.step.step_s); }},
+       .simulated = [](Simulated each) { return simulated_time(each.step.step_s); }},
       {.name = "seconds",
        .about = "the same in seconds, without the unit",
        .measured = [](Measured each) { return seconds_text(each.of.mean_s()); },
-       .simulated = [](Simulated each) { return seconds_text(each.step.step_s); }},
+       .simulated = [](Simulated each) { return simulated_seconds(each.step.step_s); }},
       {.name = "samples-per-s",
        .about = "throughput",
        .measured = [](Measured each) { return number_text(each.of.samples_per_s().median); },
        .simulated =
            [](Simulated each) {
-             return number_text(static_cast<double>(each.workload.step_samples()) /
-                                each.step.step_s);
+             return simulated_number(static_cast<double>(each.workload.step_samples()) /
+                                     each.step.step_s);
            }},
       {.name = "total-seconds",
        .about = "all steps of a start, with warm-up, in seconds without "
@@ -183,7 +188,8 @@ const std::vector<CaseFigure>& times_of_cases() {
        .measured = [](Measured each) { return seconds_text(median(each.of.total_s_by_start())); },
        .simulated =
            [](Simulated each) {
-             return seconds_text(static_cast<double>(each.workload.steps()) * each.step.step_s);
+             return simulated_seconds(static_cast<double>(each.workload.steps()) *
+                                      each.step.step_s);
            }},
       {.name = "total",
        .about = "the same with its unit",
@@ -205,7 +211,8 @@ const std::vector<CaseFigure>& times_of_cases() {
            [](Measured each) { return time_text(estimate_of(each.of.sample_s_by_start())); },
        .simulated =
            [](Simulated each) {
-             return time_text(each.step.step_s / static_cast<double>(each.workload.step_samples()));
+             return simulated_time(each.step.step_s /
+                                   static_cast<double>(each.workload.step_samples()));
            }},
       {.name = "deviation",
        .about = "standard deviation of the steps of a start, and divided by their mean",
@@ -226,7 +233,7 @@ const std::vector<CaseFigure>& shares_of_cases() {
              const auto speed_up = each.speed_up();
              return speed_up ? factor_text(*speed_up) : std::string(kNotRun);
            },
-       .simulated = [](Simulated each) { return factor_text(speed_up_of(each)); }},
+       .simulated = [](Simulated each) { return simulated_factor(speed_up_of(each)); }},
       {.name = "efficiency",
        .about = "speed-up divided by ranks or devices",
        .measured =
@@ -236,7 +243,9 @@ const std::vector<CaseFigure>& shares_of_cases() {
                              : std::string(kNotRun);
            },
        .simulated =
-           [](Simulated each) { return percent_text(speed_up_of(each) / each.workload.ranks); }},
+           [](Simulated each) {
+             return simulated_percent(speed_up_of(each) / each.workload.ranks);
+           }},
       {.name = "exposed",
        .about = "communication that the step waits for, and its share of the step",
        .measured =
@@ -247,19 +256,21 @@ const std::vector<CaseFigure>& shares_of_cases() {
        .simulated =
            [](Simulated each) {
              const double exposed_s = each.step.account[Part::kExposedCommunication];
-             return fmt::format("{} ({})", time_text(exposed_s),
-                                percent_text(exposed_s / each.step.step_s));
+             return fmt::format("{} ({})", simulated_time(exposed_s),
+                                simulated_percent(exposed_s / each.step.step_s));
            }},
       {.name = "waits",
        .about = "share of a step in which ranks or stages wait for others, the mean of all",
        .measured = [](Measured each) { return percent_text(waiting_share(each.of)); },
-       .simulated = [](Simulated each) { return percent_text(waiting_share(each)); }},
+       .simulated = [](Simulated each) { return simulated_percent(waiting_share(each)); }},
       {.name = "computes",
        .about = "share of a step in which rank 0 or device 0 computes",
        .measured =
            [](Measured each) { return percent_text(share_of(each.of, computing_phases())); },
        .simulated =
-           [](Simulated each) { return percent_text(share_of_step(each, computing_phases())); }},
+           [](Simulated each) {
+             return simulated_percent(share_of_step(each, computing_phases()));
+           }},
       {.name = "alone",
        .about = "share of a step of DataParallel in which the others wait for device 0",
        .measured =
@@ -354,14 +365,14 @@ const std::vector<CaseFigure>& phases_of_cases() {
            .about = phase_words(name) + ": time in a step",
            .measured = [=](Measured each) { return time_text(each.of.phase_s(name)); },
            .simulated =
-               [=](Simulated each) { return time_text(each.step.account.seconds_of(name)); }});
+               [=](Simulated each) { return simulated_time(each.step.account.seconds_of(name)); }});
       figures.push_back(
           {.name = name + "-share",
            .about = phase_words(name) + ": share of a step",
            .measured = [=](Measured each) { return percent_text(share_of(each.of, name).median); },
            .simulated =
                [=](Simulated each) {
-                 return percent_text(each.step.account.seconds_of(name) / each.step.step_s);
+                 return simulated_percent(each.step.account.seconds_of(name) / each.step.step_s);
                }});
     }
     return figures;
