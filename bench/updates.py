@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Runs mlp_single with both updates and PyTorch in turn and prints a table; called by bench/updates.sh.
+"""Runs mlp_single with both updates and with oneDNN's products, and PyTorch, in turn and prints a table; called by
+bench/updates.sh.
 
   updates.py MLP_SINGLE PYTHON    whole steps
-  updates.py --layers             the table of the benchmark's JSON on standard input
+  updates.py --layers             the tables of the benchmarks' JSON on standard input
 """
 
 import collections
@@ -15,19 +16,19 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent
-MODELS = {(1024, 2): 40, (2048, 4): 12}  # with the steps of a run
+MODELS = {(256, 3): 300, (1024, 2): 40, (1024, 6): 20, (2048, 4): 12}  # with the steps of a run
 ROUNDS = 5
 BATCH = 64
 THREADS = 2
 
 
-def barestep(program, dim, depth, steps, update):
+def barestep(program, dim, depth, steps, update, gemm="auto"):
     """Records of the steps after the warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         subprocess.run([program, "--device", "cpu", "--threads", str(THREADS), "--dim", str(dim),
                         "--depth", str(depth), "--batch-size", str(BATCH), "--steps", str(steps),
-                        "--update", update, "--metrics", str(metrics)], check=True,
+                        "--update", update, "--gemm", gemm, "--metrics", str(metrics)], check=True,
                        stdout=subprocess.DEVNULL)
         records = [json.loads(line) for line in metrics.read_text().splitlines()[1:]]
     return [record for record in records if not record.get("warmup", True)]
@@ -62,6 +63,7 @@ def compare_steps(program, python):
     for (dim, depth), steps in MODELS.items():
         ways = {"separate": lambda: barestep(program, dim, depth, steps, "separate"),
                 "fused": lambda: barestep(program, dim, depth, steps, "fused"),
+                "oneDNN": lambda: barestep(program, dim, depth, steps, "separate", "onednn"),
                 "PyTorch": lambda: pytorch(python, dim, depth, steps)}
         rounds = collections.defaultdict(list)
         for number in range(ROUNDS):
@@ -83,8 +85,12 @@ def compare_steps(program, python):
 
 def show_layers():
     found = collections.defaultdict(list)
+    products = collections.defaultdict(list)
     for run in json.load(sys.stdin)["benchmarks"]:
         if run["run_type"] != "iteration":
+            continue
+        if run["name"].startswith("product/"):
+            products[run["label"], *map(int, run["name"].split("/")[2:4])].append(run)
             continue
         dim, layers = run["name"].split("/")[2:4]
         found[f"{dim} x {layers}", run["label"]].append(run["ns/param"])
@@ -93,6 +99,13 @@ def show_layers():
     for (model, what), values in found.items():
         print(f"{model:>10} {statistics.median(values):>9.3f} {min(values):>7.3f} "
               f"{max(values):>7.3f}  {what}")
+    print("\n# products; oneDNN time: in turn, as a multiple of ours; medians of 5")
+    print(f"{'product':>16} {'rows':>5} {'width':>6} {'us':>9} {'GFLOP/s':>8} {'% of peak':>9} {'oneDNN time':>11}")
+    for (product, rows, width), runs in sorted(products.items()):
+        def middle(key):
+            return statistics.median(run.get(key, float("nan")) for run in runs)
+        print(f"{product:>16} {rows:>5} {width:>6} {middle('real_time'):>9.1f} {middle('GFLOP/s'):>8.1f} "
+              f"{middle('% of fma peak'):>9.0f} {middle('oneDNN time'):>11.2f}")
 
 
 if __name__ == "__main__":

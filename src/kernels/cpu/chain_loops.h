@@ -21,7 +21,7 @@ class ChainTile {
 
   /// Computes kRows x kVectors vectors of c, in `steps` parts of the chains, each followed by
   /// between(). Of the last vector, only `last` numbers are in b and c, unless kWhole.
-  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, class Between>
+  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, bool kAhead, class Between>
   [[gnu::always_inline]] static void run(const ChainProduct& p, const float* a, const float* b,
                                          float* c, std::int64_t last, std::int64_t steps,
                                          const Between& between) {
@@ -34,11 +34,17 @@ class ChainTile {
         sums[i][j] = p.adds ? load<kVectors, kWhole>(c + i * p.row_c, j, last) : Vec(0.0F);
       }
     }
+    [[maybe_unused]] const float* ahead = p.ahead;
+    [[maybe_unused]] const std::int64_t row_ahead = p.row_ahead;
     std::int64_t k = 0;
     for (std::int64_t step = 1; step <= steps; ++step) {
 #pragma GCC unroll 2
       for (const std::int64_t end = step * p.k / steps; k < end; ++k) {
         const float* const from = kTogether ? a + k * p.col_a : a + k;
+        if constexpr (kAhead) {
+          __builtin_prefetch(ahead);
+          ahead += row_ahead;
+        }
         RowOfSums factors;
 #pragma GCC unroll 4
         for (std::int64_t j = 0; j < kVectors; ++j) {
@@ -54,6 +60,7 @@ class ChainTile {
         }
       }
       between();
+      if constexpr (kAhead) ahead = p.ahead + step * kLineFloats;
     }
 #pragma GCC unroll 6
     for (std::int64_t i = 0; i < kRows; ++i) {
@@ -97,7 +104,12 @@ class ChainTile {
   static void all_rows(const ChainProduct& p, std::int64_t col, std::int64_t last) {
     std::int64_t row = 0;
     for (; row + kGroupRows <= p.m; row += kGroupRows) {
-      rows<kGroupRows, kVectors, kWhole>(p, row, 0, col, last);
+      if (kWhole && kVectors == Vec::kVectors && p.ahead != nullptr) {
+        rows<kGroupRows, kVectors, kWhole, kWhole && kVectors == Vec::kVectors>(p, row, 0, col,
+                                                                                last);
+      } else {
+        rows<kGroupRows, kVectors, kWhole>(p, row, 0, col, last);
+      }
     }
     // The last group may have fewer rows: 4, 2 and 1 of them make up any number.
     std::int64_t in_group = 0;
@@ -113,13 +125,13 @@ class ChainTile {
     if ((left & 1) != 0) rows<1, kVectors, kWhole>(p, row, in_group, col, last);
   }
 
-  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole>
+  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, bool kAhead = false>
   [[gnu::noinline]] static void rows(const ChainProduct& p, std::int64_t row, std::int64_t in_group,
                                      std::int64_t col, std::int64_t last) {
     const float* const a =
         p.a + row / kGroupRows * p.group_a + in_group * (kTogether ? 1 : p.row_a);
-    run<kRows, kVectors, kWhole>(p, a, p.b + col, p.c + (row + in_group) * p.row_c + col, last, 1,
-                                 [] {});
+    run<kRows, kVectors, kWhole, kAhead>(p, a, p.b + col, p.c + (row + in_group) * p.row_c + col,
+                                         last, kAhead ? p.lines_ahead : 1, [] {});
   }
 };
 
@@ -131,6 +143,76 @@ void multiply_chains(const ChainProduct& p) {
     ChainTile<Vec, false>::multiply(p);
   }
 }
+
+/// See VectorKernels::pack.
+template <class Vec>
+class PackLoops {
+ public:
+  static void pack(const float* from, std::int64_t step, std::int64_t depth_step,
+                   std::int64_t count, std::int64_t depth, float* to) {
+    if (depth_step == 1 && count > 1) return transpose(from, step, count, depth, to);
+    if (count == kPanel) return copy<true>(from, depth_step, count, depth, to);
+    copy<false>(from, depth_step, count, depth, to);
+  }
+
+ private:
+  static constexpr std::int64_t kWidth = Vec::kWidth;
+  static constexpr std::int64_t kPanel = Vec::kVectors * kWidth;
+
+  template <bool kWhole>
+  static void copy(const float* from, std::int64_t depth_step, std::int64_t count,
+                   std::int64_t depth, float* to) {
+    for (std::int64_t k = 0; k < depth; ++k, from += depth_step, to += kPanel) {
+#pragma GCC unroll 4
+      for (std::int64_t i = 0; i < kPanel; i += kWidth) {
+        (kWhole ? Vec::load(from + i) : Vec::load_part(from + i, count - i)).store(to + i);
+      }
+    }
+  }
+
+  static void transpose(const float* from, std::int64_t step, std::int64_t count,
+                        std::int64_t depth, float* to) {
+    for (std::int64_t k = 0; k < depth; k += kWidth) {
+      for (std::int64_t i = 0; i < count; i += kWidth) {
+        const float* const block = from + i * step + k;
+        float* const into = to + k * kPanel + i;
+        if (count - i >= kWidth && depth - k >= kWidth) {
+          transpose_block<true>(block, step, kWidth, kWidth, into);
+        } else {
+          transpose_block<false>(block, step, count - i, depth - k, into);
+        }
+      }
+    }
+  }
+
+  template <bool kWhole>
+  static void transpose_block(const float* from, std::int64_t step, std::int64_t count,
+                              std::int64_t depth, float* to) {
+    Vec rows[static_cast<std::size_t>(kWidth)];
+#pragma GCC unroll 16
+    for (std::int64_t i = 0; i < kWidth; ++i) {
+      rows[i] = kWhole ? Vec::load(from + i * step) : Vec(0.0F);
+      if (!kWhole && i < count) rows[i] = Vec::load_part(from + i * step, depth);
+    }
+    // Row 2 i becomes the first half of rows i and i + kWidth / 2, number by number in turn, and
+    // row 2 i + 1 the second half: after log2(kWidth) times, rows are columns.
+#pragma GCC unroll 4
+    for (std::int64_t stage = 1; stage < kWidth; stage *= 2) {
+      Vec next[static_cast<std::size_t>(kWidth)];
+#pragma GCC unroll 8
+      for (std::int64_t i = 0; i < kWidth / 2; ++i) {
+        next[2 * i] = first_halves_in_turn(rows[i], rows[i + kWidth / 2]);
+        next[2 * i + 1] = second_halves_in_turn(rows[i], rows[i + kWidth / 2]);
+      }
+#pragma GCC unroll 16
+      for (std::int64_t i = 0; i < kWidth; ++i) rows[i] = next[i];
+    }
+#pragma GCC unroll 16
+    for (std::int64_t i = 0; i < kWidth; ++i) {
+      if (kWhole || i < depth) rows[i].store(to + i * kPanel);
+    }
+  }
+};
 
 /// Always computes the full width of a block, so that the inner loop has a fixed length. Vec only
 /// tells the instantiations apart.
@@ -216,7 +298,7 @@ class LinearAdamLoop {
   /// The sums are cut into as many parts as there are vectors, and a vector of weights is updated
   /// after each part.
   [[gnu::noinline]] void multiply(const ChainProduct& part) {
-    Tile::template run<kGroupRows, Vec::kVectors, true>(
+    Tile::template run<kGroupRows, Vec::kVectors, true, false>(
         part, part.a, part.b, part.c, kWidth, kGroupRows * Vec::kVectors, [this] { advance(); });
   }
 

@@ -118,8 +118,8 @@ void run_by_strips(const BoundUpdate& update, const VectorKernels& kernels, Pack
   const Packs::Taken taken = packs.take();
   float* const x = taken.floats();
   float* const grad_y = x + packed_size(sides.x, kernels.panel);
-  pack_slices(sides.x, kernels.panel, x, pool);
-  pack_slices(sides.grad_y, kGroupRows, grad_y, pool);
+  pack_panels(kernels, sides.x, x, pool);
+  pack_groups(sides.grad_y, grad_y, pool);
 
   constexpr std::int64_t kBiases = 8 * kSumColumns;
   const std::int64_t bias_tasks = slices_of(op.weight.rows, kBiases);

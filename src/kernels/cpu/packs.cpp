@@ -5,58 +5,49 @@
 #include <new>
 
 namespace barestep {
+namespace {
 
-void pack_slice(const OperandSide& side, std::int64_t first, std::int64_t width, std::int64_t begin,
-                std::int64_t depth, float* to) {
-  const std::int64_t count = std::min(width, side.extent - first);
-  const float* const from = side.values + first * side.step + begin * side.depth_step;
-  if (side.depth_step != 1 || side.extent == 1) {
-    for (std::int64_t k = 0; k < depth; ++k) {
-      const float* const row = from + k * side.depth_step;
-      float* const slice = to + k * width;
-      std::copy_n(row, count, slice);
-      std::fill(slice + count, slice + width, 0.0F);
-    }
-    return;
-  }
-  // In short runs, so that what is written stays in the first-level cache.
-  constexpr std::int64_t kRun = 16;
-  for (std::int64_t k = 0; k < depth; k += kRun) {
-    const std::int64_t end = std::min(depth, k + kRun);
-    for (std::int64_t i = 0; i < width; ++i) {
-      const float* const row = from + i * side.step;
-      for (std::int64_t j = k; j < end; ++j) to[j * width + i] = i < count ? row[j] : 0.0F;
-    }
-  }
+/// The numbers that a task packs: some microseconds.
+constexpr std::int64_t kNumbers = 16384;
+
+}  // namespace
+
+void pack_panel(const VectorKernels& kernels, const OperandSide& side, std::int64_t first,
+                std::int64_t begin, std::int64_t depth, float* to) {
+  kernels.pack(side.values + first * side.step + begin * side.depth_step, side.step,
+               side.depth_step, std::min(kernels.panel, side.extent - first), depth, to);
 }
 
-void pack_slices(const OperandSide& side, std::int64_t first, std::int64_t end, std::int64_t width,
-                 std::int64_t begin, std::int64_t depth, float* to) {
-  if (side.depth_step == 1 || end % width != 0) {
-    for (std::int64_t i = first; i < end; i += width) {
-      pack_slice(side, i, width, begin, depth, to + (i - first) * depth);
-    }
-    return;
-  }
-  // Row by row, as they are in memory.
-  for (std::int64_t k = 0; k < depth; ++k) {
-    const float* const row = side.values + first + (begin + k) * side.depth_step;
-    for (std::int64_t i = 0; i < end - first; i += width) {
-      std::copy_n(row + i, width, to + i * depth + k * width);
-    }
-  }
-}
-
-void pack_slices(const OperandSide& side, std::int64_t width, float* to, ThreadPool& pool) {
-  // Some microseconds for each task.
-  constexpr std::int64_t kNumbers = 16384;
+void pack_panels(const VectorKernels& kernels, const OperandSide& side, float* to,
+                 ThreadPool& pool) {
+  const std::int64_t width = kernels.panel;
   const std::int64_t depth = std::max<std::int64_t>(1, kNumbers / width);
   const std::int64_t parts = std::max<std::int64_t>(1, slices_of(side.depth, depth));
   pool.run(slices_of(side.extent, width) * parts, [&](std::int64_t task, int) {
     const std::int64_t slice = task / parts;
     const std::int64_t begin = task % parts * depth;
-    pack_slice(side, slice * width, width, begin, std::min(depth, side.depth - begin),
+    pack_panel(kernels, side, slice * width, begin, std::min(depth, side.depth - begin),
                to + (slice * side.depth + begin) * width);
+  });
+}
+
+void pack_groups(const OperandSide& side, float* to, ThreadPool& pool) {
+  const std::int64_t whole = side.extent / kGroupRows, rest = side.extent % kGroupRows;
+  const std::int64_t each =
+      std::max<std::int64_t>(1, kNumbers / kGroupRows / std::max<std::int64_t>(1, side.depth));
+  pool.run(slices_of(slices_of(side.extent, kGroupRows), each), [&](std::int64_t task, int) {
+    for (std::int64_t k = 0; k < side.depth; ++k) {
+      const float* const row = side.values + k * side.depth_step;
+      const auto group = [&](std::int64_t number) {
+        return to + (number * side.depth + k) * kGroupRows;
+      };
+      for (std::int64_t i = task * each; i < std::min(whole, (task + 1) * each); ++i) {
+        std::copy_n(row + i * kGroupRows, kGroupRows, group(i));
+      }
+      if (rest == 0 || whole >= (task + 1) * each) continue;
+      std::fill_n(std::copy_n(row + whole * kGroupRows, rest, group(whole)), kGroupRows - rest,
+                  0.0F);
+    }
   });
 }
 

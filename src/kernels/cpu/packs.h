@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/vector_kernels.h"
 
 namespace barestep {
 
@@ -27,17 +28,16 @@ constexpr std::int64_t packed_size(const OperandSide& side, std::int64_t width) 
   return slices_of(side.extent, width) * width * side.depth;
 }
 
-/// A slice of at most `width` rows from `first` on, for `depth` numbers from number `begin` on: to
-/// `width` numbers for each k, next to each other.
-void pack_slice(const OperandSide& side, std::int64_t first, std::int64_t width, std::int64_t begin,
-                std::int64_t depth, float* to);
+/// The panel that begins with row `first`, for `depth` numbers from number `begin` on.
+void pack_panel(const VectorKernels& kernels, const OperandSide& side, std::int64_t first,
+                std::int64_t begin, std::int64_t depth, float* to);
 
-/// The slices of rows first .. end - 1, one after the other.
-void pack_slices(const OperandSide& side, std::int64_t first, std::int64_t end, std::int64_t width,
-                 std::int64_t begin, std::int64_t depth, float* to);
+/// All panels, one after the other, by all threads.
+void pack_panels(const VectorKernels& kernels, const OperandSide& side, float* to,
+                 ThreadPool& pool);
 
-/// All slices, one after the other, by all threads.
-void pack_slices(const OperandSide& side, std::int64_t width, float* to, ThreadPool& pool);
+/// The same in groups of kGroupRows, for a side whose `step` is 1.
+void pack_groups(const OperandSide& side, float* to, ThreadPool& pool);
 
 /// Memory for packed operands, for two products at a time.
 class Packs {

@@ -15,18 +15,21 @@ namespace {
 
 /// The rows of a task, a multiple of kGroupRows.
 constexpr std::int64_t kRowsOfTask = 96;
-constexpr std::int64_t kRowsBetweenFetches = 2 * kGroupRows;
 
-/// The columns of a task, whose panels are packed together: rows of memory are then read in runs of
-/// 256 or 512 bytes.
+/// The columns of a task.
 constexpr std::int64_t kMaxStrip = 128;
+constexpr std::int64_t kMaxPanel = 64;
 std::int64_t strip_of(const VectorKernels& kernels) {
   return std::max<std::int64_t>(64, 2 * kernels.panel);
 }
 
-/// The numbers of a part of a panel, so that it stays in the first-level cache, and of a strip.
+/// The numbers of a part of a panel, and the depth of one that is packed where it is needed: both
+/// stay in the first-level cache.
 constexpr std::int64_t kPartOfPanel = 8192;
 constexpr std::int64_t kDepthOfStrip = 128;
+
+/// The rows of memory that are read together where columns are not packed.
+constexpr std::int64_t kDepthInPlace = 16;
 
 /// Below this many multiply-adds, waking threads takes longer than it saves.
 constexpr std::int64_t kMinSharedWork = std::int64_t{1} << 18;
@@ -43,12 +46,13 @@ OperandSide side_of(const float* values, std::int64_t extent, std::int64_t depth
   return {values, extent, depth, by_depth ? stride : 1, by_depth ? 1 : stride};
 }
 
-/// A side whose numbers are next to each other is best read as rows, and is packed at twice the
-/// cost; so is the larger one, which is then not packed at all.
+/// Numbers of a side that are next to each other are best read as rows. So the larger side is then
+/// not packed at all; but few columns would leave parts of vectors empty.
 Roles roles_of(const TileProduct& p) {
+  constexpr std::int64_t kFew = 48;
   const OperandSide a = side_of(p.a, p.m, p.k, !p.transpose_a, p.stride_a);
   const OperandSide b = side_of(p.b, p.n, p.k, p.transpose_b, p.stride_b);
-  if (p.transpose_b && (p.transpose_a || p.m <= p.n)) return {b, a, true};
+  if (p.transpose_b && (p.transpose_a || (p.m > kFew && p.m <= p.n))) return {b, a, true};
   return {a, b, false};
 }
 
@@ -56,10 +60,26 @@ bool packs_rows(const Roles& roles) {
   return roles.rows.depth_step != 1;
 }
 
-/// Columns that are not next to each other are packed once, by all threads. The others are copied
-/// part by part where they are needed, unless they are the smaller side.
+/// Columns that several tasks may need are packed once, by all threads. The others, of the larger
+/// side, are packed part by part where they are needed.
 bool packs_columns(const Roles& roles) {
-  return roles.columns.step != 1 || packs_rows(roles);
+  return packs_rows(roles) || roles.columns.extent <= roles.rows.extent;
+}
+
+/// Whether the product is nothing but sums.
+bool is_sum(const Gemm& op) {
+  return !op.bias && op.activation == Activation::kNone && op.beta == 0;
+}
+
+/// Packing columns that are next to each other would take longer than multiplying them by a single
+/// group of rows, or by a few where they stay in the second-level cache.
+bool reads_in_place(const Gemm& op, const Roles& roles) {
+  constexpr std::int64_t kFewRows = 4 * kGroupRows;
+  constexpr std::int64_t kSmallSide = 65536;
+  const OperandSide& columns = roles.columns;
+  const bool is_small = columns.extent * columns.depth <= kSmallSide;
+  return is_sum(op) && !roles.is_transposed && columns.step == 1 &&
+         roles.rows.extent <= (is_small ? kFewRows : kGroupRows);
 }
 
 class OwnProduct final : public Product {
@@ -90,14 +110,15 @@ class OwnProduct final : public Product {
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
     if (op.c.size() == 0) return;
     const Roles roles = roles_of(operands(op, addresses.at(op.a), addresses.at(op.b)));
+    if (reads_in_place(op, roles)) return multiply_in_place(roles, addresses.at(op.c), pool);
     const Packs::Taken taken = packs_.take();
     Rows rows = rows_in_place(roles.rows);
     if (packs_rows(roles)) {
       rows = {taken.floats(), 1, kGroupRows, kGroupRows * roles.rows.depth};
-      pack_slices(roles.rows, kGroupRows, taken.floats(), pool);
+      pack_groups(roles.rows, taken.floats(), pool);
     }
     float* const panels = packs_columns(roles) ? taken.floats() + size_of_rows(roles) : nullptr;
-    if (panels != nullptr) pack_slices(roles.columns, kernels_.panel, panels, pool);
+    if (panels != nullptr) pack_panels(kernels_, roles.columns, panels, pool);
 
     const std::int64_t groups = slices_of(roles.rows.extent, kGroupRows);
     const std::int64_t across = slices_of(roles.columns.extent, strip_);
@@ -157,6 +178,30 @@ class OwnProduct final : public Product {
     return std::min(chunks, groups);
   }
 
+  /// Each thread has a range of columns, of which it reads some rows at a time, from end to end.
+  void multiply_in_place(const Roles& roles, float* c, ThreadPool& pool) const {
+    const OperandSide& columns = roles.columns;
+    const Rows rows = rows_in_place(roles.rows);
+    const bool is_small = roles.rows.extent * columns.extent * columns.depth < kMinSharedWork;
+    const std::int64_t panels = slices_of(columns.extent, kernels_.panel);
+    const std::int64_t tasks = is_small ? 1 : std::min<std::int64_t>(panels, pool.threads());
+    pool.run(tasks, [&](std::int64_t task, int) {
+      const std::int64_t first = task * panels / tasks * kernels_.panel;
+      const std::int64_t end =
+          std::min(columns.extent, (task + 1) * panels / tasks * kernels_.panel);
+      std::int64_t k = 0;
+      do {
+        const std::int64_t depth = std::min(kDepthInPlace, columns.depth - k);
+        ChainProduct part = chain(rows, 0, roles.rows.extent, end - first, k, depth,
+                                  columns.values + first + k * columns.depth_step, c + first,
+                                  columns.extent, k > 0);
+        part.row_b = columns.depth_step;
+        kernels_.multiply(part);
+        k += kDepthInPlace;
+      } while (k < columns.depth);
+    });
+  }
+
   /// c = or += rows times a panel that is packed already.
   void multiply_panel(const Rows& rows, std::int64_t first, std::int64_t count,
                       const OperandSide& columns, const float* panels, std::int64_t col, float* c,
@@ -172,38 +217,73 @@ class OwnProduct final : public Product {
     } while (k < columns.depth);
   }
 
-  /// c = or += rows times a strip of columns, which is packed here, part by part. The next part is
-  /// fetched from memory while this one is multiplied.
+  /// c = or += rows times a strip of columns, whose panels are packed here, part by part. The next
+  /// part is fetched from memory while this one is multiplied.
   void multiply_strip(const Rows& rows, std::int64_t first, std::int64_t count,
                       const OperandSide& columns, std::int64_t col, float* c, std::int64_t row_c,
                       bool adds) const {
-    alignas(64) float part[kDepthOfStrip * kMaxStrip];
+    alignas(64) float part[kDepthOfStrip * kMaxPanel];
     const std::int64_t width = kernels_.panel;
     const std::int64_t end = std::min(col + strip_, columns.extent);
+    if (count < kGroupRows && columns.depth_step == 1) {
+      return multiply_few(rows, first, count, columns, col, end, part, c, row_c, adds);
+    }
     std::int64_t k = 0;
     do {
       const std::int64_t depth = std::min(kDepthOfStrip, columns.depth - k);
-      pack_slices(columns, col, end, width, k, depth, part);
-      for (std::int64_t row = 0; row < count; row += kRowsBetweenFetches) {
-        const std::int64_t some = std::min(kRowsBetweenFetches, count - row);
-        fetch(columns, col, k + depth + row * kDepthOfStrip / count,
-              k + depth + (row + some) * kDepthOfStrip / count);
-        for (std::int64_t at = col; at < end; at += width) {
-          kernels_.multiply(chain(rows, first + row, some, std::min(width, end - at), k, depth,
-                                  part + (at - col) * depth, c + row * row_c + (at - col), row_c,
-                                  adds || k > 0));
+      for (std::int64_t at = col; at < end; at += width) {
+        const bool is_last = at + width >= end;
+        const OperandSide next =
+            part_of(columns, is_last ? col : at + width, is_last ? k + depth : k);
+        pack_panel(kernels_, columns, at, k, depth, part);
+        for (std::int64_t row = 0; row < count; row += kGroupRows) {
+          ChainProduct product =
+              chain(rows, first + row, std::min(kGroupRows, count - row), std::min(width, end - at),
+                    k, depth, part, c + row * row_c + (at - col), row_c, adds || k > 0);
+          fetch(next, row / kGroupRows, product);
+          kernels_.multiply(product);
         }
       }
       k += kDepthOfStrip;
     } while (k < columns.depth);
   }
 
-  void fetch(const OperandSide& columns, std::int64_t col, std::int64_t begin,
-             std::int64_t end) const {
-    constexpr std::int64_t kLine = 16;
-    for (std::int64_t k = begin; k < std::min(end, columns.depth); ++k)
-      for (std::int64_t i = 0; i < strip_; i += kLine)
-        __builtin_prefetch(columns.values + col + i + k * columns.depth_step);
+  /// The same for a few rows: from memory comes one cache line of columns after the other.
+  void multiply_few(const Rows& rows, std::int64_t first, std::int64_t count,
+                    const OperandSide& columns, std::int64_t col, std::int64_t end, float* part,
+                    float* c, std::int64_t row_c, bool adds) const {
+    for (std::int64_t at = col; at < end; at += kLineFloats) {
+      const std::int64_t width = std::min(kLineFloats, end - at);
+      std::int64_t k = 0;
+      do {
+        const std::int64_t depth = std::min(kDepthOfStrip, columns.depth - k);
+        kernels_.pack(columns.values + at * columns.step + k, columns.step, 1, width, depth, part);
+        kernels_.multiply(
+            chain(rows, first, count, width, k, depth, part, c + (at - col), row_c, adds || k > 0));
+        k += kDepthOfStrip;
+      } while (k < columns.depth);
+    }
+  }
+
+  /// The panel of columns that begins with column `col`, from number k on.
+  [[nodiscard]] OperandSide part_of(const OperandSide& columns, std::int64_t col,
+                                    std::int64_t k) const {
+    return {columns.values + col * columns.step + k * columns.depth_step,
+            std::min(kernels_.panel, columns.extent - col),
+            std::min(kDepthOfStrip, columns.depth - k), columns.step, columns.depth_step};
+  }
+
+  /// Has the product of a group of rows fetch its share of a part, if that is whole.
+  void fetch(const OperandSide& part, std::int64_t group, ChainProduct& product) const {
+    const bool by_depth = part.depth_step != 1;
+    const std::int64_t rows = by_depth ? kDepthOfStrip : kernels_.panel;
+    const std::int64_t cols = by_depth ? kernels_.panel : kDepthOfStrip;
+    const std::int64_t first = group * product.k / rows * kLineFloats;
+    const bool is_whole = part.extent >= kernels_.panel && part.depth == kDepthOfStrip;
+    if (!is_whole || product.k < kDepthOfStrip || first >= cols) return;
+    product.ahead = part.values + first;
+    product.row_ahead = by_depth ? part.depth_step : part.step;
+    product.lines_ahead = product.k / rows;
   }
 
   ChainProduct chain(const Rows& rows, std::int64_t first, std::int64_t count, std::int64_t cols,
@@ -236,8 +316,7 @@ class OwnProduct final : public Product {
                 const float* panels, std::int64_t first, std::int64_t count,
                 std::int64_t col) const noexcept {
     const std::int64_t cols = std::min(strip_, roles.columns.extent - col);
-    const bool is_sum = !op.bias && op.activation == Activation::kNone && op.beta == 0;
-    if (is_sum && !roles.is_transposed) {
+    if (is_sum(op) && !roles.is_transposed) {
       float* const c = addresses.at(op.c) + first * op.c.cols + col;
       return multiply_task(rows, first, count, roles.columns, panels, col, c, op.c.cols);
     }

@@ -39,6 +39,13 @@ struct Avx2Floats {
   friend Avx2Floats larger(Avx2Floats a, Avx2Floats b) { return _mm256_max_ps(a.v, b.v); }
   /// The smaller one; b if one of them is NaN.
   friend Avx2Floats smaller(Avx2Floats a, Avx2Floats b) { return _mm256_min_ps(a.v, b.v); }
+  /// a0 b0 a1 b1 ... of the first or the second halves.
+  friend Avx2Floats first_halves_in_turn(Avx2Floats a, Avx2Floats b) {
+    return __builtin_shufflevector(a.v, b.v, 0, 8, 1, 9, 2, 10, 3, 11);
+  }
+  friend Avx2Floats second_halves_in_turn(Avx2Floats a, Avx2Floats b) {
+    return __builtin_shufflevector(a.v, b.v, 4, 12, 5, 13, 6, 14, 7, 15);
+  }
   /// 2^n, from 1.5 * 2^23 + n.
   friend Avx2Floats power_of_two(Avx2Floats shifted) {
     const __m256i biased =

@@ -46,6 +46,15 @@ struct Avx512Floats {
   friend Avx512Floats smaller(Avx512Floats a, Avx512Floats b) {
     return _mm512_maskz_min_ps(0xFFFF, a.v, b.v);
   }
+  /// a0 b0 a1 b1 ... of the first or the second halves.
+  friend Avx512Floats first_halves_in_turn(Avx512Floats a, Avx512Floats b) {
+    return __builtin_shufflevector(a.v, b.v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
+                                   23);
+  }
+  friend Avx512Floats second_halves_in_turn(Avx512Floats a, Avx512Floats b) {
+    return __builtin_shufflevector(a.v, b.v, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,
+                                   15, 31);
+  }
   /// 2^n, from 1.5 * 2^23 + n.
   friend Avx512Floats power_of_two(Avx512Floats shifted) {
     const __m512i biased =

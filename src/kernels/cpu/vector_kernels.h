@@ -15,6 +15,9 @@ namespace barestep {
 /// The rows of a chain product are computed in groups of this many.
 constexpr std::int64_t kGroupRows = 6;
 
+/// The floats of a cache line.
+constexpr std::int64_t kLineFloats = 16;
+
 /// c = a b, or c += a b: each sum is one chain of fused multiply-adds in the order of k, which
 /// begins at 0, or at c. The number (i, k) of a is group_a numbers after that of (i - kGroupRows,
 /// k), and within a group of rows either rows or columns are next to each other: at
@@ -28,6 +31,11 @@ struct ChainProduct {
   float* c;
   std::int64_t row_c;
   bool adds;
+  /// Memory that is needed soon, if not null: a cache line is fetched for each k, since many at a
+  /// time would hold up the product. They are the first lines of rows that are row_ahead numbers
+  /// apart, then the second ones, and so on; k / lines_ahead rows.
+  const float* ahead = nullptr;
+  std::int64_t row_ahead = 0, lines_ahead = 1;
 };
 
 /// A tile of a product in plain loops.
@@ -60,6 +68,10 @@ struct VectorKernels {
 
   /// Operands of products are packed in panels of this many columns, a whole number of vectors.
   std::int64_t panel;
+  /// to[k * panel + i] = from[i * step + k * depth_step] for i < count and k < depth. One of the
+  /// steps is 1. If it is `step`, the rest of the panel becomes 0; otherwise that of a vector.
+  void (*pack)(const float* from, std::int64_t step, std::int64_t depth_step, std::int64_t count,
+               std::int64_t depth, float* to);
   void (*multiply)(const ChainProduct& product);
 
   /// sums += a b, with `rows` rows and in the order of `depth` numbers, as plain loops: the

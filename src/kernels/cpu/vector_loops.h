@@ -34,6 +34,7 @@ template <class Vec>
 constexpr VectorKernels kernels_of(std::string_view name) {
   return {.name = name,
           .panel = Vec::kVectors * Vec::kWidth,
+          .pack = PackLoops<Vec>::pack,
           .multiply = multiply_chains<Vec>,
           .multiply_plainly = multiply_plainly<Vec>,
           .update = LinearAdamLoop<Vec>::update,

@@ -64,6 +64,13 @@ struct PlainFloats {
   friend PlainFloats smaller(const PlainFloats& a, const PlainFloats& b) {
     return each([](float x, float y) { return barestep::smaller(x, y); }, a, b);
   }
+  /// a0 b0 a1 b1 ... of the first or the second halves.
+  friend PlainFloats first_halves_in_turn(const PlainFloats& a, const PlainFloats& b) {
+    return in_turn(a, b, 0);
+  }
+  friend PlainFloats second_halves_in_turn(const PlainFloats& a, const PlainFloats& b) {
+    return in_turn(a, b, kWidth / 2);
+  }
   friend PlainFloats power_of_two(const PlainFloats& shifted) {
     return each([](float x) { return barestep::power_of_two(x); }, shifted);
   }
@@ -72,6 +79,13 @@ struct PlainFloats {
   }
 
  private:
+  static PlainFloats in_turn(const PlainFloats& a, const PlainFloats& b, std::int64_t first) {
+    PlainFloats result;
+    for (std::size_t i = 0; i < result.v.size(); ++i) {
+      result.v[i] = (i % 2 == 0 ? a : b).v[static_cast<std::size_t>(first) + i / 2];
+    }
+    return result;
+  }
   static std::int64_t first(std::int64_t count) {
     return std::clamp(count, std::int64_t{0}, kWidth);
   }
