@@ -125,7 +125,7 @@ BARESTEP_HD inline float hyperbolic_tangent(float x) {
   p = fma(p, square, -3.33332819422e-1F);
   const float e = exponential(-2.0F * size);
   const float large = 1.0F - 2.0F * e / (1.0F + e);
-  return size < 0.625F ? fma(p * square, x, x) : std::copysign(large, x);
+  return std::copysign(size < 0.625F ? fma(p * square, size, size) : large, x);
 }
 
 }  // namespace barestep

@@ -16,8 +16,8 @@ using Limits = std::numeric_limits<float>;
 /// The largest error in ulps of the exact result, of about two million numbers in [low, high].
 template <class Function, class Exact>
 double largest_error(float low, float high, const Function& function, const Exact& exact) {
-  const std::int32_t first = order_of(low), last = order_of(high);
-  const std::int32_t step = (last - first) / 2'000'000 + 1;
+  const std::int64_t first = order_of(low), last = order_of(high);
+  const std::int64_t step = (last - first) / 2'000'000 + 1;
   double largest = 0;
   for (std::int64_t order = first; order <= last; order += step) {
     const float x = float_of_order(static_cast<std::int32_t>(order));
