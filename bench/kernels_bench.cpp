@@ -8,8 +8,6 @@
 namespace barestep::bench {
 namespace {
 
-constexpr std::int64_t kBatch = 64;
-
 /// A thread pool, a product, and the ops that run on them.
 struct Machine {
   ThreadPool pool{setting().threads};
