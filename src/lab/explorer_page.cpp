@@ -128,7 +128,7 @@ void add_rows(nlohmann::ordered_json& rows, const std::string& experiment, const
     if (i >= results.predictions.size() || !results.predictions[i]) continue;
     rows.push_back({{"name", fmt::format("{}: {}", experiment, each.what().key)},
                     {"measured", time_text(each.step_s())},
-                    {"simulated", time_text(results.predictions[i]->step_s)},
+                    {"simulated", simulated_time(results.predictions[i]->step_s)},
                     {"difference", fmt::format("{:+.1f} %", 100 * prediction_error(results, i))},
                     {"state", state_of(each.workload())}});
   }

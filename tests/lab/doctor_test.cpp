@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "support/pattern.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -137,6 +138,9 @@ TEST(CoreUsers, AreSeenAtWork) {
   EXPECT_GT(seen.busy_cores, 0.1);
   EXPECT_LE(seen.busy_cores, seen.cores);
   EXPECT_NE(seen.busiest, "");
+  for (const auto& each : all_matches(seen.busiest, "([0-9.]+)(,|$)")) {
+    EXPECT_LE(std::stod(each[1]), seen.cores + 0.5) << seen.busiest;
+  }
 }
 
 TEST_F(Doctor, TellsABuildWithoutALibraryFromAMachineWithoutIt) {

@@ -122,7 +122,7 @@ std::string markdown_table(const FindingTable& table) {
 void Page::add(const std::vector<std::string>& sentences, const Findings& findings,
                std::string_view name) {
   for (const std::string& each : sentences) markdown += fmt::format("- {}\n", markdown_text(each));
-  markdown += "\n";
+  if (!sentences.empty()) markdown += "\n";
   for (const FindingTable& table : findings.tables) markdown += markdown_table(table);
   for (std::size_t i = 0; i < findings.plots.size(); ++i) {
     const Plot& plot = findings.plots[i];

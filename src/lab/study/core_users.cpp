@@ -19,9 +19,14 @@
 namespace barestep {
 namespace {
 
-/// Of all programs by their name: the seconds that they have run. Empty without /proc.
-std::map<std::string, double> seconds_by_program() {
-  std::map<std::string, double> seconds;
+struct RunningProgram {
+  std::string name{};
+  double ran_s = 0;
+};
+
+/// By the number of the process, as workers of the kernel change their names. Empty without /proc.
+std::map<std::string, RunningProgram> running_programs() {
+  std::map<std::string, RunningProgram> programs;
   std::error_code error;
   for (const auto& each : std::filesystem::directory_iterator("/proc", error)) {
     const std::string pid = each.path().filename();
@@ -37,10 +42,11 @@ std::map<std::string, double> seconds_by_program() {
     for (int i = 0; i < 11; ++i) rest >> skipped;
     double user = 0, system = 0;
     rest >> user >> system;
-    seconds[line.substr(begin + 1, end - begin - 1)] +=
-        (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    const std::string name = line.substr(begin + 1, end - begin - 1);
+    programs[pid] = {name.substr(0, name.find('/')),
+                     (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK))};
   }
-  return seconds;
+  return programs;
 }
 
 }  // namespace
@@ -59,16 +65,19 @@ CoreUsers watch_core_users(std::chrono::milliseconds time) {
   constexpr std::size_t kNamed = 3;
   constexpr double kNamedCores = 0.05;
   const CoreWatch watch;
-  std::map<std::string, double> before = seconds_by_program();
+  std::map<std::string, RunningProgram> before = running_programs();
   const auto begin = std::chrono::steady_clock::now();
   std::this_thread::sleep_for(time);
-  std::vector<std::pair<double, std::string>> cores;
-  const std::map<std::string, double> after = seconds_by_program();
+  const std::map<std::string, RunningProgram> after = running_programs();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  for (const auto& [name, ran_s] : after) {
-    const double busy = (ran_s - before[name]) / seconds;
-    if (busy >= kNamedCores) cores.emplace_back(busy, name);
+  std::map<std::string, double> ran_s;  // by name
+  for (const auto& [pid, program] : after) {
+    ran_s[program.name] += program.ran_s - before[pid].ran_s;
+  }
+  std::vector<std::pair<double, std::string>> cores;
+  for (const auto& [name, program_s] : ran_s) {
+    if (program_s / seconds >= kNamedCores) cores.emplace_back(program_s / seconds, name);
   }
   std::ranges::sort(cores, std::ranges::greater{});
   std::vector<std::string> named;

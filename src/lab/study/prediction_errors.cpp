@@ -163,7 +163,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
       const SimulatedStep& predicted = *results->predictions[i];
       const Deviation worst = worst_part(each, predicted);
       table.rows.push_back(
-          {fmt::format("{}: {}", results->name, each.what().key), time_text(predicted.step_s),
+          {fmt::format("{}: {}", results->name, each.what().key), simulated_time(predicted.step_s),
            time_text(each.step_s()), signed_percent(prediction_error(*results, i)),
            fmt::format("{} {}", worst.name, difference_text(worst.more_s)), beyond_text(each)});
     }

@@ -262,7 +262,7 @@ FindingTable step_table(const Results& results) {
     if (!results.predictions[i]) {
       table.rows.back().insert(table.rows.back().end(), {"-", "-"});
     } else {
-      table.rows.back().push_back(time_text(results.predictions[i]->step_s));
+      table.rows.back().push_back(simulated_time(results.predictions[i]->step_s));
       table.rows.back().push_back(fmt::format("{:+.1f} %", 100 * prediction_error(results, i)));
     }
   }
