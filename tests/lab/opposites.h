@@ -1,4 +1,5 @@
-// Simulated sets of measurements of an experiment, and the sentence expected for each.
+// Simulated sets of measurements of an experiment, and the word or the sentence expected of one of
+// its findings for each.
 #pragma once
 
 #include <string>
@@ -8,10 +9,10 @@
 
 namespace barestep {
 
-/// Opposite outcomes with the expected sentences; for sentences about times also a tie, for which
-/// neither sentence may appear.
+/// Opposite outcomes, and for findings about times a tie. Of a finding about a comparison its word
+/// is expected ("faster"), of others a part of the text.
 struct Opposites {
-  std::string experiment;
+  std::string finding;  // "precision.bf16-64"
   HowCasesWent one;
   std::string says_of_one;
   HowCasesWent other;
@@ -21,28 +22,13 @@ struct Opposites {
   bool on_gpu = false;
 };
 
-/// The cases of the experiment "monitor".
-std::vector<Opposites> opposites_of_monitor();
+std::vector<Opposites> opposites();
 
-/// The cases of the experiments "precision", "memory" and "affinity".
-std::vector<Opposites> opposites_of_model_options();
+/// Steps that only their ranks or devices tell apart, or that communicate more than they save.
+MadeUpStep divided(int ranks);
+MadeUpStep communicating(int ranks);
 
-/// The cases of the experiment "int8".
-std::vector<Opposites> opposites_of_int8();
-
-/// The cases of the experiment "attention".
-std::vector<Opposites> opposites_of_attention();
-
-/// The cases of the experiment "bucket-model".
-std::vector<Opposites> opposites_of_buckets();
-
-/// The cases of the experiment "all-reduce".
-std::vector<Opposites> opposites_of_sums();
-
-/// The cases of the experiment "matmul".
-std::vector<Opposites> opposites_of_products();
-
-/// The cases of the experiment "pytorch".
-std::vector<Opposites> opposites_of_pytorch();
+HowCasesWent by_ranks(const std::function<MadeUpStep(int)>& how);
+HowCasesWent by_key(const std::function<MadeUpStep(const std::string&)>& how);
 
 }  // namespace barestep

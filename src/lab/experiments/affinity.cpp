@@ -5,43 +5,28 @@
 #include <string>
 #include <vector>
 
-#include "lab/experiments/figures.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
 
-constexpr const char* kHalf = "half-";
-
-bool is_half(const std::string& key) {
-  return key.starts_with(kHalf);
-}
-
 /// With all cores each has a thread, compact or spread, as one thread has the same core either way.
 /// GPUs have no such threads; there the process stays near its GPU.
-std::vector<Case> affinity_cases(const Setting& setting) {
-  Workload workload = base_workload(setting);
-  std::vector<Case> cases;
-  const auto add = [&](const std::string& group, Affinity affinity) {
-    workload.config.device.affinity = affinity;
-    cases.push_back(new_case(setting, group + std::string(name_of(affinity)), workload));
-  };
-  add("", Affinity::kNone);
-  add("", Affinity::kCompact);
-  if (setting.on_gpu || setting.units < 2) return cases;
-  workload.config.device.threads = setting.units / 2;
+std::vector<CaseRow> affinity_rows(const Setting& setting) {
+  std::vector<CaseRow> rows = {{"none", "with all threads not bound", "--affinity none"},
+                               {"compact", "with all threads bound compact", "--affinity compact"}};
+  const int half = setting.units / 2;
+  if (setting.on_gpu || half == 0) return rows;
   for (const Affinity affinity : kValuesOf<Affinity>) {
-    if (affinity != Affinity::kSpread || setting.units / 2 > 1) add(kHalf, affinity);
+    if (affinity == Affinity::kSpread && half == 1) continue;
+    const std::string_view name = name_of(affinity);
+    rows.push_back(
+        {fmt::format("half-{}", name),
+         fmt::format("with {} {}", counted(half, "thread"),
+                     affinity == Affinity::kNone ? "not bound" : fmt::format("bound {}", name)),
+         fmt::format("--affinity {} --threads {}", name, half)});
   }
-  return cases;
-}
-
-std::string words_of(const Measurement& each) {
-  const DeviceConfig& device = each.workload().config.device;
-  const std::string threads =
-      is_half(each.what().key) ? counted(*device.threads, "thread") : "all threads";
-  if (device.affinity == Affinity::kNone) return threads + " not bound";
-  return fmt::format("{} bound {}", threads, name_of(device.affinity));
+  return rows;
 }
 
 /// What all comparisons say together.
@@ -64,31 +49,25 @@ std::string affinity_answer(const std::vector<Comparison>& all) {
 }
 
 Findings conclude_affinity(const Results& results) {
-  std::vector<Comparison> all;
-  for (const Measurement& each : results.cases) {
-    const std::string& key = each.what().key;
-    if (each.workload().config.device.affinity == Affinity::kNone) continue;
-    all.push_back(results.compare(is_half(key) ? "half-none" : "none", key));
-  }
-  adjust_together(all);
-  Findings findings{.sentences = {{"binding", affinity_answer(all)}},
-                    .tables = {{.title = "Threads bound to cores",
-                                .columns = {"case", "mean step", "deviation of steps"}}}};
-  for (const Comparison& each : all) {
-    findings.sentences.push_back({each.b,
-                                  sentence_of(each, "with " + words_of(results.at(each.b)),
-                                              "with " + words_of(results.at(each.a))),
-                                  each.word});
-  }
+  std::vector<Compared> pairs;
   std::vector<std::string> labels;
-  for (const Measurement& each : results.cases) {
-    labels.push_back(words_of(each));
-    findings.tables.front().rows.push_back(
-        {words_of(each), time_text(each.mean_s()), deviation_text(each)});
+  CaseRow unbound;
+  for (const CaseRow& row : affinity_rows(results.setting)) {
+    labels.push_back(row.words.substr(std::string_view("with ").size()));
+    if (row.key.ends_with("none")) {
+      unbound = row;
+    } else {
+      pairs.push_back({unbound.key, row.key, row.words, unbound.words});
+    }
   }
-  findings.plots = {account_plot(results.cases, labels)};
-  keep(findings, all);
-  return findings;
+  const auto label = [&](const Measurement& each) {
+    return labels.at(static_cast<std::size_t>(&each - results.cases.data()));
+  };
+  Conclusion all(results);
+  all.compare(pairs);
+  return all.lead("binding", affinity_answer(all.comparisons()))
+      .table("Threads bound to cores", {{"case", label}, "time", "deviation"})
+      .phases(labels);
 }
 
 }  // namespace
@@ -98,7 +77,10 @@ Experiment affinity_experiment() {
       .name = "affinity",
       .title = "Threads bound to cores",
       .question = "Do threads that are bound to cores, next to each other or far apart, save time?",
-      .cases = affinity_cases,
+      .cases =
+          [](const Setting& setting) {
+            return cases_of(setting, base_workload(setting), affinity_rows(setting));
+          },
       .conclude = conclude_affinity,
       .names = "binding table phases-plot"};
 }

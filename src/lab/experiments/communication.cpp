@@ -5,9 +5,7 @@
 #include <array>
 #include <functional>
 
-#include "lab/experiments/figures.h"
-#include "lab/predict/prediction.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
@@ -16,26 +14,24 @@ std::string model_key(bool is_large, int ranks) {
   return fmt::format("{}-{}", is_large ? "large" : "small", ranks);
 }
 
-Case model_case(const Setting& setting, bool is_large, int ranks) {
-  Workload workload = ddp_workload(setting, ranks);
-  const std::int64_t dim = setting.quick ? setting.dim : 1024;
-  const std::int64_t large = setting.on_gpu ? std::max<std::int64_t>(8192, dim) : 2 * dim;
-  workload.config.model.dim = is_large ? large : dim;
-  workload.config.model.depth = is_large ? (setting.quick ? 4 : 8) : 2;
-  return new_case(setting, model_key(is_large, ranks), workload);
-}
-
 std::vector<Case> comm_vs_compute_cases(const Setting& setting) {
   std::vector<Case> cases;
+  const std::int64_t dim = setting.quick ? setting.dim : 1024;
+  const std::int64_t large = setting.on_gpu ? std::max<std::int64_t>(8192, dim) : 2 * dim;
   for (const bool is_large : {false, true}) {
     for (const int ranks : rank_counts(setting)) {
-      cases.push_back(model_case(setting, is_large, ranks));
+      cases.push_back(new_case(setting, model_key(is_large, ranks),
+                               with(ddp_workload(setting, ranks),
+                                    fmt::format("--dim {} --depth {}", is_large ? large : dim,
+                                                !is_large       ? 2
+                                                : setting.quick ? 4
+                                                                : 8))));
     }
   }
   return cases;
 }
 
-/// The number of ranks that answers compare with one: the most within the cores, or the
+/// The number of ranks that sentences compare with one: the most within the cores, or the
 /// most that were run if only one rank is within them.
 int compared_ranks(const Results& results) {
   int max = 0;
@@ -43,25 +39,6 @@ int compared_ranks(const Results& results) {
     if (!each.what().beyond_cores) max = std::max(max, each.workload().ranks);
   }
   return max > 1 ? max : rank_counts(results.setting).back();
-}
-
-/// The two models of the course (docs/lab.md) on the hardware that they were meant for.
-FindingTable course_table() {
-  const MachineCard card = load_card("h200-nvlink");
-  FindingTable table{
-      .title = fmt::format("Simulated: a small and a large model, batch 64, on {}", card.name),
-      .name = "simulated-table",
-      .columns = {"width x layers", "1 rank", "2 ranks", "speed-up", "exposed communication",
-                  "of a step"}};
-  for (const Run& asked : {asked_run({{"dim", "1024"}, {"depth", "2"}}),
-                           asked_run({{"dim", "8192"}, {"depth", "8"}})}) {
-    const SimulatedStep one = predicted_step(asked, card, 1), two = predicted_step(asked, card, 2);
-    const double exposed = two.account[Part::kExposedCommunication];
-    table.rows.push_back({model_text(asked.dim(), asked.depth()), time_text(one.step_s),
-                          time_text(two.step_s), factor_text(one.step_s / two.step_s),
-                          time_text(exposed), percent_text(exposed / two.step_s)});
-  }
-  return table;
 }
 
 /// The part that dominates a step of several ranks, with its share.
@@ -73,19 +50,19 @@ std::string dominated_text(const Measurement& each) {
       by_round(by_round(step_s, reduce_s, std::minus<double>()), computing_s, std::minus<double>());
   const LargestPart largest = largest_of(
       std::array{PartSeries{"exposed communication", reduce_s},
-                 PartSeries{"computing", computing_s}, PartSeries{"other waiting", rest_s}},
+                 PartSeries{"computing", computing_s}, PartSeries{"what is neither", rest_s}},
       step_s);
   return fmt::format(
-      "On {}, {}", model_text(each.workload()),
+      "On {}, {}.", model_text(each.workload()),
       largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
 }
 
 /// Whether ranks gain more on one of the models, by the ratio of the speed-ups in each round.
-std::string models_sentence(const Comparison& small, const Comparison& large, int ranks,
-                            const Estimate& larger_gain) {
+std::string models_sentence(const Results& results, const Comparison& small,
+                            const Comparison& large, int ranks) {
   const std::string of_small = factor_text(small.speed()), of_large = factor_text(large.speed());
   return by_side(
-      side_of(larger_gain, 1),
+      side_of(relative_gain(results, large, small), 1),
       fmt::format("{} ranks do better on the large model: {} against {}.", ranks, of_large,
                   of_small),
       fmt::format("{} ranks do better on the small model: {} against {}.", ranks, of_small,
@@ -98,35 +75,28 @@ std::string models_sentence(const Comparison& small, const Comparison& large, in
 
 Findings conclude_comm_vs_compute(const Results& results) {
   const int ranks = compared_ranks(results);
-  const auto gain = [&](bool is_large) {
-    return results.compare(model_key(is_large, 1), model_key(is_large, ranks));
-  };
-  FindingTable table{.title = "Ranks by the size of the model",
-                     .columns = {"width x layers", "ranks", "mean step", "speed-up",
-                                 "exposed communication", "of a step", ""}};
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
-    const bool is_large = each.what().key.starts_with("large");
-    const Comparison of_ranks = results.compare(model_key(is_large, 1), each.what().key);
-    table.rows.push_back({model_text(each.workload()), std::to_string(each.workload().ranks),
-                          time_text(each.mean_s()), factor_text(of_ranks.speed()),
-                          time_text(each.phase_s("communication")),
-                          percent_text(share_of(each, "communication")), beyond_text(each)});
     labels.push_back(fmt::format("{}, {}", model_text(each.workload()), each.workload().ranks));
   }
-  Findings findings{.tables = {table, course_table()},
-                    .plots = {account_plot(results.cases, labels)}};
+  Conclusion all(results);
   if (ranks == 1) {
-    findings.facts = {{"not-compared", "Only one rank was run, so there is no communication."}};
-    return findings;
+    all.fact("not-compared", "Only one rank was run, so there is no communication.");
+  } else {
+    const std::array gains = {results.compare(model_key(false, 1), model_key(false, ranks)),
+                              results.compare(model_key(true, 1), model_key(true, ranks))};
+    all.timed("gains", models_sentence(results, gains[0], gains[1], ranks))
+        .timed("small", dominated_text(results.at(gains[0].b)))
+        .timed("large", dominated_text(results.at(gains[1].b)))
+        .keep(gains);
   }
-  const Comparison small_gain = gain(false), large_gain = gain(true);
-  const Estimate larger_gain = relative_gain(results, large_gain, small_gain);
-  findings.sentences = {{"gains", models_sentence(small_gain, large_gain, ranks, larger_gain)},
-                        {"small", dominated_text(results.at(small_gain.b)) + "."},
-                        {"large", dominated_text(results.at(large_gain.b)) + "."}};
-  findings.comparisons = {small_gain, large_gain};
-  return findings;
+  return all
+      .table("Ranks by the size of the model", {"model", "ranks", "time", "speed-up",
+                                                "communication", "communication-share", "beyond"})
+      .phases(labels)
+      .simulated(
+          {2},
+          {"model", "ranks", {"time", "step"}, "speed-up", "communication", "communication-share"});
 }
 
 const std::vector<int> kScaledBatches = {32, 64, 128, 256};
@@ -135,13 +105,19 @@ std::string scaled_key(int ranks, int batch) {
   return fmt::format("ranks-{}-batch-{}", ranks, batch);
 }
 
+std::vector<std::string> scaled_keys(int ranks) {
+  std::vector<std::string> keys;
+  for (const int batch : kScaledBatches) keys.push_back(scaled_key(ranks, batch));
+  return keys;
+}
+
 std::vector<Case> batch_scaling_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int batch : kScaledBatches) {
     for (const int ranks : {1, compared_with_one(setting)}) {
-      Workload workload = ddp_workload(setting, ranks);
-      workload.config.data.batch_size = batch;
-      cases.push_back(new_case(setting, scaled_key(ranks, batch), workload));
+      cases.push_back(
+          new_case(setting, scaled_key(ranks, batch),
+                   with(ddp_workload(setting, ranks), fmt::format("--batch-size {}", batch))));
     }
   }
   return cases;
@@ -156,11 +132,11 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
   if (const std::string too_few = too_few_of(gains); !too_few.empty()) {
     return fmt::format("From which batch on {} pay off: {}.", words, too_few);
   }
-  if (std::ranges::all_of(gains, [](const auto& each) { return !each.is_faster(); })) {
-    const bool slower =
-        std::ranges::all_of(gains, [](const auto& each) { return each.is_slower(); });
+  if (std::ranges::none_of(gains, &Comparison::is_faster)) {
     return fmt::format("{} are {} up to a batch of {}.", first_words,
-                       slower ? "slower than one" : "not measurably faster than one",
+                       std::ranges::all_of(gains, &Comparison::is_slower)
+                           ? "slower than one"
+                           : "not measurably faster than one",
                        kScaledBatches.back());
   }
   if (first == gains.size()) {
@@ -203,62 +179,67 @@ std::string exposed_sentence(const Measurement& small, const Measurement& large)
                   ends));
 }
 
+/// The speed-up at the largest batch against that at the smallest.
+std::string improves_sentence(const Results& results, const Comparison& small,
+                              const Comparison& large, int ranks) {
+  return fmt::format(
+      "{}: {} reach {} at batch {} and {} at batch {}.",
+      by_side(side_of(relative_gain(results, large, small), 1), "A larger batch improves scaling",
+              "A larger batch makes scaling worse",
+              "Whether a larger batch improves scaling is unclear"),
+      counted(ranks, "rank"), factor_text(small.speed()), kScaledBatches.front(),
+      factor_text(large.speed()), kScaledBatches.back());
+}
+
 Findings conclude_batch_scaling(const Results& results) {
   const int ranks = compared_with_one(results.setting);
-  FindingTable table{
-      .title = fmt::format("{} against one, by the size of the batch",
-                           several_words(ranks, "rank", true)),
-      .columns = {"batch", "1 rank", counted(ranks, "rank"), "speed-up", "exposed communication",
-                  "of a step", "samples/s of 1 rank", "of " + counted(ranks, "rank")}};
-  PlotSeries measured{.name = fmt::format("speed-up of {}", counted(ranks, "rank"))};
-  PlotSeries of_one{.name = "1 rank"}, of_several{.name = counted(ranks, "rank")};
-  PlotSeries even{.name = "no gain", .style = SeriesStyle::kDashed};
+  const std::string several = counted(ranks, "rank");
   // One sentence chooses from these comparisons, so they form one family.
   std::vector<Comparison> gains;
+  FindingTable table{.title = fmt::format("{} against one, by the size of the batch",
+                                          several_words(ranks, "rank", true)),
+                     .columns = {"batch", "1 rank", several, "speed-up", "exposed communication",
+                                 "of a step", "samples/s of 1 rank", "of " + several}};
   for (const int batch : kScaledBatches) {
     gains.push_back(results.compare(scaled_key(1, batch), scaled_key(ranks, batch)));
+    const Measurement &one = results.at(gains.back().a), &many = results.at(gains.back().b);
+    table.rows.push_back(
+        {std::to_string(batch), time_text(one.mean_s()), time_text(many.mean_s()),
+         factor_text(gains.back().speed()), time_text(many.phase_s("communication")),
+         percent_text(share_of(many, "communication")), number_text(one.samples_per_s().median),
+         number_text(many.samples_per_s().median)});
   }
   adjust_together(gains);
-  const auto cases_of = [&](int count) {
-    std::vector<const Measurement*> cases;
-    for (const int batch : kScaledBatches) cases.push_back(&results.at(scaled_key(count, batch)));
-    return cases;
+  PlotSeries even{.name = "no gain", .style = SeriesStyle::kDashed};
+  for (const int batch : kScaledBatches) even.points.push_back(plot_point(batch, 1));
+  const auto speed_up = [&](const Measurement& each) {
+    return results.compare(scaled_key(1, static_cast<int>(batch_of(each))), each.what().key)
+        .speed();
   };
-  for (std::size_t i = 0; i < gains.size(); ++i) {
-    const Measurement &one = results.at(gains[i].a), &two = results.at(gains[i].b);
-    const int batch = kScaledBatches[i];
-    table.rows.push_back({std::to_string(batch), time_text(one.mean_s()), time_text(two.mean_s()),
-                          factor_text(gains[i].speed()), time_text(two.phase_s("communication")),
-                          percent_text(share_of(two, "communication")),
-                          number_text(one.samples_per_s().median),
-                          number_text(two.samples_per_s().median)});
-    of_one.points.push_back(plot_point(batch, one.samples_per_s()));
-    of_several.points.push_back(plot_point(batch, two.samples_per_s()));
-    measured.points.push_back(plot_point(batch, gains[i].speed()));
-    measured.points.back().is_hollow = of_several.points.back().is_hollow = two.what().beyond_cores;
-    even.points.push_back(plot_point(batch, 1));
-  }
-  return {
-      .sentences = {{"pays", pays_sentence(gains, ranks)},
-                    {"exposed",
-                     exposed_sentence(results.at(scaled_key(ranks, kScaledBatches.front())),
-                                      results.at(scaled_key(ranks, kScaledBatches.back())))},
-                    {"saturation-of-one", saturation_sentence(cases_of(1), " of one rank")},
-                    {"saturation",
-                     saturation_sentence(cases_of(ranks), " of " + several_words(ranks, "rank"))}},
-      .comparisons = gains,
-      .tables = {table},
-      .plots = {{.title = fmt::format("Speed-up of {} against the batch", counted(ranks, "rank")),
-                 .x_label = "batch size, all ranks together",
-                 .y_label = "speed-up",
-                 .log_x = true,
-                 .series = {even, measured}},
-                {.title = "Throughput against the batch",
-                 .name = "throughput-plot",
-                 .x_label = "batch size, all ranks together",
-                 .y_label = "samples/s",
-                 .log_x = true,
-                 .series = {of_one, of_several}}}};
+  const auto plot = [&](std::string title, std::string name, std::string y_label,
+                        std::vector<PlotSeries> series) {
+    return Plot{.title = std::move(title),
+                .name = std::move(name),
+                .x_label = "batch size, all ranks together",
+                .y_label = std::move(y_label),
+                .log_x = true,
+                .series = std::move(series)};
+  };
+  return Conclusion(results)
+      .timed("pays", pays_sentence(gains, ranks))
+      .timed("improves", improves_sentence(results, gains.front(), gains.back(), ranks))
+      .timed("exposed", exposed_sentence(results.at(gains.front().b), results.at(gains.back().b)))
+      .timed("saturation-of-one", saturation_sentence(results, scaled_keys(1), " of one rank"))
+      .timed("saturation", saturation_sentence(results, scaled_keys(ranks),
+                                               " of " + several_words(ranks, "rank")))
+      .keep(gains)
+      .table(std::move(table))
+      .plot(plot(fmt::format("Speed-up of {} against the batch", several), "plot", "speed-up",
+                 {even, points_of("speed-up of " + several, results, scaled_keys(ranks), batch_of,
+                                  speed_up)}))
+      .plot(plot("Throughput against the batch", "throughput-plot", "samples/s",
+                 {points_of("1 rank", results, scaled_keys(1), batch_of, samples_per_s_of),
+                  points_of(several, results, scaled_keys(ranks), batch_of, samples_per_s_of)}));
 }
 
 }  // namespace
@@ -270,9 +251,7 @@ Experiment comm_vs_compute_experiment() {
               "A small and a large model on 1, 2, 4 ranks: which is dominated by communication?",
           .cases = comm_vs_compute_cases,
           .conclude = conclude_comm_vs_compute,
-          .names =
-              "gains small large not-compared table simulated-table "
-              "phases-plot",
+          .names = "gains small large simulated-* not-compared table simulated-table phases-plot",
           .needs_mpi = true,
           .chooses = false};
 }
@@ -284,7 +263,7 @@ Experiment batch_scaling_experiment() {
           .cases = batch_scaling_cases,
           .conclude = conclude_batch_scaling,
           .names =
-              "pays exposed saturation-of-one saturation table plot "
+              "pays improves exposed saturation-of-one saturation table plot "
               "throughput-plot",
           .needs_mpi = true};
 }

@@ -1,36 +1,142 @@
-// Where a step waits for its data: a slow disk, loading threads, pinned memory.
+// How a step depends on its data: the size of the batch, a slow disk, loading threads, pinned
+// memory.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <string_view>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/report/findings.h"
-#include "lab/study/experiment.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
 
-Workload loading_workload(const Setting& setting, int workers) {
+/// Below this share of the smallest step, the part that does not grow with the batch is negligible.
+constexpr double kFixedShare = 0.1;
+
+std::vector<Case> batch_sweep_cases(const Setting& setting) {
+  std::vector<CaseRow> rows;
+  for (const int batch : {16, 32, 64, 128, 256, 512}) {
+    if (setting.quick && (batch < 32 || batch > 128)) continue;
+    rows.push_back({fmt::format("batch-{}", batch), "", fmt::format("--batch-size {}", batch)});
+  }
+  return cases_of(setting, base_workload(setting), rows);
+}
+
+std::string growth_sentence(const Results& results) {
+  std::vector<double> batches;
+  std::vector<std::vector<double>> step_s;
+  for (const Measurement& each : results.cases) {
+    batches.push_back(batch_of(each));
+    step_s.push_back(each.mean_s_by_start());
+  }
+  // The part of a step that does not depend on the batch, and its share of the smallest step.
+  const auto fixed = [&](std::span<const double> steps) {
+    return fit_line(batches, steps).intercept;
+  };
+  const Estimate fixed_s = estimate_by_round(step_s, fixed);
+  const Estimate share = estimate_by_round(
+      step_s, [&](std::span<const double> steps) { return fixed(steps) / steps.front(); });
+  const Measurement &first = results.cases.front(), &last = results.cases.back();
+  const Estimate times = results.compare(first.what().key, last.what().key).ratio;
+  std::string how = fmt::format(
+      "whether growth is proportional is unclear, since {} of the smallest step may not depend on "
+      "the batch",
+      percent_text(share));
+  if (side_of(share, kFixedShare) == Side::kAbove) {
+    how = fmt::format(
+        "growth is not proportional; {} of each step does not depend on the batch (a line through "
+        "all sizes, fitted round by round)",
+        time_text(fixed_s));
+  } else if (side_of(share, -kFixedShare) == Side::kBelow) {
+    how = "the step time grows faster than the batch";
+  } else if (side_of(share, kFixedShare) == Side::kBelow &&
+             side_of(share, -kFixedShare) == Side::kAbove) {
+    how = "the step time grows in proportion to the batch";
+  }
+  return fmt::format("From batch {} to {} ({:g}x) a step takes {} as long: {}.",
+                     first.workload().batch_size(), last.workload().batch_size(),
+                     batch_of(last) / batch_of(first), factor_text(times), how);
+}
+
+std::string efficiency_reason(const Comparison& gain) {
+  if (gain.is_faster()) {
+    return "What a step does once, such as the update, is shared by more samples, and wider "
+           "products reuse each weight that they read more often.";
+  }
+  if (gain.is_slower() || gain.word == Word::kNoDifference) {
+    return "The step grows with the batch, or nearly so, so a larger one gains nothing that "
+           "counts.";
+  }
+  return "Whether a larger batch gains anything is unclear here.";
+}
+
+Findings conclude_batch_sweep(const Results& results) {
+  constexpr double kNear = 0.2, kLinear = 0.9 * 4;
+  const std::vector<std::string> keys = keys_of(results);
+  const Comparison gain = compare(results.samples_of("batch-32"), results.samples_of("batch-128"),
+                                  results.setting.margin);
+  const double loss = last_loss(results.at("batch-64"));
+  std::vector<double> batches, seconds;
+  for (const Measurement& each : results.cases) {
+    batches.push_back(batch_of(each));
+    seconds.push_back(each.mean_s().median);
+  }
+  const Line line = fit_line(batches, seconds);
+  PlotSeries fitted{.name = "fitted line", .style = SeriesStyle::kDashed};
+  for (const double batch : batches) {
+    fitted.points.push_back(plot_point(batch, 1e3 * (line.intercept + line.slope * batch)));
+  }
+  return Conclusion(results)
+      .timed("growth", growth_sentence(results))
+      .timed("saturation", saturation_sentence(results, keys))
+      .timed("linear",
+             fmt::format("{}: 4 times the batch, 128 instead of 32, trains {} as many samples/s.",
+                         by_side(side_of(gain.speed(), kLinear),
+                                 "Throughput grows linearly, within a tenth",
+                                 "Throughput does not grow linearly",
+                                 "Whether throughput grows linearly is unclear"),
+                         factor_text(gain.speed())))
+      .timed("efficiency", sentence_of(gain, "at batch 128", "at batch 32", "sample"), gain.word)
+      .timed("efficiency-why", efficiency_reason(gain))
+      .fact("loss",
+            fmt::format(
+                "{}: the last loss is {:.3f}, and that of the best output, 0, is 1.",
+                std::abs(loss - 1) < kNear ? "A loss near 1 is right" : "The loss is not near 1",
+                loss))
+      .keep(results.compare(keys.front(), std::span(keys).subspan(1)))
+      .table("Batch size, step time and throughput",
+             {{"batch", "batch size"}, "time", "samples-per-s", {"sample-time", "time per sample"}})
+      .plot({.title = "Throughput against batch size",
+             .x_label = "batch size",
+             .y_label = "samples/s",
+             .log_x = true,
+             .series = {points_of("measured", results, keys, batch_of, samples_per_s_of)}})
+      .plot({.title = "Step time against batch size",
+             .name = "times-plot",
+             .x_label = "batch size",
+             .y_label = "ms a step",
+             .series = {points_of("measured", results, keys, batch_of, mean_s_of, 1e3), fitted}});
+}
+
+// A slow disk, and loading threads.
+
+/// A run that reads the data set.
+Workload loading_workload(const Setting& setting) {
   Workload workload = base_workload(setting);
   read_data_set(workload.config.data, setting.data);
-  workload.config.data.workers = workers;
   return workload;
 }
 
-std::string workers_key(int workers) {
-  return fmt::format("workers-{}", workers);
-}
-
 std::vector<Case> io_delay_cases(const Setting& setting) {
-  std::vector<Case> cases = {new_case(setting, "no-delay", loading_workload(setting, 1))};
+  std::vector<CaseRow> rows = {{"no-delay", "", "--workers 1"}};
   for (const int workers : {0, 1, 2, 4}) {
-    Workload workload = loading_workload(setting, workers);
-    workload.config.data.io_delay_ms = 10;
-    cases.push_back(new_case(setting, workers_key(workers), workload));
+    rows.push_back({fmt::format("workers-{}", workers), "",
+                    fmt::format("--workers {} --io-delay-ms 10", workers)});
   }
-  return cases;
+  return cases_of(setting, loading_workload(setting), rows);
 }
 
 /// A delay counts as hidden if the times differ by at most a tenth.
@@ -45,7 +151,7 @@ std::string hidden_sentence(const Results& results, const std::vector<Comparison
     if (side_of(each.ratio, kHidden) != Side::kBelow) continue;
     return fmt::format(
         "{} {} the disk: a step takes {} as long as without the delay ({}, without it {}).",
-        workers_of(each.b), each.b == workers_key(1) ? "hides" : "hide", factor_text(each.ratio),
+        workers_of(each.b), each.b == "workers-1" ? "hides" : "hide", factor_text(each.ratio),
         time_text(results.at(each.b).mean_s()), time_text(fast));
   }
   const Comparison& best = *std::ranges::min_element(
@@ -60,65 +166,72 @@ std::string hidden_sentence(const Results& results, const std::vector<Comparison
                      largest_text(largest_phase(results.at(best.b)), "it"));
 }
 
-FindingTable loading_table(const Results& results) {
-  FindingTable table{.title = "Step time and the wait for data",
-                     .columns = {"case", "mean step", "samples/s", "waiting for data", "of a step",
-                                 "injected delay", "of a step"}};
-  for (const Measurement& each : results.cases) {
-    table.rows.push_back(
-        {each.what().key, time_text(each.mean_s()), number_text(each.samples_per_s().median),
-         time_text(each.phase_s("data")), percent_text(share_of(each, "data").median),
-         time_text(each.phase_s("injected")), percent_text(share_of(each, "injected").median)});
-  }
-  return table;
+Conclusion& add_loading_table(Conclusion& all) {
+  return all
+      .table("Step time and the wait for data", {"case",
+                                                 "time",
+                                                 "samples-per-s",
+                                                 {"data", "waiting for data"},
+                                                 "data-share",
+                                                 {"injected", "injected delay"},
+                                                 "injected-share"})
+      .phases();
 }
 
-/// Amdahl's law with an infinitely fast device: the disk is the serial share.
-std::string free_computing_sentence(const Measurement& none) {
-  const Estimate disk = share_of(none, disk_phases());
+/// Amdahl's law with an infinitely fast device: the disk is the serial share. `exercise` is that of
+/// a task of the course.
+std::string free_computing_sentence(const Estimate& disk) {
+  constexpr double kExercise = 0.3;
   if (side_of(disk, 0) != Side::kAbove) return "No wait for the disk can be seen without workers.";
   return fmt::format(
-      "If computing were free, the wait for the disk would remain: {} of a step "
-      "without workers, so it could be {} as fast at most.",
-      percent_text(disk), factor_text(reciprocal(disk)));
+      "If computing were free, the wait for the disk would remain: {} of a step without workers, "
+      "so it could be {} as fast at most, {} the 3.33x of a wait of 30 %.",
+      percent_text(disk), factor_text(reciprocal(disk)),
+      by_side(side_of(disk, kExercise), "less than", "more than", "which cannot be told from"));
 }
 
 Findings conclude_io_delay(const Results& results) {
-  const Measurement& none = results.at(workers_key(0));
-  std::vector<std::string> with_workers;
-  for (const int workers : {1, 2, 4}) with_workers.push_back(workers_key(workers));
+  const Measurement& none = results.at("workers-0");
+  const std::vector<std::string> with_workers = {"workers-1", "workers-2", "workers-4"};
   const std::vector<Comparison> against_fast = results.compare("no-delay", with_workers);
-  return {.sentences = {{"bottleneck", fmt::format("With no workers {}; a step takes {}.",
-                                                   largest_text(largest_phase(none), "a step"),
-                                                   time_text(none.mean_s()))},
-                        {"hidden", hidden_sentence(results, against_fast)},
-                        {"free-computing", free_computing_sentence(none)}},
-          .comparisons = against_fast,
-          .tables = {loading_table(results)},
-          .plots = {account_plot(results.cases, keys_of(results))}};
+  const Estimate computing = share_of(none, computing_phases());
+  const Estimate disk = share_of(none, disk_phases());
+  Conclusion all(results);
+  all.timed("bottleneck",
+            fmt::format("With no workers {}; a step takes {}.",
+                        largest_text(largest_phase(none), "a step"), time_text(none.mean_s())))
+      .timed("hidden", hidden_sentence(results, against_fast))
+      .timed("free-computing", free_computing_sentence(disk))
+      .compare({{"no-delay", "workers-0", "with the pause", "without it", "throughput"}})
+      .timed("utilization",
+             fmt::format("{}: it computes during {} of a step, and waits for the disk during {}.",
+                         by_side(side_of(computing, 0.9), "The device is nearly fully used",
+                                 "The device is not fully used",
+                                 "Whether the device is fully used is unclear"),
+                         percent_text(computing), percent_text(disk)))
+      .keep(against_fast);
+  return add_loading_table(all);
 }
 
 std::string pinned_key(int workers, bool pinned) {
-  return workers_key(workers) + (pinned ? "" : "-pageable");
+  return fmt::format("workers-{}{}", workers, pinned ? "" : "-pageable");
 }
 
 std::vector<Case> data_loading_cases(const Setting& setting) {
-  std::vector<Case> cases;
+  std::vector<CaseRow> rows;
   for (const int workers : {0, 1, 2, 4}) {
     for (const bool pinned : {true, false}) {
       // On the CPU, no data are copied to a device, so both would be the same program.
       if (!pinned && !setting.on_gpu) continue;
-      Workload workload = loading_workload(setting, workers);
-      workload.config.data.pin = pinned;
-      cases.push_back(new_case(setting, pinned_key(workers, pinned), workload));
+      rows.push_back({pinned_key(workers, pinned), "",
+                      fmt::format("--workers {}{}", workers, pinned ? "" : " --no-pin")});
     }
   }
-  return cases;
+  return cases_of(setting, loading_workload(setting), rows);
 }
 
 /// The fastest number of workers compared with none; `gains` compare each number with none.
-std::string workers_sentence(const Results& results, const std::vector<Comparison>& gains) {
-  const Measurement& none = results.at(pinned_key(0, true));
+std::string workers_sentence(const Measurement& none, const std::vector<Comparison>& gains) {
   std::vector<std::string> faster;
   for (const Comparison& each : gains) {
     if (!each.is_faster()) continue;
@@ -165,32 +278,37 @@ std::string pinned_sentence(const std::vector<Comparison>& pinned) {
 }
 
 Findings conclude_data_loading(const Results& results) {
-  std::vector<std::string> workers;
-  std::vector<Comparison> pinned;
-  for (const int count : {0, 1, 2, 4}) {
-    if (count > 0) workers.push_back(pinned_key(count, true));
-    if (!results.setting.on_gpu) continue;
-    pinned.push_back(results.compare(pinned_key(count, false), pinned_key(count, true)));
-  }
-  adjust_together(pinned);
-  const std::vector<Comparison> gains = results.compare(pinned_key(0, true), workers);
-  Findings findings{.sentences = {{"workers", workers_sentence(results, gains)}},
-                    .tables = {loading_table(results)},
-                    .plots = {account_plot(results.cases, keys_of(results))}};
-  if (pinned.empty()) {
-    findings.facts = {
-        {"pinned",
-         "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin changes "
-         "nothing and is not measured."}};
+  const std::vector<std::string> workers = {"workers-1", "workers-2", "workers-4"};
+  const std::vector<Comparison> gains = results.compare("workers-0", workers);
+  Conclusion all(results);
+  all.timed("workers", workers_sentence(results.at("workers-0"), gains)).keep(gains);
+  if (results.setting.on_gpu) {
+    std::vector<Comparison> pinned;
+    for (const int count : {0, 1, 2, 4}) {
+      pinned.push_back(results.compare(pinned_key(count, false), pinned_key(count, true)));
+    }
+    adjust_together(pinned);
+    all.timed("pinned", pinned_sentence(pinned)).keep(pinned);
   } else {
-    findings.sentences.push_back({"pinned", pinned_sentence(pinned)});
+    all.fact("pinned",
+             "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin "
+             "changes nothing and is not measured.");
   }
-  keep(findings, gains);
-  keep(findings, pinned);
-  return findings;
+  return add_loading_table(all);
 }
 
 }  // namespace
+
+Experiment batch_sweep_experiment() {
+  return {.name = "batch-sweep",
+          .title = "Batch size",
+          .question =
+              "How do step time and throughput grow with the batch, and where does "
+              "throughput saturate?",
+          .cases = batch_sweep_cases,
+          .conclude = conclude_batch_sweep,
+          .names = "growth saturation linear efficiency efficiency-why loss table plot times-plot"};
+}
 
 Experiment io_delay_experiment() {
   return {.name = "io-delay",
@@ -200,7 +318,7 @@ Experiment io_delay_experiment() {
               "bottleneck, and do workers hide it?",
           .cases = io_delay_cases,
           .conclude = conclude_io_delay,
-          .names = "bottleneck hidden free-computing table phases-plot",
+          .names = "bottleneck hidden free-computing throughput utilization table phases-plot",
           .reads_data = true};
 }
 

@@ -8,30 +8,18 @@
 #include <utility>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/predict/workload.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
+#include "profiler/data_parallel_account.h"
 
 namespace barestep {
 namespace {
 
-/// The share of a step in which a device computes, rather than waits, copies or queues.
-std::string utilization_text(const Measurement& each) {
-  return percent_text(share_of(each, computing_phases()));
-}
-
-/// One device of the kind that DataParallel uses.
-Workload one_device(const Setting& setting) {
-  Workload workload = base_workload(setting);
+/// The device or devices of mlp_dp. One does what each of several does: the same update, and on the
+/// CPU one thread. (mlp_dp divides the cores itself.)
+Workload devices_of(const Setting& setting, int devices) {
+  Workload workload = devices == 1 ? base_workload(setting) : dp_workload(setting, devices);
   if (!setting.on_gpu) workload.config.device.threads = 1;
-  return workload;
-}
-
-/// On the CPU, mlp_dp divides the cores itself; as many devices as cores get one thread each.
-Workload several_devices(const Setting& setting, int devices) {
-  Workload workload = dp_workload(setting, devices);
-  if (!setting.on_gpu) workload.config.device.threads = 1;
-  return workload;
+  return with(workload, "--update separate");
 }
 
 std::string devices_key(int devices) {
@@ -47,11 +35,11 @@ FindingTable memory_table(const std::vector<NamedMemory>& devices) {
     if (!is_optional(category)) table.columns.emplace_back(name_of(category));
   }
   for (const auto& [name, memory] : devices) {
-    std::vector<std::string> row = {name, human_bytes(memory.bytes)};
+    std::vector<std::string>& row = table.rows.emplace_back();
+    row = {name, human_bytes(memory.bytes)};
     for (const Category category : kValuesOf<Category>) {
       if (!is_optional(category)) row.push_back(human_bytes(memory.by_category[category]));
     }
-    table.rows.push_back(std::move(row));
   }
   return table;
 }
@@ -71,98 +59,108 @@ std::vector<NamedMemory> devices_of_cases(
 }
 
 std::vector<Case> data_parallel_cases(const Setting& setting) {
-  const int count = compared_with_one(setting);
-  return {new_case(setting, devices_key(1), one_device(setting)),
-          new_case(setting, devices_key(count), several_devices(setting, count))};
+  std::vector<Case> cases;
+  for (const int devices : {1, compared_with_one(setting)}) {
+    cases.push_back(new_case(setting, devices_key(devices), devices_of(setting, devices)));
+  }
+  return cases;
 }
 
 Findings conclude_data_parallel(const Results& results) {
   const int count = compared_with_one(results.setting);
   const std::string on_several = "on " + several_words(count, "device");
   const Measurement &one = results.at(devices_key(1)), &several = results.at(devices_key(count));
-  const Comparison gain = results.compare(devices_key(1), devices_key(count));
+  const Estimate gain = results.compare(devices_key(1), devices_key(count)).speed();
   const auto memory = devices_of_cases({{"one device", &one}, {"DataParallel", &several}});
-  const double share = times_the_bytes(memory[2].second.bytes, memory[0].second.bytes);
-  return {
-      .sentences = {{"gain", sentence_of(gain, on_several, "on one device"), gain.word},
-                    {"moving",
-                     fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
-                                 percent_text(share_of(several, "communication")), on_several)}},
-      .facts = {{"memory", fmt::format("Device 0 needs {}, one device alone {}: it keeps the "
-                                       "optimizer and gathers all outputs. Device 1 needs {}, {} "
-                                       "of one device's.",
-                                       human_bytes(memory[1].second.bytes),
-                                       human_bytes(memory[0].second.bytes),
-                                       human_bytes(memory[2].second.bytes), percent_text(share))}},
-      .comparisons = {gain},
-      .tables = {memory_table(memory)},
-      .plots = {account_plot(results.cases, {"one device", fmt::format("DataParallel, {}", count)}),
-                memory_plot("Memory by category", memory)}};
+  const auto bytes = [&](std::size_t place) { return human_bytes(memory[place].second.bytes); };
+  return Conclusion(results)
+      .compare({{devices_key(1), devices_key(count), on_several, "on one device", "gain"}})
+      .timed("proportion",
+             fmt::format(
+                 "{}: {} as fast {}, an efficiency of {}.",
+                 by_side(side_of(gain, 0.9 * count), "In proportion to the devices, within a tenth",
+                         "Not in proportion to the devices",
+                         "Whether in proportion to the devices is unclear"),
+                 factor_text(gain), on_several, percent_text(gain.median / count)))
+      .timed("moving", fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
+                                   percent_text(share_of(several, "communication")), on_several))
+      .fact("memory",
+            fmt::format(
+                "Device 0 needs {}, one device alone {}: it keeps the optimizer and "
+                "gathers all outputs. Device 1 needs {}, {} of one device's.",
+                bytes(1), bytes(0), bytes(2),
+                percent_text(times_the_bytes(memory[2].second.bytes, memory[0].second.bytes))))
+      .table(memory_table(memory))
+      .phases({"one device", fmt::format("DataParallel, {}", count)})
+      .plot(memory_plot("Memory by category", memory));
 }
 
 std::vector<Case> splits_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int devices : {2, 3, 5}) {
-    cases.push_back(new_case(setting, devices_key(devices), several_devices(setting, devices)));
+    cases.push_back(new_case(setting, devices_key(devices), devices_of(setting, devices)));
   }
   return cases;
 }
 
+/// The rows of each device.
+std::string rows_text(const Measurement& each) {
+  std::string rows;
+  for (const Rows& piece : chunk(each.workload().batch_size(), each.workload().ranks)) {
+    rows += fmt::format("{}{}", rows.empty() ? "" : " + ", piece.count);
+  }
+  return rows;
+}
+
 Findings conclude_splits(const Results& results) {
-  FindingTable table{
-      .title = "Rows of each device, by torch.chunk's rule",
-      .columns = {"devices", "rows", "largest share", "an equal share", "mean step", ""}};
+  const auto largest_share = [](const Measurement& each) {
+    return static_cast<double>(
+               chunk(each.workload().batch_size(), each.workload().ranks).front().count) /
+           batch_of(each);
+  };
   std::vector<std::string> uneven;
   for (const Measurement& each : results.cases) {
-    const auto batch = static_cast<double>(each.workload().batch_size());
-    const std::vector<Rows> pieces = chunk(each.workload().batch_size(), each.workload().ranks);
-    std::string rows;
-    for (const Rows& piece : pieces) {
-      rows += fmt::format("{}{}", rows.empty() ? "" : " + ", piece.count);
-    }
-    const auto largest = static_cast<double>(pieces.front().count);
-    const double equal = batch / each.workload().ranks;
-    table.rows.push_back({std::to_string(each.workload().ranks), rows,
-                          percent_text(largest / batch), percent_text(equal / batch),
-                          time_text(each.mean_s()), beyond_text(each)});
-    if (pieces.front().count != pieces.back().count ||
-        std::cmp_not_equal(pieces.size(), each.workload().ranks)) {
-      uneven.push_back(
-          fmt::format("{} devices get {} rows (the largest share is {} above an "
-                      "equal one)",
-                      each.workload().ranks, rows, percent_text(largest / equal - 1)));
-    }
+    const double above = largest_share(each) * each.workload().ranks - 1;
+    if (above == 0) continue;
+    uneven.push_back(
+        fmt::format("{} devices get {} rows (the largest share is {} above an equal one)",
+                    each.workload().ranks, rows_text(each), percent_text(above)));
   }
+  Conclusion all(results);
+  all.fact("uneven", uneven.empty()
+                         ? "Every number of devices divides the batch equally."
+                         : "Not every number divides the batch: " + list_text(uneven) + ".");
   const std::vector<std::string> keys = keys_within_cores(results);
-  Findings findings{
-      .facts = {{"uneven", uneven.empty()
-                               ? "Every number of devices divides the batch equally."
-                               : "Not every number divides the batch: " + list_text(uneven) + "."}},
-      .tables = {table},
-      .plots = {account_plot(results.cases, {"2 devices", "3 devices", "5 devices"})}};
   if (keys.size() < 2) {
-    findings.facts.push_back(
-        {"not-compared",
-         fmt::format("Fewer than two of these numbers have enough {} here, so step times are not "
-                     "compared.",
-                     units_word(results.setting))});
-    return findings;
+    all.fact("not-compared",
+             fmt::format("Fewer than two of these numbers have enough {} here, so step times are "
+                         "not compared.",
+                         units_word(results.setting)));
+  } else {
+    std::vector<std::string> words;
+    for (const std::string& key : keys) {
+      words.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
+    }
+    all.fastest("Fastest", keys, words);
   }
-  const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
-  std::vector<std::string> names;
-  for (const std::string& key : keys) {
-    names.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
-  }
-  findings.sentences = {{"fastest", fastest_sentence(fastest, names)}};
-  findings.comparisons = fastest.others;
-  return findings;
+  return all
+      .table("Rows of each device, by torch.chunk's rule",
+             {{"ranks", "devices"},
+              {"rows", rows_text},
+              {"largest share",
+               [=](const Measurement& each) { return percent_text(largest_share(each)); }},
+              {"an equal share",
+               [](const Measurement& each) { return percent_text(1.0 / each.workload().ranks); }},
+              "time",
+              "beyond"})
+      .phases({"2 devices", "3 devices", "5 devices"});
 }
 
 std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int devices : {2, 4}) {
     if (setting.on_gpu && devices > std::max(setting.units, 2)) continue;
-    cases.push_back(new_case(setting, devices_key(devices), several_devices(setting, devices)));
+    cases.push_back(new_case(setting, devices_key(devices), devices_of(setting, devices)));
     cases.back().record_ops = true;
   }
   return cases;
@@ -180,42 +178,124 @@ std::string waiting_sentence(const Measurement& each) {
               "whether that is more than half of it is unclear"));
 }
 
-Findings conclude_gpu0_bottleneck(const Results& results) {
-  Findings findings;
+/// What each device computes in a step, by device and start, as mlp_dp prints it.
+std::vector<std::vector<double>> busy_seconds(const Measurement& each) {
+  std::vector<std::vector<double>> busy_s;
+  for (int device = 0; device < each.workload().ranks; ++device) {
+    busy_s.push_back(computing_seconds(each, device));
+  }
+  return busy_s;
+}
+
+/// The mean of the devices but the first, by start.
+std::vector<double> others_busy_s(const std::vector<std::vector<double>>& busy_s) {
+  std::vector<double> sums(busy_s.front().size());
+  for (std::size_t i = 1; i < busy_s.size(); ++i) {
+    sums = by_round(sums, busy_s[i], std::plus<double>());
+  }
+  for (double& each : sums) each /= static_cast<double>(busy_s.size() - 1);
+  return sums;
+}
+
+FindingTable load_table(const Measurement& each) {
+  const auto busy_s = busy_seconds(each);
+  const Traffic traffic = traffic_of(each.workload());
+  const std::vector<Rows> split = chunk(each.workload().batch_size(), each.workload().ranks);
+  const std::vector<DeviceMemory> memory = planned_memory(each.workload());
   FindingTable table{
-      .title = "What device 0 does while the others wait",
-      .columns = {"devices", "mean step", "loss", "optimizer", "exchange", "alone, of a step", ""}};
+      .title = "Each device in a step of DataParallel",
+      .name = "devices-table",
+      .columns = {"Device", "Rows", "Busy", "Of a step", "Bytes in", "Bytes out", "Memory"}};
+  for (std::size_t i = 0; i < busy_s.size(); ++i) {
+    table.rows.push_back({std::to_string(i), std::to_string(i < split.size() ? split[i].count : 0),
+                          time_text(estimate_of(busy_s[i])),
+                          percent_text(computing_share(each, static_cast<int>(i)).median),
+                          human_bytes(traffic.in_bytes[i]), human_bytes(traffic.out_bytes[i]),
+                          human_bytes(memory[i].bytes)});
+  }
+  return table;
+}
+
+/// How busy device 0 and the others are, and what only device 0 does.
+void add_load(Conclusion& all, const Measurement& each) {
+  constexpr double kEqual = 1.1;
+  const auto busy_s = busy_seconds(each);
+  const std::vector<double> others_s = others_busy_s(busy_s);
+  const Estimate ratio =
+      estimate_by_round(busy_s.front(), others_s,
+                        [](double first, double other) { return other > 0 ? first / other : 1; });
+  const Side side = side_of(ratio, 1);
+  all.timed("load",
+            fmt::format("{}: it is busy for {} in a step, {} the time of the others.",
+                        by_side(side, "Device 0 is more loaded than the others",
+                                "Device 0 is less loaded than the others",
+                                "Whether device 0 is more loaded than the others is unclear"),
+                        time_text(estimate_of(busy_s.front())), factor_text(ratio)));
+  std::vector<std::string> shares;
+  for (int device = 0; device < each.workload().ranks; ++device) {
+    shares.push_back(percent_text(computing_share(each, device).median));
+  }
+  const bool is_equal = ratio.low > 1 / kEqual && ratio.high < kEqual;
+  const bool is_unequal = ratio.low >= kEqual || ratio.high <= 1 / kEqual;
+  all.timed("equal", fmt::format("{}: they compute during {} of a step, device 0 first.",
+                                 is_equal     ? "All devices are used equally, within a tenth"
+                                 : is_unequal ? "The devices are not used equally"
+                                              : "Whether all devices are used equally is unclear",
+                                 list_text(shares)));
+  std::vector<PartSeries> parts;
+  for (const auto& [phase, words] :
+       {std::pair<std::string_view, const char*>{"loss", "the loss"},
+        {"optimizer", "the update"},
+        {"communication", "the exchange of parameters, rows and gradients"}}) {
+    parts.push_back({words, each.phase_s_by_start(phase)});
+  }
+  const LargestPart largest = largest_of(parts, each.mean_s_by_start());
+  all.timed("where",
+            fmt::format("{}: it computes for {} in a step, the others for {}. The longest of what "
+                        "only it does is {}{}: {} of a step.",
+                        by_side(side, "The bottleneck is at device 0",
+                                "The bottleneck is not what device 0 computes",
+                                "Whether device 0 computes longer is unclear"),
+                        time_text(estimate_of(busy_s.front())), time_text(estimate_of(others_s)),
+                        list_text(largest.names), largest.is_alone() ? "" : " (indistinguishable)",
+                        percent_text(largest.share)));
+}
+
+Findings conclude_gpu0_bottleneck(const Results& results) {
+  Conclusion all(results);
+  const std::vector<std::string> within = keys_within_cores(results);
+  for (const std::string& key : within) all.timed(key, waiting_sentence(results.at(key)));
+  if (within.empty()) {
+    all.fact("not-compared", fmt::format("None of these numbers of devices has enough {} here, so "
+                                         "waiting is not judged.",
+                                         units_word(results.setting)));
+  } else {
+    add_load(all, results.cases.front());
+  }
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
-    table.rows.push_back({std::to_string(each.workload().ranks), time_text(each.mean_s()),
-                          time_text(each.phase_s("loss")), time_text(each.phase_s("optimizer")),
-                          time_text(each.phase_s("communication")),
-                          percent_text(share_of(each, device_0_phases())), beyond_text(each)});
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
   }
-  for (const std::string& key : keys_within_cores(results)) {
-    findings.sentences.push_back({key, waiting_sentence(results.at(key))});
-  }
-  if (findings.sentences.empty()) {
-    findings.facts = {
-        {"not-compared",
-         fmt::format("None of these numbers of devices has enough {} here, so waiting is not "
-                     "judged.",
-                     units_word(results.setting))}};
-  }
   const auto memory = devices_of_cases({{labels.front(), &results.cases.front()}});
-  findings.facts.push_back(
-      {"memory", fmt::format("Device 0 needs {:.2f} times the memory of device 1.",
-                             times_the_bytes(memory[0].second.bytes, memory[1].second.bytes))});
-  findings.tables = {table, memory_table(memory)};
-  findings.plots = {account_plot(results.cases, labels)};
-  return findings;
+  return all
+      .fact("memory", fmt::format("Device 0 needs {:.2f} times the memory of device 1.",
+                                  times_the_bytes(memory[0].second.bytes, memory[1].second.bytes)))
+      .table("What device 0 does while the others wait", {{"ranks", "devices"},
+                                                          "time",
+                                                          "loss",
+                                                          "optimizer",
+                                                          {"communication", "exchange"},
+                                                          "alone",
+                                                          "beyond"})
+      .table(load_table(results.cases.front()))
+      .table(memory_table(memory))
+      .phases(labels);
 }
 
 std::vector<Case> dp_vs_ddp_cases(const Setting& setting) {
   const int count = compared_with_one(setting);
-  return {new_case(setting, "data-parallel", several_devices(setting, count)),
-          new_case(setting, "ddp", ddp_workload(setting, count))};
+  return {new_case(setting, "data-parallel", devices_of(setting, count)),
+          new_case(setting, "ddp", with(ddp_workload(setting, count), "--update separate"))};
 }
 
 /// Which of the two has its 95th percentile further above its median, by the difference in each
@@ -223,13 +303,12 @@ std::vector<Case> dp_vs_ddp_cases(const Setting& setting) {
 std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
   const Estimate more =
       estimate_by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>());
-  const Estimate of_dp = estimate_of(dp.spread_by_start());
-  const Estimate of_ddp = estimate_of(ddp.spread_by_start());
   return fmt::format(
       "{}: the 95th percentile is {} above the median for DataParallel, {} for DDP.",
       by_side(side_of(more, 0), "DDP's steps vary less", "DataParallel's steps vary less",
               "Which step times vary less is unclear"),
-      percent_text(of_dp), percent_text(of_ddp));
+      percent_text(estimate_of(dp.spread_by_start())),
+      percent_text(estimate_of(ddp.spread_by_start())));
 }
 
 /// Why DDP scales better, by the bytes that pass through the busiest device per step.
@@ -249,35 +328,61 @@ std::string bytes_sentence(const Workload& workload) {
       through(2), through(8));
 }
 
+/// When DataParallel is acceptable, as far as speed decides.
+std::string acceptable_sentence(const Comparison& duel) {
+  const std::string ddp =
+      fmt::format("DDP takes {} as long on the same devices", factor_text(duel.ratio));
+  switch (duel.word) {
+    case Word::kSlower:
+      return fmt::format("DataParallel is acceptable here, for one: {}.", ddp);
+    case Word::kFaster:
+      return fmt::format("DataParallel is not acceptable for speed: {}.", ddp);
+    case Word::kNoDifference:
+      return fmt::format("Where speed decides, both are acceptable: {}.", ddp);
+    case Word::kUndecided:
+      return fmt::format("Whether speed speaks against DataParallel is unclear: {}.", ddp);
+    case Word::kTooFewStarts:
+      return fmt::format("Whether speed speaks against DataParallel: {}; {}.",
+                         too_few_text(duel.compared), ddp);
+  }
+  return "";
+}
+
 Findings conclude_dp_vs_ddp(const Results& results) {
   const Measurement &dp = results.at("data-parallel"), &ddp = results.at("ddp");
-  const Comparison gain = results.compare("data-parallel", "ddp");
   const auto memory = devices_of_cases({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
-  FindingTable table{.title = fmt::format("DataParallel against DDP on {}",
-                                          several_words(dp.workload().ranks, "device")),
-                     .columns = {"", "mean step", "p95", "p95 above the median, of a start",
-                                 "device 0 computes", "exposed communication"}};
-  for (const auto& [name, each] : {std::pair{"DataParallel", &dp}, std::pair{"DDP", &ddp}}) {
-    table.rows.push_back({name, time_text(each->mean_s()), time_text(each->p95_s()),
-                          percent_text(estimate_of(each->spread_by_start())),
-                          utilization_text(*each), time_text(each->phase_s("communication"))});
-  }
-  return {.sentences = {{"gain", sentence_of(gain, "with DDP", "with DataParallel"), gain.word},
-                        {"utilization",
-                         fmt::format("Device 0 computes during {} of a step of DataParallel and {} "
-                                     "of DDP.",
-                                     utilization_text(dp), utilization_text(ddp))},
-                        {"variance", spread_sentence(dp, ddp)}},
-          .facts = {{"memory", fmt::format("DataParallel needs {} on device 0 and {} on device 1, "
-                                           "DDP {} on each.",
-                                           human_bytes(memory[0].second.bytes),
-                                           human_bytes(memory[1].second.bytes),
-                                           human_bytes(memory.back().second.bytes))},
-                    {"bytes", bytes_sentence(ddp.workload())}},
-          .comparisons = {gain},
-          .tables = {table, memory_table(memory)},
-          .plots = {account_plot(results.cases, {"DataParallel", "DDP"}),
-                    memory_plot("Memory by category", memory)}};
+  const auto bytes = [&](std::size_t place) { return human_bytes(memory[place].second.bytes); };
+  const auto utilization = [](const Measurement& each) {
+    return percent_text(share_of(each, computing_phases()));
+  };
+  return Conclusion(results)
+      .compare({{"data-parallel", "ddp", "with DDP", "with DataParallel", "gain"}})
+      .timed("utilization",
+             fmt::format("Device 0 computes during {} of a step of DataParallel and {} of DDP.",
+                         utilization(dp), utilization(ddp)))
+      .timed("variance", spread_sentence(dp, ddp))
+      .timed("acceptable", acceptable_sentence(results.compare("data-parallel", "ddp")))
+      .fact("memory",
+            fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on each.",
+                        bytes(0), bytes(1), human_bytes(memory.back().second.bytes)))
+      .fact("bytes", bytes_sentence(ddp.workload()))
+      .table(fmt::format("DataParallel against DDP on {}",
+                         several_words(dp.workload().ranks, "device")),
+             {{"",
+               [](const Measurement& each) -> std::string {
+                 return each.what().key == "ddp" ? "DDP" : "DataParallel";
+               }},
+              "time",
+              "p95",
+              {"p95 above the median, of a start",
+               [](const Measurement& each) {
+                 return percent_text(estimate_of(each.spread_by_start()));
+               }},
+              {"computes", "device 0 computes"},
+              "communication"})
+      .table(memory_table(memory))
+      .phases({"DataParallel", "DDP"})
+      .plot(memory_plot("Memory by category", memory));
 }
 
 }  // namespace
@@ -288,7 +393,7 @@ Experiment data_parallel_experiment() {
           .question = "What do two devices of one process gain, and what do they need?",
           .cases = data_parallel_cases,
           .conclude = conclude_data_parallel,
-          .names = "gain moving memory memory-table phases-plot memory-plot"};
+          .names = "gain proportion moving memory memory-table phases-plot memory-plot"};
 }
 
 Experiment splits_experiment() {
@@ -306,7 +411,9 @@ Experiment gpu0_bottleneck_experiment() {
           .question = "How long do the other devices of DataParallel wait for device 0?",
           .cases = gpu0_bottleneck_cases,
           .conclude = conclude_gpu0_bottleneck,
-          .names = "memory not-compared table memory-table phases-plot",
+          .names =
+              "load equal where memory not-compared table devices-table memory-table "
+              "phases-plot",
           .chooses = false};
 }
 
@@ -318,8 +425,8 @@ Experiment dp_vs_ddp_experiment() {
       .cases = dp_vs_ddp_cases,
       .conclude = conclude_dp_vs_ddp,
       .names =
-          "gain utilization variance memory bytes table memory-table "
-          "phases-plot memory-plot",
+          "gain utilization variance acceptable memory bytes table memory-table phases-plot "
+          "memory-plot",
       .needs_mpi = true};
 }
 

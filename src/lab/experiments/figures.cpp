@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <functional>
 
@@ -20,10 +21,6 @@ std::vector<int> rank_counts(const Setting& setting) {
   std::vector<int> counts;
   for (int ranks = 1; ranks <= std::min(max, 16); ranks *= 2) counts.push_back(ranks);
   return counts;
-}
-
-std::string ranks_key(int ranks) {
-  return fmt::format("ranks-{}", ranks);
 }
 
 int compared_with_one(const Setting& setting) {
@@ -50,12 +47,6 @@ std::vector<std::string> keys_within_cores(const Results& results) {
   return within;
 }
 
-Workload sharing_workload(const Setting& setting) {
-  Workload workload = ddp_workload(setting, compared_with_one(setting));
-  workload.config.training.recompute = 1;
-  return workload;
-}
-
 DeviceMemory memory_of(const Measurement& each) {
   return planned_memory(each.workload()).front();
 }
@@ -69,12 +60,15 @@ std::int64_t mean_sent_bytes(const Run& workload) {
   return sum / mesh.ranks();
 }
 
-Estimate computing_share(const Measurement& each, int device) {
-  const auto computes = [&](const OpTime& op) {
+std::vector<double> computing_seconds(const Measurement& each, int device) {
+  return op_seconds(each, [&](const OpTime& op) {
     return op.device == device &&
            std::ranges::find(computing_phases(), op.phase) != computing_phases().end();
-  };
-  return estimate_by_round(op_seconds(each, computes), each.mean_s_by_start(),
+  });
+}
+
+Estimate computing_share(const Measurement& each, int device) {
+  return estimate_by_round(computing_seconds(each, device), each.mean_s_by_start(),
                            std::divides<double>());
 }
 
@@ -176,26 +170,19 @@ namespace {
 /// A doubling with a smaller gain is saturation.
 constexpr double kSaturatedGain = 1.1;
 
-/// The gain in samples per second from each doubling.
-std::vector<Estimate> gains_of(const std::vector<const Measurement*>& by_batch) {
-  std::vector<Estimate> gains;
-  for (std::size_t i = 0; i + 1 < by_batch.size(); ++i) {
-    gains.push_back(estimate_by_round(by_batch[i]->sample_s_by_start(),
-                                      by_batch[i + 1]->sample_s_by_start(),
-                                      std::divides<double>()));
-  }
-  return gains;
-}
-
 }  // namespace
 
 // If every doubling from batch B on gains less, the answer is B. The doubling before B may be
 // undecided; then the other end of the range is the last batch whose doubling certainly gains more.
-std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
+std::string saturation_sentence(const Results& results, const std::vector<std::string>& by_batch,
                                 std::string_view whose) {
-  const std::vector<Estimate> gains = gains_of(by_batch);
+  std::vector<Estimate> gains;  // in samples per second, from each doubling
+  for (std::size_t i = 0; i + 1 < by_batch.size(); ++i) {
+    gains.push_back(
+        compare(results.samples_of(by_batch[i]), results.samples_of(by_batch[i + 1])).speed());
+  }
   const auto side = [&](std::size_t i) { return side_of(gains[i], kSaturatedGain); };
-  const auto batch = [&](std::size_t i) { return by_batch[i]->workload().batch_size(); };
+  const auto batch = [&](std::size_t i) { return results.at(by_batch[i]).workload().batch_size(); };
   std::size_t first = gains.size();
   while (first > 0 && side(first - 1) == Side::kBelow) --first;
   if (first == gains.size()) {
@@ -220,6 +207,28 @@ std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
 
 void keep(Findings& findings, std::span<const Comparison> comparisons) {
   findings.comparisons.insert(findings.comparisons.end(), comparisons.begin(), comparisons.end());
+}
+
+const Comparison& fastest_gain(const std::vector<Comparison>& all) {
+  return *std::ranges::max_element(all, {},
+                                   [](const Comparison& each) { return each.speed().median; });
+}
+
+std::string claim_sentence(const std::vector<Comparison>& all, double claimed,
+                           std::string_view claim, const std::string& fastest) {
+  if (side_of(fastest_gain(all).speed(), claimed) == Side::kAbove) {
+    return fmt::format("{} is reached here: {}.", claim, fastest);
+  }
+  const bool is_below = std::ranges::all_of(
+      all, [=](const Comparison& each) { return side_of(each.speed(), claimed) == Side::kBelow; });
+  return is_below ? fmt::format("{} is not reached here: at most {}.", claim, fastest)
+                  : fmt::format("Whether {}{} is reached here is unclear: {}.",
+                                static_cast<char>(std::tolower(claim.front())), claim.substr(1),
+                                fastest);
+}
+
+std::string share_text(double share) {
+  return share == 0 ? "0" : fmt::format("{:.1e}", share);
 }
 
 }  // namespace barestep

@@ -17,9 +17,8 @@
 namespace barestep {
 
 /// The rank counts of mlp_ddp: 1, 2, 4, ... up to the number of cores or GPUs, at least 4 on the
-/// CPU; or those requested. ranks_key(2) is "ranks-2".
+/// CPU; or those requested.
 std::vector<int> rank_counts(const Setting& setting);
-std::string ranks_key(int ranks);
 
 /// The number of ranks or devices compared with one in experiments that vary something else: 2, or
 /// the most that were requested.
@@ -32,16 +31,15 @@ std::string several_words(int count, std::string_view noun, bool is_first = fals
 std::vector<std::string> keys_of(const Results& results);
 std::vector<std::string> keys_within_cores(const Results& results);
 
-/// Ranks that share one model and batch, without recomputation, which not every scheme can do.
-Workload sharing_workload(const Setting& setting);
-
 /// The planned memory of the first device or rank.
 DeviceMemory memory_of(const Measurement& each);
 
 /// The bytes that a rank sends in a step, the mean of all ranks.
 std::int64_t mean_sent_bytes(const Run& workload);
 
-/// The share of a step in which a device of mlp_dp computes, of a case that records its ops.
+/// What a device of mlp_dp computes in a step, by start, and its share of the step, of a case that
+/// records its ops.
+std::vector<double> computing_seconds(const Measurement& each, int device);
 Estimate computing_share(const Measurement& each, int device);
 
 /// Of the first start.
@@ -76,17 +74,6 @@ PricedPart priced_part(const Run& workload, bool is_forward);
 /// The bytes of `a` as a multiple of those of `b`.
 double times_the_bytes(std::int64_t a, std::int64_t b);
 
-/// A way to need less memory, added to those before it in the case with this key.
-struct MemoryRung {
-  std::string_view key;
-  std::string_view words;
-};
-
-/// Adds what each of these cases saves by its plan, and what it costs in time, compared with the
-/// one before it. Returns these comparisons.
-std::vector<Comparison> add_ladder(Findings& findings, const Results& results,
-                                   std::span<const MemoryRung> rungs);
-
 /// "1024 x 6", width x layers; "1000 - 2000 - 1000" where they have different widths.
 std::string model_text(std::int64_t dim, std::int64_t depth);
 std::string model_text(const Workload& workload);
@@ -95,16 +82,13 @@ std::string model_text(const Workload& workload);
 std::vector<double> op_seconds(const Measurement& each,
                                const std::function<bool(const OpTime& op)>& takes);
 
-/// The seconds by start of the forward products of a case of the experiment matmul.
-Series forward_products(const Results& results, const std::string& key);
-
 /// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
 /// if it has no such op.
 std::string_view pytorch_name(const OpTime& op);
 
-/// Where throughput saturates, for the same case with batches that double each time: the batch
-/// after which no doubling certainly gains a tenth. `whose` is empty or " of two ranks".
-std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
+/// Where throughput saturates, for cases with batches that double each time: the batch after which
+/// no doubling certainly gains a tenth. `whose` is empty or " of two ranks".
+std::string saturation_sentence(const Results& results, const std::vector<std::string>& by_batch,
                                 std::string_view whose = "");
 
 /// The speed-up of one comparison as a multiple of another's.
@@ -117,5 +101,17 @@ std::string fastest_sentence(const Fastest& fastest, const std::vector<std::stri
 
 /// Appends several comparisons to those already there.
 void keep(Findings& findings, std::span<const Comparison> comparisons);
+
+/// The comparison with the highest speed.
+const Comparison& fastest_gain(const std::vector<Comparison>& all);
+
+/// Whether a claimed speed-up, at least `claimed`, is reached in the fastest of all, or may be in
+/// any other: "The claimed factor of 2 to 3 is reached here: bf16, 2.50x as fast." `claim` begins
+/// it, `fastest` describes that case.
+std::string claim_sentence(const std::vector<Comparison>& all, double claimed,
+                           std::string_view claim, const std::string& fastest);
+
+/// A small share, of losses: "1.2e-05"; "0" for none.
+std::string share_text(double share);
 
 }  // namespace barestep

@@ -8,11 +8,7 @@
 #include <numbers>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/predict/machine_card.h"
-#include "lab/predict/prediction.h"
-#include "lab/predict/simulator.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
@@ -26,32 +22,26 @@ std::string staleness_key(std::int64_t steps) {
 }
 
 /// A model that learns from a teacher in some hundred steps.
-Workload learning_workload(const Setting& setting, Workload workload) {
-  TrainConfig& config = workload.config;
-  config.model.dim = 64;
-  config.model.depth = 4;
-  config.training.recompute = 1;
-  config.training.steps = setting.quick ? 100 : 400;
-  config.training.update = Update::kSeparate;
-  config.data.batch_size = 16;
-  config.data.teacher = true;
-  config.data.teacher_noise = 0.1;
-  return workload;
+Workload learning_workload(const Setting& setting, const Workload& run) {
+  return with(run, fmt::format("--dim 64 --depth 4 --recompute 1 --steps {} --update separate "
+                               "--batch-size 16 --data teacher --teacher-noise 0.1",
+                               setting.quick ? 100 : 400));
+}
+
+Workload late_ranks(const Setting& setting) {
+  return with(ddp_workload(setting, compared_with_one(setting)), "--recompute 1 --update separate");
 }
 
 std::vector<Case> staleness_cases(const Setting& setting) {
-  std::vector<Case> cases;
+  std::vector<CaseRow> learning;
   for (const int steps : kStalenesses) {
-    Workload workload = learning_workload(setting, base_workload(setting));
-    workload.config.training.staleness = steps;
-    cases.push_back(new_case(setting, staleness_key(steps), workload));
+    learning.push_back({staleness_key(steps), "", fmt::format("--staleness {}", steps)});
   }
-  for (const int steps : {0, 1}) {
-    Workload workload = sharing_workload(setting);
-    workload.config.training.update = Update::kSeparate;
-    workload.config.training.staleness = steps;
-    cases.push_back(new_case(setting, "ranks-" + staleness_key(steps), workload));
-  }
+  std::vector<Case> cases =
+      cases_of(setting, learning_workload(setting, base_workload(setting)), learning);
+  const std::vector<CaseRow> timed = {{"ranks-late-0", "", "--staleness 0"},
+                                      {"ranks-late-1", "", "--staleness 1"}};
+  std::ranges::move(cases_of(setting, late_ranks(setting), timed), std::back_inserter(cases));
   return cases;
 }
 
@@ -103,64 +93,53 @@ double loss_at_end(const Measurement& each) {
 }
 
 Findings conclude_staleness(const Results& results) {
-  FindingTable table{.title = "A model of 64 x 4 that learns from a teacher",
-                     .columns = {"steps late", "loss at the end", "against none late"}};
-  const double in_time = loss_at_end(results.at(staleness_key(0)));
-  for (const int steps : kStalenesses) {
-    const double loss = loss_at_end(results.at(staleness_key(steps)));
-    table.rows.push_back(
-        {std::to_string(steps), fmt::format("{:.4f}", loss), factor_text(loss / in_time)});
-  }
-  const Comparison gain = results.compare("ranks-late-0", "ranks-late-1");
-  const double loss = loss_at_end(results.at(staleness_key(kStalenesses.back())));
-  Findings findings{
-      .sentences = {{"gain",
-                     sentence_of(gain,
-                                 "with gradients one step late on " +
-                                     several_words(compared_with_one(results.setting), "rank"),
-                                 "with gradients in time"),
-                     gain.word}},
-      .facts = {{"loss",
-                 fmt::format("With gradients {} steps late the loss at the end is {} that with "
-                             "gradients in time.",
-                             kStalenesses.back(), factor_text(loss / in_time))}},
-      .tables = {table, stability_table()}};
-  keep(findings, std::array{gain});
-  return findings;
+  std::vector<std::string> keys;
+  for (const int steps : kStalenesses) keys.push_back(staleness_key(steps));
+  const auto against_none = [&](const Measurement& each) {
+    return factor_text(loss_at_end(each) / loss_at_end(results.at(staleness_key(0))));
+  };
+  return Conclusion(results)
+      .compare({{"ranks-late-0", "ranks-late-1",
+                 "with gradients one step late on " +
+                     several_words(compared_with_one(results.setting), "rank"),
+                 "with gradients in time", "gain"}})
+      .fact("loss", fmt::format("With gradients {} steps late the loss at the end is {} that with "
+                                "gradients in time.",
+                                kStalenesses.back(), against_none(results.at(keys.back()))))
+      .table("A model of 64 x 4 that learns from a teacher",
+             {{"steps late",
+               [](const Measurement& each) {
+                 return std::to_string(each.workload().config.training.staleness);
+               }},
+              {"loss at the end",
+               [](const Measurement& each) { return fmt::format("{:.4f}", loss_at_end(each)); }},
+              {"against none late", against_none}},
+             keys)
+      .table(stability_table());
 }
 
 // Local SGD.
 
 constexpr std::array kRounds = {2, 8, 32};
 
-std::string round_key(std::int64_t steps) {
-  return fmt::format("every-{}", steps);
-}
-
 /// Their losses, of a small model that learns, and times of the setting's model. A run ends with an
 /// average; so it has whole rounds, and two of the longest, or warm-up would count as a part of
 /// one.
 std::vector<Case> local_sgd_cases(const Setting& setting) {
   constexpr std::int64_t kLongest = kRounds.back();
+  const std::int64_t rounds = std::max<std::int64_t>((setting.steps + kLongest - 1) / kLongest, 2);
+  const Workload run = with(late_ranks(setting), fmt::format("--steps {}", kLongest * rounds));
+  std::vector<CaseRow> rows = {{"ddp", "", "--sync-every 1"}};
+  for (const int steps : kRounds) {
+    rows.push_back({fmt::format("every-{}", steps), "", fmt::format("--sync-every {}", steps)});
+  }
+  rows.push_back({"diloco-8", "", "--sync-every 8 --outer diloco"});
   std::vector<Case> cases;
-  const auto add = [&](const std::string& key, std::int64_t every, OuterOptimizer outer) {
-    for (const bool learns : {false, true}) {
-      Workload workload = sharing_workload(setting);
-      if (learns) {
-        workload = learning_workload(setting, workload);
-      } else {
-        const std::int64_t rounds = (setting.steps + kLongest - 1) / kLongest;
-        workload.config.training.steps = kLongest * std::max<std::int64_t>(rounds, 2);
-      }
-      workload.config.training.update = Update::kSeparate;
-      workload.config.parallel.sync_every = every;
-      workload.config.parallel.outer = outer;
-      cases.push_back(new_case(setting, learns ? key + "-learns" : key, workload));
-    }
-  };
-  add("ddp", 1, OuterOptimizer::kNone);
-  for (const int steps : kRounds) add(round_key(steps), steps, OuterOptimizer::kNone);
-  add("diloco-8", 8, OuterOptimizer::kDiLoCo);
+  for (const CaseRow& row : rows) {
+    cases.push_back(new_case(setting, row.key, with(run, row.options)));
+    cases.push_back(
+        new_case(setting, row.key + "-learns", with(learning_workload(setting, run), row.options)));
+  }
   return cases;
 }
 
@@ -177,37 +156,39 @@ std::int64_t sent_in_a_round(const Workload& workload) {
 }
 
 Findings conclude_local_sgd(const Results& results) {
-  FindingTable table{.title = several_words(compared_with_one(results.setting), "rank", true) +
-                              " that average their weights",
-                     .columns = {"case", "mean step", "speed against ddp", "exposed communication",
-                                 "a rank sends a step", "loss of 64 x 4 at the end"}};
   std::vector<std::string> keys;
-  for (const Measurement& each : results.cases) {
-    const std::string& key = each.what().key;
-    if (key.ends_with("-learns")) continue;
-    if (key != "ddp") keys.push_back(key);
-    table.rows.push_back(
-        {key, time_text(each.mean_s()), factor_text(results.compare("ddp", key).speed()),
-         time_text(each.phase_s("communication")), human_bytes(sent_in_a_round(each.workload())),
-         fmt::format("{:.4f}", loss_at_end(results.at(key + "-learns")))});
+  for (const std::string& key : keys_of(results)) {
+    if (!key.ends_with("-learns")) keys.push_back(key);
   }
-  const std::string longest = round_key(kRounds.back());
-  const std::vector<Comparison> gains = results.compare("ddp", keys);
+  const auto loss_of = [&](const std::string& key) {
+    return loss_at_end(results.at(key + "-learns"));
+  };
+  const std::string longest = fmt::format("every-{}", kRounds.back());
+  const std::vector<Comparison> gains = results.compare("ddp", std::span(keys).subspan(1));
   const Comparison& gain = *std::ranges::find(gains, longest, &Comparison::b);
-  const double loss = loss_at_end(results.at(longest + "-learns"));
-  Findings findings{
-      .sentences = {{"gain",
-                     sentence_of(gain, fmt::format("with averages every {} steps", kRounds.back()),
-                                 "with ddp"),
-                     gain.word}},
-      .facts = {{"loss",
-                 fmt::format("The small model's loss at the end is {} that of ddp if ranks average "
-                             "every {} steps.",
-                             factor_text(loss / loss_at_end(results.at("ddp-learns"))),
-                             kRounds.back())}},
-      .tables = {table}};
-  keep(findings, gains);
-  return findings;
+  return Conclusion(results)
+      .timed("gain",
+             sentence_of(gain, fmt::format("with averages every {} steps", kRounds.back()),
+                         "with ddp"),
+             gain.word)
+      .keep(gains)
+      .fact("loss", fmt::format("The small model's loss at the end is {} that of ddp if ranks "
+                                "average every {} steps.",
+                                factor_text(loss_of(longest) / loss_of("ddp")), kRounds.back()))
+      .table(
+          several_words(compared_with_one(results.setting), "rank", true) +
+              " that average their weights",
+          {"case",
+           "time",
+           speed_against("ddp", "speed against ddp"),
+           "communication",
+           {"a rank sends a step",
+            [](const Measurement& each) { return human_bytes(sent_in_a_round(each.workload())); }},
+           {"loss of 64 x 4 at the end",
+            [=](const Measurement& each) {
+              return fmt::format("{:.4f}", loss_of(each.what().key));
+            }}},
+          keys);
 }
 
 }  // namespace

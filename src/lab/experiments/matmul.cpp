@@ -78,6 +78,10 @@ std::vector<double> product_seconds(const Measurement& each, std::string_view ph
   return op_seconds(each, [&](const OpTime& op) { return op.name == "gemm" && op.phase == phase; });
 }
 
+Series forward_products(const Results& results, const std::string& key) {
+  return {key, product_seconds(results.at(key), "forward")};
+}
+
 /// Flops per second of all products of a phase.
 Estimate phase_rate(const Measurement& each, std::string_view phase) {
   double flops = 0;
@@ -160,6 +164,21 @@ std::vector<std::pair<Comparison, std::string>> product_comparisons(const Result
   return all;
 }
 
+/// Whether products take as many times longer as they have rows.
+std::string rows_sentence(const Results& results) {
+  const std::int64_t rows = results.setting.batch_size;
+  const Estimate ratio = compare(forward_products(results, "fp32-1"),
+                                 forward_products(results, fmt::format("fp32-{}", rows)))
+                             .ratio;
+  return fmt::format(
+      "{}: {} rows take {} as long as one.",
+      by_side(side_of(ratio, 0.9 * static_cast<double>(rows)),
+              "The time of a product grows in proportion to its rows, within a tenth",
+              "The time of a product grows by less than in proportion to its rows",
+              "Whether the time of a product grows in proportion to its rows is unclear"),
+      rows, factor_text(ratio));
+}
+
 std::string highest_rate_sentence(const Results& results) {
   const auto rate = [](const Measurement& each) {
     const double median = phase_rate(each, "forward").median;
@@ -206,6 +225,7 @@ Findings conclude_matmul(const Results& results) {
                                   std::move(sentence), comparison.word});
     findings.comparisons.push_back(std::move(comparison));
   }
+  findings.sentences.push_back({"rows", rows_sentence(results)});
   findings.sentences.push_back({"highest", highest_rate_sentence(results)});
   findings.facts.push_back(
       {"method",
@@ -217,17 +237,13 @@ Findings conclude_matmul(const Results& results) {
 
 }  // namespace
 
-Series forward_products(const Results& results, const std::string& key) {
-  return {key, product_seconds(results.at(key), "forward")};
-}
-
 Experiment matmul_experiment() {
   return {.name = "matmul",
           .title = "Products by shape, precision and threads",
           .question = "How many flops a second do a layer's products reach, and how near the roof?",
           .cases = matmul_cases,
           .conclude = conclude_matmul,
-          .names = "*-of-one-thread highest method table plot",
+          .names = "*-of-one-thread rows highest method table plot",
           .chooses = false};
 }
 

@@ -1,173 +1,359 @@
 // The ways to need less memory that a lecture of the course (docs/lab.md) lists, each added to the
-// ones before: what each saves and what it costs.
+// ones before: what each saves and what it costs, for an MLP and for a transformer. And attention
+// that stores the scores of every pair of rows, beside attention that computes them in tiles: time
+// and memory by the length of sequences.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "core/attention.h"
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/predict/workload.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
+#include "lab/predict/prediction.h"
 
 namespace barestep {
 namespace {
 
-constexpr std::array<MemoryRung, 5> kMemoryRungs = {
-    {{"baseline", "nothing"},
-     {"precision", "16-bit numbers"},
-     {"accumulation", "4 micro-steps"},
-     {"recompute", "recomputation"},
-     {"sharding", "an optimizer sharded over two ranks"}}};
-constexpr std::int64_t kMicroSteps = 4;
-constexpr int kShards = 2;
+/// Each rung adds to the options of those before it.
+std::vector<CaseRow> added_up(std::vector<CaseRow> rungs) {
+  for (std::size_t i = 1; i < rungs.size(); ++i) {
+    rungs[i].options = rungs[i - 1].options + " " + rungs[i].options;
+  }
+  return rungs;
+}
 
-/// Each device gets a batch of the same size, also if there are several devices.
+std::int64_t activations_of(const Measurement& each) {
+  return memory_of(each).by_category[Category::kActivations];
+}
+
+/// Adds what each of these cases saves by its plan, and what it costs in time, compared with the
+/// one before it.
+void add_ladder(Conclusion& all, const Results& results, std::span<const CaseRow> rungs) {
+  std::vector<Compared> pairs;
+  std::vector<std::string> keys;
+  std::vector<NamedMemory> devices;
+  for (const CaseRow& rung : rungs) {
+    keys.push_back(rung.key);
+    devices.emplace_back(rung.key, memory_of(results.at(rung.key)));
+    if (keys.size() == 1) continue;
+    pairs.push_back({(&rung - 1)->key, rung.key, "with " + rung.words, "without", "", "sample"});
+    const std::int64_t before = (devices.end() - 2)->second.bytes,
+                       after = devices.back().second.bytes;
+    all.fact(
+        rung.key + "-memory",
+        fmt::format("With {} a device needs {} {} (from the plan).", rung.words, human_bytes(after),
+                    after == before ? "as before" : "instead of " + human_bytes(before)));
+  }
+  all.compare(pairs, {.by_sample = true, .within_cores = true});
+  const auto place_of = [&](const Measurement& each) {
+    return static_cast<std::size_t>(&each - &results.at(keys.front()));
+  };
+  const auto bytes = [](Category category) -> Column {
+    return {std::string(name_of(category)), [=](const Measurement& each) {
+              return human_bytes(memory_of(each).by_category[category]);
+            }};
+  };
+  all.table("Each row adds to the rows above",
+            {{"with", [&](const Measurement& each) { return rungs[place_of(each)].words; }},
+             {"memory", "memory of a device (plan)"},
+             {"against the baseline",
+              [&](const Measurement& each) {
+                return factor_text(
+                    times_the_bytes(memory_of(each).bytes, devices.front().second.bytes));
+              }},
+             bytes(Category::kParameters),
+             bytes(Category::kGradients),
+             bytes(Category::kOptimizer),
+             bytes(Category::kActivations),
+             "time",
+             {"time of a sample against the row above",
+              [&](const Measurement& each) -> std::string {
+                const std::size_t place = place_of(each);
+                if (place == 0) return "";
+                return factor_text(compare(results.samples_of(keys[place - 1]),
+                                           results.samples_of(keys[place]), results.setting.margin)
+                                       .ratio);
+              }}},
+            keys, "ladder-table")
+      .plot(
+          memory_plot("Memory of a device, with ways to save it added one by one (plan)", devices));
+}
+
+// An MLP.
+
+std::vector<CaseRow> memory_rungs(std::int64_t layers) {
+  return added_up(
+      {{"baseline", "nothing", "--update separate"},
+       {"precision", "16-bit numbers", "--precision bf16"},
+       {"accumulation", "4 micro-steps", "--accumulate 4"},
+       {"recompute", "recomputation",
+        fmt::format("--recompute {}", std::lround(std::sqrt(static_cast<double>(layers))))},
+       {"sharding", "an optimizer sharded over two ranks", "--scheme zero1"}});
+}
+
+/// Each device gets a batch of the same size, also if there are several devices. The program's
+/// --batch-size is the size of a micro-step.
 std::vector<Case> memory_cases(const Setting& setting) {
   constexpr std::int64_t kMinLayers = 8;
-  const std::int64_t batch = std::max(setting.batch_size, setting.quick ? 256L : 1024L);
-  Workload workload = base_workload(setting);
   const std::int64_t layers = std::max(setting.depth, kMinLayers);
-  workload.config.model.depth = layers;
-  workload.config.data.batch_size = batch;
-  workload.config.training.update = Update::kSeparate;
+  const std::int64_t batch = std::max(setting.batch_size, setting.quick ? 256L : 1024L);
   std::vector<Case> cases;
-  for (const MemoryRung& rung : kMemoryRungs) {
-    if (rung.key == "precision") workload.config.device.precision = Precision::kBf16;
-    if (rung.key == "accumulation") workload.config.training.accumulate = kMicroSteps;
-    if (rung.key == "recompute") {
-      workload.config.training.recompute = std::lround(std::sqrt(static_cast<double>(layers)));
-    }
-    if (rung.key == "sharding") {
-      const TrainConfig alone = workload.config;
-      workload = ddp_workload(setting, kShards);
-      const DeviceConfig device = workload.config.device;
-      workload.config = alone;
-      workload.config.device.device = device.device;
-      workload.config.device.threads = device.threads;
-      workload.config.parallel.scheme = RankScheme::kZero1;
-      workload.config.data.batch_size = kShards * batch;
-    }
-    // The program's --batch-size is the size of a micro-step.
-    Workload run = workload;
-    run.config.data.batch_size /= run.config.training.accumulate;
-    cases.push_back(new_case(setting, std::string(rung.key), run));
+  for (const CaseRow& rung : memory_rungs(layers)) {
+    const int ranks = rung.key == "sharding" ? 2 : 1;
+    Workload run = with(ranks == 1 ? base_workload(setting) : ddp_workload(setting, ranks),
+                        fmt::format("--depth {} {}", layers, rung.options));
+    run.config.data.batch_size = ranks * batch / run.config.training.accumulate;
+    cases.push_back(new_case(setting, rung.key, run));
   }
   return cases;
 }
 
-std::string rung_fact(const MemoryRung& rung, const DeviceMemory& before,
-                      const DeviceMemory& after) {
-  if (after.bytes == before.bytes) {
-    return fmt::format("With {} a device needs {} as before (from the plan).", rung.words,
-                       human_bytes(after.bytes));
-  }
-  return fmt::format("With {} a device needs {} instead of {} (from the plan).", rung.words,
-                     human_bytes(after.bytes), human_bytes(before.bytes));
-}
-
-FindingTable ladder_table(const std::vector<const Measurement*>& cases,
-                          std::span<const MemoryRung> rungs, const std::vector<Comparison>& steps) {
-  FindingTable table{.title = "Each row adds to the rows above",
-                     .name = "ladder-table",
-                     .columns = {"with", "memory of a device (plan)", "against the baseline",
-                                 "parameters", "gradients", "optimizer", "activations", "mean step",
-                                 "time of a sample against the row above"}};
-  const DeviceMemory first = memory_of(*cases.front());
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    const DeviceMemory memory = memory_of(*cases[i]);
-    const auto bytes = [&](Category category) { return human_bytes(memory.by_category[category]); };
-    table.rows.push_back(
-        {std::string(rungs[i].words), human_bytes(memory.bytes),
-         factor_text(times_the_bytes(memory.bytes, first.bytes)), bytes(Category::kParameters),
-         bytes(Category::kGradients), bytes(Category::kOptimizer), bytes(Category::kActivations),
-         time_text(cases[i]->mean_s()), i == 0 ? "" : factor_text(steps[i - 1].ratio)});
-  }
-  return table;
-}
-
 /// The lecture's claims about two rungs; whether they hold depends on the model.
-FindingTable claims_table(const Results& results, const Comparison& recomputation) {
-  const auto memory = [&](const char* key) { return memory_of(results.at(key)); };
-  const DeviceMemory whole = memory("baseline"), narrow = memory("precision"),
-                     before = memory("accumulation"), after = memory("recompute");
-  const auto activations = [](const DeviceMemory& of) {
-    return of.by_category[Category::kActivations];
+FindingTable claims_table(const Results& results, const Estimate& recomputation) {
+  const auto total = [&](const char* a, const char* b) {
+    return factor_text(
+        times_the_bytes(memory_of(results.at(a)).bytes, memory_of(results.at(b)).bytes));
+  };
+  const auto activations = [&](const char* a, const char* b) {
+    return factor_text(
+        times_the_bytes(activations_of(results.at(a)), activations_of(results.at(b))));
   };
   return {.title = "Claims about them",
           .name = "claims-table",
           .columns = {"what", "claimed", "here"},
-          .rows = {{"memory with 16-bit numbers", "0.5x",
-                    factor_text(times_the_bytes(narrow.bytes, whole.bytes))},
-                   {"their activations", "0.5x",
-                    factor_text(times_the_bytes(activations(narrow), activations(whole)))},
-                   {"memory with recomputation", "0.4x",
-                    factor_text(times_the_bytes(after.bytes, before.bytes))},
-                   {"its activations", "0.4x",
-                    factor_text(times_the_bytes(activations(after), activations(before)))},
-                   {"time with recomputation", "1.3x", factor_text(recomputation.ratio)}}};
-}
-
-std::string recomputation_claim(const Estimate& longer) {
-  constexpr double kClaimed = 1.3;
-  return fmt::format(
-      "{}: {} the time.",
-      by_side(side_of(longer, kClaimed), "Recomputation costs more than the claimed 30 %",
-              "Recomputation costs less than the claimed 30 %",
-              "Whether recomputation costs more or less than the claimed 30 % is unclear"),
-      factor_text(longer));
+          .rows = {{"memory with 16-bit numbers", "0.5x", total("precision", "baseline")},
+                   {"their activations", "0.5x", activations("precision", "baseline")},
+                   {"memory with recomputation", "0.4x", total("recompute", "accumulation")},
+                   {"its activations", "0.4x", activations("recompute", "accumulation")},
+                   {"time with recomputation", "1.3x", factor_text(recomputation)}}};
 }
 
 Findings conclude_memory(const Results& results) {
-  Findings findings;
-  const std::vector<Comparison> steps = add_ladder(findings, results, kMemoryRungs);
-  const Comparison& recomputation = steps[2];
-  findings.sentences.push_back({"claim", recomputation_claim(recomputation.ratio)});
-  findings.tables.push_back(claims_table(results, recomputation));
-  return findings;
+  constexpr double kClaimed = 1.3;
+  const Estimate longer = compare(results.samples_of("accumulation"),
+                                  results.samples_of("recompute"), results.setting.margin)
+                              .ratio;
+  Conclusion all(results);
+  add_ladder(all, results, memory_rungs(results.at("baseline").workload().depth()));
+  return all
+      .timed(
+          "claim",
+          fmt::format(
+              "{}: {} the time.",
+              by_side(side_of(longer, kClaimed), "Recomputation costs more than the claimed 30 %",
+                      "Recomputation costs less than the claimed 30 %",
+                      "Whether recomputation costs more or less than the claimed 30 % is unclear"),
+              factor_text(longer)))
+      .table(claims_table(results, longer));
+}
+
+// A transformer.
+
+constexpr std::string_view kTransformer = "--block transformer --update separate --recompute 1";
+
+std::vector<CaseRow> transformer_rungs() {
+  return added_up({{"baseline", "nothing", "--attention standard --batch-size 4"},
+                   {"precision", "16-bit numbers", "--precision bf16"},
+                   {"recompute", "recomputation", "--recompute 8"},
+                   {"accumulation", "4 micro-steps", "--accumulate 4 --batch-size 1"},
+                   {"flash", "flash attention", "--attention flash"}});
+}
+
+std::string form_key(AttentionForm form, std::int64_t length) {
+  return fmt::format("{}-{}", name_of(form), length);
+}
+
+/// From the shortest.
+std::vector<std::int64_t> lengths_of(const Setting& setting) {
+  if (setting.quick) return {128, 512, 1024};
+  return {128, 512, 2048, 8192};
+}
+
+std::vector<std::string> keys_of_form(const Setting& setting, AttentionForm form) {
+  std::vector<std::string> keys;
+  for (const std::int64_t length : lengths_of(setting)) keys.push_back(form_key(form, length));
+  return keys;
+}
+
+/// One block and as many rows at every length, so only attention takes longer for longer sequences.
+/// Fewer steps where each takes long.
+std::vector<Case> attention_cases(const Setting& setting) {
+  constexpr std::int64_t kLong = 2048;
+  const std::vector<std::int64_t> lengths = lengths_of(setting);
+  std::vector<CaseRow> rows;
+  for (const std::int64_t length : lengths) {
+    for (const AttentionForm form : kValuesOf<AttentionForm>) {
+      rows.push_back({form_key(form, length), "",
+                      fmt::format("{} --dim 128 --depth 1 --length {} --attention {} --batch-size "
+                                  "{} --steps {}",
+                                  kTransformer, length, name_of(form), lengths.back() / length,
+                                  length < kLong ? setting.steps
+                                                 : std::max<std::int64_t>(setting.steps / 3, 2))});
+    }
+  }
+  for (const CaseRow& rung : transformer_rungs()) {
+    rows.push_back({rung.key, "",
+                    fmt::format("{} --dim 256 --depth 8 --length {} {}", kTransformer,
+                                setting.quick ? 128 : 512, rung.options)});
+  }
+  return cases_of(setting, base_workload(setting), rows);
+}
+
+std::string length_words(std::int64_t length) {
+  return "at a length of " + grouped(length);
+}
+
+/// A model as large as the smallest GPT-2.
+constexpr std::int64_t kLongDim = 768;
+constexpr std::int64_t kLongBlocks = 12;
+constexpr std::int64_t kLongMemory = std::int64_t{16} << 30;
+
+/// The longest sequence with which a step of one sample fits into kLongMemory, by the plan.
+std::int64_t largest_length(AttentionForm form) {
+  const auto fits = [&](std::int64_t length) {
+    const Workload run =
+        with({}, fmt::format("{} --dim {} --depth {} --length {} --attention {} --batch-size 1",
+                             kTransformer, kLongDim, kLongBlocks, length, name_of(form)));
+    return planned_memory(run).front().bytes <= kLongMemory;
+  };
+  std::int64_t low = 1, high = limits::kLengths.last;
+  if (fits(high)) return high;
+  while (high - low > 1) {
+    const std::int64_t middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::string largest_length_fact() {
+  static const std::int64_t flash = largest_length(AttentionForm::kFlash);
+  static const std::int64_t standard = largest_length(AttentionForm::kStandard);
+  return fmt::format(
+      "A step of {} blocks {} wide fits into {} with a sequence of at most {} rows with standard "
+      "attention and {} with flash attention, {} as many (from the plan).",
+      kLongBlocks, kLongDim, human_bytes(kLongMemory), grouped(standard), grouped(flash),
+      factor_text(static_cast<double>(flash) / static_cast<double>(standard)));
+}
+
+FindingTable lengths_table(const Results& results) {
+  const std::vector<std::int64_t> lengths = lengths_of(results.setting);
+  FindingTable table{
+      .title = fmt::format("A step of {} rows by the length of their sequences",
+                           grouped(lengths.back())),
+      .columns = {"length", "standard, mean step", "flash, mean step", "speed of flash",
+                  "standard, activations (plan)", "flash, activations (plan)"}};
+  for (const std::int64_t length : lengths) {
+    const Measurement& standard = results.at(form_key(AttentionForm::kStandard, length));
+    const Measurement& flash = results.at(form_key(AttentionForm::kFlash, length));
+    table.rows.push_back(
+        {grouped(length), time_text(standard.mean_s()), time_text(flash.mean_s()),
+         factor_text(results.compare(standard.what().key, flash.what().key).speed()),
+         human_bytes(activations_of(standard)), human_bytes(activations_of(flash))});
+  }
+  return table;
+}
+
+/// Lines over the length, one for each form.
+Plot plot_by_length(std::string title, std::string name, std::string y_label,
+                    const Results& results, const std::function<Estimate(const Measurement&)>& y,
+                    double scale) {
+  Plot plot{.title = std::move(title),
+            .name = std::move(name),
+            .x_label = "length of a sequence",
+            .y_label = std::move(y_label),
+            .log_x = true,
+            .log_y = true};
+  const auto length = [](const Measurement& each) {
+    return static_cast<double>(*each.workload().config.model.length);
+  };
+  for (const AttentionForm form : kValuesOf<AttentionForm>) {
+    plot.series.push_back(points_of(std::string(name_of(form)), results,
+                                    keys_of_form(results.setting, form), length, y, scale));
+  }
+  return plot;
+}
+
+/// On a machine whose products are fast in comparison with its memory.
+FindingTable simulated_forms() {
+  const MachineCard card = load_card("h200-nvlink");
+  FindingTable table{
+      .title = fmt::format(
+          "Simulated: a step of 16,384 rows, 1024 x 4 blocks, bf16 but for the products of "
+          "attention, in fp32, on {}",
+          card.name),
+      .name = "simulated-table",
+      .columns = {"length", "standard", "flash", "speed of flash"}};
+  for (const std::int64_t length : {512, 2048, 8192}) {
+    const auto step_s = [&](const char* form) {
+      return predicted_step(asked_run({{"block", "transformer"},
+                                       {"dim", "1024"},
+                                       {"depth", "4"},
+                                       {"length", std::to_string(length)},
+                                       {"attention", form},
+                                       {"batch-size", std::to_string(16'384 / length)},
+                                       {"precision", "bf16"}}),
+                            card, 1)
+          .step_s;
+    };
+    const double standard_s = step_s("standard"), flash_s = step_s("flash");
+    table.rows.push_back({grouped(length), time_text(standard_s), time_text(flash_s),
+                          factor_text(standard_s / flash_s)});
+  }
+  return table;
+}
+
+Findings conclude_attention(const Results& results) {
+  constexpr double kClaimedFlashSpeed = 2;
+  const std::vector<std::int64_t> lengths = lengths_of(results.setting);
+  const auto growth = [&](AttentionForm form) {
+    return factor_text(
+        times_the_bytes(activations_of(results.at(form_key(form, lengths.back()))),
+                        activations_of(results.at(form_key(form, lengths.front())))));
+  };
+  std::vector<Compared> pairs;
+  for (const std::int64_t length : lengths) {
+    pairs.push_back({form_key(AttentionForm::kStandard, length),
+                     form_key(AttentionForm::kFlash, length),
+                     "with flash attention " + length_words(length), "with standard attention"});
+  }
+  Conclusion all(results);
+  const Comparison fastest = fastest_gain(all.compare(pairs).comparisons());
+  all.timed(
+         "claim",
+         claim_sentence(
+             all.comparisons(), kClaimedFlashSpeed, "The claimed factor of 2 to 4",
+             fmt::format("flash attention {}, {} as fast",
+                         length_words(results.at(fastest.b).workload().config.model.length.value()),
+                         factor_text(fastest.speed()))))
+      .fact("growth",
+            fmt::format("With as many rows in a step, sequences of {} rows instead of {} take {} "
+                        "the memory of activations with standard attention and {} with flash "
+                        "attention (from the plan).",
+                        grouped(lengths.back()), lengths.front(), growth(AttentionForm::kStandard),
+                        growth(AttentionForm::kFlash)))
+      .fact("longest", largest_length_fact())
+      .table(lengths_table(results))
+      .plot(plot_by_length(
+          "Memory of activations by the length of sequences (plan)", "activations-plot", "MiB",
+          results,
+          [](const Measurement& each) {
+            const auto bytes = static_cast<double>(activations_of(each));
+            return Estimate{bytes, bytes, bytes};
+          },
+          1.0 / (1 << 20)))
+      .plot(plot_by_length("Step time by the length of sequences", "plot", "ms", results, mean_s_of,
+                           1e3));
+  add_ladder(all, results, transformer_rungs());
+  return all.table(simulated_forms());
 }
 
 }  // namespace
-
-std::vector<Comparison> add_ladder(Findings& findings, const Results& results,
-                                   std::span<const MemoryRung> rungs) {
-  std::vector<const Measurement*> cases;
-  std::vector<NamedMemory> devices;
-  for (const MemoryRung& rung : rungs) {
-    cases.push_back(&results.at(rung.key));
-    devices.emplace_back(rung.key, memory_of(*cases.back()));
-  }
-  std::vector<Comparison> steps;
-  for (std::size_t i = 1; i < rungs.size(); ++i) {
-    steps.push_back(compare(results.samples_of(rungs[i - 1].key), results.samples_of(rungs[i].key),
-                            results.setting.margin));
-  }
-  // The last rungs may have more devices than there are.
-  const auto beyond = std::ranges::find_if(
-      cases, [](const Measurement* each) { return each->what().beyond_cores; });
-  const auto compared =
-      std::span(steps).first(static_cast<std::size_t>(beyond - cases.begin()) - 1);
-  adjust_together(compared);
-  for (std::size_t i = 1; i < rungs.size(); ++i) {
-    findings.facts.push_back({fmt::format("{}-memory", rungs[i].key),
-                              rung_fact(rungs[i], devices[i - 1].second, devices[i].second)});
-    if (i > compared.size()) continue;
-    findings.sentences.push_back(
-        {std::string(rungs[i].key),
-         sentence_of(steps[i - 1], fmt::format("with {}", rungs[i].words), "without", "sample"),
-         steps[i - 1].word});
-  }
-  keep(findings, compared);
-  findings.tables.push_back(ladder_table(cases, rungs, steps));
-  findings.plots.push_back(
-      memory_plot("Memory of a device, with ways to save it added one by one (plan)", devices));
-  return steps;
-}
 
 Experiment memory_experiment() {
   return {.name = "memory",
@@ -178,6 +364,19 @@ Experiment memory_experiment() {
           .conclude = conclude_memory,
           .names = "claim *-memory ladder-table claims-table memory-plot",
           .needs_mpi = true};
+}
+
+Experiment attention_experiment() {
+  return {.name = "attention",
+          .title = "Attention in tiles, and a transformer's memory",
+          .question =
+              "What does flash attention save in time and memory, by the length of "
+              "sequences, and what do the other ways to save memory add?",
+          .cases = attention_cases,
+          .conclude = conclude_attention,
+          .names =
+              "claim growth longest *-memory table ladder-table simulated-table plot "
+              "activations-plot memory-plot"};
 }
 
 }  // namespace barestep

@@ -13,12 +13,9 @@
 
 #include "core/index.h"
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/predict/machine_card.h"
+#include "lab/experiments/conclusion.h"
 #include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
-#include "lab/predict/workload.h"
-#include "lab/report/findings.h"
 #include "model/model_spec.h"
 
 namespace barestep {
@@ -36,19 +33,15 @@ std::string count_key(int devices) {
   return fmt::format("devices-{}", devices);
 }
 
-/// The layers in as many stages, on one device each.
+/// The layers in as many stages, on one device each. On the CPU a device is a core.
 Workload layers_on(const Setting& setting, int depth, int devices) {
-  Workload workload = devices == 1 ? base_workload(setting) : dp_workload(setting, devices);
-  TrainConfig& config = workload.config;
-  config.model.depth = depth;
-  config.training.update = Update::kSeparate;
-  config.training.recompute = 1;
-  if (!setting.on_gpu) config.device.threads = 1;
-  if (devices == 1) return workload;
-  config.parallel.pipeline = devices;
-  config.parallel.schedule = PipelineSchedule::kNaive;
-  config.parallel.micro_batches = 1;
-  return workload;
+  Workload run = devices == 1 ? base_workload(setting) : dp_workload(setting, devices);
+  if (!setting.on_gpu) run.config.device.threads = 1;
+  return with(run, fmt::format("--depth {} --update separate --recompute 1{}", depth,
+                               devices == 1 ? ""
+                                            : fmt::format(" --pipeline {} --schedule naive "
+                                                          "--micro-batches 1",
+                                                          devices)));
 }
 
 std::vector<Case> model_parallel_cases(const Setting& setting) {
@@ -116,38 +109,50 @@ Estimate time_by_formula(const Measurement& one, const Workload& several) {
                            [saved](double step, double adam) { return step - adam * saved; });
 }
 
-FindingTable depth_table(const Results& results) {
-  FindingTable table{.title = "Two devices, by the number of layers",
-                     .columns = {"layers", "layers of each device", "mean step",
-                                 "time against 6 layers", "device 0 waits for device 1", ""}};
-  for (const int depth : kDepthsOnTwo) {
-    const Measurement& each = results.at(depth_key(depth));
-    const Comparison growth = results.compare(depth_key(kDepthsOnTwo.front()), depth_key(depth));
-    table.rows.push_back({std::to_string(depth),
-                          fmt::format("{}", fmt::join(layers_of_devices(each.workload()), " + ")),
-                          time_text(each.mean_s()), factor_text(growth.ratio),
-                          percent_text(share_of(each, "other_device")), beyond_text(each)});
-  }
-  return table;
-}
-
-FindingTable count_table(const Results& results) {
-  FindingTable table{
-      .title = fmt::format("{} layers on several devices", kDepth),
-      .name = "counts-table",
-      .columns = {"devices", "mean step", "speed against one", "formula, without transfers",
-                  "copies forward", "copies backward", "bytes of each", ""}};
-  const Measurement& one = results.at(count_key(1));
-  for (const int devices : kDeviceCounts) {
-    const Measurement& each = results.at(count_key(devices));
-    const Transfers transfers = transfers_of(each.workload());
-    table.rows.push_back({std::to_string(devices), time_text(each.mean_s()),
-                          factor_text(results.compare(count_key(1), count_key(devices)).speed()),
-                          devices == 1 ? "" : time_text(time_by_formula(one, each.workload())),
-                          std::to_string(transfers.forward), std::to_string(transfers.backward),
-                          devices == 1 ? "" : human_bytes(transfers.bytes), beyond_text(each)});
-  }
-  return table;
+void add_tables(Conclusion& all, const Results& results) {
+  std::vector<std::string> depths, counts;
+  for (const int depth : kDepthsOnTwo) depths.push_back(depth_key(depth));
+  for (const int devices : kDeviceCounts) counts.push_back(count_key(devices));
+  const auto of_several = [](std::string title, const auto& text) -> Column {
+    return {std::move(title), [=](const Measurement& each) -> std::string {
+              return each.workload().ranks == 1 ? "" : text(each);
+            }};
+  };
+  const auto copies = [](int Transfers::*which) {
+    return [=](const Measurement& each) {
+      return std::to_string(transfers_of(each.workload()).*which);
+    };
+  };
+  all.table("Two devices, by the number of layers",
+            {{"layers",
+              [](const Measurement& each) { return std::to_string(each.workload().depth()); }},
+             {"layers of each device",
+              [](const Measurement& each) {
+                return fmt::format("{}", fmt::join(layers_of_devices(each.workload()), " + "));
+              }},
+             "time",
+             time_against(depths.front(), "time against 6 layers"),
+             {"device 0 waits for device 1",
+              [](const Measurement& each) { return percent_text(share_of(each, "other_device")); }},
+             "beyond"},
+            depths)
+      .table(fmt::format("{} layers on several devices", kDepth),
+             {{"ranks", "devices"},
+              "time",
+              speed_against(counts.front(), "speed against one"),
+              of_several("formula, without transfers",
+                         [&](const Measurement& each) {
+                           return time_text(
+                               time_by_formula(results.at(counts.front()), each.workload()));
+                         }),
+              {"copies forward", copies(&Transfers::forward)},
+              {"copies backward", copies(&Transfers::backward)},
+              of_several("bytes of each",
+                         [](const Measurement& each) {
+                           return human_bytes(transfers_of(each.workload()).bytes);
+                         }),
+              "beyond"},
+             counts, "counts-table");
 }
 
 FindingTable devices_table(const Results& results) {
@@ -246,7 +251,7 @@ std::string simulated_fact(const MachineCard& card, int depth, const SimulatedSt
       factor_text(one.foreach_s() / five.foreach_s()), kForeachAdamBytes, kFusedAdamBytes);
 }
 
-void add_simulated_stages(Findings& findings) {
+void add_simulated_stages(Conclusion& all) {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{.title = fmt::format("Simulated: layers of 8192, batch 64, on {}", card.name),
                      .name = "simulated-table",
@@ -266,11 +271,10 @@ void add_simulated_stages(Findings& findings) {
                             factor_text(one.foreach_s() / each.foreach_s()),
                             fmt::format("{}", fmt::join(computes, ", ")), human_bytes(each.bytes)});
       if (devices != kDeviceCounts.back()) continue;
-      findings.facts.push_back(
-          {fmt::format("simulated-{}", depth), simulated_fact(card, depth, one, each)});
+      all.fact(fmt::format("simulated-{}", depth), simulated_fact(card, depth, one, each));
     }
   }
-  findings.tables.push_back(std::move(table));
+  all.table(std::move(table));
 }
 
 std::string depth_sentence(const Results& results) {
@@ -287,12 +291,17 @@ std::string adam_sentence(const Results& results) {
   const auto adam_s = [&](int devices) {
     return results.at(count_key(devices)).phase_s_by_start("optimizer");
   };
-  const Estimate saved = estimate_by_round(adam_s(1), adam_s(2), std::minus<double>());
+  const auto saved = [](const std::vector<double>& one, const std::vector<double>& two) {
+    return estimate_by_round(one, two, std::minus<double>());
+  };
   return fmt::format(
-      "Adam, and nothing else, runs on all devices at once: on two it takes {} instead of {}, {}.",
+      "Adam, and nothing else, runs on all devices at once: on two it takes {} instead of {}, {}; "
+      "with the transfers and all else the step changes by {}.",
       time_text(estimate_of(adam_s(2))), time_text(estimate_of(adam_s(1))),
-      by_side(side_of(saved, 0), "which a step gains", "which a step loses",
-              "so it is unclear whether a step gains by it"));
+      by_side(side_of(saved(adam_s(1), adam_s(2)), 0), "which saves time", "which costs time",
+              "so it is unclear whether that saves time"),
+      time_text(saved(results.at(count_key(2)).mean_s_by_start(),
+                      results.at(count_key(1)).mean_s_by_start())));
 }
 
 std::string computing_sentence(const Results& results) {
@@ -303,12 +312,11 @@ std::string computing_sentence(const Results& results) {
       percent_text(computing_share(two, 0)), percent_text(computing_share(two, 1)));
 }
 
-std::vector<Finding> transfer_facts(const Results& results) {
+void add_transfers(Conclusion& all, const Results& results) {
   const auto text = [&](int devices) {
     const Transfers transfers = transfers_of(results.at(count_key(devices)).workload());
     return fmt::format("{} and {} on {} devices", transfers.forward, transfers.backward, devices);
   };
-  const Transfers five = transfers_of(results.at(count_key(5)).workload());
   const auto fullest = [&](int devices) {
     std::int64_t bytes = 0;
     for (const DeviceMemory& each : planned_memory(results.at(count_key(devices)).workload())) {
@@ -316,55 +324,53 @@ std::vector<Finding> transfer_facts(const Results& results) {
     }
     return human_bytes(bytes);
   };
-  return {{"transfers",
+  const Transfers five = transfers_of(results.at(count_key(5)).workload());
+  all.fact("transfers",
            fmt::format("A step copies activations N - 1 times forward and their gradients N - 1 "
                        "times back, {} each: {}, {} (counted in the program).{}",
                        human_bytes(five.bytes), text(2), text(5),
                        five.others.empty() ? ""
                                            : fmt::format(" Besides, devices get copies of {}.",
-                                                         list_text(five.others)))},
-          {"memory",
-           fmt::format("{} layers need {} on one device; the fullest of two needs {}, of five {} "
-                       "(from the plan).",
-                       kDepth, fullest(1), fullest(2), fullest(5))}};
+                                                         list_text(five.others))))
+      .fact("memory",
+            fmt::format("{} layers need {} on one device; the fullest of two needs {}, of "
+                        "five {} (from the plan).",
+                        kDepth, fullest(1), fullest(2), fullest(5)));
 }
 
 Findings conclude_model_parallel(const Results& results) {
-  Findings findings{.facts = transfer_facts(results)};
+  std::vector<Compared> pairs;
   std::vector<std::string> beyond;
   for (const int devices : kDeviceCounts) {
     if (devices == 1) continue;
     if (results.at(count_key(devices)).what().beyond_cores) {
       beyond.push_back(std::to_string(devices));
-    } else {
-      keep(findings, std::array{results.compare(count_key(1), count_key(devices))});
+      continue;
     }
+    pairs.push_back({count_key(1), count_key(devices),
+                     fmt::format("with the layers on {}", several_words(devices, "device")),
+                     "with all on one"});
   }
-  adjust_together(findings.comparisons);
-  for (const Comparison& gain : findings.comparisons) {
-    const int devices = results.at(gain.b).workload().ranks;
-    findings.sentences.push_back(
-        {gain.b,
-         sentence_of(gain, fmt::format("with the layers on {}", several_words(devices, "device")),
-                     "with all on one"),
-         gain.word});
-    if (devices != 2) continue;
-    findings.sentences.push_back({"depth", depth_sentence(results)});
-    findings.sentences.push_back({"update", adam_sentence(results)});
-    findings.sentences.push_back({"computing", computing_sentence(results)});
+  Conclusion all(results);
+  all.compare(pairs);
+  if (!pairs.empty()) {
+    all.timed("depth", depth_sentence(results))
+        .timed("update", adam_sentence(results))
+        .timed("computing", computing_sentence(results));
   }
+  add_transfers(all, results);
   if (!beyond.empty()) {
-    findings.facts.push_back(
-        {"not-compared",
-         fmt::format("{} devices have to share {} here, so the answers leave them out.",
-                     list_text(beyond), units_text(results.setting))});
+    all.fact("not-compared",
+             fmt::format("{} devices have to share {} here, so the answers leave them out.",
+                         list_text(beyond), units_text(results.setting)));
   }
-  findings.tables = {depth_table(results), count_table(results), devices_table(results)};
-  findings.plots = {account_plot(results.cases, keys_of(results)),
-                    memory_plot(fmt::format("Memory of each device of {} layers", kDepth),
-                                memory_of_devices(results))};
-  add_simulated_stages(findings);
-  return findings;
+  add_tables(all, results);
+  all.table(devices_table(results))
+      .phases()
+      .plot(memory_plot(fmt::format("Memory of each device of {} layers", kDepth),
+                        memory_of_devices(results)));
+  add_simulated_stages(all);
+  return all;
 }
 
 }  // namespace

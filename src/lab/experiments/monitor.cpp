@@ -265,8 +265,9 @@ Findings conclude_monitor(const Results& results) {
                     .tables = {table},
                     .plots = {busy_plot(results, names)}};
   findings.sentences.push_back({"energy", energy_sentence(results, findings)});
-  for (const std::string& mark : marks_of(results)) {
-    findings.facts.push_back({"mark", fmt::format("Read these figures with care: {}.", mark)});
+  if (const std::vector<std::string> marks = marks_of(results); !marks.empty()) {
+    findings.facts.push_back(
+        {"mark", fmt::format("Read these figures with care: {}.", list_text(marks))});
   }
   return findings;
 }

@@ -7,9 +7,8 @@
 #include <set>
 #include <string_view>
 
-#include "lab/experiments/figures.h"
-#include "lab/predict/plots.h"
-#include "lab/report/findings.h"
+#include "core/statistics.h"
+#include "lab/experiments/conclusion.h"
 #include "lab/study/roofline.h"
 
 namespace barestep {
@@ -98,6 +97,10 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
   std::vector<double> all(layers.front().values.size());
   for (const PartSeries& each : layers) all = by_round(all, each.values, std::plus<double>());
   const double equal = 1 / static_cast<double>(layers.size());
+  if (layers.size() < 3) {
+    return fmt::format("{} are too few for one to stand out.",
+                       counted(static_cast<std::int64_t>(layers.size()), "layer"));
+  }
   std::vector<std::string> above, open;
   for (const PartSeries& each : layers) {
     const Estimate share = estimate_by_round(each.values, all, std::divides<double>());
@@ -119,7 +122,7 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
 }
 
 /// How close to the machine's roof the longest op and the nearest op run; needs measured rates.
-void add_roofline(const Results& results, Findings& findings) {
+void add_roofline(Conclusion& all, const Results& results) {
   const std::vector<RooflinePoint> points =
       results.card ? roofline_points(results.at("profiled"), *results.card)
                    : std::vector<RooflinePoint>{};
@@ -131,12 +134,12 @@ void add_roofline(const Results& results, Findings& findings) {
       longest.share_of_roof <= 1 ? ""
       : by_memory                ? ", more than all of it, since some data may stay in the caches"
                                  : ", more than the rate measured for products";
-  findings.sentences.push_back(
-      {"roof", fmt::format("{} does {:.1f} flops a byte, so {} bounds it (calculated); it reaches "
-                           "{} of the machine's roof{}.",
-                           longest.op, longest.flops_per_byte, by_memory ? "memory" : "arithmetic",
-                           percent_text(longest.share_of_roof), above)});
-  findings.plots.push_back(roofline_plot(points, *results.card));
+  all.timed("roof",
+            fmt::format("{} does {:.1f} flops a byte, so {} bounds it (calculated); it reaches {} "
+                        "of the machine's roof{}.",
+                        longest.op, longest.flops_per_byte, by_memory ? "memory" : "arithmetic",
+                        percent_text(longest.share_of_roof), above))
+      .plot(roofline_plot(points, *results.card));
 }
 
 /// What a clock shows that does not wait for the device: the time until a step's work is queued.
@@ -155,9 +158,77 @@ std::string clock_sentence(const Measurement& step) {
       percent_text(shown), by_side(side, "", ", because the host runs ahead of the device", ""));
 }
 
+// The part of a step that the course profiles: forward, loss and backward, by PyTorch's names.
+
+bool is_in_region(const OpTime& op) {
+  return op.phase == "forward" || op.phase == "loss" || op.phase == "backward";
+}
+
+/// The operations of the region, each the sum of its calls as key_averages() shows it, in seconds
+/// by start; the longest first.
+std::vector<PartSeries> region_parts(const Measurement& step) {
+  std::vector<PartSeries> parts;
+  for (const OpTime& op : step.ops()) {
+    const std::string_view name = pytorch_name(op);
+    if (!is_in_region(op) || std::ranges::find(parts, name, &PartSeries::name) != parts.end()) {
+      continue;
+    }
+    parts.push_back({std::string(name), op_seconds(step, [&](const OpTime& other) {
+                       return is_in_region(other) && pytorch_name(other) == name;
+                     })});
+  }
+  std::ranges::sort(parts, std::ranges::greater{},
+                    [](const PartSeries& each) { return median(each.values); });
+  return parts;
+}
+
+/// The operation that takes most of the region, and how many products it is.
+void add_region(Conclusion& all, const Measurement& step) {
+  const std::vector<PartSeries> parts = region_parts(step);
+  if (parts.empty()) return;
+  const std::vector<double> all_s = op_seconds(step, is_in_region);
+  FindingTable table{.title = "Forward, loss and backward by operation, calls added up",
+                     .name = "region-table",
+                     .columns = {"Operation, in PyTorch's name", "Time in a step", "Share"}};
+  for (const PartSeries& each : parts) {
+    table.rows.push_back(
+        {each.name, time_text(estimate_of(each.values)),
+         percent_text(estimate_by_round(each.values, all_s, std::divides<double>()))});
+  }
+  const LargestPart largest = largest_of(parts, all_s);
+  const std::string share = fmt::format("{} of the {} that forward, loss and backward take",
+                                        percent_text(largest.share), time_text(estimate_of(all_s)));
+  const std::string& longest = largest.names.front();
+  const std::int64_t layers = step.workload().depth();
+  const std::string counts = fmt::format(
+      "aten::mm is {} products of backward, for the gradients of weights and inputs (the first "
+      "layer needs none of its input); aten::addmm is {} of forward",
+      2 * layers - 1, layers);
+  const bool is_product = longest == "aten::mm" || longest == "aten::addmm";
+  all.table(std::move(table))
+      .timed("most", largest.is_alone()
+                         ? fmt::format("{} takes most: {}.", longest, share)
+                         : fmt::format("{} take most, and are indistinguishable: the first takes "
+                                       "{}.",
+                                       list_text(largest.names), share))
+      .timed("most-why",
+             counts + (!largest.is_alone() || longest == "aten::mm" ? "."
+                       : is_product ? ", and takes longer although it has fewer."
+                                    : fmt::format("; {} computes less than either, so memory, not "
+                                                  "arithmetic, makes it long.",
+                                                  longest)))
+      .fact("backward-why",
+            fmt::format(
+                "Its products do {} the flops of forward's ({} products against {}); the "
+                "times differ from that by the speed of these products and by what else "
+                "the two passes read and write.",
+                factor_text(static_cast<double>(2 * layers - 1) / static_cast<double>(layers)),
+                2 * layers - 1, layers));
+}
+
 Findings conclude_profile(const Results& results) {
   const Measurement& step = results.at("profiled");
-  const std::vector<double> all = op_seconds(step, [](const OpTime&) { return true; });
+  const std::vector<double> all_s = op_seconds(step, [](const OpTime&) { return true; });
   const std::vector<PartSeries> ops = op_series(step);
   std::vector<PartSeries> layers;
   PlotSeries by_layer{.name = "ops of the layer"};
@@ -175,21 +246,23 @@ Findings conclude_profile(const Results& results) {
                      .columns = {"op", "in PyTorch", "time", "of the device's time"}};
   const std::vector<OpTime> names = step.ops();
   for (std::size_t i = 0; i < std::min<std::size_t>(ops.size(), 10); ++i) {
-    const Estimate share = estimate_by_round(ops[i].values, all, std::divides<double>());
+    const Estimate share = estimate_by_round(ops[i].values, all_s, std::divides<double>());
     table.rows.push_back({ops[i].name, std::string(pytorch_name(names[i])),
                           time_text(estimate_of(ops[i].values)), percent_text(share.median)});
   }
-  Findings findings{.sentences = {{"longest", longest_sentence(ops, all)},
-                                  {"backward", backward_sentence(step)},
-                                  {"layers", layer_sentence(layers)}},
-                    .tables = {table},
-                    .plots = {{.title = "Time by layer, forward and backward",
-                               .y_label = "ms a step",
-                               .categories = labels,
-                               .series = {by_layer}}}};
-  add_roofline(results, findings);
-  findings.sentences.push_back({"clock", clock_sentence(step)});
-  return findings;
+  Conclusion all(results);
+  all.timed("longest", longest_sentence(ops, all_s))
+      .timed("backward", backward_sentence(step))
+      .timed("layers", layer_sentence(layers))
+      .table(std::move(table))
+      .plot({.title = "Time by layer, forward and backward",
+             .y_label = "ms a step",
+             .categories = labels,
+             .series = {by_layer}});
+  add_roofline(all, results);
+  all.timed("clock", clock_sentence(step));
+  add_region(all, step);
+  return all;
 }
 
 std::vector<Case> warmup_cases(const Setting& setting) {
@@ -238,26 +311,13 @@ Findings conclude_warmup(const Results& results) {
   const Estimate times = estimate_by_round(first_s, steady_s, std::divides<double>());
   const std::string both =
       fmt::format("{} against {}", time_text(first), time_text(steps.step_s()));
-  std::vector<Finding> sentences;
-  switch (side_of(times, kSlower)) {
-    case Side::kAbove:
-      sentences = {
-          {"first-step", fmt::format("The first step takes {} as long as a steady one: {}. {}",
-                                     factor_text(times), both, reason_sentence(steps))}};
-      break;
-    case Side::kBelow:
-      sentences = {{"first-step",
-                    fmt::format("The first step is not slower than others by more than {}: {}.",
-                                chosen_percent(kSlower - 1), both)}};
-      break;
-    case Side::kOpen:
-      sentences = {
-          {"first-step", fmt::format("Whether the first step is slower is unclear: {}.", both)}};
-  }
-  sentences.push_back(
-      {"length",
-       fmt::format("{} are left out as warm-up; its length is found in blocks of 5 steps.",
-                   counted(static_cast<std::int64_t>(steps.warmup_steps()), "step"))});
+  const std::string first_step =
+      by_side(side_of(times, kSlower),
+              fmt::format("The first step takes {} as long as a steady one: {}. {}",
+                          factor_text(times), both, reason_sentence(steps)),
+              fmt::format("The first step is not slower than others by more than {}: {}.",
+                          chosen_percent(kSlower - 1), both),
+              fmt::format("Whether the first step is slower is unclear: {}.", both));
   PlotSeries series{.name = "median of the starts"};
   PlotSeries level{.name = "steady state", .style = SeriesStyle::kDashed};
   FindingTable table{.title = "The first steps",
@@ -275,24 +335,23 @@ Findings conclude_warmup(const Results& results) {
            factor_text(estimate_by_round(step_s, steady_s, std::divides<double>()))});
     }
   }
-  return {.sentences = sentences,
-          .tables = {table},
-          .plots = {{.title = "The first steps",
-                     .x_label = "step",
-                     .y_label = "ms",
-                     .series = {level, series}}}};
+  return Conclusion(results)
+      .timed("first-step", first_step)
+      .timed("length",
+             fmt::format("{} are left out as warm-up; its length is found in blocks of 5 steps.",
+                         counted(static_cast<std::int64_t>(steps.warmup_steps()), "step")))
+      .table(std::move(table))
+      .plot({.title = "The first steps",
+             .x_label = "step",
+             .y_label = "ms",
+             .series = {level, series}});
 }
 
 std::vector<Case> reproducibility_cases(const Setting& setting) {
-  std::vector<Case> cases;
-  for (const auto& [key, seed] :
-       {std::pair{"seed-0", 0U}, std::pair{"seed-0-again", 0U}, std::pair{"seed-1", 1U}}) {
-    Workload workload = base_workload(setting);
-    workload.config.training.seed = seed;
-    Case what = new_case(setting, key, workload);
-    what.hash_weights = true;
-    cases.push_back(what);
-  }
+  const std::vector<CaseRow> rows = {
+      {"seed-0", "", "--seed 0"}, {"seed-0-again", "", "--seed 0"}, {"seed-1", "", "--seed 1"}};
+  std::vector<Case> cases = cases_of(setting, base_workload(setting), rows);
+  for (Case& each : cases) each.hash_weights = true;
   return cases;
 }
 
@@ -349,7 +408,9 @@ Experiment profile_experiment() {
               "out, and what does a clock show that does not wait for the device?",
           .cases = profile_cases,
           .conclude = conclude_profile,
-          .names = "longest backward layers roof clock table plot roof-plot"};
+          .names =
+              "longest backward layers roof clock most most-why backward-why table region-table "
+              "plot roof-plot"};
 }
 
 Experiment warmup_experiment() {

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "lab/experiments/figures.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
@@ -73,50 +72,37 @@ std::string same_model_sentence(const Results& results, const std::vector<Pair>&
 
 Findings conclude_pytorch(const Results& results) {
   const std::vector<Pair> pairs = pairs_of(results.setting);
-  Findings findings;
   FindingTable table{.title = "The course's scripts under PyTorch, and the same steps here",
                      .columns = {"", "barestep", "PyTorch", "times as fast", "losses differ by"}};
-  PlotSeries ours{.name = "samples/s"};
-  std::vector<std::string> labels;
-  std::vector<Comparison> gains;
-  for (const Pair& pair : pairs) gains.push_back(results.compare(pair.theirs, pair.ours));
-  // The pair of one device is the first.
-  const auto compared = std::span(gains).first(static_cast<std::size_t>(std::ranges::count_if(
-      pairs, [&](const Pair& pair) { return !results.at(pair.ours).what().beyond_cores; })));
-  adjust_together(compared);
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const Measurement &mine = results.at(pairs[i].ours), &theirs = results.at(pairs[i].theirs);
-    const Comparison& gain = gains[i];
-    if (i < compared.size()) {
-      findings.sentences.push_back(
-          {pairs[i].ours,
-           sentence_of(gain, fmt::format("on {} with barestep", pairs[i].name), "with PyTorch"),
-           gain.word});
-    }
-    table.rows.push_back({pairs[i].name, time_text(mine.mean_s()), time_text(theirs.mean_s()),
-                          factor_text(gain.speed()),
-                          fmt::format("{:.1e}", loss_difference(mine, theirs))});
-    for (const Measurement* each : {&mine, &theirs}) {
-      ours.points.push_back(plot_point(static_cast<double>(labels.size()), each->samples_per_s()));
-      labels.push_back(each->what().key);
-    }
+  std::vector<Compared> compared;
+  std::vector<std::string> keys;
+  for (const Pair& pair : pairs) {
+    const Measurement &mine = results.at(pair.ours), &theirs = results.at(pair.theirs);
+    compared.push_back(
+        {pair.theirs, pair.ours, fmt::format("on {} with barestep", pair.name), "with PyTorch"});
+    table.rows.push_back({pair.name, time_text(mine.mean_s()), time_text(theirs.mean_s()),
+                          factor_text(results.compare(pair.theirs, pair.ours).speed()),
+                          share_text(loss_difference(mine, theirs))});
+    keys.insert(keys.end(), {pair.ours, pair.theirs});
   }
-  keep(findings, compared);
-  findings.facts.push_back({"same-model", same_model_sentence(results, pairs)});
+  Conclusion all(results);
+  all.compare(compared, {.within_cores = true})
+      .fact("same-model", same_model_sentence(results, pairs));
   if (!results.setting.on_gpu) {
-    findings.facts.emplace_back(
-        "data-parallel",
-        "nn.DataParallel runs on GPUs only, so there is nothing to compare on the CPU.");
+    all.fact("data-parallel",
+             "nn.DataParallel runs on GPUs only, so there is nothing to compare on the CPU.");
   }
-  findings.facts.push_back(
-      {"library", fmt::format("Compared with {}.",
-                              results.at(pairs.front().theirs).starts().front().library)});
-  findings.tables = {table};
-  findings.plots = {{.title = "Samples per second, barestep and PyTorch",
-                     .y_label = "samples/s",
-                     .categories = labels,
-                     .series = {ours}}};
-  return findings;
+  const auto place = [&](const Measurement& each) {
+    return static_cast<double>(std::ranges::find(keys, each.what().key) - keys.begin());
+  };
+  return all
+      .fact("library", fmt::format("Compared with {}.",
+                                   results.at(pairs.front().theirs).starts().front().library))
+      .table(std::move(table))
+      .plot({.title = "Samples per second, barestep and PyTorch",
+             .y_label = "samples/s",
+             .categories = keys,
+             .series = {points_of("samples/s", results, keys, place, samples_per_s_of)}});
 }
 
 }  // namespace

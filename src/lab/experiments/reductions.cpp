@@ -1,113 +1,65 @@
 // How DDP reduces gradients: the rungs from one message for each tensor after backward to buckets
-// during backward, and what no_sync() saves.
+// during backward, what no_sync() saves, and accumulation and mixed precision together.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
 
-/// A rung: the size that closes a bucket, and whether buckets are reduced during backward.
-struct ReductionRung {
-  const char* key;
-  const char* words;
-  double bucket_mib;  // 0: PyTorch's
-  bool overlap;
-};
+/// The size that closes a bucket, a byte or more than all gradients, and whether buckets are
+/// reduced during backward.
+const std::vector<CaseRow> kReductionRungs = {
+    {"per-tensor", "each tensor after backward", "--bucket-mib 1e-06 --no-overlap"},
+    {"flat", "all in one message after backward", "--bucket-mib 999999 --no-overlap"},
+    {"overlapped", "each tensor during backward", "--bucket-mib 1e-06"},
+    {"buckets", "buckets during backward"}};
 
-constexpr double kEachTensor = 1e-6;  // a byte
-constexpr double kOneBucket = 999'999;
-constexpr ReductionRung kReductionRungs[] = {
-    {"per-tensor", "each tensor after backward", kEachTensor, false},
-    {"flat", "all in one message after backward", kOneBucket, false},
-    {"overlapped", "each tensor during backward", kEachTensor, true},
-    {"buckets", "buckets during backward", 0, true}};
-
-Workload workload_of_ranks(const Setting& setting) {
-  Workload workload = ddp_workload(setting, compared_with_one(setting));
-  workload.config.training.update = Update::kSeparate;
-  return workload;
+Workload reducing_workload(const Setting& setting) {
+  return with(ddp_workload(setting, compared_with_one(setting)), "--update separate");
 }
 
-std::vector<Case> ladder_cases(const Setting& setting) {
-  std::vector<Case> cases;
-  for (const ReductionRung& rung : kReductionRungs) {
-    Workload workload = workload_of_ranks(setting);
-    if (rung.bucket_mib > 0) workload.config.parallel.bucket_mib = rung.bucket_mib;
-    workload.config.parallel.overlap = rung.overlap;
-    cases.push_back(new_case(setting, rung.key, workload));
-  }
-  return cases;
+std::string several_ranks(const Results& results, bool is_first) {
+  return several_words(compared_with_one(results.setting), "rank", is_first);
 }
 
-/// The reductions of gradients in a step.
-std::int64_t reductions(const Workload& workload) {
-  return std::ssize(bucket_bytes(workload));
-}
-
-/// Columns that both tables have, and their cells.
-constexpr std::array<const char*, 4> kReductionColumns = {"reductions a step", "a rank sends",
-                                                          "mean step", "exposed communication"};
-
-void add_reduction_cells(std::vector<std::string>& row, const Measurement& each) {
-  row.insert(row.end(), {std::to_string(reductions(each.workload())),
-                         human_bytes(mean_sent_bytes(each.workload())), time_text(each.mean_s()),
-                         time_text(each.phase_s("communication"))});
-}
-
-FindingTable ladder_table(const Results& results) {
-  FindingTable table{.title = several_words(compared_with_one(results.setting), "rank", true) +
-                              " that reduce gradients",
-                     .columns = {"case", "reduced", "speed against per-tensor"}};
-  table.columns.insert(table.columns.end(), kReductionColumns.begin(), kReductionColumns.end());
-  for (const ReductionRung& rung : kReductionRungs) {
-    const Measurement& each = results.at(rung.key);
-    table.rows.push_back(
-        {rung.key, rung.words, factor_text(results.compare("per-tensor", rung.key).speed())});
-    add_reduction_cells(table.rows.back(), each);
-  }
-  return table;
+Column reductions_of_step() {
+  return {"reductions a step", [](const Measurement& each) {
+            return std::to_string(std::ssize(bucket_bytes(each.workload())));
+          }};
 }
 
 Findings conclude_ladder(const Results& results) {
-  const std::string ranks = several_words(compared_with_one(results.setting), "rank");
-  std::vector<std::string> keys, words;
-  for (const ReductionRung& rung : kReductionRungs) {
-    keys.push_back(rung.key);
-    words.push_back(rung.words);
-  }
-  const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
-  const std::array gains = {results.compare("per-tensor", "flat"),
-                            results.compare("per-tensor", "overlapped"),
-                            results.compare("flat", "buckets")};
-  Findings findings{
-      .sentences = {{"fastest", fastest_sentence(fastest, words, "Fastest on " + ranks)},
-                    {"flat",
-                     sentence_of(gains[0], "with all gradients in one message",
-                                 "with a message for each tensor"),
-                     gains[0].word},
-                    {"overlapped",
-                     sentence_of(gains[1], "with messages during backward", "after it"),
-                     gains[1].word},
-                    {"buckets",
-                     sentence_of(gains[2], "with buckets during backward",
-                                 "with one message after it"),
-                     gains[2].word}},
-      .facts = {{"reason",
-                 "One message costs its latency once; overlapping hides it behind backward, and "
-                 "buckets do both."}},
-      .tables = {ladder_table(results)}};
-  keep(findings, gains);
-  keep(findings, fastest.others);
-  return findings;
+  std::vector<std::string> words;
+  for (const CaseRow& rung : kReductionRungs) words.push_back(rung.words);
+  Conclusion all(results);
+  all.fastest("Fastest on " + several_ranks(results, false), keys_of(results), words);
+  return all
+      .compare({{"per-tensor", "flat", "with all gradients in one message",
+                 "with a message for each tensor"},
+                {"per-tensor", "overlapped", "with messages during backward", "after it"},
+                {"flat", "buckets", "with buckets during backward", "with one message after it"}},
+               {.as_family = false})
+      .fact("reason",
+            "One message costs its latency once; overlapping hides it behind backward, and buckets "
+            "do both.")
+      .table(several_ranks(results, true) + " that reduce gradients",
+             {"case",
+              {"reduced",
+               [&](const Measurement& each) {
+                 return words[static_cast<std::size_t>(&each - results.cases.data())];
+               }},
+              speed_against("per-tensor", "speed against per-tensor"),
+              reductions_of_step(),
+              "sends",
+              "time",
+              "communication"});
 }
 
 // no_sync(): the same samples in a step, in more and more micro-steps, with the gradients reduced
@@ -125,18 +77,20 @@ std::vector<Case> no_sync_cases(const Setting& setting) {
   const std::int64_t least = kMaxMicroSteps * compared_with_one(setting);
   const std::int64_t samples =
       std::max(setting.batch_size / kMaxMicroSteps * kMaxMicroSteps, least);
-  std::vector<Case> cases;
+  std::vector<CaseRow> rows;
   for (const int count : kMicroStepCounts) {
     for (const bool every : {false, true}) {
       if (count == 1 && every) continue;  // the same program
-      Workload workload = workload_of_ranks(setting);
-      workload.config.data.batch_size = samples / count;
-      workload.config.training.accumulate = count;
-      workload.config.parallel.reduces_every_micro_step = every;
-      cases.push_back(new_case(setting, micro_steps_key(count, every), workload));
+      rows.push_back({micro_steps_key(count, every), "",
+                      fmt::format("--batch-size {} --accumulate {}{}", samples / count, count,
+                                  every ? " --reduce-every-micro-step" : "")});
     }
   }
-  return cases;
+  return cases_of(setting, reducing_workload(setting), rows);
+}
+
+bool reduces_in_each(const Measurement& each) {
+  return each.workload().config.parallel.reduces_every_micro_step;
 }
 
 /// Whether more of the communication is exposed.
@@ -154,85 +108,162 @@ std::string extra_exposed_sentence(const Results& results, int count) {
       time_text(estimate_of(exposed_s(true))), time_text(estimate_of(exposed_s(false))));
 }
 
-FindingTable no_sync_table(const Results& results) {
-  FindingTable table{.title = several_words(compared_with_one(results.setting), "rank", true) +
-                              " that accumulate gradients",
-                     .columns = {"micro-steps", "reduced", "time against one micro-step"}};
-  table.columns.insert(table.columns.end(), kReductionColumns.begin(), kReductionColumns.end());
-  for (const Measurement& each : results.cases) {
-    const TrainConfig& config = each.workload().config;
-    const bool every = config.parallel.reduces_every_micro_step;
-    table.rows.push_back({std::to_string(config.training.accumulate),
-                          every ? "in each" : "once, as in no_sync()",
-                          factor_text(results.compare("one", each.what().key).ratio)});
-    add_reduction_cells(table.rows.back(), each);
+Findings conclude_no_sync(const Results& results) {
+  const auto steps = [&](int count, bool every) -> const Measurement& {
+    return results.at(micro_steps_key(count, every));
+  };
+  const auto sent = [&](bool every) {
+    return mean_sent_bytes(steps(kMaxMicroSteps, every).workload());
+  };
+  double furthest = 0;
+  std::vector<Compared> pairs;
+  std::vector<std::string> every_keys, once_keys;
+  for (const int count : kMicroStepCounts) {
+    furthest = std::max(furthest, loss_difference(steps(count, true), steps(count, false)));
+    every_keys.push_back(micro_steps_key(count, true));
+    once_keys.push_back(micro_steps_key(count, false));
+    if (count == 1) continue;
+    pairs.push_back({every_keys.back(), once_keys.back(),
+                     fmt::format("with one reduction in {} micro-steps", count),
+                     "with one in each"});
   }
-  return table;
+  const auto micro_steps = [](const Measurement& each) {
+    return static_cast<double>(each.workload().config.training.accumulate);
+  };
+  return Conclusion(results)
+      .compare(pairs)
+      .timed("exposed", extra_exposed_sentence(results, kMaxMicroSteps))
+      .fact("bytes", fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
+                                 "micro-steps: {} instead of {} a step.",
+                                 times_the_bytes(sent(true), sent(false)), kMaxMicroSteps,
+                                 human_bytes(sent(true)), human_bytes(sent(false))))
+      .fact("losses",
+            fmt::format("If gradients are reduced in each micro-step, losses differ from those "
+                        "with one reduction by a share of {} at most{}.",
+                        share_text(furthest),
+                        is_rounding(furthest)
+                            ? ": what has been reduced is the same on all ranks, so the next mean "
+                              "over them keeps it"
+                            : ", which rounding does not explain"))
+      .table(several_ranks(results, true) + " that accumulate gradients",
+             {"micro-steps",
+              {"reduced",
+               [](const Measurement& each) {
+                 return reduces_in_each(each) ? "in each" : "once, as in no_sync()";
+               }},
+              time_against("one", "time against one micro-step"),
+              reductions_of_step(),
+              "sends",
+              "time",
+              "communication"})
+      .plot({.title = "A step by its micro-steps",
+             .x_label = "micro-steps",
+             .y_label = "ms a step",
+             .log_x = true,
+             .series = {points_of("reduced once, as in no_sync()", results, once_keys, micro_steps,
+                                  mean_s_of, 1e3),
+                        points_of("reduced in each", results, every_keys, micro_steps, mean_s_of,
+                                  1e3)}})
+      .phases();
 }
 
-Plot no_sync_plot(const Results& results) {
-  Plot plot{.title = "A step by its micro-steps",
-            .x_label = "micro-steps",
-            .y_label = "ms a step",
-            .log_x = true};
-  for (const bool every : {false, true}) {
-    PlotSeries& series = plot.series.emplace_back(
-        PlotSeries{.name = every ? "reduced in each" : "reduced once, as in no_sync()"});
-    for (const int count : kMicroStepCounts) {
-      series.points.push_back(
-          plot_point(count, results.at(micro_steps_key(count, every)).mean_s(), 1e3));
+// Accumulation, mixed precision, and both: what each saves in time and memory, and whether training
+// stays as steady as in fp32.
+
+bool is_fp16(const Measurement& each) {
+  return each.workload().config.device.precision == Precision::kFp16;
+}
+
+std::string accumulated_key(bool is_fp16, int micro_steps) {
+  if (micro_steps == 1) return is_fp16 ? "amp" : "ddp";
+  return fmt::format("{}-{}", is_fp16 ? "both" : "accumulate", micro_steps);
+}
+
+/// On the CPU, micro-steps of the course's size would take the experiment an hour; a step of 32
+/// micro-steps is long, so a few of them suffice.
+std::vector<Case> ddp_amp_cases(const Setting& setting) {
+  constexpr std::int64_t kMaxAccumulatedSteps = 12;
+  const std::int64_t samples = std::max<std::int64_t>(setting.batch_size / (setting.on_gpu ? 1 : 4),
+                                                      compared_with_one(setting));
+  const Workload run =
+      with(reducing_workload(setting), fmt::format("--batch-size {} --steps {}", samples,
+                                                   std::min(setting.steps, kMaxAccumulatedSteps)));
+  std::vector<CaseRow> rows;
+  for (const int micro_steps : {1, 4, 8, 16, 32}) {
+    for (const bool fp16 : {false, true}) {
+      rows.push_back(
+          {accumulated_key(fp16, micro_steps), "",
+           fmt::format("--accumulate {}{}", micro_steps, fp16 ? " --precision fp16" : "")});
     }
   }
-  return plot;
+  return cases_of(setting, run, rows);
 }
 
-std::string no_sync_losses(const Results& results) {
+/// To the losses of the same steps in fp32.
+double furthest_loss(const Results& results, const Measurement& fp16) {
+  const auto micro_steps = static_cast<int>(fp16.workload().config.training.accumulate);
+  return loss_difference(fp16, results.at(accumulated_key(false, micro_steps)));
+}
+
+std::int64_t skipped_steps(const Measurement& each) {
+  return each.starts().front().ranks.front().skipped;
+}
+
+/// Whether gradients overflowed, and how far losses are from fp32's.
+std::string steadiness_fact(const Results& results) {
+  std::int64_t skipped = 0, steps = 0;
   double furthest = 0;
-  for (const int count : kMicroStepCounts) {
-    const auto steps = [&](bool every) -> const Measurement& {
-      return results.at(micro_steps_key(count, every));
-    };
-    furthest = std::max(furthest, loss_difference(steps(true), steps(false)));
+  for (const Measurement& each : results.cases) {
+    if (!is_fp16(each)) continue;
+    skipped += skipped_steps(each);
+    steps += each.workload().steps();
+    furthest = std::max(furthest, furthest_loss(results, each));
   }
   return fmt::format(
-      "If gradients are reduced in each micro-step, losses differ from those with one reduction by "
-      "a share of {:.1e} at most{}.",
-      furthest,
-      is_rounding(furthest) ? ": what has been reduced is the same on all ranks, so the next mean "
-                              "over them keeps it"
-                            : ", which rounding does not explain");
+      "{} of {} steps in fp16 overflowed and were skipped; losses differ from fp32's by a share of "
+      "{} at most.",
+      skipped, steps, share_text(furthest));
 }
 
-Findings conclude_no_sync(const Results& results) {
-  std::vector<Comparison> gains;
-  for (const int count : kMicroStepCounts) {
-    if (count == 1) continue;
-    gains.push_back(results.compare(micro_steps_key(count, true), micro_steps_key(count, false)));
-  }
-  adjust_together(gains);
-  const std::int64_t every =
-      mean_sent_bytes(results.at(micro_steps_key(kMaxMicroSteps, true)).workload());
-  const std::int64_t once =
-      mean_sent_bytes(results.at(micro_steps_key(kMaxMicroSteps, false)).workload());
-  Findings findings{
-      .facts = {{"bytes", fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
-                                      "micro-steps: {} instead of {} a step.",
-                                      times_the_bytes(every, once), kMaxMicroSteps,
-                                      human_bytes(every), human_bytes(once))},
-                {"losses", no_sync_losses(results)}},
-      .tables = {no_sync_table(results)},
-      .plots = {no_sync_plot(results), account_plot(results.cases, keys_of(results))}};
-  for (std::size_t i = 0; i < gains.size(); ++i) {
-    findings.sentences.push_back(
-        {gains[i].b,
-         sentence_of(gains[i],
-                     fmt::format("with one reduction in {} micro-steps", kMicroStepCounts[i + 1]),
-                     "with one in each"),
-         gains[i].word});
-  }
-  findings.sentences.push_back({"exposed", extra_exposed_sentence(results, kMaxMicroSteps)});
-  keep(findings, gains);
-  return findings;
+Findings conclude_ddp_amp(const Results& results) {
+  const auto bytes = [&](const char* key) { return human_bytes(memory_of(results.at(key)).bytes); };
+  const auto of_fp16 = [](std::string title, const auto& text) -> Column {
+    return {std::move(title), [text](const Measurement& each) -> std::string {
+              return is_fp16(each) ? text(each) : "";
+            }};
+  };
+  return Conclusion(results)
+      .compare(
+          {{"ddp", "accumulate-4", "with 4 micro-steps", "with an update after each batch",
+            "accumulation", "sample"},
+           {"ddp", "amp", "in fp16", "in fp32", "precision", "sample"},
+           {"accumulate-4", "both-4", "with 4 micro-steps in fp16", "in fp32", "both", "sample"},
+           {"accumulate-4", "accumulate-32", "with 32 micro-steps in fp32", "with 4",
+            "more-in-fp32", "sample"},
+           {"both-4", "both-32", "with 32 micro-steps in fp16", "with 4", "more-in-fp16",
+            "sample"}},
+          {.as_family = false, .by_sample = true})
+      .fact("memory",
+            fmt::format("A rank needs {} with 4 micro-steps in fp32, {} in fp16, {} with "
+                        "both, and {} with neither (from the plan).",
+                        bytes("accumulate-4"), bytes("amp"), bytes("both-4"), bytes("ddp")))
+      .fact("stability", steadiness_fact(results))
+      .table(several_ranks(results, true) + " that accumulate, in fp32 and fp16",
+             {"case",
+              "micro-steps",
+              "time",
+              "sample-time",
+              "deviation",
+              "communication",
+              "sends",
+              {"memory", "memory of a rank (plan)"},
+              of_fp16("skipped steps",
+                      [](const Measurement& each) { return std::to_string(skipped_steps(each)); }),
+              of_fp16("difference from fp32's losses",
+                      [&](const Measurement& each) {
+                        return share_text(furthest_loss(results, each));
+                      })})
+      .phases();
 }
 
 }  // namespace
@@ -252,7 +283,10 @@ Experiment ddp_ladder_experiment() {
   return {.name = "ddp-ladder",
           .title = "From messages to buckets",
           .question = "What do larger messages, overlap with backward, and both together gain?",
-          .cases = ladder_cases,
+          .cases =
+              [](const Setting& setting) {
+                return cases_of(setting, reducing_workload(setting), kReductionRungs);
+              },
           .conclude = conclude_ladder,
           .names = "fastest reason table",
           .needs_mpi = true};
@@ -266,6 +300,19 @@ Experiment no_sync_experiment() {
           .conclude = conclude_no_sync,
           .names = "exposed bytes losses table plot phases-plot",
           .needs_mpi = true};
+}
+
+Experiment ddp_amp_experiment() {
+  return {.name = "ddp-amp",
+          .title = "DDP with accumulation, with mixed precision, and with both",
+          .question = "What do accumulation, fp16 and both save, and does training stay steady?",
+          .cases = ddp_amp_cases,
+          .conclude = conclude_ddp_amp,
+          .names =
+              "accumulation precision both more-in-fp32 more-in-fp16 memory stability table "
+              "phases-plot",
+          .needs_mpi = true,
+          .chooses = false};
 }
 
 }  // namespace barestep

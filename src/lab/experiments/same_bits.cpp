@@ -2,34 +2,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/predict/workload.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
 
-struct BitsRung {
-  const char* key;
-  const char* words;
-  RankScheme scheme;
-  bool reproducible;
-};
+/// By scheme; whether reproducible is said in the options.
+const std::vector<CaseRow> kBitsRungs = {{"factor", "--scheme factor"},
+                                         {"ddp", "--scheme ddp"},
+                                         {"ddp-reproducible", "--scheme ddp --reproducible"},
+                                         {"zero1-reproducible", "--scheme zero1 --reproducible"}};
 
-constexpr BitsRung kBitsRungs[] = {
-    {"factor", "--scheme factor", RankScheme::kFactor, false},
-    {"ddp", "--scheme ddp", RankScheme::kDdp, false},
-    {"ddp-reproducible", "--scheme ddp --reproducible", RankScheme::kDdp, true},
-    {"zero1-reproducible", "--scheme zero1 --reproducible", RankScheme::kZero1, true}};
-
-std::string key_on(const BitsRung& rung, int ranks) {
-  return fmt::format("{}-{}", rung.key, ranks);
+std::string key_on(std::string_view rung, int ranks) {
+  return fmt::format("{}-{}", rung, ranks);
 }
 
 /// 8 samples, or fewer if ranks would have none.
@@ -41,22 +31,21 @@ std::int64_t chunk_of(const Setting& setting) {
 
 std::vector<Case> same_bits_cases(const Setting& setting) {
   std::vector<Case> cases;
-  for (const BitsRung& rung : kBitsRungs) {
+  for (const CaseRow& rung : kBitsRungs) {
+    const bool is_reproducible = rung.words.ends_with("--reproducible");
+    const std::string options =
+        is_reproducible ? fmt::format("{} {}", rung.words, chunk_of(setting)) : rung.words;
     for (const int ranks : rank_counts(setting)) {
-      Workload workload = ddp_workload(setting, ranks);
-      workload.config.training.update = Update::kSeparate;
-      workload.config.parallel.scheme = rung.scheme;
-      if (rung.reproducible) workload.config.training.chunk_rows = chunk_of(setting);
-      Case what = new_case(setting, key_on(rung, ranks), workload);
-      what.hash_weights = true;
-      cases.push_back(what);
+      cases.push_back(new_case(setting, key_on(rung.key, ranks),
+                               with(ddp_workload(setting, ranks), "--update separate " + options)));
+      cases.back().hash_weights = true;
     }
   }
   return cases;
 }
 
 /// The weights that all starts of a rung end with, each once.
-std::set<std::string> hashes_of(const Results& results, const BitsRung& rung) {
+std::set<std::string> hashes_of(const Results& results, std::string_view rung) {
   std::set<std::string> hashes;
   for (const int ranks : rank_counts(results.setting)) {
     for (const Start& start : results.at(key_on(rung, ranks)).starts()) {
@@ -66,10 +55,10 @@ std::set<std::string> hashes_of(const Results& results, const BitsRung& rung) {
   return hashes;
 }
 
-std::string bits_fact(const Results& results, const BitsRung& rung) {
+std::string bits_fact(const Results& results, const CaseRow& rung) {
   std::vector<std::string> counts;
   for (const int ranks : rank_counts(results.setting)) counts.push_back(std::to_string(ranks));
-  const std::size_t different = hashes_of(results, rung).size();
+  const std::size_t different = hashes_of(results, rung.key).size();
   const std::string who = fmt::format("With {}, runs on {} {}", rung.words, list_text(counts),
                                       counts.size() == 1 ? "rank" : "ranks");
   return different == 1 ? who + " end with the same weights in every bit."
@@ -83,61 +72,54 @@ std::vector<int> priced_ranks(const Setting& setting) {
 }
 
 /// What --reproducible costs a rank: memory and messages, which have no noise.
-std::string price_fact(const Results& results, const BitsRung& plain, const BitsRung& rung) {
+std::string price_fact(const Results& results) {
   const int ranks = priced_ranks(results.setting).back();
-  const Workload& before = results.at(key_on(plain, ranks)).workload();
-  const Workload& after = results.at(key_on(rung, ranks)).workload();
+  const Workload& before = results.at(key_on("ddp", ranks)).workload();
+  const Workload& after = results.at(key_on("ddp-reproducible", ranks)).workload();
   const std::string sent = human_bytes(mean_sent_bytes(after));
   const std::string sent_before = human_bytes(mean_sent_bytes(before));
   return fmt::format(
-      "On {} a rank with {} needs {} instead of {} and sends {} a step{} (from the plan).",
-      several_words(ranks, "rank"), rung.words, human_bytes(max_rank_bytes(after)),
+      "On {} a rank with --scheme ddp --reproducible needs {} instead of {} and sends {} a step{} "
+      "(from the plan).",
+      several_words(ranks, "rank"), human_bytes(max_rank_bytes(after)),
       human_bytes(max_rank_bytes(before)), sent,
       sent == sent_before ? ", as without" : " instead of " + sent_before);
 }
 
-FindingTable bits_table(const Results& results) {
-  FindingTable table{.title = "Weights at the end, and their price",
-                     .columns = {"options", "ranks", "weights", "mean step",
-                                 "memory of a rank (plan)", "a rank sends"}};
-  for (const BitsRung& rung : kBitsRungs) {
-    for (const int ranks : rank_counts(results.setting)) {
-      const Measurement& each = results.at(key_on(rung, ranks));
-      std::set<std::string> hashes;
-      for (const Start& start : each.starts()) hashes.insert(start.weights_hash);
-      table.rows.push_back({rung.words, std::to_string(ranks),
-                            list_text({hashes.begin(), hashes.end()}), time_text(each.mean_s()),
-                            human_bytes(max_rank_bytes(each.workload())),
-                            human_bytes(mean_sent_bytes(each.workload()))});
-    }
-  }
-  return table;
-}
-
 Findings conclude_same_bits(const Results& results) {
-  const auto& [factor, ddp, reproducible, zero1] = kBitsRungs;
-  Findings findings{.tables = {bits_table(results)}};
+  std::vector<Compared> pairs;
   for (const int ranks : priced_ranks(results.setting)) {
-    if (results.at(key_on(ddp, ranks)).what().beyond_cores) continue;
-    const Comparison price = results.compare(key_on(ddp, ranks), key_on(reproducible, ranks));
-    const std::string where = ranks == 1 ? "one rank" : several_words(ranks, "rank");
-    findings.sentences.push_back(
-        {price.b,
-         sentence_of(price,
-                     fmt::format("with --reproducible {} on {}", chunk_of(results.setting), where),
-                     "without"),
-         price.word});
-    findings.comparisons.push_back(price);
+    pairs.push_back({key_on("ddp", ranks), key_on("ddp-reproducible", ranks),
+                     fmt::format("with --reproducible {} on {}", chunk_of(results.setting),
+                                 ranks == 1 ? "one rank" : several_words(ranks, "rank")),
+                     "without"});
   }
-  for (const BitsRung& rung : kBitsRungs) {
-    findings.facts.push_back({rung.key, bits_fact(results, rung)});
-  }
-  findings.facts.emplace_back("schemes",
-                              hashes_of(results, reproducible) == hashes_of(results, zero1)
-                                  ? "With --reproducible, ddp and zero1 have the same weights."
-                                  : "With --reproducible, ddp and zero1 have different weights.");
-  findings.facts.push_back({"price", price_fact(results, ddp, reproducible)});
-  return findings;
+  Conclusion all(results);
+  all.compare(pairs, {.as_family = false, .within_cores = true});
+  for (const CaseRow& rung : kBitsRungs) all.fact(rung.key, bits_fact(results, rung));
+  const bool same =
+      hashes_of(results, "ddp-reproducible") == hashes_of(results, "zero1-reproducible");
+  return all
+      .fact("schemes", fmt::format("With --reproducible, ddp and zero1 have {} weights.",
+                                   same ? "the same" : "different"))
+      .fact("price", price_fact(results))
+      .table("Weights at the end, and their price",
+             {{"options",
+               [](const Measurement& each) {
+                 const std::string& key = each.what().key;
+                 return std::ranges::find(kBitsRungs, key.substr(0, key.rfind('-')), &CaseRow::key)
+                     ->words;
+               }},
+              "ranks",
+              {"weights",
+               [](const Measurement& each) {
+                 std::set<std::string> hashes;
+                 for (const Start& start : each.starts()) hashes.insert(start.weights_hash);
+                 return list_text({hashes.begin(), hashes.end()});
+               }},
+              "time",
+              {"max-memory", "memory of a rank (plan)"},
+              "sends"});
 }
 
 }  // namespace

@@ -2,49 +2,38 @@
 //
 // `batch-sweep.batch-64.seconds` is a figure of a case of an experiment, and with `simulated.` in
 // front the same case of the course's size on GPUs. `strong-scaling.efficiency` is what an
-// experiment found, by its name. Other names, such as `gpu0-bottleneck.load`, have a function of
-// their own, which draws its sentence from the figures.
+// experiment found, by its name: a sentence, a table or a plot.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lab/experiments/case_figures.h"
 #include "lab/study/report.h"
 
 namespace barestep {
-
-/// A case on GPUs that are not here.
-struct SimulatedCase {
-  Workload workload{};
-  SimulatedStep step{};
-  SimulatedStep alone{};  // the same on one GPU
-};
 
 /// Gives names access to measurements and simulations.
 class SheetRuns {
  public:
   /// `report` must outlive this object and contain the experiments of the sheet. `gpus` are those
   /// that simulated figures are for.
-  SheetRuns(const Report& report, MachineCard gpus) : report_(report), gpus_(std::move(gpus)) {}
+  SheetRuns(const Report& report, MachineCard gpus)
+      : report_(report), simulations_(std::move(gpus)) {}
 
   [[nodiscard]] const Report& report() const { return report_; }
-  [[nodiscard]] const MachineCard& gpus() const { return gpus_; }
+  [[nodiscard]] const Simulations& simulations() const { return simulations_; }
+  [[nodiscard]] const MachineCard& gpus() const { return simulations_.card(); }
   /// That of the measurements.
   [[nodiscard]] Setting setting() const;
   [[nodiscard]] const ReportSection& section(std::string_view experiment) const;
-  [[nodiscard]] const Results& of(std::string_view experiment) const;
-
-  /// Nothing if the machine has too few GPUs.
-  [[nodiscard]] std::optional<SimulatedCase> simulated(const Workload& workload) const;
 
  private:
   const Report& report_;
-  MachineCard gpus_;
-  mutable std::map<std::string, SimulatedStep> steps_;  // by command line
+  Simulations simulations_;
 };
 
 enum class SheetNameKind {
@@ -60,8 +49,9 @@ struct SheetName {
   std::vector<std::string> experiments{};  // that it needs
   std::function<std::string(const SheetRuns& runs)> text{};
   SheetNameKind kind = SheetNameKind::kSentence;
-  bool is_of_times = false;  // so a sentence may not use it if its experiment is INVALID
-  std::string finding{};     // of its experiment; only one about times is of times
+  bool is_timed = false;  // a figure that a sentence may not use if its experiment is INVALID
+  std::string finding{};  // of its experiment; only one about times is of times
+  std::string key{};      // of the measured case that it is a figure of
 
   /// For a name of times, that its experiment allows no conclusion; otherwise empty. Why it does
   /// not is in {{machine}}.
@@ -70,9 +60,6 @@ struct SheetName {
 
 /// The checklist for benchmarks; a sheet without this name has it at its foot.
 constexpr std::string_view kChecklistName = "checklist";
-
-/// The text of a figure whose case was not run, or that these GPUs do not have.
-constexpr std::string_view kNotRun = "not run", kNotSimulated = "-";
 
 /// Nothing if the name is unknown. `strong_scaling.table` is `strong-scaling.table`.
 std::optional<SheetName> sheet_name(std::string_view name);
@@ -83,7 +70,7 @@ std::string nearest_sheet_name(std::string_view name);
 /// All names, as a text for people.
 std::string sheet_names_text();
 
-/// The names with a function of their own (sheet_answers.cpp).
-const std::vector<SheetName>& sheet_answers();
+/// The names that no experiment finds (sheet_notes.cpp).
+const std::vector<SheetName>& sheet_notes();
 
 }  // namespace barestep

@@ -10,7 +10,9 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/units.h"
 #include "lab/report/page.h"
+#include "options/option_values.h"
 
 namespace barestep {
 namespace {
@@ -47,6 +49,67 @@ SheetName name_in(const Sheet& sheet, std::string_view name) {
   std::optional<SheetName> found = sheet_name(name);
   if (!found) refuse_name(sheet, name);
   return *std::move(found);
+}
+
+bool is_question(const std::vector<std::string>& lines) {
+  return lines.front().starts_with("**") &&
+         (lines.back().ends_with("?**") || lines.back().ends_with(".**"));
+}
+
+[[noreturn]] void refuse_line(const Sheet& sheet, std::size_t line, std::string why,
+                              std::string remedy) {
+  fail(ExitCode::kBadData, {.what = "line",
+                            .value = std::to_string(line),
+                            .why = fmt::format("{}.md has {} there", sheet.name, why),
+                            .remedy = std::move(remedy)});
+}
+
+std::size_t count_of(std::string_view text, std::string_view part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string_view::npos;
+       at = text.find(part, at + part.size())) {
+    ++count;
+  }
+  return count;
+}
+
+/// That tables stand alone and have a cell in each column, and that names have both braces. `lines`
+/// are those of the sheet.
+void require_line(const Sheet& sheet, const std::vector<std::string_view>& lines, std::size_t at) {
+  const std::string_view line = lines[at];
+  if (count_of(line, kNameOpen) != count_of(line, kNameClose)) {
+    refuse_line(sheet, at + 1, "a name without one of its braces", "write {{name}} on one line");
+  }
+  if (!line.starts_with('|') || at == 0 || lines[at - 1].empty()) return;
+  if (!lines[at - 1].starts_with('|')) {
+    refuse_line(sheet, at + 1, "a table right below other text", "put an empty line above it");
+  }
+  const std::size_t cells = cells_of(std::string(line)).size();
+  const std::size_t columns = cells_of(std::string(lines[at - 1])).size();
+  if (cells == columns) return;
+  refuse_line(sheet, at + 1,
+              fmt::format("{} below {}", counted(std::int64_t(cells), "cell"), columns),
+              "write a cell in each column");
+}
+
+/// What a question lacks if it is followed by another block than its answer.
+bool can_answer(const std::vector<std::string>& block) {
+  return block.front().find_first_of("#>") != 0 && !is_question(block);
+}
+
+/// Refuses, with its line, what would be shown otherwise than it was meant.
+void require_form(const Sheet& sheet) {
+  const std::vector<std::string_view> lines = split(sheet.text, "\n");
+  for (std::size_t at = 0; at < lines.size(); ++at) require_line(sheet, lines, at);
+  const std::vector<std::vector<std::string>> blocks = blocks_of(sheet.text);
+  if (blocks.empty())
+    refuse_line(sheet, 1, "no text", "write a sheet, such as one of src/lab/sheets");
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (!is_question(blocks[i]) || (i + 1 < blocks.size() && can_answer(blocks[i + 1]))) continue;
+    const auto line = std::ranges::find(lines, std::string_view(blocks[i].front()));
+    refuse_line(sheet, static_cast<std::size_t>(line - lines.begin()) + 1,
+                "a question without an answer", "write its answer in the paragraph below");
+  }
 }
 
 /// A text's first sentence, with the blanks that separate it from the next one. A formula between
@@ -128,11 +191,6 @@ std::string block_text(const std::vector<std::string>& lines) {
   return fmt::format("{}\n\n", fmt::join(lines, "\n"));
 }
 
-bool is_question(const std::vector<std::string>& lines) {
-  return lines.front().starts_with("**") &&
-         (lines.back().ends_with("?**") || lines.back().ends_with(".**"));
-}
-
 /// A block of a blank copy other than a table.
 std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines, bool is_answer) {
   const std::string text = block_text(lines);
@@ -177,6 +235,7 @@ Sheet load_sheet(const std::string& name_or_file) {
   const std::filesystem::path path =
       is_file ? std::filesystem::path(name_or_file) : file_of_sheet(name_or_file);
   Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMaxSheetBytes)};
+  require_form(sheet);
   filled_template(sheet.text, [&](std::string_view name) {
     name_in(sheet, name);
     return "";
@@ -215,13 +274,18 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
 
 std::string blank_copy_of(const Sheet& sheet) {
   std::string text;
-  bool is_answer = false;
+  bool is_answer = false, is_answered = false;
   for (const std::vector<std::string>& block : blocks_of(sheet.text)) {
-    if (block.front().starts_with('>')) continue;
-    text += is_table(block) ? table_text(
-                                  block, [](std::string_view) { return ""; }, true)
-                            : blank_text(sheet, block, is_answer);
-    is_answer = is_question(block);
+    const bool ends_answer = is_table(block) || block.front().find_first_of("#>") == 0;
+    is_answer = is_answer && !ends_answer && !is_question(block);
+    if (is_table(block)) {
+      text += table_text(
+          block, [](std::string_view) { return ""; }, true);
+    } else if (!block.front().starts_with('>') && !(is_answer && is_answered)) {
+      text += blank_text(sheet, block, is_answer);
+    }
+    is_answered = is_answer;
+    is_answer = is_answer || is_question(block);
   }
   return text;
 }

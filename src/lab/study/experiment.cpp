@@ -135,10 +135,10 @@ Workload base_workload(const Setting& setting) {
   workload.config.data.batch_size = setting.batch_size;
   workload.config.training.steps = setting.steps;
   workload.config.device.device = setting.on_gpu ? "cuda" : "cpu";
-  // Experiments break a step down and compare it with PyTorch's, so products and updates are
-  // separate.
+  // Experiments break a step down and compare it with PyTorch's and with that of several devices,
+  // which have no fused update; so products and updates are separate.
   Update& update = workload.config.training.update;
-  if (!setting.on_gpu && update == Update::kAuto) update = Update::kSeparate;
+  if (update == Update::kAuto) update = Update::kSeparate;
   return workload;
 }
 

@@ -113,7 +113,8 @@ struct Experiment {
   std::vector<Case> (*cases)(const Setting& setting);
   Findings (*conclude)(const Results& results);
   /// Those of its findings, tables and plots that its cases do not have, separated by blanks. A
-  /// star stands for what the setting decides. Names of tables end in "table", of plots in "plot".
+  /// star stands for what the setting decides. Names of tables end in "-table", of plots in
+  /// "-plot", or are that alone.
   const char* names;
   bool needs_mpi = false;
   bool reads_data = false;

@@ -152,10 +152,8 @@ ReportSection section_of(const Experiment& experiment, Results results) {
   if (!findings.sentences.empty()) {
     verdict = crowded_verdict(results, findings);
     if (verdict.empty()) verdict = verdict_of(results);
-    for (const Measurement& each : results.cases) {
-      std::string bursts = bursts_sentence(each);
-      if (!bursts.empty()) findings.sentences.emplace_back("bursts", std::move(bursts));
-    }
+    std::string bursts = bursts_of_cases(results.cases);
+    if (!bursts.empty()) findings.sentences.emplace_back("bursts", std::move(bursts));
   }
   return {&experiment, std::move(results), std::move(findings), std::move(verdict)};
 }

@@ -159,4 +159,21 @@ std::string bursts_sentence(const Measurement& each) {
                      time_text(each.mean_s().median), time_text(each.step_s().median), why);
 }
 
+std::string bursts_of_cases(const std::vector<Measurement>& cases) {
+  std::string first;
+  std::vector<std::string> others;
+  for (const Measurement& each : cases) {
+    std::string sentence = bursts_sentence(each);
+    if (sentence.empty()) continue;
+    if (first.empty()) {
+      first = std::move(sentence);
+    } else {
+      others.push_back(each.what().key);
+    }
+  }
+  return others.empty() ? first
+                        : fmt::format("{} Means and medians also differ by more than 5 % in {}.",
+                                      first, list_text(others));
+}
+
 }  // namespace barestep

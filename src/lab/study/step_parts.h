@@ -45,4 +45,7 @@ LargestPart largest_phase(const Measurement& each);
 /// makes more than half of the difference.
 std::string bursts_sentence(const Measurement& each);
 
+/// The same of the first such case, which names the others.
+std::string bursts_of_cases(const std::vector<Measurement>& cases);
+
 }  // namespace barestep

@@ -1,0 +1,221 @@
+#include "lab/experiments/conclusion.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/units.h"
+#include "options/options.h"
+
+namespace barestep {
+
+Workload with(Workload run, std::string_view options) {
+  const std::vector<std::string_view> words = split(options, " ");
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i].empty()) continue;
+    const auto found = std::ranges::find(options_to_predict(), words[i].substr(2), &Option::name);
+    BARESTEP_REQUIRE(found != options_to_predict().end(), "an option of a trainer");
+    RawValue value{.where = std::string(words[i]), .text = "true"};
+    if (!is_flag(*found)) value.text = words[++i];
+    found->value.read(value, run.config);
+  }
+  return run;
+}
+
+std::vector<Case> cases_of(const Setting& setting, const Workload& run,
+                           std::span<const CaseRow> rows) {
+  std::vector<Case> cases;
+  for (const CaseRow& row : rows) {
+    cases.push_back(new_case(setting, row.key, with(run, row.options)));
+  }
+  return cases;
+}
+
+Column::Column(const char* figure) : Column(figure, "") {
+  title = figure_named(figure)->title;
+}
+
+Column::Column(const char* figure, std::string its_title) : title(std::move(its_title)) {
+  const Figure* const found = figure_named(figure);
+  BARESTEP_REQUIRE(found != nullptr, "a table has a figure that there is not");
+  text = found->text;
+}
+
+Column::Column(std::string its_title, std::function<std::string(const Measurement& each)> its_text)
+    : title(std::move(its_title)),
+      text([of = std::move(its_text)](const CaseData& data) { return of(*data.measured()); }) {}
+
+namespace {
+
+Column against(const std::string& reference, std::string title, bool is_speed) {
+  Column column("time", std::move(title));
+  column.text = [=](const CaseData& of) {
+    const Comparison gain = of.results()->compare(reference, of.what().key);
+    return factor_text(is_speed ? gain.speed() : gain.ratio);
+  };
+  return column;
+}
+
+}  // namespace
+
+Column speed_against(const std::string& reference, std::string title) {
+  return against(reference, std::move(title), true);
+}
+
+Column time_against(const std::string& reference, std::string title) {
+  return against(reference, std::move(title), false);
+}
+
+Conclusion& Conclusion::timed(std::string name, std::string text, std::optional<Word> word) {
+  all_.sentences.emplace_back(std::move(name), std::move(text), word);
+  return *this;
+}
+
+Conclusion& Conclusion::lead(std::string name, std::string text) {
+  all_.sentences.insert(all_.sentences.begin(), Finding(std::move(name), std::move(text)));
+  return *this;
+}
+
+Conclusion& Conclusion::fact(std::string name, std::string text) {
+  all_.facts.emplace_back(std::move(name), std::move(text));
+  return *this;
+}
+
+Conclusion& Conclusion::compare(const std::vector<Compared>& all, Together how) {
+  std::vector<Comparison> comparisons;
+  std::vector<const Compared*> kept;
+  for (const Compared& each : all) {
+    if (how.within_cores &&
+        (results_.at(each.a).what().beyond_cores || results_.at(each.b).what().beyond_cores)) {
+      continue;
+    }
+    kept.push_back(&each);
+    comparisons.push_back(how.by_sample ? barestep::compare(results_.samples_of(each.a),
+                                                            results_.samples_of(each.b),
+                                                            results_.setting.margin)
+                                        : results_.compare(each.a, each.b));
+  }
+  if (how.as_family) adjust_together(comparisons);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    timed(kept[i]->name.empty() ? kept[i]->b : kept[i]->name,
+          sentence_of(comparisons[i], kept[i]->words_b, kept[i]->words_a, kept[i]->noun),
+          comparisons[i].word);
+  }
+  return keep(comparisons);
+}
+
+Fastest Conclusion::fastest(std::string_view what, const std::vector<std::string>& keys,
+                            const std::vector<std::string>& words) {
+  Fastest fastest = fastest_of(results_.steps_of(keys), results_.setting.margin);
+  timed("fastest", fastest_sentence(fastest, words.empty() ? keys : words, what));
+  keep(fastest.others);
+  return fastest;
+}
+
+Conclusion& Conclusion::table(std::string title, const std::vector<Column>& columns,
+                              const std::vector<std::string>& keys, std::string name) {
+  FindingTable table{.title = std::move(title), .name = std::move(name)};
+  for (const Column& column : columns) table.columns.push_back(column.title);
+  for (const std::string& key : keys.empty() ? keys_of(results_) : keys) {
+    std::vector<std::string>& row = table.rows.emplace_back();
+    for (const Column& column : columns) {
+      row.push_back(column.text({results_, results_.at(key)}));
+    }
+  }
+  return this->table(std::move(table));
+}
+
+Conclusion& Conclusion::table(FindingTable table) {
+  all_.tables.push_back(std::move(table));
+  return *this;
+}
+
+Conclusion& Conclusion::simulated(const std::vector<int>& ranks,
+                                  const std::vector<Column>& columns) {
+  const Simulations simulations(load_card("h200-nvlink"));
+  Setting setting = new_setting(false, true, simulations.card().max_ranks());
+  FindingTable table{
+      .title = fmt::format("Simulated: the course's size on {}", simulations.card().name),
+      .name = "simulated-table"};
+  for (const Column& column : columns) table.columns.push_back(column.title);
+  for (const int count : ranks) {
+    setting.ranks = {1, count};
+    const std::vector<Case> cases = experiment_of(results_.name).cases(setting);
+    const Case *fastest = nullptr, *smallest = nullptr;
+    double least_s = 0;
+    std::int64_t least_bytes = 0;
+    for (const Case& what : cases) {
+      if (what.workload.ranks == 1 && count != ranks.front()) continue;
+      if (const SimulatedStep* const step = simulations.step_of(what.workload);
+          step != nullptr && what.workload.ranks > 1) {
+        const std::int64_t bytes = max_rank_bytes(what.workload);
+        if (fastest == nullptr || step->step_s < least_s) {
+          fastest = &what;
+          least_s = step->step_s;
+        }
+        if (smallest == nullptr || bytes < least_bytes) {
+          smallest = &what;
+          least_bytes = bytes;
+        }
+      }
+      std::vector<std::string>& row = table.rows.emplace_back();
+      for (const Column& column : columns) {
+        row.push_back(simulations.text(cases, what, column.text));
+      }
+    }
+    if (fastest == nullptr) continue;
+    fact(fmt::format("simulated-{}", count),
+         fmt::format("Simulated, on {} of {}: {} is fastest, {} a step, and {} needs least memory, "
+                     "{} on a rank.",
+                     count, simulations.card().name, fastest->key, simulated_time(least_s),
+                     smallest->key, human_bytes(least_bytes)));
+  }
+  return this->table(std::move(table));
+}
+
+Conclusion& Conclusion::plot(Plot plot) {
+  all_.plots.push_back(std::move(plot));
+  return *this;
+}
+
+Conclusion& Conclusion::phases(std::vector<std::string> labels) {
+  if (labels.empty()) labels = keys_of(results_);
+  return plot(account_plot(results_.cases, labels));
+}
+
+Conclusion& Conclusion::phases_of_ranks(std::vector<std::string> labels) {
+  if (labels.empty()) labels = keys_of(results_);
+  return plot(ranks_plot(results_.cases, labels));
+}
+
+Conclusion& Conclusion::keep(std::span<const Comparison> comparisons) {
+  all_.comparisons.insert(all_.comparisons.end(), comparisons.begin(), comparisons.end());
+  return *this;
+}
+
+PlotSeries points_of(std::string name, const Results& results, const std::vector<std::string>& keys,
+                     const std::function<double(const Measurement&)>& x,
+                     const std::function<Estimate(const Measurement&)>& y, double scale) {
+  PlotSeries series{.name = std::move(name)};
+  for (const std::string& key : keys) {
+    const Measurement& each = results.at(key);
+    series.points.push_back(plot_point(x(each), y(each), scale));
+    series.points.back().is_hollow = each.what().beyond_cores;
+  }
+  return series;
+}
+
+double batch_of(const Measurement& each) {
+  return static_cast<double>(each.workload().batch_size());
+}
+
+Estimate samples_per_s_of(const Measurement& each) {
+  return each.samples_per_s();
+}
+
+Estimate mean_s_of(const Measurement& each) {
+  return each.mean_s();
+}
+
+}  // namespace barestep

@@ -1,0 +1,103 @@
+// What most experiments do, said once: cases as rows of options, and a builder of findings, tables
+// by figures (case_figures.h) and plots.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lab/experiments/case_figures.h"
+#include "lab/experiments/figures.h"
+
+namespace barestep {
+
+/// The run with options as one types them: "--scheme zero1 --no-overlap". --batch-size is that of
+/// all ranks.
+Workload with(Workload run, std::string_view options);
+
+/// A case as data: its name, in words what distinguishes it, and its options.
+struct CaseRow {
+  std::string key, words{}, options{};
+};
+std::vector<Case> cases_of(const Setting& setting, const Workload& run,
+                           std::span<const CaseRow> rows);
+
+/// A column of a table: a figure, perhaps under another title, or any text of a case.
+struct Column {
+  std::string title;
+  std::function<std::string(const CaseData& of)> text;
+
+  Column(const char* figure);  // NOLINT(google-explicit-constructor)
+  Column(const char* figure, std::string its_title);
+  Column(std::string its_title, std::function<std::string(const Measurement& each)> its_text);
+};
+
+/// How many times as fast as another case, or as long.
+Column speed_against(const std::string& reference, std::string title);
+Column time_against(const std::string& reference, std::string title);
+
+/// A comparison to make: the condition of `b` and that of `a` in words, "with ddp". A name is that
+/// of the finding; without one it is `b`.
+struct Compared {
+  std::string a, b;
+  std::string words_b, words_a;
+  std::string name{};
+  std::string noun = "step";
+};
+
+struct Together {
+  bool as_family = true;      // one of several that a reader chooses from
+  bool by_sample = false;     // times of a sample
+  bool within_cores = false;  // without those of ranks that share cores
+};
+
+class Conclusion {
+ public:
+  explicit Conclusion(const Results& results) : results_(results) {}
+
+  /// A finding about times, and one without noise.
+  Conclusion& timed(std::string name, std::string text, std::optional<Word> word = {});
+  Conclusion& fact(std::string name, std::string text);
+  /// The same, before all others.
+  Conclusion& lead(std::string name, std::string text);
+  /// A sentence for each.
+  Conclusion& compare(const std::vector<Compared>& all, Together how = {});
+  /// Which of the cases is fastest, under the name "fastest".
+  Fastest fastest(std::string_view what, const std::vector<std::string>& keys,
+                  const std::vector<std::string>& words = {});
+  /// A row for each case, or for each of `keys`.
+  Conclusion& table(std::string title, const std::vector<Column>& columns,
+                    const std::vector<std::string>& keys = {}, std::string name = "table");
+  Conclusion& table(FindingTable table);
+  /// The same for the experiment's cases at the course's size, simulated with each of these numbers
+  /// of ranks, under the name "simulated-table"; and which of several ranks are fastest and need
+  /// least memory, under "simulated-N".
+  Conclusion& simulated(const std::vector<int>& ranks, const std::vector<Column>& columns);
+  Conclusion& plot(Plot plot);
+  /// The phases of each case, under its key or label; or of each rank of each case.
+  Conclusion& phases(std::vector<std::string> labels = {});
+  Conclusion& phases_of_ranks(std::vector<std::string> labels = {});
+  Conclusion& keep(std::span<const Comparison> comparisons);
+
+  [[nodiscard]] const std::vector<Comparison>& comparisons() const { return all_.comparisons; }
+  operator Findings() const { return all_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  const Results& results_;
+  Findings all_;
+};
+
+/// A point for each of these cases, hollow beyond the cores.
+PlotSeries points_of(std::string name, const Results& results, const std::vector<std::string>& keys,
+                     const std::function<double(const Measurement&)>& x,
+                     const std::function<Estimate(const Measurement&)>& y, double scale = 1);
+
+double batch_of(const Measurement& each);
+Estimate mean_s_of(const Measurement& each);
+Estimate samples_per_s_of(const Measurement& each);
+
+}  // namespace barestep
