@@ -602,6 +602,31 @@ TEST(Amdahl, HasNoCurveForASpeedUpThatNoShareExplains) {
   }
 }
 
+// One unknown fits two numbers of ranks, whatever the law.
+TEST(Amdahl, SetsNoLimitForMoreRanksFromTwoNumbersOfThem) {
+  const Experiment& amdahl = experiment_of("amdahl");
+  Setting setting = made_up_setting();
+  setting.ranks = {1, 2};
+  const std::string says =
+      sentences_of(amdahl.conclude(made_up(amdahl, setting, by_ranks([](int ranks) {
+                                             return MadeUpStep{.step_s = 0.03 + 0.07 / ranks};
+                                           }))));
+  EXPECT_THAT(says, AllOf(HasSubstr("which two numbers of ranks cannot show, the limit is 3.3"),
+                          Not(HasSubstr("no number of ranks"))));
+}
+
+TEST(Profile, AsksOfTwoLayersNotWhichStandsOut) {
+  const Experiment& profile = experiment_of("profile");
+  Setting setting = made_up_setting();
+  setting.depth = 2;
+  EXPECT_THAT(sentences_of(profile.conclude(made_up(
+                  profile, setting,
+                  [](const Case&) {
+                    return MadeUpStep{.step_s = 0.1, .ops = {{"gemm", "forward", "net.0", 0.1}}};
+                  }))),
+              HasSubstr("2 layers are too few for one to stand out."));
+}
+
 TEST(Matmul, SaysNothingOfACaseWithoutRecords) {
   const Findings findings = concluded("matmul", by_key([](const std::string& key) {
                                         MadeUpStep step{.step_s = 0.1};
