@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/units.h"
 #include "kernels/cpu/topology.h"
 #include "kernels/make_device.h"
@@ -195,7 +197,37 @@ Diagnosis of_printer(const MachineFacts& facts) {
                  "install chromium or weasyprint");
 }
 
+Diagnosis of_weights(const MachineFacts& facts) {
+  Diagnosis found{.what = "same bits",
+                  .is = fmt::format("{} end with the weights of every machine",
+                                    counted(facts.compared_runs, "run"))};
+  if (facts.other_weights.empty()) return found;
+  found.is = fmt::format("of {}, {} with other weights: {}", counted(facts.compared_runs, "run"),
+                         facts.other_weights.size() == 1 ? "one ends" : "some end",
+                         fmt::join(facts.other_weights, "; "));
+  return amiss(std::move(found), Health::kLimited,
+               "runs here and on other machines differ in the last bits",
+               "see docs/same-bits.md for what the same bits need");
+}
+
 }  // namespace
+
+void compare_weights(const std::filesystem::path& mlp_single, const std::filesystem::path& hashes,
+                     MachineFacts& facts) {
+  if (!std::filesystem::exists(mlp_single)) return;
+  std::ifstream lines(hashes);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    std::istringstream words(line);
+    std::string hash;
+    words >> hash;
+    std::vector<std::string> command{mlp_single.string()};
+    for (std::string word; words >> word;) command.push_back(word);
+    ++facts.compared_runs;
+    if (run_child(command).out.find("xxh3-128 " + hash) != std::string::npos) continue;
+    facts.other_weights.push_back(line.substr(hash.size() + 1));
+  }
+}
 
 MachineFacts facts_of_this_machine() {
   MachineFacts facts{.why_no_gpu = why_no_cuda_device(),
@@ -239,6 +271,7 @@ std::vector<Diagnosis> diagnoses(const MachineFacts& facts, const std::filesyste
                    of_huge_pages(root), of_governor(root), of_clock(root), of_printer(facts)}) {
     all.push_back(std::move(each));
   }
+  if (facts.compared_runs > 0) all.push_back(of_weights(facts));
   return all;
 }
 
@@ -263,7 +296,10 @@ void require_needed(const std::vector<Diagnosis>& all) {
 }
 
 void examine_machine() {
-  const std::vector<Diagnosis> all = diagnoses(facts_of_this_machine());
+  MachineFacts facts = facts_of_this_machine();
+  compare_weights(folder_of_program() / "mlp_single", installed_file(BARESTEP_LAB, "same_bits.txt"),
+                  facts);
+  const std::vector<Diagnosis> all = diagnoses(facts);
   print_now(text_of(all));
   require_needed(all);
 }

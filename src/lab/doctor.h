@@ -28,9 +28,16 @@ struct MachineFacts {
   CpuSet allowed{};
   OpenFiles files{};
   CoreUsers others{};
-  std::int64_t shared_memory_bytes = 0;  // of /dev/shm; 0 if there is none
-  std::int64_t needed_bytes = 0;         // of the default run of mlp_single
+  std::int64_t shared_memory_bytes = 0;      // of /dev/shm; 0 if there is none
+  std::int64_t needed_bytes = 0;             // of the default run of mlp_single
+  int compared_runs = 0;                     // with the hashes of weights that other machines have
+  std::vector<std::string> other_weights{};  // the options of those that end with others here
 };
+
+/// Runs mlp_single for each line of a file of hashes, "HASH OPTIONS". Nothing where it is missing.
+/// Blocks.
+void compare_weights(const std::filesystem::path& mlp_single, const std::filesystem::path& hashes,
+                     MachineFacts& facts);
 
 /// Asks the libraries of this build, and watches the cores for a second. Where there is a GPU,
 /// opens it and loads CUPTI.

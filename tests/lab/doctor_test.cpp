@@ -163,6 +163,20 @@ TEST_F(Doctor, SaysWhatAQuotaCosts) {
                                       "--cpus, or with --cpus 4"));
 }
 
+TEST_F(Doctor, SaysWhichRunsEndWithOtherWeights) {
+  file("hashes.txt", "# two runs\n1234 --seed 1\n5678 --seed 2 --dim 8\n");
+  // A trainer that always ends with the same weights.
+  file("trainer", "#!/bin/sh\necho Weights: xxh3-128 1234\n");
+  std::filesystem::permissions(folder() / "trainer", std::filesystem::perms::owner_all);
+  compare_weights(folder() / "trainer", folder() / "hashes.txt", machine_);
+  EXPECT_EQ(all().back().is, "of 2 runs, one ends with other weights: --seed 2 --dim 8");
+  machine_.other_weights.clear();
+  EXPECT_EQ(all().back().is, "2 runs end with the weights of every machine");
+  machine_.compared_runs = 0;
+  compare_weights(folder() / "no_trainer", folder() / "hashes.txt", machine_);
+  EXPECT_EQ(machine_.compared_runs, 0);
+}
+
 TEST_F(Doctor, FailsOnlyWhereNoRunWorks) {
   require_needed(all());
   machine_.gpus.clear();
