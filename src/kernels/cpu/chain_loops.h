@@ -104,12 +104,7 @@ class ChainTile {
   static void all_rows(const ChainProduct& p, std::int64_t col, std::int64_t last) {
     std::int64_t row = 0;
     for (; row + kGroupRows <= p.m; row += kGroupRows) {
-      if (kWhole && kVectors == Vec::kVectors && p.ahead != nullptr) {
-        rows<kGroupRows, kVectors, kWhole, kWhole && kVectors == Vec::kVectors>(p, row, 0, col,
-                                                                                last);
-      } else {
-        rows<kGroupRows, kVectors, kWhole>(p, row, 0, col, last);
-      }
+      rows<kGroupRows, kVectors, kWhole>(p, row, 0, col, last);
     }
     // The last group may have fewer rows: 4, 2 and 1 of them make up any number.
     std::int64_t in_group = 0;
@@ -125,9 +120,21 @@ class ChainTile {
     if ((left & 1) != 0) rows<1, kVectors, kWhole>(p, row, in_group, col, last);
   }
 
-  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, bool kAhead = false>
-  [[gnu::noinline]] static void rows(const ChainProduct& p, std::int64_t row, std::int64_t in_group,
-                                     std::int64_t col, std::int64_t last) {
+  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole>
+  static void rows(const ChainProduct& p, std::int64_t row, std::int64_t in_group, std::int64_t col,
+                   std::int64_t last) {
+    if constexpr (kWhole && kVectors == Vec::kVectors) {
+      if (p.ahead != nullptr) {
+        return rows_of<kRows, kVectors, kWhole, true>(p, row, in_group, col, last);
+      }
+    }
+    rows_of<kRows, kVectors, kWhole, false>(p, row, in_group, col, last);
+  }
+
+  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, bool kAhead>
+  [[gnu::noinline]] static void rows_of(const ChainProduct& p, std::int64_t row,
+                                        std::int64_t in_group, std::int64_t col,
+                                        std::int64_t last) {
     const float* const a =
         p.a + row / kGroupRows * p.group_a + in_group * (kTogether ? 1 : p.row_a);
     run<kRows, kVectors, kWhole, kAhead>(p, a, p.b + col, p.c + (row + in_group) * p.row_c + col,
