@@ -615,6 +615,13 @@ TEST(Amdahl, SetsNoLimitForMoreRanksFromTwoNumbersOfThem) {
                           Not(HasSubstr("no number of ranks"))));
 }
 
+// The plan of one device has all activations, that of device 0 has those of its rows.
+TEST(DataParallel, GivesTheReasonWhyDevice0NeedsLessThanOneDevice) {
+  EXPECT_THAT(sentences_of(concluded("data-parallel",
+                                     [](const Case&) { return MadeUpStep{.step_s = 0.1}; })),
+              HasSubstr("outputs, but computes the activations of its own rows only."));
+}
+
 TEST(Profile, AsksOfTwoLayersNotWhichStandsOut) {
   const Experiment& profile = experiment_of("profile");
   Setting setting = made_up_setting();
@@ -688,6 +695,17 @@ TEST(Bursts, MayBeShortSteps) {
   EXPECT_EQ(bursts_of(0.85e-3, {}, {}),
             "The mean step of profiled takes 1.61 ms, its median step 1.85 ms: some steps are much "
             "shorter.");
+}
+
+TEST(Bursts, AreToldOfOneCaseWhichNamesTheOthers) {
+  const Experiment& delay = experiment_of("strong-scaling");
+  const Results results = made_up(delay, made_up_setting(), [](const Case&) {
+    return MadeUpStep{.step_s = 1e-3, .burst_every = 4, .burst_s = 3e-3};
+  });
+  const std::string text = bursts_of_cases(results.cases);
+  EXPECT_THAT(text, testing::StartsWith("The mean step of ranks-1 takes "));
+  EXPECT_THAT(text, HasSubstr(" Means and medians also differ by more than 5 % in ranks-2 and "
+                              "ranks-4."));
 }
 
 TEST(Bursts, AreNotMentionedWithinFivePercent) {

@@ -588,6 +588,21 @@ TEST_F(OwnSheet, ConcludesNothingWhereRanksShareACore) {
               testing::StartsWith("No conclusion: strong-scaling compares no times here. *n.*"));
 }
 
+// A time of ranks that share cores answers nothing; where they ran, and tables, are shown.
+TEST_F(OwnSheet, ConcludesNothingFromTheTimesOfRanksThatShareCores) {
+  const Sheet sheet =
+      own("Four took {{strong-scaling.ranks-4.time}}. They ran on "
+          "{{strong-scaling.ranks-4.ran-on}}.\n");
+  const Experiment& scaling = experiment_of("strong-scaling");
+  Setting two_cores = made_up_setting();
+  two_cores.units = 2;
+  Report report;
+  report.sections.push_back(section_of(scaling, made_up(scaling, two_cores, usual_step)));
+  EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled),
+              testing::StartsWith("No conclusion: the 4 ranks of ranks-4 share 2 cores. They ran "
+                                  "on 4 ranks on 2 cores.\n"));
+}
+
 TEST_F(OwnSheet, EndsAParagraphWhereItsLastSentenceIsSaidAlready) {
   Report report = made_up_report({&experiment_of("warmup")});
   report.sections.front().verdict = "INVALID: it was disturbed";

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/conclusion.h"
 #include "lab/predict/machine_card.h"
-#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {
@@ -103,20 +102,30 @@ double summed_error(const Measurement& each) {
   return each.starts().front().ranks.front().loss.front();
 }
 
-FindingTable sums_of_ranks(const Results& results, int ranks) {
-  FindingTable table{
-      .title = fmt::format("All-reduces of {}", several_words(ranks, "rank")),
-      .name = fmt::format("ranks-{}-table", ranks),
-      .columns = {"bytes of a rank", "way", "mean time", "bus bandwidth", "error of the average"}};
+/// A row for each size and way.
+void add_sums_table(Conclusion& all, const Results& results, int ranks) {
+  std::vector<std::string> keys;
   for (const std::int64_t bytes : summed_sizes(results.setting)) {
     for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
-      const Measurement& each = results.at(sum_key(way.key, ranks, bytes));
-      table.rows.push_back({human_bytes(bytes), std::string(way.words), time_text(each.mean_s()),
-                            rate_text(summed_rate(each).median, "B/s"),
-                            fmt::format("{:.1e}", summed_error(each))});
+      keys.push_back(sum_key(way.key, ranks, bytes));
     }
   }
-  return table;
+  all.table(
+      fmt::format("All-reduces of {}", several_words(ranks, "rank")),
+      {{"bytes of a rank",
+        [](const Measurement& each) { return human_bytes(each.workload().sum->bytes); }},
+       {"way",
+        [](const Measurement& each) {
+          const std::string& key = each.what().key;
+          return std::string(
+              std::ranges::find(kWaysToSum, key.substr(0, key.find('-')), &WayToSum::key)->words);
+        }},
+       {"time", "mean time"},
+       {"bus bandwidth",
+        [](const Measurement& each) { return rate_text(summed_rate(each).median, "B/s"); }},
+       {"error of the average",
+        [](const Measurement& each) { return fmt::format("{:.1e}", summed_error(each)); }}},
+      keys, fmt::format("ranks-{}-table", ranks));
 }
 
 Plot sums_plot_of_ranks(const Results& results, int ranks) {
@@ -128,13 +137,14 @@ Plot sums_plot_of_ranks(const Results& results, int ranks) {
             .log_x = true,
             .log_y = true};
   for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
-    PlotSeries series{.name = std::string(way.key)};
+    std::vector<std::string> keys;
     for (const std::int64_t bytes : summed_sizes(results.setting)) {
-      const Measurement& each = results.at(sum_key(way.key, ranks, bytes));
-      series.points.push_back(plot_point(static_cast<double>(bytes), summed_rate(each), 1e-9));
-      series.points.back().is_hollow = each.what().beyond_cores;
+      keys.push_back(sum_key(way.key, ranks, bytes));
     }
-    plot.series.push_back(std::move(series));
+    const auto bytes = [](const Measurement& each) {
+      return static_cast<double>(each.workload().sum->bytes);
+    };
+    plot.series.push_back(points_of(std::string(way.key), results, keys, bytes, summed_rate, 1e-9));
   }
   return plot;
 }
@@ -157,53 +167,45 @@ std::string errors_fact(const Results& results, int ranks) {
 }
 
 /// Ring against star, and threads and NCCL against MPI, for the smallest and the largest message.
-void add_sum_sentences(Findings& findings, const Results& results, int ranks) {
+void compare_sums(Conclusion& all, const Results& results, int ranks) {
   const std::vector<std::int64_t> sizes = summed_sizes(results.setting);
   for (const std::int64_t bytes : {sizes.front(), sizes.back()}) {
     const auto key = [&](std::string_view way) { return sum_key(way, ranks, bytes); };
     const std::string of =
         fmt::format("sum of {} among {}", human_bytes(bytes), several_words(ranks, "rank"));
-    std::vector compared = {results.compare(key(kStarWay), key(kRingWay)),
-                            results.compare(key(kChosenWay), key(kThreadsWay))};
-    findings.sentences.push_back(
-        {compared[0].b, sentence_of(compared[0], "in a ring", "in a star", of), compared[0].word});
-    findings.sentences.push_back(
-        {compared[1].b, sentence_of(compared[1], "between threads of one process", "by MPI", of),
-         compared[1].word});
+    std::vector<Compared> pairs = {
+        {key(kStarWay), key(kRingWay), "in a ring", "in a star", "", of},
+        {key(kChosenWay), key(kThreadsWay), "between threads of one process", "by MPI", "", of}};
     if (results.setting.on_gpu) {
-      compared.push_back(results.compare(key(kChosenWay), key(kNcclWay)));
-      findings.sentences.push_back(
-          {compared[2].b,
-           sentence_of(compared[2], "by NCCL between GPUs", "by MPI between cores", of),
-           compared[2].word});
+      pairs.push_back(
+          {key(kChosenWay), key(kNcclWay), "by NCCL between GPUs", "by MPI between cores", "", of});
     }
-    keep(findings, compared);
+    all.compare(pairs, {.as_family = false});
   }
 }
 
 Findings conclude_all_reduce(const Results& results) {
-  Findings findings;
+  Conclusion all(results);
   bool is_within = false;
   for (const int ranks : summing_ranks(results.setting)) {
     if (ranks <= results.setting.units) {
       is_within = true;
-      add_sum_sentences(findings, results, ranks);
+      compare_sums(all, results, ranks);
     }
-    findings.facts.push_back({fmt::format("errors-{}", ranks), errors_fact(results, ranks)});
-    findings.tables.push_back(sums_of_ranks(results, ranks));
-    findings.plots.push_back(sums_plot_of_ranks(results, ranks));
+    all.fact(fmt::format("errors-{}", ranks), errors_fact(results, ranks));
+    add_sums_table(all, results, ranks);
+    all.plot(sums_plot_of_ranks(results, ranks));
   }
   if (!is_within) {
-    findings.facts.push_back(
-        {"not-compared", fmt::format("There are fewer {} than ranks, so times are not compared.",
-                                     units_word(results.setting))});
+    all.fact("not-compared",
+             fmt::format("There are fewer {} than ranks, so times are not compared.",
+                         units_word(results.setting)));
   }
-  findings.facts.push_back(
-      {"method",
-       fmt::format("Numbers are fp32 in host memory{}, and MPI adds them in pieces of 1 MiB, as in "
-                   "training; the bus carries 2 (n - 1) / n of a rank's bytes in a ring.",
-                   results.setting.on_gpu ? ", NCCL's in that of GPUs" : "")});
-  return findings;
+  return all.fact(
+      "method",
+      fmt::format("Numbers are fp32 in host memory{}, and MPI adds them in pieces of 1 MiB, as in "
+                  "training; the bus carries 2 (n - 1) / n of a rank's bytes in a ring.",
+                  results.setting.on_gpu ? ", NCCL's in that of GPUs" : ""));
 }
 
 }  // namespace

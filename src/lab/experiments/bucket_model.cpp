@@ -12,8 +12,7 @@
 
 #include "core/statistics.h"
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
@@ -25,22 +24,22 @@ std::vector<std::int64_t> layers_of_buckets(const Setting& setting) {
 }
 
 std::vector<Case> bucket_model_cases(const Setting& setting) {
-  std::vector<Case> cases;
   const std::vector<std::int64_t> all_layers = layers_of_buckets(setting);
   // Its model is deeper than others of --quick.
   const std::int64_t dim = setting.quick ? (setting.dim + 1) / 2 : setting.dim;
+  const double layer_mib = 4.0 * static_cast<double>(dim * (dim + 1)) / (1 << 20);
+  std::vector<CaseRow> rows;
   for (const std::int64_t layers : all_layers) {
-    Workload workload = ddp_workload(setting, compared_with_one(setting));
-    workload.config.training.update = Update::kSeparate;
-    workload.config.model.dim = dim;
-    workload.config.model.depth = std::max(setting.depth, all_layers.back());
-    const double layer_bytes = 4.0 * static_cast<double>(dim * (dim + 1));
     // Closes in the middle of the last layer.
-    workload.config.parallel.bucket_mib =
-        (static_cast<double>(layers) - 0.5) * layer_bytes / (1 << 20);
-    cases.push_back(new_case(setting, fmt::format("layers-{}", layers), workload));
+    rows.push_back(
+        {fmt::format("layers-{}", layers), "",
+         fmt::format("--bucket-mib {}", (static_cast<double>(layers) - 0.5) * layer_mib)});
   }
-  return cases;
+  return cases_of(setting,
+                  with(ddp_workload(setting, compared_with_one(setting)),
+                       fmt::format("--update separate --dim {} --depth {}", dim,
+                                   std::max(setting.depth, all_layers.back()))),
+                  rows);
 }
 
 /// A case's buckets.
@@ -190,41 +189,50 @@ Plot bucket_model_plot(const Results& results, const BucketModel& model) {
 
 Findings conclude_bucket_model(const Results& results) {
   const BucketModel model(results);
-  FindingTable table{.title = "Buckets, measured and by the fitted model",
-                     .columns = {"case", "buckets", "last bucket", "mean step", "fitted",
-                                 "exposed communication"}};
+  const auto sizes_of = [&](const Measurement& each) -> const BucketSizes& {
+    return model.sizes()[static_cast<std::size_t>(&each - results.cases.data())];
+  };
+  const auto buckets_of = [&](const Measurement& each) {
+    return std::llround(sizes_of(each).count);
+  };
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < results.cases.size(); ++i) {
-    const Measurement& each = results.cases[i];
-    const BucketSizes& sizes = model.sizes()[i];
-    const Estimate fitted =
-        model.figure([&](const BucketCosts& costs) { return costs.step_s(sizes); });
-    table.rows.push_back({each.what().key, std::to_string(std::llround(sizes.count)),
-                          human_bytes(std::llround(sizes.last_bytes)), time_text(each.mean_s()),
-                          time_text(fitted), time_text(each.phase_s("communication"))});
-    names.push_back(counted(std::llround(sizes.count), "bucket"));
-  }
+  for (const Measurement& each : results.cases)
+    names.push_back(counted(buckets_of(each), "bucket"));
   const std::vector<std::string> keys = keys_of(results);
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
-  Findings findings{
-      .sentences = {{"latency", latency_sentence(model)},
-                    {"last-bucket", exposed_bytes_sentence(model)},
-                    {"best", best_bucket_sentence(
-                                 model, fastest_sentence(fastest, names, "fastest measured"))}},
-      .facts = {{"model",
-                 "The model: step = rest + latency * buckets + bytes of the last bucket / "
-                 "bandwidth, by least squares; of equal buckets, the square root of (gradients' "
-                 "bytes / bandwidth / latency) are best."}},
-      .tables = {std::move(table)},
-      .plots = {bucket_model_plot(results, model)}};
+  Conclusion all(results);
+  all.timed("latency", latency_sentence(model))
+      .timed("last-bucket", exposed_bytes_sentence(model))
+      .timed("best",
+             best_bucket_sentence(model, fastest_sentence(fastest, names, "fastest measured")))
+      .fact("model",
+            "The model: step = rest + latency * buckets + bytes of the last bucket / bandwidth, by "
+            "least squares; of equal buckets, the square root of (gradients' bytes / bandwidth / "
+            "latency) are best.")
+      .table(
+          "Buckets, measured and by the fitted model",
+          {"case",
+           {"buckets", [&](const Measurement& each) { return std::to_string(buckets_of(each)); }},
+           {"last bucket",
+            [&](const Measurement& each) {
+              return human_bytes(std::llround(sizes_of(each).last_bytes));
+            }},
+           "time",
+           {"fitted",
+            [&](const Measurement& each) {
+              return time_text(model.figure(
+                  [&](const BucketCosts& costs) { return costs.step_s(sizes_of(each)); }));
+            }},
+           "communication"})
+      .plot(bucket_model_plot(results, model))
+      .keep(fastest.others);
   if (fastest.place < results.predictions.size() && results.predictions[fastest.place]) {
-    findings.plots.push_back(timeline_plot(
+    all.plot(timeline_plot(
         results.cases[fastest.place].workload(), *results.predictions[fastest.place],
         fmt::format("Simulated: a rank's step with {}; measured, it takes {}", names[fastest.place],
                     time_text(results.cases[fastest.place].mean_s().median))));
   }
-  keep(findings, fastest.others);
-  return findings;
+  return all;
 }
 
 }  // namespace

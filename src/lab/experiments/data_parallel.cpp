@@ -87,8 +87,12 @@ Findings conclude_data_parallel(const Results& results) {
       .fact("memory",
             fmt::format(
                 "Device 0 needs {}, one device alone {}: it keeps the optimizer and "
-                "gathers all outputs. Device 1 needs {}, {} of one device's.",
-                bytes(1), bytes(0), bytes(2),
+                "gathers all outputs{}. Device 1 needs {}, {} of one device's.",
+                bytes(1), bytes(0),
+                memory[1].second.bytes > memory[0].second.bytes
+                    ? ""
+                    : ", but computes the activations of its own rows only",
+                bytes(2),
                 percent_text(times_the_bytes(memory[2].second.bytes, memory[0].second.bytes))))
       .table(memory_table(memory))
       .phases({"one device", fmt::format("DataParallel, {}", count)})

@@ -205,10 +205,6 @@ std::string saturation_sentence(const Results& results, const std::vector<std::s
       batch(first), factor_text(gains[first]));
 }
 
-void keep(Findings& findings, std::span<const Comparison> comparisons) {
-  findings.comparisons.insert(findings.comparisons.end(), comparisons.begin(), comparisons.end());
-}
-
 const Comparison& fastest_gain(const std::vector<Comparison>& all) {
   return *std::ranges::max_element(all, {},
                                    [](const Comparison& each) { return each.speed().median; });

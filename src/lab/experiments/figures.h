@@ -99,9 +99,6 @@ Estimate relative_gain(const Results& results, const Comparison& one, const Comp
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
                              std::string_view what = "Fastest");
 
-/// Appends several comparisons to those already there.
-void keep(Findings& findings, std::span<const Comparison> comparisons);
-
 /// The comparison with the highest speed.
 const Comparison& fastest_gain(const std::vector<Comparison>& all);
 

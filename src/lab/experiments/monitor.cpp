@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "core/statistics.h"
-#include "lab/experiments/figures.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
@@ -191,7 +190,7 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
       all.min, all.max, percent_text(all.max / all.min - 1));
 }
 
-std::string energy_sentence(const Results& results, Findings& findings) {
+std::string energy_sentence(Conclusion& all, const Results& results) {
   std::vector<Series> energy;
   std::vector<std::string> names;
   for (const Measurement& each : results.cases) {
@@ -203,7 +202,7 @@ std::string energy_sentence(const Results& results, Findings& findings) {
   }
   if (energy.empty()) return "No power is reported here, so energy is not known.";
   const Fastest min = fastest_of(energy, results.setting.margin);
-  keep(findings, min.others);
+  all.keep(min.others);
   return fastest_sentence(min, names, "Least energy per sample");
 }
 
@@ -245,31 +244,34 @@ Plot busy_plot(const Results& results, const GaugeNames& names) {
 
 Findings conclude_monitor(const Results& results) {
   const GaugeNames names = gauge_names(results.setting.on_gpu);
-  FindingTable table{
-      .title = "The machine during the steady steps: mean (lowest to highest)",
-      .columns = {"batch", "samples/s", "busy", "memory", "clock", "power", "energy of a sample"}};
-  for (const Measurement& each : results.cases) {
-    const std::vector<double> joules = joules_by_start(each);
-    table.rows.push_back(
-        {std::to_string(each.workload().batch_size()), number_text(each.samples_per_s().median),
-         level_text(level_of(each, names.source, names.busy), "%"),
-         level_text(level_of(each, names.source, names.memory), "MiB"),
-         level_text(level_of(each, names.source, names.clock), "MHz"),
-         level_text(level_of(each, names.source, "power_w"), "W"),
-         joules.empty() ? "-"
-                        : fmt::format("{} mJ", number_text(1e3 * estimate_of(joules).median))});
-  }
-  Findings findings{.sentences = {{"busy", busy_sentence(results, names)}},
-                    .facts = {{"memory", memory_sentence(results, names)},
-                              {"clock", clock_sentence(results, names)}},
-                    .tables = {table},
-                    .plots = {busy_plot(results, names)}};
-  findings.sentences.push_back({"energy", energy_sentence(results, findings)});
+  const auto level = [&](std::string title, const char* gauge, const char* unit) -> Column {
+    return {std::move(title), [=](const Measurement& each) {
+              return level_text(level_of(each, names.source, gauge), unit);
+            }};
+  };
+  Conclusion all(results);
+  all.timed("busy", busy_sentence(results, names))
+      .timed("energy", energy_sentence(all, results))
+      .fact("memory", memory_sentence(results, names))
+      .fact("clock", clock_sentence(results, names));
   if (const std::vector<std::string> marks = marks_of(results); !marks.empty()) {
-    findings.facts.push_back(
-        {"mark", fmt::format("Read these figures with care: {}.", list_text(marks))});
+    all.fact("mark", fmt::format("Read these figures with care: {}.", list_text(marks)));
   }
-  return findings;
+  return all
+      .table("The machine during the steady steps: mean (lowest to highest)",
+             {"batch",
+              "samples-per-s",
+              level("busy", names.busy, "%"),
+              level("memory", names.memory, "MiB"),
+              level("clock", names.clock, "MHz"),
+              level("power", "power_w", "W"),
+              {"energy of a sample",
+               [](const Measurement& each) -> std::string {
+                 const std::vector<double> joules = joules_by_start(each);
+                 if (joules.empty()) return "-";
+                 return fmt::format("{} mJ", number_text(1e3 * estimate_of(joules).median));
+               }}})
+      .plot(busy_plot(results, names));
 }
 
 }  // namespace
