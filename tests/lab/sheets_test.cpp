@@ -646,6 +646,17 @@ TEST_F(OwnSheet, IsRefusedWithTheLineOfWhatItLacks) {
   }
 }
 
+TEST(SizeNote, NamesWhatACardHasNoRateOf) {
+  const Report report;
+  const auto note = [&](const char* card) {
+    return sheet_name("size")->text(SheetRuns(report, load_card(card)));
+  };
+  EXPECT_THAT(note("t4"),
+              HasSubstr("The card of one T4 has no rate of products in tf32 and bf16, so "
+                        "such figures are \"-\"."));
+  EXPECT_THAT(note("h200-nvlink"), testing::EndsWith(kSimulationError));
+}
+
 TEST(MarkdownPage, KeepsAQuestionOnThePageOfItsAnswer) {
   EXPECT_EQ(html_of_markdown("**Is it?**\n"), "<p class=\"title\"><strong>Is it?</strong>\n</p>\n");
   EXPECT_THAT(html_page("", ""), HasSubstr(".title{break-after:avoid}"));

@@ -52,8 +52,9 @@ std::string size_note(const SheetRuns& runs) {
     if (!has_rate(runs.gpus(), each)) unknown.emplace_back(name_of(each));
   }
   if (unknown.empty()) return text;
-  return text + fmt::format(" Its card has no rate of products in {}, so such figures are \"-\".",
-                            list_text(unknown));
+  return text +
+         fmt::format(" The card of {} has no rate of products in {}, so such figures are \"-\".",
+                     runs.gpus().name, list_text(unknown));
 }
 
 /// Seconds of the three products of a layer on one device: output, gradients of input and weight.
