@@ -425,7 +425,7 @@ TEST_F(MlpSingle, SaysWithVerboseWhichItemsOfTheChecklistHold) {
 TEST_F(MlpSingle, SaysFirstThatOtherProgramsTookItsTimeAndConcludesNothing) {
   const ProcessResult result = run_process(
       {"/bin/sh", "-c",
-       "taskset -c 0 sh -c 'while :; do :; done' & taskset -c 0 " + kProgram +
+       "taskset -c 0 timeout 60 sh -c 'while :; do :; done' & taskset -c 0 " + kProgram +
            " --device cpu --threads 1 --quiet --dim 512 --depth 2 --warmup 1 --steps 100 "
            "--profile; code=$?; kill $!; exit $code"},
       {.working_directory = folder()});

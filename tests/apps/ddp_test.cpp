@@ -401,7 +401,8 @@ TEST_F(MlpDdp, SaysFirstWhichRanksLostTheirTimeToOtherPrograms) {
       " ./mlp_ddp --device cpu --threads 1 --dim 512 --depth 2 --warmup 1 "
       "--steps 100";
   const auto result = shell(
-      "{ taskset -c 0 sh -c 'while :; do :; done' & } && mpirun --bind-to none -np 1 taskset -c 0" +
+      "{ taskset -c 0 timeout 60 sh -c 'while :; do :; done' & } && mpirun --bind-to none -np 1 "
+      "taskset -c 0" +
       rank + " : -np 1 taskset -c 1" + rank + "; code=$?; kill $!; exit $code");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out,
