@@ -416,7 +416,7 @@ TEST_F(MlpLab, FillsInATeachersOwnSheet) {
   EXPECT_EQ(again.exit_code, 78);
   EXPECT_THAT(again.err, HasSubstr("mlp_lab sheet reads this file, which would be lost"));
   const std::string known = run({"sheet", "--names"}).out;
-  EXPECT_THAT(known, HasSubstr("\n  gpu0-bottleneck.load  "));
+  EXPECT_THAT(known, HasSubstr("\n  gpu0-bottleneck  load equal where "));
   EXPECT_THAT(known, HasSubstr("\n  checklist  "));
 }
 
