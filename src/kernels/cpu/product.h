@@ -15,6 +15,11 @@
 
 namespace barestep {
 
+/// Whether the product is nothing but sums: nothing is added to them, and there is no activation.
+inline bool is_sum(const Gemm& op) {
+  return !op.bias && op.activation == Activation::kNone && op.beta == 0;
+}
+
 class Product {
  public:
   virtual ~Product() = default;

@@ -59,11 +59,6 @@ struct Shape {
   friend auto operator<=>(const Shape&, const Shape&) = default;
 };
 
-/// Whether the op adds nothing to the sums and has no activation.
-bool is_sum(const Gemm& op) {
-  return !op.bias && op.activation == Activation::kNone && op.beta == 0;
-}
-
 /// c's type if the sums are the result; otherwise fp32, for the sums.
 DType type_of_tile(const Gemm& op) {
   return is_sum(op) ? op.c.dtype : DType::kF32;

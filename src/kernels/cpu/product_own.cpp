@@ -66,11 +66,6 @@ bool packs_columns(const Roles& roles) {
   return packs_rows(roles) || roles.columns.extent <= roles.rows.extent;
 }
 
-/// Whether the product is nothing but sums.
-bool is_sum(const Gemm& op) {
-  return !op.bias && op.activation == Activation::kNone && op.beta == 0;
-}
-
 /// Packing columns that are next to each other would take longer than multiplying them by a single
 /// group of rows, or by a few where they stay in the second-level cache.
 bool reads_in_place(const Gemm& op, const Roles& roles) {
