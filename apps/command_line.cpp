@@ -44,8 +44,8 @@ std::string content_of(const std::filesystem::path& path) {
 /// position gives the position of an event.
 class Reader : public nlohmann::json_sax<Json> {
  public:
-  Reader(TrainerKind trainer, std::string file, std::istringstream& text)
-      : trainer_(trainer), file_(std::move(file)), text_(text), content_(text.str()) {}
+  Reader(SchemeKind scheme, std::string file, std::istringstream& text)
+      : scheme_(scheme), file_(std::move(file)), text_(text), content_(text.str()) {}
 
   std::map<std::string_view, RawValue> take() { return std::move(given_); }
 
@@ -59,11 +59,11 @@ class Reader : public nlohmann::json_sax<Json> {
     // The parser has already read the closing quote.
     const std::size_t length = std::min(name.size() + 2, position());
     key_where_ = where(position() - length);
-    const auto options = options_of(trainer_);
+    const auto options = options_of(scheme_);
     const auto found = std::ranges::find(options, name, &Option::name);
     if (found == options.end()) {
       refuse(fmt::format("{}: unknown key", key_where_), name, "no option has that name",
-             did_you_mean(name, names_of_options(trainer_), false));
+             did_you_mean(name, names_of_options(scheme_), false));
     }
     option_ = &*found;
     if (!seen_.insert(option_->name).second) {
@@ -189,7 +189,7 @@ class Reader : public nlohmann::json_sax<Json> {
     return fmt::format("{}:{}:{}", file_, line, before.size() - line_start + 1);
   }
 
-  const TrainerKind trainer_;
+  const SchemeKind scheme_;
   const std::string file_;
   std::istringstream& text_;
   const std::string content_;
@@ -203,7 +203,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-std::map<std::string_view, RawValue> read_config_file(TrainerKind trainer,
+std::map<std::string_view, RawValue> read_config_file(SchemeKind scheme,
                                                       const std::filesystem::path& path) {
   std::string content = content_of(path);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -216,7 +216,7 @@ std::map<std::string_view, RawValue> read_config_file(TrainerKind trainer,
                                     .remedy = "a config file is one JSON object"});
   }
   std::istringstream text(std::move(content));
-  Reader reader(trainer, path.string(), text);
+  Reader reader(scheme, path.string(), text);
   Json::sax_parse(text, &reader);
   return reader.take();
 }
@@ -225,13 +225,13 @@ namespace {
 
 /// The text of --help other than the options.
 struct About {
-  TrainerKind trainer;
+  SchemeKind usual;
   std::string_view description;
   std::string_view examples;
 };
 
 constexpr About kAbout[] = {
-    {TrainerKind::kSingle,
+    {SchemeKind::kSingle,
      "Trains multi-layer perceptrons and transformer blocks on one device, and accounts for every "
      "step.",
      R"(Examples:
@@ -239,14 +239,14 @@ constexpr About kAbout[] = {
   mlp_single --data idx:images.gz,labels.gz --layers 784,512,512,10 --no-last-relu \
       --loss cross-entropy --epochs 5 --test-split 0.2
   mlp_single --plan --dim 8192 --depth 6 --memory 16GiB)"},
-    {TrainerKind::kDataParallel,
+    {SchemeKind::kDataParallel,
      "Trains multi-layer perceptrons and transformer blocks on several devices of one process, as\n"
      "DataParallel does, and accounts for every step and device.",
      R"(Examples:
   mlp_dp --devices cuda:0,cuda:1 --batch-size 256
   mlp_dp --devices cpu,cpu,cpu --dim 1024 --depth 2 --show-split
   mlp_dp --devices cuda:0,cuda:1,cuda:2,cuda:3 --plan --memory 16GiB)"},
-    {TrainerKind::kDdp,
+    {SchemeKind::kDdp,
      "Trains multi-layer perceptrons and transformer blocks on many ranks, as\n"
      "DistributedDataParallel does, and accounts for every step. Started by mpirun or srun, each\n"
      "process is a rank; alone it is one rank.",
@@ -258,9 +258,9 @@ constexpr About kAbout[] = {
 
 /// Applies the file's options, except those that the command line replaces, then the command
 /// line's.
-CommandLine merge(std::span<const Option> options,
-                  const std::map<std::string_view, RawValue>& typed,
+CommandLine merge(SchemeKind usual, const std::map<std::string_view, RawValue>& typed,
                   std::map<std::string_view, RawValue> in_file) {
+  const std::span<const Option> options = options_of(usual);
   std::vector<std::string_view> overridden;
   const auto drop = [&](std::string_view name) {
     if (in_file.erase(name) > 0) overridden.push_back(name);
@@ -271,6 +271,7 @@ CommandLine merge(std::span<const Option> options,
     for (const std::string_view other : option.replaces) drop(other);
   }
   CommandLine result;
+  result.config.parallel.scheme = usual;
   for (const auto& given : {typed, in_file}) {
     for (const Option& option : options) {
       const auto found = given.find(option.name);
@@ -286,11 +287,12 @@ CommandLine merge(std::span<const Option> options,
 
 }  // namespace
 
-CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::string>& arguments) {
-  const About& about = *std::ranges::find(kAbout, trainer, &About::trainer);
-  ArgumentParser parser(name_of(trainer), BARESTEP_VERSION, about.description, about.examples);
+CommandLine parse_command_line(SchemeKind scheme, const std::vector<std::string>& arguments) {
+  const auto& [name, usual, last] = program_of(scheme);
+  const About& about = *std::ranges::find(kAbout, usual, &About::usual);
+  ArgumentParser parser(name, BARESTEP_VERSION, about.description, about.examples);
   std::map<std::string_view, RawValue> typed;
-  for (const Option& option : options_of(trainer)) {
+  for (const Option& option : options_of(usual)) {
     const auto keep = [&typed, &option](const RawValue& given) {
       typed.emplace(option.name, given);
     };
@@ -311,8 +313,8 @@ CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::strin
     return {.config = {}, .answer = std::move(answer), .note = {}};
   }
   std::map<std::string_view, RawValue> in_file;
-  if (!config.empty()) in_file = read_config_file(trainer, config);
-  CommandLine line = merge(options_of(trainer), typed, std::move(in_file));
+  if (!config.empty()) in_file = read_config_file(usual, config);
+  CommandLine line = merge(usual, typed, std::move(in_file));
   line.config.file = config;
   return line;
 }

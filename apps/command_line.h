@@ -18,10 +18,11 @@ struct CommandLine {
   std::string note;    // config file keys that the command line overrides; may be empty
 };
 
-/// Reads `arguments` (without the program's name) and the --config file they name; the command line
-/// overrides the file. Throws Error: kUsage for the command line, and what read_config_file()
-/// throws for the file. Each value is in its range; validate() checks whether they fit together.
-CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::string>& arguments);
+/// Reads `arguments` of the program with this scheme (without the program's name) and the --config
+/// file they name; the command line overrides the file. Throws Error: kUsage for the command line,
+/// and what read_config_file() throws for the file. Each value is in its range; validate() checks
+/// whether they fit together.
+CommandLine parse_command_line(SchemeKind scheme, const std::vector<std::string>& arguments);
 
 /// Reads a config file: a JSON object whose keys are option names without dashes.
 ///
@@ -34,7 +35,7 @@ CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::strin
 /// Returns the program's options that the file sets, by name. A flag set to false counts as absent.
 /// Throws Error: kNoInput if the file cannot be read; kConfiguration, with file:line:column, for
 /// errors in its content. Does not check the values themselves.
-std::map<std::string_view, RawValue> read_config_file(TrainerKind trainer,
+std::map<std::string_view, RawValue> read_config_file(SchemeKind scheme,
                                                       const std::filesystem::path& path);
 
 }  // namespace barestep

@@ -21,7 +21,7 @@ void run_mlp_ddp(const std::vector<std::string>& arguments) {
   CommandLine line;
   std::optional<Error> wrong;
   try {
-    line = parse_command_line(TrainerKind::kDdp, arguments);
+    line = parse_command_line(SchemeKind::kDdp, arguments);
   } catch (const Error& error) {
     wrong = error;
   }

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kMlpDp = "mlp_dp";
 
 void run_mlp_dp(const std::vector<std::string>& arguments) {
-  const CommandLine line = parse_command_line(TrainerKind::kDataParallel, arguments);
+  const CommandLine line = parse_command_line(SchemeKind::kDataParallel, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
   print_note(kMlpDp, line.note);
   print_note(kMlpDp, note_of_copies(launched_rank()));

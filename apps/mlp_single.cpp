@@ -36,7 +36,7 @@ void train_each(Place& place, TrainConfig config, Job& job) {
 }
 
 void run_mlp_single(const std::vector<std::string>& arguments) {
-  const CommandLine line = parse_command_line(TrainerKind::kSingle, arguments);
+  const CommandLine line = parse_command_line(SchemeKind::kSingle, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
   print_note(kMlpSingle, line.note);
   print_note(kMlpSingle, note_of_copies(launched_rank()));

@@ -70,7 +70,7 @@ void print_rows(const MachineCard& card, const Run& asked) {
     const auto& [scheme, tensor, pipeline] =
         std::tie(each.parallel().scheme, each.parallel().tensor, each.parallel().pipeline);
     const int axes = (each.copies() > 1) + (tensor > 1) + (pipeline > 1);
-    if (axes < 2 || scheme != RankScheme::kDdp) continue;
+    if (axes < 2 || scheme != SchemeKind::kDdp) continue;
     const double one_s =
         simulated_s(each.run, card, [](const Program& program, const Mesh&) { return program; });
     const double two_s = simulated_s(each.run, card, with_lanes);

@@ -130,11 +130,6 @@ constexpr double kDefaultLrGamma = 0.1;
 /// --recompute auto: as many segments as --memory requires.
 constexpr std::int64_t kAutoRecompute = 0;
 
-/// The training programs.
-enum class TrainerKind { kSingle, kDataParallel, kDdp };
-template <>
-inline constexpr std::string_view kNamesOf<TrainerKind>[] = {"mlp_single", "mlp_dp", "mlp_ddp"};
-
 enum class DataKind { kRandn, kIdx, kNpy, kSafetensors };
 template <>
 inline constexpr std::string_view kNamesOf<DataKind>[] = {"randn", "idx", "npy", "safetensors"};
@@ -251,10 +246,38 @@ enum class TransportKind { kAuto, kNccl, kMpi, kPeer };
 template <>
 inline constexpr std::string_view kNamesOf<TransportKind>[] = {"auto", "nccl", "mpi", "peer"};
 
-enum class RankScheme { kDdp, kZero1, kZero2, kZero3, kFactor, kServer };
+/// How devices share a step.
+enum class SchemeKind { kSingle, kDdp, kZero1, kZero2, kZero3, kFactor, kServer, kDataParallel };
 template <>
-inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp",   "zero1",  "zero2",
-                                                            "zero3", "factor", "server"};
+inline constexpr std::string_view kNamesOf<SchemeKind>[] = {
+    "single", "ddp", "zero1", "zero2", "zero3", "factor", "server", "data-parallel"};
+
+/// A program that trains, and its schemes.
+struct TrainingProgram {
+  std::string_view name;
+  SchemeKind usual;  // its default and its first
+  SchemeKind last;
+
+  [[nodiscard]] constexpr bool has(SchemeKind scheme) const {
+    return usual <= scheme && scheme <= last;
+  }
+};
+inline constexpr TrainingProgram kTrainingPrograms[] = {
+    {"mlp_single", SchemeKind::kSingle, SchemeKind::kSingle},
+    {"mlp_dp", SchemeKind::kDataParallel, SchemeKind::kDataParallel},
+    {"mlp_ddp", SchemeKind::kDdp, SchemeKind::kServer}};
+
+/// The one that has this scheme.
+constexpr const TrainingProgram& program_of(SchemeKind scheme) {
+  const TrainingProgram* program = kTrainingPrograms;
+  while (!program->has(scheme)) ++program;
+  return *program;
+}
+
+/// Whether each device belongs to a process of its own.
+constexpr bool has_ranks(SchemeKind scheme) {
+  return scheme != SchemeKind::kSingle && scheme != SchemeKind::kDataParallel;
+}
 
 /// How a parameter server adds up what the other ranks push: it receives from each of them, or the
 /// transport reduces along its own rings or trees.
@@ -427,7 +450,7 @@ struct ParallelConfig {
   bool global_batch = false;    // the batch size was given for all ranks (--global-batch-size)
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
   TransportKind transport = TransportKind::kAuto;
-  RankScheme scheme = RankScheme::kDdp;
+  SchemeKind scheme = SchemeKind::kDdp;
   std::int64_t tensor = 1;             // ranks that share every layer
   std::optional<double> bucket_mib{};  // closes a bucket of gradients; default: PyTorch's limits
   bool whole_first_bucket = false;  // the first step reduces all gradients at once, as PyTorch does
@@ -517,6 +540,10 @@ struct TrainConfig {
 
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
+
+inline std::string_view program_name(const TrainConfig& config) {
+  return program_of(config.parallel.scheme).name;
+}
 
 /// auto, cpu, cuda, or cuda:N. Whether the device exists is checked when it is opened.
 bool is_device_name(std::string_view name);

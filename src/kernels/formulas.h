@@ -581,8 +581,6 @@ BARESTEP_HD inline double gram_term(float gram_y, float gram_x) {
   return static_cast<double>(gram_y) * (static_cast<double>(gram_x) + 1);
 }
 
-// Int8: see QuantizeWeight and Quantize.
-
 /// Maps a float to an integer of the same order. NaN sorts beyond infinity, on the side of its
 /// sign, so the extremes of an array show whether it contains one.
 BARESTEP_HD inline std::int32_t order_of(float x) {
@@ -597,59 +595,5 @@ BARESTEP_HD inline float float_of_order(std::int32_t order) {
 BARESTEP_HD inline std::int32_t order_of_magnitude(float x) {
   return std::bit_cast<std::int32_t>(x) & INT32_MAX;
 }
-
-/// How numbers are quantized to int8: `to` = from / scale + zero_point, clamped to [low, high].
-struct Int8Range {
-  float scale;
-  std::int32_t zero_point, low, high;
-
-  BARESTEP_HD static Int8Range of_weights(float largest) {
-    constexpr float kMin = 1.1920929e-07F;  // the minimum in PyTorch's observers
-    const float scale = largest / 127.5F;
-    return {scale < kMin ? kMin : scale, 0, -128, 127};
-  }
-  BARESTEP_HD static Int8Range of_row(float largest, int bits) {
-    constexpr float kMin = 0x1p-126F;  // any scale works for a row of zeros
-    const std::int32_t max = (1 << (bits - 1)) - 1;
-    const float scale = largest / static_cast<float>(max);
-    return {scale < kMin ? kMin : scale, 0, -max, max};
-  }
-  /// As PyTorch's ChooseQuantizationParams (quant_utils.h), except for the smallest quantized
-  /// value.
-  BARESTEP_HD static Int8Range of_batch(float min, float largest, int bits) {
-    constexpr float kMin = 6.1e-5F;  // SMALL_SCALE_THRESHOLD there
-    const double top = (1 << bits) - 1;
-    const std::int32_t begin = -(1 << (bits - 1));
-    double scale = (static_cast<double>(largest) - static_cast<double>(min)) / top;
-    if (static_cast<float>(scale) <= 0x1p-128F) {
-      scale = 0.1;  // 1 / scale would be infinite
-    } else if (scale < kMin) {
-      const float factor = kMin / static_cast<float>(scale);
-      min *= factor;
-      largest *= factor;
-      scale = kMin;
-    }
-    const double below = static_cast<double>(min) / scale;
-    const double above = static_cast<double>(largest) / scale;
-    const double zero = std::fabs(below) < top + std::fabs(above) ? -below : top - above;
-    const double inside = zero > top ? top : zero >= 0 ? zero : 0;  // NaN becomes 0
-    return {static_cast<float>(scale), begin + static_cast<std::int32_t>(std::rint(inside)), begin,
-            begin == -128 ? 127 : -begin};
-  }
-
-  /// `inverse` is 1 / scale; PyTorch multiplies by it too. Rounds to the nearest integer, ties to
-  /// even, by adding a float so large that it has no fraction bits. NaN becomes `high`.
-  [[nodiscard]] BARESTEP_HD std::int8_t quantized(float x, float inverse) const {
-    constexpr float kMax = 1024;
-    constexpr float kNoFractions = 0x1.8p23F;
-    const float scaled = x * inverse;
-    const float below = scaled < kMax ? scaled : kMax;
-    const float bounded = below > -kMax ? below : -kMax;
-    const std::int32_t whole =
-        static_cast<std::int32_t>((bounded + kNoFractions) - kNoFractions) + zero_point;
-    const std::int32_t not_above = whole < high ? whole : high;
-    return static_cast<std::int8_t>(not_above > low ? not_above : low);
-  }
-};
 
 }  // namespace barestep

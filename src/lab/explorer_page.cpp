@@ -112,8 +112,8 @@ nlohmann::ordered_json state_of(const Workload& workload) {
   static constexpr std::string_view kOthers[] = {"steps",   "warmup",    "device", "devices",
                                                  "threads", "transport", "seed",   "log-every"};
   nlohmann::ordered_json state = {{"card", kStudyCard}, {"ranks", std::to_string(workload.ranks)}};
-  if (workload.trainer == TrainerKind::kDataParallel) state["scheme"] = "data-parallel";
-  for (const Option& option : options_of(workload.trainer)) {
+  if (workload.scheme() == SchemeKind::kDataParallel) state["scheme"] = name_of(workload.scheme());
+  for (const Option& option : options_of(workload.scheme())) {
     const std::optional<std::string> text = option.value.text(workload.config);
     if (!text || text == option.value.text(TrainConfig())) continue;
     if (std::ranges::find(kOthers, option.name) != std::end(kOthers)) continue;

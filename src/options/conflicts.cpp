@@ -293,18 +293,18 @@ std::vector<Condition> conditions_of(std::string_view text, std::string_view sep
   return conditions;
 }
 
-/// The option of the trainer; null if it has none of this name.
-const Option* option_called(std::string_view name, TrainerKind trainer) {
-  const std::span<const Option> options = options_of(trainer);
+/// The option of the program; null if it has none of this name.
+const Option* option_called(std::string_view name, const TrainConfig& config) {
+  const std::span<const Option> options = options_of(config.parallel.scheme);
   const auto found = std::ranges::find(options, name, &Option::name);
   return found == options.end() ? nullptr : &*found;
 }
 
 /// The text with the values of the options that it names in braces.
-std::string with_values(std::string text, const TrainConfig& config, TrainerKind trainer) {
+std::string with_values(std::string text, const TrainConfig& config) {
   for (std::size_t begin = 0; (begin = text.find('{', begin)) != std::string::npos;) {
     const std::size_t end = text.find('}', begin);
-    const Option* const option = option_called(text.substr(begin + 1, end - begin - 1), trainer);
+    const Option* const option = option_called(text.substr(begin + 1, end - begin - 1), config);
     BARESTEP_REQUIRE(option != nullptr, "a text names an option of the program");
     text.replace(begin, end + 1 - begin, option->value.text(config).value_or(""));
   }
@@ -336,20 +336,20 @@ std::span<const OptionConflict> conflicts() {
   return all;
 }
 
-void refuse_conflicts(const TrainConfig& config, TrainerKind trainer) {
+void refuse_conflicts(const TrainConfig& config) {
   const auto holds = [&](const Condition& condition) {
-    const Option* const option = option_called(condition.name, trainer);
+    const Option* const option = option_called(condition.name, config);
     if (option == nullptr) return condition.holds({}, {});
     return condition.holds(option->value.text(config), option->value.text({}));
   };
   for (const OptionConflict& conflict : conflicts()) {
     for (const Condition& given : conflict.options) {
       if (!holds(given) || !std::ranges::all_of(conflict.when, holds)) continue;
-      const Option& option = *option_called(given.name, trainer);
+      const Option& option = *option_called(given.name, config);
       fail(ExitCode::kConfiguration,
            {.what = fmt::format("--{}", option.name),
             .value = given.values.empty() ? "" : option.value.text(config).value_or(""),
-            .why = with_values(conflict.why, config, trainer),
+            .why = with_values(conflict.why, config),
             .remedy = conflict.remedy});
     }
   }

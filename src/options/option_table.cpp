@@ -17,9 +17,9 @@ namespace {
 
 using Table = std::vector<Option>;
 
-constexpr TrainerKind kSingle = TrainerKind::kSingle;
-constexpr TrainerKind kDp = TrainerKind::kDataParallel;
-constexpr TrainerKind kDdp = TrainerKind::kDdp;
+constexpr SchemeKind kSingle = SchemeKind::kSingle;
+constexpr SchemeKind kDp = SchemeKind::kDataParallel;
+constexpr SchemeKind kDdp = SchemeKind::kDdp;
 
 // Options that may differ between ranks.
 constexpr Agreement kNotShared = Agreement::kNothing;
@@ -107,6 +107,30 @@ OptionValue betas() {
             const OptimizerNumbers numbers = numbers_of(c.optimizer);
             return fmt::format("{},{}", numbers.beta1, numbers.beta2);
           }};
+}
+
+/// The schemes of a program. Where there is one, it is never given.
+OptionValue schemes(SchemeKind usual) {
+  const TrainingProgram& program = program_of(usual);
+  std::vector<SchemeKind> own;
+  std::ranges::copy_if(kValuesOf<SchemeKind>, std::back_inserter(own),
+                       [&](SchemeKind each) { return program.has(each); });
+  OptionValue value = one_of(&ParallelConfig::scheme, own);
+  value.read = [&program, read = value.read](const RawValue& given, TrainConfig& c) {
+    for (const SchemeKind other : kValuesOf<SchemeKind>) {
+      if (given.text != name_of(other) || program.has(other)) continue;
+      const std::string_view its = program_of(other).name;
+      fail(given.code, {.what = given.where,
+                        .value = given.text,
+                        .why = fmt::format("{} shares steps so, not {}", its, program.name),
+                        .remedy = fmt::format("start {}", its)});
+    }
+    read(given, c);
+  };
+  if (own.size() == 1) {
+    value.text = [](const TrainConfig&) { return std::nullopt; };
+  }
+  return value;
 }
 
 Table transformer_options() {
@@ -243,27 +267,27 @@ Table batch_options() {
       {.name = "batch-size",
        .help = "samples in a step; a list makes one run for each and ends with a table",
        .value = sweep(),
-       .trainers = {kSingle}},
+       .programs = {kSingle}},
       {.name = "batch-size",
        .help = "samples in a step, over all devices",
        .value = number(&DataConfig::batch_size, limits::kBatchSizes),
-       .trainers = {kDp}},
+       .programs = {kDp}},
       {.name = "global-batch-size",
        .help = "samples in a step, over all ranks; if they do not divide evenly, the first ranks "
                "take one more",
        .value = batch_of_all_ranks(),
        .replaces = {"batch-size"},
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "batch-size",
        .help = "samples in a step of each rank, instead of --global-batch-size",
        .value = batch_of_each_rank(),
        .replaces = {"global-batch-size"},
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "data-seeding",
        .help = "random data: global draws one batch and divides its rows among the ranks; per-rank "
                "draws a batch on each rank, seeded with --seed plus the rank",
        .value = either(&ParallelConfig::seed_per_rank, "global", "per-rank"),
-       .trainers = {kDdp},
+       .programs = {kDdp},
        .decides_numbers = true},
   };
 }
@@ -387,7 +411,7 @@ Table gradient_options() {
                "every ROWS samples of a step are computed alone and added up in one order",
        .value = number(&TrainingConfig::chunk_rows, limits::kBatchSizes, "ROWS"),
        .unset = "each rank adds up its own samples first",
-       .trainers = {kSingle, kDdp},
+       .programs = {kSingle, kDdp},
        .decides_numbers = true},
       {.name = "recompute",
        .help =
@@ -405,7 +429,7 @@ Table gradient_options() {
        .help = "apply the gradients of each step N steps later, so that ranks can reduce them "
                "beside the next step; the last N are not applied",
        .value = number(&TrainingConfig::staleness, limits::kDelayedSteps),
-       .trainers = {kSingle, kDdp},
+       .programs = {kSingle, kDdp},
        .decides_numbers = true},
       {.name = "clip-norm",
        .help = "scale gradients down if their total norm is larger, as "
@@ -418,12 +442,12 @@ Table gradient_options() {
                "gradients first, then Adam; auto: fused on the CPU where it is faster and no "
                "gradient has to be stored",
        .value = one_of(&TrainingConfig::update, of_one),
-       .trainers = {kSingle}},
+       .programs = {kSingle}},
       {.name = "update",
        .help = "as in mlp_single; fused is refused, since devices exchange the gradients it does "
                "not store",
        .value = one_of(&TrainingConfig::update, of_one),
-       .trainers = {kDp}},
+       .programs = {kDp}},
   };
 }
 
@@ -503,26 +527,36 @@ Table product_options() {
   };
 }
 
-/// For mlp_dp.
+/// For mlp_dp; and the only scheme of a program with one.
 Table spread_options() {
   return {
+      {.name = "scheme",
+       .help = "one device alone; mlp_dp and mlp_ddp have the others",
+       .value = schemes(kSingle),
+       .unset = std::string(name_of(kSingle)),
+       .programs = {kSingle}},
+      {.name = "scheme",
+       .help = "device 0 has the model, as in nn.DataParallel; mlp_ddp has the others",
+       .value = schemes(kDp),
+       .unset = std::string(name_of(kDp)),
+       .programs = {kDp}},
       {.name = "devices",
        .help = "devices that share each step, cpu or cuda:N; a name given twice counts as two",
        .value = value_at(&DeviceConfig::devices, JsonKind::kString, "D0,D1,...", "", &device_names,
                          [](const std::vector<std::string>& names) { return joined(names, ","); }),
        .unset = "all GPUs; without any, two CPU devices",
        .replaces = {"device"},
-       .trainers = {kDp}},
+       .programs = {kDp}},
       {.name = "transport",
        .help = "how parameters and gradients travel: NCCL between GPUs that are each named once, "
                "or peer copies and our own sums; auto takes NCCL where possible",
        .value = one_of(&ParallelConfig::transport,
                        {TransportKind::kAuto, TransportKind::kNccl, TransportKind::kPeer}),
-       .trainers = {kDp}},
+       .programs = {kDp}},
       {.name = "show-split",
        .help = "print the rows of each device in each step",
        .value = flag(&OutputConfig::show_split),
-       .trainers = {kDp}},
+       .programs = {kDp}},
   };
 }
 
@@ -533,7 +567,7 @@ Table pipeline_options() {
        .help = "cut the model's layers into stages, each on a device or rank of its own; "
                "micro-batches pass through them",
        .value = number(&ParallelConfig::pipeline, limits::kMeshSizes),
-       .trainers = {kDp, kDdp}},
+       .programs = {kDp, kDdp}},
       {.name = "schedule",
        .help =
            "the order of passes in a stage: 1f1b keeps the activations of at most as many "
@@ -541,12 +575,12 @@ Table pipeline_options() {
            "micro-batch in flight; zb-h1 is 1f1b that computes the gradients of weights while a "
            "stage would wait",
        .value = one_of(&ParallelConfig::schedule),
-       .trainers = {kDp, kDdp}},
+       .programs = {kDp, kDdp}},
       {.name = "micro-batches",
        .help = "parts of each batch that pass through a pipeline, cut as torch.chunk does",
        .value = number(&ParallelConfig::micro_batches, limits::kMicroSteps),
        .unset = "as many as stages; 1 with --schedule naive",
-       .trainers = {kDp, kDdp}},
+       .programs = {kDp, kDdp}},
   };
 }
 
@@ -557,25 +591,25 @@ Table update_options_of_ranks() {
        .help = "the first N ranks are parameter servers, beside their own share of the batch; "
                "buckets are divided among them",
        .value = number(&ParallelConfig::servers, limits::kMeshSizes),
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "server-reduce",
        .help = "star: a server receives from every rank and sends to each; tree: by the reduce and "
                "broadcast of the transport",
        .value = one_of(&ParallelConfig::server_reduce),
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "sync-every",
        .help =
            "above 1, local SGD: each rank updates its own weights, and after every N steps, and "
            "before evaluations, ranks continue with their average",
        .value = number(&ParallelConfig::sync_every, limits::kCounts),
-       .trainers = {kDdp},
+       .programs = {kDdp},
        .decides_numbers = true},
       {.name = "outer",
        .help =
            "diloco: move from the last average toward the new one by SGD with learning rate 0.7 "
            "and Nesterov momentum 0.9",
        .value = one_of(&ParallelConfig::outer),
-       .trainers = {kDdp},
+       .programs = {kDdp},
        .decides_numbers = true},
   };
 }
@@ -588,7 +622,7 @@ Table rank_options() {
                "if each rank has a GPU to itself",
        .value = one_of(&ParallelConfig::transport,
                        {TransportKind::kAuto, TransportKind::kNccl, TransportKind::kMpi}),
-       .trainers = {kDdp},
+       .programs = {kDdp},
        .agreement = kNotShared},  // ranks compare the resulting value instead
       {.name = "scheme",
        .help = "ddp: all-reduce the gradients; zero1: each rank updates a share of the weights and "
@@ -597,42 +631,42 @@ Table rank_options() {
                "gather the layers' inputs and output gradients, from which each rank computes the "
                "whole gradient; server: ranks push gradients to parameter servers, which update "
                "the weights, and pull these",
-       .value = one_of(&ParallelConfig::scheme),
-       .trainers = {kDdp}},
+       .value = schemes(kDdp),
+       .programs = {kDdp}},
       {.name = "tensor",
        .help = "ranks that share every layer: pairs of layers are cut by the first one's outputs "
                "and the second one's inputs; the other ranks share the batch",
        .value = number(&ParallelConfig::tensor, limits::kMeshSizes),
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "bucket-mib",
        .help = "reduce or scatter gradients in buckets of this many MiB as soon as one is complete",
        .value = number(&ParallelConfig::bucket_mib, limits::kBucketMibs),
        .unset = "PyTorch's: 25, the first one 1",
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "first-bucket",
        .help = "whole: the first step reduces all gradients in one bucket, as PyTorch's does",
        .value = either(&ParallelConfig::whole_first_bucket, "same", "whole"),
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "grad-dtype",
        .help = "bf16: round gradients to bf16 for the all-reduce, which halves the bytes",
        .value = either(&ParallelConfig::bf16_gradients, "fp32", "bf16"),
-       .trainers = {kDdp},
+       .programs = {kDdp},
        .decides_numbers = true},
       {.name = "reduce-every-micro-step",
        .help =
            "reduce gradients in each micro-step of --accumulate instead of in the last, as PyTorch "
            "does without no_sync()",
        .value = flag(&ParallelConfig::reduces_every_micro_step, true),
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "no-overlap",
        .help = "reduce gradients after the whole backward pass instead of during it",
        .value = flag(&ParallelConfig::overlap, false),
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
       {.name = "update",
        .help = "separate: update after all communication; per-bucket: update each bucket after its "
                "own; fused needs --scheme factor; auto takes it there, as in mlp_single",
        .value = one_of(&TrainingConfig::update),
-       .trainers = {kDdp}},
+       .programs = {kDdp}},
   };
 }
 
@@ -641,7 +675,7 @@ Table watchdog_options() {
            .help = "a run in which a collective, a step or the set-up takes longer than this ends "
                    "with exit code 75",
            .value = number(&ParallelConfig::timeout_s, limits::kTimeouts, "SECONDS"),
-           .trainers = {kDp, kDdp},
+           .programs = {kDp, kDdp},
            .agreement = kNotShared}};
 }
 
@@ -663,12 +697,12 @@ Table injected_options() {
            &InjectedConfig::slow_rank, JsonKind::kString, "R:MS", text_of(limits::kDelays),
            &slow_rank,
            [](const SlowRank& slow) { return fmt::format("{}:{}", slow.rank, slow.delay_ms); }),
-       .trainers = {kDdp},
+       .programs = {kDdp},
        .agreement = kNotShared},
       {.name = "jitter-ms",
        .help = "pause of random length up to X before each backward pass, different on every rank",
        .value = number(&InjectedConfig::jitter_ms, limits::kDelays),
-       .trainers = {kDdp},
+       .programs = {kDdp},
        .agreement = kNotShared},
   };
 }
@@ -717,7 +751,7 @@ Table observing_options() {
        .help = "write loss, step time, throughput and utilization of every step as event files for "
                "TensorBoard",
        .value = file(&OutputConfig::tensorboard, "DIR"),
-       .trainers = {kSingle, kDdp},
+       .programs = {kSingle, kDdp},
        .agreement = kNotShared},
       {.name = "monitor",
        .help = "sample load, memory, clocks and a GPU's power ten times a second; prints lines and "
@@ -801,7 +835,7 @@ Table file_options() {
                "weights of --load on the test set (--test-split), or on all samples of --data, for "
                "each of --batch-size, after --warmup batches",
        .value = flag(&TrainingConfig::evaluate_only),
-       .trainers = {kSingle, kDdp}},
+       .programs = {kSingle, kDdp}},
       {.name = "quantization",
        .help =
            "with --precision int8. row: one scale for each output of the weights and each row of "
@@ -810,21 +844,21 @@ Table file_options() {
            "torch-per-channel: the same with one for each output",
        .value = one_of(&DeviceConfig::quantization),
        .unset = std::string(name_of(Quantization::kRow)),
-       .trainers = {kSingle, kDdp}},
+       .programs = {kSingle, kDdp}},
   };
 }
 
 }  // namespace
 
-std::span<const Option> options_of(TrainerKind trainer) {
-  static const auto by_trainer = [] {
-    EnumArray<TrainerKind, std::vector<Option>> options;
+std::span<const Option> options_of(SchemeKind scheme) {
+  static const auto by_program = [] {
+    EnumArray<SchemeKind, std::vector<Option>> options;
     const auto add = [&](std::string_view group, const std::vector<Option>& rows) {
       for (const Option& row : rows) {
-        for (const TrainerKind each : kValuesOf<TrainerKind>) {
-          const bool has_it =
-              row.trainers.empty() || std::ranges::find(row.trainers, each) != row.trainers.end();
-          if (has_it) options[each].emplace_back(row).group = group;
+        for (const TrainingProgram& program : kTrainingPrograms) {
+          const bool has_it = row.programs.empty() ||
+                              std::ranges::find(row.programs, program.usual) != row.programs.end();
+          if (has_it) options[program.usual].emplace_back(row).group = group;
         }
       }
     };
@@ -849,7 +883,7 @@ std::span<const Option> options_of(TrainerKind trainer) {
     add("Files", file_options());
     return options;
   }();
-  return by_trainer[trainer];
+  return by_program[program_of(scheme).usual];
 }
 
 }  // namespace barestep

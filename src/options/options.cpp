@@ -46,9 +46,16 @@ OrderedJson json_of_value(JsonKind kind, const std::string& text) {
 
 }  // namespace
 
-std::vector<std::string_view> names_of_options(TrainerKind trainer) {
+void refuse(std::string what, std::string value, std::string why, std::string remedy) {
+  fail(ExitCode::kConfiguration, {.what = std::move(what),
+                                  .value = std::move(value),
+                                  .why = std::move(why),
+                                  .remedy = std::move(remedy)});
+}
+
+std::vector<std::string_view> names_of_options(SchemeKind scheme) {
   std::vector<std::string_view> names;
-  for (const Option& option : options_of(trainer)) names.push_back(option.name);
+  for (const Option& option : options_of(scheme)) names.push_back(option.name);
   return names;
 }
 
@@ -60,9 +67,9 @@ std::string help_of(const Option& option) {
   return help;
 }
 
-std::vector<std::string> arguments_of(const TrainConfig& config, TrainerKind trainer) {
+std::vector<std::string> arguments_of(const TrainConfig& config) {
   std::vector<std::string> arguments;
-  for (const Option& option : options_of(trainer)) {
+  for (const Option& option : options_of(config.parallel.scheme)) {
     const std::optional<std::string> text = option.value.text(config);
     if (!text || text == option.value.text({})) continue;
     arguments.push_back(fmt::format("--{}", option.name));
@@ -73,9 +80,9 @@ std::vector<std::string> arguments_of(const TrainConfig& config, TrainerKind tra
 
 namespace {
 
-OrderedJson configuration_of(const TrainConfig& config, TrainerKind trainer) {
+OrderedJson configuration_of(const TrainConfig& config) {
   OrderedJson all = OrderedJson::object();
-  for (const Option& option : options_of(trainer)) {
+  for (const Option& option : options_of(config.parallel.scheme)) {
     const std::optional<std::string> text = option.value.text(config);
     if (!text && !is_flag(option)) continue;
     all[std::string(option.name)] = json_of_value(option.value.json, text.value_or(""));
@@ -89,21 +96,21 @@ std::string json_line_of(const OrderedJson& json) {
 
 }  // namespace
 
-std::string json_of(const TrainConfig& config, TrainerKind trainer) {
-  return json_line_of(configuration_of(config, trainer));
+std::string json_of(const TrainConfig& config) {
+  return json_line_of(configuration_of(config));
 }
 
-std::string options_without_json(const TrainConfig& config, TrainerKind trainer) {
+std::string options_without_json(const TrainConfig& config) {
   std::vector<std::string> names;
-  const OrderedJson all = configuration_of(config, trainer);
+  const OrderedJson all = configuration_of(config);
   for (const auto& [name, value] : all.items()) {
     if (OrderedJson::parse(json_line_of(value)) != value) names.push_back("--" + name);
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::string configuration_record(const TrainConfig& config, TrainerKind trainer) {
-  return json_line_of({{"configuration", configuration_of(config, trainer)}});
+std::string configuration_record(const TrainConfig& config) {
+  return json_line_of({{"configuration", configuration_of(config)}});
 }
 
 namespace {
@@ -120,7 +127,7 @@ std::pair<std::string, std::string> setting_of(const Option& option, const Train
 
 std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConfig& config) {
   std::vector<std::pair<std::string, std::string>> settings;
-  for (const Option& option : options_of(TrainerKind::kDdp)) {
+  for (const Option& option : options_of(SchemeKind::kDdp)) {
     if (option.agreement == Agreement::kNothing) continue;
     const bool by_value = option.agreement == Agreement::kValue && !is_flag(option);
     settings.push_back(setting_of(option, config, by_value));
@@ -131,7 +138,7 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConf
 std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainConfig& config) {
   std::vector<std::pair<std::string, std::string>> settings;
   // mlp_ddp has all options of any trainer that affect numbers.
-  for (const Option& option : options_of(TrainerKind::kDdp)) {
+  for (const Option& option : options_of(SchemeKind::kDdp)) {
     if (option.decides_numbers) settings.push_back(setting_of(option, config, !is_flag(option)));
   }
   return settings;
@@ -140,9 +147,9 @@ std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainCo
 namespace {
 
 /// Parses every value as if it had been typed.
-void check_values(const TrainConfig& config, TrainerKind trainer) {
+void check_values(const TrainConfig& config) {
   TrainConfig read;
-  for (const Option& option : options_of(trainer)) {
+  for (const Option& option : options_of(config.parallel.scheme)) {
     const std::optional<std::string> text = option.value.text(config);
     const RawValue given{.where = fmt::format("--{}", option.name), .text = text.value_or("")};
     if (text) option.value.read(given, read);
@@ -152,11 +159,9 @@ void check_values(const TrainConfig& config, TrainerKind trainer) {
 void check_dropout(const ModelConfig& model) {
   if (model.dropout == 0) return;
   if (widths_of(model, kDefaultDimCpu).size() > 2) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "--dropout",
-        .value = fmt::format("{}", model.dropout),
-        .why = "nothing is dropped after the last layer, and the model has one layer",
-        .remedy = "leave it out, or give more layers"});
+  refuse("--dropout", fmt::format("{}", model.dropout),
+         "nothing is dropped after the last layer, and the model has one layer",
+         "leave it out, or give more layers");
 }
 
 /// All rows of a step are rows of one tensor.
@@ -170,29 +175,23 @@ void check_transformer(const TrainConfig& config) {
   for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
   const std::int64_t rows = batch * config.training.accumulate * length;
   if (limits::kBatchSizes.contains(rows)) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "--length",
-        .value = std::to_string(length),
-        .why = fmt::format("the samples of a step have {} rows together", rows),
-        .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+  refuse("--length", std::to_string(length),
+         fmt::format("the samples of a step have {} rows together", rows),
+         fmt::format("a step has at most {}", limits::kBatchSizes.last));
 }
 
 void check_loss(const ModelConfig& model) {
   const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
   if (model.loss == LossKind::kCrossEntropy && outputs == 1) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--loss",
-          .value = "cross-entropy",
-          .why = "is 0 for every sample of one class, and the model has 1 output",
-          .remedy = "end --layers with the number of classes, or use --loss bce for one column of "
-                    "0 and 1"});
+    refuse("--loss", "cross-entropy",
+           "is 0 for every sample of one class, and the model has 1 output",
+           "end --layers with the number of classes, or use --loss bce for one column of "
+           "0 and 1");
   }
   if (model.loss == LossKind::kBce && outputs != 1) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--loss",
-          .value = "bce",
-          .why = fmt::format("has one column of 0 and 1, and the model has {} outputs", outputs),
-          .remedy = "end --layers with 1, or use --loss cross-entropy"});
+    refuse("--loss", "bce",
+           fmt::format("has one column of 0 and 1, and the model has {} outputs", outputs),
+           "end --layers with 1, or use --loss cross-entropy");
   }
 }
 
@@ -206,26 +205,22 @@ std::string optimizers_with(bool OptimizerTraits::*something) {
   return names;
 }
 
-void check_optimizer(const TrainConfig& config, TrainerKind trainer) {
+void check_optimizer(const TrainConfig& config) {
   const OptimizerConfig& optimizer = config.optimizer;
-  for (const Option& option : options_of(trainer)) {
+  for (const Option& option : options_of(config.parallel.scheme)) {
     if (option.optimizers == nullptr || traits_of(optimizer.kind).*option.optimizers) continue;
     if (option.value.text(config) == option.value.text({})) continue;
     const std::string those = optimizers_with(option.optimizers);
-    fail(ExitCode::kConfiguration,
-         {.what = fmt::format("--{}", option.name),
-          .why = fmt::format("only --optimizer {} has it", those),
-          .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
+    refuse(fmt::format("--{}", option.name), "", fmt::format("only --optimizer {} has it", those),
+           fmt::format("leave it out, or use --optimizer {}", those));
   }
 }
 
 void check_schedule(const OptimizerConfig& optimizer) {
   const double lr = numbers_of(optimizer).lr;
   if (optimizer.lr_min.value_or(0) > lr) {
-    fail(ExitCode::kConfiguration, {.what = "--lr-min",
-                                    .value = fmt::format("{}", *optimizer.lr_min),
-                                    .why = fmt::format("is above --lr, which is {}", lr),
-                                    .remedy = "give a smaller one, or a larger --lr"});
+    refuse("--lr-min", fmt::format("{}", *optimizer.lr_min),
+           fmt::format("is above --lr, which is {}", lr), "give a smaller one, or a larger --lr");
   }
 }
 
@@ -235,12 +230,10 @@ void check_int8(const TrainConfig& config) {
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCpu);
   const std::int64_t max = *std::max_element(widths.begin(), widths.end() - 1);
   if (max <= kMaxInt8Inputs) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "--precision",
-        .value = "int8",
-        .why = fmt::format("a layer has {} inputs, and sums of more than {} products may overflow",
-                           max, kMaxInt8Inputs),
-        .remedy = "use --precision fp32"});
+  refuse("--precision", "int8",
+         fmt::format("a layer has {} inputs, and sums of more than {} products may overflow", max,
+                     kMaxInt8Inputs),
+         "use --precision fp32");
 }
 
 /// The same limit for chunks, whatever number of ranks has them.
@@ -249,12 +242,10 @@ void check_chunks(const TrainConfig& config, std::int64_t layers, std::int64_t s
   const std::int64_t chunks = (step_rows + rows - 1) / rows;
   if (layers * chunks <= limits::kDepths.last) return;
   const std::int64_t most = std::max<std::int64_t>(limits::kDepths.last / layers, 1);
-  fail(ExitCode::kConfiguration,
-       {.what = "--reproducible",
-        .value = std::to_string(rows),
-        .why = fmt::format("{} layers in each of {} chunks make {} in a step", layers, chunks,
-                           layers * chunks),
-        .remedy = fmt::format("give at least {}", (step_rows + most - 1) / most)});
+  refuse("--reproducible", std::to_string(rows),
+         fmt::format("{} layers in each of {} chunks make {} in a step", layers, chunks,
+                     layers * chunks),
+         fmt::format("give at least {}", (step_rows + most - 1) / most));
 }
 
 /// A program has a node for each layer of each micro-step.
@@ -262,23 +253,19 @@ void check_micro_steps(const TrainConfig& config) {
   const std::int64_t accumulate = config.training.accumulate;
   const auto linears = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
   if (linears * accumulate > limits::kDepths.last) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--accumulate",
-          .value = std::to_string(accumulate),
-          .why = fmt::format("{} layers in each micro-step make {} in a step", linears,
-                             linears * accumulate),
-          .remedy = fmt::format("{} micro-steps fit, or a larger --batch-size",
-                                limits::kDepths.last / linears)});
+    refuse("--accumulate", std::to_string(accumulate),
+           fmt::format("{} layers in each micro-step make {} in a step", linears,
+                       linears * accumulate),
+           fmt::format("{} micro-steps fit, or a larger --batch-size",
+                       limits::kDepths.last / linears));
   }
   std::int64_t batch = config.data.batch_size;
   for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
   if (!limits::kBatchSizes.contains(batch * accumulate)) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--accumulate",
-          .value = std::to_string(accumulate),
-          .why = fmt::format("{} samples in each micro-step make {} in a step", batch,
-                             batch * accumulate),
-          .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+    refuse(
+        "--accumulate", std::to_string(accumulate),
+        fmt::format("{} samples in each micro-step make {} in a step", batch, batch * accumulate),
+        fmt::format("a step has at most {}", limits::kBatchSizes.last));
   }
   check_chunks(config, linears, batch * accumulate);
 }
@@ -288,16 +275,14 @@ void check_recomputation(const TrainConfig& config) {
   const std::int64_t segments = config.training.recompute;
   const auto layers = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
   if (segments <= layers) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "--recompute",
-        .value = text_of_segments(segments),
-        .why = fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
-        .remedy = fmt::format("give at most {}", layers)});
+  refuse("--recompute", text_of_segments(segments),
+         fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
+         fmt::format("give at most {}", layers));
 }
 
-void check_training(const TrainConfig& config, TrainerKind trainer) {
+void check_training(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
-  check_optimizer(config, trainer);
+  check_optimizer(config);
   check_schedule(config.optimizer);
   if (!training.epochs && !training.evaluate_only)
     warmup_of(training, training.steps.value_or(kDefaultSteps));
@@ -306,26 +291,20 @@ void check_training(const TrainConfig& config, TrainerKind trainer) {
 void check_parallel(const TrainConfig& config) {
   const ParallelConfig& parallel = config.parallel;
   if (parallel.global_batch && parallel.batch_per_rank) {
-    fail(ExitCode::kConfiguration, {.what = "--batch-size",
-                                    .why = "cannot be combined with --global-batch-size",
-                                    .remedy = "give one of the two"});
+    refuse("--batch-size", "", "cannot be combined with --global-batch-size",
+           "give one of the two");
   }
 }
 
 void check_devices(const DeviceConfig& device) {
   if (device.devices.empty()) return;
-  const auto refuse = [&](std::string why, std::string remedy) {
-    fail(ExitCode::kConfiguration, {.what = "--devices",
-                                    .value = fmt::format("{}", fmt::join(device.devices, ",")),
-                                    .why = std::move(why),
-                                    .remedy = std::move(remedy)});
-  };
+  const std::string all = fmt::format("{}", fmt::join(device.devices, ","));
   const auto on_cpu = std::ranges::count(device.devices, "cpu");
   if (on_cpu > 0 && on_cpu < std::ssize(device.devices)) {
-    refuse("names the CPU and GPUs", "give devices of one kind");
+    refuse("--devices", all, "names the CPU and GPUs", "give devices of one kind");
   }
   if (!limits::kDevices.contains(std::ssize(device.devices))) {
-    refuse(fmt::format("names {} devices", device.devices.size()),
+    refuse("--devices", all, fmt::format("names {} devices", device.devices.size()),
            fmt::format("give at most {}", limits::kDevices.last));
   }
 }
@@ -341,11 +320,8 @@ void check_device(const DeviceConfig& device) {
 void check_denormals(const TrainConfig& config) {
   const auto eps = static_cast<float>(config.optimizer.eps.value_or(1));
   if (config.device.denormals == Denormals::kKeep || std::fpclassify(eps) != FP_SUBNORMAL) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "--eps",
-        .value = text_of_number(*config.optimizer.eps),
-        .why = "the CPU counts denormal numbers as 0",
-        .remedy = "give 0 or at least 1.1754944e-38, or --denormals keep"});
+  refuse("--eps", text_of_number(*config.optimizer.eps), "the CPU counts denormal numbers as 0",
+         "give 0 or at least 1.1754944e-38, or --denormals keep");
 }
 
 /// Of layers with these widths; a double, since the widths may be beyond any integer.
@@ -394,11 +370,10 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
   if (is_countable(config, batch_size)) return;
   const auto [bytes, flops] = step_size_of(config, batch_size);
   const bool memory = bytes > kMaxStepSize;
-  fail(ExitCode::kConfiguration,
-       {.what = "model",
-        .why = fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
-                           memory ? bytes : flops, memory ? "bytes" : "flops", kMaxStepSize),
-        .remedy = "make --dim, --depth, --layers or --batch-size smaller"});
+  refuse("model", "",
+         fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
+                     memory ? bytes : flops, memory ? "bytes" : "flops", kMaxStepSize),
+         "make --dim, --depth, --layers or --batch-size smaller");
 }
 
 }  // namespace
@@ -408,13 +383,13 @@ bool is_countable(const TrainConfig& config, std::int64_t batch_size) {
   return bytes <= kMaxStepSize && flops <= kMaxStepSize;
 }
 
-void validate(const TrainConfig& config, TrainerKind trainer) {
-  check_values(config, trainer);
-  refuse_conflicts(config, trainer);
+void validate(const TrainConfig& config) {
+  check_values(config);
+  refuse_conflicts(config);
   check_dropout(config.model);
   check_transformer(config);
   check_loss(config.model);
-  check_training(config, trainer);
+  check_training(config);
   check_device(config.device);
   check_denormals(config);
   check_parallel(config);
@@ -429,7 +404,7 @@ bool computes_own_products(const DeviceConfig& device) {
   return device.gemm == GemmProvider::kAuto || device.gemm == GemmProvider::kOwn;
 }
 
-UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind) {
+UpdateChoice choose_update(const TrainConfig& config, DeviceKind kind) {
   // The limits were measured: bench/results/*/steps_and_updates.txt and bench/results/nvidia-h200.
   // Adam's 16 bytes a parameter must exceed the caches of a CPU, or there is no memory time to
   // hide; smaller models were not measured on a GPU. And the library's products are faster than the
@@ -439,8 +414,8 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
   const std::int64_t max_rows = on_gpu ? 128 : 256;
   const TrainingConfig& training = config.training;
   const bool exchanges_gradients =
-      trainer == TrainerKind::kDataParallel ||
-      (trainer == TrainerKind::kDdp && config.parallel.scheme != RankScheme::kFactor &&
+      config.parallel.scheme == SchemeKind::kDataParallel ||
+      (has_ranks(config.parallel.scheme) && config.parallel.scheme != SchemeKind::kFactor &&
        config.parallel.sync_every == 1);
   const bool is_others_product = !computes_own_products(config.device);
   const std::pair<bool, std::string_view> needs_separate[] = {

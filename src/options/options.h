@@ -43,7 +43,7 @@ struct Option {
   std::string unset{};  // the behavior if not set, for --help
   // Options of the config file that this one overrides too if it is on the command line.
   std::vector<std::string_view> replaces{};
-  std::vector<TrainerKind> trainers{};  // those that have it; empty: all
+  std::vector<SchemeKind> programs{};  // the default schemes of those that have it; empty: all
   // The optimizers that have it; null: all. With another one it is refused.
   bool OptimizerTraits::*optimizers = nullptr;
   Agreement agreement = Agreement::kValue;
@@ -58,27 +58,28 @@ inline bool is_flag(const Option& option) {
   return option.value.json == JsonKind::kBoolean;
 }
 
-/// The options of a program, in the order of --help.
-std::span<const Option> options_of(TrainerKind trainer);
+/// The options of the program that has this scheme, in the order of --help.
+std::span<const Option> options_of(SchemeKind scheme);
 
-std::vector<std::string_view> names_of_options(TrainerKind trainer);
+std::vector<std::string_view> names_of_options(SchemeKind scheme);
 
 /// The text in --help: "learning rate (default: 0.001);", and on the next line the allowed values.
 std::string help_of(const Option& option);
 
-/// The arguments that turn the defaults into `config`; nothing for values equal to their defaults.
-std::vector<std::string> arguments_of(const TrainConfig& config, TrainerKind trainer);
+/// The arguments that turn the defaults of the program into `config`; nothing for values equal to
+/// their defaults.
+std::vector<std::string> arguments_of(const TrainConfig& config);
 
 /// One line of JSON: an object with all options that are set, by name, in the form of a config
 /// file. Invalid UTF-8 in file names is replaced.
-std::string json_of(const TrainConfig& config, TrainerKind trainer);
+std::string json_of(const TrainConfig& config);
 
 /// The options whose values JSON cannot hold, because they are file names that are not UTF-8:
 /// "--load, --save". Empty if there are none.
-std::string options_without_json(const TrainConfig& config, TrainerKind trainer);
+std::string options_without_json(const TrainConfig& config);
 
 /// The first line of a --metrics file: {"configuration": {...}}; without its newline.
-std::string configuration_record(const TrainConfig& config, TrainerKind trainer);
+std::string configuration_record(const TrainConfig& config);
 
 /// Names and values that ranks must share: "--lr" and "0.001". The same names on every rank.
 std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConfig& config);
@@ -110,13 +111,16 @@ struct OptionConflict {
 
 std::span<const OptionConflict> conflicts();
 
+/// Throws Error(kConfiguration) with the parts of its message.
+[[noreturn]] void refuse(std::string what, std::string value, std::string why, std::string remedy);
+
 /// Throws Error(kConfiguration) if options are given that a row refuses.
-void refuse_conflicts(const TrainConfig& config, TrainerKind trainer);
+void refuse_conflicts(const TrainConfig& config);
 
 /// Throws Error: kUsage for a value that the option does not allow, in the words of the command
 /// line; kConfiguration for options that contradict each other. Finds every error that can be found
 /// without a device or a file.
-void validate(const TrainConfig& config, TrainerKind trainer);
+void validate(const TrainConfig& config);
 
 /// Whether 64 bits hold the bytes and flops of a step with this batch. validate() refuses others.
 bool is_countable(const TrainConfig& config, std::int64_t batch_size);
@@ -131,6 +135,6 @@ struct UpdateChoice {
 
 /// The update that --update auto selects on a device of this kind, and the reason: the fastest one
 /// that supports the options. The same on all ranks, whatever their processors.
-UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind);
+UpdateChoice choose_update(const TrainConfig& config, DeviceKind kind);
 
 }  // namespace barestep

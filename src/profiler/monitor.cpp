@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <exception>
 #include <fstream>
 #include <limits>
@@ -18,17 +19,10 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "core/index.h"
 #include "core/text_table.h"
 #include "core/units.h"
 
 namespace barestep {
-
-namespace {
-
-constexpr std::size_t kMaxKept = 1 << 14;
-
-}  // namespace
 
 void GaugeSummary::add(GaugeKind kind, double value) {
   if (!std::isfinite(value)) return;
@@ -43,108 +37,94 @@ void GaugeSummary::add(GaugeKind kind, double value) {
 
 std::optional<double> SourceSummary::energy_j() const {
   std::optional<double> by_power;
-  for (std::size_t i = 0; i < gauges.size(); ++i) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const GaugeKind kind = source->gauges[i].kind;
     const GaugeSummary& value = values[i];
     // A counter that decreased was reset by another program.
-    if (gauges[i].kind == GaugeKind::kEnergy && value.count >= 2 && value.last >= value.first) {
+    if (kind == GaugeKind::kEnergy && value.count >= 2 && value.last >= value.first) {
       return value.last - value.first;
     }
-    if (gauges[i].kind == GaugeKind::kPower && value.count >= 1) {
-      by_power = value.mean() * (end_s - begin_s);
-    }
+    if (kind == GaugeKind::kPower && value.count >= 1) by_power = value.mean() * (end_s - begin_s);
   }
   return by_power;
 }
 
 Monitor::Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double period_s)
     : sources_(std::move(sources)), period_s_(period_s), start_s_(now_s()) {
-  std::vector<double> values;
   for (const auto& source : sources_) {
-    values.assign(source->gauges().size(), 0);
+    std::vector<double> values(source->gauges.size());
     source->sample(values);  // so that values over the time since the last sample start here
-    SourceSummary& summary = summaries_.emplace_back();
-    summary.name = source->name();
-    summary.gauges = source->gauges();
-    summary.values.resize(source->gauges().size());
-    summary.begin_s = summary.end_s = start_s_;
+    summaries_.push_back({.source = source.get(),
+                          .values = std::vector<GaugeSummary>(values.size()),
+                          .begin_s = start_s_,
+                          .end_s = start_s_});
   }
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
-Monitor::~Monitor() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
-  stops_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
-
-void Monitor::run() {
-  const auto period = std::chrono::duration<double>(period_s_);
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      if (stops_.wait_for(lock, period, [this] { return stopped_; })) return;
+void Monitor::run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  for (bool is_last = false; !is_last;) {
+    wakes_.wait_for(lock, stop, std::chrono::duration<double>(period_s_),
+                    [this] { return opens_window_; });
+    is_last = stop.stop_requested();
+    for (SourceSummary& summary : summaries_) {
+      MonitorSource& source = *sources_[static_cast<std::size_t>(&summary - summaries_.data())];
+      MonitorSample sample{.source = &source};
+      sample.values.assign(source.gauges.size(), kNotMeasured);
+      lock.unlock();
+      try {
+        source.sample(sample.values);
+      } catch (const std::exception&) {
+        // E.g. out of memory: a failed sample must not end a training run.
+        std::ranges::fill(sample.values, kNotMeasured);
+      }
+      sample.at_s = now_s();
+      lock.lock();
+      add(std::move(sample), summary);
     }
-    const std::lock_guard lock(sampling_);
-    take_sample();
+    if (opens_window_) open_window();
   }
 }
 
-void Monitor::take_sample() {
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    MonitorSample sample{.source = static_cast<int>(i), .at_s = 0, .values = {}};
-    sample.values.assign(sources_[i]->gauges().size(), kNotMeasured);
-    try {
-      sources_[i]->sample(sample.values);
-    } catch (const std::exception&) {
-      // E.g. out of memory: a failed sample must not end a training run.
-      std::ranges::fill(sample.values, kNotMeasured);
-    }
-    sample.at_s = now_s();
-    add(std::move(sample));
-  }
-}
-
-void Monitor::add(MonitorSample sample) {
-  const std::lock_guard lock(mutex_);
-  SourceSummary& summary = at(summaries_, sample.source);
+void Monitor::add(MonitorSample sample, SourceSummary& summary) {
+  constexpr std::size_t kMaxKept = 1 << 14;
   for (std::size_t i = 0; i < sample.values.size(); ++i) {
-    summary.values[i].add(summary.gauges[i].kind, sample.values[i]);
+    summary.values[i].add(sample.source->gauges[i].kind, sample.values[i]);
   }
   ++summary.readings;
   summary.end_s = sample.at_s;
+  summary.trouble = sample.source->trouble();
   kept_.push_back(std::move(sample));
   if (kept_.size() > kMaxKept) kept_.pop_front();
   new_ = std::min(new_ + 1, kMaxKept);
 }
 
-void Monitor::begin_window() {
-  const std::lock_guard sampling(sampling_);
-  take_sample();
-  const std::lock_guard lock(mutex_);
+void Monitor::open_window() {
   for (SourceSummary& summary : summaries_) {
     for (std::size_t i = 0; i < summary.values.size(); ++i) {
       const GaugeSummary before = std::exchange(summary.values[i], {});
       // Counters start here; the other values of this sample cover the time before it.
-      const bool counts = summary.gauges[i].kind == GaugeKind::kEnergy && before.count > 0;
-      if (counts) summary.values[i].add(GaugeKind::kEnergy, before.last);
+      const GaugeKind kind = summary.source->gauges[i].kind;
+      if (kind == GaugeKind::kEnergy && before.count > 0) summary.values[i].add(kind, before.last);
     }
     summary.readings = 0;
     summary.begin_s = summary.end_s;
   }
+  opens_window_ = false;
+  wakes_.notify_all();
+}
+
+void Monitor::begin_window() {
+  std::unique_lock lock(mutex_);
+  opens_window_ = true;
+  wakes_.notify_all();
+  wakes_.wait(lock, [this] { return !opens_window_; });
 }
 
 void Monitor::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(stopped_, true)) return;
-  }
-  stops_.notify_all();
-  thread_.join();
-  const std::lock_guard lock(sampling_);
-  take_sample();
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
 }
 
 std::vector<MonitorSample> Monitor::take_new() {
@@ -159,11 +139,8 @@ std::vector<MonitorSample> Monitor::kept() const {
 }
 
 std::vector<SourceSummary> Monitor::summaries() const {
-  const std::lock_guard sampling(sampling_);
   const std::lock_guard lock(mutex_);
-  std::vector<SourceSummary> all = summaries_;
-  for (std::size_t i = 0; i < all.size(); ++i) all[i].trouble = sources_[i]->trouble();
-  return all;
+  return summaries_;
 }
 
 namespace {
@@ -177,7 +154,7 @@ struct CoreTicks {
 /// The indices of the gauges.
 enum { kBusy, kMinCore, kMaxCore, kOwn, kResident, kClock };
 
-const std::vector<Gauge>& host_gauges() {
+std::span<const Gauge> host_gauges() {
   static const std::vector<Gauge> gauges = {
       {.name = "busy_percent", .column = "busy %", .decimals = 1},
       {.name = "least_core_percent", .column = "least core %", .decimals = 1},
@@ -190,25 +167,20 @@ const std::vector<Gauge>& host_gauges() {
 
 class HostSource final : public MonitorSource {
  public:
-  explicit HostSource(std::filesystem::path root) : root_(std::move(root)), cores_(read_cores()) {}
+  explicit HostSource(std::filesystem::path root)
+      : MonitorSource("host", host_gauges()), root_(std::move(root)), cores_(read_cores()) {}
 
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::span<const Gauge> gauges() const override { return host_gauges(); }
   void sample(std::span<double> values) override;
   [[nodiscard]] std::string trouble() const override { return trouble_; }
 
  private:
   [[nodiscard]] std::vector<CoreTicks> read_cores() const;
-  [[nodiscard]] double own_ticks() const;
-  [[nodiscard]] double resident_mib() const;
   [[nodiscard]] double clock_mhz() const;
   void sample_cores(std::span<double> values);
 
   std::filesystem::path root_;
-  std::string name_ = "host";
   std::vector<CoreTicks> cores_;
-  double own_ticks_ = kNotMeasured;
-  double at_s_ = 0;
+  double own_s_ = 0, at_s_ = 0;
   std::string trouble_;
 };
 
@@ -230,49 +202,19 @@ std::vector<CoreTicks> HostSource::read_cores() const {
   return cores;
 }
 
-/// proc(5): fields 14 and 15 are user and system time; field 2, in parentheses, may contain blanks.
-double HostSource::own_ticks() const {
-  std::ifstream file(root_ / "proc/self/stat");
-  std::string line;
-  std::getline(file, line);
-  const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return kNotMeasured;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string skipped;
-  for (int field = 3; field < 14; ++field) fields >> skipped;
-  double user = 0;
-  double system = 0;
-  return fields >> user >> system ? user + system : kNotMeasured;
-}
-
-double HostSource::resident_mib() const {
-  std::ifstream lines(root_ / "proc/self/status");
-  for (std::string line; std::getline(lines, line);) {
-    constexpr std::string_view kKey = "VmRSS:";
-    if (!line.starts_with(kKey)) continue;
-    double kib = 0;
-    return std::istringstream(line.substr(kKey.size())) >> kib ? kib / 1024 : kNotMeasured;
-  }
-  return kNotMeasured;
-}
-
 double HostSource::clock_mhz() const {
-  double max_khz = 0;
+  double max_mhz = 0, number = 0;
   for (std::size_t core = 0; core < cores_.size(); ++core) {
-    double khz = 0;
     std::ifstream file(root_ /
                        fmt::format("sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq", core));
-    if (!(file >> khz)) break;
-    max_khz = std::max(max_khz, khz);
+    if (file >> number) max_mhz = std::max(max_mhz, number / 1000);
   }
-  if (max_khz > 0) return max_khz / 1000;
-  double max_mhz = 0;
+  if (max_mhz > 0) return max_mhz;
   std::ifstream lines(root_ / "proc/cpuinfo");
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("cpu MHz")) continue;
-    double mhz = 0;
-    std::istringstream number(line.substr(std::min(line.size(), line.find(':') + 1)));
-    if (number >> mhz) max_mhz = std::max(max_mhz, mhz);
+    std::istringstream text(line.substr(std::min(line.size(), line.find(':') + 1)));
+    if (text >> number) max_mhz = std::max(max_mhz, number);
   }
   return max_mhz > 0 ? max_mhz : kNotMeasured;
 }
@@ -284,47 +226,34 @@ void HostSource::sample_cores(std::span<double> values) {
     return;
   }
   CoreTicks total;
-  std::pair<double, double> range{kNotMeasured, kNotMeasured};
   for (std::size_t i = 0; i < now.size(); ++i) {
     const double all = now[i].all - cores_[i].all;
     if (all <= 0) continue;  // no tick since, or a virtual machine that was migrated
     const double percent = std::clamp(100 * (now[i].busy - cores_[i].busy) / all, 0.0, 100.0);
-    range = {std::fmin(range.first, percent), std::fmax(range.second, percent)};
+    values[kMinCore] = std::fmin(values[kMinCore], percent);
+    values[kMaxCore] = std::fmax(values[kMaxCore], percent);
     total.busy += percent * all;
     total.all += all;
   }
   cores_ = now;
-  if (total.all <= 0) return;
-  values[kBusy] = total.busy / total.all;
-  values[kMinCore] = range.first;
-  values[kMaxCore] = range.second;
+  if (total.all > 0) values[kBusy] = total.busy / total.all;
 }
 
 void HostSource::sample(std::span<double> values) {
   std::ranges::fill(values, kNotMeasured);
   sample_cores(values);
-  const double now = now_s();
-  const double own = own_ticks();
-  static const auto ticks_per_s = static_cast<double>(::sysconf(_SC_CLK_TCK));
-  const double possible = (now - at_s_) * ticks_per_s * static_cast<double>(cores_.size());
-  // Ticks are coarse: a short period may show one more tick than it had time for.
-  if (possible > 0) values[kOwn] = std::min(100.0, 100 * (own - own_ticks_) / possible);
-  if (std::isnan(own) || std::isnan(own_ticks_)) values[kOwn] = kNotMeasured;
-  own_ticks_ = own;
+  const double now = now_s(), own = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  const double possible_s = (now - at_s_) * static_cast<double>(cores_.size());
+  // The two clocks are not read at one time.
+  if (possible_s > 0) values[kOwn] = std::min(100.0, 100 * (own - own_s_) / possible_s);
+  own_s_ = own;
   at_s_ = now;
-  values[kResident] = resident_mib();
+  double all_pages = 0, pages = 0;
+  if (std::ifstream(root_ / "proc/self/statm") >> all_pages >> pages) {
+    values[kResident] = pages * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
+  }
   values[kClock] = clock_mhz();
 }
-
-}  // namespace
-
-std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root) {
-  return std::make_unique<HostSource>(root);
-}
-
-namespace {
-
-constexpr double kSteadyClock = 1.02;
 
 std::string number(const Gauge& gauge, double value) {
   if (!std::isfinite(value)) return "-";
@@ -332,10 +261,6 @@ std::string number(const Gauge& gauge, double value) {
     return fmt::format("{:#x}", static_cast<std::uint64_t>(value));
   }
   return fmt::format("{:.{}f}", value, gauge.decimals);
-}
-
-std::string cell(std::string_view title, std::string_view text) {
-  return fmt::format("  {:>{}}", text, std::max<std::size_t>(6, title.size()));
 }
 
 /// Null if not measured.
@@ -359,50 +284,56 @@ std::string reasons_of(const Gauge& gauge, std::uint64_t bits) {
   return fmt::format("{}", fmt::join(reasons, ", "));
 }
 
-std::string energy_text(const SourceSummary& summary, std::int64_t samples) {
-  const std::optional<double> joules = summary.energy_j();
-  if (!joules || samples <= 0) return "";
-  return fmt::format("  {} took {:.3f} J in {:.3f} s, {:.4g} J a sample\n", summary.name, *joules,
-                     summary.end_s - summary.begin_s, *joules / static_cast<double>(samples));
+/// A line with a text for each column.
+template <class TextOf>
+std::string line_of(std::string_view first, std::string_view seconds, std::span<const Gauge> gauges,
+                    const TextOf& text_of) {
+  const auto cell = [](std::string_view title, std::string_view text) {
+    return fmt::format("  {:>{}}", text, std::max<std::size_t>(6, title.size()));
+  };
+  std::string line = fmt::format("{:<9}{}", first, cell("seconds", seconds));
+  for (const Gauge& gauge : gauges) {
+    if (!gauge.column.empty()) line += cell(gauge.column, text_of(gauge));
+  }
+  return line;
 }
 
 }  // namespace
 
+std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root) {
+  return std::make_unique<HostSource>(root);
+}
+
 std::string monitor_titles(const MonitorSource& source) {
-  std::string line = fmt::format("# {:<7}{}", "monitor", cell("seconds", "seconds"));
-  for (const Gauge& gauge : source.gauges()) {
-    if (!gauge.column.empty()) line += cell(gauge.column, gauge.column);
-  }
-  return line;
+  return line_of("# monitor", "seconds", source.gauges,
+                 [](const Gauge& gauge) { return gauge.column; });
 }
 
-std::string monitor_line(const MonitorSource& source, const MonitorSample& sample, double start_s) {
-  std::string line = fmt::format("  {:<7}{}", source.name(),
-                                 cell("seconds", fmt::format("{:.1f}", sample.at_s - start_s)));
-  for (std::size_t i = 0; i < sample.values.size(); ++i) {
-    const Gauge& gauge = source.gauges()[i];
-    if (!gauge.column.empty()) line += cell(gauge.column, number(gauge, sample.values[i]));
-  }
-  return line;
+std::string monitor_line(const MonitorSample& sample, double start_s) {
+  const std::span<const Gauge> gauges = sample.source->gauges;
+  return line_of("  " + sample.source->name, fmt::format("{:.1f}", sample.at_s - start_s), gauges,
+                 [&](const Gauge& gauge) {
+                   return number(gauge,
+                                 sample.values[static_cast<std::size_t>(&gauge - &gauges[0])]);
+                 });
 }
 
-std::vector<std::string> monitor_marks(const SourceSummary& summary) {
+std::vector<std::string> SourceSummary::marks() const {
+  constexpr double kSteadyClock = 1.02;
   std::vector<std::string> marks;
-  for (std::size_t i = 0; i < summary.gauges.size(); ++i) {
-    const Gauge& gauge = summary.gauges[i];
-    const GaugeSummary& value = summary.values[i];
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Gauge& gauge = source->gauges[i];
+    const GaugeSummary& value = values[i];
     if (value.count == 0) continue;
     if (gauge.kind == GaugeKind::kClock && value.max > kSteadyClock * value.min) {
-      marks.push_back(fmt::format("a clock of {} changed: {} from {} to {}", summary.name,
+      marks.push_back(fmt::format("a clock of {} changed: {} from {} to {}", source->name,
                                   gauge.column, number(gauge, value.min),
                                   number(gauge, value.max)));
     } else if (gauge.kind == GaugeKind::kOthers && value.max > 0) {
-      marks.push_back(fmt::format("other processes used {} too: up to {}", summary.name,
+      marks.push_back(fmt::format("other processes used {} too: up to {}", source->name,
                                   number(gauge, value.max)));
-    } else if (gauge.kind == GaugeKind::kReasons) {
-      const std::string reasons = reasons_of(gauge, value.bits);
-      if (!reasons.empty())
-        marks.push_back(fmt::format("{} was throttled: {}", summary.name, reasons));
+    } else if (const std::string reasons = reasons_of(gauge, value.bits); !reasons.empty()) {
+      marks.push_back(fmt::format("{} was throttled: {}", source->name, reasons));
     }
   }
   return marks;
@@ -416,30 +347,30 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
                    {"least", Align::kRight},
                    {"most", Align::kRight}});
   std::string lines;
-  double joules = 0;
+  double all_joules = 0;
   int with_energy = 0;
   for (const SourceSummary& summary : summaries) {
-    for (std::size_t i = 0; i < summary.gauges.size(); ++i) {
-      const Gauge& gauge = summary.gauges[i];
+    const std::string& name = summary.source->name;
+    for (std::size_t i = 0; i < summary.values.size(); ++i) {
+      const Gauge& gauge = summary.source->gauges[i];
       const GaugeSummary& value = summary.values[i];
-      const bool counts = !gauge.column.empty() && gauge.kind != GaugeKind::kReasons;
-      if (!counts || value.count == 0) continue;
-      table.add_row({summary.name, gauge.column, number(gauge, value.mean()),
-                     number(gauge, value.min), number(gauge, value.max)});
+      const bool is_shown = !gauge.column.empty() && gauge.kind != GaugeKind::kReasons;
+      if (!is_shown || value.count == 0) continue;
+      table.add_row({name, gauge.column, number(gauge, value.mean()), number(gauge, value.min),
+                     number(gauge, value.max)});
     }
-    lines += energy_text(summary, samples);
-    for (const std::string& mark : monitor_marks(summary)) {
-      lines += fmt::format("  MARKED: {}\n", mark);
+    if (const auto joules = summary.energy_j(); joules && samples > 0) {
+      lines += fmt::format("  {} took {:.3f} J in {:.3f} s, {:.4g} J a sample\n", name, *joules,
+                           summary.end_s - summary.begin_s, *joules / static_cast<double>(samples));
+      all_joules += *joules;
+      ++with_energy;
     }
-    if (!summary.trouble.empty()) {
-      lines += fmt::format("  Note: {}: {}\n", summary.name, summary.trouble);
-    }
-    if (summary.energy_j()) ++with_energy;
-    joules += summary.energy_j().value_or(0);
+    for (const std::string& mark : summary.marks()) lines += fmt::format("  MARKED: {}\n", mark);
+    if (!summary.trouble.empty()) lines += fmt::format("  Note: {}: {}\n", name, summary.trouble);
   }
-  if (with_energy > 1 && samples > 0) {
-    lines += fmt::format("  Together {:.3f} J, {:.4g} J a sample\n", joules,
-                         joules / static_cast<double>(samples));
+  if (with_energy > 1) {
+    lines += fmt::format("  Together {:.3f} J, {:.4g} J a sample\n", all_joules,
+                         all_joules / static_cast<double>(samples));
   }
   const SourceSummary& first = summaries.front();
   return fmt::format("Monitor, {} in {:.1f} s after warm-up\n{}{}",
@@ -447,37 +378,33 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
                      lines);
 }
 
-std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,
-                           double start_s) {
+std::string monitor_record(const MonitorSample& sample, int rank, double start_s) {
   TraceJson record = {
-      {"monitor", source.name()}, {"rank", rank}, {"seconds", sample.at_s - start_s}};
+      {"monitor", sample.source->name}, {"rank", rank}, {"seconds", sample.at_s - start_s}};
   for (std::size_t i = 0; i < sample.values.size(); ++i) {
-    record[source.gauges()[i].name] = json_number(sample.values[i]);
+    record[sample.source->gauges[i].name] = json_number(sample.values[i]);
   }
   return line_of(record);
 }
 
 std::string monitor_summary_record(const SourceSummary& summary, std::int64_t samples, int rank) {
-  const double joules = summary.energy_j().value_or(std::numeric_limits<double>::quiet_NaN());
-  const double of_a_sample = samples > 0 ? joules / static_cast<double>(samples)
-                                         : std::numeric_limits<double>::quiet_NaN();
-  return line_of({{"monitor_summary", summary.name},
+  const double joules = samples > 0 ? summary.energy_j().value_or(kNotMeasured) : kNotMeasured;
+  return line_of({{"monitor_summary", summary.source->name},
                   {"rank", rank},
                   {"readings", summary.readings},
                   {"seconds", summary.end_s - summary.begin_s},
-                  {"energy_j", samples > 0 ? json_number(joules) : TraceJson()},
-                  {"energy_j_per_sample", json_number(of_a_sample)},
-                  {"marks", monitor_marks(summary)}});
+                  {"energy_j", json_number(joules)},
+                  {"energy_j_per_sample", json_number(joules / static_cast<double>(samples))},
+                  {"marks", summary.marks()}});
 }
 
 void add_monitor(TraceEvents& events, const Monitor& monitor, TraceRow row, double begin_s,
                  double end_s) {
   for (const MonitorSample& sample : monitor.kept()) {
     if (sample.at_s < begin_s || sample.at_s > end_s) continue;
-    const MonitorSource& source = monitor.source(sample.source);
     for (std::size_t i = 0; i < sample.values.size(); ++i) {
       if (!std::isfinite(sample.values[i])) continue;
-      events.counter(fmt::format("{} {}", source.name(), source.gauges()[i].name), row,
+      events.counter(fmt::format("{} {}", sample.source->name, sample.source->gauges[i].name), row,
                      events.ns(sample.at_s), {{"0", json_number(sample.values[i])}});
     }
   }

@@ -1,7 +1,4 @@
-// The monitor: a thread that samples the machine during a run.
-//
-// It reads sources: the host, a GPU. Each has gauges, quantities that it reports at every sample.
-// The functions below turn samples into lines, a summary, metrics and trace counters.
+// The monitor: a thread that samples the machine during a run, and what it saw as text.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/index.h"
 #include "profiler/trace.h"
 
 namespace barestep {
@@ -45,24 +41,25 @@ struct Gauge {
 
 class MonitorSource {
  public:
+  MonitorSource(std::string source, std::span<const Gauge> all)
+      : name(std::move(source)), gauges(all) {}
   virtual ~MonitorSource() = default;
 
-  /// "host", "cuda:0"
-  [[nodiscard]] virtual const std::string& name() const = 0;
-  [[nodiscard]] virtual std::span<const Gauge> gauges() const = 0;
-
   /// Sets a value for each gauge: the current one, or one for the time since the last sample;
-  /// kNotMeasured if there is none. Never called by two threads at once.
+  /// kNotMeasured if there is none. Called by one thread.
   virtual void sample(std::span<double> values) = 0;
 
   /// A description of the errors so far; empty if there were none.
   [[nodiscard]] virtual std::string trouble() const = 0;
+
+  const std::string name;  // "host", "cuda:0"
+  const std::span<const Gauge> gauges;
 };
 
 struct MonitorSample {
-  int source = 0;   // its index in the monitor
+  const MonitorSource* source;
   double at_s = 0;  // on the host's clock (core/clock.h)
-  std::vector<double> values;
+  std::vector<double> values{};
 };
 
 /// The values of a gauge over the window.
@@ -77,8 +74,7 @@ struct GaugeSummary {
 
 /// The values of a source over the window.
 struct SourceSummary {
-  std::string name;
-  std::span<const Gauge> gauges;       // the source's
+  const MonitorSource* source;
   std::vector<GaugeSummary> values{};  // one for each gauge
   std::int64_t readings = 0;
   double begin_s = 0, end_s = 0;
@@ -87,16 +83,15 @@ struct SourceSummary {
   /// The energy used, in joules: from its counter, or else from its mean power. Nothing if it
   /// reports neither.
   [[nodiscard]] std::optional<double> energy_j() const;
+  /// Reasons to doubt a run's figures: clocks that varied by more than 2 %, other processes,
+  /// throttling. One phrase each.
+  [[nodiscard]] std::vector<std::string> marks() const;
 };
 
 class Monitor {
  public:
   /// Samples all sources now, which starts their counters, and then every `period_s`.
   Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double period_s);
-  /// Stops the thread after the current sample.
-  ~Monitor();
-  Monitor(const Monitor&) = delete;
-  Monitor& operator=(const Monitor&) = delete;
 
   /// From now on, the summary covers only later samples; until then it covers all. Blocks for a
   /// sample.
@@ -110,46 +105,38 @@ class Monitor {
   [[nodiscard]] std::vector<MonitorSample> kept() const;
   [[nodiscard]] std::vector<SourceSummary> summaries() const;
 
-  [[nodiscard]] const MonitorSource& source(int index) const { return *at(sources_, index); }
   [[nodiscard]] double start_s() const { return start_s_; }
 
  private:
-  void run();
-  /// Requires sampling_ to be held.
-  void take_sample();
-  void add(MonitorSample sample);
+  void run(const std::stop_token& stop);
+  void add(MonitorSample sample, SourceSummary& summary);
+  /// Forgets what the summaries have.
+  void open_window();
 
-  std::vector<std::unique_ptr<MonitorSource>> sources_;
+  std::vector<std::unique_ptr<MonitorSource>> sources_;  // used by the thread alone
   double period_s_;
   double start_s_;
 
-  mutable std::mutex sampling_;  // held while sampling: guards the sources
-  mutable std::mutex mutex_;     // guards all below; taken after sampling_
-  std::condition_variable stops_;
-  bool stopped_ = false;
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable_any wakes_;
+  bool opens_window_ = false;
   std::deque<MonitorSample> kept_;
   std::size_t new_ = 0;  // how many at the end of kept_ are new
   std::vector<SourceSummary> summaries_;
 
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 /// The host, from Linux's /proc and /sys: how busy its cores are, in total, the least and the most
-/// busy one; this process's
-/// share of that; this process's resident memory; and the clock of the fastest core. `root` is the
-/// folder with proc/ and sys/. Values that the system does not report stay kNotMeasured.
+/// busy one; this process's share of that; its resident memory; and the clock of the fastest core.
+/// `root` is the folder with proc/ and sys/. Values that the system does not report stay
+/// kNotMeasured.
 std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root = "/");
-
-// The monitor's results as text: lines during a run, a summary, metrics, trace counters.
 
 /// The titles of a source's columns, and the values of one sample for these columns, in the style
 /// of nvidia-smi dmon; "-" for values that were not measured. Without a newline.
 std::string monitor_titles(const MonitorSource& source);
-std::string monitor_line(const MonitorSource& source, const MonitorSample& sample, double start_s);
-
-/// Reasons to doubt a run's figures: clocks that varied by more than 2 %, other processes,
-/// throttling. One phrase each.
-std::vector<std::string> monitor_marks(const SourceSummary& summary);
+std::string monitor_line(const MonitorSample& sample, double start_s);
 
 /// Mean, minimum and maximum of every gauge, energy in total and for each of `samples`, and the
 /// marks.
@@ -157,8 +144,7 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
 
 /// One line of JSON each: the values of one sample of a source, null for those not measured; and
 /// the summary of its window.
-std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,
-                           double start_s);
+std::string monitor_record(const MonitorSample& sample, int rank, double start_s);
 std::string monitor_summary_record(const SourceSummary& summary, std::int64_t samples, int rank);
 
 /// Adds a counter for each gauge to the host's `row`, from `begin_s` to `end_s`.

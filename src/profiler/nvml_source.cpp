@@ -7,70 +7,85 @@
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <utility>
-
-#include "core/index.h"
 
 namespace barestep {
 namespace {
 
-template <class Function>
-bool find(void* handle, NvmlCall<Function>& call) {
-  call.function = reinterpret_cast<Function*>(::dlsym(handle, call.name));
-  return call.function != nullptr;
-}
+// Names, types and numbers are those of nvml.h, an interface that NVIDIA keeps stable.
 
-}  // namespace
+struct NvmlUtilization {  // nvmlUtilization_t
+  unsigned gpu = 0;       // percent
+  unsigned memory = 0;
+};
 
-std::shared_ptr<const NvmlLibrary> NvmlLibrary::load(const std::string& file, std::string& why) {
-  void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* const error = ::dlerror();
-    why = error != nullptr ? error : file + " cannot be loaded";
-    return nullptr;
+struct NvmlMemory {  // nvmlMemory_t
+  unsigned long long total = 0;
+  unsigned long long free = 0;
+  unsigned long long used = 0;
+};
+
+/// nvmlReturn_t
+enum NvmlStatus {
+  kSuccess = 0,
+  kUninitialized = 1,
+  kNotSupported = 3,
+  kNoPermission = 4,
+  kInsufficientSize = 7,
+  kGpuIsLost = 15,
+  kResetRequired = 16
+};
+
+constexpr int kOnGpu = 0;        // NVML_TEMPERATURE_GPU
+constexpr int kSmClockKind = 1;  // NVML_CLOCK_SM
+constexpr int kMemoryClockKind = 2;
+
+/// Loaded and initialized; shut down when the last user releases it.
+class NvmlLibrary {
+ public:
+  /// Throws std::runtime_error if it cannot be loaded.
+  explicit NvmlLibrary(const std::string& file)
+      : handle_(::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL), &::dlclose) {
+    if (handle_ == nullptr) throw std::runtime_error(::dlerror());
+    for (const char* const needed : {kInit, kShutdown, kErrorString, kDevice}) {
+      if (::dlsym(handle_.get(), needed) != nullptr) continue;
+      throw std::runtime_error(fmt::format("{} has no {}", file, needed));
+    }
+    const int status = call(kInit);
+    if (status == kSuccess) return;
+    throw std::runtime_error(fmt::format("{} failed: {}", kInit, text_of(status)));
   }
-  const std::shared_ptr<NvmlLibrary> library(new NvmlLibrary(handle));
-  const char* missing = nullptr;
-  const auto need = [&](auto& call) {
-    if (!find(handle, call) && missing == nullptr) missing = call.name;
-  };
-  need(library->init_);
-  need(library->shutdown_);
-  need(library->error_string_);
-  need(library->device);
-  if (missing != nullptr) {
-    why = fmt::format("{} has no {}", file, missing);
-    return nullptr;
+  ~NvmlLibrary() { static_cast<void>(call(kShutdown)); }
+  NvmlLibrary(const NvmlLibrary&) = delete;
+  NvmlLibrary& operator=(const NvmlLibrary&) = delete;
+
+  /// kNotSupported if this driver lacks the function.
+  template <class... Arguments>
+  int call(const char* name, Arguments... arguments) const {
+    const auto function = reinterpret_cast<int (*)(Arguments...)>(::dlsym(handle_.get(), name));
+    return function == nullptr ? kNotSupported : function(arguments...);
   }
-  find(handle, library->utilization);
-  find(handle, library->memory);
-  find(handle, library->power);
-  find(handle, library->energy);
-  find(handle, library->temperature);
-  find(handle, library->clock);
-  find(handle, library->throttle_reasons);
-  find(handle, library->compute_processes);
-  const int status = library->init_.function();
-  if (status != kNvmlSuccess) {
-    why = fmt::format("{} failed: {}", library->init_.name, library->text_of(status));
-    return nullptr;
+  /// The status of finding a GPU.
+  int find(const std::string& pci_bus_id, void*& device) const {
+    return call(kDevice, pci_bus_id.c_str(), &device);
   }
-  library->initialized_ = true;
-  return library;
-}
+  [[nodiscard]] std::string text_of(int status) const {
+    const auto text_of =
+        reinterpret_cast<const char* (*)(int)>(::dlsym(handle_.get(), kErrorString));
+    const char* const text = text_of(status);
+    return fmt::format("{} ({})", text != nullptr ? text : "unknown", status);
+  }
 
-NvmlLibrary::~NvmlLibrary() {
-  // A failure of either needs no handling.
-  if (initialized_) static_cast<void>(shutdown_.function());
-  static_cast<void>(::dlclose(handle_));
-}
+  static constexpr const char* kDevice = "nvmlDeviceGetHandleByPciBusId_v2";
 
-std::string NvmlLibrary::text_of(int status) const {
-  const char* const text = error_string_.function(status);
-  return fmt::format("{} ({})", text != nullptr ? text : "unknown", status);
-}
+ private:
+  static constexpr const char* kInit = "nvmlInit_v2";
+  static constexpr const char* kShutdown = "nvmlShutdown";
+  static constexpr const char* kErrorString = "nvmlErrorString";
 
-namespace {
+  std::unique_ptr<void, int (*)(void*)> handle_;
+};
 
 /// nvmlClocksThrottleReasons, bit by bit. An idle GPU, or clocks set by a user, are not throttling.
 constexpr std::string_view kReasons[] = {"",
@@ -94,11 +109,10 @@ enum {
   kSmClock,
   kMemoryClock,
   kThrottle,
-  kOthers,
-  kGauges
+  kOthers
 };
 
-const std::vector<Gauge>& gpu_gauges() {
+std::span<const Gauge> gpu_gauges() {
   static const std::vector<Gauge> gauges = {
       {.name = "gpu_percent", .column = "gpu %"},
       {.name = "memory_percent", .column = "memory %"},
@@ -118,11 +132,11 @@ const std::vector<Gauge>& gpu_gauges() {
 
 class GpuSource final : public MonitorSource {
  public:
-  GpuSource(std::shared_ptr<const NvmlLibrary> library, NvmlDevice device, std::string name)
-      : library_(std::move(library)), device_(device), name_(std::move(name)) {}
+  GpuSource(std::shared_ptr<const NvmlLibrary> library, void* device, std::string gpu)
+      : MonitorSource(std::move(gpu), gpu_gauges()),
+        library_(std::move(library)),
+        device_(device) {}
 
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::span<const Gauge> gauges() const override { return gpu_gauges(); }
   void sample(std::span<double> values) override;
   [[nodiscard]] std::string trouble() const override;
 
@@ -133,78 +147,63 @@ class GpuSource final : public MonitorSource {
     bool off = false;  // do not ask again
   };
 
-  /// Calls `call` of the library if it exists, and then `use` with the result.
-  template <class Reply, class Function, class Use, class... Arguments>
-  void query(const NvmlCall<Function>& call, const Use& use, Arguments... arguments) {
-    if (lost_ || call.function == nullptr) return;
-    Failures& failures = failures_[call.name];
-    if (failures.off) return;
-    Reply reply{};
-    const int status = call.function(device_, arguments..., &reply);
-    if (status == kNvmlSuccess) return use(reply);
-    note_failure(failures, status);
+  /// Whether the call has succeeded.
+  template <class... Arguments>
+  bool ask(const char* call, Arguments... arguments) {
+    Failures& failures = failures_[call];
+    if (lost_ || failures.off) return false;
+    const int status = library_->call(call, device_, arguments...);
+    if (status == kSuccess || status == kInsufficientSize) return true;
+    failures.off = status == kNotSupported || status == kNoPermission;
+    if (status == kNotSupported) return false;  // lines show a dash for it
+    ++failures.count;
+    failures.last = status;
+    lost_ = status == kGpuIsLost || status == kUninitialized || status == kResetRequired;
+    return false;
   }
-  void note_failure(Failures& failures, int status);
-  void count_others(std::span<double> values);
 
   std::shared_ptr<const NvmlLibrary> library_;
-  NvmlDevice device_;
-  std::string name_;
+  void* device_;
   std::map<std::string, Failures> failures_;
   bool lost_ = false;
 };
 
-void GpuSource::note_failure(Failures& failures, int status) {
-  failures.off = status == kNvmlNotSupported || status == kNvmlNoPermission;
-  if (status == kNvmlNotSupported) return;  // lines show a dash for it
-  ++failures.count;
-  failures.last = status;
-  lost_ = status == kNvmlGpuIsLost || status == kNvmlUninitialized || status == kNvmlResetRequired;
-}
-
-/// Without a buffer, the call returns only the number of processes. One of them is this one, but a
-/// process in a container cannot identify itself, since it has another number there.
-void GpuSource::count_others(std::span<double> values) {
-  const auto& call = library_->compute_processes;
-  Failures& failures = failures_[call.name];
-  if (lost_ || call.function == nullptr || failures.off) return;
-  unsigned count = 0;
-  const int status = call.function(device_, &count, nullptr);
-  if (status == kNvmlSuccess || status == kNvmlInsufficientSize) {
-    values[kOthers] = count > 0 ? count - 1 : 0;
-  } else {
-    note_failure(failures, status);
-  }
-}
-
 void GpuSource::sample(std::span<double> values) {
   std::ranges::fill(values, kNotMeasured);
-  const auto set = [&](int gauge, double scale) {
-    return [&values, gauge, scale](auto reply) {
-      at(values, gauge) = scale * static_cast<double>(reply);
-    };
-  };
-  query<NvmlUtilization>(library_->utilization, [&](const NvmlUtilization& reply) {
-    values[kUsed] = reply.gpu;
-    values[kMemoryUsed] = reply.memory;
-  });
-  query<NvmlMemory>(library_->memory, [&](const NvmlMemory& reply) {
-    values[kMemory] = static_cast<double>(reply.used) / (1 << 20);
-  });
-  query<unsigned>(library_->power, set(kPower, 1e-3));
-  query<unsigned long long>(library_->energy, set(kEnergy, 1e-3));
-  query<unsigned>(library_->temperature, set(kTemperature, 1), kNvmlOnGpu);
-  query<unsigned>(library_->clock, set(kSmClock, 1), kNvmlSmClock);
-  query<unsigned>(library_->clock, set(kMemoryClock, 1), kNvmlMemoryClock);
-  query<unsigned long long>(library_->throttle_reasons, set(kThrottle, 1));
-  count_others(values);
+  NvmlUtilization used;
+  if (ask("nvmlDeviceGetUtilizationRates", &used)) {
+    values[kUsed] = used.gpu;
+    values[kMemoryUsed] = used.memory;
+  }
+  NvmlMemory memory;
+  if (ask("nvmlDeviceGetMemoryInfo", &memory)) {
+    values[kMemory] = static_cast<double>(memory.used) / (1 << 20);
+  }
+  unsigned number = 0;
+  unsigned long long large = 0;
+  if (ask("nvmlDeviceGetPowerUsage", &number)) values[kPower] = 1e-3 * number;
+  if (ask("nvmlDeviceGetTotalEnergyConsumption", &large)) {
+    values[kEnergy] = 1e-3 * static_cast<double>(large);
+  }
+  if (ask("nvmlDeviceGetTemperature", kOnGpu, &number)) values[kTemperature] = number;
+  if (ask("nvmlDeviceGetClockInfo", kSmClockKind, &number)) values[kSmClock] = number;
+  if (ask("nvmlDeviceGetClockInfo", kMemoryClockKind, &number)) values[kMemoryClock] = number;
+  if (ask("nvmlDeviceGetCurrentClocksThrottleReasons", &large)) {
+    values[kThrottle] = static_cast<double>(large);
+  }
+  // Without room, the call returns only the number of processes. One of them is this one, but a
+  // process in a container cannot identify itself, since it has another number there.
+  number = 0;
+  if (ask("nvmlDeviceGetComputeRunningProcesses_v3", &number, static_cast<void*>(nullptr))) {
+    values[kOthers] = number > 0 ? number - 1 : 0;
+  }
 }
 
 std::string GpuSource::trouble() const {
   std::string text;
-  for (const auto& [name, failures] : failures_) {
+  for (const auto& [call, failures] : failures_) {
     if (failures.count == 0) continue;
-    text += fmt::format("{}{} failed{}: {}", text.empty() ? "" : "; ", name,
+    text += fmt::format("{}{} failed{}: {}", text.empty() ? "" : "; ", call,
                         failures.count == 1 ? "" : fmt::format(" {} times", failures.count),
                         library_->text_of(failures.last));
   }
@@ -221,22 +220,24 @@ std::string nvml_library() {
 GpuSources open_gpu_sources(std::span<const GpuPlace> gpus, const std::string& library) {
   GpuSources opened;
   if (gpus.empty()) return opened;
-  std::string why;
-  const std::shared_ptr<const NvmlLibrary> nvml = NvmlLibrary::load(library, why);
-  if (nvml == nullptr) {
-    opened.notes.push_back("no monitor of GPUs: " + why);
+  std::shared_ptr<const NvmlLibrary> nvml;
+  try {
+    nvml = std::make_shared<const NvmlLibrary>(library);
+  } catch (const std::runtime_error& error) {
+    opened.notes.push_back(fmt::format("no monitor of GPUs: {}", error.what()));
     return opened;
   }
   std::set<std::string> seen;
   for (const GpuPlace& gpu : gpus) {
     if (!seen.insert(gpu.pci_bus_id).second) continue;
-    NvmlDevice device = nullptr;
-    const int status = nvml->device.function(gpu.pci_bus_id.c_str(), &device);
-    if (status == kNvmlSuccess) {
+    void* device = nullptr;
+    const int status = nvml->find(gpu.pci_bus_id, device);
+    if (status == kSuccess) {
       opened.sources.push_back(std::make_unique<GpuSource>(nvml, device, gpu.name));
     } else {
       opened.notes.push_back(fmt::format("no monitor of {}: {} of '{}' failed: {}", gpu.name,
-                                         nvml->device.name, gpu.pci_bus_id, nvml->text_of(status)));
+                                         NvmlLibrary::kDevice, gpu.pci_bus_id,
+                                         nvml->text_of(status)));
     }
   }
   return opened;

@@ -240,18 +240,17 @@ std::string update_before(const ResumePoint& point) {
 }
 
 RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms& programs,
-                                  const Device& device, TrainerKind trainer) {
+                                  const Device& device) {
   const DeviceInfo info = device.info();
-  const bool has_scheme = trainer == TrainerKind::kDdp;
   const Mesh& mesh = programs.spec().mesh;
   const std::string hash = hash_of_program();
   return {
-      {kProgram, std::string(name_of(trainer))},
+      {kProgram, std::string(program_name(config))},
       {kRanksSetting, mesh.tensor == 1 ? std::to_string(mesh.ranks())
                                        : fmt::format("{} in groups of {} for --tensor",
                                                      mesh.ranks(), mesh.tensor)},
       {"the number of devices", std::to_string(MemoryPlan(programs.buffers()).devices())},
-      {kSchemeSetting, has_scheme ? std::string(name_of(config.parallel.scheme)) : "none"},
+      {kSchemeSetting, std::string(name_of(config.parallel.scheme))},
       // A pipeline has the bits of accumulation.
       {kAccumulateSetting,
        std::to_string(config.training.accumulate * micro_batches_of(config.parallel))},
@@ -309,7 +308,6 @@ Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs
                          const ResumePoint* start)
     : config_(config),
       programs_(programs),
-      program_(place.trainer()),
       device_(*place.devices().front()),
       trainer_(trainer),
       ranks_(job.background_ranks()),
@@ -353,7 +351,7 @@ std::string Checkpoints::state_text() const {
   const Position position = trainer_.position();
   const StepSpec& spec = programs_.spec();
   const std::int64_t batches = spec.steps_of_epoch();
-  StateJson json = {{"program", name_of(program_)},
+  StateJson json = {{"program", program_name(config_)},
                     {"version", BARESTEP_VERSION},
                     {"steps", position.steps},
                     {"updates", position.scaling ? position.scaling->updates : position.steps},
@@ -370,7 +368,7 @@ std::string Checkpoints::state_text() const {
   json["product_choices"] = device_.product_choices();
   json["settings"] = json_of_settings(deciding_);
   json["rounding"] = json_of_settings(rounding_);
-  json["configuration"] = StateJson::parse(json_of(config_, program_));
+  json["configuration"] = StateJson::parse(json_of(config_));
   return json.dump(-1, ' ', false, StateJson::error_handler_t::replace);
 }
 
@@ -415,7 +413,7 @@ void Checkpoints::wait() {
     if (!failure_) failure_ = error;
     // The next loss reports that training diverged.
     if (error.code() == ExitCode::kDiverged) return;
-    print_note(name_of(program_), std::string(error.what()) + "; the run continues without it");
+    print_note(program_name(config_), std::string(error.what()) + "; the run continues without it");
   }
 }
 

@@ -64,7 +64,7 @@ std::string update_before(const ResumePoint& point);
 
 /// The settings that this run's rounding depends on: ranks, scheme, device, libraries, build.
 RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms& programs,
-                                  const Device& device, TrainerKind trainer);
+                                  const Device& device);
 
 /// The choices of products in the checkpoint; empty if there are none.
 std::string product_choices_of(const ResumePoint& point);
@@ -120,7 +120,6 @@ class Checkpoints final : public Observer {
 
   const TrainConfig& config_;
   const StepPrograms& programs_;
-  TrainerKind program_;
   const Device& device_;  // every device has the same choices of products
   Trainer& trainer_;
   Group* ranks_;   // used by the thread that writes

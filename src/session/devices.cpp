@@ -75,8 +75,6 @@ enum class Exchanges {
 
 class SeveralDevices final : public Place {
  public:
-  [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kDataParallel; }
-
   void resolve_config(TrainConfig& config) override;
   [[nodiscard]] DeviceKind kind() const override {
     return devices_[0] == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
@@ -89,11 +87,8 @@ class SeveralDevices final : public Place {
                               {{"--metrics", flight_file(config.output.metrics)}});
   }
 
-  [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* dataset) const override {
-    return barestep::spec_of(config, kind(), dataset);
-  }
   [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const override {
-    return scheme_of(config, trainer(), {.devices = size(), .adds_by_pieces = adds_by_pieces()});
+    return scheme_of(config, {.devices = size(), .adds_by_pieces = adds_by_pieces()});
   }
 
   [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override;

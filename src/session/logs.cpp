@@ -43,17 +43,17 @@ std::int64_t bytes_of_records(const std::filesystem::path& path, std::int64_t en
 
 }  // namespace
 
-MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Group* ranks,
-                       const Mesh& mesh, std::int64_t done)
+MetricsLog::MetricsLog(const TrainConfig& config, Group* ranks, const Mesh& mesh, std::int64_t done)
     : ranks_(ranks), mesh_(mesh) {
   if (ranks_ != nullptr) all_.resize(static_cast<std::size_t>(ranks_->size()));
   if (ranks_ != nullptr && ranks_->rank() != 0) return;
   const std::int64_t kept_bytes = done == 0 ? 0 : bytes_of_records(config.output.metrics, done);
-  file_.emplace(name_of(trainer), config.output.metrics, kept_bytes);
-  if (kept_bytes == 0) write(configuration_record(config, trainer));
-  const std::string lost = options_without_json(config, trainer);
+  const std::string_view program = program_name(config);
+  file_.emplace(program, config.output.metrics, kept_bytes);
+  if (kept_bytes == 0) write(configuration_record(config));
+  const std::string lost = options_without_json(config);
   if (lost.empty()) return;
-  print_note(name_of(trainer),
+  print_note(program,
              fmt::format("--config cannot repeat this run from '{}': the file names of {} are not "
                          "UTF-8, which JSON needs",
                          config.output.metrics.string(), lost));

@@ -64,8 +64,7 @@ class MetricsLog final : public Observer {
   /// and must outlive it; they form `mesh`. `config` is the run's, resolved. If the run has `done`
   /// steps already, the file keeps their records and continues after them. Throws
   /// Error(kCannotCreate).
-  MetricsLog(TrainerKind trainer, const TrainConfig& config, Group* ranks, const Mesh& mesh = {},
-             std::int64_t done = 0);
+  MetricsLog(const TrainConfig& config, Group* ranks, const Mesh& mesh = {}, std::int64_t done = 0);
 
   /// Watches from here on the time that an evaluation loses; training is watched from its first
   /// step after warm-up.

@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <limits>
 #include <utility>
 
-#include "core/index.h"
-#include "profiler/monitor.h"
 #include "profiler/nvml_source.h"
 #include "session/console.h"
 #include "session/logs.h"
@@ -43,8 +40,7 @@ Monitoring::Monitoring(const MonitorScope& scope, std::int64_t first_counted, Co
       metrics_(metrics),
       rank_(scope.rank),
       first_counted_(first_counted),
-      monitor_(sources_of(scope, notes_), kPeriodSeconds),
-      shown_s_(monitor_.summaries().size(), -std::numeric_limits<double>::infinity()) {}
+      monitor_(sources_of(scope, notes_), kPeriodSeconds) {}
 
 void Monitoring::on_step(const StepFigures& step) {
   const StepReport& report = step.report;
@@ -57,17 +53,16 @@ void Monitoring::on_step(const StepFigures& step) {
 void Monitoring::show_new() {
   if (console_ == nullptr) return;
   for (const MonitorSample& sample : monitor_.take_new()) {
-    const MonitorSource& source = monitor_.source(sample.source);
     if (metrics_ != nullptr) {
-      metrics_->write(monitor_record(source, sample, rank_, monitor_.start_s()));
+      metrics_->write(monitor_record(sample, rank_, monitor_.start_s()));
     }
-    double& shown_s = at(shown_s_, sample.source);
-    if (sample.at_s < shown_s + kLineSeconds) continue;
-    shown_s = sample.at_s;
+    double& next_s = next_line_s_[sample.source];
+    if (sample.at_s < next_s) continue;
+    next_s = sample.at_s + kLineSeconds;
     // Several sources have different columns, so each line gets its titles.
-    const bool titles = shown_s_.size() > 1 || lines_ % kLinesBelowTitles == 0;
-    if (titles) console_->print_line(monitor_titles(source));
-    console_->print_line(monitor_line(source, sample, monitor_.start_s()));
+    const bool titles = next_line_s_.size() > 1 || lines_ % kLinesBelowTitles == 0;
+    if (titles) console_->print_line(monitor_titles(*sample.source));
+    console_->print_line(monitor_line(sample, monitor_.start_s()));
     ++lines_;
   }
 }

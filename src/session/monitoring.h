@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,7 @@ class Monitoring final : public Observer {
   std::int64_t first_counted_;
   std::vector<std::string> notes_;
   Monitor monitor_;
-  std::vector<double> shown_s_;  // by source: when its last line was shown
+  std::map<const MonitorSource*, double> next_line_s_{};
   int lines_ = 0;
   std::int64_t samples_ = 0;
   std::string text_;

@@ -9,8 +9,6 @@ namespace {
 
 class OneDevice final : public Place {
  public:
-  [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kSingle; }
-
   void resolve_config(TrainConfig& config) override {
     device_.reset();
     takes_any_ = config.device.device == "auto";
@@ -21,17 +19,6 @@ class OneDevice final : public Place {
 
   void require_outputs(const TrainConfig& config) const override {
     barestep::require_outputs(config, trace_files(config.output.trace, "device", 1));
-  }
-
-  [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* dataset) const override {
-    return barestep::spec_of(config, kind_, dataset);
-  }
-  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& /*config*/) const override {
-    return nullptr;
-  }
-
-  [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
-    return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }
 
   [[nodiscard]] int cpus() const override { return usable_cpus(); }
@@ -55,10 +42,6 @@ class OneDevice final : public Place {
   }
 
   [[nodiscard]] std::vector<Device*> devices() const override { return {device_.get()}; }
-  [[nodiscard]] std::vector<std::string> names() const override {
-    if (device_ == nullptr) return {};
-    return {std::string(device_->name())};
-  }
   [[nodiscard]] ProfilingScope profiling_scope() const override {
     return {.program = "mlp_single", .devices = devices()};
   }

@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/transport.h"
 #include "data/dataset.h"
+#include "parallel/schemes/scheme_of.h"
 #include "session/affinity.h"
 #include "session/monitoring.h"
 #include "session/observer.h"
@@ -24,8 +25,6 @@ namespace barestep {
 class Place {
  public:
   virtual ~Place() = default;
-
-  [[nodiscard]] virtual TrainerKind trainer() const = 0;
 
   /// Adapts a configuration to this process: its devices, its trace file. Opens nothing. Throws
   /// Error(kConfiguration) if these devices cannot do what it requests.
@@ -41,9 +40,12 @@ class Place {
 
   /// The spec and the scheme for the programs of this process; `dataset` is null for random data. A
   /// null scheme means none.
-  [[nodiscard]] virtual StepSpec spec_of(const TrainConfig& config,
-                                         const Dataset* dataset) const = 0;
-  [[nodiscard]] virtual std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const = 0;
+  [[nodiscard]] virtual StepSpec spec_of(const TrainConfig& config, const Dataset* dataset) const {
+    return barestep::spec_of(config, kind(), dataset);
+  }
+  [[nodiscard]] virtual std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const {
+    return scheme_of(config);
+  }
 
   /// For several ranks: checks their programs together and says so, for --explain; else empty.
   [[nodiscard]] virtual std::string check_together(const TrainConfig& /*config*/,
@@ -59,7 +61,9 @@ class Place {
   }
 
   /// The memory of the devices, if each has `bytes`.
-  [[nodiscard]] virtual std::vector<MemoryPool> stated_memory(std::int64_t bytes) const = 0;
+  [[nodiscard]] virtual std::vector<MemoryPool> stated_memory(std::int64_t bytes) const {
+    return {{.name = "the device that --memory states", .kind = kind(), .available_bytes = bytes}};
+  }
 
   /// Opens the devices for the programs, and enters in `config` those it opened. Throws Error:
   /// kNoDevice; kMemory if the programs do not fit, unless --memory set the size.
@@ -83,7 +87,11 @@ class Place {
   [[nodiscard]] virtual std::vector<Device*> devices() const = 0;
   /// The devices' names in reports, for all requested devices, open or not. Empty for a single
   /// device that is not open.
-  [[nodiscard]] virtual std::vector<std::string> names() const = 0;
+  [[nodiscard]] virtual std::vector<std::string> names() const {
+    const Device* const device = devices().front();
+    if (device == nullptr) return {};
+    return {std::string(device->name())};
+  }
   /// Of collectives, once joined; null if there is none.
   [[nodiscard]] virtual Transport* transport() const { return nullptr; }
 

@@ -65,8 +65,6 @@ class DeviceOfRank final : public Place {
   DeviceOfRank(const DeviceOfRank&) = delete;
   DeviceOfRank& operator=(const DeviceOfRank&) = delete;
 
-  [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kDdp; }
-
   void resolve_config(TrainConfig& config) override;
   [[nodiscard]] DeviceKind kind() const override { return kind_; }
   [[nodiscard]] int ranks() const override { return ranks_.size(); }
@@ -76,10 +74,6 @@ class DeviceOfRank final : public Place {
   [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* dataset) const override {
     return spec_of_rank(config, kind_, dataset, ranks_.rank(), ranks_.size());
   }
-  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const override {
-    return scheme_of(config, trainer());
-  }
-
   [[nodiscard]] std::string check_together(const TrainConfig& config,
                                            const Dataset* dataset) const override {
     if (ranks_.size() == 1 || !job_.is_first()) return "";
@@ -92,9 +86,6 @@ class DeviceOfRank final : public Place {
   }
   [[nodiscard]] std::string memory_of_stages(const TrainConfig& config,
                                              const Dataset* dataset) const override;
-  [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
-    return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
-  }
   [[nodiscard]] int cpus() const override { return place_.cpus; }
   [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
     if (kind_ == DeviceKind::kCuda) {
@@ -113,10 +104,6 @@ class DeviceOfRank final : public Place {
   void join(const TrainConfig& config, const StepPrograms& programs) override;
 
   [[nodiscard]] std::vector<Device*> devices() const override { return {device_.get()}; }
-  [[nodiscard]] std::vector<std::string> names() const override {
-    if (device_ == nullptr) return {};
-    return {std::string(device_->name())};
-  }
   [[nodiscard]] Transport* transport() const override { return transport_; }
   [[nodiscard]] ProfilingScope profiling_scope() const override;
   [[nodiscard]] MonitorScope monitor_scope() const override;
@@ -236,7 +223,7 @@ std::string DeviceOfRank::memory_of_stages(const TrainConfig& config,
 void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
   take_share(config.device, place_, kind_);
   // All ranks must compute the same bits for a row, and so must one rank for all rows.
-  if (config.parallel.scheme == RankScheme::kFactor) {
+  if (config.parallel.scheme == SchemeKind::kFactor) {
     config.device.rows_of_products = programs.spec().batch_size;
   }
   const std::vector<Placement> placed = placements(config);
@@ -260,7 +247,7 @@ void DeviceOfRank::require_agreement(const TrainConfig& config, const StepProgra
     settings.emplace_back("device", kind_ == DeviceKind::kCpu ? "cpu" : "cuda");
     settings.emplace_back("products", device_->info().product_library);
     // With products of libraries, ranks compute the same bits only if their devices are equal.
-    if (config.parallel.scheme == RankScheme::kFactor &&
+    if (config.parallel.scheme == SchemeKind::kFactor &&
         (kind_ == DeviceKind::kCuda || !computes_own_products(config.device))) {
       settings.emplace_back("device's model", device_->info().model);
     }
@@ -325,7 +312,7 @@ std::string DeviceOfRank::exchange_text(const TrainConfig& config,
                                         const StepPrograms& programs) const {
   const StepSpec& spec = programs.spec();
   std::string text = transport_name() + ": " + barestep::exchange_text(programs);
-  if (config.parallel.scheme == RankScheme::kDdp) return text;
+  if (config.parallel.scheme == SchemeKind::kDdp) return text;
   const Ddp ddp(ddp_settings_of(config));
   StepSpec with_gradients = spec;
   with_gradients.model.stores_gradients = true;

@@ -124,12 +124,10 @@ Session::~Session() {
 }
 
 void Session::resolve_config(std::int64_t memory_bytes) {
-  validate(config_, place_.trainer());
+  validate(config_);
   place_.resolve_config(config_);
-  require({.trainer = place_.trainer(),
-           .ranks = place_.ranks(),
-           .on_gpu = place_.kind() == DeviceKind::kCuda,
-           .config = config_});
+  require(
+      {.ranks = place_.ranks(), .on_gpu = place_.kind() == DeviceKind::kCuda, .config = config_});
   resolve_threads();
   // Placed by hand, a run may use all CPUs that it was given.
   if (config_.device.affinity != Affinity::kNone) bind_this_thread(cpus_at_start());
@@ -146,7 +144,7 @@ void Session::note_untrained_classes() const {
   if (classes.empty()) return;
   const std::int64_t count = std::ssize(classes);
   classes.resize(std::min(classes.size(), kMaxShown));
-  print_note(name_of(place_.trainer()),
+  print_note(program_name(config_),
              fmt::format("{} of the test set {} not occur in the training set: {}{}; the test set "
                          "is the end of the files, so shuffle these",
                          counted(count, "class"), count == 1 ? "does" : "do",
@@ -168,7 +166,7 @@ void Session::find_start() {
     const bool trains = !config_.output.plan && !config_.output.explain;
     if (!job_.is_first() || !trains) return;
     require_own_folder(config_.checkpoint);
-    start_ = find_resume_point(name_of(place_.trainer()), config_.checkpoint);
+    start_ = find_resume_point(program_name(config_), config_.checkpoint);
   });
   if (job_.ranks() != nullptr) share_resume_point(*job_.ranks(), start_);
 }
@@ -179,7 +177,7 @@ void Session::resolve_update() {
   const std::string before = start_ ? update_before(*start_) : "";
   // A resumed run keeps its bits, so it is profiled without changing its update.
   if (!before.empty()) requested.output.profile = false;
-  UpdateChoice choice = choose_update(requested, place_.trainer(), place_.kind());
+  UpdateChoice choice = choose_update(requested, place_.kind());
   if (before == name_of(Update::kSeparate) && choice.update == Update::kFused) {
     choice = {Update::kSeparate, "as before the checkpoint"};
   }
@@ -217,10 +215,10 @@ void Session::prepare() {
       load(spec.model);
     }
     if (is_first_ && config_.device.affinity == Affinity::kNone) {
-      print_note(name_of(place_.trainer()), narrowed_text());
+      print_note(program_name(config_), narrowed_text());
     }
     const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
-    if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);
+    if (!why.empty()) print_note(program_name(config_), "training on the CPU: " + why);
     note_lost_gradients(spec);
     note_last_activation();
   }
@@ -236,7 +234,7 @@ void Session::load(const ModelSpec& model) {
       : loaded.prefix.empty()
           ? fmt::format("lack '{}'", loaded.own_prefix)
           : fmt::format("begin with '{}', which stands for '{}'", loaded.prefix, loaded.own_prefix);
-  print_note(name_of(place_.trainer()),
+  print_note(program_name(config_),
              fmt::format("the names of the weights in '{}' {}", config_.output.load.string(), how));
 }
 
@@ -244,7 +242,7 @@ void Session::note_last_activation() const {
   const ModelConfig& model = config_.model;
   const bool is_module = traits_of(model.activation).is_module;
   if (!is_first_ || !takes_labels(model.loss) || !model.last_relu || !is_module) return;
-  print_note(name_of(place_.trainer()),
+  print_note(program_name(config_),
              fmt::format("--loss {} takes the outputs of the last layer as scores, and here {} "
                          "follows that layer; --no-last-relu leaves it out",
                          name_of(model.loss), name_of(model.activation)));
@@ -258,7 +256,7 @@ void Session::note_lost_gradients(const StepSpec& spec) const {
       spec.chunk_rows > 0 ? spec.step_rows() : spec.micro_rows() * spec.accumulate;
   const std::int64_t numbers = rows * spec.model.outputs();
   if (static_cast<double>(numbers) <= kMaxNumbers * spec.loss_scale->initial) return;
-  print_note(name_of(place_.trainer()),
+  print_note(program_name(config_),
              fmt::format("--loss-scale {}: the loss is a mean of {} numbers, whose gradients lose "
                          "bits in fp16; give --loss-scale dynamic",
                          spec.loss_scale->initial, grouped(numbers)));
@@ -350,8 +348,7 @@ void Session::set_up() {
   trainer_ = std::make_unique<Trainer>(
       config_, *programs_, place_.devices(), Connection{job_.ranks(), place_.transport()},
       data_.get(), std::move(loaded_), profiling.get(), start_ ? &start_->state : nullptr);
-  const RankSettings rounding =
-      settings_of_rounding(config_, *programs_, *place_.devices()[0], place_.trainer());
+  const RankSettings rounding = settings_of_rounding(config_, *programs_, *place_.devices()[0]);
   if (start_ && job_.is_first()) note_start(rounding);
   if (start_) start_->state.tensors = {};
   const std::int64_t steps = trainer_->steps();
@@ -362,13 +359,12 @@ void Session::set_up() {
   if (job_.is_first() && !output.tensorboard.empty()) {
     // A run that is killed before its first checkpoint begins anew.
     const bool goes_on = start_ || config_.checkpoint.resume;
-    observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard,
+    observers_.make<TensorBoardLog>(program_name(config_), output.tensorboard,
                                     goes_on ? std::optional(done) : std::nullopt);
   }
   MetricsLog* metrics = nullptr;
   if (!output.metrics.empty()) {
-    metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks(),
-                                           programs_->spec().mesh, done);
+    metrics = &observers_.make<MetricsLog>(config_, job_.ranks(), programs_->spec().mesh, done);
   }
   const auto& others = observers_.make<OtherPrograms>();
   if (job_.is_first()) {
@@ -403,7 +399,7 @@ void Session::set_up() {
 
 void Session::note_start(const RankSettings& rounding) const {
   const std::string differences = rounding_differences(*start_, config_, rounding);
-  print_note(name_of(place_.trainer()),
+  print_note(program_name(config_),
              fmt::format("resumes from '{}' at step {}{}", start_->file.string(),
                          start_->state.position.steps,
                          differences.empty() ? "" : "; rounding may differ: " + differences));
@@ -429,8 +425,8 @@ void Session::train() {
       });
       tasks.emplace_back([&] { each->save(true); });
     }
-    if (const auto lost = first_failure(name_of(place_.trainer()), tasks)) {
-      print_note(name_of(place_.trainer()), lost->what());
+    if (const auto lost = first_failure(program_name(config_), tasks)) {
+      print_note(program_name(config_), lost->what());
     }
     throw;
   }
@@ -453,7 +449,7 @@ void Session::end() {
   for (auto& close : observers_.closing()) tasks.push_back(std::move(close));
   tasks.emplace_back([&] { report(); });
   for (const auto& each : observers_.all()) tasks.emplace_back([&] { each->save(false); });
-  const auto failure = first_failure(name_of(place_.trainer()), tasks);
+  const auto failure = first_failure(program_name(config_), tasks);
   job_.together([&] {
     if (failure) throw Error(*failure);
   });
@@ -519,7 +515,7 @@ void Session::end_if_stopped() {
     const char* const why = std::ranges::count(failed, 1) > 0 ? "samples cannot be read"
                             : limit_is_reached_               ? "the time limit is reached"
                                                               : "asked to stop";
-    print_note(name_of(place_.trainer()),
+    print_note(program_name(config_),
                fmt::format("{}, {}ended after step {}{}", why,
                            programs_->spec().mesh.ranks() > 1 ? "all ranks " : "",
                            trainer_->steps_done() - 1, wrote));
@@ -615,7 +611,7 @@ std::string int8_text(const TrainConfig& config, const StepSpec& spec) {
 
 void evaluate(Place& place, TrainConfig config, Job& job) {
   // Validates the options as given; each session below has only one precision.
-  job.together([&] { validate(config, place.trainer()); });
+  job.together([&] { validate(config); });
   std::shared_ptr<const Dataset> data;
   std::optional<MetricsLog> metrics;
   std::vector<Evaluation> rows;
@@ -639,7 +635,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
         TrainConfig requested = session.config();
         requested.device.precision = precisions.back();
         requested.device.quantization = quantization;
-        job.together([&] { metrics.emplace(place.trainer(), requested, job.ranks()); });
+        job.together([&] { metrics.emplace(requested, job.ranks()); });
       }
       if (metrics) metrics->watch();
       MetricsLog* const records = metrics && job.is_first() ? &*metrics : nullptr;

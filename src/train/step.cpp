@@ -62,10 +62,21 @@ ModelSpec model_spec_of(const TrainConfig& config, DeviceKind kind) {
   return spec;
 }
 
+/// Throws Error(kConfiguration) if a pipeline has more stages than the model has layers.
+void require_layer_for_each_stage(const StepSpec& spec) {
+  const int layers = spec.model.layers();
+  if (spec.pipeline.stages <= layers) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--pipeline",
+        .value = std::to_string(spec.pipeline.stages),
+        .why = fmt::format("the model has {}, and each stage needs one", counted(layers, "layer")),
+        .remedy = fmt::format("use at most --pipeline {}", layers)});
+}
+
 }  // namespace
 
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
-  return {.model = model_spec_of(config, kind),
+  StepSpec spec{.model = model_spec_of(config, kind),
           .data = config.data.kind,
           .generator = generator_of(kind),
           .batch_size = config.data.batch_size,
@@ -96,6 +107,8 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
           .outer = config.parallel.outer,
           .teacher_noise =
               config.data.teacher ? std::optional(config.data.teacher_noise) : std::nullopt};
+  require_layer_for_each_stage(spec);
+  return spec;
 }
 
 StepSpec evaluation_spec_of(StepSpec training) {
@@ -104,16 +117,6 @@ StepSpec evaluation_spec_of(StepSpec training) {
   if (spec.test_rows == 0) spec.test_rows = spec.train_rows;
   spec.train_rows = 0;
   return spec;
-}
-
-void require_layer_for_each_stage(const StepSpec& spec) {
-  const int layers = spec.model.layers();
-  if (spec.pipeline.stages <= layers) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "--pipeline",
-        .value = std::to_string(spec.pipeline.stages),
-        .why = fmt::format("the model has {}, and each stage needs one", counted(layers, "layer")),
-        .remedy = fmt::format("use at most --pipeline {}", layers)});
 }
 
 std::optional<DeviceOp> rounding_of(const StepPrograms& programs, const HeldStage& stage) {
@@ -162,7 +165,6 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
                          spec.accumulate > 1 || spec.chunk_rows > 0 || !spec.zero_grad ||
                          spec.staleness > 0;
   require_whole_step(spec);
-  require_layer_for_each_stage(spec);
   spec_.held_parameters.reset();  // the spec may be another scheme's
   if (scheme != nullptr) {
     const Mesh& mesh = spec.mesh;

@@ -30,15 +30,13 @@ constexpr std::int64_t default_dim(DeviceKind kind) {
 }
 
 /// The spec of a configuration's programs on a device of this kind, for one rank. `dataset` is null
-/// for random data.
+/// for random data. Throws Error(kConfiguration) if a pipeline has more stages than the model has
+/// layers.
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset);
 
 /// The spec for programs that only evaluate, derived from the spec for training. They use the test
 /// set, or all samples if none is split off.
 StepSpec evaluation_spec_of(StepSpec training);
-
-/// Throws Error(kConfiguration) if a pipeline has more stages than the model has layers.
-void require_layer_for_each_stage(const StepSpec& spec);
 
 class StepPrograms;
 

@@ -14,8 +14,8 @@
 namespace barestep {
 namespace {
 
-const Option* option_of(TrainerKind trainer, std::string_view name) {
-  const std::span<const Option> options = options_of(trainer);
+const Option* option_of(SchemeKind usual, std::string_view name) {
+  const std::span<const Option> options = options_of(usual);
   const auto found = std::ranges::find(options, name, &Option::name);
   return found == options.end() ? nullptr : &*found;
 }
@@ -43,13 +43,13 @@ std::optional<std::string> value_of(const Condition& condition, const Option& op
 
 /// The arguments with which the condition holds; none if it holds without any. Nothing if the
 /// program has no such option, or not with this value.
-std::optional<Arguments> arguments_for(const Condition& condition, TrainerKind trainer) {
-  const Option* const option = option_of(trainer, condition.name);
+std::optional<Arguments> arguments_for(const Condition& condition, SchemeKind usual) {
+  const Option* const option = option_of(usual, condition.name);
   if (option == nullptr) return condition.is_opposite ? std::optional(Arguments{}) : std::nullopt;
-  const std::optional<std::string> usual = option->value.text({});
+  const std::optional<std::string> before = option->value.text({});
   std::optional<std::string> value;
   if (condition.is_opposite) {
-    if (condition.holds(usual, usual)) return Arguments{};
+    if (condition.holds(before, before)) return Arguments{};
     value = sample_of(*option);
   } else {
     value = value_of(condition, *option);
@@ -86,12 +86,12 @@ void add_needs(Row& row) {
 }
 
 std::optional<Row> row_of(const OptionConflict& conflict, const Condition& given,
-                          TrainerKind trainer) {
+                          SchemeKind usual) {
   Row row;
   std::vector<Condition> conditions = {given};
   conditions.insert(conditions.end(), conflict.when.begin(), conflict.when.end());
   for (const Condition& condition : conditions) {
-    const auto arguments = arguments_for(condition, trainer);
+    const auto arguments = arguments_for(condition, usual);
     if (!arguments) return std::nullopt;
     row.arguments.insert(row.arguments.end(), arguments->begin(), arguments->end());
     row.named.push_back(condition.name);
@@ -101,31 +101,31 @@ std::optional<Row> row_of(const OptionConflict& conflict, const Condition& given
 }
 
 /// The text with the program's value of the option that it names in braces.
-std::string with_values(std::string text, const Arguments& arguments, TrainerKind trainer) {
+std::string with_values(std::string text, const Arguments& arguments, SchemeKind usual) {
   const std::size_t begin = text.find('{');
   if (begin == std::string::npos) return text;
   const std::size_t end = text.find('}');
   const std::string name = text.substr(begin + 1, end - begin - 1);
   const auto found = std::ranges::find(arguments, "--" + name);
   const std::string value = found == arguments.end()
-                                ? option_of(trainer, name)->value.text({}).value_or("")
+                                ? option_of(usual, name)->value.text({}).value_or("")
                                 : *std::next(found);
   return text.replace(begin, end + 1 - begin, value);
 }
 
 BadInput refusal_of(const OptionConflict& conflict, const Condition& given, const Row& row,
-                    TrainerKind trainer) {
+                    SchemeKind usual) {
   const std::string value = given.values.empty() ? "" : fmt::format(" '{}'", row.arguments[1]);
   return {.case_number = 7,
           .arguments = row.arguments,
           .exit_code = 78,
           .line = fmt::format("--{}{}: {}; {}", given.name, value,
-                              with_values(conflict.why, row.arguments, trainer), conflict.remedy)};
+                              with_values(conflict.why, row.arguments, usual), conflict.remedy)};
 }
 
 }  // namespace
 
-std::vector<BadInput> bad_combinations(TrainerKind program) {
+std::vector<BadInput> bad_combinations(SchemeKind usual) {
   std::vector<BadInput> all;
   for (const OptionConflict& conflict : conflicts()) {
     for (const Condition& refused : conflict.options) {
@@ -133,10 +133,10 @@ std::vector<BadInput> bad_combinations(TrainerKind program) {
       for (std::size_t i = 0; i < values; ++i) {
         Condition given = refused;
         if (!given.values.empty()) given.values = {refused.values[i]};
-        for (const TrainerKind trainer : kValuesOf<TrainerKind>) {
-          const auto row = row_of(conflict, given, trainer);
+        for (const TrainingProgram& program : kTrainingPrograms) {
+          const auto row = row_of(conflict, given, program.usual);
           if (!row) continue;
-          if (trainer == program) all.push_back(refusal_of(conflict, given, *row, trainer));
+          if (program.usual == usual) all.push_back(refusal_of(conflict, given, *row, usual));
           break;
         }
       }

@@ -17,7 +17,8 @@ std::vector<BadInput> bad_device_options() {
       {0, {"--evaluate-only"}, 2, "unknown option '--evaluate-only': " + none + "--help lists all"},
       {0, words("--tensorboard runs"), 2,
        "unknown option '--tensorboard': " + none + "--help lists all"},
-      {0, words("--scheme zero1"), 2, "unknown option '--scheme': " + none + "--help lists all"},
+      {0, words("--scheme zero2"), 2,
+       "--scheme 'zero2': mlp_ddp shares steps so, not mlp_dp; start mlp_ddp"},
       {0, words("--devices cpu,cpu --pipeline 3"), 78,
        "--pipeline '3': each stage is on a device of its own, and there are 2 devices; list as "
        "many "

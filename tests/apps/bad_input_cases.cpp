@@ -160,6 +160,8 @@ std::vector<BadInput> bad_command_lines() {
        "--activation 'sigmoyd': not one of the choices; did you mean 'sigmoid'? use relu or gelu "
        "or "
        "gelu-tanh or silu or tanh or sigmoid or leaky-relu or none"},
+      {6, words("--scheme zero1"), 2,
+       "--scheme 'zero1': mlp_ddp shares steps so, not mlp_single; start mlp_ddp"},
       {6, words("--loss MSE"), 2,
        "--loss 'MSE': not one of the choices; use mse or l1 or huber or cross-entropy or bce"},
       {6, words("--gemm mkl"), 2,

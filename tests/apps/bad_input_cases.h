@@ -34,7 +34,7 @@ std::vector<BadInput> bad_profiling();
 
 /// A command line for each refusal in the table of options that exclude each other (conflicts() of
 /// options.h), by the first program that has these options.
-std::vector<BadInput> bad_combinations(TrainerKind program);
+std::vector<BadInput> bad_combinations(SchemeKind usual);
 
 std::vector<BadInput> bad_updates();
 std::vector<BadInput> bad_config_files();

@@ -43,6 +43,10 @@ std::vector<BadInput> bad_rank_options() {
        "--delay-ms '-1': out of range; give a number of at least 0 and below 1000000"},
       {0, words("--timeout 0"), 2,
        "--timeout '0': out of range; give a number above 0 and below 1000000000"},
+      {0, words("--scheme single"), 2,
+       "--scheme 'single': mlp_single shares steps so, not mlp_ddp; start mlp_single"},
+      {0, words("--scheme data-parallel"), 2,
+       "--scheme 'data-parallel': mlp_dp shares steps so, not mlp_ddp; start mlp_dp"},
       {0, words("--scheme zero4"), 2,
        "--scheme 'zero4': not one of the choices; use ddp or zero1 or zero2 or zero3 or "
        "factor or server"},

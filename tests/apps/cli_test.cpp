@@ -60,7 +60,7 @@ TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
 }
 
 TEST_F(MlpSingle, RefusesOptionsThatExcludeEachOther) {
-  expect_refused(bad_combinations(TrainerKind::kSingle));
+  expect_refused(bad_combinations(SchemeKind::kSingle));
 }
 
 /// For another user, since root may start as many processes as it likes.
@@ -343,6 +343,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"quantization",
        files + std::vector<std::string>{"--evaluate-only", "--load", "trained", "--precision",
                                         "int8", "--quantization", "torch-per-channel"}},
+      {"scheme", kOneStep + std::vector<std::string>{"--scheme", "single"}},
       {"config", {"--config", "run.json"}},
       {"completion", {"--completion", "zsh"}},
       {"man", {"--man"}},

@@ -19,6 +19,7 @@
 #include "command_line.h"
 #include "core/error.h"
 #include "options/options.h"
+#include "parallel/schemes/run.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/covering_set.h"
 #include "support/idx_bytes.h"
@@ -135,7 +136,7 @@ const std::map<std::string, std::optional<std::string>, std::less<>>& defaults()
       for (const std::string& level : factor) {
         for (const auto& [name, value] : typed({level})) {
           if (name.empty()) continue;  // the number of ranks
-          const auto option = std::ranges::find(options_of(TrainerKind::kDdp), name, &Option::name);
+          const auto option = std::ranges::find(options_of(SchemeKind::kDdp), name, &Option::name);
           found.try_emplace(name, option->value.text({}));
         }
       }
@@ -281,7 +282,7 @@ RankCase Combinations::parsed(const std::string& command) const {
       arguments.push_back(word);
     }
   }
-  run.config = parse_command_line(TrainerKind::kDdp, arguments).config;
+  run.config = parse_command_line(SchemeKind::kDdp, arguments).config;
   for (auto* const path : {&run.config.data.x, &run.config.data.y}) *path = folder() / *path;
   return run;
 }
@@ -290,9 +291,9 @@ RankCase Combinations::parsed(const std::string& command) const {
 std::optional<Error> error_of(const RankCase& run, int rank) {
   const TrainConfig& config = run.config;
   try {
-    validate(config, TrainerKind::kDdp);
+    require({.ranks = run.ranks, .config = config});
     const std::optional<Dataset> data = dataset_of(config);
-    const auto scheme = scheme_of(config, TrainerKind::kDdp);
+    const auto scheme = scheme_of(config);
     const StepPrograms programs(
         spec_of_rank(config, DeviceKind::kCpu, data ? &*data : nullptr, rank, run.ranks),
         scheme.get());
@@ -375,7 +376,7 @@ void expect_bits_of_plain_ddp(const std::vector<Trained>& all, const RankCase& r
   TrainConfig plain;
   plain.parallel.bf16_gradients = run.config.parallel.bf16_gradients;
   plain.parallel.reduces_every_micro_step = run.config.parallel.reduces_every_micro_step;
-  EXPECT_EQ(all, train_threads_by(*scheme_of(plain, TrainerKind::kDdp), run.ranks, run.config));
+  EXPECT_EQ(all, train_threads_by(*scheme_of(plain), run.ranks, run.config));
 }
 
 /// The cases that have each level once, or the other cases, which all together have each pair of
@@ -413,8 +414,7 @@ TEST_P(TrainedCombinations, DoWhatOneRankDoes) {
     alone.parallel.pipeline = 1;
     const bool is_local = run.config.parallel.sync_every > 1;  // not what one rank does
     const Trained one = is_local ? Trained{} : train_single(alone);
-    const auto scheme =
-        scheme_of(run.config, TrainerKind::kDdp, {.first_bucket_bytes = kFirstBucket});
+    const auto scheme = scheme_of(run.config, {.first_bucket_bytes = kFirstBucket});
     const auto all = train_threads_by(*scheme, run.ranks, run.config);
     for (const Trained& rank : all) {
       if (!is_local) expect_near(rank, one, run);
@@ -448,8 +448,7 @@ TEST_P(TrainedCombinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
     const int way = static_cast<int>(number / 7 % 3);
     ++number;
     SCOPED_TRACE(fmt::format("{} cut after {} steps, way {}", command_of(levels), cut, way));
-    const auto scheme =
-        scheme_of(run.config, TrainerKind::kDdp, {.first_bucket_bytes = kFirstBucket});
+    const auto scheme = scheme_of(run.config, {.first_bucket_bytes = kFirstBucket});
     const auto whole = train_threads_by(*scheme, run.ranks, run.config);
     TrainingState state;
     Interruption cutting{.kept = &state};
@@ -502,7 +501,7 @@ TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
         run = parsed(all + " " + part);
         run.config.checkpoint.folder = "checkpoints";
         const TrainingState start = std::exchange(state, {});
-        const auto scheme = scheme_of(run.config, TrainerKind::kDdp);
+        const auto scheme = scheme_of(run.config);
         Interruption cutting{.start = start.tensors.empty() ? nullptr : &start, .kept = &state};
         if (&part != &world.back()) cutting.asks_for = StepRequest::kStop;
         cutting.asks_after_step = start.position.steps + 1;

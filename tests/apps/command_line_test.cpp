@@ -12,7 +12,7 @@ namespace barestep {
 namespace {
 
 TrainConfig parsed(const std::vector<std::string>& arguments) {
-  return parse_command_line(TrainerKind::kSingle, arguments).config;
+  return parse_command_line(SchemeKind::kSingle, arguments).config;
 }
 
 class ConfigFile : public TempDirTest {
@@ -106,9 +106,8 @@ TEST(CommandLine, ReadsSizesWithUnits) {
 }
 
 TEST(CommandLine, ParsesTheExamplesOfHelp) {
-  for (const TrainerKind trainer : {TrainerKind::kSingle, TrainerKind::kDdp}) {
-    const std::string program(name_of(trainer));
-    const std::string help = parse_command_line(trainer, {"--help"}).answer;
+  for (const auto& [program, usual, last] : kTrainingPrograms) {
+    const std::string help = parse_command_line(usual, {"--help"}).answer;
     std::string examples = help.substr(help.find("Examples:\n") + 10);
     for (std::size_t at; (at = examples.find("\\\n")) != std::string::npos;) examples.erase(at, 2);
     std::istringstream lines(examples);
@@ -120,7 +119,7 @@ TEST(CommandLine, ParsesTheExamplesOfHelp) {
         arguments.push_back(word);
         if (word == program) arguments.clear();  // the words before it start it under mpirun
       }
-      EXPECT_NO_THROW(validate(parse_command_line(trainer, arguments).config, trainer)) << line;
+      EXPECT_NO_THROW(validate(parse_command_line(usual, arguments).config)) << line;
     }
     EXPECT_EQ(count, 3);
   }

@@ -149,7 +149,7 @@ TEST_F(MlpDdp, RefusesBadInputInOneLine) {
                        {.working_directory = folder()});
   };
   expect_refused("mlp_ddp", bad_ranks(), folder(), run_ranks);
-  expect_refused("mlp_ddp", bad_combinations(TrainerKind::kDdp), folder(), run_ranks);
+  expect_refused("mlp_ddp", bad_combinations(SchemeKind::kDdp), folder(), run_ranks);
 }
 
 TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {

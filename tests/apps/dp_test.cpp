@@ -253,7 +253,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
             "2 --log-every 2 --batch-size 6 --threads 1 --gemm reference --fusion on --precision "
             "fp16 --loss-scale dynamic:1024 --loss-scale-window 100 --show-split --io-delay-ms 1 "
             "--delay-ms 1 --memory 1GiB --metrics m --save w"),
-      words("--transport peer --devices cpu,cpu --dim 8 --depth 2 --steps 2 --timeout 60"),
+      words("--scheme data-parallel --transport peer --devices cpu,cpu --dim 8 --depth 2 --steps 2 "
+            "--timeout 60"),
       words("--devices cpu,cpu --dim 8 --depth 2 --steps 4 --profile --profile-steps 1:2 "
             "--profile-phases forward,communication --sort-by count --row-limit 2 --trace t.json "
             "--quiet --verbose --affinity spread"),
@@ -329,7 +330,7 @@ TEST_F(MlpDp, TracesThePassesOfMicroBatchesByTheirNumbers) {
 }
 
 TEST_F(MlpDp, RefusesBadInputInOneLine) {
-  for (const auto& cases : {bad_devices(), bad_combinations(TrainerKind::kDataParallel)}) {
+  for (const auto& cases : {bad_devices(), bad_combinations(SchemeKind::kDataParallel)}) {
     expect_refused("mlp_dp", cases, folder(), [this](const BadInput& bad) {
       return run_process(command_of(MLP_DP, bad), {.working_directory = folder()});
     });

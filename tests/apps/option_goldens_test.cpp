@@ -73,7 +73,7 @@ class OptionGolden : public TempDirTest, public testing::WithParamInterface<std:
                                                        (folder() / "y.npy").string()});
     }
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return parse_command_line(TrainerKind::kDdp, arguments).config;
+    return parse_command_line(SchemeKind::kDdp, arguments).config;
   }
 
   /// The losses of steps and, after each epoch, of the test set.
@@ -154,7 +154,7 @@ TEST_P(OptionGoldenOfRanks, TrainsSoWithEveryScheme) {
     for (const int ranks : {2, 3}) {
       SCOPED_TRACE(std::string(scheme) + " on " + std::to_string(ranks));
       const TrainConfig requested = config({"--scheme", scheme});
-      const auto made = scheme_of(requested, TrainerKind::kDdp, {.first_bucket_bytes = 100});
+      const auto made = scheme_of(requested, {.first_bucket_bytes = 100});
       for (const Trained& rank : train_threads_by(*made, ranks, requested)) expect_losses(rank);
     }
   }

@@ -99,12 +99,12 @@ TEST_F(Completion, LeavesFilesToTheShellAndOffersNothingForNumbers) {
 }
 
 TEST_F(Completion, KnowsEveryOptionOfTheTrainersAndEveryChoice) {
-  for (const TrainerKind trainer : kValuesOf<TrainerKind>) {
-    const std::string program(name_of(trainer));
-    const std::string script = parse_command_line(trainer, {"--completion", "bash"}).answer;
+  for (const auto& [name, usual, last] : kTrainingPrograms) {
+    const std::string program(name);
+    const std::string script = parse_command_line(usual, {"--completion", "bash"}).answer;
     std::vector<std::string> names;
-    for (const std::string_view name : names_of_options(trainer)) {
-      names.push_back("--" + std::string(name));
+    for (const std::string_view option : names_of_options(usual)) {
+      names.push_back("--" + std::string(option));
     }
     EXPECT_THAT(in_bash(script, program + " --"), IsSupersetOf(names));
     EXPECT_THAT(in_bash(script, program + " --dim 8 --optimizer ''"),
@@ -123,14 +123,14 @@ TEST_F(Completion, OffersTheSameInZsh) {
       ElementsAre("*:name:(amdahl all)", "--loss[it's \\[a\\] loss\\: one]:mse|l1|bce:(mse l1 bce)",
                   "--data[]:randn|idx\\:X,Y:(randn idx\\:)", "--steps[]:N: ",
                   "--output[]:DIR:_files", "--quick[.quick]", "--help[print this and exit]"));
-  const std::string own = parse_command_line(TrainerKind::kDdp, {"--completion", "zsh"}).answer;
-  EXPECT_THAT(in_zsh(own, "mlp_ddp ''").size(), names_of_options(TrainerKind::kDdp).size() + 5)
+  const std::string own = parse_command_line(SchemeKind::kDdp, {"--completion", "zsh"}).answer;
+  EXPECT_THAT(in_zsh(own, "mlp_ddp ''").size(), names_of_options(SchemeKind::kDdp).size() + 5)
       << "--config, --completion, --man, --help and --version";
 }
 
 TEST_F(Completion, IsRefusedForOtherShells) {
-  EXPECT_THROW(parse_command_line(TrainerKind::kSingle, {"--completion", "fish"}), Error);
-  EXPECT_THROW(parse_command_line(TrainerKind::kSingle, {"--completion"}), Error);
+  EXPECT_THROW(parse_command_line(SchemeKind::kSingle, {"--completion", "fish"}), Error);
+  EXPECT_THROW(parse_command_line(SchemeKind::kSingle, {"--completion"}), Error);
 }
 
 TEST(ManPage, HasEveryOptionAndNoMacroFromATextOfOurs) {
@@ -141,8 +141,8 @@ TEST(ManPage, HasEveryOptionAndNoMacroFromATextOfOurs) {
   EXPECT_THAT(page, HasSubstr("\n.B \\-\\-loss mse|l1|bce\nit's [a] loss: one\n"));
   EXPECT_THAT(page, HasSubstr("\n\\&.quick\n"));
   EXPECT_THAT(page, HasSubstr("\n.nf\n  lab run amdahl \\e\n      \\-\\-quick\n.fi\n"));
-  const std::string own = parse_command_line(TrainerKind::kSingle, {"--man"}).answer;
-  for (const std::string_view name : names_of_options(TrainerKind::kSingle)) {
+  const std::string own = parse_command_line(SchemeKind::kSingle, {"--man"}).answer;
+  for (const std::string_view name : names_of_options(SchemeKind::kSingle)) {
     std::string escaped = "\n.B \\-\\-" + std::string(name);
     for (std::size_t at = 9; (at = escaped.find('-', at)) != std::string::npos; at += 2) {
       escaped.insert(at, "\\");
@@ -153,9 +153,9 @@ TEST(ManPage, HasEveryOptionAndNoMacroFromATextOfOurs) {
 
 TEST_F(Completion, ManFindsNothingWrongWithThePages) {
   if (!has("man")) GTEST_SKIP() << "no man";
-  for (const TrainerKind trainer : kValuesOf<TrainerKind>) {
+  for (const TrainingProgram& program : kTrainingPrograms) {
     const std::filesystem::path page =
-        file("page.1", parse_command_line(trainer, {"--man"}).answer);
+        file("page.1", parse_command_line(program.usual, {"--man"}).answer);
     const ProcessResult shown =
         run_process({"/usr/bin/env", "man", "--warnings", "-l", page.string()});
     EXPECT_EQ(shown.exit_code, 0);

@@ -354,7 +354,6 @@ class Promises final : public TrainObserver {
 
 /// A run as typed: "mlp_ddp -np 2 --scheme zero1".
 struct Typed {
-  TrainerKind program = TrainerKind::kSingle;
   int ranks = 0;  // 0: the program has no ranks
   TrainConfig config;
 
@@ -362,8 +361,6 @@ struct Typed {
     std::istringstream words(command);
     std::string name;
     words >> name;
-    const auto* const found = std::ranges::find(kNamesOf<TrainerKind>, name);
-    program = static_cast<TrainerKind>(found - std::begin(kNamesOf<TrainerKind>));
     std::vector<std::string> arguments;
     for (std::string word; words >> word;) {
       if (word == "-np") {
@@ -372,14 +369,16 @@ struct Typed {
         arguments.push_back(word);
       }
     }
-    config = parse_command_line(program, arguments).config;
+    config =
+        parse_command_line(
+            std::ranges::find(kTrainingPrograms, name, &TrainingProgram::name)->usual, arguments)
+            .config;
   }
 
   [[nodiscard]] std::unique_ptr<Scheme> scheme() const {
     constexpr std::int64_t kSmallBucket = 100;
-    return scheme_of(config, program,
-                     {.devices = static_cast<int>(config.device.devices.size()),
-                      .first_bucket_bytes = kSmallBucket});
+    return scheme_of(config, {.devices = static_cast<int>(config.device.devices.size()),
+                              .first_bucket_bytes = kSmallBucket});
   }
   [[nodiscard]] StepSpec spec(const Dataset* data, int rank) const {
     return ranks == 0 ? spec_of(config, DeviceKind::kCpu, data)
@@ -393,9 +392,7 @@ std::optional<Typed> unless_refused(const std::string& command) {
   try {
     Typed typed(command);
     const auto devices = static_cast<int>(typed.config.device.devices.size());
-    require({.trainer = typed.program,
-             .ranks = std::max({typed.ranks, devices, 1}),
-             .config = typed.config});
+    require({.ranks = std::max({typed.ranks, devices, 1}), .config = typed.config});
     const auto scheme = typed.scheme();
     const StepPrograms programs(typed.spec(nullptr, 0), scheme.get());
     return typed;

@@ -42,8 +42,8 @@ std::string lines_of(const std::vector<BadInput>& cases, std::set<std::string>& 
 
 std::string all_lines() {
   std::vector<BadInput> together;
-  for (const TrainerKind program : kValuesOf<TrainerKind>) {
-    const std::vector<BadInput> more = bad_combinations(program);
+  for (const TrainingProgram& program : kTrainingPrograms) {
+    const std::vector<BadInput> more = bad_combinations(program.usual);
     together.insert(together.end(), more.begin(), more.end());
   }
   const Section sections[] = {{"Options", bad_command_lines()},

@@ -123,12 +123,12 @@ void run_config(std::span<const std::byte> bytes) {
   const FileOfBytes file(bytes);
   reads_or_refuses({ExitCode::kConfiguration, ExitCode::kUsage}, [&] {
     TrainConfig config;
-    const auto given = read_config_file(TrainerKind::kSingle, file.path());
-    for (const Option& option : options_of(TrainerKind::kSingle)) {
+    const auto given = read_config_file(SchemeKind::kSingle, file.path());
+    for (const Option& option : options_of(SchemeKind::kSingle)) {
       const auto found = given.find(option.name);
       if (found != given.end()) option.value.read(found->second, config);
     }
-    validate(config, TrainerKind::kSingle);
+    validate(config);
   });
 }
 

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "kernels/cpu/ops.h"
+#include "kernels/int8.h"
 #include "kernels/op_cases.h"
 
 namespace barestep {

@@ -308,7 +308,7 @@ TEST_F(ExplorerPage, OffersWhatTrainersAndPredictOffer) {
       EXPECT_THAT(text, HasSubstr(fmt::format("\"{}\"", name)));
     }
   };
-  expect_offered(kNamesOf<RankScheme>);
+  expect_offered(scheme_names());
   expect_offered(kNamesOf<PipelineSchedule>);
   expect_offered(kNamesOf<Activation>);
   expect_offered(kNamesOf<OptimizerKind>);

@@ -18,8 +18,9 @@ Run asked(const std::string& options) {
   return asked_run(given);
 }
 
-Workload made_up_workload(std::int64_t dim, std::int64_t depth, TrainerKind trainer, int ranks) {
-  Workload workload{{.trainer = trainer, .ranks = ranks}};
+Workload made_up_workload(std::int64_t dim, std::int64_t depth, SchemeKind scheme, int ranks) {
+  Workload workload{{.ranks = ranks}};
+  workload.config.parallel.scheme = scheme;
   workload.config.model.dim = dim;
   workload.config.model.depth = depth;
   workload.config.training.update = Update::kSeparate;
@@ -96,13 +97,12 @@ Results made_up(const Experiment& experiment, const Setting& setting, const HowC
     for (int i = 0; i < setting.starts; ++i) {
       const auto number = static_cast<std::size_t>(i);
       const MadeUpStep step = in_start(went, what.key, number);
-      Start& start = starts.emplace_back(
-          Start{.command = command_line_of(what.workload),
-                .weights_hash = step.weights_hash,
-                .configuration = json_of(what.workload.config, what.workload.trainer),
-                .ops = step.ops,
-                .watched = step.watched,
-                .evaluated = step.evaluated});
+      Start& start = starts.emplace_back(Start{.command = command_line_of(what.workload),
+                                               .weights_hash = step.weights_hash,
+                                               .configuration = json_of(what.workload.config),
+                                               .ops = step.ops,
+                                               .watched = step.watched,
+                                               .evaluated = step.evaluated});
       start.ranks.push_back(made_up_rank(step, what.workload.steps()));
       for (std::size_t rank = 0; rank < step.other_ranks.size(); ++rank) {
         const std::string other = what.key + " of rank " + std::to_string(rank + 1);

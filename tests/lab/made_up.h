@@ -41,7 +41,7 @@ Run asked(const std::string& options);
 
 /// A workload of a model on the CPU.
 Workload made_up_workload(std::int64_t dim, std::int64_t depth,
-                          TrainerKind trainer = TrainerKind::kSingle, int ranks = 1);
+                          SchemeKind scheme = SchemeKind::kSingle, int ranks = 1);
 
 RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps);
 

@@ -92,7 +92,7 @@ TEST(Plots, OfASlowRankHaveABarForEachRank) {
 }
 
 TEST(Timeline, ShowsEachBucketBehindWhatItWaitsFor) {
-  Workload workload = made_up_workload(1024, 6, TrainerKind::kDdp, 2);
+  Workload workload = made_up_workload(1024, 6, SchemeKind::kDdp, 2);
   workload.config.device.threads = 1;
   const SimulatedStep step = predicted_run(workload, round_card());
   const Plot plot = timeline_plot(workload, step, "a step");

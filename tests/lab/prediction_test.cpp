@@ -33,7 +33,7 @@ using ::testing::MatchesRegex;
 
 /// A step of DDP calculated by hand, in which only products and sums of gradients take time.
 TEST(Simulator, OverlapsCommunicationWithBackward) {
-  const Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
+  const Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
   const auto seconds = [](double all_reduce) {
     return [all_reduce](const Node& node) {
@@ -59,7 +59,7 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
 
 /// Two lanes that compete for the core that computes.
 TEST(Simulator, SharesCoresAmongLanes) {
-  const Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
+  const Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
   const auto seconds = [](const Node& node) {
     if (const auto* collective = std::get_if<Collective>(&node.op)) {
@@ -83,7 +83,7 @@ TEST(Simulator, SharesCoresAmongLanes) {
 }
 
 TEST(Simulator, NeedsNoCoreForAPause) {
-  Workload workload = made_up_workload(8, 1, TrainerKind::kDdp, 2);
+  Workload workload = made_up_workload(8, 1, SchemeKind::kDdp, 2);
   workload.config.injected.delay_ms = 10;
   const WorkloadPrograms programs(workload);
   const auto pause = [](const Node& node) {
@@ -98,7 +98,7 @@ TEST(Simulator, NeedsNoCoreForAPause) {
 class PipelineOfLayers {
  public:
   PipelineOfLayers(int stages, PipelineSchedule schedule, int micro_batches) {
-    Workload workload = made_up_workload(16, stages, TrainerKind::kDdp, stages);
+    Workload workload = made_up_workload(16, stages, SchemeKind::kDdp, stages);
     workload.config.data.batch_size = 240;  // divisible by the numbers of micro-batches
     workload.config.parallel.pipeline = stages;
     workload.config.parallel.schedule = schedule;
@@ -274,7 +274,7 @@ TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
   const Workload one = made_up_workload(1024, 2);
   EXPECT_NEAR(predicted_run(one, card).step_s, flops / 100e9 + 1e-3, 1e-5);
   Workload rank = one;
-  rank.trainer = TrainerKind::kDdp;
+  rank.config.parallel.scheme = SchemeKind::kDdp;
   rank.config.device.threads = 1;
   EXPECT_NEAR(predicted_run(rank, card).step_s, flops / 60e9 + 1e-3, 1e-5);
   // Two ranks have half of the rows each, and sum 8 MiB in two buckets on the cores that also
@@ -291,7 +291,7 @@ TEST(MeasuredMachines, PredictRanksThatShareAGpu) {
   card.node.tables = {};
   card.loads.resize(1);
   card.loads.front().threads = 0;
-  Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
+  Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
   workload.on_gpu = true;
   EXPECT_GT(predicted_run(workload, card).step_s, 0);
 }
@@ -452,7 +452,7 @@ TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {
 }
 
 TEST(Simulator, SlowsKernelsBesideACollective) {
-  const Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
+  const Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
   const auto seconds = [](const Node& node) {
     if (const auto* collective = std::get_if<Collective>(&node.op)) {
@@ -566,8 +566,8 @@ TEST(Products, GrowWithTheBatchWithoutCliffs) {
   EXPECT_GT(forward_s(1024), 1.5 * forward_s(512));
 }
 
-Workload on_gpus(TrainerKind trainer, int ranks) {
-  Workload workload = made_up_workload(8192, 6, trainer, ranks);
+Workload on_gpus(SchemeKind scheme, int ranks) {
+  Workload workload = made_up_workload(8192, 6, scheme, ranks);
   workload.on_gpu = true;
   workload.gpus = ranks;
   return workload;
@@ -577,7 +577,7 @@ Workload on_gpus(TrainerKind trainer, int ranks) {
 TEST(Products, AreFasterInTf32UnlessTheyUpdateToo) {
   MachineCard h200 = load_card("h200-nvlink");
   h200.memory_bytes_per_s = 1e18;
-  Workload workload = on_gpus(TrainerKind::kSingle, 1);
+  Workload workload = on_gpus(SchemeKind::kSingle, 1);
   const auto time_of = [&](Precision precision, Update update) {
     workload.config.device.precision = precision;
     workload.config.training.update = update;
@@ -591,7 +591,7 @@ TEST(Products, AreFasterInTf32UnlessTheyUpdateToo) {
 
 TEST(SlowRanks, HoldUpAllAndShowOnRank0AsCommunication) {
   const MachineCard h200 = load_card("h200-nvlink");
-  Workload workload = on_gpus(TrainerKind::kDdp, 4);
+  Workload workload = on_gpus(SchemeKind::kDdp, 4);
   const SimulatedStep even = predicted_run(workload, h200);
   workload.config.injected.slow_rank = SlowRank{.rank = 0, .delay_ms = 10};
   const SimulatedStep own = predicted_run(workload, h200);
@@ -607,7 +607,7 @@ TEST(SlowRanks, HoldUpAllAndShowOnRank0AsCommunication) {
 
 TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
   const MachineCard h200 = load_card("h200-nvlink");
-  const Workload workload = on_gpus(TrainerKind::kDataParallel, 2);
+  const Workload workload = on_gpus(SchemeKind::kDataParallel, 2);
   const WorkloadPrograms programs(workload);
   int copies = 0;
   for (const Node& node : programs.step().nodes()) {
@@ -621,7 +621,7 @@ TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
 
 // Device 0 sends rows to seven others; each row takes its share of device 0's link.
 TEST(DataParallelOnGpus, ShareTheLinkTheyCopyFrom) {
-  const Workload workload = on_gpus(TrainerKind::kDataParallel, 8);
+  const Workload workload = on_gpus(SchemeKind::kDataParallel, 8);
   const WorkloadPrograms programs(workload);
   const MachineCard h200 = load_card("h200-nvlink");
   const SimulatedStep step = predicted_run(workload, h200);

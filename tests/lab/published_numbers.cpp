@@ -205,14 +205,14 @@ void add_deepspeed_estimates(std::vector<PublishedNumber>& all) {
 }
 
 /// The bytes that a rank sends in a step of six layers, over those of their gradients.
-double sent_over_gradients(RankScheme scheme, int ranks) {
+double sent_over_gradients(SchemeKind scheme, int ranks) {
   TrainConfig config;
   config.model.dim = 512;
   config.model.depth = 6;
   config.data.batch_size = ranks;
   config.training.update = Update::kSeparate;
   config.parallel.scheme = scheme;
-  const WorkloadPrograms programs({.trainer = TrainerKind::kDdp, .ranks = ranks, .config = config});
+  const WorkloadPrograms programs({.ranks = ranks, .config = config});
   return static_cast<double>(bytes_sent(programs.step(), programs.mesh())) /
          static_cast<double>(programs.steps().parameter_list().bytes());
 }
@@ -220,8 +220,8 @@ double sent_over_gradients(RankScheme scheme, int ranks) {
 /// Counted in programs on 8 ranks; the sum of the losses is lost in rounding.
 void add_traffic(std::vector<PublishedNumber>& all) {
   constexpr int kRanks = 8;
-  const double ddp = sent_over_gradients(RankScheme::kDdp, kRanks);
-  const double sharded = sent_over_gradients(RankScheme::kZero1, kRanks);
+  const double ddp = sent_over_gradients(SchemeKind::kDdp, kRanks);
+  const double sharded = sent_over_gradients(SchemeKind::kZero1, kRanks);
   const auto add = [&](std::string what, std::string ours) {
     all.push_back(exact(PublishedKind::kReproduced, std::move(what), std::move(ours)));
   };
@@ -231,7 +231,7 @@ void add_traffic(std::vector<PublishedNumber>& all) {
       "(n - 1) / n",
       fmt::format("{:.2f}", sharded));
   add("ZeRO, bytes that a rank sends with stage 2, over those without",
-      fmt::format("{:.3g}x", sent_over_gradients(RankScheme::kZero2, kRanks) / ddp));
+      fmt::format("{:.3g}x", sent_over_gradients(SchemeKind::kZero2, kRanks) / ddp));
 }
 
 /// From where a part of a layer's products takes longer than its messages in 16 bits. Counted as
@@ -243,18 +243,18 @@ void add_communication_bounds(std::vector<PublishedNumber>& all) {
   constexpr double kFlopsPerS = 4.6e14, kBytesPerS = 1.8e11;
   struct Bound {
     const char* what;
-    RankScheme scheme;
+    SchemeKind scheme;
     bool is_tensor, is_forward;
     double has;  // rows of a rank, or its part of the width
   };
   for (const Bound& bound :
        {Bound{"data parallel on TPU v5p, batch of each from which communication hides, to 50 rows",
-              RankScheme::kDdp, false, false, 1},
+              SchemeKind::kDdp, false, false, 1},
         Bound{"FSDP on TPU v5p, batch of each from which forward's communication hides, to 50 rows",
-              RankScheme::kZero3, false, true, 1},
+              SchemeKind::kZero3, false, true, 1},
         Bound{"tensor parallel on TPU v5p, width of each from which forward's communication hides, "
               "to 50",
-              RankScheme::kDdp, true, true, 1.0 * kWidth / kRanks}}) {
+              SchemeKind::kDdp, true, true, 1.0 * kWidth / kRanks}}) {
     const auto part = [&](std::int64_t layers) {
       TrainConfig config;
       config.model.dim = kWidth;
@@ -266,8 +266,7 @@ void add_communication_bounds(std::vector<PublishedNumber>& all) {
       // DDP's gradients may have 16 bits, whatever products have.
       config.parallel.bf16_gradients = !bound.is_forward;
       if (bound.is_forward) config.device.precision = Precision::kBf16;
-      return priced_part({.trainer = TrainerKind::kDdp, .ranks = kRanks, .config = config},
-                         bound.is_forward);
+      return priced_part({.ranks = kRanks, .config = config}, bound.is_forward);
     };
     const PricedPart two = part(2), four = part(4);
     const double flops = four.flops - two.flops;
@@ -311,8 +310,8 @@ std::string bubble_text(const PipelineSpec& pipeline) {
   std::vector<std::unique_ptr<WorkloadPrograms>> programs;
   std::vector<RankProgram> ranks;
   for (int rank = 0; rank < pipeline.stages; ++rank) {
-    programs.push_back(std::make_unique<WorkloadPrograms>(
-        Run{.trainer = TrainerKind::kDdp, .ranks = pipeline.stages, .config = config}, rank));
+    programs.push_back(
+        std::make_unique<WorkloadPrograms>(Run{.ranks = pipeline.stages, .config = config}, rank));
     ranks.push_back({programs.back()->step(), programs.back()->mesh()});
   }
   const auto seconds = [](const Program&, const Node& node) {
@@ -396,7 +395,7 @@ void add_tensor_pair(std::vector<PublishedNumber>& all) {
   config.model.depth = 4;
   config.training.update = Update::kSeparate;
   config.parallel.tensor = 2;
-  const WorkloadPrograms programs({.trainer = TrainerKind::kDdp, .ranks = 2, .config = config});
+  const WorkloadPrograms programs({.ranks = 2, .config = config});
   int forward = 0, backward = 0;
   for (const Node& node : programs.step().nodes()) {
     const auto* const sum = op_if<AllReduce>(node.op);
@@ -434,6 +433,7 @@ void add_attention_memory(std::vector<PublishedNumber>& all) {
 TrainConfig transformer_of(std::int64_t dim, std::int64_t heads, std::int64_t blocks,
                            std::int64_t length) {
   TrainConfig config;
+  config.parallel.scheme = SchemeKind::kSingle;
   config.model = {.dim = dim,
                   .depth = blocks,
                   .block = BlockKind::kTransformer,
@@ -506,12 +506,9 @@ class NoOutput final : public TrainObserver {
 };
 
 double simulated_s(const TrainConfig& config, const MachineCard& card, int ranks) {
-  return predicted_run({.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
-                        .ranks = ranks,
-                        .on_gpu = true,
-                        .config = config},
-                       card)
-      .step_s;
+  Run run{.ranks = ranks, .on_gpu = true, .config = config};
+  if (ranks == 1) run.config.parallel.scheme = SchemeKind::kSingle;
+  return predicted_run(run, card).step_s;
 }
 
 /// A published number next to the simulator's, which is not a measurement.
@@ -559,6 +556,7 @@ void add_amp_run(std::vector<PublishedNumber>& all) {
   constexpr double kPublishedS = 7.738;
   const MachineCard card = load_card("a100-nvlink");
   TrainConfig config;
+  config.parallel.scheme = SchemeKind::kSingle;
   config.model.dim = 4096;
   config.model.depth = 3;
   config.model.last_relu = false;
@@ -618,8 +616,8 @@ void add_traffic_that_differs(std::vector<PublishedNumber>& all) {
                        PublishedKind::kDoesNotReproduce,
                        fmt::format("{:.2f}x with 6 layers, of which the last 2 and the first are "
                                    "gathered once (counted); 1.5x only in the limit of many",
-                                   sent_over_gradients(RankScheme::kZero3, kRanks) /
-                                       sent_over_gradients(RankScheme::kDdp, kRanks))));
+                                   sent_over_gradients(SchemeKind::kZero3, kRanks) /
+                                       sent_over_gradients(SchemeKind::kDdp, kRanks))));
 }
 
 }  // namespace
@@ -663,6 +661,7 @@ std::vector<PublishedNumber> exact_numbers() {
 PublishedNumber zero_recipe_sum() {
   constexpr double kTolerance = 0.1;
   TrainConfig config;
+  config.parallel.scheme = SchemeKind::kSingle;
   config.model.dim = kRecipeWidth;
   config.model.depth = kRecipeLayers;
   config.model.activation = Activation::kNone;

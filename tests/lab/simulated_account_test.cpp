@@ -155,7 +155,7 @@ class MedianAccount final : public TrainObserver {
 /// A way to share a step of a model with four layers.
 struct Share {
   const char* name;
-  TrainerKind trainer = TrainerKind::kDdp;
+  SchemeKind scheme = SchemeKind::kDdp;
   int ranks = 2;  // or devices
   void (*change)(ParallelConfig& parallel, TrainConfig& config) = [](auto&, auto&) {};
   std::vector<Part> waits{};  // of rank or device 0, each longer than a twentieth of the step
@@ -170,9 +170,10 @@ class SimulatedAccounts : public testing::TestWithParam<Share> {
     config_.training.update = Update::kSeparate;
     config_.device.threads = 1;
     config_.device.gemm = GemmProvider::kReference;
+    config_.parallel.scheme = GetParam().scheme;
     GetParam().change(config_.parallel, config_);
     if (!has_ranks()) config_.device.devices.assign(static_cast<std::size_t>(count()), "cpu");
-    scheme_ = scheme_of(config_, GetParam().trainer, {.devices = count()});
+    scheme_ = scheme_of(config_, {.devices = count()});
     for (int rank = 0; rank < (has_ranks() ? count() : 1); ++rank) {
       const StepSpec spec = has_ranks()
                                 ? spec_of_rank(config_, DeviceKind::kCpu, nullptr, rank, count())
@@ -181,7 +182,7 @@ class SimulatedAccounts : public testing::TestWithParam<Share> {
     }
   }
 
-  [[nodiscard]] static bool has_ranks() { return GetParam().trainer == TrainerKind::kDdp; }
+  [[nodiscard]] static bool has_ranks() { return barestep::has_ranks(GetParam().scheme); }
   [[nodiscard]] static int count() { return GetParam().ranks; }
 
   [[nodiscard]] StepAccount measured(int rank, ThreadRank* ranks) const {
@@ -257,63 +258,52 @@ TEST_P(SimulatedAccounts, HaveThePartsOfMeasuredOnes) {
 }
 
 using enum Part;
-using enum RankScheme;
+using enum SchemeKind;
 
-const Share kAll[] = {{.name = "OneDevice", .trainer = TrainerKind::kSingle, .ranks = 1},
-                      {.name = "Ddp", .waits = {kExposedCommunication}},
-                      {.name = "DdpOfSmallBuckets",
-                       .change = [](auto& parallel, auto&) { parallel.bucket_mib = 1e-4; },
-                       .waits = {kExposedCommunication}},
-                      {.name = "DdpWithASlowRank",
-                       .change =
-                           [](auto&, auto& config) {
-                             config.injected.slow_rank = SlowRank{1, 20};
-                           },
-                       .waits = {kExposedCommunication}},
-                      {.name = "Zero1",
-                       .change = [](auto& parallel, auto&) { parallel.scheme = kZero1; },
-                       .waits = {kExposedCommunication}},
-                      {.name = "Zero2",
-                       .change = [](auto& parallel, auto&) { parallel.scheme = kZero2; },
-                       .waits = {kExposedCommunication}},
-                      {.name = "Zero3",
-                       .change = [](auto& parallel, auto&) { parallel.scheme = kZero3; },
-                       .waits = {kExposedCommunication}},
-                      {.name = "Factor",
-                       .change = [](auto& parallel, auto&) { parallel.scheme = kFactor; },
-                       .waits = {kExposedCommunication}},
-                      {.name = "Server",
-                       .change = [](auto& parallel, auto&) { parallel.scheme = kServer; },
-                       .waits = {kExposedCommunication}},
-                      {.name = "TensorRanks",
-                       .change = [](auto& parallel, auto&) { parallel.tensor = 2; },
-                       .waits = {kTensorRanks}},
-                      {.name = "Stages",
-                       .change =
-                           [](auto& parallel, auto&) {
-                             parallel.pipeline = 2;
-                             parallel.micro_batches = 4;
-                           },
-                       .waits = {kOtherStages}},
-                      {.name = "TensorRanksOfStages",
-                       .ranks = 4,
-                       .change =
-                           [](auto& parallel, auto&) {
-                             parallel.tensor = parallel.pipeline = 2;
-                             parallel.micro_batches = 2;
-                           },
-                       .waits = {kTensorRanks, kOtherStages}},
-                      {.name = "DataParallel",
-                       .trainer = TrainerKind::kDataParallel,
-                       .waits = {kExposedCommunication}},
-                      {.name = "StagesOfDevices",
-                       .trainer = TrainerKind::kDataParallel,
-                       .change =
-                           [](auto& parallel, auto&) {
-                             parallel.pipeline = 2;
-                             parallel.micro_batches = 2;
-                           },
-                       .waits = {kOtherDevice}}};
+const Share kAll[] = {
+    {.name = "OneDevice", .scheme = kSingle, .ranks = 1},
+    {.name = "Ddp", .waits = {kExposedCommunication}},
+    {.name = "DdpOfSmallBuckets",
+     .change = [](auto& parallel, auto&) { parallel.bucket_mib = 1e-4; },
+     .waits = {kExposedCommunication}},
+    {.name = "DdpWithASlowRank",
+     .change =
+         [](auto&, auto& config) {
+           config.injected.slow_rank = SlowRank{1, 20};
+         },
+     .waits = {kExposedCommunication}},
+    {.name = "Zero1", .scheme = kZero1, .waits = {kExposedCommunication}},
+    {.name = "Zero2", .scheme = kZero2, .waits = {kExposedCommunication}},
+    {.name = "Zero3", .scheme = kZero3, .waits = {kExposedCommunication}},
+    {.name = "Factor", .scheme = kFactor, .waits = {kExposedCommunication}},
+    {.name = "Server", .scheme = kServer, .waits = {kExposedCommunication}},
+    {.name = "TensorRanks",
+     .change = [](auto& parallel, auto&) { parallel.tensor = 2; },
+     .waits = {kTensorRanks}},
+    {.name = "Stages",
+     .change =
+         [](auto& parallel, auto&) {
+           parallel.pipeline = 2;
+           parallel.micro_batches = 4;
+         },
+     .waits = {kOtherStages}},
+    {.name = "TensorRanksOfStages",
+     .ranks = 4,
+     .change =
+         [](auto& parallel, auto&) {
+           parallel.tensor = parallel.pipeline = 2;
+           parallel.micro_batches = 2;
+         },
+     .waits = {kTensorRanks, kOtherStages}},
+    {.name = "DataParallel", .scheme = kDataParallel, .waits = {kExposedCommunication}},
+    {.name = "StagesOfDevices",
+     .scheme = kDataParallel,
+     .change =
+         [](auto& parallel, auto&) {
+           parallel.pipeline = 2;
+           parallel.micro_batches = 2;
+         },
+     .waits = {kOtherDevice}}};
 
 INSTANTIATE_TEST_SUITE_P(OfSchemes, SimulatedAccounts, testing::ValuesIn(kAll),
                          [](const auto& each) { return each.param.name; });

@@ -17,7 +17,7 @@ TEST(PlannedMemory, IsThatOfEveryDevice) {
   std::int64_t sum = 0;
   for (const std::int64_t bytes : one[0].by_category) sum += bytes;
   EXPECT_EQ(sum, one[0].bytes);
-  const auto two = planned_memory(made_up_workload(256, 2, TrainerKind::kDataParallel, 2));
+  const auto two = planned_memory(made_up_workload(256, 2, SchemeKind::kDataParallel, 2));
   ASSERT_EQ(two.size(), 2U);
   EXPECT_EQ(two[1].bytes, 1'216'512);
 }
@@ -48,11 +48,11 @@ TEST(PlannedMemory, OfAllRanksAndDevicesMustFit) {
                "fits");
   single.on_gpu = true;
   expect_least(single, planned_memory(single)[0].bytes, "needs 34.51 MiB, a GPU has 34.51 MiB");
-  Workload ranks = made_up_workload(256, 2, TrainerKind::kDdp, 3);
+  Workload ranks = made_up_workload(256, 2, SchemeKind::kDdp, 3);
   ranks.on_gpu = true;
   ranks.gpus = 2;
   expect_least(ranks, 2 * planned_memory(ranks)[0].bytes, "needs 34.35 MiB in each of 2 ranks");
-  Workload devices = made_up_workload(256, 2, TrainerKind::kDataParallel, 3);
+  Workload devices = made_up_workload(256, 2, SchemeKind::kDataParallel, 3);
   devices.on_gpu = true;
   devices.gpus = 2;
   const auto of_devices = planned_memory(devices);

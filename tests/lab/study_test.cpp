@@ -409,8 +409,7 @@ TEST(Metrics, BeginWithTheConfigurationWhichAStartKeeps) {
   StepFigures step;
   step.report.samples = 64;
   step.report.wall_s = 0.5;
-  const std::string lines =
-      configuration_record(config, TrainerKind::kSingle) + "\n" + metrics_record(step, 0) + "\n";
+  const std::string lines = configuration_record(config) + "\n" + metrics_record(step, 0) + "\n";
   EXPECT_THAT(parse_metrics(lines, "metrics"), SizeIs(1));
   EXPECT_THAT(parse_monitor(lines, "metrics"), IsEmpty());
   const std::string configuration = configuration_of_metrics(lines, "metrics");
@@ -461,19 +460,16 @@ TEST(Metrics, HaveTheScaleOfFp16AndTheStepsItSkipped) {
   }
 }
 
+const std::vector<Gauge> kMadeUpGauges = {
+    {.name = "gpu_percent", .column = "gpu %"},
+    {.name = "power_w", .column = "power W", .kind = GaugeKind::kPower}};
+
 /// A machine with two gauges, one of which cannot always be read.
 class MadeUpSource final : public MonitorSource {
  public:
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::span<const Gauge> gauges() const override { return gauges_; }
+  MadeUpSource() : MonitorSource("cuda:0", kMadeUpGauges) {}
   void sample(std::span<double> /*values*/) override {}
   [[nodiscard]] std::string trouble() const override { return ""; }
-
- private:
-  std::string name_ = "cuda:0";
-  std::vector<Gauge> gauges_ = {
-      {.name = "gpu_percent", .column = "gpu %"},
-      {.name = "power_w", .column = "power W", .kind = GaugeKind::kPower}};
 };
 
 TEST(MetricsOfAnEvaluation, AreThoseOfThePrecisionThatWasAskedForAndWhatEachFound) {
@@ -503,15 +499,14 @@ TEST(MetricsOfAnEvaluation, AreThoseOfThePrecisionThatWasAskedForAndWhatEachFoun
 TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
   const MadeUpSource source;
   const auto look = [&](double percent, double watts) {
-    return monitor_record(source, {.source = 0, .at_s = 1, .values = {percent, watts}}, 0, 0) +
-           "\n";
+    return monitor_record({.source = &source, .at_s = 1, .values = {percent, watts}}, 0, 0) + "\n";
   };
   StepFigures step;
   step.report.samples = 64;
   step.report.wall_s = 0.5;
   StepFigures cold = step;
   cold.report.warmup = true;
-  SourceSummary summary{.name = "cuda:0", .gauges = source.gauges(), .end_s = 2};
+  SourceSummary summary{.source = &source, .end_s = 2};
   summary.values.resize(2);
   summary.values[1].add(GaugeKind::kPower, 100);
   const std::string lines = metrics_record(cold, 0) + "\n" + look(5, 50) + metrics_record(step, 0) +

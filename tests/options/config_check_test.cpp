@@ -20,9 +20,10 @@ struct Refusal {
 /// The refusal of the default configuration after `change`; code 0 if it is not refused.
 Refusal refusal_of(const std::function<void(TrainConfig&)>& change) {
   TrainConfig config;
+  config.parallel.scheme = SchemeKind::kSingle;
   change(config);
   try {
-    validate(config, TrainerKind::kSingle);
+    validate(config);
   } catch (const Error& error) {
     return {static_cast<int>(error.code()), error.what()};
   }
@@ -114,8 +115,8 @@ TEST(Config, TakesNumbersThatTheOptimizerHasOnly) {
 
 TEST(Conflicts, NameOptionsOfThePrograms) {
   std::set<std::string_view> names;
-  for (const TrainerKind trainer : kValuesOf<TrainerKind>) {
-    for (const std::string_view name : names_of_options(trainer)) names.insert(name);
+  for (const TrainingProgram& program : kTrainingPrograms) {
+    for (const std::string_view name : names_of_options(program.usual)) names.insert(name);
   }
   for (const OptionConflict& conflict : conflicts()) {
     for (const auto& conditions : {conflict.options, conflict.when}) {
@@ -273,11 +274,12 @@ TEST(Config, CountsScoresInTheStandardFormOnly) {
 /// One reason at a time; on one CPU, nothing prevents the fused update.
 TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
   const auto choice = [](const std::function<void(TrainConfig&)>& change,
-                         TrainerKind trainer = TrainerKind::kSingle,
+                         SchemeKind scheme = SchemeKind::kSingle,
                          DeviceKind kind = DeviceKind::kCpu) {
     TrainConfig config;
+    config.parallel.scheme = scheme;
     change(config);
-    const UpdateChoice taken = choose_update(config, trainer, kind);
+    const UpdateChoice taken = choose_update(config, kind);
     return std::string(name_of(taken.update)) + ": " + std::string(taken.why);
   };
   const auto nothing = [](TrainConfig&) {};
@@ -290,11 +292,9 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
             fused)
       << "both limits are met";
   EXPECT_EQ(choice([](TrainConfig& c) { c.optimizer.kind = OptimizerKind::kAdamW; }), fused);
-  EXPECT_EQ(
-      choice([](TrainConfig& c) { c.parallel.scheme = RankScheme::kFactor; }, TrainerKind::kDdp),
-      fused);
+  EXPECT_EQ(choice(nothing, SchemeKind::kFactor), fused);
   const auto on_gpu = [&](const std::function<void(TrainConfig&)>& change) {
-    return choice(change, TrainerKind::kSingle, DeviceKind::kCuda);
+    return choice(change, SchemeKind::kSingle, DeviceKind::kCuda);
   };
   EXPECT_EQ(on_gpu(nothing), fused);
   EXPECT_EQ(on_gpu([](TrainConfig& c) { c.device.precision = Precision::kBf16; }), fused);
@@ -303,8 +303,8 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
   EXPECT_EQ(on_gpu([](TrainConfig& c) { c.data.batch_size = 128; }), fused);
   EXPECT_EQ(on_gpu([](TrainConfig& c) { c.data.batch_size = 129; }),
             "separate: beyond 128 rows it was not measured on a GPU");
-  EXPECT_EQ(choice(nothing, TrainerKind::kDdp), "separate: gradients are exchanged");
-  EXPECT_EQ(choice(nothing, TrainerKind::kDataParallel), "separate: gradients are exchanged");
+  EXPECT_EQ(choice(nothing, SchemeKind::kDdp), "separate: gradients are exchanged");
+  EXPECT_EQ(choice(nothing, SchemeKind::kDataParallel), "separate: gradients are exchanged");
   const std::pair<std::function<void(TrainConfig&)>, const char*> reasons[] = {
       {[](TrainConfig& c) {
          c.model.layers = {2046, 1024};

@@ -25,18 +25,22 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr TrainerKind kTrainers[] = {TrainerKind::kSingle, TrainerKind::kDataParallel,
-                                     TrainerKind::kDdp};
-
-TrainConfig with(const Option& option) {
+/// The defaults of the program with this scheme.
+TrainConfig defaults_of(SchemeKind scheme) {
   TrainConfig config;
+  config.parallel.scheme = scheme;
+  return config;
+}
+
+TrainConfig with(const Option& option, SchemeKind scheme = SchemeKind::kDdp) {
+  TrainConfig config = defaults_of(scheme);
   option.value.read({.where = "--" + std::string(option.name), .text = sample_of(option)}, config);
   return config;
 }
 
-TrainConfig with_all(TrainerKind trainer) {
-  TrainConfig config;
-  for (const Option& option : options_of(trainer)) {
+TrainConfig with_all(SchemeKind scheme) {
+  TrainConfig config = defaults_of(scheme);
+  for (const Option& option : options_of(scheme)) {
     option.value.read({.where = std::string(option.name), .text = sample_of(option)}, config);
   }
   return config;
@@ -54,48 +58,50 @@ std::string error_of(const Option& option, const std::string& text) {
 }
 
 TEST(Options, DefaultsNeedNoArguments) {
-  for (const TrainerKind trainer : kTrainers) {
-    EXPECT_THAT(arguments_of(TrainConfig(), trainer), testing::IsEmpty());
-    EXPECT_EQ(parse_command_line(trainer, {}).config, TrainConfig());
+  for (const auto& [program, usual, last] : kTrainingPrograms) {
+    EXPECT_THAT(arguments_of(defaults_of(usual)), testing::IsEmpty());
+    EXPECT_EQ(parse_command_line(usual, {}).config, defaults_of(usual));
   }
 }
 
 TEST(Options, EachIsWrittenAsItIsRead) {
-  for (const TrainerKind trainer : kTrainers) {
-    for (const Option& option : options_of(trainer)) {
+  for (const auto& [program, usual, last] : kTrainingPrograms) {
+    for (const Option& option : options_of(usual)) {
       SCOPED_TRACE(option.name);
-      const TrainConfig config = with(option);
+      const TrainConfig config = with(option, usual);
+      if (is_fixed(option)) continue;
       std::vector<std::string> typed = {"--" + std::string(option.name)};
       if (!is_flag(option)) typed.push_back(sample_of(option));
-      EXPECT_NE(config, TrainConfig()) << "a sample is not the default";
-      EXPECT_EQ(arguments_of(config, trainer), typed);
-      EXPECT_EQ(parse_command_line(trainer, typed).config, config);
+      EXPECT_NE(config, defaults_of(usual)) << "a sample is not the default";
+      EXPECT_EQ(arguments_of(config), typed);
+      EXPECT_EQ(parse_command_line(usual, typed).config, config);
     }
   }
 }
 
 TEST(Options, AllTogetherAreReadBack) {
-  for (const TrainerKind trainer : kTrainers) {
-    const TrainConfig config = with_all(trainer);
-    EXPECT_EQ(parse_command_line(trainer, arguments_of(config, trainer)).config, config);
+  for (const auto& [program, usual, last] : kTrainingPrograms) {
+    const TrainConfig config = with_all(usual);
+    EXPECT_EQ(parse_command_line(usual, arguments_of(config)).config, config);
   }
 }
 
 TEST(Options, ASweepIsReadBack) {
-  TrainConfig config;
+  TrainConfig config = defaults_of(SchemeKind::kSingle);
   config.data.batch_size = 32;
   config.data.sweep = {32, 64, 128};
-  const auto arguments = arguments_of(config, TrainerKind::kSingle);
+  const auto arguments = arguments_of(config);
   EXPECT_EQ(arguments, (std::vector<std::string>{"--batch-size", "32,64,128"}));
-  EXPECT_EQ(parse_command_line(TrainerKind::kSingle, arguments).config, config);
+  EXPECT_EQ(parse_command_line(SchemeKind::kSingle, arguments).config, config);
 }
 
 class Configuration : public TempDirTest {
  protected:
   /// The configuration read from a config file that contains this configuration's JSON.
-  TrainConfig from_json(const TrainConfig& config, TrainerKind trainer) {
-    const auto path = file("run.json", json_of(config, trainer));
-    TrainConfig read = parse_command_line(trainer, {"--config", path.string()}).config;
+  TrainConfig from_json(const TrainConfig& config) {
+    const auto path = file("run.json", json_of(config));
+    TrainConfig read =
+        parse_command_line(config.parallel.scheme, {"--config", path.string()}).config;
     read.file.clear();
     // Whether the global batch was given or is the default does not affect the run.
     read.parallel.global_batch = config.parallel.global_batch;
@@ -104,18 +110,18 @@ class Configuration : public TempDirTest {
 };
 
 TEST_F(Configuration, AsJsonIsAConfigFile) {
-  for (const TrainerKind trainer : kTrainers) {
-    EXPECT_EQ(from_json({}, trainer), TrainConfig());
-    EXPECT_EQ(from_json(with_all(trainer), trainer), with_all(trainer));
-    for (const Option& option : options_of(trainer)) {
+  for (const auto& [program, usual, last] : kTrainingPrograms) {
+    EXPECT_EQ(from_json(defaults_of(usual)), defaults_of(usual));
+    EXPECT_EQ(from_json(with_all(usual)), with_all(usual));
+    for (const Option& option : options_of(usual)) {
       SCOPED_TRACE(option.name);
-      EXPECT_EQ(from_json(with(option), trainer), with(option));
+      EXPECT_EQ(from_json(with(option, usual)), with(option, usual));
     }
   }
 }
 
 TEST_F(Configuration, AsJsonHasTheTypesOfJson) {
-  TrainConfig config;
+  TrainConfig config = defaults_of(SchemeKind::kSingle);
   config.model.layers = {4, 2};
   config.data.pin = false;
   config.data.kind = DataKind::kSafetensors;
@@ -124,32 +130,32 @@ TEST_F(Configuration, AsJsonHasTheTypesOfJson) {
   config.optimizer.lr = 0.001;
   config.optimizer.beta1 = 0.9;
   config.optimizer.beta2 = 0.999;
-  const std::string json = json_of(config, TrainerKind::kSingle);
+  const std::string json = json_of(config);
   for (const char* part : {R"("layers":[4,2])", R"("no-pin":true)", R"("drop-last":false)",
                            R"("data":"safetensors:f")", R"("seed":18446744073709551615)",
                            R"("lr":0.001)", R"("betas":[0.9,0.999])", R"("fusion":"on")"}) {
     EXPECT_THAT(json, HasSubstr(part));
   }
   EXPECT_THAT(json, testing::Not(HasSubstr("\"dim\"")));  // it is not set
-  EXPECT_EQ(configuration_record(config, TrainerKind::kSingle), "{\"configuration\":" + json + "}");
+  EXPECT_EQ(configuration_record(config), "{\"configuration\":" + json + "}");
 }
 
 TEST_F(Configuration, AsJsonTakesNamesOfFilesThatAreNotUtf8) {
   TrainConfig config;
   config.output.save = "a\xff";
-  EXPECT_THAT(json_of(config, TrainerKind::kSingle), HasSubstr("\"save\":\"a\xef\xbf\xbd\""));
+  EXPECT_THAT(json_of(config), HasSubstr("\"save\":\"a\xef\xbf\xbd\""));
 }
 
 TEST(Options, HelpNamesEachWithDefaultAndRange) {
-  for (const TrainerKind trainer : kTrainers) {
-    const std::string help = parse_command_line(trainer, {"--help"}).answer;
-    for (const Option& option : options_of(trainer)) {
+  for (const auto& [program, usual, last] : kTrainingPrograms) {
+    const std::string help = parse_command_line(usual, {"--help"}).answer;
+    for (const Option& option : options_of(usual)) {
       const std::string named = is_flag(option)
                                     ? std::string(option.name)
                                     : std::string(option.name) + " " + option.value.argument;
       EXPECT_THAT(help, HasSubstr("  --" + named));
-      if (const auto usual = option.value.text({}); usual && !is_flag(option)) {
-        EXPECT_THAT(help_of(option), HasSubstr("(default: " + *usual + ")"));
+      if (const auto text = option.value.text({}); text && !is_flag(option)) {
+        EXPECT_THAT(help_of(option), HasSubstr("(default: " + *text + ")"));
       }
       if (!option.value.allowed.empty()) {
         EXPECT_THAT(help_of(option), HasSubstr(";\n" + option.value.allowed));
@@ -163,8 +169,8 @@ TEST(Options, HelpNamesEachWithDefaultAndRange) {
 // "apply the gradients K steps later" explains no --staleness N.
 TEST(Options, HelpCallsAValueAsItsArgument) {
   const std::regex letters("(?:^| )([A-Z])\\b");
-  for (const TrainerKind trainer : kTrainers) {
-    for (const Option& option : options_of(trainer)) {
+  for (const auto& [program, usual, last] : kTrainingPrograms) {
+    for (const Option& option : options_of(usual)) {
       for (std::sregex_iterator at(option.help.begin(), option.help.end(), letters), end; at != end;
            ++at) {
         EXPECT_THAT(std::string(option.value.argument), HasSubstr(at->str(1))) << option.name;
@@ -191,8 +197,8 @@ TEST(Options, EachRefusesWhatItDoesNotAllow) {
       {"time-limit", "is not a time from 0.001s to 10000d; write it like 90s, 10m, 3h50m or 1d"},
       {"sort-by", "not one of the choices; use cuda_time_total or "},
   };
-  for (const TrainerKind trainer : kTrainers) {
-    for (const Option& option : options_of(trainer)) {
+  for (const auto& [program, usual, last] : kTrainingPrograms) {
+    for (const Option& option : options_of(usual)) {
       const std::string what = "--" + std::string(option.name);
       const std::vector<std::string> choices = choices_of(option);
       if (is_flag(option)) {
@@ -217,7 +223,7 @@ TEST(Options, EachRefusesWhatItDoesNotAllow) {
 }
 
 TEST(Options, AutotuneIsOnOffOrAFile) {
-  const auto all = options_of(TrainerKind::kSingle);
+  const auto all = options_of(SchemeKind::kSingle);
   const auto option = std::ranges::find(all, std::string_view("autotune"), &Option::name);
   ASSERT_NE(option, all.end());
   EXPECT_TRUE(TrainConfig().device.autotunes);
@@ -249,7 +255,7 @@ std::vector<std::string> differences(const Settings& ours, const Settings& their
 
 TEST(SharedSettings, DifferWhereAnOptionDoes) {
   const Settings usual = shared_settings({});
-  for (const Option& option : options_of(TrainerKind::kDdp)) {
+  for (const Option& option : options_of(SchemeKind::kDdp)) {
     const std::string name = "--" + std::string(option.name);
     std::vector<std::string> expected;
     const std::string text = is_flag(option) ? "given" : sample_of(option);

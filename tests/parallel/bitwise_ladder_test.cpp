@@ -31,37 +31,37 @@ std::vector<Rung> rungs() {
   const std::string sums = "each rank adds up its own rows, then the sums of all ranks are added";
   const std::string tree = "gradients of chunks are added up in the order of one tree";
   return {
-      {"`factor`", [](TrainConfig& c) { c.parallel.scheme = RankScheme::kFactor; },
+      {"`factor`", [](TrainConfig& c) { c.parallel.scheme = SchemeKind::kFactor; },
        "every rank multiplies the gathered rows of all, in one rank's order"},
       {"`ddp --reproducible`", [](TrainConfig& c) { c.training.chunk_rows = 2; }, tree},
       {"`zero1 --reproducible`",
        [](TrainConfig& c) {
          c.training.chunk_rows = 2;
-         c.parallel.scheme = RankScheme::kZero1;
+         c.parallel.scheme = SchemeKind::kZero1;
        },
        tree},
       {"`zero2 --reproducible`",
        [](TrainConfig& c) {
          c.training.chunk_rows = 2;
-         c.parallel.scheme = RankScheme::kZero2;
+         c.parallel.scheme = SchemeKind::kZero2;
        },
        tree},
       {"`zero3 --reproducible`",
        [](TrainConfig& c) {
          c.training.chunk_rows = 2;
-         c.parallel.scheme = RankScheme::kZero3;
+         c.parallel.scheme = SchemeKind::kZero3;
        },
        tree},
       {"`ddp`", [](TrainConfig&) {}, sums},
       {"`ddp --no-overlap`", [](TrainConfig& c) { c.parallel.overlap = false; }, sums},
-      {"`zero1`", [](TrainConfig& c) { c.parallel.scheme = RankScheme::kZero1; }, sums},
-      {"`zero2`", [](TrainConfig& c) { c.parallel.scheme = RankScheme::kZero2; }, sums},
-      {"`zero3`", [](TrainConfig& c) { c.parallel.scheme = RankScheme::kZero3; }, sums},
-      {"`server`", [](TrainConfig& c) { c.parallel.scheme = RankScheme::kServer; },
+      {"`zero1`", [](TrainConfig& c) { c.parallel.scheme = SchemeKind::kZero1; }, sums},
+      {"`zero2`", [](TrainConfig& c) { c.parallel.scheme = SchemeKind::kZero2; }, sums},
+      {"`zero3`", [](TrainConfig& c) { c.parallel.scheme = SchemeKind::kZero3; }, sums},
+      {"`server`", [](TrainConfig& c) { c.parallel.scheme = SchemeKind::kServer; },
        sums + ", beginning with the server's own"},
       {"`server --server-reduce tree`",
        [](TrainConfig& c) {
-         c.parallel.scheme = RankScheme::kServer;
+         c.parallel.scheme = SchemeKind::kServer;
          c.parallel.server_reduce = ServerReduce::kTree;
        },
        sums + " by the transport's reduce"},
@@ -80,7 +80,7 @@ TrainConfig config_of(const std::optional<std::filesystem::path>& folder) {
 }
 
 FlatWeights weights_of(const TrainConfig& config, int ranks) {
-  return train_threads_by(*scheme_of(config, TrainerKind::kDdp), ranks, config)[0].parameters;
+  return train_threads_by(*scheme_of(config), ranks, config)[0].parameters;
 }
 
 /// Whether 2, 3 and 4 ranks end with the weights that `other` gives for as many.

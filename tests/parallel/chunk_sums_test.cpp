@@ -85,7 +85,7 @@ TrainConfig chunked(std::int64_t rows = 3) {
 
 std::vector<Trained> train(const TrainConfig& config, int ranks,
                            const Interruption& interruption = {}) {
-  const auto scheme = scheme_of(config, TrainerKind::kDdp, {.first_bucket_bytes = 50});
+  const auto scheme = scheme_of(config, {.first_bucket_bytes = 50});
   return train_threads_by(*scheme, ranks, config, interruption);
 }
 
@@ -133,7 +133,7 @@ TrainConfig spread(std::mt19937& random, TrainConfig config) {
   if (one_in(2)) config.parallel.bucket_mib = 0.0002;
   if (one_in(2)) config.parallel.overlap = false;
   if (one_in(2)) {
-    constexpr RankScheme kZero[] = {RankScheme::kZero1, RankScheme::kZero2, RankScheme::kZero3};
+    constexpr SchemeKind kZero[] = {SchemeKind::kZero1, SchemeKind::kZero2, SchemeKind::kZero3};
     config.parallel.scheme = kZero[drawn(random, 0, 2)];
   } else if (!config.training.clip_norm && one_in(3)) {
     config.training.update = Update::kPerBucket;
@@ -175,8 +175,8 @@ TEST_F(DrawnRuns, OfFactorHaveTheBitsOfOneRank) {
     config.data.batch_size += drawn(random, 0, 3);
     config.checkpoint.folder = "checkpoints";
     const FlatWeights one = train_single(config).parameters;
-    config.parallel.scheme = RankScheme::kFactor;
-    const auto scheme = scheme_of(config, TrainerKind::kDdp);
+    config.parallel.scheme = SchemeKind::kFactor;
+    const auto scheme = scheme_of(config);
     for (const int ranks : {1, 2, 3, 5, 8}) {
       config.device.instructions =
           kValuesOf<Instructions>[static_cast<std::size_t>(drawn(random, 0, 3))];
@@ -256,7 +256,7 @@ TEST_F(Reproducible, TransformersHaveTheSameBitsToo) {
   config.model.length = 3;
   config.model.ffn = 12;
   const Trained one = train_single(config);
-  for (const RankScheme scheme : {RankScheme::kDdp, RankScheme::kZero1}) {
+  for (const SchemeKind scheme : {SchemeKind::kDdp, SchemeKind::kZero1}) {
     config.parallel.scheme = scheme;
     for (const int ranks : {2, 3, 4}) EXPECT_EQ(train(config, ranks)[1].parameters, one.parameters);
   }
@@ -269,10 +269,10 @@ TEST_F(Reproducible, RunsResumeOnOtherRanksToTheBit) {
   config.model.dropout = 0.2;
   const Trained one = train_single(config);
   config.checkpoint.folder = "checkpoints";
-  const std::pair<int, RankScheme> worlds[] = {{4, RankScheme::kDdp},
-                                               {3, RankScheme::kZero1},
-                                               {2, RankScheme::kZero1},
-                                               {1, RankScheme::kDdp}};
+  const std::pair<int, SchemeKind> worlds[] = {{4, SchemeKind::kDdp},
+                                               {3, SchemeKind::kZero1},
+                                               {2, SchemeKind::kZero1},
+                                               {1, SchemeKind::kDdp}};
   TrainingState state;
   FlatWeights end;
   for (const auto& [ranks, scheme] : worlds) {
@@ -287,12 +287,12 @@ TEST_F(Reproducible, RunsResumeOnOtherRanksToTheBit) {
 }
 
 TEST_F(Reproducible, ProgramsNeedEveryWaitAndNoRankIsStuck) {
-  for (const RankScheme kind : {RankScheme::kDdp, RankScheme::kZero1}) {
+  for (const SchemeKind kind : {SchemeKind::kDdp, SchemeKind::kZero1}) {
     TrainConfig config = chunked();
     config.parallel.scheme = kind;
     config.parallel.bucket_mib = 0.0002;
     config.training.clip_norm = 1;
-    const auto scheme = scheme_of(config, TrainerKind::kDdp);
+    const auto scheme = scheme_of(config);
     for (const int ranks : {1, 2, 3, 4, 6}) {
       EXPECT_NO_THROW(check_all_ranks(config, DeviceKind::kCpu, nullptr, ranks));
       const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks),
@@ -306,7 +306,7 @@ TEST_F(Reproducible, ProgramsNeedEveryWaitAndNoRankIsStuck) {
 TEST_F(Reproducible, RunsKeepFewSumsAtOnce) {
   TrainConfig config = chunked(1);
   const auto names_of = [&](int ranks) {
-    const auto scheme = scheme_of(config, TrainerKind::kDdp);
+    const auto scheme = scheme_of(config);
     const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks),
                                 scheme.get());
     std::vector<std::string> names;
@@ -325,7 +325,7 @@ TEST_F(Reproducible, RunsKeepFewSumsAtOnce) {
 TEST_F(Reproducible, RanksWithSubtreesSendWhatAnAllReduceSends) {
   TrainConfig config = chunked(4);
   const auto sent = [&] {
-    const auto scheme = scheme_of(config, TrainerKind::kDdp);
+    const auto scheme = scheme_of(config);
     const StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4);
     const StepPrograms programs(spec, scheme.get());
     return bytes_sent(programs.train().program, spec.mesh);

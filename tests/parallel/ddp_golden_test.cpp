@@ -85,7 +85,7 @@ TEST(GoldenLateAndLocal, LossesArePyTorchs) {
     if (run.at("ranks") == 1) {
       found = {train_single(config), train_threads(2, config).front()};
     } else {
-      const auto scheme = scheme_of(config, TrainerKind::kDdp);
+      const auto scheme = scheme_of(config);
       found = {train_threads_by(*scheme, run.at("ranks"), config).front()};
     }
     for (const Trained& trained : found) {

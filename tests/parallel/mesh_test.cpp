@@ -16,6 +16,7 @@
 #include "parallel/comm/mesh_transport.h"
 #include "parallel/comm/nccl_transport.h"
 #include "parallel/schemes/ddp.h"
+#include "parallel/schemes/run.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
@@ -45,7 +46,7 @@ TEST(Mesh, NumbersTensorRanksFirstAndStagesLast) {
 
 /// What NCCL takes for a rank of a job, in bytes.
 std::int64_t nccl_bytes_of(const TrainConfig& config, int rank, int ranks) {
-  const auto scheme = scheme_of(config, TrainerKind::kDdp);
+  const auto scheme = scheme_of(config);
   return nccl_bytes(
       StepPrograms(spec_of_rank(config, DeviceKind::kCuda, nullptr, rank, ranks), scheme.get()));
 }
@@ -145,18 +146,18 @@ TEST(TensorRanks, NeedAnOutputEach) {
   expect_error(ExitCode::kConfiguration,
                "--tensor '8': net.0 has 7 outputs, so some ranks would have none; use at most "
                "--tensor 7",
-               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8); });
+               [&] { require({.ranks = 8, .config = config}); });
   config.model = {.dim = 8, .depth = 1, .block = BlockKind::kTransformer, .heads = 4};
   expect_error(ExitCode::kConfiguration,
                "--tensor '8': layers.0 has 4 heads, so some ranks would have none; use at most "
                "--tensor 4",
-               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8); });
+               [&] { require({.ranks = 8, .config = config}); });
   config.model.heads = 8;
   config.model.ffn = 6;
   expect_error(ExitCode::kConfiguration,
                "--tensor '8': layers.0 has 6 hidden numbers, so some ranks would have none; use at "
                "most --tensor 6",
-               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8); });
+               [&] { require({.ranks = 8, .config = config}); });
 }
 
 TEST(TensorRanks, RefuseAFusedUpdateOfSeveralCopies) {
@@ -348,14 +349,15 @@ TEST(TensorRanks, HaveProgramsThatNeedEveryWait) {
 }
 
 TEST(RankPrograms, OfEverySchemeAndMeshMeet) {
-  for (const RankScheme scheme : kValuesOf<RankScheme>) {
+  for (const SchemeKind scheme : kValuesOf<SchemeKind>) {
+    if (!has_ranks(scheme)) continue;
     for (const int tensor : {1, 2, 4}) {
-      if (scheme == RankScheme::kFactor && tensor > 1) continue;  // refused
+      if (scheme == SchemeKind::kFactor && tensor > 1) continue;  // refused
       TrainConfig config = smooth_config();
       config.parallel.scheme = scheme;
       config.parallel.tensor = tensor;
       for (const int pipeline : {1, 3}) {
-        const bool has_stages = scheme == RankScheme::kDdp || scheme == RankScheme::kZero1;
+        const bool has_stages = scheme == SchemeKind::kDdp || scheme == SchemeKind::kZero1;
         if (pipeline > 1 && !has_stages) continue;  // refused
         config.parallel.pipeline = pipeline;
         config.parallel.micro_batches = 2 * pipeline - 1;

@@ -122,9 +122,9 @@ TEST(Recompute, KeepsTheBitsWithMicroStepsClippingAndAccumulation) {
 }
 
 TEST(RecomputeOfRanks, HasTheBitsOfNoneWithDdpAndZero1) {
-  for (const RankScheme kind : {RankScheme::kDdp, RankScheme::kZero1}) {
+  for (const SchemeKind kind : {SchemeKind::kDdp, SchemeKind::kZero1}) {
     for (const Update update : {Update::kSeparate, Update::kPerBucket}) {
-      if (kind != RankScheme::kDdp && update == Update::kPerBucket) continue;
+      if (kind != SchemeKind::kDdp && update == Update::kPerBucket) continue;
       for (const bool overlap : {true, false}) {
         TrainConfig config = deep(1);
         config.model.dropout = 0.4;
@@ -135,7 +135,7 @@ TEST(RecomputeOfRanks, HasTheBitsOfNoneWithDdpAndZero1) {
         config.training.update = update;
         config.training.accumulate = 2;
         const auto train = [&] {
-          const auto scheme = scheme_of(config, TrainerKind::kDdp, {.first_bucket_bytes = 100});
+          const auto scheme = scheme_of(config, {.first_bucket_bytes = 100});
           return train_threads_by(*scheme, 3, config);
         };
         const auto none = train();
@@ -292,7 +292,7 @@ TEST(Recomputation, PaysFromAsManyTimesTheBatchOnRanksAndDevices) {
   const std::int64_t one = recomputation_of(programs_of(config)).paying_batch_size;
   const DataParallel devices(4, false);
   EXPECT_EQ(recomputation_of(programs_of(config, &devices)).paying_batch_size, 4 * one);
-  const auto ddp = scheme_of(config, TrainerKind::kDdp);
+  const auto ddp = scheme_of(config);
   const StepPrograms rank(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 4), ddp.get());
   EXPECT_EQ(recomputation_of(rank).paying_batch_size, 4 * one);
 }

@@ -20,6 +20,7 @@
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/local_sgd.h"
 #include "parallel/schemes/parameter_server.h"
+#include "parallel/schemes/run.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
@@ -341,7 +342,7 @@ TEST_F(SchemesOfFiles, FactorHasTheBitsOfOneRankFromACheckpointOfAnyOther) {
   for (const auto run : {&number_run, &class_run}) {
     TrainConfig config = run(folder());
     const FlatWeights one = train_single(config).parameters;
-    config.parallel.scheme = RankScheme::kFactor;
+    config.parallel.scheme = SchemeKind::kFactor;
     config.checkpoint.folder = "checkpoints";
     TrainingState state;
     EXPECT_EQ(
@@ -533,25 +534,20 @@ TEST(SchemeOf, RefuseAnUpdateWithoutGradientsExchanged) {
   config.optimizer.kind = OptimizerKind::kAdam;
   config.training.update = Update::kFused;
   const StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 1);
-  const auto build = [&](TrainerKind trainer, RankScheme by) {
+  const auto build = [&](SchemeKind by) {
     config.parallel.scheme = by;
-    const auto scheme = scheme_of(config, trainer, {.devices = 2});
+    const auto scheme = scheme_of(config, {.devices = 2});
     const StepPrograms programs(spec, scheme.get());
   };
-  const std::pair<TrainerKind, RankScheme> exchanging[] = {
-      {TrainerKind::kDdp, RankScheme::kDdp},
-      {TrainerKind::kDdp, RankScheme::kZero1},
-      {TrainerKind::kDdp, RankScheme::kZero2},
-      {TrainerKind::kDdp, RankScheme::kZero3},
-      {TrainerKind::kDataParallel, RankScheme::kDdp}};
-  for (const auto& each : exchanging) {
+  for (const SchemeKind by : {SchemeKind::kDdp, SchemeKind::kZero1, SchemeKind::kZero2,
+                              SchemeKind::kZero3, SchemeKind::kDataParallel}) {
     expect_error(ExitCode::kConfiguration,
                  "--update 'fused': stores no gradients, which several ranks or devices exchange; "
                  "use --update separate",
-                 [&] { build(each.first, each.second); });
+                 [&] { build(by); });
   }
-  build(TrainerKind::kDdp, RankScheme::kFactor);
-  build(TrainerKind::kSingle, RankScheme::kDdp);
+  build(SchemeKind::kFactor);
+  build(SchemeKind::kSingle);
 }
 
 /// Rounds of three steps: 0 to 2, 3 to 5, and the rest of the run.
@@ -693,12 +689,12 @@ TEST(Server, ALinkOfAStarCarriesWhatTheBooksSay) {
 
 TEST(Server, ThatIsNoRankIsRefused) {
   TrainConfig config = rank_config();
-  config.parallel.scheme = RankScheme::kServer;
+  config.parallel.scheme = SchemeKind::kServer;
   config.parallel.servers = 4;
   expect_error(ExitCode::kConfiguration,
                "--servers '4': servers are ranks, and 3 ranks share the batch; give at most 3, or "
                "start more ranks",
-               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 3); });
+               [&] { require({.ranks = 3, .config = config}); });
 }
 
 TEST(LateGradients, AreReducedBesideTheNextStep) {

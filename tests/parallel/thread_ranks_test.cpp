@@ -13,6 +13,7 @@
 #include "kernels/make_device.h"
 #include "parallel/comm/host_transport.h"
 #include "parallel/comm/staged_transport.h"
+#include "parallel/schemes/run.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
@@ -211,7 +212,7 @@ TEST(ThreadRanks, APauseBelongsToTheRankItIsFor) {
   EXPECT_DOUBLE_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 2).delay_s, 0.021);
   expect_error(ExitCode::kConfiguration,
                "--slow-rank '1:20': there is 1 rank; ranks are numbered from 0 to 0",
-               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 1); });
+               [&] { require({.ranks = 1, .config = config}); });
 }
 
 TEST(ThreadRanks, PausesOfAnyKindChangeNoBit) {
@@ -229,14 +230,14 @@ TEST(ThreadRanks, AStepWithoutASampleForEachRankIsRefused) {
       ExitCode::kConfiguration,
       "--global-batch-size '3': leaves some of 4 ranks without a sample; give at least 4, or "
       "start fewer ranks",
-      [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4); });
+      [&] { require({.ranks = 4, .config = config}); });
   config.parallel.batch_per_rank = true;
   EXPECT_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4).batch_size, 12);
   config.data.batch_size = 1 << 30;
   expect_error(ExitCode::kConfiguration,
                "--batch-size '1073741824': 4 ranks make 4294967296 samples in a step; a step has "
                "at most 2147483647",
-               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4); });
+               [&] { require({.ranks = 4, .config = config}); });
 }
 
 class DdpProgram : public testing::TestWithParam<DdpSettings> {

@@ -54,7 +54,7 @@ TEST(ClockAlignment, FindsHowFarClocksAreApartWithinItsBound) {
 
 /// Of the first of so many ranks. The model has 5 x 7, 7 x 6 and 6 x 3 weights.
 std::string exchange_text_of(const TrainConfig& config, int ranks) {
-  const auto scheme = scheme_of(config, TrainerKind::kDdp, {.first_bucket_bytes = 100});
+  const auto scheme = scheme_of(config, {.first_bucket_bytes = 100});
   return exchange_text(
       StepPrograms(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks), scheme.get()));
 }
@@ -84,7 +84,7 @@ TEST(ExchangeText, SaysHowOftenWeightsAreAveraged) {
   EXPECT_EQ(exchange_text_of(config, 2),
             "all_reduce of 1 message (704 B) after backward, every 3 steps");
   config.parallel.sync_every = 1;
-  config.parallel.scheme = RankScheme::kServer;
+  config.parallel.scheme = SchemeKind::kServer;
   EXPECT_EQ(exchange_text_of(config, 1), "nothing but the loss");
 }
 

@@ -1,8 +1,10 @@
 #include "profiler/monitor.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -33,10 +35,9 @@ const std::vector<Gauge> kGauges = {
 /// A source with scripted values; its energy counter gains a joule with every reading.
 class Scripted final : public MonitorSource {
  public:
-  explicit Scripted(std::vector<double> values) : values_(std::move(values)) {}
+  explicit Scripted(std::vector<double> values)
+      : MonitorSource("gpu", kGauges), values_(std::move(values)) {}
 
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::span<const Gauge> gauges() const override { return kGauges; }
   void sample(std::span<double> values) override {
     if (throws_) throw std::bad_alloc();
     values_[5] += 1;
@@ -49,7 +50,6 @@ class Scripted final : public MonitorSource {
   std::atomic<bool> throws_{false};
 
  private:
-  std::string name_ = "gpu";
   std::vector<double> values_;
 };
 
@@ -57,7 +57,8 @@ const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10};
 
 /// The summary of a source with these values, one per reading, over two seconds.
 SourceSummary summary_of(const std::vector<std::vector<double>>& readings) {
-  SourceSummary summary{.name = "gpu", .gauges = kGauges};
+  static const Scripted source({});
+  SourceSummary summary{.source = &source};
   summary.values.resize(kGauges.size());
   summary.readings = static_cast<std::int64_t>(readings.size());
   summary.begin_s = 10;
@@ -134,17 +135,17 @@ TEST(MonitorReport, LinesHaveTitlesAboveTheirColumns) {
   const Scripted source(kValues);
   const std::string titles = monitor_titles(source);
   const MonitorSample sample{
-      .source = 0, .at_s = 12.34, .values = {9.25, 1980, 3, kNotMeasured, 300, 1}};
-  const std::string line = monitor_line(source, sample, 10);
+      .source = &source, .at_s = 12.34, .values = {9.25, 1980, 3, kNotMeasured, 300, 1}};
+  const std::string line = monitor_line(sample, 10);
   EXPECT_EQ(titles, "# monitor  seconds  load %     MHz     why  others  power W");
   EXPECT_EQ(line, "  gpu          2.3     9.2    1980     0x3       -      300");
 }
 
 TEST(MonitorReport, MarksWhatMakesFiguresDoubtful) {
-  EXPECT_THAT(monitor_marks(summary_of({kValues, kValues})), IsEmpty());
-  EXPECT_THAT(monitor_marks(summary_of({{0, 1980}, {0, 1950}})), IsEmpty());
+  EXPECT_THAT(summary_of({kValues, kValues}).marks(), IsEmpty());
+  EXPECT_THAT(summary_of({{0, 1980}, {0, 1950}}).marks(), IsEmpty());
   EXPECT_THAT(
-      monitor_marks(summary_of({{0, 1980, 2, 0}, {0, 1410, 4, 2}, {0, 1980, 1, 1}})),
+      summary_of({{0, 1980, 2, 0}, {0, 1410, 4, 2}, {0, 1980, 1, 1}}).marks(),
       ElementsAre("a clock of gpu changed: MHz from 1410 to 1980",
                   "gpu was throttled: power cap, heat", "other processes used gpu too: up to 2"));
 }
@@ -180,8 +181,8 @@ TEST(MonitorReport, SummaryHasMeansEnergyMarksAndTrouble) {
 TEST(MonitorReport, RecordsAreJson) {
   const Scripted source(kValues);
   const MonitorSample sample{
-      .source = 0, .at_s = 12.5, .values = {97.5, 1980, 0, 0, 300, kNotMeasured}};
-  EXPECT_EQ(monitor_record(source, sample, 3, 10),
+      .source = &source, .at_s = 12.5, .values = {97.5, 1980, 0, 0, 300, kNotMeasured}};
+  EXPECT_EQ(monitor_record(sample, 3, 10),
             R"({"monitor":"gpu","rank":3,"seconds":2.5,"load_percent":97.5,)"
             R"("clock_mhz":1980,"reasons":0,"others":0,"power_w":300,"energy_j":null})");
   EXPECT_EQ(monitor_summary_record(summary_of({{0, 1980, 2}}), 64, 0),
@@ -208,14 +209,14 @@ TEST(MonitorReport, CountersOfATraceAreThoseOfItsTime) {
 double value_of(const MonitorSource& source, const std::vector<double>& values,
                 const std::string& name) {
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (source.gauges()[i].name == name) return values[i];
+    if (source.gauges[i].name == name) return values[i];
   }
   ADD_FAILURE() << "no gauge " << name;
   return 0;
 }
 
 std::vector<double> values_of(MonitorSource& source) {
-  std::vector<double> values(source.gauges().size());
+  std::vector<double> values(source.gauges.size());
   source.sample(values);
   return values;
 }
@@ -246,7 +247,7 @@ TEST_F(HostSource, TellsHowBusyEachCoreWasSinceTheLookBefore) {
 
 TEST_F(HostSource, TellsMemoryAndTheClockOfTheFastestCore) {
   put("proc/stat", "cpu0 1 1 1 1 1 1 1 1 1 1\ncpu1 1 1 1 1 1 1 1 1 1 1\n");
-  put("proc/self/status", "Name:\ta VmRSS: 5 kB\nVmHWM:\t  9 kB\nVmRSS:\t   51200 kB\n");
+  put("proc/self/statm", fmt::format("99999 {} 7 1 0 1 0\n", (50 << 20) / ::sysconf(_SC_PAGESIZE)));
   put("proc/cpuinfo", "cpu MHz\t\t: 2100.000\nmodel name : x\ncpu MHz\t\t: 2450.500\n");
   const auto host = new_host_source(folder());
   auto values = values_of(*host);
@@ -274,12 +275,13 @@ TEST_F(HostSource, SaysSoWhenCoresGo) {
 
 TEST_F(HostSource, ReadsNonsenseWithoutHarm) {
   put("proc/stat", "cpu0 x y\ncpu1\ncpu-1 -5 1e400 nan\n");
-  put("proc/self/stat", "1 (a) b (c) S 1");
-  put("proc/self/status", "VmRSS:\n");
+  put("proc/self/statm", "1\n");
   put("proc/cpuinfo", "cpu MHz\ncpu MHz : fast\n");
   const auto host = new_host_source(folder());
-  values_of(*host);
-  for (const double value : values_of(*host)) EXPECT_TRUE(std::isnan(value)) << value;
+  for (const char* const name :
+       {"busy_percent", "least_core_percent", "most_core_percent", "resident_mib", "clock_mhz"}) {
+    EXPECT_TRUE(std::isnan(value_of(*host, values_of(*host), name))) << name;
+  }
 }
 
 // This machine's own figures after a tenth of a second of work, which is ten ticks.

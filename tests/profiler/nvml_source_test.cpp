@@ -45,14 +45,14 @@ class Nvml : public testing::Test {
     return opened.notes;
   }
   static std::vector<double> look(MonitorSource& source) {
-    std::vector<double> values(source.gauges().size(), -1);
+    std::vector<double> values(source.gauges.size(), -1);
     source.sample(values);
     return values;
   }
   static double value(const MonitorSource& source, const std::vector<double>& values,
                       const std::string& name) {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (source.gauges()[i].name == name) return values[i];
+      if (source.gauges[i].name == name) return values[i];
     }
     ADD_FAILURE() << "no gauge " << name;
     return 0;
@@ -67,7 +67,7 @@ class Nvml : public testing::Test {
 TEST_F(Nvml, TellsEveryGaugeInItsUnit) {
   const auto gpu = open();
   const auto values = look(*gpu);
-  EXPECT_EQ(gpu->name(), "cuda:0");
+  EXPECT_EQ(gpu->name, "cuda:0");
   EXPECT_EQ(value(*gpu, values, "gpu_percent"), 97);
   EXPECT_EQ(value(*gpu, values, "memory_percent"), 41);
   EXPECT_EQ(value(*gpu, values, "memory_mib"), 3072);
@@ -94,7 +94,7 @@ TEST_F(Nvml, OpensEachGpuOnceAndShutsTheLibraryDownBehindTheLast) {
       {"cuda:0#0", kBus}, {"cuda:0#1", kBus}, {"cuda:1", "00000000:65:00.0"}};
   auto opened = open_gpu_sources(gpus, FAKE_NVML);
   ASSERT_EQ(opened.sources.size(), 2U);
-  EXPECT_EQ(opened.sources[1]->name(), "cuda:1");
+  EXPECT_EQ(opened.sources[1]->name, "cuda:1");
   opened.sources.erase(opened.sources.begin());
   EXPECT_EQ(fake_->open, 1);
   opened.sources.clear();

@@ -31,6 +31,7 @@ class SessionOnGpus : public testing::Test {
     TrainConfig config;
     config.model.layers = {8, 8};
     config.device.devices = std::move(devices);
+    config.parallel.scheme = SchemeKind::kDataParallel;
     config.parallel.transport = transport;
     const auto place = several_devices();
     const Session session(*place, config, alone_);

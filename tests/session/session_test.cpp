@@ -65,6 +65,7 @@ class SessionTest : public TempDirTest {
  protected:
   TrainConfig config_ = [] {
     TrainConfig config;
+    config.parallel.scheme = SchemeKind::kSingle;
     config.model.layers = {4, 4, 4};
     config.training.steps = 3;
     config.device.device = "cpu";
@@ -162,7 +163,6 @@ class DeviceWithChoices final : public ForwardingDevice {
 class PlaceWithChoices final : public Place {
  public:
   explicit PlaceWithChoices(std::string choices) : choices_(std::move(choices)) {}
-  [[nodiscard]] TrainerKind trainer() const override { return inner_->trainer(); }
   void resolve_config(TrainConfig& config) override { inner_->resolve_config(config); }
   [[nodiscard]] DeviceKind kind() const override {
     return device_ == nullptr ? inner_->kind() : DeviceKind::kCuda;
@@ -171,22 +171,12 @@ class PlaceWithChoices final : public Place {
   void require_outputs(const TrainConfig& config) const override {
     inner_->require_outputs(config);
   }
-  [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* data) const override {
-    return inner_->spec_of(config, data);
-  }
-  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const override {
-    return inner_->new_scheme(config);
-  }
-  [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
-    return inner_->stated_memory(bytes);
-  }
   void open(TrainConfig& config, const StepPrograms& programs) override {
     inner_->open(config, programs);
     device_ = std::make_unique<DeviceWithChoices>(*inner_->devices().front());
     device_->choices = choices_;
   }
   [[nodiscard]] std::vector<Device*> devices() const override { return {device_.get()}; }
-  [[nodiscard]] std::vector<std::string> names() const override { return inner_->names(); }
   [[nodiscard]] int cpus() const override { return inner_->cpus(); }
   [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
     return inner_->placements(config);
@@ -325,6 +315,7 @@ TEST_F(UnreadableSamples, EndARunInOrderWithACheckpointOfTheLastWholeStep) {
     for (const int log_every : {1, 7}) {
       SCOPED_TRACE(fmt::format("{} workers, --log-every {}", workers, log_every));
       TrainConfig config = number_run(folder());
+      config.parallel.scheme = SchemeKind::kSingle;
       config.device.device = "cpu";
       config.data.workers = workers;
       config.training.log_every = log_every;

@@ -88,13 +88,18 @@ inline const std::map<std::string_view, std::string>& samples() {
   return all;
 }
 
+/// Whether the option has one value, the default.
+inline bool is_fixed(const Option& option) {
+  return option.value.json == JsonKind::kString && option.value.argument == option.unset;
+}
+
 /// The names that an option offers; empty if it takes other text.
 inline std::vector<std::string> choices_of(const Option& option) {
   std::vector<std::string> names;
   if (option.value.json != JsonKind::kString) return names;
   std::istringstream argument(option.value.argument);
   for (std::string name; std::getline(argument, name, '|');) names.push_back(name);
-  const bool free = names.size() < 2 || samples().contains(option.name);
+  const bool free = (names.size() < 2 && !is_fixed(option)) || samples().contains(option.name);
   return free ? std::vector<std::string>{} : names;
 }
 

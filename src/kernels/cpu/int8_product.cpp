@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/int8.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {
@@ -143,8 +144,9 @@ void run_quantize(const Quantize& op, const Addresses& addresses, ThreadPool& po
              });
 }
 
-void run_quantized_gemm(const QuantizedGemm& op, const Addresses& addresses,
-                        const Int8Kernel& kernel, ThreadPool& pool) {
+void run_quantized_gemm(const QuantizedGemm& op, const Addresses& addresses, bool by_plain_loops,
+                        ThreadPool& pool) {
+  const Int8Kernel kernel = by_plain_loops ? plain_int8_kernel() : int8_kernel(op.bits);
   const auto* const a = addresses.at<std::int8_t>(op.a);
   const auto* const b = addresses.at<std::int8_t>(op.b);
   const std::int64_t depth = op.a.cols;

@@ -46,7 +46,7 @@ Int8Kernel vnni_kernel(int bits);
 /// threads.
 void run_quantize_weight(const QuantizeWeight& op, const Addresses& addresses, ThreadPool& pool);
 void run_quantize(const Quantize& op, const Addresses& addresses, ThreadPool& pool);
-void run_quantized_gemm(const QuantizedGemm& op, const Addresses& addresses,
-                        const Int8Kernel& kernel, ThreadPool& pool);
+void run_quantized_gemm(const QuantizedGemm& op, const Addresses& addresses, bool by_plain_loops,
+                        ThreadPool& pool);
 
 }  // namespace barestep

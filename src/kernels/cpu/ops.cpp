@@ -15,6 +15,7 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cascade_sum.h"
+#include "kernels/cpu/int8_product.h"
 #include "kernels/cpu/linear_adam.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/widen.h"
@@ -70,7 +71,7 @@ struct OpRunner {
   void operator()(const QuantizeWeight& op) const { run_quantize_weight(op, addresses, pool); }
   void operator()(const Quantize& op) const { run_quantize(op, addresses, pool); }
   void operator()(const QuantizedGemm& op) const {
-    run_quantized_gemm(op, addresses, product.int8(op.bits), pool);
+    run_quantized_gemm(op, addresses, product.is_reference(), pool);
   }
 
   void operator()(const BiasActivation& op) const {

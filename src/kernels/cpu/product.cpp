@@ -92,7 +92,7 @@ class ReferenceProduct final : public Product {
 
   void prepare(const Gemm&, const ThreadPool&) override {}
 
-  [[nodiscard]] Int8Kernel int8(int /*bits*/) const override { return plain_int8_kernel(); }
+  [[nodiscard]] bool is_reference() const override { return true; }
 
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
     const Matrix a{p.a, p.stride_a, p.transpose_a};

@@ -9,7 +9,6 @@
 #include "core/addresses.h"
 #include "core/config.h"
 #include "core/ops.h"
-#include "kernels/cpu/int8_product.h"
 #include "kernels/cpu/product_tiles.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -43,8 +42,8 @@ class Product {
   /// chains in c. Returns false if the library failed.
   [[nodiscard]] virtual bool multiply(const TileProduct& tile) const noexcept = 0;
 
-  /// The kernel for int8 sums with this provider, for activations of `bits` bits.
-  [[nodiscard]] virtual Int8Kernel int8(int bits) const { return int8_kernel(bits); }
+  /// Whether plain loops are asked for, as the reference of any faster kernel.
+  [[nodiscard]] virtual bool is_reference() const { return false; }
 
   /// Computes the whole op, with its bias, beta and activation; blocks. Any extent may be 0; with
   /// k = 0, an element is its bias or beta * c. c must not overlap the other tensors.

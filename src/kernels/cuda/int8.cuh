@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/reductions.cuh"
+#include "kernels/int8.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {

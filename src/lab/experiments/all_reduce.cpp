@@ -51,7 +51,7 @@ std::vector<WayToSum> ways_to_sum(const Setting& setting, int ranks) {
 Workload summing_workload(const Setting& setting, const WayToSum& way, int ranks,
                           std::int64_t bytes) {
   Workload workload = ddp_workload(setting, ranks);
-  if (way.by == Summing::kThreads) workload.trainer = TrainerKind::kSingle;
+  if (way.by == Summing::kThreads) workload.config.parallel.scheme = SchemeKind::kSingle;
   if (way.by == Summing::kNccl) workload.config.parallel.transport = TransportKind::kNccl;
   workload.config.device.device = way.by == Summing::kNccl ? "cuda" : "cpu";
   workload.sum = MeasuredSum{.bytes = bytes, .algorithm = way.algorithm};

@@ -57,7 +57,7 @@ std::string memory_text(const CaseData& of) {
 
 /// What goes in and out of device 0, or with `all` between any devices.
 std::string traffic_text(const Workload& workload, bool all) {
-  if (workload.trainer != TrainerKind::kDataParallel) return std::string(kNotSimulated);
+  if (workload.scheme() != SchemeKind::kDataParallel) return std::string(kNotSimulated);
   const Traffic traffic = traffic_of(workload);
   return human_bytes(
       all ? std::accumulate(traffic.bytes.begin(), traffic.bytes.end(), std::int64_t{0})
@@ -246,9 +246,8 @@ std::vector<Figure> figures_of_workloads() {
        [](Of of) { return std::to_string(of.workload().config.training.accumulate); }, false},
       {"sends", "a rank sends", "bytes that a rank of mlp_ddp sends in a step, the mean of all",
        [](Of of) {
-         return of.workload().trainer == TrainerKind::kDdp
-                    ? human_bytes(mean_sent_bytes(of.workload()))
-                    : std::string(kNotSimulated);
+         return of.workload().has_ranks() ? human_bytes(mean_sent_bytes(of.workload()))
+                                          : std::string(kNotSimulated);
        },
        false},
       {"command", "", "the command of a start",
@@ -276,9 +275,8 @@ std::vector<Figure> figures_of_phases() {
 
 /// The same work with the same options on one device.
 Workload on_one(Workload run) {
-  run.trainer = TrainerKind::kSingle;
   run.ranks = 1;
-  run.config.parallel = {};
+  run.config.parallel = {.scheme = SchemeKind::kSingle};
   run.config.device.devices.clear();
   run.config.injected.slow_rank.reset();
   return run;

@@ -63,7 +63,7 @@ LimitSetting limit_setting(const MachineCard& card, std::int64_t batch, Precisio
 struct LimitedPart {
   const char* key;
   const char* name;
-  RankScheme scheme;
+  SchemeKind scheme;
   bool is_tensor;   // else ranks share the batch
   bool is_forward;  // else backward
   /// Flops of a product of a weight with a row, in this part; numbers that a ring of many ranks
@@ -72,11 +72,11 @@ struct LimitedPart {
 };
 
 constexpr std::array<LimitedPart, 5> kLimitedParts = {
-    {{"dp-backward", "DP, backward", RankScheme::kDdp, false, false, 4, 2},
-     {"fsdp-forward", "FSDP, forward", RankScheme::kZero3, false, true, 2, 1},
-     {"fsdp-backward", "FSDP, backward", RankScheme::kZero3, false, false, 4, 2},
-     {"tp-forward", "TP, forward", RankScheme::kDdp, true, true, 2, 2},
-     {"tp-backward", "TP, backward", RankScheme::kDdp, true, false, 4, 2}}};
+    {{"dp-backward", "DP, backward", SchemeKind::kDdp, false, false, 4, 2},
+     {"fsdp-forward", "FSDP, forward", SchemeKind::kZero3, false, true, 2, 1},
+     {"fsdp-backward", "FSDP, backward", SchemeKind::kZero3, false, false, 4, 2},
+     {"tp-forward", "TP, forward", SchemeKind::kDdp, true, true, 2, 2},
+     {"tp-backward", "TP, backward", SchemeKind::kDdp, true, false, 4, 2}}};
 
 /// N - 1 <= flops * rows / (numbers * flops in the time of a number): a weight meets each row of
 /// the batch, and an output of a pair of layers comes from two weights in each column.
@@ -85,8 +85,8 @@ double closed_slack(const LimitedPart& part, const LimitSetting& setting) {
   return part.flops * rows / (part.numbers * setting.flops_per_number());
 }
 
-Workload limit_workload(RankScheme scheme, const LimitSetting& setting, int data, int tensor) {
-  Workload workload{{.trainer = TrainerKind::kDdp, .ranks = data * tensor, .on_gpu = true}};
+Workload limit_workload(SchemeKind scheme, const LimitSetting& setting, int data, int tensor) {
+  Workload workload{{.ranks = data * tensor, .on_gpu = true}};
   TrainConfig& config = workload.config;
   config.model.dim = kLimitWidth;
   config.model.depth = kLimitDepth;
@@ -185,7 +185,7 @@ std::string causes_text(const LimitedPart& part, const LimitSetting& setting) {
   if (!part.is_forward && !part.is_tensor && setting.precision != Precision::kFp32) {
     causes.emplace_back("gradients are sent in fp32");
   }
-  if (part.scheme == RankScheme::kZero3 && !part.is_forward) {
+  if (part.scheme == SchemeKind::kZero3 && !part.is_forward) {
     causes.emplace_back(
         "backward finds the last layers' weights gathered and does not read the first's");
   }
@@ -267,7 +267,7 @@ PlaneLimit closed_plane(const LimitSetting& setting, bool overlaps) {
 PlaneLimit priced_plane(const LimitSetting& setting, bool overlaps) {
   const auto is_allowed = [&](int data, int tensor) {
     const PricedPart price =
-        priced_part(limit_workload(RankScheme::kZero3, setting, data, tensor), true);
+        priced_part(limit_workload(SchemeKind::kZero3, setting, data, tensor), true);
     const double sent = overlaps ? std::max(price.data_bytes, price.tensor_bytes)
                                  : price.data_bytes + price.tensor_bytes;
     return sent / setting.bytes_per_s <= price.flops / setting.flops_per_s;

@@ -206,7 +206,8 @@ struct SimulatedStages {
 };
 
 SimulatedStages simulated_stages(const MachineCard& card, int depth, int devices) {
-  Run asked{.trainer = TrainerKind::kDataParallel};
+  Run asked;
+  asked.config.parallel.scheme = SchemeKind::kDataParallel;
   asked.config.model.depth = depth;
   asked.config.parallel.pipeline = devices;
   asked.config.parallel.schedule = PipelineSchedule::kNaive;

@@ -159,7 +159,7 @@ Findings conclude_precision(const Results& results) {
     Workload workload = results.at(precision_key(Precision::kBf16, batch)).workload();
     all.fact(fmt::format("memory-{}", batch),
              memory_fact(fmt::format("At a batch of {}", batch), workload));
-    workload.trainer = TrainerKind::kDdp;  // which reduces fp32 gradients
+    workload.config.parallel.scheme = SchemeKind::kDdp;  // which reduces fp32 gradients
     workload.ranks = kRanks;
     workload.config.data.batch_size = kRanks * batch;
     all.fact(fmt::format("memory-of-ranks-{}", batch),

@@ -211,18 +211,15 @@ bool is_fully_sharded(const TraceFile& file) {
 
 Workload workload_for(const TracedRun& run, const TracedMlp& mlp, bool on_gpu) {
   const int ranks = ranks_of(run);
-  Workload workload{{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
-                     .ranks = ranks,
-                     .on_gpu = on_gpu,
-                     .gpus = ranks}};
+  Workload workload{{.ranks = ranks, .on_gpu = on_gpu, .gpus = ranks}};
   TrainConfig& config = workload.config;
   config.model.layers = mlp.widths;
   config.model.activation = mlp.activation;
   config.model.last_relu = mlp.last_activation || mlp.activation == Activation::kNone;
   config.data.batch_size = mlp.rows * ranks;
-  if (ranks > 1 && is_fully_sharded(run.ranks[0].file)) {
-    config.parallel.scheme = RankScheme::kZero3;
-  }
+  config.parallel.scheme = ranks == 1                            ? SchemeKind::kSingle
+                           : is_fully_sharded(run.ranks[0].file) ? SchemeKind::kZero3
+                                                                 : SchemeKind::kDdp;
   config.training.accumulate = mlp.accumulate;
   config.model.loss = mlp.loss.value_or(LossKind::kMse);
   if (takes_labels(config.model.loss)) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <ranges>
 
 #include "core/units.h"
 #include "options/option_values.h"
@@ -12,22 +13,19 @@
 namespace barestep {
 namespace {
 
-constexpr std::string_view kDataParallelName = "data-parallel";
 constexpr std::string_view kTensorName = "tensor";
 constexpr std::string_view kPipelineName = "pipeline";
 
 void choose_scheme(Run& asked, std::string_view name) {
-  if (name == kDataParallelName) asked.trainer = TrainerKind::kDataParallel;
   if (name == kTensorName) asked.config.parallel.tensor = kAllRanks;
   if (name == kPipelineName) asked.config.parallel.pipeline = kAllRanks;
-  const auto* const found = std::ranges::find(kNamesOf<RankScheme>, name);
-  if (found == std::end(kNamesOf<RankScheme>)) return;
-  asked.config.parallel.scheme = static_cast<RankScheme>(found - std::begin(kNamesOf<RankScheme>));
+  const auto* const found = std::ranges::find(kNamesOf<SchemeKind>, name);
+  if (found == std::end(kNamesOf<SchemeKind>)) return;
+  asked.config.parallel.scheme = static_cast<SchemeKind>(found - std::begin(kNamesOf<SchemeKind>));
 }
 
 std::string_view scheme_of(const Run& asked) {
   const ParallelConfig& parallel = asked.config.parallel;
-  if (asked.trainer == TrainerKind::kDataParallel) return kDataParallelName;
   if (parallel.tensor == kAllRanks) return kTensorName;
   return parallel.pipeline == kAllRanks ? kPipelineName : name_of(parallel.scheme);
 }
@@ -37,22 +35,15 @@ std::int64_t least_per_copy(const ParallelConfig& parallel) {
   return std::max<std::int64_t>(parallel.tensor, 1) * std::max<std::int64_t>(parallel.pipeline, 1);
 }
 
-[[noreturn]] void refuse(std::string what, std::string value, std::string why, std::string remedy) {
-  fail(ExitCode::kConfiguration, {.what = std::move(what),
-                                  .value = std::move(value),
-                                  .why = std::move(why),
-                                  .remedy = std::move(remedy)});
-}
-
 /// Why a value of an option is not simulated; empty if it is, or has no effect on a step.
 std::string_view why_not_simulated(const Option& option, const Run& asked, const MachineCard& card,
                                    int ranks) {
   const std::string_view never = why_never_simulated(option);
   if (!never.empty()) return never;
   const std::string_view name = option.name;
-  if (asked.trainer == TrainerKind::kDataParallel) {
+  if (asked.scheme() == SchemeKind::kDataParallel) {
     const bool is_batch = name == "batch-per-rank" || name == "global-batch-size";
-    const auto own = names_of_options(asked.trainer);
+    const auto own = names_of_options(asked.scheme());
     if (!is_batch && std::ranges::find(own, name) == own.end()) return "data-parallel has none";
   }
   if (name == "threads" && card.on_gpu) return "is for the CPU, and the machine's devices are GPUs";
@@ -109,10 +100,9 @@ std::span<const Option> options_to_predict() {
     const auto has = [&](std::string_view name) {
       return std::ranges::find(options, name, &Option::name) != options.end();
     };
-    for (const TrainerKind trainer :
-         {TrainerKind::kDdp, TrainerKind::kDataParallel, TrainerKind::kSingle}) {
-      for (const Option& option : options_of(trainer)) {
-        const bool is_of_each = trainer == TrainerKind::kDdp && option.name == "batch-size";
+    for (const TrainingProgram& program : std::views::reverse(kTrainingPrograms)) {
+      for (const Option& option : options_of(program.usual)) {
+        const bool is_of_each = has_ranks(program.usual) && option.name == "batch-size";
         if (!is_of_each && !has(option.name)) options.push_back(option);
       }
     }
@@ -135,9 +125,10 @@ std::span<const Option> options_to_predict() {
 }
 
 std::vector<std::string_view> scheme_names() {
-  std::vector<std::string_view> names(std::begin(kNamesOf<RankScheme>),
-                                      std::end(kNamesOf<RankScheme>));
-  names.insert(names.end(), {kDataParallelName, kTensorName, kPipelineName});
+  // One device alone is one of --ranks.
+  std::vector<std::string_view> names(std::begin(kNamesOf<SchemeKind>) + 1,
+                                      std::end(kNamesOf<SchemeKind>));
+  names.insert(names.end(), {kTensorName, kPipelineName});
   return names;
 }
 
@@ -151,7 +142,7 @@ std::string options_text(const GivenOptions& given) {
 }
 
 Run asked_run(const GivenOptions& given) {
-  Run asked{.trainer = TrainerKind::kDdp};
+  Run asked;
   if (const auto scheme = given.find("scheme"); scheme != given.end()) {
     const RawValue value{.where = "--scheme", .text = scheme->second};
     choose_scheme(asked, scheme_names()[choice(value, scheme_names())]);
@@ -187,13 +178,12 @@ Run run_on(const Run& asked, const MachineCard& card, int ranks) {
   if (card.on_gpu && update == Update::kAuto) update = Update::kSeparate;
   if (!card.on_gpu) config.device.threads = config.device.threads.value_or(1);
   if (ranks == 1) {
-    run.trainer = TrainerKind::kSingle;
-    parallel = {};
+    parallel = {.scheme = SchemeKind::kSingle};
     config.injected.slow_rank.reset();
     if (update == Update::kPerBucket) update = Update::kSeparate;
     return run;
   }
-  if (asked.trainer != TrainerKind::kDataParallel) run.trainer = TrainerKind::kDdp;
+  if (asked.scheme() == SchemeKind::kSingle) parallel.scheme = SchemeKind::kDdp;
   const auto all_but = [&](std::int64_t other) { return std::max<std::int64_t>(ranks / other, 1); };
   if (parallel.tensor == kAllRanks) parallel.tensor = all_but(parallel.pipeline);
   if (parallel.pipeline == kAllRanks) parallel.pipeline = all_but(parallel.tensor);
@@ -218,7 +208,7 @@ void require_machine(const Run& asked, const MachineCard& card, int ranks) {
            fmt::format("the card of {} has {}", card.name, counted(card.max_ranks(), "device")),
            "ask for fewer, or for a machine with a network");
   }
-  if (asked.trainer == TrainerKind::kDataParallel && ranks > card.node_ranks) {
+  if (asked.scheme() == SchemeKind::kDataParallel && ranks > card.node_ranks) {
     refuse("--ranks", std::to_string(ranks),
            fmt::format("data-parallel stays in one process, and the card of {} has {} a node",
                        card.name, counted(card.node_ranks, "device")),
@@ -277,7 +267,7 @@ std::vector<int> usual_ranks(const Run& asked, const MachineCard& card) {
 }
 
 std::string_view noun_of(const Run& asked) {
-  return asked.trainer == TrainerKind::kDataParallel ? "device" : "rank";
+  return asked.scheme() == SchemeKind::kDataParallel ? "device" : "rank";
 }
 
 std::string text_of(const Run& asked) {

@@ -50,7 +50,7 @@ void require_small(const Run& run) {
   const ParallelConfig& parallel = run.config.parallel;
   // These have programs of their own.
   const bool all_differ =
-      run.trainer == TrainerKind::kDataParallel || parallel.scheme == RankScheme::kServer;
+      run.scheme() == SchemeKind::kDataParallel || parallel.scheme == SchemeKind::kServer;
   std::int64_t layers = 1;
   bool is_small = true;
   for (const std::int64_t factor :
@@ -238,10 +238,10 @@ Answer answer_on_messages(const WorkloadPrograms& programs) {
 
 /// The ranks that differ: one of each stage, and beside a slow rank one that waits for it.
 std::vector<int> shown_ranks(const Run& run) {
-  if (run.trainer != TrainerKind::kDdp) return {0};
+  if (!run.has_ranks()) return {0};
   const Mesh mesh = mesh_of(run);
   const std::optional<SlowRank>& slow = run.config.injected.slow_rank;
-  const bool all_differ = run.config.parallel.scheme == RankScheme::kServer;
+  const bool all_differ = run.config.parallel.scheme == SchemeKind::kServer;
   if (!slow || mesh.pipeline > 1 || all_differ) return ranks_to_simulate(run);
   const int late = static_cast<int>(slow->rank);
   return late == 0 ? std::vector{0, 1} : std::vector{0, late};

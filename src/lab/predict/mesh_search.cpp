@@ -32,10 +32,10 @@ std::vector<Run> runs_of_cut(Run asked, const MachineCard& card, int ranks, std:
   ParallelConfig& parallel = asked.config.parallel;
   parallel.tensor = tensor;
   parallel.pipeline = pipeline;
-  for (const RankScheme scheme : kValuesOf<RankScheme>) {
-    if (copies == 1 && scheme != RankScheme::kDdp) continue;
+  for (const SchemeKind scheme : kValuesOf<SchemeKind>) {
+    if (!has_ranks(scheme) || (copies == 1 && scheme != SchemeKind::kDdp)) continue;
     // Its servers need more memory than ranks of zero1, and their links carry no less.
-    if (scheme == RankScheme::kServer) continue;
+    if (scheme == SchemeKind::kServer) continue;
     parallel.scheme = scheme;
     if (pipeline == 1) {
       runs.push_back(run_on(asked, card, ranks));
@@ -149,8 +149,7 @@ FindingTable table_of(const std::vector<MeshCandidate>& all, std::int64_t memory
 /// What the search varies is not given.
 void require_free_mesh(const Run& asked) {
   const ParallelConfig& parallel = asked.config.parallel;
-  const bool is_free = asked.trainer != TrainerKind::kDataParallel &&
-                       parallel.scheme == RankScheme::kDdp && parallel.tensor == 1 &&
+  const bool is_free = asked.scheme() == SchemeKind::kDdp && parallel.tensor == 1 &&
                        parallel.pipeline == 1 && !parallel.micro_batches;
   if (is_free) return;
   fail(ExitCode::kConfiguration,

@@ -432,10 +432,10 @@ double collective_s(const Collective& collective, const MachineCard& card, const
 /// The number of lanes of one process that run at full speed at once.
 double lanes_at_once(const Run& workload, const MachineCard& card) {
   const auto cores = static_cast<double>(card.node_ranks);
-  if (card.on_gpu || workload.trainer == TrainerKind::kSingle) {
+  if (card.on_gpu || workload.scheme() == SchemeKind::kSingle) {
     return std::numeric_limits<double>::infinity();
   }
-  return workload.trainer == TrainerKind::kDdp ? cores / workload.ranks : cores;
+  return workload.has_ranks() ? cores / workload.ranks : cores;
 }
 
 /// A copy that crosses a link between GPUs; nothing for other ops.
@@ -476,7 +476,7 @@ NodeSetting setting_of(const Run& workload, const MachineCard& card) {
 std::vector<int> ranks_to_simulate(const Run& workload) {
   const Mesh mesh = mesh_of(workload);
   std::vector<int> ranks;
-  if (workload.config.parallel.scheme == RankScheme::kServer) {
+  if (workload.config.parallel.scheme == SchemeKind::kServer) {
     for (int rank = 0; rank < mesh.ranks(); ++rank) ranks.push_back(rank);
     return ranks;
   }

@@ -17,17 +17,14 @@ namespace barestep {
 
 std::string_view program_of(const Workload& workload) {
   if (workload.sum) return "mlp_lab";
-  return workload.pytorch ? "practical.py" : name_of(workload.trainer);
+  return workload.pytorch ? "practical.py" : program_name(workload.config);
 }
 
 namespace {
 
 /// The arguments of practical.py, which has no other options.
 std::vector<std::string> arguments_of_script(const Workload& workload) {
-  const char* trainer = workload.trainer == TrainerKind::kSingle         ? "single"
-                        : workload.trainer == TrainerKind::kDataParallel ? "data-parallel"
-                                                                         : "ddp";
-  return {"--trainer",    trainer,
+  return {"--trainer",    std::string(name_of(program_of(workload.scheme()).usual)),
           "--ranks",      std::to_string(workload.ranks),
           "--dim",        std::to_string(workload.dim()),
           "--depth",      std::to_string(workload.depth()),
@@ -46,7 +43,7 @@ std::vector<std::string> arguments_of_sum(const Workload& workload) {
                                   std::to_string(workload.steps()),
                                   "--device",
                                   workload.config.device.device};
-  if (workload.trainer != TrainerKind::kDdp) {
+  if (!workload.has_ranks()) {
     all.insert(all.end(), {"--ranks", std::to_string(workload.ranks)});
   }
   if (const TransportKind transport = workload.config.parallel.transport;
@@ -59,7 +56,7 @@ std::vector<std::string> arguments_of_sum(const Workload& workload) {
 }  // namespace
 
 std::vector<std::string> mpirun_arguments_of(const Workload& workload) {
-  if (workload.trainer != TrainerKind::kDdp) return {};
+  if (!workload.has_ranks()) return {};
   std::vector<std::string> all = {"-np", std::to_string(workload.ranks)};
   if (workload.sum && workload.sum->algorithm > 0) {
     all.insert(all.end(),
@@ -72,7 +69,7 @@ std::vector<std::string> mpirun_arguments_of(const Workload& workload) {
 std::vector<std::string> arguments_of(const Workload& workload) {
   if (workload.sum) return arguments_of_sum(workload);
   if (workload.pytorch) return arguments_of_script(workload);
-  return arguments_of(workload.config, workload.trainer);
+  return arguments_of(workload.config);
 }
 
 std::string command_line_of(const Workload& workload) {
@@ -81,7 +78,7 @@ std::string command_line_of(const Workload& workload) {
                        fmt::join(arguments_of(workload), " "));
   }
   std::string line;
-  if (workload.trainer == TrainerKind::kDdp) {
+  if (workload.has_ranks()) {
     line = fmt::format("mpirun {} ", fmt::join(mpirun_arguments_of(workload), " "));
   }
   return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
@@ -89,15 +86,14 @@ std::string command_line_of(const Workload& workload) {
 
 WorkloadPrograms::WorkloadPrograms(const Run& run, int rank) {
   require(run);
-  const bool is_ddp = run.trainer == TrainerKind::kDdp;
-  TrainConfig config = run.config;
+  Run resolved = run;
+  TrainConfig& config = resolved.config;
   if (config.training.update == Update::kAuto) {
-    config.training.update = choose_update(config, run.trainer, run.kind()).update;
+    config.training.update = choose_update(config, run.kind()).update;
   }
-  scheme_ = scheme_of(config, run.trainer, {.devices = run.ranks, .adds_by_pieces = run.on_gpu});
-  StepSpec spec = is_ddp ? spec_of_rank(config, run.kind(), nullptr, rank, run.ranks)
-                         : spec_of(config, run.kind(), nullptr);
-  mesh_ = is_ddp ? spec.mesh : mesh_of(run);
+  scheme_ = scheme_of(config, {.devices = run.ranks, .adds_by_pieces = run.on_gpu});
+  StepSpec spec = spec_of(resolved, rank);
+  mesh_ = run.has_ranks() ? spec.mesh : mesh_of(run);
   if (config.data.kind != DataKind::kRandn) spec.train_rows = run.data_rows;
   if (config.training.evaluate_only) {
     spec.train_rows = config.data.batch_size;
@@ -134,7 +130,7 @@ std::int64_t max_rank_bytes(const Run& run) {
 }
 
 std::int64_t max_device_bytes(const Run& run) {
-  if (run.trainer == TrainerKind::kDdp) return max_rank_bytes(run);
+  if (run.has_ranks()) return max_rank_bytes(run);
   return std::ranges::max(planned_memory(run), {}, &DeviceMemory::bytes).bytes;
 }
 
@@ -151,8 +147,8 @@ void require_memory(const Workload& workload, std::int64_t free_bytes) {
   MemoryPool pool{.name = workload.on_gpu ? "a GPU" : "this machine",
                   .kind = workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu,
                   .available_bytes = free_bytes};
-  if (workload.trainer == TrainerKind::kDdp) pool.sharers = (workload.ranks + places - 1) / places;
-  for (int i = places; i < workload.ranks && workload.trainer == TrainerKind::kDataParallel;
+  if (workload.has_ranks()) pool.sharers = (workload.ranks + places - 1) / places;
+  for (int i = places; i < workload.ranks && workload.scheme() == SchemeKind::kDataParallel;
        i += places) {
     pool.devices.push_back(i);
   }

@@ -130,6 +130,7 @@ Setting new_setting(bool quick, bool on_gpu, int units, const GivenOptions& opti
 Workload base_workload(const Setting& setting) {
   Workload workload{
       {.on_gpu = setting.on_gpu, .data_rows = setting.data_rows, .config = setting.base}};
+  workload.config.parallel.scheme = SchemeKind::kSingle;
   workload.config.model.dim = setting.dim;
   workload.config.model.depth = setting.depth;
   workload.config.data.batch_size = setting.batch_size;
@@ -144,7 +145,8 @@ Workload base_workload(const Setting& setting) {
 
 Workload ddp_workload(const Setting& setting, int ranks) {
   Workload workload = base_workload(setting);
-  workload.trainer = TrainerKind::kDdp;
+  const SchemeKind asked = setting.base.parallel.scheme;
+  workload.config.parallel.scheme = has_ranks(asked) ? asked : SchemeKind::kDdp;
   workload.ranks = ranks;
   if (!setting.on_gpu) workload.config.device.threads = 1;
   return workload;
@@ -152,7 +154,7 @@ Workload ddp_workload(const Setting& setting, int ranks) {
 
 Workload dp_workload(const Setting& setting, int devices) {
   Workload workload = ddp_workload(setting, devices);
-  workload.trainer = TrainerKind::kDataParallel;
+  workload.config.parallel.scheme = SchemeKind::kDataParallel;
   workload.gpus = setting.units;
   DeviceConfig& device = workload.config.device;
   device.device = "auto";
@@ -239,7 +241,7 @@ std::string units_text(const Setting& setting) {
 }
 
 std::string ranks_text(const Workload& workload) {
-  return counted(workload.ranks, workload.trainer == TrainerKind::kDdp ? "rank" : "device");
+  return counted(workload.ranks, workload.has_ranks() ? "rank" : "device");
 }
 
 std::string deviation_text(const Measurement& each) {

@@ -427,10 +427,9 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
 /// A model with almost no work, so that only launches and the host's time remain.
 Workload tiny_workload(const CardRequest& request, const MachineLoad& load, std::int64_t depth) {
   const bool is_single = load.ranks == 1 && (load.threads != 1 || find_on_path("mpirun").empty());
-  Workload workload{{.trainer = is_single ? TrainerKind::kSingle : TrainerKind::kDdp,
-                     .ranks = load.ranks,
-                     .on_gpu = request.on_gpu}};
+  Workload workload{{.ranks = load.ranks, .on_gpu = request.on_gpu}};
   TrainConfig& config = workload.config;
+  if (is_single) config.parallel.scheme = SchemeKind::kSingle;
   config.model.dim = 1;
   config.model.depth = depth;
   config.data.batch_size = load.ranks;

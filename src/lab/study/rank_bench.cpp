@@ -61,9 +61,7 @@ void measure_on_threads(const RanksToMeasure& requested, const MeasureOnRank& me
 void measure_on_processes(const RanksToMeasure& requested, const MeasureOnRank& measure) {
   const bool on_gpu =
       requested.device == "cuda" || (requested.device == "auto" && cuda_device_count() > 0);
-  require({.trainer = TrainerKind::kDdp,
-           .on_gpu = on_gpu,
-           .config = {.parallel = {.transport = requested.transport}}});
+  require({.on_gpu = on_gpu, .config = {.parallel = {.transport = requested.transport}}});
   const MpiRank place = join_mpi();
   Group& ranks = *place.group;
   const int gpus = std::max(1, cuda_device_count());

@@ -37,7 +37,7 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
   if (workload.pytorch) {
     command = {path_of_python(programs.python),
                installed_file(BARESTEP_LAB, "pytorch/practical.py").string()};
-  } else if (workload.trainer == TrainerKind::kDdp) {
+  } else if (workload.has_ranks()) {
     command = mpirun_arguments_of(workload);
     command.insert(command.begin(), path_of_mpirun());
   }
@@ -85,7 +85,7 @@ void train_for_evaluation(const Case& what, const Programs& programs) {
 
 /// The ops of the first rank, or of every device of mlp_dp.
 std::vector<OpTime> recorded_ops(const Workload& workload, const std::filesystem::path& trace) {
-  const bool is_dp = workload.trainer == TrainerKind::kDataParallel;
+  const bool is_dp = workload.scheme() == SchemeKind::kDataParallel;
   const auto files = trace_files(trace, is_dp ? "device" : "rank", workload.ranks);
   std::vector<OpTime> all;
   for (std::size_t i = 0; i < (is_dp ? files.size() : 1); ++i) {

@@ -8,21 +8,13 @@
 #include "core/units.h"
 #include "options/options.h"
 #include "parallel/schemes/scheme_of.h"
-#include "train/step.h"
 
 namespace barestep {
 namespace {
 
-[[noreturn]] void refuse(std::string what, std::string value, std::string why, std::string remedy) {
-  fail(ExitCode::kConfiguration, {.what = std::move(what),
-                                  .value = std::move(value),
-                                  .why = std::move(why),
-                                  .remedy = std::move(remedy)});
-}
-
 void require_place(const Run& run) {
   const TrainConfig& config = run.config;
-  const bool is_process = run.trainer == TrainerKind::kDataParallel;
+  const bool is_process = run.scheme() == SchemeKind::kDataParallel;
   if (config.parallel.transport == TransportKind::kNccl && !run.on_gpu) {
     refuse("--transport", "nccl",
            is_process ? "joins GPUs, and these are CPU devices"
@@ -42,27 +34,91 @@ void require_place(const Run& run) {
   }
 }
 
+/// Tensor ranks share the outputs of every other layer; of a block, the heads of attention and the
+/// hidden layer.
+void require_width_for_tensor_ranks(const ModelSpec& model, int ranks) {
+  const auto require_each = [&](int layer, std::int64_t count, std::string_view noun) {
+    if (count >= ranks) return;
+    refuse("--tensor", std::to_string(ranks),
+           fmt::format("{} has {}, so some ranks would have none", model.name_of_layer(layer),
+                       counted(count, noun)),
+           fmt::format("use at most --tensor {}", count));
+  };
+  if (model.transformer) {
+    require_each(0, model.transformer->attention.heads, "head");
+    require_each(0, model.transformer->ffn, "hidden number");
+    return;
+  }
+  for (std::size_t layer = 0; layer + 2 < model.widths.size(); layer += 2) {
+    require_each(static_cast<int>(layer), model.widths[layer + 1], "output");
+  }
+}
+
+void require_chunk_for_each_rank(const StepSpec& spec) {
+  const std::int64_t ranks = spec.mesh.data, samples = spec.step_rows();
+  const std::int64_t chunks = spec.chunks_of(samples);
+  if (chunks >= ranks) return;
+  const std::int64_t largest = (samples - 1) / (ranks - 1);  // that gives enough chunks
+  const std::string fewer = fmt::format("start at most {}", counted(chunks, "rank"));
+  refuse("--reproducible", std::to_string(spec.chunk_rows),
+         fmt::format("a step of {} has {}, and {} share it", counted(samples, "sample"),
+                     counted(chunks, "chunk"), counted(ranks, "rank")),
+         largest > 0 ? fmt::format("give at most {}, or {}", largest, fewer) : fewer);
+}
+
+/// Whether the ranks can share the step; `spec` is of any of them.
+void require_ranks(const Run& run, const StepSpec& spec) {
+  const ParallelConfig& parallel = run.config.parallel;
+  const int copies = spec.mesh.data;
+  if (const auto& slow = run.config.injected.slow_rank; slow && slow->rank >= run.ranks) {
+    refuse("--slow-rank", fmt::format("{}:{}", slow->rank, slow->delay_ms),
+           fmt::format("there {} {}", run.ranks == 1 ? "is" : "are", counted(run.ranks, "rank")),
+           fmt::format("ranks are numbered from 0 to {}", run.ranks - 1));
+  }
+  if (spec.chunk_rows > 0) {
+    require_chunk_for_each_rank(spec);
+  } else if (spec.batch_size < copies) {
+    refuse("--global-batch-size", std::to_string(spec.batch_size),
+           fmt::format("leaves some of {} ranks without a sample", copies),
+           fmt::format("give at least {}, or start fewer ranks", copies));
+  }
+  if (parallel.servers > copies) {
+    refuse("--servers", std::to_string(parallel.servers),
+           fmt::format("servers are ranks, and {} {} the batch", counted(copies, "rank"),
+                       copies == 1 ? "has" : "share"),
+           fmt::format("give at most {}, or start more ranks", copies));
+  }
+  if (!limits::kBatchSizes.contains(spec.step_rows())) {
+    refuse("--batch-size", std::to_string(run.config.data.batch_size),
+           fmt::format("{} {} {} samples in a step", counted(copies, "rank"),
+                       copies == 1 ? "makes" : "make", spec.step_rows()),
+           fmt::format("a step has at most {}", limits::kBatchSizes.last));
+  }
+}
+
 }  // namespace
 
 void require(const Run& run) {
-  validate(run.config, run.trainer);
+  validate(run.config);
   require_place(run);
-  if (run.trainer != TrainerKind::kDdp) {
-    return require_layer_for_each_stage(spec_of(run.config, run.kind(), nullptr));
-  }
   const Mesh mesh = mesh_of(run);
   for (int rank = 0; rank < mesh.ranks(); rank += mesh.ranks_of_stage()) {
-    static_cast<void>(spec_of_rank(run.config, run.kind(), nullptr, rank, run.ranks));
+    require_width_for_tensor_ranks(spec_of(run, rank).model, mesh.tensor);
   }
+  if (run.has_ranks()) require_ranks(run, spec_of(run));
 }
 
 std::optional<Error> why_not(const Run& run) {
   return refusal_of([&] { require(run); });
 }
 
+StepSpec spec_of(const Run& run, int rank) {
+  return run.has_ranks() ? spec_of_rank(run.config, run.kind(), nullptr, rank, run.ranks)
+                         : spec_of(run.config, run.kind(), nullptr);
+}
+
 Mesh mesh_of(const Run& run) {
-  return run.trainer == TrainerKind::kDdp ? mesh_of(run.config, 0, run.ranks)
-                                          : Mesh::of_data(0, run.ranks);
+  return run.has_ranks() ? mesh_of(run.config, 0, run.ranks) : Mesh::of_data(0, run.ranks);
 }
 
 }  // namespace barestep

@@ -10,18 +10,20 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/mesh.h"
+#include "train/step.h"
 
 namespace barestep {
 
 /// The configuration that a trainer receives, and its place.
 struct Run {
-  TrainerKind trainer = TrainerKind::kSingle;
-  int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
+  int ranks = 1;  // or devices of one process
   bool on_gpu = false;
   int gpus = 1;                // available GPUs; further devices of mlp_dp share them
   std::int64_t data_rows = 0;  // of its files, if it reads any
   TrainConfig config{};        // its batch is that of all ranks
 
+  [[nodiscard]] SchemeKind scheme() const { return config.parallel.scheme; }
+  [[nodiscard]] bool has_ranks() const { return barestep::has_ranks(scheme()); }
   [[nodiscard]] DeviceKind kind() const { return on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu; }
   /// The largest width of the layers.
   [[nodiscard]] std::int64_t dim() const {
@@ -63,6 +65,9 @@ std::optional<Error> why_not(const Run& run);
 
 /// Throws what why_not() finds.
 void require(const Run& run);
+
+/// The spec of a rank, or of the one process.
+StepSpec spec_of(const Run& run, int rank = 0);
 
 /// Of its processes, or of the devices of one process. Throws Error(kConfiguration) if they do not
 /// form the mesh of --tensor and --pipeline.

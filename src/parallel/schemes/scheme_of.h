@@ -15,9 +15,7 @@ namespace barestep {
 /// multiple of it.
 Mesh mesh_of(const TrainConfig& config, int rank, int ranks);
 
-/// The spec of one rank's programs. Throws what mesh_of() throws, and Error(kConfiguration) when a
-/// step has fewer samples than there are data ranks, or too many, or a layer has fewer outputs than
-/// there are tensor ranks.
+/// The spec of one rank's programs, of a run that require() accepts. Throws what mesh_of() throws.
 StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
                       int ranks);
 
@@ -27,9 +25,8 @@ struct SchemeOptions {
   std::optional<std::int64_t> first_bucket_bytes{};  // instead of the configuration's
 };
 
-/// The scheme by which a trainer shares the steps of this configuration; null for a single device.
-std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer,
-                                  const SchemeOptions& options = {});
+/// The scheme of --scheme; null for a single device.
+std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, const SchemeOptions& options = {});
 
 /// Builds the programs of all ranks of mlp_ddp and checks them together. Throws what
 /// spec_of_rank() throws, and Error(kBug) if ranks would not meet, with what check_ranks() found.

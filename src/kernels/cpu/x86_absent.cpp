@@ -1,7 +1,17 @@
-// For processors whose conversion instruction for halves is not used here.
+// For processors without kernels of their own: plain loops.
+#include "kernels/cpu/int8_product.h"
+#include "kernels/cpu/vector_kernels.h"
 #include "kernels/cpu/widen.h"
 
 namespace barestep {
+
+Int8Kernel vnni_kernel(int /*bits*/) {
+  return {"", nullptr, 0};
+}
+
+const VectorKernels& vector_kernels(Instructions /*max*/) {
+  return kPlainKernels;
+}
 
 void widen(const F16* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = float_of(from[i]);
