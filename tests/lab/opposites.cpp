@@ -25,7 +25,8 @@ HowCasesWent by_key(const std::function<MadeUpStep(const std::string&)>& how) {
 
 namespace {
 
-constexpr const char *kFaster = "faster", *kSlower = "slower", *kTie = "indistinguishable";
+constexpr const char *kSaysFaster = "faster", *kSaysSlower = "slower",
+                     *kSaysTie = "indistinguishable";
 
 /// A finding about a comparison: the case that is faster or slower than all others decides.
 HowCasesWent takes(const std::string& key, double times, double noise = 0.003) {
@@ -37,7 +38,8 @@ HowCasesWent takes(const std::string& key, double times, double noise = 0.003) {
 }
 
 Opposites word_of_case(const std::string& finding, const std::string& key) {
-  return {finding, takes(key, 0.5), kFaster, takes(key, 2), kSlower, takes(key, 1, 0.2), kTie};
+  return {finding,     takes(key, 0.5),    kSaysFaster, takes(key, 2),
+          kSaysSlower, takes(key, 1, 0.2), kSaysTie};
 }
 
 /// Each comparison of these cases has the word that its times say.
@@ -196,7 +198,7 @@ std::vector<Opposites> of_scaling() {
       {"data-parallel.proportion", on_ranks(0.1, 0.05), "In proportion to the devices",
        on_ranks(0.1, 0.11), "Not in proportion to the devices: 0.91x"},
       {"comm-vs-compute.gains", models(0.5, 1.8), "better on the large model: 1.80x",
-       models(1.8, 0.5), "better on the small model: 1.80x", models(1, 1, 0.1), kTie},
+       models(1.8, 0.5), "better on the small model: 1.80x", models(1, 1, 0.1), kSaysTie},
       {"comm-vs-compute.small", models(0.5, 1.8), "bottleneck is exposed communication: 75.",
        models(1.8, 1.8), "bottleneck is computing: 72.",
        [](const Case&) {
@@ -352,7 +354,7 @@ std::vector<Opposites> of_devices() {
   };
   return {
       // One of ten steps is longer: the medians agree, the means differ.
-      {"data-parallel.gain", stalls("devices-2"), kSlower, stalls("devices-1"), kFaster,
+      {"data-parallel.gain", stalls("devices-2"), kSaysSlower, stalls("devices-1"), kSaysFaster,
        stalls("none"), "no difference beyond the margin"},
       {"model-parallel.depth", layers(0.6, 0.01), "more than in proportion", layers(0.3, 0.01),
        "less than in proportion"},
@@ -542,7 +544,7 @@ std::vector<Opposites> of_one_step() {
     };
   };
   return {{"profile.backward", profile(0.002, 0.004, 1), "takes 2.00x", profile(0.004, 0.002, 1),
-           "is shorter than forward, 0.50x", profile(0.002, 0.002, 1, 0.1), kTie},
+           "is shorter than forward, 0.50x", profile(0.002, 0.002, 1, 0.1), kSaysTie},
           {"profile.longest", profile(0.002, 0.004, 5), "The longest op is gemm, backward of net.2",
            profile(0.0002, 0.0004, 1), "The longest op is adam, optimizer",
            profile(0.02, 0.02, 1, 0.1), "The longest ops are"},
@@ -567,10 +569,10 @@ std::vector<Opposites> of_one_step() {
            "does not repeat"},
           {"reproducibility.other-seed", seeds("a", "b"), "gives other losses", seeds("a", "a"),
            "the seed has no effect"},
-          {"matmul.bf16-1024", products("bf16", 0.5), kFaster, products("bf16", 2), kSlower,
-           products("bf16", 1, 0.2), kTie},
-          {"matmul.fp32-64-of-one-thread", products("threads-1", 4), kFaster,
-           products("threads-1", 0.5), kSlower},
+          {"matmul.bf16-1024", products("bf16", 0.5), kSaysFaster, products("bf16", 2), kSaysSlower,
+           products("bf16", 1, 0.2), kSaysTie},
+          {"matmul.fp32-64-of-one-thread", products("threads-1", 4), kSaysFaster,
+           products("threads-1", 0.5), kSaysSlower},
           // Two products of 64 x 1024 x 1024, or of 1024 rows, and the bias and activation of each.
           {"matmul.highest", products("fp32-1024-threads-1", 0.01), "fp32-1024-threads-1, 4",
            products("fp16-64-threads-1", 0.001), "fp16-64-threads-1, 26"},
