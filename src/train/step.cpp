@@ -77,36 +77,36 @@ void require_layer_for_each_stage(const StepSpec& spec) {
 
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
   StepSpec spec{.model = model_spec_of(config, kind),
-          .data = config.data.kind,
-          .generator = generator_of(kind),
-          .batch_size = config.data.batch_size,
-          .accumulate = config.training.accumulate,
-          .chunk_rows = config.training.chunk_rows.value_or(0),
-          .pipeline = {.stages = static_cast<int>(config.parallel.pipeline),
-                       .micro_batches = static_cast<int>(micro_batches_of(config.parallel)),
-                       .schedule = config.parallel.schedule},
-          .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
-          .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
-          .drop_last = config.data.drop_last,
-          .workers_ahead = config.data.kind == DataKind::kRandn
-                               ? 0
-                               : std::int64_t{config.data.workers} * config.data.prefetch,
-          .streams = dataset != nullptr && !dataset->is_loaded(),
-          .optimizer = config.optimizer,
-          .zero_grad = config.training.zero_grad,
-          .clip_norm = config.training.clip_norm,
-          .delay_s = config.injected.delay_ms / 1e3,
-          .jitter_s = config.injected.jitter_ms / 1e3,
-          .io_delay_s = io_delay_in_step_s(config.data),
-          .workspace_bytes = workspace_bytes(kind),
-          .saves_state = !config.checkpoint.folder.empty(),
-          .has_own_memory = kind == DeviceKind::kCuda,
-          .loss_scale = loss_scaling_of(config),
-          .staleness = config.training.staleness,
-          .sync_every = config.parallel.sync_every,
-          .outer = config.parallel.outer,
-          .teacher_noise =
-              config.data.teacher ? std::optional(config.data.teacher_noise) : std::nullopt};
+                .data = config.data.kind,
+                .generator = generator_of(kind),
+                .batch_size = config.data.batch_size,
+                .accumulate = config.training.accumulate,
+                .chunk_rows = config.training.chunk_rows.value_or(0),
+                .pipeline = {.stages = static_cast<int>(config.parallel.pipeline),
+                             .micro_batches = static_cast<int>(micro_batches_of(config.parallel)),
+                             .schedule = config.parallel.schedule},
+                .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
+                .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
+                .drop_last = config.data.drop_last,
+                .workers_ahead = config.data.kind == DataKind::kRandn
+                                     ? 0
+                                     : std::int64_t{config.data.workers} * config.data.prefetch,
+                .streams = dataset != nullptr && !dataset->is_loaded(),
+                .optimizer = config.optimizer,
+                .zero_grad = config.training.zero_grad,
+                .clip_norm = config.training.clip_norm,
+                .delay_s = config.injected.delay_ms / 1e3,
+                .jitter_s = config.injected.jitter_ms / 1e3,
+                .io_delay_s = io_delay_in_step_s(config.data),
+                .workspace_bytes = workspace_bytes(kind),
+                .saves_state = !config.checkpoint.folder.empty(),
+                .has_own_memory = kind == DeviceKind::kCuda,
+                .loss_scale = loss_scaling_of(config),
+                .staleness = config.training.staleness,
+                .sync_every = config.parallel.sync_every,
+                .outer = config.parallel.outer,
+                .teacher_noise =
+                    config.data.teacher ? std::optional(config.data.teacher_noise) : std::nullopt};
   require_layer_for_each_stage(spec);
   return spec;
 }
