@@ -153,7 +153,7 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
   const auto result =
       run_here(files + words("--evaluate-only --load w --batch-size 1,3 --metrics m"));
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, StartsWith("w of 4 samples, features / 255\nBatch size "));
+  EXPECT_THAT(result.out, HasSubstr("w of 4 samples, features / 255\nBatch size "));
   EXPECT_THAT(result.out, ::testing::ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
   const std::string records = read_file(folder() / "m");
   EXPECT_EQ(std::ranges::count(records, '\n'), 1 + (4 + 1) + (2 + 1) + 1) << "lost time is last";
