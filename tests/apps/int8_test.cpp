@@ -18,7 +18,6 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 /// A row of a classifier's table.
 struct Int8Row {

@@ -20,7 +20,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 const std::string kRun =
     " --device cpu --dim 8 --depth 1 --batch-size 4 --gemm reference --save weights ";
