@@ -27,7 +27,7 @@ struct SineCosine {
 // polynomials are those of the Cephes library.
 
 // The natural logarithm of u in (0, 1].
-inline float logarithm(float u) {
+inline float logarithm_of_unit(float u) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(u);
   const float mantissa = std::bit_cast<float>((bits & 0x007FFFFFU) | 0x3F000000U);  // [0.5, 1)
   const bool below_root_half = mantissa < 0.707106781186547524F;
@@ -90,7 +90,7 @@ void box_muller(std::span<float> numbers) {
     float* const first = numbers.data() + start;
     float* const second = first + kHalf;
     for (std::size_t j = 0; j < kHalf; ++j) {
-      const float radius = std::sqrt(-2.0F * logarithm(1.0F - first[j]));
+      const float radius = std::sqrt(-2.0F * logarithm_of_unit(1.0F - first[j]));
       const auto [sine, cosine] = sine_cosine(6.28318530717958647F * second[j]);
       // Adding 0, PyTorch's mean, turns -0 into 0.
       first[j] = radius * cosine + 0.0F;

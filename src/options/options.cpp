@@ -46,7 +46,7 @@ OrderedJson json_of_value(JsonKind kind, const std::string& text) {
 
 }  // namespace
 
-void refuse(std::string what, std::string value, std::string why, std::string remedy) {
+void refuse_options(std::string what, std::string value, std::string why, std::string remedy) {
   fail(ExitCode::kConfiguration, {.what = std::move(what),
                                   .value = std::move(value),
                                   .why = std::move(why),
@@ -159,9 +159,9 @@ void check_values(const TrainConfig& config) {
 void check_dropout(const ModelConfig& model) {
   if (model.dropout == 0) return;
   if (widths_of(model, kDefaultDimCpu).size() > 2) return;
-  refuse("--dropout", fmt::format("{}", model.dropout),
-         "nothing is dropped after the last layer, and the model has one layer",
-         "leave it out, or give more layers");
+  refuse_options("--dropout", fmt::format("{}", model.dropout),
+                 "nothing is dropped after the last layer, and the model has one layer",
+                 "leave it out, or give more layers");
 }
 
 /// All rows of a step are rows of one tensor.
@@ -175,23 +175,23 @@ void check_transformer(const TrainConfig& config) {
   for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
   const std::int64_t rows = batch * config.training.accumulate * length;
   if (limits::kBatchSizes.contains(rows)) return;
-  refuse("--length", std::to_string(length),
-         fmt::format("the samples of a step have {} rows together", rows),
-         fmt::format("a step has at most {}", limits::kBatchSizes.last));
+  refuse_options("--length", std::to_string(length),
+                 fmt::format("the samples of a step have {} rows together", rows),
+                 fmt::format("a step has at most {}", limits::kBatchSizes.last));
 }
 
 void check_loss(const ModelConfig& model) {
   const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
   if (model.loss == LossKind::kCrossEntropy && outputs == 1) {
-    refuse("--loss", "cross-entropy",
-           "is 0 for every sample of one class, and the model has 1 output",
-           "end --layers with the number of classes, or use --loss bce for one column of "
-           "0 and 1");
+    refuse_options("--loss", "cross-entropy",
+                   "is 0 for every sample of one class, and the model has 1 output",
+                   "end --layers with the number of classes, or use --loss bce for one column of "
+                   "0 and 1");
   }
   if (model.loss == LossKind::kBce && outputs != 1) {
-    refuse("--loss", "bce",
-           fmt::format("has one column of 0 and 1, and the model has {} outputs", outputs),
-           "end --layers with 1, or use --loss cross-entropy");
+    refuse_options("--loss", "bce",
+                   fmt::format("has one column of 0 and 1, and the model has {} outputs", outputs),
+                   "end --layers with 1, or use --loss cross-entropy");
   }
 }
 
@@ -211,16 +211,18 @@ void check_optimizer(const TrainConfig& config) {
     if (option.optimizers == nullptr || traits_of(optimizer.kind).*option.optimizers) continue;
     if (option.value.text(config) == option.value.text({})) continue;
     const std::string those = optimizers_with(option.optimizers);
-    refuse(fmt::format("--{}", option.name), "", fmt::format("only --optimizer {} has it", those),
-           fmt::format("leave it out, or use --optimizer {}", those));
+    refuse_options(fmt::format("--{}", option.name), "",
+                   fmt::format("only --optimizer {} has it", those),
+                   fmt::format("leave it out, or use --optimizer {}", those));
   }
 }
 
 void check_schedule(const OptimizerConfig& optimizer) {
   const double lr = numbers_of(optimizer).lr;
   if (optimizer.lr_min.value_or(0) > lr) {
-    refuse("--lr-min", fmt::format("{}", *optimizer.lr_min),
-           fmt::format("is above --lr, which is {}", lr), "give a smaller one, or a larger --lr");
+    refuse_options("--lr-min", fmt::format("{}", *optimizer.lr_min),
+                   fmt::format("is above --lr, which is {}", lr),
+                   "give a smaller one, or a larger --lr");
   }
 }
 
@@ -230,10 +232,11 @@ void check_int8(const TrainConfig& config) {
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCpu);
   const std::int64_t max = *std::max_element(widths.begin(), widths.end() - 1);
   if (max <= kMaxInt8Inputs) return;
-  refuse("--precision", "int8",
-         fmt::format("a layer has {} inputs, and sums of more than {} products may overflow", max,
-                     kMaxInt8Inputs),
-         "use --precision fp32");
+  refuse_options(
+      "--precision", "int8",
+      fmt::format("a layer has {} inputs, and sums of more than {} products may overflow", max,
+                  kMaxInt8Inputs),
+      "use --precision fp32");
 }
 
 /// The same limit for chunks, whatever number of ranks has them.
@@ -242,10 +245,10 @@ void check_chunks(const TrainConfig& config, std::int64_t layers, std::int64_t s
   const std::int64_t chunks = (step_rows + rows - 1) / rows;
   if (layers * chunks <= limits::kDepths.last) return;
   const std::int64_t most = std::max<std::int64_t>(limits::kDepths.last / layers, 1);
-  refuse("--reproducible", std::to_string(rows),
-         fmt::format("{} layers in each of {} chunks make {} in a step", layers, chunks,
-                     layers * chunks),
-         fmt::format("give at least {}", (step_rows + most - 1) / most));
+  refuse_options("--reproducible", std::to_string(rows),
+                 fmt::format("{} layers in each of {} chunks make {} in a step", layers, chunks,
+                             layers * chunks),
+                 fmt::format("give at least {}", (step_rows + most - 1) / most));
 }
 
 /// A program has a node for each layer of each micro-step.
@@ -253,16 +256,16 @@ void check_micro_steps(const TrainConfig& config) {
   const std::int64_t accumulate = config.training.accumulate;
   const auto linears = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
   if (linears * accumulate > limits::kDepths.last) {
-    refuse("--accumulate", std::to_string(accumulate),
-           fmt::format("{} layers in each micro-step make {} in a step", linears,
-                       linears * accumulate),
-           fmt::format("{} micro-steps fit, or a larger --batch-size",
-                       limits::kDepths.last / linears));
+    refuse_options("--accumulate", std::to_string(accumulate),
+                   fmt::format("{} layers in each micro-step make {} in a step", linears,
+                               linears * accumulate),
+                   fmt::format("{} micro-steps fit, or a larger --batch-size",
+                               limits::kDepths.last / linears));
   }
   std::int64_t batch = config.data.batch_size;
   for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
   if (!limits::kBatchSizes.contains(batch * accumulate)) {
-    refuse(
+    refuse_options(
         "--accumulate", std::to_string(accumulate),
         fmt::format("{} samples in each micro-step make {} in a step", batch, batch * accumulate),
         fmt::format("a step has at most {}", limits::kBatchSizes.last));
@@ -275,9 +278,9 @@ void check_recomputation(const TrainConfig& config) {
   const std::int64_t segments = config.training.recompute;
   const auto layers = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
   if (segments <= layers) return;
-  refuse("--recompute", text_of_segments(segments),
-         fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
-         fmt::format("give at most {}", layers));
+  refuse_options("--recompute", text_of_segments(segments),
+                 fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
+                 fmt::format("give at most {}", layers));
 }
 
 void check_training(const TrainConfig& config) {
@@ -291,8 +294,8 @@ void check_training(const TrainConfig& config) {
 void check_parallel(const TrainConfig& config) {
   const ParallelConfig& parallel = config.parallel;
   if (parallel.global_batch && parallel.batch_per_rank) {
-    refuse("--batch-size", "", "cannot be combined with --global-batch-size",
-           "give one of the two");
+    refuse_options("--batch-size", "", "cannot be combined with --global-batch-size",
+                   "give one of the two");
   }
 }
 
@@ -301,11 +304,11 @@ void check_devices(const DeviceConfig& device) {
   const std::string all = fmt::format("{}", fmt::join(device.devices, ","));
   const auto on_cpu = std::ranges::count(device.devices, "cpu");
   if (on_cpu > 0 && on_cpu < std::ssize(device.devices)) {
-    refuse("--devices", all, "names the CPU and GPUs", "give devices of one kind");
+    refuse_options("--devices", all, "names the CPU and GPUs", "give devices of one kind");
   }
   if (!limits::kDevices.contains(std::ssize(device.devices))) {
-    refuse("--devices", all, fmt::format("names {} devices", device.devices.size()),
-           fmt::format("give at most {}", limits::kDevices.last));
+    refuse_options("--devices", all, fmt::format("names {} devices", device.devices.size()),
+                   fmt::format("give at most {}", limits::kDevices.last));
   }
 }
 
@@ -320,8 +323,9 @@ void check_device(const DeviceConfig& device) {
 void check_denormals(const TrainConfig& config) {
   const auto eps = static_cast<float>(config.optimizer.eps.value_or(1));
   if (config.device.denormals == Denormals::kKeep || std::fpclassify(eps) != FP_SUBNORMAL) return;
-  refuse("--eps", text_of_number(*config.optimizer.eps), "the CPU counts denormal numbers as 0",
-         "give 0 or at least 1.1754944e-38, or --denormals keep");
+  refuse_options("--eps", text_of_number(*config.optimizer.eps),
+                 "the CPU counts denormal numbers as 0",
+                 "give 0 or at least 1.1754944e-38, or --denormals keep");
 }
 
 /// Of layers with these widths; a double, since the widths may be beyond any integer.
@@ -370,10 +374,10 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
   if (is_countable(config, batch_size)) return;
   const auto [bytes, flops] = step_size_of(config, batch_size);
   const bool memory = bytes > kMaxStepSize;
-  refuse("model", "",
-         fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
-                     memory ? bytes : flops, memory ? "bytes" : "flops", kMaxStepSize),
-         "make --dim, --depth, --layers or --batch-size smaller");
+  refuse_options("model", "",
+                 fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
+                             memory ? bytes : flops, memory ? "bytes" : "flops", kMaxStepSize),
+                 "make --dim, --depth, --layers or --batch-size smaller");
 }
 
 }  // namespace

@@ -112,7 +112,8 @@ struct OptionConflict {
 std::span<const OptionConflict> conflicts();
 
 /// Throws Error(kConfiguration) with the parts of its message.
-[[noreturn]] void refuse(std::string what, std::string value, std::string why, std::string remedy);
+[[noreturn]] void refuse_options(std::string what, std::string value, std::string why,
+                                 std::string remedy);
 
 /// Throws Error(kConfiguration) if options are given that a row refuses.
 void refuse_conflicts(const TrainConfig& config);

@@ -209,6 +209,12 @@ std::string share_sentence(const Estimate& serial, const Measurement& many, bool
                          many.workload().ranks, share, limit);
 }
 
+/// By Amdahl's law, for a column of cases.
+auto speed_up_by_law(double share) {
+  return
+      [=](const Measurement& each) { return factor_text(amdahl_speed_up(share, ranks_of(each))); };
+}
+
 Findings conclude_amdahl(const Results& results) {
   const std::vector<std::string> keys = keys_within_cores(results);
   Conclusion all(results);
@@ -241,11 +247,6 @@ Findings conclude_amdahl(const Results& results) {
     }
     return series;
   };
-  const auto law = [](double share) {
-    return [=](const Measurement& each) {
-      return factor_text(amdahl_speed_up(share, ranks_of(each)));
-    };
-  };
   PlotSeries measured = points_of("measured", results, keys_of(results), ranks_of,
                                   [&](const Measurement& each) { return gain_of(results, each); });
   measured.style = SeriesStyle::kMarks;
@@ -265,9 +266,9 @@ Findings conclude_amdahl(const Results& results) {
               "speed-up",
               {"fitted",
                [&](const Measurement& each) {
-                 return fits ? law(serial.median)(each) : std::string("-");
+                 return fits ? speed_up_by_law(serial.median)(each) : std::string("-");
                }},
-              {"30 % serial", law(kExercise)},
+              {"30 % serial", speed_up_by_law(kExercise)},
               {"",
                [](const Measurement& each) {
                  return each.what().beyond_cores ? beyond_text(each) + ", not fitted" : "";

@@ -66,8 +66,8 @@ void require_simulated(const Run& asked, const MachineCard& card, int ranks) {
     if (text == option.value.text({})) continue;
     const std::string_view why = why_not_simulated(option, asked, card, ranks);
     if (why.empty()) continue;
-    refuse(fmt::format("--{}", option.name), is_flag(option) ? "" : text.value_or(""),
-           std::string(why), "leave it out");
+    refuse_options(fmt::format("--{}", option.name), is_flag(option) ? "" : text.value_or(""),
+                   std::string(why), "leave it out");
   }
 }
 
@@ -100,9 +100,10 @@ std::span<const Option> options_to_predict() {
     const auto has = [&](std::string_view name) {
       return std::ranges::find(options, name, &Option::name) != options.end();
     };
-    for (const TrainingProgram& program : std::views::reverse(kTrainingPrograms)) {
-      for (const Option& option : options_of(program.usual)) {
-        const bool is_of_each = has_ranks(program.usual) && option.name == "batch-size";
+    for (auto program = std::rbegin(kTrainingPrograms); program != std::rend(kTrainingPrograms);
+         ++program) {
+      for (const Option& option : options_of(program->usual)) {
+        const bool is_of_each = has_ranks(program->usual) && option.name == "batch-size";
         if (!is_of_each && !has(option.name)) options.push_back(option);
       }
     }
@@ -204,22 +205,24 @@ bool has_rate(const MachineCard& card, Precision precision) {
 void require_machine(const Run& asked, const MachineCard& card, int ranks) {
   require_simulated(asked, card, ranks);
   if (ranks > card.max_ranks()) {
-    refuse("--ranks", std::to_string(ranks),
-           fmt::format("the card of {} has {}", card.name, counted(card.max_ranks(), "device")),
-           "ask for fewer, or for a machine with a network");
+    refuse_options(
+        "--ranks", std::to_string(ranks),
+        fmt::format("the card of {} has {}", card.name, counted(card.max_ranks(), "device")),
+        "ask for fewer, or for a machine with a network");
   }
   if (asked.scheme() == SchemeKind::kDataParallel && ranks > card.node_ranks) {
-    refuse("--ranks", std::to_string(ranks),
-           fmt::format("data-parallel stays in one process, and the card of {} has {} a node",
-                       card.name, counted(card.node_ranks, "device")),
-           "ask for fewer, or use another --scheme");
+    refuse_options(
+        "--ranks", std::to_string(ranks),
+        fmt::format("data-parallel stays in one process, and the card of {} has {} a node",
+                    card.name, counted(card.node_ranks, "device")),
+        "ask for fewer, or use another --scheme");
   }
   const Precision precision = asked.config.device.precision;
   if (has_rate(card, precision) || precision == Precision::kInt8) return;
-  refuse("--precision", std::string(name_of(precision)),
-         fmt::format("the card of {} has no rate of products for it", card.name),
-         fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",
-                     precision == Precision::kTf32 ? "tf32" : "half"));
+  refuse_options("--precision", std::string(name_of(precision)),
+                 fmt::format("the card of {} has no rate of products for it", card.name),
+                 fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",
+                             precision == Precision::kTf32 ? "tf32" : "half"));
 }
 
 namespace {
@@ -240,8 +243,9 @@ void require_prediction(const Run& asked, const MachineCard& card, const std::ve
   const int max = *std::ranges::max_element(ranks);
   require_machine(asked, card, max);
   if (const auto& slow = asked.config.injected.slow_rank; slow && max == 1) {
-    refuse("--slow-rank", fmt::format("{}:{}", slow->rank, slow->delay_ms),
-           "a single rank keeps no other waiting", "use --delay-ms, or ask for more --ranks");
+    refuse_options("--slow-rank", fmt::format("{}:{}", slow->rank, slow->delay_ms),
+                   "a single rank keeps no other waiting",
+                   "use --delay-ms, or ask for more --ranks");
   }
   require(run_on(asked, card, 1));
   for (const int count : ranks) require(run_on(asked, card, count));

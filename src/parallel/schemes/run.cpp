@@ -16,21 +16,21 @@ void require_place(const Run& run) {
   const TrainConfig& config = run.config;
   const bool is_process = run.scheme() == SchemeKind::kDataParallel;
   if (config.parallel.transport == TransportKind::kNccl && !run.on_gpu) {
-    refuse("--transport", "nccl",
-           is_process ? "joins GPUs, and these are CPU devices"
-                      : "joins GPUs, and this rank is on the CPU",
-           is_process ? "use peer or auto" : "use mpi or auto");
+    refuse_options("--transport", "nccl",
+                   is_process ? "joins GPUs, and these are CPU devices"
+                              : "joins GPUs, and this rank is on the CPU",
+                   is_process ? "use peer or auto" : "use mpi or auto");
   }
   if (is_process && config.parallel.pipeline > 1 && config.parallel.pipeline != run.ranks) {
-    refuse("--pipeline", std::to_string(config.parallel.pipeline),
-           fmt::format("each stage is on a device of its own, and there {} {}",
-                       run.ranks == 1 ? "is" : "are", counted(run.ranks, "device")),
-           "list as many --devices; one may be named several times");
+    refuse_options("--pipeline", std::to_string(config.parallel.pipeline),
+                   fmt::format("each stage is on a device of its own, and there {} {}",
+                               run.ranks == 1 ? "is" : "are", counted(run.ranks, "device")),
+                   "list as many --devices; one may be named several times");
   }
   if (is_process && config.device.graph && run.ranks > 1) {
-    refuse("--graph", "",
-           fmt::format("captures the work of one device, and there are {}", run.ranks),
-           "leave it out, or give one device");
+    refuse_options("--graph", "",
+                   fmt::format("captures the work of one device, and there are {}", run.ranks),
+                   "leave it out, or give one device");
   }
 }
 
@@ -39,10 +39,10 @@ void require_place(const Run& run) {
 void require_width_for_tensor_ranks(const ModelSpec& model, int ranks) {
   const auto require_each = [&](int layer, std::int64_t count, std::string_view noun) {
     if (count >= ranks) return;
-    refuse("--tensor", std::to_string(ranks),
-           fmt::format("{} has {}, so some ranks would have none", model.name_of_layer(layer),
-                       counted(count, noun)),
-           fmt::format("use at most --tensor {}", count));
+    refuse_options("--tensor", std::to_string(ranks),
+                   fmt::format("{} has {}, so some ranks would have none",
+                               model.name_of_layer(layer), counted(count, noun)),
+                   fmt::format("use at most --tensor {}", count));
   };
   if (model.transformer) {
     require_each(0, model.transformer->attention.heads, "head");
@@ -60,10 +60,10 @@ void require_chunk_for_each_rank(const StepSpec& spec) {
   if (chunks >= ranks) return;
   const std::int64_t largest = (samples - 1) / (ranks - 1);  // that gives enough chunks
   const std::string fewer = fmt::format("start at most {}", counted(chunks, "rank"));
-  refuse("--reproducible", std::to_string(spec.chunk_rows),
-         fmt::format("a step of {} has {}, and {} share it", counted(samples, "sample"),
-                     counted(chunks, "chunk"), counted(ranks, "rank")),
-         largest > 0 ? fmt::format("give at most {}, or {}", largest, fewer) : fewer);
+  refuse_options("--reproducible", std::to_string(spec.chunk_rows),
+                 fmt::format("a step of {} has {}, and {} share it", counted(samples, "sample"),
+                             counted(chunks, "chunk"), counted(ranks, "rank")),
+                 largest > 0 ? fmt::format("give at most {}, or {}", largest, fewer) : fewer);
 }
 
 /// Whether the ranks can share the step; `spec` is of any of them.
@@ -71,28 +71,29 @@ void require_ranks(const Run& run, const StepSpec& spec) {
   const ParallelConfig& parallel = run.config.parallel;
   const int copies = spec.mesh.data;
   if (const auto& slow = run.config.injected.slow_rank; slow && slow->rank >= run.ranks) {
-    refuse("--slow-rank", fmt::format("{}:{}", slow->rank, slow->delay_ms),
-           fmt::format("there {} {}", run.ranks == 1 ? "is" : "are", counted(run.ranks, "rank")),
-           fmt::format("ranks are numbered from 0 to {}", run.ranks - 1));
+    refuse_options(
+        "--slow-rank", fmt::format("{}:{}", slow->rank, slow->delay_ms),
+        fmt::format("there {} {}", run.ranks == 1 ? "is" : "are", counted(run.ranks, "rank")),
+        fmt::format("ranks are numbered from 0 to {}", run.ranks - 1));
   }
   if (spec.chunk_rows > 0) {
     require_chunk_for_each_rank(spec);
   } else if (spec.batch_size < copies) {
-    refuse("--global-batch-size", std::to_string(spec.batch_size),
-           fmt::format("leaves some of {} ranks without a sample", copies),
-           fmt::format("give at least {}, or start fewer ranks", copies));
+    refuse_options("--global-batch-size", std::to_string(spec.batch_size),
+                   fmt::format("leaves some of {} ranks without a sample", copies),
+                   fmt::format("give at least {}, or start fewer ranks", copies));
   }
   if (parallel.servers > copies) {
-    refuse("--servers", std::to_string(parallel.servers),
-           fmt::format("servers are ranks, and {} {} the batch", counted(copies, "rank"),
-                       copies == 1 ? "has" : "share"),
-           fmt::format("give at most {}, or start more ranks", copies));
+    refuse_options("--servers", std::to_string(parallel.servers),
+                   fmt::format("servers are ranks, and {} {} the batch", counted(copies, "rank"),
+                               copies == 1 ? "has" : "share"),
+                   fmt::format("give at most {}, or start more ranks", copies));
   }
   if (!limits::kBatchSizes.contains(spec.step_rows())) {
-    refuse("--batch-size", std::to_string(run.config.data.batch_size),
-           fmt::format("{} {} {} samples in a step", counted(copies, "rank"),
-                       copies == 1 ? "makes" : "make", spec.step_rows()),
-           fmt::format("a step has at most {}", limits::kBatchSizes.last));
+    refuse_options("--batch-size", std::to_string(run.config.data.batch_size),
+                   fmt::format("{} {} {} samples in a step", counted(copies, "rank"),
+                               copies == 1 ? "makes" : "make", spec.step_rows()),
+                   fmt::format("a step has at most {}", limits::kBatchSizes.last));
   }
 }
 

@@ -63,12 +63,12 @@ Mesh mesh_of(const TrainConfig& config, int rank, int ranks) {
             .rank = rank};
   }
   const bool is_both = parallel.tensor > 1 && parallel.pipeline > 1;
-  refuse(parallel.tensor > 1 ? "--tensor" : "--pipeline",
-         is_both ? fmt::format("{} --pipeline {}", parallel.tensor, parallel.pipeline)
-                 : std::to_string(per_copy),
-         fmt::format("a copy of the model takes {} ranks, which do not divide {}", per_copy,
-                     counted(ranks, "rank")),
-         fmt::format("start {} ranks, or a multiple", per_copy));
+  refuse_options(parallel.tensor > 1 ? "--tensor" : "--pipeline",
+                 is_both ? fmt::format("{} --pipeline {}", parallel.tensor, parallel.pipeline)
+                         : std::to_string(per_copy),
+                 fmt::format("a copy of the model takes {} ranks, which do not divide {}", per_copy,
+                             counted(ranks, "rank")),
+                 fmt::format("start {} ranks, or a multiple", per_copy));
 }
 
 StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
