@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
-#include <ranges>
 
 #include "core/units.h"
 #include "options/option_values.h"
