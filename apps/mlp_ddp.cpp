@@ -6,6 +6,7 @@
 
 #include "command_line.h"
 #include "core/error.h"
+#include "parallel/comm/mpi_transport.h"
 #include "session/rank_agreement.h"
 #include "session/rank_job.h"
 #include "session/run_program.h"
@@ -24,6 +25,11 @@ void run_mlp_ddp(const std::vector<std::string>& arguments) {
     line = parse_command_line(SchemeKind::kDdp, arguments);
   } catch (const Error& error) {
     wrong = error;
+  }
+  // A build without MPI still says what its options are.
+  if (!line.answer.empty() && !has_mpi()) {
+    print_now(line.answer);
+    return;
   }
   RankJob job(kMlpDdp, line.config);
   job.together([&] {
