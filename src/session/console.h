@@ -38,8 +38,11 @@ std::string run_checklist(const TrainConfig& config, std::int64_t warmup_steps, 
 /// those that print.
 class OtherPrograms final : public Observer {
  public:
+  /// Its time begins with the step `first_measured`.
+  explicit OtherPrograms(std::int64_t first_measured) : first_measured_(first_measured) {}
+
   void on_step(const StepFigures& step) override {
-    if (step.report.warmup) watch_ = LostTimeWatch();
+    if (step.report.step + 1 == first_measured_) watch_ = LostTimeWatch();
   }
   void close() override {
     own_ = process_of_job(watch_.lost());
@@ -53,6 +56,7 @@ class OtherPrograms final : public Observer {
   [[nodiscard]] bool disturb() const { return !text().empty(); }
 
  private:
+  std::int64_t first_measured_;
   LostTimeWatch watch_;
   JobProcess own_;
   std::vector<double> shares_;

@@ -366,7 +366,8 @@ void Session::set_up() {
   if (!output.metrics.empty()) {
     metrics = &observers_.make<MetricsLog>(config_, job_.ranks(), programs_->spec().mesh, done);
   }
-  const auto& others = observers_.make<OtherPrograms>();
+  const std::int64_t first_measured = first_measured_step(config_.training, steps, done);
+  const auto& others = observers_.make<OtherPrograms>(first_measured);
   if (job_.is_first()) {
     console_ = &observers_.make<Console>(config_, *programs_, place_, others, steps);
   }
@@ -381,9 +382,8 @@ void Session::set_up() {
                     (output.quiet ? "" : "\n"));
   }
   if (output.monitor) {
-    const Monitoring& monitoring = observers_.make<Monitoring>(
-        place_.monitor_scope(), first_measured_step(config_.training, steps, done), console_,
-        metrics);
+    const Monitoring& monitoring =
+        observers_.make<Monitoring>(place_.monitor_scope(), first_measured, console_, metrics);
     if (profiling != nullptr) profiling->show(monitoring.monitor());
   }
   if (profiling != nullptr) {
