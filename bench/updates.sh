@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench/updates.sh: steps with Adam inside the weight gradients, with Adam after them, with oneDNN's
 # products, and with PyTorch, on the CPU; the time of a single layer's update, and products of our own
-# beside oneDNN's. Keeps the figures in bench/results/<machine>/updates.txt. Run it on an otherwise
+# beside oneDNN's, with one thread too. Keeps the figures in bench/results/<machine>/updates.txt. Run it on an otherwise
 # idle machine; it takes three to five minutes.
 set -euo pipefail
 . "$(dirname "$0")/keep.sh"
@@ -10,7 +10,13 @@ ninja -C "$build" mlp_single barestep_bench >/dev/null
 compare() {
   python3 "$here/updates.py" "$build/mlp_single" "${PYTHON:-/usr/bin/python3}"
   echo
-  "$build/barestep_bench" --threads="$(nproc)" --benchmark_filter='weight_update|product' \
+  layers "$(nproc)" 'weight_update|product'
+  echo "# with one thread"
+  layers 1 product
+}
+# layers <threads> <benchmarks>
+layers() {
+  "$build/barestep_bench" --threads="$1" --benchmark_filter="$2" \
     --benchmark_repetitions=5 --benchmark_enable_random_interleaving=true --benchmark_min_time=0.05 \
     --benchmark_format=json 2>/dev/null | python3 "$here/updates.py" --layers
 }
