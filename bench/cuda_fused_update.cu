@@ -1,5 +1,5 @@
 // barestep_cuda_fused_update [file]: properties of the fused update that only a GPU can show.
-// Writes JSON to the file.
+// Writes JSON to the file. With --tensor-rate before the file, only the last one, in a second.
 //
 //   arithmetic: roots and quotients whose bits differ from the compiler's; every root is tried.
 //   gradients: the largest error, in 2^-24 times the sum of the terms' magnitudes, of the product
@@ -10,6 +10,7 @@
 //   of
 //     columns as in the update or row by row, in runs of 64 or 512 bytes of a row, with and without
 //     marking them as the first to leave the cache.
+//   tensor_tflops: tf32 products of mma.sync alone, with numbers in registers.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -191,6 +192,23 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   }
 }
 
+constexpr int kMmaRounds = 4096;
+constexpr int kMmaChains = 8;  // independent sums of a warp
+
+__global__ void __launch_bounds__(kBlockThreads) multiply_in_registers(float* out) {
+  const std::uint32_t one = bits_of(1.0F);
+  const std::uint32_t a[4] = {one, one, one, one};
+  const std::uint32_t b[2] = {one, one};
+  float sums[kMmaChains][4] = {};
+  for (int i = 0; i < kMmaRounds; ++i) {
+#pragma unroll
+    for (auto& chain : sums) mma_tf32(chain, a, b);
+  }
+  float total = 0;
+  for (const auto& chain : sums) total += chain[0] + chain[1] + chain[2] + chain[3];
+  out[grid_thread()] = total;
+}
+
 template <class Work>
 double milliseconds(const Work& work) {
   constexpr int kWarmup = 3;
@@ -252,10 +270,27 @@ std::string access_times(const Layer& layer, int multiprocessors) {
          access_time<kStrips, kRun, true>(layer, multiprocessors);
 }
 
+/// With two blocks on each multiprocessor, as the kernels of products have.
+std::string tensor_rate(int multiprocessors) {
+  const int blocks = 2 * multiprocessors;
+  auto* const out = allocate<float>(std::int64_t{blocks} * kBlockThreads);
+  const double ms = milliseconds([&] {
+    multiply_in_registers<<<static_cast<unsigned>(blocks), kBlockThreads>>>(out);
+    must(cudaGetLastError(), "multiply_in_registers");
+  });
+  constexpr double kFlop = 2.0 * 16 * 8 * 8;  // of an mma_tf32
+  const double tflops = kFlop * kMmaRounds * kMmaChains * kBlockWarps * blocks / ms / 1e9;
+  return "\"tensor_tflops\": " + std::to_string(tflops);
+}
+
+int multiprocessors_here() {
+  int count = 0;
+  must(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+  return count;
+}
+
 std::string survey() {
-  int multiprocessors = 0;
-  must(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
-       "cudaDeviceGetAttribute");
+  const int multiprocessors = multiprocessors_here();
   auto* const counts = allocate<unsigned long long>(2);
   constexpr std::int64_t kQuotients = std::int64_t{1} << 30;
   count_other_roots<<<kBlocks, kBlockThreads>>>(counts);
@@ -282,7 +317,7 @@ std::string survey() {
          access_times<true, 32>(layer, multiprocessors) + ", " +
          access_times<false, 4>(layer, multiprocessors) + ", " +
          access_times<false, 32>(layer, multiprocessors) +
-         "}, \"copy_ms\": " + std::to_string(copy_ms) + "}\n";
+         "}, \"copy_ms\": " + std::to_string(copy_ms) + ", " + tensor_rate(multiprocessors) + "}\n";
 }
 
 }  // namespace
@@ -294,10 +329,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "barestep_cuda_fused_update: skipped: no GPU\n");
     return 69;
   }
-  const std::string json = barestep::bench::survey();
+  using namespace barestep::bench;
+  const bool rate_only = argc > 1 && std::strcmp(argv[1], "--tensor-rate") == 0;
+  const std::string json = rate_only ? "{" + tensor_rate(multiprocessors_here()) + "}\n" : survey();
   std::fputs(json.c_str(), stdout);
-  if (argc < 2) return 0;
-  std::FILE* const file = std::fopen(argv[1], "w");
+  const int file_at = rate_only ? 2 : 1;
+  if (argc <= file_at) return 0;
+  std::FILE* const file = std::fopen(argv[file_at], "w");
   const bool written = file != nullptr && std::fputs(json.c_str(), file) >= 0;
   return file != nullptr && std::fclose(file) == 0 && written ? 0 : 74;
 }

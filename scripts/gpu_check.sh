@@ -5,6 +5,7 @@
 #
 #   build     configures and builds for this GPU's architecture, in build/gpu; with programs that
 #             gpu_pack.sh packed, it only says which
+#   products  the kernel for few rows beside cuBLASLt at 8192 and 1024, and the rate of tensor cores
 #   train     a few steps: eager, as a graph, and as a graph that is profiled
 #   test      ctest's labels gpu and unit (packed programs: gpu); a test that hangs is ended after 60 s
 #   observe   a graph under --profile, --trace and --monitor at once, and what that costs, by batch
@@ -36,8 +37,8 @@ set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
 . "$root/scripts/gpu_stages.sh"
-all_stages=(build train test observe blocks pytorch small card rows several sanitize steps bench profile)
-declare -A limits=([build]=300 [train]=200 [test]=240 [observe]=120 [blocks]=180 [pytorch]=540 [small]=240
+all_stages=(build products train test observe blocks pytorch small card rows several sanitize steps bench profile)
+declare -A limits=([build]=300 [products]=120 [train]=200 [test]=240 [observe]=120 [blocks]=180 [pytorch]=540 [small]=240
   [card]=180 [rows]=180 [several]=400 [sanitize]=540 [steps]=240 [bench]=220 [profile]=120)
 
 usage() {

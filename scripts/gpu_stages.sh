@@ -107,6 +107,7 @@ collect() {
       rows_field card predictions
       ;;
     rows) rows_field rows update_by_rows ;;
+    products) rows_field products products ;;
     several) rows_field several several_gpus ;;
     bench)
       file_field bench ops "$work/bench.json" ops
@@ -516,6 +517,34 @@ stage_rows() {
     done
   done
   said "$dim x $depth, separate and fused: $line"
+  return $bad
+}
+
+# The kernel for few rows beside cuBLASLt's algorithms, as --autotune times them, and the rate of tensor cores.
+stage_products() {
+  local precision choices line="" bad=0
+  if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi
+  if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
+  if has_target barestep_cuda_fused_update && built barestep_cuda_fused_update >/dev/null; then
+    timeout 20 "$build/barestep_cuda_fused_update" --tensor-rate "$work/rate.json" || bad=1
+    row products "$(cat "$work/rate.json" 2>/dev/null || echo '{}')"
+  fi
+  depth=2
+  for dim in 8192 1024; do
+    for precision in fp32 tf32; do
+      choices=$work/choices.$dim.$precision
+      ms=$(step_ms --graph --precision $precision --update separate --autotune "$choices")
+      if [ -z "$ms" ] || [ ! -s "$choices" ]; then bad=1; continue; fi
+      row products "{\"dim\": $dim, \"precision\": \"$precision\", \"step_ms\": $ms, \"choices\": $(cat "$choices")}"
+      line+="${line:+, }$dim $precision $("$python" - "$choices" <<'END'
+import json, sys
+print("/".join("{}".format(round(c["own_us"])) + " against {}".format(round(c["library_us"]))
+               for c in json.load(open(sys.argv[1]))["choices"] if "own_us" in c and "library_us" in c), "us", end="")
+END
+)"
+    done
+  done
+  said "ours against the best of cuBLASLt: $line"
   return $bad
 }
 

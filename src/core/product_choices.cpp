@@ -65,7 +65,7 @@ std::string transpose_text(const ProductShape& shape) {
   return {shape.transpose_a ? 'T' : 'N', shape.transpose_b ? 'T' : 'N'};
 }
 
-OrderedJson to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) {
+OrderedJson to_json(const ProductShape& shape, const ProductChoice& choice) {
   OrderedJson json = {{"m", shape.m},       {"n", shape.n},
                       {"k", shape.k},       {"transpose", transpose_text(shape)},
                       {"bias", shape.bias}, {"relu", shape.relu}};
@@ -73,7 +73,9 @@ OrderedJson to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) 
   if (shape.cached) json["cached"] = true;
   json["alignment"] = {shape.alignment_a, shape.alignment_b, shape.alignment_c,
                        shape.alignment_bias};
-  json["algorithm"] = hexadecimal(algorithm);
+  json["algorithm"] = hexadecimal(choice.algorithm);
+  if (choice.times.library_us) json["library_us"] = *choice.times.library_us;
+  if (choice.times.own_us) json["own_us"] = *choice.times.own_us;
   return json;
 }
 
@@ -85,7 +87,7 @@ DType parse_type(const JsonValue& value) {
   value.refuse("is not f32, bf16 or f16");
 }
 
-std::pair<ProductShape, AlgorithmBytes> from_json(const JsonValue& json) {
+std::pair<ProductShape, ProductChoice> from_json(const JsonValue& json) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   const std::string transpose = json.at("transpose").text();
   if (transpose.size() != 2 || transpose.find_first_not_of("NT") != std::string::npos) {
@@ -112,7 +114,12 @@ std::pair<ProductShape, AlgorithmBytes> from_json(const JsonValue& json) {
     shape.type = parse_type(types[0]);
     shape.type_of_c = parse_type(types[1]);
   }
-  return {shape, parse_algorithm(json.at("algorithm"))};
+  const auto time = [&](const char* name) {
+    return json.has(name) ? std::optional(json.at(name).number(0, 1e9)) : std::nullopt;
+  };
+  return {shape,
+          {.algorithm = parse_algorithm(json.at("algorithm")),
+           .times = {.library_us = time("library_us"), .own_us = time("own_us")}}};
 }
 
 std::string text_of(const ProductPlace& place) {
@@ -121,7 +128,7 @@ std::string text_of(const ProductPlace& place) {
 
 struct ReadChoices {
   ProductPlace place;
-  std::map<ProductShape, AlgorithmBytes> choices;
+  std::map<ProductShape, ProductChoice> choices;
 };
 
 /// Throws Error(kBadData).
@@ -214,11 +221,12 @@ bool ProductChoices::take(const std::string& text) {
 
 std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) const {
   const auto found = choices_.find(shape);
-  return found == choices_.end() ? std::nullopt : std::optional(found->second);
+  return found == choices_.end() ? std::nullopt : std::optional(found->second.algorithm);
 }
 
-void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algorithm) {
-  choices_[shape] = algorithm;
+void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algorithm,
+                         const ProductTimes& times) {
+  choices_[shape] = {.algorithm = algorithm, .times = times};
   if (file_.empty()) return;
   try {
     if (keeper_ == Keeper::kCache) std::filesystem::create_directories(file_.parent_path());

@@ -52,14 +52,27 @@ struct ProductPlace {
   friend bool operator==(const ProductPlace&, const ProductPlace&) = default;
 };
 
-/// The library's opaque representation of an algorithm.
+/// The library's opaque representation of an algorithm, or the same of a kernel of ours.
 using AlgorithmBytes = std::array<std::byte, 64>;
+
+/// The best times when the choice was made, where algorithms of that kind were timed.
+struct ProductTimes {
+  std::optional<double> library_us{};
+  std::optional<double> own_us{};
+
+  friend bool operator==(const ProductTimes&, const ProductTimes&) = default;
+};
+
+struct ProductChoice {
+  AlgorithmBytes algorithm{};
+  ProductTimes times;
+};
 
 /// The file's content in memory. JSON: {"format": "barestep product choices 1", "device",
 /// "library", "precision", "choices": [{"m", "n", "k", "transpose": "NT", "bias", "relu", "types":
 /// [of a and b, of c], "cached", "alignment": [a, b, c, bias], "algorithm": 128 hexadecimal
-/// digits},
-/// ...]}; without "types" both are f32, without "cached" it is false.
+/// digits, "library_us", "own_us"}, ...]}; without "types" both are f32, without "cached" it is
+/// false; a time is left out where there was no such algorithm.
 class ProductChoices {
  public:
   enum class Keeper {
@@ -77,7 +90,8 @@ class ProductChoices {
 
   /// Adds the choice and replaces the whole file atomically. A cache that cannot be written stays
   /// unchanged.
-  void add(const ProductShape& shape, const AlgorithmBytes& algorithm);
+  void add(const ProductShape& shape, const AlgorithmBytes& algorithm,
+           const ProductTimes& times = {});
 
   /// The file's content; empty if there are no choices.
   [[nodiscard]] std::string text() const;
@@ -91,7 +105,7 @@ class ProductChoices {
   std::filesystem::path file_;
   ProductPlace place_;
   Keeper keeper_;
-  std::map<ProductShape, AlgorithmBytes> choices_;
+  std::map<ProductShape, ProductChoice> choices_;
 };
 
 /// This user's cache file for the choices made at a place; nothing without a home folder.

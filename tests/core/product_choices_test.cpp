@@ -107,9 +107,11 @@ TEST_F(ProductChoicesFile, KeepsChoicesFromRunToRun) {
   EXPECT_FALSE(first.find(plain));
   first.add(plain, bytes_from(1));
   first.add(fused, bytes_from(2));
-  first.add(plain, bytes_from(3));
+  first.add(plain, bytes_from(3), {.library_us = 12.5, .own_us = 7});
 
   const ProductChoices second(path(), kHere);
+  EXPECT_EQ(second.text(), first.text()) << "with the times";
+  EXPECT_NE(first.text().find("\"own_us\": 7.0"), std::string::npos);
   EXPECT_EQ(second.find(plain), bytes_from(3));
   EXPECT_EQ(second.find(fused), bytes_from(2));
   ProductShape other = plain;
@@ -154,6 +156,7 @@ TEST_F(ProductChoicesFile, RefusesDamageOfEveryKind) {
   expect_refused(changed("choices 1", "choices 2"), "format is not 'barestep product choices 1'");
   expect_refused(changed("\"NN\"", "\"\""), "choices[0].transpose is not NN, NT, TN or TT");
   expect_refused(changed("\"m\": 1", "\"m\": \"1\""), "choices[0].m is \"1\", not a whole number");
+  expect_refused(changed("\"m\": 1", "\"own_us\": -1, \"m\": 1"), "choices[0].own_us is ");
   expect_refused(changed("\"algorithm\": \"", "\"algorithm\": \"0"),
                  "choices[0].algorithm is not 128 hexadecimal digits");
   expect_refused(changed("\"algorithm\": \"08", "\"algorithm\": \"0g"),

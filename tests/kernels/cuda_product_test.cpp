@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "core/index.h"
 #include "kernels/on_fake.h"
 #include "support/expect_error.h"
@@ -174,7 +176,7 @@ TEST_F(ProductOnFake, RefusesRowsThatTheAlgorithmOfOthersDoesNotRunFor) {
   restart({}, {.device = "cuda", .rows_of_products = 64});
   fake_cuda::fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_NOT_SUPPORTED);
   expect_error(ExitCode::kConfiguration,
-               "product '4x6x3 NT bias relu': cuBLASLt's algorithm for 64 rows, which all ranks "
+               "product '4x6x3 NT bias relu': the algorithm for 64 rows, which all ranks "
                "are to use, does not run for so many; use --scheme ddp",
                [&] { device->prepare(op); });
 }
@@ -242,12 +244,12 @@ TEST_F(TuningOnFake, TimesProductsOf20MflopUnlessToldOtherwise) {
   restart(machine, {.device = "cuda"});
   const auto runs_of = [&](std::int64_t depth) {
     Memory large;
-    const Gemm gemm{large.add(100, 1000), large.add(100, depth), large.add(depth, 1000)};
+    const Gemm gemm{large.add(200, 500), large.add(200, depth), large.add(depth, 500)};
     const int before = fake_cuda::calls("cublasLtMatmul");
     device->prepare(gemm);
     return fake_cuda::calls("cublasLtMatmul") - before;
   };
-  EXPECT_EQ(runs_of(99), 0) << "2 * 100 * 1000 * 99 flop";
+  EXPECT_EQ(runs_of(99), 0) << "2 * 200 * 500 * 99 flop";
   EXPECT_GT(runs_of(100), 4);
 }
 
@@ -334,6 +336,126 @@ TEST_F(TuningOnFake, DoesWithoutWhereMemoryIsShortAndNobodyAskedForIt) {
   restart({.memory_bytes = std::int64_t{40} << 20}, tuned);
   device->prepare(op);
   EXPECT_EQ(device->product_choices(), "");
+}
+
+/// An op that our kernel for few rows takes, and a GPU on which all of cuBLASLt's are slower.
+class SkinnyOnFake : public TuningOnFake {
+ protected:
+  void SetUp() override {
+    TuningOnFake::SetUp();
+    std::int64_t offset = 0;
+    const auto add = [&](std::int64_t rows, std::int64_t cols) {
+      const Tensor tensor{.buffer = 0, .offset_bytes = offset, .rows = rows, .cols = cols};
+      offset = (tensor.end_bytes() + 255) / 256 * 256;
+      return tensor;
+    };
+    op = {.c = add(5, 8),
+          .a = add(5, 12),
+          .b = add(8, 12),
+          .transpose_b = true,
+          .bias = add(1, 8),
+          .activation = Activation::kRelu};
+    memory.bytes().assign(static_cast<std::size_t>(offset), std::byte{});
+    for (const Tensor& tensor : {op.a, op.b, *op.bias}) {
+      float next = -1;
+      for (float& value : memory.values(tensor)) value = next += 0.25F;  // exact in tf32
+    }
+  }
+  [[nodiscard]] std::string library() const { return device->info().product_library; }
+
+  const fake_cuda::Machine slow_library{.fastest_algorithm = -1};
+  const std::string with_own =
+      "cuBLASLt 13.1.0, products of few rows by a kernel of our own, which is faster here";
+};
+
+TEST_F(SkinnyOnFake, TakesOurKernelWhereItIsFasterAndFindsItInTheCacheAfterwards) {
+  restart(machine, tuned);
+  const auto by_library = run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2) << "it is slower on the host";
+  EXPECT_EQ(library(), "cuBLASLt 13.1.0");
+  std::filesystem::remove_all(folder() / "barestep");
+
+  restart(slow_library, tuned);
+  EXPECT_EQ(run(op, memory), by_library) << "sums of few bits are exact";
+  EXPECT_EQ(library(), with_own);
+  const std::string choices = device->product_choices();
+
+  restart(slow_library, tuned);
+  EXPECT_EQ(run(op, memory), by_library);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 0) << "nothing is timed again";
+  EXPECT_EQ(library(), with_own);
+
+  std::filesystem::remove_all(folder() / "barestep");
+  restart(machine, tuned);
+  device->set_product_choices(choices);
+  EXPECT_EQ(run(op, memory), by_library);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 0) << "another rank's choice";
+}
+
+TEST_F(SkinnyOnFake, IsNotTriedUntimedNorInSixteenBitsNorWithoutTf32) {
+  restart(slow_library, {.device = "cuda"});
+  run(op, memory);
+  EXPECT_EQ(library(), "cuBLASLt 13.1.0");
+  fake_cuda::Machine old = slow_library;
+  old.capability = 7;
+  restart(old, tuned);
+  run(op, memory);
+  EXPECT_EQ(library(), "cuBLASLt 13.1.0");
+}
+
+TEST_F(SkinnyOnFake, ComputesAnyRowsByTheSplitsOfOneNumberOfThem) {
+  DeviceConfig shared = tuned;
+  shared.rows_of_products = 64;
+  restart(slow_library, shared);
+  run(op, memory);
+  EXPECT_EQ(library(), with_own);
+  EXPECT_NE(device->product_choices().find("\"m\": 64"), std::string::npos);
+}
+
+/// In a graph, it is launched before a kernel of ours ahead of it has ended, and so is one after it.
+TEST_F(SkinnyOnFake, IsLaunchedAheadInAGraph) {
+  restart(slow_library, tuned);
+  const auto expected = run(op, memory);
+  const auto bytes = static_cast<std::int64_t>(memory.bytes().size());
+  const DeviceMemory on_device(*device, bytes);
+  const Addresses addresses({std::vector{on_device.get()}});
+  device->copy(on_device.get(), memory.bytes().data(), bytes, *stream);
+  device->begin_capture(*stream);
+  device->run(Fill{.out = op.c, .value = 3}, addresses, *stream, {});
+  device->run(op, addresses, *stream, {});
+  device->run(op, addresses, *stream, {});
+  const auto graph = device->end_capture(*stream);
+  EXPECT_EQ(fake_cuda::launched_ahead(), 2);
+  device->launch(*graph, *stream, 0);
+  std::vector<std::byte> result(memory.bytes().size());
+  device->copy(result.data(), on_device.get(), bytes, *stream);
+  stream->synchronize();
+  EXPECT_EQ(result, expected);
+}
+
+TEST_F(SkinnyOnFake, PassesOverALaunchThatIsRefused) {
+  restart(slow_library, tuned);
+  fake_cuda::fail("kernel", 1, 1);
+  run(op, memory);
+  EXPECT_EQ(library(), "cuBLASLt 13.1.0");
+}
+
+/// The choice has splits for which the depth is too short.
+TEST_F(SkinnyOnFake, RefusesAChoiceThatDoesNotRun) {
+  const DeviceConfig by_file{.device = "cuda", .autotune = (folder() / "choices.json").string()};
+  restart(slow_library, by_file);
+  device->prepare(op);
+  std::ifstream in(by_file.autotune);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  // "barestep skinny product 1", then the number of splits.
+  const std::size_t at = text.find("6261726573746570");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at + 50, 2, "07");
+  std::ofstream(by_file.autotune) << text;
+  restart(slow_library, by_file);
+  expect_error(ExitCode::kConfiguration,
+               "': its algorithm for 5x8x12 NT bias relu does not run here; remove the file",
+               [&] { device->prepare(op); });
 }
 
 TEST_F(ProductOnFake, RefusesChoicesThatWereMadeElsewhere) {

@@ -72,9 +72,11 @@ class CudaDevice final : public Device {
             .block_shared_bytes = attribute_of(context_, cudaDevAttrMaxSharedMemoryPerBlockOptin),
             .tensor_cores =
                 config.precision != Precision::kFp32 &&
+                attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32,
+            .has_tf32 =
                 attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
         launches_ahead_(kernel_architecture() >= kFirstWithLaunchesAhead),
-        product_(context_, model_, config),
+        product_(context_, model_, config, target_),
         int8_product_(context_) {
     run_first_kernel();
   }
@@ -124,6 +126,7 @@ class CudaDevice final : public Device {
     return device_bytes_ - workspace_bytes(DeviceKind::kCuda) <= properties_.l2CacheSize;
   }
   void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream);
+  [[nodiscard]] bool* follows_kernel(CudaDeviceStream& stream) const;
 
   // Const methods of the interface query the device too.
   mutable CudaContext context_;
@@ -218,13 +221,17 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
       "cudaMemcpyAsync");
 }
 
-/// Eager launches, and those next to a communication library's, never start early.
+/// As in KernelQueue. Eager launches, and those next to a communication library's, never start
+/// early.
+bool* CudaDevice::follows_kernel(CudaDeviceStream& stream) const {
+  const bool early = launches_ahead_ && context_.capturing && stream.role() != StreamRole::kFirst;
+  return early ? &stream.follows_kernel : nullptr;
+}
+
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
                                CudaDeviceStream& stream) {
   KernelTarget target = target_;
-  if (launches_ahead_ && context_.capturing && stream.role() != StreamRole::kFirst) {
-    target.follows_kernel = &stream.follows_kernel;
-  }
+  target.follows_kernel = follows_kernel(stream);
   const int status =
       barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
   context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
@@ -240,8 +247,7 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
     copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
          copied->to.bytes(), stream);
   } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
-    queue.follows_kernel = false;
-    const auto rest = product_.run(*gemm, addresses, queue);
+    const auto rest = product_.run(*gemm, addresses, queue, follows_kernel(queue));
     if (rest) launch_kernel(*rest, addresses, queue);
   } else if (const auto* of_bytes = std::get_if<QuantizedGemm>(&op);
              of_bytes != nullptr && int8_product_.run(*of_bytes, addresses, queue)) {

@@ -57,6 +57,17 @@ cudaError_t start(const KernelQueue& queue, dim3 grid, dim3 block, void (*kernel
   return start_sharing(queue, grid, block, 0, kernel, arguments...);
 }
 
+/// Lets a kernel request this much dynamic shared memory. As many blocks as fit find room beside
+/// each other only in the largest carve-out.
+template <class... Parameters>
+cudaError_t allow_shared(void (*kernel)(Parameters...), std::size_t shared_bytes) {
+  const cudaError_t status = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (status != cudaSuccess) return status;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
+}
+
 /// Launches as many blocks of kBlockThreads as the GPU holds at once, at most `max`, each with
 /// `shared_bytes` of dynamic shared memory; they divide the work. Their number is a multiple of
 /// `multiple` if that costs at most a sixteenth of them.
@@ -66,13 +77,7 @@ cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geome
                              void (*kernel)(Parameters...), Arguments... arguments) {
   std::int64_t blocks = max;
   if (shared_bytes > 0) {
-    const auto bytes = static_cast<int>(shared_bytes);
-    cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status != cudaSuccess) return status;
-    // As many blocks as fit find room beside each other only in the largest carve-out.
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  cudaSharedmemCarveoutMaxShared);
+    const cudaError_t status = allow_shared(kernel, shared_bytes);
     if (status != cudaSuccess) return status;
   }
   if (max > geometry.multiprocessors) {  // otherwise all fit

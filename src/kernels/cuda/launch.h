@@ -6,10 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/addresses.h"
 #include "core/ops.h"
 #include "core/philox.h"
+#include "core/product_choices.h"
 
 struct CUstream_st;
 
@@ -20,13 +22,16 @@ using CudaStream = CUstream_st*;
 /// The workspace that launch() needs; the same for every op.
 constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
 
+/// How many groups of blocks a kernel may count.
+constexpr std::int64_t kLaunchCounts = 1024;
+
 /// Device memory for kernels that sum over a whole grid. Only work on one stream may use it.
 struct LaunchMemory {
-  /// kLaunchWorkspaceBytes, aligned to 16 bytes. Its contents need not survive between ops, so a
-  /// product may share it.
+  /// kLaunchWorkspaceBytes, for a product what it asks for, aligned to 16 bytes. Its contents need
+  /// not survive between ops.
   std::byte* workspace = nullptr;
-  /// How many blocks of the running kernel have finished: 0 before the first launch, and again
-  /// after every launch.
+  /// How many blocks of each group of the running kernel have finished: kLaunchCounts of them, 0
+  /// before the first launch, and again after every launch. Most kernels have one group.
   unsigned* finished_blocks = nullptr;
 };
 
@@ -44,6 +49,7 @@ struct KernelTarget {
   std::int64_t block_shared_bytes = 227 * 1024;  // the most that a launch may request
   // Fused updates multiply on tensor cores: 16-bit factors exactly, fp32 ones as exactly as fp32.
   bool tensor_cores = false;
+  bool has_tf32 = false;           // whether its tensor cores multiply tf32
   bool* follows_kernel = nullptr;  // see KernelQueue
 };
 
@@ -64,6 +70,32 @@ struct KernelTarget {
 /// Queues, as launch(), the rest of an op whose c holds the int32 sums of products of a and b.
 [[nodiscard]] int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
                                     const CudaGeometry& geometry, CudaStream stream);
+
+/// How a product of few rows is computed by a kernel of ours: its depth is cut into `splits` parts,
+/// which different blocks sum up.
+struct SkinnyProduct {
+  int splits = 1;
+
+  friend bool operator==(const SkinnyProduct&, const SkinnyProduct&) = default;
+};
+
+/// The ways to compute such a product that are worth timing on this GPU; none if it has too many
+/// rows, another layout or type than fp32, addresses that are not aligned to 16 bytes, or if the
+/// GPU lacks tensor cores for tf32 or shared memory.
+[[nodiscard]] std::vector<SkinnyProduct> skinny_products(const ProductShape& shape,
+                                                         const KernelTarget& target);
+/// Whether the kernel can compute it, on any GPU that has the product among its ways.
+[[nodiscard]] bool can_run(const SkinnyProduct& product, const ProductShape& shape,
+                           const KernelTarget& target);
+/// The workspace that launch_skinny() needs.
+[[nodiscard]] std::int64_t workspace_bytes_of(const SkinnyProduct& product,
+                                              const ProductShape& shape);
+
+/// Queues, as launch(). `rounded`: factors are rounded to tf32; otherwise the product is as exact
+/// as one in fp32. Bits do not depend on the number of rows, nor on the GPU.
+[[nodiscard]] int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,
+                                const Addresses& addresses, const LaunchMemory& memory,
+                                const KernelQueue& queue);
 
 /// Queues, as launch(), for Generator::kTorchCuda. It is in a separate source with other compiler
 /// options: cuRAND's uniform numbers match PyTorch's bits only if nvcc may fuse multiply-adds, our

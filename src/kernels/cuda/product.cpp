@@ -77,10 +77,227 @@ OwnedLayout new_layout(CudaContext& context, DType type, std::int64_t rows, std:
   return OwnedLayout(layout);
 }
 
+/// The bytes of a choice that is ours. cuBLASLt's never begin so; a later kernel with other sums
+/// gets another number.
+constexpr std::string_view kOwnAlgorithm = "barestep skinny product 1";
+
+AlgorithmBytes bytes_of(const ProductAlgorithm& algorithm) {
+  AlgorithmBytes bytes{};
+  if (const auto* own = std::get_if<SkinnyProduct>(&algorithm)) {
+    std::memcpy(bytes.data(), kOwnAlgorithm.data(), kOwnAlgorithm.size());
+    std::memcpy(bytes.data() + kOwnAlgorithm.size(), &own->splits, sizeof(own->splits));
+  } else {
+    std::memcpy(bytes.data(), &std::get<cublasLtMatmulAlgo_t>(algorithm), bytes.size());
+  }
+  return bytes;
+}
+
+ProductAlgorithm algorithm_of(const AlgorithmBytes& bytes) {
+  if (std::memcmp(bytes.data(), kOwnAlgorithm.data(), kOwnAlgorithm.size()) == 0) {
+    SkinnyProduct own;
+    std::memcpy(&own.splits, bytes.data() + kOwnAlgorithm.size(), sizeof(own.splits));
+    return own;
+  }
+  cublasLtMatmulAlgo_t algorithm{};
+  std::memcpy(&algorithm, bytes.data(), bytes.size());
+  return algorithm;
+}
+
+/// What a product is queued with.
+struct ProductQueue {
+  cublasLtHandle_t library;
+  LaunchMemory memory;
+  std::size_t workspace_bytes;
+  KernelQueue kernels;
+  bool rounded;  // factors of our kernel, to tf32
+};
+
+ProductQueue queue_of(const CudaDeviceStream& stream, cublasLtHandle_t library, bool rounded,
+                      bool* follows_kernel = nullptr) {
+  return {.library = library,
+          .memory = stream.launch_memory(),
+          .workspace_bytes = stream.workspace().size(),
+          .kernels = {stream.handle(), follows_kernel},
+          .rounded = rounded};
+}
+
+using QueueStatus = std::variant<cublasStatus_t, cudaError_t>;
+
+/// Null if nothing failed.
+const char* name_of_failure(const QueueStatus& status) {
+  if (const auto* launched = std::get_if<cudaError_t>(&status)) {
+    return *launched == cudaSuccess ? nullptr : cudaGetErrorName(*launched);
+  }
+  const auto called = std::get<cublasStatus_t>(status);
+  return called == CUBLAS_STATUS_SUCCESS ? nullptr : cublasLtGetStatusName(called);
+}
+
+/// A bias is that of the plan's descriptors.
+QueueStatus queue_product(const CudaProductPlan& plan, const ProductAlgorithm& algorithm,
+                          const Gemm& op, const Addresses& addresses, const ProductQueue& queue) {
+  if (const auto* own = std::get_if<SkinnyProduct>(&algorithm)) {
+    return static_cast<cudaError_t>(
+        launch_skinny(op, *own, queue.rounded, addresses, queue.memory, queue.kernels));
+  }
+  const float one = 1;
+  const auto address = [&](const Tensor& tensor) { return addresses.at<std::byte>(tensor); };
+  return cublasLtMatmul(queue.library, plan.matmul.get(), &one, address(op.b), plan.b.get(),
+                        address(op.a), plan.a.get(), &op.beta, address(op.c), plan.c.get(),
+                        address(op.c), plan.c.get(), &std::get<cublasLtMatmulAlgo_t>(algorithm),
+                        queue.memory.workspace, queue.workspace_bytes, queue.kernels.stream);
+}
+
+/// The op of a measurement: operands in four buffers, a, b, c and the bias.
+Gemm gemm_of(const ProductShape& shape) {
+  const auto tensor = [](std::int32_t buffer, std::int64_t rows, std::int64_t cols, DType type) {
+    return Tensor{.buffer = buffer, .rows = rows, .cols = cols, .dtype = type};
+  };
+  Gemm op{.c = tensor(2, shape.m, shape.n, shape.type_of_c),
+          .a = shape.transpose_a ? tensor(0, shape.k, shape.m, shape.type)
+                                 : tensor(0, shape.m, shape.k, shape.type),
+          .b = shape.transpose_b ? tensor(1, shape.n, shape.k, shape.type)
+                                 : tensor(1, shape.k, shape.n, shape.type),
+          .transpose_a = shape.transpose_a,
+          .transpose_b = shape.transpose_b,
+          .activation = shape.relu ? Activation::kRelu : Activation::kNone};
+  if (shape.bias) op.bias = tensor(3, 1, shape.n, shape.type_of_c);
+  return op;
+}
+
+/// The memory and events of one measurement.
+class ProductBench {
+ public:
+  ProductBench(const ProductShape& shape, CudaContext& context)
+      : context_(context),
+        op_(gemm_of(shape)),
+        flushed_bytes_(shape.cached ? 0 : 2 * cache_bytes(context)),
+        stream_(context),
+        begin_(new_event(context)),
+        end_(new_event(context)),
+        a_(allocate(op_.a.bytes())),
+        b_(allocate(op_.b.bytes())),
+        c_(allocate(op_.c.bytes())),
+        bias_(allocate(op_.bias ? op_.bias->bytes() : 0)),
+        workspace_(allocate(workspace_bytes(DeviceKind::kCuda))),
+        flush_(allocate(flushed_bytes_)),
+        addresses_(std::vector{a_.get(), b_.get(), c_.get(), bias_.get()}) {
+    stream_.set_workspace(
+        {workspace_.get(), static_cast<std::size_t>(workspace_bytes(DeviceKind::kCuda))});
+  }
+
+  /// The best of a few runs, in milliseconds; infinity if the candidate cannot run, and then
+  /// failure() says why.
+  float milliseconds(const ProductAlgorithm& algorithm, const CudaProductPlan& plan,
+                     cublasLtHandle_t library, bool rounded) {
+    constexpr int kRuns = 5;  // the first also loads the kernel
+    // Products without a bias do not run with a pointer to one (cuBLASLt 13.1).
+    if (bias_) set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_.get());
+    float best = std::numeric_limits<float>::infinity();
+    for (int run = 0; run < kRuns; ++run) {
+      if (flushed_bytes_ > 0) {
+        require(cudaMemsetAsync(flush_.get(), 0, static_cast<std::size_t>(flushed_bytes_),
+                                stream_.handle()),
+                "cudaMemsetAsync");
+      }
+      require(cudaEventRecord(begin_.get(), stream_.handle()), "cudaEventRecord");
+      const QueueStatus status =
+          queue_product(plan, algorithm, op_, addresses_, queue_of(stream_, library, rounded));
+      if (const char* const name = name_of_failure(status)) {
+        failure_ = name;
+        static_cast<void>(cudaGetLastError());  // of a launch that was refused
+        return std::numeric_limits<float>::infinity();
+      }
+      require(cudaEventRecord(end_.get(), stream_.handle()), "cudaEventRecord");
+      require(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
+      float milliseconds = 0;
+      require(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()),
+              "cudaEventElapsedTime");
+      best = std::min(best, milliseconds);
+    }
+    return best;
+  }
+
+  [[nodiscard]] const char* failure() const { return failure_; }
+
+ private:
+  void require(cudaError_t status, const char* call) { context_.require(status, call); }
+
+  static std::int64_t cache_bytes(CudaContext& context) {
+    int bytes = 0;
+    context.require(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, context.ordinal()),
+                    "cudaDeviceGetAttribute");
+    return std::max(bytes, 1 << 20);
+  }
+
+  static OwnedEvent new_event(CudaContext& context) {
+    cudaEvent_t event = nullptr;
+    context.require(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+    return OwnedEvent(event);
+  }
+
+  OwnedDeviceMemory allocate(std::int64_t bytes) {
+    if (bytes == 0) return {};
+    void* memory = nullptr;
+    context_.require(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc", bytes);
+    OwnedDeviceMemory owned(static_cast<std::byte*>(memory));
+    // Small floats, not zeros: with zeros a GPU stays cooler and runs faster.
+    constexpr int kByte = 0x3C;
+    require(cudaMemsetAsync(memory, kByte, static_cast<std::size_t>(bytes), stream_.handle()),
+            "cudaMemsetAsync");
+    return owned;
+  }
+
+  CudaContext& context_;
+  Gemm op_;
+  std::int64_t flushed_bytes_;  // written before each run, to empty the cache
+  CudaDeviceStream stream_;
+  OwnedEvent begin_, end_;
+  OwnedDeviceMemory a_, b_, c_, bias_, workspace_, flush_;
+  Addresses addresses_;
+  const char* failure_ = "";
+};
+
+/// The time of each candidate, with none of its operands in the cache, unless they are there in a
+/// step; infinity for one that does not run. `plan` has the descriptors of `shape`; its bias
+/// pointer changes. Allocates operands and frees them again: Error(kMemory). Throws Error(kBug) if
+/// no candidate runs. Blocks.
+std::vector<float> milliseconds_of(std::span<const ProductCandidate> candidates,
+                                   const ProductShape& shape, const CudaProductPlan& plan,
+                                   cublasLtHandle_t library, CudaContext& context, bool rounded) {
+  ProductBench bench(shape, context);
+  std::vector<float> times;
+  for (const ProductCandidate& candidate : candidates) {
+    times.push_back(bench.milliseconds(candidate.algorithm, plan, library, rounded));
+  }
+  if (std::isinf(*std::ranges::min_element(times))) {
+    fail(ExitCode::kBug,
+         {.what = "--autotune",
+          .value = text_of(shape),
+          .why = fmt::format("no algorithm for this product runs ({})", bench.failure()),
+          .remedy = "use --autotune off, and please report it"});
+  }
+  return times;
+}
+
+ProductTimes best_times(std::span<const ProductCandidate> candidates,
+                        const std::vector<float>& milliseconds) {
+  ProductTimes times;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (std::isinf(milliseconds[i])) continue;
+    const bool is_own = std::holds_alternative<SkinnyProduct>(candidates[i].algorithm);
+    std::optional<double>& best = is_own ? times.own_us : times.library_us;
+    const double us = 1e3 * static_cast<double>(milliseconds[i]);
+    best = std::min(best.value_or(us), us);
+  }
+  return times;
+}
+
 }  // namespace
 
-CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config)
+CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config,
+                         const KernelTarget& target)
     : context_(context),
+      target_(target),
       precision_(config.precision),
       rows_of_products_(config.rows_of_products),
       is_cache_(config.autotune.empty()),
@@ -100,6 +317,7 @@ CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const D
 std::string CudaProduct::name() const {
   std::string text = library_text();
   if (precision_ != Precision::kFp32) text += fmt::format(", {}", barestep::name_of(precision_));
+  if (uses_own_) text += ", products of few rows by a kernel of our own, which is faster here";
   if (lacks_fused_) text += ", bias and ReLU apart: it has no kernel that fuses them here";
   return text;
 }
@@ -134,9 +352,8 @@ CudaProductPlan CudaProduct::new_plan(const ProductShape& shape, bool fused) {
   return plan;
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> CudaProduct::candidates(const ProductShape& shape,
-                                                                     const CudaProductPlan& plan,
-                                                                     int max_count) {
+std::vector<ProductCandidate> CudaProduct::candidates(const ProductShape& shape,
+                                                      const CudaProductPlan& plan, int max_count) {
   cublasLtMatmulPreference_t made = nullptr;
   context_.require(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   const OwnedPreference preference(made);
@@ -163,21 +380,37 @@ std::vector<cublasLtMatmulHeuristicResult_t> CudaProduct::candidates(const Produ
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   context_.require(status, "cublasLtMatmulAlgoGetHeuristic");
   found.resize(static_cast<std::size_t>(count));
-  std::erase_if(found, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
-  return found;
+  std::vector<ProductCandidate> usable;
+  for (const auto& result : found) {
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    usable.push_back({result.algo, static_cast<std::int64_t>(result.workspaceSize)});
+  }
+  return usable;
 }
 
-bool CudaProduct::take(const cublasLtMatmulAlgo_t& algorithm, CudaProductPlan& plan) {
-  cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoCheck(library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(),
-                              plan.c.get(), plan.c.get(), &algorithm, &result);
-  if (status != CUBLAS_STATUS_SUCCESS ||
-      static_cast<std::int64_t>(result.workspaceSize) > workspace_bytes(DeviceKind::kCuda)) {
-    return false;
+void CudaProduct::add_own(const ProductShape& shape, std::vector<ProductCandidate>& offered) const {
+  for (const SkinnyProduct& product : skinny_products(shape, target_)) {
+    const std::int64_t bytes = workspace_bytes_of(product, shape);
+    if (bytes <= workspace_bytes(DeviceKind::kCuda)) offered.push_back({product, bytes});
   }
-  plan.algorithm = algorithm;
-  plan.workspace_bytes = static_cast<std::int64_t>(result.workspaceSize);
+}
+
+bool CudaProduct::take(const ProductAlgorithm& algorithm, const ProductShape& shape,
+                       CudaProductPlan& plan) {
+  std::int64_t bytes = 0;
+  if (const auto* own = std::get_if<SkinnyProduct>(&algorithm)) {
+    if (!can_run(*own, shape, target_)) return false;
+    bytes = workspace_bytes_of(*own, shape);
+  } else {
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(
+        library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
+        &std::get<cublasLtMatmulAlgo_t>(algorithm), &result);
+    if (status != CUBLAS_STATUS_SUCCESS) return false;
+    bytes = static_cast<std::int64_t>(result.workspaceSize);
+  }
+  if (bytes > workspace_bytes(DeviceKind::kCuda)) return false;
+  plan.chosen = {algorithm, bytes};
   return true;
 }
 
@@ -185,12 +418,12 @@ bool CudaProduct::choose_for_rows(const ProductShape& shape, CudaProductPlan& pl
   const ProductShape of_rows = shape_for_rows(shape, rows_of_products_);
   CudaProductPlan chosen = new_plan(of_rows, plan.fused);
   if (!choose(of_rows, chosen)) return false;
-  if (!take(chosen.algorithm, plan)) {
+  if (!take(chosen.chosen.algorithm, shape, plan)) {
     fail(ExitCode::kConfiguration,
          {.what = "product",
           .value = text_of(shape),
-          .why = fmt::format("cuBLASLt's algorithm for {} rows, which all ranks are to use, does "
-                             "not run for so many",
+          .why = fmt::format("the algorithm for {} rows, which all ranks are to use, does not run "
+                             "for so many",
                              rows_of_products_),
           .remedy = "use --scheme ddp, or a batch that ranks share out evenly"});
   }
@@ -217,9 +450,7 @@ bool CudaProduct::times(const ProductShape& shape) const {
 bool CudaProduct::take_kept(const ProductShape& shape, CudaProductPlan& plan) {
   const auto kept = choices_ ? choices_->find(shape) : std::nullopt;
   if (!kept) return false;
-  cublasLtMatmulAlgo_t algorithm{};
-  std::memcpy(&algorithm, kept->data(), kept->size());
-  if (take(algorithm, plan)) return true;
+  if (take(algorithm_of(*kept), shape, plan)) return true;
   if (is_cache_) return false;
   const bool is_file = !std::isinf(tuned_flop_);
   fail(ExitCode::kConfiguration,
@@ -237,25 +468,22 @@ bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
   computed.cached = cached_;
   if (take_kept(computed, plan)) return true;
   const bool timed = times(computed);
-  const auto offered = candidates(shape, plan, timed ? kCandidates : 1);
+  std::vector<ProductCandidate> offered = candidates(shape, plan, timed ? kCandidates : 1);
+  if (timed && plan.fused) add_own(shape, offered);
   if (offered.empty()) return false;
-  std::optional<std::size_t> fastest;
-  if (timed) {
-    try {
-      fastest = fastest_of(offered, computed, plan, library_.get(), context_);
-    } catch (const Error& error) {
-      // Autotuning was not requested explicitly, so the run continues without it; the run itself
-      // may fit.
-      if (!is_cache_ || error.code() != ExitCode::kMemory) throw;
-    }
-  }
-  const auto& chosen = at(offered, fastest.value_or(0));
-  plan.algorithm = chosen.algo;
-  plan.workspace_bytes = static_cast<std::int64_t>(chosen.workspaceSize);
-  if (fastest) {
-    AlgorithmBytes bytes;
-    std::memcpy(bytes.data(), &plan.algorithm, bytes.size());
-    choices_->add(computed, bytes);
+  plan.chosen = offered.front();
+  if (!timed) return true;
+  try {
+    const std::vector<float> times =
+        milliseconds_of(offered, computed, plan, library_.get(), context_, rounds());
+    plan.chosen = at(offered, std::ranges::min_element(times) - times.begin());
+    choices_->add(computed, bytes_of(plan.chosen.algorithm), best_times(offered, times));
+  } catch (const Error& error) {
+    // Autotuning was not requested explicitly, so the run continues without it; the run itself may
+    // fit.
+    if (!is_cache_ || error.code() != ExitCode::kMemory) throw;
+    // Our kernel is never chosen untimed.
+    return std::holds_alternative<cublasLtMatmulAlgo_t>(plan.chosen.algorithm);
   }
   return true;
 }
@@ -290,11 +518,12 @@ void CudaProduct::prepare(const Gemm& op, bool cached) {
                           .why = "cuBLASLt has no algorithm for this product",
                           .remedy = "this is a bug, please report it"});
   }
+  uses_own_ = uses_own_ || std::holds_alternative<SkinnyProduct>(plan.chosen.algorithm);
   plans_.emplace(shape, std::move(plan));
 }
 
 std::optional<BiasActivation> CudaProduct::run(const Gemm& op, const Addresses& addresses,
-                                               const CudaDeviceStream& stream) {
+                                               CudaDeviceStream& stream, bool* follows_kernel) {
   const Gemm part = library_part_of(op);
   const ProductShape shape = shape_of(part);
   BiasActivation rest{.values = op.c,
@@ -303,6 +532,7 @@ std::optional<BiasActivation> CudaProduct::run(const Gemm& op, const Addresses& 
                       .pre_activation = op.pre_activation};
   if (op.c.size() == 0) return std::nullopt;
   if (shape.k == 0) {
+    stream.follows_kernel = false;
     // Nothing to add: c becomes 0 or stays.
     BARESTEP_REQUIRE(op.beta == 0 || (op.beta == 1 && op.activation == Activation::kNone),
                      "a product of nothing has beta 0 or 1");
@@ -317,152 +547,29 @@ std::optional<BiasActivation> CudaProduct::run(const Gemm& op, const Addresses& 
   }
   const auto plan = plans_.find(shape);
   BARESTEP_REQUIRE(plan != plans_.end(), "the product was not prepared");
-  multiply(part, addresses, stream, plan->second);
+  multiply(part, addresses, stream, plan->second, follows_kernel);
   if (plan->second.fused && part.activation == op.activation) return std::nullopt;
   if (op.c.dtype != DType::kF32) rest.bias.reset();
   return rest;
 }
 
-void CudaProduct::multiply(const Gemm& op, const Addresses& addresses,
-                           const CudaDeviceStream& stream, const CudaProductPlan& plan) {
-  const std::span<std::byte> workspace = stream.workspace();
-  BARESTEP_REQUIRE(plan.workspace_bytes <= static_cast<std::int64_t>(workspace.size()),
-                   "the stream has too little workspace for this product");
-  if (op.bias && plan.fused) {
+void CudaProduct::multiply(const Gemm& op, const Addresses& addresses, CudaDeviceStream& stream,
+                           const CudaProductPlan& plan, bool* follows_kernel) {
+  BARESTEP_REQUIRE(
+      plan.chosen.workspace_bytes <= static_cast<std::int64_t>(stream.workspace().size()),
+      "the stream has too little workspace for this product");
+  const bool is_own = std::holds_alternative<SkinnyProduct>(plan.chosen.algorithm);
+  if (!is_own) stream.follows_kernel = false;
+  if (op.bias && plan.fused && !is_own) {
     const void* const bias = addresses.at<std::byte>(*op.bias);
     set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
-  const float one = 1;
-  context_.note(
-      cublasLtMatmul(library_.get(), plan.matmul.get(), &one, addresses.at<std::byte>(op.b),
-                     plan.b.get(), addresses.at<std::byte>(op.a), plan.a.get(), &op.beta,
-                     addresses.at<std::byte>(op.c), plan.c.get(), addresses.at<std::byte>(op.c),
-                     plan.c.get(), &plan.algorithm, workspace.data(), workspace.size(),
-                     stream.handle()),
-      "cublasLtMatmul");
-}
-
-namespace {
-
-/// The memory and events of one measurement.
-class ProductBench {
- public:
-  ProductBench(const ProductShape& shape, CudaContext& context)
-      : context_(context),
-        flushed_bytes_(shape.cached ? 0 : 2 * cache_bytes(context)),
-        stream_(new_stream(context)),
-        begin_(new_event(context)),
-        end_(new_event(context)),
-        a_(allocate(shape.m * shape.k * bytes_of(shape.type))),
-        b_(allocate(shape.k * shape.n * bytes_of(shape.type))),
-        c_(allocate(shape.m * shape.n * bytes_of(shape.type_of_c))),
-        bias_(allocate(shape.bias ? shape.n * bytes_of(shape.type_of_c) : 0)),
-        workspace_(allocate(workspace_bytes(DeviceKind::kCuda))),
-        flush_(allocate(flushed_bytes_)) {}
-
-  /// The best of a few runs, in milliseconds; infinity if the candidate cannot run, and then
-  /// failure() says why.
-  float milliseconds(const cublasLtMatmulAlgo_t& algorithm, const CudaProductPlan& plan,
-                     cublasLtHandle_t library) {
-    constexpr int kRuns = 5;  // the first also loads the kernel
-    // Products without a bias do not run with a pointer to one (cuBLASLt 13.1).
-    if (bias_) set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_.get());
-    float best = std::numeric_limits<float>::infinity();
-    for (int run = 0; run < kRuns; ++run) {
-      if (flushed_bytes_ > 0) {
-        require(cudaMemsetAsync(flush_.get(), 0, static_cast<std::size_t>(flushed_bytes_),
-                                stream_.get()),
-                "cudaMemsetAsync");
-      }
-      require(cudaEventRecord(begin_.get(), stream_.get()), "cudaEventRecord");
-      const float one = 1;
-      const float zero = 0;
-      const cublasStatus_t status = cublasLtMatmul(
-          library, plan.matmul.get(), &one, b_.get(), plan.b.get(), a_.get(), plan.a.get(), &zero,
-          c_.get(), plan.c.get(), c_.get(), plan.c.get(), &algorithm, workspace_.get(),
-          static_cast<std::size_t>(workspace_bytes(DeviceKind::kCuda)), stream_.get());
-      if (status != CUBLAS_STATUS_SUCCESS) {
-        failure_ = status;
-        return std::numeric_limits<float>::infinity();
-      }
-      require(cudaEventRecord(end_.get(), stream_.get()), "cudaEventRecord");
-      require(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
-      float milliseconds = 0;
-      require(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()),
-              "cudaEventElapsedTime");
-      best = std::min(best, milliseconds);
-    }
-    return best;
-  }
-
-  [[nodiscard]] std::string failure() const { return cublasLtGetStatusName(failure_); }
-
- private:
-  void require(cudaError_t status, const char* call) { context_.require(status, call); }
-
-  static std::int64_t cache_bytes(CudaContext& context) {
-    int bytes = 0;
-    context.require(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, context.ordinal()),
-                    "cudaDeviceGetAttribute");
-    return std::max(bytes, 1 << 20);
-  }
-
-  static OwnedStream new_stream(CudaContext& context) {
-    cudaStream_t stream = nullptr;
-    context.require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                    "cudaStreamCreateWithFlags");
-    return OwnedStream(stream);
-  }
-
-  static OwnedEvent new_event(CudaContext& context) {
-    cudaEvent_t event = nullptr;
-    context.require(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
-    return OwnedEvent(event);
-  }
-
-  OwnedDeviceMemory allocate(std::int64_t bytes) {
-    if (bytes == 0) return {};
-    void* memory = nullptr;
-    context_.require(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc", bytes);
-    OwnedDeviceMemory owned(static_cast<std::byte*>(memory));
-    // Small floats, not zeros: with zeros a GPU stays cooler and runs faster.
-    constexpr int kByte = 0x3C;
-    require(cudaMemsetAsync(memory, kByte, static_cast<std::size_t>(bytes), stream_.get()),
-            "cudaMemsetAsync");
-    return owned;
-  }
-
-  CudaContext& context_;
-  std::int64_t flushed_bytes_;  // written before each run, to empty the cache
-  OwnedStream stream_;
-  OwnedEvent begin_, end_;
-  OwnedDeviceMemory a_, b_, c_, bias_, workspace_, flush_;
-  cublasStatus_t failure_ = CUBLAS_STATUS_SUCCESS;
-};
-
-}  // namespace
-
-std::size_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
-                       const ProductShape& shape, const CudaProductPlan& plan,
-                       cublasLtHandle_t library, CudaContext& context) {
-  ProductBench bench(shape, context);
-  float best = std::numeric_limits<float>::infinity();
-  std::size_t fastest = candidates.size();
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const float milliseconds = bench.milliseconds(candidates[i].algo, plan, library);
-    if (milliseconds >= best) continue;
-    best = milliseconds;
-    fastest = i;
-  }
-  if (fastest == candidates.size()) {
-    fail(ExitCode::kBug,
-         {.what = "--autotune",
-          .value = text_of(shape),
-          .why = fmt::format("no algorithm that cuBLASLt offers for this product runs ({})",
-                             bench.failure()),
-          .remedy = "use --autotune off, and please report it"});
-  }
-  return fastest;
+  const QueueStatus status =
+      queue_product(plan, plan.chosen.algorithm, op, addresses,
+                    queue_of(stream, library_.get(), rounds(), follows_kernel));
+  std::visit(
+      [&](auto code) { context_.note(code, is_own ? "launch of a kernel" : "cublasLtMatmul"); },
+      status);
 }
 
 }  // namespace barestep

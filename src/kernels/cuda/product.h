@@ -1,5 +1,5 @@
-// Matrix products on a GPU with cuBLASLt. Bias and activation are part of the product if cuBLASLt
-// has a kernel for them.
+// Matrix products on a GPU, with cuBLASLt or, where it was timed and is faster, with a kernel of
+// ours for few rows. Bias and activation are part of the product if there is a kernel for them.
 //
 // Our tensors are row-major, cuBLASLt's column-major. A row-major matrix is the column-major view
 // of its transpose, so c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, with the operands
@@ -13,22 +13,32 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "core/addresses.h"
 #include "core/config.h"
 #include "core/ops.h"
 #include "core/product_choices.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/stream.h"
 
 namespace barestep {
 
-/// A product as passed to cuBLASLt: the descriptors of one shape, and its algorithm.
+/// One of cuBLASLt's algorithms, or our kernel.
+using ProductAlgorithm = std::variant<cublasLtMatmulAlgo_t, SkinnyProduct>;
+
+struct ProductCandidate {
+  ProductAlgorithm algorithm{};
+  std::int64_t workspace_bytes = 0;
+};
+
+/// A product as passed to cuBLASLt: the descriptors of one shape; and the algorithm.
 struct CudaProductPlan {
   OwnedMatmul matmul;
   OwnedLayout a, b, c;  // for our a, b and c; cuBLASLt gets b first
-  cublasLtMatmulAlgo_t algorithm{};
-  std::int64_t workspace_bytes = 0;
+  ProductCandidate chosen;
   bool fused = true;  // includes the shape's bias and activation, if any
 };
 
@@ -37,13 +47,14 @@ class CudaProduct {
   /// `config` gives the precision and the file of choices, which is read now and written after each
   /// new choice. Throws Error(kConfiguration) if the file is for another device, library or
   /// precision, or is damaged. `context` must outlive the product.
-  CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config);
+  CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config,
+              const KernelTarget& target);
 
   /// As Device::product_choices() and set_product_choices().
   [[nodiscard]] std::string choices() const;
   void set_choices(const std::string& text);
 
-  /// "cuBLASLt 13.1.0", plus anything of it that could not be used.
+  /// "cuBLASLt 13.1.0", plus anything of it that could not or need not be used.
   [[nodiscard]] std::string name() const;
 
   /// Chooses the algorithm for ops of this shape and layout; if it is timed, then under a step's
@@ -54,16 +65,17 @@ class CudaProduct {
   void prepare(const Gemm& op, bool cached);
 
   /// Queues. Returns the work left to the caller, if any: the activation, and the bias before it. A
-  /// 16-bit bias is never left.
+  /// 16-bit bias is never left. `follows_kernel` as in KernelQueue, for a kernel of ours.
   std::optional<BiasActivation> run(const Gemm& op, const Addresses& addresses,
-                                    const CudaDeviceStream& stream);
+                                    CudaDeviceStream& stream, bool* follows_kernel);
 
  private:
   CudaProductPlan new_plan(const ProductShape& shape, bool fused);
   /// The heuristic's algorithms, best first; may be empty.
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const ProductShape& shape,
-                                                          const CudaProductPlan& plan,
-                                                          int max_count);
+  std::vector<ProductCandidate> candidates(const ProductShape& shape, const CudaProductPlan& plan,
+                                           int max_count);
+  /// Appends our kernels that have room in the workspace.
+  void add_own(const ProductShape& shape, std::vector<ProductCandidate>& offered) const;
   bool choose(const ProductShape& shape, CudaProductPlan& plan);
   /// Applies the stored choice, if there is one that runs. Throws Error(kConfiguration) if the
   /// choice is from another device or library.
@@ -72,12 +84,15 @@ class CudaProduct {
   [[nodiscard]] bool times(const ProductShape& shape) const;
   /// Like choose(), but with the algorithm for rows_of_products rows.
   bool choose_for_rows(const ProductShape& shape, CudaProductPlan& plan);
-  /// Applies the algorithm; false if it cannot run for these descriptors.
-  bool take(const cublasLtMatmulAlgo_t& algorithm, CudaProductPlan& plan);
-  void multiply(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream,
-                const CudaProductPlan& plan);
+  /// Applies the algorithm; false if it cannot run for this shape and its descriptors.
+  bool take(const ProductAlgorithm& algorithm, const ProductShape& shape, CudaProductPlan& plan);
+  void multiply(const Gemm& op, const Addresses& addresses, CudaDeviceStream& stream,
+                const CudaProductPlan& plan, bool* follows_kernel);
+  /// Whether our kernel rounds its factors to tf32.
+  [[nodiscard]] bool rounds() const { return precision_ == Precision::kTf32; }
 
   CudaContext& context_;
+  KernelTarget target_;
   OwnedLt library_;
   Precision precision_;
   std::int64_t rows_of_products_;
@@ -87,13 +102,7 @@ class CudaProduct {
   bool cached_ = false;                      // of the product being prepared
   std::map<ProductShape, CudaProductPlan> plans_;
   bool lacks_fused_ = false;
+  bool uses_own_ = false;
 };
-
-/// The index of the fastest candidate, timed with none of its operands in the cache, unless they
-/// are there in a step. `plan` has the descriptors of `shape`; its bias pointer changes. Allocates
-/// operands and frees them again: Error(kMemory). Throws Error(kBug) if no candidate runs. Blocks.
-std::size_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
-                       const ProductShape& shape, const CudaProductPlan& plan,
-                       cublasLtHandle_t library, CudaContext& context);
 
 }  // namespace barestep

@@ -175,7 +175,7 @@ CudaDeviceStream::CudaDeviceStream(CudaContext& context, StreamRole role)
   context.require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
                   "cudaStreamCreateWithPriority");
   handle_.reset(stream);
-  constexpr std::size_t kBytes = kLaunchWorkspaceBytes + sizeof(unsigned);
+  constexpr std::size_t kBytes = kLaunchWorkspaceBytes + kLaunchCounts * sizeof(unsigned);
   void* scratch = nullptr;
   context.require(cudaMalloc(&scratch, kBytes), "cudaMalloc", static_cast<std::int64_t>(kBytes));
   scratch_.reset(static_cast<std::byte*>(scratch));

@@ -122,7 +122,7 @@ class CudaDeviceStream final : public Stream {
   CudaContext& context_;
   StreamRole role_;
   OwnedStream handle_;
-  OwnedDeviceMemory scratch_;  // a workspace, and LaunchMemory's count of blocks
+  OwnedDeviceMemory scratch_;  // a workspace, and LaunchMemory's counts of blocks
   std::span<std::byte> workspace_;
 };
 

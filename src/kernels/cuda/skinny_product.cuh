@@ -1,0 +1,248 @@
+// y = x W^T, and grad_x = grad_y W, for few rows: on tensor cores, each weight read once.
+//
+// A block computes 64 rows by 128 columns of the result over a part of the depth, its share of a
+// split sum; it passes its sums on in memory, and the last block of a tile to arrive adds them in
+// the order of the depth. So the result does not depend on which block that is.
+//
+// Sums over eight numbers of the depth leave the tensor cores and are added in fp32: tensor cores
+// round towards zero, so a long chain of theirs would not be as exact as fp32.
+#pragma once
+
+#include "kernels/cuda/tile_products.cuh"
+#include "kernels/formulas.h"
+
+namespace barestep {
+
+constexpr int kSkinnyRows = 64;
+constexpr int kSkinnyCols = 128;
+constexpr int kSkinnyDepth = 64;  // of a step; two steps are in shared memory
+constexpr int kSkinnyRun = 8;     // neighbors in depth that are stored together, and one mma's
+
+/// x [m][k], y [m][n], W [n][k] or [k][n]; n and k are multiples of four, x and W aligned to
+/// kVectorBytes. y = activation(x W^T + bias + beta y).
+struct SkinnyArrays {
+  const float* x;
+  const float* w;
+  const float* bias;  // [n], or null
+  float* y;
+  float4* partial;     // kSkinnySums of each thread, split and tile
+  unsigned* finished;  // of each tile; 0 before and after
+  int m, n, k;
+  int splits, depth_of_split;  // a multiple of kSkinnyDepth
+  float beta;
+  bool relu;
+};
+
+/// Rows are stored in runs of their depth, so that 8-byte loads have no bank conflicts; a gap
+/// between runs keeps those of the copies apart.
+template <int kRowsOfRun>
+struct SkinnyRuns {
+  struct Run {
+    float at[kRowsOfRun][kSkinnyRun];
+    float gap[8];
+  };
+  alignas(kVectorBytes) Run runs[kSkinnyDepth / kSkinnyRun];
+
+  [[nodiscard]] __device__ __forceinline__ float* at(int row, int k) {
+    return &runs[k / kSkinnyRun].at[row][k % kSkinnyRun];
+  }
+};
+
+/// The depths of W [k][n], their columns permuted for the same reason.
+struct SkinnyDepths {
+  alignas(kVectorBytes) float depths[kSkinnyDepth][kSkinnyCols];
+
+  [[nodiscard]] __device__ __forceinline__ float* at(int k, int col) {
+    return &depths[k][col ^ (k / 2 % 4 * 8)];
+  }
+};
+
+template <bool kByRows>
+struct SkinnyShared {
+  SkinnyRuns<kSkinnyRows> x[2];
+  std::conditional_t<kByRows, SkinnyRuns<kSkinnyCols>, SkinnyDepths> w[2];
+  bool is_last;
+};
+
+/// Starts copying a step of kRows rows from `row` of `from` [rows][k]; zeros replace numbers
+/// outside the matrix and the split.
+template <int kRows>
+__device__ __forceinline__ void fetch_runs(SkinnyRuns<kRows>& to, const float* from, int row,
+                                           int rows, int depth, int end, int k) {
+  constexpr int kAcross = kSkinnyDepth / 4;
+  constexpr int kStep = kBlockThreads / kAcross;
+  const int across = block_thread() % kAcross * 4;
+  int down = block_thread() / kAcross;
+  const bool in_depth = depth + across < end;
+  const float* source = from + std::int64_t{row + down} * k + depth + across;
+#pragma unroll 1
+  for (; down < kRows; down += kStep, source += std::int64_t{kStep} * k) {
+    const bool valid = in_depth && row + down < rows;
+    copy_async<16>(to.at(down, across), valid ? source : from, valid);
+  }
+}
+
+/// The same of kSkinnyCols columns from `col` of `from` [k][n].
+__device__ __forceinline__ void fetch_depths(SkinnyDepths& to, const float* from, int col, int n,
+                                             int depth, int end) {
+  constexpr int kAcross = kSkinnyCols / 4;
+  constexpr int kStep = kBlockThreads / kAcross;
+  const int across = block_thread() % kAcross * 4;
+  const float* source = from + std::int64_t{depth + block_thread() / kAcross} * n + col + across;
+#pragma unroll 1
+  for (int down = block_thread() / kAcross; down < kSkinnyDepth; down += kStep) {
+    const bool valid = col + across < n && depth + down < end;
+    copy_async<16>(to.at(down, across), valid ? source : from, valid);
+    source += std::int64_t{kStep} * n;
+  }
+}
+
+/// A thread's sums: of two tiles of 16 rows and four of 8 columns, in mma_tf32's layout. A warp has
+/// 32 rows and 32 columns.
+struct SkinnySums {
+  float at[2][4][4] = {};
+};
+constexpr int kSkinnySums = 2 * 4;  // of four numbers
+
+/// 3xTF32, as exact as fp32, or with kRounded a single product of the nearest tf32 numbers.
+template <bool kRounded>
+__device__ __forceinline__ void add_skinny(float (&sums)[4], const SplitTf32 (&a)[4],
+                                           const SplitTf32 (&b)[2]) {
+  const std::uint32_t a_high[4] = {a[0].high, a[1].high, a[2].high, a[3].high};
+  const std::uint32_t b_high[2] = {b[0].high, b[1].high};
+  float part[4] = {};
+  if constexpr (!kRounded) {
+    const std::uint32_t a_low[4] = {a[0].low, a[1].low, a[2].low, a[3].low};
+    const std::uint32_t b_low[2] = {b[0].low, b[1].low};
+    mma_tf32(part, a_low, b_high);
+    mma_tf32(part, a_high, b_low);
+  }
+  mma_tf32(part, a_high, b_high);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) sums[e] += part[e];
+}
+
+__device__ __forceinline__ float part_of(const float4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+
+/// One step. Lane 4g + q loads depths 2q and 2q + 1 of a run, which are q and q + 4 of a product.
+/// Of W [k][n], column g of tile j is column 4g + j of the warp.
+template <bool kByRows, bool kRounded>
+__device__ __forceinline__ void multiply_skinny(SkinnyShared<kByRows>& shared, int buffer,
+                                                SkinnySums& sums) {
+  const int g = lane_of_warp() / 4;
+  const int q = lane_of_warp() % 4;
+  const int row = warp_of_block() / 4 * 32 + g;
+  const int col = warp_of_block() % 4 * 32;
+#pragma unroll 1
+  for (int k = 0; k < kSkinnyDepth; k += kSkinnyRun) {
+    float2 w[4];
+    if constexpr (kByRows) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        w[j] = load_shared<float2>(shared.w[buffer].at(col + 8 * j + g, k + 2 * q));
+    } else {
+      const float4 even = load_shared<float4>(shared.w[buffer].at(k + 2 * q, col + 4 * g));
+      const float4 odd = load_shared<float4>(shared.w[buffer].at(k + 2 * q + 1, col + 4 * g));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) w[j] = {part_of(even, j), part_of(odd, j)};
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 x = load_shared<float2>(shared.x[buffer].at(row + 16 * i, k + 2 * q));
+      const float2 below = load_shared<float2>(shared.x[buffer].at(row + 16 * i + 8, k + 2 * q));
+      const SplitTf32 a[4] = {SplitTf32(x.x), SplitTf32(below.x), SplitTf32(x.y),
+                              SplitTf32(below.y)};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const SplitTf32 b[2] = {SplitTf32(w[j].x), SplitTf32(w[j].y)};
+        add_skinny<kRounded>(sums.at[i][j], a, b);
+      }
+    }
+  }
+}
+
+/// Adds the splits' sums of a tile and writes its part of y.
+template <bool kByRows>
+__device__ __forceinline__ void finish_skinny(const SkinnyArrays& a, const float4* partial,
+                                              int first_row, int first_col) {
+  const int row = first_row + warp_of_block() / 4 * 32 + lane_of_warp() / 4;
+  const int col = first_col + warp_of_block() % 4 * 32;
+  const int q = lane_of_warp() % 4;
+#pragma unroll 1
+  for (int s = 0; s < kSkinnySums; ++s) {
+    float4 sum{};
+    for (int split = 0; split < a.splits; ++split) {
+      // Past the first-level cache, which other blocks do not write through.
+      const float4 more = __ldcg(partial + (std::int64_t{split} * kSkinnySums + s) * kBlockThreads);
+      sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int r = row + s / 4 * 16 + e / 2 * 8;
+      const int c = col + (kByRows ? s % 4 * 8 + 2 * q + e % 2 : 4 * (2 * q + e % 2) + s % 4);
+      if (r >= a.m || c >= a.n) continue;
+      float* const to = a.y + std::int64_t{r} * a.n + c;
+      float value = accumulate(part_of(sum, e), a.beta, *to);
+      if (a.bias != nullptr) value += a.bias[c];
+      *to = a.relu ? relu(value) : value;
+    }
+  }
+}
+
+/// Grid: the tiles of columns, times the splits; in y, the tiles of rows. Of shared memory, a
+/// SkinnyShared.
+template <bool kByRows, bool kRounded>
+__global__ void __launch_bounds__(kBlockThreads, 2) skinny_product(SkinnyArrays a) {
+  begin_kernel();
+  auto& shared = dynamic_shared<SkinnyShared<kByRows>>();
+  const int tiles = (a.n + kSkinnyCols - 1) / kSkinnyCols;
+  const int tile = static_cast<int>(blockIdx.x) % tiles;
+  const int split = static_cast<int>(blockIdx.x) / tiles;
+  const int row = static_cast<int>(blockIdx.y) * kSkinnyRows;
+  const int col = tile * kSkinnyCols;
+  const int begin = split * a.depth_of_split;
+  const int end = begin + a.depth_of_split < a.k ? begin + a.depth_of_split : a.k;
+  const auto fetch = [&](int buffer, int depth) {
+    fetch_runs(shared.x[buffer], a.x, row, a.m, depth, end, a.k);
+    if constexpr (kByRows) {
+      fetch_runs(shared.w[buffer], a.w, col, a.n, depth, end, a.k);
+    } else {
+      fetch_depths(shared.w[buffer], a.w, col, a.n, depth, end);
+    }
+  };
+  SkinnySums sums;
+  fetch(0, begin);
+  commit_copies();
+  for (int depth = begin, buffer = 0; depth < end; depth += kSkinnyDepth, buffer ^= 1) {
+    wait_for_copies();
+    __syncthreads();  // complete, and the other buffer is no longer read
+    if (depth + kSkinnyDepth < end) fetch(buffer ^ 1, depth + kSkinnyDepth);
+    commit_copies();
+    multiply_skinny<kByRows, kRounded>(shared, buffer, sums);
+  }
+  wait_for_copies();
+
+  const std::int64_t place = std::int64_t{blockIdx.y} * tiles + tile;
+  float4* const partial =
+      a.partial + place * a.splits * kSkinnySums * kBlockThreads + block_thread();
+#pragma unroll
+  for (int s = 0; s < kSkinnySums; ++s) {
+    const auto& four = sums.at[s / 4][s % 4];
+    partial[(std::int64_t{split} * kSkinnySums + s) * kBlockThreads] = {four[0], four[1], four[2],
+                                                                        four[3]};
+  }
+  __threadfence();  // before the count, so that whoever sees the count sees the sums
+  __syncthreads();
+  if (block_thread() == 0) {
+    const auto last = static_cast<unsigned>(a.splits - 1);
+    shared.is_last = atomicInc(a.finished + place, last) == last;  // which sets it to 0 again
+  }
+  __syncthreads();
+  if (!shared.is_last) return;
+  __threadfence();  // after the count, so that the sums of the others are seen with it
+  finish_skinny<kByRows>(a, partial, row, col);
+}
+
+}  // namespace barestep

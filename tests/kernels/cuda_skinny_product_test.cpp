@@ -1,0 +1,268 @@
+// The kernel for products of few rows, run on the host through its launcher, compared with plain
+// loops in double and with a plain chain of fp32.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/index.h"
+#include "core/random.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/op_cases.h"
+#include "support/host_cuda.h"
+
+namespace barestep {
+namespace {
+
+using host_cuda::Order;
+
+constexpr double kUnit = 0x1p-24;  // half an ulp, relative
+
+KernelTarget target(int multiprocessors = 2) {
+  return {.geometry = {.multiprocessors = multiprocessors, .threads_per_multiprocessor = 2048},
+          .has_tf32 = true};
+}
+
+struct SkinnyCase {
+  std::int64_t m, n, k;
+  bool transpose_b, bias, relu;
+  float beta;
+  int multiprocessors;
+};
+
+constexpr SkinnyCase kCases[] = {
+    {64, 128, 256, true, true, true, 0, 2},    {64, 136, 128, false, false, false, 0, 4},
+    {37, 132, 192, true, false, false, 1, 2},  {37, 132, 64, false, false, false, 0.5F, 3},
+    {1, 4, 4, true, true, false, 0, 132},      {1, 8, 4, false, false, true, 0, 132},
+    {100, 132, 68, true, true, true, 0, 16},   {65, 8, 200, false, false, false, 1, 8},
+    {3, 12, 1024, false, false, false, 0, 132}};
+
+/// An op with its numbers, at addresses that are multiples of 16.
+struct Product {
+  Memory memory;
+  Gemm op;
+  std::vector<float> before;  // c
+
+  explicit Product(const SkinnyCase& c, std::int64_t rows = 0) {
+    const std::int64_t m = rows > 0 ? rows : c.m;
+    const auto add = [&](std::int64_t number, std::int64_t cols) {
+      Tensor tensor = memory.add(1, number * cols + 4);
+      tensor.offset_bytes = (tensor.offset_bytes + 15) / 16 * 16;
+      tensor.rows = number;
+      tensor.cols = cols;
+      return tensor;
+    };
+    op = {.c = add(m, c.n),
+          .a = add(m, c.k),
+          .b = c.transpose_b ? add(c.n, c.k) : add(c.k, c.n),
+          .transpose_b = c.transpose_b,
+          .beta = c.beta,
+          .activation = c.relu ? Activation::kRelu : Activation::kNone};
+    if (c.bias) op.bias = add(1, c.n);
+    std::uint64_t seed = 0;
+    for (const Tensor& tensor : {op.b, op.c, op.a}) {
+      TorchGenerator(++seed).randn(memory.values(tensor));
+    }
+    if (op.bias) TorchGenerator(++seed).randn(memory.values(*op.bias));
+    // So that terms are not all of one size.
+    for (std::int64_t i = 0; i < op.a.size(); i += 7) at(memory.values(op.a), i) *= 1e3F;
+    const auto values = memory.values(op.c);
+    before.assign(values.begin(), values.end());
+    if (op.beta == 0) std::ranges::fill(values, std::numeric_limits<float>::quiet_NaN());
+  }
+
+  /// What a stream has: counts of zero, and a workspace full of earlier results.
+  std::vector<float> run(const SkinnyProduct& product, bool rounded,
+                         Order order = Order::kFirstThread) {
+    const ProductShape shape = shape_of(op);
+    const std::vector<float> c(memory.values(op.c).begin(), memory.values(op.c).end());
+    std::vector<std::byte> workspace(
+        static_cast<std::size_t>(workspace_bytes_of(product, shape)) + 16, std::byte{0xFF});
+    const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
+    std::vector<unsigned> counts(kLaunchCounts);
+    host_cuda::set_order(order);
+    EXPECT_EQ(launch_skinny(op, product, rounded, memory.addresses(),
+                            {workspace.data() + (16 - address % 16) % 16, counts.data()}, {}),
+              0);
+    host_cuda::set_order(Order::kFirstThread);
+    EXPECT_EQ(counts, std::vector<unsigned>(kLaunchCounts)) << "the next launch would count wrong";
+    const auto values = memory.values(op.c);
+    std::vector<float> result(values.begin(), values.end());
+    std::ranges::copy(c, values.begin());
+    return result;
+  }
+
+  /// The largest errors, in units of kUnit times the sum of the terms' magnitudes: of these
+  /// results, and of a chain of fp32 multiply-adds.
+  std::pair<double, double> errors(const std::vector<float>& results) {
+    double worst = 0;
+    double of_chain = 0;
+    const std::int64_t k = op.a.cols;
+    for (std::int64_t row = 0; row < op.c.rows; ++row) {
+      for (std::int64_t col = 0; col < op.c.cols; ++col) {
+        const float added = (op.bias ? at(memory.values(*op.bias), col) : 0) +
+                            (op.beta != 0 ? op.beta * at(before, row * op.c.cols + col) : 0);
+        double exact = added;
+        double magnitude = std::abs(added);
+        float chain = 0;
+        for (std::int64_t i = 0; i < k; ++i) {
+          const float x = at(memory.values(op.a), row * k + i);
+          const float w =
+              at(memory.values(op.b), op.transpose_b ? col * k + i : i * op.c.cols + col);
+          exact += static_cast<double>(x) * w;
+          magnitude += std::abs(static_cast<double>(x) * w);
+          chain = std::fma(x, w, chain);
+        }
+        chain += added;
+        if (op.activation == Activation::kRelu) {
+          exact = std::max(exact, 0.0);
+          chain = std::max(chain, 0.0F);
+        }
+        const auto error = [&](float value) {
+          return std::abs(value - exact) / (kUnit * magnitude);
+        };
+        const double own = error(at(results, row * op.c.cols + col));
+        worst = own <= worst ? worst : own;  // NaN counts
+        of_chain = std::max(of_chain, error(chain));
+      }
+    }
+    return {worst, of_chain};
+  }
+};
+
+std::string name_of(const SkinnyCase& c) {
+  return std::to_string(c.m) + " x " + std::to_string(c.n) + " x " + std::to_string(c.k) +
+         (c.transpose_b ? " NT" : " NN");
+}
+
+/// A chain of few terms is nearly exact, so three units are allowed: two of low * low and the low
+/// parts' last bits, one of the sum itself.
+TEST(CudaSkinnyProduct, IsAtLeastAsExactAsAChainOfFp32) {
+  for (const SkinnyCase& c : kCases) {
+    Product product(c);
+    const auto ways = skinny_products(shape_of(product.op), target(c.multiprocessors));
+    ASSERT_FALSE(ways.empty()) << name_of(c);
+    for (const SkinnyProduct& way : ways) {
+      SCOPED_TRACE(name_of(c) + ", splits " + std::to_string(way.splits));
+      EXPECT_TRUE(can_run(way, shape_of(product.op), target()));
+      const auto [own, chain] = product.errors(product.run(way, false));
+      EXPECT_LE(own, std::max(3.0, chain));
+    }
+  }
+}
+
+/// Rounding both factors to nearest costs 2^-11 each.
+TEST(CudaSkinnyProduct, RoundsFactorsToTheNearestTf32IfAsked) {
+  for (const SkinnyCase& c : kCases) {
+    SCOPED_TRACE(name_of(c));
+    Product product(c);
+    const auto ways = skinny_products(shape_of(product.op), target(c.multiprocessors));
+    const double own = product.errors(product.run(ways.front(), true)).first;
+    EXPECT_LE(own, 2 * 0x1p13 + 24);
+    EXPECT_TRUE(own > 50 || c.k < 8) << "it was not rounded";
+  }
+}
+
+TEST(CudaSkinnyProduct, HasTheSameBitsWhateverTheOrderOfThreadsAndTheNumberOfRows) {
+  for (const SkinnyCase& c : kCases) {
+    SCOPED_TRACE(name_of(c));
+    Product product(c);
+    const SkinnyProduct way =
+        skinny_products(shape_of(product.op), target(c.multiprocessors)).back();
+    const std::vector<float> all = product.run(way, false);
+    EXPECT_EQ(product.run(way, false, Order::kLastThread), all);
+    const std::int64_t few_rows = (c.m + 2) / 3;
+    Product few(c, few_rows);
+    ASSERT_TRUE(can_run(way, shape_of(few.op), target()));
+    // The same rows of x; c's other numbers differ, and do not matter with beta 0.
+    std::ranges::copy(
+        product.memory.values(product.op.a).first(static_cast<std::size_t>(few_rows * c.k)),
+        few.memory.values(few.op.a).begin());
+    std::ranges::copy(
+        product.memory.values(product.op.c).first(static_cast<std::size_t>(few_rows * c.n)),
+        few.memory.values(few.op.c).begin());
+    if (c.bias) {
+      std::ranges::copy(product.memory.values(*product.op.bias),
+                        few.memory.values(*few.op.bias).begin());
+    }
+    const std::vector<float> first(all.begin(), all.begin() + few_rows * c.n);
+    EXPECT_EQ(few.run(way, false), first);
+  }
+}
+
+TEST(CudaSkinnyProduct, ReadsSharedMemoryWithoutBankConflicts) {
+  for (const bool transpose_b : {true, false}) {
+    Product product({64, 128, 128, transpose_b, false, false, 0, 1});
+    host_cuda::take_shared_traffic();
+    const std::int64_t products = host_cuda::machine().tensor_products;
+    product.run({1}, false);
+    const auto traffic = host_cuda::take_shared_traffic();
+    EXPECT_GT(traffic.accesses, 0U);
+    EXPECT_EQ(traffic.rounds, traffic.min_rounds) << transpose_b;
+    // 64 x 128 x 128 numbers of 16 x 8 x 8, three times.
+    EXPECT_EQ(host_cuda::machine().tensor_products - products, 3 * 4 * 16 * 16);
+  }
+}
+
+TEST(CudaSkinnyProduct, PassesOnWhatIsNotANumberInItsRowOnly) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Product product({5, 8, 12, true, true, true, 0, 1});
+    at(product.memory.values(product.op.a), 3 * 12 + 5) = bad;
+    const std::vector<float> result = product.run({1}, false);
+    for (std::int64_t i = 0; i < 5 * 8; ++i) {
+      EXPECT_EQ(std::isnan(at(result, i)), i / 8 == 3) << i;
+    }
+  }
+}
+
+TEST(CudaSkinnyProduct, IsOfferedOnlyWhereItRuns) {
+  const ProductShape shape{.m = 64, .n = 1024, .k = 512, .transpose_b = true};
+  EXPECT_FALSE(skinny_products(shape, target()).empty());
+  const auto refused = [&](const auto& change, const KernelTarget& on = target()) {
+    ProductShape other = shape;
+    change(other);
+    EXPECT_FALSE(can_run({1}, other, on));
+    return skinny_products(other, on).empty();
+  };
+  const auto as_it_is = [](ProductShape&) {};
+  EXPECT_TRUE(refused([](ProductShape& s) { s.m = 129; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.n = 1022; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.k = 510; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.n = std::int64_t{128} * 1025; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.k = std::int64_t{1} << 31; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.transpose_a = true; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.type = DType::kBF16; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.type_of_c = DType::kBF16; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.alignment_a = 8; }));
+  EXPECT_TRUE(refused([](ProductShape& s) { s.alignment_b = 4; }));
+  KernelTarget small = target();
+  small.block_shared_bytes = 64 * 1024;
+  EXPECT_TRUE(refused(as_it_is, small));
+  KernelTarget old = target();
+  old.has_tf32 = false;
+  EXPECT_TRUE(refused(as_it_is, old));
+  for (const int splits : {-1, 0, 9, 1 << 30}) EXPECT_FALSE(can_run({splits}, shape, target()));
+  for (const int splits : {1, 2, 4, 8}) EXPECT_TRUE(can_run({splits}, shape, target())) << splits;
+}
+
+/// 8 tiles on 132 multiprocessors: 16 splits would be a block on each; the depth has 8 steps.
+TEST(CudaSkinnyProduct, SplitsTheDepthSoThatAllMultiprocessorsHaveWork) {
+  const auto splits_of = [](std::int64_t n, std::int64_t k) {
+    std::vector<int> splits;
+    for (const SkinnyProduct& way : skinny_products({.m = 64, .n = n, .k = k}, target(132)))
+      splits.push_back(way.splits);
+    return splits;
+  };
+  EXPECT_EQ(splits_of(1024, 512), std::vector<int>({8}));
+  EXPECT_EQ(splits_of(1024, 4096), std::vector<int>({16, 32, 64}));
+  EXPECT_EQ(splits_of(8192, 8192), std::vector<int>({2, 4, 8}));
+  EXPECT_EQ(splits_of(65536, 8192), std::vector<int>({1}));
+}
+
+}  // namespace
+}  // namespace barestep
