@@ -412,7 +412,8 @@ TEST_F(SkinnyOnFake, ComputesAnyRowsByTheSplitsOfOneNumberOfThem) {
   EXPECT_NE(device->product_choices().find("\"m\": 64"), std::string::npos);
 }
 
-/// In a graph, it is launched before a kernel of ours ahead of it has ended, and so is one after it.
+/// In a graph, it is launched before a kernel of ours ahead of it has ended, and so is one after
+/// it.
 TEST_F(SkinnyOnFake, IsLaunchedAheadInAGraph) {
   restart(slow_library, tuned);
   const auto expected = run(op, memory);
