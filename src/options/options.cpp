@@ -408,6 +408,12 @@ bool computes_own_products(const DeviceConfig& device) {
   return device.gemm == GemmProvider::kAuto || device.gemm == GemmProvider::kOwn;
 }
 
+bool updates_agree(const TrainConfig& config, DeviceKind kind) {
+  return kind == DeviceKind::kCpu && config.device.precision == Precision::kFp32 &&
+         computes_own_products(config.device) && config.training.accumulate == 1 &&
+         !config.training.clip_norm;
+}
+
 UpdateChoice choose_update(const TrainConfig& config, DeviceKind kind) {
   // The limits were measured: bench/results/*/steps_and_updates.txt and bench/results/nvidia-h200.
   // Adam's 16 bytes a parameter must exceed the caches of a CPU, or there is no memory time to
@@ -440,14 +446,19 @@ UpdateChoice choose_update(const TrainConfig& config, DeviceKind kind) {
       {training.chunk_rows.has_value(), "--reproducible adds up gradients"},
       {training.recompute != 1, "--recompute discards activations"},
       {parameters_of(widths_of(config.model, kDefaultDimCpu)) < kMinParameters,
-       "a model of fewer than 2,097,152 parameters stays in the caches"},
-      {config.data.batch_size > max_rows,
-       on_gpu ? "beyond 128 rows it was not measured on a GPU"
-              : "beyond 256 rows the products take longer than Adam's memory accesses"}};
+       "a model of fewer than 2,097,152 parameters stays in the caches"}};
   for (const auto& [holds, why] : needs_separate) {
     if (holds) return {Update::kSeparate, why};
   }
-  return {Update::kFused, "Adam runs beside the products of the weight gradients"};
+  UpdateChoice choice{Update::kFused, "Adam runs beside the products of the weight gradients"};
+  if (config.data.batch_size > max_rows) {
+    choice = {Update::kSeparate,
+              on_gpu ? "beyond 128 rows it was not measured on a GPU"
+                     : "beyond 256 rows the products take longer than Adam's memory accesses"};
+  }
+  choice.is_to_be_measured =
+      updates_agree(config, kind) && !config.device.graph && config.parallel.sync_every == 1;
+  return choice;
 }
 
 }  // namespace barestep

@@ -129,13 +129,18 @@ bool is_countable(const TrainConfig& config, std::int64_t batch_size);
 /// Whether fp32 products on the CPU are our own, which have the same bits on every processor.
 bool computes_own_products(const DeviceConfig& device);
 
+/// Whether the fused update has the bits of the separate one, where both can run.
+bool updates_agree(const TrainConfig& config, DeviceKind kind);
+
 struct UpdateChoice {
   Update update;
   std::string_view why;
+  bool is_to_be_measured = false;  // a run may try both and go on with the faster one
 };
 
-/// The update that --update auto selects on a device of this kind, and the reason: the fastest one
-/// that supports the options. The same on all ranks, whatever their processors.
+/// The update that --update auto selects on a device of this kind before anything is measured, and
+/// the reason: the fastest one that supports the options. The same on all ranks, whatever their
+/// processors.
 UpdateChoice choose_update(const TrainConfig& config, DeviceKind kind);
 
 }  // namespace barestep

@@ -388,21 +388,27 @@ std::string CommunicationSummary::by_axis() const {
 }
 
 CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::int64_t steps)
-    : program_(programs.train().program), mesh_(programs.spec().mesh) {
-  for (NodeId id = 0; id < program_.size(); ++id) {
-    const Node& node = program_.node(id);
-    if (std::holds_alternative<Collective>(node.op)) collectives_.push_back(id);
-  }
+    : programs_(programs), mesh_(programs.spec().mesh) {
+  follow(programs.train().program);
   times_.resize(static_cast<std::size_t>(std::min(steps, kMaxSteps)) * collectives_.size());
 }
 
+void CommunicationAccount::follow(const Program& program) {
+  program_ = &program;
+  collectives_.clear();
+  for (NodeId id = 0; id < program.size(); ++id) {
+    if (std::holds_alternative<Collective>(program.node(id).op)) collectives_.push_back(id);
+  }
+}
+
 void CommunicationAccount::add(const StepReport& report) {
+  if (const Program& train = programs_.train().program; &train != program_) follow(train);
   const Timeline& timeline = *report.timeline;
   const StepTimeline& step = *timeline.at(0);
   const std::size_t count = collectives_.size();
   const bool follows = steps_ > 0 && last_step_ + 1 == step.step;
   const bool is_counted =
-      !report.warmup && &step.plan->program() == &program_ && (steps_ + 1) * count <= times_.size();
+      !report.warmup && &step.plan->program() == program_ && (steps_ + 1) * count <= times_.size();
   if (is_counted) {
     keep(step);
     last_step_ = step.step;
@@ -448,7 +454,7 @@ CommunicationSummary CommunicationAccount::gather(Group& ranks) const {
   // A run that ends early may end between two ranks' reports of the same step.
   const std::size_t steps = std::ranges::min(gather_all<std::size_t>(ranks, std::span(&steps_, 1)));
   const std::size_t own_count = collectives_.size();
-  const CollectivesOfRanks collectives(ranks, collectives_of(program_, collectives_));
+  const CollectivesOfRanks collectives(ranks, collectives_of(*program_, collectives_));
   const auto mine = std::span(times_).first(steps * own_count);
   const auto times = gather_lists(ranks, std::vector<CollectiveTimes>(mine.begin(), mine.end()));
 

@@ -101,7 +101,8 @@ CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> s
 class CommunicationAccount final {
  public:
   /// Covers the training steps after warm-up that run `programs.train()`, 10,000 at most; `steps`
-  /// is the run's number of steps. Allocates all its memory here. `programs` must outlive the
+  /// is the run's number of steps. Both ways to update have as many collectives. Allocates all its
+  /// memory here. `programs` must outlive the
   /// account.
   CommunicationAccount(const StepPrograms& programs, std::int64_t steps);
 
@@ -116,10 +117,12 @@ class CommunicationAccount final {
  private:
   static constexpr std::int64_t kMaxSteps = 10'000;
 
+  void follow(const Program& program);
   void keep(const StepTimeline& step);
   [[nodiscard]] std::size_t place_of(const NodeRun& collective) const;
 
-  const Program& program_;
+  const StepPrograms& programs_;
+  const Program* program_;  // of the steps that count
   Mesh mesh_;
   std::vector<NodeId> collectives_;     // in program order
   std::vector<CollectiveTimes> times_;  // by step and collective

@@ -109,6 +109,7 @@ std::string metrics_record(const StepFigures& step, int rank, const Mesh& mesh) 
   record["between_s"] = step.account.between_s;
   if (step.account.checkpoint_s > 0) record["checkpoint_s"] = step.account.checkpoint_s;
   record["warmup"] = report.warmup;
+  if (report.update) record["update"] = name_of(*report.update);
   OrderedJson& phases = record["phases_s"] = OrderedJson::object();
   for (const Part part : kValuesOf<Part>) {
     const std::string key(traits_of(part).key);

@@ -254,7 +254,9 @@ RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms&
       // A pipeline has the bits of accumulation.
       {kAccumulateSetting,
        std::to_string(config.training.accumulate * micro_batches_of(config.parallel))},
-      {kUpdateSetting, std::string(name_of(config.training.update))},
+      {kUpdateSetting,
+       std::string(name_of(updates_agree(config, device.kind()) ? Update::kSeparate
+                                                                : config.training.update))},
       {"--fusion", config.device.fusion ? "on" : "off"},
       {"--autotune", config.device.autotunes ? "on" : "off"},
       {"the device", info.model},

@@ -24,6 +24,7 @@ class Observer {
   virtual void on_batch() {}
   virtual void on_step(const StepFigures& /*step*/) {}
   virtual void on_evaluation(const EvaluationReport& /*report*/) {}
+  virtual void on_updates_tried(const UpdateTimes& /*times*/) {}
 
   /// Called when the run pauses so that its state can be saved. All ranks pause after the same
   /// step.
@@ -70,6 +71,9 @@ class Observers final : public TrainObserver {
   }
   void on_evaluation(const EvaluationReport& report) override {
     for (const auto& each : all_) each->on_evaluation(report);
+  }
+  void on_updates_tried(const UpdateTimes& times) override {
+    for (const auto& each : all_) each->on_updates_tried(times);
   }
   void on_pause() override {
     for (const auto& each : all_) each->on_pause();

@@ -94,6 +94,28 @@ class StepsForWatchdog final : public Observer {
   std::int64_t batches_ = 0;
 };
 
+/// Goes on with the faster update of those that the first steps tried.
+class UpdatesTried final : public Observer {
+ public:
+  /// `console` may be null.
+  UpdatesTried(StepPrograms& programs, TrainConfig& config, Console* console)
+      : programs_(programs), config_(config), console_(console) {}
+
+  void on_updates_tried(const UpdateTimes& times) override {
+    config_.training.update = times.choice();
+    programs_.settle_update(times.choice() == Update::kSeparate);
+    if (console_ == nullptr) return;
+    console_->print(fmt::format("--update auto measured fused {} ms, separate {} ms: takes {}\n",
+                                milliseconds(times.fused_s), milliseconds(times.separate_s),
+                                name_of(times.choice())));
+  }
+
+ private:
+  StepPrograms& programs_;
+  TrainConfig& config_;
+  Console* console_;
+};
+
 }  // namespace
 
 std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config) {
@@ -171,22 +193,37 @@ void Session::find_start() {
   if (job_.ranks() != nullptr) share_resume_point(*job_.ranks(), start_);
 }
 
-void Session::resolve_update() {
-  if (config_.training.update != Update::kAuto || config_.training.evaluate_only) return;
+bool Session::resolve_update() {
+  if (config_.training.update != Update::kAuto || config_.training.evaluate_only) return false;
   TrainConfig requested = config_;
   const std::string before = start_ ? update_before(*start_) : "";
   // A resumed run keeps its bits, so it is profiled without changing its update.
   if (!before.empty()) requested.output.profile = false;
   UpdateChoice choice = choose_update(requested, place_.kind());
-  if (before == name_of(Update::kSeparate) && choice.update == Update::kFused) {
+  if (before == name_of(Update::kSeparate) && choice.update == Update::kFused &&
+      !updates_agree(config_, place_.kind())) {
     choice = {Update::kSeparate, "as before the checkpoint"};
   }
   config_.training.update = choice.update;
   update_line_ = fmt::format("--update auto takes {}: {}\n", name_of(choice.update), choice.why);
+  return choice.is_to_be_measured;
+}
+
+void Session::try_updates(StepSpec& spec) {
+  const std::int64_t done = start_ ? start_->state.position.steps : 0;
+  const std::int64_t steps = steps_of_trial(config_.training, spec, done);
+  spec.tries_updates = steps > 0;
+  if (spec.tries_updates) {
+    update_line_ =
+        fmt::format("--update auto tries fused and separate in the first {} steps\n", steps);
+  } else {
+    update_line_.insert(update_line_.size() - 1,
+                        "; not measured, as the warm-up has fewer than 5 equal steps");
+  }
 }
 
 void Session::prepare() {
-  resolve_update();
+  const bool may_try_updates = resolve_update();
   StepSpec spec = place_.spec_of(config_, data_.get());
   if (start_) spec.generator = start_->generator;
   if (config_.training.evaluate_only) {
@@ -194,6 +231,7 @@ void Session::prepare() {
   } else {
     scheme_ = place_.new_scheme(config_);
   }
+  if (may_try_updates) try_updates(spec);
   const std::vector<MemoryPool> stated = config_.output.memory
                                              ? place_.stated_memory(*config_.output.memory)
                                              : std::vector<MemoryPool>{};
@@ -362,14 +400,14 @@ void Session::set_up() {
     observers_.make<TensorBoardLog>(program_name(config_), output.tensorboard,
                                     goes_on ? std::optional(done) : std::nullopt);
   }
-  MetricsLog* metrics = nullptr;
-  if (!output.metrics.empty()) {
-    metrics = &observers_.make<MetricsLog>(config_, job_.ranks(), programs_->spec().mesh, done);
-  }
+  MetricsLog* const metrics = new_metrics(done);
   const std::int64_t first_measured = first_measured_step(config_.training, steps, done);
   const auto& others = observers_.make<OtherPrograms>(first_measured);
   if (job_.is_first()) {
     console_ = &observers_.make<Console>(config_, *programs_, place_, others, steps);
+  }
+  if (programs_->tries_updates()) {
+    observers_.make<UpdatesTried>(*programs_, config_, console_);
   }
   observers_.add(place_.new_account(*programs_, steps));
   if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
@@ -395,6 +433,13 @@ void Session::set_up() {
     checkpoints_ = &observers_.make<Checkpoints>(config_, *programs_, place_, *trainer_, job_,
                                                  rounding, start_ ? &*start_ : nullptr);
   }
+}
+
+MetricsLog* Session::new_metrics(std::int64_t done) {
+  if (config_.output.metrics.empty()) return nullptr;
+  TrainConfig of_run = config_;
+  if (programs_->tries_updates()) of_run.training.update = Update::kAuto;
+  return &observers_.make<MetricsLog>(of_run, job_.ranks(), programs_->spec().mesh, done);
 }
 
 void Session::note_start(const RankSettings& rounding) const {

@@ -73,8 +73,10 @@ class Session {
   void resolve_threads();
   void find_start();
   void prepare();
-  /// Chooses the update if the options leave it open.
-  void resolve_update();
+  /// Chooses the update if the options leave it open. Whether the run may try both.
+  bool resolve_update();
+  /// Has the programs built for both, if the warm-up has enough steps.
+  void try_updates(StepSpec& spec);
   /// For --recompute auto: sets `spec` to the segments that fit, and reports them.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   /// Reads --load; prints a note if its names have a prefix.
@@ -88,6 +90,8 @@ class Session {
   /// If products are timed, only one device does so; all use its choices, or those of a checkpoint.
   void choose_products();
   void set_up();
+  /// Null without --metrics.
+  MetricsLog* new_metrics(std::int64_t done);
   void note_start(const RankSettings& rounding) const;
   void train();
   /// Prints a message if --early-stop has ended the run.

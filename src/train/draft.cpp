@@ -87,7 +87,10 @@ Draft::Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffer
       spec_(spec),
       model_(spec.model),
       parameters_(parameters_of(spec.model)),
-      step_{.program = Program(name, buffers), .rows = rows, .tensors = {}} {
+      step_{.program = Program(name, buffers),
+            .rows = rows,
+            .is_fused = !spec.model.stores_gradients,
+            .tensors = {}} {
   if (spec.chunk_rows > 0 && kind != StepKind::kEvaluation) count_all_rows();
 }
 

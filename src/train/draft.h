@@ -38,6 +38,7 @@ struct StepSpec {
   PipelineSpec pipeline{};      // its stages are ranks, or devices of this process
   std::int64_t train_rows = 0;  // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
+  bool tries_updates = false;      // builds steps with stored gradients and without
   bool drop_last = false;          // drops the rows of an epoch after its last whole step
   bool in_turns = true;            // files: ranks take the rows of an epoch in turn
   std::int64_t workers_ahead = 0;  // batches that the loader's workers may be ahead together
@@ -191,6 +192,7 @@ constexpr std::int64_t requests_of(const StepSpec& spec) {
 struct StepProgram {
   Program program;
   std::int64_t rows = 0;  // all ranks' rows; in an evaluation, this rank's
+  bool is_fused = false;  // updates without storing gradients
   StepTensors tensors;
 };
 

@@ -57,7 +57,16 @@ std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const Me
   return std::nullopt;
 }
 
+/// Whether it fits without the gradients of the separate update.
+bool fits_if_fused(const StepPrograms& programs, const MemoryPool& pool) {
+  StepSpec spec = programs.spec();
+  if (!std::exchange(spec.tries_updates, false)) return false;
+  spec.model.stores_gradients = false;
+  return fits(StepPrograms(spec, programs.scheme()), pool);
+}
+
 std::string remedy_for(const StepPrograms& programs, const MemoryPool& pool) {
+  if (fits_if_fused(programs, pool)) return "--update fused fits";
   if (fits_with_one_ahead(programs, pool)) return "--workers 1 --prefetch 1 fits";
   const auto batch = fitting_batch(programs, pool);
   if (!batch) return "no batch size fits, use a smaller --dim, --depth or --layers";

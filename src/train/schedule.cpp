@@ -26,8 +26,23 @@ std::int64_t steps_of(const TrainingConfig& training, const StepSpec& spec) {
   return training.steps.value_or(kDefaultSteps);
 }
 
+std::int64_t steps_of_trial(const TrainingConfig& training, const StepSpec& spec,
+                            std::int64_t done) {
+  constexpr std::int64_t kMin = 4;
+  constexpr std::int64_t kMax = 10;
+  // At most one step of the trial is the smaller one at the end of an epoch, which does not count.
+  if (spec.train_rows > 0 && spec.steps_of_epoch() <= kMax) return 0;
+  // The last step of the warm-up is one of the chosen program.
+  const std::int64_t left =
+      first_measured_step(training, steps_of(training, spec), done) - done - 1;
+  return left < kMin ? 0 : std::min(left, kMax) / 2 * 2;
+}
+
 Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs, Position start)
-    : programs_(programs), steps_(steps_of(training, programs.spec())), step_(start.steps) {
+    : programs_(programs),
+      steps_(steps_of(training, programs.spec())),
+      first_(start.steps),
+      step_(start.steps) {
   if (step_ > 0 && !start.evaluated) begin_evaluation();
 }
 
@@ -51,6 +66,11 @@ std::optional<Batch> Schedule::next() {
   ++step_;
   begin_evaluation();
   return batch;
+}
+
+void Schedule::renew(Batch& batch) const {
+  const bool is_whole = batch.program->rows == programs_.train().rows;
+  batch.program = &programs_.of(place_of(batch.number), is_whole);
 }
 
 bool Schedule::evaluates_before(std::int64_t step) const {

@@ -56,8 +56,13 @@ class Schedule {
 
   /// The place of a training step in the run.
   [[nodiscard]] StepPlace place_of(std::int64_t step) const {
-    return {.number = step, .is_last = step + 1 == steps_ || evaluates_before(step + 1)};
+    return {.number = step,
+            .is_last = step + 1 == steps_ || evaluates_before(step + 1),
+            .tries_other = programs_.tries_updates() && (step - first_) % 2 == 1};
   }
+
+  /// Gives a batch of training the program of its step, as the programs have settled on it.
+  void renew(Batch& batch) const;
 
   /// The samples of a batch for this rank.
   [[nodiscard]] BatchRows rows_of(const Batch& batch) const;
@@ -71,6 +76,7 @@ class Schedule {
 
   const StepPrograms& programs_;
   std::int64_t steps_;
+  std::int64_t first_ = 0;  // the step with which the rest of the run begins
   std::int64_t step_ = 0;
   std::int64_t evaluated_rows_ = 0;
   std::int64_t evaluated_batches_ = 0;
@@ -86,6 +92,11 @@ std::vector<bool> needed_rows(const StepSpec& spec, bool shuffle);
 
 /// The training steps that a configuration specifies.
 std::int64_t steps_of(const TrainingConfig& training, const StepSpec& spec);
+
+/// How many of the first steps after `done` take turns where both ways to update are tried, all of
+/// them warm-up; 0 if that has fewer than five steps of the same size.
+std::int64_t steps_of_trial(const TrainingConfig& training, const StepSpec& spec,
+                            std::int64_t done);
 
 /// The configuration with all values that depend on the device's kind or the data filled in:
 /// device, widths, steps, warm-up, weight decay, profiled steps. It describes the same run, even if

@@ -176,7 +176,12 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
     if (held != list_.bytes() / bytes_of(DType::kF32)) spec_.held_parameters = held;
   }
   hold_stages();
-  if (spec.model.trains) build_training();
+  if (spec.model.trains) used_ = training_steps(spec_);
+  if (spec.model.trains && spec.tries_updates) {
+    StepSpec other = spec_;
+    other.model.stores_gradients = !other.model.stores_gradients;
+    other_ = training_steps(other);
+  }
   if (spec.saves_state) make_room_for_state();
   if (spec.model.trains && spec.batches_ahead() > 0) make_room_for_batches();
   if (spec.test_rows > 0) build_evaluation();
@@ -223,25 +228,40 @@ void StepPrograms::build_evaluation() {
   if (spec_.held_parameters) {
     evaluations_ = programs_for(share_of_rank(spec_.test_rows, 0, spec_.mesh.data).count);
   }
-  evaluate_ = new_step(StepKind::kEvaluation, "evaluate", rows);
+  evaluate_ = new_step(StepKind::kEvaluation, "evaluate", rows, spec_);
   if (const std::int64_t rest = own - (evaluations_ - 1) * rows; rest != rows) {
-    last_evaluate_ = new_step(StepKind::kEvaluation, "last evaluate", rest);
+    last_evaluate_ = new_step(StepKind::kEvaluation, "last evaluate", rest, spec_);
   }
 }
 
-void StepPrograms::build_training() {
+StepPrograms::TrainingSteps StepPrograms::training_steps(const StepSpec& spec) {
+  TrainingSteps steps;
   const std::int64_t rest = spec_.epoch_rows() % spec_.step_rows();
   for (const StepKind kind : used_scheme().kinds(spec_)) {
     const bool is_usual = kind == StepKind::kTraining;
     const bool is_first = kind == StepKind::kFirstTraining;
     const char* const name = is_usual ? "train" : is_first ? "first step" : "local step";
-    (is_usual ? train_ : special_[kind]) = new_step(kind, name, spec_.step_rows());
+    steps.whole[kind] = new_step(kind, name, spec_.step_rows(), spec);
     if (rest == 0) continue;
     const char* const name_of_last = is_usual   ? "last batch"
                                      : is_first ? "first step, last batch"
                                                 : "local step, last batch";
-    (is_usual ? last_batch_ : special_last_[kind]) = new_step(kind, name_of_last, rest);
+    steps.last_batch[kind] = new_step(kind, name_of_last, rest, spec);
   }
+  return steps;
+}
+
+const StepProgram* StepPrograms::last_batch() const {
+  const auto found = used_.last_batch.find(StepKind::kTraining);
+  return found == used_.last_batch.end() ? nullptr : found->second.get();
+}
+
+void StepPrograms::settle_update(bool stores_gradients) {
+  BARESTEP_REQUIRE(spec_.tries_updates, "the programs have both ways to update");
+  spec_.tries_updates = false;
+  if (spec_.model.stores_gradients == stores_gradients) return;
+  spec_.model.stores_gradients = stores_gradients;
+  std::swap(used_, other_);
 }
 
 const Scheme& StepPrograms::used_scheme() const {
@@ -250,9 +270,9 @@ const Scheme& StepPrograms::used_scheme() const {
 }
 
 const StepProgram& StepPrograms::of(const StepPlace& place, bool is_whole) const {
+  const TrainingSteps& steps = place.tries_other ? other_ : used_;
   const StepKind kind = used_scheme().kind_of(place, spec_);
-  if (kind == StepKind::kTraining) return is_whole ? *train_ : *last_batch_;
-  return *(is_whole ? special_ : special_last_).at(kind);
+  return *(is_whole ? steps.whole : steps.last_batch).at(kind);
 }
 
 bool StepPrograms::has_common_weights_after(const StepPlace& place) const {
@@ -261,7 +281,7 @@ bool StepPrograms::has_common_weights_after(const StepPlace& place) const {
 
 void StepPrograms::make_room_for_batches() {
   const auto bytes_of_row = [](const Tensor& batch) { return bytes_of(batch.dtype) * batch.cols; };
-  const StepTensors& tensors = train_->tensors;
+  const StepTensors& tensors = train().tensors;
   const std::int64_t bytes = bytes_of_row(*tensors.x_host) + bytes_of_row(*tensors.y_host);
   batches_ahead_ = buffers_.tensor("batches_ahead", Category::kData, spec_.batches_ahead(),
                                    bytes * spec_.max_own_rows(), DType::kU8, 0, 1, true);
@@ -278,8 +298,9 @@ void StepPrograms::make_room_for_state() {
   }
 }
 
-StepPrograms::Step StepPrograms::new_step(StepKind kind, const char* name, std::int64_t rows) {
-  Draft draft(kind, name, rows, buffers_, spec_);
+StepPrograms::Step StepPrograms::new_step(StepKind kind, const char* name, std::int64_t rows,
+                                          const StepSpec& spec) {
+  Draft draft(kind, name, rows, buffers_, spec);
   if (kind == StepKind::kEvaluation) {
     used_scheme().evaluate(draft);
   } else {
@@ -299,10 +320,10 @@ std::vector<const StepProgram*> StepPrograms::all() const {
   const auto add = [&](const Step& step) {
     if (step != nullptr) found.push_back(step.get());
   };
-  add(train_);
-  for (const auto& [kind, step] : special_) add(step);
-  add(last_batch_);
-  for (const auto& [kind, step] : special_last_) add(step);
+  for (const TrainingSteps* steps : {&used_, &other_}) {
+    for (const auto& [kind, step] : steps->whole) add(step);
+    for (const auto& [kind, step] : steps->last_batch) add(step);
+  }
   for (const Step* step : {&evaluate_, &last_evaluate_, &quantize_}) add(*step);
   return found;
 }

@@ -42,8 +42,9 @@ class StepPrograms;
 
 /// A training step of a run.
 struct StepPlace {
-  std::int64_t number = 0;  // from 0
-  bool is_last = false;     // of the run, or before an evaluation
+  std::int64_t number = 0;   // from 0
+  bool is_last = false;      // of the run, or before an evaluation
+  bool tries_other = false;  // the other way to update
 };
 
 /// What a device of this process has of the model: all of it, or a stage of a pipeline.
@@ -104,9 +105,15 @@ class StepPrograms {
   [[nodiscard]] std::vector<const StepProgram*> all() const;
 
   /// Must not be called if the model does not train.
-  [[nodiscard]] const StepProgram& train() const { return *train_; }
+  [[nodiscard]] const StepProgram& train() const { return *used_.whole.at(StepKind::kTraining); }
   /// For the last batch of an epoch, if the batch size does not divide the training set.
-  [[nodiscard]] const StepProgram* last_batch() const { return last_batch_.get(); }
+  [[nodiscard]] const StepProgram* last_batch() const;
+  /// Whether both ways to update are there, and none has been settled on; train() is the one of
+  /// spec().model.stores_gradients.
+  [[nodiscard]] bool tries_updates() const { return spec_.tries_updates; }
+  /// From now on all training steps update this way, which does not change a bit of their results.
+  /// Call between steps.
+  void settle_update(bool stores_gradients);
   /// For a step of a run, with the rows of a whole step or of the last batch of an epoch.
   [[nodiscard]] const StepProgram& of(const StepPlace& place, bool is_whole) const;
   /// Whether the ranks' weights are equal after such a step, so that the run may be evaluated,
@@ -165,13 +172,17 @@ class StepPrograms {
 
  private:
   using Step = std::unique_ptr<StepProgram>;
+  /// The programs of training steps with one way to update.
+  struct TrainingSteps {
+    std::map<StepKind, Step> whole, last_batch;
+  };
 
   void hold_stages();
   void build_evaluation();
-  void build_training();
+  [[nodiscard]] TrainingSteps training_steps(const StepSpec& spec);
   void make_room_for_batches();
   void make_room_for_state();
-  Step new_step(StepKind kind, const char* name, std::int64_t rows);
+  Step new_step(StepKind kind, const char* name, std::int64_t rows, const StepSpec& spec);
   /// Without ranks or devices that share a step, that of a single device.
   [[nodiscard]] const Scheme& used_scheme() const;
 
@@ -183,8 +194,8 @@ class StepPrograms {
   std::int64_t evaluations_ = 0;
   std::vector<KeptBuffer> kept_;
   std::optional<Tensor> batches_ahead_, state_host_, state_snapshot_;
-  Step train_, last_batch_, evaluate_, last_evaluate_, quantize_;
-  std::map<StepKind, Step> special_, special_last_;  // of other kinds, as train_ and last_batch_
+  TrainingSteps used_, other_;
+  Step evaluate_, last_evaluate_, quantize_;
 };
 
 }  // namespace barestep

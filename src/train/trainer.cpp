@@ -220,6 +220,10 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                                      room_of(programs.batches_ahead(), runner_.addresses(0)))),
       evaluation_(programs, dataset, has_ranks() ? ranks_ : nullptr),
       first_measured_(first_measured_step(config.training, schedule_.steps(), position_.steps)),
+      trial_end_(programs.tries_updates()
+                     ? position_.steps +
+                           steps_of_trial(config.training, programs.spec(), position_.steps)
+                     : 0),
       paused_at_(position_.steps) {
   for (const StepProgram* step : programs.all()) {
     runner_.add(step->program);
@@ -608,7 +612,8 @@ void Trainer::run(TrainObserver& observer) {
   // All ranks have read the request after the same step.
   const auto stops = [&] { return stop_is_requested_ && batch->may_end; };
   while (batch && !was_stopped_ && !ended_early()) {
-    const std::optional<Batch> next = schedule_.next();
+    std::optional<Batch> next = schedule_.next();
+    const bool is_trial = programs_.tries_updates();
     try {
       queue_batch(*batch, next ? &*next : nullptr);
     } catch (...) {
@@ -631,6 +636,7 @@ void Trainer::run(TrainObserver& observer) {
       if (stops()) was_stopped_ = position_.steps < schedule_.steps();
       if (pauses()) pause(observer);
     }
+    if (is_trial && next && !next->evaluates) schedule_.renew(*next);
     batch = next;
   }
 }
@@ -673,7 +679,7 @@ void Trainer::queue_batch(const Batch& batch, const Batch* next) {
 
 bool Trainer::is_awaited(const Batch& batch) const {
   const bool overlaps = config_.training.staleness > 0;
-  return batch.evaluates || is_one_by_one(config_) ||
+  return batch.evaluates || programs_.tries_updates() || is_one_by_one(config_) ||
          (!overlaps && batch.number % config_.training.log_every == 0);
 }
 
@@ -755,6 +761,8 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   if (ranks_ != nullptr && tensors.own_loss_host) {
     own_loss = static_cast<float>(tensors.own_loss_scale * *addresses.at(*tensors.own_loss_host));
   }
+  std::optional<Update> way;
+  if (trial_end_ > 0) way = batch.program->is_fused ? Update::kFused : Update::kSeparate;
   observer.on_step({.step = batch.number,
                     .steps = schedule_.steps(),
                     .samples = batch.program->rows,
@@ -763,10 +771,38 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .own_loss = own_loss,
                     .lr = input_->rate_of(update),
                     .scaling = scaling,
+                    .update = way,
                     .warmup = batch.number < first_measured_,
                     .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
                     .checkpoint_s = std::exchange(paused_s_, 0),
                     .timeline = &runner_.timeline()});
+  if (programs_.tries_updates()) time_update(batch, observer);
+}
+
+/// From the first work on the main lane, since input is not fetched ahead where programs change.
+void Trainer::time_update(const Batch& batch, TrainObserver& observer) {
+  const StepTimeline& step = *runner_.timeline().at(0);
+  const Span& first = at(step.spans, step.plan->runs_on(kMainLane).front());
+  std::vector<double>& times = batch.program->is_fused ? fused_s_ : separate_s_;
+  if (batch.program->rows == programs_.train().rows) {
+    times.push_back(step.host.end_s - first.begin_s);
+  }
+  if (batch.number + 1 < trial_end_) return;
+  // The lower one of two in the middle, as the first step of each also warms up.
+  const auto middle = [](std::vector<double>& of) {
+    const auto place = of.begin() + (std::ssize(of) - 1) / 2;
+    std::ranges::nth_element(of, place);
+    return *place;
+  };
+  UpdateTimes slowest{.fused_s = middle(fused_s_), .separate_s = middle(separate_s_)};
+  if (has_ranks()) {
+    for (const UpdateTimes& times_of_rank : gather_values(*ranks_, slowest)) {
+      slowest.fused_s = std::max(slowest.fused_s, times_of_rank.fused_s);
+      slowest.separate_s = std::max(slowest.separate_s, times_of_rank.separate_s);
+    }
+  }
+  observer.on_updates_tried(slowest);
+  BARESTEP_REQUIRE(!programs_.tries_updates(), "the observer settles on one way to update");
 }
 
 void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,

@@ -42,10 +42,22 @@ struct StepReport {
   std::optional<float> own_loss{};  // over this rank's rows; with several ranks
   double lr = 0;
   std::optional<ScalingReport> scaling{};  // with loss scaling
+  std::optional<Update> update{};          // where both are tried
   bool warmup = false;
   double wall_s = 0;                   // since the previous step, or since its start on the host
   double checkpoint_s = 0;             // pause before it to save the run's state
   const Timeline* timeline = nullptr;  // its newest step is this one; valid during the report
+};
+
+/// The step times of both ways to update, in seconds; of the slowest rank.
+struct UpdateTimes {
+  double fused_s = 0;
+  double separate_s = 0;
+
+  /// A fused update has to be clearly faster.
+  [[nodiscard]] Update choice() const {
+    return fused_s < 0.98 * separate_s ? Update::kFused : Update::kSeparate;
+  }
 };
 
 /// Receives events between steps.
@@ -54,6 +66,10 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   virtual void on_step(const StepReport& report) = 0;
   virtual void on_evaluation(const EvaluationReport& report) = 0;
+
+  /// Called once where programs try both ways to update, with the same times on every rank. The
+  /// receiver settles the programs.
+  virtual void on_updates_tried(const UpdateTimes& /*times*/) {}
 
   /// Called after each batch, of training or of evaluation, before its report.
   virtual void on_batch() {}
@@ -194,6 +210,8 @@ class Trainer {
   [[nodiscard]] bool pauses_after(const Batch& batch) const;
   void pause(TrainObserver& observer);
   void report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
+  /// Adds the time of a step of the trial, and ends it after the last one.
+  void time_update(const Batch& batch, TrainObserver& observer);
   void report_evaluation(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
 
   const TrainConfig& config_;
@@ -214,6 +232,8 @@ class Trainer {
   std::optional<float> last_loss_{};  // of the newest step in this process
   EvaluationSum evaluation_;
   std::int64_t first_measured_;  // the first after warm-up
+  std::int64_t trial_end_;       // the first step after those that try both updates; 0 without
+  std::vector<double> separate_s_, fused_s_;  // times of their steps
   bool was_stopped_ = false;
   std::int64_t pauses_every_ = 0;
   bool stop_is_requested_ = false;

@@ -25,7 +25,7 @@ MARKER = re.compile(r"<!-- test: (.+?) -> (.*?) -->")
 NAKED = re.compile(r"(build/)?mlp_(single|dp|ddp|lab) |\. scripts/mpi_env|mpirun ")
 # Lines that depend on the machine: the weights' last bits, which update is faster, whether its rates are known, its number
 # of cores, what else it does, and what is concluded only where that is little.
-MACHINE = re.compile(r"Weights: |--update auto takes|Oversubscribed: |  Update  |  Floor |\S+: note: |Other programs took "
+MACHINE = re.compile(r"Weights: |--update auto |Oversubscribed: |  Update  |  Floor |\S+: note: |Other programs took "
                      r"|The bottleneck is |Backward takes ")
 
 

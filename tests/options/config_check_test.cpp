@@ -330,5 +330,30 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
     EXPECT_EQ(choice(change), std::string("separate: ") + why);
 }
 
+/// Where both have the same bits and the choice is one of time.
+TEST(Config, LetsARunMeasureTheUpdateOnTheCpu) {
+  const auto measures = [](const std::function<void(TrainConfig&)>& change,
+                           DeviceKind kind = DeviceKind::kCpu) {
+    TrainConfig config;
+    config.parallel.scheme = SchemeKind::kSingle;
+    change(config);
+    return choose_update(config, kind).is_to_be_measured;
+  };
+  EXPECT_TRUE(measures([](TrainConfig&) {}));
+  EXPECT_TRUE(measures([](TrainConfig& c) { c.data.batch_size = 257; }));
+  EXPECT_TRUE(measures([](TrainConfig& c) { c.parallel.scheme = SchemeKind::kFactor; }));
+  EXPECT_FALSE(measures([](TrainConfig&) {}, DeviceKind::kCuda));
+  const std::function<void(TrainConfig&)> others[] = {
+      [](TrainConfig& c) { c.device.graph = true; },
+      [](TrainConfig& c) {
+        c.model.layers = {2046, 1024};
+      },
+      [](TrainConfig& c) { c.output.profile = true; },
+      [](TrainConfig& c) { c.device.gemm = GemmProvider::kOneDnn; },
+      [](TrainConfig& c) { c.training.accumulate = 2; },
+      [](TrainConfig& c) { c.parallel.sync_every = 2; }};
+  for (const auto& change : others) EXPECT_FALSE(measures(change));
+}
+
 }  // namespace
 }  // namespace barestep

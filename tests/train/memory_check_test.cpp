@@ -47,6 +47,20 @@ TEST(RequireMemory, LeavesRoomForWhatALibraryTakes) {
                [&] { require_memory(programs, pool); });
 }
 
+TEST(RequireMemory, SaysThatOneOfTheUpdatesThatAreTriedFits) {
+  StepSpec spec = spec_of_batch(64);
+  spec.model.stores_gradients = false;
+  const std::int64_t fused = MemoryPlan(StepPrograms(spec).buffers()).device_bytes(0);
+  spec.tries_updates = true;
+  const auto expect_remedy = [&](std::int64_t available_bytes, const std::string& remedy) {
+    expect_error(ExitCode::kMemory, " free; " + remedy, [&] {
+      require_memory(StepPrograms(spec), available_bytes, DeviceKind::kCuda, "cuda:0");
+    });
+  };
+  expect_remedy(fused, "--update fused fits");
+  expect_remedy(fused - 1, "no batch size fits");
+}
+
 TEST(RequireMemory, CountsPinnedMemoryWhereItIsTheDevicesOwn) {
   const std::int64_t all = device_bytes(64) + pinned_bytes(64);
   ASSERT_GT(pinned_bytes(64), 0);

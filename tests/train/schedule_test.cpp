@@ -53,6 +53,47 @@ TEST(Schedule, EndsEpochsWithASmallerBatchAndAnEvaluation) {
                           "last evaluate e1 #1 @4 x3."));
 }
 
+TEST(Schedule, TriesBothUpdatesInTheWarmup) {
+  const StepSpec random = spec_of_rows(0, 0, 4);
+  const auto steps = [](std::int64_t warmup, const StepSpec& spec, std::int64_t done = 0) {
+    return steps_of_trial({.steps = 100, .warmup = warmup}, spec, done);
+  };
+  EXPECT_EQ(steps(0, random), 0);
+  EXPECT_EQ(steps(4, random), 0);
+  EXPECT_EQ(steps(5, random), 4) << "and one of the chosen program";
+  EXPECT_EQ(steps(8, random), 6);
+  EXPECT_EQ(steps(50, random), 10);
+  EXPECT_EQ(steps(5, random, 90), 4) << "a resumed run has a warm-up of its own";
+  EXPECT_EQ(steps(5, random, 95), 0);
+  EXPECT_EQ(steps(5, spec_of_rows(40, 0, 4)), 0) << "too many smaller batches";
+  EXPECT_EQ(steps(5, spec_of_rows(42, 0, 4)), 4);
+}
+
+TEST(Schedule, TakesTurnsWhileUpdatesAreTried) {
+  StepSpec spec = spec_of_rows(42, 0, 4);
+  spec.tries_updates = true;
+  StepPrograms programs(spec);
+  const StepProgram* const separate = &programs.train();
+  EXPECT_FALSE(separate->is_fused);
+  Schedule schedule({.steps = 22}, programs, {.steps = 9});
+  const Batch first = *schedule.next();
+  const Batch smaller = *schedule.next();
+  Batch third = *schedule.next();
+  Batch fourth = *schedule.next();
+  EXPECT_EQ(first.program, separate);
+  EXPECT_TRUE(smaller.program->is_fused);
+  EXPECT_EQ(smaller.program->rows, 2);
+  EXPECT_EQ(third.program, separate);
+  EXPECT_TRUE(fourth.program->is_fused);
+  programs.settle_update(false);
+  for (Batch* const batch : {&third, &fourth}) {
+    schedule.renew(*batch);
+    EXPECT_TRUE(batch->program->is_fused);
+    EXPECT_EQ(batch->program, &programs.train());
+  }
+  EXPECT_TRUE(schedule.next()->program->is_fused);
+}
+
 TEST(Schedule, HasWholeBatchesOnlyWhereTheyFit) {
   EXPECT_THAT(batches_of({.epochs = 1}, spec_of_rows(8, 8, 4)),
               ElementsAre("train e0 #0 @0 x4", "train e0 #1 @4 x4", "evaluate e0 #0 @0 x4",
