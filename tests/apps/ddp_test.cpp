@@ -178,6 +178,19 @@ TEST_F(MlpDdp, FactorPrintsTheHashOfOneRanksWeights) {
   EXPECT_NE(hash_line(mpirun(2, run)), one);
 }
 
+TEST_F(MlpDdp, FactorMeasuresBothUpdates) {
+  const Arguments run =
+      words("--layers 2047,1024 --steps 7 --global-batch-size 4 --scheme factor --threads 1");
+  const auto measured = mpirun(2, run);
+  EXPECT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_THAT(measured.out, ContainsRegex("\n--update auto measured fused [0-9.]+ ms, separate "
+                                          "[0-9.]+ ms: takes (fused|separate)\n"));
+  EXPECT_THAT(measured.out, HasSubstr("\nCommunication of a step, mean of 2 steps and 2 ranks\n"));
+  for (const char* const update : {"fused", "separate"}) {
+    EXPECT_EQ(hash_line(mpirun(2, run + Arguments{"--update", update})), hash_line(measured));
+  }
+}
+
 /// Thread ranks test this thoroughly; here it runs under MPI, whose sums have another order.
 TEST_F(MlpDdp, ReproduciblePrintsOneHashForAnyRanksSchemeAndAccumulation) {
   const Arguments run =
