@@ -50,8 +50,8 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
       continue;
     }
     for (const Experiment& each : experiments()) {
-      if (each.needs_pytorch) continue;
-      if (!each.needs_mpi || has_mpirun) {
+      if (each.needs_pytorch()) continue;
+      if (!each.needs_mpi() || has_mpirun) {
         add(each);
       } else {
         print_note("mlp_lab",
@@ -205,8 +205,8 @@ void require_pytorch(const StudyOptions& options) {
 Report measured_report(const StudyOptions& options,
                        const std::vector<const Experiment*>& requested) {
   for (const Experiment* each : requested) {
-    if (each->needs_mpi) path_of_mpirun();
-    if (each->needs_pytorch) require_pytorch(options);
+    if (each->needs_mpi()) path_of_mpirun();
+    if (each->needs_pytorch()) require_pytorch(options);
   }
   Study study(options.output, identity_of(options), options.starts);
   require_memory(study, requested, options.memory);

@@ -184,9 +184,9 @@ TEST(EstimateByRound, IsThatOfTheEstimatesWithinTheIntervalOfTheRounds) {
 }
 
 TEST(Side, IsOpenWhereTheIntervalHoldsTheBorder) {
-  EXPECT_EQ(side_of({0.515, 0.51, 0.52}, 0.5), Side::kAbove);
-  EXPECT_EQ(side_of({0.515, 0.49, 0.54}, 0.5), Side::kOpen);
-  EXPECT_EQ(side_of({0.4, 0.39, 0.41}, 0.5), Side::kBelow);
+  EXPECT_EQ(side_of({0.515, 0.51, 0.52}, 0.5), Word::kAbove);
+  EXPECT_EQ(side_of({0.515, 0.49, 0.54}, 0.5), Word::kOpen);
+  EXPECT_EQ(side_of({0.4, 0.39, 0.41}, 0.5), Word::kBelow);
 }
 
 TEST(LargestPart, IsABottleneckFromMoreThanHalf) {

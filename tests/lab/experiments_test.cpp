@@ -230,9 +230,7 @@ TEST(Limits, AreThoseOfTheClosedFormsAndOfThePrograms) {
               testing::StartsWith(fmt::format(
                   "{} = {} x {}", static_cast<int>(1 + a) * static_cast<int>(1 + tensor),
                   static_cast<int>(1 + a), static_cast<int>(1 + tensor))));
-  EXPECT_THAT(sentences_of(findings),
-              HasSubstr("which have 0.92x the flops (the first layer has no gradient of its input)"
-                        " and 2.00x the bytes (gradients are sent in fp32)"));
+  EXPECT_THAT(sentences_of(findings), HasSubstr("which have 0.92x the flops and 2.00x the bytes"));
 }
 
 TEST(BucketModel, FindsWhatStepsWereMadeOf) {
@@ -245,7 +243,6 @@ TEST(BucketModel, FindsWhatStepsWereMadeOf) {
   const std::array buckets = {"12", "6", "3", "2", "1"};
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     EXPECT_EQ(table.rows[i][1], buckets.at(i));
-    // "30.5 ms (...)" and the same, fitted.
     EXPECT_EQ(table.rows[i][3].substr(0, 4), table.rows[i][4].substr(0, 4)) << "linear in both";
   }
 }
@@ -257,7 +254,7 @@ TEST(BucketModel, CostsAreThoseOfATypicalRoundHoweverSlowOthersAre) {
         .step_s = 0.03 + 2e-3 * 12 / layers + 5e-3 * layers, .noise = 0, .round_noise = 0.4};
   });
   EXPECT_THAT(sentences_of(findings),
-              HasSubstr("Each bucket costs 2.00 ms (2.00 ms to 2.00 ms) of a step"));
+              HasSubstr("each changes a step by 2.00 ms (2.00 ms to 2.00 ms) (fitted)"));
 }
 
 TEST(AllReduce, CountsWhatTheBusCarriesAndComparesNoRanksBeyondTheCores) {
@@ -291,23 +288,6 @@ TEST(AllReduce, CountsWhatTheBusCarriesAndComparesNoRanksBeyondTheCores) {
   EXPECT_THAT(sentences_of(experiment.conclude(made_up(
                   experiment, setting, [](const Case&) { return MadeUpStep{.step_s = 1e-3}; }))),
               HasSubstr("There are fewer cores than ranks, so times are not compared."));
-}
-
-TEST(AllReduce, IsStartedByTheLauncherThatItsRanksNeed) {
-  const Experiment& experiment = experiment_of("all-reduce");
-  std::vector<std::string> lines;
-  for (const Case& each : experiment.cases(new_setting(true, false, 2))) {
-    lines.push_back(command_line_of(each));
-  }
-  EXPECT_THAT(lines, testing::Contains("mpirun -np 2 mlp_lab all-reduce --bytes 4096 --steps 20 "
-                                       "--device cpu"));
-  EXPECT_THAT(lines,
-              testing::Contains("mpirun -np 4 --mca coll_tuned_use_dynamic_rules 1 --mca "
-                                "coll_tuned_allreduce_algorithm 4 mlp_lab all-reduce --bytes "
-                                "1048576 --steps 20 --device cpu"));
-  EXPECT_THAT(lines, testing::Contains("mlp_lab all-reduce --bytes 4096 --steps 20 --device cpu "
-                                       "--ranks 2"));
-  EXPECT_THAT(lines, testing::Each(Not(HasSubstr("nccl"))));
 }
 
 TEST(AllReduce, IsDoneByNcclTooWhereEachRankHasAGpu) {
@@ -346,18 +326,9 @@ TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {
                                             "with a sequence of at most [0-9],[0-9]* rows with "
                                             "standard attention and [0-9]*,[0-9]* with flash"));
   EXPECT_THAT(facts, HasSubstr("With flash attention a device needs "));
-  ASSERT_EQ(findings.plots.size(), 3U);
-  EXPECT_NEAR(findings.plots[1].series[1].points.back().y, 400, 4) << "ms of standard at 8192";
+  EXPECT_NEAR(findings.plots.at(0).series[1].points.back().y, 400, 4) << "ms of standard at 8192";
 }
 
-/// The least and the most that a figure may be.
-struct Expected {
-  std::size_t row, column;
-  double least, most;
-};
-
-/// Beside the calculated figures of a card with 52 TFLOP/s and 4.3 TB/s: 5.6, 4.3 and 4.0 ms for 6
-/// layers, 18.9, 14.6 and 12.1 ms for 20, and with foreach Adam 32.7, 21.5 and 14.9 ms.
 TEST(ModelParallel, CountsTransfersAndSimulatesTheCoursesWidth) {
   const Findings findings =
       concluded("model-parallel", [](const Case&) { return MadeUpStep{.step_s = 0.1}; });
@@ -366,23 +337,12 @@ TEST(ModelParallel, CountsTransfersAndSimulatesTheCoursesWidth) {
                         "the program)."));
   EXPECT_THAT(sentences_of(findings),
               HasSubstr("5 devices have to share 4 cores here, so the answers leave them out."));
-  const auto& rows = findings.tables.back().rows;
+  // By the card with 52 TFLOP/s and 4.3 TB/s: 18.9, 14.6 and 12.1 ms for 20 layers.
+  const std::vector<std::vector<std::string>>& rows = findings.tables.back().rows;
   ASSERT_EQ(rows.size(), 6U);
-  for (const auto& [row, column, least, most] : {Expected{0, 2, 5.3, 6.2},
-                                                 {1, 3, 1.2, 1.4},
-                                                 {2, 3, 1.3, 1.5},
-                                                 {3, 2, 18, 20.5},
-                                                 {4, 3, 1.2, 1.4},
-                                                 {5, 3, 1.4, 1.7},
-                                                 {4, 6, 1.4, 1.6},
-                                                 {5, 6, 2.0, 2.4}}) {
-    EXPECT_GT(std::stod(rows.at(row).at(column)), least) << row << " " << column;
-    EXPECT_LT(std::stod(rows.at(row).at(column)), most) << row << " " << column;
-  }
-  for (const std::size_t row : {1U, 2U, 4U, 5U}) {
-    EXPECT_NEAR(std::stod(rows.at(row).at(4)), std::stod(rows.at(row).at(2)), 0.3)
-        << "the formula leaves out waits of microseconds";
-  }
+  EXPECT_NEAR(std::stod(rows[3].at(1)), 19, 1);
+  EXPECT_NEAR(std::stod(rows[4].at(2)), 1.3, 0.1);
+  EXPECT_NEAR(std::stod(rows[5].at(2)), 1.55, 0.15);
 }
 
 TEST(Hybrid, SaysWhichRanksDoWhatWithinTheCores) {
@@ -421,10 +381,10 @@ TEST(Experiments, LeaveRanksBeyondTheCoresOutOfFits) {
                                }));
   EXPECT_TRUE(results.at("ranks-4").what().beyond_cores);
   EXPECT_THAT(sentences_of(amdahl.conclude(results)),
-              HasSubstr("30.0 % (29.4 % to 30.5 %) of a step behaves"));
+              HasSubstr("ranks 30.0 % (29.4 % to 30.5 %) of a step behaves"));
   setting.units = 1;
   EXPECT_THAT(sentences_of(amdahl.conclude(made_up(amdahl, setting, by_ranks(divided)))),
-              HasSubstr("so no serial fraction can be fitted."));
+              HasSubstr("so they are not compared."));
 }
 
 TEST(CasesBeyondTheCores, AreNotCompared) {
@@ -436,14 +396,9 @@ TEST(CasesBeyondTheCores, AreNotCompared) {
                                                     }))));
   };
   setting.units = 2;
-  EXPECT_THAT(says("splits"),
-              HasSubstr("Fewer than two of these numbers have enough cores here, so "
-                        "step times are not compared."));
-  EXPECT_THAT(says("gpu0-bottleneck"),
-              AllOf(HasSubstr("With 2 devices the others"), Not(HasSubstr("With 4 devices"))));
+  EXPECT_THAT(says("data-parallel"),
+              AllOf(HasSubstr("with 2 devices the others"), Not(HasSubstr("with 4 devices"))));
   setting.units = 1;
-  EXPECT_THAT(says("gpu0-bottleneck"),
-              HasSubstr("None of these numbers of devices has enough cores"));
   EXPECT_EQ(says("strong-scaling"),
             "Fewer than two of these numbers of ranks have enough cores here, so they are not "
             "compared.\n");
@@ -554,20 +509,6 @@ TEST(LocalSgd, MeasuresAsManyAveragesAsItSays) {
   }
 }
 
-TEST(Affinity, ComparesNoProgramWithItselfAndSaysBothThatItSavesAndThatItCosts) {
-  const Experiment& experiment = experiment_of("affinity");
-  std::vector<std::string> keys;
-  for (const Case& each : experiment.cases(new_setting(false, false, 2))) keys.push_back(each.key);
-  EXPECT_THAT(keys, testing::ElementsAre("none", "compact", "half-none", "half-compact"))
-      << "one thread is on the first core, compact or spread";
-  EXPECT_THAT(sentences_of(concluded("affinity", by_key([](const std::string& key) {
-                                       return MadeUpStep{.step_s = key == "compact"       ? 0.05
-                                                                   : key == "half-spread" ? 0.2
-                                                                                          : 0.1};
-                                     }))),
-              HasSubstr("saves time here in some cases, and costs time in others."));
-}
-
 TEST(Samples, AreAsManyInEachPartitionOfAStep) {
   const Setting setting = new_setting(false, false, 4, {{"batch-size", "100"}});
   std::set<std::int64_t> samples;
@@ -579,24 +520,11 @@ TEST(Samples, AreAsManyInEachPartitionOfAStep) {
   EXPECT_THAT(samples, testing::ElementsAre(96));
 }
 
-TEST(NoSync, SaysHowFarLossesDiffer) {
-  const auto says = [](double loss) {
-    return sentences_of(concluded("no-sync", by_key([=](const std::string& key) {
-                                    return MadeUpStep{.step_s = 0.1,
-                                                      .loss = key.starts_with("each") ? loss : 1};
-                                  })));
-  };
-  EXPECT_THAT(says(1 + 1e-6), HasSubstr("by a share of 1.0e-06 at most: what has been reduced is "
-                                        "the same on all ranks"));
-  EXPECT_THAT(says(1.1), HasSubstr("by a share of 1.0e-01 at most, which rounding does not "
-                                   "explain."));
-}
-
 TEST(Amdahl, HasNoCurveForASpeedUpThatNoShareExplains) {
   const Findings findings = concluded("amdahl", by_ranks([](int ranks) {
                                         return MadeUpStep{.step_s = 0.1 / (ranks * ranks * ranks)};
                                       }));
-  EXPECT_EQ(findings.tables.front().rows.back().at(3), "-");
+  EXPECT_EQ(findings.tables.front().rows.back().at(4), "-");
   for (const PlotSeries& series : findings.plots.front().series) {
     for (const PlotPoint& point : series.points) EXPECT_GT(point.y, 0) << series.name;
   }
@@ -612,14 +540,7 @@ TEST(Amdahl, SetsNoLimitForMoreRanksFromTwoNumbersOfThem) {
                                              return MadeUpStep{.step_s = 0.03 + 0.07 / ranks};
                                            }))));
   EXPECT_THAT(says, AllOf(HasSubstr("which two numbers of ranks cannot show, the limit is 3.3"),
-                          Not(HasSubstr("no number of ranks"))));
-}
-
-// The plan of one device has all activations, that of device 0 has those of its rows.
-TEST(DataParallel, GivesTheReasonWhyDevice0NeedsLessThanOneDevice) {
-  EXPECT_THAT(sentences_of(concluded("data-parallel",
-                                     [](const Case&) { return MadeUpStep{.step_s = 0.1}; })),
-              HasSubstr("outputs, but computes the activations of its own rows only."));
+                          Not(HasSubstr("any number of ranks"))));
 }
 
 TEST(Profile, AsksOfTwoLayersNotWhichStandsOut) {
@@ -647,12 +568,6 @@ TEST(Matmul, SaysNothingOfACaseWithoutRecords) {
                     Not(HasSubstr("infx")),
                     Not(HasSubstr("In bf16 with 4 threads a forward product "
                                   "of 64 rows"))));
-}
-
-TEST(DdpLadder, KeepsEveryComparisonThatItsAnswersChoseFrom) {
-  EXPECT_EQ(concluded("ddp-ladder", [](const Case&) { return MadeUpStep{.step_s = 0.1}; })
-                .comparisons.size(),
-            6U);
 }
 
 /// What a report says of the mean step, 6 of 25 steady steps taking `burst_s` instead of 1.85 ms.
@@ -832,9 +747,11 @@ TEST(Section, IsNeverInvalidWhereItsAnswersAreFacts) {
   EXPECT_EQ(
       section_of(experiment_of("strong-scaling"), disturbed("strong-scaling", one_core)).verdict,
       "");
-  const ReportSection splits = section_of(experiment_of("splits"), disturbed("splits"));
-  EXPECT_THAT(splits.verdict, HasSubstr("INVALID: "));
-  EXPECT_THAT(answers_of(splits).back(), HasSubstr("Not every number divides the batch"));
+  const ReportSection devices =
+      section_of(experiment_of("data-parallel"), disturbed("data-parallel"));
+  EXPECT_THAT(devices.verdict, HasSubstr("INVALID: "));
+  EXPECT_THAT(answers_of(devices),
+              testing::Contains(HasSubstr("Not every number divides the batch")));
   const ReportSection amdahl = section_of(experiment_of("amdahl"), disturbed("amdahl"));
   EXPECT_THAT(answers_of(amdahl).back(), HasSubstr("and 3.33x at most (calculated)."));
 }
@@ -848,9 +765,9 @@ TEST(LostShare, OfStepsThatSleepIsTheirWallTimeAndNotTheirThreads) {
 }
 
 /// Cases that differ as much as this, in six rounds.
-Findings of_six(const std::string& name, double faster, bool on_gpu = false) {
+Findings of_six(const std::string& name, double faster) {
   const Experiment& experiment = experiment_of(name);
-  Setting setting = made_up_setting(on_gpu);
+  Setting setting = made_up_setting();
   setting.starts = 6;
   bool is_first = true;
   return experiment.conclude(made_up(experiment, setting, [&](const Case& what) {
@@ -890,7 +807,7 @@ TEST(SharedState, IsJudgedByLossesAndFormulas) {
   EXPECT_THAT(facts("sharding", 1 + 1e-6),
               HasSubstr("by a share of 1.0e-06 at most: all compute the same step."));
   EXPECT_THAT(facts("sharding", 1), HasSubstr("Least memory: tensor, "));
-  EXPECT_THAT(facts("server", 1), HasSubstr("its link carries 1 times the gradients each way"));
+  EXPECT_THAT(facts("sharding", 1), HasSubstr("its link carries 1 times the gradients each way"));
   const Findings late = concluded("staleness", with_losses(1));
   for (const auto& row : late.tables.back().rows) EXPECT_EQ(row[1], row[2]) << "by trying";
 }
@@ -899,14 +816,12 @@ TEST(TooFewStarts, AreSaidWhereNoRoundsCouldDecide) {
   const std::string of_4 = "too few starts to say among 4 comparisons; 9 are needed";
   for (const double faster : {1.44, 1 / 1.44}) {
     EXPECT_THAT(sentences_of(of_six("batch-scaling", faster)),
-                AllOf(HasSubstr("From which batch on two ranks pay off: " + of_4 + "."),
+                AllOf(HasSubstr("From which batch on more ranks pay off: " + of_4 + "."),
                       Not(HasSubstr("not measurably"))));
-    EXPECT_THAT(sentences_of(of_six("data-loading", faster, true)),
-                HasSubstr("Whether workers make a step faster: too few starts to say among 3"));
     EXPECT_THAT(sentences_of(of_six("monitor", faster)),
                 HasSubstr("Least energy per sample: too few starts to say among 2"));
     EXPECT_THAT(sentences_of(of_six("sharding", faster)),
-                HasSubstr(" as long as on one rank: too few starts to say among 8"));
+                HasSubstr(" as long as on one rank: too few starts to say among 10"));
     EXPECT_THAT(sentences_of(of_six("tensor", faster)),
                 HasSubstr(" as long as on one rank: " + of_4));
   }
@@ -964,20 +879,12 @@ TEST(OneValue, IsShownForOneQuantity) {
             share_of(each, "forward").median);
   EXPECT_DOUBLE_EQ(share_of(each, "forward").median,
                    each.phase_s("forward") / each.mean_s().median);
-  const auto gain = [&](int ms) {
-    const auto key = [&](int ranks) { return fmt::format("ranks-{}-delay-{}", ranks, ms); };
-    return delay.at(key(1)).mean_s().median / delay.at(key(2)).mean_s().median;
-  };
-  EXPECT_THAT(sentences_of(experiment_of("delay").conclude(delay)),
-              AnyOf(HasSubstr("the first 10 ms cost " + factor_text(gain(0) - gain(10)) + " ("),
-                    HasSubstr("the second 10 ms cost " +
-                              percent_text((gain(10) - gain(20)) / (gain(0) - gain(10))) + " (")));
   // A line through two points meets them.
   const FindingTable amdahl =
       experiment_of("amdahl").conclude(varied("amdahl", setting)).tables.front();
-  EXPECT_EQ(amdahl.columns[2], "speed-up");
-  EXPECT_EQ(amdahl.columns[3], "fitted");
-  EXPECT_THAT(amdahl.rows[1][2], testing::StartsWith(amdahl.rows[1][3] + " ("));
+  EXPECT_EQ(amdahl.figures[3], "speed-up");
+  EXPECT_EQ(amdahl.columns[4], "by Amdahl's law, fitted");
+  EXPECT_THAT(amdahl.rows[1][3], testing::StartsWith(amdahl.rows[1][4] + " ("));
 }
 
 TEST(CommVsCompute, SeesWhatIsNeitherComputingNorCommunication) {
@@ -989,37 +896,6 @@ TEST(CommVsCompute, SeesWhatIsNeitherComputingNorCommunication) {
                                                                      {"idle", 0.07}}};
                                      })),
               HasSubstr("On 1024 x 2, the bottleneck is what is neither: 70."));
-}
-
-TEST(Precision, IsUnclearWhereAnyCaseMayReachTheClaim) {
-  const auto says = [](double noise) {
-    return sentences_of(concluded("precision", [=](const Case& what) {
-      if (what.key == "bf16-512") return MadeUpStep{.step_s = 0.01 / 1.9};
-      if (what.key == "fp16-512") return MadeUpStep{.step_s = 0.01 / 1.8, .noise = noise};
-      return MadeUpStep{.step_s = 0.01};
-    }));
-  };
-  EXPECT_THAT(says(0.003), HasSubstr("is not reached here: at most bf16 at a batch of 512, 1.90x"));
-  EXPECT_THAT(says(0.3), HasSubstr("is reached here is unclear: "));
-}
-
-TEST(BatchScaling, TellsNoDifferenceFromADoubt) {
-  EXPECT_THAT(
-      sentences_of(concluded("batch-scaling",
-                             [](const Case& what) {
-                               const bool gains =
-                                   what.workload.ranks > 1 && what.workload.batch_size() > 64;
-                               return MadeUpStep{.step_s = gains ? 0.05 : 0.1};
-                             })),
-      HasSubstr("Two ranks pay off from a batch of 128; at 64 they make no difference beyond "
-                "5 %."));
-}
-
-TEST(DataLoading, ComparesNoProgramWithItself) {
-  const std::string says = sentences_of(
-      concluded("data-loading", [](const Case&) { return MadeUpStep{.step_s = 0.1}; }));
-  EXPECT_THAT(says, HasSubstr("--no-pin changes nothing and is not measured."));
-  EXPECT_THAT(says, Not(HasSubstr("Pinned memory makes")));
 }
 
 TEST(Verdict, IsInvalidForFewerThanSixRounds) {

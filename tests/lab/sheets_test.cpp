@@ -182,20 +182,68 @@ TEST_P(EverySheet, TellsTheTeacherWhatAGoodAnswerHas) {
   EXPECT_EQ(all_matches(key, "\n> Look for: ").size(), questions_of(key).size());
 }
 
-TEST_P(EverySheet, ConcludesNothingFromAnInvalidSection) {
+// Definitions, counts, formulas and what is simulated need no times.
+TEST_P(EverySheet, WithholdsOfAnInvalidSectionOnlyWhatIsTimed) {
   const Sheet sheet = load_sheet(GetParam());
   Report report = made_up_report(sheet);
   for (ReportSection& section : report.sections) section.verdict = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
   EXPECT_THAT(text, HasSubstr("INVALID. No conclusion: it was disturbed.\n"));
-  EXPECT_THAT(text, HasSubstr(" is INVALID. *"));
   for (const ReportSection& section : report.sections) {
     for (const std::string& sentence : texts_of(section.findings.sentences)) {
       EXPECT_THAT(text, Not(HasSubstr(sentence)));
     }
   }
   for (const Answered& each : questions_of(text)) {
-    EXPECT_LE(all_matches(each.answer, "INVALID").size(), 2U) << each.answer;
+    const std::string said = each.answer.substr(0, each.answer.find("No conclusion: "));
+    const auto parts = first_match(said, "^([^*]+) \\*([^*]+(?: \\* [^*]+)*)\\* (.+)$");
+    ASSERT_FALSE(parts.empty()) << each.question << each.answer;
+    EXPECT_NE(parts[1].find_first_of("0123456789"), std::string::npos) << each.question << said;
+    EXPECT_GT(parts[3].size(), 40U) << each.question << said;
+  }
+}
+
+/// The case of a name of a figure, measured or simulated; nothing for other names.
+std::optional<Workload> workload_of(const std::string& name) {
+  const auto parts = first_match(name, "^(simulated[.])?([^.]+)[.](.+)[.]([^.]+)$");
+  if (parts.empty()) return std::nullopt;
+  for (const std::vector<int>& ranks : {std::vector<int>{}, {1, 2, 4}}) {
+    Setting setting = new_setting(false, !parts[1].empty(), 8);
+    setting.ranks = ranks;
+    for (const Case& each : experiment_of(parts[2]).cases(setting)) {
+      if (each.key == parts[3]) return each.workload;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> figures_in(const Sheet& sheet) {
+  std::vector<std::string> names;
+  filled_template(sheet.text, [&](std::string_view name) {
+    if (sheet_name(name)->kind == SheetNameKind::kFigure) names.emplace_back(name);
+    return "";
+  });
+  return names;
+}
+
+// What is simulated beside a measured case has as many samples, or the sheet says how many both
+// have.
+TEST_P(EverySheet, SimulatesTheBatchThatItMeasuresOrNamesBoth) {
+  const Sheet sheet = load_sheet(GetParam());
+  const std::vector<std::string> names = figures_in(sheet);
+  const auto has = [&](const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  for (const std::string& name : names) {
+    if (name.starts_with("simulated.") || !has("simulated." + name)) continue;
+    const std::string case_name = name.substr(0, name.rfind('.'));
+    const std::string experiment = name.substr(0, name.find('.'));
+    const bool names_batches = std::ranges::any_of(names, [&](const std::string& each) {
+      return each.starts_with("simulated." + experiment + ".") && each.ends_with(".batch");
+    });
+    EXPECT_TRUE(names_batches || workload_of(name)->step_samples() ==
+                                     workload_of("simulated." + name)->step_samples())
+        << case_name;
   }
 }
 
@@ -221,6 +269,61 @@ TEST_P(EverySheet, EndsWithTheChecklistOfWhatWasMeasured) {
 INSTANTIATE_TEST_SUITE_P(OfTheCourse, EverySheet, testing::ValuesIn(sheet_names()),
                          [](const auto& info) { return info.param; });
 
+/// What is shown of one figure of one case: a simulated one wherever it is, a measured one in its
+/// experiment.
+class ShownOnce {
+ public:
+  void add(const std::string& experiment, const std::string& command, const std::string& figure,
+           const std::string& text, const std::string& where) {
+    if (text == kNotRun || text == kNotSimulated) return;
+    const auto [found, is_new] =
+        shown_.try_emplace(experiment + " | " + command + " | " + figure, text);
+    EXPECT_EQ(found->second, text) << found->first << ", in " << where;
+    seen_again_ += is_new ? 0 : 1;
+  }
+  [[nodiscard]] int seen_again() const { return seen_again_; }
+
+ private:
+  std::map<std::string, std::string> shown_;
+  int seen_again_ = 0;
+};
+
+TEST(AStudy, ShowsOneValueOfAFigureOfACaseInAllSheetsAndItsReport) {
+  std::vector<const Experiment*> all;
+  for (const Experiment& each : experiments()) all.push_back(&each);
+  const Report report = made_up_report(all);
+  const SheetRuns runs(report, gpus());
+  ShownOnce shown;
+  for (const std::string& sheet_of : sheet_names()) {
+    for (const std::string& name : figures_in(load_sheet(sheet_of))) {
+      const std::optional<Workload> workload = workload_of(name);
+      ASSERT_TRUE(workload) << name;
+      const bool is_simulated = name.starts_with("simulated.");
+      const SheetName found = sheet_name(name).value();
+      const std::string figure = name.substr(name.rfind('.') + 1);
+      const std::string experiment = is_simulated ? "simulated" : found.experiments.front();
+      const std::string command =
+          is_simulated ? command_line_of(*workload)
+                       : command_line_of(runs.section(experiment).results.at(found.key).what());
+      shown.add(experiment, command, figure, found.text(runs), sheet_of);
+    }
+  }
+  for (const ReportSection& section : report.sections) {
+    for (const FindingTable& table : section.findings.tables) {
+      const bool is_simulated = table.name == "simulated-table";
+      for (std::size_t row = 0; row < table.commands.size(); ++row) {
+        for (std::size_t column = 0; column < table.figures.size(); ++column) {
+          if (table.figures[column].empty() || table.figures[column] == "case") continue;
+          shown.add(is_simulated ? "simulated" : section.experiment->name, table.commands[row],
+                    table.figures[column], table.rows[row][column],
+                    std::string(section.experiment->name) + "." + table.name);
+        }
+      }
+    }
+  }
+  EXPECT_GT(shown.seen_again(), 100);
+}
+
 /// What a name stands for, if cases went like this.
 std::string text_of(const std::string& name, const HowCasesWent& how = usual_step) {
   const SheetName found = sheet_name(name).value();
@@ -231,9 +334,9 @@ std::string text_of(const std::string& name, const HowCasesWent& how = usual_ste
 }
 
 TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
-  EXPECT_EQ(text_of("splits.devices-2.split"), "32/32");
-  EXPECT_EQ(text_of("splits.devices-3.split"), "22/22/20");
-  EXPECT_EQ(text_of("splits.devices-5.split"), "13/13/13/13/12");
+  EXPECT_EQ(text_of("data-parallel.devices-2.split"), "32/32");
+  EXPECT_EQ(text_of("data-parallel.devices-3.split"), "22/22/20");
+  EXPECT_EQ(text_of("data-parallel.devices-5.split"), "13/13/13/13/12");
   EXPECT_EQ(text_of("strong-scaling.ranks-4.speed-up"), "4.00x (3.98x to 4.01x)");
   EXPECT_EQ(text_of("strong-scaling.ranks-2.ran-on"), "2 cores");
   EXPECT_EQ(text_of("no-sync.once-4.speed-up"), "not run") << "one rank alone was not measured";
@@ -246,6 +349,7 @@ TEST(SheetNames, StandForTheFiguresThatTheCourseAsksFor) {
                 text_of("warmup.from-start.warmup") + " " + text_of("warmup.from-start.steady"),
             "9 30 5 225");
   EXPECT_EQ(text_of("amdahl.ranks-1.batch"), "512");
+  EXPECT_EQ(text_of("simulated.amdahl.ranks-1.batch"), "512");
   EXPECT_EQ(text_of("ddp-amp.both-8.batch") + " " + text_of("ddp-amp.both-8.micro-steps"), "128 8");
   EXPECT_EQ(text_of("simulated.ddp-amp.both-8.batch"), "512");
 }
@@ -304,6 +408,14 @@ TEST(SheetNames, StandForTheRateOfAForwardPass) {
   EXPECT_THAT(text_of("simulated.matmul.bf16-64.forward-rate"), HasSubstr(" TFLOP/s"));
 }
 
+// The sheet's formula: two launches of 3 us, and twice 256 MiB at 4.3 TB/s. Half the bytes are
+// twice as fast at most.
+TEST(SheetNames, HaveTheTimeOfAProductWithAVectorByTheFormulaBesideIt) {
+  const double single = std::stod(text_of("simulated.matmul.fp32-1.forward"));
+  EXPECT_NEAR(single, 2e6 * (3e-6 + 8192.0 * 8192 * 4 / 4.3e12), 3);
+  EXPECT_LE(single / std::stod(text_of("simulated.matmul.bf16-1.forward")), 2);
+}
+
 TEST(SheetNames, StandForLossesAndScales) {
   const auto overflows = [](const Case& what) {
     MadeUpStep step = usual_step(what);
@@ -334,7 +446,7 @@ TEST(SheetNames, StandForThePartsOfAStep) {
   EXPECT_EQ(text_of("strong-scaling.ranks-1.passes"), "51.0 ms");
   EXPECT_EQ(text_of("strong-scaling.ranks-1.optimizer"), "10.0 ms");
   EXPECT_EQ(text_of("strong-scaling.ranks-1.optimizer-share"), "10.0 % (10.0 % to 10.0 %)");
-  EXPECT_THAT(text_of("gpu0-bottleneck.devices-2.alone"), HasSubstr("42.0 %"))
+  EXPECT_THAT(text_of("data-parallel.devices-2.alone"), HasSubstr("42.0 %"))
       << "loss, update and exchange are 21 of 50 ms";
   EXPECT_EQ(text_of("imbalance.balanced.total").substr(0, 6), "1.50 s");
 }
@@ -354,7 +466,7 @@ TEST(SheetNames, SayFromWhichBatchComputingIsLongerAtEachWidth) {
 }
 
 TEST(SheetNames, SayWhichSizesAreNotTheCourses) {
-  Report report = made_up_report({&experiment_of("splits")});
+  Report report = made_up_report({&experiment_of("sharding")});
   const auto size = [&] { return sheet_name("size").value().text(SheetRuns(report, gpus())); };
   EXPECT_THAT(size(),
               AllOf(HasSubstr("1024 x 6 (width x layers) in place of the course's 8192 x 6"),
@@ -389,9 +501,8 @@ TEST(SheetNames, AreKnownOrNear) {
   EXPECT_FALSE(sheet_name("simulated.strong-scaling.ranks-2.p95").has_value());
   EXPECT_TRUE(sheet_name("strong_scaling.table").has_value());
   EXPECT_EQ(nearest_sheet_name("strong-scaling.ranks-2.tim"), "strong-scaling.ranks-2.time");
-  EXPECT_EQ(nearest_sheet_name("gpu0-bottleneck.lod"), "gpu0-bottleneck.load");
-  EXPECT_EQ(nearest_sheet_name("gpu0.why"), "gpu0-bottleneck.where");
-  EXPECT_EQ(nearest_sheet_name("gpu0.load"), "gpu0-bottleneck.load");
+  EXPECT_EQ(nearest_sheet_name("data-parallel.lod"), "data-parallel.load");
+  EXPECT_EQ(nearest_sheet_name("data.load"), "data-parallel.load");
   EXPECT_EQ(nearest_sheet_name("simulated.strong.ranks-2.time"),
             "simulated.strong-scaling.ranks-2.time");
   EXPECT_EQ(nearest_sheet_name("communication.botleneck"), "communication.bottleneck");
@@ -439,26 +550,6 @@ HowCasesWent paused(double one, double many, double of_pause) {
   };
 }
 
-HowCasesWent with_ddp(double step_s, double noise = MadeUpStep{}.noise) {
-  return [=](const Case& what) {
-    return MadeUpStep{.step_s = what.key == "ddp" ? step_s : 0.1, .noise = noise};
-  };
-}
-
-// Four starts decide nothing, whichever way they went.
-TEST(SheetAnswers, SayWhereTooFewStartsDecideNothing) {
-  const Experiment& duel = experiment_of("dp-vs-ddp");
-  Setting setting = made_up_setting();
-  setting.starts = 4;
-  Report report;
-  Results results = made_up(duel, setting, with_ddp(0.2));
-  Findings findings = duel.conclude(results);
-  report.sections.push_back({&duel, std::move(results), std::move(findings), ""});
-  EXPECT_THAT(sheet_name("dp-vs-ddp.acceptable").value().text(SheetRuns(report, gpus())),
-              testing::StartsWith("Whether speed speaks against DataParallel: too few starts to "
-                                  "say; 6 are needed; DDP"));
-}
-
 // The ratio of two times in a table, wherever it is shown.
 TEST(SheetAnswers, HaveTheSpeedUpsOfTheTables) {
   std::size_t calls = 0;
@@ -483,13 +574,13 @@ TEST(SheetAnswers, HaveTheSpeedUpsOfTheTables) {
 // 6 x (1024 x 1024 + 1024) parameters to device 1 and as many gradients back, 24.02 MiB; 32 rows of
 // outputs in, 0.13 MiB, and of inputs and their outputs' gradients out, 0.25 MiB.
 TEST(SheetAnswers, HaveTheBytesThatMlpDpPrints) {
-  const std::string table = text_of("gpu0-bottleneck.devices-table", loaded(60, 20, 0, 0));
+  const std::string table = text_of("data-parallel.devices-table", loaded(60, 20, 0, 0));
   EXPECT_THAT(
       table,
       HasSubstr("| 0 | 32 | 60.0 ms (59.9 ms to 60.2 ms) | 60.0 % | 24.15 MiB | 24.27 MiB |"));
   EXPECT_THAT(table, HasSubstr("| 1 | 32 | 20.0 ms"));
-  EXPECT_EQ(text_of("gpu0-bottleneck.devices-2.through-0"), "48.42 MiB");
-  EXPECT_EQ(text_of("gpu0-bottleneck.devices-2.moved"), "48.42 MiB");
+  EXPECT_EQ(text_of("data-parallel.devices-2.through-0"), "48.42 MiB");
+  EXPECT_EQ(text_of("data-parallel.devices-2.moved"), "48.42 MiB");
   EXPECT_EQ(text_of("strong-scaling.ranks-2.moved"), "-") << "only DataParallel has a device 0";
 }
 
@@ -507,7 +598,7 @@ class OwnSheet : public TempDirTest {
 
 TEST_F(OwnSheet, MayAskForAnyNameAndHasPlots) {
   const Sheet sheet =
-      own("{{warmup.plot}}\n\n{{warmup.from-start.command}} {{splits.not-compared}}\n");
+      own("{{warmup.plot}}\n\n{{warmup.from-start.command}} {{strong-scaling.not-compared}}\n");
   EXPECT_EQ(sheet.name, "own");
   const std::string text = filled(sheet);
   EXPECT_THAT(text, HasSubstr("![The first steps](plots/warmup-1.svg)\n"));
@@ -518,7 +609,7 @@ TEST_F(OwnSheet, MayAskForAnyNameAndHasPlots) {
 
 /// Of each item the case that meets it least, over all experiments.
 TEST_F(OwnSheet, HasTheChecklistAtItsFootOrWhereItAsksForIt) {
-  Report report = made_up_report({&experiment_of("warmup"), &experiment_of("splits")});
+  Report report = made_up_report({&experiment_of("warmup"), &experiment_of("sharding")});
   const auto change = [](ReportSection& section, const std::string& governor, double lost_share,
                          std::size_t count) {
     for (Measurement& each : section.results.cases) {
@@ -541,7 +632,7 @@ TEST_F(OwnSheet, HasTheChecklistAtItsFootOrWhereItAsksForIt) {
   const auto text = [&](const std::string& sheet) {
     return markdown_of(own(sheet), runs, SheetCopy::kFilled);
   };
-  EXPECT_EQ(text("{{warmup.from-start.batch}}\n\n{{splits.devices-2.split}}\n"),
+  EXPECT_EQ(text("{{warmup.from-start.batch}}\n\n{{sharding.data-parallel.split}}\n"),
             "64\n\n32/32\n\n" + line);
   EXPECT_EQ(text("{{checklist}}\n\nEnd.\n"), line + "End.\n\n");
   EXPECT_EQ(blank_copy_of(own("{{checklist}}\n\nEnd.\n")), "End.\n\n");
@@ -551,7 +642,7 @@ TEST_F(OwnSheet, HasTheChecklistAtItsFootOrWhereItAsksForIt) {
 }
 
 TEST_F(OwnSheet, SaysAThingOnceInAParagraph) {
-  const std::string name = "{{splits.uneven}}";
+  const std::string name = "{{data-parallel.uneven}}";
   const std::string text = filled(own(name + " " + name + "\n\n" + name + "\n"));
   EXPECT_EQ(all_matches(text, "Not every number divides").size(), 2U);
 }
@@ -567,8 +658,8 @@ TEST_F(OwnSheet, GivesTheReasonWhereAnExperimentIsInvalid) {
   std::erase_if(ranks, [](const Measurement& each) { return each.what().key == "ranks-4"; });
   report.sections.front().verdict = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
-  EXPECT_THAT(text, testing::StartsWith("No conclusion: warmup is INVALID. *t.* It has 64 "
-                                        "samples.\n\n| t |\n| --- |\n| 100 ms"));
+  EXPECT_THAT(text, testing::StartsWith("*t.* It has 64 samples. No conclusion: warmup is "
+                                        "INVALID.\n\n| t |\n| --- |\n| 100 ms"));
   EXPECT_THAT(text, HasSubstr("\n\nThis was not run.\n\nChecklist: "));
   const Sheet four = own("On GPUs {{simulated.strong-scaling.ranks-4.speed-up}}.\n");
   const Report none;
@@ -585,7 +676,7 @@ TEST_F(OwnSheet, ConcludesNothingWhereRanksShareACore) {
   report.sections.push_back(section_of(scaling, made_up(scaling, one_core, usual_step)));
   EXPECT_EQ(report.sections.front().verdict, "");
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled),
-              testing::StartsWith("No conclusion: strong-scaling compares no times here. *n.*"));
+              testing::StartsWith("*n.* No conclusion: strong-scaling compares no times here."));
 }
 
 // A time of ranks that share cores answers nothing; where they ran, and tables, are shown.
@@ -599,16 +690,16 @@ TEST_F(OwnSheet, ConcludesNothingFromTheTimesOfRanksThatShareCores) {
   Report report;
   report.sections.push_back(section_of(scaling, made_up(scaling, two_cores, usual_step)));
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled),
-              testing::StartsWith("No conclusion: the 4 ranks of ranks-4 share 2 cores. They ran "
-                                  "on 4 ranks on 2 cores.\n"));
+              testing::StartsWith("They ran on 4 ranks on 2 cores. No conclusion: the 4 ranks of "
+                                  "ranks-4 share 2 cores.\n"));
 }
 
-TEST_F(OwnSheet, EndsAParagraphWhereItsLastSentenceIsSaidAlready) {
+TEST_F(OwnSheet, SaysAtTheEndOfAParagraphWhatItWithholds) {
   Report report = made_up_report({&experiment_of("warmup")});
   report.sections.front().verdict = "INVALID: it was disturbed";
   const Sheet sheet = own("{{warmup.first-step}}\n*t.* {{warmup.length}}\n\n> Look.\n> There.\n");
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kKey),
-              testing::StartsWith("No conclusion: warmup is INVALID. *t.*\n\n> Look.\n> There.\n\n"
+              testing::StartsWith("*t.* No conclusion: warmup is INVALID.\n\n> Look.\n> There.\n\n"
                                   "Checklist: "));
 }
 
@@ -622,11 +713,11 @@ TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
 }
 
 TEST_F(OwnSheet, IsRefusedWithTheLineOfAnUnknownName) {
-  expect_error(
-      ExitCode::kBadData,
-      "name 'splits.unevn': own.md, line 3, has a name that stands for nothing; did you mean "
-      "'splits.uneven'? mlp_lab sheet --names lists all",
-      [&] { own("# Mine\n\n{{splits.unevn}}\n"); });
+  expect_error(ExitCode::kBadData,
+               "name 'data-parallel.unevn': own.md, line 3, has a name that stands for nothing; "
+               "did you mean "
+               "'data-parallel.uneven'? mlp_lab sheet --names lists all",
+               [&] { own("# Mine\n\n{{data-parallel.unevn}}\n"); });
   expect_error(ExitCode::kBadData, "name 'pipeline.answer-7'",
                [&] { own("{{pipeline.answer-7}}\n"); });
 }

@@ -29,25 +29,6 @@ std::vector<CaseRow> affinity_rows(const Setting& setting) {
   return rows;
 }
 
-/// What all comparisons say together.
-std::string affinity_answer(const std::vector<Comparison>& all) {
-  if (const std::string few = too_few_of(all); !few.empty()) {
-    return fmt::format("Whether binding threads to cores saves or costs time here: {}.", few);
-  }
-  const bool saves = std::ranges::any_of(all, &Comparison::is_faster);
-  const bool costs = std::ranges::any_of(all, &Comparison::is_slower);
-  if (saves && costs) {
-    return "Binding threads to cores saves time here in some cases, and costs time in others.";
-  }
-  if (saves) return "Binding threads to cores saves time here.";
-  if (costs) return "Binding threads to cores costs time here.";
-  const bool is_equal = std::ranges::all_of(
-      all, [](const Comparison& each) { return each.word == Word::kNoDifference; });
-  return is_equal ? fmt::format("Binding threads to cores makes no difference beyond {} here.",
-                                chosen_percent(all.front().margin - 1))
-                  : "Whether binding threads to cores saves or costs time here is unclear.";
-}
-
 Findings conclude_affinity(const Results& results) {
   std::vector<Compared> pairs;
   std::vector<std::string> labels;
@@ -65,24 +46,20 @@ Findings conclude_affinity(const Results& results) {
   };
   Conclusion all(results);
   all.compare(pairs);
-  return all.lead("binding", affinity_answer(all.comparisons()))
-      .table("Threads bound to cores", {{"case", label}, "time", "deviation"})
-      .phases(labels);
+  return all.table("Threads bound to cores", {{"case", label}, "time", "deviation"}).phases(labels);
 }
 
 }  // namespace
 
 Experiment affinity_experiment() {
-  return {
-      .name = "affinity",
-      .title = "Threads bound to cores",
-      .question = "Do threads that are bound to cores, next to each other or far apart, save time?",
-      .cases =
+  return {"affinity",
+          "Threads bound to cores",
+          "Do threads that are bound to cores, next to each other or far apart, save time?",
           [](const Setting& setting) {
             return cases_of(setting, base_workload(setting), affinity_rows(setting));
           },
-      .conclude = conclude_affinity,
-      .names = "binding table phases-plot"};
+          conclude_affinity,
+          "table phases-plot"};
 }
 
 }  // namespace barestep

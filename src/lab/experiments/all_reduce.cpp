@@ -211,16 +211,14 @@ Findings conclude_all_reduce(const Results& results) {
 }  // namespace
 
 Experiment all_reduce_experiment() {
-  return {.name = "all-reduce",
-          .title = "All-reduces by size, ranks and algorithm",
-          .question = "How long does an all-reduce take, what does it carry, how exact is it?",
-          .cases = all_reduce_cases,
-          .conclude = conclude_all_reduce,
-          .names =
-              "errors-* not-compared method ranks-2-table ranks-2-plot "
-              "ranks-4-table ranks-4-plot",
-          .needs_mpi = true,
-          .chooses = false};
+  return {"all-reduce",
+          "All-reduces by size, ranks and algorithm",
+          "How long does an all-reduce take, what does it carry, how exact is it?",
+          all_reduce_cases,
+          conclude_all_reduce,
+          "errors-* not-compared method ranks-2-table ranks-2-plot "
+          "ranks-4-table ranks-4-plot",
+          false};
 }
 
 }  // namespace barestep

@@ -122,7 +122,7 @@ class BucketModel {
   }
   /// Both costs above 0.
   [[nodiscard]] bool has_best() const {
-    return side_of(latency_s(), 0) == Side::kAbove && side_of(exposed_s(), 0) == Side::kAbove;
+    return side_of(latency_s(), 0) == Word::kAbove && side_of(exposed_s(), 0) == Word::kAbove;
   }
   [[nodiscard]] double best_count() const {
     return std::sqrt(exposed_s().median / latency_s().median);
@@ -133,31 +133,6 @@ class BucketModel {
   std::vector<std::vector<double>> steps_s_;  // by case and start
   double typical_s_ = 0;                      // the mean step of all cases
 };
-
-std::string latency_sentence(const BucketModel& model) {
-  const Estimate each_s = model.latency_s();
-  return by_side(side_of(each_s, 0),
-                 fmt::format("Each bucket costs {} of a step (fitted).", time_text(each_s)),
-                 fmt::format("More buckets shorten a step here: each changes it by {} (fitted).",
-                             time_text(each_s)),
-                 fmt::format("Whether a bucket costs time of its own is unclear: {} (fitted).",
-                             time_text(each_s)));
-}
-
-std::string exposed_bytes_sentence(const BucketModel& model) {
-  const Estimate all_s = model.exposed_s();
-  const std::string bytes = human_bytes(std::llround(model.gradient_bytes()));
-  return by_side(
-      side_of(all_s, 0),
-      fmt::format("Nothing hides the last bucket: {} in one would cost {} (fitted), {}.", bytes,
-                  time_text(all_s), rate_text(model.gradient_bytes() / all_s.median, "B/s")),
-      fmt::format("A larger last bucket does not cost time here: {} in one change a step by {} "
-                  "(fitted).",
-                  bytes, time_text(all_s)),
-      fmt::format("Whether the size of the last bucket costs time is unclear: {} in one would "
-                  "change a step by {} (fitted).",
-                  bytes, time_text(all_s)));
-}
 
 std::string best_bucket_sentence(const BucketModel& model, const std::string& measured) {
   if (!model.has_best()) {
@@ -200,9 +175,18 @@ Findings conclude_bucket_model(const Results& results) {
     names.push_back(counted(buckets_of(each), "bucket"));
   const std::vector<std::string> keys = keys_of(results);
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
+  const Estimate each_s = model.latency_s(), all_s = model.exposed_s();
   Conclusion all(results);
-  all.timed("latency", latency_sentence(model))
-      .timed("last-bucket", exposed_bytes_sentence(model))
+  all.judge("latency", each_s, 0,
+            {"Each bucket costs time of its own", "More buckets shorten a step here",
+             "Whether a bucket costs time of its own is unclear"},
+            fmt::format("each changes a step by {} (fitted)", time_text(each_s)))
+      .judge("last-bucket", all_s, 0,
+             {"Nothing hides the last bucket", "A larger last bucket costs no time here",
+              "Whether the size of the last bucket costs time is unclear"},
+             fmt::format("{} in one would change a step by {} (fitted), {}",
+                         human_bytes(std::llround(model.gradient_bytes())), time_text(all_s),
+                         rate_text(model.gradient_bytes() / all_s.median, "B/s")))
       .timed("best",
              best_bucket_sentence(model, fastest_sentence(fastest, names, "fastest measured")))
       .fact("model",
@@ -238,13 +222,12 @@ Findings conclude_bucket_model(const Results& results) {
 }  // namespace
 
 Experiment bucket_model_experiment() {
-  return {.name = "bucket-model",
-          .title = "What a bucket costs",
-          .question = "Latency of each bucket or bytes of the last one: which size is best?",
-          .cases = bucket_model_cases,
-          .conclude = conclude_bucket_model,
-          .names = "latency last-bucket best model table plot timeline-plot",
-          .needs_mpi = true};
+  return {"bucket-model",
+          "What a bucket costs",
+          "Latency of each bucket or bytes of the last one: which size is best?",
+          bucket_model_cases,
+          conclude_bucket_model,
+          "latency last-bucket best model table plot timeline-plot"};
 }
 
 }  // namespace barestep

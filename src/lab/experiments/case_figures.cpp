@@ -140,6 +140,16 @@ double samples_of_step(const CaseData& of) {
   return static_cast<double>(of.workload().step_samples());
 }
 
+std::string largest_part_text(const CaseData& of) {
+  if (of.measured() != nullptr) return largest_text(largest_phase(*of.measured()), "it");
+  std::string_view largest = account_phases().front();
+  for (const std::string_view each : account_phases()) {
+    if (of.phase_s(each) > of.phase_s(largest)) largest = each;
+  }
+  return fmt::format("{}, {}", phase_words(largest),
+                     simulated_percent(of.phase_s(largest) / of.step_s().median));
+}
+
 using Of = const CaseData&;
 
 std::vector<Figure> figures_of_times() {
@@ -181,7 +191,8 @@ std::vector<Figure> figures_of_times() {
        [](Of of) { return deviation_text(*of.measured()); }, true, false},
       {"p95", "p95", "95th percentile of the steps",
        [](Of of) { return time_text(of.measured()->p95_s()); }, true, false},
-      {"speed-up", "speed-up", "against the same work on one rank or device", speed_up_text},
+      {"speed-up", "speed-up against one", "against the same work on one rank or device",
+       speed_up_text},
       {"efficiency", "efficiency", "speed-up divided by ranks or devices", efficiency_text},
       {"exposed", "", "communication that the step waits for, and its share of the step",
        [](Of of) {
@@ -194,6 +205,14 @@ std::vector<Figure> figures_of_times() {
        [](Of of) { return shown_percent(of, of.waiting_share()); }},
       {"computes", "", "share of a step in which rank 0 or device 0 computes",
        [](Of of) { return shown_percent(of, of.share_of(computing_phases())); }},
+      {"computes-each", "each computes",
+       "the same of every device, of a case whose ops are recorded",
+       [](Of of) {
+         return of.what().record_ops ? computing_shares_text(*of.measured()) : std::string("-");
+       },
+       true, false},
+      {"largest-part", "largest part", "the largest part of a step, and its share",
+       largest_part_text},
       {"alone", "alone, of a step",
        "share of a step of DataParallel in which the others wait for device 0",
        [](Of of) { return shown_percent(of, of.share_of(device_0_phases())); }},
@@ -235,6 +254,12 @@ std::vector<Figure> figures_of_workloads() {
        memory_text, false},
       {"max-memory", "memory of a rank, at most", "the plan of the rank that needs most",
        [](Of of) { return human_bytes(max_rank_bytes(of.workload())); }, false},
+      {"activations", "activations (plan)", "of the first device, by its plan",
+       [](Of of) {
+         return human_bytes(
+             planned_memory(of.workload()).front().by_category[Category::kActivations]);
+       },
+       false},
       {"split", "", "rows of each device, or layers of each stage", split_text, false},
       {"moved", "moved between devices", "bytes that a step of DataParallel moves between devices",
        [](Of of) { return traffic_text(of.workload(), true); }, false},

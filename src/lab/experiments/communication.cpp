@@ -57,22 +57,6 @@ std::string dominated_text(const Measurement& each) {
       largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
 }
 
-/// Whether ranks gain more on one of the models, by the ratio of the speed-ups in each round.
-std::string models_sentence(const Results& results, const Comparison& small,
-                            const Comparison& large, int ranks) {
-  const std::string of_small = factor_text(small.speed()), of_large = factor_text(large.speed());
-  return by_side(
-      side_of(relative_gain(results, large, small), 1),
-      fmt::format("{} ranks do better on the large model: {} against {}.", ranks, of_large,
-                  of_small),
-      fmt::format("{} ranks do better on the small model: {} against {}.", ranks, of_small,
-                  of_large),
-      fmt::format("The gains of {} ranks on the two models are indistinguishable: {} on the small, "
-                  "{} on the large one. Gradients and computing both grow with the square of the "
-                  "width.",
-                  ranks, of_small, of_large));
-}
-
 Findings conclude_comm_vs_compute(const Results& results) {
   const int ranks = compared_ranks(results);
   std::vector<std::string> labels;
@@ -83,12 +67,17 @@ Findings conclude_comm_vs_compute(const Results& results) {
   if (ranks == 1) {
     all.fact("not-compared", "Only one rank was run, so there is no communication.");
   } else {
-    const std::array gains = {results.compare(model_key(false, 1), model_key(false, ranks)),
-                              results.compare(model_key(true, 1), model_key(true, ranks))};
-    all.timed("gains", models_sentence(results, gains[0], gains[1], ranks))
-        .timed("small", dominated_text(results.at(gains[0].b)))
-        .timed("large", dominated_text(results.at(gains[1].b)))
-        .keep(gains);
+    const Comparison small = results.compare(model_key(false, 1), model_key(false, ranks));
+    const Comparison large = results.compare(model_key(true, 1), model_key(true, ranks));
+    all.judge("gains", relative_gain(results, large, small), 1,
+              {"Ranks do better on the large model", "Ranks do better on the small model",
+               "The gains of ranks on the two models are indistinguishable"},
+              fmt::format("{} ranks are {} as fast as one on the small, {} on the large one; "
+                          "gradients and computing both grow with the square of the width",
+                          ranks, factor_text(small.speed()), factor_text(large.speed())))
+        .timed("small", dominated_text(results.at(small.b)))
+        .timed("large", dominated_text(results.at(large.b)))
+        .keep(std::array{small, large});
   }
   return all
       .table("Ranks by the size of the model", {"model", "ranks", "time", "speed-up",
@@ -125,70 +114,43 @@ std::vector<Case> batch_scaling_cases(const Setting& setting) {
 
 /// The batch from which every comparison is faster.
 std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
-  const std::string words = several_words(count, "rank");
-  const std::string first_words = several_words(count, "rank", true);
+  const std::string words = several_words(count, "rank", true);
+  if (const std::string too_few = too_few_of(gains); !too_few.empty()) {
+    return fmt::format("From which batch on more ranks pay off: {}.", too_few);
+  }
   std::size_t first = gains.size();
   while (first > 0 && gains[first - 1].is_faster()) --first;
-  if (const std::string too_few = too_few_of(gains); !too_few.empty()) {
-    return fmt::format("From which batch on {} pay off: {}.", words, too_few);
-  }
-  if (std::ranges::none_of(gains, &Comparison::is_faster)) {
-    return fmt::format("{} are {} up to a batch of {}.", first_words,
+  if (first == gains.size()) {
+    return fmt::format("{} are {} up to a batch of {}.", words,
                        std::ranges::all_of(gains, &Comparison::is_slower)
                            ? "slower than one"
                            : "not measurably faster than one",
                        kScaledBatches.back());
   }
-  if (first == gains.size()) {
-    return fmt::format(
-        "From which batch on {} pay off is unclear: they are faster at a smaller batch, but not "
-        "measurably at {}.",
-        words, kScaledBatches.back());
-  }
-  std::string text =
-      fmt::format("{} pay off from a batch of {}", first_words, kScaledBatches[first]);
+  std::string text = fmt::format("{} pay off from a batch of {} on", words, kScaledBatches[first]);
   if (first == 0) return text + ", the smallest here.";
-  const int below = kScaledBatches[first - 1];
   const Comparison& before = gains[first - 1];
-  if (before.is_slower()) return text + fmt::format("; at {} they are slower.", below);
-  if (before.word == Word::kNoDifference) {
-    return text + fmt::format("; at {} they make no difference beyond {}.", below,
-                              chosen_percent(before.margin - 1));
-  }
-  return text + fmt::format(" on; whether they already do at {} is unclear.", below);
+  return fmt::format("{}; at {} they {}.", text, kScaledBatches[first - 1],
+                     before.is_slower() ? "are slower"
+                     : before.word == Word::kNoDifference
+                         ? "make no difference beyond " + chosen_percent(before.margin - 1)
+                         : "may or may not");
 }
 
 /// The change in the share of exposed communication from the smallest batch to the largest.
-std::string exposed_sentence(const Measurement& small, const Measurement& large) {
+void add_exposed(Conclusion& all, const Measurement& small, const Measurement& large) {
   const Estimate change = estimate_by_round(
       std::array{large.phase_s_by_start("communication"), large.mean_s_by_start(),
                  small.phase_s_by_start("communication"), small.mean_s_by_start()},
       [](std::span<const double> s) { return s[0] / s[1] - s[2] / s[3]; });
-  const std::string ends =
-      fmt::format("from {} at batch {} to {} at batch {}",
+  all.judge(
+      "exposed", change, 0,
+      {"The share of exposed communication grows", "The share of exposed communication falls",
+       "Whether the share of exposed communication changes is unclear"},
+      fmt::format("from {} at batch {} to {} at batch {}, while the bytes to reduce stay the "
+                  "same",
                   percent_text(share_of(small, "communication")), small.workload().batch_size(),
-                  percent_text(share_of(large, "communication")), large.workload().batch_size());
-  return by_side(
-      side_of(change, 0),
-      fmt::format("The share of exposed communication grows {}, although the bytes to reduce stay "
-                  "the same.",
-                  ends),
-      fmt::format("The share of exposed communication falls {}: the bytes to reduce stay the same.",
-                  ends),
-      fmt::format("Whether the share of exposed communication changes is unclear: it goes {}.",
-                  ends));
-}
-
-/// The speed-up at the largest batch against that at the smallest.
-std::string improves_sentence(const Results& results, const Comparison& small,
-                              const Comparison& large, int ranks) {
-  return fmt::format(
-      "{}: {} reach {} at batch {} and {} at batch {}.",
-      by_side(side_of(relative_gain(results, large, small), 1), "A larger batch improves scaling",
-              "A larger batch makes scaling worse",
-              "Whether a larger batch improves scaling is unclear"),
-      counted(ranks, "rank"), factor_text(small.speed()), kScaledBatches.front(),
-      factor_text(large.speed()), kScaledBatches.back());
+                  percent_text(share_of(large, "communication")), large.workload().batch_size()));
 }
 
 Findings conclude_batch_scaling(const Results& results) {
@@ -196,22 +158,11 @@ Findings conclude_batch_scaling(const Results& results) {
   const std::string several = counted(ranks, "rank");
   // One sentence chooses from these comparisons, so they form one family.
   std::vector<Comparison> gains;
-  FindingTable table{.title = fmt::format("{} against one, by the size of the batch",
-                                          several_words(ranks, "rank", true)),
-                     .columns = {"batch", "1 rank", several, "speed-up", "exposed communication",
-                                 "of a step", "samples/s of 1 rank", "of " + several}};
   for (const int batch : kScaledBatches) {
     gains.push_back(results.compare(scaled_key(1, batch), scaled_key(ranks, batch)));
-    const Measurement &one = results.at(gains.back().a), &many = results.at(gains.back().b);
-    table.rows.push_back(
-        {std::to_string(batch), time_text(one.mean_s()), time_text(many.mean_s()),
-         factor_text(gains.back().speed()), time_text(many.phase_s("communication")),
-         percent_text(share_of(many, "communication")), number_text(one.samples_per_s().median),
-         number_text(many.samples_per_s().median)});
   }
   adjust_together(gains);
-  PlotSeries even{.name = "no gain", .style = SeriesStyle::kDashed};
-  for (const int batch : kScaledBatches) even.points.push_back(plot_point(batch, 1));
+  const Comparison &small = gains.front(), &large = gains.back();
   const auto speed_up = [&](const Measurement& each) {
     return results.compare(scaled_key(1, static_cast<int>(batch_of(each))), each.what().key)
         .speed();
@@ -225,18 +176,26 @@ Findings conclude_batch_scaling(const Results& results) {
                 .log_x = true,
                 .series = std::move(series)};
   };
-  return Conclusion(results)
-      .timed("pays", pays_sentence(gains, ranks))
-      .timed("improves", improves_sentence(results, gains.front(), gains.back(), ranks))
-      .timed("exposed", exposed_sentence(results.at(gains.front().b), results.at(gains.back().b)))
+  Conclusion all(results);
+  all.timed("pays", pays_sentence(gains, ranks))
+      .judge("improves", relative_gain(results, large, small), 1,
+             {"A larger batch improves scaling", "A larger batch makes scaling worse",
+              "Whether a larger batch improves scaling is unclear"},
+             fmt::format("{} reach {} at batch {} and {} at batch {}", several,
+                         factor_text(small.speed()), kScaledBatches.front(),
+                         factor_text(large.speed()), kScaledBatches.back()));
+  add_exposed(all, results.at(small.b), results.at(large.b));
+  return all
       .timed("saturation-of-one", saturation_sentence(results, scaled_keys(1), " of one rank"))
       .timed("saturation", saturation_sentence(results, scaled_keys(ranks),
                                                " of " + several_words(ranks, "rank")))
       .keep(gains)
-      .table(std::move(table))
-      .plot(plot(fmt::format("Speed-up of {} against the batch", several), "plot", "speed-up",
-                 {even, points_of("speed-up of " + several, results, scaled_keys(ranks), batch_of,
-                                  speed_up)}))
+      .table("Ranks by the size of the batch",
+             {"batch", "ranks", "time", "speed-up", "communication", "communication-share",
+              "samples-per-s"})
+      .plot(plot(
+          fmt::format("Speed-up of {} against the batch", several), "plot", "speed-up",
+          {points_of("speed-up of " + several, results, scaled_keys(ranks), batch_of, speed_up)}))
       .plot(plot("Throughput against the batch", "throughput-plot", "samples/s",
                  {points_of("1 rank", results, scaled_keys(1), batch_of, samples_per_s_of),
                   points_of(several, results, scaled_keys(ranks), batch_of, samples_per_s_of)}));
@@ -245,27 +204,22 @@ Findings conclude_batch_scaling(const Results& results) {
 }  // namespace
 
 Experiment comm_vs_compute_experiment() {
-  return {.name = "comm-vs-compute",
-          .title = "Communication against computing",
-          .question =
-              "A small and a large model on 1, 2, 4 ranks: which is dominated by communication?",
-          .cases = comm_vs_compute_cases,
-          .conclude = conclude_comm_vs_compute,
-          .names = "gains small large simulated-* not-compared table simulated-table phases-plot",
-          .needs_mpi = true,
-          .chooses = false};
+  return {"comm-vs-compute",
+          "Communication against computing",
+          "A small and a large model on 1, 2, 4 ranks: which is dominated by communication?",
+          comm_vs_compute_cases,
+          conclude_comm_vs_compute,
+          "gains small large simulated-* not-compared table simulated-table phases-plot",
+          false};
 }
 
 Experiment batch_scaling_experiment() {
-  return {.name = "batch-scaling",
-          .title = "The batch at a fixed number of ranks",
-          .question = "From which batch on do ranks pay off, and where does throughput saturate?",
-          .cases = batch_scaling_cases,
-          .conclude = conclude_batch_scaling,
-          .names =
-              "pays improves exposed saturation-of-one saturation table plot "
-              "throughput-plot",
-          .needs_mpi = true};
+  return {"batch-scaling",
+          "The batch at a fixed number of ranks",
+          "From which batch on do ranks pay off, and where does throughput saturate?",
+          batch_scaling_cases,
+          conclude_batch_scaling,
+          "pays improves exposed saturation-of-one saturation table plot throughput-plot"};
 }
 
 }  // namespace barestep

@@ -32,12 +32,13 @@ std::vector<Case> cases_of(const Setting& setting, const Workload& run,
   return cases;
 }
 
-Column::Column(const char* figure) : Column(figure, "") {
-  title = figure_named(figure)->title;
+Column::Column(const char* name) : Column(name, "") {
+  title = figure_named(name)->title;
 }
 
-Column::Column(const char* figure, std::string its_title) : title(std::move(its_title)) {
-  const Figure* const found = figure_named(figure);
+Column::Column(const char* name, std::string its_title)
+    : title(std::move(its_title)), figure(name) {
+  const Figure* const found = figure_named(name);
   BARESTEP_REQUIRE(found != nullptr, "a table has a figure that there is not");
   text = found->text;
 }
@@ -49,12 +50,17 @@ Column::Column(std::string its_title, std::function<std::string(const Measuremen
 namespace {
 
 Column against(const std::string& reference, std::string title, bool is_speed) {
-  Column column("time", std::move(title));
-  column.text = [=](const CaseData& of) {
-    const Comparison gain = of.results()->compare(reference, of.what().key);
-    return factor_text(is_speed ? gain.speed() : gain.ratio);
-  };
-  return column;
+  return {std::move(title), [=](const CaseData& of) {
+            const Comparison gain = of.results()->compare(reference, of.what().key);
+            return factor_text(is_speed ? gain.speed() : gain.ratio);
+          }};
+}
+
+void add_columns(FindingTable& table, const std::vector<Column>& columns) {
+  for (const Column& column : columns) {
+    table.columns.push_back(column.title);
+    table.figures.push_back(column.figure);
+  }
 }
 
 }  // namespace
@@ -72,9 +78,11 @@ Conclusion& Conclusion::timed(std::string name, std::string text, std::optional<
   return *this;
 }
 
-Conclusion& Conclusion::lead(std::string name, std::string text) {
-  all_.sentences.insert(all_.sentences.begin(), Finding(std::move(name), std::move(text)));
-  return *this;
+Conclusion& Conclusion::judge(std::string name, const Estimate& of, double border,
+                              const std::array<std::string, 3>& texts, const std::string& rest) {
+  const Word side = side_of(of, border);
+  const std::string text = by_side(side, texts[0], texts[1], texts[2]);
+  return timed(std::move(name), rest.empty() ? text : fmt::format("{}: {}.", text, rest), side);
 }
 
 Conclusion& Conclusion::fact(std::string name, std::string text) {
@@ -116,12 +124,12 @@ Fastest Conclusion::fastest(std::string_view what, const std::vector<std::string
 Conclusion& Conclusion::table(std::string title, const std::vector<Column>& columns,
                               const std::vector<std::string>& keys, std::string name) {
   FindingTable table{.title = std::move(title), .name = std::move(name)};
-  for (const Column& column : columns) table.columns.push_back(column.title);
+  add_columns(table, columns);
   for (const std::string& key : keys.empty() ? keys_of(results_) : keys) {
+    const CaseData of(results_, results_.at(key));
+    table.commands.push_back(command_line_of(of.what()));
     std::vector<std::string>& row = table.rows.emplace_back();
-    for (const Column& column : columns) {
-      row.push_back(column.text({results_, results_.at(key)}));
-    }
+    for (const Column& column : columns) row.push_back(column.text(of));
   }
   return this->table(std::move(table));
 }
@@ -131,14 +139,14 @@ Conclusion& Conclusion::table(FindingTable table) {
   return *this;
 }
 
-Conclusion& Conclusion::simulated(const std::vector<int>& ranks,
-                                  const std::vector<Column>& columns) {
+Conclusion& Conclusion::simulated(const std::vector<int>& ranks, const std::vector<Column>& columns,
+                                  bool chooses) {
   const Simulations simulations(load_card("h200-nvlink"));
   Setting setting = new_setting(false, true, simulations.card().max_ranks());
   FindingTable table{
       .title = fmt::format("Simulated: the course's size on {}", simulations.card().name),
       .name = "simulated-table"};
-  for (const Column& column : columns) table.columns.push_back(column.title);
+  add_columns(table, columns);
   for (const int count : ranks) {
     setting.ranks = {1, count};
     const std::vector<Case> cases = experiment_of(results_.name).cases(setting);
@@ -159,12 +167,13 @@ Conclusion& Conclusion::simulated(const std::vector<int>& ranks,
           least_bytes = bytes;
         }
       }
+      table.commands.push_back(command_line_of(what.workload));
       std::vector<std::string>& row = table.rows.emplace_back();
       for (const Column& column : columns) {
         row.push_back(simulations.text(cases, what, column.text));
       }
     }
-    if (fastest == nullptr) continue;
+    if (fastest == nullptr || !chooses) continue;
     fact(fmt::format("simulated-{}", count),
          fmt::format("Simulated, on {} of {}: {} is fastest, {} a step, and {} needs least memory, "
                      "{} on a rank.",

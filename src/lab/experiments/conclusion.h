@@ -2,6 +2,7 @@
 // by figures (case_figures.h) and plots.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <initializer_list>
 #include <span>
@@ -30,9 +31,12 @@ std::vector<Case> cases_of(const Setting& setting, const Workload& run,
 struct Column {
   std::string title;
   std::function<std::string(const CaseData& of)> text;
+  std::string figure{};  // empty if it is none
 
-  Column(const char* figure);  // NOLINT(google-explicit-constructor)
-  Column(const char* figure, std::string its_title);
+  Column(const char* name);  // NOLINT(google-explicit-constructor)
+  Column(const char* name, std::string its_title);
+  Column(std::string its_title, std::function<std::string(const CaseData& of)> its_text)
+      : title(std::move(its_title)), text(std::move(its_text)) {}
   Column(std::string its_title, std::function<std::string(const Measurement& each)> its_text);
 };
 
@@ -62,8 +66,10 @@ class Conclusion {
   /// A finding about times, and one without noise.
   Conclusion& timed(std::string name, std::string text, std::optional<Word> word = {});
   Conclusion& fact(std::string name, std::string text);
-  /// The same, before all others.
-  Conclusion& lead(std::string name, std::string text);
+  /// On which side of a border an estimate is, in one of three texts: above it, below it, or where
+  /// its interval does not decide. With `rest`, "ABOVE: REST."
+  Conclusion& judge(std::string name, const Estimate& of, double border,
+                    const std::array<std::string, 3>& texts, const std::string& rest = "");
   /// A sentence for each.
   Conclusion& compare(const std::vector<Compared>& all, Together how = {});
   /// Which of the cases is fastest, under the name "fastest".
@@ -74,9 +80,10 @@ class Conclusion {
                     const std::vector<std::string>& keys = {}, std::string name = "table");
   Conclusion& table(FindingTable table);
   /// The same for the experiment's cases at the course's size, simulated with each of these numbers
-  /// of ranks, under the name "simulated-table"; and which of several ranks are fastest and need
-  /// least memory, under "simulated-N".
-  Conclusion& simulated(const std::vector<int>& ranks, const std::vector<Column>& columns);
+  /// of ranks, under the name "simulated-table"; and, if `chooses`, which of several ranks are
+  /// fastest and need least memory, under "simulated-N".
+  Conclusion& simulated(const std::vector<int>& ranks, const std::vector<Column>& columns,
+                        bool chooses = true);
   Conclusion& plot(Plot plot);
   /// The phases of each case, under its key or label; or of each rank of each case.
   Conclusion& phases(std::vector<std::string> labels = {});

@@ -7,14 +7,10 @@
 #include <functional>
 #include <string_view>
 
-#include "core/units.h"
 #include "lab/experiments/conclusion.h"
 
 namespace barestep {
 namespace {
-
-/// Below this share of the smallest step, the part that does not grow with the batch is negligible.
-constexpr double kFixedShare = 0.1;
 
 std::vector<Case> batch_sweep_cases(const Setting& setting) {
   std::vector<CaseRow> rows;
@@ -25,40 +21,35 @@ std::vector<Case> batch_sweep_cases(const Setting& setting) {
   return cases_of(setting, base_workload(setting), rows);
 }
 
-std::string growth_sentence(const Results& results) {
+/// How much of a step does not grow with the batch.
+void add_growth(Conclusion& all, const Results& results) {
+  constexpr double kNegligible = 0.1;  // of the smallest step
   std::vector<double> batches;
   std::vector<std::vector<double>> step_s;
   for (const Measurement& each : results.cases) {
     batches.push_back(batch_of(each));
     step_s.push_back(each.mean_s_by_start());
   }
-  // The part of a step that does not depend on the batch, and its share of the smallest step.
-  const auto fixed = [&](std::span<const double> steps) {
-    return fit_line(batches, steps).intercept;
-  };
-  const Estimate fixed_s = estimate_by_round(step_s, fixed);
-  const Estimate share = estimate_by_round(
-      step_s, [&](std::span<const double> steps) { return fixed(steps) / steps.front(); });
+  const Estimate share = estimate_by_round(step_s, [&](std::span<const double> steps) {
+    return fit_line(batches, steps).intercept / steps.front();
+  });
   const Measurement &first = results.cases.front(), &last = results.cases.back();
-  const Estimate times = results.compare(first.what().key, last.what().key).ratio;
-  std::string how = fmt::format(
-      "whether growth is proportional is unclear, since {} of the smallest step may not depend on "
-      "the batch",
-      percent_text(share));
-  if (side_of(share, kFixedShare) == Side::kAbove) {
-    how = fmt::format(
-        "growth is not proportional; {} of each step does not depend on the batch (a line through "
-        "all sizes, fitted round by round)",
-        time_text(fixed_s));
-  } else if (side_of(share, -kFixedShare) == Side::kBelow) {
-    how = "the step time grows faster than the batch";
-  } else if (side_of(share, kFixedShare) == Side::kBelow &&
-             side_of(share, -kFixedShare) == Side::kAbove) {
-    how = "the step time grows in proportion to the batch";
-  }
-  return fmt::format("From batch {} to {} ({:g}x) a step takes {} as long: {}.",
-                     first.workload().batch_size(), last.workload().batch_size(),
-                     batch_of(last) / batch_of(first), factor_text(times), how);
+  const bool is_proportional =
+      side_of(share, kNegligible) == Word::kBelow && side_of(share, -kNegligible) == Word::kAbove;
+  const std::string open =
+      is_proportional ? "The step time grows in proportion to the batch"
+      : side_of(share, -kNegligible) == Word::kBelow
+          ? "The step time grows faster than the batch"
+          : "Whether the step time grows in proportion to the batch is unclear";
+  all.judge("growth", share, kNegligible,
+            {"The step time grows less than in proportion to the batch", open, open},
+            fmt::format("from batch {} to {} ({:g}x) a step takes {} as long; {} of the smallest "
+                        "step do not depend on the batch (a line through all sizes, fitted round "
+                        "by round)",
+                        first.workload().batch_size(), last.workload().batch_size(),
+                        batch_of(last) / batch_of(first),
+                        factor_text(results.compare(first.what().key, last.what().key).ratio),
+                        percent_text(share)));
 }
 
 std::string efficiency_reason(const Comparison& gain) {
@@ -79,25 +70,13 @@ Findings conclude_batch_sweep(const Results& results) {
   const Comparison gain = compare(results.samples_of("batch-32"), results.samples_of("batch-128"),
                                   results.setting.margin);
   const double loss = last_loss(results.at("batch-64"));
-  std::vector<double> batches, seconds;
-  for (const Measurement& each : results.cases) {
-    batches.push_back(batch_of(each));
-    seconds.push_back(each.mean_s().median);
-  }
-  const Line line = fit_line(batches, seconds);
-  PlotSeries fitted{.name = "fitted line", .style = SeriesStyle::kDashed};
-  for (const double batch : batches) {
-    fitted.points.push_back(plot_point(batch, 1e3 * (line.intercept + line.slope * batch)));
-  }
-  return Conclusion(results)
-      .timed("growth", growth_sentence(results))
-      .timed("saturation", saturation_sentence(results, keys))
-      .timed("linear",
-             fmt::format("{}: 4 times the batch, 128 instead of 32, trains {} as many samples/s.",
-                         by_side(side_of(gain.speed(), kLinear),
-                                 "Throughput grows linearly, within a tenth",
-                                 "Throughput does not grow linearly",
-                                 "Whether throughput grows linearly is unclear"),
+  Conclusion all(results);
+  add_growth(all, results);
+  return all.timed("saturation", saturation_sentence(results, keys))
+      .judge("linear", gain.speed(), kLinear,
+             {"Throughput grows linearly, within a tenth", "Throughput does not grow linearly",
+              "Whether throughput grows linearly is unclear"},
+             fmt::format("4 times the batch, 128 instead of 32, trains {} as many samples/s",
                          factor_text(gain.speed())))
       .timed("efficiency", sentence_of(gain, "at batch 128", "at batch 32", "sample"), gain.word)
       .timed("efficiency-why", efficiency_reason(gain))
@@ -118,55 +97,93 @@ Findings conclude_batch_sweep(const Results& results) {
              .name = "times-plot",
              .x_label = "batch size",
              .y_label = "ms a step",
-             .series = {points_of("measured", results, keys, batch_of, mean_s_of, 1e3), fitted}});
+             .series = {points_of("measured", results, keys, batch_of, mean_s_of, 1e3)}});
 }
 
 // A slow disk, and loading threads.
 
-/// A run that reads the data set.
-Workload loading_workload(const Setting& setting) {
-  Workload workload = base_workload(setting);
-  read_data_set(workload.config.data, setting.data);
-  return workload;
-}
+constexpr const char *kFast = "no-delay", *kLoaded = "no-delay-loaded",
+                     *kPageable = "no-delay-pageable", *kSlow = "workers-0";
 
+/// On the CPU no data are copied to a device, so pinned memory is the same program.
 std::vector<Case> io_delay_cases(const Setting& setting) {
-  std::vector<CaseRow> rows = {{"no-delay", "", "--workers 1"}};
+  std::vector<CaseRow> rows = {{kFast, "", "--workers 0"}, {kLoaded, "", "--workers 1"}};
+  if (setting.on_gpu) rows.push_back({kPageable, "", "--workers 1 --no-pin"});
   for (const int workers : {0, 1, 2, 4}) {
     rows.push_back({fmt::format("workers-{}", workers), "",
                     fmt::format("--workers {} --io-delay-ms 10", workers)});
   }
-  return cases_of(setting, loading_workload(setting), rows);
+  Workload run = base_workload(setting);
+  read_data_set(run.config.data, setting.data);
+  return cases_of(setting, run, rows);
 }
 
 /// A delay counts as hidden if the times differ by at most a tenth.
-constexpr double kHidden = 1.1;
-
-std::string hidden_sentence(const Results& results, const std::vector<Comparison>& against_fast) {
-  const Estimate& fast = results.at("no-delay").mean_s();
-  const auto workers_of = [&](const std::string& key) {
-    return counted(results.at(key).workload().config.data.workers, "worker");
+void add_hidden(Conclusion& all, const Results& results) {
+  constexpr double kHidden = 1.1;
+  const std::vector<std::string> workers = {"workers-1", "workers-2", "workers-4"};
+  const std::vector<Comparison> against_fast = results.compare(kLoaded, workers);
+  const auto hides = [](const Comparison& each) {
+    return side_of(each.ratio, kHidden) == Word::kBelow;
   };
-  for (const Comparison& each : against_fast) {
-    if (side_of(each.ratio, kHidden) != Side::kBelow) continue;
-    return fmt::format(
-        "{} {} the disk: a step takes {} as long as without the delay ({}, without it {}).",
-        workers_of(each.b), each.b == "workers-1" ? "hides" : "hide", factor_text(each.ratio),
-        time_text(results.at(each.b).mean_s()), time_text(fast));
-  }
-  const Comparison& best = *std::ranges::min_element(
-      against_fast, {}, [](const Comparison& each) { return each.ratio.median; });
-  const bool none = std::ranges::all_of(against_fast, [](const Comparison& each) {
-    return side_of(each.ratio, kHidden) == Side::kAbove;
-  });
-  return fmt::format("{}: at best, with {}, a step takes {} as long as without the delay, and {}.",
-                     none ? "No number of workers here hides the disk"
-                          : "Whether workers hide the disk is unclear",
-                     workers_of(best.b), factor_text(best.ratio),
-                     largest_text(largest_phase(results.at(best.b)), "it"));
+  const auto first = std::ranges::find_if(against_fast, hides);
+  const Comparison& shown =
+      first != against_fast.end()
+          ? *first
+          : *std::ranges::min_element(against_fast, {},
+                                      [](const Comparison& each) { return each.ratio.median; });
+  const std::string count = counted(results.at(shown.b).workload().config.data.workers, "worker");
+  all.judge("hidden", shown.ratio, kHidden,
+            {"No number of workers here hides the disk",
+             fmt::format("{} {} the disk", count, shown.b == "workers-1" ? "hides" : "hide"),
+             "Whether workers hide the disk is unclear"},
+            fmt::format("with {} a step takes {} as long as without the delay, and {}", count,
+                        factor_text(shown.ratio),
+                        largest_text(largest_phase(results.at(shown.b)), "it")))
+      .keep(against_fast);
 }
 
-Conclusion& add_loading_table(Conclusion& all) {
+/// Amdahl's law with an infinitely fast device: the disk is the serial share, beside that of a task
+/// of the course.
+void add_free_computing(Conclusion& all, const Estimate& disk) {
+  constexpr double kExercise = 0.3;
+  if (side_of(disk, 0) != Word::kAbove) {
+    all.timed("free-computing", "No wait for the disk can be seen without workers.");
+    return;
+  }
+  all.judge("free-computing", disk, kExercise,
+            {"Less than the 3.33x of a wait of 30 %", "More than the 3.33x of a wait of 30 %",
+             "Whether more or less than the 3.33x of a wait of 30 % is unclear"},
+            fmt::format("if computing were free, the wait for the disk would remain, {} of a step "
+                        "without workers, so it could be {} as fast at most",
+                        percent_text(disk), factor_text(reciprocal(disk))));
+}
+
+Findings conclude_io_delay(const Results& results) {
+  const Measurement& none = results.at(kSlow);
+  const Estimate computing = share_of(none, computing_phases());
+  const Estimate disk = share_of(none, disk_phases());
+  Conclusion all(results);
+  all.timed("bottleneck",
+            fmt::format("With no workers {}; a step takes {}.",
+                        largest_text(largest_phase(none), "a step"), time_text(none.mean_s())));
+  add_hidden(all, results);
+  add_free_computing(all, disk);
+  all.compare({{kFast, kSlow, "with the pause", "without it", "throughput"},
+               {kFast, kLoaded, "with a worker", "with none", "workers"}},
+              {.as_family = false})
+      .judge("utilization", computing, 0.9,
+             {"The device is nearly fully used", "The device is not fully used",
+              "Whether the device is fully used is unclear"},
+             fmt::format("it computes during {} of a step, and waits for the disk during {}",
+                         percent_text(computing), percent_text(disk)));
+  if (results.setting.on_gpu) {
+    all.compare({{kPageable, kLoaded, "with pinned memory", "without", "pinned"}});
+  } else {
+    all.fact("pinned",
+             "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin "
+             "changes nothing and is not measured.");
+  }
   return all
       .table("Step time and the wait for data", {"case",
                                                  "time",
@@ -178,158 +195,27 @@ Conclusion& add_loading_table(Conclusion& all) {
       .phases();
 }
 
-/// Amdahl's law with an infinitely fast device: the disk is the serial share. `exercise` is that of
-/// a task of the course.
-std::string free_computing_sentence(const Estimate& disk) {
-  constexpr double kExercise = 0.3;
-  if (side_of(disk, 0) != Side::kAbove) return "No wait for the disk can be seen without workers.";
-  return fmt::format(
-      "If computing were free, the wait for the disk would remain: {} of a step without workers, "
-      "so it could be {} as fast at most, {} the 3.33x of a wait of 30 %.",
-      percent_text(disk), factor_text(reciprocal(disk)),
-      by_side(side_of(disk, kExercise), "less than", "more than", "which cannot be told from"));
-}
-
-Findings conclude_io_delay(const Results& results) {
-  const Measurement& none = results.at("workers-0");
-  const std::vector<std::string> with_workers = {"workers-1", "workers-2", "workers-4"};
-  const std::vector<Comparison> against_fast = results.compare("no-delay", with_workers);
-  const Estimate computing = share_of(none, computing_phases());
-  const Estimate disk = share_of(none, disk_phases());
-  Conclusion all(results);
-  all.timed("bottleneck",
-            fmt::format("With no workers {}; a step takes {}.",
-                        largest_text(largest_phase(none), "a step"), time_text(none.mean_s())))
-      .timed("hidden", hidden_sentence(results, against_fast))
-      .timed("free-computing", free_computing_sentence(disk))
-      .compare({{"no-delay", "workers-0", "with the pause", "without it", "throughput"}})
-      .timed("utilization",
-             fmt::format("{}: it computes during {} of a step, and waits for the disk during {}.",
-                         by_side(side_of(computing, 0.9), "The device is nearly fully used",
-                                 "The device is not fully used",
-                                 "Whether the device is fully used is unclear"),
-                         percent_text(computing), percent_text(disk)))
-      .keep(against_fast);
-  return add_loading_table(all);
-}
-
-std::string pinned_key(int workers, bool pinned) {
-  return fmt::format("workers-{}{}", workers, pinned ? "" : "-pageable");
-}
-
-std::vector<Case> data_loading_cases(const Setting& setting) {
-  std::vector<CaseRow> rows;
-  for (const int workers : {0, 1, 2, 4}) {
-    for (const bool pinned : {true, false}) {
-      // On the CPU, no data are copied to a device, so both would be the same program.
-      if (!pinned && !setting.on_gpu) continue;
-      rows.push_back({pinned_key(workers, pinned), "",
-                      fmt::format("--workers {}{}", workers, pinned ? "" : " --no-pin")});
-    }
-  }
-  return cases_of(setting, loading_workload(setting), rows);
-}
-
-/// The fastest number of workers compared with none; `gains` compare each number with none.
-std::string workers_sentence(const Measurement& none, const std::vector<Comparison>& gains) {
-  std::vector<std::string> faster;
-  for (const Comparison& each : gains) {
-    if (!each.is_faster()) continue;
-    faster.push_back(fmt::format("{} is {} as fast", each.b, factor_text(each.speed())));
-  }
-  const std::string inside = fmt::format("loading inside the step takes {} of {}",
-                                         time_text(none.phase_s("data")), time_text(none.mean_s()));
-  if (const std::string too_few = too_few_of(gains); faster.empty() && !too_few.empty()) {
-    return fmt::format("Whether workers make a step faster: {}; {}.", too_few, inside);
-  }
-  if (faster.empty()) {
-    return fmt::format("No number of workers is measurably faster than none: {}.", inside);
-  }
-  return fmt::format("Workers make a step faster: {}; without them, {}.", list_text(faster),
-                     inside);
-}
-
-std::string pinned_sentence(const std::vector<Comparison>& pinned) {
-  std::vector<std::string> faster, slower;
-  for (const Comparison& each : pinned) {
-    if (each.is_faster()) faster.push_back(fmt::format("{} {}", each.b, factor_text(each.speed())));
-    if (each.is_slower()) slower.push_back(fmt::format("{} {}", each.b, factor_text(each.ratio)));
-  }
-  std::string text;
-  if (!faster.empty()) {
-    text = fmt::format("Pinned memory makes a step faster: {} as fast.", list_text(faster));
-  }
-  if (!slower.empty()) {
-    text += fmt::format("{}Pinned memory makes a step slower: {} as long.", text.empty() ? "" : " ",
-                        list_text(slower));
-  }
-  if (!text.empty()) return text;
-  if (const std::string too_few = too_few_of(pinned); !too_few.empty()) {
-    return fmt::format("Whether pinned memory makes a step faster or slower: {}.", too_few);
-  }
-  const bool same = std::ranges::all_of(
-      pinned, [](const Comparison& each) { return each.word == Word::kNoDifference; });
-  return same ? fmt::format(
-                    "Pinned memory makes no difference beyond {}, with any number of "
-                    "workers.",
-                    chosen_percent(pinned.front().margin - 1))
-              : "Whether pinned memory makes a step faster or slower is unclear, with any "
-                "number of workers.";
-}
-
-Findings conclude_data_loading(const Results& results) {
-  const std::vector<std::string> workers = {"workers-1", "workers-2", "workers-4"};
-  const std::vector<Comparison> gains = results.compare("workers-0", workers);
-  Conclusion all(results);
-  all.timed("workers", workers_sentence(results.at("workers-0"), gains)).keep(gains);
-  if (results.setting.on_gpu) {
-    std::vector<Comparison> pinned;
-    for (const int count : {0, 1, 2, 4}) {
-      pinned.push_back(results.compare(pinned_key(count, false), pinned_key(count, true)));
-    }
-    adjust_together(pinned);
-    all.timed("pinned", pinned_sentence(pinned)).keep(pinned);
-  } else {
-    all.fact("pinned",
-             "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin "
-             "changes nothing and is not measured.");
-  }
-  return add_loading_table(all);
-}
-
 }  // namespace
 
 Experiment batch_sweep_experiment() {
-  return {.name = "batch-sweep",
-          .title = "Batch size",
-          .question =
-              "How do step time and throughput grow with the batch, and where does "
-              "throughput saturate?",
-          .cases = batch_sweep_cases,
-          .conclude = conclude_batch_sweep,
-          .names = "growth saturation linear efficiency efficiency-why loss table plot times-plot"};
+  return {
+      "batch-sweep",
+      "Batch size",
+      "How do step time and throughput grow with the batch, and where does throughput saturate?",
+      batch_sweep_cases,
+      conclude_batch_sweep,
+      "growth saturation linear efficiency efficiency-why loss table plot times-plot"};
 }
 
 Experiment io_delay_experiment() {
-  return {.name = "io-delay",
-          .title = "A slow disk",
-          .question =
-              "A disk that takes 10 ms for each batch: which part of the step is the "
-              "bottleneck, and do workers hide it?",
-          .cases = io_delay_cases,
-          .conclude = conclude_io_delay,
-          .names = "bottleneck hidden free-computing throughput utilization table phases-plot",
-          .reads_data = true};
-}
-
-Experiment data_loading_experiment() {
-  return {.name = "data-loading",
-          .title = "Workers and pinned memory",
-          .question = "How many loading threads does a step need, and does pinned memory matter?",
-          .cases = data_loading_cases,
-          .conclude = conclude_data_loading,
-          .names = "workers pinned table phases-plot",
-          .reads_data = true};
+  return {"io-delay",
+          "A slow disk, and workers",
+          "A disk that takes 10 ms for each batch: which part of the step is the bottleneck, do "
+          "workers hide it, and does pinned memory matter?",
+          io_delay_cases,
+          conclude_io_delay,
+          "bottleneck hidden free-computing throughput workers pinned utilization table "
+          "phases-plot"};
 }
 
 }  // namespace barestep

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "core/units.h"
@@ -58,128 +60,47 @@ std::vector<NamedMemory> devices_of_cases(
   return all;
 }
 
+/// On one device, on several, and on the numbers of devices whose splits the course asks for.
 std::vector<Case> data_parallel_cases(const Setting& setting) {
+  std::set<int> counts = {1, 2, 3, 4, 5, compared_with_one(setting)};
   std::vector<Case> cases;
-  for (const int devices : {1, compared_with_one(setting)}) {
-    cases.push_back(new_case(setting, devices_key(devices), devices_of(setting, devices)));
-  }
-  return cases;
-}
-
-Findings conclude_data_parallel(const Results& results) {
-  const int count = compared_with_one(results.setting);
-  const std::string on_several = "on " + several_words(count, "device");
-  const Measurement &one = results.at(devices_key(1)), &several = results.at(devices_key(count));
-  const Estimate gain = results.compare(devices_key(1), devices_key(count)).speed();
-  const auto memory = devices_of_cases({{"one device", &one}, {"DataParallel", &several}});
-  const auto bytes = [&](std::size_t place) { return human_bytes(memory[place].second.bytes); };
-  return Conclusion(results)
-      .compare({{devices_key(1), devices_key(count), on_several, "on one device", "gain"}})
-      .timed("proportion",
-             fmt::format(
-                 "{}: {} as fast {}, an efficiency of {}.",
-                 by_side(side_of(gain, 0.9 * count), "In proportion to the devices, within a tenth",
-                         "Not in proportion to the devices",
-                         "Whether in proportion to the devices is unclear"),
-                 factor_text(gain), on_several, percent_text(gain.median / count)))
-      .timed("moving", fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
-                                   percent_text(share_of(several, "communication")), on_several))
-      .fact("memory",
-            fmt::format(
-                "Device 0 needs {}, one device alone {}: it keeps the optimizer and "
-                "gathers all outputs{}. Device 1 needs {}, {} of one device's.",
-                bytes(1), bytes(0),
-                memory[1].second.bytes > memory[0].second.bytes
-                    ? ""
-                    : ", but computes the activations of its own rows only",
-                bytes(2),
-                percent_text(times_the_bytes(memory[2].second.bytes, memory[0].second.bytes))))
-      .table(memory_table(memory))
-      .phases({"one device", fmt::format("DataParallel, {}", count)})
-      .plot(memory_plot("Memory by category", memory));
-}
-
-std::vector<Case> splits_cases(const Setting& setting) {
-  std::vector<Case> cases;
-  for (const int devices : {2, 3, 5}) {
-    cases.push_back(new_case(setting, devices_key(devices), devices_of(setting, devices)));
-  }
-  return cases;
-}
-
-/// The rows of each device.
-std::string rows_text(const Measurement& each) {
-  std::string rows;
-  for (const Rows& piece : chunk(each.workload().batch_size(), each.workload().ranks)) {
-    rows += fmt::format("{}{}", rows.empty() ? "" : " + ", piece.count);
-  }
-  return rows;
-}
-
-Findings conclude_splits(const Results& results) {
-  const auto largest_share = [](const Measurement& each) {
-    return static_cast<double>(
-               chunk(each.workload().batch_size(), each.workload().ranks).front().count) /
-           batch_of(each);
-  };
-  std::vector<std::string> uneven;
-  for (const Measurement& each : results.cases) {
-    const double above = largest_share(each) * each.workload().ranks - 1;
-    if (above == 0) continue;
-    uneven.push_back(
-        fmt::format("{} devices get {} rows (the largest share is {} above an equal one)",
-                    each.workload().ranks, rows_text(each), percent_text(above)));
-  }
-  Conclusion all(results);
-  all.fact("uneven", uneven.empty()
-                         ? "Every number of devices divides the batch equally."
-                         : "Not every number divides the batch: " + list_text(uneven) + ".");
-  const std::vector<std::string> keys = keys_within_cores(results);
-  if (keys.size() < 2) {
-    all.fact("not-compared",
-             fmt::format("Fewer than two of these numbers have enough {} here, so step times are "
-                         "not compared.",
-                         units_word(results.setting)));
-  } else {
-    std::vector<std::string> words;
-    for (const std::string& key : keys) {
-      words.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
-    }
-    all.fastest("Fastest", keys, words);
-  }
-  return all
-      .table("Rows of each device, by torch.chunk's rule",
-             {{"ranks", "devices"},
-              {"rows", rows_text},
-              {"largest share",
-               [=](const Measurement& each) { return percent_text(largest_share(each)); }},
-              {"an equal share",
-               [](const Measurement& each) { return percent_text(1.0 / each.workload().ranks); }},
-              "time",
-              "beyond"})
-      .phases({"2 devices", "3 devices", "5 devices"});
-}
-
-std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
-  std::vector<Case> cases;
-  for (const int devices : {2, 4}) {
-    if (setting.on_gpu && devices > std::max(setting.units, 2)) continue;
+  for (const int devices : counts) {
     cases.push_back(new_case(setting, devices_key(devices), devices_of(setting, devices)));
     cases.back().record_ops = true;
   }
   return cases;
 }
 
-std::string waiting_sentence(const Measurement& each) {
+double largest_share(const Workload& workload) {
+  return static_cast<double>(chunk(workload.batch_size(), workload.ranks).front().count) /
+         static_cast<double>(workload.batch_size());
+}
+
+/// The numbers of devices that do not divide the batch.
+std::string uneven_text(const Results& results) {
+  std::vector<std::string> uneven;
+  for (const Measurement& each : results.cases) {
+    const double above = largest_share(each.workload()) * each.workload().ranks - 1;
+    if (above == 0) continue;
+    uneven.push_back(fmt::format(
+        "{} devices get {} rows (the largest share is {} above an equal one)",
+        each.workload().ranks, figure_named("split")->text({results, each}), percent_text(above)));
+  }
+  return uneven.empty() ? "Every number of devices divides the batch equally."
+                        : "Not every number divides the batch: " + list_text(uneven) + ".";
+}
+
+/// Whether device 0 is the bottleneck.
+void add_waiting(Conclusion& all, const Measurement& each) {
   const Estimate alone = share_of(each, device_0_phases());
-  return fmt::format(
-      "With {} devices the others wait for device 0 during {} of a step, {} for loss and "
-      "optimizer and {} for the exchange through it: {}.",
-      each.workload().ranks, percent_text(alone),
-      time_text(each.phase_s("loss") + each.phase_s("optimizer")),
-      time_text(each.phase_s("communication")),
-      by_side(side_of(alone, 0.5), "device 0 is the bottleneck", "device 0 is not the bottleneck",
-              "whether that is more than half of it is unclear"));
+  all.judge("alone-" + each.what().key, alone, 0.5,
+            {"Device 0 is the bottleneck", "Device 0 is not the bottleneck",
+             "Whether device 0 is the bottleneck is unclear"},
+            fmt::format("with {} devices the others wait for it during {} of a step, {} for loss "
+                        "and optimizer and {} for the exchange through it",
+                        each.workload().ranks, percent_text(alone),
+                        time_text(each.phase_s("loss") + each.phase_s("optimizer")),
+                        time_text(each.phase_s("communication"))));
 }
 
 /// What each device computes in a step, by device and start, as mlp_dp prints it.
@@ -228,24 +149,9 @@ void add_load(Conclusion& all, const Measurement& each) {
   const Estimate ratio =
       estimate_by_round(busy_s.front(), others_s,
                         [](double first, double other) { return other > 0 ? first / other : 1; });
-  const Side side = side_of(ratio, 1);
-  all.timed("load",
-            fmt::format("{}: it is busy for {} in a step, {} the time of the others.",
-                        by_side(side, "Device 0 is more loaded than the others",
-                                "Device 0 is less loaded than the others",
-                                "Whether device 0 is more loaded than the others is unclear"),
-                        time_text(estimate_of(busy_s.front())), factor_text(ratio)));
-  std::vector<std::string> shares;
-  for (int device = 0; device < each.workload().ranks; ++device) {
-    shares.push_back(percent_text(computing_share(each, device).median));
-  }
+  const std::string first = time_text(estimate_of(busy_s.front()));
   const bool is_equal = ratio.low > 1 / kEqual && ratio.high < kEqual;
   const bool is_unequal = ratio.low >= kEqual || ratio.high <= 1 / kEqual;
-  all.timed("equal", fmt::format("{}: they compute during {} of a step, device 0 first.",
-                                 is_equal     ? "All devices are used equally, within a tenth"
-                                 : is_unequal ? "The devices are not used equally"
-                                              : "Whether all devices are used equally is unclear",
-                                 list_text(shares)));
   std::vector<PartSeries> parts;
   for (const auto& [phase, words] :
        {std::pair<std::string_view, const char*>{"loss", "the loss"},
@@ -254,65 +160,85 @@ void add_load(Conclusion& all, const Measurement& each) {
     parts.push_back({words, each.phase_s_by_start(phase)});
   }
   const LargestPart largest = largest_of(parts, each.mean_s_by_start());
-  all.timed("where",
-            fmt::format("{}: it computes for {} in a step, the others for {}. The longest of what "
-                        "only it does is {}{}: {} of a step.",
-                        by_side(side, "The bottleneck is at device 0",
-                                "The bottleneck is not what device 0 computes",
-                                "Whether device 0 computes longer is unclear"),
-                        time_text(estimate_of(busy_s.front())), time_text(estimate_of(others_s)),
-                        list_text(largest.names), largest.is_alone() ? "" : " (indistinguishable)",
-                        percent_text(largest.share)));
+  all.judge("load", ratio, 1,
+            {"Device 0 is more loaded than the others", "Device 0 is less loaded than the others",
+             "Whether device 0 is more loaded than the others is unclear"},
+            fmt::format("it is busy for {} in a step, {} the time of the others", first,
+                        factor_text(ratio)))
+      .timed("equal", fmt::format("{}: they compute during {} of a step, device 0 first.",
+                                  is_equal     ? "All devices are used equally, within a tenth"
+                                  : is_unequal ? "The devices are not used equally"
+                                               : "Whether all devices are used equally is unclear",
+                                  computing_shares_text(each)))
+      .judge("where", ratio, 1,
+             {"The bottleneck is at device 0", "The bottleneck is not what device 0 computes",
+              "Whether device 0 computes longer is unclear"},
+             fmt::format("it computes for {} in a step, the others for {}. The longest of what "
+                         "only it does is {}{}: {} of a step",
+                         first, time_text(estimate_of(others_s)), list_text(largest.names),
+                         largest.is_alone() ? "" : " (indistinguishable)",
+                         percent_text(largest.share)));
 }
 
-Findings conclude_gpu0_bottleneck(const Results& results) {
+std::string memory_text(const std::vector<NamedMemory>& memory) {
+  const auto bytes = [&](std::size_t place) { return human_bytes(memory[place].second.bytes); };
+  return fmt::format(
+      "Device 0 needs {}, one device alone {}: it keeps the optimizer and gathers all outputs{}. "
+      "Device 1 needs {}, {} of one device's.",
+      bytes(1), bytes(0),
+      memory[1].second.bytes > memory[0].second.bytes
+          ? ""
+          : ", but computes the activations of its own rows only",
+      bytes(2), percent_text(times_the_bytes(memory[2].second.bytes, memory[0].second.bytes)));
+}
+
+Findings conclude_data_parallel(const Results& results) {
+  const int count = compared_with_one(results.setting);
+  const std::string on_several = "on " + several_words(count, "device");
+  const Measurement &one = results.at(devices_key(1)), &several = results.at(devices_key(count));
+  const Estimate gain = results.compare(devices_key(1), devices_key(count)).speed();
+  const auto memory = devices_of_cases({{"one device", &one}, {"DataParallel", &several}});
   Conclusion all(results);
-  const std::vector<std::string> within = keys_within_cores(results);
-  for (const std::string& key : within) all.timed(key, waiting_sentence(results.at(key)));
-  if (within.empty()) {
-    all.fact("not-compared", fmt::format("None of these numbers of devices has enough {} here, so "
-                                         "waiting is not judged.",
-                                         units_word(results.setting)));
-  } else {
-    add_load(all, results.cases.front());
-  }
-  std::vector<std::string> labels;
-  for (const Measurement& each : results.cases) {
+  all.compare({{devices_key(1), devices_key(count), on_several, "on one device", "gain"}})
+      .judge("proportion", gain, 0.9 * count,
+             {"In proportion to the devices, within a tenth", "Not in proportion to the devices",
+              "Whether in proportion to the devices is unclear"},
+             fmt::format("{} as fast as one {}, an efficiency of {}", factor_text(gain), on_several,
+                         percent_text(gain.median / count)))
+      .timed("moving", fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
+                                   percent_text(share_of(several, "communication")), on_several));
+  add_load(all, several);
+  std::vector<std::string> labels = {"one device"};
+  for (const Measurement& each : std::span(results.cases).subspan(1)) {
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
+    if (!each.what().beyond_cores) add_waiting(all, each);
   }
-  const auto memory = devices_of_cases({{labels.front(), &results.cases.front()}});
-  return all
-      .fact("memory", fmt::format("Device 0 needs {:.2f} times the memory of device 1.",
-                                  times_the_bytes(memory[0].second.bytes, memory[1].second.bytes)))
-      .table("What device 0 does while the others wait", {{"ranks", "devices"},
-                                                          "time",
-                                                          "loss",
-                                                          "optimizer",
-                                                          {"communication", "exchange"},
-                                                          "alone",
-                                                          "beyond"})
-      .table(load_table(results.cases.front()))
+  return all.fact("uneven", uneven_text(results))
+      .fact("memory", memory_text(memory))
+      .table("DataParallel by its devices",
+             {{"ranks", "devices"},
+              {"split", "rows of each, by torch.chunk's rule"},
+              {"largest share, of 1 / n",
+               [](const Measurement& each) {
+                 return percent_text(largest_share(each.workload()) * each.workload().ranks);
+               }},
+              "time",
+              "speed-up",
+              "loss",
+              "optimizer",
+              {"communication", "exchange"},
+              "alone",
+              "beyond"})
+      .table(load_table(several))
       .table(memory_table(memory))
-      .phases(labels);
+      .phases(labels)
+      .plot(memory_plot("Memory by category", memory));
 }
 
 std::vector<Case> dp_vs_ddp_cases(const Setting& setting) {
   const int count = compared_with_one(setting);
   return {new_case(setting, "data-parallel", devices_of(setting, count)),
           new_case(setting, "ddp", with(ddp_workload(setting, count), "--update separate"))};
-}
-
-/// Which of the two has its 95th percentile further above its median, by the difference in each
-/// round.
-std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
-  const Estimate more =
-      estimate_by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>());
-  return fmt::format(
-      "{}: the 95th percentile is {} above the median for DataParallel, {} for DDP.",
-      by_side(side_of(more, 0), "DDP's steps vary less", "DataParallel's steps vary less",
-              "Which step times vary less is unclear"),
-      percent_text(estimate_of(dp.spread_by_start())),
-      percent_text(estimate_of(ddp.spread_by_start())));
 }
 
 /// Why DDP scales better, by the bytes that pass through the busiest device per step.
@@ -333,56 +259,52 @@ std::string bytes_sentence(const Workload& workload) {
 }
 
 /// When DataParallel is acceptable, as far as speed decides.
-std::string acceptable_sentence(const Comparison& duel) {
-  const std::string ddp =
-      fmt::format("DDP takes {} as long on the same devices", factor_text(duel.ratio));
-  switch (duel.word) {
-    case Word::kSlower:
-      return fmt::format("DataParallel is acceptable here, for one: {}.", ddp);
-    case Word::kFaster:
-      return fmt::format("DataParallel is not acceptable for speed: {}.", ddp);
-    case Word::kNoDifference:
-      return fmt::format("Where speed decides, both are acceptable: {}.", ddp);
-    case Word::kUndecided:
-      return fmt::format("Whether speed speaks against DataParallel is unclear: {}.", ddp);
-    case Word::kTooFewStarts:
-      return fmt::format("Whether speed speaks against DataParallel: {}; {}.",
-                         too_few_text(duel.compared), ddp);
-  }
-  return "";
+std::string acceptable_text(const Comparison& duel) {
+  return fmt::format("{}: DDP takes {} as long on the same devices.",
+                     duel.is_slower()   ? "DataParallel is acceptable here, for one"
+                     : duel.is_faster() ? "DataParallel is not acceptable for speed"
+                     : duel.word == Word::kNoDifference
+                         ? "Where speed decides, both are acceptable"
+                         : "Whether speed speaks against DataParallel is unclear",
+                     factor_text(duel.ratio));
 }
 
 Findings conclude_dp_vs_ddp(const Results& results) {
   const Measurement &dp = results.at("data-parallel"), &ddp = results.at("ddp");
   const auto memory = devices_of_cases({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
   const auto bytes = [&](std::size_t place) { return human_bytes(memory[place].second.bytes); };
+  const auto spread = [](const Measurement& each) {
+    return percent_text(estimate_of(each.spread_by_start()));
+  };
   const auto utilization = [](const Measurement& each) {
     return percent_text(share_of(each, computing_phases()));
   };
+  const Comparison duel = results.compare("data-parallel", "ddp");
   return Conclusion(results)
       .compare({{"data-parallel", "ddp", "with DDP", "with DataParallel", "gain"}})
       .timed("utilization",
-             fmt::format("Device 0 computes during {} of a step of DataParallel and {} of DDP.",
+             fmt::format("Device 0 computes during {} of a step of DataParallel, rank 0 of DDP "
+                         "during {}.",
                          utilization(dp), utilization(ddp)))
-      .timed("variance", spread_sentence(dp, ddp))
-      .timed("acceptable", acceptable_sentence(results.compare("data-parallel", "ddp")))
+      .judge("variance",
+             estimate_by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>()),
+             0,
+             {"DDP's steps vary less", "DataParallel's steps vary less",
+              "Which step times vary less is unclear"},
+             fmt::format("the 95th percentile is {} above the median for DataParallel, {} for DDP",
+                         spread(dp), spread(ddp)))
+      .timed("acceptable", acceptable_text(duel), duel.word)
       .fact("memory",
             fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on each.",
                         bytes(0), bytes(1), human_bytes(memory.back().second.bytes)))
       .fact("bytes", bytes_sentence(ddp.workload()))
       .table(fmt::format("DataParallel against DDP on {}",
                          several_words(dp.workload().ranks, "device")),
-             {{"",
-               [](const Measurement& each) -> std::string {
-                 return each.what().key == "ddp" ? "DDP" : "DataParallel";
-               }},
+             {"case",
               "time",
               "p95",
-              {"p95 above the median, of a start",
-               [](const Measurement& each) {
-                 return percent_text(estimate_of(each.spread_by_start()));
-               }},
-              {"computes", "device 0 computes"},
+              {"p95 above the median, of a start", spread},
+              {"computes", "device or rank 0 computes"},
               "communication"})
       .table(memory_table(memory))
       .phases({"DataParallel", "DDP"})
@@ -392,46 +314,25 @@ Findings conclude_dp_vs_ddp(const Results& results) {
 }  // namespace
 
 Experiment data_parallel_experiment() {
-  return {.name = "data-parallel",
-          .title = "One device against DataParallel",
-          .question = "What do two devices of one process gain, and what do they need?",
-          .cases = data_parallel_cases,
-          .conclude = conclude_data_parallel,
-          .names = "gain proportion moving memory memory-table phases-plot memory-plot"};
-}
-
-Experiment splits_experiment() {
-  return {.name = "splits",
-          .title = "Splitting a batch",
-          .question = "How many rows does each of 2, 3 and 5 devices get, and what does it cost?",
-          .cases = splits_cases,
-          .conclude = conclude_splits,
-          .names = "fastest uneven not-compared table phases-plot"};
-}
-
-Experiment gpu0_bottleneck_experiment() {
-  return {.name = "gpu0-bottleneck",
-          .title = "Device 0 in the middle",
-          .question = "How long do the other devices of DataParallel wait for device 0?",
-          .cases = gpu0_bottleneck_cases,
-          .conclude = conclude_gpu0_bottleneck,
-          .names =
-              "load equal where memory not-compared table devices-table memory-table "
-              "phases-plot",
-          .chooses = false};
+  return {"data-parallel",
+          "One device against DataParallel",
+          "What do several devices of one process gain, how is the batch split, what do they need, "
+          "and how long do the others wait for device 0?",
+          data_parallel_cases,
+          conclude_data_parallel,
+          "gain proportion moving load equal where alone-* uneven memory table devices-table "
+          "memory-table phases-plot memory-plot",
+          false};
 }
 
 Experiment dp_vs_ddp_experiment() {
-  return {
-      .name = "dp-vs-ddp",
-      .title = "DataParallel against DDP",
-      .question = "How do utilization, variance and memory of the two compare on the same devices?",
-      .cases = dp_vs_ddp_cases,
-      .conclude = conclude_dp_vs_ddp,
-      .names =
+  return {"dp-vs-ddp",
+          "DataParallel against DDP",
+          "How do utilization, variance and memory of the two compare on the same devices?",
+          dp_vs_ddp_cases,
+          conclude_dp_vs_ddp,
           "gain utilization variance acceptable memory bytes table memory-table phases-plot "
-          "memory-plot",
-      .needs_mpi = true};
+          "memory-plot"};
 }
 
 }  // namespace barestep

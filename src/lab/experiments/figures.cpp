@@ -1,6 +1,7 @@
 #include "lab/experiments/figures.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -70,6 +71,14 @@ std::vector<double> computing_seconds(const Measurement& each, int device) {
 Estimate computing_share(const Measurement& each, int device) {
   return estimate_by_round(computing_seconds(each, device), each.mean_s_by_start(),
                            std::divides<double>());
+}
+
+std::string computing_shares_text(const Measurement& each) {
+  std::vector<std::string> shares;
+  for (int device = 0; device < each.workload().ranks; ++device) {
+    shares.push_back(percent_text(computing_share(each, device).median));
+  }
+  return fmt::format("{}", fmt::join(shares, ", "));
 }
 
 double last_loss(const Measurement& each) {
@@ -184,19 +193,19 @@ std::string saturation_sentence(const Results& results, const std::vector<std::s
   const auto side = [&](std::size_t i) { return side_of(gains[i], kSaturatedGain); };
   const auto batch = [&](std::size_t i) { return results.at(by_batch[i]).workload().batch_size(); };
   std::size_t first = gains.size();
-  while (first > 0 && side(first - 1) == Side::kBelow) --first;
+  while (first > 0 && side(first - 1) == Word::kBelow) --first;
   if (first == gains.size()) {
     const std::string last =
         fmt::format("the last doubling, to batch {}, gives {} the samples per second",
                     batch(gains.size()), factor_text(gains.back()));
-    return side(gains.size() - 1) == Side::kAbove
+    return side(gains.size() - 1) == Word::kAbove
                ? fmt::format("Throughput{} does not saturate up to batch {}: {}.", whose,
                              batch(gains.size()), last)
                : fmt::format("Whether throughput{} saturates up to batch {} is unclear: {}.", whose,
                              batch(gains.size()), last);
   }
   std::size_t open = first;
-  while (open > 0 && side(open - 1) != Side::kAbove) --open;
+  while (open > 0 && side(open - 1) != Word::kAbove) --open;
   const std::string where = open == first
                                 ? fmt::format("at batch {}", batch(first))
                                 : fmt::format("between batch {} and {}", batch(open), batch(first));
@@ -212,11 +221,11 @@ const Comparison& fastest_gain(const std::vector<Comparison>& all) {
 
 std::string claim_sentence(const std::vector<Comparison>& all, double claimed,
                            std::string_view claim, const std::string& fastest) {
-  if (side_of(fastest_gain(all).speed(), claimed) == Side::kAbove) {
+  if (side_of(fastest_gain(all).speed(), claimed) == Word::kAbove) {
     return fmt::format("{} is reached here: {}.", claim, fastest);
   }
   const bool is_below = std::ranges::all_of(
-      all, [=](const Comparison& each) { return side_of(each.speed(), claimed) == Side::kBelow; });
+      all, [=](const Comparison& each) { return side_of(each.speed(), claimed) == Word::kBelow; });
   return is_below ? fmt::format("{} is not reached here: at most {}.", claim, fastest)
                   : fmt::format("Whether {}{} is reached here is unclear: {}.",
                                 static_cast<char>(std::tolower(claim.front())), claim.substr(1),

@@ -41,6 +41,8 @@ std::int64_t mean_sent_bytes(const Run& workload);
 /// records its ops.
 std::vector<double> computing_seconds(const Measurement& each, int device);
 Estimate computing_share(const Measurement& each, int device);
+/// The same of all devices: "60.0 %, 20.0 %".
+std::string computing_shares_text(const Measurement& each);
 
 /// Of the first start.
 double last_loss(const Measurement& each);

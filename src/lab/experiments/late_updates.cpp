@@ -194,24 +194,22 @@ Findings conclude_local_sgd(const Results& results) {
 }  // namespace
 
 Experiment staleness_experiment() {
-  return {.name = "staleness",
-          .title = "Gradients that come late",
-          .question = "What does it gain to apply gradients later, and what does the loss pay?",
-          .cases = staleness_cases,
-          .conclude = conclude_staleness,
-          .names = "gain loss table stability-table",
-          .needs_mpi = true,
-          .chooses = false};
+  return {"staleness",
+          "Gradients that come late",
+          "What does it gain to apply gradients later, and what does the loss pay?",
+          staleness_cases,
+          conclude_staleness,
+          "gain loss table stability-table",
+          false};
 }
 
 Experiment local_sgd_experiment() {
-  return {.name = "local-sgd",
-          .title = "Averages now and then",
-          .question = "What does it gain if ranks average their weights every few steps only?",
-          .cases = local_sgd_cases,
-          .conclude = conclude_local_sgd,
-          .names = "gain loss table",
-          .needs_mpi = true};
+  return {"local-sgd",
+          "Averages now and then",
+          "What does it gain if ranks average their weights every few steps only?",
+          local_sgd_cases,
+          conclude_local_sgd,
+          "gain loss table"};
 }
 
 }  // namespace barestep

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -174,42 +173,6 @@ LimitRatios ratios_of(const LimitedPart& part, const LimitSetting& setting) {
                    (part.numbers * in_ring * setting.number_bytes() * shared)};
 }
 
-bool differs(double ratio) {
-  constexpr double kShown = 0.005;
-  return std::abs(ratio - 1) > kShown;
-}
-
-/// Why the bytes of a part differ.
-std::string causes_text(const LimitedPart& part, const LimitSetting& setting) {
-  std::vector<std::string> causes;
-  if (!part.is_forward && !part.is_tensor && setting.precision != Precision::kFp32) {
-    causes.emplace_back("gradients are sent in fp32");
-  }
-  if (part.scheme == SchemeKind::kZero3 && !part.is_forward) {
-    causes.emplace_back(
-        "backward finds the last layers' weights gathered and does not read the first's");
-  }
-  if (part.is_tensor && !part.is_forward) {
-    causes.emplace_back("the first pair of layers has no gradient of its input to add up");
-  }
-  return list_text(causes);
-}
-
-/// How the programs differ from the closed form, and why.
-std::string reasons_text(const LimitedPart& part, const LimitSetting& setting) {
-  const LimitRatios ratios = ratios_of(part, setting);
-  std::vector<std::string> all;
-  if (differs(ratios.flops)) {
-    all.push_back(fmt::format("{} the flops (the first layer has no gradient of its input)",
-                              factor_text(ratios.flops)));
-  }
-  if (differs(ratios.bytes)) {
-    all.push_back(
-        fmt::format("{} the bytes ({})", factor_text(ratios.bytes), causes_text(part, setting)));
-  }
-  return all.empty() ? "what it counts" : list_text(all);
-}
-
 FindingTable limits_table(const MachineCard& card, const std::string& name) {
   const LimitSetting rates = limit_setting(card, kLimitBatches[0], Precision::kFp32);
   FindingTable table{.title = fmt::format(
@@ -311,10 +274,12 @@ std::string part_fact(const MachineCard& card, const LimitedPart& part) {
   std::vector<std::string> limits;
   for (const Precision precision : kLimitPrecisions) {
     const LimitSetting setting = limit_setting(card, kLimitBatches[1], precision);
-    limits.push_back(
-        fmt::format("in {} {:.2f} by the closed form, and {} by the programs, which have {}",
-                    name_of(precision), 1 + closed_slack(part, setting),
-                    priced_limit(part, setting), reasons_text(part, setting)));
+    const LimitRatios ratios = ratios_of(part, setting);
+    limits.push_back(fmt::format(
+        "in {} {:.2f} by the closed form, and {} by the programs, which have {} the flops and {} "
+        "the bytes",
+        name_of(precision), 1 + closed_slack(part, setting), priced_limit(part, setting),
+        factor_text(ratios.flops), factor_text(ratios.bytes)));
   }
   return fmt::format("{}, largest number of ranks on {}{}: {} (calculated).", part.name, card.name,
                      part.is_tensor ? "" : fmt::format(" at batch {}", kLimitBatches[1]),
@@ -341,23 +306,25 @@ Findings conclude_limits(const Results& /*results*/) {
   findings.facts.push_back(
       {"method",
        "Programs are priced for whole numbers of ranks, and for rank 0, whose share of the rows "
-       "is rounded up. Rates are those of large products and messages, without latency."});
+       "is rounded up. Rates are those of large products and messages, without latency. Programs "
+       "differ from the closed forms because the first layer has no gradient of its input, "
+       "gradients are sent in fp32, backward of FSDP finds the last layers' weights gathered and "
+       "does not read the first's, and the first pair of tensor layers adds up no gradient."});
   return findings;
 }
 
 }  // namespace
 
 Experiment limits_experiment() {
-  return {.name = "limits",
-          .title = "How many ranks hide their communication",
-          .question = "Up to how many ranks does communication fit behind products, by scheme?",
-          .cases = [](const Setting&) { return std::vector<Case>{}; },
-          .conclude = conclude_limits,
-          .names =
-              "dp-backward fsdp-forward fsdp-backward tp-forward "
-              "tp-backward closed-forms method h200-nvlink-table "
-              "h200-nvlink-planes-table a100-nvlink-table "
-              "a100-nvlink-planes-table"};
+  return {"limits",
+          "How many ranks hide their communication",
+          "Up to how many ranks does communication fit behind products, by scheme?",
+          [](const Setting&) { return std::vector<Case>{}; },
+          conclude_limits,
+          "dp-backward fsdp-forward fsdp-backward tp-forward "
+          "tp-backward closed-forms method h200-nvlink-table "
+          "h200-nvlink-planes-table a100-nvlink-table "
+          "a100-nvlink-planes-table"};
 }
 
 }  // namespace barestep

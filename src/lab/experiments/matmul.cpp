@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -11,17 +10,11 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
-#include "lab/predict/plots.h"
-#include "lab/predict/workload.h"
-#include "lab/report/findings.h"
+#include "lab/experiments/conclusion.h"
 #include "lab/study/roofline.h"
 
 namespace barestep {
 namespace {
-
-/// The products of a phase of a step with two layers.
-constexpr std::array<std::string_view, 2> kProductPhases = {"forward", "backward"};
 
 std::vector<std::int64_t> product_rows(const Setting& setting) {
   return {1, setting.batch_size, (setting.quick ? 4 : 16) * setting.batch_size};
@@ -51,22 +44,17 @@ std::string product_key(const Setting& setting, std::int64_t rows, Precision pre
 }
 
 std::vector<Case> matmul_cases(const Setting& setting) {
-  constexpr std::int64_t kLayers = 2;
   std::vector<Case> cases;
   for (const int threads : product_threads(setting)) {
     for (const std::int64_t rows : product_rows(setting)) {
       for (const Precision precision : product_precisions(setting)) {
-        Workload workload = base_workload(setting);
-        TrainConfig& config = workload.config;
-        config.model.depth = kLayers;
-        config.training.recompute = 1;
-        config.training.update = Update::kSeparate;
-        config.data.batch_size = rows;
-        config.device.precision = precision;
-        if (!takes_all_cores(setting, threads)) config.device.threads = threads;
-        Case what = new_case(setting, product_key(setting, rows, precision, threads), workload);
-        what.record_ops = true;
-        cases.push_back(std::move(what));
+        Workload run = with(base_workload(setting),
+                            fmt::format("--depth 2 --recompute 1 --update separate --batch-size {} "
+                                        "--precision {}",
+                                        rows, name_of(precision)));
+        if (!takes_all_cores(setting, threads)) run.config.device.threads = threads;
+        cases.push_back(new_case(setting, product_key(setting, rows, precision, threads), run));
+        cases.back().record_ops = true;
       }
     }
   }
@@ -114,13 +102,20 @@ MachineCard card_of_threads(MachineCard card, int threads) {
   return card;
 }
 
+/// 0 on a GPU.
+int threads_of(const Results& results, const Measurement& each) {
+  return results.setting.on_gpu
+             ? 0
+             : each.workload().config.device.threads.value_or(results.setting.units);
+}
+
 /// The mean share of the roof that products reach; the card's rates are those of fp32.
-std::string product_roof_share(const Results& results, const Measurement& each, int threads) {
+std::string product_roof_share(const Results& results, const Measurement& each) {
   if (!results.card || each.workload().config.device.precision != Precision::kFp32) return "";
   double share = 0;
   int products = 0;
   for (const RooflinePoint& point :
-       roofline_points(each, card_of_threads(*results.card, threads))) {
+       roofline_points(each, card_of_threads(*results.card, threads_of(results, each)))) {
     if (point.op != "gemm") continue;
     share += point.share_of_roof;
     ++products;
@@ -133,67 +128,47 @@ std::string thread_words(int threads) {
 }
 
 /// 16 bits against fp32, and all threads against one, for each batch.
-std::vector<std::pair<Comparison, std::string>> product_comparisons(const Results& results) {
+void compare_products(Conclusion& all, const Results& results) {
   const Setting& setting = results.setting;
   const std::vector<int> threads = product_threads(setting);
-  std::vector<std::pair<Comparison, std::string>> all;
-  const auto add = [&](const std::string& a, const std::string& b, const std::string& words_b,
-                       const std::string& words_a, std::int64_t rows) {
-    const Series before = forward_products(results, a), after = forward_products(results, b);
-    const auto is_recorded = [](const Series& each) { return std::ranges::min(each.seconds) > 0; };
-    if (!is_recorded(before) || !is_recorded(after)) return;
-    Comparison one = compare(before, after, setting.margin);
-    std::string sentence = sentence_of(one, words_b, words_a,
-                                       fmt::format("forward product of {}", counted(rows, "row")));
-    all.emplace_back(std::move(one), std::move(sentence));
-  };
   for (const std::int64_t rows : product_rows(setting)) {
     const auto key = [&](Precision precision, int count) {
       return product_key(setting, rows, precision, count);
     };
-    const std::string with = thread_words(threads.back());
+    const auto add = [&](const std::string& a, const std::string& b, const std::string& words_b,
+                         const std::string& words_a, const std::string& name) {
+      const Series before = forward_products(results, a), after = forward_products(results, b);
+      if (std::ranges::min(before.seconds) <= 0 || std::ranges::min(after.seconds) <= 0) return;
+      const Comparison one = compare(before, after, setting.margin);
+      const std::string noun = fmt::format("forward product of {}", counted(rows, "row"));
+      all.timed(name, sentence_of(one, words_b, words_a, noun), one.word).keep({&one, 1});
+    };
     for (const Precision precision : product_precisions(setting)) {
       if (precision == Precision::kFp32) continue;
-      add(key(Precision::kFp32, threads.back()), key(precision, threads.back()),
-          fmt::format("in {}{}", name_of(precision), with), "in fp32", rows);
+      const std::string b = key(precision, threads.back());
+      add(key(Precision::kFp32, threads.back()), b,
+          fmt::format("in {}{}", name_of(precision), thread_words(threads.back())), "in fp32", b);
     }
     if (threads.size() == 1) continue;
-    add(key(Precision::kFp32, threads.front()), key(Precision::kFp32, threads.back()),
-        fmt::format("with {} in fp32", counted(threads.back(), "thread")), "with one", rows);
+    const std::string b = key(Precision::kFp32, threads.back());
+    add(key(Precision::kFp32, threads.front()), b,
+        fmt::format("with {} in fp32", counted(threads.back(), "thread")), "with one",
+        b + "-of-one-thread");
   }
-  return all;
-}
-
-/// Whether products take as many times longer as they have rows.
-std::string rows_sentence(const Results& results) {
-  const std::int64_t rows = results.setting.batch_size;
-  const Estimate ratio = compare(forward_products(results, "fp32-1"),
-                                 forward_products(results, fmt::format("fp32-{}", rows)))
-                             .ratio;
-  return fmt::format(
-      "{}: {} rows take {} as long as one.",
-      by_side(side_of(ratio, 0.9 * static_cast<double>(rows)),
-              "The time of a product grows in proportion to its rows, within a tenth",
-              "The time of a product grows by less than in proportion to its rows",
-              "Whether the time of a product grows in proportion to its rows is unclear"),
-      rows, factor_text(ratio));
-}
-
-std::string highest_rate_sentence(const Results& results) {
-  const auto rate = [](const Measurement& each) {
-    const double median = phase_rate(each, "forward").median;
-    return std::isfinite(median) ? median : 0;  // 0: not recorded
-  };
-  const Measurement& best = *std::ranges::max_element(results.cases, {}, rate);
-  return fmt::format("Highest rate of forward products: {}, {}.", best.what().key,
-                     phase_rate_text(phase_rate(best, "forward")));
 }
 
 Findings conclude_matmul(const Results& results) {
   const Setting& setting = results.setting;
-  FindingTable table{
-      .title = fmt::format("Products of layers {} wide", setting.dim),
-      .columns = {"rows", "precision", "threads", "forward", "backward", "of the roof in fp32"}};
+  const auto forward_rate = [](const Measurement& each) { return phase_rate(each, "forward"); };
+  const auto known_rate = [&](const Measurement& each) {
+    const double median = forward_rate(each).median;
+    return std::isfinite(median) ? median : 0;  // 0: not recorded
+  };
+  const Measurement& best = *std::ranges::max_element(results.cases, {}, known_rate);
+  const Estimate longer =
+      compare(forward_products(results, "fp32-1"),
+              forward_products(results, fmt::format("fp32-{}", setting.batch_size)))
+          .ratio;
   Plot plot{.title = "Forward products by the rows of a batch",
             .x_label = "rows",
             .y_label = "GFLOP/s",
@@ -201,50 +176,56 @@ Findings conclude_matmul(const Results& results) {
             .log_y = true};
   for (const int threads : product_threads(setting)) {
     for (const Precision precision : product_precisions(setting)) {
-      PlotSeries series{.name = fmt::format("{}{}", name_of(precision), thread_words(threads))};
+      std::vector<std::string> keys;
       for (const std::int64_t rows : product_rows(setting)) {
-        const Measurement& each = results.at(product_key(setting, rows, precision, threads));
-        std::vector<std::string> row = {std::to_string(rows), std::string(name_of(precision)),
-                                        threads == 0 ? "" : std::to_string(threads)};
-        for (const std::string_view phase : kProductPhases) {
-          row.push_back(phase_rate_text(phase_rate(each, phase)));
-        }
-        row.push_back(product_roof_share(results, each, threads));
-        table.rows.push_back(std::move(row));
-        series.points.push_back(
-            plot_point(static_cast<double>(rows), phase_rate(each, "forward"), 1e-9));
+        keys.push_back(product_key(setting, rows, precision, threads));
       }
-      plot.series.push_back(std::move(series));
+      plot.series.push_back(
+          points_of(fmt::format("{}{}", name_of(precision), thread_words(threads)), results, keys,
+                    batch_of, forward_rate, 1e-9));
     }
   }
-  Findings findings{.tables = {std::move(table)}, .plots = {std::move(plot)}};
-  for (auto& [comparison, sentence] : product_comparisons(results)) {
-    // A case is compared with that of fp32, and that of all threads with that of one.
-    const bool is_of_threads = comparison.a.find("-threads-") != std::string::npos;
-    findings.sentences.push_back({comparison.b + (is_of_threads ? "-of-one-thread" : ""),
-                                  std::move(sentence), comparison.word});
-    findings.comparisons.push_back(std::move(comparison));
-  }
-  findings.sentences.push_back({"rows", rows_sentence(results)});
-  findings.sentences.push_back({"highest", highest_rate_sentence(results)});
-  findings.facts.push_back(
-      {"method",
-       "Products run in a training step of two layers, backward without the first layer's "
-       "gradient of its input; a forward product includes bias and activation. The roof is the "
-       "machine card's: the best product or the memory, whichever bounds the shape."});
-  return findings;
+  const auto rate_of = [](const char* phase) {
+    return [=](const Measurement& each) { return phase_rate_text(phase_rate(each, phase)); };
+  };
+  Conclusion all(results);
+  compare_products(all, results);
+  return all
+      .judge("rows", longer, 0.9 * static_cast<double>(setting.batch_size),
+             {"The time of a product grows in proportion to its rows, within a tenth",
+              "The time of a product grows by less than in proportion to its rows",
+              "Whether the time of a product grows in proportion to its rows is unclear"},
+             fmt::format("{} rows take {} as long as one", setting.batch_size, factor_text(longer)))
+      .timed("highest", fmt::format("Highest rate of forward products: {}, {}.", best.what().key,
+                                    phase_rate_text(forward_rate(best))))
+      .fact("method",
+            "Products run in a training step of two layers, backward without the first layer's "
+            "gradient of its input; a forward product includes bias and activation. The roof is "
+            "the machine card's: the best product or the memory, whichever bounds the shape.")
+      .table(fmt::format("Products of layers {} wide", setting.dim),
+             {{"batch", "rows"},
+              "precision",
+              {"threads",
+               [&](const Measurement& each) {
+                 return setting.on_gpu ? "" : std::to_string(threads_of(results, each));
+               }},
+              {"forward", rate_of("forward")},
+              {"backward", rate_of("backward")},
+              {"of the roof in fp32",
+               [&](const Measurement& each) { return product_roof_share(results, each); }}})
+      .plot(std::move(plot));
 }
 
 }  // namespace
 
 Experiment matmul_experiment() {
-  return {.name = "matmul",
-          .title = "Products by shape, precision and threads",
-          .question = "How many flops a second do a layer's products reach, and how near the roof?",
-          .cases = matmul_cases,
-          .conclude = conclude_matmul,
-          .names = "*-of-one-thread rows highest method table plot",
-          .chooses = false};
+  return {"matmul",
+          "Products by shape, precision and threads",
+          "How many flops a second do a layer's products reach, and how near the roof?",
+          matmul_cases,
+          conclude_matmul,
+          "*-of-one-thread rows highest method table plot",
+          false};
 }
 
 }  // namespace barestep

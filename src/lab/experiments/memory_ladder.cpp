@@ -114,26 +114,6 @@ std::vector<Case> memory_cases(const Setting& setting) {
   return cases;
 }
 
-/// The lecture's claims about two rungs; whether they hold depends on the model.
-FindingTable claims_table(const Results& results, const Estimate& recomputation) {
-  const auto total = [&](const char* a, const char* b) {
-    return factor_text(
-        times_the_bytes(memory_of(results.at(a)).bytes, memory_of(results.at(b)).bytes));
-  };
-  const auto activations = [&](const char* a, const char* b) {
-    return factor_text(
-        times_the_bytes(activations_of(results.at(a)), activations_of(results.at(b))));
-  };
-  return {.title = "Claims about them",
-          .name = "claims-table",
-          .columns = {"what", "claimed", "here"},
-          .rows = {{"memory with 16-bit numbers", "0.5x", total("precision", "baseline")},
-                   {"their activations", "0.5x", activations("precision", "baseline")},
-                   {"memory with recomputation", "0.4x", total("recompute", "accumulation")},
-                   {"its activations", "0.4x", activations("recompute", "accumulation")},
-                   {"time with recomputation", "1.3x", factor_text(recomputation)}}};
-}
-
 Findings conclude_memory(const Results& results) {
   constexpr double kClaimed = 1.3;
   const Estimate longer = compare(results.samples_of("accumulation"),
@@ -141,16 +121,11 @@ Findings conclude_memory(const Results& results) {
                               .ratio;
   Conclusion all(results);
   add_ladder(all, results, memory_rungs(results.at("baseline").workload().depth()));
-  return all
-      .timed(
-          "claim",
-          fmt::format(
-              "{}: {} the time.",
-              by_side(side_of(longer, kClaimed), "Recomputation costs more than the claimed 30 %",
-                      "Recomputation costs less than the claimed 30 %",
-                      "Whether recomputation costs more or less than the claimed 30 % is unclear"),
-              factor_text(longer)))
-      .table(claims_table(results, longer));
+  return all.judge("claim", longer, kClaimed,
+                   {"Recomputation costs more than the claimed 30 %",
+                    "Recomputation costs less than the claimed 30 %",
+                    "Whether recomputation costs more or less than the claimed 30 % is unclear"},
+                   factor_text(longer) + " the time");
 }
 
 // A transformer.
@@ -241,73 +216,6 @@ std::string largest_length_fact() {
       factor_text(static_cast<double>(flash) / static_cast<double>(standard)));
 }
 
-FindingTable lengths_table(const Results& results) {
-  const std::vector<std::int64_t> lengths = lengths_of(results.setting);
-  FindingTable table{
-      .title = fmt::format("A step of {} rows by the length of their sequences",
-                           grouped(lengths.back())),
-      .columns = {"length", "standard, mean step", "flash, mean step", "speed of flash",
-                  "standard, activations (plan)", "flash, activations (plan)"}};
-  for (const std::int64_t length : lengths) {
-    const Measurement& standard = results.at(form_key(AttentionForm::kStandard, length));
-    const Measurement& flash = results.at(form_key(AttentionForm::kFlash, length));
-    table.rows.push_back(
-        {grouped(length), time_text(standard.mean_s()), time_text(flash.mean_s()),
-         factor_text(results.compare(standard.what().key, flash.what().key).speed()),
-         human_bytes(activations_of(standard)), human_bytes(activations_of(flash))});
-  }
-  return table;
-}
-
-/// Lines over the length, one for each form.
-Plot plot_by_length(std::string title, std::string name, std::string y_label,
-                    const Results& results, const std::function<Estimate(const Measurement&)>& y,
-                    double scale) {
-  Plot plot{.title = std::move(title),
-            .name = std::move(name),
-            .x_label = "length of a sequence",
-            .y_label = std::move(y_label),
-            .log_x = true,
-            .log_y = true};
-  const auto length = [](const Measurement& each) {
-    return static_cast<double>(*each.workload().config.model.length);
-  };
-  for (const AttentionForm form : kValuesOf<AttentionForm>) {
-    plot.series.push_back(points_of(std::string(name_of(form)), results,
-                                    keys_of_form(results.setting, form), length, y, scale));
-  }
-  return plot;
-}
-
-/// On a machine whose products are fast in comparison with its memory.
-FindingTable simulated_forms() {
-  const MachineCard card = load_card("h200-nvlink");
-  FindingTable table{
-      .title = fmt::format(
-          "Simulated: a step of 16,384 rows, 1024 x 4 blocks, bf16 but for the products of "
-          "attention, in fp32, on {}",
-          card.name),
-      .name = "simulated-table",
-      .columns = {"length", "standard", "flash", "speed of flash"}};
-  for (const std::int64_t length : {512, 2048, 8192}) {
-    const auto step_s = [&](const char* form) {
-      return predicted_step(asked_run({{"block", "transformer"},
-                                       {"dim", "1024"},
-                                       {"depth", "4"},
-                                       {"length", std::to_string(length)},
-                                       {"attention", form},
-                                       {"batch-size", std::to_string(16'384 / length)},
-                                       {"precision", "bf16"}}),
-                            card, 1)
-          .step_s;
-    };
-    const double standard_s = step_s("standard"), flash_s = step_s("flash");
-    table.rows.push_back({grouped(length), time_text(standard_s), time_text(flash_s),
-                          factor_text(standard_s / flash_s)});
-  }
-  return table;
-}
-
 Findings conclude_attention(const Results& results) {
   constexpr double kClaimedFlashSpeed = 2;
   const std::vector<std::int64_t> lengths = lengths_of(results.setting);
@@ -317,20 +225,34 @@ Findings conclude_attention(const Results& results) {
                         activations_of(results.at(form_key(form, lengths.front())))));
   };
   std::vector<Compared> pairs;
+  std::vector<std::string> keys;
   for (const std::int64_t length : lengths) {
-    pairs.push_back({form_key(AttentionForm::kStandard, length),
-                     form_key(AttentionForm::kFlash, length),
-                     "with flash attention " + length_words(length), "with standard attention"});
+    const std::string standard = form_key(AttentionForm::kStandard, length);
+    keys.insert(keys.end(), {standard, form_key(AttentionForm::kFlash, length)});
+    pairs.push_back({standard, keys.back(), "with flash attention " + length_words(length),
+                     "with standard attention"});
+  }
+  const auto length_of = [](const Measurement& each) {
+    return *each.workload().config.model.length;
+  };
+  Plot plot{.title = "Step time by the length of sequences",
+            .x_label = "length of a sequence",
+            .y_label = "ms",
+            .log_x = true,
+            .log_y = true};
+  for (const AttentionForm form : kValuesOf<AttentionForm>) {
+    plot.series.push_back(points_of(
+        std::string(name_of(form)), results, keys_of_form(results.setting, form),
+        [=](const Measurement& each) { return static_cast<double>(length_of(each)); }, mean_s_of,
+        1e3));
   }
   Conclusion all(results);
   const Comparison fastest = fastest_gain(all.compare(pairs).comparisons());
-  all.timed(
-         "claim",
-         claim_sentence(
-             all.comparisons(), kClaimedFlashSpeed, "The claimed factor of 2 to 4",
-             fmt::format("flash attention {}, {} as fast",
-                         length_words(results.at(fastest.b).workload().config.model.length.value()),
-                         factor_text(fastest.speed()))))
+  all.timed("claim",
+            claim_sentence(all.comparisons(), kClaimedFlashSpeed, "The claimed factor of 2 to 4",
+                           fmt::format("flash attention {}, {} as fast",
+                                       length_words(length_of(results.at(fastest.b))),
+                                       factor_text(fastest.speed()))))
       .fact("growth",
             fmt::format("With as many rows in a step, sequences of {} rows instead of {} take {} "
                         "the memory of activations with standard attention and {} with flash "
@@ -338,45 +260,37 @@ Findings conclude_attention(const Results& results) {
                         grouped(lengths.back()), lengths.front(), growth(AttentionForm::kStandard),
                         growth(AttentionForm::kFlash)))
       .fact("longest", largest_length_fact())
-      .table(lengths_table(results))
-      .plot(plot_by_length(
-          "Memory of activations by the length of sequences (plan)", "activations-plot", "MiB",
-          results,
-          [](const Measurement& each) {
-            const auto bytes = static_cast<double>(activations_of(each));
-            return Estimate{bytes, bytes, bytes};
-          },
-          1.0 / (1 << 20)))
-      .plot(plot_by_length("Step time by the length of sequences", "plot", "ms", results, mean_s_of,
-                           1e3));
+      .table(fmt::format("A step of {} rows by the length of their sequences",
+                         grouped(lengths.back())),
+             {"case",
+              {"length", [=](const Measurement& each) { return grouped(length_of(each)); }},
+              "time",
+              "activations"},
+             keys)
+      .plot(std::move(plot));
   add_ladder(all, results, transformer_rungs());
-  return all.table(simulated_forms());
+  return all.simulated({1}, {"case", {"time", "step"}, "memory"}, false);
 }
 
 }  // namespace
 
 Experiment memory_experiment() {
-  return {.name = "memory",
-          .title = "Ways to save memory, added one by one",
-          .question =
-              "How much memory does each way to save memory save, and what does it cost in time?",
-          .cases = memory_cases,
-          .conclude = conclude_memory,
-          .names = "claim *-memory ladder-table claims-table memory-plot",
-          .needs_mpi = true};
+  return {"memory",
+          "Ways to save memory, added one by one",
+          "How much memory does each way to save memory save, and what does it cost in time?",
+          memory_cases,
+          conclude_memory,
+          "claim *-memory ladder-table memory-plot"};
 }
 
 Experiment attention_experiment() {
-  return {.name = "attention",
-          .title = "Attention in tiles, and a transformer's memory",
-          .question =
-              "What does flash attention save in time and memory, by the length of "
-              "sequences, and what do the other ways to save memory add?",
-          .cases = attention_cases,
-          .conclude = conclude_attention,
-          .names =
-              "claim growth longest *-memory table ladder-table simulated-table plot "
-              "activations-plot memory-plot"};
+  return {"attention",
+          "Attention in tiles, and a transformer's memory",
+          "What does flash attention save in time and memory, by the length of "
+          "sequences, and what do the other ways to save memory add?",
+          attention_cases,
+          conclude_attention,
+          "claim growth longest *-memory table ladder-table simulated-table plot memory-plot"};
 }
 
 }  // namespace barestep

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "core/statistics.h"
@@ -12,8 +13,6 @@
 namespace barestep {
 namespace {
 
-/// A device busier than this is fully used.
-constexpr double kFullPercent = 90;
 /// Differences in utilization below this many points do not count.
 constexpr double kMorePercent = 10;
 /// Memory and clocks that change by less are called constant; the monitor uses the same limit for
@@ -113,60 +112,23 @@ std::string batch_text(const Measurement& each) {
   return fmt::format("batch {}", each.workload().batch_size());
 }
 
-std::string whole_percent(const Estimate& percent) {
-  if (!percent.has_interval()) return fmt::format("{:.0f} %", percent.median);
-  return fmt::format("{:.0f} % ({:.0f} % to {:.0f} %)", percent.median, percent.low, percent.high);
-}
-
-std::string busy_sentence(const Results& results, const GaugeNames& names) {
+/// What a gauge does from the smallest batch to the largest; `limit` above which a change counts.
+template <class Change>
+void add_change(Conclusion& all, const Results& results, const char* name, const char* source,
+                const char* gauge, const Change& change, double limit, const char* grows,
+                const char* unit) {
   const Measurement &small = results.cases.front(), &large = results.cases.back();
-  const std::vector<double> a = means_by_start(small, names.source, names.busy);
-  const std::vector<double> b = means_by_start(large, names.source, names.busy);
-  const char* device = results.setting.on_gpu ? "GPU" : "cores";
+  const std::vector<double> a = means_by_start(small, source, gauge);
+  const std::vector<double> b = means_by_start(large, source, gauge);
   if (a.empty() || b.empty()) {
-    return fmt::format("How busy the {} were cannot be measured here.", device);
+    all.timed(name, fmt::format("Whether {} cannot be measured here.", grows));
+    return;
   }
-  const Estimate more = estimate_by_round(b, a, std::minus<double>());
-  const Estimate busy = estimate_of(b);
-  const std::string end = fmt::format("{} at {}, {} at {}", whole_percent(estimate_of(a)),
-                                      batch_text(small), whole_percent(busy), batch_text(large));
-  const std::string text = by_side(
-      side_of(more, kMorePercent),
-      fmt::format("A larger batch keeps the {} busier: {}.", device, end),
-      fmt::format(
-          "A larger batch does not keep the {} busier by {:.0f} percentage points or more: {}.",
-          device, kMorePercent, end),
-      fmt::format("Whether a larger batch keeps the {} busier is unclear: {}.", device, end));
-  if (side_of(busy, kFullPercent) == Side::kAbove) {
-    return text + fmt::format(" At {} less than {:.0f} % of the time is idle.", batch_text(large),
-                              100 - kFullPercent);
-  }
-  return text +
-         fmt::format(" At {} {:.0f} % of the time is idle.", batch_text(large), 100 - busy.median);
-}
-
-std::string memory_sentence(const Results& results, const GaugeNames& names) {
-  const Measurement &small = results.cases.front(), &large = results.cases.back();
-  const std::vector<double> a = means_by_start(small, names.source, names.memory);
-  const std::vector<double> b = means_by_start(large, names.source, names.memory);
-  if (a.empty() || b.empty()) return "How much memory is in use cannot be measured here.";
-  const std::string end = fmt::format("{:.0f} MiB at {}, {:.0f} MiB at {}", estimate_of(a).median,
-                                      batch_text(small), estimate_of(b).median, batch_text(large));
-  const Estimate growth = estimate_by_round(b, a, std::divides<double>());
-  if (side_of(growth, kSteadyShare) == Side::kAbove) {
-    return fmt::format("Memory grows with the batch: {}.", end);
-  }
-  if (side_of(growth, 1 / kSteadyShare) == Side::kBelow) {
-    return fmt::format("Memory is less with a larger batch: {}.", end);
-  }
-  if (side_of(growth, kSteadyShare) == Side::kBelow &&
-      side_of(growth, 1 / kSteadyShare) == Side::kAbove) {
-    return fmt::format(
-        "Memory hardly depends on the batch, since parameters, gradients and the optimizer's state "
-        "do not: {}.",
-        end);
-  }
-  return fmt::format("Whether memory depends on the batch is unclear: {}.", end);
+  all.judge(name, estimate_by_round(b, a, change), limit,
+            {fmt::format("It is seen that {}", grows), fmt::format("It is not seen that {}", grows),
+             fmt::format("Whether {} is unclear", grows)},
+            fmt::format("{:.0f} {} at {}, {:.0f} {} at {}", estimate_of(a).median, unit,
+                        batch_text(small), estimate_of(b).median, unit, batch_text(large)));
 }
 
 std::string clock_sentence(const Results& results, const GaugeNames& names) {
@@ -179,15 +141,11 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
     all.is_known = true;
   }
   if (!all.is_known) return "The clock cannot be read here.";
-  if (all.max <= kSteadyShare * all.min) {
-    const std::string min = fmt::format("{:.0f}", all.min);
-    const std::string max = fmt::format("{:.0f}", all.max);
-    return fmt::format("The clock was steady: {} MHz.", min == max ? max : min + " to " + max);
-  }
   return fmt::format(
-      "The clock changed between {:.0f} and {:.0f} MHz, so times measured at different moments may "
-      "differ by {}.",
-      all.min, all.max, percent_text(all.max / all.min - 1));
+      "The clock was {}: {:.0f} to {:.0f} MHz, so times measured at different "
+      "moments may differ by {}.",
+      all.max <= kSteadyShare * all.min ? "steady" : "not steady", all.min, all.max,
+      percent_text(all.max / all.min - 1));
 }
 
 std::string energy_sentence(Conclusion& all, const Results& results) {
@@ -212,34 +170,24 @@ std::string level_text(const Level& level, const char* unit) {
 }
 
 std::vector<std::string> marks_of(const Results& results) {
-  std::vector<std::string> marks;
+  std::set<std::string> marks;
   for (const Measurement& each : results.cases) {
     for (const Start& start : each.starts()) {
       for (const Watched& watched : start.watched) {
-        for (const std::string& mark : watched.marks) {
-          if (std::ranges::find(marks, mark) == marks.end()) marks.push_back(mark);
-        }
+        marks.insert(watched.marks.begin(), watched.marks.end());
       }
     }
   }
-  return marks;
+  return {marks.begin(), marks.end()};
 }
 
-Plot busy_plot(const Results& results, const GaugeNames& names) {
+PlotSeries busy_points(const Results& results, const GaugeNames& names) {
   PlotSeries busy{.name = results.setting.on_gpu ? "GPU busy" : "cores busy by this run"};
   for (const Measurement& each : results.cases) {
-    const std::vector<double> readings = readings_of(each, names.source, names.busy);
-    if (readings.empty()) continue;
-    const Level level = level_of(each, names.source, names.busy);
-    busy.points.push_back({static_cast<double>(each.workload().batch_size()), level.mean,
-                           percentile(readings, 5), percentile(readings, 95)});
+    const std::vector<double> means = means_by_start(each, names.source, names.busy);
+    if (!means.empty()) busy.points.push_back(plot_point(batch_of(each), estimate_of(means)));
   }
-  return {
-      .title = "Utilization against the batch, with the 5th and 95th percentile of the readings",
-      .x_label = "batch size",
-      .y_label = "%",
-      .log_x = true,
-      .series = {busy}};
+  return busy;
 }
 
 Findings conclude_monitor(const Results& results) {
@@ -250,10 +198,11 @@ Findings conclude_monitor(const Results& results) {
             }};
   };
   Conclusion all(results);
-  all.timed("busy", busy_sentence(results, names))
-      .timed("energy", energy_sentence(all, results))
-      .fact("memory", memory_sentence(results, names))
-      .fact("clock", clock_sentence(results, names));
+  add_change(all, results, "busy", names.source, names.busy, std::minus<double>(), kMorePercent,
+             "a larger batch keeps the device busier by 10 percentage points", "%");
+  add_change(all, results, "memory", names.source, names.memory, std::divides<double>(),
+             kSteadyShare, "memory grows with the batch", "MiB");
+  all.timed("energy", energy_sentence(all, results)).fact("clock", clock_sentence(results, names));
   if (const std::vector<std::string> marks = marks_of(results); !marks.empty()) {
     all.fact("mark", fmt::format("Read these figures with care: {}.", list_text(marks)));
   }
@@ -271,20 +220,24 @@ Findings conclude_monitor(const Results& results) {
                  if (joules.empty()) return "-";
                  return fmt::format("{} mJ", number_text(1e3 * estimate_of(joules).median));
                }}})
-      .plot(busy_plot(results, names));
+      .plot({.title = "Utilization against the batch, with the ends of its interval",
+             .x_label = "batch size",
+             .y_label = "%",
+             .log_x = true,
+             .series = {busy_points(results, names)}});
 }
 
 }  // namespace
 
 Experiment monitor_experiment() {
-  return {.name = "monitor",
-          .title = "The machine during a run",
-          .question =
-              "How busy is the device, how much memory does it use, are its clock and power "
-              "steady, and what does a larger batch change?",
-          .cases = monitor_cases,
-          .conclude = conclude_monitor,
-          .names = "busy energy memory clock mark table plot"};
+  return {
+      "monitor",
+      "The machine during a run",
+      "How busy is the device, how much memory does it use, are its clock and power steady, and "
+      "what does a larger batch change?",
+      monitor_cases,
+      conclude_monitor,
+      "busy energy memory clock mark table plot"};
 }
 
 }  // namespace barestep

@@ -67,28 +67,26 @@ std::vector<PartSeries> op_series(const Measurement& each) {
   return series;
 }
 
-std::string longest_sentence(const std::vector<PartSeries>& ops, const std::vector<double>& all) {
-  const LargestPart longest = largest_of(ops, all);
-  const std::string share = fmt::format("{} of the {} that all ops of a profiled step take",
-                                        percent_text(longest.share), time_text(estimate_of(all)));
-  if (longest.is_alone()) {
-    return fmt::format("The longest op is {}: {}.", longest.names.front(), share);
-  }
-  return fmt::format("The longest ops are {}, which are indistinguishable: the first takes {}.",
+/// "The longest op is A: SHARE.", or which are indistinguishable.
+std::string longest_sentence(const std::vector<PartSeries>& parts, const std::vector<double>& all,
+                             std::string_view what, std::string_view whole) {
+  const LargestPart longest = largest_of(parts, all);
+  const std::string share = fmt::format("{} of the {} that {}", percent_text(longest.share),
+                                        time_text(estimate_of(all)), whole);
+  if (longest.is_alone()) return fmt::format("{}: {}, {}.", what, longest.names.front(), share);
+  return fmt::format("{}: {}, which are indistinguishable; the first takes {}.", what,
                      list_text(longest.names), share);
 }
 
-std::string backward_sentence(const Measurement& step) {
+void add_backward(Conclusion& all, const Measurement& step) {
   const std::vector<double> forward = phase_op_seconds(step, "forward");
   const std::vector<double> backward = phase_op_seconds(step, "backward");
   const Estimate times = estimate_by_round(backward, forward, std::divides<double>());
-  const std::string both =
-      fmt::format("{} and {}", time_text(estimate_of(backward)), time_text(estimate_of(forward)));
-  return by_side(side_of(times, 1),
-                 fmt::format("Backward takes {} as long as forward: {}.", factor_text(times), both),
-                 fmt::format("Backward is shorter than forward, {} of its time: {}.",
-                             factor_text(times), both),
-                 fmt::format("Backward and forward take indistinguishable times: {}.", both));
+  all.judge("backward", times, 1,
+            {"Backward takes longer than forward", "Backward is shorter than forward",
+             "Backward and forward take indistinguishable times"},
+            fmt::format("{} its time, {} and {}", factor_text(times),
+                        time_text(estimate_of(backward)), time_text(estimate_of(forward))));
 }
 
 /// A layer stands out if it takes 30 % more than an equal share of all layers.
@@ -104,9 +102,9 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
   std::vector<std::string> above, open;
   for (const PartSeries& each : layers) {
     const Estimate share = estimate_by_round(each.values, all, std::divides<double>());
-    const Side side = side_of(share, kStandsOut * equal);
-    if (side == Side::kBelow) continue;
-    (side == Side::kAbove ? above : open)
+    const Word side = side_of(share, kStandsOut * equal);
+    if (side == Word::kBelow) continue;
+    (side == Word::kAbove ? above : open)
         .push_back(fmt::format("{} with {}", each.name, percent_text(share)));
   }
   const std::string of_all =
@@ -143,19 +141,19 @@ void add_roofline(Conclusion& all, const Results& results) {
 }
 
 /// What a clock shows that does not wait for the device: the time until a step's work is queued.
-std::string clock_sentence(const Measurement& step) {
+void add_clock(Conclusion& all, const Measurement& step) {
   constexpr double kHonest = 0.8;  // of the step, from which on it is called nearly right
   const std::vector<double> queued_s = step.queued_s_by_start();
   const Estimate shown =
       estimate_by_round(queued_s, step.step_s_by_start(), std::divides<double>());
-  const Side side = side_of(shown, kHonest);
-  return fmt::format(
-      "A clock that does not wait for the device shows {}, the time until a step's work is queued; "
-      "the step takes {}. {} {} of the step{}.",
-      time_text(estimate_of(queued_s)), time_text(step.step_s()),
-      by_side(side, "Here it is nearly right: it shows", "It shows",
-              "How wrong it is remains unclear: it shows"),
-      percent_text(shown), by_side(side, "", ", because the host runs ahead of the device", ""));
+  all.judge(
+      "clock", shown, kHonest,
+      {"A clock that does not wait for the device is nearly right here",
+       "A clock that does not wait for the device is wrong, because the host runs ahead",
+       "How wrong a clock is that does not wait for the device is unclear"},
+      fmt::format("it shows {}, the time until a step's work is queued, which is {} of the "
+                  "step's {}",
+                  time_text(estimate_of(queued_s)), percent_text(shown), time_text(step.step_s())));
 }
 
 // The part of a step that the course profiles: forward, loss and backward, by PyTorch's names.
@@ -196,27 +194,23 @@ void add_region(Conclusion& all, const Measurement& step) {
          percent_text(estimate_by_round(each.values, all_s, std::divides<double>()))});
   }
   const LargestPart largest = largest_of(parts, all_s);
-  const std::string share = fmt::format("{} of the {} that forward, loss and backward take",
-                                        percent_text(largest.share), time_text(estimate_of(all_s)));
   const std::string& longest = largest.names.front();
   const std::int64_t layers = step.workload().depth();
-  const std::string counts = fmt::format(
-      "aten::mm is {} products of backward, for the gradients of weights and inputs (the first "
-      "layer needs none of its input); aten::addmm is {} of forward",
-      2 * layers - 1, layers);
   const bool is_product = longest == "aten::mm" || longest == "aten::addmm";
   all.table(std::move(table))
-      .timed("most", largest.is_alone()
-                         ? fmt::format("{} takes most: {}.", longest, share)
-                         : fmt::format("{} take most, and are indistinguishable: the first takes "
-                                       "{}.",
-                                       list_text(largest.names), share))
+      .timed("most",
+             longest_sentence(parts, all_s, "Takes most", "forward, loss and backward take"))
       .timed("most-why",
-             counts + (!largest.is_alone() || longest == "aten::mm" ? "."
-                       : is_product ? ", and takes longer although it has fewer."
-                                    : fmt::format("; {} computes less than either, so memory, not "
-                                                  "arithmetic, makes it long.",
-                                                  longest)))
+             fmt::format("{} {}.", longest,
+                         !is_product ? "computes less than products, so memory, not arithmetic, "
+                                       "makes it long"
+                         : longest == "aten::mm" ? "is more products than aten::addmm"
+                                                 : "takes long although it has fewer products"))
+      .fact("counts",
+            fmt::format("aten::mm is {} products of backward, for the gradients of weights and "
+                        "inputs (the first layer needs none of its input); aten::addmm is {} of "
+                        "forward.",
+                        2 * layers - 1, layers))
       .fact("backward-why",
             fmt::format(
                 "Its products do {} the flops of forward's ({} products against {}); the "
@@ -251,16 +245,17 @@ Findings conclude_profile(const Results& results) {
                           time_text(estimate_of(ops[i].values)), percent_text(share.median)});
   }
   Conclusion all(results);
-  all.timed("longest", longest_sentence(ops, all_s))
-      .timed("backward", backward_sentence(step))
-      .timed("layers", layer_sentence(layers))
+  all.timed("longest",
+            longest_sentence(ops, all_s, "The longest op", "all ops of a profiled step take"));
+  add_backward(all, step);
+  all.timed("layers", layer_sentence(layers))
       .table(std::move(table))
       .plot({.title = "Time by layer, forward and backward",
              .y_label = "ms a step",
              .categories = labels,
              .series = {by_layer}});
   add_roofline(all, results);
-  all.timed("clock", clock_sentence(step));
+  add_clock(all, step);
   add_region(all, step);
   return all;
 }
@@ -309,15 +304,6 @@ Findings conclude_warmup(const Results& results) {
   const Estimate first = estimate_of(first_s);
   const std::vector<double> steady_s = steps.step_s_by_start();
   const Estimate times = estimate_by_round(first_s, steady_s, std::divides<double>());
-  const std::string both =
-      fmt::format("{} against {}", time_text(first), time_text(steps.step_s()));
-  const std::string first_step =
-      by_side(side_of(times, kSlower),
-              fmt::format("The first step takes {} as long as a steady one: {}. {}",
-                          factor_text(times), both, reason_sentence(steps)),
-              fmt::format("The first step is not slower than others by more than {}: {}.",
-                          chosen_percent(kSlower - 1), both),
-              fmt::format("Whether the first step is slower is unclear: {}.", both));
   PlotSeries series{.name = "median of the starts"};
   PlotSeries level{.name = "steady state", .style = SeriesStyle::kDashed};
   FindingTable table{.title = "The first steps",
@@ -336,7 +322,14 @@ Findings conclude_warmup(const Results& results) {
     }
   }
   return Conclusion(results)
-      .timed("first-step", first_step)
+      .judge("first-step", times, kSlower,
+             {"The first step takes longer than a steady one",
+              fmt::format("The first step is not slower than others by more than {}",
+                          chosen_percent(kSlower - 1)),
+              "Whether the first step is slower is unclear"},
+             fmt::format("{} against {}, {}", time_text(first), time_text(steps.step_s()),
+                         factor_text(times)))
+      .timed("first-step-why", reason_sentence(steps))
       .timed("length",
              fmt::format("{} are left out as warm-up; its length is found in blocks of 5 steps.",
                          counted(static_cast<std::int64_t>(steps.warmup_steps()), "step")))
@@ -401,35 +394,30 @@ Findings conclude_reproducibility(const Results& results) {
 }  // namespace
 
 Experiment profile_experiment() {
-  return {.name = "profile",
-          .title = "Where the time of a step goes",
-          .question =
-              "Which ops are longest, how does backward compare with forward, does a layer stand "
-              "out, and what does a clock show that does not wait for the device?",
-          .cases = profile_cases,
-          .conclude = conclude_profile,
-          .names =
-              "longest backward layers roof clock most most-why backward-why table region-table "
-              "plot roof-plot"};
+  return {"profile",
+          "Where the time of a step goes",
+          "Which ops are longest, how does backward compare with forward, does a layer stand "
+          "out, and what does a clock show that does not wait for the device?",
+          profile_cases,
+          conclude_profile,
+          "longest backward layers roof clock most most-why counts backward-why table region-table "
+          "plot roof-plot"};
 }
 
 Experiment warmup_experiment() {
-  return {.name = "warmup",
-          .title = "The first steps",
-          .question = "How do the first steps differ from the others, and why?",
-          .cases = warmup_cases,
-          .conclude = conclude_warmup,
-          .names = "first-step length table plot"};
+  return {
+      "warmup",     "The first steps", "How do the first steps differ from the others, and why?",
+      warmup_cases, conclude_warmup,   "first-step first-step-why length table plot"};
 }
 
 Experiment reproducibility_experiment() {
-  return {.name = "reproducibility",
-          .title = "Reproducibility",
-          .question = "Does the same seed repeat to the bit, and does another one differ?",
-          .cases = reproducibility_cases,
-          .conclude = conclude_reproducibility,
-          .names = "same-seed other-seed table",
-          .chooses = false};
+  return {"reproducibility",
+          "Reproducibility",
+          "Does the same seed repeat to the bit, and does another one differ?",
+          reproducibility_cases,
+          conclude_reproducibility,
+          "same-seed other-seed table",
+          false};
 }
 
 }  // namespace barestep

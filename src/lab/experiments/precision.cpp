@@ -80,30 +80,6 @@ std::string memory_fact(const std::string& where, Workload workload) {
       activations(bf16), activations(fp32));
 }
 
-/// Published by others, not measured here.
-FindingTable published_precision(const std::string& speed, const std::string& memory) {
-  constexpr const char* kRecipe = "pytorch.org/tutorials/recipes/recipes/amp_recipe.html";
-  constexpr const char* kNotebook =
-      "github.com/im-zhong/deep_learning/blob/f0f6362e/learn-amp/amp.ipynb";
-  constexpr const char* kForum = "discuss.pytorch.org/t/134442";
-  constexpr const char* kSeminar =
-      "github.com/mryab/efficient-dl-systems, week02_fast_pipelines/seminar/practice.ipynb";
-  constexpr const char* kAnother = "another GPU";
-  return {
-      .title = "Published figures (cited)",
-      .name = "published-table",
-      .columns = {"what", "published", "here", "address"},
-      .rows = {
-          {"speed of AMP", "2x to 3x (claimed)", speed, kRecipe},
-          {"peak of its recipe, 4096 x 3, batch 512, on a T4", "1.35 GB, with AMP 1.58 GB (cited)",
-           memory, "github.com/pytorch/tutorials/issues/1267"},
-          {"the recipe, batch 4096", "7.738 s, with AMP 3.325 s (cited)", kAnother, kNotebook},
-          {"the recipe on an RTX 3080", "1.803 s, with AMP 2.268 s: slower (cited)", kAnother,
-           kForum},
-          {"6144 wide, batch 512", "0.288 s, with a scaler 0.356 s and 208 MB (cited)", kAnother,
-           kSeminar}}};
-}
-
 /// A plot of how many times as fast a case is, by batch, one line for each of these precisions.
 Plot speeds_plot(std::string title, const Results& results,
                  const std::vector<Precision>& precisions,
@@ -165,28 +141,19 @@ Findings conclude_precision(const Results& results) {
     all.fact(fmt::format("memory-of-ranks-{}", batch),
              memory_fact(fmt::format("On each of two ranks with {} samples", batch), workload));
   }
-  const auto bytes_in = [&](Precision precision) {
-    return memory_of(results.at(precision_key(precision, batches.back()))).bytes;
-  };
   return all
-      .table("A step by precision",
-             {"batch",
-              "precision",
-              "time",
-              speed_against_fp32(results),
-              "optimizer",
-              {"memory", "memory (plan)"},
-              {"activations (plan)",
-               [](const Measurement& each) {
-                 return human_bytes(memory_of(each).by_category[Category::kActivations]);
-               }}})
-      .table(published_precision(
-          fmt::format("{} at batch {}", factor_text(fastest.speed()),
-                      results.at(fastest.b).workload().batch_size()),
-          fmt::format(
-              "{} at batch {}",
-              factor_text(times_the_bytes(bytes_in(Precision::kBf16), bytes_in(Precision::kFp32))),
-              batches.back())))
+      .table("A step by precision", {"batch",
+                                     "precision",
+                                     "time",
+                                     speed_against_fp32(results),
+                                     "optimizer",
+                                     {"memory", "memory (plan)"},
+                                     "activations"})
+      .fact("published",
+            "Cited: 2x to 3x for AMP (pytorch.org/tutorials/recipes/recipes/amp_recipe.html); its "
+            "recipe, 4096 x 3 at batch 512 on a T4, needs 1.35 GB, with AMP 1.58 GB "
+            "(github.com/pytorch/tutorials/issues/1267); at batch 4096 7.738 s, with AMP 3.325 s; "
+            "on an RTX 3080 1.803 s, with AMP 2.268 s (discuss.pytorch.org/t/134442).")
       .plot(speeds_plot("How many times as fast as in fp32 a step is", results, reduced, batches));
 }
 
@@ -221,23 +188,6 @@ std::optional<Evaluated> evaluated_in(const Results& results, std::int64_t batch
   return std::nullopt;
 }
 
-/// Published by others, not measured here.
-FindingTable published_int8(const std::string& smaller, const std::string& faster) {
-  constexpr const char* kBlog =
-      "pytorch.org/blog/introduction-to-quantization-on-pytorch/ (2020-03-26)";
-  constexpr const char* kBert = "github.com/percent4/dynamic_quantization_on_bert";
-  return {.title = "Published figures (cited)",
-          .name = "published-table",
-          .columns = {"what", "published", "here", "address"},
-          .rows = {{"size, dynamic int8", "4x smaller (cited)", smaller, kBlog},
-                   {"speed, dynamic int8", "2x to 3x (cited)", faster, kBlog},
-                   {"a long text, BERT-base, batch 1, 1 thread of an i5-10210U",
-                    "1066 ms, in int8 686 ms (cited)", "another model", kBert},
-                   {"a shorter text, the same", "335.8 ms, in int8 200.5 ms (cited)",
-                    "another model", kBert},
-                   {"mean of its texts", "1.52x (cited)", faster, kBert}}};
-}
-
 std::string answers_fact(const std::optional<Evaluated>& fp32,
                          const std::optional<Evaluated>& int8) {
   if (!fp32 || !int8) return "The effect of int8 on the answers was not reported.";
@@ -263,11 +213,16 @@ Findings conclude_int8(const Results& results) {
               return found ? text(*found) : none;
             }};
   };
-  const auto fp32 = evaluated_in(results, kEvaluatedBatches.back(), Precision::kFp32);
-  const auto int8 = evaluated_in(results, kEvaluatedBatches.back(), Precision::kInt8);
-  Conclusion all(results);
-  const Comparison first = all.compare(pairs).comparisons().front();
-  return all.fact("answers", answers_fact(fp32, int8))
+  const std::int64_t largest = kEvaluatedBatches.back();
+  return Conclusion(results)
+      .compare(pairs)
+      .fact("answers", answers_fact(evaluated_in(results, largest, Precision::kFp32),
+                                    evaluated_in(results, largest, Precision::kInt8)))
+      .fact("published",
+            "Cited for dynamic int8: 4x smaller and 2x to 3x as fast (pytorch.org/blog/"
+            "introduction-to-quantization-on-pytorch/, 2020-03-26); BERT-base, batch 1, one thread "
+            "of an i5-10210U: 1066 ms, in int8 686 ms "
+            "(github.com/percent4/dynamic_quantization_on_bert).")
       .table("Batches in fp32 and in int8",
              {"batch",
               "precision",
@@ -288,10 +243,6 @@ Findings conclude_int8(const Results& results) {
               evaluated(
                   "bytes of weights", [](const Evaluated& of) { return grouped(of.weight_bytes); },
                   "not reported")})
-      .table(published_int8(
-          fp32 && int8 ? factor_text(times_the_bytes(fp32->weight_bytes, int8->weight_bytes))
-                       : "not reported",
-          fmt::format("{} at batch {}", factor_text(first.speed()), kEvaluatedBatches.front())))
       .plot(speeds_plot("How many times as fast a batch is in int8", results, {Precision::kInt8},
                         kEvaluatedBatches));
 }
@@ -299,23 +250,21 @@ Findings conclude_int8(const Results& results) {
 }  // namespace
 
 Experiment precision_experiment() {
-  return {.name = "precision",
-          .title = "Mixed precision",
-          .question = "How much time and memory do 16-bit numbers save in a training step?",
-          .cases = precision_cases,
-          .conclude = conclude_precision,
-          .names = "claim memory-* table published-table plot"};
+  return {"precision",
+          "Mixed precision",
+          "How much time and memory do 16-bit numbers save in a training step?",
+          precision_cases,
+          conclude_precision,
+          "claim memory-* published table plot"};
 }
 
 Experiment int8_experiment() {
-  return {
-      .name = "int8",
-      .title = "Evaluation in int8",
-      .question = "How much faster is an evaluation in int8, and how many answers does it change?",
-      .cases = int8_cases,
-      .conclude = conclude_int8,
-      .names = "answers table published-table plot",
-      .reads_data = true};
+  return {"int8",
+          "Evaluation in int8",
+          "How much faster is an evaluation in int8, and how many answers does it change?",
+          int8_cases,
+          conclude_int8,
+          "answers published table plot"};
 }
 
 }  // namespace barestep

@@ -108,16 +108,13 @@ Findings conclude_pytorch(const Results& results) {
 }  // namespace
 
 Experiment pytorch_experiment() {
-  return {.name = "pytorch",
-          .title = "Comparison with PyTorch",
-          .question =
-              "How fast are the PyTorch scripts of a university course on parallelism in deep "
-              "learning, on the same device?",
-          .cases = pytorch_cases,
-          .conclude = conclude_pytorch,
-          .names = "same-model data-parallel library table plot",
-          .needs_mpi = true,
-          .needs_pytorch = true};
+  return {"pytorch",
+          "Comparison with PyTorch",
+          "How fast are the PyTorch scripts of a university course on parallelism in deep "
+          "learning, on the same device?",
+          pytorch_cases,
+          conclude_pytorch,
+          "same-model data-parallel library table plot"};
 }
 
 }  // namespace barestep

@@ -43,47 +43,43 @@ std::vector<std::vector<double>> paused_steps(const Results& results,
   return step_s;
 }
 
-/// Linear if the second 10 ms cost the same as the first, within a quarter. `without` is the
-/// speed-up without a pause. By the law (T1 + d) / (Tn + d) the second 10 ms cost Tn / (Tn + 20 ms)
-/// of what the first cost, so they tell where the measurement is too noisy to.
-std::string linear_sentence(const Results& results, const Estimate& without) {
+/// Linear if the second 10 ms cost the same as the first, within a quarter. By the law (T1 + d) /
+/// (Tn + d) they cost Tn / (Tn + 20 ms) of it, which tells where the measurement is too noisy to.
+void add_linear(Conclusion& all, const Results& results, const Estimate& without) {
   constexpr double kLinear = 0.25;
-  if (side_of(without, 1) == Side::kBelow) {
-    return fmt::format("There was no speed-up to lose: without a pause it is {}.",
-                       factor_text(without));
-  }
   const std::vector<std::vector<double>> step_s = paused_steps(results, std::array{0, 10, 20});
   /// What the pauses from the n-th of these to the next cost in speed-up.
   const auto cost_of = [](std::span<const double> s, std::size_t n) {
     return s[2 * n] / s[2 * n + 1] - s[2 * n + 2] / s[2 * n + 3];
   };
   const Estimate first = estimate_by_round(step_s, [&](auto s) { return cost_of(s, 0); });
-  if (side_of(first, 0) != Side::kAbove) {
-    return fmt::format("Whether a pause costs speed-up is unclear: the first 10 ms cost {}.",
-                       factor_text(first));
+  if (side_of(without, 1) == Word::kBelow || side_of(first, 0) != Word::kAbove) {
+    all.timed("linear", fmt::format("No loss of speed-up is seen: without a pause it is {}, and "
+                                    "the first 10 ms cost {}.",
+                                    factor_text(without), factor_text(first)));
+    return;
   }
   const Estimate second =
       estimate_by_round(step_s, [&](auto s) { return cost_of(s, 1) / cost_of(s, 0); });
   const double many_s =
       results.at(delay_key(compared_with_one(results.setting), 0)).mean_s().median;
   const double by_law = many_s / (many_s + 0.02);
-  const std::string cost =
-      fmt::format("the second 10 ms cost {} of what the first cost, and by (T1 + d) / (Tn + d) {}",
-                  percent_text(second), percent_text(by_law));
   const bool is_linear = second.low > 1 - kLinear && second.high < 1 + kLinear;
   const bool is_not = second.high < 1 - kLinear || second.low > 1 + kLinear;
-  if (is_linear) return fmt::format("The loss is linear in the pause: {}.", cost);
-  if (is_not || by_law < 1 - kLinear) {
-    return fmt::format(
-        "The loss is not linear: {}. The pause is serial, so the speed-up "
-        "approaches 1.",
-        cost);
-  }
-  return fmt::format("Whether the loss is linear is unclear: {}.", cost);
+  all.timed("linear",
+            fmt::format("{}: the second 10 ms cost {} of what the first cost, and by (T1 + d) / "
+                        "(Tn + d) {}.",
+                        is_linear                        ? "The loss is linear in the pause"
+                        : is_not || by_law < 1 - kLinear ? "The loss is not linear"
+                                                         : "Whether the loss is linear is unclear",
+                        percent_text(second), percent_text(by_law)),
+            is_linear                        ? Word::kBelow
+            : is_not || by_law < 1 - kLinear ? Word::kAbove
+                                             : Word::kOpen);
 }
 
 /// Whether (T1 + d) / (Tn + d) foretells the speed-up with each pause, by rounds.
-std::string law_sentence(const Results& results) {
+void add_law(Conclusion& all, const Results& results) {
   constexpr double kAgrees = 1.1;
   const int ranks = compared_with_one(results.setting);
   std::vector<std::string> pairs;
@@ -103,63 +99,58 @@ std::string law_sentence(const Results& results) {
                         results.at(delay_key(ranks, 0)).mean_s().median)),
         ms, factor_text(results.compare(delay_key(1, ms), delay_key(ranks, ms)).speed())));
   }
-  return fmt::format("{}: from the steps without a pause it gives {}.",
-                     holds   ? "Amdahl's law holds within a tenth"
-                     : fails ? "Amdahl's law does not hold here"
-                             : "Whether Amdahl's law holds within a tenth is unclear",
-                     fmt::join(pairs, ", and "));
+  all.timed("law",
+            fmt::format("{}: from the steps without a pause it gives {}.",
+                        holds   ? "Amdahl's law holds within a tenth"
+                        : fails ? "Amdahl's law does not hold here"
+                                : "Whether Amdahl's law holds within a tenth is unclear",
+                        fmt::join(pairs, ", and ")),
+            holds   ? Word::kBelow
+            : fails ? Word::kAbove
+                    : Word::kOpen);
 }
 
 Findings conclude_delay(const Results& results) {
   constexpr double kPauseS = 0.01;
   const int ranks = compared_with_one(results.setting);
-  const std::string several = counted(ranks, "rank");
-  std::vector<double> delays, medians;
   std::vector<std::string> keys;
   std::vector<Comparison> gains;
-  FindingTable table{.title = fmt::format("Speed-up of {} with a pause before backward, batch {}",
-                                          several, results.cases.front().workload().batch_size()),
-                     .columns = {"pause", "1 rank", several, "speed-up", "lost"}};
   for (const int delay_ms : kDelaysMs) {
     gains.push_back(results.compare(delay_key(1, delay_ms), delay_key(ranks, delay_ms)));
-    const Comparison& gain = gains.back();
-    keys.push_back(gain.b);
-    delays.push_back(delay_ms);
-    medians.push_back(gain.speed().median);
-    table.rows.push_back({fmt::format("{} ms", delay_ms), time_text(results.at(gain.a).mean_s()),
-                          time_text(results.at(gain.b).mean_s()), factor_text(gain.speed()),
-                          factor_text(medians.front() - medians.back())});
+    keys.push_back(gains.back().b);
   }
   adjust_together(gains);
-  const Line fit = fit_line(delays, medians);
-  PlotSeries line{.name = "line", .style = SeriesStyle::kDashed};
-  for (const double delay : delays) {
-    line.points.push_back(plot_point(delay, fit.intercept + fit.slope * delay));
-  }
   const auto delay_of = [](const Measurement& each) {
     return each.workload().config.injected.delay_ms;
   };
   const auto gain_with = [&](const Measurement& each) {
     return results.compare(delay_key(1, static_cast<int>(delay_of(each))), each.what().key).speed();
   };
-  return Conclusion(results)
-      .timed("speed-ups",
-             fmt::format("{} are {} as fast as one rank without a pause, {} with 10 ms before "
-                         "backward, {} with 20.",
-                         several_words(ranks, "rank", true), factor_text(gains[0].speed()),
-                         factor_text(gains[2].speed()), factor_text(gains[3].speed())))
-      .timed("linear", linear_sentence(results, gains.front().speed()))
-      .timed("law", law_sentence(results))
+  Conclusion all(results);
+  all.timed("speed-ups",
+            fmt::format("{} are {} as fast as one rank without a pause, {} with 10 ms before "
+                        "backward, {} with 20.",
+                        several_words(ranks, "rank", true), factor_text(gains[0].speed()),
+                        factor_text(gains[2].speed()), factor_text(gains[3].speed())));
+  add_linear(all, results, gains.front().speed());
+  add_law(all, results);
+  return all
       .timed("limit",
              fmt::format(
                  "A pause of 10 ms limits the speed-up to (T1 + d) / d, {} here.",
                  factor_text((results.at(delay_key(1, 0)).mean_s().median + kPauseS) / kPauseS)))
       .keep(gains)
-      .table(std::move(table))
-      .plot({.title = fmt::format("Speed-up of {} against the pause", several),
+      .table(
+          "A pause before backward",
+          {{"pause", [=](const Measurement& each) { return fmt::format("{} ms", delay_of(each)); }},
+           "ranks",
+           "batch",
+           "time",
+           "speed-up"})
+      .plot({.title = fmt::format("Speed-up of {} against the pause", counted(ranks, "rank")),
              .x_label = "pause before backward, ms",
              .y_label = "speed-up",
-             .series = {line, points_of("measured", results, keys, delay_of, gain_with)}});
+             .series = {points_of("measured", results, keys, delay_of, gain_with)}});
 }
 
 std::vector<Case> imbalance_cases(const Setting& setting) {
@@ -183,8 +174,8 @@ std::string waiting_sentence(const Measurement& slow, const Measurement& balance
         by_round(more(rank), longer_s, [](double a, double b) { return a - b / 2; });
     const auto beyond_twice =
         by_round(more(rank), more(1 - rank), [](double a, double b) { return a - 2 * b; });
-    return side_of(estimate_of(beyond_half), 0) == Side::kAbove &&
-           side_of(estimate_of(beyond_twice), 0) == Side::kAbove;
+    return side_of(estimate_of(beyond_half), 0) == Word::kAbove &&
+           side_of(estimate_of(beyond_twice), 0) == Word::kAbove;
   };
   const auto change = [&](int rank) {
     return time_text(
@@ -225,23 +216,21 @@ Findings conclude_imbalance(const Results& results) {
 }  // namespace
 
 Experiment delay_experiment() {
-  return {.name = "delay",
-          .title = "A pause before backward",
-          .question = "Is the loss of speed-up linear in a pause that every rank makes?",
-          .cases = delay_cases,
-          .conclude = conclude_delay,
-          .names = "speed-ups linear law limit table plot",
-          .needs_mpi = true};
+  return {"delay",
+          "A pause before backward",
+          "Is the loss of speed-up linear in a pause that every rank makes?",
+          delay_cases,
+          conclude_delay,
+          "speed-ups linear law limit table plot"};
 }
 
 Experiment imbalance_experiment() {
-  return {.name = "imbalance",
-          .title = "One slow rank",
-          .question = "Rank 0 pauses 20 ms before backward: who waits for whom?",
-          .cases = imbalance_cases,
-          .conclude = conclude_imbalance,
-          .names = "waiting cost longer table phases-plot",
-          .needs_mpi = true};
+  return {"imbalance",
+          "One slow rank",
+          "Rank 0 pauses 20 ms before backward: who waits for whom?",
+          imbalance_cases,
+          conclude_imbalance,
+          "waiting cost longer table phases-plot"};
 }
 
 }  // namespace barestep

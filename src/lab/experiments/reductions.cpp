@@ -93,27 +93,15 @@ bool reduces_in_each(const Measurement& each) {
   return each.workload().config.parallel.reduces_every_micro_step;
 }
 
-/// Whether more of the communication is exposed.
-std::string extra_exposed_sentence(const Results& results, int count) {
-  const auto exposed_s = [&](bool every) {
-    return results.at(micro_steps_key(count, every)).phase_s_by_start("communication");
-  };
-  const Estimate more = estimate_by_round(exposed_s(true), exposed_s(false), std::minus<double>());
-  const std::string what = fmt::format("a reduction in each of {} micro-steps", count);
-  return fmt::format(
-      "{}: {} of a step instead of {}.",
-      by_side(side_of(more, 0), fmt::format("With {} more communication is exposed", what),
-              fmt::format("With {} less communication is exposed", what),
-              fmt::format("Whether {} exposes more communication is unclear", what)),
-      time_text(estimate_of(exposed_s(true))), time_text(estimate_of(exposed_s(false))));
-}
-
 Findings conclude_no_sync(const Results& results) {
   const auto steps = [&](int count, bool every) -> const Measurement& {
     return results.at(micro_steps_key(count, every));
   };
   const auto sent = [&](bool every) {
     return mean_sent_bytes(steps(kMaxMicroSteps, every).workload());
+  };
+  const auto exposed_s = [&](bool every) {
+    return steps(kMaxMicroSteps, every).phase_s_by_start("communication");
   };
   double furthest = 0;
   std::vector<Compared> pairs;
@@ -132,7 +120,13 @@ Findings conclude_no_sync(const Results& results) {
   };
   return Conclusion(results)
       .compare(pairs)
-      .timed("exposed", extra_exposed_sentence(results, kMaxMicroSteps))
+      .judge(
+          "exposed", estimate_by_round(exposed_s(true), exposed_s(false), std::minus<double>()), 0,
+          {"With a reduction in each micro-step more communication is exposed",
+           "With a reduction in each micro-step less communication is exposed",
+           "Whether a reduction in each micro-step exposes more communication is unclear"},
+          fmt::format("{} of a step of {} instead of {}", time_text(estimate_of(exposed_s(true))),
+                      kMaxMicroSteps, time_text(estimate_of(exposed_s(false)))))
       .fact("bytes", fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
                                  "micro-steps: {} instead of {} a step.",
                                  times_the_bytes(sent(true), sent(false)), kMaxMicroSteps,
@@ -205,17 +199,13 @@ double furthest_loss(const Results& results, const Measurement& fp16) {
   return loss_difference(fp16, results.at(accumulated_key(false, micro_steps)));
 }
 
-std::int64_t skipped_steps(const Measurement& each) {
-  return each.starts().front().ranks.front().skipped;
-}
-
 /// Whether gradients overflowed, and how far losses are from fp32's.
 std::string steadiness_fact(const Results& results) {
   std::int64_t skipped = 0, steps = 0;
   double furthest = 0;
   for (const Measurement& each : results.cases) {
     if (!is_fp16(each)) continue;
-    skipped += skipped_steps(each);
+    skipped += each.starts().front().ranks.front().skipped;
     steps += each.workload().steps();
     furthest = std::max(furthest, furthest_loss(results, each));
   }
@@ -227,11 +217,6 @@ std::string steadiness_fact(const Results& results) {
 
 Findings conclude_ddp_amp(const Results& results) {
   const auto bytes = [&](const char* key) { return human_bytes(memory_of(results.at(key)).bytes); };
-  const auto of_fp16 = [](std::string title, const auto& text) -> Column {
-    return {std::move(title), [text](const Measurement& each) -> std::string {
-              return is_fp16(each) ? text(each) : "";
-            }};
-  };
   return Conclusion(results)
       .compare(
           {{"ddp", "accumulate-4", "with 4 micro-steps", "with an update after each batch",
@@ -257,12 +242,9 @@ Findings conclude_ddp_amp(const Results& results) {
               "communication",
               "sends",
               {"memory", "memory of a rank (plan)"},
-              of_fp16("skipped steps",
-                      [](const Measurement& each) { return std::to_string(skipped_steps(each)); }),
-              of_fp16("difference from fp32's losses",
-                      [&](const Measurement& each) {
-                        return share_text(furthest_loss(results, each));
-                      })})
+              {"skipped", "skipped steps"},
+              {"difference from fp32's losses",
+               [&](const Measurement& each) { return share_text(furthest_loss(results, each)); }}})
       .phases();
 }
 
@@ -280,39 +262,34 @@ std::vector<std::int64_t> bucket_bytes(const Workload& workload) {
 }
 
 Experiment ddp_ladder_experiment() {
-  return {.name = "ddp-ladder",
-          .title = "From messages to buckets",
-          .question = "What do larger messages, overlap with backward, and both together gain?",
-          .cases =
-              [](const Setting& setting) {
-                return cases_of(setting, reducing_workload(setting), kReductionRungs);
-              },
-          .conclude = conclude_ladder,
-          .names = "fastest reason table",
-          .needs_mpi = true};
+  return {"ddp-ladder",
+          "From messages to buckets",
+          "What do larger messages, overlap with backward, and both together gain?",
+          [](const Setting& setting) {
+            return cases_of(setting, reducing_workload(setting), kReductionRungs);
+          },
+          conclude_ladder,
+          "fastest reason table"};
 }
 
 Experiment no_sync_experiment() {
-  return {.name = "no-sync",
-          .title = "Accumulating without no_sync()",
-          .question = "What does it cost to reduce gradients in each micro-step?",
-          .cases = no_sync_cases,
-          .conclude = conclude_no_sync,
-          .names = "exposed bytes losses table plot phases-plot",
-          .needs_mpi = true};
+  return {"no-sync",
+          "Accumulating without no_sync()",
+          "What does it cost to reduce gradients in each micro-step?",
+          no_sync_cases,
+          conclude_no_sync,
+          "exposed bytes losses table plot phases-plot"};
 }
 
 Experiment ddp_amp_experiment() {
-  return {.name = "ddp-amp",
-          .title = "DDP with accumulation, with mixed precision, and with both",
-          .question = "What do accumulation, fp16 and both save, and does training stay steady?",
-          .cases = ddp_amp_cases,
-          .conclude = conclude_ddp_amp,
-          .names =
-              "accumulation precision both more-in-fp32 more-in-fp16 memory stability table "
-              "phases-plot",
-          .needs_mpi = true,
-          .chooses = false};
+  return {"ddp-amp",
+          "DDP with accumulation, with mixed precision, and with both",
+          "What do accumulation, fp16 and both save, and does training stay steady?",
+          ddp_amp_cases,
+          conclude_ddp_amp,
+          "accumulation precision both more-in-fp32 more-in-fp16 memory stability table "
+          "phases-plot",
+          false};
 }
 
 }  // namespace barestep

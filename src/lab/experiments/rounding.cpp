@@ -173,12 +173,12 @@ Findings conclude_rounding(const Results& /*results*/) {
 }  // namespace
 
 Experiment rounding_experiment() {
-  return {.name = "rounding",
-          .title = "A thousand small additions",
-          .question = "0.01 added a thousand times: which format gives 10, and where do sums stop?",
-          .cases = [](const Setting&) { return std::vector<Case>{}; },
-          .conclude = conclude_rounding,
-          .names = "fp32 fp16 bf16 mixed kahan table plot"};
+  return {"rounding",
+          "A thousand small additions",
+          "0.01 added a thousand times: which format gives 10, and where do sums stop?",
+          [](const Setting&) { return std::vector<Case>{}; },
+          conclude_rounding,
+          "fp32 fp16 bf16 mixed kahan table plot"};
 }
 
 }  // namespace barestep

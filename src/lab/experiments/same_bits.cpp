@@ -125,18 +125,15 @@ Findings conclude_same_bits(const Results& results) {
 }  // namespace
 
 Experiment same_bits_experiment() {
-  return {.name = "same-bits",
-          .title = "The same bits on any number of ranks",
-          .question =
-              "Which runs end with the same weights on any number of ranks, and what does that "
-              "cost?",
-          .cases = same_bits_cases,
-          .conclude = conclude_same_bits,
-          .names =
-              "factor ddp ddp-reproducible zero1-reproducible schemes price "
-              "table",
-          .needs_mpi = true,
-          .chooses = false};
+  return {"same-bits",
+          "The same bits on any number of ranks",
+          "Which runs end with the same weights on any number of ranks, and what does that "
+          "cost?",
+          same_bits_cases,
+          conclude_same_bits,
+          "factor ddp ddp-reproducible zero1-reproducible schemes price "
+          "table",
+          false};
 }
 
 }  // namespace barestep

@@ -30,6 +30,29 @@ std::string max_bytes(const Results& results, const std::string& key) {
   return human_bytes(max_rank_bytes(results.at(key).workload()));
 }
 
+PipelineSpec pipeline_of(const Measurement& each) {
+  const ParallelConfig& parallel = each.workload().config.parallel;
+  return {static_cast<int>(parallel.pipeline),
+          parallel.micro_batches ? static_cast<int>(*parallel.micro_batches) : 1,
+          parallel.schedule};
+}
+
+/// What a stage of equally long passes waits; empty without stages.
+Column ideal_waits() {
+  return {"equal stages (calculated)", [](const Measurement& each) -> std::string {
+            return each.workload().config.parallel.pipeline == 1
+                       ? ""
+                       : percent_text(ideal_bubble(pipeline_of(each)));
+          }};
+}
+
+/// What a cut costs and saves.
+std::vector<Column> cut_columns() {
+  return {"case",      "time",        {"speed-up", "speed against one rank"},
+          "waits",     ideal_waits(), "sends",
+          "optimizer", "max-memory"};
+}
+
 // Tensor ranks beside copies of the model, at two batches.
 
 std::vector<std::int64_t> batches_of(const Setting& setting) {
@@ -80,13 +103,7 @@ Findings conclude_tensor(const Results& results) {
                                   max_bytes(results, key_at("tensor", batch)),
                                   max_bytes(results, key_at("ddp", batch))))
       .table(several_words(compared_with_one(results.setting), "rank", true) + " by batch",
-             {"case",
-              "time",
-              {"speed-up", "speed against one rank"},
-              "waits",
-              "optimizer",
-              "sends",
-              "max-memory"})
+             cut_columns())
       .phases()
       .simulated({2, 4, 8}, {"ranks", "case", {"time", "step"}, "speed-up", "sends"});
 }
@@ -120,15 +137,25 @@ std::vector<Case> pipeline_cases(const Setting& setting) {
   return cases;
 }
 
-/// The measured bubble beside that of equal stages.
-std::string bubble_sentence(const Measurement& each, const PipelineSpec& spec) {
+/// The measured bubble beside that of equal stages, and 1F1B's beside GPipe's.
+void add_bubbles(Conclusion& all, const Measurement& each, const Measurement& gpipe) {
+  const double ideal = ideal_bubble(pipeline_of(each));
+  const auto waits = [](const Measurement& of) { return percent_text(waiting_share(of)); };
   const Estimate share = waiting_share(each);
-  const double ideal = ideal_bubble(spec);
-  return fmt::format(
-      "In {} stages wait {} equal stages would, {} (calculated): {} of a step{}.", each.what().key,
-      by_side(side_of(share, ideal), "longer than", "less than", "about as long as"),
-      percent_text(ideal), percent_text(share),
-      by_side(side_of(share, ideal), "", ", in which they also have the optimizer's work", ""));
+  all.judge("bubble", share, ideal,
+            {"Stages wait longer than equal ones would",
+             "Stages wait less than equal ones would, of a step with the optimizer's work besides",
+             "Stages wait about as long as equal ones would"},
+            fmt::format("{} of a step in {}, and {} of equal stages (calculated)", waits(each),
+                        each.what().key, percent_text(ideal)));
+  const Estimate of_gpipe = waiting_share(gpipe);
+  all.judge("bubbles",
+            {share.median - of_gpipe.median, share.low - of_gpipe.high, share.high - of_gpipe.low},
+            0,
+            {"Stages wait longer with 1F1B, since they are not equal and messages take time",
+             "Stages wait less with 1F1B, since they are not equal and messages take time",
+             "Stages wait as long with both, as far as can be seen"},
+            fmt::format("{} of a step with GPipe and {} with 1F1B", waits(gpipe), waits(each)));
 }
 
 /// The passes of a stage in each schedule.
@@ -170,14 +197,7 @@ std::string equal_bubbles_text() {
 Findings conclude_pipeline(const Results& results) {
   const auto pipelines = pipelines_of(results.setting);
   std::vector<std::string> keys;
-  FindingTable bubbles{.title = "Waiting for other stages, mean of the stages",
-                       .name = "waits-table",
-                       .columns = {"case", "measured", "equal stages (calculated)"}};
-  for (const auto& [key, spec] : pipelines) {
-    keys.push_back(key);
-    bubbles.rows.push_back(
-        {key, percent_text(waiting_share(results.at(key))), percent_text(ideal_bubble(spec))});
-  }
+  for (const auto& [key, spec] : pipelines) keys.push_back(key);
   const auto& [most, spec] = *(pipelines.end() - 3);  // micro-batches, of 1f1b
   const std::string& gpipe = (pipelines.end() - 2)->first;
   const std::string& split = pipelines.back().first;
@@ -185,13 +205,13 @@ Findings conclude_pipeline(const Results& results) {
   const double furthest = last_loss_difference(results.cases, results.at("naive"));
   Conclusion all(results);
   all.fastest("Fastest of the pipelines", keys);
+  add_bubbles(all, results.at(most), results.at(gpipe));
   return all
       .compare({{"naive", most, with_most, "with naive", "against-naive"},
                 {"one-rank", most, with_most + " on " + stages, "on one rank", "against-one-rank"},
                 {most, split, "with " + split, with_most, "zero-bubble"},
                 {gpipe, most, with_most, "with " + gpipe, "against-gpipe"}},
                {.as_family = false})
-      .timed("bubble", bubble_sentence(results.at(most), spec))
       .fact("ideal-bubble",
             fmt::format("Of equal stages it is {} of a step with naive, and {} with {} "
                         "micro-batches (calculated).",
@@ -207,14 +227,7 @@ Findings conclude_pipeline(const Results& results) {
                         share_text(furthest)))
       .fact("order", order_text())
       .fact("equal-bubbles", equal_bubbles_text())
-      .table(several_words(spec.stages, "stage", true), {"case",
-                                                         "time",
-                                                         {"speed-up", "speed against one rank"},
-                                                         "waits",
-                                                         "optimizer",
-                                                         "sends",
-                                                         "max-memory"})
-      .table(std::move(bubbles))
+      .table(several_words(spec.stages, "stage", true), cut_columns())
       .phases_of_ranks();
 }
 
@@ -352,13 +365,7 @@ Findings conclude_hybrid(const Results& results) {
               "time",
               "samples-per-s",
               "waits",
-              {"equal stages (calculated)",
-               [](const Measurement& each) -> std::string {
-                 const ParallelConfig& parallel = each.workload().config.parallel;
-                 if (parallel.pipeline == 1) return "";
-                 return percent_text(ideal_bubble({static_cast<int>(parallel.pipeline),
-                                                   static_cast<int>(*parallel.micro_batches)}));
-               }},
+              ideal_waits(),
               "sends",
               "max-memory",
               "beyond"})
@@ -369,39 +376,33 @@ Findings conclude_hybrid(const Results& results) {
 }  // namespace
 
 Experiment tensor_experiment() {
-  return {.name = "tensor",
-          .title = "Ranks that share every layer",
-          .question = "Is it faster to share every layer or the batch, at which batch, and why?",
-          .cases = tensor_cases,
-          .conclude = conclude_tensor,
-          .names =
-              "against-ddp-* against-one-rank-* sent-* memory simulated-* table "
-              "simulated-table phases-plot",
-          .needs_mpi = true};
+  return {"tensor",
+          "Ranks that share every layer",
+          "Is it faster to share every layer or the batch, at which batch, and why?",
+          tensor_cases,
+          conclude_tensor,
+          "against-ddp-* against-one-rank-* sent-* memory simulated-* table "
+          "simulated-table phases-plot"};
 }
 
 Experiment pipeline_experiment() {
-  return {.name = "pipeline",
-          .title = "Stages of a pipeline",
-          .question = "How long do stages wait for each other, by schedule and micro-batches?",
-          .cases = pipeline_cases,
-          .conclude = conclude_pipeline,
-          .names =
-              "fastest against-naive against-one-rank bubble ideal-bubble zero-bubble "
-              "against-gpipe memory losses order equal-bubbles table waits-table phases-plot",
-          .needs_mpi = true};
+  return {"pipeline",
+          "Stages of a pipeline",
+          "How long do stages wait for each other, by schedule and micro-batches?",
+          pipeline_cases,
+          conclude_pipeline,
+          "fastest against-naive against-one-rank bubble bubbles ideal-bubble zero-bubble "
+          "against-gpipe memory losses order equal-bubbles table phases-plot"};
 }
 
 Experiment hybrid_experiment() {
-  return {.name = "hybrid",
-          .title = "Copies of a model in stages",
-          .question = "What do two copies of two stages gain, with how many micro-batches?",
-          .cases = hybrid_cases,
-          .conclude = conclude_hybrid,
-          .names =
-              "fastest 1x2-against-1x1 2x2-against-2x1 2x2-against-1x2 ranks exchanges "
-              "simulated-* not-compared table simulated-table phases-plot",
-          .needs_mpi = true};
+  return {"hybrid",
+          "Copies of a model in stages",
+          "What do two copies of two stages gain, with how many micro-batches?",
+          hybrid_cases,
+          conclude_hybrid,
+          "fastest 1x2-against-1x1 2x2-against-2x1 2x2-against-1x2 ranks exchanges "
+          "simulated-* not-compared table simulated-table phases-plot"};
 }
 
 }  // namespace barestep

@@ -49,11 +49,6 @@ Findings conclude_two_splits(const Results& results) {
     const auto of_batch = std::span(results.cases).subspan(first, 3);
     return last_loss_difference(of_batch, of_batch.front());
   };
-  const auto computes = [](int device) {
-    return [=](const Measurement& each) -> std::string {
-      return device < each.workload().ranks ? percent_text(computing_share(each, device)) : "";
-    };
-  };
   return Conclusion(results)
       .compare({{"whole-64", "batch-64", "with the batch in two", "on one device"},
                 {"whole-64", "layers-64", "with the layers in two", "on one device"},
@@ -78,8 +73,7 @@ Findings conclude_two_splits(const Results& results) {
               {"batch", "rows"},
               "time",
               {"speed-up", "speed against one device"},
-              {"device 0 computes", computes(0)},
-              {"device 1 computes", computes(1)},
+              "computes-each",
               "moved",
               "memory"})
       .phases();
@@ -88,14 +82,13 @@ Findings conclude_two_splits(const Results& results) {
 }  // namespace
 
 Experiment two_splits_experiment() {
-  return {
-      .name = "two-splits",
-      .title = "A small model in two: its batch or its layers",
-      .question = "What is gained, moved and idle if two devices share the rows, or the layers?",
-      .cases = two_splits_cases,
-      .conclude = conclude_two_splits,
-      .names = "layers-against-batch *-computing moved losses table phases-plot",
-      .chooses = false};
+  return {"two-splits",
+          "A small model in two: its batch or its layers",
+          "What is gained, moved and idle if two devices share the rows, or the layers?",
+          two_splits_cases,
+          conclude_two_splits,
+          "layers-against-batch *-computing moved losses table phases-plot",
+          false};
 }
 
 }  // namespace barestep

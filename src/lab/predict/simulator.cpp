@@ -316,7 +316,8 @@ double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per
 
 double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card) {
   const double macs = number_of(product.rows) * number_of(product.cols) * number_of(product.depth);
-  if (card.multiprocessors == 0 || macs <= 0) return 1;
+  const bool is_of_vector = product.rows == 1 || product.cols == 1;
+  if (card.multiprocessors == 0 || macs <= 0 || is_of_vector) return 1;
   double min_s = std::numeric_limits<double>::infinity();
   for (const GpuTile& tile : kGpuTiles) {
     min_s = std::min(min_s, tiled_s(product, tile, flops_per_s, card));

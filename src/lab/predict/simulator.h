@@ -82,7 +82,8 @@ std::vector<std::vector<NodeSpan>> spans_until_stuck(std::span<const RankProgram
 /// (cublasLtMatmulTile_t) with sides from 32 to 256, the fastest is taken. Small ones are slower: a
 /// tile of h x w loads h + w operands for h w multiply-adds, and a multiprocessor makes `load_macs`
 /// of the card in the time of a load. Sums may be split into pieces; then their partial sums are
-/// written and read at the rate of memory. 1 on a card whose multiprocessors are unknown.
+/// written and read at the rate of memory. 1 for a product with a vector, which libraries compute
+/// without tiles, and on a card whose multiprocessors are unknown.
 double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card);
 
 /// The processes and threads that run a node.

@@ -56,6 +56,12 @@ std::string_view name_of(Word word) {
       return "indistinguishable";
     case Word::kTooFewStarts:
       return "too few starts";
+    case Word::kAbove:
+      return "above";
+    case Word::kBelow:
+      return "below";
+    case Word::kOpen:
+      return "open";
   }
   return "";
 }
@@ -157,7 +163,11 @@ Comparison compare(const Series& a, const Series& b, double margin) {
 std::string sentence_of(const Comparison& comparison, const std::string& b, const std::string& a,
                         const std::string& noun) {
   const Estimate& ratio = comparison.ratio;
-  const char* const small = is_within(ratio, comparison.margin) ? ", a small difference" : "";
+  const std::string small =
+      is_within(ratio, comparison.margin) ? ", a small difference"
+      : is_within({ratio.median, ratio.median, ratio.median}, comparison.margin)
+          ? ", perhaps a small difference"
+          : "";
   switch (comparison.word) {
     case Word::kFaster:
       return fmt::format("{} a {} is faster than {}: {} as fast{}.", capitalized(b), noun, a,
@@ -171,7 +181,7 @@ std::string sentence_of(const Comparison& comparison, const std::string& b, cons
     case Word::kTooFewStarts:
       return fmt::format("{} a {} takes {} as long as {}: {}.", capitalized(b), noun,
                          factor_text(ratio), a, too_few_text(comparison.compared));
-    case Word::kUndecided:
+    default:
       break;
   }
   if (ratio.high < 1 || ratio.low > 1) return chance_sentence(comparison, b, a, noun);
@@ -200,13 +210,13 @@ Fastest fastest_of(std::span<const Series> all, double margin) {
   return fastest;
 }
 
-Side side_of(const Estimate& estimate, double border) {
-  if (estimate.low > border) return Side::kAbove;
-  return estimate.high < border ? Side::kBelow : Side::kOpen;
+Word side_of(const Estimate& estimate, double border) {
+  if (estimate.low > border) return Word::kAbove;
+  return estimate.high < border ? Word::kBelow : Word::kOpen;
 }
 
-std::string by_side(Side side, std::string above, std::string below, std::string open) {
-  return std::move(side == Side::kAbove ? above : side == Side::kBelow ? below : open);
+std::string by_side(Word side, std::string above, std::string below, std::string open) {
+  return std::move(side == Word::kAbove ? above : side == Word::kBelow ? below : open);
 }
 
 LargestPart largest_of(std::span<const PartSeries> parts, std::span<const double> whole) {
@@ -221,7 +231,7 @@ LargestPart largest_of(std::span<const PartSeries> parts, std::span<const double
     if (&each == &*first) continue;
     const auto ahead = by_round(by_round(first->values, each.values, std::minus<double>()), whole,
                                 std::divides<double>());
-    if (side_of(estimate_of(ahead), 0) != Side::kAbove) largest.names.push_back(each.name);
+    if (side_of(estimate_of(ahead), 0) != Word::kAbove) largest.names.push_back(each.name);
   }
   return largest;
 }

@@ -24,9 +24,14 @@ enum class Word {
   kNoDifference,  // beyond the margin
   kUndecided,     // indistinguishable
   kTooFewStarts,  // so few that no rounds could have decided it
+  // Of an estimate beside a border (side_of()).
+  kAbove,
+  kBelow,
+  kOpen,  // its interval does not decide
 };
 
-/// "faster", "slower", "no difference beyond the margin", "indistinguishable", "too few starts".
+/// "faster", "slower", "no difference beyond the margin", "indistinguishable", "too few starts",
+/// "above", "below", "open".
 std::string_view name_of(Word word);
 
 /// The verdict on the ratio of two times, given its sign test's p, adjusted for all comparisons
@@ -123,11 +128,10 @@ struct Fastest {
 Fastest fastest_of(std::span<const Series> all, double margin = kDefaultMargin);
 
 /// Whether an estimate lies above a border; open if its interval does not decide it.
-enum class Side { kAbove, kBelow, kOpen };
-Side side_of(const Estimate& estimate, double border);
+Word side_of(const Estimate& estimate, double border);
 
 /// One of three texts; `open` if the interval does not decide.
-std::string by_side(Side side, std::string above, std::string below, std::string open);
+std::string by_side(Word side, std::string above, std::string below, std::string open);
 
 /// A part of a whole by round, such as the seconds of a phase.
 struct PartSeries {
@@ -141,8 +145,8 @@ struct LargestPart {
   Estimate share{};                  // of the first
 
   [[nodiscard]] bool is_alone() const { return names.size() == 1; }
-  [[nodiscard]] bool is_most() const { return side_of(share, 0.5) == Side::kAbove; }
-  [[nodiscard]] bool is_less_than_half() const { return side_of(share, 0.5) == Side::kBelow; }
+  [[nodiscard]] bool is_most() const { return side_of(share, 0.5) == Word::kAbove; }
+  [[nodiscard]] bool is_less_than_half() const { return side_of(share, 0.5) == Word::kBelow; }
 };
 
 /// Compares differences within each round, which cancels what all parts share. At least one part.

@@ -10,12 +10,27 @@
 namespace barestep {
 namespace {
 
-/// `text` formats a number.
+/// `text` writes three digits or more, of which two are kept.
+template <class Text>
+std::string in_two_digits(double value, const Text& text) {
+  std::string shown = text(std::stod(fmt::format("{:.1e}", value)));
+  const std::size_t first = std::min(shown.find_first_of("123456789"), shown.size());
+  const std::size_t end = std::min(shown.find_first_not_of("0123456789.", first), shown.size());
+  const std::size_t point = shown.find('.');
+  if (point >= end) return shown;
+  const std::size_t keep = point < first ? first + 2 : point - first > 1 ? point : first + 3;
+  return keep < end ? shown.erase(keep, end - keep) : shown;
+}
+
+/// `text` formats a number. A figure that is not certain has two digits, as have its ends.
 template <class Text>
 std::string interval_text(const Estimate& estimate, const Text& text) {
   if (!estimate.has_interval()) return text(estimate.median);
-  return fmt::format("{} ({} to {})", text(estimate.median), text(estimate.low),
-                     text(estimate.high));
+  const auto shown = [&](double each) {
+    return is_certain(estimate) ? text(each) : in_two_digits(each, text);
+  };
+  return fmt::format("{} ({} to {})", shown(estimate.median), shown(estimate.low),
+                     shown(estimate.high));
 }
 
 }  // namespace
@@ -45,28 +60,19 @@ std::string factor_text(double factor) {
 }
 
 std::string factor_text(const Estimate& factor) {
-  return interval_text(factor, [](double each) { return factor_text(each); });
+  const bool is_on_a_side = factor.low > 1 || factor.high < 1;
+  return interval_text(factor, [=](double each) {
+    std::string text = factor_text(each);
+    for (int digits = 3; is_on_a_side && digits < 9 && std::stod(text) == 1; ++digits) {
+      text = fmt::format("{:.{}f}x", each, digits);
+    }
+    return text;
+  });
 }
 
 std::string percent_text(const Estimate& share) {
   return interval_text(share, [](double each) { return percent_text(each); });
 }
-
-namespace {
-
-/// `text` writes three digits, of which the last one falls away.
-template <class Text>
-std::string in_two_digits(double value, const Text& text) {
-  std::string shown = text(std::stod(fmt::format("{:.1e}", value)));
-  const std::size_t first = std::min(shown.find_first_of("123456789"), shown.size());
-  const std::size_t end = std::min(shown.find_first_not_of("0123456789.", first), shown.size());
-  const std::size_t point = shown.find('.');
-  if (point >= end) return shown;
-  const std::size_t keep = point < first ? first + 2 : point - first > 1 ? point : first + 3;
-  return keep < end ? shown.erase(keep, end - keep) : shown;
-}
-
-}  // namespace
 
 std::string simulated_time(double seconds) {
   return in_two_digits(seconds, [](double each) { return time_text(each); });

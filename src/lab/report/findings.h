@@ -33,6 +33,9 @@ struct FindingTable {
   std::string title{};
   std::string name = "table";  // or it ends in -table
   std::vector<std::string> columns{};
+  /// Of a table of cases, the figure of each column, if it is one that sheets know, and the command
+  /// of each row's case; otherwise empty.
+  std::vector<std::string> figures{}, commands{};
   std::vector<std::vector<std::string>> rows{};
 };
 
@@ -102,7 +105,8 @@ struct Findings {
 /// Their texts.
 std::vector<std::string> texts_of(const std::vector<Finding>& findings);
 
-/// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms".
+/// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms". What is not certain
+/// (is_certain()) has two digits: "30 ms (23 ms to 47 ms)".
 std::string time_text(const Estimate& seconds);
 
 /// "0.0123 (0.0121 to 0.0129)": seconds, without a unit.
@@ -111,7 +115,8 @@ std::string seconds_text(const Estimate& seconds);
 /// The sentence about this time, or that there is no conclusion from a time so uncertain.
 std::string if_certain(const Estimate& seconds, std::string sentence);
 
-/// "1.85x"; with an interval "1.85x (1.80x to 1.91x)".
+/// "1.85x"; with an interval "1.85x (1.80x to 1.91x)", whose ends are not shown as 1 if it is
+/// wholly on one side of it.
 std::string factor_text(double factor);
 std::string factor_text(const Estimate& factor);
 

@@ -245,7 +245,7 @@ std::string sheet_names_text() {
   for (const Figure& each : figures()) of_cases.add_row({each.name, each.about});
   TextTable findings({{"experiment"}, {"findings"}}), cases({{"experiment"}, {"cases"}});
   for (const Experiment& each : experiments()) {
-    if (each.needs_pytorch) continue;
+    if (each.needs_pytorch()) continue;
     findings.add_row({each.name, each.names});
     cases.add_row({each.name, fmt::format("{}", fmt::join(case_keys(each), ", "))});
   }

@@ -44,8 +44,10 @@ std::string size_note(const SheetRuns& runs) {
                         setting.batch_size, course.batch_size);
   }
   text += fmt::format(
-      " Columns headed \"Simulated\" are the course's size on {}: calculated by mlp_lab's "
-      "simulator, not measured. {}",
+      " A speed-up is against the same work with the same options on one rank or device: measured "
+      "against measured, simulated against simulated. Columns headed \"Simulated\" are the "
+      "course's "
+      "size on {}: calculated by mlp_lab's simulator, not measured. {}",
       runs.gpus().name, kSimulationError);
   std::vector<std::string> unknown;
   for (const Precision each : {Precision::kTf32, Precision::kBf16, Precision::kFp16}) {

@@ -154,36 +154,53 @@ bool is_table(const std::vector<std::string>& lines) {
   return lines.front().starts_with('|');
 }
 
-/// The sentence filled in, or why it cannot be.
-std::string sentence_text(const Sheet& sheet, const SheetRuns& runs, std::string_view sentence) {
-  std::string trouble;
-  std::string text = filled_template(sentence, [&](std::string_view name) {
+/// A sentence filled in, and if it has a figure that cannot be shown, why.
+struct FilledSentence {
+  std::string text, withheld{};
+};
+
+FilledSentence filled_sentence(const Sheet& sheet, const SheetRuns& runs,
+                               std::string_view sentence) {
+  FilledSentence filled;
+  filled.text = filled_template(sentence, [&](std::string_view name) {
     const SheetName found = name_in(sheet, name);
     std::string words = found.text(runs);
-    if (trouble.empty()) trouble = found.trouble(runs);
-    if (trouble.empty() && words == kNotRun) trouble = "This was not run.";
-    if (trouble.empty() && words == kNotSimulated) trouble = "These GPUs have no such figure.";
+    if (filled.withheld.empty()) {
+      filled.withheld = words == kNotRun         ? "This was not run."
+                        : words == kNotSimulated ? "These GPUs have no such figure."
+                                                 : found.trouble(runs);
+    }
     return words;
   });
-  return trouble.empty() ? text : trouble + sentence.back();
+  return filled;
 }
 
-/// An answer says a thing once, for example that a section is invalid.
+/// A paragraph says a thing once. What cannot be said, for example because a section is invalid, is
+/// told at its end, so that an answer begins with what needs no times.
 std::string paragraph_text(const Sheet& sheet, const SheetRuns& runs,
                            const std::vector<std::string>& lines) {
   const bool keeps_lines = lines.front().starts_with("- ") || lines.front().starts_with('>');
-  std::string block = fmt::format("{}\n", fmt::join(lines, keeps_lines ? "\n" : " ")), text;
-  std::vector<std::string> said;
+  const std::string block = fmt::format("{}\n", fmt::join(lines, keeps_lines ? "\n" : " "));
+  std::string text;
+  std::vector<std::string> said, withheld;
+  const auto is_new = [](std::vector<std::string>& all, const std::string& what) {
+    if (std::ranges::find(all, what) != all.end()) return false;
+    all.push_back(what);
+    return true;
+  };
   for (std::string_view rest = block; !rest.empty();) {
     const std::string_view sentence = first_sentence(sheet, rest);
-    std::string words = sentence_text(sheet, runs, sentence);
     rest.remove_prefix(sentence.size());
-    const std::string what = words.substr(0, words.find_last_not_of(" \n") + 1);
-    if (has_name(sentence) && std::ranges::find(said, what) != said.end()) continue;
-    text += words;
-    said.push_back(what);
+    const FilledSentence filled = filled_sentence(sheet, runs, sentence);
+    if (!filled.withheld.empty()) {
+      is_new(withheld, filled.withheld);
+    } else if (is_new(said, filled.text.substr(0, filled.text.find_last_not_of(" \n") + 1)) ||
+               !has_name(sentence)) {
+      text += filled.text;
+    }
   }
   text.erase(text.find_last_not_of(" \n") + 1);
+  for (const std::string& each : withheld) text += (text.empty() ? "" : " ") + each;
   return text.empty() ? "" : text + "\n\n";
 }
 

@@ -99,10 +99,7 @@ std::vector<int> rank_counts_of(const RawValue& given) {
 
 Setting new_setting(bool quick, bool on_gpu, int units, const GivenOptions& options) {
   Setting setting{.quick = quick, .on_gpu = on_gpu, .units = units};
-  if (on_gpu) {
-    setting.dim = 8192;
-    setting.scaling_batch_size = 1024;
-  }
+  if (on_gpu) setting.dim = 8192;
   if (quick) {
     setting.dim = on_gpu ? 1024 : 256;
     setting.depth = 2;
@@ -224,6 +221,29 @@ std::string verdict_of(const Results& results) {
       "INVALID: {} made, a 95 % interval needs {}; run it again with --starts {}",
       results.rounds() == 1 ? "1 round was" : fmt::format("{} rounds were", results.rounds()),
       needed, needed);
+}
+
+namespace {
+
+template <class Is>
+bool has_case(const Experiment& experiment, const Is& is) {
+  return std::ranges::any_of(experiment.cases(new_setting(false, false, 2)),
+                             [&](const Case& each) { return is(each.workload); });
+}
+
+}  // namespace
+
+bool Experiment::needs_mpi() const {
+  return has_case(*this, [](const Workload& run) { return run.has_ranks(); });
+}
+
+bool Experiment::reads_data() const {
+  return has_case(*this,
+                  [](const Workload& run) { return run.config.data.kind == DataKind::kNpy; });
+}
+
+bool Experiment::needs_pytorch() const {
+  return has_case(*this, [](const Workload& run) { return run.pytorch; });
 }
 
 int starts_of(const Experiment& experiment, const Setting& setting) {

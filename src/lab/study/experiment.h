@@ -116,10 +116,13 @@ struct Experiment {
   /// star stands for what the setting decides. Names of tables end in "-table", of plots in
   /// "-plot", or are that alone.
   const char* names;
-  bool needs_mpi = false;
-  bool reads_data = false;
-  bool needs_pytorch = false;  // so it runs only if requested
-  bool chooses = true;         // whether an answer compares more than two of its cases with another
+  bool chooses = true;  // whether an answer compares more than two of its cases with another
+
+  /// Whether one of its cases needs ranks, a data set, or PyTorch's scripts, so that it runs only
+  /// if requested.
+  [[nodiscard]] bool needs_mpi() const;
+  [[nodiscard]] bool reads_data() const;
+  [[nodiscard]] bool needs_pytorch() const;
 };
 
 /// The starts of each case of an experiment: the setting's, or as many as its answers need to

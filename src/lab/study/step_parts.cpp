@@ -125,7 +125,7 @@ namespace {
 std::string_view phase_of_bursts(const Measurement& each) {
   const auto apart_s =
       by_round(each.mean_s_by_start(), each.step_s_by_start(), std::minus<double>());
-  const Side longer = median(apart_s) > 0 ? Side::kAbove : Side::kBelow;
+  const Word longer = median(apart_s) > 0 ? Word::kAbove : Word::kBelow;
   for (const std::string_view phase : account_phases()) {
     const auto phase_s = by_round(each.phase_s_by_start(phase), each.median_phase_s_by_start(phase),
                                   std::minus<double>());

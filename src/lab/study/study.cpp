@@ -331,7 +331,7 @@ void Study::run(const std::vector<const Experiment*>& requested, const Programs&
   StudyProgress progress;
   for (const Experiment* experiment : requested) {
     std::filesystem::create_directories(folder_ / "runs" / experiment->name);
-    if (experiment->reads_data) {
+    if (experiment->reads_data()) {
       const Setting setting = this->setting();
       make_data_set(setting.data, setting.data_rows, setting.dim);
     }
@@ -408,7 +408,7 @@ Results Study::results_of(const Experiment& experiment) const {
     results.cases.emplace_back(what, std::move(starts));
   }
   results.card = card();
-  if (results.card && !experiment.needs_pytorch) {
+  if (results.card && !experiment.needs_pytorch()) {
     for (const Measurement& each : results.cases) {
       const Workload& workload = each.workload();
       results.predictions.push_back(why_no_prediction(workload, *results.card).empty()
