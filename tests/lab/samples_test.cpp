@@ -163,12 +163,27 @@ TEST(SerialFraction, IsThatOfAmdahlsLaw) {
   EXPECT_NEAR(serial_fraction(speed_ups), 0.3, 1e-12);
 }
 
+// 23.2 to 46.7 ms has not the three digits of a figure that is known to a percent.
+TEST(Words, HaveTheDigitsThatTheirIntervalAllows) {
+  EXPECT_EQ(time_text(Estimate{30.1e-3, 23.2e-3, 46.7e-3}), "30 ms (23 ms to 47 ms)");
+  EXPECT_EQ(percent_text(Estimate{0.619, 0.4, 0.77}), "62 % (40 % to 77 %)");
+  EXPECT_EQ(factor_text(Estimate{3.21, 1.04, 9.87}), "3.2x (1.0x to 9.9x)");
+  EXPECT_EQ(factor_text(Estimate{3.21, 3.04, 3.87}), "3.21x (3.04x to 3.87x)");
+}
+
+// What is faster is not "1.00x as fast at least".
+TEST(Words, ShowOnWhichSideOf1AnIntervalIs) {
+  EXPECT_EQ(factor_text(Estimate{1.02, 1.0004, 1.09}), "1.02x (1.0004x to 1.09x)");
+  EXPECT_EQ(factor_text(Estimate{0.98, 0.9, 0.999}), "0.98x (0.90x to 0.999x)");
+  EXPECT_EQ(factor_text(Estimate{1, 0.999, 1.001}), "1.00x (1.00x to 1.00x)") << "on none";
+}
+
 TEST(Words, HaveThreeDigitsAndAUnit) {
   EXPECT_EQ(time_text(0.0123456), "12.3 ms");
   EXPECT_EQ(time_text(1.2), "1.20 s");
   EXPECT_EQ(time_text(456e-6), "456 us");
   EXPECT_EQ(time_text(-2e-3), "-2.00 ms");
-  EXPECT_EQ(time_text(Estimate{1e-3, 9e-4, 2e-3}), "1.00 ms (900 us to 2.00 ms)");
+  EXPECT_EQ(time_text(Estimate{1e-3, 9e-4, 1.3e-3}), "1.00 ms (900 us to 1.30 ms)");
   EXPECT_EQ(time_text(estimate_of(std::vector<double>{1e-3})), "1.00 ms");
   EXPECT_EQ(percent_text(Estimate{0.5, 0.4, 0.6}), "50.0 % (40.0 % to 60.0 %)");
   EXPECT_EQ(percent_text(0.3621), "36.2 %");

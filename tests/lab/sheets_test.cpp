@@ -197,7 +197,8 @@ TEST_P(EverySheet, WithholdsOfAnInvalidSectionOnlyWhatIsTimed) {
   for (const Answered& each : questions_of(text)) {
     const std::string said = each.answer.substr(0, each.answer.find("No conclusion: "));
     const auto parts = first_match(said, "^([^*]+) \\*([^*]+(?: \\* [^*]+)*)\\* (.+)$");
-    ASSERT_FALSE(parts.empty()) << each.question << each.answer;
+    EXPECT_FALSE(parts.empty()) << each.question << each.answer;
+    if (parts.empty()) continue;
     EXPECT_NE(parts[1].find_first_of("0123456789"), std::string::npos) << each.question << said;
     EXPECT_GT(parts[3].size(), 40U) << each.question << said;
   }

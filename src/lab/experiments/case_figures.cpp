@@ -194,6 +194,12 @@ std::vector<Figure> figures_of_times() {
       {"speed-up", "speed-up against one", "against the same work on one rank or device",
        speed_up_text},
       {"efficiency", "efficiency", "speed-up divided by ranks or devices", efficiency_text},
+  };
+}
+
+/// Who computes and who waits.
+std::vector<Figure> figures_of_load() {
+  return {
       {"exposed", "", "communication that the step waits for, and its share of the step",
        [](Of of) {
          const double exposed_s = of.phase_s("communication");
@@ -373,7 +379,7 @@ std::string Simulations::text(const std::vector<Case>& cases, const Case& what,
 const std::vector<Figure>& figures() {
   static const std::vector<Figure> all = [] {
     std::vector<Figure> some = figures_of_times();
-    for (const auto& more : {figures_of_phases(), figures_of_workloads()}) {
+    for (const auto& more : {figures_of_load(), figures_of_phases(), figures_of_workloads()}) {
       some.insert(some.end(), more.begin(), more.end());
     }
     return some;

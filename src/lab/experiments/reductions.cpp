@@ -105,19 +105,13 @@ Findings conclude_no_sync(const Results& results) {
   };
   double furthest = 0;
   std::vector<Compared> pairs;
-  std::vector<std::string> every_keys, once_keys;
   for (const int count : kMicroStepCounts) {
     furthest = std::max(furthest, loss_difference(steps(count, true), steps(count, false)));
-    every_keys.push_back(micro_steps_key(count, true));
-    once_keys.push_back(micro_steps_key(count, false));
     if (count == 1) continue;
-    pairs.push_back({every_keys.back(), once_keys.back(),
+    pairs.push_back({micro_steps_key(count, true), micro_steps_key(count, false),
                      fmt::format("with one reduction in {} micro-steps", count),
                      "with one in each"});
   }
-  const auto micro_steps = [](const Measurement& each) {
-    return static_cast<double>(each.workload().config.training.accumulate);
-  };
   return Conclusion(results)
       .compare(pairs)
       .judge(
@@ -150,14 +144,6 @@ Findings conclude_no_sync(const Results& results) {
               "sends",
               "time",
               "communication"})
-      .plot({.title = "A step by its micro-steps",
-             .x_label = "micro-steps",
-             .y_label = "ms a step",
-             .log_x = true,
-             .series = {points_of("reduced once, as in no_sync()", results, once_keys, micro_steps,
-                                  mean_s_of, 1e3),
-                        points_of("reduced in each", results, every_keys, micro_steps, mean_s_of,
-                                  1e3)}})
       .phases();
 }
 
@@ -278,7 +264,7 @@ Experiment no_sync_experiment() {
           "What does it cost to reduce gradients in each micro-step?",
           no_sync_cases,
           conclude_no_sync,
-          "exposed bytes losses table plot phases-plot"};
+          "exposed bytes losses table phases-plot"};
 }
 
 Experiment ddp_amp_experiment() {

@@ -73,12 +73,14 @@ void add_efficiency(Conclusion& all, const Results& results, const std::vector<s
       below != keys.end() && open < below
           ? fmt::format(", or before, at {}", results.at(*open).workload().ranks)
           : "";
-  all.judge("efficiency", efficiency_of(key), kGoodEfficiency,
-            {"Efficiency stays above " + border,
-             fmt::format("Efficiency falls below {} at {} ranks{}", border, ranks_of(each), before),
-             fmt::format("Whether efficiency falls below {} is unclear", border)},
-            fmt::format("at {} it is {}, and {}", counted(each.workload().ranks, "rank"),
-                        percent_text(efficiency_of(key)), loss_text(results.cases.front(), each)));
+  all.judge(
+      "efficiency", efficiency_of(key), kGoodEfficiency,
+      {"Efficiency stays above " + border,
+       fmt::format("Efficiency falls below {} at {} ranks{}", border, ranks_of(each), before),
+       fmt::format("Whether efficiency falls below {} is unclear", border)},
+      fmt::format("at {} it is {}{}", counted(each.workload().ranks, "rank"),
+                  percent_text(efficiency_of(key)),
+                  below == keys.end() ? "" : ", and " + loss_text(results.cases.front(), each)));
 }
 
 void add_fastest_ranks(Conclusion& all, const Results& results,

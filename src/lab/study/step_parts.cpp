@@ -8,7 +8,6 @@
 #include <functional>
 
 #include "core/index.h"
-#include "core/statistics.h"
 #include "profiler/account.h"
 
 namespace barestep {
@@ -118,45 +117,15 @@ LargestPart largest_phase(const Measurement& each) {
   return largest_of(parts, each.mean_s_by_start());
 }
 
-namespace {
-
-/// The phase with more than half of the difference between the mean and the median step: some
-/// steps wait for data while most do not. Empty if there is none.
-std::string_view phase_of_bursts(const Measurement& each) {
-  const auto apart_s =
-      by_round(each.mean_s_by_start(), each.step_s_by_start(), std::minus<double>());
-  const Word longer = median(apart_s) > 0 ? Word::kAbove : Word::kBelow;
-  for (const std::string_view phase : account_phases()) {
-    const auto phase_s = by_round(each.phase_s_by_start(phase), each.median_phase_s_by_start(phase),
-                                  std::minus<double>());
-    const auto beyond_half_s =
-        by_round(phase_s, apart_s, [](double part, double all) { return part - all / 2; });
-    if (side_of(estimate_of(beyond_half_s), 0) == longer) return phase;
-  }
-  return "";
-}
-
-}  // namespace
-
 std::string bursts_sentence(const Measurement& each) {
   constexpr double kApart = 0.05;
   const double ratio = each.mean_s().median / each.step_s().median;
   if (std::abs(ratio - 1) <= kApart) return "";
-  const std::string_view phase = phase_of_bursts(each);
-  const std::string what =
-      phase.empty() ? ""
-                    : fmt::format("most of the difference is {}, {} of all time",
-                                  phase_words(phase), percent_text(share_of(each, phase).median));
-  std::string why;
-  if (ratio > 1) {
-    why = phase.empty() ? fmt::format("the longest tenth of its steps takes {} of the time",
-                                      percent_text(each.longest_tenth()))
-                        : what + ", which comes in bursts";
-  } else {
-    why = phase.empty() ? "some steps are much shorter" : what + ", which some steps do without";
-  }
   return fmt::format("The mean step of {} takes {}, its median step {}: {}.", each.what().key,
-                     time_text(each.mean_s().median), time_text(each.step_s().median), why);
+                     time_text(each.mean_s().median), time_text(each.step_s().median),
+                     ratio < 1 ? "some steps are much shorter"
+                               : fmt::format("the longest tenth of its steps takes {} of the time",
+                                             percent_text(each.longest_tenth())));
 }
 
 std::string bursts_of_cases(const std::vector<Measurement>& cases) {

@@ -40,9 +40,7 @@ Estimate share_of(const Measurement& each, std::span<const std::string_view> pha
 /// The phase that takes the largest part of a step.
 LargestPart largest_phase(const Measurement& each);
 
-/// For a case whose mean and median step differ by more than 5 %: that they do, and which phase or
-/// which steps make the difference. Empty for other cases. A part is named only if it certainly
-/// makes more than half of the difference.
+/// For a case whose mean and median step differ by more than 5 %: that they do. Empty for others.
 std::string bursts_sentence(const Measurement& each);
 
 /// The same of the first such case, which names the others.
