@@ -142,21 +142,24 @@ class Validation {
 
  private:
   void check_rules() const {
-    for (const OpRule& rule : rules_of(op_)) demand(rule.holds, rule.text);
+    for (const OpRule& rule : rules_of(op_)) {
+      if (!rule.holds) refuse(rule.text);
+    }
   }
 
   void check_tensor(const Operand& operand) const {
     const Tensor& tensor = *operand.tensor;
-    const std::string name = name_of(operand);
-    demand(tensor.dtype == operand.dtype,
-           fmt::format("{} must be {}", name, barestep::name_of(operand.dtype)));
-    demand(tensor.rows >= 0 && tensor.cols >= 1,
-           fmt::format("{} must have zero or more rows and one or more columns", name));
-    demand(tensor.offset_bytes >= 0 && tensor.offset_bytes % bytes_of(tensor.dtype) == 0,
-           fmt::format("{} must start at a multiple of its type's size", name));
-    const std::string what = fmt::format("{} of {}", name, label_of(op_));
-    const std::int64_t size = checked_multiply(tensor.rows, tensor.cols, what);
-    checked_add(tensor.offset_bytes, checked_multiply(size, bytes_of(tensor.dtype), what), what);
+    const auto refuse_unless = [&](bool holds, std::string_view rule, std::string_view of = "") {
+      if (!holds) refuse(fmt::format("{} must {}{}", name_of(operand), rule, of));
+    };
+    refuse_unless(tensor.dtype == operand.dtype, "be ", barestep::name_of(operand.dtype));
+    refuse_unless(tensor.rows >= 0 && tensor.cols >= 1,
+                  "have zero or more rows and one or more columns");
+    refuse_unless(tensor.offset_bytes >= 0 && tensor.offset_bytes % bytes_of(tensor.dtype) == 0,
+                  "start at a multiple of its type's size");
+    const std::int64_t size = checked_multiply(tensor.rows, tensor.cols, operand.name);
+    checked_add(tensor.offset_bytes, checked_multiply(size, bytes_of(tensor.dtype), operand.name),
+                operand.name);
   }
 
   /// The first operand with a dimension sets its size.
@@ -187,9 +190,9 @@ class Validation {
   void check_overlap() const {
     for (auto one = operands_.begin(); one != operands_.end(); ++one) {
       for (auto other = one + 1; other != operands_.end(); ++other) {
-        demand(!overlap(*one->tensor, *other->tensor) ||
-                   (one->use == OperandUse::kReads && other->use == OperandUse::kReads),
-               fmt::format("{} must not share bytes with {}", name_of(*one), name_of(*other)));
+        if (one->use == OperandUse::kReads && other->use == OperandUse::kReads) continue;
+        if (!overlap(*one->tensor, *other->tensor)) continue;
+        refuse(fmt::format("{} must not share bytes with {}", name_of(*one), name_of(*other)));
       }
     }
   }
@@ -197,10 +200,6 @@ class Validation {
   static std::string name_of(const Operand& operand) {
     return operand.part == 0 ? std::string(operand.name)
                              : fmt::format("{} {}", operand.name, operand.part);
-  }
-
-  void demand(bool holds, std::string_view rule) const {
-    if (!holds) refuse(rule);
   }
 
   [[noreturn]] void refuse(std::string_view rule) const {

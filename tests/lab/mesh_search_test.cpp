@@ -23,7 +23,7 @@ constexpr std::int64_t kGib = 1 << 30;
 TEST(MeshSearch, PutsTheFastestThatFitsFirst) {
   const MachineCard h200 = load_card("h200-nvlink");
   const std::int64_t memory = 3 * kGib;
-  const auto all = mesh_candidates(asked("--batch-size 256"), h200, 8, memory);
+  const auto all = search_meshes(asked("--batch-size 256"), h200, 8, memory).candidates;
   const auto first_too_large =
       std::ranges::find_if(all, [&](const MeshCandidate& each) { return each.bytes > memory; });
   EXPECT_GT(first_too_large - all.begin(), 5);
@@ -40,7 +40,8 @@ TEST(MeshSearch, PutsTheFastestThatFitsFirst) {
 TEST(MeshSearch, CountsTheMemoryOfTheFullestRank) {
   const MachineCard h200 = load_card("h200-nvlink");
   // Widths and rows that neither tensor ranks nor copies divide evenly.
-  const auto all = mesh_candidates(asked("--dim 103 --depth 7 --batch-size 50"), h200, 8, kGib);
+  const auto all =
+      search_meshes(asked("--dim 103 --depth 7 --batch-size 50"), h200, 8, kGib).candidates;
   EXPECT_GT(all.size(), 30U);
   for (const MeshCandidate& each : all) {
     SCOPED_TRACE(each.text());
@@ -54,14 +55,14 @@ TEST(MeshSearch, CountsTheMemoryOfTheFullestRank) {
 }
 
 TEST(MeshSearch, TriesEverySchemeAndCutThatTheTrainerAccepts) {
-  const auto all = mesh_candidates(asked("--dim 64"), load_card("h200-nvlink"), 4, kGib);
+  const auto all = search_meshes(asked("--dim 64"), load_card("h200-nvlink"), 4, kGib).candidates;
   std::vector<std::string> texts;
   for (const MeshCandidate& each : all) texts.push_back(each.text());
   EXPECT_THAT(texts, testing::IsSupersetOf(
                          {"ddp, 4 copies", "zero1, 4 copies", "zero2, 4 copies", "zero3, 4 copies",
                           "factor, 4 copies", "ddp, one copy on 4 tensor ranks",
                           "zero1, 2 copies on 2 tensor ranks",
-                          "ddp, one copy on 4 stages, 1f1b with 32 micro-batches",
+                          "ddp, one copy on 4 stages, 1f1b with 4 micro-batches",
                           "zero1, 2 copies on 2 stages, 1f1b with 2 micro-batches",
                           "ddp, one copy on 2 stages of 2 tensor ranks, 1f1b with 4 "
                           "micro-batches"}));
@@ -69,6 +70,40 @@ TEST(MeshSearch, TriesEverySchemeAndCutThatTheTrainerAccepts) {
       << "which cuts no layers";
   EXPECT_THAT(texts, testing::Not(testing::Contains(HasSubstr("zero1, one copy"))))
       << "which shares nothing";
+}
+
+/// Simulates those too.
+TEST(MeshSearch, PassesOverOnlyWhatIsSlowerThanTheFastest) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  std::int64_t passed_over = 0;
+  for (const char* options : {"--dim 64", "--dim 1024 --depth 16", "--dim 2048 --batch-size 1024",
+                              "--block transformer --dim 256 --length 64"}) {
+    SCOPED_TRACE(options);
+    const MeshSearch search = search_meshes(asked(options), h200, 8, 16 * kGib);
+    passed_over += search.passed_over;
+    std::int64_t not_built = 0;
+    for (const MeshCandidate& each : search.candidates) {
+      const ParallelConfig& parallel = each.parallel();
+      if (parallel.micro_batches != parallel.pipeline) continue;
+      for (const std::int64_t times : {2, 4, 8}) {
+        MeshCandidate more = each;
+        more.run.config.parallel.micro_batches = times * parallel.pipeline;
+        const bool fits = times * parallel.pipeline * more.copies() <= each.run.batch_size();
+        if (!fits || why_not(more.run)) continue;
+        const std::string text = more.text();
+        if (std::ranges::find(search.candidates, text, &MeshCandidate::text) !=
+            search.candidates.end()) {
+          continue;
+        }
+        ++not_built;
+        constexpr std::size_t kLastShown = 11;
+        EXPECT_GE(predicted_run(more.run, h200).step_s, search.candidates[kLastShown].step.step_s)
+            << text;
+      }
+    }
+    EXPECT_EQ(not_built, search.passed_over);
+  }
+  EXPECT_GT(passed_over, 40);
 }
 
 TEST(BestMesh, TurnsRoundWithTheBatchAndTheMemory) {

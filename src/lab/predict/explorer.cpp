@@ -330,10 +330,10 @@ Plot explored_timeline(const Run& run, const MachineCard& card, const Program& p
   if (ranks == ranks_to_simulate(run) && ranks == std::vector{0}) {
     add_lanes(plot, parts, program, step, run.ranks > 1 ? "each rank" : "rank 0");
   } else {
-    const std::vector<SimulatedStep> steps = predicted_ranks(run, card, ranks);
+    const RankPrograms programs(run, ranks);
+    const std::vector<SimulatedStep> steps = predicted_ranks(run, card, programs);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const WorkloadPrograms programs(run, ranks[i]);
-      add_lanes(plot, parts, programs.step(), steps[i], fmt::format("rank {}", ranks[i]));
+      add_lanes(plot, parts, programs.of(i).step(), steps[i], fmt::format("rank {}", ranks[i]));
     }
   }
   for (auto& [part, series] : parts) {

@@ -350,8 +350,14 @@ class Bandwidths {
 
   /// Bytes per second on the bus after the latency. Outside the table's sizes, the last point's.
   [[nodiscard]] double within(double bytes) const {
+    const auto& points = table_.seconds_by_bytes;
+    const auto above =
+        std::ranges::lower_bound(points, bytes, {}, &std::pair<double, double>::first);
+    // Its neighbors alone, since a search for a mesh asks often.
+    const std::ranges::subrange neighbors(above == points.begin() ? above : std::prev(above),
+                                          above == points.end() ? above : std::next(above));
     std::map<double, double> log_bandwidths;
-    for (const auto& [size, seconds] : table_.seconds_by_bytes) {
+    for (const auto& [size, seconds] : neighbors) {
       // A message that costs hardly more than the latency gives little information about bandwidth.
       const double moving = std::max(seconds - latency_s_, 0.05 * seconds);
       log_bandwidths[std::log(size)] =

@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <limits>
 #include <optional>
+#include <set>
+#include <span>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -23,11 +27,11 @@ constexpr std::array kMicroBatchesPerStage = {1, 2, 4, 8};
 /// The rows of the table.
 constexpr std::size_t kShown = 12;
 
-/// Those of a cut into tensor ranks and stages: each scheme, with several numbers of micro-batches.
-/// Schemes differ in what copies of the model share.
-std::vector<Run> runs_of_cut(Run asked, const MachineCard& card, int ranks, std::int64_t tensor,
-                             std::int64_t pipeline) {
-  std::vector<Run> runs;
+/// The schemes of a cut into tensor ranks and stages, each with its numbers of micro-batches,
+/// fewest first. Schemes differ in what copies of the model share.
+std::vector<std::vector<Run>> runs_of_cut(Run asked, const MachineCard& card, int ranks,
+                                          std::int64_t tensor, std::int64_t pipeline) {
+  std::vector<std::vector<Run>> schemes;
   const std::int64_t copies = ranks / (tensor * pipeline);
   ParallelConfig& parallel = asked.config.parallel;
   parallel.tensor = tensor;
@@ -37,19 +41,22 @@ std::vector<Run> runs_of_cut(Run asked, const MachineCard& card, int ranks, std:
     // Its servers need more memory than ranks of zero1, and their links carry no less.
     if (scheme == SchemeKind::kServer) continue;
     parallel.scheme = scheme;
+    std::vector<Run>& runs = schemes.emplace_back();
+    const auto add = [&](const Run& run) {
+      if (!why_not(run)) runs.push_back(run);
+    };
     if (pipeline == 1) {
-      runs.push_back(run_on(asked, card, ranks));
-      runs.back().config.parallel.schedule = {};
+      Run run = run_on(asked, card, ranks);
+      run.config.parallel.schedule = {};
+      add(run);
       continue;
     }
     for (const int times : kMicroBatchesPerStage) {
       parallel.micro_batches = times * pipeline;
-      if (*parallel.micro_batches * copies <= asked.batch_size()) {
-        runs.push_back(run_on(asked, card, ranks));
-      }
+      if (*parallel.micro_batches * copies <= asked.batch_size()) add(run_on(asked, card, ranks));
     }
   }
-  return runs;
+  return schemes;
 }
 
 /// The fastest candidate that fits and has this property; null if there is none. `all` is sorted.
@@ -117,6 +124,50 @@ constexpr WayToShare kWays[] = {
               1;
      }}};
 
+/// A bound of a step with more micro-batches: they only shorten the time in which stages wait for
+/// each other.
+double least_s(const SimulatedStep& step) {
+  double least_s = 0;
+  for (const StepAccount& stage : step.stages) {
+    least_s = std::max(least_s, stage.wall_s - stage[Part::kOtherStages]);
+  }
+  return least_s;
+}
+
+/// The fastest steps so far of the meshes that fit.
+class FastestMeshes {
+ public:
+  explicit FastestMeshes(std::int64_t memory_bytes) : memory_bytes_(memory_bytes) {}
+
+  void add(const MeshCandidate& candidate) {
+    if (candidate.bytes > memory_bytes_) return;
+    const double step_s = candidate.step.step_s;
+    shown_s_.insert(step_s);
+    if (shown_s_.size() > kShown) shown_s_.erase(std::prev(shown_s_.end()));
+    for (std::size_t way = 0; way < std::size(kWays); ++way) {
+      if (kWays[way].is_way(candidate)) way_s_[way] = std::min(way_s_[way], step_s);
+    }
+  }
+
+  /// Whether a run that takes `least_s` or more is neither shown nor the best of its way.
+  [[nodiscard]] bool has_no_use_for(const Run& run, double least_s) const {
+    if (shown_s_.size() < kShown || least_s <= *shown_s_.rbegin()) return false;
+    for (std::size_t way = 0; way < std::size(kWays); ++way) {
+      if (kWays[way].is_way({.run = run}) && least_s <= way_s_[way]) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::int64_t memory_bytes_;
+  std::multiset<double> shown_s_;
+  std::array<double, std::size(kWays)> way_s_ = [] {
+    std::array<double, std::size(kWays)> none{};
+    none.fill(std::numeric_limits<double>::infinity());
+    return none;
+  }();
+};
+
 std::vector<std::string> reasons(const std::vector<MeshCandidate>& all, std::int64_t memory_bytes) {
   const MeshCandidate& best = all.front();
   std::vector<std::string> sentences;
@@ -175,27 +226,53 @@ std::string MeshCandidate::text() const {
                                                 : fmt::format("{} micro-batches", *micro_batches));
 }
 
-std::vector<MeshCandidate> mesh_candidates(const Run& asked, const MachineCard& card, int ranks,
-                                           std::int64_t memory_bytes) {
+MeshSearch search_meshes(const Run& asked, const MachineCard& card, int ranks,
+                         std::int64_t memory_bytes) {
   require_free_mesh(asked);
   require_machine(asked, card, ranks);
-  std::vector<MeshCandidate> all;
+  std::vector<std::vector<Run>> schemes;
   for (int tensor = 1; tensor <= ranks; ++tensor) {
     for (int pipeline = 1; tensor * pipeline <= ranks; ++pipeline) {
       if (ranks % (tensor * pipeline) != 0) continue;
-      for (const Run& run : runs_of_cut(asked, card, ranks, tensor, pipeline)) {
-        if (!why_not(run)) all.push_back({.run = run, .bytes = max_rank_bytes(run)});
+      std::ranges::move(runs_of_cut(asked, card, ranks, tensor, pipeline),
+                        std::back_inserter(schemes));
+    }
+  }
+  MeshSearch search;
+  FastestMeshes fastest(memory_bytes);
+  const auto add = [&](const Run& run) -> const MeshCandidate& {
+    const RankPrograms programs(run);
+    // The slow rank may have fewer rows than the first.
+    const bool has_slow_rank = run.config.injected.slow_rank.has_value();
+    search.candidates.push_back(
+        {.run = run,
+         .bytes = has_slow_rank ? max_rank_bytes(run) : programs.max_bytes(),
+         .step = predicted_run(run, card, programs)});
+    fastest.add(search.candidates.back());
+    return search.candidates.back();
+  };
+  // Those with fewest micro-batches are cheap, and bound the others.
+  std::vector<std::pair<std::span<const Run>, double>> rest;
+  for (const std::vector<Run>& runs : schemes) {
+    if (runs.empty()) continue;
+    const MeshCandidate& first = add(runs.front());
+    rest.emplace_back(std::span(runs).subspan(1),
+                      first.bytes <= memory_bytes ? least_s(first.step) : 0);
+  }
+  for (auto& [runs, bound_s] : rest) {
+    for (const Run& run : runs) {
+      if (fastest.has_no_use_for(run, bound_s)) {
+        ++search.passed_over;
+      } else {
+        bound_s = std::max(bound_s, least_s(add(run).step));
       }
     }
   }
-  for (MeshCandidate& each : all) {
-    if (each.bytes <= memory_bytes) each.step = predicted_run(each.run, card);
-  }
-  std::ranges::stable_sort(all, {}, [&](const MeshCandidate& each) {
+  std::ranges::stable_sort(search.candidates, {}, [&](const MeshCandidate& each) {
     const bool fits = each.bytes <= memory_bytes;
     return std::tuple(!fits, fits ? each.step.step_s : static_cast<double>(each.bytes), each.bytes);
   });
-  return all;
+  return search;
 }
 
 Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
@@ -206,7 +283,8 @@ Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
                                     .why = "a single rank shares nothing",
                                     .remedy = "ask for several, or use mlp_lab predict"});
   }
-  const std::vector<MeshCandidate> all = mesh_candidates(asked, card, ranks, memory_bytes);
+  const MeshSearch search = search_meshes(asked, card, ranks, memory_bytes);
+  const std::vector<MeshCandidate>& all = search.candidates;
   if (all.empty()) {
     require(run_on(asked, card, 1));  // refuses what a single rank could not train
     fail(ExitCode::kConfiguration, {.what = "--ranks",
@@ -236,8 +314,16 @@ Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
                   human_bytes(best.bytes), human_bytes(memory_bytes), beside_one));
   std::ranges::move(reasons(all, memory_bytes), std::back_inserter(findings.sentences));
   if (all.size() > kShown) {
+    const std::string passed_over =
+        search.passed_over == 0
+            ? ""
+            : fmt::format(
+                  ", {} of them not simulated: even without any wait for other stages they "
+                  "would be slower",
+                  search.passed_over);
     findings.sentences.push_back(
-        fmt::format("The table shows {} of {}.", kShown, counted(std::ssize(all), "candidate")));
+        fmt::format("The table shows {} of {}{}.", kShown,
+                    counted(std::ssize(all) + search.passed_over, "candidate"), passed_over));
   }
   return findings;
 }

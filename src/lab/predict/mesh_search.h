@@ -1,5 +1,6 @@
 // Searches the best mesh for a number of ranks and the memory of each: every cut of the model into
-// tensor ranks and stages, with every scheme, is planned and simulated.
+// tensor ranks and stages, with every scheme, is planned, and simulated if it may be among the
+// fastest.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace barestep {
 struct MeshCandidate {
   Run run{};
   std::int64_t bytes = 0;  // of the rank that needs most, by its plan
-  SimulatedStep step{};    // only of candidates that fit
+  SimulatedStep step{};
 
   [[nodiscard]] const ParallelConfig& parallel() const { return run.config.parallel; }
   [[nodiscard]] std::int64_t per_copy() const { return parallel().tensor * parallel().pipeline; }
@@ -26,12 +27,19 @@ struct MeshCandidate {
   [[nodiscard]] std::string text() const;
 };
 
-/// The candidates that the trainer accepts: those that fit in `memory_bytes` first, the fastest of
-/// them first; then the others, by what they need. `asked` states all but
-/// scheme and cut. A pipeline has 1, 2, 4 or 8 times as many micro-batches as stages. Throws
-/// Error(kConfiguration) if the machine has fewer devices, or no rate for the precision.
-std::vector<MeshCandidate> mesh_candidates(const Run& asked, const MachineCard& card, int ranks,
-                                           std::int64_t memory_bytes);
+struct MeshSearch {
+  /// Those that fit first, the fastest of them first; then the others, by what they need.
+  std::vector<MeshCandidate> candidates{};
+  /// Meshes that were not built: with more micro-batches than another one, whose stages without
+  /// their waits for each other are slower than the fastest.
+  std::int64_t passed_over = 0;
+};
+
+/// Of the meshes that the trainer accepts. `asked` states all but scheme and cut. A pipeline has 1,
+/// 2, 4 or 8 times as many micro-batches as stages. Throws Error(kConfiguration) if the machine has
+/// fewer devices, or no rate for the precision.
+MeshSearch search_meshes(const Run& asked, const MachineCard& card, int ranks,
+                         std::int64_t memory_bytes);
 
 /// The best one and the reasons in sentences, and a table of the candidates. Throws also
 /// Error(kMemory) if none fits, and Error(kConfiguration) for one rank and if there is none.

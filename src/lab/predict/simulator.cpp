@@ -29,7 +29,11 @@ bool is_pause(const Node& node) {
 class Simulation {
  public:
   Simulation(std::span<const RankProgram> ranks, const NodeSeconds& seconds, const Sharing& sharing)
-      : ranks_(ranks), sharing_(sharing), task_of_(ranks.size()), steps_(ranks.size()) {
+      : ranks_(ranks),
+        sharing_(sharing),
+        task_of_(ranks.size()),
+        exchanging_(ranks.size()),
+        steps_(ranks.size()) {
     for (std::size_t place = 0; place < ranks.size(); ++place) {
       const Program& program = ranks[place].program;
       steps_[place].spans.resize(static_cast<std::size_t>(program.size()));
@@ -148,58 +152,49 @@ class Simulation {
     if (tasks_[task].awaited > 0) return;
     for (const TaskPart& part : tasks_[task].parts) span_of(part).begin_s = now_s_;
     running_.push_back(task);
+    count(tasks_[task], 1);
   }
 
   [[nodiscard]] NodeSpan& span_of(const TaskPart& part) {
     return at(steps_[part.place].spans, part.node);
   }
 
-  /// Work that each running task does per second.
-  struct Speeds {
-    double all = 1;
-    std::set<std::size_t> exchanging{};     // ranks in a collective
-    std::map<DeviceOfRank, int> senders{};  // tasks that send from a device
-  };
-
-  [[nodiscard]] Speeds speeds() const {
-    std::size_t working = 0;
-    Speeds speeds;
-    for (const std::size_t number : running_) {
-      const Task& task = tasks_[number];
-      if (!task.is_pause) working += task.parts.size();
-      if (task.sender) ++speeds.senders[*task.sender];
-      if (!task.is_collective) continue;
-      for (const TaskPart& part : task.parts) speeds.exchanging.insert(part.place);
-    }
-    const auto count = static_cast<double>(working);
-    if (count > sharing_.at_once) speeds.all = sharing_.at_once / count / sharing_.contention;
-    return speeds;
+  /// What the tasks that run take of what they share: `change` is 1 when it begins and -1 at its
+  /// end.
+  void count(const Task& task, int change) {
+    if (task.sender) senders_[*task.sender] += change;
+    if (!task.is_pause) working_ += change * static_cast<int>(task.parts.size());
+    if (!task.is_collective) return;
+    for (const TaskPart& part : task.parts) exchanging_[part.place] += change;
   }
 
-  [[nodiscard]] double speed_of(const Task& task, const Speeds& speeds) const {
+  /// Work that a running task does per second.
+  [[nodiscard]] double speed_of(const Task& task) const {
     if (task.is_pause) return 1;
-    if (task.sender) return 1.0 / speeds.senders.at(*task.sender);
-    if (task.is_collective) return speeds.all;
-    const bool is_beside = speeds.exchanging.contains(task.parts.front().place);
-    return is_beside ? speeds.all / sharing_.kernel_slowdown : speeds.all;
+    if (task.sender) return 1.0 / senders_.at(*task.sender);
+    const double count = working_;
+    const double all =
+        count > sharing_.at_once ? sharing_.at_once / count / sharing_.contention : 1;
+    if (task.is_collective) return all;
+    return exchanging_[task.parts.front().place] > 0 ? all / sharing_.kernel_slowdown : all;
   }
 
   /// Advances to the next end of a task.
   void advance() {
-    const Speeds now = speeds();
     std::size_t first = running_.front();
     double passed_s = std::numeric_limits<double>::infinity();
     for (const std::size_t task : running_) {
-      const double left_s = tasks_[task].left_s / speed_of(tasks_[task], now);
+      const double left_s = tasks_[task].left_s / speed_of(tasks_[task]);
       if (left_s >= passed_s) continue;
       first = task;
       passed_s = left_s;
     }
     now_s_ += passed_s;
     for (const std::size_t task : running_) {
-      tasks_[task].left_s -= passed_s * speed_of(tasks_[task], now);
+      tasks_[task].left_s -= passed_s * speed_of(tasks_[task]);
     }
     std::erase(running_, first);
+    count(tasks_[first], -1);
     tasks_[first].is_done = true;
     for (const TaskPart& part : tasks_[first].parts) span_of(part).end_s = now_s_;
     for (const std::size_t task : tasks_[first].after) {
@@ -226,6 +221,9 @@ class Simulation {
   std::map<Meeting, std::vector<std::size_t>> tasks_of_;
   std::vector<std::vector<std::size_t>> task_of_;  // by rank's place and node; kNoTask for input
   std::vector<std::size_t> running_;
+  int working_ = 0;                      // parts of running tasks that are no pauses
+  std::vector<int> exchanging_;          // collectives of each rank that run
+  std::map<DeviceOfRank, int> senders_;  // running tasks that send from a device
   double now_s_ = 0;
   std::vector<SimulatedStep> steps_;
 };
@@ -305,6 +303,7 @@ double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per
       std::clamp<std::int64_t>(product.depth / kMinDepth, 1, 2 * card.multiprocessors / tiles + 1);
   double min_s = std::numeric_limits<double>::infinity();
   for (std::int64_t pieces = 1; pieces <= max_pieces; ++pieces) {
+    if (pieces > 1 && number_of(pieces) * partial_sums_s >= min_s) break;  // and so do more of them
     const double seconds = number_of(rounds(tiles * pieces, card.multiprocessors)) *
                            number_of(rounds(product.depth, pieces)) * tile_s;
     min_s = std::min(min_s, pieces == 1 ? seconds : seconds + number_of(pieces) * partial_sums_s);
@@ -474,29 +473,13 @@ NodeSetting setting_of(const Run& workload, const MachineCard& card) {
           .precision = device.precision};
 }
 
-std::vector<int> ranks_to_simulate(const Run& workload) {
-  const Mesh mesh = mesh_of(workload);
-  std::vector<int> ranks;
-  if (workload.config.parallel.scheme == SchemeKind::kServer) {
-    for (int rank = 0; rank < mesh.ranks(); ++rank) ranks.push_back(rank);
-    return ranks;
-  }
-  const std::optional<SlowRank>& slow = workload.config.injected.slow_rank;
-  const int first = slow ? static_cast<int>(slow->rank) % mesh.ranks_of_stage() : 0;
-  for (int stage = 0; stage < mesh.pipeline; ++stage) {
-    ranks.push_back(first + stage * mesh.ranks_of_stage());
-  }
-  return ranks;
-}
-
 std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
-                                           std::span<const int> ranks) {
+                                           const RankPrograms& programs) {
   const NodeSetting run = setting_of(workload, card);
-  std::vector<std::unique_ptr<WorkloadPrograms>> programs;
+  const std::span<const int> ranks = programs.ranks();
   std::vector<RankProgram> all;
-  for (const int rank : ranks) {
-    programs.push_back(std::make_unique<WorkloadPrograms>(workload, rank));
-    all.push_back({programs.back()->step(), run.mesh.with_rank(rank)});
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    all.push_back({programs.of(i).step(), run.mesh.with_rank(ranks[i])});
   }
   const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
   const auto seconds = [&](const Program& program, const Node& node) {
@@ -516,10 +499,15 @@ std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCar
 }
 
 SimulatedStep predicted_run(const Run& workload, const MachineCard& card) {
+  return predicted_run(workload, card, RankPrograms(workload));
+}
+
+SimulatedStep predicted_run(const Run& workload, const MachineCard& card,
+                            const RankPrograms& programs) {
   const TrainConfig& config = workload.config;
   const NodeSetting run = setting_of(workload, card);
-  const std::vector<int> ranks = ranks_to_simulate(workload);
-  const std::vector<SimulatedStep> steps = predicted_ranks(workload, card, ranks);
+  const std::span<const int> ranks = programs.ranks();
+  const std::vector<SimulatedStep> steps = predicted_ranks(workload, card, programs);
   SimulatedStep step = steps.front();
   for (int stage = 0; stage < run.mesh.pipeline; ++stage) {
     step.stages.push_back(at(steps, stage).account);

@@ -108,15 +108,10 @@ double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSettin
 double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run);
 
-/// A rank of each stage of a pipeline of ranks, or only one: the slow rank, or its neighbor in that
-/// stage, else the first. The others of the stage do the same, except with parameter servers: then
-/// these are all ranks.
-std::vector<int> ranks_to_simulate(const Run& workload);
-
 /// The steps of these ranks, without the host's overhead, as predicted_run() simulates them. They
 /// must be all that differ: ranks_to_simulate() and any others.
 std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
-                                           std::span<const int> ranks);
+                                           const RankPrograms& programs);
 
 /// The step of a run as mlp_lab starts it; `step_s` includes the host's overhead. Ranks on the CPU
 /// share its cores, also for communication, and a step may wait for loading threads that an
@@ -124,5 +119,8 @@ std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCar
 /// is rank 0's. With a slow rank, all ranks take its time: `spans` are those of its step, or of its
 /// neighbor's in stage 0, and rank 0 waits for it.
 SimulatedStep predicted_run(const Run& workload, const MachineCard& card);
+/// The same; `programs` are those of ranks_to_simulate().
+SimulatedStep predicted_run(const Run& workload, const MachineCard& card,
+                            const RankPrograms& programs);
 
 }  // namespace barestep

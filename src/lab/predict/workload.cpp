@@ -102,6 +102,33 @@ WorkloadPrograms::WorkloadPrograms(const Run& run, int rank) {
   steps_ = std::make_unique<StepPrograms>(spec, scheme_.get());
 }
 
+std::vector<int> ranks_to_simulate(const Run& run) {
+  const Mesh mesh = mesh_of(run);
+  std::vector<int> ranks;
+  if (run.config.parallel.scheme == SchemeKind::kServer) {
+    for (int rank = 0; rank < mesh.ranks(); ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+  const std::optional<SlowRank>& slow = run.config.injected.slow_rank;
+  const int first = slow ? static_cast<int>(slow->rank) % mesh.ranks_of_stage() : 0;
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    ranks.push_back(first + stage * mesh.ranks_of_stage());
+  }
+  return ranks;
+}
+
+RankPrograms::RankPrograms(const Run& run, std::vector<int> ranks) : ranks_(std::move(ranks)) {
+  for (const int rank : ranks_) programs_.push_back(std::make_unique<WorkloadPrograms>(run, rank));
+}
+
+std::int64_t RankPrograms::max_bytes() const {
+  std::int64_t max = 0;
+  for (const auto& programs : programs_) {
+    max = std::max(max, MemoryPlan(programs->steps().buffers()).device_bytes(0));
+  }
+  return max;
+}
+
 std::vector<DeviceMemory> planned_memory(const Run& run) {
   return planned_memory(WorkloadPrograms(run));
 }
@@ -121,12 +148,9 @@ std::vector<DeviceMemory> planned_memory(const WorkloadPrograms& programs) {
 
 std::int64_t max_rank_bytes(const Run& run) {
   const Mesh mesh = mesh_of(run);
-  std::int64_t max = 0;
-  for (int rank = 0; rank < mesh.ranks(); rank += mesh.ranks_of_stage()) {
-    const WorkloadPrograms programs(run, rank);
-    max = std::max(max, MemoryPlan(programs.steps().buffers()).device_bytes(0));
-  }
-  return max;
+  std::vector<int> firsts;  // of each stage, which have most rows
+  for (int rank = 0; rank < mesh.ranks(); rank += mesh.ranks_of_stage()) firsts.push_back(rank);
+  return RankPrograms(run, std::move(firsts)).max_bytes();
 }
 
 std::int64_t max_device_bytes(const Run& run) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,27 @@ class WorkloadPrograms {
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> steps_;
   Mesh mesh_{};
+};
+
+/// A rank of each stage of a pipeline of ranks, or only one: the slow rank, or its neighbor in that
+/// stage, else the first. The others of the stage do the same, except with parameter servers: then
+/// these are all ranks.
+std::vector<int> ranks_to_simulate(const Run& run);
+
+class RankPrograms {
+ public:
+  /// Of ranks_to_simulate(), or of these. Throws as require() does.
+  explicit RankPrograms(const Run& run) : RankPrograms(run, ranks_to_simulate(run)) {}
+  RankPrograms(const Run& run, std::vector<int> ranks);
+
+  [[nodiscard]] std::span<const int> ranks() const { return ranks_; }
+  [[nodiscard]] const WorkloadPrograms& of(std::size_t index) const { return *programs_[index]; }
+  /// The memory of the one that needs most.
+  [[nodiscard]] std::int64_t max_bytes() const;
+
+ private:
+  std::vector<int> ranks_;
+  std::vector<std::unique_ptr<WorkloadPrograms>> programs_;
 };
 
 /// The memory of one device.
