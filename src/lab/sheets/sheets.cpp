@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <tuple>
 
 #include "core/error.h"
@@ -18,7 +19,18 @@ namespace barestep {
 namespace {
 
 constexpr std::int64_t kMaxSheetBytes = 1 << 20;
-constexpr const char* kBlankLine = "\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\\_\n\n";
+
+/// A line to write on, as wide as a phone's page.
+std::string blank_line(int letters = 38) {
+  std::string line;
+  for (int i = 0; i < letters; ++i) line += "\\_";
+  return line;
+}
+
+/// Room for an answer.
+std::string blank_lines() {
+  return fmt::format("{0}\n\n{0}\n\n{0}\n\n", blank_line());
+}
 
 bool has_name(std::string_view text) {
   return text.find(kNameOpen) != std::string_view::npos;
@@ -219,7 +231,19 @@ std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines
     is_answer = is_answer || name_in(sheet, name).kind == SheetNameKind::kTable;
     return "";
   });
-  return is_answer ? kBlankLine : has_name(text) ? "" : text;
+  return is_answer ? blank_lines() : has_name(text) ? "" : text;
+}
+
+/// Below a heading: how students measure what the text up to the next one asks for.
+std::string task_command(const Sheet& sheet, std::span<const std::vector<std::string>> blocks) {
+  Sheet task{.name = sheet.name, .text = ""};
+  for (const std::vector<std::string>& block : blocks) {
+    if (!task.text.empty() && block.front().starts_with('#')) break;
+    task.text += block_text(block);
+  }
+  std::string names;
+  for (const Experiment* const each : experiments_of(task)) names += fmt::format(" {}", each->name);
+  return names.empty() ? "" : fmt::format("To measure: `build/mlp_lab run{}`\n\n", names);
 }
 
 }  // namespace
@@ -290,9 +314,11 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
 }
 
 std::string blank_copy_of(const Sheet& sheet) {
+  const std::vector<std::vector<std::string>> blocks = blocks_of(sheet.text);
   std::string text;
   bool is_answer = false, is_answered = false;
-  for (const std::vector<std::string>& block : blocks_of(sheet.text)) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::vector<std::string>& block = blocks[i];
     const bool ends_answer = is_table(block) || block.front().find_first_of("#>") == 0;
     is_answer = is_answer && !ends_answer && !is_question(block);
     if (is_table(block)) {
@@ -301,6 +327,8 @@ std::string blank_copy_of(const Sheet& sheet) {
     } else if (!block.front().starts_with('>') && !(is_answer && is_answered)) {
       text += blank_text(sheet, block, is_answer);
     }
+    if (i == 0) text += fmt::format("Name: {} Date: {}\n\n", blank_line(16), blank_line(8));
+    if (block.front().starts_with('#')) text += task_command(sheet, std::span(blocks).subspan(i));
     is_answered = is_answer;
     is_answer = is_answer || is_question(block);
   }

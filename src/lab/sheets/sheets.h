@@ -5,9 +5,11 @@
 // A question is a bold paragraph, and its answer the paragraph below it. On a blank copy answers,
 // tables that are names, and cells with names are left empty; columns whose title begins with
 // "Simulated" and other paragraphs with names are left out, and a heading ends at the colon before
-// its names. A paragraph that begins with > is only in the teacher's key. A sentence with a figure
-// of an INVALID experiment gives way to the reason, at the end of its paragraph. A filled-in sheet
-// ends with the checklist for benchmarks, unless it has that elsewhere.
+// its names; there is a line for the student's name, room for each answer, and below each heading
+// the command that measures what its text asks for. A paragraph that begins with > is only in the
+// teacher's key. A sentence with a figure of an INVALID experiment gives way to the reason, at the
+// end of its paragraph. A filled-in sheet ends with the checklist for benchmarks, unless it has
+// that elsewhere.
 #pragma once
 
 #include <string>
