@@ -228,28 +228,32 @@ void add_options_to_predict(Command& command, GivenOptions& given) {
   }
 }
 
+/// "a card's file, or one of t4, ... (h200-nvlink)"
+std::string cards_help() {
+  return fmt::format("a card's file, or one of {} ({})", fmt::join(card_names(), ", "), kUsualCard);
+}
+
 struct Prediction {
-  std::string machine{};
-  std::vector<int> ranks{};
+  PredictOptions options{};
   GivenOptions given{};
 };
 
 void add_predict(ArgumentParser& parser, Prediction& requested) {
-  Command& predicts = parser.add_command(
-      "predict", "Simulate a step on another machine, described by its card.",
-      [&] { predict(requested.machine, asked_run(requested.given), requested.ranks); });
-  predicts.add(
-      required(machine_option(requested.machine, fmt::format("a card's file, or one of {}",
-                                                             fmt::join(card_names(), ", ")))));
+  Command& predicts =
+      parser.add_command("predict", "Simulate a step on another machine, described by its card.",
+                         [&] { predict(requested.options, asked_run(requested.given)); });
+  predicts.add(machine_option(requested.options.machine, cards_help()));
   predicts.add(
       option("--ranks", "N,N,...",
              "numbers of ranks (1,2,4,8, or those of them that the machine and the model allow)",
-             to_rank_counts(requested.ranks)));
+             to_rank_counts(requested.options.ranks)));
+  predicts.add(flag("--rates", "also show each product and the card's rates with their sources",
+                    requested.options.with_rates));
   add_options_to_predict(predicts, requested.given);
 }
 
 struct MeshRequest {
-  std::string machine = "h200-nvlink";
+  std::string machine = kUsualCard;
   int ranks = 0;
   std::int64_t memory_bytes = 0;
   GivenOptions given{};
@@ -266,9 +270,7 @@ void add_plan(ArgumentParser& parser, MeshRequest& requested) {
   plans.add(
       required(option("--memory", "SIZE", "memory of each rank's device, such as 16GiB",
                       [&](const RawValue& given) { requested.memory_bytes = byte_count(given); })));
-  plans.add(machine_option(
-      requested.machine,
-      fmt::format("a card's file, or one of {} (h200-nvlink)", fmt::join(card_names(), ", "))));
+  plans.add(machine_option(requested.machine, cards_help()));
   add_options_to_predict(plans, requested.given);
 }
 

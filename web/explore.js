@@ -11,15 +11,24 @@ const scenes = JSON.parse(element("scenes").textContent);
 const firstCard = cards[element("first-card").textContent];
 const firstRanks = firstCard.network ? 4 : Math.min(4, firstCard.node.devices);
 
-// The controls by group. A number has a slider from `min` to `max` with even factors; the field
-// beside it takes anything. What the trainers call an option has the same name here.
+// The controls by group; all but the first are folded. A number has a slider from `min` to `max`
+// with even factors; the field beside it takes anything. What the trainers call an option has the
+// same name here.
 const groups = {
-  Model: {
+  "The main controls": {
     dim: {label: "width", value: "8192", min: 64, max: 32768},
+    "batch-size": {label: "batch", value: "64", min: 1, max: 65536},
+    ranks: {label: "ranks or devices", value: String(firstRanks), min: 1, max: 64},
+    card: {label: "machine", value: element("first-card").textContent, choices: Object.keys(cards)},
+  },
+  "More of the model": {
     depth: {label: "depth (layers)", value: "6", min: 1, max: 48},
     layers: {label: "widths W0,W1,… instead", value: ""},
-    "batch-size": {label: "batch", value: "64", min: 1, max: 65536},
-    "batch-per-rank": {label: "batch is each rank's", value: "", flag: true},
+    block: {label: "kind of block", value: "mlp", choices: ["mlp", "transformer"]},
+    heads: {label: "heads of attention", value: ""},
+    length: {label: "length of a sequence", value: ""},
+    ffn: {label: "width inside a block", value: ""},
+    causal: {label: "causal attention", value: "", flag: true},
     activation: {
       label: "activation",
       value: "relu",
@@ -39,13 +48,13 @@ const groups = {
     recompute: {label: "recomputed segments", value: "1", min: 1, max: 16},
     accumulate: {label: "micro-steps of a step", value: "1", min: 1, max: 16},
   },
-  Ranks: {
-    ranks: {label: "ranks or devices", value: String(firstRanks), min: 1, max: 64},
+  "More of the ranks": {
     scheme: {
       label: "scheme",
       value: "ddp",
       choices: ["ddp", "zero1", "zero2", "zero3", "factor", "server", "data-parallel"],
     },
+    "batch-per-rank": {label: "batch is each rank's", value: "", flag: true},
     tensor: {label: "tensor ranks", value: "1", min: 1, max: 8},
     pipeline: {label: "pipeline stages", value: "1", min: 1, max: 8},
     schedule: {
@@ -59,8 +68,7 @@ const groups = {
     "delay-ms": {label: "delay before backward, ms", value: "0"},
     "slow-rank": {label: "slow rank, R:MS", value: ""},
   },
-  Machine: {
-    card: {label: "machine", value: element("first-card").textContent, choices: Object.keys(cards)},
+  "More of the machine": {
     memory: {label: "memory of a device", value: ""},
     "device.flops_per_s": {label: "flop/s", value: "", rate: true},
     "device.memory_bytes_per_s": {label: "memory, B/s", value: "", rate: true},
@@ -75,8 +83,35 @@ const controls = Object.assign({}, ...Object.values(groups));
 const maxRanks = 1024;
 const notOptions = new Set(["ranks", "card", "memory", "links"]);
 
+// Models that people know; of a transformer, its blocks, without embeddings and heads.
+const blocks = (dim, depth, heads, length, more) => ({
+  block: "transformer",
+  dim: String(dim),
+  depth: String(depth),
+  heads: String(heads),
+  length: String(length),
+  ffn: String(4 * dim),
+  ...more,
+});
+const knownModels = {
+  "MLP 8192 x 6 (the course's)": {dim: "8192", depth: "6"},
+  "MLP 1024 x 6": {dim: "1024", depth: "6"},
+  "BERT base, 12 blocks of 768": blocks(768, 12, 12, 512),
+  "BERT large, 24 blocks of 1024": blocks(1024, 24, 16, 512),
+  "GPT-2, 12 blocks of 768": blocks(768, 12, 12, 1024, {causal: "true"}),
+  "GPT-2 XL, 48 blocks of 1600": blocks(1600, 48, 25, 1024, {causal: "true"}),
+  "ViT-B/16, 12 blocks of 768": blocks(768, 12, 12, 197),
+  "ViT-L/16, 24 blocks of 1024": blocks(1024, 24, 16, 197),
+};
+const modelControls = ["dim", "depth", "layers", "block", "heads", "length", "ffn", "causal"];
+
 let state = {};
+let pinned;  // a state to compare with; none at first
 let module, instance;
+const guesses = {
+  points: 0,
+  of: 0
+};
 
 // The module.
 
@@ -125,9 +160,9 @@ async function load() {
 
 // The question.
 
-/** Why the module cannot be asked, in the words of the controls; empty if it can. */
+/** Why the module cannot be asked, in the words of the controls; nothing if it can. */
 function refusalOf(state) {
-  const refuse = (name, why) => `${controls[name].label} '${state[name]}': ${why}`;
+  const refuse = (name, why) => ({name, error: `${controls[name].label} '${state[name]}': ${why}`});
   if (!Object.hasOwn(cards, state.card)) {
     return refuse(
         "card", `this page has no such card; choose one of ${Object.keys(cards).join(", ")}`);
@@ -143,12 +178,29 @@ function refusalOf(state) {
     if (value >= least && value <= most) continue;
     return refuse(name, `not a number from ${least} to ${most}`);
   }
-  return "";
+  return undefined;
 }
+
+/** The module's refusal with the control that it is about: "--dim 'x': ..." is about the width. */
+function refused(error) {
+  const option = error.match(/^--(\S+) /)?.[1].replace("global-batch-size", "batch-size");
+  if (option === undefined || !Object.hasOwn(controls, option)) return {error};
+  return {name: option, error: `${controls[option].label}: ${error}`};
+}
+
+/** What the state changes of its card, in the words of the controls. */
+const cardChanges = (state) =>
+    Object.entries(controls)
+        .filter(
+            ([name, {rate, value}]) =>
+                (rate || name === "memory" || name === "links") && state[name] !== value)
+        .map(([name, {label}]) => `${label} ${state[name]}`);
 
 /** The state's card: its rates replaced, and all times of messages divided by `links`. */
 function cardOf(state) {
   const card = structuredClone(cards[state.card]);
+  const changes = cardChanges(state);
+  if (changes.length > 0) card.name += ` (changed: ${changes.join(", ")})`;
   for (const name of Object.keys(controls)) {
     const [part, rate] = name.split(".");
     if (!controls[name].rate || state[name] === "" || !card[part]) continue;
@@ -166,6 +218,10 @@ function cardOf(state) {
   return card;
 }
 
+/** Whether `mlp_lab predict` knows the state's card by its name. */
+const isNamedCard = (state) =>
+    cardChanges(state).length === 0 && state.card !== "given" && state.card !== "study";
+
 function questionOf(state) {
   const options = {};
   for (const [name, value] of Object.entries(state)) {
@@ -174,6 +230,7 @@ function questionOf(state) {
   }
   const question = {
     card: cardOf(state),
+    machine: isNamedCard(state) ? state.card : "card.json",
     ranks: Number(state.ranks),
     options,
   };
@@ -207,18 +264,36 @@ function showText(id, text) {
   element(id).hidden = text === "";
 }
 
+function showError({name, error} = {}) {
+  showText("error", error ?? "");
+  for (const each of element("controls").querySelectorAll("[aria-invalid]")) {
+    each.removeAttribute("aria-invalid");
+  }
+  if (name === undefined) return;
+  const field = element(name);
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-errormessage", "error");
+  const group = field.closest("details");
+  if (group) group.open = true;
+}
+
+/** Shows the answer, or hides it until a guess is made. */
 function show(answer) {
-  showText("error", answer.error ?? "");
-  const hides = element("guess-first").checked && answer.error === undefined;
-  element("answers").setAttribute("aria-busy", "false");
+  const failed = answer.error === undefined ? undefined :
+      answer.name                           ? answer :
+                                              refused(answer.error);
+  showError(failed);
+  const hides = element("guess-first").checked && !failed && !answer.guess;
+  element("verdict").setAttribute("aria-busy", "false");
   element("status").textContent =
       hides ? "The answer is hidden until you have guessed." : (answer.headline ?? "");
+  showText("headline", hides ? "" : (answer.headline ?? ""));
   element("guess").hidden = !hides;
-  element("answer").hidden = hides || answer.error !== undefined;
+  element("answer").hidden = hides || failed !== undefined;
   showText("guessed", "");
-  if (answer.error !== undefined) return;
-  element("headline").textContent = answer.headline;
-  showText("shortage", answer.shortage);
+  showText("compared", hides ? "" : (answer.comparison?.text ?? ""));
+  if (failed) return;
+  showText("setting", answer.setting);
   element("timeline").innerHTML = answer.timeline_svg;
   element("account-plot").innerHTML = answer.account_svg;
   element("speed-up-plot").innerHTML = answer.speed_up_svg;
@@ -237,7 +312,31 @@ function show(answer) {
       "messages", "Messages of a step", ["axis", "exchange", "ranks", "messages", "payload"],
       answer.messages.map((row) => [row.axis, row.exchange, row.ranks, row.count, row.size]));
   element("command").textContent = answer.command;
+  element("predict").textContent = answer.predict;
   element("explain").textContent = answer.explain;
+  element("machine").textContent = isNamedCard(state) ?
+      `${cards[state.card].name}, the card ${state.card}` :
+      `${cardOf(state).name}; save its card first, as card.json`;
+  showComparison(answer.comparison);
+  for (const save of document.querySelectorAll(".save")) {
+    save.hidden = save.previousElementSibling.querySelector("svg") === null;
+  }
+}
+
+function showComparison(comparison) {
+  element("comparison").hidden = !comparison;
+  if (!comparison) return;
+  const text = (value, {flag}) => value === "" ? (flag ? "no" : "as usual") : value;
+  const changes = Object.entries(controls)
+                      .filter(([name]) => state[name] !== pinned[name])
+                      .map(
+                          ([name, control]) => `${control.label} ${text(pinned[name], control)} → ${
+                              text(state[name], control)}`);
+  element("changes").textContent = changes.join("; ") || "Nothing has changed since it was pinned.";
+  fillTable(
+      "compared-parts", "By part", ["", "pinned", "now", "change"],
+      comparison.rows.map((row) => [row.what, row.pinned, row.now, row.change]));
+  element("comparison-plot").innerHTML = comparison.svg;
 }
 
 /**
@@ -258,18 +357,27 @@ function showMeasurements() {
     button.addEventListener("click", () => {
       chooseScene("");
       Object.assign(state, row.state);
-      update();
+      update(true);
     });
     element("measurements").tBodies[0].rows[i].cells[0].replaceChildren(button);
   });
 }
 
-function update() {
+/** Asks and shows; `isNew` settings get an entry of their own in the browser's history. */
+function update(isNew = false) {
   for (const [name, value] of Object.entries(state)) fillControl(name, value);
-  keepAddress();
-  const refusal = refusalOf(state);
-  show(refusal === "" ? ask(questionOf(state)) : {error: refusal});
+  fillOthers();
+  keepAddress(isNew);
+  show(answerNow());
   document.body.dataset.shown = "";
+}
+
+function answerNow(more = {}) {
+  const refusal = refusalOf(state);
+  if (refusal) return refusal;
+  const question = {...questionOf(state), ...more};
+  if (pinned && !refusalOf(pinned)) question.pinned = questionOf(pinned);
+  return ask(question);
 }
 
 // The state and the address.
@@ -277,25 +385,45 @@ function update() {
 const defaults = () =>
     Object.fromEntries(Object.entries(controls).map(([name, control]) => [name, control.value]));
 
-function keepAddress() {
-  const parts = new URLSearchParams();
-  for (const [name, value] of Object.entries(state)) {
-    if (value !== controls[name].value) parts.set(name, value);
-  }
+const partsOf = (state) => new URLSearchParams(
+    Object.entries(state).filter(([name, value]) => value !== controls[name].value));
+
+let places = 0;  // entries of the history to which "Undo" may go back
+
+function keepAddress(isNew) {
+  const parts = partsOf(state);
   if (element("scene").value !== "") parts.set("scene", element("scene").value);
   if (element("guess-first").checked) parts.set("guess", "1");
-  history.replaceState(null, "", `#${parts}`);
+  if (pinned) parts.set("pin", partsOf(pinned));
+  const adds = isNew && `#${parts}` !== location.hash && document.body.dataset.shown !== undefined;
+  try {
+    if (adds) {
+      history.pushState({places: places + 1}, "", `#${parts}`);
+      ++places;
+    } else {
+      history.replaceState({places}, "", `#${parts}`);
+    }
+  } catch {
+    // A page within another one may have no address of its own.
+  }
+  element("undo").disabled = places === 0;
+}
+
+function take(state, parts) {
+  for (const [name, value] of parts) {
+    if (Object.hasOwn(controls, name)) state[name] = value.slice(0, 200);
+  }
+  return state;
 }
 
 /** Takes what it knows of the address; values are checked by the module, as any others. */
 function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
-  state = defaults();
   chooseScene(parts.get("scene") ?? "");
-  for (const [name, value] of parts) {
-    if (Object.hasOwn(controls, name)) state[name] = value.slice(0, 200);
-  }
+  take(state, parts);
+  pinned = parts.has("pin") ? take(defaults(), new URLSearchParams(parts.get("pin"))) : undefined;
   element("guess-first").checked = parts.get("guess") === "1";
+  places = history.state?.places ?? 0;
 }
 
 function chooseScene(number) {
@@ -305,34 +433,79 @@ function chooseScene(number) {
   state = {...defaults(), ...scene?.state};
 }
 
+/** The state's model as if nobody had changed it, or as this one. */
+function chooseModel(name) {
+  for (const each of modelControls) state[each] = knownModels[name]?.[each] ?? controls[each].value;
+  update(true);
+}
+
 // The controls.
 
-const sliderSteps = 200;
+/**
+ * The values at which a slider stops, each other than the one before, so that every press of an
+ * arrow key changes it. Sizes are mostly powers of two: there it stops, and half-way.
+ */
+function stopsOf({min, max}) {
+  const stops = [];
+  if (!Number.isInteger(min)) {
+    for (let value = min; value <= max; value *= 2 ** 0.25)
+      stops.push(Number(value.toPrecision(3)));
+    return stops;
+  }
+  for (let value = min; value <= max;
+       value += value < 8 ? 1 : 2 ** Math.floor(Math.log2(value)) / 2) {
+    stops.push(value);
+  }
+  return stops;
+}
+for (const control of Object.values(controls)) {
+  if (control.min !== undefined) control.stops = stopsOf(control);
+}
+
+const nearest = (stops, value) => stops.reduce(
+    (best, stop, i) =>
+        Math.abs(Math.log(stop / value)) < Math.abs(Math.log(stops[best] / value)) ? i : best,
+    0);
 
 function fillControl(name, value) {
-  const {min, max, flag} = controls[name];
+  const {stops, flag} = controls[name];
   const field = element(name);
   if (flag) {
     field.checked = value === "true";
   } else if (field.value !== value) {
     field.value = value;
   }
-  if (min === undefined) return;
-  const place = Math.log(Number(value) / min) / Math.log(max / min);
-  element(`${name} slider`).value = Number.isFinite(place) ? Math.round(sliderSteps * place) : 0;
+  if (stops === undefined) return;
+  const slider = element(`${name} slider`);
+  slider.value = Number(value) > 0 ? nearest(stops, Number(value)) : 0;
+  slider.setAttribute("aria-valuetext", value);
 }
 
+/** The known model that is chosen, and what folded groups hold. */
+function fillOthers() {
+  const isChosen = ([, model]) =>
+      modelControls.every((name) => state[name] === (model[name] ?? controls[name].value));
+  element("known-model").value = Object.entries(knownModels).find(isChosen)?.[0] ?? "";
+  for (const group of document.querySelectorAll("details.group")) {
+    const title = group.dataset.title;
+    const changed =
+        Object.entries(groups[title]).filter(([name, {value}]) => state[name] !== value);
+    group.querySelector("summary").textContent = [
+      title, ...changed.map(([name, {label, flag}]) => flag ? label : `${label} ${state[name]}`)
+    ].join(": ");
+  }
+  element("pin").textContent = pinned ? "Unpin" : "Pin this setting";
+}
+
+let moved = {name: "", at: 0};
+
+/** Changes that follow each other at once, as of a slider that is drawn, are one for "Undo". */
 function change(name, value) {
   state[name] = value;
-  update();
-}
-
-function valueAt(place, {min, max}) {
-  const value = min * (max / min) ** (place / sliderSteps);
-  if (!Number.isInteger(min)) return String(Number(value.toPrecision(3)));
-  // Sizes are mostly powers of two: the slider stops at those and half-way.
-  const power = 2 ** Math.floor(Math.log2(value));
-  return String(value < 8 ? Math.round(value) : power * Math.round((2 * value) / power) / 2);
+  const now = performance.now();
+  const goesOn = moved.name === name && now - moved.at < 700;
+  moved = {name, at: now};
+  update(!goesOn);
 }
 
 function fieldOf(name, control) {
@@ -354,16 +527,16 @@ function fieldOf(name, control) {
   const slider = document.createElement("input");
   slider.type = "range";
   slider.id = `${name} slider`;
-  slider.max = sliderSteps;
+  slider.max = control.stops.length - 1;
   slider.setAttribute("aria-label", `${control.label}, slider`);
-  slider.addEventListener("input", () => change(name, valueAt(Number(slider.value), control)));
+  slider.addEventListener("input", () => change(name, String(control.stops[slider.value])));
   row.append(slider);
   return row;
 }
 
 /** Browsers have a clipboard for pages only that came from this machine or by https. */
-async function copyCommand() {
-  const command = element("command");
+async function copyCommand(id = "command") {
+  const command = element(id);
   try {
     await navigator.clipboard.writeText(command.textContent);
     element("copied").textContent = "copied";
@@ -373,41 +546,132 @@ async function copyCommand() {
   }
 }
 
+// Files.
+
+function saveFile(name, content) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+/** A plot as a file of its own: as text, or drawn twice as large as its text says. */
+function plotText(plot) {
+  const svg = plot.querySelector("svg").cloneNode(true);
+  svg.setAttribute("width", svg.viewBox.baseVal.width);
+  svg.setAttribute("height", svg.viewBox.baseVal.height);
+  return new XMLSerializer().serializeToString(svg);
+}
+
+async function plotImage(plot) {
+  const picture = new Image();
+  picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(plotText(plot))}`;
+  await picture.decode();
+  const canvas = document.createElement("canvas");
+  canvas.width = 2 * picture.width;
+  canvas.height = 2 * picture.height;
+  canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+function addSaveButtons(plot) {
+  const buttons = document.createElement("p");
+  buttons.className = "save";
+  const add = (kind, content) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = `Save as ${kind}`;
+    button.setAttribute("aria-label", `Save ${plot.id} as ${kind}`);
+    button.addEventListener(
+        "click", async () => saveFile(`${plot.id}.${kind.toLowerCase()}`, await content()));
+    buttons.append(button, " ");
+  };
+  add("SVG", () => new Blob([plotText(plot)], {type: "image/svg+xml"}));
+  add("PNG", () => plotImage(plot));
+  plot.after(buttons);
+}
+
+function foldedGroup(title) {
+  const group = document.createElement("details");
+  group.className = "group";
+  group.dataset.title = title;
+  group.append(document.createElement("summary"));
+  return group;
+}
+
+function openGroup(title) {
+  const group = document.createElement("fieldset");
+  group.append(document.createElement("legend"));
+  group.firstChild.textContent = title;
+  return group;
+}
+
 function makeControls() {
   scenes.forEach((scene, i) => element("scene").append(new Option(scene.title, String(i))));
-  for (const [title, members] of Object.entries(groups)) {
-    const group = document.createElement("fieldset");
-    group.append(document.createElement("legend"));
-    group.firstChild.textContent = title;
+  for (const name of Object.keys(knownModels)) element("known-model").append(new Option(name));
+  for (const [i, [title, members]] of Object.entries(groups).entries()) {
+    const group = i === 0 ? openGroup(title) : foldedGroup(title);
     for (const [name, control] of Object.entries(members)) group.append(fieldOf(name, control));
     element("controls").append(group);
   }
+  document.querySelectorAll(".plot").forEach(addSaveButtons);
+}
+
+function scoreGuess() {
+  const answer = answerNow({guess_ms: Number(element("guess-ms").value)});
+  show(answer);
+  if (!answer.guess) return;
+  guesses.points += answer.guess.points;
+  guesses.of += answer.guess.of;
+  const all =
+      guesses.of > answer.guess.of ? ` So far ${guesses.points} of ${guesses.of} points.` : "";
+  showText("guessed", answer.guess.text + all);
+  element("guess-ms").value = "";
+}
+
+function listen() {
+  const clicks = {
+    reset() {
+      chooseScene("");
+      update(true);
+    },
+    undo: () => history.back(),
+    pin() {
+      pinned = pinned ? undefined : {...state};
+      update(true);
+    },
+    copy: () => copyCommand(),
+    "copy-predict": () => copyCommand("predict"),
+    "save-card": () => saveFile(
+        "card.json",
+        new Blob([JSON.stringify(cardOf(state), null, 2)], {type: "application/json"})),
+  };
+  for (const [id, act] of Object.entries(clicks)) element(id).addEventListener("click", act);
   element("controls").addEventListener("submit", (event) => event.preventDefault());
   element("scene").addEventListener("change", () => {
     chooseScene(element("scene").value);
-    update();
+    update(true);
   });
-  element("guess-first").addEventListener("change", update);
-  element("reset").addEventListener("click", () => {
-    chooseScene("");
-    update();
-  });
+  element("known-model")
+      .addEventListener("change", () => chooseModel(element("known-model").value));
+  element("guess-first").addEventListener("change", () => update(true));
   element("guess").addEventListener("submit", (event) => {
     event.preventDefault();
-    showText("guessed", `You guessed ${element("guess-ms").value} ms.`);
-    element("guess").hidden = true;
-    element("answer").hidden = false;
-    element("status").textContent = element("headline").textContent;
+    scoreGuess();
   });
-  element("copy").addEventListener("click", copyCommand);
-  window.addEventListener("hashchange", () => {
+  // Also after a change of the address by hand.
+  window.addEventListener("popstate", () => {
     readAddress();
     update();
   });
 }
 
 makeControls();
+listen();
 showMeasurements();
 readAddress();
-load().then(
-    update, (error) => showText("error", `This browser cannot run the page: ${error.message}`));
+load().then(() => update(), (error) => {
+  showText("headline", "");
+  showText("error", `This browser cannot run the page: ${error.message}`);
+});

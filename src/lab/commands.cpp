@@ -361,11 +361,19 @@ void print_simulated(const Findings& findings) {
 
 }  // namespace
 
-void predict(const std::string& machine, const Run& asked, const std::vector<int>& ranks) {
-  const MachineCard card = load_card(machine);
-  const Findings findings =
-      predict_scaling(asked, card, ranks.empty() ? usual_ranks(asked, card) : ranks);
+void predict(const PredictOptions& options, const Run& asked) {
+  const MachineCard card = load_card(options.machine);
+  Findings findings = predict_scaling(
+      asked, card, options.ranks.empty() ? usual_ranks(asked, card) : options.ranks);
+  if (!options.with_rates) {
+    std::erase_if(findings.tables, [](const auto& each) { return each.name == kProductsTable; });
+  }
   print_simulated(findings);
+  if (!options.with_rates) {
+    print_now(fmt::format("  Machine: {}. --machine names another; --rates shows its rates.\n",
+                          options.machine));
+    return;
+  }
   TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
   for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
   print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));

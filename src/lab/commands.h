@@ -15,6 +15,9 @@
 
 namespace barestep {
 
+/// The card that stands for a machine if none is named.
+constexpr const char* kUsualCard = "h200-nvlink";
+
 struct StudyOptions {
   std::vector<std::string> names{};  // of experiments, or "all"
   std::filesystem::path output{};    // the study's folder; for a card, its file, or empty
@@ -39,9 +42,9 @@ void list_experiments();
 void run_study(const StudyOptions& options);
 
 struct SheetOptions {
-  std::string name{};                   // of a sheet, or a file in .md
-  std::string machine = "h200-nvlink";  // the card of the GPUs that are simulated
-  bool blank = false;                   // nothing is measured
+  std::string name{};                // of a sheet, or a file in .md
+  std::string machine = kUsualCard;  // of the GPUs that are simulated
+  bool blank = false;                // nothing is measured
   bool key = false;
   bool pdf = false;
   StudyOptions study{};  // without a folder, "lab-results", or the current one for a blank copy
@@ -71,9 +74,14 @@ void print_card(const StudyOptions& options);
 /// Prints docs/published.md: published numbers beside ours, which a test computes.
 void print_published();
 
-/// Simulates a step on the machine of a card, given by file or name. Without `ranks`, on
-/// usual_ranks(). Throws Error.
-void predict(const std::string& machine, const Run& asked, const std::vector<int>& ranks);
+struct PredictOptions {
+  std::string machine = kUsualCard;  // a card's file or name
+  std::vector<int> ranks{};          // none: usual_ranks()
+  bool with_rates = false;           // of products by shape, and of the card with their sources
+};
+
+/// Simulates a step on the machine of a card. Throws Error.
+void predict(const PredictOptions& options, const Run& asked);
 
 /// Prints the best mesh of `ranks` ranks, each with so much memory, on the machine of a card, with
 /// the reasons. Throws Error.
@@ -96,9 +104,12 @@ struct ExplorerOptions {
 
 /// With a question, prints the answer (lab/predict/explorer.h), for which the question may name its
 /// card. Otherwise writes the page that runs this code in a browser: one file that needs no others.
-/// Throws Error: kNoInput if the build has no module for the browser or the study no card;
-/// kNoDevice if no browser starts; also as load_card() and replace_file() do.
+/// Throws Error: kNoInput if page_module() is not there or the study has no card; kNoDevice if no
+/// browser starts; also as load_card() and replace_file() do.
 void write_explorer(const ExplorerOptions& options);
+
+/// What the page runs; it may be missing where programs were copied alone.
+std::filesystem::path page_module();
 
 struct ExplainOptions {
   std::vector<std::filesystem::path> traces{};  // one of each rank

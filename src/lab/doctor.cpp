@@ -16,6 +16,7 @@
 #include "kernels/cpu/topology.h"
 #include "kernels/make_device.h"
 #include "lab/child.h"
+#include "lab/commands.h"
 #include "lab/predict/workload.h"
 #include "lab/report/page.h"
 #include "lab/study/run_workload.h"
@@ -197,6 +198,13 @@ Diagnosis of_printer(const MachineFacts& facts) {
                  "install chromium or weasyprint");
 }
 
+Diagnosis of_page(const MachineFacts& facts) {
+  return of_part(
+      "page", facts.page, "its module web/engine.wasm is missing",
+      "mlp_lab explore writes no page; mlp_lab predict gives the same answers",
+      "install with cmake --install, or copy share/barestep beside the programs' folder");
+}
+
 Diagnosis of_weights(const MachineFacts& facts) {
   Diagnosis found{.what = "same bits",
                   .is = fmt::format("{} end with the weights of every machine",
@@ -241,6 +249,7 @@ MachineFacts facts_of_this_machine() {
                      .files = raise_open_files(),
                      .others = watch_core_users(std::chrono::seconds(1)),
                      .needed_bytes = max_rank_bytes(Run{})};
+  if (std::filesystem::exists(page_module())) facts.page = page_module().string();
   if (const int gpus = cuda_device_count(); gpus > 0) {
     DeviceConfig config;
     config.device = "cuda:0";
@@ -266,9 +275,9 @@ std::vector<Diagnosis> diagnoses(const MachineFacts& facts, const std::filesyste
     all.push_back(of_nccl(facts));
     all.push_back(of_cupti(facts));
   }
-  for (Diagnosis& each :
-       std::vector{of_mpi(facts), of_hwloc(facts), of_shared_memory(facts), of_open_files(facts),
-                   of_huge_pages(root), of_governor(root), of_clock(root), of_printer(facts)}) {
+  for (Diagnosis& each : std::vector{of_mpi(facts), of_hwloc(facts), of_shared_memory(facts),
+                                     of_open_files(facts), of_huge_pages(root), of_governor(root),
+                                     of_clock(root), of_printer(facts), of_page(facts)}) {
     all.push_back(std::move(each));
   }
   if (facts.compared_runs > 0) all.push_back(of_weights(facts));

@@ -25,6 +25,7 @@ struct MachineFacts {
   std::string mpirun{};   // path; empty if there is none
   std::string hwloc{};    // version; empty in a build without it
   std::string printer{};  // of PDF files: path; empty if there is none
+  std::string page{};     // the module of the page of mlp_lab explore: path; empty if there is none
   CpuSet allowed{};
   OpenFiles files{};
   CoreUsers others{};

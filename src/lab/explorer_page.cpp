@@ -30,7 +30,6 @@ namespace barestep {
 namespace {
 
 constexpr std::int64_t kMaxPageFileBytes = std::int64_t{64} << 20;
-constexpr const char* kDefaultCard = "h200-nvlink";
 constexpr const char* kStudyCard = "study";
 
 std::string base64_of(std::span<const std::byte> bytes) {
@@ -54,15 +53,6 @@ std::string base64_of(std::span<const std::byte> bytes) {
 std::string page_file(const char* name) {
   return InputFile(installed_file(BARESTEP_WEB, std::string("web/") + name), "the page's file")
       .text(kMaxPageFileBytes);
-}
-
-std::filesystem::path module_file() {
-  std::filesystem::path file = installed_file(BARESTEP_WEB_MODULE, "web/engine.wasm");
-  if (std::filesystem::exists(file)) return file;
-  fail(ExitCode::kNoInput,
-       {.what = "explore",
-        .why = "this build has no module for the browser",
-        .remedy = fmt::format("install {}, and build again", BARESTEP_WASM_PACKAGES)});
 }
 
 /// JSON within an element of HTML, which the text "</script>" would end.
@@ -157,12 +147,12 @@ std::string measurements_json(const ExplorerOptions& options) {
 std::string first_card(const ExplorerOptions& options) {
   if (options.machine.ends_with(".json")) return "given";
   if (!options.machine.empty()) return options.machine;
-  return options.study.empty() ? kDefaultCard : kStudyCard;
+  return options.study.empty() ? kUsualCard : kStudyCard;
 }
 
 std::string explorer_page(const ExplorerOptions& options) {
   if (!options.machine.empty()) load_card(options.machine);
-  const std::string module = InputFile(module_file(), "the page's module").text(kMaxPageFileBytes);
+  const std::string module = InputFile(page_module(), "the page's module").text(kMaxPageFileBytes);
   const std::map<std::string_view, std::string> parts = {
       {"style", page_file("explore.css")},
       {"script", page_file("explore.js")},
@@ -187,6 +177,10 @@ void answer_question(const std::filesystem::path& file) {
 }
 
 }  // namespace
+
+std::filesystem::path page_module() {
+  return installed_file(BARESTEP_WEB_MODULE, "web/engine.wasm");
+}
 
 void write_explorer(const ExplorerOptions& options) {
   if (!options.question.empty()) return answer_question(options.question);

@@ -35,6 +35,7 @@ class Doctor : public TempDirTest {
     machine_.mpirun = "/usr/bin/mpirun";
     machine_.hwloc = "2.9.0";
     machine_.printer = "/usr/bin/chromium";
+    machine_.page = "/usr/share/barestep/web/engine.wasm";
     machine_.allowed = CpuSet(0xF);
     machine_.others = {.cores = 4, .busy_cores = 0.3, .busiest = "sshd 0.2"};
     machine_.files = {.at_start = 1024, .now = 4096};
@@ -84,6 +85,7 @@ ok       huge pages          madvise
 ok       frequency governor  performance
 ok       clock source        tsc
 ok       PDF                 /usr/bin/chromium
+ok       page                /usr/share/barestep/web/engine.wasm
 )");
 }
 
@@ -95,6 +97,7 @@ TEST_F(Doctor, NamesTheRemedyOfEachThingThatIsAmiss) {
   machine_.mpirun.clear();
   machine_.hwloc.clear();
   machine_.printer.clear();
+  machine_.page.clear();
   machine_.files.now = 256;
   machine_.shared_memory_bytes = 64 * kMiB;
   has("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
@@ -112,7 +115,9 @@ TEST_F(Doctor, NamesTheRemedyOfEachThingThatIsAmiss) {
           "huge pages: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root",
           "frequency governor: cpupower frequency-set --governor performance as root",
           "clock source: boot with clocksource=tsc if the CPU's counter is reliable",
-          "PDF: install chromium or weasyprint"));
+          "PDF: install chromium or weasyprint",
+          "page: install with cmake --install, or copy share/barestep beside the programs' "
+          "folder"));
   EXPECT_THAT(text_of(all()), HasSubstr("limited  CUPTI               CUPTI 13.0.0 is known to "
                                         "hang\n           costs: --profile takes times from CUDA "
                                         "events, which contain the launches between kernels\n"));

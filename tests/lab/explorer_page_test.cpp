@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "lab/child.h"
@@ -23,7 +25,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ContainsRegex;
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -36,7 +37,8 @@ class ExplorerPage : public TempDirTest {
   }
 
   /// The page's elements after its scripts, which must write nothing to the console.
-  std::string shown(const std::filesystem::path& page, const std::string& address = "") {
+  std::string shown(const std::filesystem::path& page, const std::string& address = "",
+                    const std::vector<std::string>& options = {}) {
     std::vector<std::string> command = {browser_,
                                         "--headless",
                                         "--disable-gpu",
@@ -45,6 +47,7 @@ class ExplorerPage : public TempDirTest {
                                         "--enable-logging=stderr",
                                         "--dump-dom",
                                         "file://" + page.string() + address};
+    command.insert(command.begin() + 1, options.begin(), options.end());
     // It refuses to sandbox itself for root; the page is ours.
     if (::geteuid() == 0) command.insert(command.begin() + 1, "--no-sandbox");
     // Its clock may run ahead of the module's compilation: then once more.
@@ -55,6 +58,23 @@ class ExplorerPage : public TempDirTest {
       EXPECT_THAT(result.err, Not(HasSubstr("CONSOLE")));
     }
     return result.out;
+  }
+
+  /// What a script within the page returns, after the page's own. Its text may have no & and <.
+  json returned(const std::string& script, const std::string& address = "",
+                const std::vector<std::string>& options = {}) {
+    std::ofstream(folder() / "asked.html") << read_file(page())
+                                           << fmt::format(R"(<pre id="returned"></pre><script>
+load().then(async () => {{
+  update();
+  const result = await (async () => {{ {} }})();
+  element("returned").textContent = JSON.stringify(result);
+}});</script>)",
+                                                          script);
+    const std::string text = shown(folder() / "asked.html", address, options);
+    const auto found = first_match(text, "<pre id=\"returned\">([^<]*)</pre>");
+    if (found.empty() || found[1].empty()) throw std::runtime_error("the script returned nothing");
+    return json::parse(found[1]);
   }
 
   /// What the page logs up to a line with this pattern, in real time.
@@ -68,10 +88,9 @@ class ExplorerPage : public TempDirTest {
     return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()}).out;
   }
 
-  /// Writes the page; skips the test where that or a browser is missing.
+  /// Writes the page; skips the test where a browser is missing.
   void SetUp() override {
     TempDirTest::SetUp();
-    if (HAS_WASM == 0) GTEST_SKIP() << "this build has no module for the browser";
     browser_ = find_on_path("chromium");
     if (browser_.empty()) GTEST_SKIP() << "chromium is not installed";
     const ProcessResult written = write_page();
@@ -95,40 +114,67 @@ json native_answer(const std::string& question) {
   }
 }
 
-/// All texts and plots too, not only the numbers.
-TEST_F(ExplorerPage, AnswersDrawnQuestionsAsTheNativeCodeDoesToTheDigit) {
+/// Questions of all kinds, and what the native code answers; as JSON within an element of HTML.
+std::string drawn_cases() {
   json cases = json::array();
   const std::vector<Explored> questions = drawn_questions(200);
-  for (const Explored& each : questions) {
-    cases.push_back({json::parse(each.question), native_answer(each.question)});
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    json question = json::parse(questions[i].question);
+    if (i % 4 == 1) question["guess_ms"] = 0.5 * static_cast<double>(i);
+    if (i % 4 == 2) question["machine"] = questions[i].card;
+    if (i % 4 == 3) question["pinned"] = json::parse(questions[i - 1].question);
+    cases.push_back({question, native_answer(question.dump())});
   }
-  std::ofstream(folder() / "drawn.html")
-      << read_file(page())
-      << fmt::format(
+  std::string text = cases.dump();
+  std::ranges::replace(text, '<', '\1');
+  return text;
+}
+
+/// The page with a script that compares its answers with those, all texts and plots too, and says
+/// "N of M answers are equal".
+std::string comparing(const std::string& page) {
+  return page +
+         fmt::format(
              R"(<pre id="drawn"></pre><script type="application/json" id="cases">{}</script><script>
 const sorted = (value) => value !== null && typeof value === "object" && !Array.isArray(value)
   ? Object.fromEntries(Object.keys(value).sort().map((key) => [key, sorted(value[key])]))
   : Array.isArray(value) ? value.map(sorted) : value;
 load().then(() => {{
-  let equal = 0;
+  const cases = JSON.parse(element("cases").textContent.replaceAll("\u0001", "<"));
   const other = [];
-  for (const [question, expected] of JSON.parse(element("cases").textContent.replaceAll("\u0001", "<"))) {{
+  for (const [question, expected] of cases) {{
     const answer = JSON.stringify(sorted(ask(question)));
-    if (answer === JSON.stringify(sorted(expected))) ++equal; else other.push(question);
+    if (answer !== JSON.stringify(sorted(expected))) other.push(question);
   }}
   document.body.dataset.shown = "";
-  element("drawn").textContent = equal + " answers are equal; " + JSON.stringify(other.slice(0, 2));
+  element("drawn").textContent = `${{cases.length - other.length}} of ${{cases.length}} answers are equal; ` +
+    JSON.stringify(other.slice(0, 2));
 }});</script>)",
-             [&] {
-               std::string text = cases.dump();
-               std::ranges::replace(text, '<', '\1');
-               return text;
-             }());
+             drawn_cases());
+}
+
+TEST_F(ExplorerPage, AnswersDrawnQuestionsAsTheNativeCodeDoesToTheDigit) {
+  std::ofstream(folder() / "drawn.html") << comparing(read_file(page()));
   const std::string drawn = shown(folder() / "drawn.html");
-  const std::size_t at = drawn.find("answers are equal; ");
-  ASSERT_NE(at, std::string::npos);
-  const std::string all = fmt::format("{} answers are equal; []<", questions.size());
-  EXPECT_THAT(drawn, HasSubstr(all)) << drawn.substr(at, 2000);
+  const auto equal = first_match(drawn, "([0-9]+) of ([0-9]+) answers are equal; ");
+  ASSERT_FALSE(equal.empty());
+  EXPECT_GE(std::stoi(equal[2]), 200);
+  EXPECT_EQ(equal[1], equal[2]) << drawn.substr(drawn.find("answers are equal; "), 2000);
+}
+
+/// It is what builds without a compiler for WebAssembly have.
+TEST_F(ExplorerPage, KeptModuleAnswersAsThisBuildDoes) {
+  std::string text = read_file(page());
+  const std::string open = R"(id="module">)";
+  const std::size_t begin = text.find(open) + open.size();
+  const ProcessResult kept = run_process({"/usr/bin/base64", "-w0", BARESTEP_WEB "/engine.wasm.gz"});
+  text.replace(begin, text.find('<', begin) - begin, kept.out);
+  std::ofstream(folder() / "kept.html") << comparing(text);
+  const auto equal = first_match(shown(folder() / "kept.html"), "([0-9]+) of ([0-9]+) answers");
+  ASSERT_FALSE(equal.empty());
+  EXPECT_EQ(equal[1], equal[2])
+      << "web/engine.wasm.gz is older than its sources: cmake --build BUILD --target keep_module "
+         "renews it, then commit it";
 }
 
 TEST_F(ExplorerPage, ShowsTheStepTimeThatPredictPrints) {
@@ -136,14 +182,21 @@ TEST_F(ExplorerPage, ShowsTheStepTimeThatPredictPrints) {
       {MLP_LAB, "predict", "--machine", "h100-infiniband", "--ranks", "16", "--batch-size", "4096"},
       {.working_directory = folder()});
   const std::string page_text = shown(page(), "#card=h100-infiniband&ranks=16&batch-size=4096");
-  const std::size_t at = page_text.find("Simulated: a step takes ") + 24;
-  const std::string time = page_text.substr(at, page_text.find(',', at) - at);
-  EXPECT_THAT(time, EndsWith("ms"));
-  EXPECT_THAT(predicted.out, HasSubstr(" " + time + " "));
+  const auto time = first_match(page_text, "Simulated: a step takes ([0-9.]+ ms)\\. 16 ranks are ");
+  ASSERT_FALSE(time.empty());
+  EXPECT_THAT(predicted.out, HasSubstr(" " + time[1] + " "));
+  // The page says how to ask the same there.
+  const auto command = first_match(page_text, "id=\"predict\"[^>]*>mlp_lab ([^<]*)<");
+  ASSERT_FALSE(command.empty());
+  const ProcessResult again =
+      run_process({"/bin/sh", "-c", fmt::format("{} {}", MLP_LAB, command[1])},
+                  {.working_directory = folder()});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr(" " + time[1] + " "));
 }
 
 TEST_F(ExplorerPage, AnswersEveryScene) {
-  const std::size_t scenes = json::parse(read_file(BARESTEP_SCENES)).size();
+  const std::size_t scenes = json::parse(read_file(BARESTEP_WEB "/scenes.json")).size();
   EXPECT_EQ(scenes, 6);
   for (std::size_t i = 0; i < scenes; ++i) {
     const std::string text = shown(page(), fmt::format("#scene={}", i));
@@ -158,7 +211,7 @@ TEST_F(ExplorerPage, TakesAnyAddress) {
 load().then(() => {
   let seed = 54;
   const draw = (count) => (seed = (seed * 48271) % 2147483647) % count;
-  const names = [...Object.keys(controls), "scene", "guess", "__proto__", "constructor"];
+  const names = [...Object.keys(controls), "scene", "guess", "pin", "__proto__", "constructor"];
   const values = ["0", "-1", "1e9", "999999999", "", "x", "<script>", "\u0000", "1,", "__proto__",
                   "constructor", "true", "3", "1e-300", "2:20"];
   let shown = 0;
@@ -217,7 +270,7 @@ load().then(() => {
   const says = element("status").textContent === element("headline").textContent;
   element("names").textContent = JSON.stringify([
     nameless.length, generic.length, tables.length, says,
-    element("answers").getAttribute("aria-busy")
+    element("verdict").getAttribute("aria-busy")
   ]);
 });</script>)js";
   EXPECT_THAT(shown(folder() / "names.html"),
@@ -232,6 +285,7 @@ TEST_F(ExplorerPage, FitsANarrowPage) {
 load().then(() => {
   update();
   const found = [];
+  document.querySelectorAll("details").forEach((each) => each.open = true);
   document.body.style.boxSizing = "border-box";
   for (const width of [320, 390, 600]) {
     document.body.style.width = `${width}px`;
@@ -250,6 +304,231 @@ load().then(() => {
   const std::string text = shown(folder() / "narrow.html");
   EXPECT_THAT(text, HasSubstr(R"(<pre id="narrow">[]</pre>)"))
       << text.substr(text.find("id=\"narrow\""), 2000);
+}
+
+/// The page in a frame of this size: how much of the verdict is seen while each slider is moved.
+std::string framed(const std::string& page, int width, int height) {
+  std::string text = json(page).dump();
+  for (std::size_t at = text.find("</"); at != std::string::npos; at = text.find("</", at)) {
+    text.replace(at, 2, "<\\/");
+  }
+  return fmt::format(R"(<body><iframe style="border:0;width:{}px;height:{}px"></iframe>
+<pre id="seen"></pre><script>
+const frame = document.querySelector("iframe");
+frame.srcdoc = )",
+                     width, height) +
+         text + R"(;
+const wait = setInterval(() => {
+  const page = frame.contentDocument;
+  if (page?.body?.dataset.shown === undefined) return;
+  clearInterval(wait);
+  const wrong = [];
+  const verdict = page.getElementById("verdict");
+  page.querySelectorAll("details").forEach((each) => each.open = true);
+  for (const slider of page.querySelectorAll("input[type=range]")) {
+    slider.focus();
+    const seen = verdict.getBoundingClientRect(), own = slider.getBoundingClientRect();
+    if (!(seen.top >= 0 && seen.bottom > 20 && seen.bottom < 0.45 * frame.clientHeight)) {
+      wrong.push(`${slider.id}: verdict from ${seen.top} to ${seen.bottom}`);
+    }
+    if (!(own.top >= seen.bottom && own.bottom <= frame.clientHeight + 1)) {
+      wrong.push(`${slider.id} from ${own.top} to ${own.bottom}, verdict to ${seen.bottom}`);
+    }
+  }
+  document.body.dataset.shown = "";
+  document.getElementById("seen").textContent = JSON.stringify(wrong);
+}, 20);
+</script>)";
+}
+
+/// On a phone, and on a laptop of 1280 x 720 enlarged to 200 %.
+TEST_F(ExplorerPage, KeepsTheVerdictInSightWhileControlsMove) {
+  for (const auto& [width, height] : {std::pair(390, 844), std::pair(640, 360)}) {
+    std::ofstream(folder() / "framed.html") << framed(read_file(page()), width, height);
+    const std::string text = shown(folder() / "framed.html");
+    EXPECT_THAT(text, HasSubstr(R"(<pre id="seen">[]</pre>)"))
+        << text.substr(text.find("id=\"seen\""), 2000);
+  }
+}
+
+/// Also tells screen readers the value, not the place of the thumb.
+TEST_F(ExplorerPage, MovesEverySliderWithEveryPressOfAnArrowKey) {
+  EXPECT_EQ(returned(R"(
+  const stuck = [];
+  for (const [name, control] of Object.entries(controls)) {
+    if (control.min === undefined) continue;
+    state = defaults();
+    change(name, String(control.min));
+    const slider = element(`${name} slider`);
+    for (let last = ""; Number(slider.value) !== Number(slider.max);) {
+      slider.stepUp();
+      const place = slider.value;
+      slider.dispatchEvent(new Event("input"));
+      if (slider.value !== place || state[name] === last) { stuck.push(`${name} at ${last}`); break; }
+      last = state[name];
+      if (slider.getAttribute("aria-valuetext") !== last) stuck.push(`${name} is read as another value`);
+    }
+    if (!(Number(state[name]) / control.max > 0.8)) stuck.push(`${name} ends at ${state[name]}`);
+  }
+  return stuck;)"),
+            json::array());
+}
+
+TEST_F(ExplorerPage, ShowsFourControlsAndFoldsTheOthers) {
+  const json found = returned(R"(
+  change("depth", "24");
+  return {open: [...document.querySelectorAll("fieldset .field > label")].map((each) => each.textContent),
+          folded: [...document.querySelectorAll("details.group")].map((each) => [each.open, each.firstChild.textContent])};)");
+  EXPECT_EQ(found.at("open"), json({"width", "batch", "ranks or devices", "machine"}));
+  EXPECT_EQ(found.at("folded").at(0), json({false, "More of the model: depth (layers) 24"}));
+  EXPECT_EQ(found.at("folded").size(), 3);
+}
+
+TEST_F(ExplorerPage, AnswersEveryKnownModel) {
+  const json found = returned(R"(
+  const headlines = [];
+  for (const name of Object.keys(knownModels)) {
+    chooseModel(name);
+    headlines.push([element("known-model").value === name, element("error").textContent,
+                    element("headline").textContent]);
+  }
+  change("dim", "100");
+  return {headlines, own: element("known-model").value};)");
+  std::set<std::string> headlines;
+  for (const json& each : found.at("headlines")) {
+    EXPECT_EQ(each.at(0), true) << each;
+    EXPECT_EQ(each.at(1), "");
+    headlines.insert(each.at(2));
+  }
+  EXPECT_GE(headlines.size(), 6U);
+  EXPECT_EQ(found.at("own"), "") << "one's own again";
+}
+
+TEST_F(ExplorerPage, ComparesWithAPinnedSettingAndGoesBack) {
+  const json found = returned(R"(
+  const back = () => new Promise((done) => {
+    addEventListener("popstate", () => setTimeout(done, 0), {once: true});
+    element("undo").click();
+  });
+  const none = element("comparison").hidden && element("undo").disabled;
+  element("pin").click();
+  const same = element("changes").textContent;
+  change("batch-size", "4096");
+  const rows = [...element("compared-parts").tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent));
+  const now = {rows, changes: element("changes").textContent, compared: element("compared").textContent,
+    bars: element("comparison-plot").querySelectorAll("rect.bs-f2").length, address: location.hash};
+  await back();
+  const undone = state["batch-size"];
+  await back();
+  return {none, same, now, undone, pinned: pinned === undefined};)");
+  EXPECT_EQ(found.at("none"), true);
+  EXPECT_EQ(found.at("same"), "Nothing has changed since it was pinned.");
+  EXPECT_EQ(found.at("now").at("changes"), "batch 64 \u2192 4096");
+  EXPECT_THAT(found.at("now").at("compared").get<std::string>(),
+              ContainsRegex("^Now [0-9.]+x as many samples/s as pinned; of a step, .* by .*ms"));
+  EXPECT_THAT(found.at("now").at("address").get<std::string>(), ContainsRegex("batch-size=4096&amp;pin="));
+  EXPECT_EQ(found.at("now").at("rows").at(0).at(0), "a step");
+  EXPECT_GE(found.at("now").at("rows").size(), 7U);
+  EXPECT_GE(found.at("now").at("bars"), 2) << "backward in both bars";
+  EXPECT_EQ(found.at("undone"), "64");
+  EXPECT_EQ(found.at("pinned"), true) << "undone too";
+}
+
+TEST_F(ExplorerPage, ScoresGuesses) {
+  const json found = returned(R"(
+  const step = 1000 * ask(questionOf(state)).step_s;
+  const guess = (ms) => {
+    update();
+    element("guess-ms").value = String(ms);
+    scoreGuess();
+    return element("guessed").textContent;
+  };
+  return [guess(step), guess(2 * step), guess(step / 5), element("answer").hidden];)",
+                              "#guess=1");
+  EXPECT_THAT(found.at(0).get<std::string>(), HasSubstr(": within a tenth, 3 of 3 points. A step"));
+  EXPECT_THAT(found.at(1).get<std::string>(), HasSubstr(": 2.0x too much, 1 of 3 points. "));
+  EXPECT_THAT(found.at(1).get<std::string>(), HasSubstr(" So far 4 of 6 points."));
+  EXPECT_THAT(found.at(2).get<std::string>(),
+              ContainsRegex(": 5.0x too little, 0 of 3 points. .* takes [0-9.]+ % of the step"));
+  EXPECT_EQ(found.at(3), false);
+}
+
+TEST_F(ExplorerPage, MarksTheControlOfAnError) {
+  const json found = returned(R"(
+  change("bucket-mib", "x");
+  const wrong = [element("error").textContent, element("bucket-mib").getAttribute("aria-invalid"),
+    element("bucket-mib").closest("details").open];
+  change("bucket-mib", "");
+  return [...wrong, element("bucket-mib").getAttribute("aria-invalid")];)");
+  EXPECT_THAT(found.at(0).get<std::string>(),
+              testing::StartsWith("bucket, MiB: --bucket-mib 'x': "));
+  EXPECT_EQ(found.at(1), "true");
+  EXPECT_EQ(found.at(2), true) << "it is not folded";
+  EXPECT_EQ(found.at(3), nullptr);
+}
+
+TEST_F(ExplorerPage, SavesPlotsAndTheCard) {
+  const json found = returned(R"(
+  change("links", "2");
+  const plot = element("account-plot");
+  const svg = new DOMParser().parseFromString(plotText(plot), "image/svg+xml").documentElement;
+  const png = new Uint8Array(await (await plotImage(plot)).arrayBuffer());
+  return {buttons: document.querySelectorAll(".save:not([hidden]) button").length, svg: svg.tagName,
+    size: svg.getAttribute("width"), png: String.fromCharCode(...png.slice(1, 4)), bytes: png.length,
+    card: cardOf(state).name, predict: element("predict").textContent};)");
+  EXPECT_EQ(found.at("buttons"), 8) << "of four plots";
+  EXPECT_EQ(found.at("svg"), "svg");
+  EXPECT_EQ(found.at("size"), "720");
+  EXPECT_EQ(found.at("png"), "PNG");
+  EXPECT_GT(found.at("bytes"), 2000);
+  EXPECT_EQ(found.at("card"), "8 x H200, NVLink (changed: links, times as fast 2)");
+  EXPECT_EQ(found.at("predict"), "mlp_lab predict --machine card.json --ranks 1,4");
+}
+
+/// Letters by WCAG's 4.5, bars and lines by its 3.
+TEST_F(ExplorerPage, DrawsReadablePlotsOnADarkPage) {
+  const json found = returned(R"js(
+  const light = (color) => {
+    const [r, g, b] = color.match(/[0-9]+/g).slice(0, 3).map((each) => each / 255)
+      .map((each) => each > 0.04045 ? ((each + 0.055) / 1.055) ** 2.4 : each / 12.92);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  const svg = document.querySelector("#account-plot svg");
+  const card = light(getComputedStyle(svg.querySelector(".bs-card")).fill);
+  const found = [];
+  const examine = (name, kind, least) => {
+    const each = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    each.setAttribute("class", name);
+    svg.append(each);
+    if (!(contrast(light(getComputedStyle(each)[kind]), card) >= least)) found.push(name);
+  };
+  for (const name of ["bs-text", "bs-small", "bs-title"]) examine(name, "fill", 4.5);
+  for (let i = 0; i !== 13; ++i) {
+    examine(`bs-f${i}`, "fill", 3);
+    examine(`bs-c${i}`, "stroke", 3);
+  }
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  return {dark, card: 0.05 > card, found};)js",
+                              "", {"--blink-settings=preferredColorScheme=0"});
+  EXPECT_EQ(found, json({{"dark", true}, {"card", true}, {"found", json::array()}}));
+}
+
+TEST_F(ExplorerPage, SaysThatItLoadsAndWhatItNeeds) {
+  const std::string text = read_file(page());
+  EXPECT_THAT(text, HasSubstr(R"(<p id="headline">Loading the simulator, a moment.</p>)"));
+  EXPECT_THAT(text, ContainsRegex("<noscript><p>This page simulates in the browser"));
+}
+
+/// On paper there are no controls: the text names the machine and what is simulated.
+TEST_F(ExplorerPage, NamesTheMachineOnPaper) {
+  const json found = returned(R"(
+  return [element("setting").textContent, element("machine").textContent];)",
+                              "#card=t4&ranks=1&dim=512&memory=4GiB");
+  EXPECT_THAT(found.at(0).get<std::string>(),
+              testing::StartsWith("ddp, 512 x 6, batch 64, on 1 rank of one T4 (changed: memory of "
+                                  "a device 4GiB): "));
+  EXPECT_THAT(found.at(1).get<std::string>(), HasSubstr("save its card first, as card.json"));
 }
 
 /// In real time, which --dump-dom does not wait for: the page logs what it measures.
@@ -297,7 +576,7 @@ TEST_F(ExplorerPage, ShowsWhatAStudyMeasuredBesideWhatIsSimulated) {
 
 TEST_F(ExplorerPage, HidesTheAnswerUntilAGuess) {
   const std::string text = shown(page(), "#guess=1");
-  EXPECT_THAT(text, HasSubstr(R"(<div id="answer" hidden="">)"));
+  EXPECT_THAT(text, HasSubstr(R"(<section id="answer" aria-label="The answer" hidden="">)"));
   EXPECT_THAT(text, HasSubstr(R"(<form id="guess">)"));
 }
 
@@ -340,12 +619,6 @@ TEST(Explore, RefusesWhatItCannotWriteInOneLine) {
     arguments.insert(arguments.begin(), {MLP_LAB, "explore"});
     return run_process(arguments).err;
   };
-  if (HAS_WASM == 0) {
-    EXPECT_THAT(refused({}),
-                HasSubstr("mlp_lab: error: explore: this build has no module for the browser; "
-                          "install clang-19, lld-19, "));
-    return;
-  }
   EXPECT_EQ(refused({"--machine", "t5"}),
             "mlp_lab: error: machine card 't5': there is no such card; did you mean 't4'? a file's "
             "name ends in .json\n");

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "lab/explored.h"
 #include "lab/predict/asked_run.h"
 #include "support/expect_error.h"
+#include "support/pattern.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
 
@@ -66,6 +68,106 @@ TEST(Explorer, PartsAddUpToTheStep) {
   EXPECT_THAT(answer.at("timeline_svg").get<std::string>(), HasSubstr("for other ranks"));
 }
 
+std::string headline_of(const std::string& options, const std::string& others = "") {
+  return answer_to(options, others).at("headline");
+}
+
+TEST(Explorer, SaysHowItComparesWithOneRankAndWhy) {
+  using ::testing::MatchesRegex;
+  const std::string begin = "Simulated: a step takes [0-9.]+ ms";
+  EXPECT_THAT(headline_of(R"("batch-size": "64")"),
+              MatchesRegex(begin + "\\. 4 ranks are 0\\.[0-9]+x as fast as one: exposed "
+                                   "communication takes [0-9]+ % of the step\\."));
+  EXPECT_THAT(headline_of(R"("batch-size": "65536")"),
+              MatchesRegex(begin + "\\. 4 ranks are [34]\\.[0-9]x as fast as one, about as fast as "
+                                   "they can be\\."))
+      << "turns round";
+  EXPECT_THAT(headline_of(R"("scheme": "data-parallel")"), HasSubstr(". 4 devices are 0."));
+  EXPECT_THAT(headline_of(R"("slow-rank": "2:20")"), HasSubstr("exposed communication takes 8"))
+      << "which waits for the slow rank";
+  EXPECT_THAT(headline_of(R"("delay-ms": "50")"), HasSubstr("the injected delay takes 8"));
+  const std::string alone =
+      explore(json::parse(question_with(""))
+                  .patch(json::parse(R"([{"op": "replace", "path": "/ranks", "value": 1}])"))
+                  .dump());
+  EXPECT_THAT(json::parse(alone).at("headline").get<std::string>(),
+              MatchesRegex(begin + "; the optimizer takes [0-9]+ % of the step\\."));
+}
+
+TEST(Explorer, BeginsWithWhatDoesNotFit) {
+  EXPECT_THAT(headline_of("", R"(, "memory": "1GiB")"),
+              testing::MatchesRegex("Does not fit: each of 4 ranks needs [0-9.]+ GiB, and a device "
+                                    "has 1.00 GiB. With enough memory a step would take [0-9.]+ ms "
+                                    "\\(simulated\\)\\."));
+  // Four ranks have shares that fit, one rank has not.
+  EXPECT_THAT(headline_of(R"("scheme": "zero3")", R"(, "memory": "4GiB")"),
+              HasSubstr(" on 4 ranks, and one has too little memory; "));
+}
+
+TEST(Explorer, FitsAmdahlsLawOnlyWhereMoreRanksAreFaster) {
+  const json slower = answer_to(R"("batch-size": "64")");
+  EXPECT_TRUE(slower.at("serial_share").is_null());
+  EXPECT_EQ(slower.at("speed_up_svg").get<std::string>().find("Amdahl"), std::string::npos);
+  const json faster = answer_to(R"("batch-size": "4096")");
+  EXPECT_GT(faster.at("serial_share"), 0);
+  EXPECT_THAT(faster.at("speed_up_svg").get<std::string>(), HasSubstr("serial share"));
+  // Both axes are logarithmic, so the ideal is a straight line: equal steps for each doubling.
+  const std::string svg = faster.at("speed_up_svg");
+  const auto ideal = first_match(svg, "polyline points=\"([^\"]*)\" class=\"[^\"]*bs-dashed");
+  ASSERT_FALSE(ideal.empty());
+  std::vector<double> places;
+  std::string text = ideal[1];
+  std::ranges::replace(text, ',', ' ');
+  std::istringstream numbers(text);
+  for (double place = 0; numbers >> place;) places.push_back(place);
+  ASSERT_EQ(places.size(), 8U) << "1, 2, 4 and 8 ranks";
+  for (std::size_t i = 2; i < 6; ++i) {
+    EXPECT_NEAR(places[i + 2] - places[i], places[i] - places[i - 2], 0.2);
+  }
+}
+
+TEST(Explorer, ScoresAGuess) {
+  const double step_ms = 1e3 * answer_to("").at("step_s").get<double>();
+  const auto points = [&](double factor) {
+    return answer_to("", fmt::format(R"(, "guess_ms": {})", factor * step_ms))
+        .at("guess")
+        .at("points")
+        .get<int>();
+  };
+  EXPECT_EQ(points(1.09), 3);
+  EXPECT_EQ(points(1 / 1.09), 3);
+  EXPECT_EQ(points(1.4), 2);
+  EXPECT_EQ(points(1 / 2.9), 1);
+  EXPECT_EQ(points(3.1), 0);
+  EXPECT_TRUE(answer_to("").at("guess").is_null());
+}
+
+TEST(Explorer, ComparesTwoQuestionsByPart) {
+  const json before = json::parse(question_with(R"("batch-size": "64")"));
+  const json now = answer_to(R"("batch-size": "4096", "scheme": "zero1")",
+                             fmt::format(R"(, "pinned": {})", before.dump()));
+  const json& comparison = now.at("comparison");
+  std::map<std::string, json> rows;
+  for (const json& row : comparison.at("rows")) rows[row.at("what")] = row;
+  const json pinned = json::parse(explore(before.dump()));
+  EXPECT_EQ(rows.at("samples/s").at("pinned"), pinned.at("speed_ups").at(2).at("rate"));
+  EXPECT_EQ(rows.at("samples/s").at("now"), now.at("speed_ups").at(2).at("rate"));
+  for (const json& part : pinned.at("account")) {
+    EXPECT_EQ(rows.at(part.at("part")).at("pinned"), part.at("time"));
+  }
+  for (const json& part : now.at("account")) {
+    EXPECT_EQ(rows.at(part.at("part")).at("now"), part.at("time"));
+  }
+  EXPECT_THAT(rows.at("memory of a device").at("change").get<std::string>(), HasSubstr("x"));
+  const json same =
+      answer_to(R"("batch-size": "64")", fmt::format(R"(, "pinned": {})", before.dump()));
+  for (const json& row : same.at("comparison").at("rows")) {
+    EXPECT_EQ(row.at("pinned"), row.at("now"));
+    EXPECT_THAT(row.at("change").get<std::string>(), testing::AnyOf("same", "1.0x"));
+  }
+  EXPECT_EQ(same.at("comparison").at("text"), "Now 1.0x as many samples/s as pinned.");
+}
+
 TEST(Explorer, NamesTheRunThatIsTheSame) {
   const json answer = answer_to(R"("dim": "64", "optimizer": "sgd", "bucket-mib": "1")");
   const std::string command = answer.at("command");
@@ -74,6 +176,13 @@ TEST(Explorer, NamesTheRunThatIsTheSame) {
   EXPECT_THAT(command, HasSubstr("--optimizer sgd"));
   EXPECT_THAT(command, HasSubstr("--bucket-mib 1"));
   EXPECT_THAT(answer.at("explain").get<std::string>(), HasSubstr("all_reduce"));
+  EXPECT_EQ(
+      answer.at("predict"),
+      "mlp_lab predict --machine card.json --ranks 1,4 --bucket-mib 1 --dim 64 --optimizer sgd");
+  EXPECT_THAT(
+      answer.at("setting").get<std::string>(),
+      testing::StartsWith("ddp, 64 x 6, batch 64, --optimizer sgd --bucket-mib 1, on 4 ranks "
+                          "of 8 x H200, NVLink: "));
 }
 
 TEST(Explorer, SaysWhatMemoryIsShort) {
@@ -243,6 +352,10 @@ TEST(Explorer, HearsEveryControlOfThePage) {
   const std::map<std::string, std::string> others = {{"dim", "512"},
                                                      {"depth", "3"},
                                                      {"layers", "64,32,16"},
+                                                     {"heads", "4"},
+                                                     {"length", "32"},
+                                                     {"ffn", "128"},
+                                                     {"causal", "true"},
                                                      {"batch-size", "128"},
                                                      {"batch-per-rank", "true"},
                                                      {"recompute", "2"},

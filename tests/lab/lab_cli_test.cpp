@@ -529,8 +529,8 @@ TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
 }
 
 TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
-  const ProcessResult result = run(
-      {"predict", "--machine", "h100-infiniband", "--ranks", "1024,8,1,8", "--batch-size", "1024"});
+  const ProcessResult result = run({"predict", "--machine", "h100-infiniband", "--ranks",
+                                    "1024,8,1,8", "--batch-size", "1024", "--rates"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("  Simulated: 8 ranks would train fastest"));
   EXPECT_THAT(result.out, HasSubstr("\n    1024  "));
@@ -547,6 +547,17 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   const ProcessResult slow = run({"predict", "--machine", "h200-nvlink", "--ranks", "1,2",
                                   "--slow-rank", "1:20", "--scheme", "factor"});
   EXPECT_THAT(slow.out, HasSubstr(", --slow-rank 1:20, on")) << slow.err;
+}
+
+TEST_F(MlpLab, PredictsAUsualMachineInAFewLines) {
+  const ProcessResult result = run({"predict"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::StartsWith("  Simulated: more ranks do not help here: of the "));
+  EXPECT_THAT(result.out, HasSubstr(", on 8 x H200, NVLink\n"));
+  EXPECT_THAT(result.out,
+              testing::EndsWith("  Machine: h200-nvlink. --machine names another; --rates "
+                                "shows its rates.\n"));
+  EXPECT_LT(std::ranges::count(result.out, '\n'), 25);
 }
 
 TEST_F(MlpLab, PlansAMeshForTheMemoryOfItsRanks) {

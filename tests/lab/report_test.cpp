@@ -128,7 +128,7 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   EXPECT_EQ(count_of(html, "INVALID. No conclusion: it was disturbed."), 1);
   EXPECT_EQ(count_of(markdown, "INVALID. No conclusion: it was disturbed."), 1);
   EXPECT_THAT(html, HasSubstr("a &lt;processor&gt;"));
-  // The plots that the course (docs/lab.md) asks for.
+  // The plots that the course (docs/sheets.md) asks for.
   for (const char* part :
        {">ideal<", ">Amdahl, fitted<", "Where the time of a step goes", ">exposed communication<",
         "Simulated: a rank's step with ", ">ready, waits its turn<", "Roofline of the ops",
@@ -533,7 +533,7 @@ TEST(Svg, NamesThePartsOfAStackThatAreTooThinToBeSeen) {
   const std::string svg =
       svg_of(two_stacks({{.name = "forward", .points = {plot_point(0, 30), plot_point(1, 10)}},
                          {.name = "loss", .points = {plot_point(0, 0.02), plot_point(1, 10)}}}));
-  EXPECT_THAT(svg, HasSubstr(">+ loss 0.02<"));
+  EXPECT_THAT(svg, HasSubstr(">+ loss 0.02 ms<"));
   EXPECT_EQ(count_of(svg, ">+ "), 1) << "the other one is seen";
 }
 

@@ -4,7 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -33,14 +36,15 @@ namespace {
 using Answer = nlohmann::ordered_json;
 
 constexpr int kMaxExploredRanks = 1024;
+constexpr double kLongestGuessMs = 1e9;
 
-Run run_from(const JsonValue& options) {
+GivenOptions given_in(const JsonValue& options) {
   GivenOptions given;
   for (const auto& [name, value] : options.members()) {
     const std::string text = value.text();
     if (text != "false") given.emplace(name, text);
   }
-  return asked_run(given);
+  return given;
 }
 
 /// A page answers at once: this many layers, over all micro-batches and devices, take some 0.1 s.
@@ -70,15 +74,21 @@ void require_small(const Run& run) {
 
 // The account.
 
-Plot account_plot(const SimulatedStep& step) {
-  Plot plot{.title = fmt::format("Simulated: a step takes {}", simulated_time(step.step_s)),
-            .x_label = "",
-            .y_label = "ms",
-            .categories = {"step"}};
+using NamedStep = std::pair<std::string, const SimulatedStep*>;
+
+/// A bar for each step.
+Plot account_plot(std::string title, const std::vector<NamedStep>& steps) {
+  Plot plot{.title = std::move(title), .x_label = "", .y_label = "ms"};
+  for (const auto& [name, step] : steps) plot.categories.push_back(name);
   for (const Part part : kValuesOf<Part>) {
-    if (step.account[part] <= 0) continue;
-    plot.series.push_back({.name = std::string(traits_of(part).plot_name()),
-                           .points = {plot_point(0, 1e3 * step.account[part])}});
+    PlotSeries series{.name = std::string(traits_of(part).plot_name())};
+    double sum_s = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const double seconds = steps[i].second->account[part];
+      sum_s += seconds;
+      series.points.push_back(plot_point(static_cast<double>(i), 1e3 * seconds));
+    }
+    if (sum_s > 0) plot.series.push_back(std::move(series));
   }
   return plot;
 }
@@ -99,10 +109,10 @@ Answer answer_on_account(const SimulatedStep& step) {
 // Speed-up over ranks.
 
 /// One rank, powers of two, and what is asked for. If that is one rank, no more: nobody has checked
-/// that several could run it.
-/// `asked_s` is the time of a step of those that are asked for.
+/// that several could run it. `one` and `step` are the steps of one rank and of those asked for.
 std::vector<PredictedRate> explored_rates(const Run& asked, const MachineCard& card,
-                                          int asked_ranks, double asked_s) {
+                                          int asked_ranks, const SimulatedStep& one,
+                                          const SimulatedStep& step) {
   constexpr int kMaxShown = 8;
   std::vector<int> counts = {1};
   const int max = asked_ranks == 1 ? 1 : std::max(kMaxShown, asked_ranks);
@@ -114,20 +124,27 @@ std::vector<PredictedRate> explored_rates(const Run& asked, const MachineCard& c
   std::vector<PredictedRate> rates;
   for (const int ranks : counts) {
     const Run run = run_on(asked, card, ranks);
-    const double step_s = ranks == asked_ranks ? asked_s : predicted_run(run, card).step_s;
+    const double step_s = ranks == 1             ? one.step_s
+                          : ranks == asked_ranks ? step.step_s
+                                                 : predicted_run(run, card).step_s;
     rates.push_back({ranks, static_cast<double>(run.step_samples()) / step_s, step_s});
   }
   return rates;
 }
 
+/// Nothing if no number of ranks is faster than one: there is no share to fit then.
 std::optional<double> explored_serial_share(const std::vector<PredictedRate>& rates) {
   std::vector<SpeedUp> speed_ups;
+  bool any_is_faster = false;
   for (const PredictedRate& each : rates) {
     if (each.ranks == 1) continue;
     speed_ups.push_back({each.ranks, each.samples_per_s / rates.front().samples_per_s});
+    any_is_faster = any_is_faster || speed_ups.back().factor > 1;
   }
-  if (speed_ups.empty()) return std::nullopt;
-  return std::clamp(serial_fraction(speed_ups), 0.0, 1.0);
+  if (!any_is_faster) return std::nullopt;
+  const double share = serial_fraction(speed_ups);
+  if (share >= 1) return std::nullopt;
+  return std::max(share, 0.0);
 }
 
 Answer answer_on_rates(const std::vector<PredictedRate>& rates) {
@@ -164,6 +181,7 @@ Plot speed_up_plot(const Run& asked, const std::vector<PredictedRate>& rates) {
             .x_label = noun_for(2, noun_of(asked)),
             .y_label = "speed-up",
             .log_x = true,
+            .log_y = true,
             .series = {std::move(ideal), std::move(simulated)}};
   if (serial) plot.series.push_back(std::move(amdahl));
   return plot;
@@ -350,6 +368,160 @@ void require_ordered(const Program& program) {
   BARESTEP_REQUIRE(violations.empty(), describe(program, violations.front()));
 }
 
+/// All that a question asks for, simulated.
+struct AnsweredRun {
+  MachineCard card{};
+  Run asked{};
+  Run run{};
+  std::optional<std::int64_t> memory_bytes{};
+  std::string predict{};  // the command
+  SimulatedStep step{}, one{};
+  std::unique_ptr<WorkloadPrograms> programs{};
+  std::vector<DeviceMemory> devices{};
+  std::string too_large{};
+
+  [[nodiscard]] double samples_per_s() const {
+    return static_cast<double>(run.step_samples()) / step.step_s;
+  }
+};
+
+AnsweredRun answered_run(const JsonValue& asks) {
+  const GivenOptions given = given_in(asks.at("options"));
+  AnsweredRun found{.card = card_from(asks.at("card")), .asked = asked_run(given)};
+  const auto ranks = static_cast<int>(asks.at("ranks").whole(1, kMaxExploredRanks));
+  if (asks.has("memory")) {
+    found.memory_bytes = parse_bytes("--memory", asks.at("memory").text());
+    found.card.device_bytes = *found.memory_bytes;
+  }
+  found.predict = fmt::format("mlp_lab predict --machine {} --ranks {}{}",
+                              asks.has("machine") ? asks.at("machine").text() : "card.json",
+                              ranks == 1 ? "1" : fmt::format("1,{}", ranks), options_text(given));
+  require_prediction(found.asked, found.card, {ranks});
+  found.run = run_on(found.asked, found.card, ranks);
+  require_small(found.run);
+  found.step = predicted_run(found.run, found.card);
+  found.one = ranks == 1 ? found.step : predicted_step(found.asked, found.card, 1);
+  found.programs = std::make_unique<WorkloadPrograms>(found.run);
+  require_ordered(found.programs->step());
+  found.devices = planned_memory(*found.programs);
+  found.too_large = why_too_large(found.run, found.card);
+  return found;
+}
+
+/// "exposed communication takes 57 % of the step", what keeps ranks from their speed; empty if
+/// nothing does.
+std::string cost_of_sharing(const AnsweredRun& found) {
+  return cost_of_sharing(run_on(found.asked, found.card, 1), found.one.account, found.run,
+                         found.step);
+}
+
+/// "backward takes 40 % of the step"
+std::string largest_part(const SimulatedStep& step) {
+  const auto most =
+      std::ranges::max(kValuesOf<Part>, {}, [&](Part part) { return step.account[part]; });
+  return fmt::format("{} takes {} of the step", traits_of(most).words,
+                     simulated_percent(step.account[most] / step.step_s));
+}
+
+std::string headline_of(const AnsweredRun& found) {
+  const std::string time = simulated_time(found.step.step_s);
+  if (!found.too_large.empty()) {
+    return fmt::format("Does not fit: {}. With enough memory a step would take {} (simulated).",
+                       found.too_large, time);
+  }
+  const std::string begin = fmt::format("Simulated: a step takes {}", time);
+  if (found.run.ranks == 1) return fmt::format("{}; {}.", begin, largest_part(found.step));
+  const Run one = run_on(found.asked, found.card, 1);
+  const std::string who = counted(found.run.ranks, noun_of(found.asked));
+  if (!why_too_large(one, found.card).empty()) {
+    return fmt::format("{} on {}, and one has too little memory; {}.", begin, who,
+                       largest_part(found.step));
+  }
+  const double one_rate = static_cast<double>(one.step_samples()) / found.one.step_s;
+  const std::string cost = cost_of_sharing(found);
+  return fmt::format("{}. {} are {} as fast as one{}.", begin, who,
+                     simulated_factor(found.samples_per_s() / one_rate),
+                     cost.empty() ? ", about as fast as they can be" : ": " + cost);
+}
+
+/// Three points within a tenth, none if it is more than three times too much or too little.
+Answer answer_on_guess(const AnsweredRun& found, double guess_s) {
+  struct Grade {
+    double within;
+    int points;
+  };
+  constexpr std::array kGrades = {Grade{1.1, 3}, Grade{1.5, 2}, Grade{3, 1}};
+  const double factor = guess_s / found.step.step_s;
+  const double off = std::max(factor, 1 / factor);
+  const auto grade = std::ranges::find_if(kGrades, [&](Grade each) { return off <= each.within; });
+  const int points = grade == kGrades.end() ? 0 : grade->points;
+  const std::string how =
+      points == kGrades.front().points
+          ? "within a tenth"
+          : fmt::format("{} too {}", simulated_factor(off), factor > 1 ? "much" : "little");
+  return {{"points", points},
+          {"of", kGrades.front().points},
+          {"text", fmt::format("You guessed {}: {}, {} of {} points. A step takes {}, and {}.",
+                               time_text(guess_s), how, points, kGrades.front().points,
+                               simulated_time(found.step.step_s), largest_part(found.step))}};
+}
+
+std::int64_t message_bytes(const AnsweredRun& found) {
+  std::int64_t bytes = 0;
+  for (const Node& node : found.programs->step().nodes()) {
+    if (std::holds_alternative<Collective>(node.op)) bytes += cost_of(node.op).message_bytes;
+  }
+  return bytes;
+}
+
+/// "+1.2 ms", or "same" if both have the same two digits.
+std::string change_text(double before_s, double now_s) {
+  if (simulated_time(before_s) == simulated_time(now_s)) return "same";
+  return (now_s > before_s ? "+" : "-") + simulated_time(std::abs(now_s - before_s));
+}
+
+Answer answer_on_comparison(const AnsweredRun& before, const AnsweredRun& now) {
+  Answer rows = Answer::array();
+  const auto add = [&](std::string_view what, std::string pinned, std::string text,
+                       std::string change) {
+    rows.push_back({{"what", what},
+                    {"pinned", std::move(pinned)},
+                    {"now", std::move(text)},
+                    {"change", std::move(change)}});
+  };
+  const auto add_time = [&](std::string_view what, double before_s, double now_s) {
+    add(what, simulated_time(before_s), simulated_time(now_s), change_text(before_s, now_s));
+  };
+  const double gain = now.samples_per_s() / before.samples_per_s();
+  add_time("a step", before.step.step_s, now.step.step_s);
+  add("samples/s", simulated_number(before.samples_per_s()), simulated_number(now.samples_per_s()),
+      simulated_factor(gain));
+  for (const Part part : kValuesOf<Part>) {
+    const double before_s = before.step.account[part], now_s = now.step.account[part];
+    if (before_s > 0 || now_s > 0) add_time(traits_of(part).plot_name(), before_s, now_s);
+  }
+  const auto add_bytes = [&](std::string_view what, std::int64_t old, std::int64_t bytes) {
+    add(what, human_bytes(old), human_bytes(bytes),
+        old == bytes ? "same"
+        : old == 0   ? "new"
+                     : simulated_factor(static_cast<double>(bytes) / static_cast<double>(old)));
+  };
+  add_bytes("memory of a device", max_device_bytes(before.run), max_device_bytes(now.run));
+  add_bytes("messages of a step", message_bytes(before), message_bytes(now));
+  const Part most = std::ranges::max(kValuesOf<Part>, {}, [&](Part part) {
+    return std::abs(now.step.account[part] - before.step.account[part]);
+  });
+  std::string text = fmt::format("Now {} as many samples/s as pinned", simulated_factor(gain));
+  if (const double change_s = now.step.account[most] - before.step.account[most]; change_s != 0) {
+    text += fmt::format("; of a step, {} changes most, by {}", traits_of(most).words,
+                        change_text(before.step.account[most], now.step.account[most]));
+  }
+  return {{"text", text + "."},
+          {"rows", rows},
+          {"svg", svg_of(account_plot("Simulated: where the time of a step goes",
+                                      {{"pinned", &before.step}, {"now", &now.step}}))}};
+}
+
 }  // namespace
 
 std::string explore(std::string_view question) {
@@ -357,44 +529,42 @@ std::string explore(std::string_view question) {
       question,
       {.what = "question", .name = "", .remedy = "see src/lab/predict/explorer.h for its form"});
   const JsonValue asks = document.root();
-  MachineCard card = card_from(asks.at("card"));
-  const Run asked = run_from(asks.at("options"));
-  const auto ranks = static_cast<int>(asks.at("ranks").whole(1, kMaxExploredRanks));
-  std::optional<std::int64_t> memory_bytes;
-  if (asks.has("memory")) {
-    memory_bytes = parse_bytes("--memory", asks.at("memory").text());
-    card.device_bytes = *memory_bytes;
+  const AnsweredRun found = answered_run(asks);
+  Answer guess, comparison;
+  if (asks.has("guess_ms")) {
+    guess = answer_on_guess(found, 1e-3 * asks.at("guess_ms").number(1e-9, kLongestGuessMs));
   }
-  require_prediction(asked, card, {ranks});
-  const Run run = run_on(asked, card, ranks);
-  require_small(run);
+  if (asks.has("pinned")) comparison = answer_on_comparison(answered_run(asks.at("pinned")), found);
   document.require_known();
-  const SimulatedStep step = predicted_run(run, card);
-  const WorkloadPrograms programs(run);
-  require_ordered(programs.step());
-  const std::vector<PredictedRate> rates = explored_rates(asked, card, ranks, step.step_s);
-  const std::vector<DeviceMemory> devices = planned_memory(programs);
+  const std::vector<PredictedRate> rates =
+      explored_rates(found.asked, found.card, found.run.ranks, found.one, found.step);
   const std::optional<double> serial = explored_serial_share(rates);
-  const std::string too_large = why_too_large(run, card);
-  const double samples_per_s = static_cast<double>(run.step_samples()) / step.step_s;
+  const std::string title =
+      fmt::format("Simulated: a step takes {}", simulated_time(found.step.step_s));
   const Answer answer = {
-      {"headline",
-       fmt::format("Simulated: a step takes {}, {} samples/s. {}", simulated_time(step.step_s),
-                   simulated_number(samples_per_s), kSimulationError)},
-      {"command", command_line_of(Workload{run})},
-      {"step_s", step.step_s},
-      {"samples_per_s", samples_per_s},
-      {"account", answer_on_account(step)},
+      {"headline", headline_of(found)},
+      {"setting", fmt::format("{}, on {} of {}: {} samples/s. {}", text_of(found.asked),
+                              counted(found.run.ranks, noun_of(found.asked)), found.card.name,
+                              simulated_number(found.samples_per_s()), kSimulationError)},
+      {"command", command_line_of(Workload{found.run})},
+      {"predict", found.predict},
+      {"step_s", found.step.step_s},
+      {"samples_per_s", found.samples_per_s()},
+      {"account", answer_on_account(found.step)},
       {"speed_ups", answer_on_rates(rates)},
       {"serial_share", serial ? Answer(*serial) : Answer()},
-      {"memory", answer_on_memory(devices)},
-      {"shortage", too_large.empty() ? "" : fmt::format("Does not fit: {}.", too_large)},
-      {"messages", answer_on_messages(programs)},
-      {"explain", explain(programs.step())},
-      {"timeline_svg", svg_of(explored_timeline(run, card, programs.step(), step))},
-      {"account_svg", svg_of(account_plot(step))},
-      {"memory_svg", svg_of(memory_plot(asked, devices, memory_bytes))},
-      {"speed_up_svg", svg_of(speed_up_plot(asked, rates))}};
+      {"memory", answer_on_memory(found.devices)},
+      {"shortage",
+       found.too_large.empty() ? "" : fmt::format("Does not fit: {}.", found.too_large)},
+      {"messages", answer_on_messages(*found.programs)},
+      {"explain", explain(found.programs->step())},
+      {"guess", guess},
+      {"comparison", comparison},
+      {"timeline_svg",
+       svg_of(explored_timeline(found.run, found.card, found.programs->step(), found.step))},
+      {"account_svg", svg_of(account_plot(title, {{"step", &found.step}}))},
+      {"memory_svg", svg_of(memory_plot(found.asked, found.devices, found.memory_bytes))},
+      {"speed_up_svg", svg_of(speed_up_plot(found.asked, rates))}};
   return answer.dump();
 }
 

@@ -31,6 +31,9 @@ constexpr std::int64_t kLargestBlockWidth = 1 << 13;
 /// Smaller differences are a tie: the model is not more accurate than this.
 constexpr double kTie = 0.01;
 
+/// Shares of a step that are worth a word.
+constexpr double kCostly = 0.05;
+
 double samples_per_s(const Run& run, double step_s) {
   return static_cast<double>(run.step_samples()) / step_s;
 }
@@ -148,19 +151,27 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
             ? ""
             : fmt::format(", {} as many as one {}", simulated_factor(best / one_rank), noun));
   }
-  const auto ties = [&](const PredictedRate& each) {
-    return several(each) && each.samples_per_s * (1 + kTie) >= one_rank;
-  };
-  double max = 0;
+  std::vector<std::string> reached;
   for (const PredictedRate& each : rates) {
-    if (several(each)) max = std::max(max, each.samples_per_s);
+    if (!several(each)) continue;
+    const bool ties = each.samples_per_s * (1 + kTie) >= one_rank;
+    reached.push_back(fmt::format(
+        "{} reach {}", each.ranks,
+        ties ? "all of it within 1 %" : simulated_percent(each.samples_per_s / one_rank)));
   }
-  return fmt::format(
-      "Simulated: {} would be no faster than one {}, which trains {} samples/s; {}.",
-      counts_text(rates, noun, several), noun, simulated_number(one_rank),
-      std::ranges::any_of(rates, ties)
-          ? counts_text(rates, noun, ties) + " would tie with it within 1 %"
-          : "the best would reach " + simulated_percent(max / one_rank) + " of that");
+  return fmt::format("Simulated: more {} do not help here: of the speed of one, {}.",
+                     noun_for(2, noun), list_text(reached));
+}
+
+std::string cost_of_sharing(const Run& one, const StepAccount& one_step, const Run& run,
+                            const SimulatedStep& step) {
+  const double share = static_cast<double>(run.step_samples()) /
+                       (static_cast<double>(one.step_samples()) * run.ranks);
+  const auto excess_s = [&](Part part) { return step.account[part] - share * one_step[part]; };
+  const Part most = std::ranges::max(kValuesOf<Part>, {}, excess_s);
+  if (excess_s(most) <= kCostly * step.step_s) return "";
+  return fmt::format("{} takes {} of the step", traits_of(most).words,
+                     simulated_percent(step.account[most] / step.step_s));
 }
 
 namespace {
@@ -271,6 +282,7 @@ FindingTable stages_table(const Run& asked, const MachineCard& card,
 FindingTable products_table(const Run& asked, const MachineCard& card,
                             const std::vector<int>& ranks) {
   FindingTable table{.title = "Simulated: products by shape",
+                     .name = kProductsTable,
                      .columns = {noun_for(2, noun_of(asked)), "product", "rows x columns x depth",
                                  "time", "rate"}};
   for (const int count : ranks) {
@@ -351,8 +363,10 @@ std::vector<Finding> rate_sentences(const Run& asked, const MachineCard& card,
 Findings predict_scaling(const Run& asked, const MachineCard& card, const std::vector<int>& ranks) {
   require_prediction(asked, card, ranks);
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
-  const double one_rate = samples_per_s(asked, card, 1);
-  const double compared_rate = why_too_large(run_on(asked, card, 1), card).empty() ? one_rate : 0;
+  const Run one = run_on(asked, card, 1);
+  const SimulatedStep one_step = predicted_run(one, card);
+  const double one_rate = samples_per_s(one, one_step.step_s);
+  const double compared_rate = why_too_large(one, card).empty() ? one_rate : 0;
   std::vector<PredictedRate> rates;
   std::vector<std::pair<int, SimulatedStep>> steps;
   for (const int count : ranks) {
@@ -371,6 +385,15 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
                                .log_x = true,
                                .log_y = true,
                                .series = {ideal, simulated}}}};
+  if (steps.back().first > 1) {
+    const auto& [count, step] = steps.back();
+    const std::string cost =
+        cost_of_sharing(one, one_step.account, run_on(asked, card, count), step);
+    if (!cost.empty()) {
+      findings.sentences.push_back(
+          fmt::format("Simulated: with {}, {}.", counted(count, noun_of(asked)), cost));
+    }
+  }
   // If the slow rank has a higher number, a run with two ranks does not include it.
   if (const auto& slow = asked.config.injected.slow_rank; !slow || slow->rank < 2) {
     findings.sentences.push_back("Simulated: " + pays_sentence(asked, card));

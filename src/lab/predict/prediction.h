@@ -27,16 +27,25 @@ struct PredictedRate {
   double step_s = 0;
 };
 
-/// Which of `rates` is fastest, compared with one rank; 0 if the model does not fit on one.
-/// Differences within 1 % are reported as a tie. `noun` names a rank.
+/// What keeps `run` from the speed of as many of `one` as it has ranks: "exposed communication
+/// takes 57 % of the step", the part that exceeds most what it would take if it were shared evenly.
+/// Empty if none does by more than 1 % of the step.
+std::string cost_of_sharing(const Run& one, const StepAccount& one_step, const Run& run,
+                            const SimulatedStep& step);
+
+/// Which of `rates` is fastest, compared with one rank; 0 if the model does not fit on one. If none
+/// is faster, how fast each is. Differences within 1 % are reported as a tie. `noun` names a rank.
 std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& rates,
                              std::string_view noun);
 
-/// A row for each number of ranks. In words: which is fastest, and the least batch and width, by
-/// doubling, from which two ranks are faster than one, or as many as share a copy of the model.
-/// Then the stages of a pipeline, the bandwidth of communication and its cost to concurrent
-/// kernels, and the rate of each product by its shape. Throws what require_prediction() throws.
+/// A row for each number of ranks. In words: which is fastest, what costs the most where none is,
+/// and the least batch and width, by doubling, from which two ranks are faster than one, or as many
+/// as share a copy of the model. Then the stages of a pipeline, the bandwidth of communication and
+/// its cost to concurrent kernels, and last, in the table kProductsTable, the rate of each product
+/// by its shape. Throws what require_prediction() throws.
 Findings predict_scaling(const Run& asked, const MachineCard& card, const std::vector<int>& ranks);
+
+constexpr const char* kProductsTable = "products-table";
 
 /// Why a run is not simulated: it is none of a trainer, or the card has no rates for its products
 /// (int8 has none on any card). Empty if it is.

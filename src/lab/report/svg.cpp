@@ -456,6 +456,7 @@ class Drawing {
   [[nodiscard]] std::string bar_text(std::size_t category) const {
     constexpr double kThin = 0.006;  // share of the axis, about 3 pixels
     constexpr std::size_t kMaxNamed = 2;
+    const std::string unit = plot_.y_label.substr(0, plot_.y_label.find(' '));  // "ms a step"
     std::vector<std::string> thin;
     double sum = 0;
     bool all_are_thin = true;
@@ -467,14 +468,14 @@ class Drawing {
           all_are_thin = false;
           continue;
         }
-        thin.push_back(fmt::format("{} {}", series.name, value_text(point.y)));
+        thin.push_back(fmt::format("{} {} {}", series.name, value_text(point.y), unit));
         sum += point.y;
       }
     }
     if (thin.empty()) return "";
     if (all_are_thin) return value_text(sum);
     if (thin.size() <= kMaxNamed) return fmt::format("+ {}", fmt::join(thin, ", "));
-    return fmt::format("+ {} others, together {}", thin.size(), value_text(sum));
+    return fmt::format("+ {} thinner parts, together {} {}", thin.size(), value_text(sum), unit);
   }
 
   void draw_bars() {
