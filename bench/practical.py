@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The training loop of the course's practicals (docs/lab.md) under PyTorch: DEPTH x (Linear(DIM, DIM),
+"""The training loop of the course's practicals (docs/sheets.md) under PyTorch: DEPTH x (Linear(DIM, DIM),
 ReLU), or with --block transformer DEPTH x TransformerEncoderLayer; MSELoss, Adam, fresh random x and y
 each step, which are made before the step's clock starts.
 

@@ -362,7 +362,7 @@ std::string SeveralDevices::split_lines(std::int64_t step_rows) const {
   for (std::int64_t first = 0; first < step_rows; first += batch_size_) {
     const auto split = scheme().split(std::min(batch_size_, step_rows - first));
     for (std::size_t i = 0; i < split.size(); ++i) {
-      // The line that the PyTorch model of the course (docs/lab.md) prints in its forward pass.
+      // The line that the PyTorch model of the course (docs/sheets.md) prints in its forward pass.
       lines += fmt::format("Inside model on device {}, shape: [{}, {}]\n", names_[i],
                            split[i].count, width_);
     }

@@ -1,4 +1,4 @@
-// docs/troubleshooting.md lists the error lines of the tables of bad input, and those of the table
+// docs/errors.md lists the error lines of the tables of bad input, and those of the table
 // of options that exclude each other. To regenerate it, run BARESTEP_WRITE_DOCS=1
 // build/tests/programs_test --gtest_filter='Troubleshooting.*'
 #include <fmt/format.h>
@@ -66,7 +66,7 @@ std::string all_lines() {
 }
 
 TEST(Troubleshooting, ListsEveryErrorLineOfTheTablesOfBadInput) {
-  const std::filesystem::path page = std::filesystem::path(BARESTEP_DOCS) / "troubleshooting.md";
+  const std::filesystem::path page = std::filesystem::path(BARESTEP_DOCS) / "errors.md";
   const std::string text = read_file(page);
   const std::size_t mark = text.find(kMark);
   ASSERT_NE(mark, std::string::npos);

@@ -1,4 +1,4 @@
-// The scripts of the course's practicals (docs/lab.md) under PyTorch, alternately with our programs
+// The scripts of the course's practicals (docs/sheets.md) under PyTorch, alternately with our programs
 // on the same device.
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 namespace barestep {
 namespace {
 
-/// Above this efficiency the course (docs/lab.md) calls scaling good.
+/// Above this efficiency the course (docs/sheets.md) calls scaling good.
 constexpr double kGoodEfficiency = 0.8;
 
 /// The serial share in an exercise of the course.

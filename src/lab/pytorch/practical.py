@@ -1,4 +1,4 @@
-"""The training loop of the course's practicals (docs/lab.md) under PyTorch, for mlp_lab: DEPTH x
+"""The training loop of the course's practicals (docs/sheets.md) under PyTorch, for mlp_lab: DEPTH x
 (Linear(DIM, DIM), ReLU), MSELoss, Adam, fresh random x and y each step, which are made before the step's
 clock starts.
 

@@ -129,7 +129,7 @@ struct Experiment {
 /// choose among all of its cases.
 int starts_of(const Experiment& experiment, const Setting& setting);
 
-/// All, in the order of the course that docs/lab.md names.
+/// All, in the order of the course that docs/sheets.md names.
 std::span<const Experiment> experiments();
 
 /// Throws Error(kUsage), with the nearest name, if no experiment has this name.
