@@ -40,7 +40,7 @@ std::vector<BadInput> bad_lab_usage() {
                 "argument 'out': is missing; mlp_lab merge-traces --help describes it"),
       bad_usage({"merge-traces", "all.json"},
                 "argument 'in': is missing; mlp_lab merge-traces --help describes it"),
-      bad_usage({"predict"}, "option '--machine': is missing; mlp_lab predict --help describes it"),
+      bad_usage({"plan"}, "option '--ranks': is missing; mlp_lab plan --help describes it"),
       bad_usage({"card", "--output"}, needs_value),
       bad_usage({"card", "--output", "--quick"}, needs_value),
       bad_usage({"card", "--output=", "x"}, needs_value),
