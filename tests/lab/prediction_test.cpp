@@ -483,8 +483,49 @@ TEST(Products, FillAGpuByTheirShape) {
   card.memory_bytes_per_s = 2 * 4 * 128 * 128 * 4 / (2.0 * 128 * 128 * 256 / 1e12);
   EXPECT_NEAR(share(128, 128, 256), 0.8, 1e-12)
       << "adding them takes as long as the product: four tiles of 64 x 64, 1/4 slower";
+  EXPECT_EQ(share(1, 32, 64), 1) << "of a vector, without tiles";
+  EXPECT_EQ(share(32, 1, 64), 1);
   card.multiprocessors = 0;
   EXPECT_EQ(share(8, 32, 64), 1) << "unknown";
+}
+
+/// Eight heads of 64 columns, two sequences of 512: 4,194,304 scores in fp32, 268 Mflop a product.
+TEST(AttentionOnAGpu, TakesWhatItsKernelsTake) {
+  const Tensor rows{.rows = 1024, .cols = 512};
+  const Tensor thirds{.rows = 1024, .cols = 3 * 512};
+  const double scores = 2 * 8 * 512 * 512;
+  const double product_flops = 2 * 64 * scores;
+  const auto seconds_of = [&](AttentionForm form, double flops_per_s) -> std::pair<double, double> {
+    const MachineCard card{
+        .on_gpu = true, .flops_per_s = flops_per_s, .memory_bytes_per_s = 1e12, .launch_s = 1e-6};
+    const AttentionShape shape{.heads = 8, .length = 512, .form = form};
+    const Tensor kept{.rows = 1024, .cols = shape.kept_cols()};
+    AttentionGrad grad{.grad_qkv = thirds,
+                       .qkv = thirds,
+                       .out = rows,
+                       .grad_out = rows,
+                       .kept = kept,
+                       .shape = shape};
+    if (form == AttentionForm::kStandard) grad.scratch = kept;
+    return {device_op_s(Attention{.out = rows, .kept = kept, .qkv = thirds, .shape = shape}, card,
+                        NodeSetting{}),
+            device_op_s(grad, card, NodeSetting{})};
+  };
+  const double pass_s = 4 * scores / 1e12;
+  constexpr double kSoftmax = 0.1;  // of a product, by its own flops
+  // The products bound the time.
+  const double product_s = product_flops / 1e12;
+  const auto flash = seconds_of(AttentionForm::kFlash, 1e12);
+  EXPECT_NEAR(flash.first, 2 * product_s, kSoftmax * product_s);
+  EXPECT_NEAR(flash.second, 7 * product_s, 2 * kSoftmax * product_s);
+  const auto standard = seconds_of(AttentionForm::kStandard, 1e12);
+  EXPECT_NEAR(standard.first, 2 * product_s + 2 * pass_s + 3e-6, kSoftmax * product_s);
+  EXPECT_NEAR(standard.second, 4 * product_s + 3 * pass_s + 5e-6, kSoftmax * product_s);
+  // The scores do.
+  const auto moved = seconds_of(AttentionForm::kStandard, 1e18);
+  EXPECT_NEAR(moved.first, 4 * pass_s + 3e-6, 1e-9);
+  EXPECT_NEAR(moved.second, 7 * pass_s + 5e-6, 1e-9);
+  EXPECT_LT(seconds_of(AttentionForm::kFlash, 1e18).second, moved.second / 5);
 }
 
 /// A published product in fp32: c of rows x cols, summed over depth.

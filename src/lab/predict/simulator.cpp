@@ -343,8 +343,30 @@ double flops_per_s(const DeviceOp& op, const MachineCard& card, Precision precis
   return product ? max * product_share(*product, max, card) : max;
 }
 
+/// Attention in the standard form on a GPU: a kernel for each product, which reads or writes all
+/// scores, and one that reads and writes them `passes` times for the softmax or its gradient.
+double standard_attention_s(const Cost& cost, const Tensor& scores, int products, int passes,
+                            const MachineCard& card) {
+  const double product_s = static_cast<double>(cost.flops) / card.flops_per_s / products;
+  const double pass_s = static_cast<double>(scores.bytes()) / card.memory_bytes_per_s;
+  return products * std::max(product_s, pass_s) + passes * pass_s + products * card.launch_s;
+}
+
 double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
-  const Cost cost = cost_of(op);
+  Cost cost = cost_of(op);
+  // Our kernels do without tensor cores (kernels/cuda/attention.cuh).
+  if (const auto* const forward = std::get_if<Attention>(&op);
+      forward != nullptr && forward->shape.form == AttentionForm::kStandard) {
+    return standard_attention_s(cost, forward->kept, 2, 2, card);
+  }
+  if (const auto* const backward = std::get_if<AttentionGrad>(&op)) {
+    if (backward->shape.form == AttentionForm::kStandard) {
+      return standard_attention_s(cost, backward->kept, 4, 3, card);
+    }
+    // Two kernels, for keys and for queries, both of which compute scores and their gradients:
+    // seven products, where a count of flops has five.
+    cost.flops = cost.flops / 5 * 7;
+  }
   return std::max(static_cast<double>(cost.flops) / flops_per_s(op, card, precision),
                   static_cast<double>(cost.bytes) / card.memory_bytes_per_s);
 }

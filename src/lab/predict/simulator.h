@@ -102,9 +102,9 @@ double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSettin
 /// Seconds of a node of `program`. On a measured machine, an op's time follows from its size
 /// (machine_card.h), and is at least a launch. On other machines it is the time of its flops or of
 /// its bytes, whichever is longer, plus a launch (the roofline of Williams, Waterman and Patterson
-/// 2009); a product's flops run at the rate of large products times its product_share(). A
-/// collective takes exchange_s(), a copy between GPUs copy_s(); devices of one process that share
-/// their memory copy and add there.
+/// 2009); a product's flops run at the rate of large products times its product_share(), attention
+/// is the sum of its kernels. A collective takes exchange_s(), a copy between GPUs copy_s();
+/// devices of one process that share their memory copy and add there.
 double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run);
 
