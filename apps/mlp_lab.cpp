@@ -21,7 +21,7 @@
 #include "lab/predict/schedule_check.h"
 #include "lab/sheets/sheets.h"
 #include "lab/study/experiment.h"
-#include "lab/study/measured_sum.h"
+#include "lab/study/rank_bench.h"
 #include "options/option_values.h"
 #include "options/options.h"
 #include "session/run_program.h"

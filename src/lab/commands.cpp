@@ -81,8 +81,8 @@ void print_answers(const Report& report, const std::vector<const Experiment*>& r
   for (const ReportSection& section : report.sections) {
     if (std::ranges::find(requested, section.experiment) == requested.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
-    if (!section.verdict.empty()) text += fmt::format("  {}\n", invalid_line(section));
-    show(text + text_of(shown_answers(section), section.findings) + "\n");
+    if (!section.trouble.empty()) text += fmt::format("  {}\n", trouble_line(section));
+    show(text + text_of(shown_texts(section), section.findings) + "\n");
   }
 }
 
@@ -103,7 +103,7 @@ StudyIdentity identity_of(const StudyOptions& options) {
 
 void print_prediction(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
-  if (!prediction.sentences.empty()) show(prediction.sentences.front().text + "\n");
+  if (!prediction.timed.empty()) show(prediction.timed.front().text + "\n");
 }
 
 void let_signals_stop_children() {
@@ -356,7 +356,7 @@ namespace {
 
 void print_simulated(const Findings& findings) {
   print_now(
-      fmt::format("{}\n  {}\n", text_of(texts_of(findings.sentences), findings), kSimulationError));
+      fmt::format("{}\n  {}\n", text_of(texts_of(findings.timed), findings), kSimulationError));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ using ::testing::Not;
 std::string said(const Opposites& of, const HowCasesWent& how) {
   const std::size_t dot = of.finding.find('.');
   const Findings findings = concluded(of.finding.substr(0, dot), how, of.on_gpu);
-  for (const auto* const all : {&findings.sentences, &findings.facts}) {
+  for (const auto* const all : {&findings.timed, &findings.untimed}) {
     const auto found = std::ranges::find(*all, of.finding.substr(dot + 1), &Finding::name);
     if (found == all->end()) continue;
     return found->word ? std::string(name_of(*found->word)) : found->text;
@@ -105,8 +105,8 @@ std::vector<std::string> names_in(const Findings& findings) {
   const auto add = [&](const auto& all) {
     for (const auto& each : all) names.push_back(each.name);
   };
-  add(findings.sentences);
-  add(findings.facts);
+  add(findings.timed);
+  add(findings.untimed);
   add(findings.tables);
   add(findings.plots);
   return names;
@@ -125,36 +125,18 @@ TEST(Findings, HaveNamesOfTheirOwnThatSheetsKnow) {
     for (const int units : {1, 4}) {
       Setting setting = made_up_setting();
       setting.units = units;
-      check(experiment.conclude(made_up(experiment, setting, plain_step)));
+      check(experiment.findings(made_up(experiment, setting, plain_step)));
     }
   }
-}
-
-TEST(MemoryLadder, SaysWhatEachRungSavesOrCosts) {
-  const Experiment& memory = experiment_of("memory");
-  Setting setting = made_up_setting();
-  const auto conclude = [&] {
-    return memory.conclude(
-        made_up(memory, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; }));
-  };
-  const std::string wide = sentences_of(conclude());
-  EXPECT_THAT(wide, HasSubstr("With 16-bit numbers a device needs "));
-  EXPECT_THAT(wide, HasSubstr("With recomputation a device needs "));
-  EXPECT_THAT(wide, HasSubstr("With an optimizer sharded over two ranks a device needs "));
-  EXPECT_THAT(wide, HasSubstr("ith an optimizer sharded over two ranks a sample"));
-  setting.units = 1;
-  EXPECT_THAT(sentences_of(conclude()),
-              Not(HasSubstr("ith an optimizer sharded over two ranks a sample")))
-      << "two ranks on one core";
 }
 
 /// The facts of an experiment in which nothing is measured.
 Findings calculated(const std::string& name, const Setting& setting = made_up_setting()) {
   const Experiment& experiment = experiment_of(name);
   EXPECT_TRUE(experiment.cases(setting).empty());
-  Findings findings = experiment.conclude({.setting = setting, .name = name, .cases = {}});
-  EXPECT_TRUE(findings.sentences.empty()) << "no time is measured";
-  EXPECT_FALSE(findings.facts.empty());
+  Findings findings = experiment.findings({.setting = setting, .name = name, .cases = {}});
+  EXPECT_TRUE(findings.timed.empty()) << "no time is measured";
+  EXPECT_FALSE(findings.untimed.empty());
   return findings;
 }
 
@@ -261,7 +243,7 @@ TEST(AllReduce, CountsWhatTheBusCarriesAndComparesNoRanksBeyondTheCores) {
   Setting setting = made_up_setting();
   setting.units = 2;
   const Experiment& experiment = experiment_of("all-reduce");
-  const Findings findings = experiment.conclude(made_up(experiment, setting, [](const Case& what) {
+  const Findings findings = experiment.findings(made_up(experiment, setting, [](const Case& what) {
     return MadeUpStep{
         .step_s = 1e-3, .noise = 0, .loss = what.key.starts_with("ring-4-") ? 3e-8 : 2e-8};
   }));
@@ -280,12 +262,12 @@ TEST(AllReduce, CountsWhatTheBusCarriesAndComparesNoRanksBeyondTheCores) {
   EXPECT_THAT(says, Not(HasSubstr("a sum of 4.00 KiB among 4 ranks")));
   EXPECT_THAT(says, HasSubstr("ring 3.0e-08"));
   // 3 of 25 steady steps take 2 ms, and sentences compare means.
-  const Findings bursts = experiment.conclude(made_up(experiment, setting, [](const Case&) {
+  const Findings bursts = experiment.findings(made_up(experiment, setting, [](const Case&) {
     return MadeUpStep{.step_s = 1e-3, .noise = 0, .burst_s = 2e-3};
   }));
   EXPECT_EQ(bursts.tables.front().rows.front().at(2), "1.12 ms (1.12 ms to 1.12 ms)");
   setting.units = 1;
-  EXPECT_THAT(sentences_of(experiment.conclude(made_up(
+  EXPECT_THAT(sentences_of(experiment.findings(made_up(
                   experiment, setting, [](const Case&) { return MadeUpStep{.step_s = 1e-3}; }))),
               HasSubstr("There are fewer cores than ranks, so times are not compared."));
 }
@@ -300,7 +282,7 @@ TEST(AllReduce, IsDoneByNcclTooWhereEachRankHasAGpu) {
   EXPECT_THAT(lines, testing::Contains("mpirun -np 4 mlp_lab all-reduce --bytes 4096 --steps 30 "
                                        "--device cpu"));
   const auto with = [&](double nccl_s) {
-    return sentences_of(experiment.conclude(made_up(experiment, setting, [&](const Case& what) {
+    return sentences_of(experiment.findings(made_up(experiment, setting, [&](const Case& what) {
       return MadeUpStep{.step_s = what.key.starts_with("nccl-") ? nccl_s : 1e-3};
     })));
   };
@@ -318,7 +300,7 @@ TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {
     return MadeUpStep{.step_s = what.key == "standard-8192" ? 0.4 : 0.1};
   });
   // Scores of 2 heads: 4 * 2 * 8192 * 8192 bytes, besides 4 * 16 * 8192 * 128 of the rest.
-  const std::string facts = fmt::format("{}", fmt::join(texts_of(findings.facts), "\n"));
+  const std::string facts = fmt::format("{}", fmt::join(texts_of(findings.untimed), "\n"));
   EXPECT_THAT(facts, testing::ContainsRegex("sequences of 8,192 rows instead of 128 take 9[.]99x"
                                             " the memory of activations with standard "
                                             "attention and 1[.]00x with flash attention"));
@@ -332,7 +314,7 @@ TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {
 TEST(ModelParallel, CountsTransfersAndSimulatesTheCoursesWidth) {
   const Findings findings =
       concluded("model-parallel", [](const Case&) { return MadeUpStep{.step_s = 0.1}; });
-  EXPECT_THAT(findings.facts.front().text,
+  EXPECT_THAT(findings.untimed.front().text,
               HasSubstr("256.00 KiB each: 1 and 1 on 2 devices, 4 and 4 on 5 devices (counted in "
                         "the program)."));
   EXPECT_THAT(sentences_of(findings),
@@ -349,7 +331,7 @@ TEST(Hybrid, SaysWhichRanksDoWhatWithinTheCores) {
   const Experiment& hybrid = experiment_of("hybrid");
   Setting setting = made_up_setting();
   const auto says = [&] {
-    return sentences_of(hybrid.conclude(
+    return sentences_of(hybrid.findings(
         made_up(hybrid, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; })));
   };
   EXPECT_THAT(says(), AllOf(HasSubstr("Of 4 ranks, ranks 0 and 1 have stage 0 and ranks 2 and 3 "
@@ -364,7 +346,7 @@ TEST(Hybrid, SaysWhichRanksDoWhatWithinTheCores) {
 TEST(Precision, SaysWhereItCostsMemory) {
   const Experiment& precision = experiment_of("precision");
   const Setting setting = made_up_setting();
-  const std::string says = sentences_of(precision.conclude(
+  const std::string says = sentences_of(precision.findings(
       made_up(precision, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; })));
   EXPECT_THAT(says, HasSubstr("At a batch of 512 mixed precision saves memory: "));
   EXPECT_THAT(says,
@@ -380,10 +362,10 @@ TEST(Experiments, LeaveRanksBeyondTheCoresOutOfFits) {
                                  return MadeUpStep{.step_s = ranks == 4 ? 1 : 0.03 + 0.07 / ranks};
                                }));
   EXPECT_TRUE(results.at("ranks-4").what().beyond_cores);
-  EXPECT_THAT(sentences_of(amdahl.conclude(results)),
+  EXPECT_THAT(sentences_of(amdahl.findings(results)),
               HasSubstr("ranks 30.0 % (29.4 % to 30.5 %) of a step behaves"));
   setting.units = 1;
-  EXPECT_THAT(sentences_of(amdahl.conclude(made_up(amdahl, setting, by_ranks(divided)))),
+  EXPECT_THAT(sentences_of(amdahl.findings(made_up(amdahl, setting, by_ranks(divided)))),
               HasSubstr("so they are not compared."));
 }
 
@@ -391,7 +373,7 @@ TEST(CasesBeyondTheCores, AreNotCompared) {
   Setting setting = made_up_setting();
   const auto says = [&](const std::string& name) {
     const Experiment& experiment = experiment_of(name);
-    return sentences_of(experiment.conclude(made_up(experiment, setting, by_ranks([](int ranks) {
+    return sentences_of(experiment.findings(made_up(experiment, setting, by_ranks([](int ranks) {
                                                       return MadeUpStep{.step_s = 0.1 / ranks};
                                                     }))));
   };
@@ -416,12 +398,12 @@ TEST(CasesBeyondTheCores, AreInNoAnswerOfAnyExperiment) {
     if (experiment.cases(one_core).empty() || !sample.takes_next()) continue;
     SCOPED_TRACE(experiment.name);
     const ReportSection section = plain_section(experiment, one_core);
-    if (!section.verdict.empty()) {
-      EXPECT_THAT(section.verdict, testing::MatchesRegex("INVALID: the [0-9]+ (ranks|devices) of "
+    if (!section.trouble.empty()) {
+      EXPECT_THAT(section.trouble, testing::MatchesRegex("INVALID: the [0-9]+ (ranks|devices) of "
                                                          ".* share 1 core"));
       continue;
     }
-    for (const std::string& sentence : texts_of(section.findings.sentences)) {
+    for (const std::string& sentence : texts_of(section.findings.timed)) {
       EXPECT_THAT(sentence, AllOf(Not(HasSubstr("two ranks")), Not(HasSubstr("two devices")),
                                   Not(HasSubstr("two stages")), Not(HasSubstr("two copies"))));
     }
@@ -434,12 +416,12 @@ TEST(CasesBeyondTheCores, LeaveTheOtherAnswersValid) {
   const auto section = [&](const char* name) {
     return plain_section(experiment_of(name), one_core);
   };
-  EXPECT_EQ(section("tensor").verdict, "INVALID: the 2 ranks of ddp-64 share 1 core");
-  EXPECT_EQ(answers_of(section("data-parallel")).front(),
+  EXPECT_EQ(section("tensor").trouble, "INVALID: the 2 ranks of ddp-64 share 1 core");
+  EXPECT_EQ(texts_of(section("data-parallel")).front(),
             "No conclusion: the 2 devices of devices-2 share 1 core.");
   for (const char* const name : {"memory", "pytorch", "same-bits"}) {
-    EXPECT_EQ(section(name).verdict, "") << name;
-    EXPECT_FALSE(section(name).findings.sentences.empty()) << name;
+    EXPECT_EQ(section(name).trouble, "") << name;
+    EXPECT_FALSE(section(name).findings.timed.empty()) << name;
   }
   EXPECT_THAT(sentences_of(section("hybrid").findings),
               HasSubstr("Two stages have too few cores here, so times are not compared."));
@@ -459,32 +441,14 @@ TEST(Experiments, ConcludeOnOneGpuAndWithOneRank) {
         SCOPED_TRACE(fmt::format("{}, {} ranks", experiment.name, ranks.size()));
         if (std::string(experiment.name) == "limits") continue;  // takes no setting
         const ReportSection section = plain_section(experiment, setting);
-        EXPECT_FALSE(answers_of(section).empty());
-        for (const std::string& answer : answers_of(section)) {
+        EXPECT_FALSE(texts_of(section).empty());
+        for (const std::string& answer : texts_of(section)) {
           EXPECT_THAT(answer, AllOf(Not(HasSubstr(" 1 ranks")), Not(HasSubstr(" nan")),
                                     Not(HasSubstr(" infx")), Not(HasSubstr(" inf "))));
         }
       }
     }
   }
-}
-
-TEST(SameBits, AreThoseOfTheRanksThatWereRun) {
-  Setting setting = made_up_setting();
-  setting.ranks = {1};
-  const std::string says =
-      sentences_of(plain_section(experiment_of("same-bits"), setting).findings);
-  EXPECT_THAT(says, AllOf(HasSubstr("With --scheme ddp, runs on 1 rank end with the same weights"),
-                          HasSubstr("With --reproducible 8 on one rank a step "),
-                          HasSubstr("On 1 rank a rank with --scheme ddp --reproducible needs ")));
-}
-
-TEST(CommVsCompute, ComparesNothingWithOneRank) {
-  Setting setting = made_up_setting();
-  setting.ranks = {1};
-  const Findings findings = plain_section(experiment_of("comm-vs-compute"), setting).findings;
-  EXPECT_TRUE(findings.sentences.empty());
-  EXPECT_EQ(findings.facts.front().name, "not-compared");
 }
 
 TEST(LocalSgd, MeasuresAsManyAveragesAsItSays) {
@@ -536,7 +500,7 @@ TEST(Amdahl, SetsNoLimitForMoreRanksFromTwoNumbersOfThem) {
   Setting setting = made_up_setting();
   setting.ranks = {1, 2};
   const std::string says =
-      sentences_of(amdahl.conclude(made_up(amdahl, setting, by_ranks([](int ranks) {
+      sentences_of(amdahl.findings(made_up(amdahl, setting, by_ranks([](int ranks) {
                                              return MadeUpStep{.step_s = 0.03 + 0.07 / ranks};
                                            }))));
   EXPECT_THAT(says, AllOf(HasSubstr("which two numbers of ranks cannot show, the limit is 3.3"),
@@ -547,7 +511,7 @@ TEST(Profile, AsksOfTwoLayersNotWhichStandsOut) {
   const Experiment& profile = experiment_of("profile");
   Setting setting = made_up_setting();
   setting.depth = 2;
-  EXPECT_THAT(sentences_of(profile.conclude(made_up(
+  EXPECT_THAT(sentences_of(profile.findings(made_up(
                   profile, setting,
                   [](const Case&) {
                     return MadeUpStep{.step_s = 0.1, .ops = {{"gemm", "forward", "net.0", 0.1}}};
@@ -611,10 +575,10 @@ TEST(CommandLine, NamesWhatACaseAddsToItsWorkload) {
 }
 
 /// The verdict on a case with these starts.
-std::string verdict_on(const std::vector<Start>& starts) {
+std::string trouble_on(const std::vector<Start>& starts) {
   Results results;
   results.cases.emplace_back(Case{.key = "a"}, starts);
-  return verdict_of(results);
+  return trouble_of(results);
 }
 
 Start made_up_start(double step_s) {
@@ -626,9 +590,9 @@ Start made_up_start(double step_s) {
 TEST(Verdict, IsInvalidWhereMoreThanAQuarterOfTheStartsWereDisturbed) {
   std::vector<Start> starts(9, made_up_start(0.1));
   starts[0].lost_share = starts[1].lost_share = 0.4;
-  EXPECT_EQ(verdict_on(starts), "");
+  EXPECT_EQ(trouble_on(starts), "");
   starts[2].lost_share = 0.26;
-  EXPECT_EQ(verdict_on(starts),
+  EXPECT_EQ(trouble_on(starts),
             "INVALID: 3 of 9 starts of a lost more than 25 % of their time to other programs; run "
             "it again on a quiet machine, or with --wait-quiet");
 }
@@ -642,7 +606,7 @@ TEST(Measurement, IsUncertainWhereItsIntervalIsWiderThanHalfOfTheFigure) {
   starts[0] = starts[1] = made_up_start(0.17);
   EXPECT_TRUE(is_uncertain(starts));
   EXPECT_FALSE(is_uncertain(starts, true)) << "ranks that share cores go up and down";
-  EXPECT_EQ(verdict_on(starts), "") << "ratios of rounds may be certain";
+  EXPECT_EQ(trouble_on(starts), "") << "ratios of rounds may be certain";
   starts[1] = made_up_start(0.1);
   EXPECT_FALSE(is_uncertain(starts)) << "one bad start of nine moves nothing";
 }
@@ -668,7 +632,7 @@ Results uneven_rounds(const std::string& name, double longer_s,
 TEST(Section, AnswersWithARatioOfRoundsThatIsCertainThoughTheTimesAreNot) {
   const ReportSection slower =
       section_of(experiment_of("imbalance"), uneven_rounds("imbalance", 0.02));
-  EXPECT_EQ(slower.verdict, "");
+  EXPECT_EQ(slower.trouble, "");
   const std::string says = sentences_of(slower.findings);
   EXPECT_THAT(says, HasSubstr("With 20 ms on one rank of 2 a step is slower than without: it takes "
                               "3.00x (3.00x to 3.00x) as long."));
@@ -697,22 +661,22 @@ Results disturbed(const std::string& name, const Setting& setting = made_up_sett
 TEST(Section, IsNeverInvalidWhereItsAnswersAreFacts) {
   const ReportSection facts =
       section_of(experiment_of("reproducibility"), disturbed("reproducibility"));
-  EXPECT_EQ(facts.verdict, "");
-  EXPECT_THAT(answers_of(facts).front(), HasSubstr("The same seed repeats to the bit"));
-  EXPECT_THAT(section_of(experiment_of("imbalance"), disturbed("imbalance")).verdict,
+  EXPECT_EQ(facts.trouble, "");
+  EXPECT_THAT(texts_of(facts).front(), HasSubstr("The same seed repeats to the bit"));
+  EXPECT_THAT(section_of(experiment_of("imbalance"), disturbed("imbalance")).trouble,
               HasSubstr("INVALID: 4 of 9 starts of balanced lost more than 25 %"));
   Setting one_core = made_up_setting();
   one_core.units = 1;
   EXPECT_EQ(
-      section_of(experiment_of("strong-scaling"), disturbed("strong-scaling", one_core)).verdict,
+      section_of(experiment_of("strong-scaling"), disturbed("strong-scaling", one_core)).trouble,
       "");
   const ReportSection devices =
       section_of(experiment_of("data-parallel"), disturbed("data-parallel"));
-  EXPECT_THAT(devices.verdict, HasSubstr("INVALID: "));
-  EXPECT_THAT(answers_of(devices),
+  EXPECT_THAT(devices.trouble, HasSubstr("INVALID: "));
+  EXPECT_THAT(texts_of(devices),
               testing::Contains(HasSubstr("Not every number divides the batch")));
   const ReportSection amdahl = section_of(experiment_of("amdahl"), disturbed("amdahl"));
-  EXPECT_THAT(answers_of(amdahl).back(), HasSubstr("and 3.33x at most (calculated)."));
+  EXPECT_THAT(texts_of(amdahl).back(), HasSubstr("and 3.33x at most (calculated)."));
 }
 
 TEST(LostShare, OfStepsThatSleepIsTheirWallTimeAndNotTheirThreads) {
@@ -729,7 +693,7 @@ Findings of_six(const std::string& name, double faster) {
   Setting setting = made_up_setting();
   setting.starts = 6;
   bool is_first = true;
-  return experiment.conclude(made_up(experiment, setting, [&](const Case& what) {
+  return experiment.findings(made_up(experiment, setting, [&](const Case& what) {
     const bool is_second = name == "batch-scaling" ? what.workload.ranks > 1 : !is_first;
     is_first = false;
     MadeUpStep step{.step_s = is_second ? 0.1 / faster : 0.1};
@@ -748,10 +712,10 @@ TEST(Sharding, SaysWhyASchemeThatSharesMoreNeedsMore) {
     Setting setting = made_up_setting();
     setting.depth = depth;
     const Results results = made_up(sharding, setting, plain_step);
-    const Findings findings = sharding.conclude(results);
+    const Findings findings = sharding.findings(results);
     const auto bytes = [&](const char* key) { return max_rank_bytes(results.at(key).workload()); };
     for (const char* const key : {"zero2", "zero3"}) {
-      const bool says = std::ranges::any_of(findings.facts, [&](const Finding& each) {
+      const bool says = std::ranges::any_of(findings.untimed, [&](const Finding& each) {
         return each.name == fmt::format("{}-memory", key);
       });
       EXPECT_EQ(says, bytes(key) > bytes("zero1")) << key << " " << depth;
@@ -773,7 +737,7 @@ TEST(SharedState, IsJudgedByLossesAndFormulas) {
   };
   const auto facts = [&](const char* experiment, double late) {
     return fmt::format("{}",
-                       fmt::join(texts_of(concluded(experiment, with_losses(late)).facts), "\n"));
+                       fmt::join(texts_of(concluded(experiment, with_losses(late)).untimed), "\n"));
   };
   EXPECT_THAT(facts("staleness", 1.5),
               HasSubstr("With gradients 8 steps late the loss at the end is 1.50x that with "
@@ -820,7 +784,7 @@ TEST(Quick, MakesAsManyStartsAsTheAnswersOfAnExperimentNeed) {
       EXPECT_THAT(setting.starts, AnyOf(6, 9));
       std::map<std::string, double> times;
       const Findings findings =
-          experiment.conclude(made_up(experiment, setting, [&](const Case& what) {
+          experiment.findings(made_up(experiment, setting, [&](const Case& what) {
             const auto place = static_cast<double>(times.size());
             MadeUpStep step{.step_s = times.try_emplace(what.key, 0.1 * (1 + place)).first->second,
                             .ops = {{"gemm", "forward", "net.0", 0.1}}};
@@ -861,27 +825,16 @@ TEST(OneValue, IsShownForOneQuantity) {
                    each.phase_s("forward") / each.mean_s().median);
   // A line through two points meets them.
   const FindingTable amdahl =
-      experiment_of("amdahl").conclude(varied("amdahl", setting)).tables.front();
+      experiment_of("amdahl").findings(varied("amdahl", setting)).tables.front();
   EXPECT_EQ(amdahl.figures[3], "speed-up");
   EXPECT_EQ(amdahl.columns[4], "by Amdahl's law, fitted");
   EXPECT_THAT(amdahl.rows[1][3], testing::StartsWith(amdahl.rows[1][4] + " ("));
 }
 
-TEST(CommVsCompute, SeesWhatIsNeitherComputingNorCommunication) {
-  EXPECT_THAT(sentences_of(concluded("comm-vs-compute",
-                                     [](const Case&) {
-                                       return MadeUpStep{.step_s = 0.1,
-                                                         .phase_s = {{"forward", 0.02},
-                                                                     {"communication", 0.01},
-                                                                     {"idle", 0.07}}};
-                                     })),
-              HasSubstr("On 1024 x 2, the bottleneck is what is neither: 70."));
-}
-
 TEST(Verdict, IsInvalidForFewerThanSixRounds) {
-  EXPECT_EQ(verdict_on(std::vector<Start>(5, made_up_start(0.1))),
+  EXPECT_EQ(trouble_on(std::vector<Start>(5, made_up_start(0.1))),
             "INVALID: 5 rounds were made, a 95 % interval needs 6; run it again with --starts 6");
-  EXPECT_EQ(verdict_on({made_up_start(0.1)}),
+  EXPECT_EQ(trouble_on({made_up_start(0.1)}),
             "INVALID: 1 round was made, a 95 % interval needs 6; run it again with --starts 6");
 }
 

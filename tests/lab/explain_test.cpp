@@ -147,7 +147,7 @@ TEST_F(Explain, FindsEveryCauseInAStepOfAGpu) {
   const RunAccount account = account_of(run);
   ASSERT_EQ(account.accounts.size(), 1U);
   expect_every_cause(account.accounts[0]);
-  for (const std::string& fact : texts_of(findings_of(run, account).facts)) {
+  for (const std::string& fact : texts_of(findings_of(run, account).untimed)) {
     EXPECT_THAT(fact, Not(HasSubstr("No waits between streams")));
   }
 }
@@ -157,14 +157,14 @@ TEST_F(Explain, GuessesWhatHeldAStreamAndSaysSo) {
   const RunAccount account = account_of(run);
   ASSERT_EQ(account.accounts.size(), 1U);
   expect_every_cause(account.accounts[0]);
-  EXPECT_THAT(texts_of(findings_of(run, account).facts),
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
               testing::Contains(HasSubstr("No waits between streams in the trace of rank 0")));
 }
 
 TEST_F(Explain, SaysWhichItemsOfTheChecklistATraceTells) {
   const auto line = [&](const std::string& text) {
     const TracedRun run = run_of({text});
-    return findings_of(run, account_of(run)).facts.back().text;
+    return findings_of(run, account_of(run)).untimed.back().text;
   };
   const std::string unknown =
       "Checklist: [?] no frequency scaling: the trace does not say; [?] no other programs: the "
@@ -372,7 +372,7 @@ TEST_F(Explain, LeavesOutAStepThatTheProfilerCut) {
   const RunAccount account = account_of(run);
   ASSERT_EQ(account.accounts.size(), 1U);
   EXPECT_EQ(account.accounts[0].number, 7);
-  EXPECT_THAT(texts_of(findings_of(run, account).facts),
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
               testing::Contains("Of the steps of rank 0, 1 without any work is left out."));
 }
 
@@ -473,7 +473,7 @@ TEST_F(Explain, CountsOnlyWhatRanksWaitForTheLateOne) {
   const TracedRun run =
       run_of({rank_that_enters(0, {300, 300, 100}), rank_that_enters(1, {100, 100, 250}),
               rank_that_enters(2, {100, 100, 100})});
-  const auto sentences = texts_of(findings_of(run, account_of(run)).sentences);
+  const auto sentences = texts_of(findings_of(run, account_of(run)).timed);
   EXPECT_THAT(sentences[0],
               testing::StartsWith("The bottleneck is rank 0: the others wait 133 us a step for it, "
                                   "33.3 % of theirs, and it spends 108 us a step more than they do "
@@ -486,7 +486,7 @@ TEST_F(Explain, BlamesNoRankIfTheyWaitForEachOtherInTurns) {
   const TracedRun run =
       run_of({rank_that_enters(0, {380, 50, 60}), rank_that_enters(1, {50, 380, 50}),
               rank_that_enters(2, {50, 50, 370})});
-  const auto sentences = texts_of(findings_of(run, account_of(run)).sentences);
+  const auto sentences = texts_of(findings_of(run, account_of(run)).timed);
   EXPECT_EQ(sentences[0],
             "The bottleneck is that ranks wait for each other in turns: 217 us a step, 54.2 % of "
             "it.");
@@ -498,7 +498,7 @@ TEST_F(Explain, KnowsThatTracesOfOtherRanksAreMissing) {
       run_of({rank_that_enters(0, {300}), rank_that_enters(1, {100})});  // of three
   const RunAccount account = account_of(run);
   EXPECT_EQ(account.accounts[1].waiting_ns, 0);
-  EXPECT_THAT(texts_of(findings_of(run, account).facts),
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
               testing::Contains(HasSubstr("Not every rank's trace is here")));
 }
 
@@ -543,7 +543,7 @@ TEST_F(Explain, BeginsTheFirstStepBehindWhatWasLaunchedBefore) {
   EXPECT_EQ(account.accounts[0].wall_ns, 600'000) << "of which no kernel is of before";
   EXPECT_EQ(us(account.accounts[0], Part::kForward), 600);
   EXPECT_EQ(account.accounts[1].wall_ns, 1'000'000);
-  EXPECT_THAT(texts_of(findings_of(run, account).facts),
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
               testing::Contains("The first step of rank 0 begins when the device has done what was "
                                 "launched before it: 4 kernels."));
 }
@@ -557,7 +557,7 @@ TEST_F(Explain, LeavesOutTheStartUpOfAProgram) {
   ASSERT_EQ(account.accounts.size(), 1U);
   EXPECT_NEAR(static_cast<double>(account.accounts[0].wall_ns), 1e8, 3e3);
   EXPECT_THAT(
-      texts_of(findings_of(run, account).facts),
+      texts_of(findings_of(run, account).untimed),
       testing::Contains("The first step of rank 0 begins at its first launch; 15.9 s before "
                         "it are left out as start-up."));
 }
@@ -580,7 +580,7 @@ TEST_F(Explain, LeavesOutStepsThatTheProfileBeginsOrEndsIn) {
   ASSERT_EQ(account.accounts.size(), 3U);
   EXPECT_EQ(account.accounts[0].number, 1);
   EXPECT_EQ(account.accounts[2].number, 3);
-  EXPECT_THAT(texts_of(findings_of(run, account).facts),
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
               testing::Contains("Of the steps of rank 0, 2 that the profile cut are left out."));
 }
 
@@ -599,7 +599,7 @@ TEST_F(Explain, CutsWorkWhereTheNextOfItsStreamBegins) {
     expect_sum(each);
     EXPECT_GE(each.wall_ns, 900'000);
   }
-  EXPECT_THAT(texts_of(findings_of(run, account).facts),
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
               testing::Contains("1 kernel of rank 0 ended after the next of the same stream began; "
                                 "each counts until then."));
 }
@@ -634,7 +634,7 @@ TEST_F(Explain, ReadsWhatProfilersWrite) {
     ASSERT_EQ(account.accounts.size(), 1U);
     expect_every_cause(account.accounts[0]);
     if (!note.empty())
-      EXPECT_THAT(texts_of(findings_of(run, account).facts), testing::Contains(note));
+      EXPECT_THAT(texts_of(findings_of(run, account).untimed), testing::Contains(note));
   }
   // Whatever piece of the file a sequence begins in.
   for (std::size_t padding = (1 << 18) - 200; padding < (1 << 18) + 20; padding += 7) {
@@ -696,7 +696,7 @@ TEST_F(Explain, AlignsClocksThatCannotBeRight) {
   EXPECT_EQ(run.ranks[1].shift_error_ns, 200'000);
   const RunAccount account = account_of(run);
   for (const TracedAccount& each : account.accounts) expect_sum(each);
-  EXPECT_THAT(texts_of(findings_of(run, account).facts),
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
               testing::Contains(HasSubstr("The clock of rank 1 contradicts the first rank's")));
 }
 
@@ -748,7 +748,7 @@ TEST_F(Explain, GivesBackTheAccountOfOurOwnTrace) {
           << name_of(part);
     }
   }
-  EXPECT_THAT(findings_of(run, account).facts.back().text,
+  EXPECT_THAT(findings_of(run, account).untimed.back().text,
               HasSubstr("[ ] warm-up: 0 steps left out; [ ] repeats: 1 start of 2 steps"));
 }
 
@@ -780,27 +780,26 @@ TEST_F(Explain, FindsTheRankOfPyTorchThatSleeps) {
     if (each.rank == 0) EXPECT_GT(each.waiting_ns, 10'000'000);
   }
   const Findings findings = findings_of(run, account);
-  EXPECT_THAT(findings.sentences[0].text,
+  EXPECT_THAT(findings.timed[0].text,
               ContainsRegex("The bottleneck is rank 1: the others wait [0-9.]+ ms a step for it, "
                             "[0-9.]+ % of theirs, and it spends [0-9.]+ ms a step more than they "
                             "do on the host"));
-  EXPECT_THAT(findings.sentences[1].text, HasSubstr("To change, on rank 1: "));
+  EXPECT_THAT(findings.timed[1].text, HasSubstr("To change, on rank 1: "));
 }
 
 TEST_F(Explain, RecognizesAnMlpAndPredictsIt) {
   const TracedRun run = read_run({kTraces / "pytorch_cpu.json.gz"});
   const RunAccount account = account_of(run);
   const Findings without = mlp_findings(run, account, "");
-  ASSERT_EQ(without.sentences.size(), 2U);
-  EXPECT_THAT(without.sentences[0].text,
-              HasSubstr("widths 256, 256, 256, 256 with 64 rows a rank"));
-  EXPECT_THAT(without.sentences[0].text, ContainsRegex("mlp_single .*--layers 256,256,256,256"));
-  EXPECT_THAT(without.sentences[1].text, HasSubstr("state the card of a machine with --machine"));
+  ASSERT_EQ(without.timed.size(), 2U);
+  EXPECT_THAT(without.timed[0].text, HasSubstr("widths 256, 256, 256, 256 with 64 rows a rank"));
+  EXPECT_THAT(without.timed[0].text, ContainsRegex("mlp_single .*--layers 256,256,256,256"));
+  EXPECT_THAT(without.timed[1].text, HasSubstr("state the card of a machine with --machine"));
   const Findings with = mlp_findings(run, account, "h100-nvlink");
   ASSERT_EQ(with.tables.size(), 1U);
   EXPECT_EQ(with.tables[0].rows.size(), 5U);
   MadeTrace other = step_of_every_cause();  // no shapes
-  EXPECT_TRUE(mlp_findings(run_of({other.text()}), account, "").sentences.empty());
+  EXPECT_TRUE(mlp_findings(run_of({other.text()}), account, "").timed.empty());
 }
 
 /// A forward and a backward pass on the host, and the optimizer if that follows.
@@ -845,7 +844,7 @@ double add_pass(MadeTrace& trace, double at, const MadePass& pass, bool is_last 
 /// The sentence on the model, or "" if it is no multi-layer perceptron.
 std::string mlp_sentence(const TracedRun& run, const std::string& machine = "") {
   const Findings findings = mlp_findings(run, account_of(run), machine);
-  return findings.sentences.empty() ? "" : findings.sentences[0].text;
+  return findings.timed.empty() ? "" : findings.timed[0].text;
 }
 
 TEST_F(Explain, CountsTheMicroBatchesOfAnOptimizerStep) {

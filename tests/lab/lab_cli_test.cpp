@@ -330,7 +330,7 @@ TEST_F(MlpLab, WatchesTheMachineDuringARun) {
   const ProcessResult result =
       run({"run", "monitor", "--quick", "--starts", "1", "--device", "cpu", "--card", card()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("emory depends on the batch is unclear: ")) << "of one start";
+  EXPECT_THAT(result.out, HasSubstr("memory grows with the batch is unclear: ")) << "of one start";
   EXPECT_THAT(result.out, HasSubstr(" MiB ("));
 }
 

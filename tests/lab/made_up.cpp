@@ -117,13 +117,13 @@ Results made_up(const Experiment& experiment, const Setting& setting, const HowC
 
 Findings concluded(const std::string& experiment, const HowCasesWent& how, bool on_gpu) {
   const Experiment& found = experiment_of(experiment);
-  return found.conclude(made_up(found, made_up_setting(on_gpu), how));
+  return found.findings(made_up(found, made_up_setting(on_gpu), how));
 }
 
 std::string sentences_of(const Findings& findings) {
   std::string text;
-  for (const std::string& sentence : texts_of(findings.sentences)) text += sentence + "\n";
-  for (const std::string& fact : texts_of(findings.facts)) text += fact + "\n";
+  for (const std::string& sentence : texts_of(findings.timed)) text += sentence + "\n";
+  for (const std::string& fact : texts_of(findings.untimed)) text += fact + "\n";
   return text;
 }
 

@@ -109,7 +109,7 @@ TEST(MeshSearch, PassesOverOnlyWhatIsSlowerThanTheFastest) {
 TEST(BestMesh, TurnsRoundWithTheBatchAndTheMemory) {
   const MachineCard h200 = load_card("h200-nvlink");
   const auto best = [&](const std::string& options, std::int64_t memory) {
-    return texts_of(best_mesh(asked(options), h200, 8, memory).sentences);
+    return texts_of(best_mesh(asked(options), h200, 8, memory).timed);
   };
   const auto small = best("", 16 * kGib);
   EXPECT_THAT(small[0], HasSubstr("Simulated: 8 ranks train fastest as ddp, one copy on 8 tensor "

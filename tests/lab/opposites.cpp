@@ -568,7 +568,7 @@ std::vector<Opposites> of_the_machine() {
   };
   return {
       sides("monitor.busy", busy(40, 95), busy(60, 62), busy(50, 60, 0.1)),
-      {"monitor.busy", busy(60, 62), "below", watched({}, {}), "cannot be measured here."},
+      {"monitor.busy", busy(60, 62), "below", watched({}, {}), "cannot be read here."},
       sides("monitor.memory", memory(100, 103), memory(103, 100), memory(100, 101, 0.1)),
       {"monitor.clock", busy(40, 95), "was steady: 2000 to 2000 MHz",
        watched(host(60, 300, 2000), host(62, 301, 3000)), "was not steady: 2000 to 3000 MHz"},

@@ -49,7 +49,7 @@ TEST(Roofline, PlacesOpsByTheWorkOfTheProgramAndTheMeasuredTime) {
 
 TEST(Roofline, SentenceTurnsRoundWithTheLongestOp) {
   const auto sentences = [](const std::vector<OpTime>& ops) {
-    return sentences_of(experiment_of("profile").conclude(profiled(ops)));
+    return sentences_of(experiment_of("profile").findings(profiled(ops)));
   };
   EXPECT_THAT(sentences({{"gemm", "forward", "net.0", 0.1}, {"adam", "optimizer", "", 0.01}}),
               HasSubstr("gemm does 28.4 flops a byte, so arithmetic bounds it (calculated)"));
@@ -63,7 +63,7 @@ Plot plot_with_cores(const std::string& name, int cores) {
   setting.units = cores;
   const Experiment& experiment = experiment_of(name);
   return experiment
-      .conclude(made_up(experiment, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; }))
+      .findings(made_up(experiment, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; }))
       .plots.front();
 }
 

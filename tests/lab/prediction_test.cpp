@@ -335,7 +335,7 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
     return MadeUpStep{.step_s = 0.1, .phase_s = {{"forward", 0.03}, {"backward", 0.07}}};
   });
   EXPECT_FALSE(prediction_summary({&results}).has_value());
-  EXPECT_TRUE(prediction_findings({&results}).sentences.empty());
+  EXPECT_TRUE(prediction_findings({&results}).timed.empty());
   for (const double backward : {0.075, 0.107, 9.0}) {  // 4 ranks are beyond the cores
     SimulatedStep step{.step_s = 0.03 + backward};
     step.account[Part::kForward] = 0.03;
@@ -409,7 +409,7 @@ TEST(PredictionFindings, SkipCasesWithoutAPrediction) {
   Results results = made_up(experiment_of("amdahl"), made_up_setting(),
                             [&](const Case&) { return MadeUpStep{.step_s = 0.1}; });
   results.predictions.resize(results.cases.size());
-  EXPECT_TRUE(prediction_findings({&results}).sentences.empty());
+  EXPECT_TRUE(prediction_findings({&results}).timed.empty());
   results.predictions.front() = SimulatedStep{.step_s = 0.105};
   const Findings findings = prediction_findings({&results});
   EXPECT_THAT(sentences_of(findings), HasSubstr("error over 1 distinct prediction within"));
@@ -828,27 +828,27 @@ MachineCard with_fast_links() {
 TEST(Predictions, TurnRoundWithTheMachine) {
   const MachineCard h200 = load_card("h200-nvlink");
   const MachineCard fast = with_fast_links();
-  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).sentences.front().text,
+  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).timed.front().text,
               HasSubstr("Simulated: more ranks do not help here: of the speed of one, 2 reach "));
-  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).sentences.at(1).text,
+  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).timed.at(1).text,
               MatchesRegex("Simulated: with 4 ranks, exposed communication takes [0-9]+ % of the "
                            "step\\."));
-  EXPECT_THAT(predict_scaling({}, fast, {1, 2, 4}).sentences.front().text,
+  EXPECT_THAT(predict_scaling({}, fast, {1, 2, 4}).timed.front().text,
               HasSubstr("Simulated: 4 ranks would train fastest"));
   EXPECT_THAT(
-      predict_scaling({}, h200, {1}).sentences.back().text,
+      predict_scaling({}, h200, {1}).timed.back().text,
       MatchesRegex("Simulated: at width 8192 two ranks are faster than one, by more than 1 "
                    "%, from a batch of [0-9]+; at a batch of 64 at no width up to 131072\\."));
-  EXPECT_THAT(predict_scaling({}, fast, {1}).sentences.back().text,
+  EXPECT_THAT(predict_scaling({}, fast, {1}).timed.back().text,
               MatchesRegex(".*; at a batch of 64 from a width of [0-9]+\\."));
-  EXPECT_THAT(predict_scaling(asked("--batch-size 1"), fast, {1}).sentences.back().text,
+  EXPECT_THAT(predict_scaling(asked("--batch-size 1"), fast, {1}).timed.back().text,
               HasSubstr("; a batch of 1 cannot be divided."));
-  EXPECT_THAT(predict_scaling({}, load_card("t4"), {1}).sentences.back().text,
+  EXPECT_THAT(predict_scaling({}, load_card("t4"), {1}).timed.back().text,
               HasSubstr("The machine has one device, so two ranks cannot pay off."));
   // With such slow links, two ranks pay off at no batch.
   MachineCard slow = h200;
   slow.node.latency_s = 100;
-  EXPECT_THAT(predict_scaling({}, slow, {1}).sentences.back().text,
+  EXPECT_THAT(predict_scaling({}, slow, {1}).timed.back().text,
               HasSubstr("by more than 1 %, at no batch up to 1048576; at a batch of 64 at no"));
 }
 
@@ -858,11 +858,11 @@ TEST(Predictions, SayWhatDoesNotFitInTheMemoryOfADevice) {
   // Parameters, gradients and moments of six layers take 6 GiB on one rank, a part of that on four.
   card.device_bytes = std::int64_t{4} << 30;
   const Findings findings = predict_scaling(model, card, {1, 4});
-  EXPECT_THAT(findings.sentences.front().text,
+  EXPECT_THAT(findings.timed.front().text,
               MatchesRegex("Does not fit: one rank needs 6\\.[0-9]+ GiB, and a device has 4\\.00 "
                            "GiB\\. Its times are those of enough memory\\."));
-  EXPECT_THAT(findings.sentences.at(1).text, MatchesRegex("Simulated: 4 ranks would train fastest, "
-                                                          "[0-9,]+ samples/s\\."));
+  EXPECT_THAT(findings.timed.at(1).text, MatchesRegex("Simulated: 4 ranks would train fastest, "
+                                                      "[0-9,]+ samples/s\\."));
   const FindingTable& table = findings.tables.front();
   EXPECT_EQ(table.columns.back(), "memory of a rank");
   EXPECT_THAT(table.rows.at(0).back(), HasSubstr(" GiB, too much"));
@@ -918,7 +918,7 @@ TEST(Predictions, CallATieNoGain) {
     (predicted_step(model, card, 2).step_s < one ? low : high) = card.node.latency_s;
   }
   card.node.latency_s = low - 0.0005 * one;  // per exchange: slightly faster than one rank
-  const std::string sentence = predict_scaling(model, card, {1, 2}).sentences.front().text;
+  const std::string sentence = predict_scaling(model, card, {1, 2}).timed.front().text;
   EXPECT_THAT(sentence, HasSubstr("more ranks do not help here"));
   EXPECT_THAT(sentence, HasSubstr(" 2 reach all of it within 1 %."));
 }
@@ -951,8 +951,7 @@ TEST(Predictions, TakeAnyMesh) {
   EXPECT_EQ(findings.tables[0].title,
             "Simulated: ddp, 8192 x 6, batch 64, --pipeline 2 --micro-batches 4 --tensor 2, on 8 x "
             "H200, NVLink");
-  EXPECT_THAT(findings.sentences.back().text,
-              HasSubstr("at width 8192 4 ranks are faster than one"));
+  EXPECT_THAT(findings.timed.back().text, HasSubstr("at width 8192 4 ranks are faster than one"));
   const FindingTable& stages = findings.tables[1];
   ASSERT_EQ(stages.rows.size(), 6U) << "two stages and the bubble, of 4 ranks and of 8";
   EXPECT_EQ(stages.rows[2].at(1), "equal stages (calculated)");
@@ -979,7 +978,7 @@ TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
   const MachineCard h200 = load_card("h200-nvlink");
   // A batch of 1048576 has more flops than 64 bits count.
   EXPECT_THAT(
-      predict_scaling(asked("--dim 300000 --batch-size 8192"), h200, {1, 2}).sentences.back().text,
+      predict_scaling(asked("--dim 300000 --batch-size 8192"), h200, {1, 2}).timed.back().text,
       MatchesRegex("Simulated: at width 300000 two ranks are faster than one, by more than "
                    "1 %, from a batch of [0-9]+; at a batch of 8192 from a width of "
                    "[0-9]+\\."));
@@ -988,7 +987,7 @@ TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
 TEST(Predictions, SayWhenRanksPayWhereSomeWidthsCannotBeShared) {
   // A block of width 128 has two heads, too few for three ranks.
   const barestep::Run model = asked("--dim 384 --tensor 3 --block transformer --heads 3");
-  EXPECT_THAT(predict_scaling(model, load_card("h200-nvlink"), {3}).sentences.back().text,
+  EXPECT_THAT(predict_scaling(model, load_card("h200-nvlink"), {3}).timed.back().text,
               HasSubstr("at a batch of 64 from a width of 256."));
 }
 
@@ -1051,7 +1050,7 @@ TEST(Predictions, TakePausesAndPrecision) {
       findings.tables.front().title,
       "Simulated: ddp, 8192 x 6, batch 64, --precision tf32 --delay-ms 5 --slow-rank 2:20, on "
       "8 x H200, NVLink");
-  EXPECT_THAT(findings.sentences.back().text, Not(HasSubstr("at width")))
+  EXPECT_THAT(findings.timed.back().text, Not(HasSubstr("at width")))
       << "two ranks have no rank 2";
   const FindingTable& table = findings.tables.front();
   EXPECT_EQ(table.columns.at(2), "injected");
@@ -1098,9 +1097,9 @@ TEST(Predictions, PriceBothFormsOfAttention) {
       findings.tables.front().title,
       HasSubstr("1024 x 4, batch 16, --block transformer --heads 16 --length 2048 --attention "
                 "standard,"));
-  EXPECT_THAT(findings.sentences.at(1).text, HasSubstr("at width 1024 "));
+  EXPECT_THAT(findings.timed.at(1).text, HasSubstr("at width 1024 "));
   // The largest batch keeps the rows of a step; a head of every width is at most as wide as usual.
-  EXPECT_THAT(findings.sentences.at(1).text,
+  EXPECT_THAT(findings.timed.at(1).text,
               testing::ContainsRegex("at a batch of 16 from a width of"));
 }
 

@@ -52,12 +52,12 @@ Report made_up_report_of_all() {
       prediction = predicted_run(each.workload(), *results.card);
       prediction->step_s = 0.9 * each.step_s().median;
     }
-    Findings findings = experiment.conclude(results);
+    Findings findings = experiment.findings(results);
     report.sections.push_back({&experiment, std::move(results), std::move(findings), ""});
   }
   for (ReportSection& section : report.sections) {
     if (section.experiment == &experiment_of("data-parallel")) {
-      section.verdict = "INVALID: it was disturbed";
+      section.trouble = "INVALID: it was disturbed";
     }
   }
   return report;
@@ -101,7 +101,7 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   int plots = 0;
   for (const ReportSection& section : report.sections) {
     SCOPED_TRACE(section.experiment->name);
-    for (const std::string& sentence : shown_answers(section)) {
+    for (const std::string& sentence : shown_texts(section)) {
       EXPECT_THAT(html, HasSubstr(html_text(sentence)));
       EXPECT_THAT(markdown, HasSubstr(markdown_text(sentence)));
     }
@@ -176,16 +176,16 @@ TEST(Report, ConcludesNothingFromTimesThatAreInvalid) {
     SCOPED_TRACE(section.experiment->name);
     const json& answers = results.at("experiments").at(i).at("answers");
     for (const json& each : results.at("experiments").at(i).at("comparisons")) {
-      EXPECT_EQ(each.at("word").is_null(), !section.verdict.empty());
+      EXPECT_EQ(each.at("word").is_null(), !section.trouble.empty());
     }
-    if (section.verdict.empty()) continue;
+    if (section.trouble.empty()) continue;
     EXPECT_EQ(answers.at(0), "No conclusion: it was disturbed.");
-    for (const std::string& sentence : texts_of(section.findings.sentences)) {
+    for (const std::string& sentence : texts_of(section.findings.timed)) {
       EXPECT_THAT(answers, Not(testing::Contains(sentence)));
       EXPECT_THAT(html, Not(HasSubstr(html_text(sentence))));
       EXPECT_THAT(markdown, Not(HasSubstr(markdown_text(sentence))));
     }
-    for (const std::string& fact : texts_of(section.findings.facts)) {
+    for (const std::string& fact : texts_of(section.findings.untimed)) {
       EXPECT_THAT(answers, testing::Contains(fact)) << "bytes and splits are no times";
     }
   }

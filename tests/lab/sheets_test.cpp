@@ -56,7 +56,7 @@ Report made_up_report(const std::vector<const Experiment*>& requested,
   Report report{.environment = {{"processor", "made up"}}, .options = "", .sections = {}};
   for (const Experiment* const experiment : requested) {
     Results results = made_up(*experiment, made_up_setting(), how);
-    Findings findings = experiment->conclude(results);
+    Findings findings = experiment->findings(results);
     report.sections.push_back({experiment, std::move(results), std::move(findings), ""});
   }
   return report;
@@ -187,11 +187,11 @@ TEST_P(EverySheet, TellsTheTeacherWhatAGoodAnswerHas) {
 TEST_P(EverySheet, WithholdsOfAnInvalidSectionOnlyWhatIsTimed) {
   const Sheet sheet = load_sheet(GetParam());
   Report report = made_up_report(sheet);
-  for (ReportSection& section : report.sections) section.verdict = "INVALID: it was disturbed";
+  for (ReportSection& section : report.sections) section.trouble = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
   EXPECT_THAT(text, HasSubstr("INVALID. No conclusion: it was disturbed.\n"));
   for (const ReportSection& section : report.sections) {
-    for (const std::string& sentence : texts_of(section.findings.sentences)) {
+    for (const std::string& sentence : texts_of(section.findings.timed)) {
       EXPECT_THAT(text, Not(HasSubstr(sentence)));
     }
   }
@@ -254,8 +254,8 @@ TEST_P(EverySheet, StaysAsItIsIfAnExperimentFindsMore) {
   Report report = made_up_report(sheet);
   for (ReportSection& section : report.sections) {
     Findings& findings = section.findings;
-    findings.sentences.insert(findings.sentences.begin(), {"more", "A new sentence."});
-    findings.facts.insert(findings.facts.begin(), {"more-facts", "A new fact."});
+    findings.timed.insert(findings.timed.begin(), {"more", "A new sentence."});
+    findings.untimed.insert(findings.untimed.begin(), {"more-facts", "A new fact."});
     findings.tables.insert(findings.tables.begin(), {.title = "A new table", .name = "new-table"});
   }
   EXPECT_EQ(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled), filled(sheet));
@@ -659,7 +659,7 @@ TEST_F(OwnSheet, GivesTheReasonWhereAnExperimentIsInvalid) {
   Report report = made_up_report(experiments_of(sheet));
   std::vector<Measurement>& ranks = report.sections.back().results.cases;
   std::erase_if(ranks, [](const Measurement& each) { return each.what().key == "ranks-4"; });
-  report.sections.front().verdict = "INVALID: it was disturbed";
+  report.sections.front().trouble = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
   EXPECT_THAT(text, testing::StartsWith("*t.* It has 64 samples. No conclusion: warmup is "
                                         "INVALID.\n\n| t |\n| --- |\n| 100 ms"));
@@ -677,7 +677,7 @@ TEST_F(OwnSheet, ConcludesNothingWhereRanksShareACore) {
   one_core.units = 1;
   Report report;
   report.sections.push_back(section_of(scaling, made_up(scaling, one_core, usual_step)));
-  EXPECT_EQ(report.sections.front().verdict, "");
+  EXPECT_EQ(report.sections.front().trouble, "");
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled),
               testing::StartsWith("*n.* No conclusion: strong-scaling compares no times here."));
 }
@@ -699,7 +699,7 @@ TEST_F(OwnSheet, ConcludesNothingFromTheTimesOfRanksThatShareCores) {
 
 TEST_F(OwnSheet, SaysAtTheEndOfAParagraphWhatItWithholds) {
   Report report = made_up_report({&experiment_of("warmup")});
-  report.sections.front().verdict = "INVALID: it was disturbed";
+  report.sections.front().trouble = "INVALID: it was disturbed";
   const Sheet sheet = own("{{warmup.first-step}}\n*t.* {{warmup.length}}\n\n> Look.\n> There.\n");
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kKey),
               testing::StartsWith("*t.* No conclusion: warmup is INVALID.\n\n> Look.\n> There.\n\n"

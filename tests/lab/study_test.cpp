@@ -116,7 +116,7 @@ TEST_F(StudyTest, RepeatsNoStartWhereOthersDisturbAllAndEndsWhereNoAnswerCanCome
   EXPECT_THAT(progress.at(1).what, HasSubstr("the last start lost 60.0 % of its time; other "));
   EXPECT_THAT(progress.back().what, HasSubstr(", start 2 of 6, disturbed like those before"));
   const Report report = report_of(study);
-  EXPECT_THAT(report.sections.front().verdict,
+  EXPECT_THAT(report.sections.front().trouble,
               HasSubstr("lost more than 25 % of their time to other programs"));
   EXPECT_EQ(study.plan_of({&experiment_of("batch-sweep")}).starts, 18) << "none of it counts";
 }
@@ -128,8 +128,8 @@ TEST_F(StudyTest, StatesEffectsThatNoDisturbanceMakes) {
   EXPECT_THAT(log(), SizeIs(3 * 3 + 15));
   const Report report = report_of(study);
   const ReportSection& section = report.sections.front();
-  EXPECT_THAT(section.verdict, HasSubstr("INVALID"));
-  EXPECT_THAT(shown_answers(section),
+  EXPECT_THAT(section.trouble, HasSubstr("INVALID"));
+  EXPECT_THAT(shown_texts(section),
               testing::Contains("However disturbed: a step of batch-128 takes 5.00x (5.00x to "
                                 "5.00x) as long as one of batch-32."));
 }

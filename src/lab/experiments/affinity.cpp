@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -29,7 +29,7 @@ std::vector<CaseRow> affinity_rows(const Setting& setting) {
   return rows;
 }
 
-Findings conclude_affinity(const Results& results) {
+Findings affinity_findings(const Results& results) {
   std::vector<Compared> pairs;
   std::vector<std::string> labels;
   CaseRow unbound;
@@ -44,7 +44,7 @@ Findings conclude_affinity(const Results& results) {
   const auto label = [&](const Measurement& each) {
     return labels.at(static_cast<std::size_t>(&each - results.cases.data()));
   };
-  Conclusion all(results);
+  FindingsOf all(results);
   all.compare(pairs);
   return all.table("Threads bound to cores", {{"case", label}, "time", "deviation"}).phases(labels);
 }
@@ -58,7 +58,7 @@ Experiment affinity_experiment() {
           [](const Setting& setting) {
             return cases_of(setting, base_workload(setting), affinity_rows(setting));
           },
-          conclude_affinity,
+          affinity_findings,
           "table phases-plot"};
 }
 

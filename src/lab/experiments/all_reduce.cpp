@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 #include "lab/predict/machine_card.h"
 
 namespace barestep {
@@ -103,7 +103,7 @@ double summed_error(const Measurement& each) {
 }
 
 /// A row for each size and way.
-void add_sums_table(Conclusion& all, const Results& results, int ranks) {
+void add_sums_table(FindingsOf& all, const Results& results, int ranks) {
   std::vector<std::string> keys;
   for (const std::int64_t bytes : summed_sizes(results.setting)) {
     for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
@@ -167,7 +167,7 @@ std::string errors_fact(const Results& results, int ranks) {
 }
 
 /// Ring against star, and threads and NCCL against MPI, for the smallest and the largest message.
-void compare_sums(Conclusion& all, const Results& results, int ranks) {
+void compare_sums(FindingsOf& all, const Results& results, int ranks) {
   const std::vector<std::int64_t> sizes = summed_sizes(results.setting);
   for (const std::int64_t bytes : {sizes.front(), sizes.back()}) {
     const auto key = [&](std::string_view way) { return sum_key(way, ranks, bytes); };
@@ -184,8 +184,8 @@ void compare_sums(Conclusion& all, const Results& results, int ranks) {
   }
 }
 
-Findings conclude_all_reduce(const Results& results) {
-  Conclusion all(results);
+Findings all_reduce_findings(const Results& results) {
+  FindingsOf all(results);
   bool is_within = false;
   for (const int ranks : summing_ranks(results.setting)) {
     if (ranks <= results.setting.units) {
@@ -215,7 +215,7 @@ Experiment all_reduce_experiment() {
           "All-reduces by size, ranks and algorithm",
           "How long does an all-reduce take, what does it carry, how exact is it?",
           all_reduce_cases,
-          conclude_all_reduce,
+          all_reduce_findings,
           "errors-* not-compared method ranks-2-table ranks-2-plot "
           "ranks-4-table ranks-4-plot",
           false};

@@ -12,7 +12,7 @@
 
 #include "core/statistics.h"
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -162,7 +162,7 @@ Plot bucket_model_plot(const Results& results, const BucketModel& model) {
           .series = {fitted, measured}};
 }
 
-Findings conclude_bucket_model(const Results& results) {
+Findings bucket_model_findings(const Results& results) {
   const BucketModel model(results);
   const auto sizes_of = [&](const Measurement& each) -> const BucketSizes& {
     return model.sizes()[static_cast<std::size_t>(&each - results.cases.data())];
@@ -176,7 +176,7 @@ Findings conclude_bucket_model(const Results& results) {
   const std::vector<std::string> keys = keys_of(results);
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
   const Estimate each_s = model.latency_s(), all_s = model.exposed_s();
-  Conclusion all(results);
+  FindingsOf all(results);
   all.judge("latency", each_s, 0,
             {"Each bucket costs time of its own", "More buckets shorten a step here",
              "Whether a bucket costs time of its own is unclear"},
@@ -226,7 +226,7 @@ Experiment bucket_model_experiment() {
           "What a bucket costs",
           "Latency of each bucket or bytes of the last one: which size is best?",
           bucket_model_cases,
-          conclude_bucket_model,
+          bucket_model_findings,
           "latency last-bucket best model table plot timeline-plot"};
 }
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <functional>
 
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -57,13 +57,13 @@ std::string dominated_text(const Measurement& each) {
       largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
 }
 
-Findings conclude_comm_vs_compute(const Results& results) {
+Findings comm_vs_compute_findings(const Results& results) {
   const int ranks = compared_ranks(results);
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
     labels.push_back(fmt::format("{}, {}", model_text(each.workload()), each.workload().ranks));
   }
-  Conclusion all(results);
+  FindingsOf all(results);
   if (ranks == 1) {
     all.fact("not-compared", "Only one rank was run, so there is no communication.");
   } else {
@@ -138,7 +138,7 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
 }
 
 /// The change in the share of exposed communication from the smallest batch to the largest.
-void add_exposed(Conclusion& all, const Measurement& small, const Measurement& large) {
+void add_exposed(FindingsOf& all, const Measurement& small, const Measurement& large) {
   const Estimate change = estimate_by_round(
       std::array{large.phase_s_by_start("communication"), large.mean_s_by_start(),
                  small.phase_s_by_start("communication"), small.mean_s_by_start()},
@@ -153,7 +153,7 @@ void add_exposed(Conclusion& all, const Measurement& small, const Measurement& l
                   percent_text(share_of(large, "communication")), large.workload().batch_size()));
 }
 
-Findings conclude_batch_scaling(const Results& results) {
+Findings batch_scaling_findings(const Results& results) {
   const int ranks = compared_with_one(results.setting);
   const std::string several = counted(ranks, "rank");
   // One sentence chooses from these comparisons, so they form one family.
@@ -176,7 +176,7 @@ Findings conclude_batch_scaling(const Results& results) {
                 .log_x = true,
                 .series = std::move(series)};
   };
-  Conclusion all(results);
+  FindingsOf all(results);
   all.timed("pays", pays_sentence(gains, ranks))
       .judge("improves", relative_gain(results, large, small), 1,
              {"A larger batch improves scaling", "A larger batch makes scaling worse",
@@ -208,7 +208,7 @@ Experiment comm_vs_compute_experiment() {
           "Communication against computing",
           "A small and a large model on 1, 2, 4 ranks: which is dominated by communication?",
           comm_vs_compute_cases,
-          conclude_comm_vs_compute,
+          comm_vs_compute_findings,
           "gains small large simulated-* not-compared table simulated-table phases-plot",
           false};
 }
@@ -218,7 +218,7 @@ Experiment batch_scaling_experiment() {
           "The batch at a fixed number of ranks",
           "From which batch on do ranks pay off, and where does throughput saturate?",
           batch_scaling_cases,
-          conclude_batch_scaling,
+          batch_scaling_findings,
           "pays improves exposed saturation-of-one saturation table plot throughput-plot"};
 }
 

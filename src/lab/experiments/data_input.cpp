@@ -7,7 +7,7 @@
 #include <functional>
 #include <string_view>
 
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -22,7 +22,7 @@ std::vector<Case> batch_sweep_cases(const Setting& setting) {
 }
 
 /// How much of a step does not grow with the batch.
-void add_growth(Conclusion& all, const Results& results) {
+void add_growth(FindingsOf& all, const Results& results) {
   constexpr double kNegligible = 0.1;  // of the smallest step
   std::vector<double> batches;
   std::vector<std::vector<double>> step_s;
@@ -64,13 +64,13 @@ std::string efficiency_reason(const Comparison& gain) {
   return "Whether a larger batch gains anything is unclear here.";
 }
 
-Findings conclude_batch_sweep(const Results& results) {
+Findings batch_sweep_findings(const Results& results) {
   constexpr double kNear = 0.2, kLinear = 0.9 * 4;
   const std::vector<std::string> keys = keys_of(results);
   const Comparison gain = compare(results.samples_of("batch-32"), results.samples_of("batch-128"),
                                   results.setting.margin);
   const double loss = last_loss(results.at("batch-64"));
-  Conclusion all(results);
+  FindingsOf all(results);
   add_growth(all, results);
   return all.timed("saturation", saturation_sentence(results, keys))
       .judge("linear", gain.speed(), kLinear,
@@ -119,7 +119,7 @@ std::vector<Case> io_delay_cases(const Setting& setting) {
 }
 
 /// A delay counts as hidden if the times differ by at most a tenth.
-void add_hidden(Conclusion& all, const Results& results) {
+void add_hidden(FindingsOf& all, const Results& results) {
   constexpr double kHidden = 1.1;
   const std::vector<std::string> workers = {"workers-1", "workers-2", "workers-4"};
   const std::vector<Comparison> against_fast = results.compare(kLoaded, workers);
@@ -145,7 +145,7 @@ void add_hidden(Conclusion& all, const Results& results) {
 
 /// Amdahl's law with an infinitely fast device: the disk is the serial share, beside that of a task
 /// of the course.
-void add_free_computing(Conclusion& all, const Estimate& disk) {
+void add_free_computing(FindingsOf& all, const Estimate& disk) {
   constexpr double kExercise = 0.3;
   if (side_of(disk, 0) != Word::kAbove) {
     all.timed("free-computing", "No wait for the disk can be seen without workers.");
@@ -159,11 +159,11 @@ void add_free_computing(Conclusion& all, const Estimate& disk) {
                         percent_text(disk), factor_text(reciprocal(disk))));
 }
 
-Findings conclude_io_delay(const Results& results) {
+Findings io_delay_findings(const Results& results) {
   const Measurement& none = results.at(kSlow);
   const Estimate computing = share_of(none, computing_phases());
   const Estimate disk = share_of(none, disk_phases());
-  Conclusion all(results);
+  FindingsOf all(results);
   all.timed("bottleneck",
             fmt::format("With no workers {}; a step takes {}.",
                         largest_text(largest_phase(none), "a step"), time_text(none.mean_s())));
@@ -203,7 +203,7 @@ Experiment batch_sweep_experiment() {
       "Batch size",
       "How do step time and throughput grow with the batch, and where does throughput saturate?",
       batch_sweep_cases,
-      conclude_batch_sweep,
+      batch_sweep_findings,
       "growth saturation linear efficiency efficiency-why loss table plot times-plot"};
 }
 
@@ -213,7 +213,7 @@ Experiment io_delay_experiment() {
           "A disk that takes 10 ms for each batch: which part of the step is the bottleneck, do "
           "workers hide it, and does pinned memory matter?",
           io_delay_cases,
-          conclude_io_delay,
+          io_delay_findings,
           "bottleneck hidden free-computing throughput workers pinned utilization table "
           "phases-plot"};
 }

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 #include "profiler/data_parallel_account.h"
 
 namespace barestep {
@@ -91,7 +91,7 @@ std::string uneven_text(const Results& results) {
 }
 
 /// Whether device 0 is the bottleneck.
-void add_waiting(Conclusion& all, const Measurement& each) {
+void add_waiting(FindingsOf& all, const Measurement& each) {
   const Estimate alone = share_of(each, device_0_phases());
   all.judge("alone-" + each.what().key, alone, 0.5,
             {"Device 0 is the bottleneck", "Device 0 is not the bottleneck",
@@ -142,7 +142,7 @@ FindingTable load_table(const Measurement& each) {
 }
 
 /// How busy device 0 and the others are, and what only device 0 does.
-void add_load(Conclusion& all, const Measurement& each) {
+void add_load(FindingsOf& all, const Measurement& each) {
   constexpr double kEqual = 1.1;
   const auto busy_s = busy_seconds(each);
   const std::vector<double> others_s = others_busy_s(busy_s);
@@ -192,13 +192,13 @@ std::string memory_text(const std::vector<NamedMemory>& memory) {
       bytes(2), percent_text(times_the_bytes(memory[2].second.bytes, memory[0].second.bytes)));
 }
 
-Findings conclude_data_parallel(const Results& results) {
+Findings data_parallel_findings(const Results& results) {
   const int count = compared_with_one(results.setting);
   const std::string on_several = "on " + several_words(count, "device");
   const Measurement &one = results.at(devices_key(1)), &several = results.at(devices_key(count));
   const Estimate gain = results.compare(devices_key(1), devices_key(count)).speed();
   const auto memory = devices_of_cases({{"one device", &one}, {"DataParallel", &several}});
-  Conclusion all(results);
+  FindingsOf all(results);
   all.compare({{devices_key(1), devices_key(count), on_several, "on one device", "gain"}})
       .judge("proportion", gain, 0.9 * count,
              {"In proportion to the devices, within a tenth", "Not in proportion to the devices",
@@ -269,7 +269,7 @@ std::string acceptable_text(const Comparison& duel) {
                      factor_text(duel.ratio));
 }
 
-Findings conclude_dp_vs_ddp(const Results& results) {
+Findings dp_vs_ddp_findings(const Results& results) {
   const Measurement &dp = results.at("data-parallel"), &ddp = results.at("ddp");
   const auto memory = devices_of_cases({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
   const auto bytes = [&](std::size_t place) { return human_bytes(memory[place].second.bytes); };
@@ -280,7 +280,7 @@ Findings conclude_dp_vs_ddp(const Results& results) {
     return percent_text(share_of(each, computing_phases()));
   };
   const Comparison duel = results.compare("data-parallel", "ddp");
-  return Conclusion(results)
+  return FindingsOf(results)
       .compare({{"data-parallel", "ddp", "with DDP", "with DataParallel", "gain"}})
       .timed("utilization",
              fmt::format("Device 0 computes during {} of a step of DataParallel, rank 0 of DDP "
@@ -319,7 +319,7 @@ Experiment data_parallel_experiment() {
           "What do several devices of one process gain, how is the batch split, what do they need, "
           "and how long do the others wait for device 0?",
           data_parallel_cases,
-          conclude_data_parallel,
+          data_parallel_findings,
           "gain proportion moving load equal where alone-* uneven memory table devices-table "
           "memory-table phases-plot memory-plot",
           false};
@@ -330,7 +330,7 @@ Experiment dp_vs_ddp_experiment() {
           "DataParallel against DDP",
           "How do utilization, variance and memory of the two compare on the same devices?",
           dp_vs_ddp_cases,
-          conclude_dp_vs_ddp,
+          dp_vs_ddp_findings,
           "gain utilization variance acceptable memory bytes table memory-table phases-plot "
           "memory-plot"};
 }

@@ -8,7 +8,7 @@
 #include <numbers>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -92,13 +92,13 @@ double loss_at_end(const Measurement& each) {
   return sum / static_cast<double>(count);
 }
 
-Findings conclude_staleness(const Results& results) {
+Findings staleness_findings(const Results& results) {
   std::vector<std::string> keys;
   for (const int steps : kStalenesses) keys.push_back(staleness_key(steps));
   const auto against_none = [&](const Measurement& each) {
     return factor_text(loss_at_end(each) / loss_at_end(results.at(staleness_key(0))));
   };
-  return Conclusion(results)
+  return FindingsOf(results)
       .compare({{"ranks-late-0", "ranks-late-1",
                  "with gradients one step late on " +
                      several_words(compared_with_one(results.setting), "rank"),
@@ -155,7 +155,7 @@ std::int64_t sent_in_a_round(const Workload& workload) {
   return sum / every;
 }
 
-Findings conclude_local_sgd(const Results& results) {
+Findings local_sgd_findings(const Results& results) {
   std::vector<std::string> keys;
   for (const std::string& key : keys_of(results)) {
     if (!key.ends_with("-learns")) keys.push_back(key);
@@ -166,7 +166,7 @@ Findings conclude_local_sgd(const Results& results) {
   const std::string longest = fmt::format("every-{}", kRounds.back());
   const std::vector<Comparison> gains = results.compare("ddp", std::span(keys).subspan(1));
   const Comparison& gain = *std::ranges::find(gains, longest, &Comparison::b);
-  return Conclusion(results)
+  return FindingsOf(results)
       .timed("gain",
              sentence_of(gain, fmt::format("with averages every {} steps", kRounds.back()),
                          "with ddp"),
@@ -198,7 +198,7 @@ Experiment staleness_experiment() {
           "Gradients that come late",
           "What does it gain to apply gradients later, and what does the loss pay?",
           staleness_cases,
-          conclude_staleness,
+          staleness_findings,
           "gain loss table stability-table",
           false};
 }
@@ -208,7 +208,7 @@ Experiment local_sgd_experiment() {
           "Averages now and then",
           "What does it gain if ranks average their weights every few steps only?",
           local_sgd_cases,
-          conclude_local_sgd,
+          local_sgd_findings,
           "gain loss table"};
 }
 

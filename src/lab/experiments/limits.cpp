@@ -286,7 +286,7 @@ std::string part_fact(const MachineCard& card, const LimitedPart& part) {
                      fmt::join(limits, "; "));
 }
 
-Findings conclude_limits(const Results& /*results*/) {
+Findings limits_findings(const Results& /*results*/) {
   Findings findings;
   for (const char* const name : kLimitCards) {
     const MachineCard card = load_card(name);
@@ -295,15 +295,15 @@ Findings conclude_limits(const Results& /*results*/) {
   }
   const MachineCard first = load_card(kLimitCards.front());
   for (const LimitedPart& part : kLimitedParts) {
-    findings.facts.push_back({part.key, part_fact(first, part)});
+    findings.untimed.push_back({part.key, part_fact(first, part)});
   }
-  findings.facts.push_back(
+  findings.untimed.push_back(
       {"closed-forms",
        "The closed forms, with B rows, a width F, W bytes/s and C flops/s, and s bytes for each "
        "number: N <= 1 + 2 B W / (s C) for DP and FSDP, 1 + 2 F W / (s C) for TP forward, 1 + 4 F "
        "W / (s C) for TP backward. A pair of square layers has 4 B F F flops forward and 8 "
        "backward, a gated block of three products 6 and 12."});
-  findings.facts.push_back(
+  findings.untimed.push_back(
       {"method",
        "Programs are priced for whole numbers of ranks, and for rank 0, whose share of the rows "
        "is rounded up. Rates are those of large products and messages, without latency. Programs "
@@ -320,7 +320,7 @@ Experiment limits_experiment() {
           "How many ranks hide their communication",
           "Up to how many ranks does communication fit behind products, by scheme?",
           [](const Setting&) { return std::vector<Case>{}; },
-          conclude_limits,
+          limits_findings,
           "dp-backward fsdp-forward fsdp-backward tp-forward "
           "tp-backward closed-forms method h200-nvlink-table "
           "h200-nvlink-planes-table a100-nvlink-table "

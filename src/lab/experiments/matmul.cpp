@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 #include "lab/study/roofline.h"
 
 namespace barestep {
@@ -128,7 +128,7 @@ std::string thread_words(int threads) {
 }
 
 /// 16 bits against fp32, and all threads against one, for each batch.
-void compare_products(Conclusion& all, const Results& results) {
+void compare_products(FindingsOf& all, const Results& results) {
   const Setting& setting = results.setting;
   const std::vector<int> threads = product_threads(setting);
   for (const std::int64_t rows : product_rows(setting)) {
@@ -157,7 +157,7 @@ void compare_products(Conclusion& all, const Results& results) {
   }
 }
 
-Findings conclude_matmul(const Results& results) {
+Findings matmul_findings(const Results& results) {
   const Setting& setting = results.setting;
   const auto forward_rate = [](const Measurement& each) { return phase_rate(each, "forward"); };
   const auto known_rate = [&](const Measurement& each) {
@@ -188,7 +188,7 @@ Findings conclude_matmul(const Results& results) {
   const auto rate_of = [](const char* phase) {
     return [=](const Measurement& each) { return phase_rate_text(phase_rate(each, phase)); };
   };
-  Conclusion all(results);
+  FindingsOf all(results);
   compare_products(all, results);
   return all
       .judge("rows", longer, 0.9 * static_cast<double>(setting.batch_size),
@@ -223,7 +223,7 @@ Experiment matmul_experiment() {
           "Products by shape, precision and threads",
           "How many flops a second do a layer's products reach, and how near the roof?",
           matmul_cases,
-          conclude_matmul,
+          matmul_findings,
           "*-of-one-thread rows highest method table plot",
           false};
 }

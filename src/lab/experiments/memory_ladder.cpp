@@ -14,7 +14,7 @@
 
 #include "core/attention.h"
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 #include "lab/predict/prediction.h"
 
 namespace barestep {
@@ -34,7 +34,7 @@ std::int64_t activations_of(const Measurement& each) {
 
 /// Adds what each of these cases saves by its plan, and what it costs in time, compared with the
 /// one before it.
-void add_ladder(Conclusion& all, const Results& results, std::span<const CaseRow> rungs) {
+void add_ladder(FindingsOf& all, const Results& results, std::span<const CaseRow> rungs) {
   std::vector<Compared> pairs;
   std::vector<std::string> keys;
   std::vector<NamedMemory> devices;
@@ -114,12 +114,12 @@ std::vector<Case> memory_cases(const Setting& setting) {
   return cases;
 }
 
-Findings conclude_memory(const Results& results) {
+Findings memory_findings(const Results& results) {
   constexpr double kClaimed = 1.3;
   const Estimate longer = compare(results.samples_of("accumulation"),
                                   results.samples_of("recompute"), results.setting.margin)
                               .ratio;
-  Conclusion all(results);
+  FindingsOf all(results);
   add_ladder(all, results, memory_rungs(results.at("baseline").workload().depth()));
   return all.judge("claim", longer, kClaimed,
                    {"Recomputation costs more than the claimed 30 %",
@@ -216,7 +216,7 @@ std::string largest_length_fact() {
       factor_text(static_cast<double>(flash) / static_cast<double>(standard)));
 }
 
-Findings conclude_attention(const Results& results) {
+Findings attention_findings(const Results& results) {
   constexpr double kClaimedFlashSpeed = 2;
   const std::vector<std::int64_t> lengths = lengths_of(results.setting);
   const auto growth = [&](AttentionForm form) {
@@ -246,7 +246,7 @@ Findings conclude_attention(const Results& results) {
         [=](const Measurement& each) { return static_cast<double>(length_of(each)); }, mean_s_of,
         1e3));
   }
-  Conclusion all(results);
+  FindingsOf all(results);
   const Comparison fastest = fastest_gain(all.compare(pairs).comparisons());
   all.timed("claim",
             claim_sentence(all.comparisons(), kClaimedFlashSpeed, "The claimed factor of 2 to 4",
@@ -279,7 +279,7 @@ Experiment memory_experiment() {
           "Ways to save memory, added one by one",
           "How much memory does each way to save memory save, and what does it cost in time?",
           memory_cases,
-          conclude_memory,
+          memory_findings,
           "claim *-memory ladder-table memory-plot"};
 }
 
@@ -289,7 +289,7 @@ Experiment attention_experiment() {
           "What does flash attention save in time and memory, by the length of "
           "sequences, and what do the other ways to save memory add?",
           attention_cases,
-          conclude_attention,
+          attention_findings,
           "claim growth longest *-memory table ladder-table simulated-table plot memory-plot"};
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -78,7 +78,7 @@ Transfers transfers_of(const Workload& workload) {
   return all;
 }
 
-void add_transfers(Conclusion& all, const Results& results) {
+void add_transfers(FindingsOf& all, const Results& results) {
   const auto text = [&](int devices) {
     const Transfers transfers = transfers_of(results.at(count_key(devices)).workload());
     return fmt::format("{} and {} on {} devices", transfers.forward, transfers.backward, devices);
@@ -102,7 +102,7 @@ void add_transfers(Conclusion& all, const Results& results) {
                         kDepth, fullest(1), fullest(2), fullest(5)));
 }
 
-void add_depth(Conclusion& all, const Results& results) {
+void add_depth(FindingsOf& all, const Results& results) {
   const int least = kDepthsOnTwo.front(), most = kDepthsOnTwo.back();
   const Estimate growth = results.compare(depth_key(least), depth_key(most)).ratio;
   all.judge("depth", growth, static_cast<double>(most) / least,
@@ -112,7 +112,7 @@ void add_depth(Conclusion& all, const Results& results) {
                         factor_text(growth), least));
 }
 
-void add_update(Conclusion& all, const Results& results) {
+void add_update(FindingsOf& all, const Results& results) {
   const auto adam_s = [&](int devices) {
     return results.at(count_key(devices)).phase_s_by_start("optimizer");
   };
@@ -130,7 +130,7 @@ void add_update(Conclusion& all, const Results& results) {
                                         results.at(count_key(1)).mean_s_by_start()))));
 }
 
-Findings conclude_model_parallel(const Results& results) {
+Findings model_parallel_findings(const Results& results) {
   std::vector<Compared> pairs;
   std::vector<std::string> beyond;
   for (const int devices : kDeviceCounts) {
@@ -143,7 +143,7 @@ Findings conclude_model_parallel(const Results& results) {
                      fmt::format("with the layers on {}", several_words(devices, "device")),
                      "with all on one"});
   }
-  Conclusion all(results);
+  FindingsOf all(results);
   all.compare(pairs);
   if (!pairs.empty()) {
     add_depth(all, results);
@@ -189,7 +189,7 @@ Experiment model_parallel_experiment() {
           "Layers on several devices",
           "What do several devices gain if each has some of the layers, and one works at a time?",
           model_parallel_cases,
-          conclude_model_parallel,
+          model_parallel_findings,
           "depth update computing transfers memory not-compared table simulated-table phases-plot "
           "memory-plot"};
 }

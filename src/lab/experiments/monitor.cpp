@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/statistics.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -114,21 +114,21 @@ std::string batch_text(const Measurement& each) {
 
 /// What a gauge does from the smallest batch to the largest; `limit` above which a change counts.
 template <class Change>
-void add_change(Conclusion& all, const Results& results, const char* name, const char* source,
-                const char* gauge, const Change& change, double limit, const char* grows,
-                const char* unit) {
+Finding change_of(const Results& results, const char* name, const char* source, const char* gauge,
+                  const Change& change, double limit, const char* grows, const char* unit) {
   const Measurement &small = results.cases.front(), &large = results.cases.back();
   const std::vector<double> a = means_by_start(small, source, gauge);
   const std::vector<double> b = means_by_start(large, source, gauge);
-  if (a.empty() || b.empty()) {
-    all.timed(name, fmt::format("Whether {} cannot be measured here.", grows));
-    return;
-  }
-  all.judge(name, estimate_by_round(b, a, change), limit,
-            {fmt::format("It is seen that {}", grows), fmt::format("It is not seen that {}", grows),
-             fmt::format("Whether {} is unclear", grows)},
-            fmt::format("{:.0f} {} at {}, {:.0f} {} at {}", estimate_of(a).median, unit,
-                        batch_text(small), estimate_of(b).median, unit, batch_text(large)));
+  if (a.empty() || b.empty()) return {name, fmt::format("Whether {} cannot be read here.", grows)};
+  const Word side = side_of(estimate_by_round(b, a, change), limit);
+  return {name,
+          fmt::format("{}: {:.0f} {} at {}, {:.0f} {} at {}.",
+                      by_side(side, fmt::format("It is seen that {}", grows),
+                              fmt::format("It is not seen that {}", grows),
+                              fmt::format("Whether {} is unclear", grows)),
+                      estimate_of(a).median, unit, batch_text(small), estimate_of(b).median, unit,
+                      batch_text(large)),
+          side};
 }
 
 std::string clock_sentence(const Results& results, const GaugeNames& names) {
@@ -148,7 +148,7 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
       percent_text(all.max / all.min - 1));
 }
 
-std::string energy_sentence(Conclusion& all, const Results& results) {
+std::string energy_sentence(FindingsOf& all, const Results& results) {
   std::vector<Series> energy;
   std::vector<std::string> names;
   for (const Measurement& each : results.cases) {
@@ -190,18 +190,21 @@ PlotSeries busy_points(const Results& results, const GaugeNames& names) {
   return busy;
 }
 
-Findings conclude_monitor(const Results& results) {
+Findings monitor_findings(const Results& results) {
   const GaugeNames names = gauge_names(results.setting.on_gpu);
   const auto level = [&](std::string title, const char* gauge, const char* unit) -> Column {
     return {std::move(title), [=](const Measurement& each) {
               return level_text(level_of(each, names.source, gauge), unit);
             }};
   };
-  Conclusion all(results);
-  add_change(all, results, "busy", names.source, names.busy, std::minus<double>(), kMorePercent,
-             "a larger batch keeps the device busier by 10 percentage points", "%");
-  add_change(all, results, "memory", names.source, names.memory, std::divides<double>(),
-             kSteadyShare, "memory grows with the batch", "MiB");
+  FindingsOf all(results);
+  const Finding busy =
+      change_of(results, "busy", names.source, names.busy, std::minus<double>(), kMorePercent,
+                "a larger batch keeps the device busier by 10 percentage points", "%");
+  const Finding memory =
+      change_of(results, "memory", names.source, names.memory, std::divides<double>(), kSteadyShare,
+                "memory grows with the batch", "MiB");
+  all.timed(busy.name, busy.text, busy.word).fact(memory.name, memory.text, memory.word);
   all.timed("energy", energy_sentence(all, results)).fact("clock", clock_sentence(results, names));
   if (const std::vector<std::string> marks = marks_of(results); !marks.empty()) {
     all.fact("mark", fmt::format("Read these figures with care: {}.", list_text(marks)));
@@ -236,7 +239,7 @@ Experiment monitor_experiment() {
       "How busy is the device, how much memory does it use, are its clock and power steady, and "
       "what does a larger batch change?",
       monitor_cases,
-      conclude_monitor,
+      monitor_findings,
       "busy energy memory clock mark table plot"};
 }
 

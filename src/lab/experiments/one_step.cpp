@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "core/statistics.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 #include "lab/study/roofline.h"
 
 namespace barestep {
@@ -78,7 +78,7 @@ std::string longest_sentence(const std::vector<PartSeries>& parts, const std::ve
                      list_text(longest.names), share);
 }
 
-void add_backward(Conclusion& all, const Measurement& step) {
+void add_backward(FindingsOf& all, const Measurement& step) {
   const std::vector<double> forward = phase_op_seconds(step, "forward");
   const std::vector<double> backward = phase_op_seconds(step, "backward");
   const Estimate times = estimate_by_round(backward, forward, std::divides<double>());
@@ -120,7 +120,7 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
 }
 
 /// How close to the machine's roof the longest op and the nearest op run; needs measured rates.
-void add_roofline(Conclusion& all, const Results& results) {
+void add_roofline(FindingsOf& all, const Results& results) {
   const std::vector<RooflinePoint> points =
       results.card ? roofline_points(results.at("profiled"), *results.card)
                    : std::vector<RooflinePoint>{};
@@ -141,7 +141,7 @@ void add_roofline(Conclusion& all, const Results& results) {
 }
 
 /// What a clock shows that does not wait for the device: the time until a step's work is queued.
-void add_clock(Conclusion& all, const Measurement& step) {
+void add_clock(FindingsOf& all, const Measurement& step) {
   constexpr double kHonest = 0.8;  // of the step, from which on it is called nearly right
   const std::vector<double> queued_s = step.queued_s_by_start();
   const Estimate shown =
@@ -181,7 +181,7 @@ std::vector<PartSeries> region_parts(const Measurement& step) {
 }
 
 /// The operation that takes most of the region, and how many products it is.
-void add_region(Conclusion& all, const Measurement& step) {
+void add_region(FindingsOf& all, const Measurement& step) {
   const std::vector<PartSeries> parts = region_parts(step);
   if (parts.empty()) return;
   const std::vector<double> all_s = op_seconds(step, is_in_region);
@@ -220,7 +220,7 @@ void add_region(Conclusion& all, const Measurement& step) {
                 2 * layers - 1, layers));
 }
 
-Findings conclude_profile(const Results& results) {
+Findings profile_findings(const Results& results) {
   const Measurement& step = results.at("profiled");
   const std::vector<double> all_s = op_seconds(step, [](const OpTime&) { return true; });
   const std::vector<PartSeries> ops = op_series(step);
@@ -244,7 +244,7 @@ Findings conclude_profile(const Results& results) {
     table.rows.push_back({ops[i].name, std::string(pytorch_name(names[i])),
                           time_text(estimate_of(ops[i].values)), percent_text(share.median)});
   }
-  Conclusion all(results);
+  FindingsOf all(results);
   all.timed("longest",
             longest_sentence(ops, all_s, "The longest op", "all ops of a profiled step take"));
   add_backward(all, step);
@@ -297,7 +297,7 @@ std::string reason_sentence(const Measurement& steps) {
                      max.names.front(), percent_text(max.share));
 }
 
-Findings conclude_warmup(const Results& results) {
+Findings warmup_findings(const Results& results) {
   constexpr double kSlower = 1.1;
   const Measurement& steps = results.at("from-start");
   const std::vector<double> first_s = seconds_of_step(steps, 0);
@@ -321,7 +321,7 @@ Findings conclude_warmup(const Results& results) {
            factor_text(estimate_by_round(step_s, steady_s, std::divides<double>()))});
     }
   }
-  return Conclusion(results)
+  return FindingsOf(results)
       .judge("first-step", times, kSlower,
              {"The first step takes longer than a steady one",
               fmt::format("The first step is not slower than others by more than {}",
@@ -360,7 +360,7 @@ std::size_t different_runs(const std::vector<const Measurement*>& cases) {
   return runs.size();
 }
 
-Findings conclude_reproducibility(const Results& results) {
+Findings reproducibility_findings(const Results& results) {
   const Measurement &a = results.at("seed-0"), &again = results.at("seed-0-again");
   const Measurement& other = results.at("seed-1");
   const std::size_t same_seed = different_runs({&a, &again});
@@ -376,18 +376,18 @@ Findings conclude_reproducibility(const Results& results) {
     }
   }
   return {
-      .facts = {{"same-seed",
-                 same_seed == 1
-                     ? fmt::format("The same seed repeats to the bit: {} runs, every loss of {} "
-                                   "steps and all weights equal.",
-                                   starts, a.starts().front().ranks.front().loss.size())
-                     : fmt::format("The same seed does not repeat: {} runs came to {} different "
-                                   "results.",
-                                   starts, same_seed)},
-                {"other-seed",
-                 other_differs
-                     ? "Another seed gives other losses and weights."
-                     : "Another seed gives the same results, so the seed has no effect."}},
+      .untimed = {{"same-seed",
+                   same_seed == 1
+                       ? fmt::format("The same seed repeats to the bit: {} runs, every loss of {} "
+                                     "steps and all weights equal.",
+                                     starts, a.starts().front().ranks.front().loss.size())
+                       : fmt::format("The same seed does not repeat: {} runs came to {} different "
+                                     "results.",
+                                     starts, same_seed)},
+                  {"other-seed",
+                   other_differs
+                       ? "Another seed gives other losses and weights."
+                       : "Another seed gives the same results, so the seed has no effect."}},
       .tables = {table}};
 }
 
@@ -399,7 +399,7 @@ Experiment profile_experiment() {
           "Which ops are longest, how does backward compare with forward, does a layer stand "
           "out, and what does a clock show that does not wait for the device?",
           profile_cases,
-          conclude_profile,
+          profile_findings,
           "longest backward layers roof clock most most-why counts backward-why table region-table "
           "plot roof-plot"};
 }
@@ -407,7 +407,7 @@ Experiment profile_experiment() {
 Experiment warmup_experiment() {
   return {
       "warmup",     "The first steps", "How do the first steps differ from the others, and why?",
-      warmup_cases, conclude_warmup,   "first-step first-step-why length table plot"};
+      warmup_cases, warmup_findings,   "first-step first-step-why length table plot"};
 }
 
 Experiment reproducibility_experiment() {
@@ -415,7 +415,7 @@ Experiment reproducibility_experiment() {
           "Reproducibility",
           "Does the same seed repeat to the bit, and does another one differ?",
           reproducibility_cases,
-          conclude_reproducibility,
+          reproducibility_findings,
           "same-seed other-seed table",
           false};
 }

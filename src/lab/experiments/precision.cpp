@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -114,7 +114,7 @@ Column speed_against_fp32(const Results& results) {
           }};
 }
 
-Findings conclude_precision(const Results& results) {
+Findings precision_findings(const Results& results) {
   const std::vector<Precision> reduced = reduced_precisions(results.setting);
   const std::vector<std::int64_t> batches = precision_batches(results.setting);
   std::vector<Compared> pairs;
@@ -125,7 +125,7 @@ Findings conclude_precision(const Results& results) {
                        fmt::format("step of {} samples", batch)});
     }
   }
-  Conclusion all(results);
+  FindingsOf all(results);
   const Comparison fastest = fastest_gain(all.compare(pairs).comparisons());
   all.timed("claim",
             claim_sentence(all.comparisons(), kClaimedSpeed, "The claimed factor of 2 to 3",
@@ -199,7 +199,7 @@ std::string answers_fact(const std::optional<Evaluated>& fp32,
       human_bytes(int8->weight_bytes), human_bytes(fp32->weight_bytes));
 }
 
-Findings conclude_int8(const Results& results) {
+Findings int8_findings(const Results& results) {
   std::vector<Compared> pairs;
   for (const std::int64_t batch : kEvaluatedBatches) {
     pairs.push_back({precision_key(Precision::kFp32, batch), precision_key(Precision::kInt8, batch),
@@ -214,7 +214,7 @@ Findings conclude_int8(const Results& results) {
             }};
   };
   const std::int64_t largest = kEvaluatedBatches.back();
-  return Conclusion(results)
+  return FindingsOf(results)
       .compare(pairs)
       .fact("answers", answers_fact(evaluated_in(results, largest, Precision::kFp32),
                                     evaluated_in(results, largest, Precision::kInt8)))
@@ -254,7 +254,7 @@ Experiment precision_experiment() {
           "Mixed precision",
           "How much time and memory do 16-bit numbers save in a training step?",
           precision_cases,
-          conclude_precision,
+          precision_findings,
           "claim memory-* published table plot"};
 }
 
@@ -263,7 +263,7 @@ Experiment int8_experiment() {
           "Evaluation in int8",
           "How much faster is an evaluation in int8, and how many answers does it change?",
           int8_cases,
-          conclude_int8,
+          int8_findings,
           "answers published table plot"};
 }
 

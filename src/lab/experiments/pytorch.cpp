@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -70,7 +70,7 @@ std::string same_model_sentence(const Results& results, const std::vector<Pair>&
                    kFirstSteps, later);
 }
 
-Findings conclude_pytorch(const Results& results) {
+Findings pytorch_findings(const Results& results) {
   const std::vector<Pair> pairs = pairs_of(results.setting);
   FindingTable table{.title = "The course's scripts under PyTorch, and the same steps here",
                      .columns = {"", "barestep", "PyTorch", "times as fast", "losses differ by"}};
@@ -85,7 +85,7 @@ Findings conclude_pytorch(const Results& results) {
                           share_text(loss_difference(mine, theirs))});
     keys.insert(keys.end(), {pair.ours, pair.theirs});
   }
-  Conclusion all(results);
+  FindingsOf all(results);
   all.compare(compared, {.within_cores = true})
       .fact("same-model", same_model_sentence(results, pairs));
   if (!results.setting.on_gpu) {
@@ -113,7 +113,7 @@ Experiment pytorch_experiment() {
           "How fast are the PyTorch scripts of a university course on parallelism in deep "
           "learning, on the same device?",
           pytorch_cases,
-          conclude_pytorch,
+          pytorch_findings,
           "same-model data-parallel library table plot"};
 }
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string_view>
 
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -45,7 +45,7 @@ std::vector<std::vector<double>> paused_steps(const Results& results,
 
 /// Linear if the second 10 ms cost the same as the first, within a quarter. By the law (T1 + d) /
 /// (Tn + d) they cost Tn / (Tn + 20 ms) of it, which tells where the measurement is too noisy to.
-void add_linear(Conclusion& all, const Results& results, const Estimate& without) {
+void add_linear(FindingsOf& all, const Results& results, const Estimate& without) {
   constexpr double kLinear = 0.25;
   const std::vector<std::vector<double>> step_s = paused_steps(results, std::array{0, 10, 20});
   /// What the pauses from the n-th of these to the next cost in speed-up.
@@ -79,7 +79,7 @@ void add_linear(Conclusion& all, const Results& results, const Estimate& without
 }
 
 /// Whether (T1 + d) / (Tn + d) foretells the speed-up with each pause, by rounds.
-void add_law(Conclusion& all, const Results& results) {
+void add_law(FindingsOf& all, const Results& results) {
   constexpr double kAgrees = 1.1;
   const int ranks = compared_with_one(results.setting);
   std::vector<std::string> pairs;
@@ -110,7 +110,7 @@ void add_law(Conclusion& all, const Results& results) {
                     : Word::kOpen);
 }
 
-Findings conclude_delay(const Results& results) {
+Findings delay_findings(const Results& results) {
   constexpr double kPauseS = 0.01;
   const int ranks = compared_with_one(results.setting);
   std::vector<std::string> keys;
@@ -126,7 +126,7 @@ Findings conclude_delay(const Results& results) {
   const auto gain_with = [&](const Measurement& each) {
     return results.compare(delay_key(1, static_cast<int>(delay_of(each))), each.what().key).speed();
   };
-  Conclusion all(results);
+  FindingsOf all(results);
   all.timed("speed-ups",
             fmt::format("{} are {} as fast as one rank without a pause, {} with 10 ms before "
                         "backward, {} with 20.",
@@ -190,7 +190,7 @@ std::string waiting_sentence(const Measurement& slow, const Measurement& balance
       change(0), change(1));
 }
 
-Findings conclude_imbalance(const Results& results) {
+Findings imbalance_findings(const Results& results) {
   const Measurement &balanced = results.at("balanced"), &slow = results.at("slow-rank-0");
   FindingTable table{.title = "Communication that a rank cannot hide: waiting for the others",
                      .columns = {"case", "rank", "mean step", "exposed communication"}};
@@ -203,7 +203,7 @@ Findings conclude_imbalance(const Results& results) {
   }
   const Estimate longer =
       estimate_by_round(slow.mean_s_by_start(), balanced.mean_s_by_start(), std::minus<double>());
-  return Conclusion(results)
+  return FindingsOf(results)
       .timed("waiting", waiting_sentence(slow, balanced))
       .compare({{"balanced", "slow-rank-0",
                  fmt::format("with 20 ms on one rank of {}", slow.ranks()), "without", "cost"}})
@@ -220,7 +220,7 @@ Experiment delay_experiment() {
           "A pause before backward",
           "Is the loss of speed-up linear in a pause that every rank makes?",
           delay_cases,
-          conclude_delay,
+          delay_findings,
           "speed-ups linear law limit table plot"};
 }
 
@@ -229,7 +229,7 @@ Experiment imbalance_experiment() {
           "One slow rank",
           "Rank 0 pauses 20 ms before backward: who waits for whom?",
           imbalance_cases,
-          conclude_imbalance,
+          imbalance_findings,
           "waiting cost longer table phases-plot"};
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -35,10 +35,10 @@ Column reductions_of_step() {
           }};
 }
 
-Findings conclude_ladder(const Results& results) {
+Findings ladder_findings(const Results& results) {
   std::vector<std::string> words;
   for (const CaseRow& rung : kReductionRungs) words.push_back(rung.words);
-  Conclusion all(results);
+  FindingsOf all(results);
   all.fastest("Fastest on " + several_ranks(results, false), keys_of(results), words);
   return all
       .compare({{"per-tensor", "flat", "with all gradients in one message",
@@ -93,7 +93,7 @@ bool reduces_in_each(const Measurement& each) {
   return each.workload().config.parallel.reduces_every_micro_step;
 }
 
-Findings conclude_no_sync(const Results& results) {
+Findings no_sync_findings(const Results& results) {
   const auto steps = [&](int count, bool every) -> const Measurement& {
     return results.at(micro_steps_key(count, every));
   };
@@ -112,7 +112,7 @@ Findings conclude_no_sync(const Results& results) {
                      fmt::format("with one reduction in {} micro-steps", count),
                      "with one in each"});
   }
-  return Conclusion(results)
+  return FindingsOf(results)
       .compare(pairs)
       .judge(
           "exposed", estimate_by_round(exposed_s(true), exposed_s(false), std::minus<double>()), 0,
@@ -201,9 +201,9 @@ std::string steadiness_fact(const Results& results) {
       skipped, steps, share_text(furthest));
 }
 
-Findings conclude_ddp_amp(const Results& results) {
+Findings ddp_amp_findings(const Results& results) {
   const auto bytes = [&](const char* key) { return human_bytes(memory_of(results.at(key)).bytes); };
-  return Conclusion(results)
+  return FindingsOf(results)
       .compare(
           {{"ddp", "accumulate-4", "with 4 micro-steps", "with an update after each batch",
             "accumulation", "sample"},
@@ -254,7 +254,7 @@ Experiment ddp_ladder_experiment() {
           [](const Setting& setting) {
             return cases_of(setting, reducing_workload(setting), kReductionRungs);
           },
-          conclude_ladder,
+          ladder_findings,
           "fastest reason table"};
 }
 
@@ -263,7 +263,7 @@ Experiment no_sync_experiment() {
           "Accumulating without no_sync()",
           "What does it cost to reduce gradients in each micro-step?",
           no_sync_cases,
-          conclude_no_sync,
+          no_sync_findings,
           "exposed bytes losses table phases-plot"};
 }
 
@@ -272,7 +272,7 @@ Experiment ddp_amp_experiment() {
           "DDP with accumulation, with mixed precision, and with both",
           "What do accumulation, fp16 and both save, and does training stay steady?",
           ddp_amp_cases,
-          conclude_ddp_amp,
+          ddp_amp_findings,
           "accumulation precision both more-in-fp32 more-in-fp16 memory stability table "
           "phases-plot",
           false};

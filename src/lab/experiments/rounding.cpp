@@ -151,18 +151,18 @@ Plot sums_plot() {
   return plot;
 }
 
-Findings conclude_rounding(const Results& /*results*/) {
+Findings rounding_findings(const Results& /*results*/) {
   const auto last = [](const Adding& way) { return sum_text(sums_of(way, kAdditions).back()); };
   Findings findings{.tables = {sums_table()}, .plots = {sums_plot()}};
   for (const Adding& way : {kWaysToAdd[2], kWaysToAdd[1], kWaysToAdd[0]}) {
-    findings.facts.push_back({std::string(way.sum.name), stop_fact(way)});
+    findings.untimed.push_back({std::string(way.sum.name), stop_fact(way)});
   }
-  findings.facts.push_back(
+  findings.untimed.push_back(
       {"mixed",
        fmt::format("In an fp32 sum, as barestep adds products, losses and gradients, numbers of "
                    "fp16 give {} and those of bf16 {}: what is left is that {} itself is rounded.",
                    last(kWaysToAdd[3]), last(kWaysToAdd[4]), kAddend)});
-  findings.facts.push_back(
+  findings.untimed.push_back(
       {"kahan",
        fmt::format("Kahan's sum carries over what each addition loses: in fp16 it gives {}, in "
                    "bf16 {}, the nearest numbers to the exact sum.",
@@ -177,7 +177,7 @@ Experiment rounding_experiment() {
           "A thousand small additions",
           "0.01 added a thousand times: which format gives 10, and where do sums stop?",
           [](const Setting&) { return std::vector<Case>{}; },
-          conclude_rounding,
+          rounding_findings,
           "fp32 fp16 bf16 mixed kahan table plot"};
 }
 

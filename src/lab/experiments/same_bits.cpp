@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -86,7 +86,7 @@ std::string price_fact(const Results& results) {
       sent == sent_before ? ", as without" : " instead of " + sent_before);
 }
 
-Findings conclude_same_bits(const Results& results) {
+Findings same_bits_findings(const Results& results) {
   std::vector<Compared> pairs;
   for (const int ranks : priced_ranks(results.setting)) {
     pairs.push_back({key_on("ddp", ranks), key_on("ddp-reproducible", ranks),
@@ -94,7 +94,7 @@ Findings conclude_same_bits(const Results& results) {
                                  ranks == 1 ? "one rank" : several_words(ranks, "rank")),
                      "without"});
   }
-  Conclusion all(results);
+  FindingsOf all(results);
   all.compare(pairs, {.as_family = false, .within_cores = true});
   for (const CaseRow& rung : kBitsRungs) all.fact(rung.key, bits_fact(results, rung));
   const bool same =
@@ -130,7 +130,7 @@ Experiment same_bits_experiment() {
           "Which runs end with the same weights on any number of ranks, and what does that "
           "cost?",
           same_bits_cases,
-          conclude_same_bits,
+          same_bits_findings,
           "factor ddp ddp-reproducible zero1-reproducible schemes price "
           "table",
           false};

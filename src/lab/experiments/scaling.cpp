@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -54,7 +54,7 @@ std::string loss_text(const Measurement& one, const Measurement& each) {
 }
 
 /// Where it falls below the border: the first number of ranks that does, or may.
-void add_efficiency(Conclusion& all, const Results& results, const std::vector<std::string>& keys) {
+void add_efficiency(FindingsOf& all, const Results& results, const std::vector<std::string>& keys) {
   const auto efficiency_of = [&](const std::string& key) {
     const Estimate gain = gain_of(results, results.at(key));
     const double ranks = ranks_of(results.at(key));
@@ -83,7 +83,7 @@ void add_efficiency(Conclusion& all, const Results& results, const std::vector<s
                   below == keys.end() ? "" : ", and " + loss_text(results.cases.front(), each)));
 }
 
-void add_fastest_ranks(Conclusion& all, const Results& results,
+void add_fastest_ranks(FindingsOf& all, const Results& results,
                        const std::vector<std::string>& keys) {
   std::vector<std::string> names;
   for (const std::string& key : keys) {
@@ -152,9 +152,9 @@ PlotSeries law_curve(const Results& results, const char* name, SeriesStyle style
   return series;
 }
 
-Findings conclude_scaling(const Results& results) {
+Findings scaling_findings(const Results& results) {
   const std::vector<std::string> keys = keys_within_cores(results);
-  Conclusion all(results);
+  FindingsOf all(results);
   Estimate serial{1, 1, 1};
   if (keys.size() < 2) {
     all.fact("not-compared",
@@ -224,7 +224,7 @@ Experiment strong_scaling_experiment() {
           "The same batch on 1, 2, 4 ranks: how much faster is a step, and where and why does "
           "efficiency drop?",
           [](const Setting& setting) { return ranks_cases(setting, setting.batch_size); },
-          conclude_scaling,
+          scaling_findings,
           kScalingNames};
 }
 
@@ -234,7 +234,7 @@ Experiment amdahl_experiment() {
           "Of a larger batch: which share of a step is serial, and how fast can ranks make it at "
           "most?",
           [](const Setting& setting) { return ranks_cases(setting, setting.scaling_batch_size); },
-          conclude_scaling,
+          scaling_findings,
           kScalingNames};
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -34,7 +34,7 @@ std::vector<Case> sharding_cases(const Setting& setting) {
 }
 
 /// A scheme that shares more and needs more says why.
-void add_memory(Conclusion& all, const Results& results, const std::vector<std::string>& schemes) {
+void add_memory(FindingsOf& all, const Results& results, const std::vector<std::string>& schemes) {
   const auto bytes_of = [&](const std::string& key) {
     return max_rank_bytes(results.at(key).workload());
   };
@@ -54,7 +54,7 @@ void add_memory(Conclusion& all, const Results& results, const std::vector<std::
   }
 }
 
-Findings conclude_sharding(const Results& results) {
+Findings sharding_findings(const Results& results) {
   const std::vector<std::string> keys = keys_of(results);
   const std::vector<std::string> schemes(keys.begin() + 1, keys.end());
   const int count = compared_with_one(results.setting);
@@ -65,7 +65,7 @@ Findings conclude_sharding(const Results& results) {
     pairs.push_back(
         {"one-rank", scheme, fmt::format("with {} on {}", scheme, ranks), "on one rank"});
   }
-  Conclusion all(results);
+  FindingsOf all(results);
   all.fastest(fmt::format("Fastest of the schemes on {}", ranks), schemes);
   all.compare(pairs).compare(
       {{"server", "all-serve", "with every rank a server", "with one", "more-servers"}});
@@ -105,7 +105,7 @@ Experiment sharding_experiment() {
           "What do DataParallel, DDP, ZeRO 1 to 3, parameter servers, factors and tensor ranks "
           "cost in memory, bytes and time, and when is each the right one?",
           sharding_cases,
-          conclude_sharding,
+          sharding_findings,
           "fastest more-servers least-memory zero2-memory zero3-memory losses links simulated-* "
           "table simulated-table phases-plot"};
 }

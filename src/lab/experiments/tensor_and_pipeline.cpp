@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 #include "lab/predict/schedule_check.h"
 #include "train/pass_schedule.h"
 
@@ -76,9 +76,9 @@ std::vector<Case> tensor_cases(const Setting& setting) {
   return cases;
 }
 
-Findings conclude_tensor(const Results& results) {
+Findings tensor_findings(const Results& results) {
   const std::string ranks = several_words(compared_with_one(results.setting), "rank");
-  Conclusion all(results);
+  FindingsOf all(results);
   std::vector<Compared> pairs;
   for (const std::int64_t batch : batches_of(results.setting)) {
     const auto sent = [&](std::string_view what) {
@@ -138,7 +138,7 @@ std::vector<Case> pipeline_cases(const Setting& setting) {
 }
 
 /// The measured bubble beside that of equal stages, and 1F1B's beside GPipe's.
-void add_bubbles(Conclusion& all, const Measurement& each, const Measurement& gpipe) {
+void add_bubbles(FindingsOf& all, const Measurement& each, const Measurement& gpipe) {
   const double ideal = ideal_bubble(pipeline_of(each));
   const auto waits = [](const Measurement& of) { return percent_text(waiting_share(of)); };
   const Estimate share = waiting_share(each);
@@ -194,7 +194,7 @@ std::string equal_bubbles_text() {
       equal, all, most_micro_batches, most_kept, most_micro_batches);
 }
 
-Findings conclude_pipeline(const Results& results) {
+Findings pipeline_findings(const Results& results) {
   const auto pipelines = pipelines_of(results.setting);
   std::vector<std::string> keys;
   for (const auto& [key, spec] : pipelines) keys.push_back(key);
@@ -203,7 +203,7 @@ Findings conclude_pipeline(const Results& results) {
   const std::string& split = pipelines.back().first;
   const std::string with_most = "with " + most, stages = several_words(spec.stages, "stage");
   const double furthest = last_loss_difference(results.cases, results.at("naive"));
-  Conclusion all(results);
+  FindingsOf all(results);
   all.fastest("Fastest of the pipelines", keys);
   add_bubbles(all, results.at(most), results.at(gpipe));
   return all
@@ -292,7 +292,7 @@ std::vector<Case> hybrid_cases(const Setting& setting) {
 }
 
 /// Which ranks have which stage and which copy, and what they exchange when.
-void add_hybrid_facts(const Results& results, Conclusion& all) {
+void add_hybrid_facts(const Results& results, FindingsOf& all) {
   const Hybrid hybrid{.batch_size = hybrid_batch(results.setting)};
   const Workload& workload = results.at(hybrid.key()).workload();
   const Mesh mesh = mesh_of(workload);
@@ -323,9 +323,9 @@ void add_hybrid_facts(const Results& results, Conclusion& all) {
                        counted(mesh.data, "rank"), mesh.with_rank(mesh.ranks() - 1).stage()));
 }
 
-Findings conclude_hybrid(const Results& results) {
+Findings hybrid_findings(const Results& results) {
   const std::vector<Hybrid> hybrids = hybrids_of(results.setting);
-  Conclusion all(results);
+  FindingsOf all(results);
   add_hybrid_facts(results, all);
   if (!results.at(hybrids.front().key()).what().beyond_cores) {
     std::vector<std::string> keys, words;
@@ -380,7 +380,7 @@ Experiment tensor_experiment() {
           "Ranks that share every layer",
           "Is it faster to share every layer or the batch, at which batch, and why?",
           tensor_cases,
-          conclude_tensor,
+          tensor_findings,
           "against-ddp-* against-one-rank-* sent-* memory simulated-* table "
           "simulated-table phases-plot"};
 }
@@ -390,7 +390,7 @@ Experiment pipeline_experiment() {
           "Stages of a pipeline",
           "How long do stages wait for each other, by schedule and micro-batches?",
           pipeline_cases,
-          conclude_pipeline,
+          pipeline_findings,
           "fastest against-naive against-one-rank bubble bubbles ideal-bubble zero-bubble "
           "against-gpipe memory losses order equal-bubbles table phases-plot"};
 }
@@ -400,7 +400,7 @@ Experiment hybrid_experiment() {
           "Copies of a model in stages",
           "What do two copies of two stages gain, with how many micro-batches?",
           hybrid_cases,
-          conclude_hybrid,
+          hybrid_findings,
           "fastest 1x2-against-1x1 2x2-against-2x1 2x2-against-1x2 ranks exchanges "
           "simulated-* not-compared table simulated-table phases-plot"};
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 namespace barestep {
 namespace {
@@ -41,7 +41,7 @@ std::string shares_sentence(const Results& results, const std::string& what, int
       what, batch, percent_text(computing_share(each, 0)), percent_text(computing_share(each, 1)));
 }
 
-Findings conclude_two_splits(const Results& results) {
+Findings two_splits_findings(const Results& results) {
   const auto text = [&](const char* figure, const char* key) {
     return figure_named(figure)->text({results, results.at(key)});
   };
@@ -49,7 +49,7 @@ Findings conclude_two_splits(const Results& results) {
     const auto of_batch = std::span(results.cases).subspan(first, 3);
     return last_loss_difference(of_batch, of_batch.front());
   };
-  return Conclusion(results)
+  return FindingsOf(results)
       .compare({{"whole-64", "batch-64", "with the batch in two", "on one device"},
                 {"whole-64", "layers-64", "with the layers in two", "on one device"},
                 {"batch-64", "layers-64", "with the layers in two", "with the batch in two",
@@ -86,7 +86,7 @@ Experiment two_splits_experiment() {
           "A small model in two: its batch or its layers",
           "What is gained, moved and idle if two devices share the rows, or the layers?",
           two_splits_cases,
-          conclude_two_splits,
+          two_splits_findings,
           "layers-against-batch *-computing moved losses table phases-plot",
           false};
 }

@@ -557,14 +557,14 @@ std::string explain_json(const TracedRun& run, const RunAccount& account,
                     {"waits", waits},
                     {"collectives", buckets},
                     {"devices", devices},
-                    {"answers", texts_of(findings.sentences)},
-                    {"notes", texts_of(findings.facts)}};
+                    {"answers", texts_of(findings.timed)},
+                    {"notes", texts_of(findings.untimed)}};
   return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 /// The prediction follows the account.
 void add_mlp(Findings mlp, Findings& findings) {
-  std::ranges::move(mlp.sentences, std::back_inserter(findings.sentences));
+  std::ranges::move(mlp.timed, std::back_inserter(findings.timed));
   for (FindingTable& table : mlp.tables) {
     findings.tables.insert(findings.tables.begin() + 1, std::move(table));
   }
@@ -574,8 +574,8 @@ void add_mlp(Findings mlp, Findings& findings) {
 
 Findings findings_of(const TracedRun& run, const RunAccount& account) {
   const std::vector<std::string> verdict = trace_verdict(run, account), gaps = gaps_of(run);
-  Findings findings{.sentences = {verdict.begin(), verdict.end()},
-                    .facts = {gaps.begin(), gaps.end()}};
+  Findings findings{.timed = {verdict.begin(), verdict.end()},
+                    .untimed = {gaps.begin(), gaps.end()}};
   findings.tables.push_back(mean_table(run, account));
   findings.tables.push_back(
       operator_table_of(run, late_rank_of(account).value_or(LateRank{}).rank));
@@ -585,7 +585,7 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   if (!breakdowns.rows.empty()) findings.tables.push_back(std::move(breakdowns));
   findings.tables.push_back(step_table_of(run, account));
   findings.plots.push_back(picture_of(run, account));
-  findings.facts.push_back(traced_checklist(run, account));
+  findings.untimed.push_back(traced_checklist(run, account));
   return findings;
 }
 
@@ -606,8 +606,8 @@ void explain_traces(const ExplainOptions& options) {
   }
   Findings findings = findings_of(run, account);
   add_mlp(mlp_findings(run, account, options.machine), findings);
-  std::vector<std::string> sentences = texts_of(findings.sentences);
-  std::ranges::move(texts_of(findings.facts), std::back_inserter(sentences));
+  std::vector<std::string> sentences = texts_of(findings.timed);
+  std::ranges::move(texts_of(findings.untimed), std::back_inserter(sentences));
   print_now(text_of(sentences, findings));
   if (options.output.empty()) return;
   Page page{.title = "Account of a run, from its traces"};

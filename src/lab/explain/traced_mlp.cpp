@@ -267,20 +267,20 @@ Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std
   if (!name.empty()) card = load_card(name);
   const Workload workload = workload_for(run, *mlp, card ? card->on_gpu : !first.on_host);
   Findings findings{
-      .sentences = {fmt::format(
+      .timed = {fmt::format(
           "The model is a multi-layer perceptron of widths {} with {} a rank{}. The same here: {}, "
           "and what a trace does not tell: --lr, dropout, the precision",
           fmt::join(mlp->widths, ", "), counted(mlp->rows, "row"),
           mlp->accumulate == 1 ? "" : fmt::format(" in each of {} micro-batches", mlp->accumulate),
           command_line_of(workload))}};
   if (!card) {
-    findings.sentences.emplace_back(
+    findings.timed.emplace_back(
         "No prediction beside it: state the card of a machine with --machine.");
   } else if (workload.ranks > card->max_ranks()) {
-    findings.sentences.push_back(fmt::format("No prediction beside it: the card of {} has {}.",
-                                             card->name, counted(card->max_ranks(), "device")));
+    findings.timed.push_back(fmt::format("No prediction beside it: the card of {} has {}.",
+                                         card->name, counted(card->max_ranks(), "device")));
   } else if (const std::string why = why_no_prediction(workload, *card); !why.empty()) {
-    findings.sentences.push_back(fmt::format("No prediction beside it: {}.", why));
+    findings.timed.push_back(fmt::format("No prediction beside it: {}.", why));
   } else {
     findings.tables.push_back(
         prediction_table(run, account, predicted_run(workload, *card), card->name));

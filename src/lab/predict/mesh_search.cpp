@@ -308,11 +308,11 @@ Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
           ? fmt::format("one would need {} and does not fit", human_bytes(one_bytes))
           : fmt::format("{} as fast as one",
                         simulated_factor(predicted_run(one, card).step_s / best.step.step_s));
-  findings.sentences.push_back(
+  findings.timed.push_back(
       fmt::format("Simulated: {} train fastest as {}: {} a step, with {} of {} for each; {}.",
                   counted(ranks, "rank"), best.text(), simulated_time(best.step.step_s),
                   human_bytes(best.bytes), human_bytes(memory_bytes), beside_one));
-  std::ranges::move(reasons(all, memory_bytes), std::back_inserter(findings.sentences));
+  std::ranges::move(reasons(all, memory_bytes), std::back_inserter(findings.timed));
   if (all.size() > kShown) {
     const std::string passed_over =
         search.passed_over == 0
@@ -321,7 +321,7 @@ Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
                   ", {} of them not simulated: even without any wait for other stages they "
                   "would be slower",
                   search.passed_over);
-    findings.sentences.push_back(
+    findings.timed.push_back(
         fmt::format("The table shows {} of {}{}.", kShown,
                     counted(std::ssize(all) + search.passed_over, "candidate"), passed_over));
   }

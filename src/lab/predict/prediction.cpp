@@ -377,7 +377,7 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
     ideal.points.push_back(plot_point(count, count));
     rates.push_back({count, rate, steps.back().second.step_s});
   }
-  Findings findings{.sentences = rate_sentences(asked, card, rates, compared_rate),
+  Findings findings{.timed = rate_sentences(asked, card, rates, compared_rate),
                     .tables = {steps_table(asked, card, steps, compared_rate)},
                     .plots = {{.title = "Simulated speed-up",
                                .x_label = noun_for(2, noun_of(asked)),
@@ -390,13 +390,13 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
     const std::string cost =
         cost_of_sharing(one, one_step.account, run_on(asked, card, count), step);
     if (!cost.empty()) {
-      findings.sentences.push_back(
+      findings.timed.push_back(
           fmt::format("Simulated: with {}, {}.", counted(count, noun_of(asked)), cost));
     }
   }
   // If the slow rank has a higher number, a run with two ranks does not include it.
   if (const auto& slow = asked.config.injected.slow_rank; !slow || slow->rank < 2) {
-    findings.sentences.push_back("Simulated: " + pays_sentence(asked, card));
+    findings.timed.push_back("Simulated: " + pays_sentence(asked, card));
   }
   for (FindingTable& each :
        std::array{stages_table(asked, card, steps), communication_table(asked, card, ranks),

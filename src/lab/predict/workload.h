@@ -16,7 +16,7 @@
 
 namespace barestep {
 
-/// An all-reduce that is measured alone (measured_sum.h), on the device and by the transport of the
+/// An all-reduce that is measured alone (rank_bench.h), on the device and by the transport of the
 /// configuration. Its ranks are processes of MPI if the trainer is mlp_ddp, else threads of one
 /// process.
 struct MeasuredSum {

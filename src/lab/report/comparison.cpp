@@ -30,7 +30,7 @@ bool is_within(const Estimate& ratio, double margin) {
   return 1 / margin < ratio.low && ratio.high < margin;
 }
 
-/// The interval lies on one side of 1, and only the number of comparisons prevents the verdict.
+/// The interval lies on one side of 1, and only the number of comparisons prevents the word.
 std::string chance_sentence(const Comparison& comparison, const std::string& b,
                             const std::string& a, const std::string& noun) {
   const bool faster = comparison.ratio.high < 1;

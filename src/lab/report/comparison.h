@@ -1,4 +1,4 @@
-// The verdict on a comparison: the only place that decides between faster, slower, no difference
+// The word for a comparison: the only place that decides between faster, slower, no difference
 // that matters, and indistinguishable. Every sentence of a report uses it.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace barestep {
 /// Smaller differences are called small: ratios between 1 / 1.05 and 1.05.
 constexpr double kDefaultMargin = 1.05;
 
-/// The probability of a false verdict, over all comparisons that a sentence chose from.
+/// The probability of a false word, over all comparisons that a sentence chose from.
 constexpr double kSignificance = 0.05;
 
 enum class Word {
@@ -34,7 +34,7 @@ enum class Word {
 /// "above", "below", "open".
 std::string_view name_of(Word word);
 
-/// The verdict on the ratio of two times, given its sign test's p, adjusted for all comparisons
+/// The word for the ratio of two times, given its sign test's p, adjusted for all comparisons
 /// that were examined. Faster (slower) if p is at most 5 % and the interval is below (above) 1;
 /// otherwise no difference if the interval is within the margin (two one-sided tests); otherwise
 /// undecided.

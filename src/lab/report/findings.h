@@ -95,8 +95,8 @@ struct Plot {
 };
 
 struct Findings {
-  std::vector<Finding> sentences{};  // about times, the main one first
-  std::vector<Finding> facts{};      // about bytes, splits and losses, which have no noise
+  std::vector<Finding> timed{};    // about times, the main one first
+  std::vector<Finding> untimed{};  // about bytes, splits and losses, which have no noise
   std::vector<Comparison> comparisons{};
   std::vector<FindingTable> tables{};
   std::vector<Plot> plots{};

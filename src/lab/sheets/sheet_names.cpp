@@ -116,8 +116,8 @@ const T* found_in(const std::vector<T>& all, std::string_view name) {
 
 std::string finding_text(const ReportSection& section, std::string_view name) {
   const Findings& findings = section.findings;
-  if (const Finding* const each = found_in(findings.sentences, name)) return each->text;
-  if (const Finding* const each = found_in(findings.facts, name)) return each->text;
+  if (const Finding* const each = found_in(findings.timed, name)) return each->text;
+  if (const Finding* const each = found_in(findings.untimed, name)) return each->text;
   if (const FindingTable* const table = found_in(findings.tables, name)) {
     return markdown_table(*table);
   }
@@ -159,9 +159,9 @@ const ReportSection& SheetRuns::section(std::string_view experiment) const {
 std::string SheetName::trouble(const SheetRuns& runs) const {
   for (const std::string& each : experiments) {
     const ReportSection& section = runs.section(each);
-    const bool is_fact = found_in(section.findings.facts, finding) != nullptr;
+    const bool is_fact = found_in(section.findings.untimed, finding) != nullptr;
     const bool rests_on_times = is_timed || (!finding.empty() && !is_fact);
-    if (rests_on_times && !section.verdict.empty()) {
+    if (rests_on_times && !section.trouble.empty()) {
       return fmt::format("No conclusion: {} is INVALID.", each);
     }
     for (const Measurement& one : section.results.cases) {
@@ -169,7 +169,7 @@ std::string SheetName::trouble(const SheetRuns& runs) const {
       return fmt::format("No conclusion: the {} of {} share {}.", ranks_text(one.workload()), key,
                          units_text(section.results.setting));
     }
-    if (rests_on_times && section.findings.sentences.empty()) {
+    if (rests_on_times && section.findings.timed.empty()) {
       return fmt::format("No conclusion: {} compares no times here.", each);
     }
   }

@@ -16,8 +16,8 @@ std::string machine_note(const SheetRuns& runs) {
     text += fmt::format("- {}: {}\n", name, value);
   }
   for (const ReportSection& section : runs.report().sections) {
-    if (section.verdict.empty()) continue;
-    text += fmt::format("- {}: {}\n", section.experiment->name, invalid_line(section));
+    if (section.trouble.empty()) continue;
+    text += fmt::format("- {}: {}\n", section.experiment->name, trouble_line(section));
   }
   if (text.ends_with('\n')) text.pop_back();
   return text;

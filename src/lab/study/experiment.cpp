@@ -204,7 +204,7 @@ std::vector<Comparison> Results::compare(std::string_view reference,
   return barestep::compare(steps_of(reference), steps_of(keys), setting.margin);
 }
 
-std::string verdict_of(const Results& results) {
+std::string trouble_of(const Results& results) {
   std::vector<std::string> reasons;
   for (const Measurement& each : results.cases) {
     if (const std::string why = each.trouble(); !why.empty()) reasons.push_back(why);

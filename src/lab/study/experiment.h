@@ -1,9 +1,8 @@
-// An experiment: the cases to measure, and one function from the measurements to the answers. One
-// without cases is calculated, and its answers are facts.
+// An experiment: the cases to measure, and one function from the measurements to the findings. One
+// without cases is calculated, and nothing of it is timed.
 //
-// The answers depend only on the numbers, so tests give each experiment invented measurements with
-// opposite outcomes and a tie, and check its sentences. Answers leave out ranks and devices beyond
-// the cores.
+// Findings depend only on the numbers, so tests give each experiment invented measurements with
+// opposite outcomes and a tie, and check them. They leave out ranks and devices beyond the cores.
 #pragma once
 
 #include <cstdint>
@@ -98,10 +97,10 @@ struct Results {
                                                 std::span<const std::string> keys) const;
 };
 
-/// Empty, or why the times allow no conclusion: "INVALID: ...". The reason is too few rounds, or a
-/// case with trouble (measurement.h). A case whose own time is uncertain is no reason: answers
+/// Empty, or why nothing may be found from the times: "INVALID: ...". The reason is too few rounds,
+/// or a case with trouble (measurement.h). A case whose own time is uncertain is no reason: answers
 /// about ratios and shares are certain where their intervals are.
-std::string verdict_of(const Results& results);
+std::string trouble_of(const Results& results);
 
 /// A ratio of two times that no disturbance makes: it is stated though the starts are INVALID.
 constexpr double kLargeEffect = 4;
@@ -111,7 +110,7 @@ struct Experiment {
   const char* title;
   const char* question;
   std::vector<Case> (*cases)(const Setting& setting);
-  Findings (*conclude)(const Results& results);
+  Findings (*findings)(const Results& results);
   /// Those of its findings, tables and plots that its cases do not have, separated by blanks. A
   /// star stands for what the setting decides. Names of tables end in "-table", of plots in
   /// "-plot", or are that alone.

@@ -71,19 +71,13 @@ std::vector<double> Measurement::sample_s_by_start() const {
   return seconds;
 }
 
-template <class Figure>
-std::vector<double> Measurement::phase_by_start(std::string_view phase, int rank,
-                                                const Figure& figure) const {
+std::vector<double> Measurement::phase_s_by_start(std::string_view phase, int rank) const {
   const std::string name(phase);
   for (const Start& start : starts_) {
     if (!rank_of(start, rank).phase_s.contains(name)) return std::vector<double>(starts_.size());
   }
   return by_start(
-      rank, [&](const RankSteps& steps) -> const auto& { return steps.phase_s.at(name); }, figure);
-}
-
-std::vector<double> Measurement::phase_s_by_start(std::string_view phase, int rank) const {
-  return phase_by_start(phase, rank, mean_of);
+      rank, [&](const RankSteps& steps) -> const auto& { return steps.phase_s.at(name); }, mean_of);
 }
 
 std::vector<double> Measurement::phases_s_by_start(std::span<const std::string_view> phases) const {
@@ -92,10 +86,6 @@ std::vector<double> Measurement::phases_s_by_start(std::span<const std::string_v
     std::ranges::transform(sums, phase_s_by_start(phase), sums.begin(), std::plus<double>());
   }
   return sums;
-}
-
-std::vector<double> Measurement::median_phase_s_by_start(std::string_view phase) const {
-  return phase_by_start(phase, 0, median);
 }
 
 std::vector<double> Measurement::queued_s_by_start() const {

@@ -52,8 +52,6 @@ class Measurement {
   /// The same for the sum of several phases.
   [[nodiscard]] std::vector<double> phases_s_by_start(
       std::span<const std::string_view> phases) const;
-  /// Median over the steps.
-  [[nodiscard]] std::vector<double> median_phase_s_by_start(std::string_view phase) const;
   /// Host time until a step's work was queued, in the median step.
   [[nodiscard]] std::vector<double> queued_s_by_start() const;
   /// How far the 95th percentile of the steps exceeds their median, relative to the median.
@@ -105,9 +103,6 @@ class Measurement {
   template <class Take, class Figure>
   [[nodiscard]] std::vector<double> by_start(int rank, const Take& take,
                                              const Figure& figure) const;
-  template <class Figure>
-  [[nodiscard]] std::vector<double> phase_by_start(std::string_view phase, int rank,
-                                                   const Figure& figure) const;
   [[nodiscard]] std::vector<double> pooled_s() const;
 
   Case what_;

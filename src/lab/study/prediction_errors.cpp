@@ -184,7 +184,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
       fmt::format("Rates were measured here, op by op and separately from any run; other programs "
                   "used at most {} of the cores meanwhile.",
                   percent_text(others_share)));
-  return {.sentences = sentences, .tables = {table}, .plots = {prediction_plot(all)}};
+  return {.timed = sentences, .tables = {table}, .plots = {prediction_plot(all)}};
 }
 
 }  // namespace barestep

@@ -35,7 +35,7 @@ json json_of_estimate(const Estimate& estimate) {
   return all;
 }
 
-/// Without a verdict if no conclusion is allowed.
+/// Without a word if the times are not to be trusted.
 json json_of_comparison(const Comparison& each, bool valid) {
   return {{"a", each.a},
           {"b", each.b},
@@ -99,7 +99,7 @@ json json_of_case(const Results& results, std::size_t number) {
 
 /// Empty, or that an answer compares a case beyond the cores. Experiments that can do without such
 /// cases leave them out.
-std::string crowded_verdict(const Results& results, const Findings& findings) {
+std::string crowding_of(const Results& results, const Findings& findings) {
   for (const Measurement& each : results.cases) {
     const std::string& key = each.what().key;
     const bool is_compared = std::ranges::any_of(
@@ -115,7 +115,7 @@ std::string crowded_verdict(const Results& results, const Findings& findings) {
 /// The comparisons of disturbed starts whose interval is beyond kLargeEffect.
 std::vector<std::string> large_effects(const ReportSection& section) {
   std::vector<std::string> sentences;
-  if (!crowded_verdict(section.results, section.findings).empty()) return sentences;
+  if (!crowding_of(section.results, section.findings).empty()) return sentences;
   for (const Comparison& each : section.findings.comparisons) {
     const bool is_large = each.ratio.low >= kLargeEffect || each.ratio.high <= 1 / kLargeEffect;
     if (!each.ratio.has_interval() || !is_large) continue;
@@ -141,21 +141,21 @@ std::vector<const Results*> Report::results() const {
   std::vector<const Results*> all;
   for (const ReportSection& section : sections) {
     const bool is_certain = std::ranges::none_of(section.results.cases, &Measurement::is_uncertain);
-    if (section.verdict.empty() && is_certain) all.push_back(&section.results);
+    if (section.trouble.empty() && is_certain) all.push_back(&section.results);
   }
   return all;
 }
 
 ReportSection section_of(const Experiment& experiment, Results results) {
-  Findings findings = experiment.conclude(results);
-  std::string verdict;
-  if (!findings.sentences.empty()) {
-    verdict = crowded_verdict(results, findings);
-    if (verdict.empty()) verdict = verdict_of(results);
+  Findings findings = experiment.findings(results);
+  std::string trouble;
+  if (!findings.timed.empty()) {
+    trouble = crowding_of(results, findings);
+    if (trouble.empty()) trouble = trouble_of(results);
     std::string bursts = bursts_of_cases(results.cases);
-    if (!bursts.empty()) findings.sentences.emplace_back("bursts", std::move(bursts));
+    if (!bursts.empty()) findings.timed.emplace_back("bursts", std::move(bursts));
   }
-  return {&experiment, std::move(results), std::move(findings), std::move(verdict)};
+  return {&experiment, std::move(results), std::move(findings), std::move(trouble)};
 }
 
 Report report_of(const Study& study, double margin) {
@@ -204,27 +204,26 @@ std::vector<std::string> method_sentences(double margin) {
   return sentences;
 }
 
-std::vector<std::string> answers_of(const ReportSection& section) {
-  std::vector<std::string> answers = texts_of(section.findings.sentences);
-  if (!section.verdict.empty()) {
-    const std::size_t why = section.verdict.find(": ");
-    answers = {"No conclusion: " +
-               (why == std::string::npos ? section.verdict : section.verdict.substr(why + 2)) +
-               "."};
-    std::ranges::move(large_effects(section), std::back_inserter(answers));
+std::vector<std::string> texts_of(const ReportSection& section) {
+  std::vector<std::string> texts = texts_of(section.findings.timed);
+  if (!section.trouble.empty()) {
+    const std::size_t why = section.trouble.find(": ");
+    texts = {"No conclusion: " +
+             (why == std::string::npos ? section.trouble : section.trouble.substr(why + 2)) + "."};
+    std::ranges::move(large_effects(section), std::back_inserter(texts));
   }
-  std::ranges::move(texts_of(section.findings.facts), std::back_inserter(answers));
-  return answers;
+  std::ranges::move(texts_of(section.findings.untimed), std::back_inserter(texts));
+  return texts;
 }
 
-std::string invalid_line(const ReportSection& section) {
-  return "INVALID. " + answers_of(section).front();
+std::string trouble_line(const ReportSection& section) {
+  return "INVALID. " + texts_of(section).front();
 }
 
-std::vector<std::string> shown_answers(const ReportSection& section) {
-  std::vector<std::string> answers = answers_of(section);
-  if (!section.verdict.empty()) answers.erase(answers.begin());
-  return answers;
+std::vector<std::string> shown_texts(const ReportSection& section) {
+  std::vector<std::string> texts = texts_of(section);
+  if (!section.trouble.empty()) texts.erase(texts.begin());
+  return texts;
 }
 
 std::string command_of(const Report& report, const ReportSection& section) {
@@ -389,7 +388,7 @@ std::string csv_of(const Report& report) {
                       step.has_interval() ? fmt::format("{}", step.high) : "", each.mean_s().median,
                       each.p95_s(), each.slowest_s(), each.samples_per_s().median, predicted,
                       each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
-                      each.outliers(), section.verdict.empty(), command_line_of(each.what()));
+                      each.outliers(), section.trouble.empty(), command_line_of(each.what()));
     }
   }
   return text;
@@ -410,20 +409,20 @@ std::string json_of(const Report& report) {
     }
     json comparisons = json::array();
     for (const Comparison& each : section.findings.comparisons) {
-      comparisons.push_back(json_of_comparison(each, section.verdict.empty()));
+      comparisons.push_back(json_of_comparison(each, section.trouble.empty()));
     }
     json findings = json::array();
-    for (const auto* const kind : {&section.findings.sentences, &section.findings.facts}) {
-      const bool is_timed = kind == &section.findings.sentences;
-      if (is_timed && !section.verdict.empty()) continue;
+    for (const auto* const kind : {&section.findings.timed, &section.findings.untimed}) {
+      const bool is_timed = kind == &section.findings.timed;
+      if (is_timed && !section.trouble.empty()) continue;
       for (const Finding& each : *kind) findings.push_back(json_of_finding(each, is_timed));
     }
     sections.push_back({{"name", section.experiment->name},
                         {"title", section.experiment->title},
                         {"question", section.experiment->question},
                         {"command", command_of(report, section)},
-                        {"verdict", section.verdict},
-                        {"answers", answers_of(section)},
+                        {"verdict", section.trouble},
+                        {"answers", texts_of(section)},
                         {"findings", std::move(findings)},
                         {"checklist", std::move(checks)},
                         {"comparisons", std::move(comparisons)},
@@ -440,13 +439,13 @@ std::string json_of(const Report& report) {
 
 namespace {
 
-/// A row of the summary: a small plot, the title, the answer and the verdict.
+/// A row of the summary: a small plot, the title, the main finding and whether it may be trusted.
 std::string summary_row(const std::string& name, const std::string& title,
-                        const std::vector<std::string>& answers, const std::string& verdict,
+                        const std::vector<std::string>& texts, const std::string& trust,
                         const Findings& findings) {
   const std::string plot = findings.plots.empty() ? "" : fmt::format("![]({})", plot_file(name, 0));
   return fmt::format("| {} | {} | {} | {} |\n", plot, section_link(title),
-                     answers.empty() ? "" : markdown_text(answers.front()), verdict);
+                     texts.empty() ? "" : markdown_text(texts.front()), trust);
 }
 
 std::string summary_of(const Report& report, const Findings& prediction) {
@@ -456,15 +455,15 @@ std::string summary_of(const Report& report, const Findings& prediction) {
   }
   text += "\n| | Experiment | Answer | Verdict |\n| --- | --- | --- | --- |\n";
   for (const ReportSection& section : report.sections) {
-    text += summary_row(section.experiment->name, section.experiment->title, answers_of(section),
-                        !section.verdict.empty()        ? "**INVALID**"
+    text += summary_row(section.experiment->name, section.experiment->title, texts_of(section),
+                        !section.trouble.empty()        ? "**INVALID**"
                         : section.results.cases.empty() ? "calculated"
                                                         : "valid",
                         section.findings);
   }
-  if (!prediction.sentences.empty()) {
-    text += summary_row(kPredictionName, kPredictionTitle, texts_of(prediction.sentences),
-                        "simulated", prediction);
+  if (!prediction.timed.empty()) {
+    text += summary_row(kPredictionName, kPredictionTitle, texts_of(prediction.timed), "simulated",
+                        prediction);
   }
   return text + "\n";
 }
@@ -474,10 +473,10 @@ void add_section(Page& page, const Report& report, const ReportSection& section)
   std::string& text = page.markdown;
   text += fmt::format("## {}\n\n*{}*\n\n", markdown_text(experiment.title),
                       markdown_text(experiment.question));
-  if (!section.verdict.empty()) {
-    text += fmt::format("> **{}**\n\n", markdown_text(invalid_line(section)));
+  if (!section.trouble.empty()) {
+    text += fmt::format("> **{}**\n\n", markdown_text(trouble_line(section)));
   }
-  page.add(shown_answers(section), section.findings, experiment.name);
+  page.add(shown_texts(section), section.findings, experiment.name);
   const std::string command = fmt::format("Reproduce: `{}`\n\n", command_of(report, section));
   if (section.results.cases.empty()) {
     text += command;
@@ -502,9 +501,9 @@ Page page_of(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
   Page page{.title = "Report of mlp_lab", .markdown = summary_of(report, prediction)};
   for (const ReportSection& section : report.sections) add_section(page, report, section);
-  if (!prediction.sentences.empty()) {
+  if (!prediction.timed.empty()) {
     page.markdown += fmt::format("## {}\n\n", kPredictionTitle);
-    page.add(texts_of(prediction.sentences), prediction, kPredictionName);
+    page.add(texts_of(prediction.timed), prediction, kPredictionName);
   }
   page.markdown += "## How figures were made\n\n";
   page.add(method_sentences(report.margin), {}, "");

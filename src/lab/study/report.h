@@ -17,7 +17,7 @@ struct ReportSection {
   const Experiment* experiment;
   Results results;
   Findings findings;
-  std::string verdict;  // empty, or why the figures must not be trusted
+  std::string trouble;  // empty, or why the times must not be trusted
 };
 
 struct Report {
@@ -31,26 +31,26 @@ struct Report {
   [[nodiscard]] std::vector<const Results*> results() const;
 };
 
-/// Draws the conclusions of an experiment. If all its answers are facts, they are valid however
-/// busy the machine was. None about times is valid if one compares ranks that share cores.
+/// The findings of an experiment. If none is timed, they are valid however busy the machine was.
+/// None about times is valid if one compares ranks that share cores.
 ReportSection section_of(const Experiment& experiment, Results results);
 
-/// Draws the conclusions of every experiment that the study has measured. Differences within
-/// `margin`, a ratio above 1, are called small. Throws Error(kNoInput) if there is none.
+/// Those of every experiment that the study has measured. Differences within `margin`, a ratio
+/// above 1, are called small. Throws Error(kNoInput) if there is none.
 Report report_of(const Study& study, double margin = kDefaultMargin);
 
-/// Explains the statistical methods (method.md), in sentences.
+/// Explains the statistical methods (method.md).
 std::vector<std::string> method_sentences(double margin);
 
-/// The answers of a section: sentences about times, then facts. An invalid section has "No
-/// conclusion: " and the reason in place of the sentences about times, and then those comparisons
-/// whose ratio no disturbance makes (kLargeEffect).
-std::vector<std::string> answers_of(const ReportSection& section);
+/// The texts of a section's findings: those about times, then the others. An invalid section has
+/// "No conclusion: " and the reason in place of the former, and then those comparisons whose ratio
+/// no disturbance makes (kLargeEffect).
+std::vector<std::string> texts_of(const ReportSection& section);
 
-/// For an invalid section, invalid_line() is "INVALID. No conclusion: ...", which pages show
-/// separately, and shown_answers() the remaining answers; for a valid one shown_answers() are all.
-std::string invalid_line(const ReportSection& section);
-std::vector<std::string> shown_answers(const ReportSection& section);
+/// For an invalid section, trouble_line() is "INVALID. No conclusion: ...", which pages show
+/// separately, and shown_texts() the remaining texts; for a valid one shown_texts() are all.
+std::string trouble_line(const ReportSection& section);
+std::vector<std::string> shown_texts(const ReportSection& section);
 
 /// The command that reproduces a section: "mlp_lab run NAME".
 std::string command_of(const Report& report, const ReportSection& section);

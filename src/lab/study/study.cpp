@@ -320,7 +320,7 @@ StudyPlan Study::plan_of(const std::vector<const Experiment*>& requested) const 
 
 bool Study::may_answer(const Experiment& experiment) const {
   const Results results = results_of(experiment);
-  if (results.cases.empty() || experiment.conclude(results).sentences.empty()) return true;
+  if (results.cases.empty() || experiment.findings(results).timed.empty()) return true;
   const auto seconds = [](const Measurement& each) { return each.mean_s().median; };
   const auto [min, max] = std::ranges::minmax(results.cases, {}, seconds);
   return seconds(max) >= kLargeEffect * seconds(min);

@@ -1,4 +1,4 @@
-#include "lab/experiments/conclusion.h"
+#include "lab/experiments/findings_of.h"
 
 #include <fmt/format.h>
 
@@ -73,24 +73,24 @@ Column time_against(const std::string& reference, std::string title) {
   return against(reference, std::move(title), false);
 }
 
-Conclusion& Conclusion::timed(std::string name, std::string text, std::optional<Word> word) {
-  all_.sentences.emplace_back(std::move(name), std::move(text), word);
+FindingsOf& FindingsOf::timed(std::string name, std::string text, std::optional<Word> word) {
+  all_.timed.emplace_back(std::move(name), std::move(text), word);
   return *this;
 }
 
-Conclusion& Conclusion::judge(std::string name, const Estimate& of, double border,
+FindingsOf& FindingsOf::judge(std::string name, const Estimate& of, double border,
                               const std::array<std::string, 3>& texts, const std::string& rest) {
   const Word side = side_of(of, border);
   const std::string text = by_side(side, texts[0], texts[1], texts[2]);
   return timed(std::move(name), rest.empty() ? text : fmt::format("{}: {}.", text, rest), side);
 }
 
-Conclusion& Conclusion::fact(std::string name, std::string text) {
-  all_.facts.emplace_back(std::move(name), std::move(text));
+FindingsOf& FindingsOf::fact(std::string name, std::string text, std::optional<Word> word) {
+  all_.untimed.emplace_back(std::move(name), std::move(text), word);
   return *this;
 }
 
-Conclusion& Conclusion::compare(const std::vector<Compared>& all, Together how) {
+FindingsOf& FindingsOf::compare(const std::vector<Compared>& all, Together how) {
   std::vector<Comparison> comparisons;
   std::vector<const Compared*> kept;
   for (const Compared& each : all) {
@@ -113,7 +113,7 @@ Conclusion& Conclusion::compare(const std::vector<Compared>& all, Together how) 
   return keep(comparisons);
 }
 
-Fastest Conclusion::fastest(std::string_view what, const std::vector<std::string>& keys,
+Fastest FindingsOf::fastest(std::string_view what, const std::vector<std::string>& keys,
                             const std::vector<std::string>& words) {
   Fastest fastest = fastest_of(results_.steps_of(keys), results_.setting.margin);
   timed("fastest", fastest_sentence(fastest, words.empty() ? keys : words, what));
@@ -121,7 +121,7 @@ Fastest Conclusion::fastest(std::string_view what, const std::vector<std::string
   return fastest;
 }
 
-Conclusion& Conclusion::table(std::string title, const std::vector<Column>& columns,
+FindingsOf& FindingsOf::table(std::string title, const std::vector<Column>& columns,
                               const std::vector<std::string>& keys, std::string name) {
   FindingTable table{.title = std::move(title), .name = std::move(name)};
   add_columns(table, columns);
@@ -134,12 +134,12 @@ Conclusion& Conclusion::table(std::string title, const std::vector<Column>& colu
   return this->table(std::move(table));
 }
 
-Conclusion& Conclusion::table(FindingTable table) {
+FindingsOf& FindingsOf::table(FindingTable table) {
   all_.tables.push_back(std::move(table));
   return *this;
 }
 
-Conclusion& Conclusion::simulated(const std::vector<int>& ranks, const std::vector<Column>& columns,
+FindingsOf& FindingsOf::simulated(const std::vector<int>& ranks, const std::vector<Column>& columns,
                                   bool chooses) {
   const Simulations simulations(load_card("h200-nvlink"));
   Setting setting = new_setting(false, true, simulations.card().max_ranks());
@@ -183,22 +183,22 @@ Conclusion& Conclusion::simulated(const std::vector<int>& ranks, const std::vect
   return this->table(std::move(table));
 }
 
-Conclusion& Conclusion::plot(Plot plot) {
+FindingsOf& FindingsOf::plot(Plot plot) {
   all_.plots.push_back(std::move(plot));
   return *this;
 }
 
-Conclusion& Conclusion::phases(std::vector<std::string> labels) {
+FindingsOf& FindingsOf::phases(std::vector<std::string> labels) {
   if (labels.empty()) labels = keys_of(results_);
   return plot(account_plot(results_.cases, labels));
 }
 
-Conclusion& Conclusion::phases_of_ranks(std::vector<std::string> labels) {
+FindingsOf& FindingsOf::phases_of_ranks(std::vector<std::string> labels) {
   if (labels.empty()) labels = keys_of(results_);
   return plot(ranks_plot(results_.cases, labels));
 }
 
-Conclusion& Conclusion::keep(std::span<const Comparison> comparisons) {
+FindingsOf& FindingsOf::keep(std::span<const Comparison> comparisons) {
   all_.comparisons.insert(all_.comparisons.end(), comparisons.begin(), comparisons.end());
   return *this;
 }

@@ -59,36 +59,36 @@ struct Together {
   bool within_cores = false;  // without those of ranks that share cores
 };
 
-class Conclusion {
+class FindingsOf {
  public:
-  explicit Conclusion(const Results& results) : results_(results) {}
+  explicit FindingsOf(const Results& results) : results_(results) {}
 
   /// A finding about times, and one without noise.
-  Conclusion& timed(std::string name, std::string text, std::optional<Word> word = {});
-  Conclusion& fact(std::string name, std::string text);
+  FindingsOf& timed(std::string name, std::string text, std::optional<Word> word = {});
+  FindingsOf& fact(std::string name, std::string text, std::optional<Word> word = {});
   /// On which side of a border an estimate is, in one of three texts: above it, below it, or where
   /// its interval does not decide. With `rest`, "ABOVE: REST."
-  Conclusion& judge(std::string name, const Estimate& of, double border,
+  FindingsOf& judge(std::string name, const Estimate& of, double border,
                     const std::array<std::string, 3>& texts, const std::string& rest = "");
   /// A sentence for each.
-  Conclusion& compare(const std::vector<Compared>& all, Together how = {});
+  FindingsOf& compare(const std::vector<Compared>& all, Together how = {});
   /// Which of the cases is fastest, under the name "fastest".
   Fastest fastest(std::string_view what, const std::vector<std::string>& keys,
                   const std::vector<std::string>& words = {});
   /// A row for each case, or for each of `keys`.
-  Conclusion& table(std::string title, const std::vector<Column>& columns,
+  FindingsOf& table(std::string title, const std::vector<Column>& columns,
                     const std::vector<std::string>& keys = {}, std::string name = "table");
-  Conclusion& table(FindingTable table);
+  FindingsOf& table(FindingTable table);
   /// The same for the experiment's cases at the course's size, simulated with each of these numbers
   /// of ranks, under the name "simulated-table"; and, if `chooses`, which of several ranks are
   /// fastest and need least memory, under "simulated-N".
-  Conclusion& simulated(const std::vector<int>& ranks, const std::vector<Column>& columns,
+  FindingsOf& simulated(const std::vector<int>& ranks, const std::vector<Column>& columns,
                         bool chooses = true);
-  Conclusion& plot(Plot plot);
+  FindingsOf& plot(Plot plot);
   /// The phases of each case, under its key or label; or of each rank of each case.
-  Conclusion& phases(std::vector<std::string> labels = {});
-  Conclusion& phases_of_ranks(std::vector<std::string> labels = {});
-  Conclusion& keep(std::span<const Comparison> comparisons);
+  FindingsOf& phases(std::vector<std::string> labels = {});
+  FindingsOf& phases_of_ranks(std::vector<std::string> labels = {});
+  FindingsOf& keep(std::span<const Comparison> comparisons);
 
   [[nodiscard]] const std::vector<Comparison>& comparisons() const { return all_.comparisons; }
   operator Findings() const { return all_; }  // NOLINT(google-explicit-constructor)
