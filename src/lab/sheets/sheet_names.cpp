@@ -216,7 +216,7 @@ std::vector<std::string> all_sheet_names() {
   return all;
 }
 
-/// The name with the experiment's whole name for a part of it: gpu0.load is gpu0-bottleneck.load.
+/// The name with the experiment's whole name for a part of it: data.load is data-parallel.load.
 /// Empty if that is not known.
 std::string with_whole_experiment(std::string_view name) {
   const std::string_view front = name.starts_with(kSimulated) ? kSimulated : "";
