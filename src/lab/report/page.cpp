@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:80rem;color:#222;background:#fff}
-h1,h2{line-height:1.2;overflow-wrap:break-word}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
+h1,h2{line-height:1.2}h1,h2,p,li{overflow-wrap:break-word}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
 section h2{margin-top:0}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
 .title{margin-bottom:.3rem}
