@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "apps/bad_input_cases.h"
+#include "apps/bad_input.h"
 #include "core/error.h"
 #include "options/options.h"
 #include "support/arguments.h"
@@ -114,13 +114,14 @@ std::string with_values(std::string text, const Arguments& arguments, SchemeKind
 }
 
 BadInput refusal_of(const OptionConflict& conflict, const Condition& given, const Row& row,
-                    SchemeKind usual) {
+                    const TrainingProgram& program) {
   const std::string value = given.values.empty() ? "" : fmt::format(" '{}'", row.arguments[1]);
-  return {.case_number = 7,
+  const std::string why = with_values(conflict.why, row.arguments, program.usual);
+  return {.section = "Options that exclude each other",
+          .program = std::string(program.name),
           .arguments = row.arguments,
           .exit_code = 78,
-          .line = fmt::format("--{}{}: {}; {}", given.name, value,
-                              with_values(conflict.why, row.arguments, usual), conflict.remedy)};
+          .line = fmt::format("--{}{}: {}; {}", given.name, value, why, conflict.remedy)};
 }
 
 }  // namespace
@@ -136,7 +137,7 @@ std::vector<BadInput> bad_combinations(SchemeKind usual) {
         for (const TrainingProgram& program : kTrainingPrograms) {
           const auto row = row_of(conflict, given, program.usual);
           if (!row) continue;
-          if (program.usual == usual) all.push_back(refusal_of(conflict, given, *row, usual));
+          if (program.usual == usual) all.push_back(refusal_of(conflict, given, *row, program));
           break;
         }
       }

@@ -13,8 +13,8 @@
 #include <set>
 #include <sstream>
 
-#include "apps/bad_input_cases.h"
-#include "apps/expect_refused.h"
+#include "apps/bad_input.h"
+#include "apps/every_option.h"
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/idx_bytes.h"
@@ -50,13 +50,13 @@ class MlpSingle : public TempDirTest {
     return mlp_single(on_cpu(arguments), {.working_directory = folder()});
   }
   void expect_refused(const std::vector<BadInput>& cases) {
-    barestep::expect_refused("mlp_single", cases, folder(),
+    barestep::expect_refused(cases, folder(),
                              [this](const BadInput& bad) { return run_here(bad.arguments); });
   }
 };
 
 TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
-  expect_refused(bad_command_lines());
+  expect_refused(bad_inputs("Options"));
 }
 
 TEST_F(MlpSingle, RefusesOptionsThatExcludeEachOther) {
@@ -115,18 +115,18 @@ TEST_F(OtherUser, MayRunWhatTheyCannotRead) {
 }
 
 TEST_F(MlpSingle, RefusesToProfileWhatIsNotThereInOneLine) {
-  expect_refused(bad_profiling());
-  expect_refused(bad_updates());
+  expect_refused(bad_inputs("Profiles and traces"));
+  expect_refused(bad_inputs("Updates"));
 }
 
 TEST_F(MlpSingle, RefusesBadConfigFilesInOneLine) {
-  expect_refused(bad_config_files());
+  expect_refused(bad_inputs("Configuration files"));
 }
 
 TEST_F(MlpSingle, RefusesBadFilesInOneLineAndLeavesNothingBehind) {
   write_bad_files(folder());
   const std::vector<std::string> before = names();
-  expect_refused(bad_files());
+  expect_refused(bad_inputs("Data, weights and output files"));
   EXPECT_THAT(names(), ::testing::UnorderedElementsAreArray(before));
   EXPECT_EQ(read_file(folder() / "kept"), "kept");
 }
@@ -137,11 +137,11 @@ TEST_F(MlpSingle, RefusesBadArraysInOneLine) {
   EXPECT_EQ(
       run_here({"--data", "safetensors:good.safetensors", "--layers", "2,1", "--steps", "1"}).err,
       "");
-  expect_refused(bad_arrays());
+  expect_refused(bad_inputs("NumPy and safetensors data"));
 }
 
 TEST_F(MlpSingle, RefusesToEvaluateWhatIsNotThereInOneLine) {
-  expect_refused(bad_evaluations());
+  expect_refused(bad_inputs("Evaluation"));
 }
 
 TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
@@ -212,162 +212,48 @@ TEST_F(MlpSingle, WarnsOfALossScaleThatLeavesGradientsBelowFp16) {
   EXPECT_EQ(notes("dynamic:1", "33"), "");
 }
 
-/// The cases in the list of bad inputs that are possible in a program that trains on one device.
-TEST(BadInputs, CoverEveryCaseThatCanHappen) {
-  std::set<int> covered = {
-      11,  // MlpSingle.TellsWhenTheCommandLineWinsOverTheConfigFile
-  };
-  for (const auto& cases : {bad_command_lines(), bad_config_files(), bad_files(), bad_arrays()}) {
-    for (const BadInput& bad : cases) covered.insert(bad.case_number);
-  }
-  std::cout << "covered:";
-  for (const int number : covered) std::cout << ' ' << number;
-  std::cout << '\n';
-  for (const int number : {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13,
-                           14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 28, 38, 39}) {
-    EXPECT_TRUE(covered.contains(number)) << "case " << number;
-  }
-}
-
-TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
-  const std::vector<std::string> files = words(
+TEST_F(MlpSingle, RunsWithEveryOptionThatHelpNames) {
+  const Arguments files = words(
       "--data idx:images,labels --layers 4,3 --loss cross-entropy --no-last-relu --batch-size 4 "
       "--gemm reference");
-  const std::vector<std::string> sgd =
-      kOneStep + std::vector<std::string>{"--optimizer", "sgd", "--momentum", "0.9"};
-  // For each option, a run that shows it; weights are saved before they are loaded.
-  const std::map<std::string, std::vector<std::string>> runs = {
-      {"dim", {"--dim", "8", "--depth", "1", "--steps", "1"}},
-      {"depth", kOneStep},
-      {"layers", {"--layers", "8,4", "--steps", "1"}},
-      {"activation", kOneStep + std::vector<std::string>{"--activation", "none"}},
-      {"no-last-relu", kOneStep + std::vector<std::string>{"--no-last-relu"}},
-      {"dropout", {"--dim", "8", "--depth", "2", "--steps", "1", "--dropout", "0.5"}},
-      {"loss", kOneStep + std::vector<std::string>{"--loss", "mse"}},
-      {"label-smoothing",
-       files + std::vector<std::string>{"--steps", "1", "--label-smoothing", "0.1"}},
-      {"data", files + std::vector<std::string>{"--steps", "1"}},
-      {"workers", files + std::vector<std::string>{"--steps", "1", "--workers", "2"}},
-      {"prefetch", files + std::vector<std::string>{"--steps", "1", "--prefetch", "3"}},
-      {"no-pin", files + std::vector<std::string>{"--steps", "1", "--no-pin"}},
-      {"drop-last", files + std::vector<std::string>{"--steps", "1", "--drop-last"}},
-      {"batch-size", kOneStep + std::vector<std::string>{"--batch-size", "4"}},
-      {"test-split", files + std::vector<std::string>{"--epochs", "1", "--test-split", "0.25"}},
-      {"steps", kOneStep},
-      {"epochs", files + std::vector<std::string>{"--epochs", "1"}},
-      {"no-shuffle", files + std::vector<std::string>{"--epochs", "1", "--no-shuffle"}},
-      {"input-scale", files + std::vector<std::string>{"--epochs", "1", "--input-scale", "127.5"}},
-      {"standardize", files + std::vector<std::string>{"--epochs", "1", "--standardize"}},
-      {"early-stop", files + std::vector<std::string>{"--epochs", "3", "--test-split", "0.25",
-                                                      "--early-stop", "1"}},
-      {"warmup", {"--dim", "8", "--depth", "1", "--steps", "2", "--warmup", "1"}},
-      {"seed", kOneStep + std::vector<std::string>{"--seed", "-1"}},
-      {"lr", kOneStep + std::vector<std::string>{"--lr", "1e-2"}},
-      {"betas", kOneStep + std::vector<std::string>{"--betas", "0.8,0.99"}},
-      {"eps", kOneStep + std::vector<std::string>{"--eps", "1e-6"}},
-      {"optimizer", kOneStep + std::vector<std::string>{"--optimizer", "adamw"}},
-      {"amsgrad", kOneStep + std::vector<std::string>{"--amsgrad"}},
-      {"momentum", sgd},
-      {"nesterov", sgd + std::vector<std::string>{"--nesterov"}},
-      {"weight-decay", kOneStep + std::vector<std::string>{"--weight-decay", "0.1"}},
-      {"lr-warmup", kOneStep + std::vector<std::string>{"--lr-warmup", "3"}},
-      {"lr-schedule", kOneStep + std::vector<std::string>{"--lr-schedule", "cosine"}},
-      {"lr-min",
-       kOneStep + std::vector<std::string>{"--lr-schedule", "linear", "--lr-min", "1e-5"}},
-      {"lr-step", kOneStep + std::vector<std::string>{"--lr-schedule", "step", "--lr-step", "2"}},
-      {"lr-gamma",
-       kOneStep + std::vector<std::string>{"--lr-schedule", "step", "--lr-gamma", "0.5"}},
-      {"lr-scale", kOneStep + std::vector<std::string>{"--lr-scale", "linear"}},
-      {"clip-norm", kOneStep + std::vector<std::string>{"--clip-norm", "0.5"}},
-      {"update", kOneStep + std::vector<std::string>{"--update", "fused"}},
-      {"accumulate", kOneStep + std::vector<std::string>{"--accumulate", "2"}},
-      {"recompute", {"--dim", "8", "--depth", "4", "--steps", "1", "--recompute", "2"}},
-      {"delay-ms", kOneStep + std::vector<std::string>{"--delay-ms", "1.5"}},
-      {"io-delay-ms", kOneStep + std::vector<std::string>{"--io-delay-ms", "1.5"}},
-      {"no-zero-grad", kOneStep + std::vector<std::string>{"--no-zero-grad"}},
-      {"log-every", kOneStep + std::vector<std::string>{"--log-every", "2"}},
-      {"device", kOneStep + std::vector<std::string>{"--device", "cpu"}},
-      {"threads", {"--dim", "8", "--depth", "1", "--steps", "1", "--threads", "2"}},
-      {"denormals", kOneStep + std::vector<std::string>{"--denormals", "keep"}},
-      {"instructions", kOneStep + std::vector<std::string>{"--instructions", "avx2"}},
-      {"gemm", files + std::vector<std::string>{"--steps", "1"}},
-      {"fusion", kOneStep + std::vector<std::string>{"--fusion", "off"}},
-      {"precision", {"--plan", "--device", "cuda", "--precision", "tf32"}},
-      {"loss-scale",
-       kOneStep + std::vector<std::string>{"--precision", "fp16", "--loss-scale", "1024"}},
-      {"loss-scale-window",
-       kOneStep + std::vector<std::string>{"--precision", "fp16", "--loss-scale-window", "10"}},
-      {"graph", kOneStep + std::vector<std::string>{"--graph"}},
-      {"autotune", {"--plan", "--device", "cuda", "--autotune", "choices.json"}},
-      {"quiet", kOneStep + std::vector<std::string>{"--quiet"}},
-      {"affinity", kOneStep + std::vector<std::string>{"--affinity", "compact"}},
-      {"verbose", kOneStep + std::vector<std::string>{"--verbose"}},
-      {"metrics", kOneStep + std::vector<std::string>{"--metrics", "metrics.jsonl"}},
-      {"plan", kOneStep + std::vector<std::string>{"--plan"}},
-      {"memory", kOneStep + std::vector<std::string>{"--plan", "--memory", "16GiB"}},
-      {"explain", kOneStep + std::vector<std::string>{"--explain"}},
-      {"profile", kOneStep + std::vector<std::string>{"--profile"}},
-      {"profile-steps", kOneStep + std::vector<std::string>{"--profile", "--profile-steps", "0:1"}},
-      {"profile-phases",
-       kOneStep + std::vector<std::string>{"--profile", "--profile-phases", "forward,loss"}},
-      {"trace", kOneStep + std::vector<std::string>{"--trace", "trace.json.gz"}},
-      {"tensorboard", kOneStep + std::vector<std::string>{"--tensorboard", "runs"}},
-      {"monitor", kOneStep + std::vector<std::string>{"--monitor"}},
-      {"sort-by", kOneStep + std::vector<std::string>{"--profile", "--sort-by", "count"}},
-      {"row-limit", kOneStep + std::vector<std::string>{"--profile", "--row-limit", "2"}},
-      {"save", kOneStep + std::vector<std::string>{"--save", "weights.safetensors"}},
-      {"load", kOneStep + std::vector<std::string>{"--load", "weights.safetensors"}},
-      {"checkpoint", kOneStep + std::vector<std::string>{"--checkpoint", "c"}},
-      {"checkpoint-every",
-       kOneStep + std::vector<std::string>{"--checkpoint", "e", "--checkpoint-every", "3"}},
-      {"checkpoint-keep",
-       kOneStep + std::vector<std::string>{"--checkpoint", "k", "--checkpoint-keep", "1"}},
-      {"checkpoint-best",
-       files + std::vector<std::string>{"--epochs", "1", "--test-split", "0.25", "--checkpoint",
-                                        "b", "--checkpoint-best"}},
-      {"resume", kOneStep + std::vector<std::string>{"--checkpoint", "r", "--resume"}},
-      {"resume-from",
-       kOneStep + std::vector<std::string>{"--resume-from", "c/step-000000001.safetensors"}},
-      {"time-limit", kOneStep + std::vector<std::string>{"--time-limit", "1h"}},
-      {"block", kTransformer},
-      {"heads", kTransformer + std::vector<std::string>{"--heads", "2"}},
-      {"length", kTransformer},
-      {"ffn", kTransformer + std::vector<std::string>{"--ffn", "12"}},
-      {"causal", kTransformer + std::vector<std::string>{"--causal"}},
-      {"attention", kTransformer + std::vector<std::string>{"--attention", "standard"}},
-      {"teacher-noise",
-       kOneStep + std::vector<std::string>{"--data", "teacher", "--teacher-noise", "0.5"}},
-      {"reproducible", kOneStep + std::vector<std::string>{"--reproducible", "8"}},
-      {"staleness", {"--dim", "8", "--depth", "1", "--steps", "3", "--staleness", "2"}},
-      {"evaluate-only", files + std::vector<std::string>{"--evaluate-only", "--load", "trained"}},
-      {"quantization",
-       files + std::vector<std::string>{"--evaluate-only", "--load", "trained", "--precision",
-                                        "int8", "--quantization", "torch-per-channel"}},
-      {"scheme", kOneStep + std::vector<std::string>{"--scheme", "single"}},
-      {"config", {"--config", "run.json"}},
-      {"completion", {"--completion", "zsh"}},
-      {"man", {"--man"}},
-      {"help", {"--help"}},
-      {"version", {"--version"}},
-  };
   file("images", idx_bytes<std::uint8_t>(0x08, {4, 2, 2}, std::vector<std::uint8_t>(16, 9)));
   file("labels", idx_bytes<std::uint8_t>(0x08, {4}, {0, 1, 2, 0}));
   file("run.json", R"({"dim": 8, "depth": 1, "steps": 1})");
-
-  run_here(files + std::vector<std::string>{"--steps", "1", "--save", "trained"});
-
-  const std::vector<std::string> named = options_of(mlp_single({"--help"}).out);
-  std::set<std::string> covered;
-  for (const auto& [name, arguments] : runs) covered.insert(name);
-  EXPECT_EQ(std::set<std::string>(named.begin(), named.end()), covered);
-  for (const std::string& name : named) {
-    SCOPED_TRACE(name);
-    const auto result = run_here(runs.at(name));
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(result.err, name == "resume-from" ? "mlp_single: note: resumes from "
-                                                  "'c/step-000000001.safetensors' at step 1\n"
-                                                : "");
-  }
+  expect_every_option(
+      {kOneStep + words("--activation none --loss mse --seed -1 --lr 1e-2 --betas 0.8,0.99 --eps "
+                        "1e-6 --optimizer adamw --amsgrad --weight-decay 0.1 --lr-warmup 3 "
+                        "--lr-schedule cosine --lr-scale linear --clip-norm 0.5 --log-every 2 "
+                        "--save weights.safetensors --metrics metrics.jsonl --scheme single"),
+       kOneStep + words("--optimizer sgd --momentum 0.9 --nesterov --lr-schedule step --lr-step 2 "
+                        "--lr-gamma 0.5 --load weights.safetensors --denormals keep --quiet "
+                        "--instructions avx2 --fusion off --affinity compact --verbose"),
+       kOneStep + words("--lr-schedule linear --lr-min 1e-5 --update fused --delay-ms 1.5"),
+       kOneStep + words("--accumulate 2 --no-zero-grad --io-delay-ms 1.5 --time-limit 1h"),
+       words("--dim 8 --depth 4 --steps 2 --warmup 1 --recompute 2 --dropout 0.5 --threads 2"),
+       kOneStep + words("--precision fp16 --loss-scale dynamic:1024 --loss-scale-window 10"),
+       words("--plan --device cuda --precision tf32 --graph --autotune choices.json"),
+       kOneStep + words("--graph"),
+       kOneStep + words("--explain --plan --memory 16GiB"),
+       kOneStep + words("--profile --profile-steps 0:1 --profile-phases forward,loss --monitor "
+                        "--trace trace.json.gz --tensorboard runs --sort-by count --row-limit 2"),
+       kOneStep + words("--data teacher --teacher-noise 0.5"),
+       kOneStep + words("--reproducible 8"),
+       words("--dim 8 --depth 1 --steps 3 --staleness 2"),
+       kTransformer + words("--heads 2 --ffn 12 --causal --attention standard"),
+       files + words("--epochs 1 --workers 2 --prefetch 3 --no-pin --drop-last --no-shuffle "
+                     "--input-scale 127.5 --label-smoothing 0.1 --save trained"),
+       files + words("--epochs 3 --test-split 0.25 --standardize --early-stop 1 --checkpoint b "
+                     "--checkpoint-every 3 --checkpoint-keep 1 --checkpoint-best"),
+       files + words("--evaluate-only --load trained --precision int8 --quantization "
+                     "torch-per-channel"),
+       kOneStep + words("--checkpoint c --resume"),
+       kOneStep + words("--resume-from c/step-000000001.safetensors"),
+       words("--config run.json"),
+       words("--completion zsh"),
+       words("--man"),
+       words("--help"),
+       words("--version")},
+      [this](const Arguments& arguments) { return run_here(arguments); });
 }
 
 TEST_F(MlpSingle, HelpIsGroupedAndEndsWithExamples) {

@@ -12,8 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "apps/bad_input_cases.h"
-#include "apps/expect_refused.h"
+#include "apps/bad_input.h"
 #include "apps/on_cpu.h"
 #include "core/host.h"
 #include "core/input_file.h"
@@ -148,8 +147,8 @@ TEST_F(MlpDdp, RefusesBadInputInOneLine) {
     return run_process(Arguments{"/bin/bash", "-c", after_env, "bash"} + command_of(MLP_DDP, here),
                        {.working_directory = folder()});
   };
-  expect_refused("mlp_ddp", bad_ranks(), folder(), run_ranks);
-  expect_refused("mlp_ddp", bad_combinations(SchemeKind::kDdp), folder(), run_ranks);
+  expect_refused(bad_inputs("Ranks (mlp_ddp)"), folder(), run_ranks);
+  expect_refused(bad_combinations(SchemeKind::kDdp), folder(), run_ranks);
 }
 
 TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {

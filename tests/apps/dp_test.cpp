@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <set>
 
-#include "apps/bad_input_cases.h"
-#include "apps/expect_refused.h"
+#include "apps/bad_input.h"
+#include "apps/every_option.h"
 #include "core/host.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
@@ -244,7 +244,6 @@ TEST_F(MlpDp, PlansAndExplainsForDevicesThatAreNotHere) {
 TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
   number_run(folder());
   write_file(folder() / "run.json", R"({"lr": 0.01})");
-  const Arguments spread = {"--devices", "cpu,cpu"};
   const std::vector<Arguments> runs = {
       words("--devices cpu,cpu --dim 8 --depth 2 --activation relu --dropout 0.1 --loss mse "
             "--label-smoothing 0 --steps 3 --warmup 1 --seed 1 --optimizer adam --amsgrad --lr "
@@ -280,17 +279,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
       {"--man"},
       {"--help"},
   };
-  std::set<std::string> covered = {"autotune"};  // needs a GPU: refused below
-  for (const Arguments& arguments : runs) {
-    for (const std::string& argument : arguments) {
-      if (argument.starts_with("--")) covered.insert(argument.substr(2));
-    }
-    const auto result = run(arguments);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_TRUE(result.err.empty() || result.err.starts_with("mlp_dp: note: ")) << result.err;
-  }
-  const std::vector<std::string> named = options_of(run({"--help"}).out);
-  EXPECT_EQ(std::set<std::string>(named.begin(), named.end()), covered);
+  expect_every_option(runs, [this](const Arguments& arguments) { return run(arguments); },
+                      {"autotune"});  // needs a GPU: refused below
 }
 
 TEST_F(MlpDp, TellsTheStagesOfAPipelineAndHowLongTheyWait) {
@@ -330,8 +320,9 @@ TEST_F(MlpDp, TracesThePassesOfMicroBatchesByTheirNumbers) {
 }
 
 TEST_F(MlpDp, RefusesBadInputInOneLine) {
-  for (const auto& cases : {bad_devices(), bad_combinations(SchemeKind::kDataParallel)}) {
-    expect_refused("mlp_dp", cases, folder(), [this](const BadInput& bad) {
+  for (const auto& cases :
+       {bad_inputs("Devices (mlp_dp)"), bad_combinations(SchemeKind::kDataParallel)}) {
+    expect_refused(cases, folder(), [this](const BadInput& bad) {
       return run_process(command_of(MLP_DP, bad), {.working_directory = folder()});
     });
   }

@@ -4,13 +4,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
 
-#include "apps/bad_input_cases.h"
+#include "apps/bad_input.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -18,49 +20,37 @@ namespace {
 
 constexpr std::string_view kMark = "<!-- made by tests/apps/troubleshooting_test.cpp -->\n";
 
-struct Section {
-  const char* title;
-  std::vector<BadInput> cases;
-};
-
-/// Adds one line for errors that differ only in the value, unless an earlier section has it. Values
-/// that a page cannot show are left out.
-std::string lines_of(const std::vector<BadInput>& cases, std::set<std::string>& shown) {
+/// Whether a page can show the line.
+bool shows(const std::string& line) {
   constexpr std::size_t kLongest = 400;
-  static const std::regex kValue("'[^']*'");
-  std::set<std::string> seen;
-  std::string text;
-  for (const BadInput& bad : cases) {
-    const bool shows = bad.line.size() <= kLongest && bad.line.find('`') == std::string::npos &&
-                       std::ranges::all_of(bad.line, [](char c) { return c >= ' ' && c <= '~'; });
-    if (!shows || !seen.insert(std::regex_replace(bad.line, kValue, "''")).second) continue;
-    if (shown.insert(bad.line).second)
-      text += fmt::format("- `{}` ({})\n", bad.line, bad.exit_code);
-  }
-  return text;
+  return line.size() <= kLongest && line.find('`') == std::string::npos &&
+         std::ranges::all_of(line, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
+/// A section of each kind of bad input, with one line for errors that differ only in the value.
 std::string all_lines() {
+  std::vector<BadInput> all = bad_inputs();
   std::vector<BadInput> together;
   for (const TrainingProgram& program : kTrainingPrograms) {
-    const std::vector<BadInput> more = bad_combinations(program.usual);
-    together.insert(together.end(), more.begin(), more.end());
+    std::ranges::move(bad_combinations(program.usual), std::back_inserter(together));
   }
-  const Section sections[] = {{"Options", bad_command_lines()},
-                              {"Options that exclude each other", together},
-                              {"Updates", bad_updates()},
-                              {"Profiles and traces", bad_profiling()},
-                              {"Evaluation", bad_evaluations()},
-                              {"Configuration files", bad_config_files()},
-                              {"Data, weights and output files", bad_files()},
-                              {"NumPy and safetensors data", bad_arrays()},
-                              {"Devices (mlp_dp)", bad_devices()},
-                              {"Ranks (mlp_ddp)", bad_ranks()},
-                              {"The lab (mlp_lab)", bad_lab()}};
+  const auto updates = std::ranges::find(all, "Updates", &BadInput::section);
+  all.insert(updates, together.begin(), together.end());
+  static const std::regex kValue("'[^']*'");
   std::set<std::string> shown;
+  std::set<std::string> of_section;  // without their values
   std::string text;
-  for (const auto& [title, cases] : sections) {
-    text += fmt::format("\n## {}\n\n{}", title, lines_of(cases, shown));
+  std::string section;
+  for (const BadInput& bad : all) {
+    if (bad.section != section) {
+      section = bad.section;
+      of_section.clear();
+      text += fmt::format("\n## {}\n\n", section);
+    }
+    if (!shows(bad.line) || !of_section.insert(std::regex_replace(bad.line, kValue, "''")).second)
+      continue;
+    if (shown.insert(bad.line).second)
+      text += fmt::format("- `{}` ({})\n", bad.line, bad.exit_code);
   }
   return text;
 }

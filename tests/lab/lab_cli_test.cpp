@@ -9,8 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "apps/bad_input_cases.h"
-#include "apps/expect_refused.h"
+#include "apps/bad_input.h"
 #include "lab/child.h"
 #include "lab/json_schema.h"
 #include "lab/study/experiment.h"
@@ -380,7 +379,7 @@ TEST_F(MlpLab, RefusesBadInputInOneLineBeforeItMeasuresOrWrites) {
   std::filesystem::create_symlink(MLP_LAB, folder() / "link");
   std::filesystem::create_hard_link(file("run.json", ""), folder() / "twin.json");
   ASSERT_EQ(::mkfifo((folder() / "fifo.json").c_str(), 0600), 0);
-  expect_refused("mlp_lab", bad_lab(), folder(), [this](const BadInput& bad) {
+  expect_refused(bad_inputs("The lab (mlp_lab)"), folder(), [this](const BadInput& bad) {
     return run_process(command_of(MLP_LAB, bad), {.working_directory = folder()});
   });
   EXPECT_THAT(names(),

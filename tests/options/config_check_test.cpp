@@ -42,7 +42,7 @@ TEST(Config, TheDefaultsAreValid) {
 }
 
 /// Of each kind of values one, and those that no command line can give. What is typed is in
-/// tests/apps/bad_input_cases.cpp, and for every option in options_test.cpp.
+/// tests/apps/bad_input.txt, and for every option in options_test.cpp.
 TEST(Config, RefusesValuesOutsideTheirRanges) {
   const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
       {[](auto& c) { c.model.dim = 0; },
@@ -145,63 +145,6 @@ TEST(Config, RefusesADenormalEpsWhereItIsFlushed) {
             "1.1754944e-38, or --denormals keep");
 }
 
-TEST(Config, RefusesOptionsThatDoNotFitTogether) {
-  // Of the table of conflicts, one row of each form.
-  const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
-      {[](auto& c) { c.training.loss_scale = LossScaling{.dynamic = false, .initial = 8}; },
-       "--loss-scale '8': gradients of fp32 need none; leave it out, or use --precision fp16"},
-      {[](auto& c) { c.training.steps = c.training.epochs = 1; },
-       "--steps: cannot be combined with --epochs; give one of the two"},
-      {[](auto& c) {
-         c.model.dropout = 0.1;
-         c.model.activation = Activation::kNone;
-       },
-       "--dropout '0.1': follows activations, and --activation none has none; leave it out, or use "
-       "--activation relu"},
-      {[](auto& c) {
-         c.model.dropout = 0.1;
-         c.model.layers = {4, 3};
-       },
-       "--dropout '0.1': nothing is dropped after the last layer, and the model has one layer; "
-       "leave it out, or give more layers"},
-      {[](auto& c) {
-         c.model.dropout = 0.1;
-         c.model.depth = 1;
-       },
-       "--dropout '0.1': nothing is dropped after the last layer, and the model has one layer; "
-       "leave it out, or give more layers"},
-      {[](auto& c) {
-         use_files(c);
-         c.model.layers = {4, 3};
-         c.model.loss = LossKind::kBce;
-       },
-       "--loss 'bce': has one column of 0 and 1, and the model has 3 outputs; end --layers with 1, "
-       "or use --loss cross-entropy"},
-      {[](auto& c) {
-         c.optimizer.lr_min = 0.1;
-         c.optimizer.lr_schedule = LrSchedule::kLinear;
-       },
-       "--lr-min '0.1': is above --lr, which is 0.001; give a smaller one, or a larger --lr"},
-      {[](auto& c) {
-         c.data.sweep = {64, 1 << 30};
-         c.training.accumulate = 2;
-       },
-       "--accumulate '2': 1073741824 samples in each micro-step make 2147483648 in a step; a step "
-       "has at most 2147483647"},
-      {[](auto& c) {
-         c.data.sweep = {64, 128};
-         c.output.save = "f";
-       },
-       "--save: cannot be combined with several batch sizes; give one --batch-size, or leave it "
-       "out"},
-  };
-  for (const auto& [change, line] : cases) {
-    const Refusal refusal = refusal_of(change);
-    EXPECT_EQ(refusal.line, line);
-    EXPECT_EQ(refusal.code, 78);
-  }
-}
-
 TEST(Config, AllowsWhatPyTorchWouldDo) {
   EXPECT_EQ(refusal_of(use_files).line, "");  // a ReLU between the last Linear and cross-entropy
   EXPECT_EQ(refusal_of([](auto& c) {
@@ -242,15 +185,6 @@ TEST(Config, NothingItAllowsOverflows64Bits) {
     }
   }
   EXPECT_GT(allowed, 100);
-}
-
-TEST(Config, SaysWhatOfAStepIsTooMuch) {
-  EXPECT_EQ(refusal_of([](auto& c) {
-              c.model.dim = 1 << 20;
-              c.data.batch_size = 1 << 20;
-            }).line,
-            "model: a step takes 4.2e+19 flops, more than barestep counts to (1.2e+18); make "
-            "--dim, --depth, --layers or --batch-size smaller");
 }
 
 TEST(Config, CountsScoresInTheStandardFormOnly) {

@@ -1,7 +1,7 @@
 // Command lines of our programs, for tests that run them.
 #pragma once
 
-#include <iterator>
+#include <iomanip>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -17,10 +17,12 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
-/// The words of a command line as typed, without quotes.
+/// The words of a command line as typed, of which some may be in single quotes.
 inline Arguments words(const std::string& typed) {
   std::istringstream text(typed);
-  return {std::istream_iterator<std::string>(text), {}};
+  Arguments all;
+  for (std::string word; text >> std::quoted(word, '\'');) all.push_back(word);
+  return all;
 }
 
 /// Two steps of a model that trains in almost no time.
