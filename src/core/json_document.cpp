@@ -148,6 +148,10 @@ std::vector<JsonValue> JsonValue::items(std::size_t count) const {
   return all;
 }
 
+bool JsonValue::is_null() const {
+  return json_of(json_).is_null();
+}
+
 bool JsonValue::is_array() const {
   return json_of(json_).is_array();
 }
@@ -192,8 +196,12 @@ bool JsonValue::boolean() const {
 }
 
 std::string JsonValue::text() const {
+  return on_one_line(exact_text());
+}
+
+std::string JsonValue::exact_text() const {
   if (!json_of(json_).is_string()) refuse_kind("a string");
-  return on_one_line(json_of(json_).get<std::string>());
+  return json_of(json_).get<std::string>();
 }
 
 std::vector<std::string> JsonValue::texts() const {

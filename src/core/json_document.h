@@ -42,6 +42,7 @@ class JsonValue {
   [[nodiscard]] std::vector<JsonValue> items() const;
   [[nodiscard]] std::vector<JsonValue> items(std::size_t count) const;
 
+  [[nodiscard]] bool is_null() const;
   [[nodiscard]] bool is_array() const;
   [[nodiscard]] bool is_number() const;
   [[nodiscard]] double number(double min, double max) const;
@@ -50,6 +51,7 @@ class JsonValue {
   [[nodiscard]] bool boolean() const;
   /// Safe to show: passed through on_one_line().
   [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string exact_text() const;
   [[nodiscard]] std::vector<std::string> texts() const;
 
   /// This value as JSON on one line.

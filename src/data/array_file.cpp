@@ -21,7 +21,9 @@
 
 #include "core/error.h"
 #include "core/host.h"
+#include "core/index.h"
 #include "core/input_file.h"
+#include "core/lookup.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -573,12 +575,11 @@ void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem
   const char order = descr.empty() ? ' ' : descr.front();
   const bool has_order = std::string_view("<>|=").find(order) != std::string_view::npos;
   const std::string_view name = has_order ? descr.substr(1) : descr;
-  const auto* const found =
-      std::ranges::find_if(kNpyTypes, [&](const auto& pair) { return pair.first == name; });
-  if (found == std::end(kNpyTypes) || (has_order && name.size() > 2)) {
+  const ElementType* const found = found_in(kNpyTypes, name);
+  if (found == nullptr || (has_order && name.size() > 2)) {
     refuse_npy(path, fmt::format("holds elements of type '{}'", shown(descr)), kPlainTypes);
   }
-  header.type = found->second;
+  header.type = *found;
   // Without '<' or '>', the order is that of this machine.
   header.big_endian = order == '>' || (order != '<' && std::endian::native == std::endian::big);
 }

@@ -22,6 +22,7 @@
 #include "core/index.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
+#include "core/lookup.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -31,15 +32,11 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+constexpr const char* kDamaged = "it is damaged or not a safetensors file";
 
 // The JSON header.
 
 using Json = nlohmann::json;
-
-/// A malformed header; `why` becomes part of an Error's message.
-struct HeaderProblem {
-  std::string why;
-};
 
 constexpr std::size_t kMaxRank = 8;
 constexpr std::size_t kMaxNameBytes = 512;
@@ -48,7 +45,7 @@ using Metadata = std::map<std::string, std::string, std::less<>>;
 
 struct DtypeBits {
   std::string_view name;
-  std::uint64_t bits;
+  std::int64_t bits;
 };
 /// In the order in which the reference sorts tensors' types: by alignment, then as listed.
 constexpr std::array kDtypes = {
@@ -69,256 +66,46 @@ const DtypeBits* find_dtype(std::string_view dtype) {
 }
 
 /// 0 for an unknown dtype.
-std::uint64_t bits_of(std::string_view dtype) {
+std::int64_t bits_of(std::string_view dtype) {
   const auto* const found = find_dtype(dtype);
   return found == kDtypes.end() ? 0 : found->bits;
 }
 
-/// A tensor as described in the header.
-struct HeaderEntry {
-  std::string name;
-  std::string dtype;
-  std::vector<std::uint64_t> shape;
-  std::vector<std::uint64_t> offsets;
-};
-
-/// Receives the header token by token. This detects duplicate keys and refuses a malformed header
-/// at its first wrong token, at any depth.
-class HeaderReader : public nlohmann::json_sax<Json> {
- public:
-  std::vector<HeaderEntry> take_tensors() { return std::move(tensors_); }
-  Metadata take_metadata() { return std::move(metadata_); }
-
-  bool start_object(std::size_t) override {
-    switch (place_) {
-      case Place::kFile:
-        place_ = Place::kTensors;
-        return true;
-      case Place::kTensor:
-        tensors_.push_back({.name = key_, .dtype = {}, .shape = {}, .offsets = {}});
-        fields_.clear();
-        place_ = Place::kFields;
-        return true;
-      case Place::kMetadata:
-        place_ = Place::kMetadataValues;
-        return true;
-      case Place::kOther:
-        ++depth_;
-        return true;
-      default:
-        unexpected("an object");
-    }
+/// A tensor as the header states it, whose shape, dtype and range agree.
+SafetensorsEntry entry_of(const std::string& name, const JsonValue& stated) {
+  if (name.size() > kMaxNameBytes) {
+    stated.refuse(
+        fmt::format("has a name of {} bytes, {} are allowed", name.size(), kMaxNameBytes));
   }
-
-  bool end_object() override {
-    if (place_ == Place::kOther) return end_other();
-    if (place_ == Place::kFields) {
-      for (const std::string_view field : {"dtype", "shape", "data_offsets"}) {
-        if (fields_.count(field) == 0) {
-          throw HeaderProblem{fmt::format("tensor '{}' has no {}", tensors_.back().name, field)};
-        }
-      }
-      place_ = Place::kTensors;
-    } else if (place_ == Place::kMetadataValues) {
-      place_ = Place::kTensors;
-    } else {
-      place_ = Place::kEnd;
-    }
-    return true;
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const JsonValue dtype = stated.at("dtype"), shape = stated.at("shape");
+  const std::vector<JsonValue> offsets = stated.at("data_offsets").items(2);
+  SafetensorsEntry entry{.name = name,
+                         .dtype = dtype.text(),
+                         .shape = {},
+                         .begin_bytes = offsets[0].whole(0, kMax),
+                         .end_bytes = offsets[1].whole(0, kMax)};
+  for (const JsonValue& extent : shape.items()) entry.shape.push_back(extent.whole(0, kMax));
+  if (entry.shape.size() > kMaxRank) {
+    shape.refuse(fmt::format("has more than {} dimensions", kMaxRank));
   }
-
-  bool key(string_t& text) override {
-    if (place_ == Place::kOther) return true;
-    if (text.size() > kMaxNameBytes) {
-      throw HeaderProblem{
-          fmt::format("a name has {} bytes, {} are allowed", text.size(), kMaxNameBytes)};
-    }
-    key_ = text;
-    switch (place_) {
-      case Place::kTensors:
-        require_new(names_, "name");
-        place_ = text == "__metadata__" ? Place::kMetadata : Place::kTensor;
-        break;
-      case Place::kMetadataValues:
-        if (metadata_.contains(key_)) refuse_second("metadata key");
-        break;
-      default:
-        choose_field();
-    }
-    return true;
-  }
-
-  bool string(string_t& text) override {
-    if (place_ == Place::kMetadataValues) {
-      metadata_.emplace(key_, std::move(text));
-      return true;
-    }
-    if (place_ != Place::kDtype) return scalar("a string");
-    if (bits_of(text) == 0) {
-      throw HeaderProblem{
-          fmt::format("tensor '{}' has the unknown dtype '{}'", tensors_.back().name, text)};
-    }
-    tensors_.back().dtype = text;
-    place_ = Place::kFields;
-    return true;
-  }
-
-  bool start_array(std::size_t) override {
-    if (place_ == Place::kOther) {
-      ++depth_;
-    } else if (place_ == Place::kShape) {
-      place_ = Place::kShapeNumbers;
-    } else if (place_ == Place::kOffsets) {
-      place_ = Place::kOffsetNumbers;
-    } else {
-      unexpected("an array");
-    }
-    return true;
-  }
-
-  bool end_array() override {
-    if (place_ == Place::kOther) return end_other();
-    if (place_ == Place::kOffsetNumbers && tensors_.back().offsets.size() != 2) {
-      throw HeaderProblem{fmt::format("tensor '{}' has {} data_offsets instead of 2",
-                                      tensors_.back().name, tensors_.back().offsets.size())};
-    }
-    place_ = Place::kFields;
-    return true;
-  }
-
-  bool number_unsigned(number_unsigned_t number) override {
-    if (place_ != Place::kShapeNumbers && place_ != Place::kOffsetNumbers) {
-      return scalar("a number");
-    }
-    HeaderEntry& tensor = tensors_.back();
-    std::vector<std::uint64_t>& list =
-        place_ == Place::kShapeNumbers ? tensor.shape : tensor.offsets;
-    list.push_back(number);
-    if (list.size() > kMaxRank) {
-      throw HeaderProblem{fmt::format("tensor '{}' has more than {} dimensions or data_offsets",
-                                      tensor.name, kMaxRank)};
-    }
-    return true;
-  }
-
-  bool null() override {
-    if (place_ != Place::kMetadata) return scalar("null");
-    place_ = Place::kTensors;
-    return true;
-  }
-
-  bool number_integer(number_integer_t) override { return scalar("a negative number"); }
-  bool number_float(number_float_t, const string_t& text) override {
-    return scalar(fmt::format("the number {}", text.substr(0, 40)));
-  }
-  bool boolean(bool) override { return scalar("a boolean"); }
-  bool binary(binary_t&) override { unexpected("binary data"); }
-
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    throw HeaderProblem{fmt::format("is not JSON at byte {}", position)};
-  }
-
- private:
-  using Names = std::set<std::string, std::less<>>;
-
-  /// The position of the next token in the header.
-  enum class Place {
-    kFile,
-    kTensors,  // before a tensor's name
-    kTensor,   // after it
-    kFields,   // before a field's name
-    kDtype,
-    kShape,
-    kShapeNumbers,
-    kOffsets,
-    kOffsetNumbers,
-    kOther,  // in a field of a tensor that only other programs know
-    kMetadata,
-    kMetadataValues,
-    kEnd,
-  };
-
-  [[noreturn]] void unexpected(std::string_view token) const {
-    throw HeaderProblem{key_.empty()
-                            ? fmt::format("has {} in the wrong place", token)
-                            : fmt::format("has {} in the wrong place, at '{}'", token, key_)};
-  }
-
-  /// A value that is an error, except in a field that is skipped.
-  bool scalar(std::string_view token) {
-    if (place_ != Place::kOther) unexpected(token);
-    if (depth_ == 0) place_ = Place::kFields;
-    return true;
-  }
-
-  bool end_other() {
-    if (--depth_ == 0) place_ = Place::kFields;
-    return true;
-  }
-
-  void require_new(Names& seen, std::string_view kind) const {
-    if (!seen.insert(key_).second) refuse_second(kind);
-  }
-
-  [[noreturn]] void refuse_second(std::string_view kind) const {
-    throw HeaderProblem{fmt::format("has the {} '{}' twice", kind, key_)};
-  }
-
-  void choose_field() {
-    if (key_ == "dtype") {
-      place_ = Place::kDtype;
-    } else if (key_ == "shape") {
-      place_ = Place::kShape;
-    } else if (key_ == "data_offsets") {
-      place_ = Place::kOffsets;
-    } else {
-      place_ = Place::kOther;
-      return;
-    }
-    require_new(fields_, "field");
-  }
-
-  Place place_ = Place::kFile;
-  int depth_ = 0;  // of arrays and objects in kOther
-  std::string key_;
-  Names names_, fields_;
-  std::vector<HeaderEntry> tensors_;
-  Metadata metadata_;
-};
-
-/// Checks one tensor, whose bytes start at `start`, in the order of the reference's checks.
-SafetensorsEntry checked(const HeaderEntry& stated, std::uint64_t start) {
-  const std::uint64_t begin = stated.offsets[0];
-  const std::uint64_t end = stated.offsets[1];
-  if (begin != start || end < begin) {
-    throw HeaderProblem{fmt::format(
-        "tensor '{}' has the data_offsets [{}, {}], which leave a hole or overlap: byte {} is next",
-        stated.name, begin, end, start)};
-  }
-  std::uint64_t bits = bits_of(stated.dtype);
-  SafetensorsEntry entry{.name = stated.name, .dtype = stated.dtype, .shape = {}};
-  std::uint64_t elements = 1;
+  std::int64_t bits = 1;
   bool overflows = false;
-  for (const std::uint64_t extent : stated.shape) {
-    overflows = overflows || __builtin_mul_overflow(elements, extent, &elements) ||
-                extent > std::numeric_limits<std::int64_t>::max();
-    entry.shape.push_back(static_cast<std::int64_t>(extent));
+  for (const std::int64_t extent : entry.shape) {
+    overflows = overflows || __builtin_mul_overflow(bits, extent, &bits);
   }
-  if (overflows || __builtin_mul_overflow(bits, elements, &bits)) {
-    throw HeaderProblem{fmt::format("the size of tensor '{}', {} of {}, overflows", stated.name,
-                                    fmt::join(stated.shape, " x "), stated.dtype)};
+  if (bits_of(entry.dtype) == 0)
+    dtype.refuse(fmt::format("is '{}', which is no type", entry.dtype));
+  if (overflows || __builtin_mul_overflow(bits, bits_of(entry.dtype), &bits)) {
+    shape.refuse(fmt::format("of {} overflows", entry.dtype));
   }
   if (bits % 8 != 0) {
-    throw HeaderProblem{fmt::format("tensor '{}' has {} bits, which is not a whole number of bytes",
-                                    stated.name, bits)};
+    stated.refuse(fmt::format("has {} bits, which is not a whole number of bytes", bits));
   }
-  if (end - begin != bits / 8) {
-    throw HeaderProblem{fmt::format("tensor '{}' has {} bytes, its shape and dtype need {}",
-                                    stated.name, end - begin, bits / 8)};
+  if (entry.bytes() != bits / 8) {
+    stated.refuse(
+        fmt::format("has {} bytes, its shape and dtype need {}", entry.bytes(), bits / 8));
   }
-  entry.begin_bytes = static_cast<std::int64_t>(begin);
-  entry.end_bytes = static_cast<std::int64_t>(end);
   return entry;
 }
 
@@ -327,27 +114,35 @@ struct Header {
   Metadata metadata;
 };
 
-/// The entries of `header`, sorted by their byte ranges. In each, shape, dtype and range agree; the
-/// ranges are contiguous from byte 0. Throws HeaderProblem.
-Header parse_safetensors_header(std::string_view header) {
-  // The parser treats NUL as the end and skips a byte order mark; neither is valid JSON.
-  const auto odd = header.substr(0, 3) == "\xEF\xBB\xBF" ? 0 : header.find('\0');
-  if (odd != std::string_view::npos) {
-    throw HeaderProblem{fmt::format("is not JSON at byte {}", odd + 1)};
+/// The entries, sorted by their byte ranges, which are contiguous from byte 0.
+Header parse_safetensors_header(std::string_view text, JsonSource source) {
+  const JsonDocument document(text, std::move(source));
+  const JsonValue root = document.root();
+  // The parser skips it, but it is not JSON.
+  if (text.starts_with("\xEF\xBB\xBF")) root.refuse("begins with a byte order mark");
+  Header header;
+  for (const auto& [name, value] : root.members()) {
+    if (name != "__metadata__") {
+      header.entries.push_back(entry_of(name, value));
+    } else if (!value.is_null()) {
+      for (const auto& [key, of_key] : value.members()) header.metadata[key] = of_key.exact_text();
+    }
   }
-  HeaderReader reader;
-  Json::sax_parse(header, &reader);
-  std::vector<HeaderEntry> tensors = reader.take_tensors();
-  std::sort(tensors.begin(), tensors.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
-    return std::tie(a.offsets, a.name) < std::tie(b.offsets, b.name);
-  });
-  Header checked_header{.entries = {}, .metadata = reader.take_metadata()};
-  std::uint64_t start = 0;
-  for (const HeaderEntry& tensor : tensors) {
-    checked_header.entries.push_back(checked(tensor, start));
-    start = tensor.offsets[1];
+  const auto place = [](const SafetensorsEntry& entry) {
+    return std::tie(entry.begin_bytes, entry.end_bytes, entry.name);
+  };
+  std::ranges::sort(header.entries, {}, place);
+  std::int64_t start = 0;
+  for (const SafetensorsEntry& entry : header.entries) {
+    if (entry.begin_bytes != start) {
+      root.at(entry.name.c_str())
+          .refuse(fmt::format(
+              "has the data_offsets [{}, {}], which leave a hole or overlap: byte {} is next",
+              entry.begin_bytes, entry.end_bytes, start));
+    }
+    start = entry.end_bytes;
   }
-  return checked_header;
+  return header;
 }
 
 // Checksums.
@@ -396,10 +191,7 @@ std::string text_of_checksums(std::span<const TensorForm> tensors,
 
 [[noreturn]] void refuse_safetensors(const std::filesystem::path& path, const std::string& what,
                                      const std::string& why) {
-  fail(ExitCode::kBadData, {.what = what,
-                            .value = path.string(),
-                            .why = why,
-                            .remedy = "it is damaged or not a safetensors file"});
+  fail(ExitCode::kBadData, {.what = what, .value = path.string(), .why = why, .remedy = kDamaged});
 }
 
 /// Everything before the tensors.
@@ -431,11 +223,10 @@ std::string read_head(const InputFile& file, const std::filesystem::path& path,
 
 /// `"name":{...}`, the header's entry for a tensor whose bytes start at `begin`.
 std::string member_of_header(const TensorForm& tensor, std::int64_t begin) {
-  std::uint64_t bits = bits_of(tensor.dtype);
-  for (const std::int64_t extent : tensor.shape) bits *= static_cast<std::uint64_t>(extent);
-  BARESTEP_REQUIRE(
-      bits_of(tensor.dtype) != 0 && bits == 8 * static_cast<std::uint64_t>(tensor.bytes),
-      "the values of '" + tensor.name + "' do not fill its shape");
+  std::int64_t bits = bits_of(tensor.dtype);
+  for (const std::int64_t extent : tensor.shape) bits *= extent;
+  BARESTEP_REQUIRE(bits_of(tensor.dtype) != 0 && bits == 8 * tensor.bytes,
+                   "the values of '" + tensor.name + "' do not fill its shape");
   const nlohmann::ordered_json stated = {{"dtype", tensor.dtype},
                                          {"shape", tensor.shape},
                                          {"data_offsets", {begin, begin + tensor.bytes}}};
@@ -526,13 +317,11 @@ SafetensorsReader::SafetensorsReader(std::filesystem::path path, std::string wha
       what_(std::move(what)),
       file_(std::make_shared<InputFile>(path_, what_)),
       head_(read_head(*file_, path_, what_)) {
-  try {
-    Header header = parse_safetensors_header(std::string_view(head_).substr(kLengthBytes));
-    entries_ = std::move(header.entries);
-    metadata_ = std::move(header.metadata);
-  } catch (const HeaderProblem& problem) {
-    refuse_safetensors(path_, what_, "its header: " + problem.why);
-  }
+  Header header =
+      parse_safetensors_header(std::string_view(head_).substr(kLengthBytes),
+                               {.what = what_, .name = path_.string(), .remedy = kDamaged});
+  entries_ = std::move(header.entries);
+  metadata_ = std::move(header.metadata);
   const std::int64_t stated = entries_.empty() ? 0 : entries_.back().end_bytes;
   const std::int64_t there = file_->size_bytes() - static_cast<std::int64_t>(head_.size());
   if (stated != there) {
@@ -657,17 +446,15 @@ ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view n
                                    entries.size() > 3 ? ", ..." : ""),
           .remedy = "name the samples 'x' and their labels or targets 'y'"});
   }
-  const auto* const type =
-      std::find_if(std::begin(kTypes), std::end(kTypes),
-                   [&](const auto& pair) { return pair.first == entry->dtype; });
-  if (type == std::end(kTypes)) {
+  const ElementType* const type = found_in(kTypes, entry->dtype);
+  if (type == nullptr) {
     fail(ExitCode::kBadData, {.what = "safetensors file",
                               .value = path.string(),
                               .why = fmt::format("tensor '{}' is {}", name, entry->dtype),
                               .remedy = "save it as whole numbers, F32 or F64"});
   }
   ArrayHeader header{
-      .type = type->second,
+      .type = *type,
       .big_endian = false,
       .dims = entry->shape,
       .begin_bytes = static_cast<std::int64_t>(reader.head().size()) + entry->begin_bytes};

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <limits>
 
+#include "core/index.h"
+#include "core/lookup.h"
 #include "core/real_number.h"
 #include "core/units.h"
 
@@ -243,19 +245,16 @@ void data_source(const RawValue& given, DataConfig& data) {
   constexpr std::pair<std::string_view, DataKind> kKinds[] = {
       {"idx", DataKind::kIdx}, {"npy", DataKind::kNpy}, {"safetensors", DataKind::kSafetensors}};
   const std::size_t colon = std::min(given.text.find(':'), given.text.size());
-  const auto* const kind =
-      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& candidate) {
-        return candidate.first == std::string_view(given.text).substr(0, colon);
-      });
-  if (kind == std::end(kKinds) || colon == given.text.size()) {
+  const DataKind* const kind = found_in(kKinds, std::string_view(given.text).substr(0, colon));
+  if (kind == nullptr || colon == given.text.size()) {
     refuse(given, "not a data source", remedy);
   }
   const auto files = split(std::string_view(given.text).substr(colon + 1), ",");
-  const std::size_t expected = kind->second == DataKind::kSafetensors ? 1 : 2;
+  const std::size_t expected = *kind == DataKind::kSafetensors ? 1 : 2;
   if (files.size() != expected || files.front().empty() || files.back().empty()) {
     refuse(given, expected == 1 ? "not one file" : "not two files", remedy);
   }
-  data.kind = kind->second;
+  data.kind = *kind;
   data.x = files.front();
   data.y = expected == 2 ? files.back() : "";
 }

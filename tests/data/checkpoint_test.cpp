@@ -206,7 +206,7 @@ TEST_F(Checkpoints, OfOtherProgramsAreSkippedInOneLine) {
   write({200, 400});
   const std::string ours = read_file(path_of(400));
   expect_skipped("not a checkpoint at all", "states a header of ");
-  expect_skipped(std::string(ours.size(), '\0'), "': its header: is not JSON at byte 1; it is");
+  expect_skipped(std::string(ours.size(), '\0'), "': is not JSON: ");
   const std::vector<float> values = {1};
   save_safetensors(folder() / "a", std::vector<NamedTensor>{{"net.0.bias", {1}, values}});
   expect_skipped(

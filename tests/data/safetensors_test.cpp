@@ -206,10 +206,10 @@ TEST_F(Safetensors, RefusesHeadersThatAreNotJson) {
   const std::string good = one_tensor("F32", "[2]", "[0,8]");
   std::vector<Refused> cases;
   for (const std::string& header :
-       {""s, " "s, "{"s, "{}{}"s, "{}x"s, "{}\0"s, "{\0}"s, "\xEF\xBB\xBF{}"s, "{\"\xFF\":1}"s,
-        R"({"\ud800":{}})"s, "/**/{}"s, "{'a':1}"s, good + ","s, "{\"a\":NaN}"s,
+       {""s, " "s, "{"s, "{}{}"s, "{}x"s, "{}\0"s, "{\0}"s, "{\"\xFF\":1}"s, R"({"\ud800":{}})"s,
+        "/**/{}"s, "{'a':1}"s, good + ","s, "{\"a\":NaN}"s,
         one_tensor("F32", "[1e999]", "[0,4]")}) {
-    cases.push_back({with_header(header, 8), "its header: is not JSON at byte "});
+    cases.push_back({with_header(header, 8), "is not JSON"});
   }
   expect_all_refused(folder() / "a", cases);
 }
@@ -219,36 +219,31 @@ TEST_F(Safetensors, RefusesHeadersOfAnotherForm) {
   expect_all_refused(
       folder() / "a",
       {
-          {header("[]"), "its header: has an array in the wrong place;"},
-          {header("null"), "its header: has null in the wrong place"},
-          {header("\"x\""), "its header: has a string in the wrong place"},
-          {header("7"), "its header: has a number in the wrong place"},
-          {header(std::string(100'000, '[')), "its header: has an array in the wrong place"},
-          {header(R"({"a":7})"), "its header: has a number in the wrong place, at 'a'"},
-          {header(R"({"a":null})"), "its header: has null in the wrong place, at 'a'"},
-          {header(R"({"a":{"dtype":{}}})"), "its header: has an object in the wrong place"},
-          {header(R"({"__metadata__":{"k":1}})"), "its header: has a number in the wrong place"},
-          {header(R"({"__metadata__":{"k":{}}})"), "its header: has an object in the wrong place"},
-          {header(R"({"__metadata__":[]})"), "its header: has an array in the wrong place"},
-          {header(R"({"a":{"shape":[2],"data_offsets":[0,8]}})"),
-           "its header: tensor 'a' has no dtype"},
-          {header(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})"),
-           "its header: tensor 'a' has no shape"},
-          {header(R"({"a":{"dtype":"F32","shape":[2]}})"),
-           "its header: tensor 'a' has no data_offsets"},
-          {header(one_tensor("F33", "[2]", "[0,8]")),
-           "its header: tensor 'a' has the unknown dtype 'F33'"},
-          {header(one_tensor("F32", "2", "[0,8]")), "its header: has a number in the wrong place"},
-          {header(one_tensor("F32", "[[2]]", "[0,8]")), "its header: has an array in the wrong"},
-          {header(one_tensor("F32", "[-2]", "[0,8]")), "its header: has a negative number in"},
-          {header(one_tensor("F32", "[2.0]", "[0,8]")), "its header: has the number 2.0 in"},
-          {header(one_tensor("F32", "[true]", "[0,8]")), "its header: has a boolean in"},
+          {header("[]"), "the whole of it is an array, not an object;"},
+          {header("\xEF\xBB\xBF{}"), "the whole of it begins with a byte order mark;"},
+          {header("null"), "the whole of it is null, not an object"},
+          {header("\"x\""), "the whole of it is \"x\", not an object"},
+          {header("7"), "the whole of it is 7, not an object"},
+          {header(std::string(100'000, '[')), "is nested deeper than 64 arrays"},
+          {header(R"({"a":7})"), "a is 7, not an object"},
+          {header(R"({"a":null})"), "a is null, not an object"},
+          {header(R"({"a":{"dtype":{}}})"), "a.shape is missing"},
+          {header(R"({"__metadata__":{"k":1}})"), "__metadata__.k is 1, not a string"},
+          {header(R"({"__metadata__":{"k":{}}})"), "__metadata__.k is an object, not a string"},
+          {header(R"({"__metadata__":[]})"), "__metadata__ is an array, not an object"},
+          {header(R"({"a":{"shape":[2],"data_offsets":[0,8]}})"), "a.dtype is missing"},
+          {header(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})"), "a.shape is missing"},
+          {header(R"({"a":{"dtype":"F32","shape":[2]}})"), "a.data_offsets is missing"},
+          {header(one_tensor("F33", "[2]", "[0,8]")), "a.dtype is 'F33', which is no type"},
+          {header(one_tensor("F32", "2", "[0,8]")), "a.shape is 2, not an array"},
+          {header(one_tensor("F32", "[[2]]", "[0,8]")), "a.shape[0] is an array, not a whole"},
+          {header(one_tensor("F32", "[-2]", "[0,8]")), "a.shape[0] is -2, not a whole number"},
+          {header(one_tensor("F32", "[2.0]", "[0,8]")), "a.shape[0] is 2.0, not a whole number"},
+          {header(one_tensor("F32", "[true]", "[0,8]")), "a.shape[0] is true, not a whole"},
           {header(one_tensor("F32", "[18446744073709551616]", "[0,8]")),
-           "its header: has the number 18446744073709551616 in"},
-          {header(one_tensor("F32", "[2]", "[0]")),
-           "its header: tensor 'a' has 1 data_offsets instead of 2"},
-          {header(one_tensor("F32", "[2]", "[0,4,8]")),
-           "its header: tensor 'a' has 3 data_offsets instead of 2"},
+           "a.shape[0] is 1.8446744073709552e+19, not a whole number"},
+          {header(one_tensor("F32", "[2]", "[0]")), "a.data_offsets has 1 items, not 2"},
+          {header(one_tensor("F32", "[2]", "[0,4,8]")), "a.data_offsets has 3 items, not 2"},
       });
 }
 
@@ -265,21 +260,17 @@ TEST_F(Safetensors, RefusesRangesThatDoNotFit) {
       folder() / "a",
       {
           {with_header(two("[0,4]", "[8,12]"), 12),
-           "its header: tensor 'b' has the data_offsets [8, 12], which leave a hole or overlap: "
-           "byte 4 is next"},
-          {with_header(two("[0,4]", "[0,4]"), 4), "its header: tensor 'b' has the data_offsets"},
-          {with_header(two("[0,4]", "[2,6]"), 6), "its header: tensor 'b' has the data_offsets"},
-          {one("F32", "[1]", "[4,8]", 8), "its header: tensor 'a' has the data_offsets [4, 8]"},
+           "b has the data_offsets [8, 12], which leave a hole or overlap: byte 4 is next"},
+          {with_header(two("[0,4]", "[0,4]"), 4), "b has the data_offsets"},
+          {with_header(two("[0,4]", "[2,6]"), 6), "b has the data_offsets"},
+          {one("F32", "[1]", "[4,8]", 8), "a has the data_offsets [4, 8]"},
           {one("F32", "[1]", "[0,18446744073709551615]", 4),
-           "its header: tensor 'a' has 18446744073709551615 bytes, its shape and dtype need 4"},
-          {with_header(two("[4,0]", "[0,4]"), 4), "its header: tensor 'a' has the data_offsets"},
-          {one("F32", "[4294967296,4294967296]", "[0,4]", 4),
-           "its header: the size of tensor 'a', 4294967296 x 4294967296 of F32, overflows"},
-          {one("F32", "[1152921504606846976]", "[0,4]", 4), "its header: the size of tensor 'a'"},
-          {one("F4", "[3]", "[0,1]", 1),
-           "its header: tensor 'a' has 12 bits, which is not a whole number of bytes"},
-          {one("F32", "[2]", "[0,4]", 4),
-           "its header: tensor 'a' has 4 bytes, its shape and dtype need 8"},
+           "a.data_offsets[1] is 18446744073709551615, not a whole number"},
+          {with_header(two("[4,0]", "[0,4]"), 4), "a has -4 bytes, its shape and dtype need 4"},
+          {one("F32", "[4294967296,4294967296]", "[0,4]", 4), "a.shape of F32 overflows"},
+          {one("F32", "[1152921504606846976]", "[0,4]", 4), "a.shape of F32 overflows"},
+          {one("F4", "[3]", "[0,1]", 1), "a has 12 bits, which is not a whole number of bytes"},
+          {one("F32", "[2]", "[0,4]", 4), "a has 4 bytes, its shape and dtype need 8"},
           {one("F32", "[2]", "[0,8]", 7), "its tensors have 8 bytes, 7 follow the header"},
           {one("F32", "[2]", "[0,8]", 9), "its tensors have 8 bytes, 9 follow the header"},
           {with_header("{}", 1), "its tensors have 0 bytes, 1 follow the header"},
@@ -292,16 +283,14 @@ TEST_F(Safetensors, RefusesWhatTheReferenceLetsPass) {
   expect_all_refused(
       folder() / "a",
       {
-          {with_header("{" + tensor + "," + tensor + "}", 8), "its header: has the name 'a' twice"},
-          {with_header(R"({"__metadata__":{"k":"","k":""}})"),
-           "its header: has the metadata key 'k' twice"},
-          {with_header(R"({"__metadata__":{},"__metadata__":{}})"),
-           "its header: has the name '__metadata__' twice"},
-          {with_header(field + R"("shape":[2]}})", 8), "its header: has the field 'shape' twice"},
+          {with_header("{" + tensor + "," + tensor + "}", 8), "a is there twice"},
+          {with_header(R"({"__metadata__":{"k":"","k":""}})"), "__metadata__.k is there twice"},
+          {with_header(R"({"__metadata__":{},"__metadata__":{}})"), "__metadata__ is there twice"},
+          {with_header(field + R"("shape":[2]}})", 8), "a.shape is there twice"},
           {with_header(one_tensor("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8),
-           "its header: tensor 'a' has more than 8 dimensions or data_offsets"},
+           "a.shape has more than 8 dimensions"},
           {with_header("{\"" + std::string(513, 'n') + "\":{}}"),
-           "its header: a name has 513 bytes, 512 are allowed"},
+           std::string(240, 'n') + "..." + std::string(240 - 44, 'n')},
       });
 }
 
@@ -312,7 +301,7 @@ TEST_F(Safetensors, SkipsFieldsOfATensorThatOnlyOtherProgramsKnow) {
     SCOPED_TRACE(extra);
     const SafetensorsFile read(
         file("a", with_header(R"({"a":{"note":)" + extra + R"(,"dtype":"F32","more":)" + extra +
-                                  R"(,"shape":[2],"note":0,"data_offsets":[0,8]}})",
+                                  R"(,"shape":[2],"data_offsets":[0,8]}})",
                               8)));
     ASSERT_EQ(read.tensors().size(), 1U);
     EXPECT_EQ(read.tensors()[0].shape, std::vector<std::int64_t>{2});

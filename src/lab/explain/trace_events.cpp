@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
+#include "core/lookup.h"
 
 namespace barestep {
 namespace {
@@ -206,37 +207,22 @@ std::optional<TraceEvent::Kind> kind_named(std::string_view category) {
       {"Runtime", Kind::kCall},      {"Memcpy", Kind::kCopy},
       {"Memset", Kind::kFill},       {"hip_runtime", Kind::kCall},
       {"xpu_runtime", Kind::kCall}};
-  const auto found = std::ranges::find(kKinds, category, &std::pair<std::string_view, Kind>::first);
-  if (found == std::end(kKinds)) return std::nullopt;
-  return found->second;
+  const Kind* const found = found_in(kKinds, category);
+  return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
 /// The bytes of a number, by the names of types in collectives and in ops.
 std::int64_t type_bytes(std::string_view type) {
-  constexpr std::pair<std::string_view, std::int64_t> kTypes[] = {{"Half", 2},
-                                                                  {"BFloat16", 2},
-                                                                  {"Double", 8},
-                                                                  {"Long", 8},
-                                                                  {"Short", 2},
-                                                                  {"Byte", 1},
-                                                                  {"Char", 1},
-                                                                  {"Bool", 1},
-                                                                  {"Float8_e4m3fn", 1},
-                                                                  {"Float8_e5m2", 1},
-                                                                  {"c10::Half", 2},
-                                                                  {"c10::BFloat16", 2},
-                                                                  {"c10::Float8_e4m3fn", 1},
-                                                                  {"c10::Float8_e5m2", 1},
-                                                                  {"double", 8},
-                                                                  {"long", 8},
-                                                                  {"long int", 8},
-                                                                  {"short", 2},
-                                                                  {"unsigned char", 1},
-                                                                  {"signed char", 1},
-                                                                  {"bool", 1}};
-  const auto found =
-      std::ranges::find(kTypes, type, &std::pair<std::string_view, std::int64_t>::first);
-  return found == std::end(kTypes) ? 4 : found->second;
+  constexpr std::pair<std::string_view, std::int64_t> kBytes[] = {
+      {"Half", 2},       {"BFloat16", 2},    {"Double", 8},        {"Long", 8},
+      {"Short", 2},      {"Byte", 1},        {"Char", 1},          {"Bool", 1},
+      {"double", 8},     {"long", 8},        {"short", 2},         {"bool", 1},
+      {"long int", 8},   {"signed char", 1}, {"unsigned char", 1}, {"Float8_e4m3fn", 1},
+      {"Float8_e5m2", 1}};
+  constexpr std::string_view kNamespace = "c10::";
+  if (type.starts_with(kNamespace)) type.remove_prefix(kNamespace.size());
+  const std::int64_t* const found = found_in(kBytes, type);
+  return found == nullptr ? 4 : *found;
 }
 
 /// The numbers of an array; nothing if it is none of sensible numbers.
@@ -378,13 +364,12 @@ class TraceCollector {
   }
 
   std::int32_t add_node(const EventJson& args) {
-    const std::string phase = text_or_empty(args, "phase");
-    const auto found = std::ranges::find(kNamesOf<Phase>, phase);
-    if (found == std::end(kNamesOf<Phase>)) return -1;
+    const auto phase = value_named<Phase>(text_or_empty(args, "phase"));
+    if (!phase) return -1;
     TracedNode node{.step = integer_or(args, "step", 0),
                     .node = integer_or(args, "node", 0),
                     .device = integer_or(args, "device", 0),
-                    .phase = static_cast<Phase>(found - std::begin(kNamesOf<Phase>))};
+                    .phase = *phase};
     if (const auto waits = args.find("waits"); waits != args.end() && waits->is_array()) {
       for (const EventJson& each : *waits) {
         const std::vector<std::int64_t> wait = extents_of(each);

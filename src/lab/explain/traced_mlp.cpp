@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/index.h"
+#include "core/lookup.h"
 #include "core/units.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/prediction.h"
@@ -37,26 +39,18 @@ struct TracedPass {
   bool is_mlp = true;
 };
 
-template <class Value>
-using OpName = std::pair<std::string_view, Value>;
+constexpr std::pair<std::string_view, Activation> kTracedActivations[] = {
+    {"aten::relu", Activation::kRelu},
+    {"aten::relu_", Activation::kRelu},
+    {"aten::gelu", Activation::kGelu},
+    {"aten::silu", Activation::kSilu},
+    {"aten::silu_", Activation::kSilu},
+    {"aten::tanh", Activation::kTanh},
+    {"aten::sigmoid", Activation::kSigmoid},
+    {"aten::leaky_relu", Activation::kLeakyRelu},
+    {"aten::leaky_relu_", Activation::kLeakyRelu}};
 
-template <class Value, std::size_t N>
-std::optional<Value> value_of(const OpName<Value> (&names)[N], std::string_view op) {
-  const auto found = std::ranges::find(names, op, &OpName<Value>::first);
-  return found == std::end(names) ? std::nullopt : std::optional(found->second);
-}
-
-constexpr OpName<Activation> kTracedActivations[] = {{"aten::relu", Activation::kRelu},
-                                                     {"aten::relu_", Activation::kRelu},
-                                                     {"aten::gelu", Activation::kGelu},
-                                                     {"aten::silu", Activation::kSilu},
-                                                     {"aten::silu_", Activation::kSilu},
-                                                     {"aten::tanh", Activation::kTanh},
-                                                     {"aten::sigmoid", Activation::kSigmoid},
-                                                     {"aten::leaky_relu", Activation::kLeakyRelu},
-                                                     {"aten::leaky_relu_", Activation::kLeakyRelu}};
-
-constexpr OpName<LossKind> kTracedLosses[] = {
+constexpr std::pair<std::string_view, LossKind> kTracedLosses[] = {
     {"aten::mse_loss", LossKind::kMse},
     {"aten::l1_loss", LossKind::kL1},
     {"aten::huber_loss", LossKind::kHuber},
@@ -121,8 +115,8 @@ class PassReader {
       backward_until_ns_[event.row] = std::max(backward_until_ns_[event.row], event.end_ns);
     }
     if (event.begin_ns < backward_until_ns_[event.row]) return;  // recomputes, if it is a layer
-    if (const auto loss = value_of(kTracedLosses, name)) loss_ = loss;
-    if (const auto activation = value_of(kTracedActivations, name)) {
+    if (const auto* const loss = found_in(kTracedLosses, name)) loss_ = *loss;
+    if (const auto* const activation = found_in(kTracedActivations, name)) {
       pass_.activations.push_back(*activation);
     }
     if (is_foreign_layer(name)) pass_.is_mlp = false;
@@ -165,29 +159,28 @@ class PassReader {
   std::optional<LossKind> loss_;
 };
 
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 /// The optimizer whose step the trace names: "Optimizer.step#Adam.step".
 std::optional<OptimizerKind> optimizer_in(const TraceFile& file) {
   for (const std::string& name : file.names) {
     constexpr std::string_view kStep = "Optimizer.step#";
     if (!name.starts_with(kStep)) continue;
-    std::string called = name.substr(kStep.size(), name.find('.', kStep.size()) - kStep.size());
-    std::ranges::transform(called, called.begin(), [](unsigned char each) {
-      return static_cast<char>(std::tolower(each));
-    });
-    const auto found = std::ranges::find(kNamesOf<OptimizerKind>, called);
-    if (found == std::end(kNamesOf<OptimizerKind>)) return std::nullopt;
-    return static_cast<OptimizerKind>(found - std::begin(kNamesOf<OptimizerKind>));
+    return value_named<OptimizerKind>(
+        lower(name.substr(kStep.size(), name.find('.', kStep.size()) - kStep.size())));
   }
   return std::nullopt;
 }
 
 /// The card whose name begins with the GPU's model: "h100-nvlink" for "NVIDIA H100 80GB HBM3".
 std::string card_for(std::string_view gpu) {
-  std::string lower(gpu);
-  std::ranges::transform(lower, lower.begin(),
-                         [](unsigned char each) { return static_cast<char>(std::tolower(each)); });
+  const std::string model = lower(std::string(gpu));
   for (const std::string& name : card_names()) {
-    if (lower.find(name.substr(0, name.find('-'))) != std::string::npos) return name;
+    if (model.find(name.substr(0, name.find('-'))) != std::string::npos) return name;
   }
   return "";
 }

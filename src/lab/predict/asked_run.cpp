@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 
+#include "core/lookup.h"
 #include "core/units.h"
 #include "options/option_values.h"
 
@@ -18,9 +19,8 @@ constexpr std::string_view kPipelineName = "pipeline";
 void choose_scheme(Run& asked, std::string_view name) {
   if (name == kTensorName) asked.config.parallel.tensor = kAllRanks;
   if (name == kPipelineName) asked.config.parallel.pipeline = kAllRanks;
-  const auto* const found = std::ranges::find(kNamesOf<SchemeKind>, name);
-  if (found == std::end(kNamesOf<SchemeKind>)) return;
-  asked.config.parallel.scheme = static_cast<SchemeKind>(found - std::begin(kNamesOf<SchemeKind>));
+  SchemeKind& scheme = asked.config.parallel.scheme;
+  scheme = value_named<SchemeKind>(name).value_or(scheme);
 }
 
 std::string_view scheme_of(const Run& asked) {
@@ -88,9 +88,8 @@ std::string_view why_never_simulated(const Option& option) {
       {"sync-every", "the steps of a round differ, and one step is simulated"},
       {"transport", kNoRates}};
   if (option.group == "Observing" || option.group == "Files") return kOfRuns;
-  const auto* const found =
-      std::ranges::find(kNever, option.name, &std::pair<std::string_view, std::string_view>::first);
-  return found == std::end(kNever) ? "" : found->second;
+  const std::string_view* const why = found_in(kNever, option.name);
+  return why == nullptr ? "" : *why;
 }
 
 std::span<const Option> options_to_predict() {
