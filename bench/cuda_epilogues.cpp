@@ -225,14 +225,8 @@ void survey(const char* file) {
   CudaContext context(0);
   Bench bench(context, 8192, 256);
   nlohmann::json rows = nlohmann::json::array();
-  TextTable table({{"dim", Align::kRight},
-                   {"batch", Align::kRight},
-                   {"precision"},
-                   {"product"},
-                   {"inside"},
-                   {"algorithms", Align::kRight},
-                   {"first ms", Align::kRight},
-                   {"best ms", Align::kRight}});
+  TextTable table(
+      {">dim", ">batch", "precision", "product", "inside", ">algorithms", ">first ms", ">best ms"});
   for (const Shape& shape : kShapes) {
     for (const Type& type : kTypes) {
       for (const Epilogue& epilogue : kEpilogues) {

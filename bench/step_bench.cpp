@@ -292,11 +292,7 @@ BENCHMARK(small_step)
 std::string op_tables() {
   std::string text;
   for (const auto& [name, rows] : tables()) {
-    TextTable table({{"op"},
-                     {"us", Align::kRight},
-                     {"GFLOP/s", Align::kRight},
-                     {"% of peak", Align::kRight},
-                     {"GB/s", Align::kRight}});
+    TextTable table({"op", ">us", ">GFLOP/s", ">% of peak", ">GB/s"});
     for (const OpRow& row : rows) {
       std::vector<double> times;
       for (const auto& [number, time] : row.seconds_of_step) times.push_back(time);

@@ -64,14 +64,13 @@ std::string devices_text(const Program& program, const Node& node) {
 }
 
 std::string nodes_table(const Program& program, const ShownColumns& shown) {
-  std::vector<TextTable::Column> columns{{"#", Align::kRight}, {"phase"}, {"block"}};
-  if (shown.devices) columns.push_back({"device"});
-  columns.insert(columns.end(), {{"lane"}, {"op"}, {"what"}});
-  columns.insert(columns.end(), {{"flops", Align::kRight}, {"bytes", Align::kRight}});
-  if (shown.messages) columns.push_back({"message", Align::kRight});
-  columns.push_back({"waits for"});
+  std::vector<std::string> titles{">#", "phase", "block"};
+  if (shown.devices) titles.emplace_back("device");
+  titles.insert(titles.end(), {"lane", "op", "what", ">flops", ">bytes"});
+  if (shown.messages) titles.emplace_back(">message");
+  titles.emplace_back("waits for");
 
-  TextTable table(std::move(columns));
+  TextTable table(std::move(titles));
   NodeId id = 0;
   for (const Node& node : program.nodes()) {
     const Cost cost = cost_of(node.op);
@@ -89,10 +88,9 @@ std::string nodes_table(const Program& program, const ShownColumns& shown) {
 }
 
 std::string phases_table(const Program& program, const ShownColumns& shown) {
-  std::vector<TextTable::Column> columns{
-      {"phase"}, {"nodes", Align::kRight}, {"flops", Align::kRight}, {"bytes", Align::kRight}};
-  if (shown.messages) columns.push_back({"message", Align::kRight});
-  TextTable table(std::move(columns));
+  std::vector<std::string> titles{"phase", ">nodes", ">flops", ">bytes"};
+  if (shown.messages) titles.emplace_back(">message");
+  TextTable table(std::move(titles));
   const auto add = [&](std::string_view name, std::int64_t nodes, const Cost& cost) {
     std::vector<std::string> cells{std::string(name), grouped(nodes), grouped(cost.flops),
                                    grouped(cost.bytes)};
@@ -151,7 +149,7 @@ void add_largest_buffers(TextTable& table, const MemoryPlan& plan, const Buffers
 }
 
 std::string device_plan(const MemoryPlan& plan, const Buffers& buffers, int device) {
-  TextTable table({{"", Align::kLeft}, {"", Align::kRight}, {"", Align::kRight}});
+  TextTable table({"", ">", ">"});
   for (const Category category : kValuesOf<Category>) {
     const std::int64_t bytes = plan.category_bytes(device, category);
     if (bytes > 0 || !is_optional(category)) {

@@ -8,9 +8,16 @@
 
 namespace barestep {
 
+TextTable::TextTable(std::vector<std::string> titles) : titles_(std::move(titles)) {
+  for (std::string& title : titles_) {
+    aligns_right_.push_back(title.starts_with('>'));
+    if (aligns_right_.back()) title.erase(0, 1);
+  }
+}
+
 void TextTable::add_row(std::vector<std::string> cells) {
-  BARESTEP_REQUIRE(cells.size() <= columns_.size(), "a row has more cells than the table columns");
-  cells.resize(columns_.size());
+  BARESTEP_REQUIRE(cells.size() <= titles_.size(), "a row has more cells than the table columns");
+  cells.resize(titles_.size());
   for (std::string& cell : cells) cell = on_one_line(std::move(cell));
   rows_.push_back({std::move(cells), false});
 }
@@ -20,9 +27,8 @@ void TextTable::add_line(std::string text) {
 }
 
 std::string TextTable::text(int indent) const {
-  Row titles;
-  for (const Column& column : columns_) titles.cells.push_back(column.title);
-  std::vector<std::size_t> widths(columns_.size());
+  const Row titles{titles_};
+  std::vector<std::size_t> widths(titles_.size());
   const auto widen = [&](const Row& row) {
     if (row.is_line) return;
     for (std::size_t i = 0; i < widths.size(); ++i) {
@@ -38,33 +44,31 @@ std::string TextTable::text(int indent) const {
     for (std::size_t i = 0; i < row.cells.size(); ++i) {
       const std::string blanks(row.is_line ? 0 : widths[i] - row.cells[i].size(), ' ');
       if (i > 0) line += "  ";
-      line += columns_[i].align == Align::kRight ? blanks + row.cells[i] : row.cells[i] + blanks;
+      line += aligns_right_[i] ? blanks + row.cells[i] : row.cells[i] + blanks;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   };
-  const bool has_titles = std::any_of(columns_.begin(), columns_.end(),
-                                      [](const Column& column) { return !column.title.empty(); });
-  if (has_titles) print(titles);
+  const auto is_empty = [](const std::string& title) { return title.empty(); };
+  if (!std::ranges::all_of(titles_, is_empty)) print(titles);
   for (const Row& row : rows_) print(row);
   return text;
 }
 
-std::string TextTable::dashed_text() const {
-  const auto line_of = [&](const auto& cell_of) {
+std::string TextTable::dashed_text(std::size_t first_width, std::size_t width) const {
+  const auto line_of = [&](const std::vector<std::string>& cells) {
     std::string line;
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      const std::string cell = cell_of(i);
-      const std::size_t width = std::max(columns_[i].width, cell.size());
-      line += std::string(width - cell.size(), ' ') + cell + "  ";
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      const std::size_t taken = std::max(i == 0 ? first_width : width, cells[i].size());
+      line += std::string(taken - cells[i].size(), ' ') + cells[i] + "  ";
     }
     return line + "\n";
   };
-  const std::string dashes =
-      line_of([&](std::size_t i) { return std::string(columns_[i].width, '-'); });
-  std::string text = dashes + line_of([&](std::size_t i) { return columns_[i].title; }) + dashes;
-  for (const Row& row : rows_) text += line_of([&](std::size_t i) { return row.cells[i]; });
-  return text + dashes;
+  std::vector<std::string> dashes(titles_.size(), std::string(width, '-'));
+  dashes.front().resize(first_width, '-');
+  std::string text = line_of(dashes) + line_of(titles_) + line_of(dashes);
+  for (const Row& row : rows_) text += line_of(row.cells);
+  return text + line_of(dashes);
 }
 
 }  // namespace barestep

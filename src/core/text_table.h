@@ -8,18 +8,11 @@
 
 namespace barestep {
 
-enum class Align { kLeft, kRight };
-
 class TextTable {
  public:
-  struct Column {
-    std::string title;
-    Align align = Align::kLeft;
-    std::size_t width = 0;  // for dashed_text()
-  };
-
-  /// The titles are printed above the rows unless all of them are empty.
-  explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  /// A title for each column, after ">" if its cells are aligned right: {"op", ">flops"}. Printed
+  /// above the rows unless all are empty.
+  explicit TextTable(std::vector<std::string> titles);
 
   /// One cell per column; omitted cells at the end are empty.
   void add_row(std::vector<std::string> cells);
@@ -33,7 +26,7 @@ class TextTable {
 
   /// The table in the style of PyTorch's profiler: right-aligned cells in columns of fixed width,
   /// two blanks after each, between lines of dashes.
-  [[nodiscard]] std::string dashed_text() const;
+  [[nodiscard]] std::string dashed_text(std::size_t first_width, std::size_t width) const;
 
  private:
   struct Row {
@@ -41,7 +34,8 @@ class TextTable {
     bool is_line = false;
   };
 
-  std::vector<Column> columns_;
+  std::vector<std::string> titles_;
+  std::vector<bool> aligns_right_;
   std::vector<Row> rows_;
 };
 

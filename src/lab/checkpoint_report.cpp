@@ -60,7 +60,7 @@ std::vector<TensorGroup> groups_of(const CheckpointReader& file, std::string& da
 
 /// The settings that the run was given and that are not "none".
 std::string settings_text(const StateDocument& settings) {
-  TextTable table({{""}, {""}});
+  TextTable table({"", ""});
   for (const auto& [name, value] : settings.items()) {
     const auto text = value.get<std::string>();
     if (text != "not given" && text != "none") table.add_row({name, text});
@@ -69,7 +69,7 @@ std::string settings_text(const StateDocument& settings) {
 }
 
 std::string run_text(const StateDocument& state) {
-  TextTable table({{""}, {""}});
+  TextTable table({"", ""});
   const std::int64_t steps = state.at("steps"), updates = state.at("updates");
   table.add_row({"written by", fmt::format("{} {}", state.at("program").get<std::string>(),
                                            state.at("version").get<std::string>())});
@@ -105,12 +105,7 @@ CheckpointReport report_on_checkpoint(const std::filesystem::path& path) {
                               .why = "its state is not that of a training run of barestep",
                               .remedy = "name a checkpoint that a trainer wrote"});
   }
-  TextTable table({{"tensors"},
-                   {"count", Align::kRight},
-                   {"type"},
-                   {"numbers", Align::kRight},
-                   {"size", Align::kRight},
-                   {"checksums"}});
+  TextTable table({"tensors", ">count", "type", ">numbers", ">size", "checksums"});
   std::int64_t bytes = 0;
   for (const TensorGroup& each : groups_of(file, report.damaged)) {
     table.add_row({each.name, grouped(each.tensors), each.dtype, grouped(each.numbers),

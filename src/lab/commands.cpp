@@ -165,7 +165,7 @@ void require_card_output(const std::filesystem::path& output,
 }  // namespace
 
 void list_experiments() {
-  TextTable table({{"experiment"}, {"question"}});
+  TextTable table({"experiment", "question"});
   for (const Experiment& each : experiments()) table.add_row({each.name, each.question});
   print_now(table.text());
 }
@@ -305,8 +305,7 @@ void report_study(const std::filesystem::path& folder, double margin, bool pdf) 
 }
 
 void print_amdahl(double serial, const std::vector<int>& ranks) {
-  TextTable table(
-      {{"ranks", Align::kRight}, {"speed-up", Align::kRight}, {"efficiency", Align::kRight}});
+  TextTable table({">ranks", ">speed-up", ">efficiency"});
   for (const int each : ranks) {
     const double speed_up = amdahl_speed_up(serial, each);
     table.add_row({std::to_string(each), factor_text(speed_up), percent_text(speed_up / each)});
@@ -374,7 +373,7 @@ void predict(const PredictOptions& options, const Run& asked) {
                           options.machine));
     return;
   }
-  TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
+  TextTable rates({"rate", ">value", "source"});
   for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
   print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));
 }

@@ -344,12 +344,7 @@ std::string CommunicationSummary::by_collective() const {
     text = fmt::format("The {} of {} that were exposed longest; --trace has all\n", kMaxRows,
                        counted(std::ssize(collectives), "collective"));
   }
-  TextTable table({{"Collective", Align::kLeft},
-                   {"Size", Align::kRight},
-                   {"Queued (ms)", Align::kRight},
-                   {"Hidden", Align::kRight},
-                   {"Waiting", Align::kRight},
-                   {"Moving", Align::kRight}});
+  TextTable table({"Collective", ">Size", ">Queued (ms)", ">Hidden", ">Waiting", ">Moving"});
   for (const OfCollective& each : shown) {
     table.add_row({each.name, human_bytes(each.bytes), milliseconds(each.ready_before_start_s),
                    milliseconds(each.parts.hidden_s), milliseconds(each.parts.waiting_s),
@@ -371,12 +366,7 @@ std::string CommunicationSummary::by_axis() const {
     sum.bytes += each.bytes;
     sum.parts += each.parts;
   }
-  TextTable table({{"Axis of the mesh", Align::kLeft},
-                   {"Messages", Align::kRight},
-                   {"Size", Align::kRight},
-                   {"Hidden", Align::kRight},
-                   {"Waiting", Align::kRight},
-                   {"Moving", Align::kRight}});
+  TextTable table({"Axis of the mesh", ">Messages", ">Size", ">Hidden", ">Waiting", ">Moving"});
   for (const Axis axis : kValuesOf<Axis>) {
     const auto& [count, bytes, times] = sums[axis];
     if (count == 0) continue;

@@ -110,13 +110,10 @@ std::string DataParallelAccount::devices_table() const {
     const auto has = [&](const Load& load) { return load.phase_s[*part.work_of] > 0; };
     if (!part.is_rare || std::ranges::any_of(loads_, has)) phases.push_back(*part.work_of);
   }
-  std::vector<TextTable::Column> columns = {
-      {"device"}, {"rows", Align::kRight}, {"memory", Align::kRight}};
-  for (const Phase phase : phases) columns.push_back({std::string(name_of(phase)), Align::kRight});
-  for (const char* name : {"busy", "of step", "bytes in", "bytes out"}) {
-    columns.push_back({name, Align::kRight});
-  }
-  TextTable table(columns);
+  std::vector<std::string> titles = {"device", ">rows", ">memory"};
+  for (const Phase phase : phases) titles.push_back(fmt::format(">{}", name_of(phase)));
+  titles.insert(titles.end(), {">busy", ">of step", ">bytes in", ">bytes out"});
+  TextTable table(std::move(titles));
   const auto steps = static_cast<double>(steps_);
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const Load& load = loads_[i];
@@ -137,11 +134,7 @@ std::string DataParallelAccount::devices_table() const {
 }
 
 std::string DataParallelAccount::exchanges_table() const {
-  TextTable table({{"exchange"},
-                   {"time", Align::kRight},
-                   {"of step", Align::kRight},
-                   {"bytes", Align::kRight},
-                   {"of what"}});
+  TextTable table({"exchange", ">time", ">of step", ">bytes", "of what"});
   for (const Exchange exchange : kValuesOf<Exchange>) {
     double longest_s = 0;
     for (const Load& load : loads_) longest_s = std::max(longest_s, load.exchange_s[exchange]);

@@ -121,10 +121,7 @@ std::string memory_table(const Program& program, const MemoryPlan& plan, int dev
                          std::int64_t row_limit) {
   const MemoryTimeline timeline = memory_timeline(program, plan, device);
   if (timeline.points.empty()) return "";
-  TextTable table({{"op"},
-                   {"before it (B)", Align::kRight},
-                   {"in use (B)", Align::kRight},
-                   {"after it (B)", Align::kRight}});
+  TextTable table({"op", ">before it (B)", ">in use (B)", ">after it (B)"});
   std::int64_t rows = 0;
   for (const MemoryPoint& point : timeline.points) {
     if (point.begins.empty() && point.ends.empty()) continue;

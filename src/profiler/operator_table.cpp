@@ -18,15 +18,6 @@ namespace {
 constexpr std::size_t kColumnWidth = 12;
 constexpr std::size_t kMaxNameWidth = 55;
 
-TextTable dashed_table(const std::vector<std::string>& titles, std::size_t name_width) {
-  std::vector<TextTable::Column> columns;
-  for (const std::string& title : titles) {
-    const std::size_t width = columns.empty() ? name_width : kColumnWidth;
-    columns.push_back({.title = title, .width = width});
-  }
-  return TextTable(columns);
-}
-
 std::string share(double part, double whole) {
   return whole == 0 ? "NaN" : fmt::format("{:.2f}%", 100 * part / whole);
 }
@@ -187,11 +178,11 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
     sums.device_s += row.device_s;
   }
   const FlopsUnit unit = flops_unit(rows);
-  TextTable table = dashed_table(titles_of(on_cpu, unit), name_width(rows));
+  TextTable table(titles_of(on_cpu, unit));
   for (std::size_t i = 0; i < rows.size() && std::cmp_less(i, layout.row_limit); ++i) {
     table.add_row(cells_of(rows[i], on_cpu, unit, sums));
   }
-  std::string text = table.dashed_text();
+  std::string text = table.dashed_text(name_width(rows), kColumnWidth);
   if (!layout.footer) return text;
   text +=
       fmt::format("Self CPU time total: {}\n", table_time(on_cpu ? sums.device_s : sums.host_s));
@@ -202,9 +193,8 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
 std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& peaks,
                            std::int64_t steps) {
   if (rows.empty() || steps == 0 || peaks.flops_per_s <= 0 || peaks.bytes_per_s <= 0) return "";
-  TextTable table = dashed_table({"Name", "MFLOP a step", "Bytes a step", "Flops/byte", "Bound by",
-                                  "GFLOP/s", "its roof", "% of roof"},
-                                 name_width(rows));
+  TextTable table({"Name", "MFLOP a step", "Bytes a step", "Flops/byte", "Bound by", "GFLOP/s",
+                   "its roof", "% of roof"});
   for (const OperatorRow& row : rows) {
     if (row.cost.flops == 0 || row.cost.bytes == 0 || row.device_s == 0) continue;
     const auto flops = static_cast<double>(row.cost.flops);
@@ -217,7 +207,7 @@ std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& pe
          memory_bound ? "memory" : "arithmetic", fmt::format("{:.2f}", flops / row.device_s / 1e9),
          fmt::format("{:.2f}", roof / 1e9), share(flops / row.device_s, roof)});
   }
-  return table.dashed_text();
+  return table.dashed_text(name_width(rows), kColumnWidth);
 }
 
 std::string contradiction(const std::vector<OperatorRow>& rows, const Peaks& peaks,
@@ -254,15 +244,14 @@ std::string host_table(const Profile& profile) {
     rows[4].seconds += record.end_s - record.start_s;
     ++rows[4].calls;
   }
-  TextTable table = dashed_table({"Host", "total", "avg", "# of Calls"},
-                                 std::string("wait for the step").size() + 4);
+  TextTable table({"Host", "total", "avg", "# of Calls"});
   for (const Row& row : rows) {
     if (row.calls == 0) continue;
     table.add_row({row.name, table_time(row.seconds),
                    table_time(row.seconds / static_cast<double>(row.calls)),
                    fmt::format("{}", row.calls)});
   }
-  return table.dashed_text();
+  return table.dashed_text(std::string_view("wait for the step").size() + 4, kColumnWidth);
 }
 
 std::string backward_ratio(const Profile& profile) {

@@ -34,13 +34,10 @@ std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec
   if (steps == 0) return "";
   const bool cuts_layers = std::ranges::any_of(
       stages, [](const StageAccount& each) { return each.mean[Part::kTensorRanks] > 0; });
-  std::vector<TextTable::Column> columns = {
-      {"Stage", Align::kLeft},         {"Forward (ms)", Align::kRight},
-      {"Backward", Align::kRight},     {"Optimizer", Align::kRight},
-      {"Other stages", Align::kRight}, {"Communication", Align::kRight},
-      {"Rest", Align::kRight}};
-  if (cuts_layers) columns.insert(columns.end() - 2, {"Tensor ranks", Align::kRight});
-  TextTable table(columns);
+  std::vector<std::string> titles = {"Stage",         ">Forward (ms)",  ">Backward", ">Optimizer",
+                                     ">Other stages", ">Communication", ">Rest"};
+  if (cuts_layers) titles.insert(titles.end() - 2, ">Tensor ranks");
+  TextTable table(std::move(titles));
   double waiting_s = 0, wall_s = 0;
   for (const auto& [name, mean] : stages) {
     const double forward_s = mean[Part::kForward] + mean[Part::kLoss];

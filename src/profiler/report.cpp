@@ -187,12 +187,8 @@ std::string RunSummary::text(const Device& device, const std::string& update,
 }
 
 std::string sweep_table(std::span<const SweepRow> rows) {
-  TextTable table({{"Batch size", Align::kRight},
-                   {"Step time, median (s)", Align::kRight},
-                   {"p5", Align::kRight},
-                   {"p95", Align::kRight},
-                   {"mean", Align::kRight},
-                   {"Throughput (samples/sec)", Align::kRight}});
+  TextTable table({">Batch size", ">Step time, median (s)", ">p5", ">p95", ">mean",
+                   ">Throughput (samples/sec)"});
   for (const SweepRow& row : rows) {
     const Statistics& time = row.step_time_s;
     table.add_row({std::to_string(row.batch_size), seconds_text(time.p50), seconds_text(time.p5),
@@ -233,17 +229,15 @@ std::string evaluation_table(std::span<const Evaluation> runs) {
   const bool compares = std::ranges::any_of(
       runs, [&](const Evaluation& run) { return run.precision != runs.front().precision; });
   const bool classifies = compares && runs.front().classes > 0;
-  std::vector<TextTable::Column> columns = {{"Batch size", Align::kRight}, {"Loss", Align::kRight}};
-  if (compares) columns.insert(columns.begin(), {"Precision"});
-  if (first.accuracy) columns.push_back({"Accuracy", Align::kRight});
-  if (first.r2) columns.push_back({"R2", Align::kRight});
-  if (first.mean_absolute_error) columns.push_back({"Mean absolute error", Align::kRight});
-  for (const char* title : {"Latency p50 (s)", "p95", "p99", "Throughput (samples/sec)"}) {
-    columns.push_back({title, Align::kRight});
-  }
-  if (classifies) columns.push_back({"Answers changed", Align::kRight});
-  if (compares) columns.push_back({"Weights (bytes)", Align::kRight});
-  TextTable table(columns);
+  std::vector<std::string> titles = {">Batch size", ">Loss"};
+  if (compares) titles.insert(titles.begin(), "Precision");
+  if (first.accuracy) titles.emplace_back(">Accuracy");
+  if (first.r2) titles.emplace_back(">R2");
+  if (first.mean_absolute_error) titles.emplace_back(">Mean absolute error");
+  titles.insert(titles.end(), {">Latency p50 (s)", ">p95", ">p99", ">Throughput (samples/sec)"});
+  if (classifies) titles.emplace_back(">Answers changed");
+  if (compares) titles.emplace_back(">Weights (bytes)");
+  TextTable table(std::move(titles));
   for (const Evaluation& run : runs) {
     std::vector<std::string> row = {std::to_string(run.batch_size),
                                     fmt::format("{:.6f}", run.total.loss)};
@@ -270,12 +264,10 @@ std::string confusion_table(const Evaluation& run) {
         "\nThe table of classes is not shown: there are {}, and it shows at most {}.\n",
         run.classes, kMaxClassesInTable);
   }
-  std::vector<TextTable::Column> columns = {{"Class", Align::kRight}};
-  for (std::int64_t c = 0; c < run.classes; ++c) {
-    columns.push_back({fmt::format("predicted {}", c), Align::kRight});
-  }
-  columns.push_back({"Right", Align::kRight});
-  TextTable table(columns);
+  std::vector<std::string> titles = {">Class"};
+  for (std::int64_t c = 0; c < run.classes; ++c) titles.push_back(fmt::format(">predicted {}", c));
+  titles.emplace_back(">Right");
+  TextTable table(std::move(titles));
   for (std::int64_t label = 0; label < run.classes; ++label) {
     std::vector<std::string> row = {std::to_string(label)};
     const auto counts = std::span(run.confusion)

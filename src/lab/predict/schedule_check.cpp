@@ -463,10 +463,7 @@ std::string timeline_text(const WrittenSchedule& schedule, const ScheduleFinding
 
 /// The step and the memory of this schedule and of the built-in ones.
 std::string comparison_text(const WrittenSchedule& schedule, const ScheduleFindings& findings) {
-  TextTable table({{"Schedule", Align::kLeft},
-                   {"Step", Align::kRight},
-                   {"Stages wait", Align::kRight},
-                   {"Micro-batches kept, by stage", Align::kLeft}});
+  TextTable table({"Schedule", ">Step", ">Stages wait", "Micro-batches kept, by stage"});
   const auto add = [&](const std::string& name, const ScheduleFindings& of) {
     table.add_row({name, fmt::format("{:.6g}", of.step), percent_text(of.waits),
                    fmt::format("{}", fmt::join(of.kept, " "))});

@@ -136,11 +136,11 @@ std::string text_of(const std::vector<std::string>& sentences, const Findings& f
   std::string text;
   for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
   for (const FindingTable& table : findings.tables) {
-    std::vector<TextTable::Column> columns;
+    std::vector<std::string> titles;
     for (const std::string& title : table.columns) {
-      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
+      titles.push_back((titles.empty() ? "" : ">") + title);
     }
-    TextTable shown(columns);
+    TextTable shown(std::move(titles));
     for (const auto& row : table.rows) shown.add_row(row);
     text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
   }
