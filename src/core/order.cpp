@@ -34,6 +34,17 @@ struct Touch {
   NodeId writer = kNoNode;
 };
 
+/// The first piece that the tensor touches, and the one after the last.
+std::pair<std::size_t, std::size_t> range_of(const std::vector<std::int64_t>& ends,
+                                             const Tensor& tensor) {
+  if (tensor.bytes() == 0) return {0, 0};
+  const auto after = std::upper_bound(ends.begin(), ends.end(), tensor.offset_bytes);
+  const auto end = std::lower_bound(after, ends.end(), tensor.end_bytes());
+  const auto first = after == ends.begin() ? after : after - 1;
+  return {static_cast<std::size_t>(first - ends.begin()),
+          static_cast<std::size_t>(end - ends.begin())};
+}
+
 /// Filled by a walk over the program's nodes. Buffers are cut into pieces at every start and end of
 /// an access, so each access touches whole pieces. A query costs as much as the pieces it covers;
 /// over a whole program that is far less than the number of pairs of nodes.
@@ -44,11 +55,30 @@ class TouchedBytes {
 
   /// Enters the next node of the walk. If a program is walked again, the later walk replaces the
   /// earlier.
-  void enter(NodeId node);
+  void enter(NodeId id) {
+    const Node& node = program_.node(id);
+    const auto parts = parts_of(node.op);
+    const auto lanes = lanes_of(program_, node);
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      for (const Access& access : parts[part]) {
+        auto& touches = of_buffer(access.tensor.buffer).touches;
+        const auto [first, end] = range_of(of_buffer(access.tensor.buffer).ends, access.tensor);
+        for (std::size_t i = first; i < end; ++i) {
+          auto touch = std::ranges::find(touches[i], lanes[part], &Touch::lane);
+          if (touch == touches[i].end()) touch = touches[i].insert(touch, {.lane = lanes[part]});
+          (access.writes ? touch->writer : touch->reader) = id;
+        }
+      }
+    }
+  }
 
   /// The pieces that share a byte with the tensor, each with the lanes that touched it. None for an
   /// empty tensor.
-  [[nodiscard]] std::span<const std::vector<Touch>> pieces_of(const Tensor& tensor) const;
+  [[nodiscard]] std::span<const std::vector<Touch>> pieces_of(const Tensor& tensor) const {
+    const auto& [ends, touches] = at(pieces_, tensor.buffer);
+    const auto [first, end] = range_of(ends, tensor);
+    return std::span(touches).subspan(first, end - first);
+  }
 
  private:
   /// The pieces of a buffer: piece i reaches from ends[i] to ends[i + 1], the last one to the
@@ -64,17 +94,6 @@ class TouchedBytes {
   std::vector<Pieces> pieces_;  // by buffer
 };
 
-/// The first piece that the tensor touches, and the one after the last.
-std::pair<std::size_t, std::size_t> range_of(const std::vector<std::int64_t>& ends,
-                                             const Tensor& tensor) {
-  if (tensor.bytes() == 0) return {0, 0};
-  const auto after = std::upper_bound(ends.begin(), ends.end(), tensor.offset_bytes);
-  const auto end = std::lower_bound(after, ends.end(), tensor.end_bytes());
-  const auto first = after == ends.begin() ? after : after - 1;
-  return {static_cast<std::size_t>(first - ends.begin()),
-          static_cast<std::size_t>(end - ends.begin())};
-}
-
 TouchedBytes::TouchedBytes(const Program& program)
     : program_(program), pieces_(static_cast<std::size_t>(program.buffers().size())) {
   for (const Node& node : program.nodes()) {
@@ -89,29 +108,6 @@ TouchedBytes::TouchedBytes(const Program& program)
     ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
     touches.resize(ends.size());
   }
-}
-
-void TouchedBytes::enter(NodeId id) {
-  const Node& node = program_.node(id);
-  const auto parts = parts_of(node.op);
-  const auto lanes = lanes_of(program_, node);
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    for (const Access& access : parts[part]) {
-      auto& touches = of_buffer(access.tensor.buffer).touches;
-      const auto [first, end] = range_of(of_buffer(access.tensor.buffer).ends, access.tensor);
-      for (std::size_t i = first; i < end; ++i) {
-        auto touch = std::ranges::find(touches[i], lanes[part], &Touch::lane);
-        if (touch == touches[i].end()) touch = touches[i].insert(touch, {.lane = lanes[part]});
-        (access.writes ? touch->writer : touch->reader) = id;
-      }
-    }
-  }
-}
-
-std::span<const std::vector<Touch>> TouchedBytes::pieces_of(const Tensor& tensor) const {
-  const auto& [ends, touches] = at(pieces_, tensor.buffer);
-  const auto [first, end] = range_of(ends, tensor);
-  return std::span(touches).subspan(first, end - first);
 }
 
 constexpr int kNever = -1;

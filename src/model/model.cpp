@@ -35,14 +35,13 @@ std::unique_ptr<Block> linear_of(const ModelSpec& spec, int layer, Parameters& p
 
 std::unique_ptr<Block> layer_of(const ModelSpec& spec, int layer, Parameters& parameters) {
   if (!spec.transformer) return linear_of(spec, layer, parameters);
-  return std::make_unique<TransformerBlock>(
-      parameters, TransformerBlockSpec{.name = spec.name_of_layer(layer),
-                                       .number = layer,
-                                       .width = spec.widths.front(),
-                                       .ffn = spec.transformer->ffn,
-                                       .attention = spec.transformer->attention,
-                                       .tensor_rank = spec.tensor_rank,
-                                       .tensor_ranks = spec.tensor_ranks});
+  return transformer_block(parameters, {.name = spec.name_of_layer(layer),
+                                        .number = layer,
+                                        .width = spec.widths.front(),
+                                        .ffn = spec.transformer->ffn,
+                                        .attention = spec.transformer->attention,
+                                        .tensor_rank = spec.tensor_rank,
+                                        .tensor_ranks = spec.tensor_ranks});
 }
 
 std::unique_ptr<Block> tree_of(const ModelSpec& spec, const LayerRange& layers,

@@ -20,6 +20,9 @@ namespace barestep {
 /// The correlation number of work that belongs to no node.
 constexpr std::uint64_t kNoCorrelatedNode = 0;
 
+/// The number of buffers that CUPTI fills.
+constexpr std::size_t kCuptiBuffers = 16;
+
 /// Reads records and stores the data needed, in memory that is allocated at once.
 class CuptiReader {
  public:

@@ -1,7 +1,8 @@
 #include "profiler/cupti_library.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
+
+#include "core/shared_library.h"
 
 namespace barestep {
 namespace {
@@ -41,15 +42,11 @@ std::unique_ptr<const CuptiLibrary> CuptiLibrary::load(const std::vector<std::st
                                                        std::string& why) {
   why.clear();
   for (const std::string& file : files) {
-    void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) {
-      // Reports the error of the first, which is the expected file.
-      const char* const error = ::dlerror();
-      if (why.empty()) why = error != nullptr ? error : file + " cannot be loaded";
-      continue;
-    }
+    std::string why_not_this;
+    void* const handle = load_library({&file, 1}, why_not_this);
     std::unique_ptr<CuptiLibrary> library(new CuptiLibrary);
-    if (library->find_all(handle, file, why)) return library;
+    if (handle != nullptr && library->find_all(handle, file, why)) return library;
+    if (why.empty()) why = why_not_this;  // of the first, which is the expected one
   }
   return nullptr;
 }
@@ -58,7 +55,7 @@ bool CuptiLibrary::find_all(void* handle, const std::string& file, std::string& 
   const char* missing = nullptr;
   const auto need = [&](auto& call) {
     using Function = std::remove_pointer_t<decltype(call.function)>;
-    call.function = reinterpret_cast<Function*>(::dlsym(handle, call.name));
+    call.function = reinterpret_cast<Function*>(function_of(handle, call.name));
     if (call.function == nullptr && missing == nullptr) missing = call.name;
   };
   need(get_version_);

@@ -170,90 +170,85 @@ class HostSource final : public MonitorSource {
   explicit HostSource(std::filesystem::path root)
       : MonitorSource("host", host_gauges()), root_(std::move(root)), cores_(read_cores()) {}
 
-  void sample(std::span<double> values) override;
+  void sample(std::span<double> values) override {
+    std::ranges::fill(values, kNotMeasured);
+    sample_cores(values);
+    const double now = now_s(), own = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    const double possible_s = (now - at_s_) * static_cast<double>(cores_.size());
+    // The two clocks are not read at one time.
+    if (possible_s > 0) values[kOwn] = std::min(100.0, 100 * (own - own_s_) / possible_s);
+    own_s_ = own;
+    at_s_ = now;
+    double all_pages = 0, pages = 0;
+    if (std::ifstream(root_ / "proc/self/statm") >> all_pages >> pages) {
+      values[kResident] = pages * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
+    }
+    values[kClock] = clock_mhz();
+  }
+
   [[nodiscard]] std::string trouble() const override { return trouble_; }
 
  private:
-  [[nodiscard]] std::vector<CoreTicks> read_cores() const;
-  [[nodiscard]] double clock_mhz() const;
-  void sample_cores(std::span<double> values);
+  /// proc(5): "cpu0 user nice system idle iowait irq softirq steal guest guest_nice"; guests' time
+  /// is already in user and nice.
+  [[nodiscard]] std::vector<CoreTicks> read_cores() const {
+    std::ifstream lines(root_ / "proc/stat");
+    std::vector<CoreTicks> cores;
+    for (std::string line; std::getline(lines, line) && line.starts_with("cpu");) {
+      std::istringstream numbers(line);
+      std::string core;
+      numbers >> core;
+      if (core == "cpu") continue;
+      double ticks[8] = {};
+      for (double& tick : ticks) numbers >> tick;
+      const double all = std::accumulate(std::begin(ticks), std::end(ticks), 0.0);
+      cores.push_back({.busy = all - ticks[3] - ticks[4], .all = all});
+    }
+    return cores;
+  }
+
+  [[nodiscard]] double clock_mhz() const {
+    double max_mhz = 0, number = 0;
+    for (std::size_t core = 0; core < cores_.size(); ++core) {
+      std::ifstream file(
+          root_ / fmt::format("sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq", core));
+      if (file >> number) max_mhz = std::max(max_mhz, number / 1000);
+    }
+    if (max_mhz > 0) return max_mhz;
+    std::ifstream lines(root_ / "proc/cpuinfo");
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("cpu MHz")) continue;
+      std::istringstream text(line.substr(std::min(line.size(), line.find(':') + 1)));
+      if (text >> number) max_mhz = std::max(max_mhz, number);
+    }
+    return max_mhz > 0 ? max_mhz : kNotMeasured;
+  }
+
+  void sample_cores(std::span<double> values) {
+    const std::vector<CoreTicks> now = read_cores();
+    if (now.size() != cores_.size() || now.empty()) {
+      trouble_ = now.empty() ? "/proc/stat names no cores" : "the set of cores changed";
+      return;
+    }
+    CoreTicks total;
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      const double all = now[i].all - cores_[i].all;
+      if (all <= 0) continue;  // no tick since, or a virtual machine that was migrated
+      const double percent = std::clamp(100 * (now[i].busy - cores_[i].busy) / all, 0.0, 100.0);
+      values[kMinCore] = std::fmin(values[kMinCore], percent);
+      values[kMaxCore] = std::fmax(values[kMaxCore], percent);
+      total.busy += percent * all;
+      total.all += all;
+    }
+    cores_ = now;
+    if (total.all > 0) values[kBusy] = total.busy / total.all;
+  }
 
   std::filesystem::path root_;
   std::vector<CoreTicks> cores_;
   double own_s_ = 0, at_s_ = 0;
   std::string trouble_;
 };
-
-/// proc(5): "cpu0 user nice system idle iowait irq softirq steal guest guest_nice"; guests' time is
-/// already in user and nice.
-std::vector<CoreTicks> HostSource::read_cores() const {
-  std::ifstream lines(root_ / "proc/stat");
-  std::vector<CoreTicks> cores;
-  for (std::string line; std::getline(lines, line) && line.starts_with("cpu");) {
-    std::istringstream numbers(line);
-    std::string core;
-    numbers >> core;
-    if (core == "cpu") continue;
-    double ticks[8] = {};
-    for (double& tick : ticks) numbers >> tick;
-    const double all = std::accumulate(std::begin(ticks), std::end(ticks), 0.0);
-    cores.push_back({.busy = all - ticks[3] - ticks[4], .all = all});
-  }
-  return cores;
-}
-
-double HostSource::clock_mhz() const {
-  double max_mhz = 0, number = 0;
-  for (std::size_t core = 0; core < cores_.size(); ++core) {
-    std::ifstream file(root_ /
-                       fmt::format("sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq", core));
-    if (file >> number) max_mhz = std::max(max_mhz, number / 1000);
-  }
-  if (max_mhz > 0) return max_mhz;
-  std::ifstream lines(root_ / "proc/cpuinfo");
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("cpu MHz")) continue;
-    std::istringstream text(line.substr(std::min(line.size(), line.find(':') + 1)));
-    if (text >> number) max_mhz = std::max(max_mhz, number);
-  }
-  return max_mhz > 0 ? max_mhz : kNotMeasured;
-}
-
-void HostSource::sample_cores(std::span<double> values) {
-  const std::vector<CoreTicks> now = read_cores();
-  if (now.size() != cores_.size() || now.empty()) {
-    trouble_ = now.empty() ? "/proc/stat names no cores" : "the set of cores changed";
-    return;
-  }
-  CoreTicks total;
-  for (std::size_t i = 0; i < now.size(); ++i) {
-    const double all = now[i].all - cores_[i].all;
-    if (all <= 0) continue;  // no tick since, or a virtual machine that was migrated
-    const double percent = std::clamp(100 * (now[i].busy - cores_[i].busy) / all, 0.0, 100.0);
-    values[kMinCore] = std::fmin(values[kMinCore], percent);
-    values[kMaxCore] = std::fmax(values[kMaxCore], percent);
-    total.busy += percent * all;
-    total.all += all;
-  }
-  cores_ = now;
-  if (total.all > 0) values[kBusy] = total.busy / total.all;
-}
-
-void HostSource::sample(std::span<double> values) {
-  std::ranges::fill(values, kNotMeasured);
-  sample_cores(values);
-  const double now = now_s(), own = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
-  const double possible_s = (now - at_s_) * static_cast<double>(cores_.size());
-  // The two clocks are not read at one time.
-  if (possible_s > 0) values[kOwn] = std::min(100.0, 100 * (own - own_s_) / possible_s);
-  own_s_ = own;
-  at_s_ = now;
-  double all_pages = 0, pages = 0;
-  if (std::ifstream(root_ / "proc/self/statm") >> all_pages >> pages) {
-    values[kResident] = pages * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
-  }
-  values[kClock] = clock_mhz();
-}
 
 std::string number(const Gauge& gauge, double value) {
   if (!std::isfinite(value)) return "-";
@@ -341,11 +336,7 @@ std::vector<std::string> SourceSummary::marks() const {
 
 std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64_t samples) {
   if (summaries.empty()) return "";
-  TextTable table({{"", Align::kLeft},
-                   {"", Align::kLeft},
-                   {"mean", Align::kRight},
-                   {"least", Align::kRight},
-                   {"most", Align::kRight}});
+  TextTable table({"", "", ">mean", ">least", ">most"});
   std::string lines;
   double all_joules = 0;
   int with_energy = 0;

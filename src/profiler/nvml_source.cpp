@@ -1,6 +1,5 @@
 #include "profiler/nvml_source.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 #include <set>
 #include <stdexcept>
 #include <utility>
+
+#include "core/shared_library.h"
 
 namespace barestep {
 namespace {
@@ -45,17 +46,19 @@ constexpr int kMemoryClockKind = 2;
 class NvmlLibrary {
  public:
   /// Throws std::runtime_error if it cannot be loaded.
-  explicit NvmlLibrary(const std::string& file)
-      : handle_(::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL), &::dlclose) {
-    if (handle_ == nullptr) throw std::runtime_error(::dlerror());
+  explicit NvmlLibrary(const std::string& file) {
+    std::string why;
+    handle_ = load_library({&file, 1}, why);
+    if (handle_ == nullptr) throw std::runtime_error(why);
     for (const char* const needed : {kInit, kShutdown, kErrorString, kDevice}) {
-      if (::dlsym(handle_.get(), needed) != nullptr) continue;
+      if (function_of(handle_, needed) != nullptr) continue;
       throw std::runtime_error(fmt::format("{} has no {}", file, needed));
     }
     const int status = call(kInit);
     if (status == kSuccess) return;
     throw std::runtime_error(fmt::format("{} failed: {}", kInit, text_of(status)));
   }
+
   ~NvmlLibrary() { static_cast<void>(call(kShutdown)); }
   NvmlLibrary(const NvmlLibrary&) = delete;
   NvmlLibrary& operator=(const NvmlLibrary&) = delete;
@@ -63,16 +66,17 @@ class NvmlLibrary {
   /// kNotSupported if this driver lacks the function.
   template <class... Arguments>
   int call(const char* name, Arguments... arguments) const {
-    const auto function = reinterpret_cast<int (*)(Arguments...)>(::dlsym(handle_.get(), name));
+    const auto function = reinterpret_cast<int (*)(Arguments...)>(function_of(handle_, name));
     return function == nullptr ? kNotSupported : function(arguments...);
   }
+
   /// The status of finding a GPU.
   int find(const std::string& pci_bus_id, void*& device) const {
     return call(kDevice, pci_bus_id.c_str(), &device);
   }
+
   [[nodiscard]] std::string text_of(int status) const {
-    const auto text_of =
-        reinterpret_cast<const char* (*)(int)>(::dlsym(handle_.get(), kErrorString));
+    const auto text_of = reinterpret_cast<const char* (*)(int)>(function_of(handle_, kErrorString));
     const char* const text = text_of(status);
     return fmt::format("{} ({})", text != nullptr ? text : "unknown", status);
   }
@@ -84,7 +88,7 @@ class NvmlLibrary {
   static constexpr const char* kShutdown = "nvmlShutdown";
   static constexpr const char* kErrorString = "nvmlErrorString";
 
-  std::unique_ptr<void, int (*)(void*)> handle_;
+  void* handle_ = nullptr;
 };
 
 /// nvmlClocksThrottleReasons, bit by bit. An idle GPU, or clocks set by a user, are not throttling.
@@ -137,8 +141,47 @@ class GpuSource final : public MonitorSource {
         library_(std::move(library)),
         device_(device) {}
 
-  void sample(std::span<double> values) override;
-  [[nodiscard]] std::string trouble() const override;
+  void sample(std::span<double> values) override {
+    std::ranges::fill(values, kNotMeasured);
+    NvmlUtilization used;
+    if (ask("nvmlDeviceGetUtilizationRates", &used)) {
+      values[kUsed] = used.gpu;
+      values[kMemoryUsed] = used.memory;
+    }
+    NvmlMemory memory;
+    if (ask("nvmlDeviceGetMemoryInfo", &memory)) {
+      values[kMemory] = static_cast<double>(memory.used) / (1 << 20);
+    }
+    unsigned number = 0;
+    unsigned long long large = 0;
+    if (ask("nvmlDeviceGetPowerUsage", &number)) values[kPower] = 1e-3 * number;
+    if (ask("nvmlDeviceGetTotalEnergyConsumption", &large)) {
+      values[kEnergy] = 1e-3 * static_cast<double>(large);
+    }
+    if (ask("nvmlDeviceGetTemperature", kOnGpu, &number)) values[kTemperature] = number;
+    if (ask("nvmlDeviceGetClockInfo", kSmClockKind, &number)) values[kSmClock] = number;
+    if (ask("nvmlDeviceGetClockInfo", kMemoryClockKind, &number)) values[kMemoryClock] = number;
+    if (ask("nvmlDeviceGetCurrentClocksThrottleReasons", &large)) {
+      values[kThrottle] = static_cast<double>(large);
+    }
+    // Without room, the call returns only the number of processes. One of them is this one, but a
+    // process in a container cannot identify itself, since it has another number there.
+    number = 0;
+    if (ask("nvmlDeviceGetComputeRunningProcesses_v3", &number, static_cast<void*>(nullptr))) {
+      values[kOthers] = number > 0 ? number - 1 : 0;
+    }
+  }
+
+  [[nodiscard]] std::string trouble() const override {
+    std::string text;
+    for (const auto& [call, failures] : failures_) {
+      if (failures.count == 0) continue;
+      text += fmt::format("{}{} failed{}: {}", text.empty() ? "" : "; ", call,
+                          failures.count == 1 ? "" : fmt::format(" {} times", failures.count),
+                          library_->text_of(failures.last));
+    }
+    return lost_ ? text + "; it is no longer read" : text;
+  }
 
  private:
   struct Failures {
@@ -167,48 +210,6 @@ class GpuSource final : public MonitorSource {
   std::map<std::string, Failures> failures_;
   bool lost_ = false;
 };
-
-void GpuSource::sample(std::span<double> values) {
-  std::ranges::fill(values, kNotMeasured);
-  NvmlUtilization used;
-  if (ask("nvmlDeviceGetUtilizationRates", &used)) {
-    values[kUsed] = used.gpu;
-    values[kMemoryUsed] = used.memory;
-  }
-  NvmlMemory memory;
-  if (ask("nvmlDeviceGetMemoryInfo", &memory)) {
-    values[kMemory] = static_cast<double>(memory.used) / (1 << 20);
-  }
-  unsigned number = 0;
-  unsigned long long large = 0;
-  if (ask("nvmlDeviceGetPowerUsage", &number)) values[kPower] = 1e-3 * number;
-  if (ask("nvmlDeviceGetTotalEnergyConsumption", &large)) {
-    values[kEnergy] = 1e-3 * static_cast<double>(large);
-  }
-  if (ask("nvmlDeviceGetTemperature", kOnGpu, &number)) values[kTemperature] = number;
-  if (ask("nvmlDeviceGetClockInfo", kSmClockKind, &number)) values[kSmClock] = number;
-  if (ask("nvmlDeviceGetClockInfo", kMemoryClockKind, &number)) values[kMemoryClock] = number;
-  if (ask("nvmlDeviceGetCurrentClocksThrottleReasons", &large)) {
-    values[kThrottle] = static_cast<double>(large);
-  }
-  // Without room, the call returns only the number of processes. One of them is this one, but a
-  // process in a container cannot identify itself, since it has another number there.
-  number = 0;
-  if (ask("nvmlDeviceGetComputeRunningProcesses_v3", &number, static_cast<void*>(nullptr))) {
-    values[kOthers] = number > 0 ? number - 1 : 0;
-  }
-}
-
-std::string GpuSource::trouble() const {
-  std::string text;
-  for (const auto& [call, failures] : failures_) {
-    if (failures.count == 0) continue;
-    text += fmt::format("{}{} failed{}: {}", text.empty() ? "" : "; ", call,
-                        failures.count == 1 ? "" : fmt::format(" {} times", failures.count),
-                        library_->text_of(failures.last));
-  }
-  return lost_ ? text + "; it is no longer read" : text;
-}
 
 }  // namespace
 

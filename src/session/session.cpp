@@ -381,7 +381,7 @@ void Session::set_up() {
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
   std::unique_ptr<Profiling> profiling;
   if (output.records()) {
-    profiling = std::make_unique<Profiling>(config_, *programs_, place_.profiling_scope(), done);
+    profiling = new_profiling(config_, *programs_, place_.profiling_scope(), done);
   }
   trainer_ = std::make_unique<Trainer>(
       config_, *programs_, place_.devices(), Connection{job_.ranks(), place_.transport()},

@@ -395,9 +395,8 @@ void Draft::passes(const StepHooks& hooks) {
   PipelineSpec pipeline = spec_.pipeline;
   pipeline.micro_batches = micro_steps_here;
   const std::vector<PassSchedule> of_stages = schedules_of_stages(pipeline);
-  StageExchanges exchanges(*this, of_stages);
   StepHooks own = hooks;
-  own.stage = exchanges.hooks();
+  own.stage = stage_exchanges(*this, of_stages);
   own.loss_ready = {};
   passes(at(of_stages, spec_.mesh.stage()), own);
   if (hooks.loss_ready) hooks.loss_ready();
@@ -633,9 +632,8 @@ ModelOutput Draft::evaluation_output(const StageHooks& hooks, const PassHooks& p
   for (int stage = 0; stage < spec_.mesh.pipeline; ++stage) {
     of_stages.push_back({ScheduledPass{.stage = stage}});
   }
-  StageExchanges exchanges(*this, of_stages);
   const int own = spec_.mesh.stage();
-  return evaluation_output(own, own + 1, exchanges.hooks(), pass_hooks);
+  return evaluation_output(own, own + 1, stage_exchanges(*this, of_stages), pass_hooks);
 }
 
 ModelOutput Draft::evaluation_output(int first_stage, int end_stage, const StageHooks& hooks,

@@ -11,7 +11,7 @@
 
 #include "core/clock.h"
 #include "kernels/make_device.h"
-#include "parallel/schemes/factor.h"
+#include "parallel/schemes/other_schemes.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
 #include "profiler/account.h"

@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 #include "kernels/make_device.h"
-#include "profiler/cupti_records.h"
+#include "profiler/cupti_activity.h"
 #include "profiler/fake_cupti.h"
 #include "profiler/profile.h"
 #include "support/forwarding_device.h"

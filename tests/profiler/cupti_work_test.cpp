@@ -200,11 +200,11 @@ TEST_F(Cupti, CountsWhatItsBuffersHaveNoRoomFor) {
   open();
   turn_on();
   fake().records_of_a_buffer = 1;
-  for (std::uint32_t i = 0; i < CuptiBuffers::kCount + 3; ++i) add_kernel(50 + i, i + 1, i + 2);
+  for (std::uint32_t i = 0; i < kCuptiBuffers + 3; ++i) add_kernel(50 + i, i + 1, i + 2);
   source().finish();
   EXPECT_EQ(fake().refused_buffers, 3);
   EXPECT_EQ(source().dropped(), 3);
-  EXPECT_THAT(source().activities(), SizeIs(CuptiBuffers::kCount));
+  EXPECT_THAT(source().activities(), SizeIs(kCuptiBuffers));
 }
 
 /// Between steps, so a long run needs no more buffers than a short one.

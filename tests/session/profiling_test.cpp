@@ -47,7 +47,9 @@ void with_profile(Device& device, const TrainConfig& config, const F& look) {
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   const ProfilingScope scope{.program = "test", .devices = {&device}};
   Observers observers;
-  auto& profiling = observers.make<Profiling>(config, programs, scope);
+  auto made = new_profiling(config, programs, scope);
+  Profiling& profiling = *made;
+  observers.add(std::move(made));
   {
     Trainer trainer(config, programs, {&device}, {}, nullptr, {}, &profiling);
     profiling.begin();

@@ -1,5 +1,4 @@
 #include <cblas.h>
-#include <dlfcn.h>
 
 #include <cstdlib>
 #include <limits>
@@ -7,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/shared_library.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/product_tiles.h"
 
@@ -26,7 +26,9 @@ void* open_cblas() {
   const char* const set = std::getenv(kThreads);
   const std::optional<std::string> before = set == nullptr ? std::nullopt : std::optional(set);
   ::setenv(kThreads, "1", 1);
-  void* const library = ::dlopen(BARESTEP_CBLAS, RTLD_NOW | RTLD_LOCAL);
+  const std::string file = BARESTEP_CBLAS;
+  std::string why;
+  void* const library = load_library({&file, 1}, why);
   // Programs that this one starts may use more.
   if (before) {
     ::setenv(kThreads, before->c_str(), 1);
@@ -41,7 +43,7 @@ CblasLibrary load_cblas() {
   void* const library = open_cblas();
   if (library == nullptr) return {};
   const auto find = [&]<class Function>(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(::dlsym(library, name));
+    function = reinterpret_cast<Function*>(function_of(library, name));
   };
   CblasLibrary loaded;
   find(loaded.sgemm, "cblas_sgemm");
