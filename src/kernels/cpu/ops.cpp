@@ -65,7 +65,7 @@ struct OpRunner {
     if (op.a.dtype == DType::kF32 || product.takes(op.a.dtype)) {
       product.run(op, addresses, pool);
     } else {
-      run_widened(product, op, addresses, pool);
+      run_tiles(product, op, addresses, pool);
     }
   }
   void operator()(const QuantizeWeight& op) const { run_quantize_weight(op, addresses, pool); }

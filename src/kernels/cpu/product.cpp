@@ -113,37 +113,7 @@ class ReferenceProduct final : public Product {
   }
 
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
-    const std::int64_t down = (op.c.rows + kBlock - 1) / kBlock;
-    const std::int64_t across = (op.c.cols + kBlock - 1) / kBlock;
-    pool.run(down * across, [&](std::int64_t task, int) {
-      run_tile(op, addresses, task / across * kBlock, task % across * kBlock);
-    });
-  }
-
- private:
-  static void run_tile(const Gemm& op, const Addresses& addresses, std::int64_t row,
-                       std::int64_t col) {
-    const std::int64_t rows = std::min(kBlock, op.c.rows - row);
-    const std::int64_t cols = std::min(kBlock, op.c.cols - col);
-    const std::int64_t depth = op.transpose_a ? op.a.rows : op.a.cols;
-    const Matrix a{addresses.at(op.a), op.a.cols, op.transpose_a};
-    const Matrix b{addresses.at(op.b), op.b.cols, op.transpose_b};
-
-    BlockOfSums sums = {};
-    sum_block(a, b, {row, rows, col, cols}, depth, sums);
-    const float* bias = op.bias ? addresses.at(*op.bias) + col : nullptr;
-    float* const c = addresses.at(op.c);
-    with_activation(op.activation, [&]<class Formula>(Formula) {
-      const ActivationElement<Formula> element{
-          c, op.pre_activation ? addresses.at(*op.pre_activation) : nullptr};
-      for (std::int64_t i = 0; i < rows; ++i) {
-        const std::int64_t first = (row + i) * op.c.cols + col;
-        for (std::int64_t j = 0; j < cols; ++j) {
-          element(first + j, bias != nullptr ? sums[i][j] + bias[j]
-                                             : accumulate(sums[i][j], op.beta, c[first + j]));
-        }
-      }
-    });
+    run_tiles(*this, op, addresses, pool);
   }
 };
 

@@ -26,7 +26,7 @@ class Product {
   /// "barestep", "oneDNN 2.6.3", "OpenBLAS 0.3.21 Haswell", "plain loops"; for tables and reports.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  /// Whether it computes products of operands of this type; if not, run_widened() does.
+  /// Whether it computes products of operands of this type; if not, run_tiles() does.
   [[nodiscard]] virtual bool takes(DType type) const { return type == DType::kF32; }
 
   /// All work that run() must not do; the operands have a type for which takes() is true. Call once
@@ -50,10 +50,10 @@ class Product {
   virtual void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) = 0;
 };
 
-/// Product::run() for 16-bit operands: tiles are widened to fp32 in the caches and multiplied. Call
-/// after prepare_tiles().
-void run_widened(const Product& product, const Gemm& op, const Addresses& addresses,
-                 ThreadPool& pool);
+/// Product::run() by tiles: those of 16-bit operands are widened to fp32 in the caches. Call after
+/// prepare_tiles().
+void run_tiles(const Product& product, const Gemm& op, const Addresses& addresses,
+               ThreadPool& pool);
 
 /// sums (tile.rows x tile.cols, dense) = the tile of op(a) op(b), in fp32, on the calling thread.
 /// Call after prepare_tiles(). The tile has at most kMaxTileRows rows and kMaxTileCols columns.

@@ -150,7 +150,7 @@ class OneDnnProduct final : public Product {
     if (op.c.size() == 0) return;
     if (op.a.dtype != DType::kF32 && op.a.size() == 0) {
       // There are no products to sum.
-      return run_widened(*this, op, addresses, pool);
+      return run_tiles(*this, op, addresses, pool);
     }
     const bool by_matmul = has_matmul(op) && op.a.size() > 0;
     const Tiling tiles = by_matmul ? matmul_tiling(op, pool) : tiling_of(op, pool.threads());

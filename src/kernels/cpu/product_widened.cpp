@@ -97,8 +97,8 @@ bool multiply_tile(const Product& product, const Gemm& op, const Addresses& addr
   });
 }
 
-void run_widened(const Product& product, const Gemm& op, const Addresses& addresses,
-                 ThreadPool& pool) {
+void run_tiles(const Product& product, const Gemm& op, const Addresses& addresses,
+               ThreadPool& pool) {
   const std::int64_t down = (op.c.rows + kWidenedTileRows - 1) / kWidenedTileRows;
   if (down == 0) return;
   // Uses narrower tiles if there would be fewer tiles than threads.

@@ -445,9 +445,7 @@ __global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
 static __global__ void __launch_bounds__(kBlockThreads)
     softmax_rows(float* scores, std::int64_t rows, std::int64_t length) {
   begin_kernel();
-  const std::int64_t warps = grid_threads() / kWarpThreads;
-  const std::int64_t lane = threadIdx.x % kWarpThreads;
-  for (std::int64_t row = grid_thread() / kWarpThreads; row < rows; row += warps) {
+  each_row_by_a_warp(rows, [&](std::int64_t row, std::int64_t lane) {
     float* const x = scores + row * length;
     const float largest = largest_of_row<1, false>(x, length);
     float sum = 0;
@@ -457,16 +455,14 @@ static __global__ void __launch_bounds__(kBlockThreads)
     }
     const float inverse = 1.0F / warp_sum(sum);
     for (std::int64_t j = lane; j < length; j += kWarpThreads) x[j] *= inverse;
-  }
+  });
 }
 
 /// The gradients of scores from those of their softmax p, in place, by rows.
 static __global__ void __launch_bounds__(kBlockThreads)
     softmax_grad_rows(float* grads, const float* p, std::int64_t rows, std::int64_t length) {
   begin_kernel();
-  const std::int64_t warps = grid_threads() / kWarpThreads;
-  const std::int64_t lane = threadIdx.x % kWarpThreads;
-  for (std::int64_t row = grid_thread() / kWarpThreads; row < rows; row += warps) {
+  each_row_by_a_warp(rows, [&](std::int64_t row, std::int64_t lane) {
     const std::int64_t first = row * length;
     float sum = 0;
     for (std::int64_t j = lane; j < length; j += kWarpThreads)
@@ -474,7 +470,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
     sum = warp_sum(sum);
     for (std::int64_t j = lane; j < length; j += kWarpThreads)
       grads[first + j] = p[first + j] * (grads[first + j] - sum);
-  }
+  });
 }
 
 }  // namespace barestep

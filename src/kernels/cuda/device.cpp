@@ -12,7 +12,6 @@
 #include "core/philox.h"
 #include "core/program.h"
 #include "core/units.h"
-#include "kernels/cuda/int8_product.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/ranges.h"
@@ -76,40 +75,162 @@ class CudaDevice final : public Device {
             .has_tf32 =
                 attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
         launches_ahead_(kernel_architecture() >= kFirstWithLaunchesAhead),
-        product_(context_, model_, config, target_),
-        int8_product_(context_) {
+        product_(context_, model_, config, target_) {
     run_first_kernel();
   }
 
   [[nodiscard]] std::string_view name() const override { return context_.name(); }
   [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
   [[nodiscard]] int index() const override { return index_; }
-  [[nodiscard]] DeviceInfo info() const override;
+  [[nodiscard]] DeviceInfo info() const override {
+    context_.use();
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    context_.require(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+    return {.model = model_,
+            .total_bytes = static_cast<std::int64_t>(total_bytes),
+            .free_bytes = static_cast<std::int64_t>(free_bytes),
+            .threads = 0,
+            .product_library = product_.name(),
+            .pci_bus_id = pci_bus_id_of(properties_),
+            .ordinal = context_.ordinal(),
+            .driver = driver_text(),
+            .multiprocessors = {.count = target_.geometry.multiprocessors,
+                                .threads = target_.geometry.threads_per_multiprocessor,
+                                .registers = properties_.regsPerMultiprocessor,
+                                .shared_bytes = static_cast<std::int64_t>(
+                                    properties_.sharedMemPerMultiprocessor)},
+            .cache_bytes = properties_.l2CacheSize};
+  }
 
-  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override;
-  void release(std::byte* memory, MemoryKind kind) noexcept override;
-  void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override;
+  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override {
+    context_.use();
+    const auto size = static_cast<std::size_t>(std::max(std::int64_t{1}, bytes));
+    void* memory = nullptr;
+    if (kind == MemoryKind::kPageable) {
+      memory = ::operator new(size, kPageableAlignment);
+    } else if (kind == MemoryKind::kPinned) {
+      const cudaError_t status = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
+      if (status == cudaErrorMemoryAllocation) {
+        static_cast<void>(cudaGetLastError());
+        fail(ExitCode::kMemory, {.what = "pinned host memory",
+                                 .value = "",
+                                 .why = human_bytes(bytes) + " could not be allocated",
+                                 .remedy = "use a smaller --batch-size"});
+      }
+      context_.require(status, "cudaHostAlloc");
+    } else {
+      context_.require(cudaMalloc(&memory, size), "cudaMalloc", bytes);
+      allocated_[static_cast<std::byte*>(memory)] = bytes;
+      device_bytes_ += bytes;
+      if (BARESTEP_POISON != 0) {
+        context_.require(cudaMemset(memory, 0xFF, size), "cudaMemset");
+        // Non-blocking streams do not wait for it.
+        context_.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      }
+    }
+    if (BARESTEP_POISON != 0 && kind != MemoryKind::kDevice) std::memset(memory, 0xFF, size);
+    return static_cast<std::byte*>(memory);
+  }
+
+  void release(std::byte* memory, MemoryKind kind) noexcept override {
+    if (kind == MemoryKind::kPageable) return ::operator delete(memory, kPageableAlignment);
+    if (const auto found = allocated_.find(memory); found != allocated_.end()) {
+      device_bytes_ -= found->second;
+      allocated_.erase(found);
+    }
+    // Fails only after the device was lost, which has already been reported.
+    static_cast<void>(kind == MemoryKind::kPinned ? cudaFreeHost(memory) : cudaFree(memory));
+  }
+
+  void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override {
+    if (bytes == 0 || context_.failed()) return;
+    context_.use();
+    auto& queue = static_cast<CudaDeviceStream&>(stream);
+    queue.follows_kernel = false;
+    context_.note(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                                  queue.handle()),
+                  "cudaMemcpyAsync");
+  }
 
   /// Communication has priority: it needs few multiprocessors, and other ranks wait for it.
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
     const StreamRole role = label == name_of(Lane::kComm) ? StreamRole::kFirst : StreamRole::kEqual;
     return std::make_unique<CudaDeviceStream>(context_, role);
   }
+
   std::unique_ptr<Event> new_event(EventUse use) override {
     return std::make_unique<CudaDeviceEvent>(context_, use);
   }
 
   void prepare(const DeviceOp& op) override {
     if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, fits_in_cache());
-    if (const auto* gemm = std::get_if<QuantizedGemm>(&op)) int8_product_.prepare(*gemm);
+    if (const auto* gemm = std::get_if<QuantizedGemm>(&op)) product_.prepare(*gemm);
   }
+
   [[nodiscard]] std::string product_choices() const override { return product_.choices(); }
   void set_product_choices(const std::string& text) override { product_.set_choices(text); }
-  void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override;
+  void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag /*tag*/) override {
+    if (context_.failed()) return;
+    const ToolRange range(label_of(op));
+    context_.use();
+    context_.queueing(op);
+    auto& queue = static_cast<CudaDeviceStream&>(stream);
+    if (const auto* copied = std::get_if<Copy>(&op)) {
+      copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
+           copied->to.bytes(), stream);
+    } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
+      const auto rest = product_.run(*gemm, addresses, queue, follows_kernel(queue));
+      if (rest) launch_kernel(*rest, addresses, queue);
+    } else if (const auto* of_bytes = std::get_if<QuantizedGemm>(&op);
+               of_bytes != nullptr && product_.run(*of_bytes, addresses, queue)) {
+      queue.follows_kernel = false;
+      const int status = launch_dequantize(*of_bytes, addresses, target_.geometry, queue.handle());
+      context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
+    } else {
+      launch_kernel(op, addresses, queue);
+    }
+  }
 
-  void begin_capture(Stream& origin) override;
-  std::unique_ptr<Graph> end_capture(Stream& origin) override;
-  void launch(Graph& graph, Stream& stream, std::int64_t step) override;
+  void begin_capture(Stream& origin) override {
+    BARESTEP_REQUIRE(!context_.capturing, "a capture is on already");
+    context_.use();
+    // Only calls of this thread that a graph cannot hold are errors; other threads are not
+    // affected. Kernels first used in a capture are loaded during it, which drivers of CUDA 12.3
+    // and later allow.
+    context_.require(cudaStreamBeginCapture(static_cast<CudaDeviceStream&>(origin).handle(),
+                                            cudaStreamCaptureModeThreadLocal),
+                     "cudaStreamBeginCapture");
+    context_.capturing = true;
+    static_cast<CudaDeviceStream&>(origin).follows_kernel = false;
+  }
+
+  std::unique_ptr<Graph> end_capture(Stream& origin) override {
+    BARESTEP_REQUIRE(context_.capturing, "no capture is on");
+    context_.capturing = false;
+    cudaGraph_t captured = nullptr;
+    const cudaError_t status =
+        cudaStreamEndCapture(static_cast<CudaDeviceStream&>(origin).handle(), &captured);
+    const OwnedGraph graph(captured);
+    // If anything invalidated the capture, it failed before this call.
+    context_.check();
+    context_.require(status, "cudaStreamEndCapture");
+    cudaGraphExec_t exec = nullptr;
+    // Else all nodes would have the priority of the stream that the graph is launched on.
+    context_.require(
+        cudaGraphInstantiate(&exec, graph.get(), cudaGraphInstantiateFlagUseNodePriority),
+        "cudaGraphInstantiate");
+    return std::make_unique<CudaDeviceGraph>(OwnedGraphExec(exec));
+  }
+
+  void launch(Graph& graph, Stream& stream, std::int64_t /*step*/) override {
+    if (context_.failed()) return;
+    const ToolRange range("launch graph");
+    context_.use();
+    context_.note(cudaGraphLaunch(static_cast<CudaDeviceGraph&>(graph).handle(),
+                                  static_cast<CudaDeviceStream&>(stream).handle()),
+                  "cudaGraphLaunch");
+  }
 
   void set_record_sink(RecordSink* sink) override {
     if (sink == nullptr) return;
@@ -120,13 +241,34 @@ class CudaDevice final : public Device {
   }
 
  private:
-  void run_first_kernel();
+  /// Detects kernels that cannot run here, for lack of code for this architecture, now instead of
+  /// in a step.
+  void run_first_kernel() {
+    CudaDeviceStream stream(context_);
+    const Tensor out{.buffer = 0, .offset_bytes = 0, .rows = 1, .cols = 1};
+    launch_kernel(Fill{.out = out}, Addresses(std::vector{stream.workspace().data()}), stream);
+    stream.synchronize();
+  }
+
   /// Whether everything allocated except workspace, which steps hardly use, fits in the L2 cache.
   [[nodiscard]] bool fits_in_cache() const {
     return device_bytes_ - workspace_bytes(DeviceKind::kCuda) <= properties_.l2CacheSize;
   }
-  void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream);
-  [[nodiscard]] bool* follows_kernel(CudaDeviceStream& stream) const;
+
+  /// As in KernelQueue. Eager launches, and those next to a communication library's, never start
+  /// early.
+  [[nodiscard]] bool* follows_kernel(CudaDeviceStream& stream) const {
+    const bool early = launches_ahead_ && context_.capturing && stream.role() != StreamRole::kFirst;
+    return early ? &stream.follows_kernel : nullptr;
+  }
+
+  void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream) {
+    KernelTarget target = target_;
+    target.follows_kernel = follows_kernel(stream);
+    const int status =
+        barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
+    context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
+  }
 
   // Const methods of the interface query the device too.
   mutable CudaContext context_;
@@ -138,166 +280,7 @@ class CudaDevice final : public Device {
   std::map<std::byte*, std::int64_t> allocated_{};  // device memory and its sizes
   std::int64_t device_bytes_ = 0;                   // their sum
   CudaProduct product_;
-  CudaInt8Product int8_product_;
 };
-
-/// Detects kernels that cannot run here, for lack of code for this architecture, now instead of in
-/// a step.
-void CudaDevice::run_first_kernel() {
-  CudaDeviceStream stream(context_);
-  const Tensor out{.buffer = 0, .offset_bytes = 0, .rows = 1, .cols = 1};
-  launch_kernel(Fill{.out = out}, Addresses(std::vector{stream.workspace().data()}), stream);
-  stream.synchronize();
-}
-
-DeviceInfo CudaDevice::info() const {
-  context_.use();
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  context_.require(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-  return {.model = model_,
-          .total_bytes = static_cast<std::int64_t>(total_bytes),
-          .free_bytes = static_cast<std::int64_t>(free_bytes),
-          .threads = 0,
-          .product_library = product_.name(),
-          .pci_bus_id = pci_bus_id_of(properties_),
-          .ordinal = context_.ordinal(),
-          .driver = driver_text(),
-          .multiprocessors = {.count = target_.geometry.multiprocessors,
-                              .threads = target_.geometry.threads_per_multiprocessor,
-                              .registers = properties_.regsPerMultiprocessor,
-                              .shared_bytes = static_cast<std::int64_t>(
-                                  properties_.sharedMemPerMultiprocessor)},
-          .cache_bytes = properties_.l2CacheSize};
-}
-
-std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
-  context_.use();
-  const auto size = static_cast<std::size_t>(std::max(std::int64_t{1}, bytes));
-  void* memory = nullptr;
-  if (kind == MemoryKind::kPageable) {
-    memory = ::operator new(size, kPageableAlignment);
-  } else if (kind == MemoryKind::kPinned) {
-    const cudaError_t status = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
-    if (status == cudaErrorMemoryAllocation) {
-      static_cast<void>(cudaGetLastError());
-      fail(ExitCode::kMemory, {.what = "pinned host memory",
-                               .value = "",
-                               .why = human_bytes(bytes) + " could not be allocated",
-                               .remedy = "use a smaller --batch-size"});
-    }
-    context_.require(status, "cudaHostAlloc");
-  } else {
-    context_.require(cudaMalloc(&memory, size), "cudaMalloc", bytes);
-    allocated_[static_cast<std::byte*>(memory)] = bytes;
-    device_bytes_ += bytes;
-    if (BARESTEP_POISON != 0) {
-      context_.require(cudaMemset(memory, 0xFF, size), "cudaMemset");
-      // Non-blocking streams do not wait for it.
-      context_.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    }
-  }
-  if (BARESTEP_POISON != 0 && kind != MemoryKind::kDevice) std::memset(memory, 0xFF, size);
-  return static_cast<std::byte*>(memory);
-}
-
-void CudaDevice::release(std::byte* memory, MemoryKind kind) noexcept {
-  if (kind == MemoryKind::kPageable) return ::operator delete(memory, kPageableAlignment);
-  if (const auto found = allocated_.find(memory); found != allocated_.end()) {
-    device_bytes_ -= found->second;
-    allocated_.erase(found);
-  }
-  // Fails only after the device was lost, which has already been reported.
-  static_cast<void>(kind == MemoryKind::kPinned ? cudaFreeHost(memory) : cudaFree(memory));
-}
-
-void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& stream) {
-  if (bytes == 0 || context_.failed()) return;
-  context_.use();
-  auto& queue = static_cast<CudaDeviceStream&>(stream);
-  queue.follows_kernel = false;
-  context_.note(
-      cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, queue.handle()),
-      "cudaMemcpyAsync");
-}
-
-/// As in KernelQueue. Eager launches, and those next to a communication library's, never start
-/// early.
-bool* CudaDevice::follows_kernel(CudaDeviceStream& stream) const {
-  const bool early = launches_ahead_ && context_.capturing && stream.role() != StreamRole::kFirst;
-  return early ? &stream.follows_kernel : nullptr;
-}
-
-void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
-                               CudaDeviceStream& stream) {
-  KernelTarget target = target_;
-  target.follows_kernel = follows_kernel(stream);
-  const int status =
-      barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
-  context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
-}
-
-void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag /*tag*/) {
-  if (context_.failed()) return;
-  const ToolRange range(label_of(op));
-  context_.use();
-  context_.queueing(op);
-  auto& queue = static_cast<CudaDeviceStream&>(stream);
-  if (const auto* copied = std::get_if<Copy>(&op)) {
-    copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
-         copied->to.bytes(), stream);
-  } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
-    const auto rest = product_.run(*gemm, addresses, queue, follows_kernel(queue));
-    if (rest) launch_kernel(*rest, addresses, queue);
-  } else if (const auto* of_bytes = std::get_if<QuantizedGemm>(&op);
-             of_bytes != nullptr && int8_product_.run(*of_bytes, addresses, queue)) {
-    queue.follows_kernel = false;
-    const int status = launch_dequantize(*of_bytes, addresses, target_.geometry, queue.handle());
-    context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
-  } else {
-    launch_kernel(op, addresses, queue);
-  }
-}
-
-void CudaDevice::begin_capture(Stream& origin) {
-  BARESTEP_REQUIRE(!context_.capturing, "a capture is on already");
-  context_.use();
-  // Only calls of this thread that a graph cannot hold are errors; other threads are not affected.
-  // Kernels first used in a capture are loaded during it, which drivers of CUDA 12.3 and later
-  // allow.
-  context_.require(cudaStreamBeginCapture(static_cast<CudaDeviceStream&>(origin).handle(),
-                                          cudaStreamCaptureModeThreadLocal),
-                   "cudaStreamBeginCapture");
-  context_.capturing = true;
-  static_cast<CudaDeviceStream&>(origin).follows_kernel = false;
-}
-
-std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {
-  BARESTEP_REQUIRE(context_.capturing, "no capture is on");
-  context_.capturing = false;
-  cudaGraph_t captured = nullptr;
-  const cudaError_t status =
-      cudaStreamEndCapture(static_cast<CudaDeviceStream&>(origin).handle(), &captured);
-  const OwnedGraph graph(captured);
-  // If anything invalidated the capture, it failed before this call.
-  context_.check();
-  context_.require(status, "cudaStreamEndCapture");
-  cudaGraphExec_t exec = nullptr;
-  // Else all nodes would have the priority of the stream that the graph is launched on.
-  context_.require(
-      cudaGraphInstantiate(&exec, graph.get(), cudaGraphInstantiateFlagUseNodePriority),
-      "cudaGraphInstantiate");
-  return std::make_unique<CudaDeviceGraph>(OwnedGraphExec(exec));
-}
-
-void CudaDevice::launch(Graph& graph, Stream& stream, std::int64_t /*step*/) {
-  if (context_.failed()) return;
-  const ToolRange range("launch graph");
-  context_.use();
-  context_.note(cudaGraphLaunch(static_cast<CudaDeviceGraph&>(graph).handle(),
-                                static_cast<CudaDeviceStream&>(stream).handle()),
-                "cudaGraphLaunch");
-}
 
 /// The number of GPUs, and the driver's status.
 std::pair<int, cudaError_t> ask_for_devices() {

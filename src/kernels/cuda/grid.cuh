@@ -107,4 +107,13 @@ __device__ inline std::int64_t grid_threads() {
   return std::int64_t{gridDim.x} * blockDim.x;
 }
 
+/// Calls use(row, lane) for every row, with one warp per row.
+template <class Use>
+__device__ void each_row_by_a_warp(std::int64_t rows, const Use& use) {
+  const std::int64_t warps = grid_threads() / kWarpThreads;
+  for (std::int64_t row = grid_thread() / kWarpThreads; row < rows; row += warps) {
+    use(row, static_cast<std::int64_t>(threadIdx.x % kWarpThreads));
+  }
+}
+
 }  // namespace barestep

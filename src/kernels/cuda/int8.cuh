@@ -103,15 +103,6 @@ inline __device__ float magnitude_of_row(const float* from, std::int64_t cols) {
   return float_of_order(warp_range(range).largest);
 }
 
-/// Calls use(row, lane) for every row, with one warp per row.
-template <class Use>
-__device__ void each_row_by_a_warp(std::int64_t rows, const Use& use) {
-  const std::int64_t warps = grid_threads() / kWarpThreads;
-  for (std::int64_t row = grid_thread() / kWarpThreads; row < rows; row += warps) {
-    use(row, static_cast<std::int64_t>(threadIdx.x % kWarpThreads));
-  }
-}
-
 static __global__ void __launch_bounds__(kBlockThreads)
     quantize_rows(std::int8_t* to, float* scales, const float* from, std::int64_t rows,
                   std::int64_t cols, int bits) {

@@ -17,17 +17,10 @@ __device__ double mean_of_row(std::int64_t cols, const Term& term) {
   return warp_sum(sum) / static_cast<double>(cols);
 }
 
-/// Calls use(row) for every row, with one warp per row.
-template <class Use>
-__device__ void for_rows_of_warps(std::int64_t rows, const Use& use) {
-  const std::int64_t warps = grid_threads() / kWarpThreads;
-  for (std::int64_t row = grid_thread() / kWarpThreads; row < rows; row += warps) use(row);
-}
-
 template <class Number>
 __global__ void __launch_bounds__(kBlockThreads) layer_norm(LayerNormElement<Number> element) {
   begin_kernel();
-  for_rows_of_warps(element.rows, [&](std::int64_t row) {
+  each_row_by_a_warp(element.rows, [&](std::int64_t row, std::int64_t lane) {
     const float* const x = element.x + row * element.cols;
     const double exact = mean_of_row(element.cols, [=](std::int64_t col) { return x[col]; });
     const double variance = mean_of_row(element.cols, [=](std::int64_t col) {
@@ -36,7 +29,6 @@ __global__ void __launch_bounds__(kBlockThreads) layer_norm(LayerNormElement<Num
     });
     const auto mean = static_cast<float>(exact);
     const float rstd = layer_norm_rstd(variance);
-    const std::int64_t lane = threadIdx.x % kWarpThreads;
     if (lane == 0) {
       element.means[row] = mean;
       element.rstds[row] = rstd;
@@ -51,14 +43,14 @@ template <class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     layer_norm_grad(LayerNormGradElement<Number> element) {
   begin_kernel();
-  for_rows_of_warps(element.rows, [&](std::int64_t row) {
+  each_row_by_a_warp(element.rows, [&](std::int64_t row, std::int64_t lane) {
     const std::int64_t first = row * element.cols;
     const auto scaled = static_cast<float>(mean_of_row(
         element.cols, [&](std::int64_t col) { return element.scaled_grad(first + col, col); }));
     const auto projected = static_cast<float>(mean_of_row(element.cols, [&](std::int64_t col) {
       return element.projected_grad(row, first + col, col);
     }));
-    for (std::int64_t col = threadIdx.x % kWarpThreads; col < element.cols; col += kWarpThreads)
+    for (std::int64_t col = lane; col < element.cols; col += kWarpThreads)
       element(row, col, scaled, projected);
   });
 }

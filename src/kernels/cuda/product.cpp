@@ -43,7 +43,35 @@ Gemm library_part_of(const Gemm& op) {
 }
 
 cudaDataType_t cuda_type_of(DType type) {
-  return type == DType::kBF16 ? CUDA_R_16BF : type == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
+  switch (type) {
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kI8:
+      return CUDA_R_8I;
+    case DType::kI32:
+      return CUDA_R_32I;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+/// The sums of a product of int8. Nothing if cuBLASLt does not multiply such shapes, or tensors at
+/// such offsets: it multiplies signed bytes into int32 if both operands have the summed dimension
+/// last, as ours do, and if that dimension and the number of outputs are multiples of four.
+std::optional<ProductShape> shape_of_sums(const QuantizedGemm& op) {
+  const ProductSize size{op.c.rows, op.c.cols, op.a.cols};
+  // Algorithms are chosen for addresses like those of buffers.
+  const bool is_aligned =
+      op.a.offset_bytes % 256 == 0 && op.b.offset_bytes % 256 == 0 && op.c.offset_bytes % 256 == 0;
+  if (!is_aligned || size.rows == 0 || size.cols % 4 != 0 || size.depth % 4 != 0) return {};
+  return ProductShape{.m = size.rows,
+                      .n = size.cols,
+                      .k = size.depth,
+                      .transpose_b = true,
+                      .type = DType::kI8,
+                      .type_of_c = DType::kI32};
 }
 
 cublasLtEpilogue_t epilogue_of(const ProductShape& shape, bool fused) {
@@ -326,9 +354,12 @@ CudaProductPlan CudaProduct::new_plan(const ProductShape& shape, bool fused) {
   CudaProductPlan plan;
   plan.fused = fused;
   cublasLtMatmulDesc_t matmul = nullptr;
-  const cublasComputeType_t compute =
-      precision_ == Precision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  context_.require(cublasLtMatmulDescCreate(&matmul, compute, CUDA_R_32F),
+  const bool is_int8 = shape.type == DType::kI8;
+  const cublasComputeType_t compute = is_int8 ? CUBLAS_COMPUTE_32I
+                                      : precision_ == Precision::kTf32
+                                          ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                          : CUBLAS_COMPUTE_32F;
+  context_.require(cublasLtMatmulDescCreate(&matmul, compute, is_int8 ? CUDA_R_32I : CUDA_R_32F),
                    "cublasLtMatmulDescCreate");
   plan.matmul.reset(matmul);
   const auto transposed = [](bool is_transposed) {
@@ -366,7 +397,7 @@ std::vector<ProductCandidate> CudaProduct::candidates(const ProductShape& shape,
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.alignment_a);
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.alignment_c);
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.alignment_c);
-  if (shape.type != DType::kF32) {
+  if (bytes_of(shape.type) == 2) {
     // Partial sums are added in fp32, never in 16 bits.
     set(context_, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -570,6 +601,38 @@ void CudaProduct::multiply(const Gemm& op, const Addresses& addresses, CudaDevic
   std::visit(
       [&](auto code) { context_.note(code, is_own ? "launch of a kernel" : "cublasLtMatmul"); },
       status);
+}
+
+void CudaProduct::prepare(const QuantizedGemm& op) {
+  BARESTEP_REQUIRE(!context_.capturing, "products are prepared before a capture");
+  const std::optional<ProductShape> shape = shape_of_sums(op);
+  if (!shape || plans_.contains(*shape)) return;
+  context_.use();
+  CudaProductPlan plan = new_plan(*shape, true);
+  const auto found = candidates(*shape, plan, 1);
+  if (found.empty()) return;
+  plan.chosen = found.front();
+  plans_.emplace(*shape, std::move(plan));
+}
+
+bool CudaProduct::run(const QuantizedGemm& op, const Addresses& addresses,
+                      const CudaDeviceStream& stream) {
+  const std::optional<ProductShape> shape = shape_of_sums(op);
+  const auto found = shape ? plans_.find(*shape) : plans_.end();
+  if (found == plans_.end()) return false;
+  const CudaProductPlan& plan = found->second;
+  const std::span<std::byte> workspace = stream.workspace();
+  const std::int32_t one = 1;
+  const std::int32_t zero = 0;
+  auto* const sums = addresses.at<std::byte>(op.c);
+  context_.note(
+      cublasLtMatmul(library_.get(), plan.matmul.get(), &one, addresses.at<std::byte>(op.b),
+                     plan.b.get(), addresses.at<std::byte>(op.a), plan.a.get(), &zero, sums,
+                     plan.c.get(), sums, plan.c.get(),
+                     &std::get<cublasLtMatmulAlgo_t>(plan.chosen.algorithm), workspace.data(),
+                     workspace.size(), stream.handle()),
+      "cublasLtMatmul");
+  return true;
 }
 
 }  // namespace barestep

@@ -304,11 +304,10 @@ template <class RowValue>
 __device__ bool sum_over_rows(double& sum, const Partials& partials, std::int64_t rows,
                               const RowValue& row_value) {
   sum = 0;
-  const std::int64_t warps = grid_threads() / kWarpThreads;
-  for (std::int64_t row = grid_thread() / kWarpThreads; row < rows; row += warps) {
+  each_row_by_a_warp(rows, [&](std::int64_t row, std::int64_t lane) {
     const double value = row_value(row);
-    if (threadIdx.x % kWarpThreads == 0) sum += value;
-  }
+    if (lane == 0) sum += value;
+  });
   return grid_sum(sum, partials);
 }
 
