@@ -10,7 +10,7 @@
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/nccl_transport.h"
-#include "parallel/schemes/factor.h"
+#include "parallel/schemes/other_schemes.h"
 #include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
 #include "support/fake_nccl.h"

@@ -1,7 +1,5 @@
 // Pipelines on CPU devices of one process. The oracle is gradient accumulation on one device, with
 // as many micro-steps as the pipeline has micro-batches.
-#include "parallel/schemes/pipeline.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "kernels/make_device.h"
+#include "parallel/schemes/other_schemes.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"

@@ -6,7 +6,7 @@
 
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
-#include "parallel/schemes/factor.h"
+#include "parallel/schemes/other_schemes.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
 #include "support/busy_machine.h"

@@ -8,7 +8,7 @@
 #include "core/plan.h"
 #include "parallel/comm/local_transport.h"
 #include "parallel/schemes/data_parallel.h"
-#include "parallel/schemes/pipeline.h"
+#include "parallel/schemes/other_schemes.h"
 #include "support/rank_run.h"
 #include "support/trainer_harness.h"
 

@@ -1,11 +1,10 @@
-#include "parallel/schemes/factor.h"
-
 #include <algorithm>
 #include <string>
 
 #include "core/error.h"
 #include "core/index.h"
 #include "core/operands.h"
+#include "parallel/schemes/other_schemes.h"
 
 namespace barestep {
 namespace {

@@ -1,6 +1,6 @@
-#include "parallel/schemes/local_sgd.h"
-
 #include <utility>
+
+#include "parallel/schemes/other_schemes.h"
 
 namespace barestep {
 namespace {

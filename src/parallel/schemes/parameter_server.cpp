@@ -1,11 +1,10 @@
-#include "parallel/schemes/parameter_server.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "core/index.h"
+#include "parallel/schemes/other_schemes.h"
 
 namespace barestep {
 namespace {

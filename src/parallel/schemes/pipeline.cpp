@@ -1,10 +1,9 @@
-#include "parallel/schemes/pipeline.h"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "parallel/schemes/other_schemes.h"
 
 namespace barestep {
 namespace {

@@ -11,10 +11,7 @@
 #include "core/units.h"
 #include "options/options.h"
 #include "parallel/schemes/data_parallel.h"
-#include "parallel/schemes/factor.h"
-#include "parallel/schemes/local_sgd.h"
-#include "parallel/schemes/parameter_server.h"
-#include "parallel/schemes/pipeline.h"
+#include "parallel/schemes/other_schemes.h"
 #include "parallel/schemes/zero.h"
 
 namespace barestep {
