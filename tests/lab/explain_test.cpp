@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <map>
+
 #include "lab/commands.h"
 #include "lab/explain/explain_report.h"
 #include "lab/explain/traced_mlp.h"
@@ -117,6 +119,16 @@ class Explain : public TempDirTest {
     EXPECT_EQ(sum, account.wall_ns);
   }
 
+  /// Expects these microseconds of a trace's only step.
+  void expect_parts(const MadeTrace& trace, const std::map<Part, std::int64_t>& expected_us) {
+    const RunAccount run = account_of(run_of({trace.text()}));
+    const TracedAccount& account = run.accounts.at(0);
+    expect_sum(account);
+    for (const auto& [part, expected] : expected_us) {
+      EXPECT_EQ(us(account, part), expected) << name_of(part);
+    }
+  }
+
   static void expect_every_cause(const TracedAccount& account) {
     expect_sum(account);
     EXPECT_EQ(account.number, 7);
@@ -187,11 +199,8 @@ TEST_F(Explain, BlamesTheDeviceForWhichTheHostWaits) {
       .work(2, 5, 20, kAllReduceKernel, 610, 680, kAllReduced)
       .event("cuda_runtime", "cudaStreamSynchronize", 100, 1, 10, 690, {{"correlation", 3}})
       .work(4, 700, 7, "gemm", 700, 1000);
-  const RunAccount account = account_of(run_of({trace.text()}));
-  expect_sum(account.accounts[0]);
-  EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 70);
-  EXPECT_EQ(us(account.accounts[0], Part::kHost), 10 + 20);
-  EXPECT_EQ(us(account.accounts[0], Part::kForward), 900);
+  expect_parts(trace,
+               {{Part::kExposedCommunication, 70}, {Part::kHost, 10 + 20}, {Part::kForward, 900}});
 }
 
 TEST_F(Explain, KnowsThatTheHostWaitsWhileAnotherThreadsCallIsShort) {
@@ -202,10 +211,7 @@ TEST_F(Explain, KnowsThatTheHostWaitsWhileAnotherThreadsCallIsShort) {
       .event("cuda_runtime", "cudaStreamSynchronize", 100, 1, 10, 490, {{"correlation", 3}})
       .event("cuda_runtime", "cudaMemcpyAsync", 100, 2, 120, 10, {{"correlation", 4}})
       .work(5, 500, 7, "gemm", 502, 1000);
-  const RunAccount account = account_of(run_of({trace.text()}));
-  expect_sum(account.accounts[0]);
-  EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 400);
-  EXPECT_EQ(us(account.accounts[0], Part::kHost), 2);
+  expect_parts(trace, {{Part::kExposedCommunication, 400}, {Part::kHost, 2}});
 }
 
 TEST_F(Explain, CountsACallThatLaunchesSlowlyAsTheHosts) {
@@ -214,10 +220,7 @@ TEST_F(Explain, CountsACallThatLaunchesSlowlyAsTheHosts) {
       .work(1, 0, 7, "gemm", 5, 100)
       .event("cuda_runtime", "hipLaunchKernel", 100, 1, 110, 690, {{"correlation", 2}})
       .event("kernel", "adam", 0, 7, 805, 195, {{"correlation", 2}});
-  const RunAccount account = account_of(run_of({trace.text()}));
-  expect_sum(account.accounts[0]);
-  EXPECT_EQ(us(account.accounts[0], Part::kHost), 2 + 700);
-  EXPECT_EQ(us(account.accounts[0], Part::kIdle), 3 + 5);
+  expect_parts(trace, {{Part::kHost, 2 + 700}, {Part::kIdle, 3 + 5}});
 }
 
 TEST_F(Explain, CallsTimeInTheDataLoaderDataOnAGpu) {
@@ -227,12 +230,9 @@ TEST_F(Explain, CallsTimeInTheDataLoaderDataOnAGpu) {
                300)
       .on_host("cpu_op", "aten::stack", 100, 50)
       .work(1, 310, 7, "gemm", 315, 900);
-  const RunAccount account = account_of(run_of({trace.text()}));
-  expect_sum(account.accounts[0]);
-  EXPECT_EQ(us(account.accounts[0], Part::kDataWait), 300);
-  EXPECT_EQ(us(account.accounts[0], Part::kHost), 12 + 100);
-  EXPECT_EQ(us(account.accounts[0], Part::kIdle), 3);
-  EXPECT_EQ(us(account.accounts[0], Part::kForward), 585);
+  expect_parts(
+      trace,
+      {{Part::kDataWait, 300}, {Part::kHost, 12 + 100}, {Part::kIdle, 3}, {Part::kForward, 585}});
 }
 
 TEST_F(Explain, CallsTimeInTheDataLoaderDataOnTheCpu) {
@@ -242,11 +242,7 @@ TEST_F(Explain, CallsTimeInTheDataLoaderDataOnTheCpu) {
                300)
       .on_host("cpu_op", "aten::stack", 100, 50)
       .on_host("cpu_op", "aten::linear", 320, 180);
-  const RunAccount account = account_of(run_of({trace.text()}));
-  expect_sum(account.accounts[0]);
-  EXPECT_EQ(us(account.accounts[0], Part::kDataWait), 300);
-  EXPECT_EQ(us(account.accounts[0], Part::kHost), 20 + 100);
-  EXPECT_EQ(us(account.accounts[0], Part::kForward), 180);
+  expect_parts(trace, {{Part::kDataWait, 300}, {Part::kHost, 20 + 100}, {Part::kForward, 180}});
 }
 
 TEST_F(Explain, SeesBackwardOnAnotherThreadOfTheCpu) {
@@ -257,12 +253,10 @@ TEST_F(Explain, SeesBackwardOnAnotherThreadOfTheCpu) {
       .event("cpu_op", "aten::stack", 100, 3, 100, 450)  // a loader's thread
       .on_host("user_annotation", "Optimizer.step#SGD.step", 400, 200)
       .on_host("cpu_op", "aten::add_", 450, 150);
-  const RunAccount account = account_of(run_of({trace.text()}));
-  expect_sum(account.accounts[0]);
-  EXPECT_EQ(us(account.accounts[0], Part::kForward), 100);
-  EXPECT_EQ(us(account.accounts[0], Part::kHost), 50 + 100);
-  EXPECT_EQ(us(account.accounts[0], Part::kBackward), 200);
-  EXPECT_EQ(us(account.accounts[0], Part::kOptimizer), 150);
+  expect_parts(trace, {{Part::kForward, 100},
+                       {Part::kHost, 50 + 100},
+                       {Part::kBackward, 200},
+                       {Part::kOptimizer, 150}});
 }
 
 TEST_F(Explain, FindsTheWaitForACollectiveWithinAnOpOfTheCpu) {
@@ -320,10 +314,7 @@ TEST_F(Explain, CountsAnOpOfTheCpuThatOnlyWaitsAsCommunication) {
       .event("user_annotation", "gloo:all_gather", 100, 9, 50, 340)
       .on_host("cpu_op", "c10d::send", 500, 400)
       .on_host("user_annotation", "gloo:send", 510, 380);
-  const RunAccount account = account_of(run_of({trace.text()}));
-  expect_sum(account.accounts[0]);
-  EXPECT_EQ(us(account.accounts[0], Part::kForward), 10 + 10);
-  EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 390 + 380 - 50);
+  expect_parts(trace, {{Part::kForward, 10 + 10}, {Part::kExposedCommunication, 390 + 380 - 50}});
 }
 
 TEST_F(Explain, TellsDevicesOfOneTraceApart) {
