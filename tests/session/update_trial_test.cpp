@@ -9,7 +9,7 @@
 
 #include "core/index.h"
 #include "kernels/make_device.h"
-#include "parallel/schemes/factor.h"
+#include "parallel/schemes/other_schemes.h"
 #include "parallel/schemes/scheme_of.h"
 #include "session/session.h"
 #include "support/metrics.h"
