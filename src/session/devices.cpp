@@ -128,8 +128,6 @@ class SeveralDevices final : public Place {
     return pools;
   }
 
-  /// Opens the devices that the programs use. The CPU's cores are divided. From now on, GPUs that
-  /// exchange by peer copies reach each other directly if they can.
   [[nodiscard]] int cpus() const override { return fair_share(0, size()); }
   [[nodiscard]] std::vector<Placement> placements(const TrainConfig& config) const override {
     std::vector<Placement> all;
@@ -146,6 +144,8 @@ class SeveralDevices final : public Place {
     return all;
   }
 
+  /// Opens the devices that the programs use. The CPU's cores are divided. From now on, GPUs that
+  /// exchange by peer copies reach each other directly if they can.
   void open(TrainConfig& config, const StepPrograms& programs) override {
     const int count = MemoryPlan(programs.buffers()).devices();
     const std::vector<Placement> placed = placements(config);
@@ -217,7 +217,8 @@ class SeveralDevices final : public Place {
     for (std::int64_t first = 0; first < step_rows; first += batch_size_) {
       const auto split = scheme().split(std::min(batch_size_, step_rows - first));
       for (std::size_t i = 0; i < split.size(); ++i) {
-        // The line that the PyTorch model of the course (docs/sheets.md) prints in its forward pass.
+        // The line that the PyTorch model of the course (docs/sheets.md) prints in its forward
+        // pass.
         lines += fmt::format("Inside model on device {}, shape: [{}, {}]\n", names_[i],
                              split[i].count, width_);
       }
