@@ -633,6 +633,7 @@ function scoreGuess() {
 function listen() {
   const clicks = {
     reset() {
+      pinned = undefined;
       chooseScene("");
       update(true);
     },

@@ -410,7 +410,7 @@ AnsweredRun answered_run(const JsonValue& asks) {
 
 /// "exposed communication takes 57 % of the step", what keeps ranks from their speed; empty if
 /// nothing does.
-std::string cost_of_sharing(const AnsweredRun& found) {
+std::string sharing_cost_of(const AnsweredRun& found) {
   return cost_of_sharing(run_on(found.asked, found.card, 1), found.one.account, found.run,
                          found.step);
 }
@@ -438,7 +438,7 @@ std::string headline_of(const AnsweredRun& found) {
                        largest_part(found.step));
   }
   const double one_rate = static_cast<double>(one.step_samples()) / found.one.step_s;
-  const std::string cost = cost_of_sharing(found);
+  const std::string cost = sharing_cost_of(found);
   return fmt::format("{}. {} are {} as fast as one{}.", begin, who,
                      simulated_factor(found.samples_per_s() / one_rate),
                      cost.empty() ? ", about as fast as they can be" : ": " + cost);
