@@ -144,24 +144,6 @@ std::string best_bucket_sentence(const BucketModel& model, const std::string& me
       number_text(count), human_bytes(std::llround(model.gradient_bytes() / count)), measured);
 }
 
-Plot bucket_model_plot(const Results& results, const BucketModel& model) {
-  PlotSeries measured{.name = "measured", .style = SeriesStyle::kMarks};
-  PlotSeries fitted{.name = "fitted", .style = SeriesStyle::kDashed};
-  for (std::size_t i = 0; i < results.cases.size(); ++i) {
-    const BucketSizes& sizes = model.sizes()[i];
-    measured.points.push_back(plot_point(sizes.count, results.cases[i].mean_s(), 1e3));
-    measured.points.back().is_hollow = results.cases[i].what().beyond_cores;
-    const Estimate step_s =
-        model.figure([&](const BucketCosts& costs) { return costs.step_s(sizes); });
-    fitted.points.push_back(plot_point(sizes.count, 1e3 * step_s.median));
-  }
-  return {.title = "Step time against the number of buckets",
-          .x_label = "buckets",
-          .y_label = "ms",
-          .log_x = true,
-          .series = {fitted, measured}};
-}
-
 Findings bucket_model_findings(const Results& results) {
   const BucketModel model(results);
   const auto sizes_of = [&](const Measurement& each) -> const BucketSizes& {
@@ -208,7 +190,13 @@ Findings bucket_model_findings(const Results& results) {
                   [&](const BucketCosts& costs) { return costs.step_s(sizes_of(each)); }));
             }},
            "communication"})
-      .plot(bucket_model_plot(results, model))
+      .plot({.title = "Step time against the number of buckets",
+             .x_label = "buckets",
+             .y_label = "ms",
+             .log_x = true,
+             .series = {points_of(
+                 "measured", results, keys,
+                 [&](const Measurement& each) { return sizes_of(each).count; }, mean_s_of, 1e3)}})
       .keep(fastest.others);
   if (fastest.place < results.predictions.size() && results.predictions[fastest.place]) {
     all.plot(timeline_plot(

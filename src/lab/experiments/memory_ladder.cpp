@@ -1,7 +1,7 @@
-// The ways to need less memory that a lecture of the course (docs/sheets.md) lists, each added to the
-// ones before: what each saves and what it costs, for an MLP and for a transformer. And attention
-// that stores the scores of every pair of rows, beside attention that computes them in tiles: time
-// and memory by the length of sequences.
+// The ways to need less memory that a lecture of the course (docs/sheets.md) lists, each added to
+// the ones before: what each saves and what it costs, for an MLP and for a transformer. And
+// attention that stores the scores of every pair of rows, beside attention that computes them in
+// tiles: time and memory by the length of sequences.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The scripts of the course's practicals (docs/sheets.md) under PyTorch, alternately with our programs
-// on the same device.
+// The scripts of the course's practicals (docs/sheets.md) under PyTorch, alternately with our
+// programs on the same device.
 #include <fmt/format.h>
 
 #include <algorithm>
