@@ -8,7 +8,6 @@
 
 #include "lab/commands.h"
 #include "lab/explain/explain_report.h"
-#include "lab/explain/traced_mlp.h"
 #include "support/expect_error.h"
 #include "support/sample_profile.h"
 #include "support/temp_dir.h"

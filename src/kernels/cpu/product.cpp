@@ -5,8 +5,6 @@
 
 #include "core/error.h"
 #include "kernels/cpu/vector_kernels.h"
-#include "kernels/formulas.h"
-#include "kernels/loop_ops.h"
 
 // Defined in the sanitizer's runtime library; null if the program is not linked to it.
 extern "C" __attribute__((weak)) void __tsan_read_range(void* address, std::size_t bytes);

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/output_file.h"
 #include "lab/commands.h"
-#include "lab/explain/traced_mlp.h"
 #include "lab/report/page.h"
 #include "profiler/checklist.h"
 #include "session/outputs.h"

@@ -1,6 +1,8 @@
 // What the traces of a run say, in words, tables and a picture; and mlp_lab explain.
 #pragma once
 
+#include <string>
+
 #include "lab/explain/trace_account.h"
 #include "lab/report/findings.h"
 
@@ -10,5 +12,12 @@ namespace barestep {
 /// of every rank, its operators, who waited for whom, the collectives, and every step. The plot has
 /// one step of all ranks on one axis.
 Findings findings_of(const TracedRun& run, const RunAccount& account);
+
+/// The multi-layer perceptron that a trace's linear layers are, if their shapes form a chain: the
+/// command line that trains the same here, and, if a card is stated or fits the GPU of the trace,
+/// the predicted parts of a step beside those of the traces. `machine` is a card's name or file;
+/// empty: by the GPU's name. Empty findings if there is no such chain. Throws Error as load_card()
+/// does.
+Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std::string& machine);
 
 }  // namespace barestep

@@ -1,5 +1,3 @@
-#include "lab/explain/traced_mlp.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,6 +12,7 @@
 #include "core/index.h"
 #include "core/lookup.h"
 #include "core/units.h"
+#include "lab/explain/explain_report.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
