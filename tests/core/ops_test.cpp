@@ -456,10 +456,9 @@ TEST(Validate, AcceptsZeroRowsAndReadingATensorTwice) {
 
 TEST(Validate, CallsATensorTooLargeAMatterOfMemory) {
   const std::int64_t huge = std::int64_t{1} << 31;
-  expect_error(
-      ExitCode::kMemory,
-      "size of 'out': is larger than 2^63 - 1; make the model or the batch smaller",
-      [&] { validate(DeviceOp{Fill{f32(0, huge, huge)}}); });
+  expect_error(ExitCode::kMemory,
+               "size of 'out': is larger than 2^63 - 1; make the model or the batch smaller",
+               [&] { validate(DeviceOp{Fill{f32(0, huge, huge)}}); });
 }
 
 }  // namespace

@@ -167,7 +167,8 @@ TEST_F(ExplorerPage, KeptModuleAnswersAsThisBuildDoes) {
   std::string text = read_file(page());
   const std::string open = R"(id="module">)";
   const std::size_t begin = text.find(open) + open.size();
-  const ProcessResult kept = run_process({"/usr/bin/base64", "-w0", BARESTEP_WEB "/engine.wasm.gz"});
+  const ProcessResult kept =
+      run_process({"/usr/bin/base64", "-w0", BARESTEP_WEB "/engine.wasm.gz"});
   text.replace(begin, text.find('<', begin) - begin, kept.out);
   std::ofstream(folder() / "kept.html") << comparing(text);
   const auto equal = first_match(shown(folder() / "kept.html"), "([0-9]+) of ([0-9]+) answers");
@@ -426,7 +427,8 @@ TEST_F(ExplorerPage, ComparesWithAPinnedSettingAndGoesBack) {
   EXPECT_EQ(found.at("now").at("changes"), "batch 64 \u2192 4096");
   EXPECT_THAT(found.at("now").at("compared").get<std::string>(),
               ContainsRegex("^Now [0-9.]+x as many samples/s as pinned; of a step, .* by .*ms"));
-  EXPECT_THAT(found.at("now").at("address").get<std::string>(), ContainsRegex("batch-size=4096&amp;pin="));
+  EXPECT_THAT(found.at("now").at("address").get<std::string>(),
+              ContainsRegex("batch-size=4096&amp;pin="));
   EXPECT_EQ(found.at("now").at("rows").at(0).at(0), "a step");
   EXPECT_GE(found.at("now").at("rows").size(), 7U);
   EXPECT_GE(found.at("now").at("bars"), 2) << "backward in both bars";

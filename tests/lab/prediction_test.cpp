@@ -1050,8 +1050,7 @@ TEST(Predictions, TakePausesAndPrecision) {
       findings.tables.front().title,
       "Simulated: ddp, 8192 x 6, batch 64, --precision tf32 --delay-ms 5 --slow-rank 2:20, on "
       "8 x H200, NVLink");
-  EXPECT_THAT(findings.timed.back().text, Not(HasSubstr("at width")))
-      << "two ranks have no rank 2";
+  EXPECT_THAT(findings.timed.back().text, Not(HasSubstr("at width"))) << "two ranks have no rank 2";
   const FindingTable& table = findings.tables.front();
   EXPECT_EQ(table.columns.at(2), "injected");
   EXPECT_EQ(table.rows.at(0).at(2), "5.0 ms");

@@ -321,9 +321,9 @@ Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
                   ", {} of them not simulated: even without any wait for other stages they "
                   "would be slower",
                   search.passed_over);
-    findings.timed.push_back(
-        fmt::format("The table shows {} of {}{}.", kShown,
-                    counted(std::ssize(all) + search.passed_over, "candidate"), passed_over));
+    findings.timed.push_back(fmt::format("The table shows {} of {}{}.", kShown,
+                                         counted(std::ssize(all) + search.passed_over, "candidate"),
+                                         passed_over));
   }
   return findings;
 }
