@@ -56,6 +56,12 @@ int ordinal_of(std::string_view device) {
   return ordinal;
 }
 
+std::string text_of(const Flip& flip) {
+  const std::string node = flip.node ? fmt::format(":{}", *flip.node) : "";
+  const std::string rank = flip.rank > 0 ? fmt::format(",rank {}", flip.rank) : "";
+  return fmt::format("{}:{}:{}{}@{}{}", flip.buffer, flip.word, flip.bit, node, flip.step, rank);
+}
+
 void require_fit_for_cpu(const DeviceConfig& device) {
   if (device.precision == Precision::kTf32) {
     fail(ExitCode::kConfiguration, {.what = "--precision",

@@ -97,6 +97,7 @@ constexpr RealRange kDelays{0, true, 1e6};
 constexpr Range kMeshSizes{1, 1024};
 constexpr RealRange kBucketMibs{0, false, 1e6};
 constexpr RealRange kTimeouts{0, false, 1e9};
+constexpr Range kFlippedWords{0, std::int64_t{1} << 60};
 constexpr Range kProfiledSteps{0, 1'000'000'000};
 constexpr Range kRows{1, 1'000'000};  // --row-limit
 constexpr Range kDevices{1, 64};
@@ -435,11 +436,27 @@ struct SlowRank {
   friend bool operator==(const SlowRank&, const SlowRank&) = default;
 };
 
-/// Artificial pauses before backward.
+/// A bit that a drill changes once: of a 32-bit word of a buffer, on one rank or device.
+struct Flip {
+  std::string buffer{};
+  std::int64_t word = 0;
+  std::int64_t bit = 0;
+  std::optional<std::int64_t> node{};  // right after this one of the step's; else before the step
+  std::int64_t step = 0;
+  std::int64_t rank = 0;
+
+  friend bool operator==(const Flip&, const Flip&) = default;
+};
+
+/// As --flip takes it.
+std::string text_of(const Flip& flip);
+
+/// Artificial pauses before backward, and an artificial fault.
 struct InjectedConfig {
   double delay_ms = 0;
   std::optional<SlowRank> slow_rank{};
   double jitter_ms = 0;  // uniformly random between 0 and this
+  std::optional<Flip> flip{};
 
   friend bool operator==(const InjectedConfig&, const InjectedConfig&) = default;
 };
@@ -494,14 +511,15 @@ struct OutputConfig {
   std::filesystem::path metrics{};  // JSON Lines, one record a step
   std::filesystem::path save{};     // weights, safetensors
   std::filesystem::path load{};
-  bool show_split = false;                   // prints the rows of each device in each step
-  bool monitor = false;                      // observes the machine during the run
-  bool quiet = false;                        // prints no lines while it runs
-  bool verbose = false;                      // prints more about how its times were measured
-  bool plan = false;                         // prints the memory plan and exits
-  bool explain = false;                      // prints the step's program and exits
-  std::optional<std::int64_t> memory{};      // pretended size of the device's memory, in bytes
-  bool profile = false;                      // prints the operator table
+  bool show_split = false;                     // prints the rows of each device in each step
+  std::optional<std::int64_t> verify_every{};  // steps from one that is verified to the next
+  bool monitor = false;                        // observes the machine during the run
+  bool quiet = false;                          // prints no lines while it runs
+  bool verbose = false;                        // prints more about how its times were measured
+  bool plan = false;                           // prints the memory plan and exits
+  bool explain = false;                        // prints the step's program and exits
+  std::optional<std::int64_t> memory{};        // pretended size of the device's memory, in bytes
+  bool profile = false;                        // prints the operator table
   std::filesystem::path trace{};             // JSON, or .json.gz, for Perfetto and similar viewers
   std::filesystem::path tensorboard{};       // folder of event files
   std::optional<StepRange> profile_steps{};  // read it through profiled_steps_of()

@@ -24,8 +24,14 @@ enum class ExitCode : int {
   kInputOutput = 74,    // reading or writing failed half-way
   kTryAgain = 75,       // a peer or device was lost, or another program writes here: run again
   kDiverged = 76,       // the loss is no longer a number
+  kCorrupted = 77,      // a step gave other bits when it ran again, or ranks' states differ
   kConfiguration = 78,  // options that contradict each other
 };
+
+/// Whether every rank throws such an error, after the same step.
+constexpr bool is_of_all_ranks(ExitCode code) {
+  return code == ExitCode::kDiverged || code == ExitCode::kCorrupted;
+}
 
 /// The four parts of a message. If `value` is empty, its quotes are left out. `remedy` may be empty
 /// if the user can do nothing.

@@ -174,6 +174,10 @@ std::int64_t state_bytes_of(const Program& program);
 /// all-reduce, (n - 1) / n for all others.
 std::int64_t bytes_sent(const Program& program, const Mesh& mesh);
 
+/// The bytes of a device that a step reads before it writes them, and writes: what must be as
+/// before for it to run again. Weights, moments, random streams; not the input that the host makes.
+std::vector<Tensor> state_of_step(const Program& program, int device);
+
 /// Replaces all waits of the program. Afterwards any two nodes that touch the same bytes, at least
 /// one of them writing, run in the order of the list, within a step and across steps. Every wait is
 /// needed: without it, some such pair would be unordered. core/checker.h proves both independently.

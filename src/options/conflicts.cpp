@@ -259,7 +259,8 @@ constexpr Row kRows[] = {
     {"evaluate-only", "data=randn|teacher", "there are no samples to evaluate with",
      "give files by --data"},
     {"save, profile, trace, tensorboard, monitor, epochs, steps, early-stop, accumulate, "
-     "reproducible=*, recompute, staleness=*, graph, checkpoint, resume-from, time-limit",
+     "reproducible=*, recompute, staleness=*, graph, checkpoint, resume-from, time-limit, "
+     "verify-every, flip",
      "evaluate-only", "cannot be combined with --evaluate-only, which trains nothing",
      "leave one of the two out"},
     {"save, trace, tensorboard, checkpoint, resume-from", "batch-size=*,*", kSeveralSizes,

@@ -704,6 +704,12 @@ Table injected_options() {
        .value = number(&InjectedConfig::jitter_ms, limits::kDelays),
        .programs = {kDdp},
        .agreement = kNotShared},
+      {.name = "flip",
+       .help = "a drill for --verify-every: flip a bit of a 32-bit word of a buffer before this "
+               "step or, in it, right after a node, both as --explain shows them",
+       .value = value_at(&InjectedConfig::flip, JsonKind::kString,
+                         "BUFFER:WORD:BIT[:NODE]@STEP[,rank R]", "", &flip,
+                         [](const Flip& flip) { return text_of(flip); })},
   };
 }
 
@@ -757,6 +763,11 @@ Table observing_options() {
        .help = "sample load, memory, clocks and a GPU's power ten times a second; prints lines and "
                "a summary, adds records to --metrics and counters to the trace",
        .value = flag(&OutputConfig::monitor)},
+      {.name = "verify-every",
+       .help = "every N steps, run a step again and compare the bits of every op's output, and the "
+               "ranks' states with each other; a difference is named and ends the run with exit "
+               "code 77, and nothing is saved",
+       .value = number(&OutputConfig::verify_every, limits::kCounts)},
       {.name = "quiet",
        .help = "print no line per step, evaluation or sample, and no progress bar; only the header "
                "and the summary",

@@ -270,6 +270,32 @@ SlowRank slow_rank(const RawValue& given) {
   return slow;
 }
 
+Flip flip(const RawValue& given) {
+  Flip flip;
+  const std::vector<std::string_view> halves = split(given.text, "@");
+  const std::vector<std::string_view> what = split(halves.front(), ":");
+  bool is_whole = halves.size() == 2 && (what.size() == 3 || what.size() == 4);
+  const auto take = [&](std::string_view text, std::int64_t& number, const Range& range) {
+    is_whole = is_whole && read(text, number) == Reading::kWhole && range.contains(number);
+  };
+  if (is_whole) {
+    flip.buffer = what[0];
+    take(what[1], flip.word, limits::kFlippedWords);
+    take(what[2], flip.bit, {0, 31});
+    if (what.size() == 4) take(what[3], flip.node.emplace(), limits::kProfiledSteps);
+    const std::vector<std::string_view> when = split(halves.back(), ",rank ");
+    take(when.front(), flip.step, limits::kProfiledSteps);
+    if (when.size() > 1) take(when.back(), flip.rank, limits::kRanks);
+    is_whole = is_whole && when.size() <= 2 && !flip.buffer.empty();
+  }
+  if (!is_whole) {
+    refuse(given, "not a bit of a buffer in a step",
+           "give BUFFER:WORD:BIT@STEP like parameters:17:30@5, after a node like "
+           "gradients:17:30:12@5, on another rank like parameters:17:30@5,rank 1");
+  }
+  return flip;
+}
+
 LossScaling loss_scaling(const RawValue& given) {
   constexpr std::string_view kDynamic = "dynamic";
   LossScaling scaling{.dynamic = std::string_view(given.text).starts_with(kDynamic)};

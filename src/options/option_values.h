@@ -84,6 +84,9 @@ void data_source(const RawValue& given, DataConfig& data);
 /// "1:20": rank 1, 20 ms.
 SlowRank slow_rank(const RawValue& given);
 
+/// "gradients:17:30:12@5,rank 1": bit 30 of word 17, after node 12 of step 5, on rank 1.
+Flip flip(const RawValue& given);
+
 /// "dynamic", "dynamic:1024" or "128".
 LossScaling loss_scaling(const RawValue& given);
 std::string text_of_loss_scaling(const LossScaling& scaling);

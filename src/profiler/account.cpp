@@ -269,6 +269,8 @@ std::string_view cause_of(Part part) {
       return ": the messages are slow, or a rank is late";
     case Part::kOtherDevice:
       return ": another device has more to compute";
+    case Part::kVerification:
+      return ": --verify-every runs steps again; give a larger number";
     case Part::kHost:
       return ": the host queues work more slowly than it is done";
     case Part::kIdle:
@@ -292,8 +294,15 @@ StepAccount account_of(const Timeline& timeline, LaneId lane) {
                       .between_s = timeline.before_newest_s(lane),
                       .clock_error_s = timeline.at(0)->clock_error_s};
   double hidden_s = communicated_s(timeline, lane.device, wall.begin_s, wall.end_s);
+  const std::vector<WallTime>& looks = timeline.at(0)->looks;
   visit_stretches(timeline, lane, [&](const CauseSpan& stretch) {
-    account[stretch.part] += stretch.seconds();
+    double looked_s = 0;
+    for (const WallTime& look : looks) {
+      looked_s += std::max(
+          0.0, std::min(look.end_s, stretch.end_s) - std::max(look.begin_s, stretch.begin_s));
+    }
+    account[Part::kVerification] += looked_s;
+    account[stretch.part] += stretch.seconds() - looked_s;
     if (!is_exchange(stretch.part)) return;
     hidden_s -= communicated_s(timeline, lane.device, stretch.begin_s, stretch.end_s);
   });

@@ -39,6 +39,7 @@ enum class Part {
   kOptimizer,             //
   kGraph,                 // work of a graph whose phases are not measured
   kOtherDevice,           // another device of this process is computing
+  kVerification,          // the step stands still to be compared with itself and other ranks
   kHost,                  // the host has not queued the next work
   kIdle,                  // next work is queued, and nothing known holds the lane
 };
@@ -76,6 +77,7 @@ inline constexpr PartTraits kAccountParts[] = {
     {"optimizer", "optimizer", "the optimizer", 3, Phase::kOptimizer, true},
     {"graph", "", "the step's graph", 3, {}, true, true},
     {"other device", "other_device", "the other devices", 8, {}, false, true},
+    {"verification", "verification", "verification", 6, {}, false, true},
     {"host", "host", "the host", 9},
     {"idle", "idle", "idle gaps", 7}};
 

@@ -125,7 +125,7 @@ void RankJob::end_all_on_error(const std::function<void()>& work) {
     work();
   } catch (const Error& error) {
     if (ranks.size() == 1) throw;
-    if (error.code() == ExitCode::kDiverged) together([] { throw; });
+    if (is_of_all_ranks(error.code())) together([] { throw; });
     end_all(error);
   } catch (const std::exception& error) {
     if (ranks.size() == 1) throw;

@@ -26,6 +26,7 @@
 #include "session/rank_agreement.h"
 #include "session/run_program.h"
 #include "train/recomputation.h"
+#include "train/verification.h"
 #include "train/weights.h"
 
 namespace barestep {
@@ -240,6 +241,9 @@ void Session::prepare() {
   // Known only now, because the length of an epoch may depend on the files.
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
   config_ = resolve(std::move(config_), place_.kind(), spec, done);
+  if (config_.injected.flip && !config_.training.evaluate_only) {
+    require_flip(*config_.injected.flip, *programs_, steps_of(config_.training, spec));
+  }
   if (start_ && job_.is_first()) require_same_run(*start_, config_, *programs_);
   for (const MemoryPool& pool : stated) require_memory(*programs_, pool);
   if (config_.output.plan || config_.output.explain) {
@@ -460,8 +464,10 @@ void Session::train() {
   } catch (const Error& error) {
     // All ranks detect a divergence in the same step; any other error may occur on this rank only.
     const bool is_alone = job_.ranks() == nullptr || job_.ranks()->size() == 1;
-    if (!is_alone && error.code() != ExitCode::kDiverged) throw;
+    if (!is_alone && !is_of_all_ranks(error.code())) throw;
     if (checkpoints_ != nullptr) checkpoints_->finish();
+    const std::string remedy =
+        error.code() == ExitCode::kCorrupted ? remedy_for_corruption() : std::string();
     trainer_.reset();  // waits for queued work, so recording ends
     std::vector<std::function<void()>> tasks = observers_.closing();
     for (const auto& each : observers_.all()) {
@@ -473,8 +479,21 @@ void Session::train() {
     if (const auto lost = first_failure(program_name(config_), tasks)) {
       print_note(program_name(config_), lost->what());
     }
-    throw;
+    if (remedy.empty()) throw;
+    throw Error(error.code(), {.what = error.what(), .remedy = remedy});
   }
+}
+
+/// What was wrong in the state when it was saved stays wrong, so a later verification vouches for
+/// it.
+std::string Session::remedy_for_corruption() const {
+  const std::filesystem::path& folder = config_.checkpoint.folder;
+  if (folder.empty()) return "test this machine's memory and processors, and run again";
+  std::vector<std::int64_t> steps = checkpoint_steps(folder);
+  std::erase_if(steps, [&](std::int64_t each) { return each > trainer_->verified_steps(); });
+  if (steps.empty()) return fmt::format("no checkpoint in '{}' was verified", folder.string());
+  return fmt::format("the last verified checkpoint is '{}', for --resume-from",
+                     (folder / name_of_checkpoint(steps.back())).string());
 }
 
 void Session::note_early_end() {

@@ -94,6 +94,8 @@ class Session {
   MetricsLog* new_metrics(std::int64_t done);
   void note_start(const RankSettings& rounding) const;
   void train();
+  /// What to do after --verify-every has found a difference.
+  [[nodiscard]] std::string remedy_for_corruption() const;
   /// Prints a message if --early-stop has ended the run.
   void note_early_end();
   void end();

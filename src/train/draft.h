@@ -51,6 +51,7 @@ struct StepSpec {
   double io_delay_s = 0;              // a pause before all other work on the compute lane
   std::int64_t workspace_bytes = 0;   // for the compute lane; see core/device.h
   bool saves_state = false;           // the run may be asked for its state between any two steps
+  bool verifies = false;              // steps may run again from the state that they began with
   bool has_own_memory = false;        // the device's memory is not the host's
   // Numbers in this rank's flat buffer of parameters, if data ranks divide it; StepPrograms asks
   // the scheme.

@@ -137,22 +137,50 @@ void Runner::queue_nodes(PreparedProgram& program, std::int64_t step, bool data,
 }
 
 void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode) {
-  const Node& node = program.node(id);
   PreparedNode& made = program.at(id);
   const std::size_t set = mode == Mode::kCaptured ? captured_set_of(step) : set_of(step);
   queue_waits(program, step, id, mode);
 
   const Tag tag{.program = program.index, .step = step, .node = id};
-  const Addresses& table = addresses(step);
   marks_->begin(tag, made.streams);
-  if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
-    at(devices_, node.device)->run(*op, table, *made.streams[0], tag);
-  } else {
-    transport_->run(std::get<Collective>(node.op), table, made.streams, tag);
-  }
+  queue_op(program, id, tag);
   marks_->end(tag, made.streams);
   for (std::size_t part = 0; part < made.events[set].size(); ++part) {
     made.events[set][part]->record(*made.streams[part]);
+  }
+  if (watch_ == nullptr) return;
+  for (Stream* const stream : made.streams) stream->synchronize();
+  look([&] { watch_->after(id); });
+}
+
+void Runner::queue_op(PreparedProgram& program, NodeId id, const Tag& tag) {
+  const Node& node = program.node(id);
+  const std::vector<Stream*>& streams = program.at(id).streams;
+  const Addresses& table = addresses(tag.step);
+  if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
+    at(devices_, node.device)->run(*op, table, *streams[0], tag);
+  } else {
+    transport_->run(std::get<Collective>(node.op), table, streams, tag);
+  }
+}
+
+void Runner::look(const std::function<void()>& at) {
+  const double begin_s = now_s();
+  at();
+  looks_.push_back({begin_s, now_s()});
+}
+
+void Runner::run_again() {
+  BARESTEP_REQUIRE(watch_ != nullptr && queued_ - finished_ == 1, "the watched step has run");
+  const std::int64_t step = finished_;
+  PreparedProgram& program = *unfinished_[slot_of(step)].program;
+  for (const bool data : {true, false}) {
+    for (NodeId id = 0; id < program.program->size(); ++id) {
+      if (program.at(id).is_data != data) continue;
+      queue_op(program, id, {.program = program.index, .step = step, .node = kPartOfNode});
+      for (Stream* const stream : program.at(id).streams) stream->synchronize();
+      watch_->after(id);
+    }
   }
 }
 
@@ -161,7 +189,7 @@ void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input
   BARESTEP_REQUIRE(step - 2 < finished_, "a step's slots are free again when it has finished");
   marks_->start_input(step, input.detail_of(step));
   input.fill(step, *program.program, addresses(step));
-  input_is_graph_[slot_of(step)] = options_.graph && program.input.has_run;
+  input_is_graph_[slot_of(step)] = options_.graph && program.input.has_run && watch_ == nullptr;
   if (is_graph(step, true)) {
     launch(program, step, true);
   } else {
@@ -175,7 +203,7 @@ void Runner::queue_work(PreparedProgram& program, std::int64_t step) {
   marks_->start_work(step);
   HostTimes& host = unfinished_[slot_of(step)].host;
   host.input_is_graph = input_is_graph_[slot_of(step)];
-  host.is_graph = options_.graph && program.work.has_run;
+  host.is_graph = options_.graph && program.work.has_run && watch_ == nullptr;
   if (host.is_graph) return launch(program, step, false);
   queue_nodes(program, step, false, Mode::kEager);
   if (!options_.graph) return;
@@ -248,20 +276,25 @@ void Runner::wait_for_input(const PreparedProgram& program, std::int64_t step) {
   input_done_ = step;
 }
 
-void Runner::queue_step(const Program& program, const Program* next, StepInput& input) {
+void Runner::queue_step(const Program& program, const Program* next, StepInput& input,
+                        StepWatch* watch) {
   BARESTEP_REQUIRE(queued_ - finished_ < 2, "two steps are unfinished already");
+  BARESTEP_REQUIRE(watch == nullptr || (queued_ == finished_ && fetched_ < queued_ && !next),
+                   "nothing else is queued beside a watched step");
   PreparedProgram& now = prepared(program);
   if (current_ != &now) enter(now);
   const std::int64_t step = queued_;
   Unfinished& unfinished = unfinished_[slot_of(step)];
   unfinished = {.program = &now, .host = {.begin_s = now_s(), .joins_lanes = entered_ == step}};
-  if (options_.fetch == Fetch::kBeforeClock) {
+  watch_ = watch;
+  if (options_.fetch == Fetch::kBeforeClock && watch_ == nullptr) {
     fetch(now, step, input);
     wait_for_input(now, step);
   }
 
   unfinished.host.start_s = now_s();
   unfinished.host.overlaps_previous = queued_ > finished_;
+  if (watch_ != nullptr) look([&] { watch_->begin(); });
   if (fetched_ != step) fetch(now, step, input);
   input.require(step);
   queue_work(now, step);
@@ -305,6 +338,11 @@ void Runner::finish_step() {
       for (const auto& event : program.at(id).events[set_of(step)]) event->synchronize();
     }
   }
+  if (watch_ != nullptr) {
+    check_for_errors(step);
+    look([&] { watch_->end(); });
+    watch_ = nullptr;
+  }
   const double end_s = now_s();
   ++finished_;
   check_for_errors(step);
@@ -314,6 +352,8 @@ void Runner::finish_step() {
   done.host = unfinished.host;
   done.host.end_s = end_s;
   done.host.overlaps_next = queued_ > finished_;
+  done.looks.swap(looks_);
+  looks_.clear();
   marks_->read(program.index, done);
   fetch_next();
 }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -42,6 +43,16 @@ class StepInput {
   [[nodiscard]] virtual RunDetail detail_of(std::int64_t /*step*/) { return RunDetail::kRuns; }
 };
 
+/// Looks at a step between its nodes, which then run one by one. The work before each call is done.
+/// Its time is the host's, not the step's; see StepTimeline::looks.
+class StepWatch {
+ public:
+  virtual ~StepWatch() = default;
+  virtual void begin() = 0;
+  virtual void after(NodeId node) = 0;
+  virtual void end() = 0;
+};
+
 enum class Fetch {
   kAhead,       // a step's input is fetched during the step before; waits are measured
   kInStep,      // a step's input is fetched after its clock has started
@@ -73,12 +84,18 @@ class Runner {
   /// program, its input is fetched ahead: by this call or, if two steps are unfinished, by the
   /// finish_step() that frees its slot. `input` must live until then. At most two steps may be
   /// unfinished. Blocks while a pinned slot is in use. Throws what input.require() throws; then the
-  /// step is not queued.
-  void queue_step(const Program& program, const Program* next, StepInput& input);
+  /// step is not queued. A step with a `watch`, which must live until the step is finished, runs
+  /// alone: all earlier ones are finished, its input is not fetched yet, and `next` is null.
+  void queue_step(const Program& program, const Program* next, StepInput& input,
+                  StepWatch* watch = nullptr);
 
   /// Blocks until the oldest queued step is done, which then is the newest in the timeline. Fetches
   /// input that queue_step() left. Throws errors that a device or transport reported.
   void finish_step();
+
+  /// Runs the watched step again, from its watch's end(), with the input in its slots; calls
+  /// after() again, and nothing else. Blocks.
+  void run_again();
 
   /// Calls queue_step, then finish_step.
   void step(const Program& program, const Program* next, StepInput& input);
@@ -118,6 +135,9 @@ class Runner {
   /// Fetches the input of the next step, if it is wanted and its slot is free.
   void fetch_next();
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
+  void queue_op(PreparedProgram& program, NodeId id, const Tag& tag);
+  /// Calls `at` and keeps its time.
+  void look(const std::function<void()>& at);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_nodes(PreparedProgram& program, std::int64_t step, bool data, Mode mode);
   void queue_wait(const PreparedProgram& program, const PreparedNode& awaited,
@@ -154,6 +174,8 @@ class Runner {
   std::int64_t input_done_ = -1;     // the last step whose input the host has waited for
   StepInput* next_input_ = nullptr;  // of the next step, which is of current_, while it is wanted
   std::int64_t finished_ = 0;
+  StepWatch* watch_ = nullptr;   // of the unfinished step, or null
+  std::vector<WallTime> looks_;  // times of its calls
 
   struct Unfinished {
     PreparedProgram* program = nullptr;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/host.h"
+#include "core/plan.h"
 #include "core/units.h"
 #include "train/chunk_sums.h"
 #include "train/training_state.h"
@@ -100,6 +101,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
                 .io_delay_s = io_delay_in_step_s(config.data),
                 .workspace_bytes = workspace_bytes(kind),
                 .saves_state = !config.checkpoint.folder.empty(),
+                .verifies = config.output.verify_every.has_value(),
                 .has_own_memory = kind == DeviceKind::kCuda,
                 .loss_scale = loss_scaling_of(config),
                 .staleness = config.training.staleness,
@@ -182,6 +184,7 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
     other.model.stores_gradients = !other.model.stores_gradients;
     other_ = training_steps(other);
   }
+  if (spec.verifies) make_room_for_verification();
   if (spec.saves_state) make_room_for_state();
   if (spec.model.trains && spec.batches_ahead() > 0) make_room_for_batches();
   if (spec.test_rows > 0) build_evaluation();
@@ -295,6 +298,17 @@ void StepPrograms::make_room_for_state() {
   // A snapshot of all stages has no room beside one of them.
   if (spec_.has_own_memory && spec_.stages_here() == 1) {
     state_snapshot_ = room("state_snapshot", generator_offset(*this), false);
+  }
+}
+
+void StepPrograms::make_room_for_verification() {
+  const int devices = MemoryPlan(buffers_).devices();
+  for (const StepProgram* const step : all()) {
+    for (int device = 0; device < devices; ++device) {
+      std::int64_t bytes = 0;
+      for (const Tensor& kept : state_of_step(step->program, device)) bytes += kept.bytes();
+      buffers_.tensor(kVerifiedState, Category::kCheckpoint, 1, bytes, DType::kU8, device);
+    }
   }
 }
 

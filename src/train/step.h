@@ -40,6 +40,9 @@ StepSpec evaluation_spec_of(StepSpec training);
 
 class StepPrograms;
 
+/// The buffer on each device that keeps the state of a step that may run again.
+constexpr const char* kVerifiedState = "verified_state";
+
 /// A training step of a run.
 struct StepPlace {
   std::int64_t number = 0;   // from 0
@@ -182,6 +185,7 @@ class StepPrograms {
   [[nodiscard]] TrainingSteps training_steps(const StepSpec& spec);
   void make_room_for_batches();
   void make_room_for_state();
+  void make_room_for_verification();
   Step new_step(StepKind kind, const char* name, std::int64_t rows, const StepSpec& spec);
   /// Without ranks or devices that share a step, that of a single device.
   [[nodiscard]] const Scheme& used_scheme() const;

@@ -131,6 +131,14 @@ struct HostTimes {
   bool joins_lanes = false;        // lanes all waited for each other before it: the program changed
 };
 
+/// The begin and end of a step's wall time, in seconds of core/clock.h.
+struct WallTime {
+  double begin_s = 0;
+  double end_s = 0;
+
+  [[nodiscard]] double seconds() const { return end_s - begin_s; }
+};
+
 /// A finished step; spans[i] belongs to plan->runs()[i]. Copies share the plan, whose program must
 /// outlive them.
 struct StepTimeline {
@@ -139,14 +147,7 @@ struct StepTimeline {
   HostTimes host{};
   double clock_error_s = 0;  // upper bound of the spans' error
   std::vector<Span> spans{};
-};
-
-/// The begin and end of a step's wall time, in seconds of core/clock.h.
-struct WallTime {
-  double begin_s = 0;
-  double end_s = 0;
-
-  [[nodiscard]] double seconds() const { return end_s - begin_s; }
+  std::vector<WallTime> looks{};  // of a step that is watched: in these times it stood still
 };
 
 /// The lane that a step's account describes.

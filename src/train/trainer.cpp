@@ -238,6 +238,9 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
     copies_ = devices_[0]->new_stream("checkpoint");
     copy_ends_ = devices_[0]->new_event(EventUse::kOrder);
   }
+  if (config.output.verify_every || config.injected.flip) {
+    verification_.emplace(config, programs, runner_, devices_, has_ranks() ? ranks_ : nullptr);
+  }
   set_state(start, std::move(loaded));
 }
 
@@ -629,7 +632,7 @@ void Trainer::run(TrainObserver& observer) {
     const bool is_last = !next || stops() || next->evaluates;
     // After an evaluation rather than before it, so that no run that resumes here repeats it.
     const auto pauses = [&] { return next && !next->evaluates && pauses_after(*batch); };
-    if (is_last || is_awaited(*batch) || pauses()) {
+    if (is_last || is_awaited(*batch) || pauses() || (next && watches(*next))) {
       finish_batch(*batch, observer);
       unfinished.reset();
       // A run that is complete was not stopped.
@@ -673,13 +676,20 @@ void Trainer::queue_batch(const Batch& batch, const Batch* next) {
   const std::int64_t step = runner_.steps();
   input_->announce(step, batch);
   if (next != nullptr) input_->announce(step + 1, *next);
-  runner_.queue_step(batch.program->program, next == nullptr ? nullptr : &next->program->program,
-                     *input_);
+  const bool fetches_next = next != nullptr && !watches(*next) && !watches(batch);
+  StepWatch* watch = nullptr;
+  if (watches(batch)) {
+    verification_->set_step(batch,
+                            programs_.has_common_weights_after(schedule_.place_of(batch.number)));
+    watch = &*verification_;
+  }
+  runner_.queue_step(batch.program->program, fetches_next ? &next->program->program : nullptr,
+                     *input_, watch);
 }
 
 bool Trainer::is_awaited(const Batch& batch) const {
   const bool overlaps = config_.training.staleness > 0;
-  return batch.evaluates || programs_.tries_updates() || is_one_by_one(config_) ||
+  return batch.evaluates || watches(batch) || programs_.tries_updates() || is_one_by_one(config_) ||
          (!overlaps && batch.number % config_.training.log_every == 0);
 }
 

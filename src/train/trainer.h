@@ -20,6 +20,7 @@
 #include "train/schedule.h"
 #include "train/step.h"
 #include "train/training_state.h"
+#include "train/verification.h"
 #include "train/weights.h"
 
 namespace barestep {
@@ -102,7 +103,8 @@ class Trainer {
   /// Evaluations run one at a time. If samples cannot be read, the run ends as if it were stopped
   /// after the last step that has all of its own; ranks that cannot end together throw. Throws
   /// Error(kDiverged), naming the step, if a loss is not finite, except in steps that dynamic loss
-  /// scaling skips, and if the loss scale has become so small that no gradient survives. Allocates
+  /// scaling skips, and if the loss scale has become so small that no gradient survives; and
+  /// Error(kCorrupted) as Verification does. Allocates
   /// nothing once each program has run in both slots.
   void run(TrainObserver& observer);
 
@@ -149,6 +151,11 @@ class Trainer {
 
   /// Any flat buffer of the programs (gradients, moments), of all stages, for inspection. Blocks.
   [[nodiscard]] FlatWeights download(BufferId flat);
+
+  /// After how many steps of the run --verify-every last found nothing; 0: it has not.
+  [[nodiscard]] std::int64_t verified_steps() const {
+    return verification_ ? verification_->verified_steps() : 0;
+  }
 
   /// The training steps of the whole run, and those done so far.
   [[nodiscard]] std::int64_t steps() const { return schedule_.steps(); }
@@ -201,6 +208,9 @@ class Trainer {
   [[nodiscard]] std::string remedy(std::string other) const;
   std::optional<ScalingReport> follow_scaling(const Batch& batch, const Addresses& addresses);
   void queue_batch(const Batch& batch, const Batch* next);
+  [[nodiscard]] bool watches(const Batch& batch) const {
+    return verification_ && verification_->watches(batch);
+  }
   [[nodiscard]] bool is_awaited(const Batch& batch) const;
   /// Waits for the oldest queued batch, which is `batch`.
   void finish_batch(const Batch& batch, TrainObserver& observer);
@@ -231,6 +241,7 @@ class Trainer {
   std::map<const StepProgram*, std::int64_t> flops_;
   std::optional<float> last_loss_{};  // of the newest step in this process
   EvaluationSum evaluation_;
+  std::optional<Verification> verification_;
   std::int64_t first_measured_;  // the first after warm-up
   std::int64_t trial_end_;       // the first step after those that try both updates; 0 without
   std::vector<double> separate_s_, fused_s_;  // times of their steps

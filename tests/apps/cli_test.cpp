@@ -227,7 +227,8 @@ TEST_F(MlpSingle, RunsWithEveryOptionThatHelpNames) {
        kOneStep + words("--optimizer sgd --momentum 0.9 --nesterov --lr-schedule step --lr-step 2 "
                         "--lr-gamma 0.5 --load weights.safetensors --denormals keep --quiet "
                         "--instructions avx2 --fusion off --affinity compact --verbose"),
-       kOneStep + words("--lr-schedule linear --lr-min 1e-5 --update fused --delay-ms 1.5"),
+       kOneStep + words("--lr-schedule linear --lr-min 1e-5 --update fused --delay-ms 1.5 "
+                        "--verify-every 1 --flip parameters:0:2@0"),
        kOneStep + words("--accumulate 2 --no-zero-grad --io-delay-ms 1.5 --time-limit 1h"),
        words("--dim 8 --depth 4 --steps 2 --warmup 1 --recompute 2 --dropout 0.5 --threads 2"),
        kOneStep + words("--precision fp16 --loss-scale dynamic:1024 --loss-scale-window 10"),

@@ -107,6 +107,7 @@ const std::vector<Factor>& options() {
       {"", "--instructions plain"},
       {"", "--fusion off"},
       {"", "--profile --profile-phases forward,loss,backward"},
+      {"", "--verify-every 2"},
   };
   return all;
 }

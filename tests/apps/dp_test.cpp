@@ -251,7 +251,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
             "--lr-schedule linear --lr-min 0.001 --update separate --lr-scale linear --accumulate "
             "2 --log-every 2 --batch-size 6 --threads 1 --gemm reference --fusion on --precision "
             "fp16 --loss-scale dynamic:1024 --loss-scale-window 100 --show-split --io-delay-ms 1 "
-            "--delay-ms 1 --memory 1GiB --metrics m --save w"),
+            "--delay-ms 1 --memory 1GiB --metrics m --save w --verify-every 1 --flip "
+            "parameters:0:2@0"),
       words("--scheme data-parallel --transport peer --devices cpu,cpu --dim 8 --depth 2 --steps 2 "
             "--timeout 60"),
       words("--devices cpu,cpu --dim 8 --depth 2 --steps 4 --profile --profile-steps 1:2 "

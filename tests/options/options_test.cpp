@@ -189,6 +189,8 @@ TEST(Options, EachRefusesWhatItDoesNotAllow) {
       {"devices", "'-9' is not a device; list cpu, cuda or cuda:N, such as cuda:0,cuda:1"},
       {"loss-scale", "not a loss scale; give dynamic, dynamic:65536 or a number above 0"},
       {"slow-rank", "not a rank and milliseconds; give them like 1:20"},
+      {"flip",
+       "not a bit of a buffer in a step; give BUFFER:WORD:BIT@STEP like parameters:17:30@5"},
       {"profile-steps", "not two numbers; give first:end, such as 10:20 for the steps 10 to 19"},
       {"profile-phases", "not one of the choices; use data or injected or forward or loss or "},
       {"memory", "is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB"},

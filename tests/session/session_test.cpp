@@ -266,6 +266,55 @@ TEST_F(SessionTest, ThatDivergesKeepsItsMetricsAndTraces) {
   EXPECT_TRUE(std::filesystem::exists(folder() / "t.json"));
 }
 
+TEST_F(SessionTest, ThatFindsAChangedBitSavesNothingAndNamesTheLastVerifiedCheckpoint) {
+  config_.training.steps = 6;
+  config_.checkpoint = {.folder = folder() / "c", .every = {.steps = 3}, .keep = 9};
+  config_.output.verify_every = 2;
+  config_.output.save = folder() / "w";
+  config_.output.metrics = folder() / "m";
+  config_.injected.flip = Flip{.buffer = "parameters", .word = 0, .bit = 1, .node = 4, .step = 5};
+  ::testing::internal::CaptureStdout();
+  const auto expect_line = [&](const std::string& checkpoint) {
+    Session session(*place_, config_, alone_);
+    expect_error(ExitCode::kCorrupted, checkpoint, [&] { session.run(); });
+    EXPECT_FALSE(std::filesystem::exists(folder() / "w"));
+  };
+  const std::string first = (folder() / "c" / "step-000000003.safetensors").string();
+  expect_line(" gave other bits when it ran again; the last verified checkpoint is '" + first +
+              "', for --resume-from");
+  EXPECT_THAT(checkpoint_steps(folder() / "c"), ElementsAre(3));
+  EXPECT_EQ(records_of(read_file(folder() / "m")).size(), 5U) << "of the steps before";
+  // Nothing before the first verification is vouched for.
+  std::filesystem::remove_all(folder() / "c");
+  config_.output.verify_every = 6;
+  expect_line("; no checkpoint in '" + (folder() / "c").string() + "' was verified");
+  config_.checkpoint = {};
+  expect_line("; test this machine's memory and processors, and run again");
+  ::testing::internal::GetCapturedStdout();
+}
+
+TEST_F(SessionTest, TellsWhatVerificationCosts) {
+  config_.training.warmup = 0;
+  config_.output.verify_every = 2;
+  config_.output.metrics = folder() / "m";
+  Session session(*place_, config_, alone_);
+  ::testing::internal::CaptureStdout();
+  session.run();
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("\n  verification   "));
+  const std::vector<nlohmann::json> records = records_of(read_file(folder() / "m"));
+  ASSERT_EQ(records.size(), 3U);
+  for (const nlohmann::json& record : records) {
+    const auto& parts = record.at("phases_s");
+    EXPECT_EQ(parts.at("verification") > 0, record.at("step") == 1);
+    double sum_s = 0;
+    for (const auto& [name, seconds] : parts.items()) {
+      EXPECT_GE(seconds, -1e-9) << name;
+      sum_s += seconds.get<double>();
+    }
+    EXPECT_NEAR(sum_s, record.at("step_time_s").get<double>(), 1e-9);
+  }
+}
+
 TEST_F(SessionTest, ThatDivergesFinishesTheCheckpointThatIsBeingWritten) {
   config_.model.layers = {1024, 1024, 1024};
   config_.optimizer.kind = OptimizerKind::kSgd;

@@ -81,6 +81,7 @@ std::string_view why_never_simulated(const Option& option) {
       {"autotune", kNoRates},
       {"device", kOfCard},
       {"devices", kOfCard},
+      {"flip", kOfRuns},
       {"gemm", kNoRates},
       {"graph", kNoRates},
       {"jitter-ms", kNoRates},

@@ -66,15 +66,19 @@ void require_chunk_for_each_rank(const StepSpec& spec) {
                  largest > 0 ? fmt::format("give at most {}, or {}", largest, fewer) : fewer);
 }
 
+/// The option names a rank that is not there.
+[[noreturn]] void refuse_rank(const char* option, const std::string& value, int ranks) {
+  refuse_options(option, value,
+                 fmt::format("there {} {}", ranks == 1 ? "is" : "are", counted(ranks, "rank")),
+                 fmt::format("ranks are numbered from 0 to {}", ranks - 1));
+}
+
 /// Whether the ranks can share the step; `spec` is of any of them.
 void require_ranks(const Run& run, const StepSpec& spec) {
   const ParallelConfig& parallel = run.config.parallel;
   const int copies = spec.mesh.data;
   if (const auto& slow = run.config.injected.slow_rank; slow && slow->rank >= run.ranks) {
-    refuse_options(
-        "--slow-rank", fmt::format("{}:{}", slow->rank, slow->delay_ms),
-        fmt::format("there {} {}", run.ranks == 1 ? "is" : "are", counted(run.ranks, "rank")),
-        fmt::format("ranks are numbered from 0 to {}", run.ranks - 1));
+    refuse_rank("--slow-rank", fmt::format("{}:{}", slow->rank, slow->delay_ms), run.ranks);
   }
   if (spec.chunk_rows > 0) {
     require_chunk_for_each_rank(spec);
@@ -107,6 +111,9 @@ void require(const Run& run) {
     require_width_for_tensor_ranks(spec_of(run, rank).model, mesh.tensor);
   }
   if (run.has_ranks()) require_ranks(run, spec_of(run));
+  if (const auto& flip = run.config.injected.flip; flip && flip->rank >= run.ranks) {
+    refuse_rank("--flip", text_of(*flip), run.ranks);
+  }
 }
 
 std::optional<Error> why_not(const Run& run) {
