@@ -144,6 +144,16 @@ std::string best_bucket_sentence(const BucketModel& model, const std::string& me
       number_text(count), human_bytes(std::llround(model.gradient_bytes() / count)), measured);
 }
 
+/// Of the fastest case, if it is predicted.
+void add_timeline(FindingsOf& all, const Results& results, std::size_t place,
+                  const std::vector<std::string>& names) {
+  if (place >= results.predictions.size() || !results.predictions[place]) return;
+  const Measurement& each = results.cases[place];
+  all.plot(timeline_plot(each.workload(), *results.predictions[place],
+                         fmt::format("Simulated: a rank's step with {}; measured, it takes {}",
+                                     names[place], time_text(each.mean_s().median))));
+}
+
 Findings bucket_model_findings(const Results& results) {
   const BucketModel model(results);
   const auto sizes_of = [&](const Measurement& each) -> const BucketSizes& {
@@ -198,12 +208,7 @@ Findings bucket_model_findings(const Results& results) {
                  "measured", results, keys,
                  [&](const Measurement& each) { return sizes_of(each).count; }, mean_s_of, 1e3)}})
       .keep(fastest.others);
-  if (fastest.place < results.predictions.size() && results.predictions[fastest.place]) {
-    all.plot(timeline_plot(
-        results.cases[fastest.place].workload(), *results.predictions[fastest.place],
-        fmt::format("Simulated: a rank's step with {}; measured, it takes {}", names[fastest.place],
-                    time_text(results.cases[fastest.place].mean_s().median))));
-  }
+  add_timeline(all, results, fastest.place, names);
   return all;
 }
 

@@ -180,7 +180,7 @@ void add_load(FindingsOf& all, const Measurement& each) {
                          percent_text(largest.share)));
 }
 
-std::string memory_text(const std::vector<NamedMemory>& memory) {
+std::string needs_text(const std::vector<NamedMemory>& memory) {
   const auto bytes = [&](std::size_t place) { return human_bytes(memory[place].second.bytes); };
   return fmt::format(
       "Device 0 needs {}, one device alone {}: it keeps the optimizer and gathers all outputs{}. "
@@ -214,7 +214,7 @@ Findings data_parallel_findings(const Results& results) {
     if (!each.what().beyond_cores) add_waiting(all, each);
   }
   return all.fact("uneven", uneven_text(results))
-      .fact("memory", memory_text(memory))
+      .fact("memory", needs_text(memory))
       .table("DataParallel by its devices",
              {{"ranks", "devices"},
               {"split", "rows of each, by torch.chunk's rule"},
