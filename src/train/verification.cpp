@@ -20,7 +20,7 @@ namespace barestep {
 namespace {
 
 /// What a rank found: where, and whether that is a collective, which brings other ranks' faults.
-struct Finding {
+struct FirstDifference {
   std::int64_t node = -1;
   bool is_collective = false;
 };
@@ -193,7 +193,7 @@ void Verification::refuse(const std::string& where, const std::string& why) cons
 }
 
 void Verification::compare_runs() const {
-  Finding own;
+  FirstDifference own;
   std::string where, name;
   if (different_) {
     const Node& node = batch_.program->program.node(*different_);
@@ -201,14 +201,14 @@ void Verification::compare_runs() const {
     name = name_of_node(*different_);
     if (devices_.size() > 1) where = fmt::format(", device {}", node.device);
   }
-  std::vector<Finding> all = {own};
+  std::vector<FirstDifference> all = {own};
   std::vector<std::string> names = {name};
   if (ranks_ != nullptr) {
     all = gather_values(*ranks_, own);
     names = gather_lists(*ranks_, name);
   }
   // A fault reaches other ranks through collectives, and these come later.
-  const auto first = std::ranges::min_element(all, {}, [](const Finding& each) {
+  const auto first = std::ranges::min_element(all, {}, [](const FirstDifference& each) {
     return std::tuple(each.node < 0, each.is_collective, each.node);
   });
   if (first->node < 0) return;
