@@ -329,9 +329,9 @@ class CuptiRecords final : public GpuRecords {
 
   /// Compares the clocks. Returns why that failed.
   std::string read_clock(CuptiClock& clock) const {
-    constexpr int kTries = 20;
+    constexpr int kClockTries = 20;
     clock.error_ns = std::numeric_limits<std::int64_t>::max();
-    for (int i = 0; i < kTries; ++i) {
+    for (int i = 0; i < kClockTries; ++i) {
       std::uint64_t theirs_ns = 0;
       const std::uint64_t before_ns = host_ns();
       const CUptiResult status = library_->timestamp.function(&theirs_ns);
