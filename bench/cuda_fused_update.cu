@@ -297,7 +297,7 @@ std::string survey() {
   count_other_quotients<<<kBlocks, kBlockThreads>>>(counts + 1, kQuotients);
   must(cudaGetLastError(), "count_other_quotients");
   std::string json =
-      "{\"other_roots\": " + std::to_string(read(counts)) +
+      "\"other_roots\": " + std::to_string(read(counts)) +
       ", \"other_quotients\": " + std::to_string(read(counts + 1)) +
       ", \"gradient_error\": {\"fp32\": " + gradient_error<FmaProduct<64>>(multiprocessors) +
       ", \"3xtf32_8\": " + gradient_error<TensorProduct<1>>(multiprocessors) +
@@ -317,7 +317,7 @@ std::string survey() {
          access_times<true, 32>(layer, multiprocessors) + ", " +
          access_times<false, 4>(layer, multiprocessors) + ", " +
          access_times<false, 32>(layer, multiprocessors) +
-         "}, \"copy_ms\": " + std::to_string(copy_ms) + ", " + tensor_rate(multiprocessors) + "}\n";
+         "}, \"copy_ms\": " + std::to_string(copy_ms) + ", " + tensor_rate(multiprocessors);
 }
 
 }  // namespace
@@ -331,7 +331,9 @@ int main(int argc, char** argv) {
   }
   using namespace barestep::bench;
   const bool rate_only = argc > 1 && std::strcmp(argv[1], "--tensor-rate") == 0;
-  const std::string json = rate_only ? "{" + tensor_rate(multiprocessors_here()) + "}\n" : survey();
+  std::string json = "{";
+  json += rate_only ? tensor_rate(multiprocessors_here()) : survey();
+  json += "}\n";
   std::fputs(json.c_str(), stdout);
   const int file_at = rate_only ? 2 : 1;
   if (argc <= file_at) return 0;

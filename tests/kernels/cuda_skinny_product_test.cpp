@@ -20,7 +20,7 @@ namespace {
 
 using host_cuda::Order;
 
-constexpr double kUnit = 0x1p-24;  // half an ulp, relative
+constexpr double kHalfUlp = 0x1p-24;  // half an ulp, relative
 
 KernelTarget target(int multiprocessors = 2) {
   return {.geometry = {.multiprocessors = multiprocessors, .threads_per_multiprocessor = 2048},
@@ -96,7 +96,7 @@ struct Product {
     return result;
   }
 
-  /// The largest errors, in units of kUnit times the sum of the terms' magnitudes: of these
+  /// The largest errors, in units of kHalfUlp times the sum of the terms' magnitudes: of these
   /// results, and of a chain of fp32 multiply-adds.
   std::pair<double, double> errors(const std::vector<float>& results) {
     double worst = 0;
@@ -123,7 +123,7 @@ struct Product {
           chain = std::max(chain, 0.0F);
         }
         const auto error = [&](float value) {
-          return std::abs(value - exact) / (kUnit * magnitude);
+          return std::abs(value - exact) / (kHalfUlp * magnitude);
         };
         const double own = error(at(results, row * op.c.cols + col));
         worst = own <= worst ? worst : own;  // NaN counts

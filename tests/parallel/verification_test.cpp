@@ -30,7 +30,7 @@ struct Way {
   std::function<void(TrainConfig&)> change{};
 };
 
-TrainConfig config_of(const Way& way) {
+TrainConfig config_with(const Way& way) {
   TrainConfig config = rank_config();
   config.model.layers = {12, 16, 8};
   config.data.batch_size = 12;
@@ -150,7 +150,7 @@ TEST(Verification, ChangesNothing) {
   for (const auto* const ways : {&ways_of_one(), &ways_of_ranks()}) {
     for (const Way& way : *ways) {
       SCOPED_TRACE(way.name);
-      TrainConfig config = config_of(way);
+      TrainConfig config = config_with(way);
       const Trained plain = trained(way, config);
       for (const int every : {1, 2}) {
         config.output.verify_every = every;
@@ -166,7 +166,7 @@ TEST(Verification, ChangesNothing) {
 TEST(Verification, NamesTheOpWhoseOutputHasAFlippedBit) {
   for (const Way& way : ways_of_one()) {
     SCOPED_TRACE(way.name);
-    TrainConfig config = config_of(way);
+    TrainConfig config = config_with(way);
     config.output.verify_every = 3;
     const StepPrograms programs(spec_on(way, config, 0));
     const Program& program = programs.train().program;
@@ -187,7 +187,7 @@ TEST(Verification, NamesTheOpWhoseOutputHasAFlippedBit) {
 TEST(Verification, NamesTheRank) {
   for (const Way& way : ways_of_ranks()) {
     SCOPED_TRACE(way.name);
-    TrainConfig config = config_of(way);
+    TrainConfig config = config_with(way);
     config.output.verify_every = 3;
     const int rank = way.ranks - 1;
     const auto scheme = scheme_of(config);
@@ -207,7 +207,7 @@ TEST(Verification, NamesTheRank) {
 
 TEST(Verification, NamesTheMicroStep) {
   const Way way = {"accumulation", 1, [](TrainConfig& c) { c.training.accumulate = 3; }};
-  TrainConfig config = config_of(way);
+  TrainConfig config = config_with(way);
   config.output.verify_every = 1;
   const StepPrograms programs(spec_on(way, config, 0));
   const Program& program = programs.train().program;
@@ -226,7 +226,7 @@ TEST(Verification, FindsAFaultInTheStateByTheOtherRanks) {
        {std::pair(2, "ranks 0, 1 have different bits of net.0.weight"),
         std::pair(3, "rank 1 has other bits of net.0.weight than the others")}) {
     const Way way = {"ddp", ranks};
-    TrainConfig config = config_of(way);
+    TrainConfig config = config_with(way);
     config.output.verify_every = 2;
     const StepPrograms programs(spec_on(way, config, 1));
     const Parameters& parameters = programs.parameter_list();
@@ -242,7 +242,7 @@ TEST(Verification, FindsAFaultInTheStateByTheOtherRanks) {
 
 TEST(Verification, FindsAFaultInAMoment) {
   const Way way = {"ddp", 3};
-  TrainConfig config = config_of(way);
+  TrainConfig config = config_with(way);
   config.output.verify_every = 1;
   const StepPrograms programs(spec_on(way, config, 0));
   const BufferId moment = programs.optimizer_state().front();
@@ -254,7 +254,7 @@ TEST(Verification, FindsAFaultInAMoment) {
 // Only steps in between are not looked at.
 TEST(Verification, FindsNothingWhereAnotherStepIsVerified) {
   const Way way{"one"};
-  TrainConfig config = config_of(way);
+  TrainConfig config = config_with(way);
   config.output.verify_every = 2;
   const StepPrograms programs(spec_on(way, config, 0));
   config.injected.flip = flip_after(programs.train().program, 5, 0);
@@ -262,7 +262,7 @@ TEST(Verification, FindsNothingWhereAnotherStepIsVerified) {
 }
 
 TEST(Verification, OfSeveralDevicesNamesTheDevice) {
-  TrainConfig config = config_of({"stages"});
+  TrainConfig config = config_with({"stages"});
   config.parallel = {.scheme = SchemeKind::kDataParallel, .pipeline = 2, .micro_batches = 2};
   config.output.verify_every = 1;
   const auto open = [](const DeviceConfig&, int index) {
@@ -275,7 +275,7 @@ TEST(Verification, OfSeveralDevicesNamesTheDevice) {
 
 TEST(StateOfStep, IsWhatAStepChangesForTheNextOne) {
   const auto names = [](const std::function<void(TrainConfig&)>& change) {
-    const TrainConfig config = config_of({"one", 1, change});
+    const TrainConfig config = config_with({"one", 1, change});
     const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
     std::vector<std::string> all;
     for (const Tensor& tensor : state_of_step(programs.train().program, 0)) {
