@@ -1,12 +1,7 @@
 #!/usr/bin/env python3
 """account_picture.py OUT.svg TITLE=FILE...: draws the account of a step of each FILE, a trainer's output, as a bar.
 
-docs/account_of_a_step.svg was made by
-
-    D=bench/results/amd-epyc-2-cores
-    scripts/account_picture.py docs/account_of_a_step.svg \\
-      "mlp_single, 6 layers=$D/mlp_single.txt" "mlp_dp, 2 layers on 2 devices=$D/mlp_dp.txt" \\
-      "mlp_ddp, 2 layers on 2 ranks, one of them 20 ms late=$D/mlp_ddp.txt"
+scripts/step_pictures.sh makes docs/account_of_a_step.svg with it.
 """
 
 import html

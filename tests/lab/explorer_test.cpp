@@ -227,6 +227,7 @@ std::string sample_of(const Option& option) {
   if (option.name == "data") return "teacher";
   if (option.name == "loss-scale") return "128";
   if (option.name == "device") return "cpu";
+  if (option.name == "flip") return "parameters:17:30:4@3";
   return argument.substr(argument.rfind('|') + 1);
 }
 

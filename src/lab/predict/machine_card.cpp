@@ -353,16 +353,16 @@ class Bandwidths {
     const auto& points = table_.seconds_by_bytes;
     const auto above =
         std::ranges::lower_bound(points, bytes, {}, &std::pair<double, double>::first);
-    // Its neighbors alone, since a search for a mesh asks often.
-    const std::ranges::subrange neighbors(above == points.begin() ? above : std::prev(above),
-                                          above == points.end() ? above : std::next(above));
     std::map<double, double> log_bandwidths;
-    for (const auto& [size, seconds] : neighbors) {
+    const auto add = [&](double size, double seconds) {
       // A message that costs hardly more than the latency gives little information about bandwidth.
       const double moving = std::max(seconds - latency_s_, 0.05 * seconds);
       log_bandwidths[std::log(size)] =
           std::log(size * bus_factor(exchange_, table_.ranks) / moving);
-    }
+    };
+    // The neighbors alone, since a search for a mesh asks often.
+    if (above != points.begin()) add(std::prev(above)->first, std::prev(above)->second);
+    if (above != points.end()) add(above->first, above->second);
     return std::exp(interpolated(log_bandwidths, std::log(bytes)));
   }
 
