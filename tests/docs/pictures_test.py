@@ -18,12 +18,6 @@ def picture(name):
     return xml.etree.ElementTree.parse(DOCS / name).getroot()
 
 
-def require_lanes(case, root):
-    """Pictures that older scripts drew do not tell phases."""
-    if not any(e.get("class") for e in root.iter(SVG + "rect")):
-        case.skipTest("drawn before scripts/step_pictures.sh was")
-
-
 def spans(root, phase):
     """Begin and end of each bar of a phase, by begin."""
     found = [(float(e.get("x")), float(e.get("x")) + float(e.get("width"))) for e in root.iter(SVG + "rect")
@@ -34,7 +28,6 @@ def spans(root, phase):
 class Pictures(unittest.TestCase):
     def test_of_a_rank_reduces_gradients_while_backward_continues(self):
         root = picture("lanes.svg")
-        require_lanes(self, root)
         reductions, backward, adam = (spans(root, phase) for phase in ("communication", "backward", "optimizer"))
         self.assertGreater(len(reductions), 2, "one for each bucket, and the loss")
         during = sum(max(0, min(end, backward[-1][1]) - begin) for begin, end in reductions)
@@ -45,7 +38,6 @@ class Pictures(unittest.TestCase):
         for name in ("lanes.svg", "profiler_step.svg"):
             root = picture(name)
             with self.subTest(name):
-                require_lanes(self, root)
                 bars = {e.get("fill") for e in root.iter(SVG + "rect") if e.get("class")}
                 legend = {e.get("fill") for e in root.iter(SVG + "rect") if e.get("width") == "12"}
                 self.assertEqual(bars, legend)
@@ -55,8 +47,6 @@ class Pictures(unittest.TestCase):
         for name in ("lanes.svg", "profiler_step.svg", "ranks.svg"):
             root = picture(name)
             with self.subTest(name):
-                if name != "ranks.svg":
-                    require_lanes(self, root)
                 width = float(root.get("viewBox").split()[2])
                 sizes = [float(e.get("font-size", 100)) for e in root.iter()]
                 self.assertGreaterEqual(min(sizes) * min(1, 390 / width), 8)
