@@ -59,8 +59,6 @@ using AlgorithmBytes = std::array<std::byte, 64>;
 struct ProductTimes {
   std::optional<double> library_us{};
   std::optional<double> own_us{};
-
-  friend bool operator==(const ProductTimes&, const ProductTimes&) = default;
 };
 
 struct ProductChoice {

@@ -57,6 +57,10 @@ int attribute_of(CudaContext& context, cudaDeviceAttr attribute) {
   return value;
 }
 
+bool multiplies_tf32(CudaContext& context) {
+  return attribute_of(context, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32;
+}
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(int ordinal, int index, const DeviceConfig& config)
@@ -69,11 +73,8 @@ class CudaDevice final : public Device {
                          .threads_per_multiprocessor =
                              attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
             .block_shared_bytes = attribute_of(context_, cudaDevAttrMaxSharedMemoryPerBlockOptin),
-            .tensor_cores =
-                config.precision != Precision::kFp32 &&
-                attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32,
-            .has_tf32 =
-                attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
+            .tensor_cores = config.precision != Precision::kFp32 && multiplies_tf32(context_),
+            .has_tf32 = multiplies_tf32(context_)},
         launches_ahead_(kernel_architecture() >= kFirstWithLaunchesAhead),
         product_(context_, model_, config, target_) {
     run_first_kernel();

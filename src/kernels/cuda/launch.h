@@ -84,7 +84,7 @@ struct SkinnyProduct {
 /// GPU lacks tensor cores for tf32 or shared memory.
 [[nodiscard]] std::vector<SkinnyProduct> skinny_products(const ProductShape& shape,
                                                          const KernelTarget& target);
-/// Whether the kernel can compute it, on any GPU that has the product among its ways.
+/// Whether the kernel can compute it in this way, which may have been chosen on another GPU.
 [[nodiscard]] bool can_run(const SkinnyProduct& product, const ProductShape& shape,
                            const KernelTarget& target);
 /// The workspace that launch_skinny() needs.
@@ -92,7 +92,8 @@ struct SkinnyProduct {
                                               const ProductShape& shape);
 
 /// Queues, as launch(). `rounded`: factors are rounded to tf32; otherwise the product is as exact
-/// as one in fp32. Bits do not depend on the number of rows, nor on the GPU.
+/// as one in fp32. With the same splits, the bits of a row do not depend on the number of rows, nor
+/// on the GPU.
 [[nodiscard]] int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,
                                 const Addresses& addresses, const LaunchMemory& memory,
                                 const KernelQueue& queue);

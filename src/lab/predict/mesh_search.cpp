@@ -319,7 +319,7 @@ Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
             ? ""
             : fmt::format(
                   ", {} of them not simulated: even without any wait for other stages they "
-                  "would be slower",
+                  "would be slower than these",
                   search.passed_over);
     findings.timed.push_back(fmt::format("The table shows {} of {}{}.", kShown,
                                          counted(std::ssize(all) + search.passed_over, "candidate"),

@@ -70,6 +70,7 @@ class WorkloadPrograms {
 /// these are all ranks.
 std::vector<int> ranks_to_simulate(const Run& run);
 
+/// The programs of several ranks of a run.
 class RankPrograms {
  public:
   /// Of ranks_to_simulate(), or of these. Throws as require() does.
