@@ -3,7 +3,8 @@
 bench/updates.sh.
 
   updates.py MLP_SINGLE PYTHON    whole steps
-  updates.py --layers             the tables of the benchmarks' JSON on standard input
+  updates.py --torch THREADS      PyTorch's products, as JSON; to be run by a Python that has it
+  updates.py --layers FILE        the tables of the benchmarks' JSON on standard input, beside what --torch printed
 """
 
 import collections
@@ -14,8 +15,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent
+PRODUCT_ROWS = (1, 20, 64)  # as in kernels_bench.cpp
+PRODUCT_WIDTHS = (256, 1024, 2048)
 MODELS = {(256, 3): 300, (1024, 2): 40, (1024, 6): 20, (2048, 4): 12}  # with the steps of a run
 ROUNDS = 5
 BATCH = 64
@@ -83,7 +87,33 @@ def compare_steps(program, python):
                   f"{statistics.median(ratios):>6.2f} {ratios[0]:>6.2f} {ratios[-1]:>6.2f} {off:>15.1e}")
 
 
-def show_layers():
+def torch_products(threads):
+    """Prints median microseconds by product, rows and width. Weights take turns, so that each has left the cache
+    before it is used again, as in the benchmark."""
+    import torch
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    medians = {}
+    for width in PRODUCT_WIDTHS:
+        weights = [torch.randn(width, width) for _ in range(max(2, (64 << 20) // (4 * width * width)))]
+        bias = torch.randn(width)
+        for rows in PRODUCT_ROWS:
+            x, y = torch.randn(rows, width), torch.randn(rows, width)
+            products = {"forward": lambda w: torch.addmm(bias, x, w.t(), out=y),
+                        "input gradient": lambda w: torch.mm(y, w, out=x),
+                        "weight gradient": lambda w: torch.mm(y.t(), x, out=w)}
+            for name, product in products.items():
+                times = []
+                for run in range(max(200, 2 * len(weights))):
+                    begin = time.perf_counter()
+                    product(weights[run % len(weights)])
+                    times.append(time.perf_counter() - begin)
+                medians[f"{name}/{rows}/{width}"] = 1e6 * statistics.median(times[len(times) // 4:])
+    print(json.dumps(medians))
+
+
+def show_layers(torch_file):
+    torch_us = json.loads(pathlib.Path(torch_file).read_text())
     found = collections.defaultdict(list)
     products = collections.defaultdict(list)
     for run in json.load(sys.stdin)["benchmarks"]:
@@ -99,17 +129,21 @@ def show_layers():
     for (model, what), values in found.items():
         print(f"{model:>10} {statistics.median(values):>9.3f} {min(values):>7.3f} "
               f"{max(values):>7.3f}  {what}")
-    print("\n# products; oneDNN time: in turn, as a multiple of ours; medians of 5")
-    print(f"{'product':>16} {'rows':>5} {'width':>6} {'us':>9} {'GFLOP/s':>8} {'% of peak':>9} {'oneDNN time':>11}")
+    print("\n# products; oneDNN time: in turn, as a multiple of ours; medians of 5; PyTorch time: just before")
+    print(f"{'product':>16} {'rows':>5} {'width':>6} {'us':>9} {'GFLOP/s':>8} {'% of peak':>9} {'oneDNN time':>11} "
+          f"{'PyTorch time':>12}")
     for (product, rows, width), runs in sorted(products.items()):
         def middle(key):
             return statistics.median(run.get(key, float("nan")) for run in runs)
         print(f"{product:>16} {rows:>5} {width:>6} {middle('real_time'):>9.1f} {middle('GFLOP/s'):>8.1f} "
-              f"{middle('% of fma peak'):>9.0f} {middle('oneDNN time'):>11.2f}")
+              f"{middle('% of fma peak'):>9.0f} {middle('oneDNN time'):>11.2f} "
+              f"{torch_us[f'{product}/{rows}/{width}'] / middle('real_time'):>12.2f}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--layers"]:
-        show_layers()
+    if sys.argv[1] == "--layers":
+        show_layers(sys.argv[2])
+    elif sys.argv[1] == "--torch":
+        torch_products(int(sys.argv[2]))
     else:
         compare_steps(*sys.argv[1:])
