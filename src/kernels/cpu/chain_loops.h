@@ -35,15 +35,15 @@ class ChainTile {
       }
     }
     [[maybe_unused]] const float* ahead = p.ahead;
-    [[maybe_unused]] const std::int64_t row_ahead = p.row_ahead;
     std::int64_t k = 0;
     for (std::int64_t step = 1; step <= steps; ++step) {
 #pragma GCC unroll 2
-      for (const std::int64_t end = step * p.k / steps; k < end; ++k) {
+      for (const std::int64_t end = kAhead ? k + p.lines_ahead : step * p.k / steps; k < end; ++k) {
         const float* const from = kTogether ? a + k * p.col_a : a + k;
         if constexpr (kAhead) {
-          __builtin_prefetch(ahead);
-          ahead += row_ahead;
+          // Into the second-level cache: in the first, rows a power of two apart share few sets.
+          __builtin_prefetch(ahead, 0, 2);
+          ahead += kLineFloats;
         }
         RowOfSums factors;
 #pragma GCC unroll 4
@@ -60,7 +60,7 @@ class ChainTile {
         }
       }
       between();
-      if constexpr (kAhead) ahead = p.ahead + step * kLineFloats;
+      if constexpr (kAhead) ahead = p.ahead + step * p.row_ahead;
     }
 #pragma GCC unroll 6
     for (std::int64_t i = 0; i < kRows; ++i) {
@@ -138,7 +138,7 @@ class ChainTile {
     const float* const a =
         p.a + row / kGroupRows * p.group_a + in_group * (kTogether ? 1 : p.row_a);
     run<kRows, kVectors, kWhole, kAhead>(p, a, p.b + col, p.c + (row + in_group) * p.row_c + col,
-                                         last, kAhead ? p.lines_ahead : 1, [] {});
+                                         last, kAhead ? p.k / p.lines_ahead : 1, [] {});
   }
 };
 

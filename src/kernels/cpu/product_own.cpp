@@ -273,12 +273,13 @@ class OwnProduct final : public Product {
     const bool by_depth = part.depth_step != 1;
     const std::int64_t rows = by_depth ? kDepthOfStrip : kernels_.panel;
     const std::int64_t cols = by_depth ? kernels_.panel : kDepthOfStrip;
-    const std::int64_t first = group * product.k / rows * kLineFloats;
+    const std::int64_t lines = cols / kLineFloats;
+    const std::int64_t first = group * product.k / lines;
     const bool is_whole = part.extent >= kernels_.panel && part.depth == kDepthOfStrip;
-    if (!is_whole || product.k < kDepthOfStrip || first >= cols) return;
-    product.ahead = part.values + first;
+    if (!is_whole || product.k < kDepthOfStrip || first >= rows) return;
     product.row_ahead = by_depth ? part.depth_step : part.step;
-    product.lines_ahead = product.k / rows;
+    product.ahead = part.values + first * product.row_ahead;
+    product.lines_ahead = lines;
   }
 
   ChainProduct chain(const Rows& rows, std::int64_t first, std::int64_t count, std::int64_t cols,

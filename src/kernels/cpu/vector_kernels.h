@@ -32,8 +32,8 @@ struct ChainProduct {
   std::int64_t row_c;
   bool adds;
   /// Memory that is needed soon, if not null: a cache line is fetched for each k, since many at a
-  /// time would hold up the product. They are the first lines of rows that are row_ahead numbers
-  /// apart, then the second ones, and so on; k / lines_ahead rows.
+  /// time would hold up the product. They are the first lines_ahead lines of k / lines_ahead rows,
+  /// row_ahead numbers apart, row by row: memory answers neighbors together.
   const float* ahead = nullptr;
   std::int64_t row_ahead = 0, lines_ahead = 1;
 };
