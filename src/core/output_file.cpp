@@ -420,14 +420,4 @@ void gzip(const FileWriter& write, const ByteSink& sink) {
   deflate_all(Z_FINISH);
 }
 
-std::vector<std::byte> gzip_of(std::string_view text) {
-  std::vector<std::byte> packed;
-  gzip([&](const ByteSink& sink) { sink(text); },
-       [&](std::string_view piece) {
-         const auto bytes = std::as_bytes(std::span(piece));
-         packed.insert(packed.end(), bytes.begin(), bytes.end());
-       });
-  return packed;
-}
-
 }  // namespace barestep

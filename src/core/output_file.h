@@ -142,9 +142,6 @@ void require_writable_folder(const std::filesystem::path& path);
 /// Throws std::bad_alloc, and what the two functions throw.
 void gzip(const FileWriter& write, const ByteSink& sink);
 
-/// The same of a text, in memory.
-std::vector<std::byte> gzip_of(std::string_view text);
-
 /// Locks the regular file or folder open at `descriptor` for this program, with flock(2), until
 /// every copy of the descriptor is closed. If another program holds the lock, returns its name,
 /// "mlp_dp (process 4711)"; else an empty string. A file that cannot be locked, such as a device or

@@ -1,6 +1,7 @@
 #include "lab/doctor.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -200,7 +201,7 @@ Diagnosis of_printer(const MachineFacts& facts) {
 
 Diagnosis of_page(const MachineFacts& facts) {
   return of_part(
-      "page", facts.page, "its module web/engine.wasm is missing",
+      "page", facts.page, "its module web/engine.base64 is missing",
       "mlp_lab explore writes no page; mlp_lab predict gives the same answers",
       "install with cmake --install, or copy share/barestep beside the programs' folder");
 }

@@ -3,10 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <map>
-#include <span>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -31,24 +28,6 @@ namespace {
 
 constexpr std::int64_t kMaxPageFileBytes = std::int64_t{64} << 20;
 constexpr const char* kStudyCard = "study";
-
-std::string base64_of(std::span<const std::byte> bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::array<unsigned, 3> three{};
-    for (std::size_t k = 0; k < 3 && i + k < bytes.size(); ++k) {
-      three[k] = std::to_integer<unsigned>(bytes[i + k]);
-    }
-    const unsigned bits = three[0] << 16 | three[1] << 8 | three[2];
-    text += kDigits[bits >> 18];
-    text += kDigits[bits >> 12 & 63];
-    text += i + 1 < bytes.size() ? kDigits[bits >> 6 & 63] : '=';
-    text += i + 2 < bytes.size() ? kDigits[bits & 63] : '=';
-  }
-  return text;
-}
 
 std::string page_file(const char* name) {
   return InputFile(installed_file(BARESTEP_WEB, std::string("web/") + name), "the page's file")
@@ -152,7 +131,6 @@ std::string first_card(const ExplorerOptions& options) {
 
 std::string explorer_page(const ExplorerOptions& options) {
   if (!options.machine.empty()) load_card(options.machine);
-  const std::string module = InputFile(page_module(), "the page's module").text(kMaxPageFileBytes);
   const std::map<std::string_view, std::string> parts = {
       {"style", page_file("explore.css")},
       {"script", page_file("explore.js")},
@@ -161,7 +139,7 @@ std::string explorer_page(const ExplorerOptions& options) {
       {"measurements", json_in_html(measurements_json(options))},
       {"first card", first_card(options)},
       {"version", options.version},
-      {"module", base64_of(gzip_of(module))}};
+      {"module", InputFile(page_module(), "the page's module").text(kMaxPageFileBytes)}};
   return filled_template(page_file("explore.html"),
                          [&](std::string_view name) { return parts.at(name); });
 }
@@ -179,7 +157,7 @@ void answer_question(const std::filesystem::path& file) {
 }  // namespace
 
 std::filesystem::path page_module() {
-  return installed_file(BARESTEP_WEB_MODULE, "web/engine.wasm");
+  return installed_file(BARESTEP_WEB_MODULE, "web/engine.base64");
 }
 
 void write_explorer(const ExplorerOptions& options) {

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <set>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -38,11 +37,11 @@ struct RankTrace {
   std::int64_t base_ns = 0;
 };
 
-/// The number, if it is within the limits; otherwise throws std::out_of_range.
+/// The number, if it is within the limits; otherwise throws an exception of the parser's.
 std::int64_t within(const EventJson& value, std::int64_t min, std::int64_t max) {
   const auto number = value.get<double>();
   if (!(number >= static_cast<double>(min) && number <= static_cast<double>(max))) {
-    throw std::out_of_range("a number of a trace");
+    throw EventJson::out_of_range::create(401, "a number of a trace", &value);
   }
   return value.get<std::int64_t>();
 }
@@ -51,14 +50,12 @@ std::int64_t within(const EventJson& value, std::int64_t min, std::int64_t max) 
 RankTrace read_trace(const std::filesystem::path& path) {
   RankTrace trace{.path = path};
   try {
-    const EventJson rest = read_trace_json(path, kMergeRemedy, [](EventJson&) {});
+    const EventJson rest = read_trace_json(open_trace(path), kMergeRemedy, [](EventJson&) {});
     trace.rank = within(rest.at("distributedInfo").at("rank"), 0, kMaxTraceRanks);
     trace.base_ns = within(rest.at("baseTimeNanoseconds"), 0, kMaxBaseNs);
     if (!rest.at("traceEvents").is_array())
       refuse_trace(path, "traceEvents is not an array", kMergeRemedy);
   } catch (const EventJson::exception&) {
-    refuse_trace(path, "is not the trace of a single rank", kMergeRemedy);
-  } catch (const std::out_of_range&) {
     refuse_trace(path, "is not the trace of a single rank", kMergeRemedy);
   }
   return trace;
@@ -136,10 +133,8 @@ void write_merged(std::span<const RankTrace> traces, const std::string& name,
       text.clear();
     };
     try {
-      read_trace_json(trace.path, kMergeRemedy, add);
+      read_trace_json(open_trace(trace.path), kMergeRemedy, add);
     } catch (const EventJson::exception&) {
-      refuse_trace(trace.path, "one of its events is malformed", kMergeRemedy);
-    } catch (const std::out_of_range&) {
       refuse_trace(trace.path, "one of its events is malformed", kMergeRemedy);
     }
   }

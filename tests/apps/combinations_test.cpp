@@ -1,6 +1,7 @@
 // Every pair of the options of mlp_ddp: the ranks train the same model as a single rank, or the run
 // is refused. Ranks are threads of this process.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

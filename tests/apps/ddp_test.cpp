@@ -1,5 +1,6 @@
 // The real mlp_ddp, started like a user does: mpirun after scripts/mpi_env.sh.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

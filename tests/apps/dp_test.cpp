@@ -1,5 +1,6 @@
 // The real mlp_dp, on CPU devices.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
-#include "core/output_file.h"
 #include "profiler/trace.h"
+#include "support/idx_bytes.h"
 #include "support/process.h"
 #include "support/sample_profile.h"
 #include "support/sanitized.h"
@@ -47,8 +47,7 @@ class MergeTraces : public TempDirTest {
 
 TEST_F(MergeTraces, PutsAllRanksOnOneAxisOfTime) {
   file("0.json", trace_of_rank(0, 0));
-  const auto packed = gzip_of(trace_of_rank(1, 2'500'000));
-  file("1.json.gz", {reinterpret_cast<const char*>(packed.data()), packed.size()});
+  file("1.json.gz", gzipped(trace_of_rank(1, 2'500'000)));
   const ProcessResult result = run({"all.json", "1.json.gz", "0.json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const OrderedJson merged = OrderedJson::parse(read_file(folder() / "all.json"));
@@ -99,8 +98,7 @@ TEST_F(MergeTraces, RefusesWhatUnpacksToMuchWhileItIsRead) {
   const std::string blanks(17 << 20, ' ');
   for (const std::string& text :
        {head + blanks + "]}", head + R"({"ph": "X", "name": ")" + blanks + "\"}]}"}) {
-    const auto packed = gzip_of(text);
-    file("bomb.json.gz", {reinterpret_cast<const char*>(packed.data()), packed.size()});
+    file("bomb.json.gz", gzipped(text));
     const ProcessResult result = run({"all.json", "bomb.json.gz"});
     EXPECT_EQ(result.exit_code, 65);
     EXPECT_EQ(result.err,

@@ -1,5 +1,6 @@
 // mlp_ddp with --profile and --trace: one trace per rank, on a common clock.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -35,7 +35,7 @@ class Doctor : public TempDirTest {
     machine_.mpirun = "/usr/bin/mpirun";
     machine_.hwloc = "2.9.0";
     machine_.printer = "/usr/bin/chromium";
-    machine_.page = "/usr/share/barestep/web/engine.wasm";
+    machine_.page = "/usr/share/barestep/web/engine.base64";
     machine_.allowed = CpuSet(0xF);
     machine_.others = {.cores = 4, .busy_cores = 0.3, .busiest = "sshd 0.2"};
     machine_.files = {.at_start = 1024, .now = 4096};
@@ -85,7 +85,7 @@ ok       huge pages          madvise
 ok       frequency governor  performance
 ok       clock source        tsc
 ok       PDF                 /usr/bin/chromium
-ok       page                /usr/share/barestep/web/engine.wasm
+ok       page                /usr/share/barestep/web/engine.base64
 )");
 }
 

@@ -1,6 +1,7 @@
 // Each experiment gets two simulated sets of measurements with opposite outcomes; its sentences
 // must be opposite too.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -742,6 +742,12 @@ TEST_F(Explain, GivesBackTheAccountOfOurOwnTrace) {
               HasSubstr("[ ] warm-up: 0 steps left out; [ ] repeats: 1 start of 2 steps"));
 }
 
+std::vector<std::string> keys_of(const nlohmann::json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
+}
+
 const std::filesystem::path kTraces = BARESTEP_TEST_TRACES;
 
 TEST_F(Explain, AccountsForPyTorchOnOneProcess) {
@@ -756,6 +762,38 @@ TEST_F(Explain, AccountsForPyTorchOnOneProcess) {
     }
     EXPECT_EQ(each.part_ns[Part::kExposedCommunication], 0);
   }
+}
+
+/// What the page of `mlp_lab explore` calls, with bytes as a browser hands them over.
+TEST_F(Explain, GivesThePageWhatItPrintsFromPiecesOfAnySize) {
+  const std::vector<std::filesystem::path> paths = {kTraces / "pytorch_ddp.rank0.json.gz",
+                                                    kTraces / "pytorch_ddp.rank1.json.gz"};
+  testing::internal::CaptureStdout();
+  explain_traces({.traces = paths});
+  const std::string printed = testing::internal::GetCapturedStdout();
+  for (const std::size_t most : {std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20}) {
+    std::vector<TraceFile> files;
+    for (const std::filesystem::path& path : paths) {
+      const TraceSource file = open_trace(path);
+      files.push_back(read_trace_file({path, [&](std::span<char> out) {
+                                         return file.read(out.first(std::min(most, out.size())));
+                                       }}));
+    }
+    const auto page = nlohmann::json::parse(explained_json(std::move(files)));
+    EXPECT_THAT(keys_of(page), testing::ElementsAre("plots", "sentences", "tables", "text"));
+    EXPECT_EQ(page.at("text"), printed) << most;
+    for (const nlohmann::json& each : page.at("sentences")) {
+      EXPECT_THAT(printed, HasSubstr("  " + each.get<std::string>() + "\n"));
+    }
+    EXPECT_EQ(page.at("tables").at(0).at("columns"), nlohmann::json({"part", "rank 0", "rank 1"}));
+    EXPECT_THAT(page.at("plots").at(0).get<std::string>(), testing::StartsWith("<svg"));
+  }
+}
+
+TEST_F(Explain, RefusesASourceThatIsCorrupt) {
+  expect_error(ExitCode::kBadData, "trace 'given': its gzip stream is corrupt; give traces by", [] {
+    read_trace_file({"given", [](std::span<char>) { return -1; }});
+  });
 }
 
 TEST_F(Explain, FindsTheRankOfPyTorchThatSleeps) {
@@ -919,12 +957,6 @@ TEST_F(Explain, WritesNoMarkupOfATrace) {
   const std::string markdown = read_file(folder() / "out/report.md");
   EXPECT_THAT(markdown, HasSubstr("\\<script>alert(\\`x\\`)\\</script>\\[a]"));
   EXPECT_THAT(markdown, Not(HasSubstr("|<")));
-}
-
-std::vector<std::string> keys_of(const nlohmann::json& object) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : object.items()) keys.push_back(key);
-  return keys;
 }
 
 TEST_F(Explain, WritesTheResultsThatItsPageNames) {

@@ -1,6 +1,7 @@
 // Which schemes end with one rank's bits: the table in docs/same-bits.md. To regenerate it, run
 // BARESTEP_WRITE_DOCS=1 build/tests/parallel_test --gtest_filter='BitwiseLadder.*'
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,6 +1,7 @@
 // What it costs and saves to cut a model among ranks: every layer, the list of layers, or both,
 // beside sharing the batch; and copies of a model in stages.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

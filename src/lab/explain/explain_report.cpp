@@ -4,25 +4,18 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 
 #include "core/error.h"
-#include "core/output_file.h"
-#include "lab/commands.h"
-#include "lab/report/page.h"
+#include "lab/report/svg.h"
 #include "profiler/checklist.h"
-#include "session/outputs.h"
-#include "session/run_program.h"
 
 namespace barestep {
 namespace {
 
 constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
-
-double ns_seconds(std::int64_t ns) {
-  return 1e-9 * static_cast<double>(ns);
-}
 
 /// Sums over steps.
 struct RankSum {
@@ -497,78 +490,6 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
   return plot;
 }
 
-/// Times in seconds.
-std::string explain_json(const TracedRun& run, const RunAccount& account,
-                         const Findings& findings) {
-  using nlohmann::json;
-  json accounts = json::array(), buckets = json::array(), waits = json::array();
-  for (const TracedAccount& each : account.accounts) {
-    json parts = json::object();
-    for (const Part part : kValuesOf<Part>) {
-      parts[std::string(name_of(part))] = ns_seconds(each.part_ns[part]);
-    }
-    accounts.push_back({{"rank", run.ranks[each.rank].rank},
-                        {"step", each.number},
-                        {"wall_s", ns_seconds(each.wall_ns)},
-                        {"parts_s", parts},
-                        {"waiting_s", ns_seconds(each.waiting_ns)},
-                        {"moving_s", ns_seconds(each.moving_ns())},
-                        {"hidden_communication_s", ns_seconds(each.hidden_ns)}});
-  }
-  for (const BucketAccount& each : account.buckets) {
-    buckets.push_back({{"collective", each.name},
-                       {"bytes", each.bytes},
-                       {"ranks", each.ranks},
-                       {"count", each.count},
-                       {"moving_s", ns_seconds(each.moving_ns)},
-                       {"exposed_s", ns_seconds(each.exposed_ns)},
-                       {"waiting_s", ns_seconds(each.waiting_ns)},
-                       {"bus_bytes_per_s", each.bus_bytes_per_s()}});
-  }
-  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    for (std::size_t other = 0; other < run.ranks.size(); ++other) {
-      if (account.waited_ns[rank][other] == 0) continue;
-      waits.push_back({{"rank", run.ranks[rank].rank},
-                       {"for", run.ranks[other].rank},
-                       {"seconds", ns_seconds(account.waited_ns[rank][other])}});
-    }
-  }
-  json devices = json::array();
-  for (const DeviceBreakdown& each : breakdowns_of(run)) {
-    const Breakdown& times = each.breakdown;
-    devices.push_back({{"rank", run.ranks[each.rank].rank},
-                       {"device", each.device},
-                       {"span_s", times.span_s},
-                       {"compute_s", times.compute_s},
-                       {"non_compute_s", times.non_compute_s},
-                       {"idle_s", times.idle_s},
-                       {"communication_s", times.communication_s},
-                       {"overlap", times.overlap ? json(*times.overlap) : json()}});
-  }
-  json traces = json::array();
-  for (const TracedRank& rank : run.ranks) {
-    traces.push_back({{"rank", rank.rank},
-                      {"file", rank.file.path.string()},
-                      {"clock_shift_s", ns_seconds(rank.shift_ns)}});
-  }
-  const json all = {{"traces", traces},
-                    {"accounts", accounts},
-                    {"waits", waits},
-                    {"collectives", buckets},
-                    {"devices", devices},
-                    {"answers", texts_of(findings.timed)},
-                    {"notes", texts_of(findings.untimed)}};
-  return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
-}
-
-/// The prediction follows the account.
-void add_mlp(Findings mlp, Findings& findings) {
-  std::ranges::move(mlp.timed, std::back_inserter(findings.timed));
-  for (FindingTable& table : mlp.tables) {
-    findings.tables.insert(findings.tables.begin() + 1, std::move(table));
-  }
-}
-
 }  // namespace
 
 Findings findings_of(const TracedRun& run, const RunAccount& account) {
@@ -588,32 +509,35 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   return findings;
 }
 
-void explain_traces(const ExplainOptions& options) {
-  if (!options.output.empty()) {
-    std::vector<FileUse> inputs;
-    for (const auto& path : options.traces) inputs.push_back({"mlp_lab explain", path});
-    const std::vector<FileUse> outputs = {{"--output", options.output / "report.html"},
-                                          {"--output", options.output / "report.md"},
-                                          {"--output", options.output / "results.json"}};
-    require_separate_files(outputs, inputs);
-  }
-  const TracedRun run = read_run(options.traces);
-  const RunAccount account = account_of(run);
+Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine) {
   if (account.accounts.empty()) {
-    refuse_trace(options.traces.front(), "has no complete step",
+    refuse_trace(run.ranks.front().file.path, "has no complete step",
                  "profile at least two steps of a run whose steps overlap");
   }
   Findings findings = findings_of(run, account);
-  add_mlp(mlp_findings(run, account, options.machine), findings);
-  std::vector<std::string> sentences = texts_of(findings.timed);
-  std::ranges::move(texts_of(findings.untimed), std::back_inserter(sentences));
-  print_now(text_of(sentences, findings));
-  if (options.output.empty()) return;
-  Page page{.title = "Account of a run, from its traces"};
-  page.add(sentences, findings, "explain");
-  write_page(options.output, page);
-  replace_file(options.output / "results.json", explain_json(run, account, findings));
-  print_now(fmt::format("Report: {}\n", on_one_line((options.output / "report.html").string())));
+  Findings mlp = mlp_findings(run, account, machine);
+  std::ranges::move(mlp.timed, std::back_inserter(findings.timed));
+  for (FindingTable& table : mlp.tables) {
+    findings.tables.insert(findings.tables.begin() + 1, std::move(table));
+  }
+  return findings;
+}
+
+std::string explained_json(std::vector<TraceFile> files) {
+  using nlohmann::json;
+  const TracedRun run = run_from(std::move(files));
+  const Findings findings = explained(run, account_of(run), "");
+  json tables = json::array(), plots = json::array();
+  for (const FindingTable& each : findings.tables) {
+    tables.push_back({{"title", each.title}, {"columns", each.columns}, {"rows", each.rows}});
+  }
+  for (const Plot& each : findings.plots) plots.push_back(svg_of(each));
+  const std::vector<std::string> sentences = texts_of(findings);
+  const json all = {{"sentences", sentences},
+                    {"tables", tables},
+                    {"plots", plots},
+                    {"text", text_of(sentences, findings)}};
+  return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace barestep

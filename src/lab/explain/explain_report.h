@@ -1,7 +1,8 @@
-// What the traces of a run say, in words, tables and a picture; and mlp_lab explain.
+// What the traces of a run say, in words, tables and a picture.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lab/explain/trace_account.h"
 #include "lab/report/findings.h"
@@ -19,5 +20,14 @@ Findings findings_of(const TracedRun& run, const RunAccount& account);
 /// empty: by the GPU's name. Empty findings if there is no such chain. Throws Error as load_card()
 /// does.
 Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std::string& machine);
+
+/// Both together, the prediction behind the account. Throws Error: also kBadData if no step is
+/// complete.
+Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine);
+
+/// explained() for the page of `mlp_lab explore`, as JSON, and what `mlp_lab explain` prints of it:
+/// {sentences, tables: [{title, columns, rows}], plots: [SVG], text}. Throws Error as run_from(),
+/// too.
+std::string explained_json(std::vector<TraceFile> files);
 
 }  // namespace barestep

@@ -24,6 +24,10 @@ namespace barestep {
 void visit_stretches(const TracedRun& run, std::size_t rank, std::size_t step,
                      const std::function<void(const CauseSpan&)>& visit);
 
+constexpr double ns_seconds(std::int64_t ns) {
+  return 1e-9 * static_cast<double>(ns);
+}
+
 struct TracedAccount {
   std::size_t rank = 0;
   std::int64_t number = 0;  // the step's

@@ -2,23 +2,21 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cctype>
 #include <cmath>
-#include <istream>
-#include <memory>
+#include <iterator>
 #include <span>
 #include <streambuf>
 #include <string_view>
 #include <unordered_map>
 
 #include "core/error.h"
-#include "core/input_file.h"
 #include "core/json_document.h"
 #include "core/lookup.h"
+#include "core/real_number.h"
 
 namespace barestep {
 namespace {
@@ -106,17 +104,17 @@ class JsonMender {
   bool in_string_ = false;
 };
 
-/// The text of a trace, unpacked while it is read.
+/// The text of a trace, mended while it is read.
 class TraceText : public std::streambuf {
  public:
-  TraceText(const std::filesystem::path& path, const char* remedy)
-      : path_(path),
-        remedy_(remedy),
-        input_(gzdopen(InputFile(path, "trace").release(), "rb"), gzclose),
-        piece_(1 << 18) {}
+  TraceText(const TraceSource& source, const char* remedy)
+      : source_(source), remedy_(remedy), piece_(1 << 18) {}
 
   /// Called after each event; limits the size of the next one.
   void begin_event() { event_bytes_ = 0; }
+
+  /// How many bytes were taken; the end counts as one.
+  [[nodiscard]] std::int64_t taken() const { return bytes_ - (egptr() - gptr()) + ends_; }
 
  protected:
   int_type underflow() override {
@@ -126,31 +124,32 @@ class TraceText : public std::streambuf {
       const std::size_t left = end_ - mended_;
       std::copy(piece_.begin() + static_cast<std::ptrdiff_t>(mended_),
                 piece_.begin() + static_cast<std::ptrdiff_t>(end_), piece_.begin());
-      read =
-          gzread(input_.get(), piece_.data() + left, static_cast<unsigned>(piece_.size() - left));
-      if (read < 0) refuse_trace(path_, "its gzip stream is corrupt", remedy_);
+      read = source_.read(std::span(piece_).subspan(left));
+      if (read < 0) refuse_trace(source_.path, "its gzip stream is corrupt", remedy_);
       end_ = left + static_cast<std::size_t>(read);
       mended_ = mender_.mend(std::span(piece_).first(end_), read == 0);
     } while (mended_ == 0 && read > 0);
     const auto count = static_cast<std::ptrdiff_t>(mended_);
     bytes_ += count;
     event_bytes_ += count;
-    if (bytes_ > kMaxUnpackedBytes) refuse_trace(path_, "holds more than 4 GiB", remedy_);
+    if (bytes_ > kMaxUnpackedBytes) refuse_trace(source_.path, "holds more than 4 GiB", remedy_);
     if (event_bytes_ > kMaxEventBytes) {
-      refuse_trace(path_, "holds more than 16 MiB in one of its events, or beside them", remedy_);
+      refuse_trace(source_.path, "holds more than 16 MiB in one of its events, or beside them",
+                   remedy_);
     }
     setg(piece_.data(), piece_.data(), piece_.data() + count);
+    ends_ = count == 0 ? 1 : 0;
     return count == 0 ? traits_type::eof() : traits_type::to_int_type(piece_.front());
   }
 
  private:
-  const std::filesystem::path& path_;
+  const TraceSource& source_;
   const char* remedy_;
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> input_;
   std::vector<char> piece_;
   std::size_t mended_ = 0, end_ = 0;  // bytes of the piece: ready to be read, there
   JsonMender mender_;
   std::int64_t bytes_ = 0, event_bytes_ = 0;
+  int ends_ = 0;
 };
 
 constexpr const char* kTraceRemedy = "give traces by PyTorch's profiler, or by --trace";
@@ -170,7 +169,7 @@ double number_or(const EventJson& object, const char* key, double otherwise) {
   double number = 0;
   if (found->is_string()) {
     const auto& text = found->get_ref<const std::string&>();
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const auto [end, error] = read_real(text, number);
     if (error != std::errc() || end != text.data() + text.size()) return otherwise;
   } else if (found->is_number()) {
     number = found->get<double>();
@@ -491,17 +490,17 @@ void refuse_trace(const std::filesystem::path& path, std::string why, const char
        {.what = "trace", .value = path.string(), .why = std::move(why), .remedy = remedy});
 }
 
-EventJson read_trace_json(const std::filesystem::path& path, const char* remedy,
+EventJson read_trace_json(const TraceSource& source, const char* remedy,
                           const std::function<void(EventJson&)>& on_event) {
-  TraceText text(path, remedy);
-  std::istream stream(&text);
+  TraceText text(source, remedy);
   constexpr int kEventDepth = 2;  // in an array in an object
   bool in_events = false;
   using Kind = EventJson::parse_event_t;
   const auto on_value = [&](int depth, Kind kind, EventJson& value) {
     const bool begins = kind == Kind::object_start || kind == Kind::array_start;
     if (begins && depth >= kMaxJsonDepth) {
-      refuse_trace(path, fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth),
+      refuse_trace(source.path,
+                   fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth),
                    remedy);
     }
     if (kind == Kind::key && depth == 1) in_events = value == "traceEvents";
@@ -510,23 +509,24 @@ EventJson read_trace_json(const std::filesystem::path& path, const char* remedy,
     text.begin_event();
     return false;
   };
-  return EventJson::parse(stream, on_value);
+  // Without exceptions of the parser, which no code in a browser catches.
+  using Characters = std::istreambuf_iterator<char>;
+  EventJson rest = EventJson::parse(Characters(&text), Characters(), on_value, false);
+  if (rest.is_discarded()) {
+    refuse_trace(source.path,
+                 fmt::format("is damaged or cut: it is not complete JSON at byte {}", text.taken()),
+                 remedy);
+  }
+  return rest;
 }
 
-TraceFile read_trace_file(const std::filesystem::path& path) {
-  TraceFile file{.path = path};
+TraceFile read_trace_file(const TraceSource& source) {
+  TraceFile file{.path = source.path};
   TraceCollector collector(file);
-  try {
-    read_trace_head(
-        read_trace_json(path, kTraceRemedy, [&](EventJson& event) { collector.add(event); }), file);
-  } catch (const EventJson::parse_error& error) {
-    refuse_trace(path,
-                 fmt::format("is damaged or cut: it is not complete JSON at byte {}", error.byte),
-                 kTraceRemedy);
-  } catch (const EventJson::exception&) {
-    refuse_trace(path, "is damaged or cut: it is not complete JSON", kTraceRemedy);
-  }
-  if (file.events.empty()) refuse_trace(path, "has no event of a program's work", kTraceRemedy);
+  read_trace_head(
+      read_trace_json(source, kTraceRemedy, [&](EventJson& event) { collector.add(event); }), file);
+  if (file.events.empty())
+    refuse_trace(file.path, "has no event of a program's work", kTraceRemedy);
   for (const TraceEvent& event : file.events) {
     if (event.kind != TraceEvent::Kind::kOp && event.kind != TraceEvent::Kind::kAnnotation)
       continue;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,11 +22,21 @@ using EventJson = nlohmann::json;
 [[noreturn]] void refuse_trace(const std::filesystem::path& path, std::string why,
                                const char* remedy);
 
-/// Calls `on_event` for each event of a trace, plain or gzipped, and returns the rest of the file.
-/// Never holds more than one of the events in memory. Throws Error: kNoInput if the file cannot be
-/// read, kBadData if it is corrupt or holds more than is sensible; nlohmann's exceptions if it is
-/// not JSON.
-EventJson read_trace_json(const std::filesystem::path& path, const char* remedy,
+/// Where the text of a trace comes from.
+struct TraceSource {
+  std::filesystem::path path{};  // for messages
+  /// Fills in the next bytes, unpacked, and returns how many; 0 at the end, below 0 if its gzip
+  /// stream is corrupt.
+  std::function<int(std::span<char>)> read{};
+};
+
+/// A file, plain or gzipped. Throws Error(kNoInput) if it cannot be read.
+TraceSource open_trace(const std::filesystem::path& path);
+
+/// Calls `on_event` for each event of a trace, and returns the rest of it. Never holds more than
+/// one of the events in memory. Throws Error(kBadData) if it is corrupt, is not JSON, or holds more
+/// than is sensible.
+EventJson read_trace_json(const TraceSource& source, const char* remedy,
                           const std::function<void(EventJson&)>& on_event);
 
 /// An index into TraceFile::names or ::rows.
@@ -121,8 +132,7 @@ struct TraceFile {
   std::int64_t far_apart = 0;  // events a day or more from all others, left out too
 };
 
-/// Reads a trace. Throws Error: kNoInput if the file cannot be read, kBadData if it is not a trace
-/// or has no event with a duration.
-TraceFile read_trace_file(const std::filesystem::path& path);
+/// Reads a trace. Throws Error(kBadData) if it is none, or has no event with a duration.
+TraceFile read_trace_file(const TraceSource& source);
 
 }  // namespace barestep

@@ -17,7 +17,6 @@
 namespace barestep {
 namespace {
 
-constexpr const char* kRankRemedy = "give each rank's trace once";
 constexpr std::string_view kStepName = "ProfilerStep#";
 
 bool is_work(const TraceEvent& event) {
@@ -977,22 +976,16 @@ std::vector<HostStretch> united(std::vector<HostStretch> stretches) {
   return all;
 }
 
-TracedRun read_run(const std::vector<std::filesystem::path>& paths) {
+TracedRun run_from(std::vector<TraceFile> files) {
   TracedRun run;
   std::set<std::int64_t> seen;
-  std::set<std::filesystem::path> files;
-  for (const std::filesystem::path& path : paths) {
-    std::error_code ignored;  // a file that cannot be found is refused when it is read
-    if (!files.insert(std::filesystem::weakly_canonical(path, ignored)).second) {
-      refuse_trace(path, "is given twice", kRankRemedy);
+  for (TraceFile& file : files) {
+    const std::int64_t rank = file.rank.value_or(static_cast<std::int64_t>(run.ranks.size()));
+    if (!seen.insert(rank).second) {
+      refuse_trace(file.path, fmt::format("another file also holds rank {}", rank), kRankRemedy);
     }
-    TracedRank rank{.file = read_trace_file(path)};
-    rank.rank = rank.file.rank.value_or(static_cast<std::int64_t>(run.ranks.size()));
-    if (!seen.insert(rank.rank).second) {
-      refuse_trace(path, fmt::format("another file also holds rank {}", rank.rank), kRankRemedy);
-    }
-    require_other_process(run, rank.file);
-    run.ranks.push_back(std::move(rank));
+    require_other_process(run, file);
+    run.ranks.push_back({.file = std::move(file), .rank = rank});
   }
   std::ranges::sort(run.ranks, {}, &TracedRank::rank);
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) RankReader(run, rank).read();

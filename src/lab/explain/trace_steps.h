@@ -125,10 +125,15 @@ struct TracedRun {
   std::map<std::size_t, std::size_t> exchange_of{};  // by work
 };
 
-/// Reads the traces of a run; each has a rank of its own. Where clocks of ranks contradict each
+constexpr const char* kRankRemedy = "give each rank's trace once";
+
+/// The run of these traces; each has a rank of its own. Where clocks of ranks contradict each
 /// other, they are shifted: no rank leaves a collective of all before the last one has entered.
-/// Throws Error as read_trace_file() does, and kBadData if two files are of one rank, or of one
-/// process at two times.
+/// Throws Error(kBadData) if two files are of one rank, or of one process at two times.
+TracedRun run_from(std::vector<TraceFile> files);
+
+/// The run of these files. Throws Error as open_trace(), read_trace_file() and run_from() do, and
+/// kBadData if one is given twice.
 TracedRun read_run(const std::vector<std::filesystem::path>& paths);
 
 }  // namespace barestep

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
+#include "core/text_table.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -39,6 +41,27 @@ std::vector<std::string> texts_of(const std::vector<Finding>& findings) {
   std::vector<std::string> texts;
   for (const Finding& each : findings) texts.push_back(each.text);
   return texts;
+}
+
+std::vector<std::string> texts_of(const Findings& findings) {
+  std::vector<std::string> texts = texts_of(findings.timed);
+  std::ranges::move(texts_of(findings.untimed), std::back_inserter(texts));
+  return texts;
+}
+
+std::string text_of(const std::vector<std::string>& sentences, const Findings& findings) {
+  std::string text;
+  for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
+  for (const FindingTable& table : findings.tables) {
+    std::vector<std::string> titles;
+    for (const std::string& title : table.columns) {
+      titles.push_back((titles.empty() ? "" : ">") + title);
+    }
+    TextTable shown(std::move(titles));
+    for (const auto& row : table.rows) shown.add_row(row);
+    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
+  }
+  return text;
 }
 
 std::string time_text(const Estimate& seconds) {

@@ -102,8 +102,12 @@ struct Findings {
   std::vector<Plot> plots{};
 };
 
-/// Their texts.
+/// Their texts; of all findings, the timed ones first.
 std::vector<std::string> texts_of(const std::vector<Finding>& findings);
+std::vector<std::string> texts_of(const Findings& findings);
+
+/// The sentences and the tables for a terminal.
+std::string text_of(const std::vector<std::string>& sentences, const Findings& findings);
 
 /// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms". What is not certain
 /// (is_certain()) has two digits: "30 ms (23 ms to 47 ms)".

@@ -11,7 +11,6 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
-#include "core/text_table.h"
 #include "lab/child.h"
 #include "lab/report/svg.h"
 
@@ -130,21 +129,6 @@ void Page::add(const std::vector<std::string>& sentences, const Findings& findin
     plots[plot_file(name, i)] = plot;
   }
   if (!findings.plots.empty()) markdown += "\n";
-}
-
-std::string text_of(const std::vector<std::string>& sentences, const Findings& findings) {
-  std::string text;
-  for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
-  for (const FindingTable& table : findings.tables) {
-    std::vector<std::string> titles;
-    for (const std::string& title : table.columns) {
-      titles.push_back((titles.empty() ? "" : ">") + title);
-    }
-    TextTable shown(std::move(titles));
-    for (const auto& row : table.rows) shown.add_row(row);
-    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
-  }
-  return text;
 }
 
 namespace {

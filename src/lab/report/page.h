@@ -25,9 +25,6 @@ struct Page {
            std::string_view name);
 };
 
-/// The same for a terminal, without plots.
-std::string text_of(const std::vector<std::string>& sentences, const Findings& findings);
-
 /// With the plots within. A heading of ## begins a section, to which a link leads.
 std::string html_of(const Page& page);
 
