@@ -1,7 +1,8 @@
 "use strict";
 
 // The page around the module: it shows controls, asks what they say (src/lab/predict/explorer.h),
-// and shows the answer. All numbers, texts and plots are the module's.
+// and shows the answer; so it does with traces (src/lab/explain/explain_report.h). All numbers,
+// texts and plots are the module's.
 
 const element = (id) => document.getElementById(id);
 const cards = JSON.parse(element("cards").textContent);
@@ -115,10 +116,28 @@ const guesses = {
 
 // The module.
 
+/** The pieces of a trace that is read, the next one last; null is where gzip ends it. */
+let pieces = [];
+
+/** Fills this memory with the next bytes of the trace. Returns how many, -1 if it is corrupt. */
+function readTrace(memory) {
+  const piece = pieces.pop();
+  if (!piece) return piece === null ? -1 : 0;
+  const part = piece.subarray(0, memory.length);
+  memory.set(part);
+  if (part.length < piece.length) pieces.push(piece.subarray(part.length));
+  return part.length;
+}
+
+/** A module of its own, asked by ask(name, text), which throws what it refuses. */
 function newInstance() {
+  let memory;
+  const bytes = (at, count) => new Uint8Array(memory.buffer, at, count);
+  const decoded = (at, count) => new TextDecoder().decode(bytes(at, count));
   const imports = {
     page: {
-      refuse(text, bytes) { throw new Error(decoded(text, bytes)); },
+      refuse(text, count) { throw new Error(decoded(text, count)); },
+      read_trace: (out, count) => readTrace(bytes(out, count)),
     },
   };
   // The C library imports files and clocks, which this code does not use: "not supported".
@@ -126,29 +145,32 @@ function newInstance() {
     imports[from] ??= {};
     imports[from][name] ??= kind === "tag" ? new WebAssembly.Tag({parameters: ["i32"]}) : () => 52;
   }
-  const created = new WebAssembly.Instance(module, imports);
-  created.exports._initialize();
-  return created;
+  const {exports} = new WebAssembly.Instance(module, imports);
+  memory = exports.memory;
+  exports._initialize();
+  return (name, question) => {
+    const text = new TextEncoder().encode(question);
+    const room = exports.question_of(text.length);
+    bytes(room, text.length).set(text);
+    const count = exports[name]();
+    return decoded(exports.answer_text(), count);
+  };
 }
 
-function decoded(text, bytes) {
-  return new TextDecoder().decode(new Uint8Array(instance.exports.memory.buffer, text, bytes));
+/** What is refused, or too large for a module. */
+function lineOf(error, command) {
+  const failed = error instanceof WebAssembly.RuntimeError || error instanceof RangeError;
+  return failed ? `This is too large for the page; run it by mlp_lab ${command}.` : error.message;
 }
 
 /** The answer, or {error} with the product's line. After an error the next instance is new. */
 function ask(question) {
   try {
     instance ??= newInstance();
-    const text = new TextEncoder().encode(JSON.stringify(question));
-    const room = instance.exports.question_of(text.length);
-    new Uint8Array(instance.exports.memory.buffer, room, text.length).set(text);
-    const bytes = instance.exports.answer_question();
-    return JSON.parse(decoded(instance.exports.answer_text(), bytes));
+    return JSON.parse(instance("answer_question", JSON.stringify(question)));
   } catch (error) {
     instance = undefined;
-    const failed = error instanceof WebAssembly.RuntimeError || error instanceof RangeError;
-    const tooLarge = "This is too large for the page; run it by mlp_lab predict.";
-    return {error: failed ? tooLarge : error.message};
+    return {error: lineOf(error, "predict")};
   }
 }
 
@@ -240,8 +262,9 @@ function questionOf(state) {
 
 // The answer.
 
-function fillTable(id, caption, columns, rows) {
-  const table = element(id);
+function fillTable(id, caption, columns, rows) { fill(element(id), caption, columns, rows); }
+
+function fill(table, caption, columns, rows) {
   table.replaceChildren();
   table.hidden = rows.length === 0;
   table.createCaption().textContent = caption;
@@ -318,6 +341,10 @@ function show(answer) {
       `${cards[state.card].name}, the card ${state.card}` :
       `${cardOf(state).name}; save its card first, as card.json`;
   showComparison(answer.comparison);
+  showSaveButtons();
+}
+
+function showSaveButtons() {
   for (const save of document.querySelectorAll(".save")) {
     save.hidden = save.previousElementSibling.querySelector("svg") === null;
   }
@@ -378,6 +405,80 @@ function answerNow(more = {}) {
   const question = {...questionOf(state), ...more};
   if (pinned && !refusalOf(pinned)) question.pinned = questionOf(pinned);
   return ask(question);
+}
+
+// Traces.
+
+/** The pieces of a file, unpacked. */
+async function piecesOf(file) {
+  const all = [];
+  let isPacked = false;
+  try {
+    const [first, second] = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+    isPacked = first === 0x1f && second === 0x8b;
+    const stream = file.stream();
+    const reader =
+        (isPacked ? stream.pipeThrough(new DecompressionStream("gzip")) : stream).getReader();
+    for (let next = await reader.read(); !next.done; next = await reader.read()) {
+      if (next.value.length > 0) all.push(next.value);
+    }
+  } catch (error) {
+    if (error instanceof RangeError) throw error;
+    if (!isPacked) throw new Error(`trace '${file.name}': cannot be read; ${error.message}`);
+    all.push(null);
+  }
+  return all;
+}
+
+function showReport({sentences, tables, plots, text}) {
+  element("trace-sentences").replaceChildren(...sentences.map((sentence) => {
+    const item = document.createElement("li");
+    item.textContent = sentence;
+    return item;
+  }));
+  element("trace-plot").innerHTML = plots.join("");
+  element("trace-tables").replaceChildren(...tables.map(({title, columns, rows}) => {
+    const box = document.createElement("div");
+    box.className = "scroll";
+    const table = document.createElement("table");
+    fill(table, title, columns, rows);
+    box.append(table);
+    return box;
+  }));
+  element("trace-text").textContent = text;
+  showSaveButtons();
+}
+
+/** Shows the account of a run from its traces. The page stands still while it reads one. */
+async function explainTraces(files) {
+  element("trace-report").hidden = true;
+  showText("trace-error", "");
+  const status = async (text) => {
+    showText("trace-status", text);
+    await new Promise((done) => setTimeout(done, 50));  // it is seen
+  };
+  try {
+    const tell = newInstance();  // its memory goes with it
+    for (const [i, file] of files.entries()) {
+      await status(`Reading ${file.name}, ${i + 1} of ${files.length}.`);
+      pieces = (await piecesOf(file)).reverse();
+      tell("add_trace", file.name);
+    }
+    await status("Finding where the time went.");
+    showReport(JSON.parse(tell("explain_traces", element("cards").textContent)));
+    element("trace-report").hidden = false;
+  } catch (error) {
+    showText("trace-error", lineOf(error, "explain"));
+  }
+  pieces = [];
+  showText("trace-status", "");
+}
+
+let explaining;  // what was asked last: one run after another
+
+function takeTraces(files) {
+  const all = [...files];
+  if (all.length > 0) explaining = explaining.then(() => explainTraces(all));
 }
 
 // The state and the address.
@@ -661,6 +762,16 @@ function listen() {
     event.preventDefault();
     scoreGuess();
   });
+  const chosen = element("traces");
+  chosen.addEventListener("change", () => {
+    takeTraces(chosen.files);
+    chosen.value = "";  // so that the same may be chosen again
+  });
+  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    takeTraces(event.dataTransfer.files);
+  });
   // Also after a change of the address by hand.
   window.addEventListener("popstate", () => {
     readAddress();
@@ -672,7 +783,7 @@ makeControls();
 listen();
 showMeasurements();
 readAddress();
-load().then(() => update(), (error) => {
+explaining = load().then(() => update(), (error) => {
   showText("headline", "");
   showText("error", `This browser cannot run the page: ${error.message}`);
 });

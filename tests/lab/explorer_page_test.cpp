@@ -88,6 +88,21 @@ load().then(async () => {{
     return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()}).out;
   }
 
+  /// The same in real time, for files, whose reading a clock that runs ahead does not wait for.
+  json returned_in_time(const std::string& script) {
+    std::ofstream(folder() / "timed.html") << read_file(page())
+                                           << fmt::format(R"(<script>
+load().then(async () => {{
+  const result = await (async () => {{ {} }})();
+  console.log(`returned ${{JSON.stringify(result)}} end`);
+}});</script>)",
+                                                          script);
+    const auto found = first_match(logged(folder() / "timed.html", "returned .* end"),
+                                   "returned (.*) end\", source: ");
+    if (found.empty()) throw std::runtime_error("the script returned nothing");
+    return json::parse(found[1]);
+  }
+
   /// Writes the page; skips the test where a browser is missing.
   void SetUp() override {
     TempDirTest::SetUp();
@@ -130,32 +145,63 @@ std::string drawn_cases() {
   return text;
 }
 
-/// The page with a script that compares its answers with those, all texts and plots too, and says
-/// "N of M answers are equal".
+const std::string kTraces = BARESTEP_TEST_TRACES;
+
+/// What `mlp_lab explain` says of files: its output, or its line of error.
+std::string program_explains(const std::vector<std::string>& files, const std::string& folder) {
+  std::vector<std::string> command = {MLP_LAB, "explain"};
+  command.insert(command.end(), files.begin(), files.end());
+  const ProcessResult result = run_process(command, {.working_directory = folder});
+  return result.exit_code == 0 ? result.out : result.err;
+}
+
+/// Drops files of this folder onto the page, and waits until they are explained.
+std::string dropping(const std::vector<std::string>& files, const std::string& folder) {
+  std::string script = "const data = new DataTransfer();\n";
+  for (const std::string& name : files) {
+    const ProcessResult text = run_process({"/usr/bin/base64", "-w0", folder + "/" + name});
+    script += fmt::format(
+        R"(data.items.add(new File([Uint8Array.from(atob("{}"), (c) => c.charCodeAt(0))], "{}"));
+)",
+        text.out, name);
+  }
+  return script + R"(
+document.dispatchEvent(new DragEvent("drop", {dataTransfer: data, cancelable: true}));
+await explaining;
+)";
+}
+
+const std::vector<std::string> kDdpTraces = {"pytorch_ddp.rank0.json.gz",
+                                             "pytorch_ddp.rank1.json.gz"};
+
+/// The page with a script that compares its answers with those, all texts and plots too, and so the
+/// account of dropped traces, and says "N of M answers are equal".
 std::string comparing(const std::string& page) {
-  return page +
-         fmt::format(
-             R"(<pre id="drawn"></pre><script type="application/json" id="cases">{}</script><script>
+  return page + fmt::format(
+                    R"(<script type="application/json" id="cases">{}</script><script>
 const sorted = (value) => value !== null && typeof value === "object" && !Array.isArray(value)
   ? Object.fromEntries(Object.keys(value).sort().map((key) => [key, sorted(value[key])]))
   : Array.isArray(value) ? value.map(sorted) : value;
-load().then(() => {{
+load().then(async () => {{
   const cases = JSON.parse(element("cases").textContent.replaceAll("\u0001", "<"));
   const other = [];
   for (const [question, expected] of cases) {{
     const answer = JSON.stringify(sorted(ask(question)));
     if (answer !== JSON.stringify(sorted(expected))) other.push(question);
   }}
-  document.body.dataset.shown = "";
-  element("drawn").textContent = `${{cases.length - other.length}} of ${{cases.length}} answers are equal; ` +
-    JSON.stringify(other.slice(0, 2));
+  {}
+  cases.push("traces");
+  if (element("trace-text").textContent !== {}) other.push("traces");
+  console.log(`${{cases.length - other.length}} of ${{cases.length}} answers are equal; ` +
+    JSON.stringify(other.slice(0, 2)));
 }});</script>)",
-             drawn_cases());
+                    drawn_cases(), dropping(kDdpTraces, kTraces),
+                    json(program_explains(kDdpTraces, kTraces)).dump());
 }
 
 TEST_F(ExplorerPage, AnswersDrawnQuestionsAsTheNativeCodeDoesToTheDigit) {
   std::ofstream(folder() / "drawn.html") << comparing(read_file(page()));
-  const std::string drawn = shown(folder() / "drawn.html");
+  const std::string drawn = logged(folder() / "drawn.html", "answers are equal");
   const auto equal = first_match(drawn, "([0-9]+) of ([0-9]+) answers are equal; ");
   ASSERT_FALSE(equal.empty());
   EXPECT_GE(std::stoi(equal[2]), 200);
@@ -171,11 +217,71 @@ TEST_F(ExplorerPage, KeptModuleAnswersAsThisBuildDoes) {
       run_process({"/usr/bin/base64", "-w0", BARESTEP_WEB "/engine.wasm.gz"});
   text.replace(begin, text.find('<', begin) - begin, kept.out);
   std::ofstream(folder() / "kept.html") << comparing(text);
-  const auto equal = first_match(shown(folder() / "kept.html"), "([0-9]+) of ([0-9]+) answers");
+  const auto equal = first_match(logged(folder() / "kept.html", "answers are equal"),
+                                 "([0-9]+) of ([0-9]+) answers");
   ASSERT_FALSE(equal.empty());
   EXPECT_EQ(equal[1], equal[2])
       << "web/engine.wasm.gz is older than its sources: cmake --build BUILD --target keep_module "
          "renews it, then commit it";
+}
+
+/// Sentences, tables, picture and text, packed and plain, of one process and of ranks.
+TEST_F(ExplorerPage, ExplainsDroppedTracesAsTheProgramDoes) {
+  const ProcessResult unpacked =
+      run_process({"/bin/sh", "-c", "gunzip -c '" + kTraces + "/pytorch_cpu.json.gz' > cpu.json"},
+                  {.working_directory = folder()});
+  ASSERT_EQ(unpacked.exit_code, 0);
+  for (const auto& [files, where] :
+       {std::pair(kDdpTraces, kTraces),
+        std::pair(std::vector<std::string>{"cpu.json"}, folder().string())}) {
+    const json found = returned_in_time(dropping(files, where) + R"js(
+  const text = element("trace-text").textContent;
+  const shown = [...document.querySelectorAll("#trace-sentences li, #trace-tables caption, #trace-tables td")];
+  return {text, error: element("trace-error").textContent,
+    missing: shown.filter((each) => !text.includes(each.textContent)).length, shown: shown.length,
+    report: !element("trace-report").hidden,
+    bars: document.querySelectorAll("#trace-plot rect").length, status: element("trace-status").hidden};)js");
+    EXPECT_EQ(found.at("text"), program_explains(files, where));
+    EXPECT_EQ(found.at("error"), "");
+    EXPECT_EQ(found.at("missing"), 0);
+    EXPECT_GT(found.at("shown"), 50);
+    EXPECT_EQ(found.at("report"), true);
+    EXPECT_GT(found.at("bars"), 10);
+    EXPECT_EQ(found.at("status"), true);
+  }
+}
+
+/// After each the page explains as before.
+TEST_F(ExplorerPage, RefusesTracesInTheLineOfTheProgram) {
+  const std::string event =
+      R"({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1})";
+  file("text.json", "a report");
+  file("cut.json", R"({"traceEvents": [)" + event);
+  file("number.json", R"({"traceEvents": [1e999, )" + event + "]}");
+  file("deep.json", R"({"traceEvents": [)" + std::string(100, '['));
+  file("empty.json", "");
+  file("none.json", R"({"traceEvents": []})");
+  file("calls.json", R"({"traceEvents": [{"ph": "X", "cat": "cuda_runtime", "ts": 1, "dur": 1}]})");
+  file("corrupt.json.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\x03\xff\xff\xff", 13));
+  file("a.json", R"({"distributedInfo": {"rank": 3}, "traceEvents": [)" + event + "]}");
+  file("b.json", R"({"distributedInfo": {"rank": 3}, "traceEvents": [)" + event + "]}");
+  const std::vector<std::vector<std::string>> cases = {
+      {"text.json"}, {"cut.json"},   {"number.json"},     {"deep.json"},       {"empty.json"},
+      {"none.json"}, {"calls.json"}, {"corrupt.json.gz"}, {"a.json", "b.json"}};
+  std::string script = "const lines = [];\n";
+  std::vector<std::string> expected;
+  for (const std::vector<std::string>& files : cases) {
+    script += fmt::format("{{ {} }}\nlines.push(element(\"trace-error\").textContent);\n",
+                          dropping(files, folder()));
+    expected.push_back(program_explains(files, folder()));
+  }
+  script += fmt::format("{{ {} }}\nlines.push(element(\"trace-error\").textContent);\n",
+                        dropping(kDdpTraces, kTraces));
+  expected.emplace_back("mlp_lab: error: \n");
+  const json lines = returned_in_time(script + "return lines;");
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(fmt::format("mlp_lab: error: {}\n", lines.at(i).get<std::string>()), expected[i]);
+  }
 }
 
 TEST_F(ExplorerPage, ShowsTheStepTimeThatPredictPrints) {

@@ -509,12 +509,13 @@ EventJson read_trace_json(const TraceSource& source, const char* remedy,
     text.begin_event();
     return false;
   };
-  // Without exceptions of the parser, which no code in a browser catches.
+  // Without exceptions of the parser, which no code in a browser catches. After a mistake it takes
+  // one more token.
   using Characters = std::istreambuf_iterator<char>;
   EventJson rest = EventJson::parse(Characters(&text), Characters(), on_value, false);
   if (rest.is_discarded()) {
     refuse_trace(source.path,
-                 fmt::format("is damaged or cut: it is not complete JSON at byte {}", text.taken()),
+                 fmt::format("is damaged or cut: it is not complete JSON by byte {}", text.taken()),
                  remedy);
   }
   return rest;

@@ -188,7 +188,7 @@ std::string card_for(std::string_view gpu) {
 /// How many ranks the run had: as many as there are files, or as a file or its collectives tell.
 int ranks_of(const TracedRun& run) {
   const TraceFile& first = run.ranks.front().file;
-  auto ranks = static_cast<int>(std::max(std::ssize(run.ranks), std::ptrdiff_t{first.world_size}));
+  auto ranks = static_cast<int>(std::max<std::int64_t>(std::ssize(run.ranks), first.world_size));
   for (const TracedCollective& each : first.collectives) {
     ranks = std::max(ranks, each.ranks);
   }
