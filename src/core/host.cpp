@@ -16,7 +16,6 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <sstream>
@@ -103,32 +102,17 @@ std::optional<std::filesystem::path> cache_folder() {
   return std::nullopt;
 }
 
+static_assert(8 * sizeof(CpuSet) == CpuSet().size(), "words of bits, as the kernel has them");
+
 CpuSet allowed_cpus() {
   CpuSet cpus;
-  const std::size_t count = cpus.size();
-  const std::size_t bytes = CPU_ALLOC_SIZE(count);
-  const auto free = [](cpu_set_t* set) { CPU_FREE(set); };
-  const std::unique_ptr<cpu_set_t, decltype(free)> set(CPU_ALLOC(count), free);
-  if (set != nullptr && ::sched_getaffinity(0, bytes, set.get()) == 0) {
-    for (std::size_t cpu = 0; cpu < count; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, set.get())) cpus.set(cpu);
-    }
-  }
+  ::sched_getaffinity(0, sizeof cpus, reinterpret_cast<cpu_set_t*>(&cpus));
   if (cpus.none()) cpus.set(0);
   return cpus;
 }
 
 bool bind_this_thread(const CpuSet& cpus) {
-  const std::size_t count = cpus.size();
-  const std::size_t bytes = CPU_ALLOC_SIZE(count);
-  const auto free = [](cpu_set_t* set) { CPU_FREE(set); };
-  const std::unique_ptr<cpu_set_t, decltype(free)> set(CPU_ALLOC(count), free);
-  if (set == nullptr) return false;
-  CPU_ZERO_S(bytes, set.get());
-  for (std::size_t cpu = 0; cpu < count; ++cpu) {
-    if (cpus[cpu]) CPU_SET_S(cpu, bytes, set.get());
-  }
-  return ::sched_setaffinity(0, bytes, set.get()) == 0;
+  return ::sched_setaffinity(0, sizeof cpus, reinterpret_cast<const cpu_set_t*>(&cpus)) == 0;
 }
 
 std::string text_of(const CpuSet& cpus) {

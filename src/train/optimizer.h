@@ -2,6 +2,7 @@
 // every step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -28,6 +29,13 @@ struct FlatRange {
   /// These numbers of `flat`, whose elements have that type.
   [[nodiscard]] Tensor of(BufferId flat, DType type = DType::kF32) const {
     return {flat, first * bytes_of(type), 1, count, type};
+  }
+
+  /// The numbers that are in both; a count of 0 if none is.
+  [[nodiscard]] FlatRange common(const FlatRange& other) const {
+    const std::int64_t begin = std::max(first, other.first);
+    return {begin,
+            std::max<std::int64_t>(std::min(first + count, other.first + other.count) - begin, 0)};
   }
 
   friend bool operator==(const FlatRange&, const FlatRange&) = default;

@@ -207,14 +207,13 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
     if (!own || (!own->is_cut && programs.spec().mesh.tensor_rank() > 0)) continue;
     constexpr std::int64_t kBytes = bytes_of(DType::kF32);
     for_each_run(own->part, [&](std::int64_t whole, std::int64_t first, std::int64_t count) {
-      const std::int64_t run = own->tensor.offset_bytes / kBytes + first;
+      const FlatRange run{own->tensor.offset_bytes / kBytes + first, count};
       for (const SavedNumbers& each : by_buffer[own->tensor.buffer]) {
-        const std::int64_t begin = std::max(run, each.range.first);
-        const std::int64_t end = std::min(run + count, each.range.first + each.range.count);
-        if (begin >= end) continue;
-        pieces.push_back(
-            {place, (whole + begin - run) * kBytes,
-             bytes_at(each.offset + (begin - each.range.first) * kBytes, (end - begin) * kBytes)});
+        const FlatRange both = run.common(each.range);
+        if (both.count == 0) continue;
+        pieces.push_back({place, (whole + both.first - run.first) * kBytes,
+                          bytes_at(each.offset + (both.first - each.range.first) * kBytes,
+                                   both.count * kBytes)});
       }
     });
   }
