@@ -765,8 +765,8 @@ Table observing_options() {
        .value = flag(&OutputConfig::monitor)},
       {.name = "verify-every",
        .help = "every N steps, run a step again and compare the bits of every op's output, and the "
-               "ranks' states with each other; a difference is named and ends the run with exit "
-               "code 77, and nothing is saved",
+               "ranks' states with each other or, for N = 1, with what the step before left; a "
+               "difference is named and ends the run with exit code 77, and nothing is saved",
        .value = number(&OutputConfig::verify_every, limits::kCounts)},
       {.name = "quiet",
        .help = "print no line per step, evaluation or sample, and no progress bar; only the header "

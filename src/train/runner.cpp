@@ -143,7 +143,7 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
 
   const Tag tag{.program = program.index, .step = step, .node = id};
   marks_->begin(tag, made.streams);
-  queue_op(program, id, tag);
+  queue_op(program, id, tag, addresses(step));
   marks_->end(tag, made.streams);
   for (std::size_t part = 0; part < made.events[set].size(); ++part) {
     made.events[set][part]->record(*made.streams[part]);
@@ -153,10 +153,9 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
   look([&] { watch_->after(id); });
 }
 
-void Runner::queue_op(PreparedProgram& program, NodeId id, const Tag& tag) {
+void Runner::queue_op(PreparedProgram& program, NodeId id, const Tag& tag, const Addresses& table) {
   const Node& node = program.node(id);
   const std::vector<Stream*>& streams = program.at(id).streams;
-  const Addresses& table = addresses(tag.step);
   if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
     at(devices_, node.device)->run(*op, table, *streams[0], tag);
   } else {
@@ -170,14 +169,14 @@ void Runner::look(const std::function<void()>& at) {
   looks_.push_back({begin_s, now_s()});
 }
 
-void Runner::run_again() {
+void Runner::run_again(const Addresses& table) {
   BARESTEP_REQUIRE(watch_ != nullptr && queued_ - finished_ == 1, "the watched step has run");
   const std::int64_t step = finished_;
   PreparedProgram& program = *unfinished_[slot_of(step)].program;
   for (const bool data : {true, false}) {
     for (NodeId id = 0; id < program.program->size(); ++id) {
       if (program.at(id).is_data != data) continue;
-      queue_op(program, id, {.program = program.index, .step = step, .node = kPartOfNode});
+      queue_op(program, id, {.program = program.index, .step = step, .node = kPartOfNode}, table);
       for (Stream* const stream : program.at(id).streams) stream->synchronize();
       watch_->after(id);
     }

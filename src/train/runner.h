@@ -93,9 +93,9 @@ class Runner {
   /// input that queue_step() left. Throws errors that a device or transport reported.
   void finish_step();
 
-  /// Runs the watched step again, from its watch's end(), with the input in its slots; calls
-  /// after() again, and nothing else. Blocks.
-  void run_again();
+  /// Runs the watched step again, from its watch's end(), with the input in its slots, at these
+  /// addresses, which must outlive the runner; calls after() again, and nothing else. Blocks.
+  void run_again(const Addresses& table);
 
   /// Calls queue_step, then finish_step.
   void step(const Program& program, const Program* next, StepInput& input);
@@ -135,7 +135,7 @@ class Runner {
   /// Fetches the input of the next step, if it is wanted and its slot is free.
   void fetch_next();
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
-  void queue_op(PreparedProgram& program, NodeId id, const Tag& tag);
+  void queue_op(PreparedProgram& program, NodeId id, const Tag& tag, const Addresses& table);
   /// Calls `at` and keeps its time.
   void look(const std::function<void()>& at);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);

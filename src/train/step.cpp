@@ -305,11 +305,23 @@ void StepPrograms::make_room_for_verification() {
   const int devices = MemoryPlan(buffers_).devices();
   for (const StepProgram* const step : all()) {
     for (int device = 0; device < devices; ++device) {
-      std::int64_t bytes = 0;
-      for (const Tensor& kept : state_of_step(step->program, device)) bytes += kept.bytes();
-      buffers_.tensor(kVerifiedState, Category::kCheckpoint, 1, bytes, DType::kU8, device);
+      for (const Tensor& each : state_of_step(step->program, device)) {
+        const bool is_known = std::ranges::find(verified_state_, each) != verified_state_.end();
+        if (!is_known) verified_state_.push_back(each);
+      }
     }
   }
+  for (const Tensor& each : verified_state_) {
+    const Buffer buffer = buffers_[each.buffer];
+    BARESTEP_REQUIRE(buffer.slots == 1, "a step finds its state where the one before it left it");
+    buffers_.get("kept " + buffer.name, Category::kCheckpoint, buffer.bytes, buffer.device, 1,
+                 buffer.pinned);
+  }
+}
+
+Tensor StepPrograms::room_for_kept(BufferId buffer) const {
+  const Buffer& of = buffers_[buffer];
+  return {buffers_.find("kept " + of.name, of.device), 0, 1, of.bytes, DType::kU8};
 }
 
 StepPrograms::Step StepPrograms::new_step(StepKind kind, const char* name, std::int64_t rows,

@@ -40,9 +40,6 @@ StepSpec evaluation_spec_of(StepSpec training);
 
 class StepPrograms;
 
-/// The buffer on each device that keeps the state of a step that may run again.
-constexpr const char* kVerifiedState = "verified_state";
-
 /// A training step of a run.
 struct StepPlace {
   std::int64_t number = 0;   // from 0
@@ -167,6 +164,11 @@ class StepPrograms {
   /// nothing if there are none.
   [[nodiscard]] const std::optional<Tensor>& batches_ahead() const { return batches_ahead_; }
 
+  /// With `verifies`: the bytes that training steps leave to the next ones, and where a buffer's
+  /// are kept while a step runs again.
+  [[nodiscard]] const std::vector<Tensor>& verified_state() const { return verified_state_; }
+  [[nodiscard]] Tensor room_for_kept(BufferId buffer) const;
+
   /// For programs that save their state: pinned memory for this rank's part of it
   /// (train/training_state.h).
   [[nodiscard]] const std::optional<Tensor>& state_host() const { return state_host_; }
@@ -198,6 +200,7 @@ class StepPrograms {
   std::int64_t evaluations_ = 0;
   std::vector<KeptBuffer> kept_;
   std::optional<Tensor> batches_ahead_, state_host_, state_snapshot_;
+  std::vector<Tensor> verified_state_;
   TrainingSteps used_, other_;
   Step evaluate_, last_evaluate_, quantize_;
 };

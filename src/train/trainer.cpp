@@ -362,16 +362,13 @@ void Trainer::upload_held(const StatePart& part, std::span<const float> whole) {
   const Tensor& tensor = part.own->tensor;
   std::vector<float> own(static_cast<std::size_t>(tensor.size()));
   copy_from_whole(part.own->part, whole, own);
-  const std::int64_t first = tensor.offset_bytes / bytes_of(DType::kF32);
-  std::int64_t place = 0;  // in this rank's buffer
-  for (const FlatRange& held : programs_.held(tensor.buffer)) {
-    const std::int64_t begin = std::max(first, held.first);
-    const std::int64_t end = std::min(first + tensor.size(), held.first + held.count);
-    if (begin < end) {
-      upload(&at(own, begin - first),
-             FlatRange{place + begin - held.first, end - begin}.of(tensor.buffer));
-    }
-    place += held.count;
+  const FlatRange wanted{tensor.offset_bytes / bytes_of(DType::kF32), tensor.size()};
+  const std::vector<FlatRange> all_held = programs_.held(tensor.buffer);
+  for (const FlatRange& held : all_held) {
+    const FlatRange both = held.common(wanted);
+    if (both.count == 0) continue;
+    upload(&at(own, both.first - wanted.first),
+           FlatRange{place_in(all_held, both.first), both.count}.of(tensor.buffer));
   }
 }
 
@@ -576,24 +573,17 @@ void Trainer::collect_part(const HolderOfWeights& holder, ParameterId id, std::s
   if (has_all_weights()) return download_parameters(wanted.first, part);
   const bool is_shared_out = programs_.is_shared_out(flat);
   for (const int rank : holder.place.ranks_on(Axis::kData)) {
-    std::vector<FlatRange> all_held = {wanted};
-    std::int64_t place = wanted.first;  // of a held range in the buffer of its rank
-    if (is_shared_out) {
-      const Mesh sender = mesh.with_rank(rank);
-      all_held = programs_.scheme()->held(Category::kParameters, holder.parameters,
-                                          sender.data_rank(), mesh.data);
-      place = 0;
-    }
+    const std::vector<FlatRange> all_held =
+        is_shared_out ? programs_.scheme()->held(Category::kParameters, holder.parameters,
+                                                 mesh.with_rank(rank).data_rank(), mesh.data)
+                      : std::vector{FlatRange{0, wanted.first + wanted.count}};
     for (const FlatRange& held : all_held) {
-      const std::int64_t begin = std::max(held.first, wanted.first);
-      const std::int64_t end = std::min(held.first + held.count, wanted.first + wanted.count);
-      if (begin < end) {
-        const auto numbers = part.subspan(static_cast<std::size_t>(begin - wanted.first),
-                                          static_cast<std::size_t>(end - begin));
-        if (rank == mesh.rank) download_parameters(place + begin - held.first, numbers);
-        ranks_->broadcast(std::as_writable_bytes(numbers), rank);
-      }
-      place += held.count;
+      const FlatRange both = held.common(wanted);
+      if (both.count == 0) continue;
+      const auto numbers = part.subspan(static_cast<std::size_t>(both.first - wanted.first),
+                                        static_cast<std::size_t>(both.count));
+      if (rank == mesh.rank) download_parameters(place_in(all_held, both.first), numbers);
+      ranks_->broadcast(std::as_writable_bytes(numbers), rank);
     }
     if (!is_shared_out) return;  // the others have the same
   }
@@ -796,6 +786,9 @@ void Trainer::time_update(const Batch& batch, TrainObserver& observer) {
   std::vector<double>& times = batch.program->is_fused ? fused_s_ : separate_s_;
   if (batch.program->rows == programs_.train().rows) {
     times.push_back(step.host.end_s - first.begin_s);
+    for (const WallTime& look : step.looks) {
+      if (look.begin_s >= first.begin_s) times.back() -= look.seconds();
+    }
   }
   if (batch.number + 1 < trial_end_) return;
   // The lower one of two in the middle, as the first step of each also warms up.

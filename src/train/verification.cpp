@@ -83,7 +83,7 @@ void Verification::begin() {
   hashes_.assign(static_cast<std::size_t>(batch_.program->program.size()), "");
   // A fault in the state is there before the state is kept.
   if (flips(batch_) && !config_.injected.flip->node) flip_bit();
-  if (verifies(batch_)) copy_state(false);
+  if (verifies(batch_)) keep_state();
 }
 
 void Verification::after(NodeId node) {
@@ -91,7 +91,7 @@ void Verification::after(NodeId node) {
   if (!verifies(batch_)) return;
   ByteHash hash;
   for (const auto& [tensor, writes] : accesses_of(batch_.program->program.node(node).op)) {
-    if (writes) add_to(hash, tensor);
+    if (writes) add_to(hash, tensor, is_second_ ? again_ : *addresses_);
   }
   if (!is_second_) {
     at(hashes_, node) = hash.text();
@@ -102,12 +102,41 @@ void Verification::after(NodeId node) {
 
 void Verification::end() {
   if (!verifies(batch_)) return;
-  copy_state(true);
   is_second_ = true;
-  runner_.run_again();
+  runner_.run_again(again_);
   compare_runs();
   if (ranks_ != nullptr && ends_alike_) compare_states();
   verified_steps_ = batch_.number + 1;
+}
+
+/// If the step before was verified, what its second run left is the same state and stays.
+void Verification::keep_state() {
+  const Buffers& buffers = programs_.buffers();
+  const bool is_kept = batch_.number > 0 && batch_.number == verified_steps_;
+  std::vector<std::byte*> places;
+  for (BufferId id = 0; id < buffers.size(); ++id) {
+    places.push_back(addresses_->at<std::byte>({id, 0, 1, 0, DType::kU8}));
+  }
+  for (const Tensor& tensor : programs_.verified_state()) {
+    const Tensor room = programs_.room_for_kept(tensor.buffer);
+    std::byte* const kept = addresses_->at<std::byte>(room);
+    std::byte*& place = at(places, tensor.buffer);
+    // All of a buffer, as a step may also read what it does not change, such as padding.
+    if (!is_kept && place != kept) copy(kept, place, room.bytes(), buffers[room.buffer].device);
+    place = kept;
+  }
+  again_ = Addresses(std::move(places));
+  if (!is_kept) return;
+  std::string changed;
+  for (const Tensor& tensor : programs_.verified_state()) {
+    if (changed.empty() && hash_of(tensor, again_) != hash_of(tensor, *addresses_)) {
+      changed = buffers[tensor.buffer].name;
+    }
+  }
+  const std::vector<std::string> all = of_all(changed);
+  const auto first = std::ranges::find_if(all, [](const auto& name) { return !name.empty(); });
+  if (first == all.end()) return;
+  refuse(on(first - all.begin()), "the buffer " + *first + " has changed since the step before");
 }
 
 void Verification::copy(void* to, const void* from, std::int64_t bytes, int device) const {
@@ -127,9 +156,9 @@ void Verification::flip_bit() {
   copy(word, &bits, sizeof(bits), device);
 }
 
-void Verification::add_to(ByteHash& hash, const Tensor& tensor) const {
+void Verification::add_to(ByteHash& hash, const Tensor& tensor, const Addresses& table) const {
   constexpr std::int64_t kPiece = std::int64_t{1} << 24;
-  const std::byte* const bytes = addresses_->at<std::byte>(tensor);
+  const std::byte* const bytes = table.at<std::byte>(tensor);
   const int device = programs_.buffers()[tensor.buffer].device;
   std::vector<std::byte> host;
   for (std::int64_t first = 0; first < tensor.bytes(); first += kPiece) {
@@ -144,18 +173,10 @@ void Verification::add_to(ByteHash& hash, const Tensor& tensor) const {
   }
 }
 
-void Verification::copy_state(bool back) const {
-  for (int device = 0; device < std::ssize(devices_); ++device) {
-    const BufferId room = programs_.buffers().find(kVerifiedState, device);
-    std::int64_t offset = 0;
-    for (const Tensor& tensor : state_of_step(batch_.program->program, device)) {
-      std::byte* const now = addresses_->at<std::byte>(tensor);
-      std::byte* const kept =
-          addresses_->at<std::byte>({room, offset, 1, tensor.bytes(), DType::kU8});
-      copy(back ? now : kept, back ? kept : now, tensor.bytes(), device);
-      offset += tensor.bytes();
-    }
-  }
+std::string Verification::hash_of(const Tensor& tensor, const Addresses& table) const {
+  ByteHash hash;
+  add_to(hash, tensor, table);
+  return hash.text();
 }
 
 std::string Verification::name_of_node(NodeId id) const {
@@ -185,6 +206,14 @@ std::string Verification::name_of_node(NodeId id) const {
   return fmt::format("{} in micro-step {}", text, before / (all / steps));
 }
 
+std::vector<std::string> Verification::of_all(const std::string& own) const {
+  return ranks_ == nullptr ? std::vector{own} : gather_lists(*ranks_, own);
+}
+
+std::string Verification::on(std::int64_t rank) const {
+  return ranks_ == nullptr ? "" : fmt::format(", rank {}", rank);
+}
+
 void Verification::refuse(const std::string& where, const std::string& why) const {
   fail(ExitCode::kCorrupted, {.what = fmt::format("step {}{}", batch_.number, where),
                               .value = "",
@@ -201,20 +230,16 @@ void Verification::compare_runs() const {
     name = name_of_node(*different_);
     if (devices_.size() > 1) where = fmt::format(", device {}", node.device);
   }
-  std::vector<FirstDifference> all = {own};
-  std::vector<std::string> names = {name};
-  if (ranks_ != nullptr) {
-    all = gather_values(*ranks_, own);
-    names = gather_lists(*ranks_, name);
-  }
+  const std::vector<FirstDifference> all =
+      ranks_ == nullptr ? std::vector{own} : gather_values(*ranks_, own);
+  const std::vector<std::string> names = of_all(name);
   // A fault reaches other ranks through collectives, and these come later.
   const auto first = std::ranges::min_element(all, {}, [](const FirstDifference& each) {
     return std::tuple(each.node < 0, each.is_collective, each.node);
   });
   if (first->node < 0) return;
   const auto rank = first - all.begin();
-  if (ranks_ != nullptr) where = fmt::format(", rank {}", rank);
-  refuse(where, at(names, rank) + " gave other bits when it ran again");
+  refuse(where + on(rank), at(names, rank) + " gave other bits when it ran again");
 }
 
 /// Of the ranks that share the batch, each of which must have all of it.
@@ -226,33 +251,26 @@ std::string Verification::difference_of_states() const {
     if (!part.own) continue;
     const Tensor& tensor = part.own->tensor;
     if (programs_.is_shared_out(tensor.buffer) || programs_.is_own(tensor.buffer)) continue;
-    ByteHash hash;
-    add_to(hash, tensor);
-    std::ranges::copy(hash.text(), own.emplace_back().begin());
+    std::ranges::copy(hash_of(tensor, *addresses_), own.emplace_back().begin());
     names.push_back(part.name);
   }
   const std::vector<std::vector<Text>> all = gather_lists(*ranks_, own);
   const std::vector<int> group = programs_.spec().mesh.ranks_on(Axis::kData);
   for (std::size_t part = 0; part < own.size(); ++part) {
-    const auto as_here = [&](int rank) { return at(all, rank)[part] == own[part]; };
-    const std::int64_t count = std::ranges::count_if(group, as_here);
-    const std::int64_t ranks = std::ssize(group);
-    // Where this rank is one of the few, another reports it.
-    if (count == ranks || 2 * count < ranks) continue;
-    std::vector<int> others;
-    std::ranges::remove_copy_if(group, std::back_inserter(others), as_here);
-    if (2 * count > ranks) {
-      return fmt::format("{} {} {} other bits of {} than the others",
-                         noun_for(std::ssize(others), "rank"), fmt::join(others, ", "),
-                         others.size() == 1 ? "has" : "have", names[part]);
-    }
-    return fmt::format("ranks {} have different bits of {}", fmt::join(group, ", "), names[part]);
+    const auto of = [&](int rank) { return at(all, rank)[part]; };
+    std::vector<int> few;  // no more than have others; of two ranks both
+    std::ranges::copy_if(group, std::back_inserter(few), [&](int rank) {
+      return 2 * std::ranges::count(group, of(rank), of) <= std::ssize(group);
+    });
+    if (few.empty()) continue;
+    return fmt::format("the bits of {} on {} {} are not those of the others", names[part],
+                       noun_for(std::ssize(few), "rank"), fmt::join(few, ", "));
   }
   return "";
 }
 
 void Verification::compare_states() const {
-  for (const std::string& text : gather_lists(*ranks_, difference_of_states())) {
+  for (const std::string& text : of_all(difference_of_states())) {
     if (!text.empty()) refuse("", text);
   }
 }

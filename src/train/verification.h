@@ -50,14 +50,19 @@ class Verification final : public StepWatch {
   void flip_bit();
   /// Blocks.
   void copy(void* to, const void* from, std::int64_t bytes, int device) const;
-  /// Copies the state to where it is kept, or back.
-  void copy_state(bool back) const;
-  void add_to(ByteHash& hash, const Tensor& tensor) const;
+  /// Copies the state to where the step will run again; or, if it is there, compares it.
+  void keep_state();
+  void add_to(ByteHash& hash, const Tensor& tensor, const Addresses& table) const;
+  [[nodiscard]] std::string hash_of(const Tensor& tensor, const Addresses& table) const;
+  /// Of all ranks.
+  [[nodiscard]] std::vector<std::string> of_all(const std::string& own) const;
   [[nodiscard]] std::string name_of_node(NodeId id) const;
   void compare_runs() const;
   /// Empty if there is none.
   [[nodiscard]] std::string difference_of_states() const;
   void compare_states() const;
+  /// ", rank 1"; empty without ranks.
+  [[nodiscard]] std::string on(std::int64_t rank) const;
   [[noreturn]] void refuse(const std::string& where, const std::string& why) const;
 
   const TrainConfig& config_;
@@ -68,6 +73,7 @@ class Verification final : public StepWatch {
   Batch batch_;             // the watched step
   bool ends_alike_ = true;  // the ranks' weights are equal after it
   const Addresses* addresses_ = nullptr;
+  Addresses again_;                  // of the second run, which has a copy of the state
   bool is_second_ = false;           // the step runs again
   std::vector<std::string> hashes_;  // by node, of the first run
   std::optional<NodeId> different_;  // the first node whose output differed

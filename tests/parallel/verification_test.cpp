@@ -7,11 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "core/index.h"
+#include "kernels/cpu/product.h"
 #include "kernels/make_device.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/rank_run.h"
@@ -78,6 +80,23 @@ const std::vector<Way>& ways_of_one() {
       {"graphs", 1, [](TrainConfig& c) { c.device.graph = true; }},
       {"chunks", 1, [](TrainConfig& c) { c.training.chunk_rows = 5; }},
   };
+  return ways;
+}
+
+/// The libraries of products that are here, with threads that share a product.
+std::vector<Way> ways_of_libraries() {
+  static const auto products_of = [](GemmProvider gemm) {
+    return [gemm](TrainConfig& c) {
+      c.model.layers = {300, 400, 200};
+      c.data.batch_size = 64;
+      c.device.gemm = gemm;
+      c.device.threads = 3;
+      c.training.steps = 20;
+    };
+  };
+  std::vector<Way> ways;
+  if (make_cblas_product()) ways.push_back({"CBLAS", 1, products_of(GemmProvider::kCblas)});
+  if (make_onednn_product()) ways.push_back({"oneDNN", 1, products_of(GemmProvider::kOneDnn)});
   return ways;
 }
 
@@ -162,6 +181,15 @@ TEST(Verification, ChangesNothing) {
   }
 }
 
+// Nothing has to be refused for them.
+TEST(Verification, FindsThatProductsOfLibrariesRepeat) {
+  for (const Way& way : ways_of_libraries()) {
+    TrainConfig config = config_with(way);
+    config.output.verify_every = 1;
+    EXPECT_EQ(corruption(way, config), "") << way.name;
+  }
+}
+
 /// Every node of a step.
 TEST(Verification, NamesTheOpWhoseOutputHasAFlippedBit) {
   for (const Way& way : ways_of_one()) {
@@ -223,8 +251,8 @@ TEST(Verification, NamesTheMicroStep) {
 
 TEST(Verification, FindsAFaultInTheStateByTheOtherRanks) {
   for (const auto& [ranks, what] :
-       {std::pair(2, "ranks 0, 1 have different bits of net.0.weight"),
-        std::pair(3, "rank 1 has other bits of net.0.weight than the others")}) {
+       {std::pair(2, "the bits of net.0.weight on ranks 0, 1 are not"),
+        std::pair(3, "the bits of net.0.weight on rank 1 are not those of the others")}) {
     const Way way = {"ddp", ranks};
     TrainConfig config = config_with(way);
     config.output.verify_every = 2;
@@ -243,12 +271,37 @@ TEST(Verification, FindsAFaultInTheStateByTheOtherRanks) {
 TEST(Verification, FindsAFaultInAMoment) {
   const Way way = {"ddp", 3};
   TrainConfig config = config_with(way);
-  config.output.verify_every = 1;
+  config.output.verify_every = 3;
   const StepPrograms programs(spec_on(way, config, 0));
   const BufferId moment = programs.optimizer_state().front();
   config.injected.flip =
-      Flip{.buffer = programs.buffers()[moment].name, .word = 0, .bit = 2, .step = 1, .rank = 2};
-  EXPECT_THAT(corruption(way, config), HasSubstr("rank 2 has other bits of "));
+      Flip{.buffer = programs.buffers()[moment].name, .word = 0, .bit = 20, .step = 1, .rank = 2};
+  EXPECT_THAT(corruption(way, config), HasSubstr(" on rank 2 are not those of the others"));
+}
+
+// Also where no other rank has it.
+TEST(Verification, OfEveryStepFindsAFaultInAnyStateBetweenThem) {
+  for (const auto* const ways : {&ways_of_one(), &ways_of_ranks()}) {
+    for (const Way& way : *ways) {
+      TrainConfig config = config_with(way);
+      config.output.verify_every = 1;
+      const int rank = way.ranks - 1;
+      const auto scheme = scheme_of(config);
+      const StepPrograms programs(spec_on(way, config, rank), scheme.get());
+      const std::vector<Tensor>& state = programs.verified_state();
+      ASSERT_FALSE(state.empty());
+      for (const Tensor& tensor : {state.front(), state.back()}) {
+        const std::string& name = programs.buffers()[tensor.buffer].name;
+        config.injected.flip = Flip{
+            .buffer = name, .word = tensor.offset_bytes / 4, .bit = 1, .step = 2, .rank = rank};
+        const std::string where = way.ranks == 1 ? "" : fmt::format(", rank {}", rank);
+        EXPECT_THAT(corruption(way, config),
+                    StartsWith(fmt::format(
+                        "step 2{}: the buffer {} has changed since the step before", where, name)))
+            << way.name;
+      }
+    }
+  }
 }
 
 // Only steps in between are not looked at.
@@ -273,19 +326,15 @@ TEST(Verification, OfSeveralDevicesNamesTheDevice) {
   EXPECT_EQ(plain, train_pipeline(config, open));
 }
 
-TEST(StateOfStep, IsWhatAStepChangesForTheNextOne) {
-  const auto names = [](const std::function<void(TrainConfig&)>& change) {
-    const TrainConfig config = config_with({"one", 1, change});
-    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
-    std::vector<std::string> all;
-    for (const Tensor& tensor : state_of_step(programs.train().program, 0)) {
-      const std::string& name = programs.buffers()[tensor.buffer].name;
-      if (all.empty() || all.back() != name) all.push_back(name);
-    }
-    std::ranges::sort(all);
-    return all;
-  };
-  EXPECT_THAT(names({}), testing::ElementsAre("exp_avg", "exp_avg_sq", "generator", "parameters"));
+TEST(StateOfSteps, IsWhatAStepChangesForTheNextOne) {
+  TrainConfig config = config_with({"one"});
+  config.output.verify_every = 1;
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  std::set<std::string> names;
+  for (const Tensor& tensor : programs.verified_state()) {
+    names.insert(programs.buffers()[tensor.buffer].name);
+  }
+  EXPECT_THAT(names, testing::ElementsAre("exp_avg", "exp_avg_sq", "generator", "parameters"));
 }
 
 }  // namespace

@@ -128,6 +128,15 @@ TEST_F(UpdateTrialTest, IsMadeAgainWhenTheRunResumes) {
   EXPECT_EQ(weights_in(output), whole);
 }
 
+TEST_F(UpdateTrialTest, IsMadeWhereStepsAreVerifiedToo) {
+  for (const int every : {1, 3}) {
+    config_.output.verify_every = every;
+    const std::string output = output_of_run(config_);
+    EXPECT_THAT(output, ContainsRegex(kMeasured));
+    EXPECT_EQ(weights_in(output), weights_of(config_, Update::kSeparate));
+  }
+}
+
 TEST_F(UpdateTrialTest, NeedsFiveStepsOfWarmup) {
   config_.training.warmup = 4;
   const std::string output = output_of_run(config_);
