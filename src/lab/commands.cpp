@@ -212,8 +212,10 @@ Report measured_report(const StudyOptions& options,
   require_memory(study, requested, options.memory);
   let_signals_stop_children();
   const Programs programs(folder_of_program(), options.python);
-  const bool measures = std::ranges::any_of(
-      requested, [&](const Experiment* each) { return !each->cases(study.setting()).empty(); });
+  const bool measures = std::ranges::any_of(requested, [&](const Experiment* each) {
+    return std::ranges::any_of(each->cases(study.setting()),
+                               [](const Case& what) { return what.made == nullptr; });
+  });
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (measures && !study.card()) {

@@ -113,6 +113,27 @@ std::vector<std::string> names_in(const Findings& findings) {
   return names;
 }
 
+/// Two flips of a case of bit-flips, found or not by each detector.
+std::map<std::string, std::vector<double>> flips_of(const std::string& key) {
+  const std::vector<Case> cases = experiment_of("bit-flips").cases(made_up_setting());
+  const Case& flipped = *std::ranges::find(cases, key, &Case::key);
+  const Start start = flipped.made(flipped, 0);
+  const std::vector<double>& loss = start.ranks.front().loss;
+  EXPECT_EQ(loss.size(), 200U);
+  EXPECT_LT(loss.back(), 0.7 * loss.front()) << "it learns";
+  return start.watched.front().gauges;
+}
+
+TEST(BitFlips, AreFoundByTheStepThatRunsAgainOrByTheOtherRanks) {
+  using testing::Each;
+  auto weights = flips_of("weights-between-steps"), outputs = flips_of("outputs");
+  EXPECT_THAT(weights["again"], Each(0));
+  EXPECT_THAT(weights["later"], testing::Contains(1)) << "a low bit may be rounded away";
+  EXPECT_THAT(outputs["again"], Each(1));
+  EXPECT_THAT(outputs["later"], Each(0)) << "the ranks have the same wrong sum";
+  for (auto& gauges : {&weights, &outputs}) EXPECT_THAT((*gauges)["every"], Each(1));
+}
+
 TEST(Findings, HaveNamesOfTheirOwnThatSheetsKnow) {
   for (const Experiment& experiment : experiments()) {
     const auto check = [&](const Findings& findings) {

@@ -543,6 +543,16 @@ std::vector<Opposites> of_the_machine() {
     of.energy_j_per_sample = joules;
     return of;
   };
+  /// Whether a flip is found by those who verify, and by which share it changes the loss.
+  const auto flips = [](double found, double change) {
+    return [=](const Case&) {
+      return MadeUpStep{.step_s = 0.1,
+                        .watched = {{.gauges = {{"bit", {3, 30}},
+                                                {"every", {found, found}},
+                                                {"norm", {0, 1 - found}},
+                                                {"change", {change, change}}}}}};
+    };
+  };
   Watched marked = host(90, 100, 2000);
   marked.marks = {"cuda:0 was held back: power"};
   const auto side_by_side = [](double first_loss, double later_loss = 0) {
@@ -576,6 +586,12 @@ std::vector<Opposites> of_the_machine() {
        watched(energy(0.004), energy(0.001)),
        ": undecided among batch 64, 1.00 mJ and batch 256, 1.00 mJ",
        watched(energy(0.001), energy(0.001), 0.1), ": undecided among "},
+      {"bit-flips.verified", flips(1, 0), "--verify-every 1 finds 100 % of", flips(0, 0),
+       "--verify-every 1 finds 0 % of"},
+      {"bit-flips.others", flips(1, 0), "The norm of the gradients finds 0 %", flips(0, 0),
+       "The norm of the gradients finds 50 %"},
+      {"bit-flips.harmless", flips(1, 0), "100 % have changed the loss by less", flips(1, 2),
+       "1 %, and 100 % have doubled it"},
       {"monitor.mark", watched(marked, marked), "with care: cuda:0 was held back: power.",
        busy(40, 95), ""},
       {"precision.claim", takes("fp16-512", 0.4), "is reached here: fp16 at a batch of 512, 2.50x",

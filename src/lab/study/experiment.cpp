@@ -227,23 +227,23 @@ namespace {
 
 template <class Is>
 bool has_case(const Experiment& experiment, const Is& is) {
-  return std::ranges::any_of(experiment.cases(new_setting(false, false, 2)),
-                             [&](const Case& each) { return is(each.workload); });
+  return std::ranges::any_of(experiment.cases(new_setting(false, false, 2)), is);
 }
 
 }  // namespace
 
 bool Experiment::needs_mpi() const {
-  return has_case(*this, [](const Workload& run) { return run.has_ranks(); });
+  return has_case(
+      *this, [](const Case& each) { return each.workload.has_ranks() && each.made == nullptr; });
 }
 
 bool Experiment::reads_data() const {
-  return has_case(*this,
-                  [](const Workload& run) { return run.config.data.kind == DataKind::kNpy; });
+  return has_case(
+      *this, [](const Case& each) { return each.workload.config.data.kind == DataKind::kNpy; });
 }
 
 bool Experiment::needs_pytorch() const {
-  return has_case(*this, [](const Workload& run) { return run.pytorch; });
+  return has_case(*this, [](const Case& each) { return each.workload.pytorch; });
 }
 
 int starts_of(const Experiment& experiment, const Setting& setting) {

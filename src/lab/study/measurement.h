@@ -21,6 +21,7 @@ struct Case {
   bool beyond_cores = false;  // more threads than cores: no evidence about scaling
   bool hash_weights = false;  // record the weights at the end
   bool record_ops = false;    // record the time of each op
+  Start (*made)(const Case& what, int start) = nullptr;  // makes one in this process, if not null
 };
 
 /// The command of a start of this case: that of its workload, and what else changes its steps.

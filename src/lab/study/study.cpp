@@ -250,7 +250,8 @@ double Study::make(const Job& job, const Programs& programs, int max_attempts,
   Start best;
   for (int attempt = 1; attempt <= max_attempts; ++attempt) {
     before_attempt();
-    Start start = run_workload(job.what, programs, scratch);
+    Start start = job.what.made != nullptr ? job.what.made(job.what, job.start)
+                                           : run_workload(job.what, programs, scratch);
     // Keeps the attempt that lost the least time to others, however long it took: a start is never
     // dropped for being slow.
     if (attempt == 1 || start.lost_share < best.lost_share) best = std::move(start);
