@@ -30,13 +30,9 @@
 #include <thread>
 #include <vector>
 
-#include "faults/job.h"
+#include "support/process.h"
 
 namespace {
-
-using barestep::Job;
-using barestep::JobResult;
-using barestep::seconds_now;
 
 constexpr const char* kMark = "BARESTEP_FAULT_CELL";
 constexpr double kGraceSeconds = 10;  // after its limit, before a job is killed
@@ -73,6 +69,12 @@ struct Outcome {
 [[noreturn]] void refuse(const std::string& why) {
   fmt::print(stderr, "fault_cells: error: {}\n", why);
   std::exit(2);
+}
+
+/// On the system clock, as the faults tell theirs.
+double seconds_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
 }
 
 /// A file next to this source.
@@ -176,18 +178,21 @@ Outcome outcome_of(const Options& options, const Cell& cell) {
   const std::string mark = fmt::format("{}.{}.{}.{}.{}.{}", ::getpid(), options.launcher,
                                        cell.ranks, cell.failing, cell.phase, cell.fault);
   const double max_s = options.limit_s + 5;
-  const JobResult job = barestep::run_job(
-      {.command = launch_command(options, cell),
-       .variables = {fmt::format("{}={}", kMark, mark),
+  const double start_s = seconds_now();
+  const barestep::ProcessResult job = barestep::run_process(
+      launch_command(options, cell),
+      {.variables = {fmt::format("{}={}", kMark, mark),
                      fmt::format("BARESTEP_FAULT={}:{}:{}", cell.failing, cell.phase, cell.fault)},
-       .limit_s = max_s + kGraceSeconds});
-  Outcome outcome{cell, job.seconds, job.code, {}, "", job.err};
+       .in_own_session = true,
+       .timeout_s = max_s + kGraceSeconds});
+  const double end_s = seconds_now();
+  Outcome outcome{cell, end_s - start_s, job.exit_code, {}, "", job.err};
   std::istringstream said(job.err);
   constexpr std::string_view kStruck = "fault: struck at ";
   for (std::string line; std::getline(said, line);) {
     // Measured from the fault, because a busy machine may take long to start the job.
     if (line.starts_with(kStruck)) {
-      outcome.seconds = std::max(0.0, job.ended_at_s - std::stod(line.substr(kStruck.size())));
+      outcome.seconds = std::max(0.0, end_s - std::stod(line.substr(kStruck.size())));
     }
     if (line.find("mlp_ddp: error:") != std::string::npos) outcome.lines.push_back(line);
   }

@@ -73,7 +73,6 @@ struct Signature {
 struct Part {
   const void* from = nullptr;
   void* to = nullptr;
-  float scale = 1;
 };
 
 /// One collective of all ranks.
@@ -127,7 +126,7 @@ void sum(const Rendezvous& meeting, std::size_t first, std::size_t count, std::v
   for (std::size_t i = 0; i < count; ++i) {
     float total = 0;
     for (const Part& part : meeting.parts) {
-      total += part.scale * static_cast<float>(number(part, type, first + i));
+      total += static_cast<float>(number(part, type, first + i));
     }
     if (type == ncclBfloat16) {
       reinterpret_cast<Bf16*>(to.data())[i] = barestep::bf16_of(total);
@@ -180,7 +179,6 @@ struct ncclComm {
   bool in_progress = false;
   std::thread::id owner{};
   std::uint64_t next = 0;
-  std::vector<float> scales;  // of the PreMulSum ops
   int splits = 0;
 };
 
@@ -277,11 +275,6 @@ void queue_on_stream(void* stream, std::function<void()> work) {
   static_cast<barestep::Stream*>(stream)->call(run, new std::function<void()>(std::move(work)));
 }
 
-/// The index of a custom op is its number; NCCL's ops keep theirs.
-int kind_of(ncclRedOp_t op) {
-  return op < ncclNumOps ? static_cast<int>(op) : static_cast<int>(ncclNumOps);
-}
-
 ncclResult_t queue(ncclComm_t comm, const Signature& signature, const Part& part,
                    cudaStream_t stream) {
   if (!comm->alive) {
@@ -337,10 +330,6 @@ ncclResult_t queue_message(ncclComm_t comm, const Message& message, cudaStream_t
   group().messages.push_back({comm, stream, message});
   if (group().depth == 0) queue_messages(std::exchange(group().messages, {}));
   return ncclSuccess;
-}
-
-float scale_of(ncclComm_t comm, ncclRedOp_t op) {
-  return op < ncclNumOps ? 1 : comm->scales[static_cast<std::size_t>(op) - ncclNumOps];
 }
 
 ncclComm_t join(const std::shared_ptr<World>& world, int rank, bool blocking) {
@@ -530,23 +519,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t,
-                                      ncclScalarResidence_t, ncclComm_t comm) {
-  count(__func__);
-  *op = static_cast<ncclRedOp_t>(ncclNumOps + comm->scales.size());
-  comm->scales.push_back(*static_cast<const float*>(scalar));
-  return ncclSuccess;
-}
-
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) {
-  return ncclSuccess;
-}
-
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t numbers, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   count(__func__);
-  return queue(comm, {Kind::kAllReduce, numbers, type, kind_of(op), 0},
-               {from, to, scale_of(comm, op)}, stream);
+  return queue(comm, {Kind::kAllReduce, numbers, type, op, 0}, {from, to}, stream);
 }
 
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t numbers, ncclDataType_t type,
@@ -558,15 +534,13 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t numbers, ncclDataT
 ncclResult_t ncclReduce(const void* from, void* to, size_t numbers, ncclDataType_t type,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
   count(__func__);
-  return queue(comm, {Kind::kReduce, numbers, type, kind_of(op), root},
-               {from, to, scale_of(comm, op)}, stream);
+  return queue(comm, {Kind::kReduce, numbers, type, op, root}, {from, to}, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t numbers, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   count(__func__);
-  return queue(comm, {Kind::kReduceScatter, numbers, type, kind_of(op), 0},
-               {from, to, scale_of(comm, op)}, stream);
+  return queue(comm, {Kind::kReduceScatter, numbers, type, op, 0}, {from, to}, stream);
 }
 
 ncclResult_t ncclAllGather(const void* from, void* to, size_t numbers, ncclDataType_t type,

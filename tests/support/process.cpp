@@ -47,6 +47,15 @@ struct Pipe {
   int write = -1;
 };
 
+/// Ends with a null pointer, as posix_spawn wants it.
+std::vector<char*> pointers_to(const std::vector<std::string>& words, char** more = nullptr) {
+  std::vector<char*> pointers;
+  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+  for (; more != nullptr && *more != nullptr; ++more) pointers.push_back(*more);
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 pid_t spawn(const std::vector<std::string>& command, const ProcessOptions& options, Pipe& out,
             Pipe& err) {
   posix_spawn_file_actions_t actions;
@@ -65,13 +74,15 @@ pid_t spawn(const std::vector<std::string>& command, const ProcessOptions& optio
     posix_spawn_file_actions_addchdir_np(&actions, options.working_directory.c_str());
   }
   if (options.stdout_to == Stdout::kNoReader) Pipe::close(out.read);
-  std::vector<char*> arguments;
-  for (const std::string& each : command) arguments.push_back(const_cast<char*>(each.c_str()));
-  arguments.push_back(nullptr);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  if (options.in_own_session) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
   pid_t child = 0;
   const int error =
-      ::posix_spawn(&child, command.at(0).c_str(), &actions, nullptr, arguments.data(), environ);
+      ::posix_spawnp(&child, command.at(0).c_str(), &actions, &attributes,
+                     pointers_to(command).data(), pointers_to(options.variables, environ).data());
   posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
   check(error, command.at(0).c_str());
   return child;
 }
@@ -113,7 +124,7 @@ ProcessResult run_process(const std::vector<std::string>& command, const Process
   rusage usage{};
   while (::wait4(child, &status, WNOHANG, &usage) == 0) {
     if (Clock::now() >= deadline) {
-      ::kill(child, SIGKILL);
+      ::kill(options.in_own_session ? -child : child, SIGKILL);
       ::waitpid(child, &status, 0);
       result.exit_code = 124;
       return result;

@@ -18,6 +18,8 @@ struct ProcessOptions {
   Stdout stdout_to = Stdout::kCapture;
   std::string stdout_file{};
   std::filesystem::path working_directory{};  // empty: this process's
+  std::vector<std::string> variables{};       // NAME=VALUE, before those of this process
+  bool in_own_session = false;                // the whole of which is killed if it times out
   double timeout_s = 300;                     // for programs that hang; ample on a busy machine
 };
 
@@ -29,8 +31,9 @@ struct ProcessResult {
   double cpu_s = 0;
 };
 
-/// Runs command[0] with the rest as arguments, without a shell. Blocks until it ends. Throws
-/// std::system_error if it cannot be started.
+/// Runs command[0], found on the PATH, with the rest as arguments, without a shell. Blocks until it
+/// ends and all that holds its outputs. Any thread. Throws std::system_error if it cannot be
+/// started.
 ProcessResult run_process(const std::vector<std::string>& command,
                           const ProcessOptions& options = {});
 

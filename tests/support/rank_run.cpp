@@ -1,5 +1,7 @@
 #include "support/rank_run.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <exception>
@@ -29,6 +31,10 @@ TrainConfig rank_config() {
 
 DdpSettings small_buckets() {
   return {.first_bucket_bytes = 50, .bucket_bytes = 100};
+}
+
+StepPrograms programs_by(const Scheme& scheme, const TrainConfig& config, int rank, int ranks) {
+  return StepPrograms(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), &scheme);
 }
 
 namespace {
@@ -137,6 +143,43 @@ Trained train_rank(const RankOfTest& rank, const TrainConfig& config, const DdpS
   return train_rank_by(Ddp(settings), rank, config);
 }
 
+void expect_as_one_rank(const TrainConfig& config, int ranks, const Scheme& scheme,
+                        double tolerance) {
+  TrainConfig alone = config;
+  alone.parallel = {};
+  if (alone.training.update != Update::kFused) alone.training.update = Update::kSeparate;
+  const Trained one = train_single(alone);
+  const std::vector<Trained> all = train_threads_by(scheme, ranks, config);
+  for (const Trained& rank : all) {
+    expect_within(rank.losses, one.losses, tolerance);
+    EXPECT_EQ(rank.losses, all.front().losses) << "all ranks have the same losses";
+    ASSERT_EQ(rank.evaluations.size(), one.evaluations.size());
+    for (std::size_t i = 0; i < one.evaluations.size(); ++i) {
+      EXPECT_EQ(rank.evaluations[i].samples, one.evaluations[i].samples);
+      EXPECT_EQ(rank.evaluations[i].accuracy, one.evaluations[i].accuracy);
+    }
+  }
+  const ModelSpec model = spec_of(alone, DeviceKind::kCpu, nullptr).model;
+  EXPECT_LE(largest_distance(model, all.front().parameters, one.parameters), 10 * tolerance);
+}
+
+RankNumbers::RankNumbers(std::vector<float> numbers)
+    : values(std::move(numbers)),
+      addresses({reinterpret_cast<std::byte*>(values.data())}),
+      device(make_cpu_device({.threads = 1})),
+      stream(device->new_stream("comm")) {}
+
+void RankNumbers::queue(Transport& transport, const Collective& collective, Tag tag) {
+  transport.prepare(collective);
+  Stream* const streams[] = {stream.get()};
+  transport.run(collective, addresses, streams, tag);
+}
+
+void RankNumbers::run(Transport& transport, const Collective& collective, Tag tag) {
+  queue(transport, collective, tag);
+  stream->synchronize();
+}
+
 void on_threads(int ranks, const std::function<void(ThreadRank&)>& body) {
   ThreadGroup group(ranks);
   std::vector<std::thread> threads;
@@ -171,16 +214,6 @@ std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks, const Tra
 std::vector<Trained> train_threads(int ranks, const TrainConfig& config,
                                    const DdpSettings& settings) {
   return train_threads_by(Ddp(settings), ranks, config);
-}
-
-double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0;
-  double norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    norm += static_cast<double>(b[i]) * b[i];
-  }
-  return std::sqrt(difference / norm);
 }
 
 double largest_distance(const ModelSpec& model, FlatWeights a, FlatWeights b) {

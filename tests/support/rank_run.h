@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "parallel/comm/mpi_transport.h"
 #include "parallel/comm/thread_transport.h"
 #include "parallel/schemes/ddp.h"
+#include "support/near.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -30,6 +32,9 @@ TrainConfig rank_config();
 
 /// Limits small enough that the model has several buckets.
 DdpSettings small_buckets();
+
+/// The programs of one rank of a run without files.
+StepPrograms programs_by(const Scheme& scheme, const TrainConfig& config, int rank, int ranks);
 
 struct Evaluated {
   std::int64_t samples = 0;
@@ -81,12 +86,30 @@ std::vector<Trained> train_threads(int ranks, const TrainConfig& config = rank_c
 /// The equivalent run of mlp_single: one device, no ranks, no scheme. `own_losses` is empty.
 Trained train_single(const TrainConfig& config, const Interruption& interruption = {});
 
+/// The run trains on the ranks of a mesh as on one rank up to the order of sums: losses within a
+/// relative `tolerance`, weights within ten times as much. All ranks have the same losses.
+void expect_as_one_rank(const TrainConfig& config, int ranks,
+                        const Scheme& scheme = Ddp(small_buckets()), double tolerance = 5e-7);
+
+/// Numbers of one rank in buffer 0 and a stream, for single collectives.
+class RankNumbers {
+ public:
+  explicit RankNumbers(std::vector<float> numbers);
+
+  /// Prepares and queues it; it must outlive that.
+  void queue(Transport& transport, const Collective& collective, Tag tag = {});
+  /// The same, and waits for it.
+  void run(Transport& transport, const Collective& collective, Tag tag = {});
+
+  std::vector<float> values;
+  const Addresses addresses;
+  const std::unique_ptr<Device> device;
+  const std::unique_ptr<Stream> stream;
+};
+
 /// Runs body(rank) on one thread per rank and waits for all of them. Throws the first
 /// exception of a rank, which also ends the other ranks.
 void on_threads(int ranks, const std::function<void(ThreadRank&)>& body);
-
-/// The L2 norm of the difference, divided by that of b.
-double relative_distance(const std::vector<float>& a, const std::vector<float>& b);
 
 /// The largest relative distance of any tensor, over all weights and biases but those of
 /// attention's keys: their gradients are rounding errors, of which Adam makes whole steps, and no

@@ -6,9 +6,11 @@
 #include <optional>
 
 #include "core/plan.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/local_transport.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/other_schemes.h"
+#include "support/near.h"
 #include "support/rank_run.h"
 #include "support/trainer_harness.h"
 
@@ -51,6 +53,10 @@ SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t ma
 
 }  // namespace
 
+std::unique_ptr<Device> open_cpu(const DeviceConfig& config, int index) {
+  return make_cpu_device({.index = index, .threads = 1, .gemm = config.gemm});
+}
+
 SpreadRun train_spread(const TrainConfig& config, const Spread& spread, const OpenDevice& open) {
   const DataParallel scheme(spread.devices, spread.adds_by_pieces);
   return train(config, &scheme, spread.max_numbers, open);
@@ -67,10 +73,7 @@ SpreadRun train_alone(const TrainConfig& config, const OpenDevice& open) {
 
 void expect_near(const SpreadRun& run, const SpreadRun& one, const TrainConfig& config,
                  double bound) {
-  ASSERT_EQ(run.losses.size(), one.losses.size());
-  for (std::size_t i = 0; i < one.losses.size(); ++i) {
-    EXPECT_NEAR(run.losses[i], one.losses[i], bound * one.losses[i]) << "step " << i;
-  }
+  expect_within(run.losses, one.losses, bound);
   EXPECT_LT(
       largest_distance({.widths = widths_of(config.model, 1)}, run.parameters, one.parameters),
       1e-6);

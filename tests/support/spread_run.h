@@ -28,14 +28,18 @@ struct SpreadRun {
 /// The device with this number.
 using OpenDevice = std::function<std::unique_ptr<Device>(const DeviceConfig& config, int index)>;
 
+/// A CPU device of one thread.
+std::unique_ptr<Device> open_cpu(const DeviceConfig& config, int index);
+
 /// The whole run. Programs are checked.
-SpreadRun train_spread(const TrainConfig& config, const Spread& spread, const OpenDevice& open);
+SpreadRun train_spread(const TrainConfig& config, const Spread& spread,
+                       const OpenDevice& open = open_cpu);
 
 /// The same of the configuration's pipeline, a stage a device.
-SpreadRun train_pipeline(const TrainConfig& config, const OpenDevice& open);
+SpreadRun train_pipeline(const TrainConfig& config, const OpenDevice& open = open_cpu);
 
 /// The same on one device, without a scheme.
-SpreadRun train_alone(const TrainConfig& config, const OpenDevice& open);
+SpreadRun train_alone(const TrainConfig& config, const OpenDevice& open = open_cpu);
 
 /// Losses within a relative `bound` of each other, and parameters within 1e-6.
 void expect_near(const SpreadRun& run, const SpreadRun& one, const TrainConfig& config,

@@ -45,10 +45,10 @@ class TempDirTest : public testing::Test {
     return folder_ / name;
   }
 
-  /// The names of all entries in the folder.
-  [[nodiscard]] std::vector<std::string> names() const {
+  /// The names of all entries in the folder, or in a folder in it.
+  [[nodiscard]] std::vector<std::string> names(const std::string& folder = "") const {
     std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / folder)) {
       found.push_back(entry.path().filename().string());
     }
     return found;

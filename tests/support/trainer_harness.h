@@ -23,6 +23,11 @@
 
 namespace barestep {
 
+/// The programs of a run without files on the CPU.
+inline StepPrograms programs_of(const TrainConfig& config, const Scheme* scheme = nullptr) {
+  return StepPrograms(spec_of(config, DeviceKind::kCpu, nullptr), scheme);
+}
+
 /// The run's files, if it reads any, for one process.
 inline std::optional<Dataset> dataset_of(const TrainConfig& config) {
   if (config.data.kind == DataKind::kRandn) return std::nullopt;
