@@ -96,13 +96,6 @@ TEST_F(Idx, SeesGzipByItsFirstBytesAndNotByItsName) {
   }
 }
 
-TEST_F(Idx, ReadsConcatenatedGzipMembers) {
-  const std::string plain = idx_bytes<std::uint8_t>(0x08, {3}, {7, 8, 9});
-  const auto path = file(
-      "a", gzipped(plain.substr(0, 2)) + gzipped(plain.substr(2, 7)) + gzipped(plain.substr(9)));
-  EXPECT_THAT(read_idx(path).elements(), ElementsAre(std::byte{7}, std::byte{8}, std::byte{9}));
-}
-
 /// As gzip(1) does; tapes and disks store whole blocks.
 TEST_F(Idx, ReadsGzipDataThatZerosPad) {
   const std::string packed = gzipped(idx_bytes<std::uint8_t>(0x08, {3}, {7, 8, 9}));
@@ -174,6 +167,7 @@ TEST_F(Idx, RefusesDamagedFilesWithBothNumbers) {
                    1032 * gzipped(idx_header(0x08, {1U << 20}) + "four").size())},
       {gzipped(idx_header(0x08, {1U << 10}) + "four"), "it holds 4;"},
       {packed.substr(0, 5), "too short: 0 bytes before its gzip data is cut off"},
+      {packed.substr(0, packed.size() - 10), "it holds 5 before its gzip data is cut off"},
       {packed.substr(0, packed.size() - 3), "its gzip data is cut off after byte 6 of 6"},
       {packed + "rest", "its gzip data is followed by bytes that are no gzip data"},
       {packed + std::string(9, '\0') + "rest",
@@ -210,17 +204,6 @@ TEST_F(Idx, RefusesGzipDataLargerThanMemoryBeforeReadingThem) {
                [&] { open_idx(path); });
 }
 
-TEST_F(Idx, RefusesGzipDataCutInItsMiddle) {
-  std::string data(100'000, 'a');
-  unsigned random = 1;
-  for (char& c : data) c = static_cast<char>((random = random * 1664525U + 1013904223U) >> 24U);
-  const std::string packed = gzipped(idx_header(0x08, {100'000}) + data);
-  const auto path = file("a.idx", packed.substr(0, 50'000));
-  expect_error(ExitCode::kBadData, "its header says 100000 of u8 = 100000 bytes, it holds 4",
-               [&] { read_idx(path); });
-  expect_error(ExitCode::kBadData, " before its gzip data is cut off", [&] { read_idx(path); });
-}
-
 TEST_F(Idx, RefusesGzipDataCutAtTheirEndWhateverTheirSize) {
   // Sizes around zlib's buffers and around the pieces that are read.
   for (const std::size_t size : {1'000U, 262'136U, 262'143U, 300'000U, 1'048'575U, 1'048'576U,
@@ -236,11 +219,10 @@ TEST_F(Idx, RefusesGzipDataCutAtTheirEndWhateverTheirSize) {
 }
 
 TEST_F(Idx, ReadsGzipDataOfSeveralMembers) {
-  const std::string head = gzipped(idx_header(0x08, {4}) + "ab");
-  const auto path = file("a.idx", head + gzipped("cd"));
-  const ArrayFile array = read_idx(path);
-  ASSERT_EQ(array.elements().size(), 4U);
-  EXPECT_EQ(std::to_integer<char>(array.elements()[3]), 'd');
+  const std::string plain = idx_bytes<std::uint8_t>(0x08, {3}, {7, 8, 9});
+  const std::string head = gzipped(plain.substr(0, 2)) + gzipped(plain.substr(2, 7));
+  EXPECT_THAT(read_idx(file("a.idx", head + gzipped(plain.substr(9)))).elements(),
+              ElementsAre(std::byte{7}, std::byte{8}, std::byte{9}));
   expect_error(ExitCode::kBadData, "its gzip data is corrupt: incorrect header check",
                [&] { read_idx(file("b.idx", head + "\x1F?")); });
 }
@@ -290,8 +272,6 @@ TEST_F(Idx, SaysThatAnArrayDoesNotFitIntoMemory) {
   EXPECT_EXIT(read_with_little_memory(), testing::ExitedWithCode(71),
               "data '.*large.idx': does not fit into this machine's memory; use fewer samples");
 }
-
-using testing::ElementsAre;
 
 class Npy : public TempDirTest {
  protected:

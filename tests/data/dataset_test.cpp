@@ -25,6 +25,23 @@ using testing::ElementsAre;
 
 constexpr int kU8 = 0x08, kI8 = 0x09, kI32 = 0x0C, kF32 = 0x0D, kF64 = 0x0E;
 
+/// Features, and targets or labels, one sample after the other.
+template <class Y = float>
+struct Samples {
+  std::vector<float> x;
+  std::vector<Y> y;
+};
+
+template <class Y = float>
+Samples<Y> gathered(const Dataset& data, const std::vector<std::int64_t>& rows,
+                    std::size_t targets = 1) {
+  Samples<Y> samples{
+      .x = std::vector<float>(rows.size() * static_cast<std::size_t>(data.features())),
+      .y = std::vector<Y>(rows.size() * targets)};
+  data.gather(rows, samples.x.data(), samples.y.data());
+  return samples;
+}
+
 class DatasetFiles : public TempDirTest {
  protected:
   /// Loads x and y, given as the bytes of idx files, for a model of these widths.
@@ -53,9 +70,7 @@ TEST_F(DatasetFiles, GathersPixelsAsFractionsAndLabelsInTheAskedOrder) {
   EXPECT_EQ(data.test_rows(), 0);
   EXPECT_EQ(data.features(), 3);
   EXPECT_TRUE(data.has_labels());
-  std::array<float, 9> x{};
-  std::array<std::int32_t, 3> y{};
-  data.gather(std::array<std::int64_t, 3>{1, 0, 1}, x.data(), y.data());
+  const auto [x, y] = gathered<std::int32_t>(data, {1, 0, 1});
   EXPECT_THAT(x, ElementsAre(1.0F / 255, 2.0F / 255, 3.0F / 255, 0, 51.0F / 255, 1, 1.0F / 255,
                              2.0F / 255, 3.0F / 255));
   EXPECT_THAT(y, ElementsAre(0, 1, 0));
@@ -77,11 +92,9 @@ TEST_F(DatasetFiles, HaveMeanZeroAndDeviationOneWhenStandardized) {
     const double deviation = std::sqrt(14.0 / 3);
     EXPECT_THAT(data.standard().mean, ElementsAre(3, 5));
     EXPECT_THAT(data.standard().deviation, ElementsAre(deviation, 1)) << "the second never changes";
-    std::array<float, 8> gathered{};
-    std::array<float, 4> targets{};
-    data.gather(std::array<std::int64_t, 4>{0, 1, 2, 3}, gathered.data(), targets.data());
+    const auto [features, targets] = gathered(data, {0, 1, 2, 3});
     const auto scaled = [&](double distance) { return static_cast<float>(distance / deviation); };
-    EXPECT_THAT(gathered, ElementsAre(scaled(-2), 0, scaled(-1), 0, scaled(3), 0, scaled(97), 2));
+    EXPECT_THAT(features, ElementsAre(scaled(-2), 0, scaled(-1), 0, scaled(3), 0, scaled(97), 2));
     EXPECT_THAT(targets, ElementsAre(1, 2, 3, 4)) << "as they are";
   }
 }
@@ -93,9 +106,7 @@ TEST_F(DatasetFiles, StandardizePixelsAsFractions) {
                           .standardize = true};
   const Dataset data =
       load_dataset(config, std::array<std::int64_t, 2>{3, 2}, LossKind::kCrossEntropy);
-  std::array<float, 6> x{};
-  std::array<std::int32_t, 2> y{};
-  data.gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
+  const auto [x, y] = gathered<std::int32_t>(data, {0, 1});
   const std::array<float, 6> expected = {-1, 1, 1, 1, -1, -1};
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-6) << i;
 }
@@ -112,34 +123,9 @@ TEST_F(DatasetFiles, AreStandardizedFromNumbersThatFloatsDoNotHold) {
                               .standardize = true};
       const Dataset data =
           load_dataset(config, std::array<std::int64_t, 2>{1, 1}, LossKind::kMse, memory_bytes);
-      std::array<float, 2> x_of{}, y{};
-      data.gather(std::array<std::int64_t, 2>{0, 1}, x_of.data(), y.data());
-      EXPECT_THAT(x_of, ElementsAre(-1, 1));
+      EXPECT_THAT(gathered(data, {0, 1}).x, ElementsAre(-1, 1));
     }
   }
-}
-
-TEST_F(DatasetFiles, HaveATestSetOfTheShareThatWasTyped) {
-  const std::string x = idx_bytes<float>(kF32, {100, 1}, std::vector<float>(100, 1));
-  const std::string ten = idx_bytes<float>(kF32, {10, 1}, std::vector<float>(10, 1));
-  for (int percent = 1; percent < 100; ++percent) {
-    const double share = std::stod(fmt::format("0.{:02}", percent));
-    EXPECT_EQ(load(x, x, {1, 1}, LossKind::kMse, share).test_rows(), percent);
-    if (percent < 10) continue;
-    EXPECT_EQ(load(ten, ten, {1, 1}, LossKind::kMse, share).test_rows(), percent / 10);
-  }
-}
-
-TEST_F(DatasetFiles, GathersOtherTypesAsTheyAre) {
-  const Dataset data =
-      load(idx_bytes<double>(kF64, {2, 2}, {0.1, -2, 3, 1e-3}),
-           idx_bytes<std::int8_t>(kI8, {2, 1, 2}, {127, 2, 3, 4}), {2, 2}, LossKind::kMse);
-  EXPECT_FALSE(data.has_labels());
-  std::array<float, 4> x{}, y{};
-  data.gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
-  EXPECT_THAT(x, ElementsAre(0.1F, -2, 3, 1e-3F));
-  EXPECT_THAT(y, ElementsAre(127, 2, 3, 4));
-  EXPECT_EQ(data.division(), "");
 }
 
 /// Features and targets of two samples, and what is divided.
@@ -160,6 +146,7 @@ TEST_F(DatasetFiles, AreDividedIfTheyAreImagesOrIfAsked) {
   const std::string wide = idx_bytes<std::uint8_t>(kU8, {2, 3}, {0, 255, 0, 51, 0, 0});
   const std::string column = idx_bytes<std::uint8_t>(kU8, {2, 1}, {7, 200});
   const std::string scalars = idx_bytes<double>(kF64, {2, 2}, {1, 0, 255, 51});
+  const std::string small = idx_bytes<std::int8_t>(kI8, {2, 1, 2}, {127, 2, -3, 4});
   const std::vector<float> whole = {1, 0, 255, 51}, parts = {1.0F / 255, 0, 1, 51.0F / 255};
   const std::vector<float> halves = {0.5F, 0, 127.5F, 25.5F};
   const Divided cases[] = {
@@ -175,6 +162,7 @@ TEST_F(DatasetFiles, AreDividedIfTheyAreImagesOrIfAsked) {
       {images, images, halves, halves, "features and targets / 2", 2, DataKind::kIdx},
       {images, images, whole, whole, "", 1, DataKind::kIdx},
       {images, column, parts, {7, 200}, "features / 255", {}, DataKind::kIdx},
+      {scalars, small, whole, {127, 2, -3, 4}, "", {}, DataKind::kIdx},
       {scalars, wide, whole, {0, 1, 0, 0.2F, 0, 0}, "targets / 255", {}, DataKind::kIdx},
       {images,
        wide,
@@ -191,11 +179,11 @@ TEST_F(DatasetFiles, AreDividedIfTheyAreImagesOrIfAsked) {
                               .x = file("x", one.x),
                               .y = file("y", one.y),
                               .input_scale = one.input_scale};
-      const auto targets = std::ssize(one.targets) / 2;
-      const Dataset data = load_dataset(config, std::array<std::int64_t, 2>{2, targets},
-                                        LossKind::kMse, memory_bytes);
-      std::vector<float> x(one.features.size()), y(one.targets.size());
-      data.gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
+      const std::size_t targets = one.targets.size() / 2;
+      const std::array<std::int64_t, 2> widths{2, static_cast<std::int64_t>(targets)};
+      const Dataset data = load_dataset(config, widths, LossKind::kMse, memory_bytes);
+      const auto [x, y] = gathered(data, {0, 1}, targets);
+      EXPECT_FALSE(data.has_labels());
       EXPECT_EQ(x, one.features);
       EXPECT_EQ(y, one.targets);
       EXPECT_EQ(data.division(), one.division);
@@ -208,17 +196,14 @@ TEST_F(DatasetFiles, StayWhereTheyAreWhenMemoryIsTooSmallForThem) {
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) / 7;
   const std::string x_bytes = idx_bytes<float>(kF32, {3, 5000}, x);
   const std::string y_bytes = idx_bytes<double>(kF64, {3, 2}, {1, 2, 3, 4, 5, 6});
-  const auto gathered = [&](std::int64_t memory_bytes, bool is_loaded) {
+  for (const std::int64_t memory_bytes : {60'048, 60'047}) {
     const Dataset data = load(x_bytes, y_bytes, {5000, 2}, LossKind::kMse, 0, memory_bytes);
-    EXPECT_EQ(data.is_loaded(), is_loaded);
-    std::vector<float> rows(2 * 5000 + 4);
-    data.gather(std::array<std::int64_t, 2>{2, 0}, rows.data(), &rows[2 * 5000]);
-    return rows;
-  };
-  const std::vector<float> rows = gathered(60'048, true);
-  EXPECT_EQ(gathered(60'047, false), rows);
-  EXPECT_THAT(std::span(rows).last(4), ElementsAre(5, 6, 1, 2));
-  EXPECT_EQ(rows[0], x[10'000]);
+    EXPECT_EQ(data.is_loaded(), memory_bytes == 60'048);
+    const auto [features, targets] = gathered(data, {2, 0}, 2);
+    EXPECT_TRUE(std::ranges::equal(std::span(features).first(5000), std::span(x).last(5000)));
+    EXPECT_TRUE(std::ranges::equal(std::span(features).last(5000), std::span(x).first(5000)));
+    EXPECT_THAT(targets, ElementsAre(5, 6, 1, 2));
+  }
 }
 
 TEST_F(DatasetFiles, LoadTheRowsThatAreNeededAndReadOthersFromTheFile) {
@@ -244,19 +229,14 @@ TEST_F(DatasetFiles, LoadTheRowsThatAreNeededAndReadOthersFromTheFile) {
   for (const Limit& limit : {Limit{3, 48, true}, {3, 47, false}, {4, 64, true}, {4, 63, false}}) {
     const Dataset data = load_needed(limit.max_count, limit.memory_bytes);
     EXPECT_FALSE(data.is_loaded());
-    std::array<float, 10> features{};
-    std::array<float, 5> targets{};
-    data.gather(std::array<std::int64_t, 5>{5, 4, 0, 1, 3}, features.data(), targets.data());
+    const auto [features, targets] = gathered(data, {5, 4, 0, 1, 3});
     EXPECT_THAT(features, ElementsAre(10, 11, 8, 9, 0, 1, 2, 3, 6, 7));
     EXPECT_THAT(targets, ElementsAre(5, 4, 0, 1, 3));
-    expect_error(ExitCode::kBadData, "row 2, column 0 is not a finite 32-bit number", [&] {
-      data.gather(std::array<std::int64_t, 1>{2}, features.data(), targets.data());
-    });
+    expect_error(ExitCode::kBadData, "row 2, column 0 is not a finite 32-bit number",
+                 [&] { gathered(data, {2}); });
     std::filesystem::resize_file(config.x, 30);
     // Rows in memory are read even if the file is gone.
-    const auto read_row_4 = [&] {
-      data.gather(std::array<std::int64_t, 1>{4}, features.data(), targets.data());
-    };
+    const auto read_row_4 = [&] { gathered(data, {4}); };
     if (limit.is_loaded) {
       EXPECT_NO_THROW(read_row_4());
     } else {
@@ -281,8 +261,7 @@ TEST_F(DatasetFiles, MayBeMoreThanAProcessMayOpen) {
     const Dataset data =
         load_dataset({.kind = DataKind::kNpy, .x = folder() / "x*.npy", .y = folder() / "y*.npy"},
                      std::array<std::int64_t, 2>{1, 1}, LossKind::kMse, memory_bytes);
-    std::array<float, 2> x{}, y{};
-    data.gather(std::array<std::int64_t, 2>{299, 7}, x.data(), y.data());
+    const auto [x, y] = gathered(data, {299, 7});
     EXPECT_THAT(x, ElementsAre(299, 7));
     EXPECT_THAT(y, ElementsAre(-299, -7));
   }
@@ -304,12 +283,10 @@ TEST_F(DatasetFiles, ThatStayWhereTheyAreAreLookedThroughAsTheyAreGathered) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Dataset data = load(idx_bytes<float>(kF32, {2, 2}, {1, 2, 3, nan}),
                             idx_bytes<float>(kF32, {2, 1}, {1, 2}), {2, 1}, LossKind::kMse, 0, 0);
-  std::array<float, 2> x{};
-  float y = 0;
-  data.gather(std::array<std::int64_t, 1>{0}, x.data(), &y);
+  EXPECT_THAT(gathered(data, {0}).x, ElementsAre(1, 2));
   expect_error(ExitCode::kBadData,
                "/x.idx': row 1, column 1 is not a finite 32-bit number; remove or replace",
-               [&] { data.gather(std::array<std::int64_t, 1>{1}, x.data(), &y); });
+               [&] { gathered(data, {1}); });
   // What is compressed is in memory.
   expect_error(ExitCode::kBadData,
                "/x.idx': row 1, column 1 is not a finite 32-bit number, the first of 1; remove",
@@ -340,21 +317,16 @@ TEST_F(DatasetFiles, OfEveryFormatHoldTheSameSamples) {
                             {DataKind::kSafetensors, tensors, {}}};
   for (const Source& source : sources) {
     const Dataset data = load_source(source, LossKind::kMse, {2, 1});
-    std::array<float, 6> got_x{};
-    std::array<float, 3> got_y{};
-    data.gather(std::array<std::int64_t, 3>{0, 1, 2}, got_x.data(), got_y.data());
-    EXPECT_THAT(got_x, testing::ElementsAreArray(x)) << source.x;
-    EXPECT_THAT(got_y, testing::ElementsAreArray(y)) << source.x;
+    const auto samples = gathered(data, {0, 1, 2});
+    EXPECT_EQ(samples.x, x) << source.x;
+    EXPECT_EQ(samples.y, y) << source.x;
   }
 }
 
 TEST_F(DatasetFiles, HaveTheNumbersOfEveryType) {
   const auto numbers_of = [this](const std::string& bytes) {
     const Source source{DataKind::kNpy, file("x.npy", bytes), file("x.npy", bytes)};
-    std::array<float, 2> x{};
-    std::array<float, 2> y{};
-    const Dataset data = load_source(source, LossKind::kMse, {2, 2});
-    data.gather(std::array<std::int64_t, 1>{0}, x.data(), y.data());
+    const auto [x, y] = gathered(load_source(source, LossKind::kMse, {2, 2}), {0}, 2);
     EXPECT_EQ(x, y);
     return x;
   };
@@ -379,10 +351,7 @@ TEST_F(DatasetFiles, HaveTheNumbersOfEveryType) {
   std::string tensors(8, '\0');
   tensors[0] = static_cast<char>(header.size());
   const Source source{DataKind::kSafetensors, file("t", tensors + header + bytes), {}};
-  std::array<float, 2> x{};
-  std::array<float, 2> y{};
-  load_source(source, LossKind::kMse, {2, 2})
-      .gather(std::array<std::int64_t, 1>{0}, x.data(), y.data());
+  const auto [x, y] = gathered(load_source(source, LossKind::kMse, {2, 2}), {0}, 2);
   EXPECT_THAT(x, ElementsAre(1.5F, -2));
   EXPECT_THAT(y, ElementsAre(1.5F, -2));
 }
@@ -390,11 +359,8 @@ TEST_F(DatasetFiles, HaveTheNumbersOfEveryType) {
 TEST_F(DatasetFiles, OfLabelsMayHaveNoSign) {
   const Source source{DataKind::kNpy, file("x.npy", npy_bytes<float>("<f4", "2, 1", {1, 2})),
                       file("y.npy", npy_bytes<std::uint64_t>("<u8", "2,", {2, 0}))};
-  std::array<float, 2> x{};
-  std::array<std::int32_t, 2> y{};
-  load_source(source, LossKind::kCrossEntropy, {1, 3})
-      .gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
-  EXPECT_THAT(y, ElementsAre(2, 0));
+  const Dataset data = load_source(source, LossKind::kCrossEntropy, {1, 3});
+  EXPECT_THAT(gathered<std::int32_t>(data, {0, 1}).y, ElementsAre(2, 0));
 }
 
 TEST_F(DatasetFiles, OfSeveralShardsFollowEachOtherByName) {
@@ -407,9 +373,7 @@ TEST_F(DatasetFiles, OfSeveralShardsFollowEachOtherByName) {
   const Source source{DataKind::kNpy, folder() / "x-*.npy", folder() / "y-*.npy"};
   const Dataset data = load_source(source, LossKind::kCrossEntropy, {2, 3});
   EXPECT_EQ(data.train_rows(), 3);
-  std::array<float, 6> x{};
-  std::array<std::int32_t, 3> y{};
-  data.gather(std::array<std::int64_t, 3>{2, 0, 1}, x.data(), y.data());
+  const auto [x, y] = gathered<std::int32_t>(data, {2, 0, 1});
   EXPECT_THAT(x, ElementsAre(5, 6, 1, 2, 3, 4));
   EXPECT_THAT(y, ElementsAre(1, 2, 0));
 
@@ -438,31 +402,28 @@ TEST_F(DatasetFiles, OfTensorsNameThemXAndY) {
 TEST_F(DatasetFiles, TakesSamplesOfOneNumber) {
   const Dataset data = load(idx_bytes<std::int8_t>(kI8, {2}, {-3, 4}),
                             idx_bytes<float>(kF32, {2}, {0.5F, 1}), {1, 1}, LossKind::kMse);
-  std::array<float, 1> x{}, y{};
-  data.gather(std::array<std::int64_t, 1>{0}, x.data(), y.data());
-  EXPECT_EQ(x[0], -3);
-  EXPECT_EQ(y[0], 0.5F);
+  const auto [x, y] = gathered(data, {0, 1});
+  EXPECT_THAT(x, ElementsAre(-3, 4));
+  EXPECT_THAT(y, ElementsAre(0.5F, 1));
 }
 
-TEST_F(DatasetFiles, TakesTheLastShareAsTestSet) {
-  const auto split_ten = [&](double split) {
-    return load(idx_bytes<std::uint8_t>(kU8, {10, 1}, std::vector<std::uint8_t>(10)),
-                idx_bytes<std::uint8_t>(kU8, {10}, std::vector<std::uint8_t>(10)), {1, 1},
-                LossKind::kCrossEntropy, split);
-  };
-  struct Case {
-    double split;
-    std::int64_t train, test;
-  };
-  for (const Case& c : {Case{0, 10, 0}, {0.1, 9, 1}, {0.2, 8, 2}, {0.29, 8, 2}, {1, 0, 10}}) {
-    const Dataset data = split_ten(c.split);
-    EXPECT_EQ(data.train_rows(), c.train) << c.split;
-    EXPECT_EQ(data.test_rows(), c.test) << c.split;
+TEST_F(DatasetFiles, HaveATestSetOfTheShareThatWasTyped) {
+  const std::string ten = idx_bytes<float>(kF32, {10, 1}, std::vector<float>(10, 1));
+  const std::string many = idx_bytes<float>(kF32, {100, 1}, std::vector<float>(100, 1));
+  for (int percent = 0; percent <= 100; ++percent) {
+    const double share = std::stod(fmt::format("{}.{:02}", percent / 100, percent % 100));
+    const Dataset data = load(many, many, {1, 1}, LossKind::kMse, share);
+    EXPECT_EQ(data.test_rows(), percent);
+    EXPECT_EQ(data.train_rows(), 100 - percent);
+    if (percent < 10) continue;
+    EXPECT_EQ(load(ten, ten, {1, 1}, LossKind::kMse, share).test_rows(), percent / 10);
   }
   expect_error(ExitCode::kConfiguration,
                "--test-split '0.05': of 10 samples leaves 0 to test with; give a larger share, or "
                "leave it out",
-               [&] { split_ten(0.05); });
+               [&] {
+                 load(ten, ten, {1, 1}, LossKind::kMse, 0.05);
+               });
 }
 
 TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
@@ -497,10 +458,7 @@ TEST_F(DatasetFiles, HoldZerosAndOnesForBinaryCrossEntropyAsIntegersOrFloats) {
   for (const std::string& bits :
        {idx_bytes<std::uint8_t>(kU8, {2}, {1, 0}), idx_bytes<float>(kF32, {2, 1}, {1, 0})}) {
     const Dataset data = load(kTwoImages, bits, {3, 1}, LossKind::kBce);
-    std::vector<float> x(6);
-    std::vector<std::int32_t> y(2);
-    data.gather(std::vector<std::int64_t>{0, 1}, x.data(), y.data());
-    EXPECT_EQ(y, (std::vector{1, 0}));
+    EXPECT_THAT(gathered<std::int32_t>(data, {0, 1}).y, ElementsAre(1, 0));
   }
   expect_refused("/y.idx': row 1 is 0.5, bce needs 0 or 1; correct the labels or use --loss mse",
                  kTwoImages, idx_bytes<float>(kF32, {2}, {1, 0.5F}), {3, 1}, LossKind::kBce);
@@ -571,10 +529,8 @@ TEST(DatasetOfMnist, HasPixelsAsNumPyDividesThem) {
   const Dataset data = load_dataset(config, widths, LossKind::kCrossEntropy);
   EXPECT_EQ(data.train_rows(), 8000);
   EXPECT_EQ(data.test_rows(), 2000);
-  std::array<float, 784> x{};
-  std::int32_t label = -1;
-  data.gather(std::array<std::int64_t, 1>{0}, x.data(), &label);
-  EXPECT_EQ(label, 7);
+  const auto [x, labels] = gathered<std::int32_t>(data, {0});
+  EXPECT_THAT(labels, ElementsAre(7));
   std::array<std::uint32_t, 6> bits{};
   std::memcpy(bits.data(), &x[202], sizeof(bits));
   EXPECT_THAT(bits,

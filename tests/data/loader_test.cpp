@@ -1,7 +1,8 @@
 #include "data/loader.h"
 
-#include <chrono>
+#include <array>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -74,36 +75,26 @@ TEST_F(LoaderOfFiles, YieldsTheSameBatchesWhateverTheNumberOfWorkers) {
   EXPECT_NE(samples_of(with_workers(other, 3)), samples_of(with_workers(config, 3)));
 }
 
-TEST_F(LoaderOfFiles, GoesOnAtTheStartOfTheOrderBehindItsEnd) {
+/// Behind its end, the order goes on at its start.
+TEST_F(LoaderOfFiles, ShufflesByEpochOrKeepsTheOrderOfTheFiles) {
   const TrainConfig config = number_run(folder());
   const Dataset dataset = load_dataset(config.data, config.model.layers, config.model.loss);
   ASSERT_EQ(dataset.train_rows(), 30);
-  std::vector<std::int64_t> order(30);
-  epoch_order(7, 2, order);
-  const std::vector<std::int64_t> rows{order[26], order[29], order[2]};
-  std::vector<float> wanted_x(3 * 6), wanted_y(3 * 4), x(3 * 6), y(3 * 4);
-  dataset.gather(rows, wanted_x.data(), wanted_y.data());
-  Loader loader(dataset, [] { return BatchRows{.epoch = 2, .first = 26, .stride = 3, .count = 3}; },
-                {.seed = 7, .max_rows = 3});
-  loader.take(x.data(), y.data());
-  EXPECT_EQ(x, wanted_x);
-  EXPECT_EQ(y, wanted_y);
-}
-
-TEST_F(LoaderOfFiles, KeepsTheOrderOfTheFilesWithoutShuffling) {
-  const TrainConfig config = number_run(folder());
-  const Dataset dataset = load_dataset(config.data, config.model.layers, config.model.loss);
-  // For rank 1 of 2; after the end, it continues from the start.
-  const std::vector<std::int64_t> rows{27, 29, 1};
-  std::vector<float> wanted_x(3 * 6), wanted_y(3 * 4), x(3 * 6), y(3 * 4);
-  dataset.gather(rows, wanted_x.data(), wanted_y.data());
-  for (const int epoch : {0, 5}) {
-    Loader loader(dataset,
-                  [&] { return BatchRows{.epoch = epoch, .first = 27, .stride = 2, .count = 3}; },
-                  {.seed = 7, .shuffle = false, .max_rows = 3});
-    loader.take(x.data(), y.data());
-    EXPECT_EQ(x, wanted_x) << epoch;
-    EXPECT_EQ(y, wanted_y) << epoch;
+  for (const bool shuffle : {false, true}) {
+    for (const int epoch : {2, 5}) {
+      SCOPED_TRACE(testing::Message() << "epoch " << epoch << ", shuffle " << shuffle);
+      std::vector<std::int64_t> order(30);
+      std::iota(order.begin(), order.end(), 0);
+      if (shuffle) epoch_order(7, epoch, order);
+      std::vector<float> wanted_x(3 * 6), wanted_y(3 * 4), x(3 * 6), y(3 * 4);
+      dataset.gather(std::array{order[26], order[29], order[2]}, wanted_x.data(), wanted_y.data());
+      Loader loader(dataset,
+                    [&] { return BatchRows{.epoch = epoch, .first = 26, .stride = 3, .count = 3}; },
+                    {.seed = 7, .shuffle = shuffle, .max_rows = 3});
+      loader.take(x.data(), y.data());
+      EXPECT_EQ(x, wanted_x);
+      EXPECT_EQ(y, wanted_y);
+    }
   }
 }
 
