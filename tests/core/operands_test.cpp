@@ -21,6 +21,7 @@ using namespace sample_ops;  // NOLINT(google-build-using-namespace)
 Gemm weight_gradient() {
   return {.c = f32(0, 4, 5), .a = f32(1, 7, 4), .b = f32(2, 7, 5), .transpose_a = true};
 }
+
 Gemm gram_product() {
   return {.c = f32(0, 7, 7), .a = f32(1, 7, 4), .b = f32(1, 7, 4), .transpose_b = true};
 }
@@ -36,7 +37,9 @@ std::vector<Op> one_of_each() {
           DeviceOp{quantized_gemm()},
           DeviceOp{quantized_gemm_of_batch()},
           DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5)}},
+          DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5), Activation::kGelu, f32(2, 4, 5)}},
           DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}},
+          DeviceOp{relu_grad_with_sums()},
           DeviceOp{dropout()},
           DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}},
           DeviceOp{SquaredErrors{f32(0, 1, 5), f32(1, 4, 5), f32(2, 4, 5)}},
@@ -107,8 +110,8 @@ TEST(OperandsOf, ListsEveryKindOfOp) {
     EXPECT_NO_THROW(validate(op)) << label_of(op);
     labels.insert(label_of(op));
   }
-  // An update has the label of its step.
-  EXPECT_EQ(labels.size(), std::variant_size_v<DeviceOp> - 1 + std::variant_size_v<OptimizerStep> +
+  // An update has the label of its step, and a gradient with sums one of its own.
+  EXPECT_EQ(labels.size(), std::variant_size_v<DeviceOp> + std::variant_size_v<OptimizerStep> +
                                std::variant_size_v<Collective>);
 }
 

@@ -71,7 +71,7 @@ class Output : public TempDirTest {
     };
   }
 
-  void expect_refused(const Uncreatable& target, void (*action)(const fs::path&)) {
+  static void expect_refused(const Uncreatable& target, void (*action)(const fs::path&)) {
     const std::string value = target.path.empty() ? "" : " '" + target.path.string() + "'";
     expect_error(ExitCode::kCannotCreate,
                  "output file" + value + ": cannot be created: " + target.reason +
@@ -110,10 +110,13 @@ TEST_F(Output, StreamWritesTheRestWhenItIsDestroyed) {
   EXPECT_EQ(read_file(folder() / "a"), "rest");
 }
 
-TEST_F(Output, StreamIsRefusedWhereItCannotBeCreated) {
+TEST_F(Output, IsRefusedWhereItCannotBeCreated) {
   for (const Uncreatable& target : uncreatable()) {
     expect_refused(target, [](const fs::path& path) { OutputFile{path}; });
+    expect_refused(target, [](const fs::path& path) { replace_with(path, "x"); });
+    expect_refused(target, [](const fs::path& path) { require_writable(path); });
   }
+  EXPECT_THAT(names(), UnorderedElementsAre("plain", "fifo"));
 }
 
 TEST_F(Output, StreamIsOfOneProgramAtATime) {
@@ -195,13 +198,6 @@ TEST_F(Output, ReplaceGivesNewFilesTheUsualPermissions) {
   EXPECT_EQ(static_cast<unsigned>(fs::status(folder() / "new").permissions()), 0640U);
 }
 
-TEST_F(Output, ReplaceIsRefusedWhereItCannotCreate) {
-  for (const Uncreatable& target : uncreatable()) {
-    expect_refused(target, [](const fs::path& path) { replace_with(path, "x"); });
-  }
-  EXPECT_THAT(names(), UnorderedElementsAre("plain", "fifo"));
-}
-
 TEST_F(Output, ReplaceKeepsTheOldFileWhenTheDiskIsFull) {
   const fs::path path = file("weights", "old");
   {
@@ -239,12 +235,6 @@ TEST_F(Output, ReplaceWritesIntoAFifoThatHasAReader) {
   std::array<char, 8> buffer{};
   EXPECT_EQ(::read(reader, buffer.data(), buffer.size()), 3);
   ::close(reader);
-}
-
-TEST_F(Output, RequireWritableRefusesWhatReplaceWould) {
-  for (const Uncreatable& target : uncreatable()) {
-    expect_refused(target, [](const fs::path& path) { require_writable(path); });
-  }
 }
 
 TEST_F(Output, RequireWritableChangesNothing) {

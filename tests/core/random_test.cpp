@@ -44,14 +44,6 @@ std::vector<std::uint32_t> bits(std::span<const float> values) {
   return result;
 }
 
-std::vector<std::uint32_t> golden_bits(const json& hexadecimals) {
-  std::vector<std::uint32_t> result;
-  for (const json& number : hexadecimals) {
-    result.push_back(std::bit_cast<std::uint32_t>(parse_float(number)));
-  }
-  return result;
-}
-
 // A seed as typed by a user: -1 means 2^64 - 1.
 std::uint64_t parse_seed(const std::string& text) {
   return text.starts_with('-') ? static_cast<std::uint64_t>(std::stoll(text)) : std::stoull(text);
@@ -109,17 +101,6 @@ TEST_F(GoldenStreams, HaveTheSameWords) {
     const std::vector<std::uint32_t> first = stream.at("every_second_word");
     EXPECT_THAT(std::span(words).first(first.size()), ElementsAreArray(first));
     EXPECT_EQ(xxh3(words), parse_hash(stream.at("every_second_word_of_2000_xxh3")));
-  }
-}
-
-TEST_F(GoldenStreams, StartWithTheSameNumbers) {
-  for (const json& stream : streams()) {
-    TorchGenerator rand = generator_of(stream);
-    EXPECT_EQ(bits(drawn_rand(rand, 8)), golden_bits(stream.at("rand_8")));
-    TorchGenerator few = generator_of(stream);
-    EXPECT_EQ(bits(drawn_randn(few, 8)), golden_bits(stream.at("randn_8")));
-    TorchGenerator many = generator_of(stream);
-    EXPECT_EQ(bits(drawn_randn(many, 40)), golden_bits(stream.at("randn_40")));
   }
 }
 
@@ -189,106 +170,12 @@ TEST_F(GoldenStreams, HaveTheSameNormalNumbersAtTheEdges) {
   EXPECT_EQ(bits(numbers), bits(edges.at("randn").get<std::vector<float>>()));
 }
 
-// Makes the initial parameters of a golden training run and compares them.
-void expect_initial(const Golden& golden, TorchGenerator& generator) {
-  for (std::size_t i = 0; i < golden.parameters.size(); i += 2) {
-    const GoldenParameter& weight = golden.parameters[i];
-    const GoldenParameter& bias = golden.parameters[i + 1];
-    std::vector<float> weights(static_cast<std::size_t>(weight.shape[0] * weight.shape[1]));
-    std::vector<float> biases(static_cast<std::size_t>(weight.shape[0]));
-    init_linear(generator, weights, biases, weight.shape[1]);
-    EXPECT_EQ(xxh3(weights), weight.initial_xxh3) << weight.name;
-    EXPECT_EQ(xxh3(biases), bias.initial_xxh3) << bias.name;
-    if (golden.initial.empty()) continue;
-    EXPECT_EQ(bits(weights), bits(golden.initial.at(weight.name)));
-    EXPECT_EQ(bits(biases), bits(golden.initial.at(bias.name)));
-  }
-}
-
-std::vector<std::string> runs_with_random_targets() {
-  std::vector<std::string> names = golden_runs();
-  std::erase(names, "ce_tiny");
-  return names;
-}
-
-class GoldenRun : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(GoldenRun, HasTheSameInitialParametersAndTheSameXAndYInEveryStep) {
-  const Golden golden = load_golden(GetParam());
-  TorchGenerator generator(golden.seed);
-  expect_initial(golden, generator);
-  ASSERT_EQ(golden.x_xxh3.size(), static_cast<std::size_t>(golden.steps));
-  ASSERT_EQ(golden.y_xxh3.size(), static_cast<std::size_t>(golden.steps));
-  for (std::size_t step = 0; step < golden.x_xxh3.size(); ++step) {
-    const auto x = drawn_randn(generator, static_cast<std::size_t>(golden.batch * golden.dim));
-    const auto y =
-        drawn_randn(generator, static_cast<std::size_t>(golden.batch * golden.layers.back()));
-    ASSERT_EQ(xxh3(x), golden.x_xxh3[step]) << "step " << step;
-    ASSERT_EQ(xxh3(y), golden.y_xxh3[step]) << "step " << step;
-    if (golden.each_step.empty()) continue;
-    EXPECT_EQ(bits(x), bits(golden.each_step.at(step).x));
-    EXPECT_EQ(bits(y), bits(golden.each_step.at(step).y));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Random, GoldenRun, ::testing::ValuesIn(runs_with_random_targets()),
-                         [](const auto& run) { return run.param; });
-
-TEST(GoldenRunWithLabels, HasTheSameInitialParametersAndTheSameFirstX) {
-  const Golden golden = load_golden("ce_tiny");
-  TorchGenerator generator(golden.seed);
-  expect_initial(golden, generator);
-  const auto x = drawn_randn(generator, static_cast<std::size_t>(golden.batch * golden.dim));
-  EXPECT_EQ(xxh3(x), golden.x_xxh3.front());
-  ASSERT_EQ(golden.each_step.size(), 4U);
-  for (std::size_t step = 0; step < 4; ++step) {
-    EXPECT_EQ(xxh3(golden.each_step[step].x), golden.x_xxh3[step]);
-    EXPECT_EQ(xxh3(golden.each_step[step].labels), golden.y_xxh3[step]);
-  }
-}
-
 TEST(TorchGenerator, TakesSeedsByTheirLow32Bits) {
   for (const auto& [one, other] : {std::pair{~0ULL, 0xFFFFFFFFULL}, std::pair{1ULL << 32U, 0ULL},
                                    std::pair{static_cast<unsigned long long>(-1LL), ~0ULL}}) {
     TorchGenerator first(one);
     TorchGenerator second(other);
     for (int i = 0; i < 1000; ++i) ASSERT_EQ(first.next(), second.next());
-  }
-}
-
-TEST(TorchGenerator, DrawsOneWordANumberAnd16MoreWhereTheLastBlockIsNotFull) {
-  for (const std::size_t size : {16U, 17U, 31U, 32U, 33U, 624U, 625U, 2048U, 2049U, 4096U, 5000U}) {
-    TorchGenerator drawing(7);
-    drawn_randn(drawing, size);
-    TorchGenerator counting(7);
-    const std::size_t words = size + (size % 16 == 0 ? 0 : 16);
-    for (std::size_t i = 0; i < words; ++i) counting.next();
-    EXPECT_EQ(drawing.next(), counting.next()) << size;
-  }
-}
-
-TEST(TorchGenerator, KeepsTheCachedNormalThroughABigRandn) {
-  TorchGenerator plain(3);
-  const std::vector<float> pair = drawn_randn(plain, 2);
-  TorchGenerator interrupted(3);
-  const std::vector<float> first = drawn_randn(interrupted, 1);
-  drawn_randn(interrupted, 100);
-  const std::vector<float> second = drawn_randn(interrupted, 1);
-  EXPECT_EQ(first[0], pair[0]);
-  EXPECT_EQ(second[0], pair[1]);
-}
-
-TEST(TorchGenerator, ContinuesFromACopyOfItsBytes) {
-  static_assert(std::is_trivially_copyable_v<TorchGenerator>);
-  TorchGenerator original(11);
-  drawn_randn(original, 1000);
-  drawn_randn(original, 3);
-  std::array<std::byte, sizeof(TorchGenerator)> bytes{};
-  std::memcpy(bytes.data(), &original, bytes.size());
-  TorchGenerator copy(0);
-  std::memcpy(&copy, bytes.data(), bytes.size());
-  for (const std::size_t size : {1U, 2U, 700U}) {
-    EXPECT_EQ(bits(drawn_randn(copy, size)), bits(drawn_randn(original, size)));
   }
 }
 
@@ -299,20 +186,6 @@ TEST(TorchGenerator, DrawsNothingForNothing) {
   EXPECT_TRUE(drawing.randperm(0).empty());
   EXPECT_EQ(drawing.randperm(1), std::vector<std::int64_t>{0});
   EXPECT_EQ(drawing.next(), TorchGenerator(5).next());
-}
-
-TEST(TorchGenerator, DrawsNormalNumbersWithMean0AndVariance1) {
-  TorchGenerator generator(1);
-  double sum = 0.0;
-  double squares = 0.0;
-  const std::vector<float> numbers = drawn_randn(generator, 1 << 20);
-  for (const float number : numbers) {
-    sum += number;
-    squares += double{number} * double{number};
-  }
-  const auto count = static_cast<double>(numbers.size());
-  EXPECT_NEAR(sum / count, 0.0, 4.0 / std::sqrt(count));
-  EXPECT_NEAR(squares / count, 1.0, 4.0 * std::sqrt(2.0 / count));
 }
 
 TEST(TorchGenerator, RefusesAPermutationOfNegativeSize) {
