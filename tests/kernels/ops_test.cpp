@@ -43,11 +43,6 @@ struct Matrix {
   [[nodiscard]] double at(std::int64_t i) const { return values[static_cast<std::size_t>(i)]; }
 };
 
-/// Beta times the previous number, which is not read if beta is 0.
-double kept(float beta, Memory& before, const Tensor& t, std::size_t i) {
-  return beta == 0 ? 0.0 : static_cast<double>(beta) * static_cast<double>(before.values(t)[i]);
-}
-
 /// As documented for PyTorch's modules, in double.
 double activated(Activation activation, double x) {
   constexpr double kPi = 3.14159265358979324;
@@ -109,6 +104,21 @@ struct Oracle {
   Memory& before;
   Memory& after;
 
+  /// Numbers before and after the op, in double.
+  template <class Index>
+  [[nodiscard]] double in(const Tensor& tensor, Index i) const {
+    return before.values(tensor)[static_cast<std::size_t>(i)];
+  }
+  template <class Index>
+  [[nodiscard]] double out(const Tensor& tensor, Index i) const {
+    return after.values(tensor)[static_cast<std::size_t>(i)];
+  }
+  /// Beta times the previous number, which is not read if beta is 0.
+  template <class Index>
+  [[nodiscard]] double kept(float beta, const Tensor& tensor, Index i) const {
+    return beta == 0 ? 0.0 : beta * in(tensor, i);
+  }
+
   void operator()(const Gemm& op) const {
     const Matrix a(before, op.a);
     const Matrix b(before, op.b);
@@ -121,10 +131,9 @@ struct Oracle {
       for (std::int64_t j = 0; j < op.c.cols; ++j) {
         const std::int64_t x = op.transpose_a ? i : i * depth;
         const std::int64_t y = op.transpose_b ? j * depth : j;
-        const auto at = static_cast<std::size_t>(i * op.c.cols + j);
-        double sum = kept(op.beta, before, op.c, at);
-        if (op.bias)
-          sum += static_cast<double>(before.values(*op.bias)[static_cast<std::size_t>(j)]);
+        const std::int64_t at = i * op.c.cols + j;
+        double sum = kept(op.beta, op.c, at);
+        if (op.bias) sum += in(*op.bias, j);
         double size = std::abs(sum);
         for (std::int64_t k = 0; k < depth; ++k) {
           const double product = a_values[x + k * next_x] * b_values[y + k * next_y];
@@ -132,8 +141,8 @@ struct Oracle {
           size += product < 0 ? -product : product;
         }
         const double error = kUlp * static_cast<double>(depth + 2) * size;
-        if (op.pre_activation) ASSERT_NEAR(after.values(*op.pre_activation)[at], sum, error);
-        ASSERT_NEAR(after.values(op.c)[at], activated(op.activation, sum), 1.2 * error + 2 * kUlp)
+        if (op.pre_activation) ASSERT_NEAR(out(*op.pre_activation, at), sum, error);
+        ASSERT_NEAR(out(op.c, at), activated(op.activation, sum), 1.2 * error + 2 * kUlp)
             << i << ", " << j;
       }
     }
@@ -178,14 +187,14 @@ struct Oracle {
         largest = std::max(largest, x);
       }
       const double exact = from.values.empty() || min == largest ? 0.1 : (largest - min) / values;
-      ASSERT_NEAR(after.values(op.scales)[0], exact, kUlp * exact);
+      ASSERT_NEAR(out(op.scales, 0), exact, kUlp * exact);
       ASSERT_NEAR(zero, begin - min / exact, 1.001);
     }
     for (std::int64_t i = 0; i < from.rows; ++i) {
       double largest = 0;
       for (std::int64_t k = 0; k < from.cols; ++k)
         largest = std::max(largest, std::abs(from.at(i, k)));
-      const double scale = after.values(op.scales)[op.zero_point ? 0 : static_cast<std::size_t>(i)];
+      const double scale = out(op.scales, op.zero_point ? 0 : static_cast<std::size_t>(i));
       if (!op.zero_point && largest > 0)
         ASSERT_NEAR(scale, largest / values, kUlp * largest / values);
       for (std::int64_t k = 0; k < from.cols; ++k) {
@@ -212,12 +221,11 @@ struct Oracle {
         const std::int8_t* const a_row = a.data() + i * depth;
         const std::int8_t* const b_row = b.data() + j * depth;
         for (std::size_t k = 0; k < depth; ++k) sum += (a_row[k] - zero) * b_row[k];
-        const double scale =
-            static_cast<double>(before.values(op.a_scales)[op.a_zero_point ? 0 : i]) *
-            before.values(op.b_scales)[op.b_scales.cols == 1 ? 0 : j];
-        const double value = static_cast<double>(sum) * scale + before.values(op.bias)[j];
+        const double scale = in(op.a_scales, op.a_zero_point ? 0 : i) *
+                             in(op.b_scales, op.b_scales.cols == 1 ? 0 : j);
+        const double value = static_cast<double>(sum) * scale + in(op.bias, j);
         const double size = std::abs(static_cast<double>(sum) * scale) + 1;
-        ASSERT_NEAR(after.values(op.c)[i * static_cast<std::size_t>(op.c.cols) + j],
+        ASSERT_NEAR(out(op.c, i * static_cast<std::size_t>(op.c.cols) + j),
                     activated(op.activation, value), 4 * kUlp * size);
       }
     }
@@ -226,36 +234,35 @@ struct Oracle {
   void operator()(const BiasActivation& op) const {
     const Matrix bias(before, *op.bias);
     for (std::size_t i = 0; i < before.values(op.values).size(); ++i) {
-      double sum = static_cast<double>(before.values(op.values)[i]) +
-                   bias.at(static_cast<std::int64_t>(i) % op.values.cols);
+      double sum = in(op.values, i) + bias.at(static_cast<std::int64_t>(i) % op.values.cols);
       if (op.pre_activation) {
-        ASSERT_NEAR(after.values(*op.pre_activation)[i], sum, kUlp * std::abs(sum));
+        ASSERT_NEAR(out(*op.pre_activation, i), sum, kUlp * std::abs(sum));
       }
       const double result = activated(op.activation, sum);
       // For negative numbers, GELU is a difference of larger numbers.
-      ASSERT_NEAR(after.values(op.values)[i], result, 4 * kUlp * (std::abs(result) + std::abs(sum)))
+      ASSERT_NEAR(out(op.values, i), result, 4 * kUlp * (std::abs(result) + std::abs(sum)))
           << name_of(op.activation) << " of " << sum;
     }
   }
 
   void operator()(const ActivationGrad& op) const {
     for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
-      const double grad = before.values(op.grad)[i];
-      const double from = before.values(op.from)[i];
+      const double grad = in(op.grad, i);
+      const double from = in(op.from, i);
       const double expected = grad * slope_from(op.activation, from);
-      ASSERT_NEAR(after.values(op.grad)[i], expected, 8 * kUlp * std::abs(grad) * (1 + from * from))
+      ASSERT_NEAR(out(op.grad, i), expected, 8 * kUlp * std::abs(grad) * (1 + from * from))
           << name_of(op.activation) << " from " << from;
     }
     if (!op.sums) return;
     for (std::int64_t j = 0; j < op.grad.cols; ++j) {
-      double sum = kept(op.beta, before, *op.sums, static_cast<std::size_t>(j));
+      double sum = kept(op.beta, *op.sums, j);
       double size = std::abs(sum);
       for (std::int64_t i = 0; i < op.grad.rows; ++i) {
-        const auto at = static_cast<std::size_t>(i * op.grad.cols + j);
-        sum += static_cast<double>(after.values(op.grad)[at]);
-        size += std::abs(static_cast<double>(after.values(op.grad)[at]));
+        const double grad = out(op.grad, i * op.grad.cols + j);
+        sum += grad;
+        size += std::abs(grad);
       }
-      ASSERT_NEAR(after.values(*op.sums)[static_cast<std::size_t>(j)], sum, 20 * kUlp * size);
+      ASSERT_NEAR(out(*op.sums, j), sum, 20 * kUlp * size);
     }
   }
 
@@ -272,10 +279,9 @@ struct Oracle {
            step},
           {static_cast<std::uint32_t>(op.seed), static_cast<std::uint32_t>(op.seed >> 32U)});
       const std::uint32_t word = words[static_cast<std::size_t>(col / quarter)];
-      const auto at = static_cast<std::size_t>(i);
       const double mask = word < op.rate * 0x1p32 ? 0 : 1 / (1 - op.rate);
-      ASSERT_FLOAT_EQ(after.values(op.values)[at],
-                      static_cast<float>(mask * before.values(op.values)[at]));
+      ASSERT_FLOAT_EQ(static_cast<float>(out(op.values, i)),
+                      static_cast<float>(mask * in(op.values, i)));
     }
   }
 
@@ -287,20 +293,20 @@ struct Oracle {
       for (std::int64_t i = 0; i < output.rows; ++i) {
         sum += (output.at(i, j) - target.at(i, j)) * (output.at(i, j) - target.at(i, j));
       }
-      ASSERT_NEAR(after.values(op.out)[static_cast<std::size_t>(j)], sum, 20 * kUlp * sum);
+      ASSERT_NEAR(out(op.out, j), sum, 20 * kUlp * sum);
     }
   }
 
   void operator()(const SumRows& op) const {
-    const Matrix in(before, op.in);
-    for (std::int64_t j = 0; j < in.cols; ++j) {
-      double sum = kept(op.beta, before, op.out, static_cast<std::size_t>(j));
+    const Matrix rows(before, op.in);
+    for (std::int64_t j = 0; j < rows.cols; ++j) {
+      double sum = kept(op.beta, op.out, j);
       double size = std::abs(sum);
-      for (std::int64_t i = 0; i < in.rows; ++i) {
-        sum += in.at(i, j);
-        size += std::abs(in.at(i, j));
+      for (std::int64_t i = 0; i < rows.rows; ++i) {
+        sum += rows.at(i, j);
+        size += std::abs(rows.at(i, j));
       }
-      ASSERT_NEAR(after.values(op.out)[static_cast<std::size_t>(j)], sum, 20 * kUlp * size);
+      ASSERT_NEAR(out(op.out, j), sum, 20 * kUlp * size);
     }
   }
 
@@ -310,20 +316,17 @@ struct Oracle {
     double sum = 0;
     for (std::int64_t i = 0; i < op.output.size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
-      const double target = takes_labels(op.kind)
-                                ? before.values<std::int32_t>(op.target)[at]
-                                : static_cast<double>(before.values(op.target)[at]);
+      const double target =
+          takes_labels(op.kind) ? before.values<std::int32_t>(op.target)[at] : in(op.target, at);
       const auto [term, of_output] = term_of(op.kind, output.at(i), target);
       const bool is_cut = op.activation == Activation::kRelu && output.at(i) <= 0;
       const double slope = is_cut ? 0 : of_output;
       sum += term;
-      ASSERT_NEAR(after.values(op.grad)[at], slope / count,
-                  3 * kUlp * (1 + std::abs(slope)) / count)
+      ASSERT_NEAR(out(op.grad, at), slope / count, 3 * kUlp * (1 + std::abs(slope)) / count)
           << name_of(op.kind);
     }
-    const double loss = sum / count + kept(op.beta, before, op.loss, 0);
-    EXPECT_NEAR(after.values(op.loss)[0], loss, 10 * kUlp * (1 + std::abs(loss)))
-        << name_of(op.kind);
+    const double loss = sum / count + kept(op.beta, op.loss, 0);
+    EXPECT_NEAR(out(op.loss, 0), loss, 10 * kUlp * (1 + std::abs(loss))) << name_of(op.kind);
   }
 
   void operator()(const CrossEntropy& op) const {
@@ -344,12 +347,12 @@ struct Oracle {
         const double share = (j == label ? 1 - smoothing : 0) + even;
         const double grad =
             (std::exp(logits.at(i, j)) / sum - share) / static_cast<double>(op.count);
-        ASSERT_NEAR(after.values(op.grad)[static_cast<std::size_t>(i * logits.cols + j)], grad,
+        ASSERT_NEAR(out(op.grad, i * logits.cols + j), grad,
                     10 * kUlp / static_cast<double>(op.count));
       }
     }
-    loss = loss / static_cast<double>(op.count) + kept(op.beta, before, op.loss, 0);
-    EXPECT_NEAR(after.values(op.loss)[0], loss, 10 * kUlp * (1 + std::abs(loss)));
+    loss = loss / static_cast<double>(op.count) + kept(op.beta, op.loss, 0);
+    EXPECT_NEAR(out(op.loss, 0), loss, 10 * kUlp * (1 + std::abs(loss)));
   }
 
   void operator()(const CountCorrect& op) const {
@@ -377,49 +380,47 @@ struct Oracle {
   void expect_adam(const Op& op, const AdamStep& step, const Tensor& weights,
                    const Tensor& moments1, const Tensor& moments2, std::size_t i, Gradient raw,
                    const std::optional<Tensor>& max_moments2 = {}) const {
-    const double scale = before.values(op.scalars)[0];
-    const double root = before.values(op.scalars)[1];
-    const double shrink = step.decoupled ? static_cast<double>(before.values(op.scalars)[2]) : 1;
+    const double scale = in(op.scalars, 0);
+    const double root = in(op.scalars, 1);
+    const double shrink = step.decoupled ? in(op.scalars, 2) : 1;
     const double decay = step.decoupled ? 0 : step.weight_decay;
-    const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
-    const double old = shrink * static_cast<double>(before.values(weights)[i]);
+    const double clip = op.clip ? in(*op.clip, 0) : 1;
+    const double old = shrink * in(weights, i);
     const double g = clip * raw.value + decay * old;
     const double g_error = raw.error + (decay == 0 && clip == 1 ? 0 : 2 * kUlp * std::abs(g)) +
                            (clip == 1 ? 0 : kUlp * std::abs(clip * raw.value));
-    const double kept_m = step.beta1 * static_cast<double>(before.values(moments1)[i]);
+    const double kept_m = step.beta1 * in(moments1, i);
     const double m = kept_m + (1 - step.beta1) * g;
     const double m_error = 2 * kUlp * (std::abs(kept_m) + std::abs((1 - step.beta1) * g)) + g_error;
-    const double v =
-        step.beta2 * static_cast<double>(before.values(moments2)[i]) + (1 - step.beta2) * g * g;
+    const double v = step.beta2 * in(moments2, i) + (1 - step.beta2) * g * g;
     const double v_error = 6 * kUlp * v + (1 - step.beta2) * 3 * std::abs(g) * g_error;
     double largest = v;
     if (max_moments2) {
-      largest = std::max(v, static_cast<double>(before.values(*max_moments2)[i]));
-      ASSERT_NEAR(after.values(*max_moments2)[i], largest, v_error) << i;
+      largest = std::max(v, in(*max_moments2, i));
+      ASSERT_NEAR(out(*max_moments2, i), largest, v_error) << i;
     }
     const double rate = scale / (std::sqrt(largest) / root + step.eps);
     const double w = old + rate * m;
-    ASSERT_NEAR(after.values(moments1)[i], m, m_error) << i;
-    ASSERT_NEAR(after.values(moments2)[i], v, v_error) << i;
+    ASSERT_NEAR(out(moments1, i), m, m_error) << i;
+    ASSERT_NEAR(out(moments2, i), v, v_error) << i;
     const double rate_error = v == 0 ? 0 : v_error / v;
     ASSERT_NEAR(
-        after.values(weights)[i], w,
+        out(weights, i), w,
         std::abs(rate) * m_error + (10 * kUlp + rate_error) * (std::abs(old) + std::abs(rate * m)))
         << i;
   }
 
   /// Handles loss scaling: the third row of scalars belongs to this update.
   void expect_step(const OptimizerUpdate& op, const AdamStep& step) const {
-    if (op.loss_scale && before.values(op.loss_scale->found_inf)[0] > 0) {
+    if (op.loss_scale && in(op.loss_scale->found_inf, 0) > 0) {
       for (const Tensor& tensor : {op.weights, op.state[0], op.state[1]}) {
         EXPECT_THAT(after.values(tensor), testing::ElementsAreArray(before.values(tensor)));
       }
       return;
     }
-    const double scale = op.loss_scale ? before.values(op.loss_scale->scale)[0] : 1.0F;
+    const double scale = op.loss_scale ? in(op.loss_scale->scale, 0) : 1.0F;
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      expect_adam(op, step, op.weights, op.state[0], op.state[1], i,
-                  {static_cast<double>(before.values(op.grads)[i]) / scale, 0},
+      expect_adam(op, step, op.weights, op.state[0], op.state[1], i, {in(op.grads, i) / scale, 0},
                   step.amsgrad ? std::optional(op.state[2]) : std::nullopt);
     }
   }
@@ -427,58 +428,49 @@ struct Oracle {
   /// The gradient of weight i, clipped and with weight decay.
   [[nodiscard]] double decayed(const OptimizerUpdate& op, double weight_decay,
                                std::size_t i) const {
-    const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
-    return clip * static_cast<double>(before.values(op.grads)[i]) +
-           weight_decay * static_cast<double>(before.values(op.weights)[i]);
+    const double clip = op.clip ? in(*op.clip, 0) : 1;
+    return clip * in(op.grads, i) + weight_decay * in(op.weights, i);
   }
 
   void expect_step(const OptimizerUpdate& op, const RmsPropStep& step) const {
-    const double scale = before.values(op.scalars)[0];
+    const double scale = in(op.scalars, 0);
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
       const double g = decayed(op, step.weight_decay, i);
-      const double squares = step.alpha * static_cast<double>(before.values(op.state[0])[i]) +
-                             (1 - step.alpha) * g * g;
+      const double squares = step.alpha * in(op.state[0], i) + (1 - step.alpha) * g * g;
       double change = g / (std::sqrt(squares) + step.eps);
       const double size = 1 + std::abs(change) / 0.01;
-      ASSERT_NEAR(after.values(op.state[0])[i], squares, 20 * kUlp * (squares + 0.1));
+      ASSERT_NEAR(out(op.state[0], i), squares, 20 * kUlp * (squares + 0.1));
       if (step.momentum > 0) {
-        change += step.momentum * static_cast<double>(before.values(op.state[1])[i]);
-        ASSERT_NEAR(after.values(op.state[1])[i], change, 10 * kUlp * size);
+        change += step.momentum * in(op.state[1], i);
+        ASSERT_NEAR(out(op.state[1], i), change, 10 * kUlp * size);
       }
-      ASSERT_NEAR(after.values(op.weights)[i],
-                  static_cast<double>(before.values(op.weights)[i]) + scale * change,
-                  10 * kUlp * size);
+      ASSERT_NEAR(out(op.weights, i), in(op.weights, i) + scale * change, 10 * kUlp * size);
     }
   }
 
   void expect_step(const OptimizerUpdate& op, const AdagradStep& step) const {
-    const double scale = before.values(op.scalars)[0];
+    const double scale = in(op.scalars, 0);
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
       const double g = decayed(op, step.weight_decay, i);
-      const double sum = static_cast<double>(before.values(op.state[0])[i]) + g * g;
-      ASSERT_NEAR(after.values(op.state[0])[i], sum, 10 * kUlp * (1 + sum));
-      ASSERT_NEAR(after.values(op.weights)[i],
-                  static_cast<double>(before.values(op.weights)[i]) +
-                      scale * g / (std::sqrt(sum) + step.eps),
+      const double sum = in(op.state[0], i) + g * g;
+      ASSERT_NEAR(out(op.state[0], i), sum, 10 * kUlp * (1 + sum));
+      ASSERT_NEAR(out(op.weights, i), in(op.weights, i) + scale * g / (std::sqrt(sum) + step.eps),
                   40 * kUlp);
     }
   }
 
   void expect_step(const OptimizerUpdate& op, const LionStep& step) const {
-    const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
+    const double clip = op.clip ? in(*op.clip, 0) : 1;
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      const double g = clip * static_cast<double>(before.values(op.grads)[i]);
-      const double old = before.values(op.state[0])[i];
+      const double g = clip * in(op.grads, i);
+      const double old = in(op.state[0], i);
       const double mean = step.beta1 * old + (1 - step.beta1) * g;
       const double sign = mean > 0 ? 1 : mean < 0 ? -1 : 0;
-      ASSERT_NEAR(after.values(op.state[0])[i], step.beta2 * old + (1 - step.beta2) * g, 4 * kUlp);
+      ASSERT_NEAR(out(op.state[0], i), step.beta2 * old + (1 - step.beta2) * g, 4 * kUlp);
       // If the mean cancels, its sign depends on rounding.
       if (mean != 0 && std::abs(mean) < kUlp) continue;
-      ASSERT_NEAR(after.values(op.weights)[i],
-                  static_cast<double>(before.values(op.scalars)[1]) *
-                          static_cast<double>(before.values(op.weights)[i]) +
-                      static_cast<double>(before.values(op.scalars)[0]) * sign,
-                  4 * kUlp);
+      ASSERT_NEAR(out(op.weights, i),
+                  in(op.scalars, 1) * in(op.weights, i) + in(op.scalars, 0) * sign, 4 * kUlp);
     }
   }
 
@@ -515,7 +507,7 @@ struct Oracle {
     for (const float value : before.values(op.in)) {
       sum += static_cast<double>(value) * static_cast<double>(value);
     }
-    EXPECT_NEAR(after.values(op.out)[0], sum, kUlp * sum);
+    EXPECT_NEAR(out(op.out, 0), sum, kUlp * sum);
   }
 
   void operator()(const GramSquares& op) const {
@@ -523,48 +515,47 @@ struct Oracle {
     const Matrix x(before, op.gram_x);
     double sum = 0;
     for (std::int64_t i = 0; i < op.gram_y.size(); ++i) sum += y.at(i) * (x.at(i) + 1);
-    EXPECT_NEAR(after.values(op.out)[0], sum, kUlp * std::abs(sum) + 1e-12);
+    EXPECT_NEAR(out(op.out, 0), sum, kUlp * std::abs(sum) + 1e-12);
   }
 
   void operator()(const ClipFactor& op) const {
     double sum = 0;
     for (const float square : before.values(op.squares)) sum += static_cast<double>(square);
     const double factor = std::min(1.0, op.max_norm / (std::sqrt(sum) + 1e-6));
-    EXPECT_NEAR(after.values(op.factor)[0], factor, kUlp * factor);
+    EXPECT_NEAR(out(op.factor, 0), factor, kUlp * factor);
   }
 
   void expect_step(const OptimizerUpdate& op, const SgdStep& step) const {
-    const double scale = before.values(op.scalars)[0];
+    const double scale = in(op.scalars, 0);
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      const double old = before.values(op.weights)[i];
-      const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
-      const double raw = clip * static_cast<double>(before.values(op.grads)[i]);
+      const double old = in(op.weights, i);
+      const double clip = op.clip ? in(*op.clip, 0) : 1;
+      const double raw = clip * in(op.grads, i);
       double change = raw + step.weight_decay * old;
       double size = std::abs(raw) + step.weight_decay * std::abs(old);
       if (step.momentum > 0) {
-        const double kept_v = step.momentum * static_cast<double>(before.values(op.state[0])[i]);
+        const double kept_v = step.momentum * in(op.state[0], i);
         const double velocity = kept_v + change;
         size += std::abs(kept_v);
-        ASSERT_NEAR(after.values(op.state[0])[i], velocity, 3 * kUlp * size);
+        ASSERT_NEAR(out(op.state[0], i), velocity, 3 * kUlp * size);
         change = step.nesterov ? change + step.momentum * velocity : velocity;
       }
       const double w = old + scale * change;
-      ASSERT_NEAR(after.values(op.weights)[i], w,
-                  5 * kUlp * (std::abs(old) + 2 * std::abs(scale) * size));
+      ASSERT_NEAR(out(op.weights, i), w, 5 * kUlp * (std::abs(old) + 2 * std::abs(scale) * size));
     }
   }
 
   void operator()(const CheckFinite& op) const {
     const auto in = before.values(op.in);
     const bool finite = std::ranges::all_of(in, [](float x) { return std::isfinite(x); });
-    EXPECT_EQ(after.values(op.found_inf)[0], finite ? 0 : 1);
+    EXPECT_EQ(out(op.found_inf, 0), finite ? 0 : 1);
   }
 
   /// The rules of GradScaler are tested against PyTorch.
   void operator()(const UpdateLossScale& op) const {
-    const bool overflows = before.values(op.state.found_inf)[0] > 0;
+    const bool overflows = in(op.state.found_inf, 0) > 0;
     const bool grows = !overflows && op.window == 1;
-    EXPECT_EQ(after.values(op.state.scale)[0], overflows ? 512 : grows ? 2048 : 1024);
+    EXPECT_EQ(out(op.state.scale, 0), overflows ? 512 : grows ? 2048 : 1024);
     EXPECT_EQ(after.values<std::int32_t>(op.state.updates)[0], overflows ? 7 : 8);
     EXPECT_EQ(after.values<std::int32_t>(op.good_steps)[0], overflows || grows ? 0 : 4);
   }
@@ -630,26 +621,22 @@ struct Oracle {
 
   void operator()(const Add& op) const {
     for (std::size_t i = 0; i < after.values(op.out).size(); ++i) {
-      const double sum =
-          static_cast<double>(before.values(op.a)[i]) + static_cast<double>(before.values(op.b)[i]);
-      ASSERT_NEAR(after.values(op.out)[i], sum, kUlp * std::abs(sum));
+      const double sum = in(op.a, i) + in(op.b, i);
+      ASSERT_NEAR(out(op.out, i), sum, kUlp * std::abs(sum));
     }
   }
 
   void operator()(const LayerNorm& op) const {
     const Matrix x(before, op.x);
     for (std::int64_t i = 0; i < x.rows; ++i) {
-      const auto row = static_cast<std::size_t>(i);
       const ExactMoments exact = exact_moments(before.values(op.x.row_slice(i, 1)));
-      ASSERT_EQ(after.values(op.mean)[row], static_cast<float>(exact.mean)) << "row " << i;
+      ASSERT_EQ(out(op.mean, i), static_cast<float>(exact.mean)) << "row " << i;
       const double rstd = 1 / std::sqrt(exact.variance + 1e-5);
-      ASSERT_NEAR(after.values(op.rstd)[row], rstd, kUlp * rstd) << "row " << i;
+      ASSERT_NEAR(out(op.rstd, i), rstd, kUlp * rstd) << "row " << i;
       for (std::int64_t j = 0; j < x.cols; ++j) {
-        const auto col = static_cast<std::size_t>(j);
-        const double normal = (x.at(i, j) - after.values(op.mean)[row]) * rstd;
-        const double y = normal * before.values(op.weight)[col] + before.values(op.bias)[col];
-        ASSERT_NEAR(after.values(op.y)[static_cast<std::size_t>(i * x.cols + j)], y,
-                    kUlp * (2 * std::abs(normal) + std::abs(y)))
+        const double normal = (x.at(i, j) - out(op.mean, i)) * rstd;
+        const double y = normal * in(op.weight, j) + in(op.bias, j);
+        ASSERT_NEAR(out(op.y, i * x.cols + j), y, kUlp * (2 * std::abs(normal) + std::abs(y)))
             << "row " << i;
       }
     }
@@ -659,28 +646,24 @@ struct Oracle {
     const Matrix x(before, op.x);
     const Matrix grad_y(before, op.grad_y);
     const auto normal = [&](std::int64_t i, std::int64_t j) {
-      const auto row = static_cast<std::size_t>(i);
-      return (x.at(i, j) - before.values(op.mean)[row]) * before.values(op.rstd)[row];
+      return (x.at(i, j) - in(op.mean, i)) * in(op.rstd, i);
     };
     for (std::int64_t j = 0; j < x.cols; ++j) {
-      const auto col = static_cast<std::size_t>(j);
-      double of_weight = kept(op.beta, before, op.grad_weight, col);
-      double of_bias = kept(op.beta, before, op.grad_bias, col);
+      double of_weight = kept(op.beta, op.grad_weight, j);
+      double of_bias = kept(op.beta, op.grad_bias, j);
       double size = 1;
       for (std::int64_t i = 0; i < x.rows; ++i) {
         of_weight += grad_y.at(i, j) * normal(i, j);
         of_bias += grad_y.at(i, j);
         size += std::abs(grad_y.at(i, j)) * (1 + std::abs(normal(i, j)));
       }
-      ASSERT_NEAR(after.values(op.grad_weight)[col], of_weight, 20 * kUlp * size);
-      ASSERT_NEAR(after.values(op.grad_bias)[col], of_bias, 20 * kUlp * size);
+      ASSERT_NEAR(out(op.grad_weight, j), of_weight, 20 * kUlp * size);
+      ASSERT_NEAR(out(op.grad_bias, j), of_bias, 20 * kUlp * size);
     }
     if (!op.grad_x) return;
     for (std::int64_t i = 0; i < x.rows; ++i) {
       const auto count = static_cast<double>(x.cols);
-      const auto scaled = [&](std::int64_t j) {
-        return grad_y.at(i, j) * before.values(op.weight)[static_cast<std::size_t>(j)];
-      };
+      const auto scaled = [&](std::int64_t j) { return grad_y.at(i, j) * in(op.weight, j); };
       double mean = 0, projected = 0, size_of_mean = 0, size_of_projected = 0;
       for (std::int64_t j = 0; j < x.cols; ++j) {
         mean += scaled(j) / count;
@@ -689,14 +672,13 @@ struct Oracle {
         size_of_projected += std::abs(scaled(j) * normal(i, j)) / count;
       }
       for (std::int64_t j = 0; j < x.cols; ++j) {
-        const auto at = static_cast<std::size_t>(i * x.cols + j);
-        const double rstd = before.values(op.rstd)[static_cast<std::size_t>(i)];
+        const std::int64_t at = i * x.cols + j;
+        const double rstd = in(op.rstd, i);
         const double change = rstd * (scaled(j) - mean - normal(i, j) * projected);
         const double size = std::abs(rstd) * (std::abs(scaled(j)) + size_of_mean +
                                               std::abs(normal(i, j)) * size_of_projected);
         // At most eleven roundings of half an ulp.
-        ASSERT_NEAR(after.values(*op.grad_x)[at], before.values(*op.grad_x)[at] + change,
-                    kUlp * (6 * size + 2))
+        ASSERT_NEAR(out(*op.grad_x, at), in(*op.grad_x, at) + change, kUlp * (6 * size + 2))
             << "row " << i;
       }
     }

@@ -174,33 +174,5 @@ TEST(Sgd, HasTheBitsOfTorchSgdWithNesterovAndWeightDecay) {
     EXPECT_EQ(checksum(memory.values(op.state[0])), e.velocities) << e.n;
   }
 }
-
-TEST(CrossEntropy, AgreesWithTorch) {
-  const Golden golden = load_golden("ce_tiny");
-  const std::int64_t classes = golden.layers.back();
-  for (std::size_t i = 0; i < golden.each_step.size(); ++i) {
-    const GoldenStep& step = golden.each_step[i];
-    Memory memory;
-    const CrossEntropy op{.loss = memory.add(1, 1),
-                          .grad = memory.add(golden.batch, classes),
-                          .logits = memory.add(golden.batch, classes),
-                          .labels = memory.add(golden.batch, 1, DType::kI32),
-                          .count = golden.batch};
-    std::ranges::copy(step.out, memory.values(op.logits).begin());
-    std::ranges::copy(step.labels, memory.values<std::int32_t>(op.labels).begin());
-    compute(op, memory);
-    EXPECT_NEAR(memory.values(op.loss)[0], golden.losses[i], 2.5e-7F * golden.losses[i]);
-
-    // The last layer's bias gradient is the column sums of grad.
-    const std::string bias = "net." + std::to_string(2 * (golden.depth - 1)) + ".bias";
-    for (std::int64_t j = 0; j < classes; ++j) {
-      float sum = 0;
-      for (std::int64_t row = 0; row < golden.batch; ++row)
-        sum += memory.values(op.grad)[static_cast<std::size_t>(row * classes + j)];
-      EXPECT_NEAR(sum, step.gradients.at(bias)[static_cast<std::size_t>(j)], 1e-7F);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace barestep
