@@ -3,10 +3,8 @@
 
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <tuple>
 
-#include "profiler/account.h"
 #include "support/file_runs.h"
 #include "support/trainer_harness.h"
 
@@ -133,23 +131,5 @@ TEST_F(GraphOfFiles, RecordsEveryNodeOfEveryStepOnce) {
   ASSERT_EQ(nodes_of_step.size(), 24U);
   for (const auto& [step, nodes] : nodes_of_step) EXPECT_EQ(nodes, expected[step % 6]) << step;
 }
-
-TEST(Graph, AccountsForItsPhases) {
-  TrainConfig config = graph_run();
-  config.model.dim = 128;
-  config.device.graph = true;
-  TrainerHarness run(config);
-  run.after_step = [](const StepReport& report) {
-    const StepAccount account = account_of(*report.timeline, kMainLane);
-    for (const Part part : {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer}) {
-      EXPECT_GT(account[part], 0) << name_of(part);
-    }
-    EXPECT_EQ(account[Part::kExposedCommunication], 0);
-    EXPECT_NEAR(std::accumulate(account.part_s.begin(), account.part_s.end(), 0.0), report.wall_s,
-                1e-9);
-  };
-  run.run();
-}
-
 }  // namespace
 }  // namespace barestep

@@ -161,28 +161,6 @@ bool all_end(const std::vector<std::vector<Action>>& all) {
   }
   return true;
 }
-
-TEST(PassSchedule, NeighborsExchangeMirrorImages) {
-  for_all_pipelines([](const PipelineSpec& pipeline) {
-    const auto all = actions_of(pipeline);
-    const auto with = [&](int stage, int peer) {
-      std::vector<StageExchange> exchanges;
-      for (const Action& action : at(all, stage)) {
-        if (!action.pass && action.exchange.peer == peer) exchanges.push_back(action.exchange);
-      }
-      return exchanges;
-    };
-    for (int stage = 0; stage + 1 < pipeline.stages; ++stage) {
-      const std::vector<StageExchange> down = with(stage, stage + 1);
-      const std::vector<StageExchange> up = with(stage + 1, stage);
-      ASSERT_EQ(down.size(), up.size());
-      for (std::size_t i = 0; i < down.size(); ++i) {
-        EXPECT_TRUE(mirror(stage, down[i], stage + 1, up[i])) << "exchange " << i;
-      }
-    }
-  });
-}
-
 TEST(PassSchedule, NoStageIsStuck) {
   for_all_pipelines(
       [](const PipelineSpec& pipeline) { EXPECT_TRUE(all_end(actions_of(pipeline))); });

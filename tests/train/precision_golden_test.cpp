@@ -249,21 +249,6 @@ TrainConfig bf16_config() {
   return config;
 }
 
-// With plain loops, which sum the terms of each number in order.
-TEST(Bf16, IsTrainedToTheSameBitsByTheFusedUpdate) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
-    TrainConfig config = bf16_config();
-    config.optimizer.kind = kind;
-    TrainerHarness separate(config);
-    separate.run();
-    config.training.update = Update::kFused;
-    TrainerHarness fused(config);
-    fused.run();
-    EXPECT_EQ(fused.losses(), separate.losses());
-    EXPECT_EQ(fused.trainer->weights(), separate.trainer->weights());
-  }
-}
-
 class Bf16OfFiles : public TempDirTest {};
 
 // With plain loops, as above. A smaller last batch has another number of micro-steps.
@@ -318,7 +303,7 @@ TEST(MixedPrecision, TakesTheBytesForEachParameterThatItsFormsNeed) {
     config.training.update = form.update;
     config.training.accumulate = form.accumulate;
     config.device.precision = form.precision;
-    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+    const StepPrograms programs = programs_of(config);
     const std::int64_t numbers = programs.parameter_list().bytes() / bytes_of(DType::kF32);
     std::int64_t bytes = 0;
     for (const Buffer& buffer : programs.buffers().all()) {
@@ -334,7 +319,7 @@ TEST(MixedPrecision, HalvesTheActivations) {
   const auto bytes_of_activations = [](Precision precision) {
     TrainConfig config = bf16_config();
     config.device.precision = precision;
-    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+    const StepPrograms programs = programs_of(config);
     std::int64_t bytes = 0;
     for (const Buffer& buffer : programs.buffers().all()) {
       if (buffer.category == Category::kActivations && buffer.name != "net.0.x") {

@@ -79,48 +79,6 @@ INSTANTIATE_TEST_SUITE_P(Golden, TinyRun,
                                          "tiny_d8_l2_b4_s1", "tiny_d8_l2_b4_s1_nolastrelu"),
                          [](const auto& run) { return std::string(run.param); });
 
-/// Runs of a model with and without fused products, on one thread of a BLAS.
-struct FusedAndApart {
-  explicit FusedAndApart(TrainConfig config) : on(with(config, true)), off(with(config, false)) {
-    on.run();
-    off.run();
-  }
-  static TrainConfig with(TrainConfig config, bool fusion) {
-    config.data.batch_size = 16;
-    config.device.threads = 1;
-    config.device.gemm = GemmProvider::kCblas;
-    config.device.fusion = fusion;
-    return config;
-  }
-
-  TrainerHarness on, off;
-};
-
-/// PyTorch starts with the bias and adds the product to it, as the fused product does. If the
-/// library computes a sum in one pass, the order of that one addition makes no difference; if it
-/// splits a long sum into several, it does.
-TEST(Fusion, HasTheSameBitsOnAndOffWhereSumsAreShort) {
-  if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
-  TrainConfig config;
-  config.model.layers = {100, 200, 64, 10};
-  config.training.steps = 10;
-  const FusedAndApart runs(config);
-  EXPECT_EQ(runs.on.losses(), runs.off.losses());
-  EXPECT_EQ(runs.on.trainer->weights(), runs.off.trainer->weights());
-}
-
-TEST(Fusion, AgreesOnAndOffWithinFiveTenMillionths) {
-  if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
-  TrainConfig config;
-  config.model.dim = 1024;
-  config.model.depth = 2;
-  config.training.steps = 3;
-  const FusedAndApart runs(config);
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(runs.on.losses()[i], runs.off.losses()[i], 5e-7 * runs.on.losses()[i]);
-  }
-}
-
 /// Passes a golden file's batches to a program that reads files.
 class GoldenInput final : public StepInput {
  public:

@@ -208,18 +208,6 @@ TEST(Resolve, LeavesWhatWasAskedFor) {
   EXPECT_EQ(resolve(expected, DeviceKind::kCuda, spec), expected);
 }
 
-TEST(Resolve, RefusesARunThatAppliesNoGradient) {
-  TrainConfig config;
-  config.training.staleness = 3;
-  config.training.steps = 4;
-  EXPECT_NO_THROW(resolve(config, DeviceKind::kCpu, {}));
-  config.training.steps = 3;
-  expect_error(ExitCode::kConfiguration,
-               "--staleness '3': a run of 3 steps would apply no gradient; give fewer, or more "
-               "--steps",
-               [&] { resolve(config, DeviceKind::kCpu, {}); });
-}
-
 TEST(Resolve, GivesAnEvaluationNoSteps) {
   TrainConfig config;
   config.training.evaluate_only = true;

@@ -117,17 +117,6 @@ TEST(StepPrograms, KeepInputsOnlyOfActivationsThatNeedThem) {
   }
 }
 
-TEST(StepPrograms, HaveNoSmallerBatchesWhereTheBatchSizeDividesTheSamples) {
-  const StepPrograms programs({.model = {.widths = {5, 3}},
-                               .data = DataKind::kIdx,
-                               .batch_size = 4,
-                               .train_rows = 8,
-                               .test_rows = 4});
-  EXPECT_EQ(programs.last_batch(), nullptr);
-  EXPECT_NE(programs.evaluate(), nullptr);
-  EXPECT_EQ(programs.last_evaluate(), nullptr);
-}
-
 /// Records its callbacks, with the number of the micro-step and the last buffer written before
 /// each.
 class ListeningScheme final : public Scheme {
@@ -243,8 +232,7 @@ TEST(StepPrograms, LaunchAsFewKernelsAsTheirDataFlowAllows) {
 
 /// Between the loss and the backward pass, the copy would hold up a GPU.
 TEST(TrainStep, ReadsTheLossBackAfterEverythingElse) {
-  TrainConfig config;
-  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  const StepPrograms programs = programs_of({});
   const StepProgram& train = programs.train();
   const Node& last = train.program.nodes().back();
   const auto* const copy = std::get_if<Copy>(&std::get<DeviceOp>(last.op));

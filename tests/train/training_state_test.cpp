@@ -25,7 +25,6 @@ namespace barestep {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 TrainConfig small_run() {
   TrainConfig config;
@@ -229,10 +228,7 @@ TEST(StateOfTraining, OfADeviceThatFailedIsNotThere) {
 
 std::vector<std::string> names_of_state(const TrainConfig& config) {
   std::vector<std::string> names;
-  for (const TensorForm& tensor :
-       state_tensors(StepPrograms(spec_of(config, DeviceKind::kCpu, nullptr)))) {
-    names.push_back(tensor.name);
-  }
+  for (const TensorForm& tensor : state_tensors(programs_of(config))) names.push_back(tensor.name);
   return names;
 }
 
@@ -258,7 +254,7 @@ TEST(StateOfTraining, OfAnotherRunIsRefusedWithWhatDiffers) {
     return state;
   };
   const TrainConfig config = small_run();
-  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  const StepPrograms programs = programs_of(config);
   const auto expect_refused = [&](const TrainingState& state, const std::string& why) {
     expect_error(ExitCode::kBadData, "checkpoint 'c': " + why,
                  [&] { require_state(state, programs, "c"); });
