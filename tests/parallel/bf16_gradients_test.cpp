@@ -83,19 +83,6 @@ TEST(Bf16Gradients, TrainWithinABf16sPrecisionOfFp32) {
   EXPECT_LT(distance, 1.0 / 256);
 }
 
-TEST(Bf16Gradients, AreTheSameBitsWithAndWithoutOverlap) {
-  const auto expected = train_threads(3, rank_config(), in_bf16());
-  DdpSettings apart = in_bf16();
-  apart.overlap = false;
-  EXPECT_EQ(train_threads(3, rank_config(), apart), expected);
-  DdpSettings per_bucket = in_bf16();
-  per_bucket.update_per_bucket = true;
-  EXPECT_EQ(train_threads(3, rank_config(), per_bucket), expected);
-  DdpSettings whole = in_bf16();
-  whole.whole_first_bucket = true;
-  EXPECT_EQ(train_threads(3, rank_config(), whole), expected);
-}
-
 TEST(Bf16Gradients, MoveHalfTheBytesByWayOfTheLargestBucket) {
   TrainConfig config;
   config.model.layers = {1024, 1024, 64};

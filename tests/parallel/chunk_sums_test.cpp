@@ -226,66 +226,6 @@ TEST_F(Reproducible, RunsHaveTheOwnLossOfEachRank) {
   }
 }
 
-TEST_F(Reproducible, RunsEvaluateTheSameModelOnEveryNumberOfRanks) {
-  TrainConfig config = class_run(folder());
-  config.training.chunk_rows = 2;
-  config.device.threads = 1;
-  const Trained one = train_single(config);
-  ASSERT_FALSE(one.evaluations.empty());
-  for (const int ranks : {2, 3, 4}) {
-    for (const Trained& rank : train(config, ranks)) {
-      EXPECT_EQ(rank.parameters, one.parameters);
-      ASSERT_EQ(rank.evaluations.size(), one.evaluations.size());
-      for (std::size_t i = 0; i < one.evaluations.size(); ++i) {
-        EXPECT_EQ(rank.evaluations[i].accuracy, one.evaluations[i].accuracy);
-        EXPECT_FLOAT_EQ(static_cast<float>(rank.evaluations[i].loss),
-                        static_cast<float>(one.evaluations[i].loss));
-      }
-    }
-  }
-}
-
-/// Two blocks, whose norms have parameters that are no products.
-TEST_F(Reproducible, TransformersHaveTheSameBitsToo) {
-  TrainConfig config = chunked();
-  config.model = {};
-  config.model.block = BlockKind::kTransformer;
-  config.model.dim = 8;
-  config.model.depth = 2;
-  config.model.heads = 2;
-  config.model.length = 3;
-  config.model.ffn = 12;
-  const Trained one = train_single(config);
-  for (const SchemeKind scheme : {SchemeKind::kDdp, SchemeKind::kZero1}) {
-    config.parallel.scheme = scheme;
-    for (const int ranks : {2, 3, 4}) EXPECT_EQ(train(config, ranks)[1].parameters, one.parameters);
-  }
-}
-
-TEST_F(Reproducible, RunsResumeOnOtherRanksToTheBit) {
-  TrainConfig config = number_run(folder());
-  config.training.chunk_rows = 2;
-  config.device.threads = 1;
-  config.model.dropout = 0.2;
-  const Trained one = train_single(config);
-  config.checkpoint.folder = "checkpoints";
-  const std::pair<int, SchemeKind> worlds[] = {{4, SchemeKind::kDdp},
-                                               {3, SchemeKind::kZero1},
-                                               {2, SchemeKind::kZero1},
-                                               {1, SchemeKind::kDdp}};
-  TrainingState state;
-  FlatWeights end;
-  for (const auto& [ranks, scheme] : worlds) {
-    config.parallel.scheme = scheme;
-    const TrainingState start = std::exchange(state, {});
-    Interruption cutting{.start = start.tensors.empty() ? nullptr : &start, .kept = &state};
-    if (ranks > 1) cutting.asks_for = StepRequest::kStop;
-    cutting.asks_after_step = start.position.steps + 2;
-    end = train(config, ranks, cutting)[0].parameters;
-  }
-  EXPECT_EQ(end, one.parameters);
-}
-
 TEST_F(Reproducible, ProgramsNeedEveryWaitAndNoRankIsStuck) {
   for (const SchemeKind kind : {SchemeKind::kDdp, SchemeKind::kZero1}) {
     TrainConfig config = chunked();
@@ -295,8 +235,7 @@ TEST_F(Reproducible, ProgramsNeedEveryWaitAndNoRankIsStuck) {
     const auto scheme = scheme_of(config);
     for (const int ranks : {1, 2, 3, 4, 6}) {
       EXPECT_NO_THROW(check_all_ranks(config, DeviceKind::kCpu, nullptr, ranks));
-      const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks),
-                                  scheme.get());
+      const StepPrograms programs = programs_by(*scheme, config, 0, ranks);
       EXPECT_GE(expect_every_deletion_found(programs.train().program), ranks > 1 ? 10 : 1);
     }
   }
@@ -307,8 +246,7 @@ TEST_F(Reproducible, RunsKeepFewSumsAtOnce) {
   TrainConfig config = chunked(1);
   const auto names_of = [&](int ranks) {
     const auto scheme = scheme_of(config);
-    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks),
-                                scheme.get());
+    const StepPrograms programs = programs_by(*scheme, config, 0, ranks);
     std::vector<std::string> names;
     for (BufferId id = 0; id < programs.buffers().size(); ++id) {
       const Buffer& buffer = programs.buffers()[id];
@@ -326,9 +264,7 @@ TEST_F(Reproducible, RanksWithSubtreesSendWhatAnAllReduceSends) {
   TrainConfig config = chunked(4);
   const auto sent = [&] {
     const auto scheme = scheme_of(config);
-    const StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4);
-    const StepPrograms programs(spec, scheme.get());
-    return bytes_sent(programs.train().program, spec.mesh);
+    return bytes_sent(programs_by(*scheme, config, 0, 4).train().program, Mesh::of_data(0, 4));
   };
   const std::int64_t in_order = sent();
   config.training.chunk_rows.reset();

@@ -25,18 +25,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-std::unique_ptr<Device> open_cpu(const DeviceConfig& config, int index) {
-  return make_cpu_device({.index = index, .threads = 1, .gemm = config.gemm});
-}
-
-SpreadRun train(const TrainConfig& config, const Spread& spread) {
-  return train_spread(config, spread, open_cpu);
-}
-
-SpreadRun train_alone(const TrainConfig& config) {
-  return barestep::train_alone(config, open_cpu);
-}
-
 /// 64 rows, which neither 3 nor 5 devices can share equally.
 TrainConfig baseline_config() {
   TrainConfig config;
@@ -66,83 +54,60 @@ TEST(DataParallel, SplitsAsPyTorchsTutorialShows) {
 }
 
 TEST(DataParallel, ComputesTheLossesOfOneDeviceWithAnyNumberOfDevices) {
-  const TrainConfig config = baseline_config();
-  const SpreadRun one = train_alone(config);
-  for (const int devices : {2, 3, 5}) {
-    SCOPED_TRACE(devices);
-    expect_near(train(config, {.devices = devices}), one, config);
+  const TrainConfig usual = baseline_config();
+  TrainConfig accumulate = rank_config(), adds_up = rank_config(), adamw = rank_config(),
+              sgd = rank_config(), clips = rank_config(), unfused = rank_config();
+  accumulate.training.accumulate = adds_up.training.accumulate = 3;
+  adds_up.training.zero_grad = false;
+  adamw.optimizer.kind = OptimizerKind::kAdamW;
+  sgd.optimizer.kind = OptimizerKind::kSgd;
+  clips.training.clip_norm = 0.1;
+  unfused.device.fusion = false;
+  for (const TrainConfig& config : {usual, accumulate, adds_up, adamw, sgd, clips, unfused}) {
+    const SpreadRun one = train_alone(config);
+    for (const int devices : {2, 3, 5}) {
+      SCOPED_TRACE(devices);
+      expect_near(train_spread(config, {.devices = devices}), one, config);
+    }
   }
 }
 
 TEST(DataParallel, OnOneDeviceComputesTheBitsOfNoScheme) {
   const TrainConfig config = baseline_config();
-  EXPECT_EQ(train(config, {.devices = 1}), train_alone(config));
-}
-
-TEST(DataParallel, RepeatsToTheBit) {
-  const TrainConfig config = baseline_config();
-  EXPECT_EQ(train(config, {.devices = 3}), train(config, {.devices = 3}));
+  EXPECT_EQ(train_spread(config, {.devices = 1}), train_alone(config));
 }
 
 TEST(DataParallel, UsesFewerDevicesThanThereAreForASmallBatch) {
   TrainConfig config = rank_config();
   config.data.batch_size = 3;
   const SpreadRun one = train_alone(config);
-  for (const int devices : {3, 5}) expect_near(train(config, {.devices = devices}), one, config);
+  for (const int devices : {3, 5})
+    expect_near(train_spread(config, {.devices = devices}), one, config);
   const DataParallel scheme(5, false);
   config.data.batch_size = 16;
-  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
-  EXPECT_EQ(MemoryPlan(programs.buffers()).devices(), 4);
+  EXPECT_EQ(MemoryPlan(programs_of(config, &scheme).buffers()).devices(), 4);
 }
 
 TEST(DataParallel, AddsTheSameSumsByPiecesOfAnySize) {
   const TrainConfig config = rank_config();
-  const SpreadRun direct = train(config, {.devices = 3});
+  const SpreadRun direct = train_spread(config, {.devices = 3});
   for (const std::int64_t max : {1, 7, 1 << 20}) {
-    EXPECT_EQ(train(config, {.devices = 3, .adds_by_pieces = true, .max_numbers = max}), direct);
+    EXPECT_EQ(train_spread(config, {.devices = 3, .adds_by_pieces = true, .max_numbers = max}),
+              direct);
   }
-}
-
-TEST(DataParallel, AccumulatesAsOneDeviceDoes) {
-  TrainConfig config = rank_config();
-  config.training.accumulate = 3;
-  expect_near(train(config, {.devices = 3}), train_alone(config), config);
-  config.training.zero_grad = false;
-  expect_near(train(config, {.devices = 3}), train_alone(config), config);
-}
-
-TEST(DataParallel, TrainsWithSgdAndAdamW) {
-  TrainConfig config = rank_config();
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
-    config.optimizer.kind = kind;
-    expect_near(train(config, {.devices = 2}), train_alone(config), config);
-  }
-}
-
-TEST(DataParallel, ClipsAsOneDeviceDoes) {
-  TrainConfig config = rank_config();
-  config.training.clip_norm = 0.1;
-  expect_near(train(config, {.devices = 3}), train_alone(config), config);
-}
-
-TEST(DataParallel, WithoutFusionComputesTheSame) {
-  TrainConfig config = rank_config();
-  config.device.fusion = false;
-  expect_near(train(config, {.devices = 2}), train_alone(config), config);
 }
 
 class DataParallelFiles : public TempDirTest {};
 
-TEST_F(DataParallelFiles, TrainsAndEvaluatesAsOneDeviceDoes) {
-  const TrainConfig config = class_run(folder());
-  expect_near(train(config, {.devices = 3}), train_alone(config), config);
-}
-
 /// 30 rows in steps of 7: the last step has 2 rows, so the third device has none.
-TEST_F(DataParallelFiles, TrainsOnALastBatchThatIsTooSmallForAllDevices) {
-  TrainConfig config = number_run(folder());
-  config.data.batch_size = 7;
-  expect_near(train(config, {.devices = 3}), train_alone(config), config);
+TEST_F(DataParallelFiles, TrainsAndEvaluatesAsOneDeviceDoes) {
+  for (const auto run : {&class_run, &number_run}) {
+    TrainConfig config = run(folder());
+    for (const std::int64_t rows : {8, 7}) {
+      config.data.batch_size = rows;
+      expect_near(train_spread(config, {.devices = 3}), train_alone(config), config);
+    }
+  }
 }
 
 class DataParallelProgram : public testing::TestWithParam<int> {

@@ -12,6 +12,7 @@
 #include "support/golden.h"
 #include "support/idx_bytes.h"
 #include "support/layers.h"
+#include "support/near.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
 #include "train/schedule.h"
@@ -58,9 +59,7 @@ TEST(GoldenMesh, LossesArePyTorchsOfOneProcess) {
       config.parallel.tensor = tensor;
       const Trained first = train_threads(ranks, config, {}).front();
       ASSERT_EQ(std::ssize(first.losses), *config.training.steps);
-      for (std::size_t step = 0; step < first.losses.size(); ++step) {
-        EXPECT_NEAR(first.losses[step], losses[step], 5e-7F * losses[step]) << "step " << step;
-      }
+      expect_within(first.losses, std::span(losses).first(first.losses.size()), 5e-7);
     }
   }
 }
@@ -90,10 +89,7 @@ TEST(GoldenLateAndLocal, LossesArePyTorchs) {
     }
     for (const Trained& trained : found) {
       SCOPED_TRACE(run.dump().substr(0, 150));
-      ASSERT_EQ(trained.losses.size(), losses.size());
-      for (std::size_t step = 0; step < losses.size(); ++step) {
-        EXPECT_NEAR(trained.losses[step], losses[step], 5e-7F * losses[step]) << "step " << step;
-      }
+      expect_within(trained.losses, losses, 5e-7);
     }
   }
 }
@@ -112,12 +108,8 @@ TEST_P(GoldenDdp, LossesAndParametersArePyTorchs) {
   config.device.gemm = GemmProvider::kReference;
   const auto all = train_threads(file.at("world"), config, {});
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const auto losses = file.at("losses")[rank].get<std::vector<float>>();
-    ASSERT_EQ(all[rank].own_losses.size(), losses.size());
-    for (std::size_t step = 0; step < losses.size(); ++step) {
-      EXPECT_NEAR(all[rank].own_losses[step], losses[step], 1e-6F * losses[step])
-          << "rank " << rank << ", step " << step;
-    }
+    SCOPED_TRACE(rank);
+    expect_within(all[rank].own_losses, file.at("losses")[rank].get<std::vector<float>>(), 1e-6);
   }
   const ModelSpec spec{.widths = config.model.layers};
   FlatWeights weights = all[0].parameters;

@@ -19,6 +19,7 @@
 #include "support/sanitized.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
+#include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
@@ -35,8 +36,7 @@ TrainConfig dropping(double rate = 0.4) {
 std::vector<Dropout> dropouts_of(const Program& program, Phase phase) {
   std::vector<Dropout> found;
   for (const Node& node : program.nodes()) {
-    const auto* const op = std::get_if<DeviceOp>(&node.op);
-    const auto* const dropout = op == nullptr ? nullptr : std::get_if<Dropout>(op);
+    const auto* const dropout = op_if<Dropout>(node.op);
     if (dropout != nullptr && node.phase == phase) found.push_back(*dropout);
   }
   return found;
@@ -121,7 +121,7 @@ TEST(DropoutOfDevices, DropsEachRowOfAStepOnce) {
   config.training.accumulate = 2;
   for (const int devices : {1, 2, 3, 4}) {
     const DataParallel scheme(devices, false);
-    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
+    const StepPrograms programs = programs_of(config, &scheme);
     RowCounts counts;
     count_rows(programs.train().program, counts);
     EXPECT_EQ(counts, each_once(programs.train(), kLayers)) << devices;
@@ -132,7 +132,7 @@ TEST(Dropout, GivesTheGradientTheMaskOfTheOutput) {
   for (const Update update : {Update::kSeparate, Update::kFused}) {
     TrainConfig config = dropping();
     config.training.update = update;
-    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+    const StepPrograms programs = programs_of(config);
     const auto forward = dropouts_of(programs.train().program, Phase::kForward);
     auto backward = dropouts_of(programs.train().program, Phase::kBackward);
     std::ranges::reverse(backward);
@@ -158,10 +158,9 @@ TEST(Dropout, LeavesTheOutputForAGradientThatNeedsItsValue) {
                                          {Activation::kTanh, "net.2.undropped"},
                                          {Activation::kSigmoid, "net.2.undropped"}}) {
     config.model.activation = activation;
-    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+    const StepPrograms programs = programs_of(config);
     for (const Node& node : programs.train().program.nodes()) {
-      const auto* const op = std::get_if<DeviceOp>(&node.op);
-      const auto* const grad = op == nullptr ? nullptr : std::get_if<ActivationGrad>(op);
+      const auto* const grad = op_if<ActivationGrad>(node.op);
       if (grad == nullptr || layer_of(node) != 1) continue;
       EXPECT_EQ(programs.buffers()[grad->from.buffer].name, from);
     }
@@ -175,8 +174,7 @@ TEST(Dropout, TakesNoMemoryButTheNumberOfTheStepAndSuchOutputs) {
         TrainConfig config = dropping(rate);
         config.model.activation = activation;
         config.data.batch_size = batch_size;
-        const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
-        return MemoryPlan(programs.buffers());
+        return MemoryPlan(programs_of(config).buffers());
       };
       const MemoryPlan with = plan_of(0.4);
       const MemoryPlan without = plan_of(0);
@@ -195,7 +193,7 @@ TEST(Dropout, TakesNoMemoryButTheNumberOfTheStepAndSuchOutputs) {
 }
 
 TEST(Dropout, OfNothingIsNoOpAndNoNumber) {
-  const StepPrograms programs(spec_of(dropping(0), DeviceKind::kCpu, nullptr));
+  const StepPrograms programs = programs_of(dropping(0));
   for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
     EXPECT_THAT(dropouts_of(programs.train().program, phase), IsEmpty());
   }
@@ -228,23 +226,20 @@ TEST_F(DropoutRun, DropsNothingInAnEvaluation) {
 }
 
 TEST_F(DropoutRun, HasTheLossesOfOneDeviceOnDevicesAndInMicroSteps) {
-  const auto open = [](const DeviceConfig& device, int index) {
-    return make_cpu_device({.index = index, .threads = 1, .gemm = device.gemm});
-  };
   std::vector<TrainConfig> configs = {dropping(), class_run(folder())};
   configs[0].data.batch_size = 12;
   configs[1].model.dropout = 0.4;
   for (TrainConfig config : configs) {
-    const SpreadRun one = train_alone(config, open);
+    const SpreadRun one = train_alone(config);
     for (const int devices : {2, 3}) {
-      expect_near(train_spread(config, {.devices = devices}, open), one, config, 1e-6);
+      expect_near(train_spread(config, {.devices = devices}), one, config, 1e-6);
     }
     config.data.batch_size /= 4;
     config.training.accumulate = 4;
-    expect_near(train_alone(config, open), one, config, 1e-6);
-    expect_near(train_spread(config, {.devices = 2}, open), one, config, 1e-6);
+    expect_near(train_alone(config), one, config, 1e-6);
+    expect_near(train_spread(config, {.devices = 2}), one, config, 1e-6);
     config.training.update = Update::kFused;
-    expect_near(train_alone(config, open), one, config, 1e-6);
+    expect_near(train_alone(config), one, config, 1e-6);
   }
 }
 
@@ -254,8 +249,7 @@ TEST(DropoutOfRanks, OfStreamsOfTheirOwnDropsByTheSeedOfTheRun) {
   RowCounts counts;
   for (int rank = 0; rank < 3; ++rank) {
     const auto scheme = scheme_of(config);
-    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 3),
-                                scheme.get());
+    const StepPrograms programs = programs_by(*scheme, config, rank, 3);
     count_rows(programs.train().program, counts);
     for (const Dropout& op : dropouts_of(programs.train().program, Phase::kForward)) {
       EXPECT_EQ(op.seed, config.training.seed);

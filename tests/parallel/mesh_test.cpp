@@ -21,6 +21,7 @@
 #include "parallel/schemes/zero.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
+#include "support/near.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/saved_weights.h"
@@ -87,24 +88,17 @@ TEST(Mesh, SumsAmongTheRanksOfAnAxis) {
   on_threads(8, [](ThreadRank& all) {
     const Mesh mesh{.data = 2, .tensor = 2, .pipeline = 2, .rank = all.rank()};
     const auto groups = join_mesh(all, mesh);
-    const auto device = make_cpu_device({.threads = 1});
-    const auto stream = device->new_stream("test");
     for (const Axis axis :
          {Axis::kData, Axis::kTensor, Axis::kPipeline, Axis::kModel, Axis::kAll}) {
-      float number = std::ldexp(1.0F, all.rank());
-      const Addresses addresses({reinterpret_cast<std::byte*>(&number)});
-      const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 1}}, .axis = axis};
-      groups->prepare(sum);
-      Stream* const streams[] = {stream.get()};
-      groups->run(sum, addresses, streams, {});
-      stream->synchronize();
+      RankNumbers number({std::ldexp(1.0F, all.rank())});
+      number.run(*groups, AllReduce{.tensors = {Tensor{0, 0, 1, 1}}, .axis = axis});
       float expected = 0;
       for (int rank = 0; rank < 8; ++rank) {
         Mesh other = mesh;
         other.rank = rank;
         if (other.first_on(axis) == mesh.first_on(axis)) expected += std::ldexp(1.0F, rank);
       }
-      EXPECT_EQ(number, expected) << name_of(axis) << " on " << mesh.text();
+      EXPECT_EQ(number.values[0], expected) << name_of(axis) << " on " << mesh.text();
       all.barrier();
     }
   });
@@ -116,28 +110,10 @@ TEST(Mesh, EndsAllGroupsWhenOneRankGivesUp) {
                             const Mesh mesh{.data = 2, .tensor = 2, .rank = all.rank()};
                             const auto half = all.split(mesh.first_on(Axis::kTensor));
                             if (all.rank() == 3) throw std::runtime_error("gave up");
-                            const auto device = make_cpu_device({.threads = 1});
-                            const auto stream = device->new_stream("test");
-                            float number = 0;
-                            const Addresses addresses({reinterpret_cast<std::byte*>(&number)});
-                            const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 1}}};
-                            half->prepare(sum);
-                            Stream* const streams[] = {stream.get()};
-                            half->run(sum, addresses, streams, {});
-                            stream->synchronize();
+                            RankNumbers({0}).run(*half, AllReduce{.tensors = {Tensor{0, 0, 1, 1}}});
                             if (all.rank() == 2) EXPECT_NE(half->poll_error(), "");
                           }),
                std::exception);
-}
-
-TEST(Mesh, RefusesRanksThatAreNoMultipleOfACopy) {
-  TrainConfig config = rank_config();
-  config.parallel.tensor = 3;
-  expect_error(
-      ExitCode::kConfiguration,
-      "--tensor '3': a copy of the model takes 3 ranks, which do not divide 4 ranks; start "
-      "3 ranks, or a multiple",
-      [&] { static_cast<void>(mesh_of(config, 0, 4)); });
 }
 
 TEST(TensorRanks, NeedAnOutputEach) {
@@ -160,21 +136,6 @@ TEST(TensorRanks, NeedAnOutputEach) {
                [&] { require({.ranks = 8, .config = config}); });
 }
 
-TEST(TensorRanks, RefuseAFusedUpdateOfSeveralCopies) {
-  TrainConfig config = rank_config();
-  config.parallel.tensor = 2;
-  config.training.update = Update::kFused;
-  const Ddp scheme(small_buckets());
-  const auto build = [&](int ranks) {
-    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, ranks), &scheme);
-  };
-  build(2);
-  expect_error(ExitCode::kConfiguration,
-               "--update 'fused': stores no gradients, which several ranks or devices exchange; "
-               "use --update separate",
-               [&] { build(4); });
-}
-
 /// A model without a ReLU whose input could be rounded to the other side of 0.
 TrainConfig smooth_config() {
   TrainConfig config = rank_config();
@@ -192,33 +153,6 @@ TrainConfig config_of_blocks() {
   config.model = {
       .dim = 16, .depth = 2, .block = BlockKind::kTransformer, .heads = 4, .length = 5, .ffn = 23};
   return config;
-}
-
-/// Trains on ranks of a mesh and on one, and expects the same losses and weights up to the order of
-/// sums.
-void expect_as_one_rank(TrainConfig config, int ranks, const Scheme& scheme = Ddp(small_buckets()),
-                        double tolerance = 5e-7) {
-  TrainConfig alone = config;
-  alone.parallel.tensor = 1;
-  alone.training.update =
-      config.training.update == Update::kFused ? Update::kFused : Update::kSeparate;
-  const Trained one = train_single(alone);
-  const std::vector<Trained> all = train_threads_by(scheme, ranks, config);
-  for (const Trained& rank : all) {
-    ASSERT_EQ(rank.losses.size(), one.losses.size());
-    for (std::size_t step = 0; step < one.losses.size(); ++step) {
-      EXPECT_NEAR(rank.losses[step], one.losses[step], tolerance * std::abs(one.losses[step]))
-          << "step " << step;
-    }
-    EXPECT_EQ(rank.losses, all.front().losses) << "all ranks have the same losses";
-    ASSERT_EQ(rank.evaluations.size(), one.evaluations.size());
-    for (std::size_t i = 0; i < one.evaluations.size(); ++i) {
-      EXPECT_EQ(rank.evaluations[i].samples, one.evaluations[i].samples);
-      EXPECT_EQ(rank.evaluations[i].accuracy, one.evaluations[i].accuracy);
-    }
-  }
-  StepSpec spec = spec_of(alone, DeviceKind::kCpu, nullptr);
-  EXPECT_LE(largest_distance(spec.model, all.front().parameters, one.parameters), 10 * tolerance);
 }
 
 TEST(TensorRanks, TrainAsOneRankWithAnyWidthsAndDepths) {
@@ -268,7 +202,7 @@ TEST(TensorRanks, SumFourTimesInABlock) {
   TrainConfig config = config_of_blocks();
   config.parallel.tensor = 2;
   const Ddp scheme(small_buckets());
-  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 2), &scheme);
+  const StepPrograms programs = programs_by(scheme, config, 1, 2);
   int sums = 0;
   for (const Node& node : programs.train().program.nodes()) {
     const auto* const sum = op_if<AllReduce>(node.op);
@@ -277,18 +211,6 @@ TEST(TensorRanks, SumFourTimesInABlock) {
     EXPECT_EQ(sum->tensors.front().size(), 10 * 5 * 16) << sum->name;
   }
   EXPECT_EQ(sums, 4 * 2);
-}
-
-TEST(TensorRanks, TrainAsOneRankBesideDataRanks) {
-  TrainConfig config = smooth_config();
-  config.data.batch_size = 12;
-  config.parallel.tensor = 2;
-  for (const int ranks : {4, 6}) {
-    SCOPED_TRACE(ranks);
-    expect_as_one_rank(config, ranks);
-    expect_as_one_rank(config, ranks, Zero(1, small_buckets()));
-    expect_as_one_rank(config, ranks, Zero(3, small_buckets()));
-  }
 }
 
 // The norm would be too large if every rank counted what all have.
@@ -324,7 +246,7 @@ TEST(TensorRanks, TrainAsOneRankWithRandomDataDrawnInBlocks) {
   expect_as_one_rank(config, 4);
   // Skipped, not drawn: a rank's buffers have its own rows only.
   const Ddp scheme(small_buckets());
-  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 2, 4), &scheme);
+  const StepPrograms programs = programs_by(scheme, config, 2, 4);
   EXPECT_EQ(programs.train().tensors.x.rows, 4);
   EXPECT_EQ(programs.buffers()[programs.train().tensors.x.buffer].bytes, 4 * 16 * 4);
 }
@@ -340,8 +262,7 @@ TEST(TensorRanks, HaveProgramsThatNeedEveryWait) {
     config.device.precision = Precision::kFp16;
     for (const Scheme* scheme : std::initializer_list<const Scheme*>{&ddp, &zero1, &zero3}) {
       for (const int rank : {0, 3}) {
-        const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 4),
-                                    scheme);
+        const StepPrograms programs = programs_by(*scheme, config, rank, 4);
         EXPECT_GT(expect_every_deletion_found(programs.train().program), 15);
       }
     }
@@ -412,9 +333,9 @@ TEST(TensorRanks, KeepTheirSharesOfWeightsAndState) {
   config.model.layers = {64, 64, 64, 64, 64};
   config.parallel.tensor = 4;
   const Ddp scheme(small_buckets());
-  const StepPrograms shared(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 4), &scheme);
+  const StepPrograms shared = programs_by(scheme, config, 1, 4);
   config.parallel.tensor = 1;
-  const StepPrograms whole(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 1), &scheme);
+  const StepPrograms whole = programs_by(scheme, config, 0, 1);
   // A quarter of the weights and the cut biases; two biases of 64 numbers are on every rank.
   const std::int64_t numbers = 4 * 64 * 64 / 4 + 2 * 64 / 4 + 2 * 64;
   EXPECT_EQ(shared.parameter_list().size(), numbers);
@@ -433,7 +354,7 @@ TEST(TensorRanks, KeepTheirSharesOfBlocks) {
                   .ffn = kFfn};
   config.parallel.tensor = kRanks;
   const Ddp scheme(small_buckets());
-  const StepPrograms shared(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, kRanks), &scheme);
+  const StepPrograms shared = programs_by(scheme, config, 1, kRanks);
   // Norms and the biases after sums are on every rank.
   const std::int64_t cut = 4 * kDim * kDim + 3 * kDim + 2 * kDim * kFfn + kFfn;
   EXPECT_EQ(shared.parameter_list().size(), cut / kRanks + 6 * kDim);
@@ -441,14 +362,6 @@ TEST(TensorRanks, KeepTheirSharesOfBlocks) {
 }
 
 class TensorRanksWithFiles : public TempDirTest {};
-
-TEST_F(TensorRanksWithFiles, EvaluateAsOneRank) {
-  TrainConfig config = class_run(folder());
-  config.model.activation = Activation::kTanh;
-  config.parallel.tensor = 2;
-  expect_as_one_rank(config, 4, Ddp(small_buckets()), 2e-6);
-}
-
 TEST_F(TensorRanksWithFiles, LoadWeightsOfTheWholeModel) {
   for (TrainConfig config : {smooth_config(), config_of_blocks()}) {
     const ModelSpec model = spec_of(config, DeviceKind::kCpu, nullptr).model;
@@ -458,47 +371,48 @@ TEST_F(TensorRanksWithFiles, LoadWeightsOfTheWholeModel) {
     save_flat_weights(config.output.load, parameters_of(model), weights);
     config.parallel.tensor = 3;
     expect_as_one_rank(config, 3);
+    config.parallel.tensor = config.parallel.pipeline = 2;
+    config.parallel.micro_batches = 3;
+    expect_as_one_rank(config, 4);
   }
 }
 
-class ResumedTensorRanks : public testing::TestWithParam<bool> {};
+class ResumedRanks : public testing::TestWithParam<bool> {};
 
-INSTANTIATE_TEST_SUITE_P(TensorRanks, ResumedTensorRanks, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(, ResumedRanks, testing::Bool(),
                          [](const auto& with) { return with.param ? "WithBlocks" : "WithAnMlp"; });
 
-TEST_P(ResumedTensorRanks, GoOnFromAnyOtherMesh) {
+TEST_P(ResumedRanks, GoOnFromAnyOtherMesh) {
   TrainConfig config = GetParam() ? config_of_blocks() : smooth_config();
   config.optimizer.momentum = 0.9;
   config.checkpoint.folder = "a folder";  // the programs can save their state
   const Trained one = train_single(config);
   const Ddp scheme(small_buckets());
-  const auto train = [&](int tensor, int ranks, const Scheme& by, const Interruption& with) {
-    TrainConfig cut = config;
-    cut.parallel.tensor = tensor;
-    return train_threads_by(by, ranks, cut, with).front();
-  };
   const Zero zero1(1, small_buckets());
   const Zero zero3(3, small_buckets());
   struct Job {
-    int tensor, ranks;
+    int ranks, tensor, pipeline;
     const Scheme& by;
   };
-  const Job jobs[] = {{1, 1, scheme}, {2, 2, scheme}, {3, 3, scheme}, {2, 4, zero1},
-                      {1, 3, zero1},  {2, 4, zero3},  {1, 2, zero3}};
+  const Job jobs[] = {{1, 1, 1, scheme}, {2, 1, 2, scheme}, {3, 3, 1, scheme}, {8, 2, 2, zero1},
+                      {3, 1, 1, zero1},  {4, 2, 1, zero3},  {2, 1, 1, zero3}};
+  const auto train = [&](const Job& job, const Interruption& with) {
+    TrainConfig cut = config;
+    cut.parallel.tensor = job.tensor;
+    cut.parallel.pipeline = job.pipeline;
+    cut.parallel.micro_batches = job.pipeline;
+    return train_threads_by(job.by, job.ranks, cut, with).front();
+  };
   Sample sample;
   for (const Job& before : jobs) {
     TrainingState state;
-    train(before.tensor, before.ranks, before.by, {.kept = &state, .pause_every = 3});
+    train(before, {.kept = &state, .pause_every = 3});
     ASSERT_EQ(state.position.steps, 3);
     for (const Job& after : jobs) {
       if (!sample.takes_next()) continue;
-      SCOPED_TRACE(testing::Message() << before.tensor << " of " << before.ranks << " to "
-                                      << after.tensor << " of " << after.ranks);
-      const Trained rest = train(after.tensor, after.ranks, after.by, {.start = &state});
-      ASSERT_EQ(rest.losses.size(), one.losses.size() - 3);
-      for (std::size_t step = 0; step < rest.losses.size(); ++step) {
-        EXPECT_NEAR(rest.losses[step], one.losses[step + 3], 5e-7 * one.losses[step + 3]);
-      }
+      SCOPED_TRACE(testing::Message() << "job " << &before - jobs << " to " << &after - jobs);
+      const Trained rest = train(after, {.start = &state});
+      expect_within(rest.losses, std::span(one.losses).subspan(3), 5e-7);
     }
   }
 }

@@ -14,11 +14,9 @@
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
-#include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"
-#include "support/saved_weights.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
 
@@ -84,37 +82,27 @@ void expect_accumulated_bits(const TrainConfig& config) {
 }
 
 TEST(PipelineOfRanks, HasTheBitsOfAccumulationOnOneRank) {
-  expect_accumulated_bits(stage_config());
-}
-
-TEST(PipelineOfRanks, HasThemWithReluAdamAndDropout) {
-  TrainConfig config = stage_config();
-  config.model.activation = Activation::kRelu;
-  config.model.dropout = 0.25;
-  config.optimizer = {.kind = OptimizerKind::kAdam, .lr = 1e-2};
-  expect_accumulated_bits(config);
-}
-
-TEST(PipelineOfRanks, HasThemIn16Bits) {
-  TrainConfig config = stage_config();
-  config.device.precision = Precision::kBf16;
-  expect_accumulated_bits(config);
+  const TrainConfig usual = stage_config();
+  TrainConfig relu = usual, bf16 = usual, fp16 = usual, adds_up = usual;
+  relu.model.activation = Activation::kRelu;
+  relu.model.dropout = 0.25;
+  relu.optimizer = {.kind = OptimizerKind::kAdam, .lr = 1e-2};
+  bf16.device.precision = Precision::kBf16;
+  fp16.device.precision = Precision::kFp16;
   // A scale that some steps find too large.
-  config.device.precision = Precision::kFp16;
-  config.training.loss_scale = LossScaling{.initial = 0x1p24, .window = 3};
-  expect_accumulated_bits(config);
+  fp16.training.loss_scale = LossScaling{.initial = 0x1p24, .window = 3};
+  adds_up.training.zero_grad = false;
+  for (const TrainConfig& config : {usual, relu, bf16, fp16, adds_up}) {
+    expect_accumulated_bits(config);
+  }
 }
 
-TEST(PipelineOfRanks, HasThemWhereGradientsAddUpFromStepToStep) {
-  TrainConfig config = stage_config();
-  config.training.zero_grad = false;
-  expect_accumulated_bits(config);
-}
+class PipelineOfRanksWithFiles : public TempDirTest {};
 
-class PipelineOfRanksWithFiles : public TempDirTest {
- protected:
-  /// The last batch of an epoch has 6 of 8 rows.
-  static void expect_accumulated_bits(TrainConfig config) {
+/// The last batch of an epoch has 6 of 8 rows.
+TEST_F(PipelineOfRanksWithFiles, HasTheBitsOfAccumulationForClassesAndNumbers) {
+  for (const auto run : {&class_run, &number_run}) {
+    TrainConfig config = run(folder());
     config.model.layers = {6, 12, 9, 4};
     TrainConfig accumulates = alone(config);
     accumulates.data.batch_size = 2;
@@ -129,32 +117,13 @@ class PipelineOfRanksWithFiles : public TempDirTest {
       }
     }
   }
-};
-
-TEST_F(PipelineOfRanksWithFiles, HasTheBitsOfAccumulationForClasses) {
-  expect_accumulated_bits(class_run(folder()));
 }
 
-TEST_F(PipelineOfRanksWithFiles, HasTheBitsOfAccumulationForNumbers) {
-  expect_accumulated_bits(number_run(folder()));
-}
-
-/// Trains on the ranks of a mesh and on one, and expects the same up to the order of sums.
+/// On `copies` of the cut model.
 void expect_as_one_rank(const TrainConfig& config, const Cut& cut, int copies,
-                        const Scheme& scheme = Ddp(small_buckets()), double tolerance = 5e-7) {
+                        const Scheme& scheme = Ddp(small_buckets())) {
   SCOPED_TRACE(fmt::format("{} x {} x {}", copies, cut.tensor, cut.pipeline));
-  const Trained one = train_single(alone(config));
-  const auto ranks = train_threads_by(scheme, cut.ranks(copies), cut.of(config));
-  for (const Trained& rank : ranks) {
-    ASSERT_EQ(rank.losses.size(), one.losses.size());
-    EXPECT_EQ(rank.losses, ranks.front().losses) << "all ranks have the same losses";
-    for (std::size_t step = 0; step < one.losses.size(); ++step) {
-      EXPECT_NEAR(rank.losses[step], one.losses[step], tolerance * std::abs(one.losses[step]))
-          << "step " << step;
-    }
-  }
-  const ModelSpec model = spec_of(alone(config), DeviceKind::kCpu, nullptr).model;
-  EXPECT_LE(largest_distance(model, ranks.front().parameters, one.parameters), 10 * tolerance);
+  expect_as_one_rank(cut.of(config), cut.ranks(copies), scheme);
 }
 
 TEST(PipelineOfRanks, TrainsAsOneRankBesideTensorAndDataRanks) {
@@ -196,7 +165,7 @@ TEST(PipelineOfRanks, SendsItsGradientBeforeCopiesSumTheirs) {
   const Ddp ddp(small_buckets());
   for (const int rank : {0, 1, 2, 3}) {
     SCOPED_TRACE(rank);
-    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 4), &ddp);
+    const StepPrograms programs = programs_by(ddp, config, rank, 4);
     const Program& program = programs.train().program;
     const auto sums = first_and_last(program, [](const Node& node) {
       const auto* const sum = op_if<AllReduce>(node.op);
@@ -242,8 +211,7 @@ TEST(PipelineOfRanks, HasProgramsThatNeedEveryWait) {
   for (const Scheme* const scheme :
        {static_cast<const Scheme*>(&ddp), static_cast<const Scheme*>(&zero1)}) {
     for (const int rank : {0, 5, 11}) {
-      const StepPrograms programs(
-          spec_of_rank(cut.of(config), DeviceKind::kCpu, nullptr, rank, cut.ranks(2)), scheme);
+      const StepPrograms programs = programs_by(*scheme, cut.of(config), rank, cut.ranks(2));
       EXPECT_GT(expect_every_deletion_found(programs.train().program), 15) << rank;
     }
   }
@@ -255,118 +223,39 @@ TEST(PipelineOfRanks, EachRankHasItsLayersOnly) {
   // Of 56, 45, 42, 72 and 40 numbers; the largest stage of any other cut is as large or larger.
   const std::int64_t expected[] = {56 + 45, 42, 72 + 40};
   for (int rank = 0; rank < 3; ++rank) {
-    const StepPrograms programs(
-        spec_of_rank(cut.of(stage_config()), DeviceKind::kCpu, nullptr, rank, 3), &scheme);
+    const StepPrograms programs = programs_by(scheme, cut.of(stage_config()), rank, 3);
     EXPECT_EQ(programs.parameter_list().size(), expected[rank]);
     EXPECT_EQ(programs.whole_list().size(), expected[0] + expected[1] + expected[2]);
     EXPECT_EQ(programs.train().tensors.own_loss_host.has_value(), rank == 2);
   }
 }
 
-TEST(PipelineOfRanks, NeedsALayerForEachStageAndRanksForEachCopy) {
-  const Cut cut{.tensor = 1, .pipeline = 4};
-  expect_error(ExitCode::kConfiguration,
-               "--pipeline '4': the model has 3 layers, and each stage needs one; use at most "
-               "--pipeline 3",
-               [&] { spec_of_rank(cut.of(rank_config()), DeviceKind::kCpu, nullptr, 0, 4); });
-  expect_error(ExitCode::kConfiguration,
-               "--pipeline '4': a copy of the model takes 4 ranks, which do not divide 6 ranks; "
-               "start 4 ranks, or a multiple",
-               [&] { static_cast<void>(mesh_of(cut.of(rank_config()), 0, 6)); });
-  expect_error(ExitCode::kConfiguration,
-               "--tensor '2 --pipeline 4': a copy of the model takes 8 ranks, which do not divide "
-               "6 ranks; start 8 ranks, or a multiple",
-               [&] {
-                 TrainConfig config = cut.of(rank_config());
-                 config.parallel.tensor = 2;
-                 static_cast<void>(mesh_of(config, 0, 6));
-               });
-}
-
-TEST(PipelineOfRanks, ResumesOnAnyOtherMesh) {
-  TrainConfig config = stage_config();
-  config.optimizer.momentum = 0.9;
-  config.checkpoint.folder = "a folder";  // the programs can save their state
-  const Trained one = train_single(config);
-  const Ddp ddp(small_buckets());
-  const Zero zero1(1, small_buckets());
-  struct Job {
-    Cut cut;
-    int copies;
-    const Scheme& by;
-  };
-  const Job jobs[] = {{{.pipeline = 1, .micro_batches = 1}, 1, ddp},
-                      {{.pipeline = 3, .micro_batches = 3}, 1, ddp},
-                      {{.tensor = 2, .pipeline = 2}, 2, zero1}};
-  const auto train = [&](const Job& job, const Interruption& with) {
-    return train_threads_by(job.by, job.cut.ranks(job.copies), job.cut.of(config), with).front();
-  };
-  for (const Job& before : jobs) {
-    TrainingState state;
-    train(before, {.kept = &state, .pause_every = 3});
-    ASSERT_EQ(state.position.steps, 3);
-    for (const Job& after : jobs) {
-      const Trained rest = train(after, {.start = &state});
-      ASSERT_EQ(rest.losses.size(), one.losses.size() - 3);
-      for (std::size_t step = 0; step < rest.losses.size(); ++step) {
-        EXPECT_NEAR(rest.losses[step], one.losses[step + 3], 5e-7 * one.losses[step + 3]);
-      }
-    }
-  }
-}
-
-TEST(PipelineOfRanks, StopsAllRanksAfterTheSameStep) {
-  const Cut cut{.tensor = 2, .pipeline = 2, .micro_batches = 3};
-  const auto ranks = train_threads_by(Ddp(small_buckets()), cut.ranks(), cut.of(stage_config()),
-                                      {.asks_after_step = 3, .asks_for = StepRequest::kStop});
-  for (const Trained& rank : ranks) {
-    EXPECT_EQ(rank.losses, ranks.front().losses);
-    EXPECT_LT(rank.losses.size(), 8U);
-  }
-}
-
-TEST_F(PipelineOfRanksWithFiles, LoadsWeightsOfTheWholeModel) {
-  TrainConfig config = stage_config();
-  const ModelSpec model = spec_of(config, DeviceKind::kCpu, nullptr).model;
-  TorchGenerator generator(99);
-  FlatWeights weights = parameters_of(model).initial_values(generator);
-  config.output.load = folder() / "weights.safetensors";
-  save_flat_weights(config.output.load, parameters_of(model), weights);
-  expect_as_one_rank(config, {.tensor = 2, .pipeline = 2, .micro_batches = 3}, 1);
-}
-
 /// Lets two of three ranks exchange many times, with other sizes there and back, over `transport`.
 template <class Make>
 void expect_exchanges(const Make& transport) {
   on_threads(3, [&](ThreadRank& host) {
-    const auto device = make_cpu_device({.threads = 1});
-    const auto stream = device->new_stream("test");
-    const std::unique_ptr<Transport> own = transport(host, *device);
+    RankNumbers numbers(std::vector<float>(1301));
+    const std::unique_ptr<Transport> own = transport(host, *numbers.device);
     Transport& ranks = own == nullptr ? host : *own;
     if (host.rank() == 1) return;
     const bool is_first = host.rank() == 0;
     const std::int64_t sent = is_first ? 1001 : 300, received = is_first ? 300 : 1001;
-    std::vector<float> from(static_cast<std::size_t>(sent)), to(static_cast<std::size_t>(received));
-    const Addresses addresses(
-        {reinterpret_cast<std::byte*>(from.data()), reinterpret_cast<std::byte*>(to.data())});
-    const Tensor all_sent{0, 0, 1, sent}, all_received{1, 0, 1, received};
+    const Tensor all_sent{0, 0, 1, sent}, all_received{0, 4 * sent, 1, received};
     const Collective both =
         SendReceive{.sends = all_sent, .receives = all_received, .peer = 2 - host.rank()};
     const Collective one_way = is_first ? SendReceive{.sends = all_sent, .peer = 2}
                                         : SendReceive{.receives = all_received, .peer = 0};
-    Stream* const streams[] = {stream.get()};
-    for (const Collective* const each : {&both, &one_way}) ranks.prepare(*each);
+    const auto end_of_sent = numbers.values.begin() + sent;
     for (int round = 0; round < 4; ++round) {
       for (const Collective* const each : {&both, &one_way}) {
         const bool receives = !is_first || each == &both;
         const auto base = static_cast<float>(1000 * round + (each == &both ? 1 : 2));
-        std::ranges::fill(from, base + (is_first ? 0.25F : 0.5F));
-        std::ranges::fill(to, -1.0F);
-        ranks.run(*each, addresses, streams, {.step = round});
-        stream->synchronize();
+        std::fill(numbers.values.begin(), end_of_sent, base + (is_first ? 0.25F : 0.5F));
+        std::fill(end_of_sent, numbers.values.end(), -1.0F);
+        numbers.run(ranks, *each, {.step = round});
         EXPECT_EQ(ranks.poll_error(), "");
         const float expected = receives ? base + (is_first ? 0.5F : 0.25F) : -1.0F;
-        EXPECT_EQ(std::ranges::count(to, expected), received);
+        EXPECT_EQ(std::count(end_of_sent, numbers.values.end(), expected), received);
       }
     }
   });
@@ -388,15 +277,8 @@ TEST(Exchange, EndsWhenThePeerGivesUp) {
       on_threads(2,
                  [](ThreadRank& ranks) {
                    if (ranks.rank() == 1) throw std::runtime_error("gave up");
-                   const auto device = make_cpu_device({.threads = 1});
-                   const auto stream = device->new_stream("test");
-                   float number = 0;
-                   const Addresses addresses({reinterpret_cast<std::byte*>(&number)});
                    const Collective op = SendReceive{.sends = Tensor{0, 0, 1, 1}, .peer = 1};
-                   Stream* const streams[] = {stream.get()};
-                   ranks.prepare(op);
-                   ranks.run(op, addresses, streams, {});
-                   stream->synchronize();
+                   RankNumbers({0}).run(ranks, op);
                    EXPECT_NE(ranks.poll_error(), "");
                  }),
       std::runtime_error);

@@ -20,12 +20,6 @@
 namespace barestep {
 namespace {
 
-using ::testing::ElementsAre;
-
-std::unique_ptr<Device> open_stage(const DeviceConfig& config, int index) {
-  return make_cpu_device({.index = index, .threads = 1, .gemm = config.gemm});
-}
-
 /// Five layers and batches of 12.
 TrainConfig deep_config() {
   TrainConfig config = rank_config();
@@ -50,95 +44,67 @@ void expect_bits_of_accumulation(const TrainConfig& config) {
     TrainConfig accumulates = config;
     accumulates.data.batch_size = config.data.batch_size / micro_batches;
     accumulates.training.accumulate = micro_batches;
-    const SpreadRun expected = train_alone(accumulates, open_stage);
+    const SpreadRun expected = train_alone(accumulates);
     for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
       for (const std::int64_t stages : {2, 3, 5}) {
         if (!sample.takes_next()) continue;
         SCOPED_TRACE(std::string(name_of(schedule)) + ", " + std::to_string(stages) + " stages, " +
                      std::to_string(micro_batches) + " micro-batches");
-        EXPECT_EQ(
-            train_pipeline(with_pipeline(config, stages, micro_batches, schedule), open_stage),
-            expected);
+        EXPECT_EQ(train_pipeline(with_pipeline(config, stages, micro_batches, schedule)), expected);
       }
     }
   }
 }
 
 TEST(Pipeline, HasTheBitsOfAccumulationOnOneDevice) {
-  expect_bits_of_accumulation(deep_config());
-}
-
-TEST(Pipeline, HasThemWithoutFusion) {
-  TrainConfig config = deep_config();
-  config.device.fusion = false;
-  expect_bits_of_accumulation(config);
-}
-
-TEST(Pipeline, HasThemWithOtherActivationsAndOptimizers) {
-  TrainConfig config = deep_config();
-  config.model.activation = Activation::kGelu;
-  config.model.last_relu = true;
-  config.optimizer.kind = OptimizerKind::kSgd;
-  config.optimizer.momentum = 0.9;
-  expect_bits_of_accumulation(config);
-  config.optimizer = {.kind = OptimizerKind::kAdamW, .lr = 1e-2, .amsgrad = true};
-  expect_bits_of_accumulation(config);
-}
-
-TEST(Pipeline, HasThemWhereGradientsAddUpFromStepToStep) {
-  TrainConfig config = deep_config();
-  config.training.zero_grad = false;
-  expect_bits_of_accumulation(config);
-}
-
-TEST(Pipeline, HasThemWithDropout) {
-  TrainConfig config = deep_config();
-  config.model.dropout = 0.25;
-  expect_bits_of_accumulation(config);
-}
-
-TEST(Pipeline, HasThemIn16Bits) {
-  TrainConfig config = deep_config();
-  config.device.precision = Precision::kBf16;
-  expect_bits_of_accumulation(config);
+  const TrainConfig usual = deep_config();
+  TrainConfig unfused = usual, gelu = usual, adds_up = usual, drops = usual, bf16 = usual;
+  unfused.device.fusion = false;
+  gelu.model.activation = Activation::kGelu;
+  gelu.model.last_relu = true;
+  gelu.optimizer.kind = OptimizerKind::kSgd;
+  gelu.optimizer.momentum = 0.9;
+  TrainConfig amsgrad = gelu;
+  amsgrad.optimizer = {.kind = OptimizerKind::kAdamW, .lr = 1e-2, .amsgrad = true};
+  adds_up.training.zero_grad = false;
+  drops.model.dropout = 0.25;
+  bf16.device.precision = Precision::kBf16;
+  TrainConfig fp16 = usual;
+  fp16.device.precision = Precision::kFp16;
   // A scale that some steps find too large.
-  config.device.precision = Precision::kFp16;
-  config.training.loss_scale = LossScaling{.initial = 0x1p24, .window = 3};
-  expect_bits_of_accumulation(config);
+  fp16.training.loss_scale = LossScaling{.initial = 0x1p24, .window = 3};
+  for (const TrainConfig& config : {usual, unfused, gelu, amsgrad, adds_up, drops, bf16, fp16}) {
+    expect_bits_of_accumulation(config);
+  }
 }
 
 class PipelineFiles : public TempDirTest {};
 
 // The last batch of an epoch has 6 of 8 rows.
-void expect_bits_with_files(TrainConfig config) {
-  config.model.layers = {6, 12, 9, 4};
-  TrainConfig accumulates = config;
-  accumulates.data.batch_size = 2;
-  accumulates.training.accumulate = 4;
-  const SpreadRun expected = train_alone(accumulates, open_stage);
-  for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
-    EXPECT_EQ(train_pipeline(with_pipeline(config, 3, 4, schedule), open_stage), expected);
+TEST_F(PipelineFiles, HasTheBitsOfAccumulationForClassesAndNumbers) {
+  for (const auto run : {&class_run, &number_run}) {
+    TrainConfig config = run(folder());
+    config.model.layers = {6, 12, 9, 4};
+    TrainConfig accumulates = config;
+    accumulates.data.batch_size = 2;
+    accumulates.training.accumulate = 4;
+    const SpreadRun expected = train_alone(accumulates);
+    for (const PipelineSchedule schedule : kValuesOf<PipelineSchedule>) {
+      EXPECT_EQ(train_pipeline(with_pipeline(config, 3, 4, schedule)), expected);
+    }
   }
-}
-
-TEST_F(PipelineFiles, HasTheBitsOfAccumulationForClasses) {
-  expect_bits_with_files(class_run(folder()));
-}
-
-TEST_F(PipelineFiles, HasTheBitsOfAccumulationForNumbers) {
-  expect_bits_with_files(number_run(folder()));
 }
 
 // The squares of each stage are added up by themselves first.
 TEST(Pipeline, ClipsAsOneDeviceDoes) {
   TrainConfig config = deep_config();
   config.training.clip_norm = 0.1;
-  const SpreadRun one = train_alone(config, open_stage);
-  const SpreadRun cut = train_pipeline(
-      with_pipeline(config, 3, 4, PipelineSchedule::kOneForwardOneBackward), open_stage);
+  const SpreadRun one = train_alone(config);
+  const SpreadRun cut =
+      train_pipeline(with_pipeline(config, 3, 4, PipelineSchedule::kOneForwardOneBackward));
   expect_near(cut, one, config);
   config.training.clip_norm.reset();
-  EXPECT_NE(train_alone(config, open_stage).losses, one.losses);
+  EXPECT_NE(train_alone(config).losses, one.losses);
 }
 
 // 10 rows in 4 micro-batches are 3, 3, 3 and 1; in 6 they are five of 2.
@@ -147,13 +113,13 @@ TEST(Pipeline, CutsRowsAsTorchChunkDoes) {
        std::map<std::int64_t, std::vector<std::int64_t>>{{4, {3, 3, 3, 1}}, {6, {2, 2, 2, 2, 2}}}) {
     const TrainConfig config = with_pipeline(rank_config(), 2, pieces, PipelineSchedule::kGPipe);
     const Pipeline scheme;
-    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
+    const StepPrograms programs = programs_of(config, &scheme);
     std::vector<std::int64_t> found;
     for (const Node& node : programs.train().program.nodes()) {
       if (const auto* loss = op_if<PointwiseLoss>(node.op)) found.push_back(loss->output.rows);
     }
     EXPECT_EQ(found, sizes);
-    expect_near(train_pipeline(config, open_stage), train_alone(rank_config(), open_stage), config);
+    expect_near(train_pipeline(config), train_alone(rank_config()), config);
   }
 }
 

@@ -39,10 +39,6 @@ TrainConfig deep(std::int64_t segments) {
   return config;
 }
 
-StepPrograms programs_of(const TrainConfig& config, const Scheme* scheme = nullptr) {
-  return StepPrograms(spec_of(config, DeviceKind::kCpu, nullptr), scheme);
-}
-
 std::vector<int> recomputed_layers(const Program& program) {
   std::vector<int> layers;
   for (const Node& node : program.nodes()) {
@@ -149,17 +145,14 @@ TEST(RecomputeOfRanks, HasTheBitsOfNoneWithDdpAndZero1) {
 }
 
 TEST(RecomputeOfDevices, HasTheBitsOfNone) {
-  const auto open = [](const DeviceConfig& device, int index) {
-    return make_cpu_device({.index = index, .threads = 1, .gemm = device.gemm});
-  };
   for (const int devices : {1, 2, 3}) {
     TrainConfig config = deep(1);
     config.model.dropout = 0.4;
     config.training.accumulate = 2;
-    const SpreadRun none = train_spread(config, {.devices = devices}, open);
+    const SpreadRun none = train_spread(config, {.devices = devices});
     for (const std::int64_t segments : {2, 3}) {
       config.training.recompute = segments;
-      EXPECT_EQ(train_spread(config, {.devices = devices}, open), none) << devices;
+      EXPECT_EQ(train_spread(config, {.devices = devices}), none) << devices;
     }
   }
 }
@@ -245,13 +238,6 @@ TEST(Recompute, TakesLessMemoryOfActivationsAndOfNothingElse) {
   }
 }
 
-TEST(Recompute, OfSegmentsOfOneLayerIsTheProgramWithoutIt) {
-  const StepPrograms none = programs_of(deep(1));
-  const StepPrograms each = programs_of(deep(7));
-  EXPECT_EQ(each.train().program.size(), none.train().program.size());
-  EXPECT_EQ(MemoryPlan(each.buffers()).device_bytes(0), MemoryPlan(none.buffers()).device_bytes(0));
-}
-
 /// Multiply-adds of L equal layers: L forward, 2 L - 1 backward, and (s - 1) (L / s - 1)
 /// recomputed.
 TEST(Recompute, CostsTheProductsOfItsLayersOnceMore) {
@@ -293,8 +279,7 @@ TEST(Recomputation, PaysFromAsManyTimesTheBatchOnRanksAndDevices) {
   const DataParallel devices(4, false);
   EXPECT_EQ(recomputation_of(programs_of(config, &devices)).paying_batch_size, 4 * one);
   const auto ddp = scheme_of(config);
-  const StepPrograms rank(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 4), ddp.get());
-  EXPECT_EQ(recomputation_of(rank).paying_batch_size, 4 * one);
+  EXPECT_EQ(recomputation_of(programs_by(*ddp, config, 1, 4)).paying_batch_size, 4 * one);
 }
 
 /// Calculated by hand: 64 layers of 1024 with a batch of 16,384 keep 64 outputs of 64 MiB, with 8

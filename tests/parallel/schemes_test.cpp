@@ -35,28 +35,28 @@ using testing::ElementsAre;
 
 class SchemesOfFiles : public TempDirTest {};
 
-/// The program of one rank's step.
-StepPrograms programs_by(const Scheme& scheme, const TrainConfig& config, int rank, int ranks) {
-  return StepPrograms(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), &scheme);
-}
-
 constexpr std::array kStages = {1, 2, 3};
 
-TEST(Zero, EndsWithTheBitsOfDdpForAnyNumberOfRanks) {
-  // Thread ranks sum in rank order in every collective.
-  for (const int ranks : {1, 2, 3, 4, 7}) {
-    const auto ddp = train_threads(ranks);
-    for (const int stage : kStages) {
-      SCOPED_TRACE(testing::Message() << "stage " << stage << ", ranks " << ranks);
-      const auto sharded = train_threads_by(Zero(stage, small_buckets()), ranks);
-      for (int rank = 0; rank < ranks; ++rank) {
-        const auto i = static_cast<std::size_t>(rank);
-        EXPECT_EQ(sharded[i].parameters, ddp[i].parameters);
-        EXPECT_EQ(sharded[i].losses, ddp[i].losses);
-        EXPECT_EQ(sharded[i].own_losses, ddp[i].own_losses);
+/// Thread ranks sum in rank order in every collective.
+TEST(Zero, EndsWithTheBitsOfDdp) {
+  const TrainConfig usual = rank_config();
+  TrainConfig adamw = usual, sgd = usual, momentum = usual, bf16 = usual, fp16 = usual;
+  adamw.optimizer.kind = OptimizerKind::kAdamW;
+  sgd.optimizer.kind = momentum.optimizer.kind = OptimizerKind::kSgd;
+  momentum.optimizer.momentum = 0.9;
+  bf16.device.precision = Precision::kBf16;
+  fp16.device.precision = Precision::kFp16;
+  const auto expect = [](const TrainConfig& config, std::initializer_list<int> all_ranks) {
+    for (const int ranks : all_ranks) {
+      const auto ddp = train_threads(ranks, config);
+      for (const int stage : kStages) {
+        SCOPED_TRACE(testing::Message() << "stage " << stage << ", ranks " << ranks);
+        EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), ranks, config), ddp);
       }
     }
-  }
+  };
+  expect(usual, {1, 2, 3, 4, 7});
+  for (const TrainConfig& config : {adamw, sgd, momentum, bf16, fp16}) expect(config, {3});
 }
 
 TEST(Zero, EndsWithTheSameBitsWhetherOrNotItOverlaps) {
@@ -65,49 +65,23 @@ TEST(Zero, EndsWithTheSameBitsWhetherOrNotItOverlaps) {
   EXPECT_EQ(train_threads_by(Zero(1, after), 3), train_threads_by(Zero(1, small_buckets()), 3));
 }
 
-TEST(Zero, EndsWithTheBitsOfDdpWithEveryOptimizer) {
-  TrainConfig adamw = rank_config();
-  adamw.optimizer.kind = OptimizerKind::kAdamW;
-  TrainConfig sgd = rank_config();
-  sgd.optimizer.kind = OptimizerKind::kSgd;
-  TrainConfig momentum = sgd;
-  momentum.optimizer.momentum = 0.9;
-  for (const TrainConfig& config : {adamw, sgd, momentum}) {
-    for (const int stage : kStages) {
-      EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), 3, config)[2].parameters,
-                train_threads(3, config)[2].parameters);
-    }
-  }
-}
-
-/// With stage 1 a rank adds up its micro-steps before ranks are summed; the others add up sums.
-/// With batches of 10 on 7 ranks, the last rank has 2 rows in one micro-step, the others 3 in two.
-TEST(Zero, AddsMicroStepsUpAsDdpDoes) {
-  for (const auto& [ranks, accumulate] : {std::pair{3, 3}, {7, 2}, {4, 2}}) {
-    TrainConfig config = rank_config();
-    config.training.accumulate = accumulate;
-    const auto ddp = train_threads(ranks, config);
-    EXPECT_EQ(train_threads_by(Zero(1, small_buckets()), ranks, config), ddp);
-    const auto sharded = train_threads_by(Zero(2, small_buckets()), ranks, config);
-    EXPECT_EQ(train_threads_by(Zero(3, small_buckets()), ranks, config), sharded);
-    for (const Trained& rank : sharded) EXPECT_EQ(rank.parameters, sharded[0].parameters);
-    EXPECT_LT(largest_distance(model_of(config), sharded[0].parameters, ddp[0].parameters), 1e-6);
-    EXPECT_LT(relative_distance(sharded[0].losses, ddp[0].losses), 5e-7);
-  }
-}
-
-TEST(Zero, AddsGradientsUpFromStepToStepAsDdpDoes) {
-  TrainConfig config = rank_config();
-  config.training.zero_grad = false;
-  const Trained one = train_single(config);
-  for (const int ranks : {1, 2, 3, 7}) {
-    SCOPED_TRACE(ranks);
-    EXPECT_EQ(train_threads_by(Zero(1, small_buckets()), ranks, config),
-              train_threads(ranks, config));
-    for (const int stage : kStages) {
-      const auto sharded = train_threads_by(Zero(stage, small_buckets()), ranks, config);
-      EXPECT_LT(largest_distance(model_of(config), sharded[0].parameters, one.parameters), 1e-6);
-      EXPECT_LT(relative_distance(sharded[0].losses, one.losses), 1e-6);
+/// In micro-steps or from step to step. With stage 1 a rank adds up its micro-steps before ranks
+/// are summed; the others add up sums. With batches of 10 on 7 ranks, the last rank has 2 rows in
+/// one micro-step, the others 3 in two.
+TEST(Zero, AddsGradientsUpAsDdpDoes) {
+  for (const bool zero_grad : {true, false}) {
+    for (const auto& [ranks, accumulate] : {std::pair{3, 3}, {7, 2}, {4, 2}, {2, 1}, {7, 1}}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, " << accumulate);
+      TrainConfig config = rank_config();
+      config.training.accumulate = accumulate;
+      config.training.zero_grad = zero_grad;
+      const auto ddp = train_threads(ranks, config);
+      EXPECT_EQ(train_threads_by(Zero(1, small_buckets()), ranks, config), ddp);
+      const auto sharded = train_threads_by(Zero(2, small_buckets()), ranks, config);
+      EXPECT_EQ(train_threads_by(Zero(3, small_buckets()), ranks, config), sharded);
+      for (const Trained& rank : sharded) EXPECT_EQ(rank.parameters, sharded[0].parameters);
+      EXPECT_LT(largest_distance(model_of(config), sharded[0].parameters, ddp[0].parameters), 1e-6);
+      EXPECT_LT(relative_distance(sharded[0].losses, ddp[0].losses), 1e-6);
     }
   }
 }
@@ -138,22 +112,6 @@ TEST(Zero, ThePlanHasEachRanksSharesToTheByte) {
     // Two layers' gradients, and the weights of two.
     EXPECT_THAT(plan_of(Zero(3, by_layer)),
                 ElementsAre(all / ranks, all / ranks, 2 * all / ranks, 4 * layer));
-  }
-}
-
-/// Also where some ranks have fewer rows to evaluate than others, and so fewer programs to run.
-TEST_F(SchemesOfFiles, StageThreeEvaluatesAsDdpDoes) {
-  for (const auto run : {&number_run, &class_run}) {
-    TrainConfig config = run(folder());
-    for (const std::int64_t batch : {2, 3, 7}) {
-      config.data.batch_size = batch;
-      for (const int ranks : {1, 2}) {
-        SCOPED_TRACE(testing::Message() << "batch " << batch << ", ranks " << ranks);
-        const auto sharded = train_threads_by(Zero(3, small_buckets()), ranks, config);
-        EXPECT_EQ(sharded, train_threads(ranks, config));
-        EXPECT_FALSE(sharded[0].evaluations.empty());
-      }
-    }
   }
 }
 
@@ -205,38 +163,39 @@ TEST(Zero, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
   }
 }
 
-TEST(Factor, AllRanksEndWithTheBitsOfOneRankWithRandomData) {
-  TrainConfig config = rank_config();
-  for (const bool last_relu : {false, true}) {
-    config.model.last_relu = last_relu;
+/// With batches of 10 on 4 ranks, a rank's 3 micro-steps differ from one rank's. The shares of rows
+/// of wide layers are such that no vector or group divides.
+TEST(Factor, HasTheBitsOfOneRank) {
+  const TrainConfig usual = rank_config();
+  TrainConfig last_relu = usual, clips = usual, adds_up = usual, accumulates = usual,
+              accumulates_and_adds_up = usual, wide = usual, odd = usual;
+  last_relu.model.last_relu = true;
+  clips.training.clip_norm = 0.01;
+  accumulates.training.accumulate = accumulates_and_adds_up.training.accumulate = 3;
+  adds_up.training.zero_grad = accumulates_and_adds_up.training.zero_grad = false;
+  wide.model.layers = {128, 96, 128, 64};
+  wide.data.batch_size = 64;
+  odd.model.layers = {70, 96, 33};
+  for (TrainConfig config :
+       {usual, last_relu, clips, adds_up, accumulates, accumulates_and_adds_up, wide, odd}) {
     const FlatWeights one = train_threads(1, config)[0].parameters;
-    for (const int ranks : {1, 2, 3, 4}) {
-      SCOPED_TRACE(ranks);
-      for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
-        EXPECT_EQ(rank.parameters, one);
+    const bool may_fuse = config.training.zero_grad && !config.training.clip_norm;
+    for (const Update update : {Update::kSeparate, Update::kFused}) {
+      if (update == Update::kFused && !may_fuse) continue;
+      config.training.update = update;
+      // The fused update adds micro-steps up in another order.
+      const bool other_sums = update == Update::kFused && config.training.accumulate > 1;
+      const FlatWeights expected =
+          other_sums ? train_threads_by(Factor(), 1, config)[0].parameters : one;
+      for (const int ranks : {1, 2, 3, 4}) {
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, " << name_of(update));
+        for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
+          EXPECT_EQ(rank.parameters, expected);
+        }
       }
     }
   }
-}
-
-TEST(Factor, CombinesWithTheFusedUpdateToTheBitOfOneRank) {
-  TrainConfig config = rank_config();
-  config.model.layers = {70, 96, 33};
-  const FlatWeights separate = train_threads_by(Factor(), 1, config)[0].parameters;
-  config.training.update = Update::kFused;
-  for (const int ranks : {1, 2, 3}) {
-    for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
-      EXPECT_EQ(rank.parameters, separate) << ranks;
-    }
-  }
-}
-
-TEST(Factor, ClipsAsOneRankDoes) {
-  TrainConfig config = rank_config();
-  config.training.clip_norm = 0.01;
-  EXPECT_EQ(train_threads_by(Factor(), 3, config)[2].parameters,
-            train_threads(1, config)[0].parameters);
-  EXPECT_NE(train_threads(1, config)[0].parameters, train_threads(1)[0].parameters);
+  EXPECT_NE(train_threads(1, clips)[0].parameters, train_threads(1)[0].parameters);
 }
 
 TEST(Zero, ClipsByTheNormOfAllRanksShares) {
@@ -258,49 +217,20 @@ TEST(Zero, ClipsByTheNormOfAllRanksShares) {
   }
 }
 
-TEST(Zero, TrainsInSixteenBitsAsDdpDoes) {
-  for (const Precision precision : {Precision::kBf16, Precision::kFp16}) {
-    TrainConfig config = rank_config();
-    config.device.precision = precision;
+TEST(Factor, ComesNearDdp) {
+  const TrainConfig usual = rank_config();
+  TrainConfig accumulates = usual, own_data = usual;
+  accumulates.training.accumulate = 3;
+  own_data.parallel.seed_per_rank = true;
+  for (const TrainConfig& config : {usual, accumulates, own_data}) {
     const auto ddp = train_threads(3, config);
-    for (const int stage : kStages) {
-      EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), 3, config), ddp);
-    }
-  }
-}
-
-TEST(Zero, HasProgramsThatNeedEveryWait) {
-  TrainConfig config = rank_config();
-  config.training.accumulate = 2;
-  config.training.clip_norm = 1;
-  for (const int stage : kStages) {
-    for (const int rank : {0, 6}) {
-      const Zero scheme(stage, small_buckets());
-      const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 7),
-                                  &scheme);
-      EXPECT_GT(expect_every_deletion_found(programs.train().program), 10);
-    }
-  }
-}
-
-TEST(Factor, TheLossAndEachRanksOwnAreThoseOfDdp) {
-  const auto ddp = train_threads(3);
-  const auto factor = train_threads_by(Factor(), 3);
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_LT(relative_distance(factor[rank].losses, ddp[rank].losses), 1e-6);
-    EXPECT_LT(relative_distance(factor[rank].own_losses, ddp[rank].own_losses), 1e-6);
-  }
-}
-
-/// Shares of rows that no vector or group divides.
-TEST(Factor, HasTheBitsOfOneRankWithWideLayersToo) {
-  TrainConfig config = rank_config();
-  config.model.layers = {128, 96, 128, 64};
-  config.data.batch_size = 64;
-  const FlatWeights one = train_threads(1, config)[0].parameters;
-  for (const int ranks : {2, 3, 4}) {
-    for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
-      EXPECT_EQ(rank.parameters, one) << ranks;
+    const auto factor = train_threads_by(Factor(), 3, config);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(factor[rank].parameters, factor[0].parameters);
+      EXPECT_LT(largest_distance(model_of(config), factor[rank].parameters, ddp[rank].parameters),
+                1e-6);
+      EXPECT_LT(relative_distance(factor[rank].losses, ddp[rank].losses), 1e-6);
+      EXPECT_LT(relative_distance(factor[rank].own_losses, ddp[rank].own_losses), 1e-6);
     }
   }
 }
@@ -317,22 +247,6 @@ TEST(Factor, CblasComesNear) {
   // With AVX2, OpenBLAS computes the last rows of a product differently;
   // 1.3e-6 was observed.
   EXPECT_LT(largest_distance(model_of(config), all[0].parameters, one), 4e-6);
-}
-
-TEST(Factor, RanksWithDataOfTheirOwnGatherItToo) {
-  TrainConfig config = rank_config();
-  config.parallel.seed_per_rank = true;
-  const auto factor = train_threads_by(Factor(), 3, config);
-  const auto ddp = train_threads(3, config);
-  EXPECT_EQ(factor[1].parameters, factor[0].parameters);
-  EXPECT_LT(largest_distance(model_of(config), factor[0].parameters, ddp[0].parameters), 1e-6);
-}
-
-TEST(Factor, AddsGradientsUpFromStepToStepAsOneRankDoes) {
-  TrainConfig config = rank_config();
-  config.training.zero_grad = false;
-  EXPECT_EQ(train_threads_by(Factor(), 3, config)[1].parameters,
-            train_threads(1, config)[0].parameters);
 }
 
 /// 30 rows in steps of 8: on 4 ranks, ranks that take turns would pad an epoch to 32.
@@ -352,58 +266,27 @@ TEST_F(SchemesOfFiles, FactorHasTheBitsOfOneRankFromACheckpointOfAnyOther) {
   }
 }
 
-/// 30 rows in steps of 7: the last step has 2 rows, so the third rank has none.
-TEST_F(SchemesOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
+/// 30 rows in steps of 7: the last step has 2 rows, so the third rank has none. In steps of 2 it
+/// never has any, and evaluates with fewer programs than the others.
+TEST_F(SchemesOfFiles, TrainAndEvaluateWhereSomeRanksHaveNoRows) {
   for (const auto run : {&number_run, &class_run}) {
-    TrainConfig config = run(folder());
-    config.data.batch_size = 7;
-    const auto ddp = train_threads(3, config);
-    const auto factor = train_threads_by(Factor(), 3, config);
-    for (const int stage : kStages) {
-      EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), 3, config), ddp);
-    }
-    for (std::size_t rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(factor[rank].parameters, factor[0].parameters);
-      EXPECT_LT(largest_distance(model_of(config), factor[rank].parameters, ddp[rank].parameters),
-                1e-6);
-      EXPECT_LT(relative_distance(factor[rank].losses, ddp[rank].losses), 1e-6);
-    }
-  }
-}
-
-/// With batches of 10 on 4 ranks, a rank's 3 micro-steps differ from one rank's.
-TEST(Factor, AddsMicroStepsUpToTheBitsOfOneRank) {
-  for (const bool fused : {false, true}) {
-    for (const bool zero_grad : {true, false}) {
-      if (fused && !zero_grad) continue;
-      TrainConfig config = rank_config();
-      config.training.accumulate = 3;
-      config.training.update = fused ? Update::kFused : Update::kSeparate;
-      config.training.zero_grad = zero_grad;
-      const Trained one = train_threads_by(Factor(), 1, config)[0];
-      if (!fused) {
-        EXPECT_EQ(one.parameters, train_threads(1, config)[0].parameters);
+    for (const std::int64_t batch : {2, 3, 7}) {
+      SCOPED_TRACE(batch);
+      TrainConfig config = run(folder());
+      config.data.batch_size = batch;
+      const auto ddp = train_threads(3, config);
+      EXPECT_FALSE(ddp[0].evaluations.empty());
+      for (const int stage : kStages) {
+        EXPECT_EQ(train_threads_by(Zero(stage, small_buckets()), 3, config), ddp);
       }
-      for (const int ranks : {2, 3, 4}) {
-        SCOPED_TRACE(testing::Message() << ranks << " ranks, fused " << fused);
-        for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
-          EXPECT_EQ(rank.parameters, one.parameters);
-          EXPECT_LT(relative_distance(rank.losses, one.losses), 1e-6);
-        }
+      const auto factor = train_threads_by(Factor(), 3, config);
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        EXPECT_EQ(factor[rank].parameters, factor[0].parameters);
+        EXPECT_LT(largest_distance(model_of(config), factor[rank].parameters, ddp[rank].parameters),
+                  1e-6);
+        EXPECT_LT(relative_distance(factor[rank].losses, ddp[rank].losses), 1e-6);
       }
     }
-  }
-}
-
-TEST(Factor, AccumulationIsThatOfDdp) {
-  TrainConfig config = rank_config();
-  config.training.accumulate = 3;
-  const auto ddp = train_threads(3, config);
-  const auto factor = train_threads_by(Factor(), 3, config);
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_LT(largest_distance(model_of(config), factor[rank].parameters, ddp[rank].parameters),
-              1e-6);
-    EXPECT_LT(relative_distance(factor[rank].own_losses, ddp[rank].own_losses), 1e-6);
   }
 }
 
@@ -454,9 +337,14 @@ INSTANTIATE_TEST_SUITE_P(, SchemeProgram, testing::ValuesIn(all_schemes()),
                          [](const auto& each) { return std::string(each.param.name); });
 
 TEST_P(SchemeProgram, IsOrderedAndNeedsEveryWait) {
-  const Scheme& scheme = *GetParam().scheme;
-  for (const int rank : {0, 1}) {
-    const StepPrograms programs = programs_by(scheme, rank_config(), rank, 2);
+  TrainConfig clips = rank_config();
+  clips.training.accumulate = 2;
+  clips.training.clip_norm = 1;
+  const std::string name = GetParam().name;
+  if (name.ends_with("PerBucket")) clips = rank_config();  // does not clip
+  for (const auto& [config, rank, ranks] :
+       {std::tuple(rank_config(), 0, 2), {rank_config(), 1, 2}, {clips, 0, 7}, {clips, 6, 7}}) {
+    const StepPrograms programs = programs_by(*GetParam().scheme, config, rank, ranks);
     EXPECT_GT(expect_every_deletion_found(programs.train().program), 6);
   }
 }
@@ -527,27 +415,6 @@ TEST(Schemes, CountRowsWhereASampleHasSeveral) {
   }
 }
 
-TEST(SchemeOf, RefuseAnUpdateWithoutGradientsExchanged) {
-  TrainConfig config = rank_config();
-  config.optimizer.kind = OptimizerKind::kAdam;
-  config.training.update = Update::kFused;
-  const StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 1);
-  const auto build = [&](SchemeKind by) {
-    config.parallel.scheme = by;
-    const auto scheme = scheme_of(config, {.devices = 2});
-    const StepPrograms programs(spec, scheme.get());
-  };
-  for (const SchemeKind by : {SchemeKind::kDdp, SchemeKind::kZero1, SchemeKind::kZero2,
-                              SchemeKind::kZero3, SchemeKind::kDataParallel}) {
-    expect_error(ExitCode::kConfiguration,
-                 "--update 'fused': stores no gradients, which several ranks or devices exchange; "
-                 "use --update separate",
-                 [&] { build(by); });
-  }
-  build(SchemeKind::kFactor);
-  build(SchemeKind::kSingle);
-}
-
 /// Rounds of three steps: 0 to 2, 3 to 5, and the rest of the run.
 TrainConfig local_run() {
   TrainConfig config = rank_config();
@@ -556,11 +423,18 @@ TrainConfig local_run() {
   return config;
 }
 
-TEST(LocalSgd, OfOneRankHasTheBitsOfASingleDevice) {
-  const Trained one = train_single(local_run());
-  const Trained local = train_threads_by(LocalSgd(), 1, local_run()).front();
-  EXPECT_EQ(local.parameters, one.parameters);
-  EXPECT_EQ(local.losses, one.losses);
+TEST(Schemes, OfOneRankHaveTheBitsOfASingleDevice) {
+  const Ddp ddp(small_buckets());
+  const LocalSgd local;
+  const ParameterServer server(1, ServerReduce::kStar, small_buckets());
+  for (const Scheme* scheme : std::initializer_list<const Scheme*>{&ddp, &local, &server}) {
+    const TrainConfig config = scheme == &local ? local_run() : rank_config();
+    const Trained alone = train_single(config);
+    const Trained one = train_threads_by(*scheme, 1, config).front();
+    EXPECT_EQ(one.parameters, alone.parameters);
+    EXPECT_EQ(one.losses, alone.losses);
+    EXPECT_EQ(one.own_losses, alone.losses);
+  }
 }
 
 TEST(LocalSgd, AveragesAfterEveryRoundAndBeforeTheEnd) {
@@ -629,14 +503,6 @@ TEST(LocalSgd, GoesOnWithTheSameNumberOfRanksOnly) {
   EXPECT_THAT(refusal(2), testing::HasSubstr("optimizer.exp_avg.rank2.net.0.weight would be lost"));
 }
 
-TEST(Server, OfOneRankHasTheBitsOfASingleDevice) {
-  const Trained one = train_single(rank_config());
-  const ParameterServer scheme(1, ServerReduce::kStar, small_buckets());
-  const Trained served = train_threads_by(scheme, 1).front();
-  EXPECT_EQ(served.parameters, one.parameters);
-  EXPECT_EQ(served.losses, one.losses);
-}
-
 /// A star of two ranks and a tree of threads add up in the order of DDP.
 TEST(Server, HasTheBitsOfDdpInEveryPrecision) {
   for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
@@ -683,16 +549,6 @@ TEST(Server, ALinkOfAStarCarriesWhatTheBooksSay) {
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_EQ(received(kRanks, rank), 2 * (kRanks - 1) * all / kRanks);
   }
-}
-
-TEST(Server, ThatIsNoRankIsRefused) {
-  TrainConfig config = rank_config();
-  config.parallel.scheme = SchemeKind::kServer;
-  config.parallel.servers = 4;
-  expect_error(ExitCode::kConfiguration,
-               "--servers '4': servers are ranks, and 3 ranks share the batch; give at most 3, or "
-               "start more ranks",
-               [&] { require({.ranks = 3, .config = config}); });
 }
 
 TEST(LateGradients, AreReducedBesideTheNextStep) {

@@ -15,7 +15,6 @@
 #include "parallel/comm/staged_transport.h"
 #include "parallel/schemes/run.h"
 #include "parallel/schemes/scheme_of.h"
-#include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/layers.h"
 #include "support/rank_run.h"
@@ -37,15 +36,6 @@ void expect_near_one_rank(const std::vector<Trained>& all, const Trained& one,
   EXPECT_LT(relative_distance(all[0].losses, one.losses), 1e-6);
 }
 
-// With 3 and 4 ranks, the shares of the 10 rows are unequal.
-TEST(ThreadRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
-  const Trained one = train_threads(1)[0];
-  for (const int ranks : {2, 3, 4}) {
-    SCOPED_TRACE(ranks);
-    expect_near_one_rank(train_threads(ranks), one, rank_config());
-  }
-}
-
 // Sums of +-1/n cancel to 0 or to a rounding error, of which some optimizers make a whole step.
 TEST(ThreadRanks, DifferByWholeStepsWhereTheSlopesOfL1Cancel) {
   TrainConfig config = rank_config();
@@ -60,33 +50,22 @@ TEST(ThreadRanks, DifferByWholeStepsWhereTheSlopesOfL1Cancel) {
   EXPECT_LT(distance(OptimizerKind::kLion), 1e-3);
 }
 
-TEST(ThreadRanks, OneRankComputesTheBitsOfATrainerWithoutRanks) {
-  TrainerHarness alone(rank_config());
-  alone.run();
-  const Trained one = train_threads(1)[0];
-  EXPECT_EQ(one.losses, alone.losses());
-  EXPECT_EQ(one.own_losses, alone.losses());
-  EXPECT_EQ(one.parameters, alone.trainer->weights());
-}
-
-TEST(ThreadRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
-  DdpSettings apart = small_buckets();
-  apart.overlap = false;
-  EXPECT_EQ(train_threads(3, rank_config(), apart), train_threads(3));
-}
-
-TEST(ThreadRanks, ComputeTheSameBitsWhenEachBucketIsUpdatedAtOnce) {
-  DdpSettings at_once = small_buckets();
-  at_once.update_per_bucket = true;
-  EXPECT_EQ(train_threads(3, rank_config(), at_once), train_threads(3));
-}
-
-TEST(ThreadRanks, ComputeTheSameBitsWhateverTheBuckets) {
-  const std::vector<Trained> expected = train_threads(2);
-  EXPECT_EQ(train_threads(2, rank_config(), {}), expected);
-  DdpSettings whole = small_buckets();
-  whole.whole_first_bucket = true;
-  EXPECT_EQ(train_threads(2, rank_config(), whole), expected);
+/// Also where a step of one micro-step is reduced in every micro-step.
+TEST(ThreadRanks, ComputeTheSameBitsWhateverTheBucketsAndWheneverTheyAreReduced) {
+  for (const bool bf16 : {false, true}) {
+    DdpSettings usual = small_buckets();
+    usual.bf16_gradients = bf16;
+    DdpSettings apart = usual, at_once = usual, whole = usual, every = usual;
+    apart.overlap = false;
+    at_once.update_per_bucket = true;
+    whole.whole_first_bucket = true;
+    every.reduces_every_micro_step = true;
+    const DdpSettings large{.bf16_gradients = bf16};
+    const std::vector<Trained> expected = train_threads(3, rank_config(), usual);
+    for (const DdpSettings& other : {apart, at_once, whole, every, large}) {
+      EXPECT_EQ(train_threads(3, rank_config(), other), expected);
+    }
+  }
 }
 
 DdpSettings in_every_micro_step() {
@@ -97,36 +76,25 @@ DdpSettings in_every_micro_step() {
 
 /// With batches of 10 on 7 ranks, the last rank has 2 rows in one micro-step, the others 3 in two.
 TEST(ThreadRanks, MayReduceInEveryMicroStep) {
-  for (const auto& [ranks, accumulate] : {std::pair{2, 3}, {4, 8}, {7, 2}}) {
-    SCOPED_TRACE(ranks);
-    TrainConfig config = rank_config();
-    config.training.accumulate = accumulate;
-    const auto once = train_threads(ranks, config);
-    const auto every = train_threads(ranks, config, in_every_micro_step());
-    expect_near_one_rank(every, train_threads(1, config)[0], config);
-    EXPECT_LT(relative_distance(every[0].losses, once[0].losses), 5e-7);
-    EXPECT_NE(every, once) << "sums in another order";
+  for (const bool zero_grad : {true, false}) {
+    for (const auto& [ranks, accumulate] : {std::pair{2, 3}, {4, 8}, {7, 2}}) {
+      SCOPED_TRACE(ranks);
+      TrainConfig config = rank_config();
+      config.training.accumulate = accumulate;
+      config.training.zero_grad = zero_grad;
+      const auto once = train_threads(ranks, config);
+      const auto every = train_threads(ranks, config, in_every_micro_step());
+      expect_near_one_rank(every, train_threads(1, config)[0], config);
+      EXPECT_NE(every, once) << "sums in another order";
+    }
   }
-}
-
-TEST(ThreadRanks, ReduceAStepOfOneMicroStepOnce) {
-  EXPECT_EQ(train_threads(3, rank_config(), in_every_micro_step()), train_threads(3));
-}
-
-TEST(ThreadRanks, ThatReduceInEveryMicroStepAddGradientsUpFromStepToStep) {
-  TrainConfig config = rank_config();
-  config.training.accumulate = 2;
-  config.training.zero_grad = false;
-  expect_near_one_rank(train_threads(7, config, in_every_micro_step()), train_threads(1, config)[0],
-                       config);
 }
 
 /// The reductions of gradients in a rank's step, and all that it sends.
 std::pair<std::int64_t, std::int64_t> reductions(const TrainConfig& config,
                                                  const DdpSettings& settings, int rank, int ranks) {
   const Ddp scheme(settings);
-  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks),
-                              &scheme);
+  const StepPrograms programs = programs_by(scheme, config, rank, ranks);
   const Program& step = programs.train().program;
   EXPECT_GT(expect_every_deletion_found(step), 6);
   return {std::ranges::count_if(step.nodes(),
@@ -210,9 +178,6 @@ TEST(ThreadRanks, APauseBelongsToTheRankItIsFor) {
   config.injected = {.delay_ms = 1, .slow_rank = SlowRank{1, 20}};
   EXPECT_DOUBLE_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 2).delay_s, 0.001);
   EXPECT_DOUBLE_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 2).delay_s, 0.021);
-  expect_error(ExitCode::kConfiguration,
-               "--slow-rank '1:20': there is 1 rank; ranks are numbered from 0 to 0",
-               [&] { require({.ranks = 1, .config = config}); });
 }
 
 TEST(ThreadRanks, PausesOfAnyKindChangeNoBit) {
@@ -221,23 +186,6 @@ TEST(ThreadRanks, PausesOfAnyKindChangeNoBit) {
   const auto expected = train_threads(2, config);
   config.injected = {.delay_ms = 0.1, .slow_rank = SlowRank{1, 2}, .jitter_ms = 1};
   EXPECT_EQ(train_threads(2, config), expected);
-}
-
-TEST(ThreadRanks, AStepWithoutASampleForEachRankIsRefused) {
-  TrainConfig config = rank_config();
-  config.data.batch_size = 3;
-  expect_error(
-      ExitCode::kConfiguration,
-      "--global-batch-size '3': leaves some of 4 ranks without a sample; give at least 4, or "
-      "start fewer ranks",
-      [&] { require({.ranks = 4, .config = config}); });
-  config.parallel.batch_per_rank = true;
-  EXPECT_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4).batch_size, 12);
-  config.data.batch_size = 1 << 30;
-  expect_error(ExitCode::kConfiguration,
-               "--batch-size '1073741824': 4 ranks make 4294967296 samples in a step; a step has "
-               "at most 2147483647",
-               [&] { require({.ranks = 4, .config = config}); });
 }
 
 class DdpProgram : public testing::TestWithParam<DdpSettings> {
@@ -289,21 +237,20 @@ class NotingTransport final : public HostTransport, public RecordSink {
 /// Two steps are queued before the first runs. CUDA calls a stream's functions on a thread on which
 /// an MPI may not call CUDA.
 TEST(StagedRanks, KeepTheStepsOfCallsInProgressAndStayOffTheThreadOfTheStream) {
-  const auto device = make_cpu_device({.threads = 1});
-  const auto stream = device->new_stream("comm");
-  std::vector<float> numbers(5, 1.0F);
-  const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
+  RankNumbers numbers(std::vector<float>(5, 1));
+  Stream* const stream = numbers.stream.get();
   const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 5}}};
   NotingTransport host;
-  StagedTransport staged(host, *device, 12);
+  StagedTransport staged(host, *numbers.device, 12);
   staged.prepare(sum);
   std::thread::id of_stream;
   std::atomic<bool> may_go_on = false;
   stream->call([](void* id) { *static_cast<std::thread::id*>(id) = std::this_thread::get_id(); },
                &of_stream);
   stream->call([](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &may_go_on);
-  Stream* const streams[] = {stream.get()};
-  for (const std::int64_t step : {6, 7}) staged.run(sum, addresses, streams, {.step = step});
+  for (const std::int64_t step : {6, 7}) {
+    staged.run(sum, numbers.addresses, std::span(&stream, 1), {.step = step});
+  }
   may_go_on = true;
   may_go_on.notify_all();
   stream->synchronize();
