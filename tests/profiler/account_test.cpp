@@ -56,43 +56,6 @@ class Scene {
   Program program_{"scene", buffers_};
   std::vector<Span> spans_;
 };
-
-TEST(Account, TellsExposedFromHiddenCommunication) {
-  Scene scene;
-  scene.add(Lane::kCompute, Phase::kBackward, 0, 4);
-  const NodeId reduce = scene.add(Lane::kComm, Phase::kCommunication, 3, 6);
-  scene.add(Lane::kCompute, Phase::kOptimizer, 6.5, 10, {{.node = reduce}});
-  const StepAccount account = scene.account();
-  EXPECT_NEAR(account[Part::kExposedCommunication], 2e-3, 1e-12);
-  EXPECT_NEAR(account[Part::kIdle], 0.5e-3, 1e-12);
-  EXPECT_NEAR(account.hidden_communication_s, 1e-3, 1e-12);
-}
-
-TEST(Account, CountsWorkOfOtherLanesAtTheEnd) {
-  Scene scene;
-  scene.add(Lane::kCompute, Phase::kBackward, 0, 4);
-  scene.add(Lane::kComm, Phase::kCommunication, 3, 6);
-  scene.add(Lane::kComm, Phase::kOptimizer, 7, 9);
-  const StepAccount account = scene.account();
-  EXPECT_NEAR(account[Part::kExposedCommunication], 2e-3, 1e-12);
-  EXPECT_NEAR(account[Part::kOptimizer], 2e-3, 1e-12);
-  EXPECT_NEAR(account[Part::kIdle], 2e-3, 1e-12);
-}
-
-// While both run, the time counts once, until the compute lane has nothing left to do but wait.
-TEST(Account, CountsNoWorkBesideBackwardTwice) {
-  Scene scene;
-  scene.add(Lane::kCompute, Phase::kBackward, 0, 4);
-  const NodeId beside = scene.add(Lane::kCopy, Phase::kOptimizer, 1, 6);
-  scene.add(Lane::kCompute, Phase::kOptimizer, 4, 5);
-  scene.add(Lane::kCompute, Phase::kForward, 6, 10, {{.node = beside}});
-  const StepAccount account = scene.account();
-  EXPECT_NEAR(account[Part::kBackward], 4e-3, 1e-12);
-  EXPECT_NEAR(account[Part::kOptimizer], 2e-3, 1e-12);
-  EXPECT_NEAR(account[Part::kForward], 4e-3, 1e-12);
-  EXPECT_EQ(account[Part::kIdle], 0);
-}
-
 TEST(Account, CallsInputThatIsNotBeingCopiedADataWait) {
   Scene scene;
   const NodeId slow = scene.add(Lane::kCopy, Phase::kData, 1, 5);  // a slow disk

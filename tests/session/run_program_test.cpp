@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <new>
 #include <stdexcept>
@@ -40,65 +41,45 @@ TEST(RunProgram, SurvivesAnEmptyArgumentVector) {
 }
 
 TEST(RunProgram, PrintsAnErrorAsOneLineAndExitsWithItsCode) {
-  const Outcome outcome = outcome_of([](const auto&) {
-    fail(ExitCode::kBadData, {.what = "file", .value = "a\nb", .why = "cut", .remedy = "mend it"});
-  });
-  EXPECT_EQ(outcome.code, 65);
-  EXPECT_EQ(outcome.err, "mlp_test: error: file 'a b': cut; mend it\n");
-}
-
-TEST(RunProgram, CallsLackOfMemoryByItsName) {
-  const Outcome outcome = outcome_of([](const auto&) { throw std::bad_alloc(); });
-  EXPECT_EQ(outcome.code, 71);
-  EXPECT_EQ(outcome.err,
-            "mlp_test: error: memory: this machine has no more; use a smaller model or "
-            "batch\n");
-}
-
-/// As std::thread says it.
-TEST(RunProgram, CallsLackOfThreadsByItsName) {
-  const Outcome outcome = outcome_of([](const auto&) {
-    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
-  });
-  EXPECT_EQ(outcome.code, 71);
-  EXPECT_EQ(outcome.err,
-            "mlp_test: error: threads: the system allows no more; allow more processes (ulimit "
-            "-u), or give smaller --threads and --workers\n");
-}
-
-TEST(RunProgram, CallsOtherExceptionsBugs) {
-  const Outcome known = outcome_of([](const auto&) { throw std::logic_error("x > y"); });
-  EXPECT_EQ(known.code, 70);
-  EXPECT_EQ(known.err, "mlp_test: error: unexpected: x > y; this is a bug, please report it\n");
-  const Outcome unknown = outcome_of([](const auto&) { throw 3; });
-  EXPECT_EQ(unknown.code, 70);
-  EXPECT_EQ(unknown.err,
-            "mlp_test: error: unexpected: an exception of no known type; this is a bug, please "
-            "report it\n");
-}
-
-TEST(RunProgram, CallsOtherSystemErrorsInputOutput) {
-  const Outcome outcome = outcome_of(
-      [](const auto&) { throw std::system_error(EMFILE, std::generic_category(), "log"); });
-  EXPECT_EQ(outcome.code, 74);
-  EXPECT_EQ(outcome.err, "mlp_test: error: system: log: Too many open files\n");
-}
-
-TEST(RunProgram, NamesTheFileOfAFilesystemErrorWithoutTheLibrarysWords) {
-  const Outcome outcome =
-      outcome_of([](const auto&) { std::filesystem::copy_file("/nowhere/a", "/nowhere/b"); });
-  EXPECT_EQ(outcome.code, 74);
-  EXPECT_EQ(outcome.err,
-            "mlp_test: error: file '/nowhere/a': No such file or directory; check the path\n");
-}
-
-TEST(RunProgram, ReadingAFolderAsAFileIsReportedWithoutTheLibrarysWords) {
-  const Outcome outcome = outcome_of([](const auto&) {
-    std::ifstream folder("/");
-    const std::string text{std::istreambuf_iterator<char>(folder), {}};
-  });
-  EXPECT_EQ(outcome.code, 74);
-  EXPECT_EQ(outcome.err, "mlp_test: error: file: Is a directory; check the files of this run\n");
+  struct Case {
+    std::function<void()> body;
+    int code;
+    std::string line;
+  };
+  const Case cases[] = {
+      {[] {
+         fail(ExitCode::kBadData,
+              {.what = "file", .value = "a\nb", .why = "cut", .remedy = "mend it"});
+       },
+       65, "file 'a b': cut; mend it"},
+      {[] { throw std::bad_alloc(); }, 71,
+       "memory: this machine has no more; use a smaller model or batch"},
+      // As std::thread says that there are no more.
+      {[] {
+         throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+       },
+       71,
+       "threads: the system allows no more; allow more processes (ulimit -u), or give smaller "
+       "--threads and --workers"},
+      {[] { throw std::logic_error("x > y"); }, 70,
+       "unexpected: x > y; this is a bug, please report it"},
+      {[] { throw 3; }, 70,
+       "unexpected: an exception of no known type; this is a bug, please report it"},
+      {[] { throw std::system_error(EMFILE, std::generic_category(), "log"); }, 74,
+       "system: log: Too many open files"},
+      {[] { std::filesystem::copy_file("/nowhere/a", "/nowhere/b"); }, 74,
+       "file '/nowhere/a': No such file or directory; check the path"},
+      {[] {
+         std::ifstream folder("/");
+         const std::string text{std::istreambuf_iterator<char>(folder), {}};
+       },
+       74, "file: Is a directory; check the files of this run"},
+  };
+  for (const auto& [body, code, line] : cases) {
+    const Outcome outcome = outcome_of([&body = body](const auto&) { body(); });
+    EXPECT_EQ(outcome.code, code) << line;
+    EXPECT_EQ(outcome.err, "mlp_test: error: " + line + "\n");
+  }
 }
 
 [[noreturn]] void fail_at(const char* what, ExitCode code = ExitCode::kInputOutput) {

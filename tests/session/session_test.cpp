@@ -19,6 +19,7 @@
 #include "support/metrics.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
@@ -51,7 +52,7 @@ TEST(Observers, AreToldInTheirOrderAndClosedInTheReverse) {
   TrainConfig config;
   config.model.layers = {2, 2};
   config.training.steps = 1;
-  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  const StepPrograms programs = programs_of(config);
   const auto place = one_device();
   config.device.device = "cpu";
   place->resolve_config(config);
@@ -241,29 +242,6 @@ TEST_F(SessionTest, OfSeveralRanksTakesTheChoicesOfTheFirst) {
   });
   ::testing::internal::GetCapturedStdout();
   for (const auto& of_rank : taken) EXPECT_THAT(of_rank, ElementsAre("those of rank 0"));
-}
-
-TEST_F(SessionTest, ThatDivergesKeepsItsMetricsAndTraces) {
-  config_.optimizer.kind = OptimizerKind::kSgd;
-  config_.optimizer.lr = 1e30;
-  config_.output.metrics = folder() / "m";
-  config_.output.trace = folder() / "t.json";
-  config_.output.profile_steps = StepRange{0, 2};
-  Session session(*place_, config_, alone_);
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  int code = 0;
-  try {
-    session.run();
-  } catch (const Error& error) {
-    code = static_cast<int>(error.code());
-  }
-  ::testing::internal::GetCapturedStdout();
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("t.json' holds the profiled steps before that: 0 to "));
-  EXPECT_EQ(code, static_cast<int>(ExitCode::kDiverged));
-  EXPECT_THAT(read_file(folder() / "m"), HasSubstr("\"step\":0,"));
-  EXPECT_TRUE(std::filesystem::exists(folder() / "t.json"));
 }
 
 TEST_F(SessionTest, ThatFindsAChangedBitSavesNothingAndNamesTheLastVerifiedCheckpoint) {

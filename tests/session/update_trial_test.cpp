@@ -146,12 +146,6 @@ TEST_F(UpdateTrialTest, NeedsFiveStepsOfWarmup) {
   EXPECT_EQ(weights_in(output), weights_of(config_, Update::kSeparate));
 }
 
-TEST_F(UpdateTrialTest, IsAlsoMadeWithManyRows) {
-  config_.data.batch_size = 257;
-  config_.training.steps = 6;
-  EXPECT_THAT(output_of_run(config_), ContainsRegex(kMeasured));
-}
-
 TEST(UpdateTimes, TakeTheFusedUpdateOnlyIfItIsClearlyFaster) {
   EXPECT_EQ((UpdateTimes{.fused_s = 1, .separate_s = 1}).choice(), Update::kSeparate);
   EXPECT_EQ((UpdateTimes{.fused_s = 0.985, .separate_s = 1}).choice(), Update::kSeparate);
