@@ -2,14 +2,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include <sstream>
 #include <string>
 
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/nccl_transport.h"
+#include "support/metrics.h"
+#include "support/near.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 
@@ -37,10 +37,8 @@ class DdpOnGpu : public TempDirTest {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr(says));
     std::vector<double> all;
-    std::istringstream records(read_file(folder() / "m.jsonl"));
-    for (std::string line_of_file; std::getline(records, line_of_file);) {
-      const auto record = nlohmann::json::parse(line_of_file);
-      if (record.contains("step") && record.at("rank") == 0) all.push_back(record.at("loss"));
+    for (const auto& record : records_of(read_file(folder() / "m.jsonl"))) {
+      if (record.at("rank") == 0) all.push_back(record.at("loss"));
     }
     return all;
   }
@@ -51,10 +49,7 @@ class DdpOnGpu : public TempDirTest {
     const std::vector<double> single =
         losses(fmt::format("{} --update separate", MLP_SINGLE), "batch", options);
     const std::vector<double> ranks = losses(command, says, options);
-    ASSERT_EQ(ranks.size(), single.size());
-    for (std::size_t i = 0; i < single.size(); ++i) {
-      EXPECT_NEAR(ranks[i], single[i], 1e-6 * single[i]) << "at step " << i;
-    }
+    expect_within(ranks, single, 1e-6);
   }
 };
 
@@ -103,9 +98,8 @@ TEST_F(DdpOnGpu, OneRankOverNcclReducesAsBf16) {
   const std::vector<double> bf16 =
       losses(fmt::format("mpirun -np 1 {} --transport nccl --grad-dtype bf16", MLP_DDP),
              "reduced as bf16 by NCCL");
-  ASSERT_EQ(bf16.size(), fp32.size());
   EXPECT_NE(bf16, fp32);
-  for (std::size_t i = 0; i < fp32.size(); ++i) EXPECT_NEAR(bf16[i], fp32[i], fp32[i] / 256);
+  expect_within(bf16, fp32, 1.0 / 256);
 }
 
 TEST_F(DdpOnGpu, TellsWhoWasWaitedFor) {
