@@ -19,9 +19,8 @@
 #include "support/arguments.h"
 #include "support/idx_bytes.h"
 #include "support/pattern.h"
-#include "support/process.h"
+#include "support/program_test.h"
 #include "support/sanitized.h"
-#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -44,10 +43,10 @@ ProcessResult mlp_single(std::vector<std::string> arguments, ProcessOptions opti
   return run_process(arguments, options);
 }
 
-class MlpSingle : public TempDirTest {
+class MlpSingle : public ProgramTest {
  protected:
   ProcessResult run_here(const std::vector<std::string>& arguments) {
-    return mlp_single(on_cpu(arguments), {.working_directory = folder()});
+    return execute(Arguments{kProgram} + on_cpu(arguments));
   }
   void expect_refused(const std::vector<BadInput>& cases) {
     barestep::expect_refused(cases, folder(),
@@ -71,11 +70,10 @@ class OtherUser : public MlpSingle {
     std::filesystem::permissions(folder(), std::filesystem::perms::all);
   }
   ProcessResult as_other_user(const std::string& line, const Arguments& arguments) {
-    return run_process(
-        Arguments{"/usr/bin/setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups",
-                  "--inh-caps=-all", "/bin/bash", "-c", line + "; exec \"$@\"", "bash"} +
-            arguments,
-        {.working_directory = folder()});
+    return execute(Arguments{"/usr/bin/setpriv", "--reuid", "54321", "--regid", "54321",
+                             "--clear-groups", "--inh-caps=-all", "/bin/bash", "-c",
+                             line + "; exec \"$@\"", "bash"} +
+                   arguments);
   }
 };
 
@@ -109,9 +107,8 @@ TEST_F(OtherUser, MayRunWhatTheyCannotRead) {
   std::filesystem::permissions(program, std::filesystem::perms::owner_exec |
                                             std::filesystem::perms::group_exec |
                                             std::filesystem::perms::others_exec);
-  const auto result = as_other_user(
-      "true", Arguments{program.string(), "--device", "cpu", "--checkpoint", "c"} + kOneStep);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result = succeeded(as_other_user(
+      "true", Arguments{program.string(), "--device", "cpu", "--checkpoint", "c"} + kOneStep));
 }
 
 TEST_F(MlpSingle, RefusesToProfileWhatIsNotThereInOneLine) {
@@ -151,11 +148,10 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
       words("--data idx:images,labels --layers 4,3 --loss cross-entropy --no-last-relu");
   run_here(files + words("--steps 1 --save w"));
   const auto result =
-      run_here(files + words("--evaluate-only --load w --batch-size 1,3 --metrics m"));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+      succeeded(run_here(files + words("--evaluate-only --load w --batch-size 1,3 --metrics m")));
   EXPECT_THAT(result.out, HasSubstr("w of 4 samples, features / 255\nBatch size "));
   EXPECT_THAT(result.out, ::testing::ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
-  const std::string records = read_file(folder() / "m");
+  const std::string records = text("m");
   EXPECT_EQ(std::ranges::count(records, '\n'), 1 + (4 + 1) + (2 + 1) + 1) << "lost time is last";
   EXPECT_THAT(records, StartsWith("{\"configuration\":{\"block\":\"mlp\",\"layers\":[4,3],"));
   EXPECT_THAT(records, HasSubstr("\"batch-size\":[1,3]"));
@@ -180,12 +176,6 @@ TEST_F(MlpSingle, SaysOnceWhichClassesOfTheTestSetTrainingNeverSees) {
               HasSubstr(": 1 class of the test set does not occur in the training set: 2; "));
   EXPECT_EQ(run_here(trains).err, "");
   EXPECT_EQ(run_here(files + words("--test-split 0.375 --evaluate-only --load w")).err, "");
-}
-
-TEST_F(MlpSingle, RefusesADeviceThatIsNotThere) {
-  const auto result = run_here({"--dim", "8", "--depth", "1", "--device", "cuda:63"});
-  EXPECT_EQ(result.exit_code, 69);
-  EXPECT_THAT(result.err, StartsWith("mlp_single: error: device 'cuda:63': "));
 }
 
 /// --device auto, the default, on a machine without a GPU.
@@ -276,8 +266,7 @@ TEST_F(MlpSingle, SweepsOverBatchSizesAndClosesWithATable) {
   for (const auto& arguments :
        {std::vector<std::string>{"--config", "run.json"},
         {"--dim", "8", "--depth", "1", "--steps", "2", "--batch-size", "16,4"}}) {
-    const auto result = run_here(arguments);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = succeeded(run_here(arguments));
     EXPECT_THAT(result.out, HasSubstr("batch 16\n"));
     EXPECT_THAT(result.out, HasSubstr("batch 4\n"));
     const std::string number = R"( +[0-9.]+)";
@@ -311,23 +300,18 @@ TEST_F(MlpSingle, SaysWithVerboseWhichItemsOfTheChecklistHold) {
 
 /// Another program has the same core.
 TEST_F(MlpSingle, SaysFirstThatOtherProgramsTookItsTimeAndConcludesNothing) {
-  const ProcessResult result = run_process(
+  const ProcessResult result = succeeded(run_process(
       {"/bin/sh", "-c",
        "taskset -c 0 timeout 60 sh -c 'while :; do :; done' & taskset -c 0 " + kProgram +
            " --device cpu --threads 1 --quiet --dim 512 --depth 2 --warmup 1 --steps 100 "
            "--profile; code=$?; kill $!; exit $code"},
-      {.working_directory = folder()});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+      {.working_directory = folder()}));
   EXPECT_THAT(result.out, ContainsRegex("\nOther programs took [0-9.]+ % of the cores' time: times "
                                         "below are not this program's alone\n\nSummary of "));
   EXPECT_THAT(result.out, HasSubstr("\nAccount of a profiled step"));
   for (const char* const conclusion : {"The bottleneck", "Backward takes", "Floor  "}) {
     EXPECT_THAT(result.out, Not(HasSubstr(conclusion)));
   }
-}
-
-TEST_F(MlpSingle, SaysItsVersion) {
-  EXPECT_THAT(mlp_single({"--version"}).out, StartsWith("mlp_single 0."));
 }
 
 TEST_F(MlpSingle, TellsWhenTheCommandLineWinsOverTheConfigFile) {
@@ -339,25 +323,20 @@ TEST_F(MlpSingle, TellsWhenTheCommandLineWinsOverTheConfigFile) {
             "mlp_single: note: the command line overrides the config file: layers, steps\n");
 }
 
-TEST_F(MlpSingle, EndsQuietlyWhenTheReaderOfItsOutputIsGone) {
-  const auto result = mlp_single({"--help"}, {.stdout_to = ProcessOptions::Stdout::kNoReader});
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(result.err, "");
-}
-
-TEST_F(MlpSingle, FailsWhenItsOutputHasNoRoom) {
-  const auto result = mlp_single(
-      {"--help"}, {.stdout_to = ProcessOptions::Stdout::kFile, .stdout_file = "/dev/full"});
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_EQ(result.err,
-            "mlp_single: error: standard output: No space left on device; send it where there is "
-            "room\n");
-}
-
-TEST_F(MlpSingle, RunsWithItsOutputClosed) {
-  const auto result = mlp_single({"--help"}, {.stdout_to = ProcessOptions::Stdout::kClosed});
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(result.err, "");
+TEST_F(MlpSingle, EndsInOrderWhateverItsOutputIs) {
+  using enum ProcessOptions::Stdout;
+  for (const auto& [stdout_to, code, err] :
+       {std::tuple(kNoReader, 0, ""),
+        {kClosed, 0, ""},
+        {kFile, 74,
+         "mlp_single: error: standard output: No space left on device; send it where "
+         "there is room\n"}}) {
+    const auto result =
+        mlp_single({"--version"}, {.stdout_to = stdout_to, .stdout_file = "/dev/full"});
+    EXPECT_EQ(result.exit_code, code);
+    EXPECT_EQ(result.err, err);
+  }
+  EXPECT_THAT(mlp_single({"--version"}).out, StartsWith("mlp_single 0."));
 }
 
 TEST_F(MlpSingle, RefusesAConfigFileItMayNotRead) {
@@ -368,15 +347,5 @@ TEST_F(MlpSingle, RefusesAConfigFileItMayNotRead) {
   EXPECT_EQ(result.exit_code, 66);
   EXPECT_THAT(result.err, HasSubstr("Permission denied"));
 }
-
-TEST_F(MlpSingle, RefusesAnEndlessConfigFile) {
-  file("run.json", std::string((1 << 20) + 1, ' '));
-  const auto result = run_here({"--config", "run.json"});
-  EXPECT_EQ(result.exit_code, 66);
-  EXPECT_EQ(result.err,
-            "mlp_single: error: config file 'run.json': is larger than 1 MiB; check "
-            "the path\n");
-}
-
 }  // namespace
 }  // namespace barestep

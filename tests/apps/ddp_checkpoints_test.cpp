@@ -6,31 +6,24 @@
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
-#include "support/metrics.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/near.h"
+#include "support/program_test.h"
 
 namespace barestep {
 namespace {
 
 using testing::AllOf;
 using testing::ContainsRegex;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
 const Arguments kJob = words("--dim 16 --depth 2 --gemm reference");
 const Arguments kResumes = words("--checkpoint c --resume --metrics m");
 
-class CheckpointedJobs : public TempDirTest {
+class CheckpointedJobs : public ProgramTest {
  protected:
   [[nodiscard]] ProcessResult shell(const std::string& line) const {
-    const std::string script = fmt::format(". '{}' && {}", BARESTEP_MPI_ENV, line);
-    return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
-  }
-
-  void expect_success(const ProcessResult& result) const {
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return bash(fmt::format(". '{}' && {}", BARESTEP_MPI_ENV, line));
   }
 
   [[nodiscard]] ProcessResult launch(int ranks, const Arguments& arguments) const {
@@ -39,24 +32,6 @@ class CheckpointedJobs : public TempDirTest {
   }
   [[nodiscard]] ProcessResult ddp(int ranks, const Arguments& arguments) const {
     return launch(ranks, kJob + arguments);
-  }
-
-  /// The loss of each step.
-  [[nodiscard]] std::vector<double> losses(const std::string& file) const {
-    std::vector<double> all;
-    for (const auto& record : records_of(read_file(folder() / file))) {
-      if (record.at("rank") != 0) continue;
-      EXPECT_EQ(record.at("step"), all.size());
-      all.push_back(record.at("loss"));
-    }
-    return all;
-  }
-
-  void expect_near(const std::vector<double>& parts, const std::vector<double>& whole) const {
-    ASSERT_EQ(parts.size(), whole.size());
-    for (std::size_t i = 0; i < whole.size(); ++i) {
-      EXPECT_NEAR(parts[i], whole[i], 1e-6 * whole[i]) << "step " << i;
-    }
   }
 };
 
@@ -76,22 +51,22 @@ TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
     // 10 rows: the ranks have different shares.
     const Arguments job = Arguments{"--scheme"} + scheme +
                           words("--global-batch-size 10 --log-every 4 --dropout 0.3");
-    expect_success(ddp(3, job + job_steps(9) + words("--save w --metrics of_whole")));
-    expect_success(ddp(3, job + job_steps(4) + kResumes));
+    succeeded(ddp(3, job + job_steps(9) + words("--save w --metrics of_whole")));
+    succeeded(ddp(3, job + job_steps(4) + kResumes));
     const auto rest = ddp(3, job + job_steps(9) + kResumes + Arguments{"--save", "rest"});
     EXPECT_EQ(rest.exit_code, 0);
     EXPECT_EQ(rest.err, "mlp_ddp: note: resumes from 'c/step-000000004.safetensors' at step 4\n");
-    EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "w"));
+    EXPECT_EQ(text("rest"), text("w"));
     EXPECT_EQ(losses("m"), losses("of_whole"));
   }
 }
 
 TEST_F(CheckpointedJobs, GoOnWithStreamsOfTheirOwnOnAsManyRanksOnly) {
   const Arguments job = words("--data-seeding per-rank --global-batch-size 6");
-  expect_success(ddp(2, job + job_steps(6) + Arguments{"--save", "w"}));
-  expect_success(ddp(2, job + job_steps(3) + kResumes));
-  expect_success(ddp(2, job + job_steps(6) + kResumes + Arguments{"--save", "rest"}));
-  EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "w"));
+  succeeded(ddp(2, job + job_steps(6) + Arguments{"--save", "w"}));
+  succeeded(ddp(2, job + job_steps(3) + kResumes));
+  succeeded(ddp(2, job + job_steps(6) + kResumes + Arguments{"--save", "rest"}));
+  EXPECT_EQ(text("rest"), text("w"));
   const auto other = ddp(3, job + job_steps(9) + kResumes);
   EXPECT_EQ(other.exit_code, 78);
   EXPECT_THAT(other.err, StartsWith("mlp_ddp: error: checkpoint 'c/step-000000006.safetensors': is "
@@ -103,14 +78,14 @@ TEST_F(CheckpointedJobs, GoOnWithStreamsOfTheirOwnOnAsManyRanksOnly) {
 /// averaged: also where a run ends.
 TEST_F(CheckpointedJobs, OfLocalSgdGoOnWhereTheirRanksAverage) {
   const Arguments job = {"--sync-every", "4", "--optimizer", "sgd", "--global-batch-size", "6"};
-  expect_success(ddp(2, job + job_steps(12) + Arguments{"--save", "w"}));
-  expect_success(ddp(2, job + job_steps(8) + kResumes));
-  expect_success(ddp(2, job + job_steps(12) + kResumes + Arguments{"--save", "rest"}));
-  EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "w"));
+  succeeded(ddp(2, job + job_steps(12) + Arguments{"--save", "w"}));
+  succeeded(ddp(2, job + job_steps(8) + kResumes));
+  succeeded(ddp(2, job + job_steps(12) + kResumes + Arguments{"--save", "rest"}));
+  EXPECT_EQ(text("rest"), text("w"));
   EXPECT_THAT(ddp(3, job + job_steps(12) + kResumes).err,
               HasSubstr(": the number of ranks is 2 in the checkpoint and 3 here; "));
   std::filesystem::remove_all(folder() / "c");
-  expect_success(ddp(2, job + job_steps(10) + kResumes));
+  succeeded(ddp(2, job + job_steps(10) + kResumes));
   const auto longer = ddp(2, job + job_steps(12) + kResumes);
   EXPECT_EQ(longer.exit_code, 78);
   EXPECT_THAT(
@@ -120,26 +95,25 @@ TEST_F(CheckpointedJobs, OfLocalSgdGoOnWhereTheirRanksAverage) {
           "step 10, where a shorter run ended and ranks averaged their weights; this one "
           "does so every 4 steps; give as many as before, or start a new run from its "
           "weights with --load\n"));
-  expect_success(ddp(2, job + job_steps(10) + kResumes));
+  succeeded(ddp(2, job + job_steps(10) + kResumes));
 }
 
 TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
   const Arguments job = words("--global-batch-size 12 --dropout 0.3");
-  expect_success(ddp(1, job + job_steps(9) + Arguments{"--metrics", "of_whole"}));
+  succeeded(ddp(1, job + job_steps(9) + Arguments{"--metrics", "of_whole"}));
   const auto whole = losses("of_whole");
   int steps = 0;
   for (const auto& [count, scheme] : {std::pair{1, "ddp"}, {4, "zero1"}, {3, "zero3"}}) {
-    expect_success(
-        ddp(count, job + job_steps(steps += 3) + kResumes + Arguments{"--scheme", scheme}));
+    succeeded(ddp(count, job + job_steps(steps += 3) + kResumes + Arguments{"--scheme", scheme}));
   }
-  expect_near(losses("m"), whole);
+  expect_within(losses("m"), whole, 1e-6);
 }
 
 /// Nothing that spreads such a run over ranks changes its rounding, so the note names none of it.
 TEST_F(CheckpointedJobs, OfReproducibleRunsGoOnAnywhereWithoutANoteOnRounding) {
   const Arguments chunks = words("--reproducible 3 --threads 1");
   const Arguments batch = chunks + Arguments{"--global-batch-size", "12"};
-  expect_success(ddp(2, batch + job_steps(2) + kResumes));
+  succeeded(ddp(2, batch + job_steps(2) + kResumes));
   const auto expect_note = [&](const ProcessResult& result, const std::string& program, int step) {
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_EQ(result.err, fmt::format("{}: note: resumes from 'c/step-{:09}.safetensors' at step "
@@ -150,15 +124,14 @@ TEST_F(CheckpointedJobs, OfReproducibleRunsGoOnAnywhereWithoutANoteOnRounding) {
               2);
   const Arguments halves = words("--batch-size 6 --accumulate 2");
   expect_note(
-      run_process(Arguments{MLP_SINGLE} + on_cpu(kJob + chunks + halves + job_steps(6)) + kResumes,
-                  {.working_directory = folder()}),
+      execute(Arguments{MLP_SINGLE} + on_cpu(kJob + chunks + halves + job_steps(6)) + kResumes),
       "mlp_single", 4);
   expect_note(ddp(4, batch + job_steps(8) + kResumes + Arguments{"--update", "per-bucket"}),
               "mlp_ddp", 6);
   // Without it, the ranks are named.
   std::filesystem::remove_all(folder() / "c");
   const Arguments plain = words("--threads 1 --global-batch-size 12");
-  expect_success(ddp(2, plain + job_steps(2) + kResumes));
+  succeeded(ddp(2, plain + job_steps(2) + kResumes));
   EXPECT_THAT(ddp(1, plain + job_steps(4) + kResumes).err,
               HasSubstr("; rounding may differ: the number of ranks is 2 in the checkpoint and 1 "
                         "here\n"));
@@ -166,27 +139,17 @@ TEST_F(CheckpointedJobs, OfReproducibleRunsGoOnAnywhereWithoutANoteOnRounding) {
 
 /// 30 samples for training, of which four ranks take two twice, so that each has eight.
 Arguments file_job(const char* batch, const char* epochs) {
-  return {"--data",
-          "idx:x.idx,y.idx",
-          "--layers",
-          "6,12,4",
-          "--gemm",
-          "reference",
-          "--lr",
-          "0.01",
-          "--test-split",
-          "0.25",
-          "--global-batch-size",
-          batch,
-          "--epochs",
-          epochs};
+  return words(
+             "--data idx:x.idx,y.idx --layers 6,12,4 --gemm reference --lr 0.01 --test-split "
+             "0.25") +
+         Arguments{"--global-batch-size", batch, "--epochs", epochs};
 }
 
 TEST_F(CheckpointedJobs, GoOnOnlyWhereAnEpochHasTheSameSamples) {
   number_run(folder());
   const auto expect_refused = [&](const Arguments& job, const std::string& here) {
     std::filesystem::remove_all(folder() / "c");
-    expect_success(launch(4, job + kResumes));
+    succeeded(launch(4, job + kResumes));
     const auto other = launch(1, job + kResumes);
     EXPECT_EQ(other.exit_code, 78);
     EXPECT_THAT(other.err,
@@ -210,8 +173,7 @@ TEST_F(CheckpointedJobs, OfFactorGoOnOnAnyOtherNumberOfRanksToTheBit) {
   number_run(folder());
   const auto weights_line = [&](int ranks, const char* epochs, const Arguments& more) {
     const auto result =
-        launch(ranks, file_job("8", epochs) + Arguments{"--scheme", "factor"} + more);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+        succeeded(launch(ranks, file_job("8", epochs) + Arguments{"--scheme", "factor"} + more));
     EXPECT_THAT(result.out, testing::HasSubstr("\nWeights: xxh3-128 "));
     return result.out.substr(std::min(result.out.find("\nWeights: "), result.out.size()));
   };
@@ -224,29 +186,25 @@ TEST_F(CheckpointedJobs, OfFactorGoOnOnAnyOtherNumberOfRanksToTheBit) {
 TEST_F(CheckpointedJobs, GoOnOnOtherRanksWhoseEpochsHaveTheSameSamples) {
   number_run(folder());
   const auto run = [&](int ranks, const char* epochs, const Arguments& more) {
-    expect_success(launch(ranks, file_job("6", epochs) + Arguments{"--drop-last"} + more));
+    succeeded(launch(ranks, file_job("6", epochs) + Arguments{"--drop-last"} + more));
   };
   run(1, "3", {"--metrics", "of_whole"});
   run(4, "1", kResumes);
   run(1, "2", kResumes);
   run(3, "3", kResumes);
-  expect_near(losses("m"), losses("of_whole"));
+  expect_within(losses("m"), losses("of_whole"), 1e-6);
 }
 
 TEST_F(CheckpointedJobs, GoOnOnOneDeviceAndOnSeveral) {
   const Arguments dropout = {"--dropout", "0.3"};
   const Arguments batch = dropout + Arguments{"--batch-size", "12"};
-  expect_success(run_process(
-      Arguments{MLP_SINGLE} + on_cpu(kJob + batch + job_steps(9)) + Arguments{"--metrics", "all"},
-      {.working_directory = folder()}));
-  expect_success(
-      ddp(2, dropout + Arguments{"--global-batch-size", "12"} + job_steps(3) + kResumes));
-  expect_success(run_process(Arguments{MLP_SINGLE} + on_cpu(kJob + batch + job_steps(6)) + kResumes,
-                             {.working_directory = folder()}));
-  expect_success(run_process(
-      Arguments{MLP_DP, "--devices", "cpu,cpu"} + kJob + batch + job_steps(9) + kResumes,
-      {.working_directory = folder()}));
-  expect_near(losses("m"), losses("all"));
+  const Arguments single = Arguments{MLP_SINGLE} + on_cpu(kJob + batch);
+  succeeded(execute(single + job_steps(9) + Arguments{"--metrics", "all"}));
+  succeeded(ddp(2, dropout + Arguments{"--global-batch-size", "12"} + job_steps(3) + kResumes));
+  succeeded(execute(single + job_steps(6) + kResumes));
+  succeeded(
+      execute(Arguments{MLP_DP, "--devices", "cpu,cpu"} + kJob + batch + job_steps(9) + kResumes));
+  expect_within(losses("m"), losses("all"), 1e-6);
 }
 
 TEST_F(CheckpointedJobs, EndInTimeOnAllRanksAfterTheSameStep) {
@@ -312,9 +270,11 @@ class QueuedJobs : public CheckpointedJobs {
     }
   }
 
-  [[nodiscard]] ProcessResult start(const Arguments& arguments) const {
-    return shell(fmt::format("PATH=$PWD:$PATH MLP_DDP='{}' SLURM_JOB_ID=7 exec bash '{}' {}",
-                             MLP_DDP, MLP_DDP_SBATCH, fmt::join(on_cpu(kJob + arguments), " ")));
+  [[nodiscard]] ProcessResult start(const Arguments& arguments,
+                                    const std::string& under = "") const {
+    return shell(fmt::format("PATH=$PWD:$PATH MLP_DDP='{}' SLURM_JOB_ID=7 exec {}bash '{}' {}",
+                             MLP_DDP, under, MLP_DDP_SBATCH,
+                             fmt::join(on_cpu(kJob + arguments), " ")));
   }
   [[nodiscard]] bool was_queued() const { return std::filesystem::remove(folder() / "queued"); }
 };
@@ -322,7 +282,7 @@ class QueuedJobs : public CheckpointedJobs {
 TEST_F(QueuedJobs, GoOnUntilTheyAreDone) {
   const Arguments job =
       words("--global-batch-size 6 --steps 100 --delay-ms 20 --metrics m --time-limit 1s --save w");
-  expect_success(ddp(2, {"--global-batch-size", "6", "--steps", "100", "--save", "whole"}));
+  succeeded(ddp(2, {"--global-batch-size", "6", "--steps", "100", "--save", "whole"}));
   int starts = 1;
   ProcessResult result = start(job);
   for (; result.exit_code == 75 && starts < 100; ++starts) {
@@ -332,18 +292,14 @@ TEST_F(QueuedJobs, GoOnUntilTheyAreDone) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_GT(starts, 1);
   EXPECT_FALSE(was_queued());
-  EXPECT_EQ(read_file(folder() / "w"), read_file(folder() / "whole"));
+  EXPECT_EQ(text("w"), text("whole"));
 }
 
 TEST_F(QueuedJobs, AreNotQueuedAgainWhenNoStepIsMade) {
   const Arguments job = words("--global-batch-size 6 --steps 4");
   std::filesystem::create_directory(folder() / "checkpoints");
   // Another run uses the folder, so ours ends with 75.
-  const auto start_in_vain = [&] {
-    return shell(fmt::format(
-        "PATH=$PWD:$PATH MLP_DDP='{}' SLURM_JOB_ID=7 exec flock checkpoints bash '{}' {}", MLP_DDP,
-        MLP_DDP_SBATCH, fmt::join(on_cpu(kJob + job), " ")));
-  };
+  const auto start_in_vain = [&] { return start(job, "flock checkpoints "); };
   for (int time = 0; time < 2; ++time) {
     EXPECT_EQ(start_in_vain().exit_code, 75);
     EXPECT_TRUE(was_queued());

@@ -7,10 +7,9 @@
 #include <filesystem>
 #include <string>
 
-#include "support/metrics.h"
+#include "apps/on_cpu.h"
 #include "support/pattern.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
 
 namespace barestep {
 namespace {
@@ -20,15 +19,19 @@ using ::testing::HasSubstr;
 
 const std::string kRanksRun = " --device cpu --threads 1 --dim 8 --depth 1 --save weights ";
 
-class RanksOutputs : public TempDirTest {
+class RanksOutputs : public ProgramTest {
  protected:
   /// Runs a line of bash after scripts/mpi_env.sh, with ./mlp_ddp in its folder.
   ProcessResult bash(const std::string& line) {
-    const std::string script =
+    return ProgramTest::bash(
         fmt::format(". '{}' && ln -sf '{}' mlp_ddp && ln -sf /dev/full full && {}",
-                    BARESTEP_MPI_ENV, MLP_DDP, line);
-    return run_process({"/bin/bash", "-c", script},
-                       {.working_directory = folder(), .timeout_s = 300});
+                    BARESTEP_MPI_ENV, MLP_DDP, line));
+  }
+
+  /// The arguments of a run on MNIST.
+  static std::string mnist(const std::string& layers) {
+    return fmt::format(" --device cpu {} --layers {} --no-last-relu --loss cross-entropy ",
+                       fmt::join(kMnistData, " "), layers);
   }
   void expect_weights() {
     EXPECT_TRUE(std::filesystem::exists(folder() / "weights"));
@@ -47,14 +50,10 @@ class UnevenRanks : public RanksOutputs, public ::testing::WithParamInterface<Un
 /// The ranks' shares of the test set have different numbers of batches.
 TEST_P(UnevenRanks, SaveTheirWeightsAndTellOfTheirCommunication) {
   const auto [ranks, batch, test_split] = GetParam();
-  const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
-  const auto result = bash(fmt::format(
-      "exec mpirun -np {} ./mlp_ddp --device cpu --data "
-      "idx:{}images-idx3-ubyte.gz,{}labels-idx1-ubyte.gz --layers 784,64,10 --no-last-relu --loss "
-      "cross-entropy --epochs 2 --test-split {} --global-batch-size {} --log-every 500 --save "
-      "weights",
-      ranks, data, data, test_split, batch));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result = succeeded(bash(fmt::format(
+      "exec mpirun -np {} ./mlp_ddp{}--epochs 2 --test-split {} --global-batch-size {} --log-every "
+      "500 --save weights",
+      ranks, mnist("784,64,10"), test_split, batch)));
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of "));
   expect_weights();
@@ -72,14 +71,10 @@ INSTANTIATE_TEST_SUITE_P(, UnevenRanks,
 TEST_F(RanksOutputs, TheAccountOfEpochsIsWithinTheirSteps) {
   constexpr int kEpochs = 2;
   constexpr int kSteps = kEpochs * 1143;
-  const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
-  const auto result = bash(fmt::format(
-      "exec mpirun -np 3 ./mlp_ddp --device cpu --data "
-      "idx:{}images-idx3-ubyte.gz,{}labels-idx1-ubyte.gz --layers 784,10 --no-last-relu --loss "
-      "cross-entropy --epochs {} --test-split 0.2 --global-batch-size 7 --log-every 5000 "
-      "--metrics m",
-      data, data, kEpochs));
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result = succeeded(bash(fmt::format(
+      "exec mpirun -np 3 ./mlp_ddp{}--epochs {} --test-split 0.2 --global-batch-size 7 --log-every "
+      "5000 --metrics m",
+      mnist("784,10"), kEpochs)));
   // Seven divides the 8001 rows that three ranks make of 8000, so all steps except warm-up are
   // equal.
   EXPECT_THAT(result.out,
@@ -88,7 +83,7 @@ TEST_F(RanksOutputs, TheAccountOfEpochsIsWithinTheirSteps) {
   const auto waiting = first_match(result.out, "\n  exposed, waiting +([0-9.]+) ms\n");
   ASSERT_FALSE(waiting.empty()) << result.out;
   double total_s = 0;
-  const std::vector<json> records = records_of(read_file(folder() / "m"));
+  const std::vector<json> records = this->records("m");
   for (const json& record : records) total_s += record.at("step_time_s").get<double>();
   ASSERT_EQ(records.size(), 3 * kSteps);
   EXPECT_LE(std::stod(waiting[1]), 2 * 1e3 * total_s / static_cast<double>(records.size()));
@@ -168,8 +163,7 @@ TEST_F(RanksOutputs, AreNotTheFlightRecordsOfTheirHosts) {
 
 TEST_F(RanksOutputs, TheFirstRankWritesTensorBoardsEvents) {
   const auto result =
-      bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun + "--steps 3 --tensorboard runs");
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+      succeeded(bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun + "--steps 3 --tensorboard runs"));
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder() / "runs")) {
     ++files;
@@ -183,16 +177,12 @@ TEST_F(RanksOutputs, TheFirstRankWritesTensorBoardsEvents) {
 
 /// The step named is a training step: evaluation batches do not count.
 TEST_F(RanksOutputs, AStoppedRunNamesTheTrainingStepAfterWhichItEnded) {
-  const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
-  const auto result = bash(fmt::format(
-      "{{ mpirun -np 2 ./mlp_ddp --device cpu --data "
-      "idx:{}images-idx3-ubyte.gz,{}labels-idx1-ubyte.gz --layers 784,10 --no-last-relu --loss "
-      "cross-entropy --epochs 100000 --test-split 0.9 --batch-size 250 --log-every 1 --metrics m "
-      "> out & }} && job=$! && until grep -q '^Epoch 2/' out; do sleep 0.01; done && kill -USR1 "
-      "$job; wait $job",
-      data, data));
+  const auto result = bash(
+      "{ mpirun -np 2 ./mlp_ddp" + mnist("784,10") +
+      "--epochs 100000 --test-split 0.9 --batch-size 250 --log-every 1 --metrics m > out & } && "
+      "job=$! && until grep -q '^Epoch 2/' out; do sleep 0.01; done && kill -USR1 $job; wait $job");
   EXPECT_EQ(result.exit_code, 75) << result.err;
-  const std::int64_t last = records_of(read_file(folder() / "m")).back().at("step");
+  const std::int64_t last = records("m").back().at("step");
   EXPECT_THAT(result.err, HasSubstr(fmt::format("mlp_ddp: note: asked to stop, all ranks ended "
                                                 "after step {}\n",
                                                 last)));

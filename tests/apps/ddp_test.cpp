@@ -21,14 +21,12 @@
 #include "support/arguments.h"
 #include "support/busy_machine.h"
 #include "support/file_runs.h"
-#include "support/metrics.h"
 #include "support/npy_bytes.h"
 #include "support/pattern.h"
-#include "support/process.h"
+#include "support/program_test.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/saved_weights.h"
-#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -45,13 +43,12 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
-class MlpDdp : public TempDirTest {
+class MlpDdp : public ProgramTest {
  protected:
   /// Runs a shell line after scripts/mpi_env.sh, with ./mlp_ddp in its folder.
   ProcessResult shell(const std::string& line) {
-    const std::string script =
-        fmt::format(". '{}' && ln -sf '{}' mlp_ddp && {}", BARESTEP_MPI_ENV, MLP_DDP, line);
-    return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
+    return bash(
+        fmt::format(". '{}' && ln -sf '{}' mlp_ddp && {}", BARESTEP_MPI_ENV, MLP_DDP, line));
   }
 
   ProcessResult mpirun(int ranks, const Arguments& arguments) {
@@ -59,22 +56,18 @@ class MlpDdp : public TempDirTest {
         fmt::format("exec mpirun -np {} ./mlp_ddp {}", ranks, fmt::join(on_cpu(arguments), " ")));
   }
 
-  ProcessResult alone(const Arguments& arguments) {
-    return run_process(Arguments{MLP_DDP} + on_cpu(arguments), {.working_directory = folder()});
+  ProcessResult alone(const Arguments& arguments, const char* program = MLP_DDP) {
+    return execute(Arguments{program} + on_cpu(arguments));
   }
 
   /// All weights that a run saved, in the file's order.
   std::vector<float> weights(const std::string& name) {
-    const std::string bytes = read_file(folder() / name);
+    const std::string bytes = text(name);
     std::uint64_t header = 0;
     std::memcpy(&header, bytes.data(), sizeof header);
     std::vector<float> values((bytes.size() - 8 - header) / sizeof(float));
     std::memcpy(values.data(), bytes.data() + 8 + header, values.size() * sizeof(float));
     return values;
-  }
-
-  std::vector<json> records(const std::string& name) {
-    return records_of(read_file(folder() / name));
   }
 };
 
@@ -108,17 +101,13 @@ TEST_F(MlpDdp, EndsNearOneRankWithAnyNumberOfRanks) {
   const Arguments run = words(
       "--layers 12,16,9 --global-batch-size 10 --steps 6 --gemm reference --save w --metrics "
       "m.jsonl");
-  ASSERT_EQ(run_process(Arguments{MLP_SINGLE} +
-                            on_cpu({"--layers", "12,16,9", "--batch-size", "10", "--steps", "6",
-                                    "--gemm", "reference", "--save", "single"}),
-                        {.working_directory = folder()})
-                .exit_code,
-            0);
+  succeeded(
+      alone(words("--layers 12,16,9 --batch-size 10 --steps 6 --gemm reference --save single"),
+            MLP_SINGLE));
   const std::vector<float> one = weights("single");
   for (const int ranks : {1, 2, 3, 4}) {
     SCOPED_TRACE(ranks);
-    const auto result = mpirun(ranks, run);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = succeeded(mpirun(ranks, run));
     EXPECT_EQ(result.err, "");
     EXPECT_THAT(result.out, StartsWith(fmt::format("{} rank{}, ", ranks, ranks == 1 ? "" : "s")));
     EXPECT_EQ(count(result.out, "| Step time: "), 6) << "only rank 0 prints";
@@ -145,8 +134,7 @@ TEST_F(MlpDdp, RefusesBadInputInOneLine) {
     BadInput here = bad;
     here.arguments = on_cpu(bad.arguments);
     const std::string after_env = fmt::format(". '{}' && exec \"$@\"", BARESTEP_MPI_ENV);
-    return run_process(Arguments{"/bin/bash", "-c", after_env, "bash"} + command_of(MLP_DDP, here),
-                       {.working_directory = folder()});
+    return execute(Arguments{"/bin/bash", "-c", after_env, "bash"} + command_of(MLP_DDP, here));
   };
   expect_refused(bad_inputs("Ranks (mlp_ddp)"), folder(), run_ranks);
   expect_refused(bad_combinations(SchemeKind::kDdp), folder(), run_ranks);
@@ -160,7 +148,7 @@ TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {
               StartsWith("mlp_ddp: error: --trace 'e.rank1.json': --config reads this file, which "
                          "would be lost; write to another one\n"));
   EXPECT_EQ(count(result.err, "error: "), 1);
-  EXPECT_EQ(read_file(folder() / "e.rank1.json"), R"({"seed": 1})");
+  EXPECT_EQ(text("e.rank1.json"), R"({"seed": 1})");
 }
 
 /// The hash is of the parameters in the order of PyTorch's state_dict().
@@ -181,8 +169,7 @@ TEST_F(MlpDdp, FactorPrintsTheHashOfOneRanksWeights) {
 TEST_F(MlpDdp, FactorMeasuresBothUpdates) {
   const Arguments run =
       words("--layers 2047,1024 --steps 7 --global-batch-size 4 --scheme factor --threads 1");
-  const auto measured = mpirun(2, run);
-  EXPECT_EQ(measured.exit_code, 0) << measured.err;
+  const auto measured = succeeded(mpirun(2, run));
   EXPECT_THAT(measured.out, ContainsRegex("\n--update auto measured fused [0-9.]+ ms, separate "
                                           "[0-9.]+ ms: takes (fused|separate)\n"));
   EXPECT_THAT(measured.out, HasSubstr("\nCommunication of a step, mean of 2 steps and 2 ranks\n"));
@@ -196,9 +183,7 @@ TEST_F(MlpDdp, ReproduciblePrintsOneHashForAnyRanksSchemeAndAccumulation) {
   const Arguments run =
       words("--layers 30,14,5 --steps 6 --gemm reference --reproducible 3 --clip-norm 0.1");
   const Arguments batch = {"--global-batch-size", "22"};
-  const std::string one =
-      hash_line(run_process(Arguments{MLP_SINGLE} + on_cpu(run + Arguments{"--batch-size", "22"}),
-                            {.working_directory = folder()}));
+  const std::string one = hash_line(alone(run + Arguments{"--batch-size", "22"}, MLP_SINGLE));
   EXPECT_EQ(hash_line(alone(run + words("--batch-size 11 --accumulate 2"))), one);
   const auto three = mpirun(3, run + batch);
   EXPECT_EQ(hash_line(three), one);
@@ -220,8 +205,7 @@ TEST_F(MlpDdp, PrintsOneHashOfWeightsThatRanksShare) {
 /// Ranks of MPI test the numbers; here it runs as typed.
 TEST_F(MlpDdp, ReducesBf16GradientsWithHalfTheBytes) {
   const Arguments run = words("--dim 300 --depth 2 --steps 6 --warmup 2");
-  const auto bf16 = mpirun(2, run + Arguments{"--grad-dtype", "bf16"});
-  EXPECT_EQ(bf16.exit_code, 0) << bf16.err;
+  const auto bf16 = succeeded(mpirun(2, run + Arguments{"--grad-dtype", "bf16"}));
   EXPECT_THAT(bf16.out, StartsWith("2 ranks, MPI: all_reduce of 1 bucket (352.75 KiB) "));
   EXPECT_THAT(bf16.out, HasSubstr("\nbucket 1    352.75 KiB "));
   const auto explained = alone(run + words("--grad-dtype bf16 --explain --plan"));
@@ -234,38 +218,26 @@ TEST_F(MlpDdp, ReducesBf16GradientsWithHalfTheBytes) {
 TEST_F(MlpDdp, ShowsAReductionOfEachMicroStep) {
   const Arguments run =
       words("--dim 32 --depth 2 --global-batch-size 5 --accumulate 5 --steps 6 --warmup 2");
-  const auto once = mpirun(2, run);
-  EXPECT_EQ(once.exit_code, 0) << once.err;
+  const auto once = succeeded(mpirun(2, run));
   EXPECT_EQ(count(once.out, "\nbucket 1 "), 1);
-  const auto every = mpirun(2, run + Arguments{"--reduce-every-micro-step"});
-  EXPECT_EQ(every.exit_code, 0) << every.err;
+  const auto every = succeeded(mpirun(2, run + Arguments{"--reduce-every-micro-step"}));
   EXPECT_THAT(every.out,
               StartsWith("2 ranks, MPI: all_reduce of 5 buckets (8.25 KiB each) while "));
   EXPECT_EQ(count(every.out, "\nbucket 1 "), 5);
 }
 
-/// The device sends its own records, but not for graphs; there, events give the times.
-TEST_F(MlpDdp, NamesTheRankThatIsLateInGraphsToo) {
-  const auto result = mpirun(2, {"--dim", "32", "--depth", "2", "--steps", "12", "--warmup", "2",
-                                 "--slow-rank", "1:20", "--graph"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of 10 steps and 2 ranks\n"));
-  EXPECT_THAT(result.out, HasSubstr("\nWaited for rank 1: longest in 10 of 10 steps, "));
-}
-
 TEST_F(MlpDdp, OtherSchemesEndWhereTheyShould) {
   const Arguments run =
       words("--layers 96,64,33 --global-batch-size 26 --steps 4 --save w --threads 1");
-  ASSERT_EQ(mpirun(1, run).exit_code, 0);
-  const std::string one = read_file(folder() / "w");
-  ASSERT_EQ(mpirun(3, run).exit_code, 0);
+  succeeded(mpirun(1, run));
+  const std::string one = text("w");
+  succeeded(mpirun(3, run));
   const std::vector<float> ddp = weights("w");
   for (const char* const gemm : {"auto", "reference"}) {
-    ASSERT_EQ(mpirun(1, run + Arguments{"--gemm", gemm}).exit_code, 0);
-    const std::string alone = read_file(folder() / "w");
-    const auto factor = mpirun(3, run + Arguments{"--scheme", "factor", "--gemm", gemm});
-    EXPECT_EQ(factor.exit_code, 0) << factor.err;
-    EXPECT_EQ(read_file(folder() / "w"), alone) << "to the bit, " << gemm;
+    succeeded(mpirun(1, run + Arguments{"--gemm", gemm}));
+    const std::string alone = text("w");
+    const auto factor = succeeded(mpirun(3, run + Arguments{"--scheme", "factor", "--gemm", gemm}));
+    EXPECT_EQ(text("w"), alone) << "to the bit, " << gemm;
     EXPECT_THAT(
         factor.out,
         HasSubstr(" while backward goes on; each sends 10.91 KiB a step, ddp would send 43.59 "
@@ -274,42 +246,35 @@ TEST_F(MlpDdp, OtherSchemesEndWhereTheyShould) {
   std::string zero;
   for (const auto& [scheme, message] :
        {std::pair{"zero1", "bucket 1"}, {"zero2", "bucket 1"}, {"zero3", "net.0"}}) {
-    const auto result = mpirun(3, run + Arguments{"--scheme", scheme});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = succeeded(mpirun(3, run + Arguments{"--scheme", scheme}));
     EXPECT_LT(relative_distance(weights("w"), ddp), 1e-6);
     EXPECT_THAT(result.out, HasSubstr(fmt::format("\n{}, scattered  ", message)));
     EXPECT_THAT(result.out, HasSubstr(fmt::format("\n{}, gathered  ", message)));
-    const std::string saved = read_file(folder() / "w");
+    const std::string saved = text("w");
     EXPECT_EQ(saved, std::exchange(zero, saved).empty() ? saved : zero) << "to the bit";
   }
 }
 
 TEST_F(MlpDdp, NamesTheRankThatIsLateAndWhatItCosts) {
-  repeat_while_busy([&] {
-    const auto result =
-        mpirun(2, {"--dim", "16", "--depth", "2", "--steps", "12", "--slow-rank", "1:20"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const auto line = first_match(
-        result.out, "Waited for rank 1: longest in 7 of 7 steps, ([0-9.]+) ms a step\n");
-    ASSERT_FALSE(line.empty()) << result.out;
-    EXPECT_NEAR(std::stod(line[1]), 20, 2);
-  });
-}
-
-TEST_F(MlpDdp, TellsAnErrorOfAllRanksOnce) {
-  const auto result = mpirun(2, {"--bucket-mob", "3"});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: unknown option '--bucket-mob': mlp_ddp has "
-                                     "no such option; did you mean --bucket-mib?\n"));
-  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+  // The device sends its own records, but not for graphs; there, events give the times.
+  for (const Arguments& how : {Arguments{}, Arguments{"--graph"}}) {
+    repeat_while_busy([&] {
+      const auto result =
+          succeeded(mpirun(2, words("--dim 16 --depth 2 --steps 12 --slow-rank 1:20") + how));
+      EXPECT_THAT(result.out,
+                  HasSubstr("\nCommunication of a step, mean of 7 steps and 2 ranks\n"));
+      const auto line = first_match(
+          result.out, "Waited for rank 1: longest in 7 of 7 steps, ([0-9.]+) ms a step\n");
+      ASSERT_FALSE(line.empty()) << result.out;
+      EXPECT_NEAR(std::stod(line[1]), 20, 2);
+    });
+  }
 }
 
 // The ranks of a host share its figures, so only one of them reads them.
 TEST_F(MlpDdp, LooksAtTheHostOnce) {
-  const auto result = mpirun(
-      2, {"--dim", "16", "--depth", "1", "--steps", "6", "--monitor", "--metrics", "m.jsonl"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result = succeeded(mpirun(
+      2, {"--dim", "16", "--depth", "1", "--steps", "6", "--monitor", "--metrics", "m.jsonl"}));
   EXPECT_THAT(result.out, HasSubstr("\nRank 0\nMonitor, "));
   EXPECT_EQ(count(result.out, "Monitor, "), 1);
   EXPECT_EQ(records("m.jsonl").back().at("monitor_summary"), "host");
@@ -331,17 +296,6 @@ TEST_F(MlpDdp, ARankThatCannotStartEndsTheOthers) {
   EXPECT_EQ(result.out, "");
 }
 
-TEST_F(MlpDdp, RefusesRanksThatAreToldDifferentThings) {
-  const auto result = shell(
-      "exec mpirun -np 1 ./mlp_ddp --device cpu --dim 8 : -np 2 ./mlp_ddp --device cpu --dim 9");
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_THAT(
-      result.err,
-      StartsWith("mlp_ddp: error: ranks differ: --dim is 8 on rank 0 and 9 on ranks 1-2; give "
-                 "all ranks the same build, options and files\n"));
-  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
-}
-
 /// Another seed and optimizer, different samples in a file of the same size, another library for
 /// products.
 TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
@@ -351,17 +305,19 @@ TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
   file("b.npy", npy_bytes("|u1", "4, 4", numbers));
   const std::string run = "./mlp_ddp --device cpu --dim 4 --depth 1 --batch-size 1 --data npy:";
   const auto result =
-      shell(fmt::format("exec mpirun -np 1 {0}a.npy,a.npy : -np 1 {0}b.npy,a.npy "
+      shell(fmt::format("exec mpirun -np 1 {0}a.npy,a.npy : -np 2 {0}b.npy,a.npy "
                         "--seed 7 --optimizer sgd --gemm reference",
                         run));
   EXPECT_EQ(result.exit_code, 78);
   EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: ranks differ: data is 144 bytes, hash "
                                         "[0-9a-f]{32} on rank 0 and 144 bytes, hash [0-9a-f]{32} "
-                                        "on rank 1, --seed is 0 on rank 0 and 7 on rank 1, "
-                                        "--optimizer is adam on rank 0 and sgd on rank 1, "
-                                        "--betas is 0.9,0.999 on rank 0 and not given on rank 1, "
-                                        "--eps is 1e-08 on rank 0 and not given on rank 1, "
-                                        "products is .* on rank 0 and reference on rank 1; give "));
+                                        "on ranks 1-2, --seed is 0 on rank 0 and 7 on ranks "
+                                        "1-2, --optimizer is adam on rank 0 and sgd on ranks 1-2, "
+                                        "--betas is 0.9,0.999 on rank 0 and not given on ranks "
+                                        "1-2, --eps is 1e-08 on rank 0 and not given on ranks "
+                                        "1-2, products is .* on rank 0 and reference on ranks "
+                                        "1-2; give all ranks the same build, options and files"));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
 }
 
 TEST_F(MlpDdp, RunsAsTheOnlyCopyOfTorchrun) {
@@ -398,10 +354,9 @@ TEST_F(MlpDdp, BlamesTheSlowRankAndNotTheOneThatWaits) {
 }
 
 TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
-  const auto result = shell(
+  const auto result = succeeded(shell(
       "exec mpirun -np 2 sh -c 'PMIX_SERVER_TMPDIR=$PWD/missing exec ./mlp_ddp --device cpu --dim "
-      "8 --depth 1 --steps 1'");
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+      "8 --depth 1 --steps 1'"));
   EXPECT_THAT(
       result.err,
       ContainsRegex("^mlp_ddp: note: no flight board '/.*/missing/barestep.*': No such file "
@@ -413,11 +368,10 @@ TEST_F(MlpDdp, SaysFirstWhichRanksLostTheirTimeToOtherPrograms) {
   const std::string rank =
       " ./mlp_ddp --device cpu --threads 1 --dim 512 --depth 2 --warmup 1 "
       "--steps 100";
-  const auto result = shell(
+  const auto result = succeeded(shell(
       "{ taskset -c 0 timeout 60 sh -c 'while :; do :; done' & } && mpirun --bind-to none -np 1 "
       "taskset -c 0" +
-      rank + " : -np 1 taskset -c 1" + rank + "; code=$?; kill $!; exit $code");
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+      rank + " : -np 1 taskset -c 1" + rank + "; code=$?; kill $!; exit $code"));
   EXPECT_THAT(result.out,
               ContainsRegex("\nOther programs took [0-9.]+ % of the cores' time \\(rank "
                             "0: [0-9.]+ %.*\\): times below are not this program's "
@@ -430,8 +384,7 @@ TEST_F(MlpDdp, GoesOnWhereOneRankHasNoProc) {
   const std::string hide = "unshare -m sh -c 'mount -t tmpfs none /proc && exec \"$@\"' sh ";
   if (shell(hide + "true").exit_code != 0) GTEST_SKIP() << "no mount allowed";
   const std::string rank = "./mlp_ddp --device cpu --dim 8 --depth 1 --steps 2 --timeout 60";
-  const auto result = shell("exec mpirun -np 1 " + hide + rank + " : -np 1 " + rank);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result = succeeded(shell("exec mpirun -np 1 " + hide + rank + " : -np 1 " + rank));
   EXPECT_EQ(result.err, "");
 }
 
@@ -477,18 +430,14 @@ TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
       "--data idx:x.idx,y.idx --layers 6,12,4 --loss cross-entropy --no-last-relu --test-split "
       "0.25 --gemm reference");
   const Arguments evaluation = files + Arguments{"--evaluate-only", "--load", "w"};
-  const auto single = [&](const Arguments& arguments) {
-    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
-  };
-  ASSERT_EQ(single(files + words("--epochs 2 --save w")).exit_code, 0);
-  const std::string table = single(evaluation + Arguments{"--batch-size", "4"}).out;
+  succeeded(alone(files + words("--epochs 2 --save w"), MLP_SINGLE));
+  const std::string table = alone(evaluation + Arguments{"--batch-size", "4"}, MLP_SINGLE).out;
   // "         4  1.380424    30.00% "
   const std::string row = table.substr(table.find("\n         4 ") + 1, 31);
   ASSERT_THAT(row, ContainsRegex("^ +4 +[0-9.]+ +[0-9.]+% "));
   for (const int ranks : {1, 2, 3}) {
-    const auto result =
-        mpirun(ranks, evaluation + words("--global-batch-size 4 --metrics m --warmup 50"));
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = succeeded(
+        mpirun(ranks, evaluation + words("--global-batch-size 4 --metrics m --warmup 50")));
     EXPECT_THAT(result.out,
                 HasSubstr(fmt::format("w of 10 samples on {} rank{}, features / 255\nBatch size ",
                                       ranks, ranks == 1 ? "" : "s")));
@@ -500,7 +449,7 @@ TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
     for (const json& batch : all) samples += batch.at("samples").get<std::int64_t>();
     EXPECT_EQ(samples, 10);
     EXPECT_EQ(all.back().at("rank"), ranks - 1);
-    EXPECT_EQ(lost_times_of(read_file(folder() / "m")).size(), static_cast<std::size_t>(ranks));
+    EXPECT_EQ(lost_times_of(text("m")).size(), static_cast<std::size_t>(ranks));
   }
 }
 
@@ -509,19 +458,16 @@ TEST_F(MlpDdp, EvaluatesInInt8WhatMlpSingleDoes) {
   const Arguments evaluation = words(
       "--data idx:x.idx,y.idx --layers 6,12,4 --loss cross-entropy --no-last-relu --test-split "
       "0.25 --gemm reference --evaluate-only --load w --precision int8");
-  const auto single = [&](const Arguments& arguments) {
-    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()})
-        .out;
-  };
-  single(Arguments(evaluation.begin(), evaluation.begin() + 11) + words("--epochs 2 --save w"));
-  const std::string table = single(evaluation + Arguments{"--batch-size", "4"});
+  const Arguments training(evaluation.begin(), evaluation.begin() + 11);
+  succeeded(alone(training + words("--epochs 2 --save w"), MLP_SINGLE));
+  const std::string table = alone(evaluation + Arguments{"--batch-size", "4"}, MLP_SINGLE).out;
   // Each row has its own scale, so results do not depend on the other rows of the batch.
   const std::string row = table.substr(table.find("\nint8 ") + 1, 42);
   ASSERT_THAT(row, ContainsRegex("^int8 +4 +[0-9.]+ +[0-9.]+% "));
   const std::string end = table.substr(table.find("\nint8: "));
   for (const int ranks : {1, 3}) {
-    const auto result = mpirun(ranks, evaluation + Arguments{"--global-batch-size", "4"});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result =
+        succeeded(mpirun(ranks, evaluation + Arguments{"--global-batch-size", "4"}));
     EXPECT_THAT(result.out, HasSubstr("\n" + row));
     EXPECT_THAT(result.out, HasSubstr(end)) << "the words, and what classes were found";
   }
@@ -551,38 +497,31 @@ std::vector<std::string> printed_losses(const std::string& out) {
 
 TEST_F(MlpDdp, SharesAModelAmongRanksAndSavesAllOfIt) {
   const Arguments model = words("--layers 6,8,5,7,4 --steps 3 --global-batch-size 8");
-  const auto one = alone(model + words("--device cpu --save one"));
-  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const auto one = succeeded(alone(model + words("--device cpu --save one")));
   const auto four =
-      mpirun(4, model + words("--device cpu --tensor 2 --save four --metrics m.jsonl"));
-  ASSERT_EQ(four.exit_code, 0) << four.err;
+      succeeded(mpirun(4, model + words("--device cpu --tensor 2 --save four --metrics m.jsonl")));
   EXPECT_THAT(four.out,
               HasSubstr("4 ranks, 2 copies of the model on 2 tensor ranks each, MPI: all_reduce"));
   EXPECT_THAT(four.out, HasSubstr("Waited for rank 3 (data 1, tensor 1)"));
-  const auto explained = mpirun(4, model + Arguments{"--tensor", "2", "--explain"});
-  EXPECT_EQ(explained.exit_code, 0) << explained.err;
+  const auto explained = succeeded(mpirun(4, model + Arguments{"--tensor", "2", "--explain"}));
   EXPECT_EQ(count(explained.out, "The programs of all 4 ranks, checked together: in every group "),
             1);
   EXPECT_THAT(printed_losses(four.out), ElementsAreArray(printed_losses(one.out)));
-  EXPECT_THAT(read_file(folder() / "m.jsonl"),
-              HasSubstr(R"("rank":3,"place":{"data":1,"tensor":1,"stage":0})"));
+  EXPECT_THAT(text("m.jsonl"), HasSubstr(R"("rank":3,"place":{"data":1,"tensor":1,"stage":0})"));
   // Any mesh loads what any other has saved.
   const auto next = mpirun(2, model + words("--device cpu --tensor 2 --load one"));
-  const auto same = alone(model + words("--device cpu --load four"));
-  EXPECT_EQ(same.exit_code, 0) << same.err;
+  const auto same = succeeded(alone(model + words("--device cpu --load four")));
   EXPECT_THAT(printed_losses(next.out), ElementsAreArray(printed_losses(same.out)));
 }
 
 TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
   const Arguments model = words("--layers 6,8,5,7,4 --steps 3 --global-batch-size 8 --device cpu");
-  const auto one = alone(model + Arguments{"--save", "one"});
-  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const auto one = succeeded(alone(model + Arguments{"--save", "one"}));
   for (const char* const schedule : {"1f1b", "gpipe", "naive"}) {
     SCOPED_TRACE(schedule);
     Arguments pipeline = {"--pipeline", "2", "--schedule", schedule, "--save", "four"};
     if (schedule != std::string("naive")) pipeline = pipeline + Arguments{"--micro-batches", "4"};
-    const auto four = mpirun(4, model + pipeline);
-    ASSERT_EQ(four.exit_code, 0) << four.err;
+    const auto four = succeeded(mpirun(4, model + pipeline));
     EXPECT_THAT(four.out,
                 HasSubstr("4 ranks, 2 copies of the model on 2 stages each, MPI: all_reduce"));
     EXPECT_THAT(four.out, HasSubstr("Waited for rank 3 (data 1, stage 1)"));
@@ -591,8 +530,7 @@ TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
     EXPECT_THAT(printed_losses(four.out), ElementsAreArray(printed_losses(one.out)));
     // Any mesh loads what any other has saved.
     const auto next = mpirun(4, model + words("--tensor 2 --pipeline 2 --load one"));
-    const auto same = alone(model + Arguments{"--load", "four"});
-    EXPECT_EQ(same.exit_code, 0) << same.err;
+    const auto same = succeeded(alone(model + Arguments{"--load", "four"}));
     EXPECT_THAT(printed_losses(next.out), ElementsAreArray(printed_losses(same.out)));
     EXPECT_THAT(next.out, ContainsRegex("Other stages +Tensor ranks +Communication +Rest\n"));
     EXPECT_THAT(next.out, ContainsRegex("  tensor ranks +[0-9.]+ ms"));
@@ -600,8 +538,7 @@ TEST_F(MlpDdp, CutsAModelIntoStagesAndSavesAllOfIt) {
   }
   EXPECT_THAT(mpirun(2, model + Arguments{"--pipeline", "2"}).out,
               HasSubstr("2 ranks, one copy of the model on 2 stages, MPI: send_receive of "));
-  const auto explained = mpirun(2, model + Arguments{"--pipeline", "2", "--explain"});
-  EXPECT_EQ(explained.exit_code, 0) << explained.err;
+  const auto explained = succeeded(mpirun(2, model + Arguments{"--pipeline", "2", "--explain"}));
   EXPECT_THAT(explained.out, HasSubstr("net.2.out[4x5] to pipeline rank 1"));
   EXPECT_EQ(count(explained.out, "The programs of all 2 ranks, checked together: in every group "),
             1);
@@ -625,24 +562,16 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
     if (name != "batch-size" && name != "delay-ms" && name != "update") named.erase(name);
   }
   std::set<std::string> covered;
-  for (const Arguments& arguments : runs) {
-    for (const std::string& argument : arguments) {
-      if (argument.starts_with("--")) covered.insert(argument.substr(2));
+  const auto expect_runs = [&](const std::vector<Arguments>& command_lines, const char* exchanges) {
+    for (const Arguments& arguments : command_lines) {
+      for (const std::string& argument : arguments) {
+        if (argument.starts_with("--")) covered.insert(argument.substr(2));
+      }
+      EXPECT_THAT(succeeded(alone(kTiny + arguments)).out, ContainsRegex(exchanges));
     }
-    const auto result = alone(kTiny + arguments);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(result.err, "");
-    EXPECT_THAT(result.out, StartsWith("1 rank, MPI: all_reduce of "));
-  }
-  for (const Arguments& arguments : others) {
-    for (const std::string& argument : arguments) {
-      if (argument.starts_with("--")) covered.insert(argument.substr(2));
-    }
-    const auto result = alone(kTiny + arguments);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out,
-                ContainsRegex("^1 rank, MPI: (broadcast of 1 bucket|all_reduce of 1 message)"));
-  }
+  };
+  expect_runs(runs, "^1 rank, MPI: all_reduce of ");
+  expect_runs(others, "^1 rank, MPI: (broadcast of 1 bucket|all_reduce of 1 message)");
   for (const char* const shared : {"accumulate", "scheme"}) covered.erase(shared);
   covered.insert({"schedule", "micro-batches"});  // need a second rank, and are tested there
   EXPECT_EQ(named, covered);
@@ -650,10 +579,9 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
 
 // Open MPI would start a daemon for a process that no launcher started, through ssh.
 TEST_F(MlpDdp, AloneNeedsNoOtherProgram) {
-  const auto result = shell(
-      "exec /usr/bin/env -i PATH=/nowhere ASAN_OPTIONS=\"$ASAN_OPTIONS\" ./mlp_ddp "
-      "--device cpu --dim 8 --steps 1");
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result =
+      succeeded(shell("exec /usr/bin/env -i PATH=/nowhere ASAN_OPTIONS=\"$ASAN_OPTIONS\" ./mlp_ddp "
+                      "--device cpu --dim 8 --steps 1"));
   EXPECT_THAT(result.out, HasSubstr("\nStep 00 | "));
 }
 
@@ -666,10 +594,9 @@ TEST_F(MlpDdp, WithoutAGpuSaysInOneLineWhyThereIsNone) {
 }
 
 TEST_F(MlpDdp, TakesAThreadForEachCpuItMayUse) {
-  const auto result = shell(fmt::format(
+  const auto result = succeeded(shell(fmt::format(
       "exec taskset -c {} mpirun -np 1 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 1",
-      allowed_cpus()._Find_first()));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+      allowed_cpus()._Find_first())));
   EXPECT_THAT(result.out, ContainsRegex("\ncpu: .*, 1 thread, "));
 }
 
@@ -686,9 +613,8 @@ TEST_F(MlpDdp, ShowsHelpAndPlanOnce) {
 
 /// 3 layers of 4 x 4 + 4 numbers: the first stage has two of them.
 TEST_F(MlpDdp, PlansTheMemoryOfARankOfEachStage) {
-  const auto plan = mpirun(
-      2, {"--dim", "4", "--depth", "3", "--pipeline", "2", "--plan", "--update", "separate"});
-  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  const auto plan = succeeded(mpirun(
+      2, {"--dim", "4", "--depth", "3", "--pipeline", "2", "--plan", "--update", "separate"}));
   EXPECT_EQ(count(plan.out, "What a rank of each stage needs"), 1);
   EXPECT_THAT(plan.out, ContainsRegex("\n +stage 0 +stage 1\n +parameters +"));
   const auto rest = plan.out.substr(plan.out.find("What a rank"));

@@ -13,33 +13,22 @@
 #include "core/host.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
-#include "support/metrics.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/near.h"
+#include "support/program_test.h"
 #include "support/trace_rules.h"
 
 namespace barestep {
 namespace {
 
-using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class MlpDp : public TempDirTest {
+class MlpDp : public ProgramTest {
  protected:
   ProcessResult run(const Arguments& arguments, const char* program = MLP_DP) {
-    return run_process(Arguments{program} + arguments, {.working_directory = folder()});
-  }
-
-  std::vector<double> losses(const std::string& name) {
-    std::vector<double> all;
-    for (const json& record : records_of(read_file(folder() / name))) {
-      EXPECT_FALSE(record.contains("own_loss"));
-      all.push_back(record.at("loss").get<double>());
-    }
-    return all;
+    return execute(Arguments{program} + arguments);
   }
 };
 
@@ -47,41 +36,30 @@ TEST_F(MlpDp, ComputesTheLossesOfMlpSingle) {
   for (const char* gemm : {"reference", "auto"}) {
     const Arguments model = {"--dim", "64",     "--depth", "3",        "--steps",
                              "8",     "--gemm", gemm,      "--metrics"};
-    ASSERT_EQ(run(model + Arguments{"single", "--device", "cpu"}, MLP_SINGLE).exit_code, 0);
+    succeeded(run(model + Arguments{"single", "--device", "cpu"}, MLP_SINGLE));
     const std::vector<double> one = losses("single");
     for (const char* devices : {"cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu,cpu"}) {
       SCOPED_TRACE(devices);
-      const auto result = run(model + Arguments{"spread", "--devices", devices});
-      ASSERT_EQ(result.exit_code, 0) << result.err;
+      const auto result = succeeded(run(model + Arguments{"spread", "--devices", devices}));
       EXPECT_EQ(result.err, "");
-      const std::vector<double> spread = losses("spread");
-      ASSERT_EQ(spread.size(), one.size());
-      for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(spread[i], one[i], 5e-7 * one[i]);
+      expect_within(losses("spread"), one, 5e-7);
+      EXPECT_FALSE(records("spread").front().contains("own_loss"));
     }
   }
 }
 
 TEST_F(MlpDp, OnOneDeviceSavesTheBytesOfMlpSingle) {
   const Arguments model = {"--dim", "40", "--depth", "2", "--steps", "6", "--save"};
-  ASSERT_EQ(run(model + Arguments{"one", "--devices", "cpu"}).exit_code, 0);
-  ASSERT_EQ(run(model + Arguments{"single", "--device", "cpu"}, MLP_SINGLE).exit_code, 0);
-  EXPECT_EQ(read_file(folder() / "one"), read_file(folder() / "single"));
-}
-
-TEST_F(MlpDp, LooksAtTheHostWithAMonitor) {
-  const auto result = run({"--devices", "cpu,cpu", "--dim", "16", "--depth", "1", "--steps", "6",
-                           "--monitor", "--metrics", "m.jsonl"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("\nMonitor, "));
-  EXPECT_THAT(read_file(folder() / "m.jsonl"), HasSubstr("\"monitor_summary\":\"host\""));
+  succeeded(run(model + Arguments{"one", "--devices", "cpu"}));
+  succeeded(run(model + Arguments{"single", "--device", "cpu"}, MLP_SINGLE));
+  EXPECT_EQ(text("one"), text("single"));
 }
 
 /// A trace of each device, which readers take for that of a rank.
 TEST_F(MlpDp, ProfilesAllDevicesAndWritesATraceOfEach) {
   const auto result =
-      run({"--devices", "cpu,cpu", "--layers", "12,16,9", "--batch-size", "8", "--steps", "12",
-           "--profile", "--profile-steps", "6:9", "--trace", "t.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+      succeeded(run({"--devices", "cpu,cpu", "--layers", "12,16,9", "--batch-size", "8", "--steps",
+                     "12", "--profile", "--profile-steps", "6:9", "--trace", "t.json"}));
   EXPECT_THAT(result.out, HasSubstr("\nProfile of the steps 6 to 8, 2 devices, each "));
   // Two layers on two devices: five products on each device in each of three steps.
   EXPECT_THAT(result.out, ContainsRegex("\n +gemm +[0-9.]+% .* 30 "));
@@ -90,18 +68,16 @@ TEST_F(MlpDp, ProfilesAllDevicesAndWritesATraceOfEach) {
   EXPECT_THAT(result.out, ContainsRegex("\n  exposed communication +[0-9.]+ ms"));
   EXPECT_THAT(result.out, HasSubstr("\ncpu:1: From first to last op the device computes "));
   for (const int device : {0, 1}) {
-    const std::string text = read_file(folder() / fmt::format("t.device{}.json", device));
-    EXPECT_THAT(broken_rules(text), testing::IsEmpty());
-    EXPECT_THAT(text, HasSubstr(fmt::format("\n\"rank\": {},\n\"world_size\": 2\n", device)));
-    EXPECT_THAT(text, HasSubstr("\"nccl:broadcast\""));
-    EXPECT_THAT(text, HasSubstr("ProfilerStep#9\""));
+    const std::string trace = text(fmt::format("t.device{}.json", device));
+    EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+    EXPECT_THAT(trace, HasSubstr(fmt::format("\n\"rank\": {},\n\"world_size\": 2\n", device)));
+    EXPECT_THAT(trace, HasSubstr("\"nccl:broadcast\""));
+    EXPECT_THAT(trace, HasSubstr("ProfilerStep#9\""));
   }
   EXPECT_FALSE(std::filesystem::exists(folder() / "t.json"));
   const auto merged =
-      run_process({MLP_LAB, "merge-traces", "all.json", "t.device0.json", "t.device1.json"},
-                  {.working_directory = folder()});
-  ASSERT_EQ(merged.exit_code, 0) << merged.err;
-  EXPECT_THAT(broken_rules_of_merged(read_file(folder() / "all.json")), testing::IsEmpty());
+      succeeded(execute({MLP_LAB, "merge-traces", "all.json", "t.device0.json", "t.device1.json"}));
+  EXPECT_THAT(broken_rules_of_merged(text("all.json")), testing::IsEmpty());
 }
 
 TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
@@ -114,8 +90,8 @@ TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
                          "before that: 0 to 0\nmlp_dp: error: training diverged: the loss is "
                          "inf at step 1, it was "));
   for (const int device : {0, 1}) {
-    const std::string text = read_file(folder() / fmt::format("t.device{}.json", device));
-    EXPECT_THAT(broken_rules(text), testing::IsEmpty());
+    const std::string trace = text(fmt::format("t.device{}.json", device));
+    EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
   }
 }
 
@@ -140,10 +116,9 @@ TEST_F(MlpDp, ShowsTheRowsOfEachDevice) {
 
 TEST_F(MlpDp, ShowsTheRowsOfASmallerLastBatch) {
   class_run(folder());  // 30 samples for training
-  const auto result =
+  const auto result = succeeded(
       run(words("--devices cpu,cpu,cpu --data idx:x.idx,y.idx --layers 6,4 --no-last-relu --loss "
-                "cross-entropy --test-split 0.25 --batch-size 26 --epochs 1 --show-split"));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+                "cross-entropy --test-split 0.25 --batch-size 26 --epochs 1 --show-split")));
   EXPECT_THAT(result.out, HasSubstr("cpu:0, shape: [9, 6]\nInside model on device cpu:1, shape: "
                                     "[9, 6]\nInside model on device cpu:2, shape: [8, 6]\n"));
   EXPECT_THAT(result.out, HasSubstr("cpu:0, shape: [2, 6]\nInside model on device cpu:1, shape: "
@@ -177,35 +152,29 @@ TEST_F(MlpDp, EndsWithTheLoadOfEachDevice) {
 }
 
 TEST_F(MlpDp, SaysWhichDevicesABatchIsTooSmallFor) {
-  const auto result = run(kTiny + Arguments{"--devices", "cpu,cpu,cpu,cpu,cpu", "--batch-size",
-                                            "16", "--threads", "1"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result = succeeded(run(kTiny + Arguments{"--devices", "cpu,cpu,cpu,cpu,cpu",
+                                                      "--batch-size", "16", "--threads", "1"}));
   EXPECT_THAT(result.out, HasSubstr("cpu:3 4 rows on 1 thread, cpu:4 0 rows\n"));
   EXPECT_THAT(result.out, ::testing::ContainsRegex("\n  cpu:4 +0 +0 B "));
 }
 
 TEST_F(MlpDp, SharesTheCoresFairlyAndSaysWhenTheyAreTooFew) {
   const std::string many = fmt::format("{}", fmt::join(std::vector<std::string>(64, "cpu"), ","));
-  const auto result = run(kTiny + Arguments{"--devices", many, "--threads", "2"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result = succeeded(run(kTiny + Arguments{"--devices", many, "--threads", "2"}));
   EXPECT_THAT(result.out, HasSubstr("\nOversubscribed: 128 threads on "));
   EXPECT_THAT(run(kTiny + Arguments{"--device", "cpu"}).out,
               StartsWith("2 devices: cpu:0 32 rows"));
 }
 
 TEST_F(MlpDp, TakesTheCpusItMayUseForThoseOfTheMachine) {
-  const auto result = run_process(
-      Arguments{"/usr/bin/taskset", "-c", std::to_string(allowed_cpus()._Find_first()), MLP_DP} +
-      kTiny + Arguments{"--device", "cpu"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const Arguments here = {"/usr/bin/taskset", "-c", std::to_string(allowed_cpus()._Find_first()),
+                          MLP_DP};
+  const auto result = succeeded(execute(here + kTiny + Arguments{"--device", "cpu"}));
   EXPECT_THAT(result.out, StartsWith("2 devices: cpu:0 32 rows on 1 thread, cpu:1 32 rows on 1 "
                                      "thread\n"));
   EXPECT_THAT(result.out, HasSubstr("\nOversubscribed: 2 threads on 1 core\n"));
-  const auto stages = run_process(
-      Arguments{"/usr/bin/taskset", "-c", std::to_string(allowed_cpus()._Find_first()), MLP_DP} +
-      Arguments{"--dim", "8", "--depth", "2", "--steps", "2", "--device", "cpu", "--pipeline",
-                "2"});
-  EXPECT_EQ(stages.exit_code, 0) << stages.err;
+  const auto stages =
+      succeeded(execute(here + words("--dim 8 --depth 2 --steps 2 --device cpu --pipeline 2")));
   EXPECT_THAT(stages.out, HasSubstr("\nOversubscribed: 2 threads on 1 core\n"));
 }
 
@@ -222,13 +191,12 @@ TEST_F(MlpDp, ThatHangsEndsWithOneLine) {
       result.err,
       ContainsRegex("^mlp_dp: error: process [0-9]+ on .* 'step 0': not done after [0-9.]+ s; "
                     "find out what delays it, or give a larger --timeout\n$"));
-  EXPECT_THAT(read_file(folder() / "m.flight"), HasSubstr("step 0: not ended\n"));
+  EXPECT_THAT(text("m.flight"), HasSubstr("step 0: not ended\n"));
 }
 
 TEST_F(MlpDp, PlansAndExplainsForDevicesThatAreNotHere) {
-  const auto plan = run(
-      {"--devices", "cuda:0,cuda:1,cuda:0", "--dim", "64", "--depth", "1", "--plan", "--explain"});
-  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  const auto plan = succeeded(run(
+      {"--devices", "cuda:0,cuda:1,cuda:0", "--dim", "64", "--depth", "1", "--plan", "--explain"}));
   EXPECT_THAT(
       plan.out,
       AllOf(HasSubstr("\nMemory plan of cuda:0#0\n"), HasSubstr("\nMemory plan of cuda:1\n"),
@@ -286,9 +254,9 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
 }
 
 TEST_F(MlpDp, TellsTheStagesOfAPipelineAndHowLongTheyWait) {
-  const auto result = run({"--pipeline", "3", "--schedule", "gpipe", "--micro-batches", "4",
-                           "--dim", "8", "--depth", "4", "--steps", "8", "--batch-size", "8"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result =
+      succeeded(run({"--pipeline", "3", "--schedule", "gpipe", "--micro-batches", "4", "--dim", "8",
+                     "--depth", "4", "--steps", "8", "--batch-size", "8"}));
   EXPECT_THAT(result.out,
               HasSubstr("A pipeline of 3 stages: cpu:0 2 layers, cpu:1 1 layer, cpu:2 1 "
                         "layer\nSchedule gpipe, 4 micro-batches a step\n"));
@@ -299,16 +267,15 @@ TEST_F(MlpDp, TellsTheStagesOfAPipelineAndHowLongTheyWait) {
 
 /// The stages' rows in a trace viewer are the diagram of the schedule.
 TEST_F(MlpDp, TracesThePassesOfMicroBatchesByTheirNumbers) {
-  const auto result =
+  const auto result = succeeded(
       run(words("--pipeline 2 --schedule gpipe --micro-batches 3 --dim 8 --depth 2 --steps 4 "
-                "--batch-size 6 --profile-steps 3:4 --trace t.json"));
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+                "--batch-size 6 --profile-steps 3:4 --trace t.json")));
   for (const int device : {0, 1}) {
-    const std::string text = read_file(folder() / fmt::format("t.device{}.json", device));
-    EXPECT_THAT(broken_rules(text), testing::IsEmpty());
+    const std::string trace = text(fmt::format("t.device{}.json", device));
+    EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
     std::vector<std::pair<double, std::string>> passes;
-    const auto trace = nlohmann::json::parse(text);
-    for (const auto& event : trace.at("traceEvents")) {
+    const auto events = nlohmann::json::parse(trace);
+    for (const auto& event : events.at("traceEvents")) {
       if (event.value("cat", "") != "gpu_user_annotation") continue;
       const std::string name = event.at("name");
       if (name.find("ward ") != std::string::npos) passes.emplace_back(event.at("ts"), name);
@@ -324,9 +291,8 @@ TEST_F(MlpDp, TracesThePassesOfMicroBatchesByTheirNumbers) {
 TEST_F(MlpDp, RefusesBadInputInOneLine) {
   for (const auto& cases :
        {bad_inputs("Devices (mlp_dp)"), bad_combinations(SchemeKind::kDataParallel)}) {
-    expect_refused(cases, folder(), [this](const BadInput& bad) {
-      return run_process(command_of(MLP_DP, bad), {.working_directory = folder()});
-    });
+    expect_refused(cases, folder(),
+                   [this](const BadInput& bad) { return execute(command_of(MLP_DP, bad)); });
   }
   EXPECT_THAT(names(), testing::IsEmpty());
 }
@@ -340,15 +306,7 @@ TEST_F(MlpDp, WritesTheTracesOfItsDevicesOntoNoInput) {
             "mlp_dp: error: --trace 'v.device1.json': --config reads this file, which would be "
             "lost; write to another one\n");
   EXPECT_EQ(result.out, "");
-  EXPECT_EQ(read_file(folder() / "v.device1.json"), R"({"seed": 1})");
+  EXPECT_EQ(text("v.device1.json"), R"({"seed": 1})");
 }
-
-TEST_F(MlpDp, RefusesADeviceThatIsNotThere) {
-  const auto result = run(kTiny + Arguments{"--devices", "cuda:63,cuda:63"});
-  EXPECT_EQ(result.exit_code, 69);
-  EXPECT_THAT(result.err, StartsWith("mlp_dp: error: device 'cuda:63': "));
-  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
-}
-
 }  // namespace
 }  // namespace barestep

@@ -9,8 +9,7 @@
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
 
 namespace barestep {
 namespace {
@@ -43,38 +42,28 @@ std::vector<Int8Row> rows_of(const std::string& table) {
   return rows;
 }
 
-class Int8 : public TempDirTest {
+class Int8 : public ProgramTest {
  protected:
   ProcessResult single(const Arguments& arguments) {
-    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
+    return execute(Arguments{MLP_SINGLE} + on_cpu(arguments));
   }
 };
 
 class Int8OfMnist : public Int8 {
  protected:
-  const Arguments kClassifier = {"--data",
-                                 "idx:" BARESTEP_TEST_DATA
-                                 "/mnist/t10k-images-idx3-ubyte.gz," BARESTEP_TEST_DATA
-                                 "/mnist/t10k-labels-idx1-ubyte.gz",
-                                 "--layers",
-                                 "784,512,512,10",
-                                 "--loss",
-                                 "cross-entropy",
-                                 "--no-last-relu",
-                                 "--test-split",
-                                 "0.2"};
+  const Arguments kClassifier =
+      kMnistData +
+      words("--layers 784,512,512,10 --loss cross-entropy --no-last-relu --test-split 0.2");
 };
 
 TEST_F(Int8OfMnist, KeepsTheAccuracyOfATrainedClassifierAndAllButAFewAnswers) {
-  const auto trained =
-      single(kClassifier + Arguments{"--epochs", "3", "--log-every", "1000", "--save", "w"});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto trained = succeeded(
+      single(kClassifier + Arguments{"--epochs", "3", "--log-every", "1000", "--save", "w"}));
   for (const char* const scheme : {"row", "torch", "torch-per-channel"}) {
     SCOPED_TRACE(scheme);
-    const auto result =
+    const auto result = succeeded(
         single(kClassifier + Arguments{"--evaluate-only", "--load", "w", "--precision", "int8",
-                                       "--quantization", scheme, "--batch-size", "64,512"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
+                                       "--quantization", scheme, "--batch-size", "64,512"}));
     const std::vector<Int8Row> rows = rows_of(result.out);
     ASSERT_EQ(rows.size(), 4U) << result.out;
     for (std::size_t i = 0; i < rows.size(); i += 2) {
@@ -100,17 +89,16 @@ class SmallInt8 : public Int8 {
  protected:
   void SetUp() override {
     class_run(folder());
-    ASSERT_EQ(single(kFiles + Arguments{"--epochs", "2", "--save", "w"}).exit_code, 0);
+    succeeded(single(kFiles + Arguments{"--epochs", "2", "--save", "w"}));
   }
-  const Arguments kFiles = {"--data",        "idx:x.idx,y.idx", "--layers",     "6,12,4", "--loss",
-                            "cross-entropy", "--no-last-relu",  "--test-split", "0.25"};
-  const Arguments kInt8 =
-      kFiles + Arguments{"--evaluate-only", "--load", "w", "--precision", "int8"};
+  const Arguments kFiles = words(
+      "--data idx:x.idx,y.idx --layers 6,12,4 --loss cross-entropy --no-last-relu --test-split "
+      "0.25");
+  const Arguments kInt8 = kFiles + words("--evaluate-only --load w --precision int8");
 };
 
 TEST_F(SmallInt8, IsShownBesideFp32ForEachBatchSize) {
-  const auto usual = single(kInt8 + Arguments{"--batch-size", "1,8,64,512"});
-  EXPECT_EQ(usual.exit_code, 0) << usual.err;
+  const auto usual = succeeded(single(kInt8 + Arguments{"--batch-size", "1,8,64,512"}));
   EXPECT_THAT(usual.out, HasSubstr("w of 10 samples, features / 255\nPrecision  Batch size "));
   EXPECT_THAT(usual.out, HasSubstr("Answers changed  Weights (bytes)\n"));
   EXPECT_THAT(usual.out, HasSubstr("int8: quantization row, activations of "));
@@ -122,29 +110,22 @@ TEST_F(SmallInt8, IsShownBesideFp32ForEachBatchSize) {
 
 TEST_F(SmallInt8, HasTheNumbersOfThePlainLoopWhateverMultiplies) {
   const auto losses = [&](const char* gemm) {
-    const auto result =
-        single(kInt8 + Arguments{"--gemm", gemm, "--batch-size", "3", "--quantization", "torch"});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = succeeded(
+        single(kInt8 + Arguments{"--gemm", gemm, "--batch-size", "3", "--quantization", "torch"}));
     return rows_of(result.out).at(1);
   };
   EXPECT_EQ(losses("auto").loss, losses("reference").loss);
 }
 
 TEST_F(SmallInt8, TellsThePrecisionOfEveryBatchInItsMetrics) {
-  const auto result = single(kInt8 + Arguments{"--batch-size", "5", "--metrics", "m"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  std::istringstream lines(read_file(folder() / "m"));
-  std::string line;
-  std::getline(lines, line);
-  EXPECT_EQ(nlohmann::json::parse(line).at("configuration").at("precision"), "int8");
+  const auto result = succeeded(single(kInt8 + Arguments{"--batch-size", "5", "--metrics", "m"}));
+  EXPECT_EQ(configuration_of(text("m")).at("precision"), "int8");
+  EXPECT_GT(lost_times_of(text("m")).at(0).at("wall_s"), 0);
   std::vector<std::string> precisions;
   std::vector<nlohmann::json> evaluations;
-  while (std::getline(lines, line)) {
-    const auto record = nlohmann::json::parse(line);
+  for (const nlohmann::json& record : records("m")) {
     if (record.contains("evaluation")) {
       evaluations.push_back(record.at("evaluation"));
-    } else if (record.contains("lost_time")) {
-      EXPECT_GT(record.at("lost_time").at("wall_s"), 0);
     } else {
       precisions.push_back(record.at("precision"));
     }
@@ -162,8 +143,8 @@ TEST_F(SmallInt8, TellsThePrecisionOfEveryBatchInItsMetrics) {
 }
 
 TEST_F(SmallInt8, ShowsItsProgramItsPriceAndItsMemory) {
-  const auto result = single(kInt8 + Arguments{"--plan", "--explain", "--batch-size", "5"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto result =
+      succeeded(single(kInt8 + Arguments{"--plan", "--explain", "--batch-size", "5"}));
   for (const char* const text :
        {"\n  parameters                 2,304 B  2.25 KiB\n", "Program 'evaluate'", " quantize  ",
         " quantized_gemm  ", "int8_x[5x6] = x[5x6] / x_scales[5x1] in ", "Program 'quantize'",

@@ -7,9 +7,8 @@
 #include <iostream>
 
 #include "support/busy_machine.h"
-#include "support/process.h"
+#include "support/program_test.h"
 #include "support/sanitized.h"
-#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -65,8 +64,7 @@ class LargeTraces : public TempDirTest {
     const std::string name = fmt::format("{}.json", mib);
     if (!std::filesystem::exists(folder() / name)) write_large_trace(folder() / name, mib);
     const ProcessResult result =
-        run_process({MLP_LAB, "explain", name}, {.working_directory = folder()});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+        succeeded(run_process({MLP_LAB, "explain", name}, {.working_directory = folder()}));
     std::cout << fmt::format("mlp_lab explain on {} MiB: {:.1f} MiB of memory, {:.2f} s\n", mib,
                              static_cast<double>(result.peak_bytes) / (1 << 20), result.cpu_s);
     return result;

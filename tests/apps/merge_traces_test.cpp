@@ -10,10 +10,9 @@
 
 #include "profiler/trace.h"
 #include "support/idx_bytes.h"
-#include "support/process.h"
+#include "support/program_test.h"
 #include "support/sample_profile.h"
 #include "support/sanitized.h"
-#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -21,11 +20,11 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
-class MergeTraces : public TempDirTest {
+class MergeTraces : public ProgramTest {
  protected:
   ProcessResult run(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {MLP_LAB, "merge-traces"});
-    return run_process(arguments, {.working_directory = folder()});
+    return execute(arguments);
   }
 
   /// The sample's trace as if from a rank that began `late_ns` after rank 0.
@@ -48,9 +47,8 @@ class MergeTraces : public TempDirTest {
 TEST_F(MergeTraces, PutsAllRanksOnOneAxisOfTime) {
   file("0.json", trace_of_rank(0, 0));
   file("1.json.gz", gzipped(trace_of_rank(1, 2'500'000)));
-  const ProcessResult result = run({"all.json", "1.json.gz", "0.json"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  const OrderedJson merged = OrderedJson::parse(read_file(folder() / "all.json"));
+  const ProcessResult result = succeeded(run({"all.json", "1.json.gz", "0.json"}));
+  const OrderedJson merged = OrderedJson::parse(text("all.json"));
   EXPECT_EQ(merged.at("baseTimeNanoseconds"), 1711964646000000000);
   std::map<std::int64_t, double> adam_of_process;
   std::set<std::string> names;
@@ -85,9 +83,8 @@ TEST_F(MergeTraces, HoldsNeitherItsInputsNorItsOutputInMemory) {
     bytes += trace.tellp();
   }
   const ProcessResult result =
-      run_process({MLP_LAB, "merge-traces", "all.json.gz", "0.json", "1.json"},
-                  {.working_directory = folder()});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+      succeeded(run_process({MLP_LAB, "merge-traces", "all.json.gz", "0.json", "1.json"},
+                            {.working_directory = folder()}));
   EXPECT_GT(bytes, 80'000'000);
   EXPECT_LT(result.peak_bytes, bytes);
 }
@@ -123,7 +120,7 @@ TEST_F(MergeTraces, WritesOntoNoneOfItsInputs) {
     EXPECT_EQ(result.err, "mlp_lab: error: output file '" + out +
                               "': merge-traces reads this file, which would be lost; write to "
                               "another one\n");
-    EXPECT_EQ(read_file(folder() / "0.json"), trace);
+    EXPECT_EQ(text("0.json"), trace);
   }
 }
 

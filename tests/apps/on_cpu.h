@@ -16,4 +16,9 @@ inline std::vector<std::string> on_cpu(std::vector<std::string> arguments) {
   return arguments;
 }
 
+/// The test digits of MNIST.
+inline const std::vector<std::string> kMnistData = {
+    "--data", "idx:" BARESTEP_TEST_DATA "/mnist/t10k-images-idx3-ubyte.gz," BARESTEP_TEST_DATA
+              "/mnist/t10k-labels-idx1-ubyte.gz"};
+
 }  // namespace barestep

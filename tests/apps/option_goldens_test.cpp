@@ -14,6 +14,7 @@
 #include "parallel/schemes/scheme_of.h"
 #include "support/golden.h"
 #include "support/layers.h"
+#include "support/near.h"
 #include "support/npy_bytes.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
@@ -91,11 +92,7 @@ class OptionGolden : public TempDirTest, public testing::WithParamInterface<std:
   }
 
   void expect_losses(const Trained& trained) const {
-    const std::vector<double> losses = this->losses();
-    ASSERT_EQ(trained.losses.size(), losses.size());
-    for (std::size_t i = 0; i < losses.size(); ++i) {
-      EXPECT_NEAR(trained.losses[i], losses[i], 2e-6 * std::abs(losses[i])) << "step " << i;
-    }
+    expect_within(trained.losses, losses(), 2e-6);
   }
 
   void expect_evaluations(const std::vector<EvaluationReport>& evaluations) const {

@@ -8,10 +8,8 @@
 #include <utility>
 
 #include "core/host.h"
-#include "support/metrics.h"
 #include "support/pattern.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
 
 namespace barestep {
 namespace {
@@ -27,13 +25,12 @@ const std::string kRun =
 /// 72 numbers, their names and shapes.
 constexpr std::uintmax_t kWeightsBytes = 72 * 4;
 
-class Outputs : public TempDirTest {
+class Outputs : public ProgramTest {
  protected:
   /// Runs a line of bash, with ./mlp_single, ./mlp_dp and ./mlp_lab in its folder.
   ProcessResult bash(const std::string& line) {
-    const std::string script = fmt::format("ln -sf '{}' '{}' '{}' . && ln -sf /dev/full full && {}",
-                                           MLP_SINGLE, MLP_DP, MLP_LAB, line);
-    return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
+    return ProgramTest::bash(fmt::format("ln -sf '{}' '{}' '{}' . && ln -sf /dev/full full && {}",
+                                         MLP_SINGLE, MLP_DP, MLP_LAB, line));
   }
 
   void expect_weights() {
@@ -67,8 +64,8 @@ TEST_P(OutputsOf, OnATerminalARunShowsItsProgress) {
 }
 
 TEST_P(OutputsOf, QuietlyLeaveOneBlankLineBeforeTheSummary) {
-  const auto quiet = bash(fmt::format("exec ./{}{}--quiet --steps 10", GetParam(), kRun));
-  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+  const auto quiet =
+      succeeded(bash(fmt::format("exec ./{}{}--quiet --steps 10", GetParam(), kRun)));
   EXPECT_THAT(quiet.out, HasSubstr("\n\nSummary of 5 steps "));
   EXPECT_THAT(quiet.out, Not(HasSubstr("\n\n\n")));
 }
@@ -174,14 +171,12 @@ TEST_P(OutputsOf, ANoteThatNobodyCanReadEndsNoRun) {
   const std::string noted = fmt::format("./{}{}--config run.json --steps 3", GetParam(), kRun);
   EXPECT_THAT(bash("exec " + noted).err, HasSubstr(": note: "));
   expect_weights();
-  const auto result = bash("exec " + noted + " 2>/dev/full");
-  EXPECT_EQ(result.exit_code, 0) << result.out;
+  const auto result = succeeded(bash("exec " + noted + " 2>/dev/full"));
   expect_weights();
   // The same for messages of --device auto.
-  const auto automatic = bash(
+  const auto automatic = succeeded(bash(
       fmt::format("exec ./{} --device auto --dim 8 --depth 1 --steps 2 --save weights 2>/dev/full",
-                  GetParam()));
-  EXPECT_EQ(automatic.exit_code, 0) << automatic.out;
+                  GetParam())));
   expect_weights();
 }
 

@@ -12,10 +12,8 @@
 #include "profiler/account.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
-#include "support/metrics.h"
 #include "support/pattern.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
 #include "support/trace_rules.h"
 
 namespace barestep {
@@ -29,16 +27,26 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::StartsWith;
 
-class ProfiledRanks : public TempDirTest {
+/// Runs the tests' reader of traces; nothing if it is not installed.
+class TraceReaderTest : public ProgramTest {
+ protected:
+  std::optional<json> found_by_reader(const std::string& what) {
+    const char* const python = std::getenv("BARESTEP_READERS_PYTHON");
+    const ProcessResult theirs = execute({"/usr/bin/env", python != nullptr ? python : "python3",
+                                          READERS_PY, what, "t.rank0.json", "t.rank1.json"});
+    if (theirs.exit_code == 77 || theirs.exit_code == 127) return std::nullopt;
+    EXPECT_EQ(theirs.exit_code, 0) << theirs.err;
+    return json::parse(theirs.out.substr(theirs.out.rfind("\n{"))).at("ranks");
+  }
+};
+
+class ProfiledRanks : public TraceReaderTest {
  protected:
   ProcessResult run(const Arguments& arguments, int ranks = 2) {
-    const std::string script =
-        fmt::format(". '{}' && exec mpirun -np {} '{}' {}", BARESTEP_MPI_ENV, ranks, MLP_DDP,
-                    fmt::join(on_cpu(Arguments{"--threads", "1"} + arguments), " "));
-    return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
+    return bash(fmt::format(". '{}' && exec mpirun -np {} '{}' {}", BARESTEP_MPI_ENV, ranks,
+                            MLP_DDP,
+                            fmt::join(on_cpu(Arguments{"--threads", "1"} + arguments), " ")));
   }
-
-  std::string text(const std::string& name) { return read_file(folder() / name); }
 };
 
 const Arguments kTwoLayers = {"--layers", "12,16,9", "--global-batch-size", "10"};
@@ -72,9 +80,9 @@ std::map<std::pair<std::int64_t, std::int64_t>, std::pair<double, double>> colle
 }
 
 TEST_F(ProfiledRanks, WriteATraceEachAndRankZeroTellsOfItsSteps) {
-  const auto result = run(kTwoLayers + Arguments{"--steps", "12", "--profile", "--profile-steps",
-                                                 "6:9", "--trace", "t.json.gz"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result =
+      succeeded(run(kTwoLayers + Arguments{"--steps", "12", "--profile", "--profile-steps", "6:9",
+                                           "--trace", "t.json.gz"}));
   EXPECT_THAT(result.out, HasSubstr("\nProfile of the steps 6 to 8, rank 0 of 2, "));
   EXPECT_EQ(result.out.find("rank 1 of 2"), std::string::npos);
   EXPECT_THAT(result.out, ContainsRegex("\n +gemm +[0-9.]+% .* 15 "));
@@ -84,9 +92,7 @@ TEST_F(ProfiledRanks, WriteATraceEachAndRankZeroTellsOfItsSteps) {
   // The account of communication uses the same records.
   EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of 7 steps and 2 ranks\n"));
 
-  const auto unpacked = run_process({"/bin/gzip", "-d", "t.rank0.json.gz", "t.rank1.json.gz"},
-                                    {.working_directory = folder()});
-  ASSERT_EQ(unpacked.exit_code, 0) << unpacked.err;
+  succeeded(execute({"/bin/gzip", "-d", "t.rank0.json.gz", "t.rank1.json.gz"}));
   for (const int rank : {0, 1}) {
     const std::string trace = text(fmt::format("t.rank{}.json", rank));
     EXPECT_THAT(broken_rules(trace), IsEmpty());
@@ -98,10 +104,7 @@ TEST_F(ProfiledRanks, WriteATraceEachAndRankZeroTellsOfItsSteps) {
   }
   EXPECT_FALSE(std::filesystem::exists(folder() / "t.json.gz"));
 
-  const auto merged =
-      run_process({MLP_LAB, "merge-traces", "all.json", "t.rank0.json", "t.rank1.json"},
-                  {.working_directory = folder()});
-  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  succeeded(execute({MLP_LAB, "merge-traces", "all.json", "t.rank0.json", "t.rank1.json"}));
   EXPECT_THAT(broken_rules_of_merged(text("all.json")), IsEmpty());
 }
 
@@ -109,9 +112,8 @@ TEST_F(ProfiledRanks, WriteATraceEachAndRankZeroTellsOfItsSteps) {
 /// would.
 TEST_F(ProfiledRanks, TellOfAFirstStepThatHasAProgramOfItsOwn) {
   const auto result =
-      run(kTwoLayers + Arguments{"--first-bucket", "whole", "--steps", "12", "--profile",
-                                 "--profile-steps", "0:3", "--trace", "t.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+      succeeded(run(kTwoLayers + Arguments{"--first-bucket", "whole", "--steps", "12", "--profile",
+                                           "--profile-steps", "0:3", "--trace", "t.json"}));
   EXPECT_THAT(result.out, HasSubstr("\nProfile of the steps 0 to 2, rank 0 of 2, "));
   EXPECT_THAT(result.out, ContainsRegex("\n +gemm +[0-9.]+% .* 15 "));
   EXPECT_THAT(result.out, ContainsRegex("\n +all_reduce +[0-9.]+% .* 6 "));
@@ -123,9 +125,9 @@ TEST_F(ProfiledRanks, TellOfAFirstStepThatHasAProgramOfItsOwn) {
 TEST_F(ProfiledRanks, ShowCollectivesAtTheSameTime) {
   constexpr double kClockErrorSeconds = 1e-3;  // far below the delay
   repeat_while_busy([&] {
-    const auto result = run(kTwoLayers + Arguments{"--steps", "12", "--profile-steps", "2:10",
-                                                   "--slow-rank", "1:2", "--trace", "t.json"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto result =
+        succeeded(run(kTwoLayers + Arguments{"--steps", "12", "--profile-steps", "2:10",
+                                             "--slow-rank", "1:2", "--trace", "t.json"}));
     const auto first = collectives_of(text("t.rank0.json"));
     const auto second = collectives_of(text("t.rank1.json"));
     ASSERT_EQ(first.size(), 9U * 2);
@@ -140,9 +142,9 @@ TEST_F(ProfiledRanks, ShowCollectivesAtTheSameTime) {
 
 /// A captured collective is named after its first step; its records give the actual step.
 TEST_F(ProfiledRanks, TellTheStepsOfCollectivesInAGraph) {
-  const auto result = run(kTwoLayers + Arguments{"--steps", "12", "--graph", "--profile-steps",
-                                                 "6:9", "--trace", "t.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto result =
+      succeeded(run(kTwoLayers + Arguments{"--steps", "12", "--graph", "--profile-steps", "6:9",
+                                           "--trace", "t.json"}));
   const std::string trace = text("t.rank0.json");
   EXPECT_THAT(broken_rules(trace), IsEmpty());
   std::map<std::int64_t, int> of_step;
@@ -175,12 +177,11 @@ TEST_F(ProfiledRanks, RefuseInOneLineWhatOneOfThemCannotWrite) {
 }
 
 TEST_F(ProfiledRanks, ThatAreStoppedBeforeTheirStepsSaySo) {
-  const std::string script = fmt::format(
+  const auto result = bash(fmt::format(
       ". '{}' && {{ mpirun -np 2 '{}' --device cpu --threads 1 --dim 8 --depth 1 --steps 100000 "
       "--delay-ms 2 --metrics m --profile --trace t.json & }} && job=$! && "
       "until grep -qs queued_s m; do sleep 0.01; done && kill -USR1 $job; wait $job",
-      BARESTEP_MPI_ENV, MLP_DDP);
-  const auto result = run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
+      BARESTEP_MPI_ENV, MLP_DDP));
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.out, HasSubstr("\nThere is nothing to show of the steps 99950 to 99999: the "
                                     "run ended before them\n"));
@@ -192,9 +193,9 @@ TEST_F(ProfiledRanks, ThatAreStoppedBeforeTheirStepsSaySo) {
 TEST_F(ProfiledRanks, HaveTheLossesOfARunWithoutProfiling) {
   const Arguments some = kTwoLayers + Arguments{"--steps", "8", "--gemm", "reference"};
   const auto losses = [&](const std::string& name, const Arguments& more) {
-    EXPECT_EQ(run(some + Arguments{"--metrics", name} + more).exit_code, 0);
+    succeeded(run(some + Arguments{"--metrics", name} + more));
     std::map<std::pair<int, int>, double> all;
-    for (const json& record : records_of(text(name))) {
+    for (const json& record : records(name)) {
       all[{record.at("rank"), record.at("step")}] = record.at("loss");
     }
     return all;
@@ -206,26 +207,19 @@ TEST_F(ProfiledRanks, HaveTheLossesOfARunWithoutProfiling) {
 
 /// Both count the communication that computation hides, and the time with neither.
 TEST_F(ProfiledRanks, AreToHolisticTraceAnalysisWhatTheyAreToUs) {
-  const auto result = run({"--dim", "64", "--depth", "3", "--bucket-mib", "0.02", "--steps", "12",
-                           "--profile", "--profile-steps", "6:9", "--trace", "t.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const char* const python = std::getenv("BARESTEP_READERS_PYTHON");
-  const ProcessResult theirs = run_process({"/usr/bin/env", python != nullptr ? python : "python3",
-                                            READERS_PY, "hta", "t.rank0.json", "t.rank1.json"},
-                                           {.working_directory = folder()});
-  if (theirs.exit_code == 77 || theirs.exit_code == 127) {
-    GTEST_SKIP() << "HolisticTraceAnalysis is not installed";
-  }
-  ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
-  const json ranks = json::parse(theirs.out.substr(theirs.out.rfind("\n{"))).at("ranks");
-  ASSERT_EQ(ranks.size(), 2U);
+  const auto result =
+      succeeded(run({"--dim", "64", "--depth", "3", "--bucket-mib", "0.02", "--steps", "12",
+                     "--profile", "--profile-steps", "6:9", "--trace", "t.json"}));
+  const std::optional<json> theirs = found_by_reader("hta");
+  if (!theirs) GTEST_SKIP() << "HolisticTraceAnalysis is not installed";
+  ASSERT_EQ(theirs->size(), 2U);
   const auto ours = first_match(
       result.out,
       "From first to last op the device computes ([0-9.]+) % of [0-9.]+[mu]?s, only copies or "
       "communicates ([0-9.]+) %, and is idle ([0-9.]+) %; ([0-9.]+) % of communication overlaps "
       "computation");
   ASSERT_FALSE(ours.empty()) << result.out;
-  const json& first = ranks[0];
+  const json& first = theirs->at(0);
   const double span = first.at("span");
   const auto expect_near = [&](int group, double theirs_percent) {
     // Our output has one decimal.
@@ -239,17 +233,15 @@ TEST_F(ProfiledRanks, AreToHolisticTraceAnalysisWhatTheyAreToUs) {
 }
 
 /// What `mlp_lab explain` finds in traces, against the metrics of the same run, to the microsecond.
-class ExplainedRuns : public TempDirTest {
+class ExplainedRuns : public TraceReaderTest {
  protected:
   /// `program` is a command that starts a trainer. Writes its traces t*.json, its metrics m.jsonl,
   /// and the results of `mlp_lab explain`.
   void run(const std::string& program) {
-    const std::string script = fmt::format(
-        ". '{}' && rm -rf t*.json out && {} --steps 9 --warmup 2 --profile-steps 4:7 "
-        "--trace t.json --metrics m.jsonl && '{}' explain t*.json --output out",
-        BARESTEP_MPI_ENV, program, MLP_LAB);
-    const auto result = run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
+    succeeded(bash(
+        fmt::format(". '{}' && rm -rf t*.json out && {} --steps 9 --warmup 2 --profile-steps 4:7 "
+                    "--trace t.json --metrics m.jsonl && '{}' explain t*.json --output out",
+                    BARESTEP_MPI_ENV, program, MLP_LAB)));
   }
 
   /// Requires `count` accounts.
@@ -257,12 +249,12 @@ class ExplainedRuns : public TempDirTest {
     SCOPED_TRACE(program);
     run(program + " --layers 12,16,9");
     std::map<std::pair<int, int>, json> of_metrics;  // by rank and step
-    for (const json& record : records_of(read_file(folder() / "m.jsonl"))) {
+    for (const json& record : records("m.jsonl")) {
       if (record.contains("phases_s")) {
         of_metrics[{record.at("rank"), record.at("step")}] = record.at("phases_s");
       }
     }
-    const json explained = json::parse(read_file(folder() / "out" / "results.json"));
+    const json explained = json::parse(text("out/results.json"));
     std::int64_t found = 0;
     for (const json& account : explained.at("accounts")) {
       const auto metrics = of_metrics.find({account.at("rank"), account.at("step")});
@@ -277,18 +269,6 @@ class ExplainedRuns : public TempDirTest {
       }
     }
     EXPECT_GE(found, count);
-  }
-
-  /// What HolisticTraceAnalysis finds in the same traces, by rank; nothing if it is not installed.
-  std::optional<json> found_by_reader() {
-    const char* const python = std::getenv("BARESTEP_READERS_PYTHON");
-    const ProcessResult theirs =
-        run_process({"/usr/bin/env", python != nullptr ? python : "python3", READERS_PY, "hta-all",
-                     "t.rank0.json", "t.rank1.json"},
-                    {.working_directory = folder()});
-    if (theirs.exit_code == 77 || theirs.exit_code == 127) return std::nullopt;
-    EXPECT_EQ(theirs.exit_code, 0) << theirs.err;
-    return json::parse(theirs.out.substr(theirs.out.rfind("\n{"))).at("ranks");
   }
 
   /// Of a part in records of metrics.
@@ -325,9 +305,9 @@ TEST_F(ExplainedRuns, AreAsBusyAsForHolisticTraceAnalysis) {
         fmt::format("mpirun -np 2 '{}' --device cpu --threads 1 --dim 128 --depth 6 "
                     "--global-batch-size 16 --bucket-mib 0.1 --scheme {}",
                     MLP_DDP, scheme));
-    const std::optional<json> theirs = found_by_reader();
+    const std::optional<json> theirs = found_by_reader("hta-all");
     if (!theirs) GTEST_SKIP() << "HolisticTraceAnalysis is not installed";
-    const json ours = json::parse(read_file(folder() / "out" / "results.json")).at("devices");
+    const json ours = json::parse(text("out/results.json")).at("devices");
     ASSERT_EQ(ours.size(), 2U);
     for (std::size_t rank = 0; rank < 2; ++rank) {
       // Both count nanoseconds; the share is rounded to a hundredth of a percent.
@@ -338,14 +318,6 @@ TEST_F(ExplainedRuns, AreAsBusyAsForHolisticTraceAnalysis) {
       EXPECT_GT(ours[rank].at("communication_s").get<double>(), 0);
       EXPECT_NEAR(ours[rank].at("overlap").get<double>(),
                   theirs->at(rank).at("overlap").get<double>(), 6e-5);
-      fmt::print(
-          "{} rank {}: compute {:.3f}, {:.3f} us; communication {:.3f}, {:.3f} us; overlap "
-          "{:.4f}, {:.4f} (explain, HolisticTraceAnalysis)\n",
-          scheme, rank, 1e6 * ours[rank].at("compute_s").get<double>(),
-          theirs->at(rank).at("compute").get<double>(),
-          1e6 * ours[rank].at("communication_s").get<double>(),
-          theirs->at(rank).at("communication").get<double>(),
-          ours[rank].at("overlap").get<double>(), theirs->at(rank).at("overlap").get<double>());
     }
   }
 }

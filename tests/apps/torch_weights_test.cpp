@@ -7,36 +7,25 @@
 #include <sstream>
 #include <vector>
 
+#include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/npy_bytes.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
 
 namespace barestep {
 namespace {
 
-using ::testing::HasSubstr;
-
-const Arguments kMnist = {"--data",
-                          "idx:" BARESTEP_TEST_DATA
-                          "/mnist/t10k-images-idx3-ubyte.gz," BARESTEP_TEST_DATA
-                          "/mnist/t10k-labels-idx1-ubyte.gz",
-                          "--layers",
-                          "784,32,10",
-                          "--loss",
-                          "cross-entropy",
-                          "--device",
-                          "cpu",
-                          "--no-last-relu"};
+const Arguments kMnist =
+    kMnistData + words("--layers 784,32,10 --loss cross-entropy --device cpu --no-last-relu");
 
 const Arguments kBlocks = words(
     "--block transformer --dim 16 --heads 2 --length 4 --ffn 24 --depth 2 --data npy:x.npy,y.npy "
     "--device cpu");
 
-class TorchWeights : public TempDirTest {
+class TorchWeights : public ProgramTest {
  protected:
   ProcessResult single(const Arguments& model, const Arguments& arguments) {
-    return run_process(Arguments{MLP_SINGLE} + model + arguments, {.working_directory = folder()});
+    return succeeded(execute(Arguments{MLP_SINGLE} + model + arguments));
   }
 
   /// Trains, and exchanges the weights with PyTorch, whose figures for each file it gives. Nothing
@@ -44,17 +33,14 @@ class TorchWeights : public TempDirTest {
   std::optional<std::array<std::string, 2>> exchanged(const Arguments& model,
                                                       const Arguments& training,
                                                       const Arguments& for_torch) {
-    const auto trained =
-        single(model, training + Arguments{"--log-every", "1000", "--save", "ours"});
-    EXPECT_EQ(trained.exit_code, 0) << trained.err;
+    single(model, training + Arguments{"--log-every", "1000", "--save", "ours"});
     const char* const python = std::getenv("BARESTEP_TORCH_PYTHON");
     const auto torch =
-        run_process(Arguments{"/usr/bin/env", python != nullptr ? python : "/usr/bin/python3",
-                              TORCH_WEIGHTS_PY} +
-                        for_torch + Arguments{"ours", "theirs"},
-                    {.working_directory = folder()});
+        execute(Arguments{"/usr/bin/env", python != nullptr ? python : "/usr/bin/python3",
+                          TORCH_WEIGHTS_PY} +
+                for_torch + Arguments{"ours", "theirs"});
     if (torch.exit_code == 77 || torch.exit_code == 127) return std::nullopt;
-    EXPECT_EQ(torch.exit_code, 0) << torch.err;
+    succeeded(torch);
     const std::size_t line = torch.out.find('\n');
     return std::array{torch.out.substr(0, line), torch.out.substr(line + 1)};
   }
@@ -67,7 +53,6 @@ class TorchWeights : public TempDirTest {
     std::string accuracy;
     words >> loss >> accuracy;
     const auto result = single(model, {"--evaluate-only", "--load", file, "--batch-size", samples});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
     const std::string first(10 - samples.size(), ' ');
     std::istringstream row(result.out.substr(result.out.find("\n" + first + samples) + 1));
     std::string batch_size, our_loss, our_accuracy;
@@ -92,8 +77,8 @@ TEST_F(TorchWeights, OfTransformerBlocksMeanTheSameInPyTorchAndHere) {
     x.push_back(static_cast<float>((37 * i + 11 * i * i) % 61) / 30 - 1);
     y.push_back(static_cast<float>((13 * i) % 47) / 23 - 1);
   }
-  this->file("x.npy", npy_bytes("<f4", "20, 64", x));
-  this->file("y.npy", npy_bytes("<f4", "20, 64", y));
+  file("x.npy", npy_bytes("<f4", "20, 64", x));
+  file("y.npy", npy_bytes("<f4", "20, 64", y));
   const auto torch = exchanged(kBlocks, {"--steps", "30", "--batch-size", "10"},
                                {"transformer:16,2,4,24,2", "x.npy", "y.npy"});
   if (!torch) GTEST_SKIP() << "there is no PyTorch";
