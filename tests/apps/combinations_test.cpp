@@ -108,7 +108,7 @@ const std::vector<Factor>& options() {
       {"", "--instructions plain"},
       {"", "--fusion off"},
       {"", "--profile --profile-phases forward,loss,backward"},
-      {"", "--verify-every 2"},
+      {"", "--verify-every 2", "--verify-every 1"},
   };
   return all;
 }
