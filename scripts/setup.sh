@@ -8,8 +8,8 @@ root=$(cd "$(dirname "$0")/.." && pwd -P)
 
 needed=(g++ cmake ninja-build zlib1g-dev libfmt-dev nlohmann-json3-dev libcli11-dev libxxhash-dev)
 used=(ccache libopenblas-pthread-dev libdnnl-dev libhwloc-dev libopenmpi-dev openmpi-bin)
-# clang-tidy needs omp.h of libomp-dev; sanitizers get function names from llvm's symbolizer.
-tested=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-dev lld llvm clang-format clang-tidy libomp-dev)
+# Sanitizers get function names from llvm's symbolizer.
+tested=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-dev lld llvm clang-format clang-tidy)
 case "${1:-}" in
   --demo) packages=("${needed[@]}") ;;
   "") packages=("${needed[@]}" "${used[@]}") ;;

@@ -46,7 +46,7 @@ includes() {
       library("^nvml", "^src/profiler/nvml_", "profiler/nvml_*")
       library("^mpi\\.h", "^src/parallel/comm/mpi_", "parallel/comm/mpi_*")
       library("^nccl", "^src/parallel/comm/nccl_", "parallel/comm/nccl_*")
-      library("^(oneapi/dnnl/|dnnl|omp\\.h)", "^src/kernels/cpu/product_onednn", "kernels/cpu/product_onednn*")
+      library("^(oneapi/dnnl/|dnnl)", "^src/kernels/cpu/product_onednn", "kernels/cpu/product_onednn*")
       library("^hwloc", "^src/kernels/cpu/topology_hwloc", "kernels/cpu/topology_hwloc*")
       library("^(cblas|openblas)", "^src/kernels/cpu/product_cblas", "kernels/cpu/product_cblas*")
       library("^CLI/", "^apps/argument_parser\\.cpp$", "apps/argument_parser.cpp")

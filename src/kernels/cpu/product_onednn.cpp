@@ -1,4 +1,3 @@
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <atomic>
@@ -14,6 +13,9 @@
 #include "core/error.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/product_tiles.h"
+
+// Of libgomp; its header is in a package that clang does without.
+extern "C" void omp_set_num_threads(int count);
 
 namespace barestep {
 namespace {
