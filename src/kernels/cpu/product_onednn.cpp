@@ -14,8 +14,7 @@
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/product_tiles.h"
 
-// Of libgomp; its header is in a package that clang does without.
-extern "C" void omp_set_num_threads(int count);
+extern "C" void omp_set_num_threads(int count);  // of libgomp, whose header clang may lack
 
 namespace barestep {
 namespace {

@@ -509,8 +509,7 @@ EventJson read_trace_json(const TraceSource& source, const char* remedy,
     text.begin_event();
     return false;
   };
-  // Without exceptions of the parser, which no code in a browser catches. After a mistake it takes
-  // one more token.
+  // No code in a browser catches exceptions of the parser. After a mistake it takes one more token.
   using Characters = std::istreambuf_iterator<char>;
   EventJson rest = EventJson::parse(Characters(&text), Characters(), on_value, false);
   if (rest.is_discarded()) {
