@@ -77,11 +77,6 @@ double seconds_now() {
   return std::chrono::duration<double>(now).count();
 }
 
-/// A file next to this source.
-std::string beside(const char* name) {
-  return fmt::format("{}/{}", BARESTEP_FAULTS_DIR, name);
-}
-
 std::vector<std::pair<std::string, std::string>> phases_and_faults(const Options& options) {
   std::vector<std::pair<std::string, std::string>> all;
   for (const char* phase : {"start", "first", "step", "exchange", "end"}) {
@@ -134,14 +129,13 @@ std::vector<std::string> launch_command(const Options& options, const Cell& cell
   }
   if (!options.has_hosts()) return {"mpirun", "-np", ranks, "sh", "-c", job};
   const int half = cell.ranks / 2;
-  const std::string hosts = fmt::format("10.77.0.1:{},10.77.0.2:{}", cell.ranks - half, half);
-  const std::string agent = beside("enter_namespace.sh");
-  std::vector<std::string> command = {agent, "10.77.0.1"};
+  const std::string hosts = fmt::format("10.78.0.1:{},10.78.0.2:{}", cell.ranks - half, half);
+  std::vector<std::string> command = {BARESTEP_HOSTS, "agent", "10.78.0.1"};
   for (const std::string& word :
-       {std::string("mpirun"), std::string("--mca"), std::string("plm_rsh_agent"), agent,
-        std::string("-H"), hosts, std::string("-x"), std::string(kMark), std::string("-x"),
-        std::string("BARESTEP_FAULT"), std::string("-np"), ranks, std::string("sh"),
-        std::string("-c"), job}) {
+       {std::string("mpirun"), std::string("--mca"), std::string("plm_rsh_agent"),
+        std::string(BARESTEP_HOSTS " agent"), std::string("-H"), hosts, std::string("-x"),
+        std::string(kMark), std::string("-x"), std::string("BARESTEP_FAULT"), std::string("-np"),
+        ranks, std::string("sh"), std::string("-c"), job}) {
     command.push_back(quoted(word));
   }
   return command;
