@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cctype>
-#include <map>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/philox.h"
 #include "core/random.h"
 #include "core/units.h"
@@ -54,6 +56,7 @@ Tensor cut(const Operand& operand, char dimension, std::int64_t first, std::int6
 std::vector<std::vector<Access>> parts_of(const Op& op) {
   std::vector<std::vector<Access>> parts(1);
   const Operands operands = operands_of(op);
+  parts.front().reserve(2 * operands.size());
   for (const OperandUse use :
        {OperandUse::kReads, OperandUse::kWrites, OperandUse::kAccumulates, OperandUse::kUpdates}) {
     for (const Operand& operand : operands) {
@@ -68,8 +71,11 @@ std::vector<std::vector<Access>> parts_of(const Op& op) {
 }
 
 std::vector<Access> accesses_of(const Op& op) {
-  std::vector<Access> all;
-  for (const auto& part : parts_of(op)) all.insert(all.end(), part.begin(), part.end());
+  std::vector<std::vector<Access>> parts = parts_of(op);
+  std::vector<Access> all = std::move(parts.front());
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    all.insert(all.end(), parts[i].begin(), parts[i].end());
+  }
   return all;
 }
 
@@ -181,10 +187,11 @@ class Validation {
         refuse(fmt::format("{}, but must have {}", is(), counted(required, unit)));
       return;
     }
-    const auto [known, is_new] = sizes_.try_emplace(dimension, Size{size, &operand});
-    if (is_new || known->second.size == size) return;
-    refuse(fmt::format("{}, but {} = {} (from {})", is(), dimension, known->second.size,
-                       name_of(*known->second.from)));
+    Size& known = at(sizes_, static_cast<unsigned char>(dimension));
+    if (known.from == nullptr) known = {size, &operand};
+    if (known.size == size) return;
+    refuse(fmt::format("{}, but {} = {} (from {})", is(), dimension, known.size,
+                       name_of(*known.from)));
   }
 
   void check_overlap() const {
@@ -223,7 +230,7 @@ class Validation {
 
   const Op& op_;
   const Operands operands_;
-  std::map<char, Size> sizes_;  // of the dimensions seen so far
+  std::array<Size, 128> sizes_{};  // of the dimensions seen so far, by their letters
 };
 
 }  // namespace

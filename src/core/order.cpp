@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,10 +27,18 @@ namespace {
 
 constexpr NodeId kNoNode = -1;
 
-/// The last nodes on one lane that read and wrote certain bytes. A lane is FIFO, so once these are
+/// What a part of a node on this lane reads or writes: pieces first .. end - 1 of a buffer.
+struct PieceAccess {
+  Tensor tensor;
+  bool writes = false;
+  std::size_t lane = 0;
+  std::size_t first = 0, end = 0;
+};
+
+/// The last nodes on one lane that read and wrote a piece. A lane is FIFO, so once these are
 /// finished, all earlier ones on it are too.
 struct Touch {
-  LaneId lane;
+  std::size_t lane = 0;
   NodeId reader = kNoNode;
   NodeId writer = kNoNode;
 };
@@ -45,77 +54,12 @@ std::pair<std::size_t, std::size_t> range_of(const std::vector<std::int64_t>& en
           static_cast<std::size_t>(end - ends.begin())};
 }
 
-/// Filled by a walk over the program's nodes. Buffers are cut into pieces at every start and end of
-/// an access, so each access touches whole pieces. A query costs as much as the pieces it covers;
-/// over a whole program that is far less than the number of pairs of nodes.
-class TouchedBytes {
- public:
-  /// Starts with nothing touched. `program` must outlive this and keep its nodes.
-  explicit TouchedBytes(const Program& program);
-
-  /// Enters the next node of the walk. If a program is walked again, the later walk replaces the
-  /// earlier.
-  void enter(NodeId id) {
-    const Node& node = program_.node(id);
-    const auto parts = parts_of(node.op);
-    const auto lanes = lanes_of(program_, node);
-    for (std::size_t part = 0; part < parts.size(); ++part) {
-      for (const Access& access : parts[part]) {
-        auto& touches = of_buffer(access.tensor.buffer).touches;
-        const auto [first, end] = range_of(of_buffer(access.tensor.buffer).ends, access.tensor);
-        for (std::size_t i = first; i < end; ++i) {
-          auto touch = std::ranges::find(touches[i], lanes[part], &Touch::lane);
-          if (touch == touches[i].end()) touch = touches[i].insert(touch, {.lane = lanes[part]});
-          (access.writes ? touch->writer : touch->reader) = id;
-        }
-      }
-    }
-  }
-
-  /// The pieces that share a byte with the tensor, each with the lanes that touched it. None for an
-  /// empty tensor.
-  [[nodiscard]] std::span<const std::vector<Touch>> pieces_of(const Tensor& tensor) const {
-    const auto& [ends, touches] = at(pieces_, tensor.buffer);
-    const auto [first, end] = range_of(ends, tensor);
-    return std::span(touches).subspan(first, end - first);
-  }
-
- private:
-  /// The pieces of a buffer: piece i reaches from ends[i] to ends[i + 1], the last one to the
-  /// buffer's end.
-  struct Pieces {
-    std::vector<std::int64_t> ends;
-    std::vector<std::vector<Touch>> touches;
-  };
-
-  [[nodiscard]] Pieces& of_buffer(BufferId buffer) { return at(pieces_, buffer); }
-
-  const Program& program_;
-  std::vector<Pieces> pieces_;  // by buffer
-};
-
-TouchedBytes::TouchedBytes(const Program& program)
-    : program_(program), pieces_(static_cast<std::size_t>(program.buffers().size())) {
-  for (const Node& node : program.nodes()) {
-    for (const Access& access : accesses_of(node.op)) {
-      auto& ends = at(pieces_, access.tensor.buffer).ends;
-      ends.push_back(access.tensor.offset_bytes);
-      ends.push_back(access.tensor.end_bytes());
-    }
-  }
-  for (auto& [ends, touches] : pieces_) {
-    std::sort(ends.begin(), ends.end());
-    ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
-    touches.resize(ends.size());
-  }
-}
-
 constexpr int kNever = -1;
 
 /// For each lane, the last position known to be finished. A position is step * nodes + node.
-using Clock = std::vector<int>;
+using Clock = std::span<int>;
 
-void join(Clock& clock, const Clock& other) {
+void join(Clock clock, Clock other) {
   for (std::size_t lane = 0; lane < clock.size(); ++lane) {
     clock[lane] = std::max(clock[lane], other[lane]);
   }
@@ -136,53 +80,101 @@ class Ordering {
   explicit Ordering(Program& program)
       : program_(program), steps_(program.buffers().max_slots() + 1) {
     for (Node& node : program.nodes()) node.waits.clear();
-    find_lanes();
+    find_accesses();
+    cut_into_pieces();
     find_conflicts();
   }
 
   void run() {
-    const Clock nothing(lane_count_, kNever);
-    lane_ends_.assign(lane_count_, nothing);
-    node_ends_.assign(static_cast<std::size_t>(position(steps_, 0)), nothing);
+    known_.assign(lane_count_, kNever);
+    lane_ends_.assign(lane_count_ * lane_count_, kNever);
+    node_ends_.assign(lane_count_ * static_cast<std::size_t>(position(steps_, 0)), kNever);
     for (int step = 0; step < steps_; ++step) {
       for (NodeId node = 0; node < program_.size(); ++node) visit(step, node);
     }
   }
 
  private:
-  void find_lanes() {
+  void find_accesses() {
+    std::map<LaneId, std::size_t> numbers;
     for (const Node& node : program_.nodes()) {
       auto& lanes = lanes_.emplace_back();
       for (const LaneId& lane : lanes_of(program_, node)) {
-        lanes.push_back(lane_numbers_.emplace(lane, lane_numbers_.size()).first->second);
+        lanes.push_back(numbers.emplace(lane, numbers.size()).first->second);
+      }
+      first_accesses_.push_back(accesses_.size());
+      const auto parts = parts_of(node.op);
+      for (std::size_t part = 0; part < parts.size(); ++part) {
+        for (const auto& [tensor, writes] : parts[part]) {
+          accesses_.push_back({tensor, writes, lanes[part]});
+        }
       }
     }
-    lane_count_ = lane_numbers_.size();
+    first_accesses_.push_back(accesses_.size());
+    lane_count_ = numbers.size();
   }
 
-  /// The first walk over the step finds each node's conflicts within the step. Afterwards `touched`
-  /// holds the newest nodes of a whole step; with these, a node conflicts across steps.
+  [[nodiscard]] std::span<const PieceAccess> accesses_of(NodeId node) const {
+    const std::size_t first = at(first_accesses_, node);
+    return std::span(accesses_).subspan(first, at(first_accesses_, node + 1) - first);
+  }
+
+  /// At every start and end of an access, so each access touches whole pieces: piece i of a buffer
+  /// reaches from its ends[i] to ends[i + 1], the last one to the buffer's end. A query costs as
+  /// much as the pieces it covers; over a program that is far less than the number of pairs of
+  /// nodes.
+  void cut_into_pieces() {
+    std::vector<std::vector<std::int64_t>> all_ends(
+        static_cast<std::size_t>(program_.buffers().size()));
+    for (const PieceAccess& access : accesses_) {
+      auto& ends = at(all_ends, access.tensor.buffer);
+      ends.push_back(access.tensor.offset_bytes);
+      ends.push_back(access.tensor.end_bytes());
+    }
+    for (auto& ends : all_ends) {
+      std::ranges::sort(ends);
+      ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+      touches_.emplace_back(ends.size());
+    }
+    for (PieceAccess& access : accesses_) {
+      std::tie(access.first, access.end) =
+          range_of(at(all_ends, access.tensor.buffer), access.tensor);
+    }
+  }
+
+  /// The first walk over the step finds each node's conflicts within the step. Afterwards
+  /// `touches_` has the newest nodes of a whole step; with these, a node conflicts across steps.
   void find_conflicts() {
-    TouchedBytes touched(program_);
     for (NodeId node = 0; node < program_.size(); ++node) {
-      same_step_.push_back(conflicts_of(touched, node));
-      touched.enter(node);
+      same_step_.push_back(conflicts_of(node));
+      enter(node);
     }
     for (NodeId node = 0; node < program_.size(); ++node) {
-      steps_before_.push_back(conflicts_of(touched, node));
+      steps_before_.push_back(conflicts_of(node));
+    }
+  }
+
+  void enter(NodeId node) {
+    for (const PieceAccess& access : accesses_of(node)) {
+      for (std::size_t i = access.first; i < access.end; ++i) {
+        std::vector<Touch>& touches = at(touches_, access.tensor.buffer)[i];
+        auto touch = std::ranges::find(touches, access.lane, &Touch::lane);
+        if (touch == touches.end()) touch = touches.insert(touch, {.lane = access.lane});
+        (access.writes ? touch->writer : touch->reader) = node;
+      }
     }
   }
 
   /// Only the newest on each lane; it covers those before it on that lane.
-  [[nodiscard]] std::vector<Conflict> conflicts_of(const TouchedBytes& touched, NodeId node) {
+  [[nodiscard]] std::vector<Conflict> conflicts_of(NodeId node) const {
     std::vector<Conflict> found;
-    for (const Access& access : accesses_of(at(program_.nodes(), node).op)) {
+    found.reserve(2 * accesses_of(node).size());
+    for (const PieceAccess& access : accesses_of(node)) {
       const int slots = program_.buffers()[access.tensor.buffer].slots;
-      for (const auto& piece : touched.pieces_of(access.tensor)) {
-        for (const Touch& touch : piece) {
+      for (std::size_t i = access.first; i < access.end; ++i) {
+        for (const Touch& touch : at(touches_, access.tensor.buffer)[i]) {
           const NodeId newest = access.writes ? std::max(touch.reader, touch.writer) : touch.writer;
-          if (newest == kNoNode) continue;
-          found.push_back({newest, lane_numbers_.at(touch.lane), slots});
+          if (newest != kNoNode) found.push_back({newest, touch.lane, slots});
         }
       }
     }
@@ -192,48 +184,57 @@ class Ordering {
   }
 
   void visit(int step, NodeId node) {
-    Clock known(lane_count_, kNever);
-    for (const std::size_t lane : at(lanes_, node)) join(known, lane_ends_[lane]);
+    std::ranges::fill(known_, kNever);
+    for (const std::size_t lane : at(lanes_, node)) join(known_, lane_end(lane));
     for (const Wait& wait : at(program_.nodes(), node).waits) {
-      if (wait.steps_back <= step) join(known, end_of(step - wait.steps_back, wait.node));
+      if (wait.steps_back <= step) join(known_, end_of(step - wait.steps_back, wait.node));
     }
-    add_missing_waits(step, node, known);
+    add_missing_waits(step, node);
 
     // Each lane of a collective knows only that its own part is finished; a node that waits for the
     // collective knows that all parts are.
-    Clock& all_parts = end_of(step, node);
-    all_parts = known;
+    const Clock all_parts = end_of(step, node);
+    std::ranges::copy(known_, all_parts.begin());
     for (const std::size_t lane : at(lanes_, node)) {
-      lane_ends_[lane] = known;
-      lane_ends_[lane][lane] = position(step, node);
+      std::ranges::copy(known_, lane_end(lane).begin());
+      lane_end(lane)[lane] = position(step, node);
       all_parts[lane] = position(step, node);
     }
   }
 
   /// Newest first, since a wait for a later node often covers the earlier ones.
-  void add_missing_waits(int step, NodeId node, Clock& known) {
+  void add_missing_waits(int step, NodeId node) {
     for (int back = 0; back <= step; ++back) {
       for (const Conflict& earlier : at(back == 0 ? same_step_ : steps_before_, node)) {
         if (back % earlier.slots != 0) continue;
-        if (known[earlier.lane] >= position(step - back, earlier.node)) continue;
+        if (known_[earlier.lane] >= position(step - back, earlier.node)) continue;
         at(program_.nodes(), node).waits.push_back({earlier.node, back});
-        join(known, end_of(step - back, earlier.node));
+        join(known_, end_of(step - back, earlier.node));
       }
     }
   }
 
   [[nodiscard]] int position(int step, NodeId node) const { return step * program_.size() + node; }
-  Clock& end_of(int step, NodeId node) { return at(node_ends_, position(step, node)); }
+  [[nodiscard]] Clock clock(std::vector<int>& of, std::size_t number) const {
+    return Clock(of).subspan(number * lane_count_, lane_count_);
+  }
+  Clock lane_end(std::size_t lane) { return clock(lane_ends_, lane); }
+  Clock end_of(int step, NodeId node) {
+    return clock(node_ends_, static_cast<std::size_t>(position(step, node)));
+  }
 
   Program& program_;
   int steps_;
   std::size_t lane_count_ = 0;
-  std::vector<std::vector<std::size_t>> lanes_;  // by node and part
-  std::map<LaneId, std::size_t> lane_numbers_;
-  std::vector<std::vector<Conflict>> same_step_;     // by node, newest first
-  std::vector<std::vector<Conflict>> steps_before_;  // by node, newest first
-  std::vector<Clock> lane_ends_;                     // by lane: the clock after its last part
-  std::vector<Clock> node_ends_;  // by position: what holds when all parts are done
+  std::vector<std::vector<std::size_t>> lanes_;           // by node and part
+  std::vector<PieceAccess> accesses_;                     // of all nodes
+  std::vector<std::size_t> first_accesses_;               // of each node, and the end
+  std::vector<std::vector<std::vector<Touch>>> touches_;  // by buffer and piece
+  std::vector<std::vector<Conflict>> same_step_;          // by node, newest first
+  std::vector<std::vector<Conflict>> steps_before_;       // by node, newest first
+  std::vector<int> known_;                                // the clock of the node that is visited
+  std::vector<int> lane_ends_;                            // the clock after each lane's last part
+  std::vector<int> node_ends_;  // by position, the clock when all parts are done
 };
 
 }  // namespace

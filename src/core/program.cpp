@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/index.h"
+#include "core/operands.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -52,15 +53,17 @@ int Buffers::max_slots() const {
 
 NodeId Program::add(Node node) {
   validate(node.op);
-  for (const Access& access : accesses_of(node.op)) {
-    const Buffer& buffer = (*buffers_)[access.tensor.buffer];
-    BARESTEP_REQUIRE(access.tensor.end_bytes() <= buffer.bytes,
+  for (const Operand& operand : operands_of(node.op)) {
+    const Buffer& buffer = (*buffers_)[operand.tensor->buffer];
+    BARESTEP_REQUIRE(operand.tensor->end_bytes() <= buffer.bytes,
                      "a tensor reaches beyond the end of buffer " + buffer.name);
   }
-  auto lanes = lanes_of(*this, node);
-  std::sort(lanes.begin(), lanes.end());
-  BARESTEP_REQUIRE(std::adjacent_find(lanes.begin(), lanes.end()) == lanes.end(),
-                   "two tensors of a collective lie on one device");
+  if (std::holds_alternative<Collective>(node.op)) {
+    auto lanes = lanes_of(*this, node);
+    std::sort(lanes.begin(), lanes.end());
+    BARESTEP_REQUIRE(std::adjacent_find(lanes.begin(), lanes.end()) == lanes.end(),
+                     "two tensors of a collective lie on one device");
+  }
   nodes_.push_back(std::move(node));
   return size() - 1;
 }

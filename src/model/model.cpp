@@ -91,20 +91,24 @@ std::string ModelSpec::text() const {
 namespace {
 
 /// Where the first of `stages` stages ends if the largest of them has at most `most` parameters and
-/// the first takes all it can; nothing if they need more. `sizes` are the layers' parameters.
-std::optional<int> first_end(const std::vector<std::int64_t>& sizes, int begin, int stages,
-                             std::int64_t most) {
+/// each takes all it can, and what the largest has; nothing if they need more. `sizes` are the
+/// layers' parameters.
+std::optional<std::pair<int, std::int64_t>> first_end(const std::vector<std::int64_t>& sizes,
+                                                      int begin, int stages, std::int64_t most) {
   std::optional<int> first;
   int layer = begin;
+  std::int64_t largest = 0;
   for (int left = stages - 1; left >= 0; --left) {
     std::int64_t sum = 0;
-    for (; layer + left < std::ssize(sizes); ++layer) {  // one layer for each later stage
+    // One layer for each later stage.
+    for (; layer + left < std::ssize(sizes) && sum + at(sizes, layer) <= most; ++layer) {
       sum += at(sizes, layer);
-      if (sum > most) break;
     }
+    largest = std::max(largest, sum);
     if (!first) first = layer;
   }
-  return layer == std::ssize(sizes) ? first : std::nullopt;
+  if (layer < std::ssize(sizes)) return std::nullopt;
+  return std::pair(*first, largest);
 }
 
 }  // namespace
@@ -115,21 +119,22 @@ std::vector<LayerRange> layers_of_stages(const ModelSpec& spec, int stages) {
   whole.segments = 1;
   std::vector<std::int64_t> sizes;
   for (int layer = 0; layer < spec.layers(); ++layer) {
-    sizes.push_back(parameters_of(whole, {layer, layer + 1}).size());
+    // A layer of the widths of the one before it has as many.
+    const auto widths = spec.widths.begin() + layer;
+    const bool is_same = layer > 0 && widths[-1] == widths[0] && widths[0] == widths[1];
+    sizes.push_back(is_same ? sizes.back() : parameters_of(whole, {layer, layer + 1}).size());
   }
   std::vector<LayerRange> all;
+  std::int64_t high = std::reduce(sizes.begin(), sizes.end());
   for (int begin = 0; stages > 0; begin = all.back().end, --stages) {
     std::int64_t low = *std::max_element(sizes.begin() + begin, sizes.end());
-    std::int64_t high = std::reduce(sizes.begin() + begin, sizes.end());
     while (low < high) {
-      const std::int64_t middle = low + (high - low) / 2;
-      if (first_end(sizes, begin, stages, middle)) {
-        high = middle;
-      } else {
-        low = middle + 1;
-      }
+      // Later stages have at most as much as the first; most often they cannot have less.
+      const std::int64_t middle = begin == 0 ? low + (high - low) / 2 : high - 1;
+      const auto found = first_end(sizes, begin, stages, middle);
+      (found ? high : low) = found ? found->second : middle + 1;
     }
-    all.push_back({begin, *first_end(sizes, begin, stages, high)});
+    all.push_back({begin, first_end(sizes, begin, stages, high)->first});
   }
   return all;
 }

@@ -1,7 +1,6 @@
 #include "train/timeline.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 #include <variant>
 
@@ -48,10 +47,10 @@ RunPlan::RunPlan(const Program& program, RunDetail detail, bool in_graph)
       in_graph_(in_graph),
       runs_of_node_(program.nodes().size()) {
   BARESTEP_REQUIRE(detail != RunDetail::kLanes || in_graph, "only graphs are measured by lanes");
-  std::set<NodeId> awaited;
+  std::vector<bool> awaited(program.nodes().size());
   for (const Node& node : program.nodes()) {
     for (const Wait& wait : node.waits) {
-      if (takes_place(node, wait)) awaited.insert(wait.node);
+      if (takes_place(node, wait)) at(awaited, wait.node) = true;
     }
   }
   for (NodeId id = 0; id < program.size(); ++id) {
@@ -59,8 +58,7 @@ RunPlan::RunPlan(const Program& program, RunDetail detail, bool in_graph)
     for (const LaneId& lane : lanes_of(program, node)) {
       const auto earlier = runs_on(lane);
       const NodeRun* const before = earlier.empty() ? nullptr : &runs_[earlier.back()];
-      const bool goes_on =
-          before != nullptr && continues(*before, node, awaited.contains(before->last));
+      const bool goes_on = before != nullptr && continues(*before, node, at(awaited, before->last));
       add_part(id, lane, !goes_on);
     }
   }
