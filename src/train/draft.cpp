@@ -172,39 +172,46 @@ void Draft::input(const Ready& x_ready) {
   StepTensors& tensors = step_.tensors;
   const Rows own = trains ? spec_.own_rows(rows()) : Rows{0, rows()};
   const bool is_part = trains && spec_.draws_all();
-  const auto bring = [&](const std::string& name, std::int64_t cols, DType dtype,
+  const bool reads_y = spec_.has_loss();
+  const bool reads_x = spec_.mesh.stage() == 0 || (reads_y && spec_.teacher_noise.has_value());
+  const auto bring = [&](const std::string& name, std::int64_t cols, DType dtype, bool is_read,
                          std::optional<Tensor>& host) {
-    const bool skips = is_part && can_skip(own, cols);
-    const bool takes_all = is_part && !skips;
-    const std::int64_t taken = takes_all ? rows() : own.count;
-    const Tensor all = buffers_.tensor(name, Category::kData, taken, cols, dtype, 0, 2);
-    if (spec_.data == DataKind::kRandn) {
+    const bool is_drawn = spec_.data == DataKind::kRandn;
+    const Rows whole{0, is_part ? rows() : own.count};
+    Rows taken = is_part ? own : whole;
+    if (!is_read) taken.count = 0;  // another stage does
+    if (is_drawn && !can_skip(taken, whole, cols)) taken = whole;
+    const Tensor all = buffers_.tensor(name, Category::kData, taken.count, cols, dtype, 0, 2);
+    if (is_drawn) {
       const std::int64_t bytes = state_bytes(spec_.generator);
       tensors.generator = buffers_.tensor("generator", Category::kData, 1, bytes, DType::kU8);
       if (spec_.saves_state && !tensors.generator_host) keep_generator();
       add(data_node(Randn{.out = all,
                           .state = *tensors.generator,
                           .generator = spec_.generator,
-                          .before = skips ? own.first * cols : 0,
-                          .after = skips ? (rows() - own.first - own.count) * cols : 0}));
+                          .before = taken.first * cols,
+                          .after = (whole.count - taken.first - taken.count) * cols}));
     } else {
-      host = buffers_.tensor(name + "_host", Category::kData, taken, cols, dtype, 0, 2, true);
-      add(data_node(Copy{.to = all, .from = *host}));
+      host = buffers_.tensor(name + "_host", Category::kData, own.count, cols, dtype, 0, 2, true);
+      if (is_read) add(data_node(Copy{.to = all, .from = *host}));
     }
-    return takes_all ? all.row_slice(own.first, own.count) : all;
+    // Its rows say how many samples there are, also where none of their numbers are.
+    Tensor samples = all.row_slice(is_part ? own.first - taken.first : 0, 0);
+    samples.rows = own.count;
+    return samples;
   };
-  tensors.x = bring("x", spec_.model.inputs(), DType::kF32, tensors.x_host);
+  tensors.x = bring("x", spec_.model.inputs(), DType::kF32, reads_x, tensors.x_host);
   if (x_ready) x_ready();
   if (takes_labels(spec_.model.loss)) {
-    tensors.y = bring("y", 1, DType::kI32, tensors.y_host);
+    tensors.y = bring("y", 1, DType::kI32, reads_y, tensors.y_host);
   } else if (spec_.teacher_noise) {
     std::optional<Tensor> noise;
     if (*spec_.teacher_noise > 0) {
-      noise = bring("y", spec_.model.outputs(), DType::kF32, tensors.y_host);
+      noise = bring("y", spec_.model.outputs(), DType::kF32, reads_y, tensors.y_host);
     }
     tensors.y = targets_of_teacher(tensors.x, noise);
   } else {
-    tensors.y = bring("y", spec_.model.outputs(), DType::kF32, tensors.y_host);
+    tensors.y = bring("y", spec_.model.outputs(), DType::kF32, reads_y, tensors.y_host);
   }
   tensors.loss = take_number(buffers_, "loss", false, DType::kF32, loss_device());
   tensors.loss_host = take_number(buffers_, "loss_host", true, DType::kF32, loss_device());
@@ -234,8 +241,8 @@ Tensor Draft::targets_of_teacher(const Tensor& x, const std::optional<Tensor>& n
             .hooks = kNoHooks,
             .phase = Phase::kForward};
   const std::int64_t outputs = spec_.model.outputs();
-  // A rank without samples has no nodes, but a place for its targets.
-  if (x.rows == 0) return {flat, 0, 0, outputs};
+  // A rank without samples or without the loss has no nodes, but a place for its targets.
+  if (x.rows == 0 || !spec_.has_loss()) return {flat, 0, x.rows, outputs};
   const Tensor y = spec.as_samples(teacher.root().forward(pass, spec.as_rows(x)));
   if (!noise) return y;
   const auto in_a_row = [](const Tensor& tensor) { return tensor.flat_slice(0, tensor.size()); };
@@ -246,9 +253,10 @@ Tensor Draft::targets_of_teacher(const Tensor& x, const std::optional<Tensor>& n
   return *noise;
 }
 
-bool Draft::can_skip(const Rows& own, std::int64_t cols) const {
-  const bool in_blocks = own.first * cols % kNormalBlock == 0 && own.count > 0 &&
-                         own.count * cols % kNormalBlock == 0 && rows() * cols % kNormalBlock == 0;
+bool Draft::can_skip(const Rows& taken, const Rows& whole, std::int64_t cols) const {
+  const bool in_blocks = taken.first * cols % kNormalBlock == 0 &&
+                         taken.count * cols % kNormalBlock == 0 &&
+                         whole.count * cols % kNormalBlock == 0;
   return in_blocks && !keeps_all_rows_ && spec_.generator == Generator::kTorchCpu;
 }
 

@@ -448,8 +448,8 @@ class Draft {
   /// The targets of these samples, 1 row each; `noise` are random numbers that are scaled and
   /// added.
   [[nodiscard]] Tensor targets_of_teacher(const Tensor& x, const std::optional<Tensor>& noise);
-  /// Whether the random stream can skip the other ranks' rows of such a matrix.
-  [[nodiscard]] bool can_skip(const Rows& own, std::int64_t cols) const;
+  /// Whether the random stream can skip the other rows of such a matrix.
+  [[nodiscard]] bool can_skip(const Rows& taken, const Rows& whole, std::int64_t cols) const;
   /// Saves the stream's state, since the next step's data may be drawn before this step's state is
   /// saved.
   void keep_generator();

@@ -182,6 +182,49 @@ TEST(PipelineOfRanks, SendsItsGradientBeforeCopiesSumTheirs) {
   }
 }
 
+// The stream of random numbers goes on everywhere; only the first stage has x, the last one y.
+TEST(PipelineOfRanks, DrawsOnlyWhatItsStageReads) {
+  TrainConfig config = stage_config();
+  config.model.layers = {16, 8, 16, 16};
+  for (const bool from_files : {false, true}) {
+    for (const int rank : {0, 1, 2}) {
+      SCOPED_TRACE(fmt::format("{}, rank {}", from_files ? "files" : "randn", rank));
+      StepSpec spec =
+          spec_of_rank(Cut{.pipeline = 3}.of(config), DeviceKind::kCpu, nullptr, rank, 3);
+      if (from_files) {
+        spec.data = DataKind::kIdx;
+        spec.train_rows = 4 * spec.step_rows();
+      }
+      const Ddp ddp(small_buckets());
+      const StepPrograms programs(spec, &ddp);
+      const auto bytes_of_buffer = [&](const char* name) {
+        return programs.buffers()[programs.buffers().find(name)].bytes;
+      };
+      EXPECT_EQ(bytes_of_buffer("x"), rank == 0 ? 12 * 16 * 4 : 0);
+      EXPECT_EQ(bytes_of_buffer("y"), rank == 2 ? 12 * 16 * 4 : 0);
+      EXPECT_EQ(programs.train().tensors.x.rows, 12);
+      std::int64_t drawn = 0, passed = 0;
+      for (const Node& node : programs.train().program.nodes()) {
+        const auto* const draw = op_if<Randn>(node.op);
+        if (draw == nullptr) continue;
+        drawn += draw->out.size();
+        passed += draw->before + draw->out.size() + draw->after;
+      }
+      EXPECT_EQ(drawn, from_files || rank == 1 ? 0 : 12 * 16);
+      EXPECT_EQ(passed, from_files ? 0 : 2 * 12 * 16);
+    }
+  }
+}
+
+TEST(PipelineOfRanks, HasTheBitsOfAccumulationWhereStagesSkipOthersNumbers) {
+  TrainConfig config = stage_config();
+  config.model.layers = {16, 8, 5, 7, 9, 16};
+  expect_accumulated_bits(config);
+  config.data.teacher = true;
+  config.data.teacher_noise = 0.1;
+  expect_accumulated_bits(config);
+}
+
 // Exchanges mirror each other, and no rank waits for itself.
 TEST(PipelineOfRanks, HasProgramsThatMeetForAnyStagesAndMicroBatches) {
   TrainConfig config = rank_config();
