@@ -57,8 +57,8 @@ class LocalSgd final : public Scheme {
 ///
 /// With M bytes of gradients, n ranks and one server, the server's link carries (n - 1) M in and as
 /// much out. With a star the server receives rank by rank into memory for n - 1 copies of the
-/// largest bucket, and adds in the order of ranks, its own first; with a tree the transport
-/// decides.
+/// largest bucket, those of the next servers first, so that these begin early; it adds in the order
+/// of ranks, its own first. With a tree the transport decides.
 class ParameterServer final : public Scheme {
  public:
   ParameterServer(int servers, ServerReduce reduce, const DdpSettings& settings)

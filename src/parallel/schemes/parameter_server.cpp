@@ -94,10 +94,11 @@ class ServerTraffic {
     const BufferId buffer = draft_.buffers().get("pushed_gradients", Category::kCommunication,
                                                  (ranks_ - 1) * largest * bytes_of(DType::kF32));
     const Tensor pushed{buffer, 0, ranks_ - 1, own.cols};
-    std::int64_t place = 0;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      if (rank == server) continue;
-      exchange(rank, std::nullopt, pushed.row_slice(place++, 1), by(name, rank));
+    // The servers of the next buckets first: they then serve while others push to this one.
+    for (int turn = 1; turn < ranks_; ++turn) {
+      const int rank = (server + turn) % ranks_;
+      const int place = rank < server ? rank : rank - 1;
+      exchange(rank, std::nullopt, pushed.row_slice(place, 1), by(name, rank));
     }
     draft_.add({.op = DeviceOp{SumRows{.out = own, .in = pushed, .beta = 1}},
                 .lane = Lane::kComm,
@@ -121,8 +122,9 @@ class ServerTraffic {
           .tensors = {weights}, .root = server, .axis = draft_.data_axis(), .name = name});
     }
     if (rank_ != server) return exchange(server, std::nullopt, weights, by(name, rank_));
-    for (int rank = 0; rank < ranks_; ++rank) {
-      if (rank != server) exchange(rank, weights, std::nullopt, by(name, rank));
+    for (int turn = ranks_ - 1; turn > 0; --turn) {
+      const int rank = (server + turn) % ranks_;
+      exchange(rank, weights, std::nullopt, by(name, rank));
     }
   }
 
