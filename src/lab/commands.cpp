@@ -355,9 +355,9 @@ void print_published() {
 
 namespace {
 
-void print_simulated(const Findings& findings) {
+void print_simulated(const Findings& findings, const MachineCard& card) {
   print_now(
-      fmt::format("{}\n  {}\n", text_of(texts_of(findings.timed), findings), kSimulationError));
+      fmt::format("{}\n  {}\n", text_of(texts_of(findings.timed), findings), error_note(card)));
 }
 
 }  // namespace
@@ -369,7 +369,7 @@ void predict(const PredictOptions& options, const Run& asked) {
   if (!options.with_rates) {
     std::erase_if(findings.tables, [](const auto& each) { return each.name == kProductsTable; });
   }
-  print_simulated(findings);
+  print_simulated(findings, card);
   if (!options.with_rates) {
     print_now(fmt::format("  Machine: {}. --machine names another; --rates shows its rates.\n",
                           options.machine));
@@ -381,8 +381,8 @@ void predict(const PredictOptions& options, const Run& asked) {
 }
 
 void plan_mesh(const std::string& machine, const Run& asked, int ranks, std::int64_t memory_bytes) {
-  const Findings findings = best_mesh(asked, load_card(machine), ranks, memory_bytes);
-  print_simulated(findings);
+  const MachineCard card = load_card(machine);
+  print_simulated(best_mesh(asked, card, ranks, memory_bytes), card);
 }
 
 void measure_rank(const RankRatesOptions& options) {

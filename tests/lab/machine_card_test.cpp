@@ -93,14 +93,18 @@ TEST(MachineCards, HaveARateForEachKindOfExchange) {
   EXPECT_EQ(exchange_s(h200, ExchangeKind::kReduce, kGib, 1), 0);
 }
 
-/// Another kind takes the share of an all-reduce that its bytes are.
+/// A kind that was not measured takes the share of an all-reduce that its bytes are.
 TEST(MachineCards, DeriveOtherKindsFromMeasuredAllReduces) {
   MachineCard card{.name = "four cores", .on_gpu = false};
-  card.loads = {{.ranks = 4, .all_reduce = {{8, 1e-3}, {16, 3e-3}}}};
+  card.loads = {{.ranks = 4}};
+  EnumArray<ExchangeKind, SecondsByBytes>& measured = card.loads.front().exchanges;
+  measured[ExchangeKind::kAllReduce] = {{8, 1e-3}, {16, 3e-3}};
   EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kAllReduce, 12, 4), 2e-3);
   EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kReduceScatter, 12, 4), 1e-3);
   EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kAllGather, 12, 4), 1e-3);
   EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kBroadcast, 12, 4), 2e-3 / 1.5);
+  measured[ExchangeKind::kAllGather] = {{8, 5e-3}, {16, 7e-3}};
+  EXPECT_DOUBLE_EQ(exchange_s(card, ExchangeKind::kAllGather, 12, 4), 6e-3);
 }
 
 TEST(MachineCards, TakeLongerForMoreBytes) {
@@ -267,10 +271,12 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
   MachineCard card{.name = "two cores", .on_gpu = false, .flops_per_s = 1e11};
   card.memory_bytes_per_s = 1e10;
   card.node_ranks = 2;
-  card.loads = {
-      {.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = {{"copy", 1, 64, 1e9}}},
-      {.ranks = 2, .rates = {{"copy", 1, 64, 1e9}}, .all_reduce = {{4, 1e-9}, {8, 1e-3}}}};
-  card.node.tables[ExchangeKind::kAllReduce] = {{2, card.loads.back().all_reduce},
+  card.loads = {{.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = {{"copy", 1, 64, 1e9}}},
+                {.ranks = 2, .rates = {{"copy", 1, 64, 1e9}, {"attention flash", 128, 64, 1e9}}}};
+  EnumArray<ExchangeKind, SecondsByBytes>& measured = card.loads.back().exchanges;
+  measured[ExchangeKind::kAllReduce] = {{4, 1e-9}, {8, 1e-3}};
+  measured[ExchangeKind::kBroadcast] = {{4, 1e-9}, {8, 2e-3}};
+  card.node.tables[ExchangeKind::kAllReduce] = {{2, measured[ExchangeKind::kAllReduce]},
                                                 {4, {{8, 1e-3}}}};
   const MachineCard read = load_card(file("card.json", json_of(card)).string());
   EXPECT_EQ(json_of(read), json_of(card));
@@ -280,6 +286,10 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
   };
   EXPECT_EQ(stated("1 rank x 2 threads: host_s"), "1.00 ms | measured here");
   EXPECT_EQ(stated("2 ranks x 1 thread: copy"), "1.00 GB/s to 1.00 GB/s, by size | measured here");
+  EXPECT_EQ(stated("2 ranks x 1 thread: attention flash"),
+            "1.00 GFLOP/s to 1.00 GFLOP/s, by size | measured here");
+  EXPECT_EQ(stated("2 ranks x 1 thread: broadcast"),
+            "4.00 GB/s on the bus with 4 B, 4.00 kB/s on the bus with 8 B | measured here");
   EXPECT_EQ(stated("2 ranks x 1 thread: contention"), "1.00x | measured here");
   json broken = json::parse(json_of(card));
   broken["loads"][0]["rates"][0][3] = 0;

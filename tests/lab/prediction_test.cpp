@@ -254,12 +254,10 @@ MachineCard two_cores() {
   };
   card.loads = {{.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = rates(100e9)},
                 {.ranks = 1, .threads = 1, .host_s = 1e-3, .rates = rates(60e9)},
-                {.ranks = 2,
-                 .threads = 1,
-                 .host_s = 2e-3,
-                 .rates = rates(50e9),
-                 .all_reduce = {{4, 1e-9}, {1 << 20, 1e-3}, {4 << 20, 4e-3}}}};
-  card.node.tables[ExchangeKind::kAllReduce] = {{2, card.loads.back().all_reduce}};
+                {.ranks = 2, .threads = 1, .host_s = 2e-3, .rates = rates(50e9)}};
+  SecondsByBytes& sums = card.loads.back().exchanges[ExchangeKind::kAllReduce];
+  sums = {{4, 1e-9}, {1 << 20, 1e-3}, {4 << 20, 4e-3}};
+  card.node.tables[ExchangeKind::kAllReduce] = {{2, sums}};
   return card;
 }
 
@@ -281,6 +279,110 @@ TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
   // compute.
   rank.ranks = 2;
   EXPECT_NEAR(predicted_run(rank, card).step_s, flops / 2 / 50e9 + 8e-3 + 2e-3, 1e-4);
+}
+
+// Each of two ranks draws half of x and y, 32 x 1024 numbers each, on the core that also computes.
+TEST(MeasuredMachines, PriceTheNumbersThatRanksDraw) {
+  MachineCard card = two_cores();
+  Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
+  workload.config.device.threads = 1;
+  const double before_s = predicted_run(workload, card).step_s;
+  card.loads.back().rates.push_back({"randn", 1, 1, 1e9});
+  const auto state = static_cast<double>(state_bytes(Generator::kTorchCpu));
+  const double draws_s = 2 * (32 * 1024 * 4 + 2 * state) / 1e9;
+  EXPECT_NEAR(predicted_run(workload, card).step_s, before_s + draws_s, 1e-5);
+  // With a core for each lane they are hidden, up to where they take longer than the step.
+  workload.config.parallel.scheme = SchemeKind::kSingle;
+  workload.ranks = 1;
+  for (MachineLoad& load : card.loads) load.rates.push_back({"randn", 1, 1, 1e9});
+  const SimulatedStep hidden = predicted_run(workload, card);
+  EXPECT_EQ(hidden.account[Part::kDataWait], 0);
+  for (MachineLoad& load : card.loads) load.rates.back().rate = 1e6;
+  const SimulatedStep waits = predicted_run(workload, card);
+  EXPECT_NEAR(waits.step_s, 1e-3 + 2 * (64 * 1024 * 4) / 1e6, 0.02);
+  EXPECT_NEAR(waits.account[Part::kDataWait], waits.step_s - hidden.step_s, 1e-5);
+}
+
+TEST(MeasuredMachines, PredictTheMeanOfARoundOfLocalSgd) {
+  const auto step_s = [](std::int64_t every) {
+    Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
+    workload.config.device.threads = 1;
+    workload.config.parallel.sync_every = every;
+    const SimulatedStep step = predicted_run(workload, two_cores());
+    double sum_s = 0;
+    for (const double part_s : step.account.part_s) sum_s += part_s;
+    EXPECT_NEAR(sum_s, step.step_s, 1e-9);
+    return step.step_s;
+  };
+  // Every second step averages 8 MiB of weights, or every eighth.
+  const double averaged_s = 8e-3;
+  EXPECT_NEAR(step_s(2) - step_s(8), averaged_s * (1.0 / 2 - 1.0 / 8), 1e-4);
+  EXPECT_NEAR(step_s(4) - step_s(8), averaged_s * (1.0 / 4 - 1.0 / 8), 1e-4);
+  EXPECT_NEAR(step_s(8), step_s(1) - averaged_s * (1 - 1.0 / 8), 1e-4);
+}
+
+TEST(MeasuredMachines, AddWhatAnActivationInAProductCosts) {
+  MachineCard card = two_cores();
+  std::vector<OpRate>& rates = card.loads.front().rates;
+  rates.insert(rates.end(), {{"bias_relu", 1, 1, 8e9}, {"bias_tanh", 1, 1, 2e9}});
+  const auto seconds_of = [&](Activation activation) {
+    const Tensor c{.rows = 64, .cols = 1024};
+    const Gemm product{.c = c,
+                       .a = c,
+                       .b = {.rows = 1024, .cols = 1024},
+                       .transpose_b = true,
+                       .activation = activation};
+    return device_op_s(product, card, {.threads = 2});
+  };
+  const double bytes = 2.0 * 64 * 1024 * 4;  // read and written
+  EXPECT_NEAR(seconds_of(Activation::kTanh) - seconds_of(Activation::kRelu),
+              bytes / 2e9 - bytes / 8e9, 1e-5);
+  EXPECT_NEAR(seconds_of(Activation::kGelu), seconds_of(Activation::kRelu), 5e-6) << "not measured";
+}
+
+TEST(MeasuredMachines, PriceAttentionByItsFormAndLength) {
+  MachineCard card = two_cores();
+  card.loads.front().rates.insert(card.loads.front().rates.end(),
+                                  {{"attention standard", 128, 64, 1e9},
+                                   {"attention standard", 1024, 64, 4e9},
+                                   {"attention flash", 128, 64, 8e9}});
+  const auto flops_per_s = [&](AttentionForm form, std::int64_t length) {
+    const AttentionShape shape{.heads = 2, .length = length, .form = form};
+    const DeviceOp op = Attention{.out = {.rows = length, .cols = 128},
+                                  .kept = {.rows = length, .cols = shape.kept_cols()},
+                                  .qkv = {.rows = length, .cols = 3 * 128},
+                                  .shape = shape};
+    return static_cast<double>(flops_of(op)) / device_op_s(op, card, {.threads = 2});
+  };
+  EXPECT_NEAR(flops_per_s(AttentionForm::kStandard, 128), 1e9, 1);
+  EXPECT_NEAR(flops_per_s(AttentionForm::kStandard, 4096), 4e9, 4) << "the nearest rate";
+  EXPECT_NEAR(flops_per_s(AttentionForm::kFlash, 1024), 8e9, 8);
+}
+
+// A process with several devices updates on the first one, which then has the memory for itself.
+TEST(MeasuredMachines, PriceAnUpdateAsThatOfTheOnlyDeviceAtWork) {
+  MachineCard card = two_cores();
+  card.loads[1].rates.push_back({"adam", 1, 1, 4e9});
+  card.loads[2].rates.push_back({"adam", 1, 1, 1e9});
+  const double bytes = 28.0 * 2 * (1024 * 1024 + 1024);
+  const auto optimizer_s = [&](SchemeKind scheme) {
+    Workload workload = made_up_workload(1024, 2, scheme, 2);
+    workload.config.device.threads = 1;
+    return predicted_run(workload, card).account[Part::kOptimizer];
+  };
+  EXPECT_NEAR(optimizer_s(SchemeKind::kDataParallel), bytes / 4e9, 1e-4);
+  EXPECT_NEAR(optimizer_s(SchemeKind::kDdp), bytes / 1e9, 1e-4);
+}
+
+// Each link carries 2 (N - 1) / N of the bytes in and out, one after the other on a single lane.
+TEST(Simulator, LetsServersBeginWhileOthersAreServed) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  const SimulatedStep step =
+      predicted_step(asked("--batch-size 512 --scheme server --servers 8"), h200, 8);
+  const double model_bytes = 4.0 * 6 * (8192.0 * 8192 + 8192);
+  const double each_s = exchange_s(h200, ExchangeKind::kSendReceive, model_bytes / 8, 2);
+  EXPECT_LT(step.account[Part::kExposedCommunication], 2 * 0.6 * 8 * 7 * each_s)
+      << "without a second server at work, it takes 8 times 7 exchanges in and out";
 }
 
 // Two ranks on one GPU, as in experiments on a machine with one GPU.
@@ -347,6 +449,8 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
   EXPECT_EQ(summary.value().beyond_cores, 1);
   EXPECT_NEAR(summary.value().median_error, (0.05 + 0.37) / 2, 1e-3);
   EXPECT_EQ(summary.value().within_tenth, 0.5);
+  EXPECT_NEAR(summary.value().worst_error, 0.37, 1e-3);
+  EXPECT_NEAR(summary.value().p90_error, 0.05 + 0.9 * 0.32, 2e-3);
   const Findings findings = prediction_findings({&results});
   EXPECT_THAT(sentences_of(findings),
               testing::AllOf(
@@ -354,9 +458,44 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
                             "cores is 21.0 % (goal"),
                   HasSubstr("1 prediction is off by more than a tenth; the part with the largest "
                             "error is backward in 1 of them."),
-                  HasSubstr("1 prediction beyond the cores is shown")));
+                  HasSubstr("1 prediction beyond the cores is shown"),
+                  HasSubstr("The 90th percentile of the errors is 33.8 %, the worst 37.0 %.")));
   EXPECT_EQ(findings.tables.front().rows.at(0).at(3), "+5.0 %");
   EXPECT_EQ(findings.tables.front().rows.at(1).at(4), "backward +37.0 ms");
+}
+
+// One rank takes 0.1 s and two take 0.08 s, or as predicted the other way round.
+TEST(PredictionFindings, CountTheDirectionsThatAreRight) {
+  Setting setting = made_up_setting();
+  setting.units = 2;
+  for (const bool is_right : {true, false}) {
+    Results results = made_up(experiment_of("amdahl"), setting, [](const Case& what) {
+      return MadeUpStep{.step_s = what.workload.ranks == 1 ? 0.1 : 0.08};
+    });
+    for (const double predicted_s : {is_right ? 0.1 : 0.07, 0.075, 9.0}) {
+      results.predictions.push_back(SimulatedStep{.step_s = predicted_s});
+    }
+    const auto summary = prediction_summary({&results});
+    EXPECT_EQ(summary.value().pairs, 1) << "4 ranks are beyond the cores";
+    EXPECT_EQ(summary.value().right_pairs, is_right ? 1 : 0);
+  }
+}
+
+// The steps of a round differ: most have no average at their end.
+TEST(PredictionFindings, CompareLocalSgdWithTheMeanStep) {
+  Results results = made_up(experiment_of("local-sgd"), made_up_setting(), [](const Case&) {
+    return MadeUpStep{.step_s = 0.1, .burst_every = 8, .burst_s = 0.9};
+  });
+  results.predictions.resize(results.cases.size());
+  const auto error_of = [&](const char* key) {
+    const auto found = std::ranges::find_if(
+        results.cases, [&](const Measurement& each) { return each.what().key == key; });
+    const auto place = static_cast<std::size_t>(found - results.cases.begin());
+    results.predictions[place] = SimulatedStep{.step_s = 0.2};
+    return prediction_error(results, place);
+  };
+  EXPECT_NEAR(error_of("every-8"), 0, 0.05);
+  EXPECT_NEAR(error_of("ddp"), 1, 0.05);
 }
 
 // Three cases run the same command line in two experiments: this is one prediction, compared with

@@ -545,7 +545,7 @@ std::string explore(std::string_view question) {
       {"headline", headline_of(found)},
       {"setting", fmt::format("{}, on {} of {}: {} samples/s. {}", text_of(found.asked),
                               counted(found.run.ranks, noun_of(found.asked)), found.card.name,
-                              simulated_number(found.samples_per_s()), kSimulationError)},
+                              simulated_number(found.samples_per_s()), error_note(found.card))},
       {"command", command_line_of(Workload{found.run})},
       {"predict", found.predict},
       {"step_s", found.step.step_s},

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/ops.h"
 #include "core/units.h"
+#include "lab/report/findings.h"
 
 namespace barestep {
 namespace {
@@ -37,6 +38,18 @@ double interpolated(const std::map<double, double>& log_y, double log_x) {
 OpSize size_of(const DeviceOp& op) {
   const Cost cost = cost_of(op);
   std::string name(label_of(op));
+  const auto of_attention = [&](const Tensor& out, const AttentionShape& shape) -> OpSize {
+    return {.op = fmt::format("{} {}", name, name_of(shape.form)),
+            .rows = number(shape.length),
+            .width = number(out.cols / shape.heads),
+            .work = number(cost.flops)};
+  };
+  if (const auto* const attention = std::get_if<Attention>(&op)) {
+    return of_attention(attention->out, attention->shape);
+  }
+  if (const auto* const gradient = std::get_if<AttentionGrad>(&op)) {
+    return of_attention(gradient->out, gradient->shape);
+  }
   const std::optional<ProductSize> product = product_of(op);
   if (!product) {
     const auto* const gradient = std::get_if<ActivationGrad>(&op);
@@ -88,7 +101,8 @@ constexpr std::int64_t kMaxDeviceBytes = std::int64_t{1} << 60;
 
 /// Whether an op's rate counts flops; other rates count bytes.
 bool counts_flops(const std::string& op) {
-  return op.starts_with(Gemm::kLabel) || op == LinearAdam::kLabel;
+  return op.starts_with(Gemm::kLabel) || op.starts_with(Attention::kLabel) ||
+         op == LinearAdam::kLabel;
 }
 
 double card_rate(const JsonValue& from) {
@@ -104,9 +118,9 @@ int card_ranks(const JsonValue& from, int min) {
 }
 
 /// Reads seconds by bytes.
-std::vector<std::pair<double, double>> points_of(const JsonValue& table) {
+SecondsByBytes points_of(const JsonValue& table) {
   constexpr double kMinSeconds = 1e-9;
-  std::vector<std::pair<double, double>> points;
+  SecondsByBytes points;
   for (const JsonValue& item : table.items()) {
     const std::vector<JsonValue> point = item.items(2);
     const double bytes = point[0].number(1, kMaxSize);
@@ -137,18 +151,21 @@ class CardReader {
   CardReader(const JsonValue& card, std::vector<StatedRate>& stated)
       : card_(card), stated_(stated) {}
 
+  /// A value, as `read` takes it and `text` shows it.
+  template <class Read, class Text>
+  auto figure(const char* group, const char* name, const Read& read, const Text& text) {
+    const JsonValue from = card_.at(group).at(name);
+    const auto value = read(from.at("value"));
+    note(group, name, text(value), from);
+    return value;
+  }
+
   double rate(const char* group, const char* name, std::string_view unit) {
-    const JsonValue figure = card_.at(group).at(name);
-    const double per_s = card_rate(figure.at("value"));
-    note(group, name, rate_text(per_s, unit), figure);
-    return per_s;
+    return figure(group, name, card_rate, [&](double per_s) { return rate_text(per_s, unit); });
   }
 
   double seconds(const char* group, const char* name) {
-    const JsonValue figure = card_.at(group).at(name);
-    const double s = card_seconds(figure.at("value"));
-    note(group, name, time_text(s), figure);
-    return s;
+    return figure(group, name, card_seconds, [](double s) { return time_text(s); });
   }
 
   /// `joins_ranks`: not only a single device. Without all-reduces, exchanges would take no time.
@@ -156,43 +173,20 @@ class CardReader {
     if (joins_ranks) (void)card_.at(group).at("all_reduce");  // refused if it is missing
     LinkRates rates{.latency_s = seconds(group, "latency_s"), .hop_s = seconds(group, "hop_s")};
     if (has(group, "kernel_slowdown")) {
-      const JsonValue figure = card_.at(group).at("kernel_slowdown");
-      rates.kernel_slowdown = figure.at("value").number(1, kMaxContention);
-      note(group, "kernel_slowdown", fmt::format("{:.2f}x", rates.kernel_slowdown), figure);
+      rates.kernel_slowdown = figure(
+          group, "kernel_slowdown",
+          [](const JsonValue& value) { return value.number(1, kMaxContention); },
+          [](double factor) { return fmt::format("{:.2f}x", factor); });
     }
     for (const auto& [name, to] : {std::pair{"link_bytes_per_s", &rates.link_bytes_per_s},
                                    {"copy_bytes_per_s", &rates.copy_bytes_per_s}}) {
       if (has(group, name)) *to = rate(group, name, "B/s");
     }
-    for (std::size_t i = 0; i < rates.tables.size(); ++i) {
-      const auto exchange = static_cast<ExchangeKind>(i);
+    for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
       rates.tables[exchange] = tables(group, std::string(name_of(exchange)), exchange);
     }
     rates.ring = tables(group, "ring", ExchangeKind::kAllReduce);
     return rates;
-  }
-
-  std::int64_t device_bytes() {
-    if (!has("device", "bytes")) return 0;
-    const JsonValue figure = card_.at("device").at("bytes");
-    const std::int64_t bytes = figure.at("value").whole(1, kMaxDeviceBytes);
-    note("device", "bytes", human_bytes(bytes), figure);
-    return bytes;
-  }
-
-  int multiprocessors() {
-    if (!has("device", "multiprocessors")) return 0;
-    const JsonValue figure = card_.at("device").at("multiprocessors");
-    const auto count = static_cast<int>(figure.at("value").whole(1, kMaxMultiprocessors));
-    note("device", "multiprocessors", std::to_string(count), figure);
-    return count;
-  }
-
-  double load_macs() {
-    const JsonValue figure = card_.at("device").at("load_macs");
-    const double macs = figure.at("value").number(0, kMaxLoadMacs);
-    note("device", "load_macs", number_text(macs), figure);
-    return macs;
   }
 
   [[nodiscard]] bool has(const char* group, const char* name) const {
@@ -257,9 +251,11 @@ void state_load(const MachineLoad& load, const std::string& source,
     const std::string_view unit = counts_flops(op) ? "FLOP/s" : "B/s";
     state(op, fmt::format("{} to {}, by size", rate_text(min, unit), rate_text(max, unit)));
   }
-  if (load.all_reduce.empty()) return;
-  state("all_reduce", value_of(ExchangeKind::kAllReduce, {load.ranks, load.all_reduce}));
-  state("contention", fmt::format("{:.2f}x", load.contention));
+  for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
+    const SecondsByBytes& points = load.exchanges[exchange];
+    if (!points.empty()) state(name_of(exchange), value_of(exchange, {load.ranks, points}));
+  }
+  if (load.ranks > 1) state("contention", fmt::format("{:.2f}x", load.contention));
 }
 
 MachineLoad parse_load(const JsonValue& from) {
@@ -291,9 +287,21 @@ MachineCard card_from(const JsonValue& from) {
                                  {"fp16_flops_per_s", &card.fp16_flops_per_s}}) {
     if (reader.has("device", name)) *to = reader.rate("device", name, "FLOP/s");
   }
-  card.device_bytes = reader.device_bytes();
-  card.multiprocessors = reader.multiprocessors();
-  if (reader.has("device", "load_macs")) card.load_macs = reader.load_macs();
+  if (reader.has("device", "bytes")) {
+    const auto bytes = [](const JsonValue& value) { return value.whole(1, kMaxDeviceBytes); };
+    card.device_bytes = reader.figure("device", "bytes", bytes, human_bytes);
+  }
+  if (reader.has("device", "multiprocessors")) {
+    const auto count = [](const JsonValue& value) { return value.whole(1, kMaxMultiprocessors); };
+    card.multiprocessors =
+        static_cast<int>(reader.figure("device", "multiprocessors", count,
+                                       [](std::int64_t value) { return std::to_string(value); }));
+  }
+  if (reader.has("device", "load_macs")) {
+    const auto macs = [](const JsonValue& value) { return value.number(0, kMaxLoadMacs); };
+    card.load_macs =
+        reader.figure("device", "load_macs", macs, [](double value) { return number_text(value); });
+  }
   card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
   card.launch_s = reader.seconds("device", "launch_s");
   card.host_s = reader.seconds("device", "host_s");
@@ -395,7 +403,7 @@ double bandwidth(const MachineCard& card, const ExchangeGroup& group, ExchangeKi
 }
 
 /// Linear in the bytes between two points; beyond the last, proportional to the bytes.
-double seconds_at(const std::vector<std::pair<double, double>>& points, double bytes) {
+double seconds_at(const SecondsByBytes& points, double bytes) {
   const auto above = std::ranges::lower_bound(points, bytes, {}, &std::pair<double, double>::first);
   if (above == points.begin()) return points.front().second;
   const auto below = std::prev(above);
@@ -426,10 +434,11 @@ json json_of(const MachineLoad& load) {
   }
   json all = {{"ranks", load.ranks},       {"threads", load.threads}, {"source", "measured here"},
               {"launch_s", load.launch_s}, {"host_s", load.host_s},   {"rates", std::move(rates)}};
-  if (!load.all_reduce.empty()) {
-    all["all_reduce"] = load.all_reduce;
-    all["contention"] = load.contention;
+  for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
+    const SecondsByBytes& points = load.exchanges[exchange];
+    if (!points.empty()) all[std::string(name_of(exchange))] = points;
   }
+  if (load.ranks > 1) all["contention"] = load.contention;
   return all;
 }
 
@@ -509,8 +518,11 @@ void read_measured(const JsonValue& from, MachineLoad& load) {
                           .rate = card_rate(rate[3])});
   }
   load.contention = from.has("contention") ? from.at("contention").number(1, kMaxContention) : 1;
-  load.all_reduce.clear();
-  if (from.has("all_reduce")) load.all_reduce = points_of(from.at("all_reduce"));
+  for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
+    const std::string name(name_of(exchange));
+    const bool was_measured = from.has(name.c_str());
+    load.exchanges[exchange] = was_measured ? points_of(from.at(name.c_str())) : SecondsByBytes{};
+  }
 }
 
 double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, int ranks,
@@ -518,9 +530,11 @@ double exchange_s(const MachineCard& card, ExchangeKind exchange, double bytes, 
   if (ranks <= 1) return 0;
   const double factor = bus_factor(exchange, ranks);
   for (const MachineLoad& load : card.loads) {
-    if (load.ranks != ranks || load.all_reduce.empty()) continue;
-    return seconds_at(load.all_reduce, bytes) * factor /
-           bus_factor(ExchangeKind::kAllReduce, ranks);
+    const SecondsByBytes& sums = load.exchanges[ExchangeKind::kAllReduce];
+    if (load.ranks != ranks || sums.empty()) continue;
+    const SecondsByBytes& own = load.exchanges[exchange];
+    if (!own.empty()) return seconds_at(own, bytes);
+    return seconds_at(sums, bytes) * factor / bus_factor(ExchangeKind::kAllReduce, ranks);
   }
   const ExchangeGroup group = group_of(card, ranks, span);
   if (!group.rates.is_known()) return 0;
@@ -570,6 +584,17 @@ double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, 
 double copy_s(const MachineCard& card, double bytes) {
   if (card.node.copy_bytes_per_s > 0) return card.launch_s + bytes / card.node.copy_bytes_per_s;
   return exchange_s(card, ExchangeKind::kBroadcast, bytes, 2);
+}
+
+std::string error_note(const MachineCard& card) {
+  const auto was_measured = [](const StatedRate& each) {
+    return each.source.find("assumed") == std::string::npos &&
+           !each.source.starts_with("data sheet");
+  };
+  const auto measured = std::ranges::count_if(card.stated, was_measured);
+  if (measured == std::ssize(card.stated)) return kSimulationError;
+  return fmt::format("{} Of the {} figures of its card, {} are assumed or from data sheets.",
+                     kSimulationError, card.stated.size(), std::ssize(card.stated) - measured);
 }
 
 std::string rate_text(double per_s, std::string_view unit) {

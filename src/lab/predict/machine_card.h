@@ -34,11 +34,13 @@ ExchangeKind exchange_kind_of(const Collective& collective);
 
 /// The properties that an op's rate depends on.
 struct OpSize {
-  /// For a product, its name with its transposed operands: "gemm nt"; otherwise the op's label.
+  /// For a product, its name with its transposed operands: "gemm nt"; for attention, with its form;
+  /// otherwise the op's label.
   std::string op{};
-  double rows = 1;   // of the batch, for a product
-  double width = 1;  // for a product, the root of inputs times outputs; otherwise the op's bytes
-  double work = 0;   // flops of products, bytes of other ops
+  double rows = 1;  // of the batch, for a product; the length of attention's sequences
+  double width =
+      1;  // of a product, the root of inputs times outputs; of a head; else the op's bytes
+  double work = 0;  // flops of products and attention, bytes of other ops
 };
 
 OpSize size_of(const DeviceOp& op);
@@ -55,10 +57,12 @@ struct OpRate {
 /// every combination of its widths and rows. 0 if there are no rates of this op.
 double op_s(const OpSize& size, std::span<const OpRate> rates);
 
+using SecondsByBytes = std::vector<std::pair<double, double>>;  // ascending
+
 /// Times of one kind of exchange among `ranks` ranks, by size.
 struct ExchangeTable {
   int ranks = 2;
-  std::vector<std::pair<double, double>> seconds_by_bytes{};  // ascending
+  SecondsByBytes seconds_by_bytes{};
   /// NVLink's switches add and multiply the messages (NCCL's NVLS), so fewer bytes cross the links
   /// than in a ring.
   bool in_switches = false;
@@ -93,7 +97,7 @@ struct MachineLoad {
   double launch_s = 0;  // as in MachineCard
   double host_s = 0;
   std::vector<OpRate> rates{};
-  std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes, ascending; of all ranks
+  EnumArray<ExchangeKind, SecondsByBytes> exchanges{};  // of all ranks; of each pair for exchanges
   double contention = 1;                                // when computing and reducing at once
 };
 
@@ -152,7 +156,7 @@ std::filesystem::path card_file(const std::string& name_or_file);
 MachineCard load_card(const std::string& name_or_file);
 
 /// Fills in the figures of a load that its ranks measure: rates and, if there are several ranks,
-/// all_reduce and contention. Throws Error(kBadData).
+/// exchanges and contention. Throws Error(kBadData).
 void read_measured(const JsonValue& from, MachineLoad& load);
 
 /// The contents of the card's file: load_card() restores the card from it, except `stated`.
@@ -164,17 +168,17 @@ std::vector<std::string> card_names();
 /// Seconds that `ranks` ranks of a machine take for an exchange of `bytes`: a collective's payload,
 /// the bytes of one of its tensors (core/ops.h).
 ///
-/// If all-reduces of this many ranks were measured on the machine, their times are used,
-/// interpolated linearly in the bytes; another kind takes the share of it that its bytes on the bus
-/// are. Otherwise the time is latency + hops * hop latency + bytes on the bus / bandwidth. Bytes on
-/// the bus are what crosses each link of a ring in one direction (nccl-tests, doc/PERFORMANCE.md):
-/// of n ranks 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of a reduce-scatter's and an
-/// all-gather's, and all of a broadcast's and a reduce's. Within a node there are n - 1 hops;
-/// between nodes a tree's, log2(nodes); an all-reduce has twice as many. The bandwidth comes from
-/// the tables of the kind, interpolated in the logarithms of size and rank count, because no single
-/// bandwidth fits both small and large messages, or both few and many ranks. Outside its sizes, a
-/// table follows the card's table with the most sizes, in proportion. At a table's own sizes and
-/// ranks, the result is the table's. On a card without tables it is 0.
+/// If exchanges of this many ranks were measured on the machine, their times are used, interpolated
+/// linearly in the bytes; a kind that was not takes the share of an all-reduce that its bytes on
+/// the bus are. Otherwise the time is latency + hops * hop latency + bytes on the bus / bandwidth.
+/// Bytes on the bus are what crosses each link of a ring in one direction (nccl-tests,
+/// doc/PERFORMANCE.md): of n ranks 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of a
+/// reduce-scatter's and an all-gather's, and all of a broadcast's and a reduce's. Within a node
+/// there are n - 1 hops; between nodes a tree's, log2(nodes); an all-reduce has twice as many. The
+/// bandwidth comes from the tables of the kind, interpolated in the logarithms of size and rank
+/// count, because no single bandwidth fits both small and large messages, or both few and many
+/// ranks. Outside its sizes, a table follows the card's table with the most sizes, in proportion.
+/// At a table's own sizes and ranks, the result is the table's. On a card without tables it is 0.
 ///
 /// The ranks are neighbors, or spread evenly over `span` of the machine's: then they share the
 /// links that join as many.
@@ -198,6 +202,9 @@ double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, 
 
 /// Seconds of a copy from one device to another of its node.
 double copy_s(const MachineCard& card, double bytes);
+
+/// kSimulationError, and how many figures of the card were not measured.
+std::string error_note(const MachineCard& card);
 
 /// "363 GB/s", "52.0 TFLOP/s".
 std::string rate_text(double per_s, std::string_view unit);

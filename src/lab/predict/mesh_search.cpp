@@ -240,22 +240,23 @@ MeshSearch search_meshes(const Run& asked, const MachineCard& card, int ranks,
   }
   MeshSearch search;
   FastestMeshes fastest(memory_bytes);
-  const auto add = [&](const Run& run) -> const MeshCandidate& {
+  const auto add = [&](const Run& run, bool bounds_others) -> const MeshCandidate& {
     const RankPrograms programs(run);
+    MeshCandidate& added = search.candidates.emplace_back(MeshCandidate{.run = run});
     // The slow rank may have fewer rows than the first.
     const bool has_slow_rank = run.config.injected.slow_rank.has_value();
-    search.candidates.push_back(
-        {.run = run,
-         .bytes = has_slow_rank ? max_rank_bytes(run) : programs.max_bytes(),
-         .step = predicted_run(run, card, programs)});
-    fastest.add(search.candidates.back());
-    return search.candidates.back();
+    added.bytes = has_slow_rank ? max_rank_bytes(run) : programs.max_bytes();
+    if (bounds_others || added.bytes <= memory_bytes) {
+      added.step = predicted_run(run, card, programs);
+    }
+    fastest.add(added);
+    return added;
   };
   // Those with fewest micro-batches are cheap, and bound the others.
   std::vector<std::pair<std::span<const Run>, double>> rest;
   for (const std::vector<Run>& runs : schemes) {
     if (runs.empty()) continue;
-    const MeshCandidate& first = add(runs.front());
+    const MeshCandidate& first = add(runs.front(), false);
     rest.emplace_back(std::span(runs).subspan(1),
                       first.bytes <= memory_bytes ? least_s(first.step) : 0);
   }
@@ -264,7 +265,7 @@ MeshSearch search_meshes(const Run& asked, const MachineCard& card, int ranks,
       if (fastest.has_no_use_for(run, bound_s)) {
         ++search.passed_over;
       } else {
-        bound_s = std::max(bound_s, least_s(add(run).step));
+        bound_s = std::max(bound_s, least_s(add(run, &run != &runs.back()).step));
       }
     }
   }

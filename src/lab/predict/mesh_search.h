@@ -18,7 +18,7 @@ namespace barestep {
 struct MeshCandidate {
   Run run{};
   std::int64_t bytes = 0;  // of the rank that needs most, by its plan
-  SimulatedStep step{};
+  SimulatedStep step{};    // of those that fit
 
   [[nodiscard]] const ParallelConfig& parallel() const { return run.config.parallel; }
   [[nodiscard]] std::int64_t per_copy() const { return parallel().tensor * parallel().pipeline; }

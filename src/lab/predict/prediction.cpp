@@ -362,7 +362,6 @@ std::vector<Finding> rate_sentences(const Run& asked, const MachineCard& card,
 
 Findings predict_scaling(const Run& asked, const MachineCard& card, const std::vector<int>& ranks) {
   require_prediction(asked, card, ranks);
-  PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   const Run one = run_on(asked, card, 1);
   const SimulatedStep one_step = predicted_run(one, card);
   const double one_rate = samples_per_s(one, one_step.step_s);
@@ -373,18 +372,10 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
     const Run run = run_on(asked, card, count);
     steps.emplace_back(count, predicted_run(run, card));
     const double rate = samples_per_s(run, steps.back().second.step_s);
-    simulated.points.push_back(plot_point(count, rate / one_rate));
-    ideal.points.push_back(plot_point(count, count));
     rates.push_back({count, rate, steps.back().second.step_s});
   }
   Findings findings{.timed = rate_sentences(asked, card, rates, compared_rate),
-                    .tables = {steps_table(asked, card, steps, compared_rate)},
-                    .plots = {{.title = "Simulated speed-up",
-                               .x_label = noun_for(2, noun_of(asked)),
-                               .y_label = "speed-up",
-                               .log_x = true,
-                               .log_y = true,
-                               .series = {ideal, simulated}}}};
+                    .tables = {steps_table(asked, card, steps, compared_rate)}};
   if (steps.back().first > 1) {
     const auto& [count, step] = steps.back();
     const std::string cost =

@@ -25,6 +25,15 @@ bool is_pause(const Node& node) {
   return device_op != nullptr && std::holds_alternative<Delay>(*device_op);
 }
 
+/// A copy from one device of a process to another; null for other ops.
+const Copy* copy_between_devices(const Program& program, const Node& node) {
+  const auto* const copy = op_if<Copy>(node.op);
+  if (copy == nullptr) return nullptr;
+  const Buffer &to = program.buffers()[copy->to.buffer],
+               &from = program.buffers()[copy->from.buffer];
+  return to.device == from.device || to.pinned || from.pinned ? nullptr : copy;
+}
+
 /// Simulates a step of several ranks, event by event. What ranks do together is one task.
 class Simulation {
  public:
@@ -39,11 +48,15 @@ class Simulation {
       steps_[place].spans.resize(static_cast<std::size_t>(program.size()));
       std::map<Meeting, std::size_t> met;
       std::map<LaneId, std::size_t> last_on_lane;
+      std::size_t input = kNoTask;  // the last one
       for (NodeId id = 0; id < program.size(); ++id) {
         const Node& node = program.node(id);
         const bool is_input = node.phase == Phase::kData;
         task_of_[place].push_back(is_input ? kNoTask : task_for(place, node, met, seconds));
         if (!is_input) add_part(place, id, last_on_lane);
+        if (!is_input || !sharing.makes_input) continue;
+        const std::size_t task = new_task(place, node, seconds);
+        add_wait(task, std::exchange(input, task));
       }
     }
   }
@@ -76,8 +89,18 @@ class Simulation {
 
  private:
   using DeviceOfRank = std::pair<std::size_t, int>;
-  /// Ranks that meet on an axis, and what for.
-  using Meeting = std::tuple<Axis, std::vector<int>, std::string_view>;
+  /// Ranks that meet, and what for: all of an axis, by the first of them, or two that exchange.
+  struct Meeting {
+    Axis axis = Axis::kAll;
+    int first = 0, other = 0;  // the same unless they exchange
+    std::string_view name{};
+
+    [[nodiscard]] bool has(const Mesh& mesh) const {
+      return first == other ? mesh.first_on(axis) == first
+                            : mesh.rank == first || mesh.rank == other;
+    }
+    friend auto operator<=>(const Meeting&, const Meeting&) = default;
+  };
   static constexpr std::size_t kNoTask = std::numeric_limits<std::size_t>::max();
 
   /// A node in one rank's program.
@@ -86,10 +109,11 @@ class Simulation {
     NodeId node = 0;
   };
   struct Task {
-    double left_s = 0;  // of its work, at full speed
+    std::size_t place = 0;  // of a rank that runs it
+    double left_s = 0;      // of its work, at full speed
     bool is_pause = false, is_collective = false;
     std::optional<DeviceOfRank> sender{};  // the device whose link it could fill
-    std::vector<TaskPart> parts{};
+    std::vector<TaskPart> parts{};         // of the step: none of the next step's input
     std::size_t awaited = 0;           // tasks that must end, and ranks that must come, before it
     std::vector<std::size_t> after{};  // tasks that wait for it
     bool is_done = false;
@@ -101,27 +125,38 @@ class Simulation {
                        const NodeSeconds& seconds) {
     const auto* const collective = std::get_if<Collective>(&node.op);
     if (collective == nullptr) return new_task(place, node, seconds);
-    const std::vector<int> members = ranks_that_meet(ranks_[place].mesh, *collective);
-    const Meeting meeting{axis_of(*collective), members, name_of(*collective)};
+    const Meeting meeting = meeting_of(ranks_[place].mesh, *collective);
     std::vector<std::size_t>& tasks = tasks_of_[meeting];
     const std::size_t number = met[meeting]++;
     if (number == tasks.size()) {
       tasks.push_back(new_task(place, node, seconds));
-      const auto is_given = [&](const RankProgram& rank) {
-        return std::ranges::binary_search(members, rank.mesh.rank);
-      };
-      tasks_.back().awaited = static_cast<std::size_t>(std::ranges::count_if(ranks_, is_given));
+      tasks_.back().awaited = static_cast<std::size_t>(std::ranges::count_if(
+          ranks_, [&](const RankProgram& rank) { return meeting.has(rank.mesh); }));
     }
     return tasks[number];
   }
 
+  static Meeting meeting_of(const Mesh& mesh, const Collective& collective) {
+    const int first = mesh.first_on(axis_of(collective));
+    Meeting meeting{axis_of(collective), first, first, name_of(collective)};
+    if (std::holds_alternative<SendReceive>(collective)) {
+      const std::vector<int> ranks = ranks_that_meet(mesh, collective);
+      meeting.first = ranks.front();
+      meeting.other = ranks.back();
+    }
+    return meeting;
+  }
+
   std::size_t new_task(std::size_t place, const Node& node, const NodeSeconds& seconds) {
     const Program& program = ranks_[place].program;
-    const auto device = sharing_.sends_from ? sharing_.sends_from(program, node) : std::nullopt;
-    tasks_.push_back({.left_s = seconds(program, node),
+    const Copy* const copy = sharing_.by_links ? copy_between_devices(program, node) : nullptr;
+    tasks_.push_back({.place = place,
+                      .left_s = seconds(program, node),
                       .is_pause = is_pause(node),
                       .is_collective = std::holds_alternative<Collective>(node.op)});
-    if (device) tasks_.back().sender = {place, *device};
+    if (copy != nullptr) {
+      tasks_.back().sender = {place, program.buffers()[copy->from.buffer].device};
+    }
     return tasks_.size() - 1;
   }
 
@@ -163,7 +198,8 @@ class Simulation {
   /// end.
   void count(const Task& task, int change) {
     if (task.sender) senders_[*task.sender] += change;
-    if (!task.is_pause) working_ += change * static_cast<int>(task.parts.size());
+    const auto lanes = std::max<int>(static_cast<int>(task.parts.size()), 1);
+    if (!task.is_pause) working_ += change * lanes;
     if (!task.is_collective) return;
     for (const TaskPart& part : task.parts) exchanging_[part.place] += change;
   }
@@ -176,26 +212,29 @@ class Simulation {
     const double all =
         count > sharing_.at_once ? sharing_.at_once / count / sharing_.contention : 1;
     if (task.is_collective) return all;
-    return exchanging_[task.parts.front().place] > 0 ? all / sharing_.kernel_slowdown : all;
+    return exchanging_[task.place] > 0 ? all / sharing_.kernel_slowdown : all;
   }
 
   /// Advances to the next end of a task.
   void advance() {
     std::size_t first = running_.front();
     double passed_s = std::numeric_limits<double>::infinity();
+    speeds_.clear();
     for (const std::size_t task : running_) {
-      const double left_s = tasks_[task].left_s / speed_of(tasks_[task]);
+      speeds_.push_back(speed_of(tasks_[task]));
+      const double left_s = tasks_[task].left_s / speeds_.back();
       if (left_s >= passed_s) continue;
       first = task;
       passed_s = left_s;
     }
     now_s_ += passed_s;
-    for (const std::size_t task : running_) {
-      tasks_[task].left_s -= passed_s * speed_of(tasks_[task]);
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      tasks_[running_[i]].left_s -= passed_s * speeds_[i];
     }
     std::erase(running_, first);
     count(tasks_[first], -1);
     tasks_[first].is_done = true;
+    if (!tasks_[first].parts.empty()) worked_until_s_ = now_s_;
     for (const TaskPart& part : tasks_[first].parts) span_of(part).end_s = now_s_;
     for (const std::size_t task : tasks_[first].after) {
       --tasks_[task].awaited;
@@ -204,14 +243,15 @@ class Simulation {
   }
 
   /// All ranks are taken to end with the last one, as their step does at the loss or at the next
-  /// step.
+  /// step; and that no sooner than the next step's input is there.
   void account(std::size_t place) {
     SimulatedStep& step = steps_[place];
     const auto& [program, mesh] = ranks_[place];
     step.step_s = now_s_;
     step.account = account_of(timeline_of(program, step), kMainLane);
     step.account[mesh.pipeline > 1 ? Part::kOtherStages : Part::kExposedCommunication] +=
-        step.step_s - step.account.wall_s;
+        worked_until_s_ - step.account.wall_s;
+    step.account[Part::kDataWait] += now_s_ - worked_until_s_;
     step.account.wall_s = step.step_s;
   }
 
@@ -221,10 +261,11 @@ class Simulation {
   std::map<Meeting, std::vector<std::size_t>> tasks_of_;
   std::vector<std::vector<std::size_t>> task_of_;  // by rank's place and node; kNoTask for input
   std::vector<std::size_t> running_;
-  int working_ = 0;                      // parts of running tasks that are no pauses
-  std::vector<int> exchanging_;          // collectives of each rank that run
-  std::map<DeviceOfRank, int> senders_;  // running tasks that send from a device
-  double now_s_ = 0;
+  std::vector<double> speeds_;             // of them
+  int working_ = 0;                        // parts of running tasks that are no pauses
+  std::vector<int> exchanging_;            // collectives of each rank that run
+  std::map<DeviceOfRank, int> senders_;    // running tasks that send from a device
+  double now_s_ = 0, worked_until_s_ = 0;  // on the step itself
   std::vector<SimulatedStep> steps_;
 };
 
@@ -326,23 +367,6 @@ double product_share(const ProductSize& product, double flops_per_s, const Machi
 
 namespace {
 
-double delay_s(const DeviceOp& op) {
-  const auto* delay = std::get_if<Delay>(&op);
-  return delay == nullptr ? 0 : delay->seconds;
-}
-
-double flops_per_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
-  const auto* const gemm = std::get_if<Gemm>(&op);
-  double max = card.flops_per_s;
-  if (gemm != nullptr && gemm->a.dtype != DType::kF32 && card.flops_of(gemm->a.dtype) > 0) {
-    max = card.flops_of(gemm->a.dtype);
-  } else if (gemm != nullptr && precision == Precision::kTf32 && card.tf32_flops_per_s > 0) {
-    max = card.tf32_flops_per_s;
-  }
-  const std::optional<ProductSize> product = product_of(op);
-  return product ? max * product_share(*product, max, card) : max;
-}
-
 /// Attention in the standard form on a GPU: a kernel for each product, which reads or writes all
 /// scores, and one that reads and writes them `passes` times for the softmax or its gradient.
 double standard_attention_s(const Cost& cost, const Tensor& scores, int products, int passes,
@@ -350,25 +374,6 @@ double standard_attention_s(const Cost& cost, const Tensor& scores, int products
   const double product_s = static_cast<double>(cost.flops) / card.flops_per_s / products;
   const double pass_s = static_cast<double>(scores.bytes()) / card.memory_bytes_per_s;
   return products * std::max(product_s, pass_s) + passes * pass_s + products * card.launch_s;
-}
-
-double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
-  Cost cost = cost_of(op);
-  // Our kernels do without tensor cores (kernels/cuda/attention.cuh).
-  if (const auto* const forward = std::get_if<Attention>(&op);
-      forward != nullptr && forward->shape.form == AttentionForm::kStandard) {
-    return standard_attention_s(cost, forward->kept, 2, 2, card);
-  }
-  if (const auto* const backward = std::get_if<AttentionGrad>(&op)) {
-    if (backward->shape.form == AttentionForm::kStandard) {
-      return standard_attention_s(cost, backward->kept, 4, 3, card);
-    }
-    // Two kernels, for keys and for queries, both of which compute scores and their gradients:
-    // seven products, where a count of flops has five.
-    cost.flops = cost.flops / 5 * 7;
-  }
-  return std::max(static_cast<double>(cost.flops) / flops_per_s(op, card, precision),
-                  static_cast<double>(cost.bytes) / card.memory_bytes_per_s);
 }
 
 /// Flops per second of the fastest product that was measured.
@@ -382,7 +387,7 @@ double fastest_product(const MachineLoad& load) {
 
 /// Seconds of an op; if it was not measured as it runs here, by the rates of its label, and if its
 /// kind was not, by the rate of copies. Attention, by that of products if they take longer.
-double measured_s(const DeviceOp& op, const MachineLoad& load) {
+double unfused_s(const DeviceOp& op, const MachineLoad& load) {
   OpSize size = size_of(op);
   if (const double own_s = op_s(size, load.rates); own_s > 0) return own_s;
   size.op = label_of(op);
@@ -397,59 +402,131 @@ double measured_s(const DeviceOp& op, const MachineLoad& load) {
                           : std::max(copy_s, static_cast<double>(cost.flops) / flops_per_s);
 }
 
-double device_op_s(const DeviceOp& op, const MachineCard& card, const MachineLoad* load,
-                   Precision precision) {
-  if (load == nullptr) return roofline_s(op, card, precision) + card.launch_s + delay_s(op);
-  return std::max(measured_s(op, *load), load->launch_s) + delay_s(op);
+/// The same; products are measured with a ReLU, and other activations in them take as much longer
+/// as they do alone.
+double measured_s(const DeviceOp& op, const MachineLoad& load) {
+  const auto* const gemm = std::get_if<Gemm>(&op);
+  double seconds = unfused_s(op, load);
+  if (gemm == nullptr || gemm->activation == Activation::kNone) return seconds;
+  BiasActivation alone{.values = gemm->c, .activation = gemm->activation};
+  const double own_s = op_s(size_of(alone), load.rates);
+  alone.activation = Activation::kRelu;
+  return seconds + std::max(0.0, own_s - op_s(size_of(alone), load.rates));
 }
 
-/// A collective between devices of one process in their shared memory: a copy for each device, a
-/// sum of each on the root, or both.
-double in_memory_s(const Collective& collective, const Tensor& tensor, std::size_t devices,
-                   const MachineCard& card, const MachineLoad* load) {
-  const Tensor row{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
-  const double copy_each_s =
-      device_op_s(Copy{.to = row, .from = row}, card, load, Precision::kFp32);
-  const double sums_s =
-      static_cast<double>(devices - 1) *
-      device_op_s(SumRows{.out = row, .in = row, .beta = 1}, card, load, Precision::kFp32);
-  switch (exchange_kind_of(collective)) {
-    case ExchangeKind::kBroadcast:
-    case ExchangeKind::kAllGather:
-      return copy_each_s;
-    case ExchangeKind::kReduce:
-    case ExchangeKind::kReduceScatter:
-      return sums_s;
-    case ExchangeKind::kAllReduce:
-    case ExchangeKind::kSendReceive:  // not within a process
-      break;
+/// Whether copies between its devices cross links.
+bool has_links(const MachineCard& card) {
+  return card.on_gpu && card.node.is_known();
+}
+
+/// The seconds of a run's nodes. A product's share and an exchange are calculated once for each
+/// size, since a search for a mesh asks for those of millions of nodes.
+class NodePrices {
+ public:
+  NodePrices(const MachineCard& card, const NodeSetting& run)
+      : card_(card), run_(run), load_(card.load_of(run.mesh.ranks(), run.threads)) {}
+
+  double of(const Program& program, const Node& node) {
+    if (const auto* collective = std::get_if<Collective>(&node.op)) return of(*collective);
+    const Copy* const copy = has_links(card_) ? copy_between_devices(program, node) : nullptr;
+    if (copy != nullptr) return copy_s(card_, static_cast<double>(copy->to.bytes()));
+    const bool is_alone = run_.updates_alone && node.phase == Phase::kOptimizer;
+    return of(std::get<DeviceOp>(node.op), is_alone ? card_.load_of(1, run_.threads) : load_);
   }
-  return sums_s + copy_each_s;
-}
 
-double collective_s(const Collective& collective, const MachineCard& card, const NodeSetting& run,
-                    const MachineLoad* load) {
-  const Axis axis = axis_of(collective);
-  const auto with = [&](std::int64_t bytes, int ranks) {
-    return exchange_s(card, exchange_kind_of(collective), static_cast<double>(bytes), ranks,
-                      run.mesh.span_of(axis));
-  };
-  return std::visit(
-      Overloaded{[&](const SendReceive& exchange) {
-                   // Both directions of a link at once.
-                   return with(std::max(exchange.sent_bytes(), exchange.received_bytes()), 2);
-                 },
-                 [&](const auto& op) {
-                   // Among all devices of one process if it has several, otherwise among all ranks.
-                   const Tensor& tensor = op.tensors.front();
-                   const auto devices = static_cast<int>(op.tensors.size());
-                   if (devices > 1 && !card.on_gpu) {
-                     return in_memory_s(collective, tensor, op.tensors.size(), card, load);
-                   }
-                   return with(tensor.bytes(), std::max(devices, run.mesh.size_of(axis)));
-                 }},
-      collective);
-}
+  double of(const DeviceOp& op) { return of(op, load_); }
+
+ private:
+  double of(const DeviceOp& op, const MachineLoad* load) {
+    const auto* const delay = std::get_if<Delay>(&op);
+    const double pause_s = delay == nullptr ? 0 : delay->seconds;
+    if (load == nullptr) return roofline_s(op) + card_.launch_s + pause_s;
+    return std::max(measured_s(op, *load), load->launch_s) + pause_s;
+  }
+
+  double of(const Collective& collective) {
+    const auto with = [&](std::int64_t bytes, int ranks) {
+      return of_exchange(exchange_kind_of(collective), bytes, ranks,
+                         run_.mesh.span_of(axis_of(collective)));
+    };
+    return std::visit(
+        Overloaded{[&](const SendReceive& exchange) {
+                     // Both directions of a link at once.
+                     return with(std::max(exchange.sent_bytes(), exchange.received_bytes()), 2);
+                   },
+                   [&](const auto& op) {
+                     // Among all devices of a process if it has several, else among all ranks.
+                     const auto devices = static_cast<int>(op.tensors.size());
+                     if (devices > 1 && !card_.on_gpu) {
+                       return in_memory_s(collective, op.tensors.front(), devices);
+                     }
+                     return with(op.tensors.front().bytes(),
+                                 std::max(devices, run_.mesh.size_of(op.axis)));
+                   }},
+        collective);
+  }
+
+  double of_exchange(ExchangeKind exchange, std::int64_t bytes, int ranks, int span) {
+    const auto [found, is_new] = exchanges_.try_emplace({exchange, bytes, ranks, span});
+    if (is_new) {
+      found->second = exchange_s(card_, exchange, static_cast<double>(bytes), ranks, span);
+    }
+    return found->second;
+  }
+
+  double flops_per_s(const DeviceOp& op) {
+    const auto* const gemm = std::get_if<Gemm>(&op);
+    double max = card_.flops_per_s;
+    if (gemm != nullptr && gemm->a.dtype != DType::kF32 && card_.flops_of(gemm->a.dtype) > 0) {
+      max = card_.flops_of(gemm->a.dtype);
+    } else if (gemm != nullptr && run_.precision == Precision::kTf32 &&
+               card_.tf32_flops_per_s > 0) {
+      max = card_.tf32_flops_per_s;
+    }
+    const std::optional<ProductSize> product = product_of(op);
+    if (!product) return max;
+    const auto [share, is_new] = shares_.try_emplace({*product, max});
+    if (is_new) share->second = product_share(*product, max, card_);
+    return max * share->second;
+  }
+
+  double roofline_s(const DeviceOp& op) {
+    Cost cost = cost_of(op);
+    // Our kernels do without tensor cores (kernels/cuda/attention.cuh).
+    if (const auto* const forward = std::get_if<Attention>(&op);
+        forward != nullptr && forward->shape.form == AttentionForm::kStandard) {
+      return standard_attention_s(cost, forward->kept, 2, 2, card_);
+    }
+    if (const auto* const backward = std::get_if<AttentionGrad>(&op)) {
+      if (backward->shape.form == AttentionForm::kStandard) {
+        return standard_attention_s(cost, backward->kept, 4, 3, card_);
+      }
+      // Two kernels, for keys and for queries, both of which compute scores and their gradients:
+      // seven products, where a count of flops has five.
+      cost.flops = cost.flops / 5 * 7;
+    }
+    return std::max(static_cast<double>(cost.flops) / flops_per_s(op),
+                    static_cast<double>(cost.bytes) / card_.memory_bytes_per_s);
+  }
+
+  /// A collective between devices of one process in their shared memory: a copy for each device, a
+  /// sum of each on the root, or both.
+  double in_memory_s(const Collective& collective, const Tensor& tensor, int devices) {
+    const Tensor row{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
+    const double copy_each_s = of(Copy{.to = row, .from = row});
+    const double sums_s = (devices - 1) * of(SumRows{.out = row, .in = row, .beta = 1});
+    const ExchangeKind kind = exchange_kind_of(collective);
+    const bool only_copies = kind == ExchangeKind::kBroadcast || kind == ExchangeKind::kAllGather;
+    const bool only_adds = kind == ExchangeKind::kReduce || kind == ExchangeKind::kReduceScatter;
+    return (only_copies ? 0 : sums_s) + (only_adds ? 0 : copy_each_s);
+  }
+
+  const MachineCard& card_;
+  NodeSetting run_;
+  const MachineLoad* load_;
+  std::map<std::pair<ProductSize, double>, double> shares_;
+  std::map<std::tuple<ExchangeKind, std::int64_t, int, int>, double> exchanges_;
+};
 
 /// The number of lanes of one process that run at full speed at once.
 double lanes_at_once(const Run& workload, const MachineCard& card) {
@@ -460,64 +537,73 @@ double lanes_at_once(const Run& workload, const MachineCard& card) {
   return workload.has_ranks() ? cores / workload.ranks : cores;
 }
 
-/// A copy that crosses a link between GPUs; nothing for other ops.
-const Copy* copy_between_gpus(const Program& program, const Node& node, const MachineCard& card) {
-  const auto* op = std::get_if<DeviceOp>(&node.op);
-  const auto* copy = op == nullptr ? nullptr : std::get_if<Copy>(op);
-  if (copy == nullptr || !card.on_gpu || !card.node.is_known()) return nullptr;
-  const Buffers& buffers = program.buffers();
-  const Buffer &to = buffers[copy->to.buffer], &from = buffers[copy->from.buffer];
-  return to.device == from.device || to.pinned || from.pinned ? nullptr : copy;
-}
-
 }  // namespace
 
 double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run) {
-  return device_op_s(op, card, card.load_of(run.mesh.ranks(), run.threads), run.precision);
+  return NodePrices(card, run).of(op);
 }
 
 double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run) {
-  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
-  if (const auto* collective = std::get_if<Collective>(&node.op)) {
-    return collective_s(*collective, card, run, load);
-  }
-  if (const Copy* copy = copy_between_gpus(program, node, card)) {
-    return copy_s(card, static_cast<double>(copy->to.bytes()));
-  }
-  return device_op_s(std::get<DeviceOp>(node.op), card, run);
+  return NodePrices(card, run).of(program, node);
 }
 
 NodeSetting setting_of(const Run& workload, const MachineCard& card) {
   const DeviceConfig& device = workload.config.device;
+  const bool is_process = workload.scheme() == SchemeKind::kDataParallel;
   return {.mesh = mesh_of(workload),
           .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
-          .precision = device.precision};
+          .precision = device.precision,
+          .updates_alone = is_process && workload.config.parallel.pipeline == 1};
 }
 
-std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
-                                           const RankPrograms& programs) {
+namespace {
+
+/// The steps of these ranks, or of local SGD those without an average.
+std::vector<SimulatedStep> simulated_ranks(const Run& workload, const MachineCard& card,
+                                           const RankPrograms& programs, bool are_local) {
   const NodeSetting run = setting_of(workload, card);
   const std::span<const int> ranks = programs.ranks();
   std::vector<RankProgram> all;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    all.push_back({programs.of(i).step(), run.mesh.with_rank(ranks[i])});
+    const WorkloadPrograms& own = programs.of(i);
+    all.push_back({are_local ? own.local_step() : own.step(), run.mesh.with_rank(ranks[i])});
   }
   const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
+  NodePrices prices(card, run);
   const auto seconds = [&](const Program& program, const Node& node) {
-    return node_s(program, node, card, run);
-  };
-  const auto sends_from = [&](const Program& program, const Node& node) -> std::optional<int> {
-    const Copy* copy = copy_between_gpus(program, node, card);
-    if (copy == nullptr) return std::nullopt;
-    return program.buffers()[copy->from.buffer].device;
+    return prices.of(program, node);
   };
   return simulate(
       all, seconds,
       {.at_once = lanes_at_once(workload, card) * static_cast<double>(ranks.size()),
        .contention = load == nullptr ? 1 : load->contention,
        .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
-       .sends_from = sends_from});
+       .by_links = has_links(card),
+       .makes_input = !card.on_gpu});
+}
+
+/// The mean of a step and `more` others.
+void add_others(SimulatedStep& step, const SimulatedStep& other, double more) {
+  const auto add = [more](double& mean, double each) { mean = (mean + more * each) / (more + 1); };
+  add(step.step_s, other.step_s);
+  add(step.account.wall_s, other.account.wall_s);
+  add(step.account.hidden_communication_s, other.account.hidden_communication_s);
+  for (const Part part : kValuesOf<Part>) add(step.account[part], other.account[part]);
+}
+
+}  // namespace
+
+std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
+                                           const RankPrograms& programs) {
+  std::vector<SimulatedStep> steps = simulated_ranks(workload, card, programs, false);
+  const std::int64_t every = workload.config.parallel.sync_every;
+  if (every == 1) return steps;
+  const auto local = simulated_ranks(workload, card, programs, true);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    add_others(steps[i], local[i], static_cast<double>(every - 1));
+  }
+  return steps;
 }
 
 SimulatedStep predicted_run(const Run& workload, const MachineCard& card) {
@@ -548,7 +634,7 @@ SimulatedStep predicted_run(const Run& workload, const MachineCard& card,
   step.step_s += step.account[Part::kHost];
   if (config.data.workers > 0) {
     const double loading_s = 1e-3 * config.data.io_delay_ms / config.data.workers;
-    step.account[Part::kDataWait] = std::max(0.0, loading_s - step.step_s);
+    step.account[Part::kDataWait] += std::max(0.0, loading_s - step.step_s);
     step.step_s = std::max(step.step_s, loading_s);
   }
   step.account.wall_s = step.step_s;

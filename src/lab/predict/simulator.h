@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,8 +46,11 @@ struct Sharing {
   double contention = 1;
   /// Factor by which kernels take longer while a collective runs.
   double kernel_slowdown = 1;
-  /// The device whose link a node alone could fill, if any; such nodes share it evenly.
-  std::function<std::optional<int>(const Program&, const Node&)> sends_from = nullptr;
+  /// Whether a copy to another device alone could fill the link of its device; then such copies
+  /// share it evenly.
+  bool by_links = false;
+  /// Whether ranks make the next step's input meanwhile, which the step's end waits for.
+  bool makes_input = false;
 };
 
 /// Seconds of a node of a program on an otherwise idle machine.
@@ -56,8 +58,8 @@ using NodeSeconds = std::function<double(const Program&, const Node&)>;
 
 /// Walks the nodes of an ordered training step. Each begins when its lanes are free and the nodes
 /// it waits for have ended, and takes seconds(node) on an otherwise idle machine. Pauses take no
-/// capacity from other nodes. Input is made before the step, as the trainers do with random data,
-/// and the host waits for each step, so a step begins with idle lanes.
+/// capacity from other nodes. A step's input is there when it begins, and the host waits for each
+/// step, so it begins with idle lanes.
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
                        const Sharing& sharing = {});
 
@@ -91,6 +93,7 @@ struct NodeSetting {
   Mesh mesh{};      // of all processes or devices
   int threads = 0;  // per rank; 0: a GPU
   Precision precision = Precision::kFp32;
+  bool updates_alone = false;  // one of the devices, while the others wait
 };
 
 /// That of a workload on this machine.
@@ -109,7 +112,8 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
               const NodeSetting& run);
 
 /// The steps of these ranks, without the host's overhead, as predicted_run() simulates them. They
-/// must be all that differ: ranks_to_simulate() and any others.
+/// must be all that differ: ranks_to_simulate() and any others. Of local SGD, the means of a
+/// round's steps, with the spans of its last.
 std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
                                            const RankPrograms& programs);
 

@@ -58,6 +58,8 @@ class WorkloadPrograms {
   [[nodiscard]] const Mesh& mesh() const { return mesh_; }
   /// A training step, or a batch of an evaluation.
   [[nodiscard]] const Program& step() const { return steps_->all().front()->program; }
+  /// Of local SGD, a step after which no weights are averaged.
+  [[nodiscard]] const Program& local_step() const { return steps_->of({}, true).program; }
 
  private:
   std::unique_ptr<Scheme> scheme_;

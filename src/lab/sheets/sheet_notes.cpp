@@ -48,7 +48,7 @@ std::string size_note(const SheetRuns& runs) {
       "against measured, simulated against simulated. Columns headed \"Simulated\" are the "
       "course's "
       "size on {}: calculated by mlp_lab's simulator, not measured. {}",
-      runs.gpus().name, kSimulationError);
+      runs.gpus().name, error_note(runs.gpus()));
   std::vector<std::string> unknown;
   for (const Precision each : {Precision::kTf32, Precision::kBf16, Precision::kFp16}) {
     if (!has_rate(runs.gpus(), each)) unknown.emplace_back(name_of(each));

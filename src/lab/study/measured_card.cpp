@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <tuple>
+#include <variant>
 #include <vector>
 
 #include "core/clock.h"
@@ -65,7 +67,7 @@ namespace {
 /// What one rank measures of its device and its links while all ranks do the same.
 struct RankRates {
   std::vector<OpRate> rates{};
-  std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes; empty with one rank
+  EnumArray<ExchangeKind, SecondsByBytes> exchanges{};  // empty with one rank
   /// How much longer all-reduces and products take at once than one after the other, since ranks
   /// that share cores with their communication wait for a turn. 1 with one rank.
   double contention = 1;
@@ -247,10 +249,11 @@ std::vector<DeviceOp> products_of(std::int64_t numbers, MakeOp make, std::int64_
 void measure_products(RankBench& bench, const Device& device, bool quick,
                       std::vector<OpRate>& rates) {
   const bool on_gpu = device.kind() == DeviceKind::kCuda;
-  std::vector<std::int64_t> batches = {16, 64, 256};
-  if (!quick) batches = {8, 16, 32, 64, 128, 256, 512};
-  std::vector<std::int64_t> widths = {256, 512};
-  if (!quick) widths = {1024, 2048};
+  // A few rows take the time of their weights, and narrow layers that of their launch.
+  std::vector<std::int64_t> batches = {1, 16, 64, 256};
+  if (!quick) batches = {1, 4, 8, 16, 32, 64, 128, 256, 512};
+  std::vector<std::int64_t> widths = {64, 256, 512};
+  if (!quick) widths = {64, 256, 1024, 2048};
   if (on_gpu) widths = {1024, 2048, 4096, kMaxGpuWidth};
   if (on_gpu && quick) widths = {1024, kMaxGpuWidth};
   for (const std::int64_t width : widths) {
@@ -270,7 +273,9 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
   }
 }
 
-/// Memory-bound ops over this many of the memory's numbers.
+constexpr std::int64_t kActivatedNumbers = 1 << 16;
+
+/// Ops over this many of the memory's numbers.
 std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
   constexpr std::int64_t kCols = 256;
   const std::int64_t rows = std::max<std::int64_t>(1, count / kCols);
@@ -284,10 +289,15 @@ std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
   memory = Tensors(numbers);
   ops.push_back(Copy{.to = flat(), .from = flat()});
   memory = Tensors(numbers);
-  ops.push_back(BiasActivation{.values = matrix(), .bias = row(std::min(count, kCols))});
-  memory = Tensors(numbers);
-  ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix()});
-  memory = Tensors(numbers);
+  for (const Activation activation : kValuesOf<Activation>) {
+    const bool is_measured = activation == Activation::kRelu || count == kActivatedNumbers;
+    if (activation == Activation::kNone || !is_measured) continue;
+    ops.push_back(BiasActivation{
+        .values = matrix(), .bias = row(std::min(count, kCols)), .activation = activation});
+    memory = Tensors(numbers);
+    ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix(), .activation = activation});
+    memory = Tensors(numbers);
+  }
   // As in training, where it includes the gradient of the bias up to this many rows.
   const std::int64_t few = std::min(rows, kMaxRowsOfSums);
   const auto wide = [&] { return memory.take(few, count / few); };
@@ -308,11 +318,40 @@ std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
   return ops;
 }
 
+/// Attention of two heads over a sequence of this length, and its gradient.
+std::vector<DeviceOp> attention_ops(std::int64_t length, AttentionForm form, std::int64_t numbers) {
+  constexpr std::int64_t kHeads = 2, kHeadWidth = 64;
+  Tensors memory(numbers);
+  const AttentionShape shape{.heads = kHeads, .length = length, .form = form};
+  const auto take = [&](std::int64_t cols) { return memory.take(length, cols); };
+  const Tensor qkv = take(3 * kHeads * kHeadWidth), out = take(kHeads * kHeadWidth);
+  const Tensor kept = take(shape.kept_cols());
+  AttentionGrad gradient{.grad_qkv = take(qkv.cols),
+                         .qkv = qkv,
+                         .out = out,
+                         .grad_out = take(out.cols),
+                         .kept = kept,
+                         .shape = shape};
+  if (const std::int64_t cols = gradient.scratch_cols(); cols > 0) gradient.scratch = take(cols);
+  return {Attention{.out = out, .kept = kept, .qkv = qkv, .shape = shape}, gradient};
+}
+
 void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates) {
+  const auto measure = [&](const DeviceOp& op) {
+    OpSize size = size_of(op);
+    rates.push_back(
+        {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of({op})});
+  };
+  for (const AttentionForm form : kValuesOf<AttentionForm>) {
+    for (const std::int64_t length : {128, 1024}) {
+      if (quick && length > 128) continue;
+      for (const DeviceOp& op : attention_ops(length, form, bench.numbers())) measure(op);
+    }
+  }
   // Where caches end, rates depend on the size most strongly.
-  std::vector<std::int64_t> counts = {1 << 12, 1 << 16, 1 << 20};
+  std::vector<std::int64_t> counts = {1 << 12, kActivatedNumbers, 1 << 20};
   if (!quick) {
-    counts = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20};
+    counts = {1 << 8, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20};
   }
   const std::int64_t most = bench.numbers() / 5;
   for (const std::int64_t count : {std::int64_t{1} << 24, std::int64_t{1} << 26, most}) {
@@ -320,25 +359,52 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
   }
   for (const std::int64_t count : counts) {
     for (const DeviceOp& op : ops_over(count, bench.numbers())) {
-      OpSize size = size_of(op);
       // No model has that many numbers in a batch.
-      const bool is_state = size.op == "adam" || size.op == "copy";
-      if (!is_state && count > 1 << 21) continue;
-      rates.push_back(
-          {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of({op})});
+      const bool is_state =
+          std::holds_alternative<OptimizerUpdate>(op) || std::holds_alternative<Copy>(op);
+      if (is_state || count <= 1 << 21) measure(op);
     }
   }
 }
 
-/// All-reduces over gradients as cold as in training, each in another place. Held by pointer,
-/// because communicators identify collectives by address.
-std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes, std::int64_t numbers) {
+/// Numbers drawn from the CPU's stream, whose state is zero: that takes as long as any other.
+OpRate rate_of_draws(RankBench& bench) {
+  constexpr std::int64_t kDrawn = 1 << 14;
+  Tensors memory(bench.numbers());
+  Tensor state = memory.take(1, state_bytes(Generator::kTorchCpu));
+  state.dtype = DType::kU8;
+  const DeviceOp draw = Randn{.out = memory.take(1, kDrawn), .state = state};
+  std::ignore = bench.seconds_of({DeviceOp(Fill{.out = state})});
+  const OpSize size = size_of(draw);
+  return {size.op, size.rows, size.width, size.work / bench.seconds_of({draw})};
+}
+
+/// One of a kind over these numbers; of an exchange with a peer, over half of them each way.
+Collective bench_exchange(ExchangeKind kind, const Tensor& row, const Group& ranks) {
+  using enum ExchangeKind;
+  const std::int64_t each = std::max<std::int64_t>(row.cols / ranks.size(), 1), half = row.cols / 2;
+  const Tensor shares{row.buffer, row.offset_bytes, row.cols / each, each};
+  if (kind == kAllReduce) return AllReduce{.tensors = {row}, .scale = 0.5F};
+  if (kind == kReduceScatter) return ReduceScatter{.tensors = {shares}, .scale = 0.5F};
+  if (kind == kAllGather) return AllGather{.tensors = {shares}};
+  if (kind == kBroadcast) return Broadcast{.tensors = {row}};
+  if (kind == kReduce) return Reduce{.tensors = {row}};
+  return SendReceive{.sends = row.flat_slice(0, half),
+                     .receives = row.flat_slice(half, half),
+                     .peer = ranks.rank() ^ 1,
+                     .axis = Axis::kAll};
+}
+
+/// Exchanges as cold as in training, each in another place. Held by pointer, because communicators
+/// identify collectives by address.
+std::vector<std::unique_ptr<Collective>> bench_exchanges(ExchangeKind kind, std::int64_t bytes,
+                                                         std::int64_t numbers, const Group& ranks) {
   std::vector<std::unique_ptr<Collective>> all;
   Tensors gradients(numbers);
-  const std::int64_t count = bytes / 4;
+  const std::int64_t count = bytes / 4 * (kind == ExchangeKind::kSendReceive ? 2 : 1);
   for (std::int64_t i = 0; i < std::clamp<std::int64_t>(numbers / (count + 16), 1, 8); ++i) {
-    all.push_back(std::make_unique<Collective>(
-        AllReduce{.tensors = {gradients.take(1, count)}, .scale = 0.5F}));
+    const Tensor row = gradients.take(1, count);
+    all.push_back(std::make_unique<Collective>(bench_exchange(kind, row, ranks)));
   }
   return all;
 }
@@ -353,16 +419,23 @@ RankRates measure_rank(const MeasuringRank& rank, bool quick) {
   RankRates measured;
   measure_products(bench, rank.device, quick, measured.rates);
   measure_other_ops(bench, quick, measured.rates);
+  if (rank.device.kind() == DeviceKind::kCpu) measured.rates.push_back(rate_of_draws(bench));
   if (rank.ranks.size() == 1) return measured;
   std::vector<std::vector<std::unique_ptr<Collective>>> kept;
-  for (std::int64_t bytes = 4; bytes <= kMaxReducedBytes; bytes *= quick ? 8 : 4) {
-    kept.push_back(all_reduces_of(bytes, bench.numbers()));
-    measured.all_reduce.emplace_back(static_cast<double>(bytes), bench.seconds_of(kept.back()));
+  const auto exchanges = [&](ExchangeKind kind, std::int64_t bytes) -> const auto& {
+    return kept.emplace_back(bench_exchanges(kind, bytes, bench.numbers(), rank.ranks));
+  };
+  for (const ExchangeKind kind : kValuesOf<ExchangeKind>) {
+    const std::int64_t factor = (kind == ExchangeKind::kAllReduce ? 4 : 16) * (quick ? 2 : 1);
+    for (std::int64_t bytes = 4; bytes <= kMaxReducedBytes; bytes *= factor) {
+      measured.exchanges[kind].emplace_back(static_cast<double>(bytes),
+                                            bench.seconds_of(exchanges(kind, bytes)));
+    }
   }
   constexpr std::int64_t kLayerBytes = std::int64_t{4} << 20;
-  kept.push_back(all_reduces_of(kLayerBytes, bench.numbers()));
-  measured.contention = bench.contention_of(
-      kept.back(), products_of(bench.numbers(), weight_gradient, 32, quick ? 256 : 1024, 1));
+  measured.contention =
+      bench.contention_of(exchanges(ExchangeKind::kAllReduce, kLayerBytes),
+                          products_of(bench.numbers(), weight_gradient, 32, quick ? 256 : 1024, 1));
   return measured;
 }
 
@@ -472,9 +545,10 @@ void summarize(MachineCard& card) {
   card.launch_s = first.launch_s;
   card.host_s = first.host_s;
   for (const MachineLoad& load : card.loads) {
-    if (load.all_reduce.empty()) continue;
-    card.node.tables[ExchangeKind::kAllReduce].push_back({load.ranks, load.all_reduce});
-    card.node.latency_s = load.all_reduce.front().second;
+    const SecondsByBytes& sums = load.exchanges[ExchangeKind::kAllReduce];
+    if (sums.empty()) continue;
+    card.node.tables[ExchangeKind::kAllReduce].push_back({load.ranks, sums});
+    card.node.latency_s = sums.front().second;
   }
 }
 
@@ -518,7 +592,10 @@ void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesyst
     rates.push_back({each.op, each.rows, each.width, each.rate});
   }
   json all = {{"rates", std::move(rates)}, {"contention", measured.contention}};
-  if (!measured.all_reduce.empty()) all["all_reduce"] = measured.all_reduce;
+  for (const ExchangeKind kind : kValuesOf<ExchangeKind>) {
+    const SecondsByBytes& points = measured.exchanges[kind];
+    if (!points.empty()) all[std::string(name_of(kind))] = points;
+  }
   replace_file(file, all.dump() + "\n");
 }
 

@@ -43,12 +43,12 @@ struct CardRequest {
 /// cores or GPUs and at most 16; without mpirun, only one. Each rank is an `mlp_lab measure-rank`,
 /// see write_rank_rates(). The host's cost of a launch and of a step comes from steps of the
 /// trainers on a model that is one number wide. A load that other programs disturbed is measured
-/// again, up to twice, unless quick. Blocks for about half a minute. Throws Error as run_workload()
+/// again, up to twice, unless quick. Blocks for about a minute. Throws Error as run_workload()
 /// does.
 MachineCard measure_card(const CardRequest& request);
 
-/// What each rank runs for measure_card(): measures the rates of ops and the times of an
-/// all-reduce, on all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds
+/// What each rank runs for measure_card(): measures the rates of ops and the times of exchanges, on
+/// all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds
 /// per size, and 128 MiB of memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory), and as
 /// replace_file() does. Blocks.
 void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file);

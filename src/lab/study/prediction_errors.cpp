@@ -44,6 +44,10 @@ std::string difference_text(double seconds) {
   return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
 }
 
+Estimate measured_step_s(const Measurement& each) {
+  return each.workload().config.parallel.sync_every > 1 ? each.mean_s() : each.step_s();
+}
+
 /// Cases that run the same command line, all compared with one prediction.
 struct DistinctPrediction {
   std::vector<std::pair<const Results*, std::size_t>> cases{};
@@ -58,7 +62,9 @@ struct DistinctPrediction {
   /// (predicted - measured) / measured, with the median over the cases as the measurement.
   [[nodiscard]] double error() const {
     std::vector<double> all_s;
-    for (std::size_t i = 0; i < cases.size(); ++i) all_s.push_back(measured(i).step_s().median);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      all_s.push_back(measured_step_s(measured(i)).median);
+    }
     return predicted().step_s / median(all_s) - 1;
   }
 };
@@ -75,6 +81,23 @@ std::vector<DistinctPrediction> distinct_predictions(const std::vector<const Res
   std::vector<DistinctPrediction> distinct;
   for (auto& [command, prediction] : by_command) distinct.push_back(std::move(prediction));
   return distinct;
+}
+
+/// Counts the pairs of cases whose measured times certainly differ, and those of which the one that
+/// was predicted to be faster is.
+void count_directions(const Results& results, PredictionSummary& summary) {
+  for (std::size_t i = 0; i < results.predictions.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Measurement &a = results.cases[i], &b = results.cases[j];
+      const auto &of_a = results.predictions[i], &of_b = results.predictions[j];
+      if (!of_a || !of_b || a.what().beyond_cores || b.what().beyond_cores) continue;
+      if (command_line_of(a.workload()) == command_line_of(b.workload())) continue;
+      const Estimate ratio = results.compare(a.what().key, b.what().key).ratio;
+      if (!ratio.has_interval() || (ratio.low <= 1 && ratio.high >= 1)) continue;
+      ++summary.pairs;
+      summary.right_pairs += (of_b->step_s > of_a->step_s) == (ratio.median > 1) ? 1 : 0;
+    }
+  }
 }
 
 /// How often each part is the worst one in predictions that miss the goal.
@@ -109,9 +132,10 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
       if (!results->predictions[i]) continue;
       const Measurement& each = results->cases[i];
       const double predicted_ms = 1e3 * results->predictions[i]->step_s;
-      runs.points.push_back(plot_point(predicted_ms, each.step_s(), 1e3));
+      const Estimate measured_s = measured_step_s(each);
+      runs.points.push_back(plot_point(predicted_ms, measured_s, 1e3));
       runs.points.back().is_hollow = each.what().beyond_cores;
-      ends.insert({predicted_ms, 1e3 * each.step_s().median});
+      ends.insert({predicted_ms, 1e3 * measured_s.median});
     }
   }
   for (const double ms : {*ends.begin(), *ends.rbegin()})
@@ -127,7 +151,8 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
 }  // namespace
 
 double prediction_error(const Results& results, std::size_t number) {
-  return results.predictions.at(number).value().step_s / results.cases.at(number).step_s().median -
+  return results.predictions.at(number).value().step_s /
+             measured_step_s(results.cases.at(number)).median -
          1;
 }
 
@@ -142,8 +167,12 @@ std::optional<PredictionSummary> prediction_summary(const std::vector<const Resu
     }
   }
   if (errors.empty()) return std::nullopt;
+  for (const Results* results : all) count_directions(*results, summary);
+  std::ranges::sort(errors);
   summary.runs = static_cast<int>(errors.size());
   summary.median_error = median(errors);
+  summary.p90_error = percentile(errors, 90);
+  summary.worst_error = errors.back();
   const auto within = std::ranges::count_if(errors, [](double error) { return error <= kGoal; });
   summary.within_tenth = static_cast<double>(within) / static_cast<double>(errors.size());
   return summary;
@@ -164,7 +193,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
       const Deviation worst = worst_part(each, predicted);
       table.rows.push_back(
           {fmt::format("{}: {}", results->name, each.what().key), simulated_time(predicted.step_s),
-           time_text(each.step_s()), signed_percent(prediction_error(*results, i)),
+           time_text(measured_step_s(each)), signed_percent(prediction_error(*results, i)),
            fmt::format("{} {}", worst.name, difference_text(worst.more_s)), beyond_text(each)});
     }
   }
@@ -174,6 +203,10 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
                   counted(summary->runs, "distinct prediction"),
                   percent_text(summary->median_error), chosen_percent(kGoal),
                   percent_text(summary->within_tenth)),
+      fmt::format("The 90th percentile of the errors is {}, the worst {}. Of {} of an experiment "
+                  "whose measured times certainly differ, the faster one was predicted in {}.",
+                  percent_text(summary->p90_error), percent_text(summary->worst_error),
+                  counted(summary->pairs, "pair"), summary->right_pairs),
       cause_sentence(all)};
   if (summary->beyond_cores > 0) {
     sentences.push_back(fmt::format("{} beyond the cores {} shown and not counted.",

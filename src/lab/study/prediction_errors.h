@@ -10,23 +10,27 @@
 
 namespace barestep {
 
-/// (predicted - measured) / measured, for one case that has a prediction.
+/// (predicted - measured) / measured, for one case that has a prediction. Of local SGD, the mean of
+/// a round's steps counts; otherwise the median step.
 double prediction_error(const Results& results, std::size_t number);
 
 /// Covers all distinct predictions within the cores. Cases with the same command line, for example
 /// in several experiments, are one prediction, compared with the median of their measurements.
 struct PredictionSummary {
-  int runs = 0;             // distinct predictions
-  int beyond_cores = 0;     // additional predictions, not counted
-  double median_error = 0;  // of the absolute errors
+  int runs = 0;                                             // distinct predictions
+  int beyond_cores = 0;                                     // additional predictions, not counted
+  double median_error = 0, p90_error = 0, worst_error = 0;  // of the absolute errors
   double within_tenth = 0;  // share with an error of at most a tenth, which is the goal
+  /// Pairs of cases of an experiment whose measured times certainly differ, and of these the pairs
+  /// of which the simulation names the faster one.
+  int pairs = 0, right_pairs = 0;
 };
 
 /// Nothing if no case was predicted.
 std::optional<PredictionSummary> prediction_summary(const std::vector<const Results*>& all);
 
-/// The summary in sentences, a row for every case with the parts of its error, and the plot of
-/// predictions against measurements. Empty if no case was predicted.
+/// The summary in sentences, a row for every case with the part of its error that is largest, and
+/// the plot of predictions against measurements. Empty if no case was predicted.
 Findings prediction_findings(const std::vector<const Results*>& all);
 
 }  // namespace barestep

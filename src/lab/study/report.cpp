@@ -91,7 +91,13 @@ json json_of_case(const Results& results, std::size_t number) {
   if (each.has_p99()) all["step_p99_s"] = each.p99_s();
   if (!each.configuration().empty()) all["configuration"] = json::parse(each.configuration());
   if (!results.predictions.empty() && results.predictions[number]) {
-    all["predicted_step_s"] = results.predictions[number]->step_s;
+    const SimulatedStep& predicted = *results.predictions[number];
+    json parts = json::object();
+    for (const std::string_view phase : account_phases()) {
+      parts[std::string(phase)] = predicted.account.seconds_of(phase);
+    }
+    all["predicted_phases_s"] = std::move(parts);
+    all["predicted_step_s"] = predicted.step_s;
     all["prediction_error"] = prediction_error(results, number);
   }
   return all;
@@ -132,6 +138,10 @@ json json_of_summary(const PredictionSummary& summary) {
   return {{"runs", summary.runs},
           {"beyond_cores", summary.beyond_cores},
           {"median_error", summary.median_error},
+          {"p90_error", summary.p90_error},
+          {"worst_error", summary.worst_error},
+          {"pairs", summary.pairs},
+          {"right_pairs", summary.right_pairs},
           {"within_tenth", summary.within_tenth}};
 }
 

@@ -1,0 +1,115 @@
+"""predictions.py RESULTS.json...: errors of the predictions of studies, by scheme, the worst and all.
+
+A command line counts once, against the median of its measurements; cases beyond the cores are shown only.
+Direction: of two cases of an experiment whose measured intervals are apart, the faster one was predicted.
+"""
+
+import collections
+import itertools
+import json
+import re
+import statistics
+import sys
+
+WORST = 10
+SCHEME = re.compile(r"--scheme (\S+)")
+
+
+def scheme_of(command):
+    """How the ranks of a command line share a step."""
+    if "mlp_single" in command:
+        return "one device"
+    if "mlp_dp" in command:
+        return "stages of a process" if "--pipeline" in command else "data-parallel"
+    named = SCHEME.search(command)
+    words = [named.group(1) if named else "ddp"]
+    if "--sync-every" in command:
+        words = ["local SGD"]
+    return ", ".join(words + [axis for axis in ("tensor", "pipeline") if f"--{axis} " in command])
+
+
+def measured_of(case):
+    """The mean of local SGD's steps, which differ; else the median."""
+    return case["mean_step_s" if "--sync-every" in case["command"] else "step_s"]
+
+
+def error_of(case, measured_s):
+    return case["predicted_step_s"] / measured_s - 1
+
+
+def percent(share):
+    return f"{100 * share:.1f} %"
+
+
+def quantile(sorted_values, share):
+    place = share * (len(sorted_values) - 1)
+    low = int(place)
+    high = min(low + 1, len(sorted_values) - 1)
+    return sorted_values[low] + (place - low) * (sorted_values[high] - sorted_values[low])
+
+
+def why(case):
+    """The part of the step that is off most."""
+    parts = case["predicted_phases_s"]
+    more = {part: parts[part] - case["phases_s"].get(part, 0) for part in parts}
+    part = max(more, key=lambda each: abs(more[each]))
+    return f"{part} {1e3 * more[part]:+.3f} ms"
+
+
+def directions(cases):
+    """(schemes, is right) of each pair that is certainly apart."""
+    for a, b in itertools.combinations(cases, 2):
+        of_a, of_b = measured_of(a), measured_of(b)
+        apart = of_a["high"] and of_b["high"] and (of_a["high"] < of_b["low"] or of_b["high"] < of_a["low"])
+        if a["command"] == b["command"] or not apart:
+            continue
+        is_right = (a["predicted_step_s"] < b["predicted_step_s"]) == (of_a["median"] < of_b["median"])
+        yield {scheme_of(a["command"]), scheme_of(b["command"])}, is_right
+
+
+def row(name, errors, pairs):
+    sizes = sorted(abs(each) for each in errors)
+    right = sum(is_right for _, is_right in pairs)
+    direction = f"{right} of {len(pairs)}, {percent(right / len(pairs))}" if pairs else "-"
+    figures = [statistics.median(sizes), quantile(sizes, 0.9), sizes[-1]]
+    return f"{name:<22}{len(sizes):>12}" + "".join(f"{percent(each):>18}" for each in figures) + f"  {direction}"
+
+
+def main():
+    studies = [json.load(open(path)) for path in sys.argv[1:]]
+    experiments = [each for study in studies for each in study["experiments"]]
+    within, lines, pairs = [], [], []
+    for experiment in experiments:
+        predicted = [case for case in experiment["cases"] if "predicted_step_s" in case]
+        own = [case for case in predicted if not case["beyond_cores"]]
+        pairs += directions(own)
+        within += [(experiment["name"], case) for case in own]
+        for case in predicted:
+            measured_s = measured_of(case)["median"]
+            lines.append(
+                f"{experiment['name'] + ': ' + case['key']:<40}{1e3 * measured_s:>12.3f} ms"
+                f"{1e3 * case['predicted_step_s']:>12.3f} ms{100 * error_of(case, measured_s):>+9.1f} %"
+                + ("  beyond the cores" if case["beyond_cores"] else "")
+            )
+    by_command = collections.defaultdict(list)
+    for name, case in within:
+        by_command[case["command"]].append((name, case))
+    errors = {}
+    for command, cases in by_command.items():
+        measured_s = statistics.median(measured_of(case)["median"] for _, case in cases)
+        errors[command] = error_of(cases[0][1], measured_s)
+    print(f"{'scheme':<22}{'predictions':>12}{'median':>18}{'90th percentile':>18}{'worst':>18}  direction right")
+    print(row("all", errors.values(), pairs))
+    for scheme in sorted({scheme_of(command) for command in errors}):
+        own = [error for command, error in errors.items() if scheme_of(command) == scheme]
+        print(row(scheme, own, [pair for pair in pairs if scheme in pair[0]]))
+    print(f"\nThe {WORST} worst, and the part of the step that is off most:")
+    for command in sorted(errors, key=lambda each: -abs(errors[each]))[:WORST]:
+        name, case = by_command[command][0]
+        print(f"{100 * errors[command]:>+8.1f} %  {why(case):<32}{name}: {case['key']}")
+    print(f"\n{'experiment: case':<40}{'measured':>15}{'simulated':>15}{'error':>11}")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

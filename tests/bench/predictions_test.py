@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""predictions_test.py <source root>: errors of predictions by scheme, of made-up studies."""
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+
+sys.path.insert(0, sys.argv[1] + "/bench")
+import predictions  # noqa: E402
+
+
+def case(key, command, measured_s, predicted_s, beyond=False):
+    estimate = {"median": measured_s, "low": 0.98 * measured_s, "high": 1.02 * measured_s}
+    mean = {name: 2 * value for name, value in estimate.items()}
+    return {"key": key, "command": command, "beyond_cores": beyond, "step_s": estimate, "mean_step_s": mean,
+            "predicted_step_s": predicted_s, "phases_s": {"forward": 0.4, "backward": measured_s - 0.4},
+            "predicted_phases_s": {"forward": 0.4, "backward": predicted_s - 0.4}}
+
+
+first = [case("one", "mlp_single --dim 8", 1.0, 1.1), case("zero", "mpirun -np 2 mlp_ddp --scheme zero1", 0.5, 0.6),
+         case("local", "mpirun -np 2 mlp_ddp --sync-every 4", 1.0, 0.5),
+         case("many", "mpirun -np 4 mlp_ddp", 1.0, 9.0, beyond=True),
+         {"key": "unpredicted", "command": "mlp_single", "beyond_cores": False}]
+second = [case("again", "mlp_single --dim 8", 1.2, 1.1)]
+with tempfile.TemporaryDirectory() as folder:
+    files = []
+    for name, cases in (("a", first), ("b", second)):
+        files.append(f"{folder}/{name}.json")
+        with open(files[-1], "w") as file:
+            json.dump({"experiments": [{"name": name, "cases": cases}]}, file)
+    sys.argv[1:] = files
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        predictions.main()
+lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+# The two measurements of one command line count once, as 1.1 s. Local SGD is compared with its mean, 2 s.
+assert "all 3 20.0 % 64.0 % 75.0 % 1 of 3, 33.3 %" in lines, out.getvalue()
+assert "zero1 1 20.0 % 20.0 % 20.0 % 1 of 2, 50.0 %" in lines, out.getvalue()
+assert "local SGD 1 75.0 % 75.0 % 75.0 % 0 of 2, 0.0 %" in lines, out.getvalue()
+assert "-75.0 % backward -500.000 ms a: local" in lines, out.getvalue()
+assert "a: many 1000.000 ms 9000.000 ms +800.0 % beyond the cores" in lines, out.getvalue()
+assert not any("unpredicted" in line for line in lines)
+assert predictions.scheme_of("mpirun -np 4 mlp_ddp --tensor 2 --pipeline 2") == "ddp, tensor, pipeline"
+assert predictions.scheme_of("mlp_dp --devices cpu,cpu --pipeline 2") == "stages of a process"
