@@ -21,12 +21,43 @@ struct AccessCase {
   std::vector<BufferId> read, written;
 };
 
-/// Device ops run on poisoned memory in kernels/op_memory_test.cpp, and the bytes of their operands
-/// are counted below; so here are a few, and collectives.
-TEST(AccessesOf, ListsWhatOpsReadAndWrite) {
+TEST(AccessesOf, ListsWhatEachOpReadsAndWrites) {
   const std::vector<AccessCase> cases{
       {DeviceOp{gemm()}, {1, 2}, {0}},
       {DeviceOp{gemm(1)}, {0, 1, 2}, {0}},
+      {DeviceOp{gemm_with_bias()}, {1, 2, 3}, {0}},
+      {DeviceOp{quantize_weight()}, {3}, {0, 1, 2}},
+      {DeviceOp{quantize()}, {2}, {0, 1}},
+      {DeviceOp{quantize_batch()}, {2}, {0, 1, 3}},
+      {DeviceOp{quantized_gemm()}, {1, 2, 3, 4, 5, 6}, {0}},
+      {DeviceOp{quantized_gemm_of_batch()}, {1, 2, 3, 4, 5, 6, 7}, {0}},
+      {DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5)}}, {0, 1}, {0}},
+      {DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {0, 1}, {0}},
+      {DeviceOp{relu_grad_with_sums()}, {0, 1}, {0, 2}},
+      {DeviceOp{relu_grad_with_sums(1)}, {0, 1, 2}, {0, 2}},
+      {DeviceOp{dropout()}, {0, 1}, {0}},
+      {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}}, {1}, {0}},
+      {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5), 0.5F}}, {0, 1}, {0}},
+      {DeviceOp{SquaredErrors{f32(0, 1, 5), f32(1, 4, 5), f32(2, 4, 5)}}, {1, 2}, {0}},
+      {DeviceOp{mse()}, {2, 3}, {0, 1}},
+      {DeviceOp{mse(1)}, {0, 2, 3}, {0, 1}},
+      {DeviceOp{cross_entropy()}, {2, 3}, {0, 1}},
+      {DeviceOp{cross_entropy(1)}, {0, 2, 3}, {0, 1}},
+      {DeviceOp{count_correct()}, {1, 2}, {0}},
+      {DeviceOp{adam()}, {0, 1, 2, 3, 4}, {0, 2, 3}},
+      {DeviceOp{decaying(adam(), true)}, {0, 1, 2, 3, 4}, {0, 2, 3}},
+      {DeviceOp{clipped(adam())}, {0, 1, 2, 3, 4, 9}, {0, 2, 3}},
+      {DeviceOp{linear_adam()}, {0, 1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 2, 3, 4, 5}},
+      {DeviceOp{clipped(linear_adam())}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {0, 1, 2, 3, 4, 5}},
+      {DeviceOp{SumSquares{f32(0, 1, 1), f32(1, 1, 5)}}, {1}, {0}},
+      {DeviceOp{GramSquares{f32(0, 1, 1), f32(1, 5, 5), f32(2, 5, 5)}}, {1, 2}, {0}},
+      {DeviceOp{ClipFactor{f32(0, 1, 1), f32(1, 1, 3)}}, {1}, {0}},
+      {DeviceOp{clipped(sgd())}, {0, 1, 2, 9}, {0}},
+      {DeviceOp{sgd()}, {0, 1, 2}, {0}},
+      {DeviceOp{nesterov()}, {0, 1, 2, 3}, {0, 3}},
+      {DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}}, {1}, {0}},
+      {DeviceOp{Cast{bf16(0, 4, 5), f32(1, 4, 5)}}, {1}, {0}},
+      {DeviceOp{Fill{f32(0, 4, 5)}}, {}, {0}},
       {DeviceOp{Randn{f32(0, 4, 5), state(1)}}, {1}, {0, 1}},
       {DeviceOp{Delay{0.001}}, {}, {}},
       {DeviceOp{Delay{0.001, f32(0, 1, 1)}}, {0}, {}},
@@ -164,8 +195,6 @@ Op broken(Kind op, Change change) {
   return DeviceOp{op};
 }
 
-/// Shapes and types of operands are tested in operands_test.cpp; here are one of each kind and all
-/// other rules.
 void expect_refused(const std::vector<RuleCase>& cases) {
   for (const RuleCase& each : cases) {
     const std::string named = "ill-formed op '" + std::string(label_of(each.op)) + "': ";
@@ -178,6 +207,13 @@ void expect_refused(const std::vector<RuleCase>& cases) {
 TEST(Validate, RefusesProductsThatDoNotFit) {
   expect_refused({
       {broken(gemm(), [](Gemm& o) { o.a.cols = 4; }), "b is 3 x 5, but k = 4 (from a)"},
+      {broken(gemm(), [](Gemm& o) { o.b.rows = 4; }), "b is 4 x 5, but k = 3 (from a)"},
+      {broken(gemm(), [](Gemm& o) { o.transpose_a = true; }), "a is 4 x 3, but m = 4 (from c)"},
+      {broken(gemm(), [](Gemm& o) { o.transpose_b = true; }), "b is 3 x 5, but n = 5 (from c)"},
+      {broken(gemm(), [](Gemm& o) { o.c.rows = 5; }), "a is 4 x 3, but r = 5 (from c)"},
+      {broken(gemm(), [](Gemm& o) { o.c.cols = 4; }), "b is 3 x 5, but n = 4 (from c)"},
+      {broken(gemm_with_bias(), [](Gemm& o) { o.bias->cols = 4; }),
+       "bias is 1 x 4, but n = 5 (from c)"},
       {broken(gemm_with_bias(), [](Gemm& o) { o.bias->rows = 4; }),
        "bias is 4 x 5, but must have 1 row "},
       {broken(gemm_with_bias(), [](Gemm& o) { o.beta = 1; }), "a bias needs beta == 0"},
@@ -186,15 +222,31 @@ TEST(Validate, RefusesProductsThatDoNotFit) {
 
 TEST(Validate, RefusesLossesThatDoNotFit) {
   expect_refused({
+      {broken(mse(), [](PointwiseLoss& o) { o.loss.cols = 2; }),
+       "loss is 1 x 2, but must have 1 column"},
+      {broken(mse(), [](PointwiseLoss& o) { o.grad.rows = 5; }),
+       "output is 4 x 5, but r = 5 (from grad)"},
+      {broken(mse(), [](PointwiseLoss& o) { o.target.cols = 4; }),
+       "target is 4 x 4, but n = 5 (from grad)"},
       {broken(mse(), [](PointwiseLoss& o) { o.count = 19; }), "at least the size of output"},
       {broken(mse(), [](PointwiseLoss& o) { o.activation = Activation::kTanh; }),
        "the activation must be ReLU or none"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.loss.rows = 2; }),
+       "loss is 2 x 1, but must have 1 row"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.grad.cols = 4; }),
+       "logits is 4 x 5, but N = 4 (from grad)"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.labels.rows = 5; }),
+       "labels is 5 x 1, but r = 4 (from grad)"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.labels.dtype = DType::kF32; }),
        "labels must be i32"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.count = 3; }),
        "at least the rows of logits"},
+      {broken(count_correct(), [](CountCorrect& o) { o.correct.cols = 2; }),
+       "correct is 1 x 2, but must have 1 column"},
       {broken(count_correct(), [](CountCorrect& o) { o.correct.dtype = DType::kF32; }),
        "correct must be i32"},
+      {broken(count_correct(), [](CountCorrect& o) { o.labels.cols = 2; }),
+       "labels is 4 x 2, but must have 1 column"},
   });
 }
 
@@ -208,12 +260,30 @@ TEST(Validate, RefusesUpdatesThatDoNotFit) {
       {broken(rmsprop(), [](Update& o) { o.step = RmsPropStep{}; }), count},
       {broken(sgd(), [&](Update& o) { step(o).momentum = 0.9; }), count},
       {broken(nesterov(), [](Update& o) { o.state.clear(); }), count},
+      {broken(adagrad(), [](Update& o) { o.state[0].cols = 9; }),
+       "sum is 1 x 9, but n = 100 (from weights)"},
       {broken(lion(), [](Update& o) { o.scalars.cols = 1; }),
        "scalars is 1 x 1, but must have 2 columns"},
+      {broken(adam(),
+              [](Update& o) {
+                o.step = AdamStep{.amsgrad = true};
+                o.state.push_back(f32(9, 1, 9));
+              }),
+       "max_exp_avg_sq is 1 x 9, but n = 100 (from weights)"},
+      {broken(adam(), [](Update& o) { o.weights.rows = 2; }),
+       "weights is 2 x 100, but must have 1 row"},
+      {broken(adam(), [](Update& o) { o.grads.cols = 99; }),
+       "grads is 1 x 99, but n = 100 (from weights)"},
+      {broken(adam(), [](Update& o) { o.state[0].cols = 99; }),
+       "exp_avg is 1 x 99, but n = 100 (from weights)"},
+      {broken(adam(), [](Update& o) { o.scalars.cols = 3; }),
+       "scalars is 1 x 3, but must have 2 columns"},
       {broken(adam(), [](Update& o) { o.step = AdamStep{.decoupled = true}; }),
        "scalars is 1 x 2, but must have 3 columns"},
       {broken(adam(), [](Update& o) { o.step = AdamStep{.weight_decay = -1}; }),
        "weight_decay must be zero or more"},
+      {broken(clipped(adam()), [](Update& o) { o.clip->cols = 2; }),
+       "clip is 1 x 2, but must have 1 column"},
       {broken(sgd(), [&](Update& o) { step(o).weight_decay = -1; }),
        "momentum and weight_decay must be zero or more"},
       {broken(sgd(), [&](Update& o) { step(o).nesterov = true; }), "nesterov needs momentum"},
@@ -221,40 +291,86 @@ TEST(Validate, RefusesUpdatesThatDoNotFit) {
 }
 
 TEST(Validate, RefusesOtherOpsThatDoNotFit) {
+  const BiasActivation bias_relu{f32(0, 4, 5), f32(1, 1, 5)};
   const ActivationGrad relu_grad{f32(0, 4, 5), f32(1, 4, 5)};
+  const SumRows sum_rows{f32(0, 1, 5), f32(1, 4, 5)};
+  const Copy copy{f32(0, 4, 5), f32(1, 4, 5)};
   const Randn randn{f32(0, 4, 5), state(1)};
   const double infinity = std::numeric_limits<double>::infinity();
   expect_refused({
+      {broken(bias_relu, [](BiasActivation& o) { o.bias->cols = 4; }),
+       "bias is 1 x 4, but n = 5 (from values)"},
+      {broken(bias_relu, [](BiasActivation& o) { o.pre_activation = f32(2, 4, 4); }),
+       "pre_activation is 4 x 4, but n = 5 (from values)"},
+      {broken(relu_grad, [](ActivationGrad& o) { o.from.rows = 5; }),
+       "from is 5 x 5, but r = 4 (from grad)"},
       {broken(relu_grad, [](ActivationGrad& o) { o.activation = Activation::kNone; }),
        "there must be an activation"},
+      {broken(relu_grad_with_sums(), [](ActivationGrad& o) { o.sums->cols = 4; }),
+       "sums is 1 x 4, but n = 5 (from grad)"},
       {broken(relu_grad_with_sums(),
               [](ActivationGrad& o) { o.grad.dtype = o.from.dtype = DType::kBF16; }),
        "sums need a grad of fp32"},
+      {broken(quantize_weight(), [](QuantizeWeight& o) { o.to.cols = 4; }),
+       "from is 5 x 3, but K = 4 (from to)"},
+      {broken(quantize_weight(), [](QuantizeWeight& o) { o.scales.cols = 4; }),
+       "scales is 1 x 4, but N = 5 (from to)"},
+      {broken(quantize_weight(), [](QuantizeWeight& o) { o.to.dtype = DType::kU8; }),
+       "to must be i8"},
+      {broken(quantize(), [](Quantize& o) { o.scales.rows = 1; }),
+       "scales is 1 x 1, but r = 4 (from to)"},
       {broken(quantize_batch(), [](Quantize& o) { o.zero_point->rows = 4; }),
        "zero_point is 4 x 1, but must have 1 row"},
       {broken(quantize(), [](Quantize& o) { o.bits = 6; }), "bits must be 7 or 8"},
+      {broken(quantized_gemm(), [](QuantizedGemm& o) { o.b.cols = 4; }),
+       "b is 5 x 4, but K = 3 (from a)"},
+      {broken(quantized_gemm(), [](QuantizedGemm& o) { o.c.cols = 4; }),
+       "b is 5 x 3, but N = 4 (from c)"},
       {broken(quantized_gemm(), [](QuantizedGemm& o) { o.bits = 9; }), "bits must be 7 or 8"},
       {broken(quantized_gemm(), [](QuantizedGemm& o) { o.a.cols = o.b.cols = kMaxInt8Inputs + 1; }),
        "a sum of so many products may overflow"},
+      {broken(dropout(), [](Dropout& o) { o.step.cols = 2; }),
+       "step is 1 x 2, but must have 1 column"},
       {broken(dropout(), [](Dropout& o) { o.step.dtype = DType::kF32; }), "step must be i32"},
       {broken(dropout(), [](Dropout& o) { o.rate = 1; }), "rate must be at least 0 and below 1"},
       {broken(dropout(), [](Dropout& o) { o.rate = -0.1; }), "rate must be at least 0 and below 1"},
       {broken(dropout(), [](Dropout& o) { o.first_row = -1; }),
        "layer and rows must be numbered from 0 on"},
+      {broken(sum_rows, [](SumRows& o) { o.out.rows = 4; }), "out is 4 x 5, but must have 1 row"},
+      {broken(copy, [](Copy& o) { o.to.cols = 4; }), "from is 4 x 5, but n = 4 (from to)"},
+      {broken(copy, [](Copy& o) { o.to.dtype = DType::kI32; }), "to must be f32"},
+      {broken(randn, [](Randn& o) { o.out.dtype = DType::kI32; }), "out must be f32"},
       {broken(randn, [](Randn& o) { o.state.cols -= 1; }),
        "state must have the bytes of its generator"},
       {broken(randn, [](Randn& o) { o.generator = Generator::kTorchCuda; }),
        "state must have the bytes of its generator"},
       {DeviceOp{Cast{f32(0, 4, 5), f32(1, 4, 5)}}, "to must be bf16"},
       {DeviceOp{Cast{bf16(0, 4, 5), bf16(1, 4, 5)}}, "to must be f32"},
+      {DeviceOp{Cast{bf16(0, 4, 5), f32(1, 4, 4)}}, "from is 4 x 4, but n = 5 (from to)"},
+      {DeviceOp{Fill{i32(0, 4, 5)}}, "out must be f32"},
       {DeviceOp{Delay{-0.1}}, "seconds must be zero or more"},
       {DeviceOp{Delay{infinity}}, "seconds must be zero or more"},
+      {DeviceOp{Delay{1, f32(0, 1, 2)}}, "more_seconds is 1 x 2, but must have 1 column"},
   });
 }
 
 TEST(Validate, RefusesUpdatesFromFactorsThatDoNotFit) {
+  const SumSquares sum{f32(0, 1, 1), f32(1, 1, 5)};
+  const GramSquares gram{f32(0, 1, 1), f32(1, 5, 5), f32(2, 5, 5)};
   const ClipFactor factor{f32(0, 1, 1), f32(1, 1, 3)};
   expect_refused({
+      {broken(linear_adam(), [](LinearAdam& o) { o.x.rows = 6; }),
+       "x is 6 x 5, but r = 7 (from grad_y)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.x.cols = 6; }),
+       "x is 7 x 6, but n = 5 (from weight)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.grad_y.cols = 5; }),
+       "grad_y is 7 x 5, but m = 4 (from weight)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.bias.cols = 5; }),
+       "bias is 1 x 5, but m = 4 (from weight)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.weight_moments1.cols = 4; }),
+       "weight_moments1 is 4 x 4, but n = 5 (from weight)"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.bias_moments1.cols = 5; }),
+       "bias_moments1 is 1 x 5, but m = 4 (from weight)"},
       {broken(linear_adam(), [](LinearAdam& o) { o.step.decoupled = true; }),
        "scalars is 1 x 2, but must have 3 columns"},
       {broken(linear_adam(), [](LinearAdam& o) { o.step.weight_decay = -1; }), "zero or more"},
@@ -262,6 +378,17 @@ TEST(Validate, RefusesUpdatesFromFactorsThatDoNotFit) {
        "AMSGrad has no update from factors"},
       {broken(linear_adam(), [](LinearAdam& o) { o.x.buffer = o.weight.buffer; }),
        "weight must not share bytes with x"},
+      {broken(clipped(linear_adam()), [](LinearAdam& o) { o.clip->rows = 2; }),
+       "clip is 2 x 1, but must have 1 row"},
+      {broken(sum, [](SumSquares& o) { o.out.cols = 2; }), "out is 1 x 2, but must have 1 column"},
+      {broken(gram, [](GramSquares& o) { o.gram_y.rows = 4; }),
+       "gram_y is 4 x 5, but N = 4 (from gram_y)"},
+      {broken(gram, [](GramSquares& o) { o.gram_x = f32(2, 4, 4); }),
+       "gram_x is 4 x 4, but N = 5 (from gram_y)"},
+      {broken(factor, [](ClipFactor& o) { o.factor.cols = 2; }),
+       "factor is 1 x 2, but must have 1 column"},
+      {broken(factor, [](ClipFactor& o) { o.squares = f32(1, 3, 1); }),
+       "squares is 3 x 1, but must have 1 row"},
       {broken(factor, [](ClipFactor& o) { o.max_norm = 0; }), "max_norm must be above zero"},
   });
   // A rank may have no rows.
